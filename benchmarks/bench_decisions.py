@@ -14,7 +14,7 @@ from pathlib import Path
 
 from capplan.fleet.load.offered import SamplePath
 from capplan.fleet.plan import Plan
-from capplan.fleet.question import Question, spec_of_layout
+from capplan.fleet.review import Question, spec_of_layout
 from capplan.fleet.simulation import Stream, simulated_fleet
 from capplan.questions.fleet import AskedFleet, asked_fleet, fleet_for
 from capplan.replica.replica import replica_of

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from capplan.errors import Refusal
-from capplan.fleet.question import Question
+from capplan.fleet.review import Question
 from capplan.fleet.search.candidates import Ranges, layouts
 from capplan.fleet.search.layouts import search
 from capplan.fleet.search.steady_plans import LOADS
@@ -18,7 +18,7 @@ from capplan.model.weight_format import in_weight_format
 from capplan.questions.fleet import asked_fleet
 from capplan.readers.catalogue.efficiency import efficiency_for
 from capplan.readers.catalogue.hardware import device, device_names
-from capplan.readers.catalogue.model import read_model
+from capplan.readers.catalogue.models import read_model
 from capplan.scenario.scenario import read_scenario
 
 TARGET_POINTS_PER_S = 100_000

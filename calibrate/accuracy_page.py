@@ -57,17 +57,16 @@ from calibrate.open_loops import beyond_table, open_loops, source_table, target_
 from calibrate.reliability import certainty_section
 from calibrate.slices import slices_section
 from calibrate.targets import COVERAGE, KERNELS, MEMORY, MORE_KERNELS, SERVING
-from capplan.accuracy.decisions import DecisionScore
 from capplan.accuracy.intervals import LEAST_GROUPS, LEVELS, Intervals
 from capplan.accuracy.memory import disagreeing_starts
-from capplan.accuracy.score import Prediction, scored
+from capplan.accuracy.score import DecisionScore, Prediction, scored
 from capplan.engine.host_times import FITTED, HOST_TIMES
 from capplan.errors import CapplanError
 from capplan.questions.validation import Validation, validation
 from capplan.readers.catalogue.efficiency import efficiency_for, shipped_efficiencies, shipped_intervals
 from capplan.readers.catalogue.hardware import device
-from capplan.report.answers.validate import decision_scores
-from capplan.report.charts.records import Line, Lines
+from capplan.report.answers.simulate import decision_scores
+from capplan.report.charts.of_answers import Line, Lines
 from capplan.report.charts.svg import svg_file
 from capplan.report.show import row_progress, write_whole
 

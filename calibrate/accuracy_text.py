@@ -69,7 +69,7 @@ METHOD = """- Each row of a serving benchmark is replayed: its requests, lengths
   the published means include it. Where the number of requests is not stated, ten for each client; seeds are fixed.
 - How a run was started is part of the run. What a row does not state is taken from the public scripts and pages of its source, as data with the
   script's name, and the settings of the run's day: cache dtype, limits, how long prompts are held back, which kernel runs the experts (`capplan/accuracy/data/recipes.yaml`),
-  how many requests `trtllm-bench` sends, which limits it chooses and to which CUDA graphs its decode steps are padded (`capplan/accuracy/trtllm_bench.py`), the lengths of a data set
+  how many requests `trtllm-bench` sends, which limits it chooses and to which CUDA graphs its decode steps are padded (`capplan/accuracy/deployment.py`), the lengths of a data set
   (`capplan/accuracy/benchmark.py`). No measured value comes from there.
 - A step is the sum of its kernels ([kernels.md](kernels.md)), less what overlaps in a CUDA graph, plus what the host adds. One number for all engines
   says how much of the time of matmuls and elementwise kernels above their floor is left; attention, experts and collectives keep all of theirs. A

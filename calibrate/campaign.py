@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
 
-from capplan.calibrate.readings import tool_output
+from capplan.calibrate.machine import tool_output
 
 MINUTES = 9.0
 MODELS = ("llama-3.1-8b", "qwen3-30b-a3b", "deepseek-v2-lite", "qwen3-32b")

@@ -25,7 +25,7 @@ from capplan.calibrate.run import DeviceLostError, settle
 from capplan.calibrate.timing import QUICK, Call, sampled
 from capplan.calibrate.verify import layer_copies
 from capplan.model.network import layer_counts
-from capplan.readers.catalogue.model import read_model
+from capplan.readers.catalogue.models import read_model
 
 INT4_MATRICES = ((4096, 4096), (4096, 28672), (14336, 4096), (8192, 8192))
 INT4_ROWS = (1, 4, 16, 64, 256)

@@ -19,10 +19,8 @@ import pandas as pd
 from calibrate.kernel_device import Pooled, fitted_device, pooled_parts
 from calibrate.kernel_parts import Timing
 from calibrate.kernel_scores import Unseen, group_of, score_table
-from capplan.accuracy.kernel_rows import DEVICES, KernelCase, kernel_case
-from capplan.accuracy.kernels import predicted_latency
-from capplan.hardware.device import Device
-from capplan.hardware.efficiency import Efficiency, Fit
+from capplan.accuracy.kernels import DEVICES, KernelCase, kernel_case, predicted_latency
+from capplan.hardware.device import Device, Efficiency, Fit
 from capplan.readers.catalogue.efficiency import (
     efficiency_folder,
     efficiency_text,

@@ -23,7 +23,7 @@ from capplan.accuracy.memory import (
 )
 from capplan.accuracy.score import Prediction, scores_by_metric
 from capplan.engine.lookup import version_key
-from capplan.engine.memory_rules import MemoryRules
+from capplan.engine.profile import MemoryRules
 from capplan.errors import CapplanError
 from capplan.hardware.device import Device
 from capplan.memory.capacity import stages_of
@@ -33,7 +33,7 @@ from capplan.model.network import Network
 from capplan.model.weight_format import FORMATS
 from capplan.numbers import GIB, Number
 from capplan.readers.catalogue.hardware import device
-from capplan.readers.catalogue.model import read_model
+from capplan.readers.catalogue.models import read_model
 from capplan.recorded.measured import measured_table
 
 ENOUGH_FOR_ALL = 12

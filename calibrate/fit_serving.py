@@ -2,7 +2,7 @@
 
     python -m calibrate.fit_serving FOLDER [--again | --eras=ENGINE:VERSION,... | --intervals]
 
-FOLDER holds serving_measured.csv.gz. Writes capplan/engine/host_times.py and the scores and intervals in
+FOLDER holds serving_measured.csv.gz. Writes capplan/engine/lookup.py and the scores and intervals in
 capplan/accuracy/data. A fitted number belongs to an engine and a range of versions; nothing is fitted to a model, a
 device or a row. All rows steer. Scores are reported in sample and left out, by four rulers: a group (source, model, device),
 a whole model, a whole device or a whole source is predicted with the numbers that all other rows ask for. Intervals rest on the
@@ -12,13 +12,14 @@ changed: the numbers of all others stand. A full search takes half an hour on tw
 """
 
 import sys
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from math import log
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -69,9 +70,12 @@ GRAPH_TOKENS = {"vllm": {"0.8.0": 512.0, "0.11.1": 512.0, "0.19.0": 512.0}}
 TABLES = ("serving_measured.csv.gz", "serving_open_2026_11.csv")
 """Tables of served runs in the folder."""
 
+Result = TypeVar("Result")
+
 PROCESSES = 2
+
 ROUNDS = 6
-ROUNDS_AGAIN = 3
+ROUNDS_AGAIN = 2
 TRUST = 1.5
 TRUST_AGAIN = 0.4
 """How far the first round may go, in spreads of the prior; halved where a round made the loss larger."""
@@ -89,8 +93,20 @@ class Fit:
     noise: Noise
 
 
+_ROWS: list[Mapping[str, str]] = []
 _ITEMS: list[Item] = []
-"""Rows that the worker processes share with their parent."""
+_FITS: list[Fit] = []
+"""What worker processes find as their parent has it when they are forked: measured rows, those that can be predicted, and the last fit."""
+
+
+def in_processes(function: Callable[..., Result], *columns: Sequence[Any], chunk: int = 16) -> list[Result]:
+    """Return what a function makes of each place of some columns, computed by worker processes."""
+    with ProcessPoolExecutor(PROCESSES, mp_context=get_context("fork")) as pool:
+        return list(pool.map(function, *columns, chunksize=chunk))
+
+
+def _items_of_place(place: int) -> list[Item]:
+    return items_of([_ROWS[place]])
 
 
 def _slopes_of_place(place: int, host: HostOverhead) -> Slopes:
@@ -102,27 +118,28 @@ def _row_of_place(place: int, host: HostOverhead) -> tuple[str, tuple[Prediction
     return row.load, row.predictions
 
 
-def slopes_at(places: Sequence[int], hosts: Hosts, pool: ProcessPoolExecutor) -> list[Slopes]:
+def _hosts_without(ruler: str, part: str) -> Hosts:
+    return hosts_without(_FITS[-1], ruler, part)
+
+
+def slopes_at(places: Sequence[int], hosts: Hosts) -> list[Slopes]:
     """Return the slopes of some rows at some numbers."""
-    own = [host_of(hosts, era_of(_ITEMS[place])) for place in places]
-    return list(pool.map(_slopes_of_place, places, own, chunksize=16))
+    return in_processes(_slopes_of_place, places, [host_of(hosts, era_of(_ITEMS[place])) for place in places])
 
 
-def predicted(
-    places: Sequence[int], hosts: Sequence[HostOverhead], pool: ProcessPoolExecutor
-) -> list[PredictedRow]:
+def predicted(places: Sequence[int], hosts: Sequence[HostOverhead]) -> list[PredictedRow]:
     """Return rows predicted with the host times given for each."""
-    found = pool.map(_row_of_place, places, hosts, chunksize=16)
+    found = in_processes(_row_of_place, places, hosts)
     return [PredictedRow(_ITEMS[place], *row) for place, row in zip(places, found, strict=True)]
 
 
-def fitted(hosts: Hosts, rounds: int, trust: float, pool: ProcessPoolExecutor, eras: Collection[Era]) -> Fit:
+def fitted(hosts: Hosts, rounds: int, trust: float, eras: Collection[Era]) -> Fit:
     """Return the best numbers of a few rounds, those that only some eras tell, with the slopes of their rows there."""
     best: Fit | None = None
     searched = keys_of(eras) - keys_of({era_of(item) for item in _ITEMS} - set(eras))
     places = [place for place, item in enumerate(_ITEMS) if era_of(item) in eras]
     for _ in range(rounds):
-        rows = slopes_at(places, hosts, pool)
+        rows = slopes_at(places, hosts)
         noise = noise_of(rows)
         if best is None or loss_of(rows, best.noise) < loss_of(best.rows, best.noise):
             best = Fit(hosts, rows, noise)
@@ -149,8 +166,18 @@ def neighbour(era: Era) -> Era:
     return engine, known[place - 1] if place else known[min(1, len(known) - 1)]
 
 
+def hosts_without_parts(fit: Fit) -> dict[tuple[str, str], Hosts]:
+    """Return the numbers without each group, model, device and source, by ruler and part."""
+    parts = sorted(
+        {(ruler, row.parts[ruler]) for row in fit.rows for ruler in RULERS if ruler != "generation"}
+    )
+    _FITS[:] = [fit]
+    found = in_processes(_hosts_without, *zip(*parts, strict=True), chunk=4)
+    return dict(zip(parts, found, strict=True))
+
+
 def left_out(
-    fit: Fit, own: Sequence[PredictedRow], ruler: str, pool: ProcessPoolExecutor
+    fit: Fit, own: Sequence[PredictedRow], ruler: str, others: Mapping[tuple[str, str], Hosts]
 ) -> list[PredictedRow]:
     """Return every row, predicted with numbers that never saw its group, model, device or source.
 
@@ -159,17 +186,11 @@ def left_out(
     """
     if ruler == "generation":
         hosts = [host_of(fit.hosts, neighbour(era_of(row.item))) for row in own]
-        return predicted(range(len(own)), hosts, pool)
-    places: dict[str, list[int]] = {}
-    for place, row in enumerate(own):
-        places.setdefault(row.item.parts[ruler], []).append(place)
-    out: dict[int, PredictedRow] = {}
-    for part, mine in places.items():
-        hosts_of_others = hosts_without(fit, ruler, part)
-        out.update(
-            (place, moved_row(own[place], fit.rows[place], fit.hosts, hosts_of_others)) for place in mine
-        )
-    return [out[place] for place in range(len(own))]
+        return predicted(range(len(own)), hosts)
+    return [
+        moved_row(row, slopes, fit.hosts, others[ruler, row.item.parts[ruler]])
+        for row, slopes in zip(own, fit.rows, strict=True)
+    ]
 
 
 def moved_row(row: PredictedRow, slopes: Slopes, before: Hosts, after: Hosts) -> PredictedRow:
@@ -214,32 +235,31 @@ def checked_eras(items: Sequence[Item]) -> None:
         raise InputError(f"no measured row tells the host of {', '.join(missing)}")
 
 
-def left_out_slowness(fit: Fit) -> list[SlowValue]:
+def _slow_values_of_place(place: int, host: HostOverhead) -> list[SlowValue]:
+    return slow_values(_ITEMS[place], host)
+
+
+def left_out_slowness(others: Mapping[tuple[str, str], Hosts]) -> list[SlowValue]:
     """Return the slowness of every open-loop run, predicted with the numbers of the other groups."""
-    open_loops = [item for item in _ITEMS if item.benchmark.kind == "online_rate"]
-    without = {group: hosts_without(fit, "group", group) for group in {item.group for item in open_loops}}
-    return [
-        value
-        for item in open_loops
-        for value in slow_values(item, host_of(without[item.group], era_of(item)))
-    ]
+    places = [place for place, item in enumerate(_ITEMS) if item.benchmark.kind == "online_rate"]
+    hosts = [host_of(others["group", _ITEMS[place].group], era_of(_ITEMS[place])) for place in places]
+    return [value for found in in_processes(_slow_values_of_place, places, hosts, chunk=1) for value in found]
 
 
 def _host_of_item(hosts: Hosts, item: Item) -> HostOverhead:
     return host_of(hosts, era_of(item))
 
 
-def left_out_open_loops(fit: Fit, rows: Iterable[Mapping[str, str]]) -> list[OpenValue]:
+def _open_values_of_place(place: int, number: int, hosts: Hosts) -> list[OpenValue]:
+    return open_values(_ROWS[place], number, partial(_host_of_item, hosts))
+
+
+def left_out_open_loops(fit: Fit, others: Mapping[tuple[str, str], Hosts]) -> list[OpenValue]:
     """Return every value of all open loops, core rows or not, predicted with the numbers of the other sources."""
-    known = {row.parts["source"] for row in fit.rows}
-    without: dict[str, Hosts] = {}
-    values = []
-    for number, row in enumerate(row for row in rows if row.get("kind") == "online_rate"):
-        source = row.get("source_family") or ""
-        if source not in without:
-            without[source] = hosts_without(fit, "source", source) if source in known else fit.hosts
-        values += open_values(row, number, partial(_host_of_item, without[source]))
-    return values
+    places = [place for place, row in enumerate(_ROWS) if row.get("kind") == "online_rate"]
+    hosts = [others.get(("source", _ROWS[place].get("source_family") or ""), fit.hosts) for place in places]
+    found = in_processes(_open_values_of_place, places, range(len(places)), hosts, chunk=1)
+    return [value for values in found for value in values]
 
 
 def hosts_to_ship(fit: Fit) -> dict[str, dict[str, HostOverhead]]:
@@ -358,12 +378,11 @@ def main(arguments: Sequence[str]) -> int:
     folder = Path(arguments[0])
     package = Path(__file__).resolve().parent.parent / "capplan"
     data = package / "accuracy" / "data"
-    rows = [row for name in TABLES for row in measured_table(folder / name, "serving")[1]]
-    items = items_of(rows)
-    checked_eras(items)
-    _ITEMS[:] = items
+    _ROWS[:] = [row for name in TABLES for row in measured_table(folder / name, "serving")[1]]
+    _ITEMS[:] = [item for found in in_processes(_items_of_place, range(len(_ROWS))) for item in found]
+    checked_eras(_ITEMS)
     refit, again = "--intervals" not in arguments, "--again" in arguments
-    eras = [era_of(item) for item in items]
+    eras = [era_of(item) for item in _ITEMS]
     alone = [
         option.removeprefix("--eras=").split(",") for option in arguments if option.startswith("--eras=")
     ]
@@ -371,14 +390,13 @@ def main(arguments: Sequence[str]) -> int:
     hosts = dict(standing_hosts(eras))
     if refit and not again:
         hosts |= {key: start for key, start in start_hosts(eras).items() if key in keys_of(searched)}
-    with ProcessPoolExecutor(PROCESSES, mp_context=get_context("fork")) as pool:
-        if refit:
-            rounds, trust = (ROUNDS_AGAIN, TRUST_AGAIN) if again else (ROUNDS, TRUST)
-            hosts = dict(fitted(hosts, rounds, trust, pool, searched).hosts)
-        fit = fitted(hosts, 1, TRUST_AGAIN, pool, set(eras))
-        places = range(len(items))
-        own = predicted(places, [host_of(fit.hosts, era) for era in eras], pool)
-        unseen = {ruler: left_out(fit, own, ruler, pool) for ruler in RULERS}
+    rounds, trust = (ROUNDS_AGAIN, TRUST_AGAIN) if again else (ROUNDS, TRUST)
+    fit = fitted(hosts, rounds if refit else 1, trust, searched if refit else set(eras))
+    if refit and searched != set(eras):
+        fit = fitted(fit.hosts, 1, TRUST_AGAIN, set(eras))
+    own = predicted(range(len(_ITEMS)), [host_of(fit.hosts, era) for era in eras])
+    others = hosts_without_parts(fit)
+    unseen = {ruler: left_out(fit, own, ruler, others) for ruler in RULERS}
     if refit:
         text = host_times_text(hosts_to_ship(fit))
         (package / "engine" / "host_times.py").write_text(text, encoding="utf-8")
@@ -388,8 +406,8 @@ def main(arguments: Sequence[str]) -> int:
     intervals, coverage = conformal_intervals({ruler: regime_residuals(unseen[ruler]) for ruler in UNITS})
     LEFT_OUT_FILE.write_text(left_out_text(own, unseen, coverage), encoding="utf-8")
     (data / "intervals.yaml").write_text(intervals_text(intervals), encoding="utf-8")
-    SLOW_RUNS_FILE.write_text(slow_runs_text(left_out_slowness(fit)), encoding="utf-8")
-    OPEN_LOOPS_FILE.write_text(open_loops_text(left_out_open_loops(fit, rows)), encoding="utf-8")
+    SLOW_RUNS_FILE.write_text(slow_runs_text(left_out_slowness(others)), encoding="utf-8")
+    OPEN_LOOPS_FILE.write_text(open_loops_text(left_out_open_loops(fit, others)), encoding="utf-8")
     slow = slow_runs()
     table = slowness_table(slow, fitted_host_s(questions(slow)))
     (data / "slowness.yaml").write_text(slowness_text(table), encoding="utf-8")

@@ -3,7 +3,7 @@
     python -m calibrate.hidden_devices FOLDER
 
 FOLDER holds kernels_measured.csv and kernels_more.csv.gz. Prints the table of docs/accuracy.md and the figures that
-`capplan.hardware.efficiency.BORROWED` carries.
+`capplan.hardware.device.BORROWED` carries.
 """
 
 import sys
@@ -15,10 +15,9 @@ from pathlib import Path
 import numpy as np
 
 from calibrate.accuracy_tables import markdown, percent
-from capplan.accuracy.kernel_rows import DEVICES
-from capplan.accuracy.kernels import predicted_latency
+from capplan.accuracy.kernels import DEVICES, predicted_latency
 from capplan.accuracy.score import Prediction, scored
-from capplan.hardware.efficiency import BORROWED, Kinship
+from capplan.hardware.device import BORROWED, Kinship
 from capplan.numbers import Array
 from capplan.readers.catalogue.efficiency import (
     SIBLINGS,

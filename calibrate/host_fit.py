@@ -86,7 +86,10 @@ NORMAL_DEVIATIONS = 1.4826
 """Standard deviation of normal errors over their median size."""
 
 REWEIGHTINGS = 25
-"""Rounds of reweighted least squares, which is how the Cauchy loss is minimised."""
+"""Most rounds of reweighted least squares, which is how the Cauchy loss is minimised."""
+
+STILL = 1e-4
+"""Change of every number, in spreads of its prior, below which no further round is made."""
 
 PRIOR_ROWS = 12.0
 """Weight of rows, off by as much as their kind usually is where a number is off by its spread, that its prior counts as."""
@@ -310,7 +313,10 @@ def _stepped(
         off = (own.errors + slopes @ step) / own.noise
         weighted = (own.weights / ((1.0 + off**2) * own.noise**2))[:, None] * slopes
         root = np.linalg.cholesky(slopes.T @ weighted + PRIOR_ROWS * np.eye(start.size)).T
+        before = step
         step = lsq_linear(root, np.linalg.solve(root.T, towards - weighted.T @ own.errors), bounds).x
+        if np.max(np.abs(step - before)) < STILL:
+            break
     return {key: float(value) for key, value in zip(own.keys, start + step * spread, strict=True)}
 
 

@@ -17,8 +17,7 @@ from calibrate.kernel_parts import (
 from calibrate.kernel_pools import known_numbers, pool_of
 from calibrate.pooled_fit import interval_80, pooled_fits
 from capplan.accuracy.kernels import module_terms
-from capplan.hardware.device import Device
-from capplan.hardware.efficiency import Efficiency, Fit, fit_of
+from capplan.hardware.device import Device, Efficiency, Fit, fit_of
 
 MODULES = frozenset({"prefill_module", "decode_module"})
 ATTENTION_ORDER = ("flash", "trtllm", "own", "flashinfer", "triton", "fa4")

@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from capplan.accuracy.kernel_rows import KernelCase
+from capplan.accuracy.kernels import KernelCase
 from capplan.numbers import Array
 from capplan.operators.device_rates import RECORDS
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from capplan.accuracy.kernel_rows import KernelCase
+from capplan.accuracy.kernels import KernelCase
 
 EXPERT_LIBRARIES: Mapping[str, Mapping[str, float]] = {
     "cutlass": {"tile_load_ratio": 0.0, "largest_tile_rows": 128.0, "pair_passes": 0.0},

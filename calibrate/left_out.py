@@ -9,12 +9,11 @@ from functools import partial
 
 from calibrate.host_rows import PredictedRow
 from calibrate.interval_fit import UNITS, Coverage
-from capplan.accuracy.decisions import DecisionScore, runs_of
 from capplan.accuracy.intervals import LEVELS
-from capplan.accuracy.score import Prediction, Score, scored
+from capplan.accuracy.score import DecisionScore, Prediction, Score, runs_of, scored
 from capplan.accuracy.serving import network_class, row_groups
 from capplan.questions.validation import run_slowness
-from capplan.report.answers.validate import decision_scores
+from capplan.report.answers.simulate import decision_scores
 
 HEAD = (
     "# Errors of serving predictions, in sample and with the row's group left out of the fit, core rows, weighted;\n"

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from calibrate.interval_fit import Coverage
-from capplan.accuracy.decisions import DecisionScore
 from capplan.accuracy.intervals import LEVELS
+from capplan.accuracy.score import DecisionScore
 from capplan.readers.yaml_file import read_yaml
 
 LEFT_OUT_FILE = Path(__file__).parent / "left_out.yaml"

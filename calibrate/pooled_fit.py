@@ -26,8 +26,7 @@ from calibrate.kernel_parts import (
     timing_columns,
 )
 from capplan.accuracy.kernels import PARTS, Part, eager_time_s, part_time_s
-from capplan.hardware.device import Device
-from capplan.hardware.efficiency import Fit
+from capplan.hardware.device import Device, Fit
 from capplan.numbers import Array, stacked
 from capplan.operators.device_rates import kernel_rates
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from capplan.fleet.question import Question
+from capplan.fleet.review import Question
 from capplan.fleet.search.search_cache import SearchCache
 
 

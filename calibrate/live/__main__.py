@@ -6,7 +6,18 @@ from pathlib import Path
 
 from calibrate.live.environment import beside
 
-PARTS = ("scheduler", "calibration", "loads", "fit", "table", "claims", "memory", "llamacpp", "results")
+PARTS = (
+    "scheduler",
+    "calibration",
+    "loads",
+    "endpoint",
+    "fit",
+    "table",
+    "claims",
+    "memory",
+    "llamacpp",
+    "results",
+)
 
 
 def words_of(part: str, environment: str, folder: str) -> list[list[str]]:
@@ -39,9 +50,17 @@ def words_of(part: str, environment: str, folder: str) -> list[list[str]]:
             ["calibrate.live.loads", environment, folder, series, "1", "2", "3"]
             for series in ("closed", "open")
         ],
+        "endpoint": [["calibrate.live.endpoint", environment, folder]],
         "fit": [["capplan", "calibrate", "--from", *closed, *engine, "-o", fitted]],
         "table": [
-            ["calibrate.live.queueing", folder, f"{folder}/tiny", f"{folder}/device.calibration.yaml", fitted]
+            [
+                "calibrate.live.queueing",
+                folder,
+                f"{folder}/tiny",
+                f"{folder}/device.calibration.yaml",
+                fitted,
+                f"{folder}/endpoint.calibration.yaml",
+            ]
         ],
         "claims": [["calibrate.live.claims", folder, fitted, environment]],
         "memory": [["calibrate.live.memory", environment, folder]],

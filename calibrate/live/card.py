@@ -28,7 +28,7 @@ from calibrate.live.model import write_model
 from calibrate.live.recorder import NO_CHAT
 from calibrate.live.server import QUIET, Engine, NoServerError, await_answer, started
 from capplan.calibrate.endpoint.client import Endpoint, Question, answered, endpoint_of
-from capplan.calibrate.readings import tool_output
+from capplan.calibrate.machine import tool_output
 from capplan.readers.catalogue.models import shipped_config
 
 SECONDS = 150.0

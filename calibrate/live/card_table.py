@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from calibrate.live.queueing import RecordedStep, measured, predicted_step_s, simulated
-from capplan.hardware.efficiency import Efficiency
+from capplan.hardware.device import Efficiency
 from capplan.model.weight_format import FORMATS
 from capplan.replica.replica import Replica, replica_of
 from capplan.scenario.flags import ServingFlags

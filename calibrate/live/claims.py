@@ -17,9 +17,8 @@ import numpy as np
 from calibrate.live.loads import Load, capacity_per_s, measured
 from calibrate.live.queueing import calibrated_replica, engine_of, records_of, simulated, slowed
 from calibrate.live.queueing import measured as measured_by_request
-from capplan.accuracy.intervals import interval_of, regime_keys, widest
-from capplan.accuracy.serving import network_class
-from capplan.accuracy.slowness import slowness_of
+from capplan.accuracy.bounded import operation_interval, operation_of, served_by
+from capplan.accuracy.slowness import replica_slowness
 from capplan.readers.catalogue.efficiency import shipped_intervals, shipped_slowness
 from capplan.replica.replica import Replica
 from capplan.workload.request_class import Metric, Target
@@ -70,14 +69,17 @@ class Claim:
 
 def claim(record: dict[str, Any], replica: Replica, name: str) -> Claim:
     """Return what the calibrated replica claims of a loop, and what came true."""
-    engine, kind = engine_of(replica), network_class(replica.spec.network)
+    engine, spec = engine_of(replica), replica.spec
     seen, own = measured_by_request(record), simulated(record, engine)
+    served = served_by(
+        spec, np.mean(record["input_lens"]), np.mean(record["output_lens"]), in_flight(record, own)
+    )
+    operation = operation_of(replica, served)
     measured_s, predicted_s, inside = {}, {}, {}
     for metric in METRICS:
         for statistic in ("mean", "p95"):
             value, guess = (_statistic(of[metric], statistic) for of in (seen, own))
-            keys = regime_keys(metric, "open", kind, replica.label, statistic)
-            interval = interval_of(shipped_intervals(), keys) or widest(shipped_intervals())
+            interval = operation_interval(shipped_intervals(), metric, "open", operation, statistic)
             key = f"{metric}.{statistic}"
             measured_s[key], predicted_s[key] = value, guess
             inside[key] = guess * interval.low_ratio <= value <= guess * interval.high_ratio
@@ -85,12 +87,21 @@ def claim(record: dict[str, Any], replica: Replica, name: str) -> Claim:
     step_s = _statistic(own["tpot"], "mean")
     for plan, metrics in PLANS.items():
         targets = [Target(metric, "p95", 1.0) for metric in metrics]
-        slowness = slowness_of(shipped_slowness(), targets, network_class=kind, step_s=step_s)
+        slowness = replica_slowness(
+            shipped_slowness(), targets, network_class=operation.network_class, step_s=step_s, device=spec.device,
+            efficiency=spec.efficiency, left_out=spec.profile.left_out, served=served,
+        )  # fmt: skip
         slow = slowness.quantile(CLAIMED)
         late = slowed(record, engine, slow)
         limits = {metric: _statistic(late[metric], "p95") for metric in metrics}
         holds[plan] = all(measured_s[f"{metric}.p95"] <= limits[metric] for metric in metrics)
     return Claim(name, measured_s, predicted_s, inside, holds)
+
+
+def in_flight(record: dict[str, Any], own: dict[str, Any]) -> float:
+    """Return the simulated mean of the requests in flight, by Little's law [-]."""
+    span_s = max(record["start_times"]) - min(record["start_times"]) + float(np.max(own["e2e"]))
+    return float(np.sum(own["e2e"]) / span_s)
 
 
 def _statistic(values: Any, statistic: str) -> float:

@@ -112,11 +112,16 @@ def measured(
     model = write_model(folder / "tiny")
     with running(on_processor(environment), model, folder / "server", LIMITS) as live:
         server = replace(endpoint_of(live.url), model="tiny")
-        for count in (16, 128, 512):
-            answered(server, Question(tuple(range(10, 10 + count)), 8))
+        warmed(server)
         for load in loads:
             sent(load, server, 0.0 if load.users else rate(load), folder / f"{load.name}.{repeat}.json")
     shutil.copy(live.steps, folder / f"steps.{loads[0].name}.{repeat}.jsonl")
+
+
+def warmed(server: Endpoint) -> None:
+    """Send a few requests that no load counts."""
+    for count in (16, 128, 512):
+        answered(server, Question(tuple(range(10, 10 + count)), 8))
 
 
 def sent(load: Load, server: Endpoint, per_s: float, path: Path) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from capplan.memory.capacity import reserved_bytes_per_sequence
 from capplan.memory.launch import engine_launch
 from capplan.model.sharding import Sharding
 from capplan.model.weight_format import kv_bytes_per_element
-from capplan.readers.catalogue.model import read_model
+from capplan.readers.catalogue.models import read_model
 
 ROOT = Path(__file__).resolve().parents[2]
 CACHE_BYTES = 2.0**30

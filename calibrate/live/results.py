@@ -24,6 +24,8 @@ RAW = ("*.json", "steps.*.jsonl", "*.calibration.yaml", "tiny/config.json")
 SLOTS = KEPT / "llamacpp.tar.gz"
 RAW_OF_SLOTS = ("*.json", "*.[0-9].log", "*.calibration.yaml", "tiny/config.json")
 """The same of llama.cpp's server, from a folder of its own."""
+AGAIN, SLOTS_AGAIN = KEPT / "again.tar.gz", KEPT / "llamacpp-again.tar.gz"
+"""The same of a later run on a busier machine: loads, `--endpoint`, and forty loops for claims."""
 SOFTWARE = ("vllm", "torch", "transformers", "xllamacpp")
 
 

@@ -39,6 +39,15 @@ class Interval:
     """Ratios at PROBABILITIES; empty: those of a lognormal distribution through the ends."""
     sources: int = LEAST_SOURCES
     """Sources behind it."""
+    left_out_error_fraction: float | None = None
+    """Median error of the results of this deployment that its fit did not see; None: the results are those of the back-test."""
+
+    @property
+    def rests_on(self) -> str:
+        """Return in words what was measured."""
+        if self.left_out_error_fraction is None:
+            return f"{self.n} results in {self.groups} groups"
+        return f"{self.n} results of this deployment, left-out error {self.left_out_error_fraction:.1%}"
 
     @property
     def few(self) -> bool:

@@ -14,8 +14,8 @@ from capplan.hardware.device import Device
 from capplan.memory.capacity import engine_memory_bytes, has_fast_links, padded_inputs_multiple
 from capplan.memory.launch import Launch, prefill_graphs
 from capplan.memory.plan import CONTEXT_TOO_LONG, cache_dtype, first_stage_plan, memory_plan
-from capplan.model.draft_layer import draft_layer
 from capplan.model.network import Attention, Network
+from capplan.model.parameters import draft_layer
 from capplan.model.weight_format import FORMATS, in_weight_format, kv_bytes_per_element, stored_formats
 from capplan.numbers import GIB
 

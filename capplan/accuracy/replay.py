@@ -6,9 +6,8 @@ from math import sqrt
 
 import numpy as np
 
-from capplan.accuracy import trtllm_bench
 from capplan.accuracy.benchmark import SEED, Benchmark, lengths_of
-from capplan.accuracy.deployment import AGGREGATED
+from capplan.accuracy.deployment import AGGREGATED, REQUESTS
 from capplan.accuracy.shared_prompts import (
     SharedPrompts,
     conversations,
@@ -90,7 +89,7 @@ def requests_of(benchmark: Benchmark) -> int:
         return max(20, ONLINE_REQUESTS_PER_CLIENT * benchmark.concurrency)
     sent = (int(benchmark.input_tokens), int(benchmark.output_tokens))
     if benchmark.kind == "offline_max" and benchmark.engine == "trtllm":
-        return trtllm_bench.REQUESTS.get(sent, OFFLINE_REQUESTS)
+        return REQUESTS.get(sent, OFFLINE_REQUESTS)
     if benchmark.kind == "offline_max":
         return (
             max(OFFLINE_REQUESTS, BATCHES * benchmark.limits.get("max_num_seqs", 0))

@@ -1,10 +1,23 @@
-"""How far predictions are from measurements."""
+"""Scores of predictions, and of the choices that rest on them.
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+How far predictions are from measurements.
+
+What choosing by prediction costs: the plan that predictions pick, against the best that was measured.
+
+A question is a model in a precision, with lengths, and a limit on the time per output token. Its plans are all measured runs
+of that model: devices, layouts, engines, clients. The pick has the most output tokens per second and GPU among the runs that are
+predicted to keep the limit with a confidence; the best is the same among those that were measured to keep it. A run keeps a limit with
+the probability with which `fleet` says so of a plan: its replica may be slower than predicted by the same distribution. At the centre a
+run is taken at its predicted time, however slow it may be.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
 
 import numpy as np
 
+from capplan.accuracy.slowness import Slowness
 from capplan.numbers import Array
 
 
@@ -116,3 +129,236 @@ def scores_by_group(predictions: Iterable[Prediction]) -> list[tuple[str, str, s
         for grouping, group in (prediction.groups or {}).items():
             by_group.setdefault((grouping, group, prediction.metric), []).append(prediction)
     return [(*key, scored(rows)) for key, rows in sorted(by_group.items(), key=lambda item: item[0])]
+
+
+TPOT_LIMITS_MS = (10.0, 20.0, 30.0, 50.0, 100.0)
+"""Limits that every question is evaluated at."""
+CLEARLY = 1.1
+"""A pick above its limit by more than this breaks it clearly."""
+PLANNED_CONFIDENCE = 0.8
+"""Confidence that a pick keeps its limit: that of plans unless a scenario states another."""
+CONFIDENCES = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
+"""Confidences by which limits broken are traded for regret."""
+_LATENCIES = ("ttft_ms_mean", "tpot_ms_mean")
+
+SlownessByStep: TypeAlias = Callable[[float], Slowness]
+"""Predicted time per output token [s] -> how slow the replica may be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One measured closed loop, and what was predicted of it."""
+
+    row: str
+    asked: tuple[str, ...]
+    """Model, precision and lengths."""
+    plan: tuple[str, ...]
+    """Device, engine and layout."""
+    clients: float
+    tpot_ms: float
+    predicted_tpot_ms: float
+    tokens_per_s: float
+    """Output tokens per second and GPU."""
+    predicted_tokens_per_s: float
+    slowness: Slowness
+    """Distribution of how slow the replica may be, as `fleet` takes it for a limit on the mean time per output token."""
+
+    def promised_ms(self, confidence: float | None) -> float:
+        """Return the time per output token that the run keeps with a confidence; None is its predicted time."""
+        slower = 1.0 if confidence is None else self.slowness.quantile(confidence)
+        return self.predicted_tpot_ms * slower
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """One question with its limit, and what was picked."""
+
+    asked: tuple[str, ...]
+    tpot_limit_ms: float
+    picked: Run
+    best: Run
+
+    @property
+    def broken(self) -> bool:
+        """Return whether the pick was measured above the limit."""
+        return self.picked.tpot_ms > self.tpot_limit_ms
+
+    @property
+    def regret(self) -> float:
+        """Return the fraction of the best plan's throughput per GPU that the pick gives up."""
+        return 1.0 - self.picked.tokens_per_s / self.best.tokens_per_s
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionScore:
+    """How good picks are."""
+
+    questions: int
+    """Questions with a limit that some run keeps and some is predicted to keep."""
+    unanswered: int
+    """Some run keeps the limit and none is predicted to."""
+    broke_limit_fraction: float
+    broke_by_10_fraction: float
+    regret: Mapping[str, float]
+    """Median, mean and 90th percentile, of picks that keep their limit."""
+    confidence: float | None = None
+    """Probability with which the picks are predicted to keep their limits; None: taken at the predicted time."""
+
+
+def tokens_per_s_per_gpu(
+    clients: float, output_tokens: float, ttft_s: float, tpot_s: float, gpus: float
+) -> float:
+    """Return the output tokens per second and GPU of a closed loop.
+
+        r = C O / (TTFT + (O - 1) TPOT) / n
+
+    Parameters
+    ----------
+    clients : [-]
+        C, each with one request at a time.
+    output_tokens : [tokens]
+        O.
+    ttft_s : [s]
+        mean.
+    tpot_s : [s]
+        mean, after the first token.
+    gpus : [-]
+        n.
+
+    Returns
+    -------
+    [tokens/s]
+        r.
+
+    Examples
+    --------
+    >>> tokens_per_s_per_gpu(4.0, 101.0, 1.0, 0.01, 2.0)
+    101.0
+
+    References
+    ----------
+    Little 1961, "A proof for the queuing formula L = lambda W", doi:10.1287/opre.9.3.383.
+    """
+    return clients * output_tokens / (ttft_s + (output_tokens - 1.0) * tpot_s) / gpus
+
+
+def runs_of(
+    rows: Iterable[tuple[Mapping[str, str], Sequence[Prediction], SlownessByStep]],
+) -> list[Run]:
+    """Return the closed loops whose mean latencies were measured and predicted; repeats of one as their median.
+
+    Parameters
+    ----------
+    rows : text by column name, its predictions, and how slow its replica may be
+    """
+    runs = []
+    for row, predictions, slowness in rows:
+        own = {item.metric: item for item in predictions if item.metric in _LATENCIES and item.predicted}
+        if row.get("kind") != "online_conc" or len(own) < len(_LATENCIES) or not row.get("concurrency"):
+            continue
+        ttft, tpot = (own[metric] for metric in _LATENCIES)
+        load = float(row["concurrency"]), float(row["osl"])
+        gpus = float(row.get("num_gpus") or 1.0)
+        asked = tuple(row.get(key) or "" for key in ("model_hf_id", "weights_dtype", "isl", "osl"))
+        plan = tuple(row.get(key) or "" for key in ("gpu", "engine", "num_gpus", "tp", "pp", "ep", "dp"))
+        measured = tokens_per_s_per_gpu(*load, 1e-3 * ttft.measured, 1e-3 * tpot.measured, gpus)
+        predicted_s = [1e-3 * float(item.predicted or 0.0) for item in (ttft, tpot)]
+        predicted = tokens_per_s_per_gpu(*load, predicted_s[0], predicted_s[1], gpus)
+        runs.append(
+            Run(
+                ttft.row,
+                asked,
+                plan,
+                load[0],
+                tpot.measured,
+                float(tpot.predicted or 0.0),
+                measured,
+                predicted,
+                slowness(predicted_s[1]),
+            )
+        )
+    return _medians(runs)
+
+
+def _medians(runs: Iterable[Run]) -> list[Run]:
+    """Return one run for all that repeat another: a plan at a load is one choice, with the median of each value."""
+    alike: dict[tuple[object, ...], list[Run]] = {}
+    for run in runs:
+        alike.setdefault((run.asked, run.plan, run.clients), []).append(run)
+    names = ("tpot_ms", "predicted_tpot_ms", "tokens_per_s", "predicted_tokens_per_s")
+    middle: list[Run] = []
+    for own in alike.values():
+        values: dict[str, Any] = {
+            name: float(np.median([getattr(run, name) for run in own])) for name in names
+        }
+        middle.append(replace(own[0], **values))
+    return middle
+
+
+def _closed(runs: Iterable[Run]) -> dict[tuple[str, ...], list[Run]]:
+    """Return the runs of every question that has several plans."""
+    by_question: dict[tuple[str, ...], list[Run]] = {}
+    for run in runs:
+        by_question.setdefault(run.asked, []).append(run)
+    return {asked: own for asked, own in by_question.items() if len({run.plan for run in own}) > 1}
+
+
+def decisions_of(
+    runs: Iterable[Run], limits_ms: Sequence[float], confidence: float | None = None
+) -> tuple[list[Decision], int]:
+    """Return what predictions pick for every question and limit, and how many have no pick.
+
+    Parameters
+    ----------
+    runs : closed loops
+    limits_ms : [ms]
+        on the mean time per output token
+    confidence : [-]
+        with which a pick is predicted to keep the limit; None: at its predicted time
+
+    Returns
+    -------
+    decisions, unanswered questions; a question is left out where no run keeps the limit, or only one plan was measured
+    """
+    decisions, unanswered = [], 0
+    for asked, own in _closed(runs).items():
+        for limit in limits_ms:
+            kept = [run for run in own if run.tpot_ms <= limit]
+            promised = [run for run in own if run.promised_ms(confidence) <= limit]
+            if not kept:
+                continue
+            if not promised:
+                unanswered += 1
+                continue
+            picked = max(promised, key=lambda run: run.predicted_tokens_per_s)
+            best = max(kept, key=lambda run: run.tokens_per_s)
+            decisions.append(Decision(asked, limit, picked, best))
+    return decisions, unanswered
+
+
+def decision_score(
+    runs: Iterable[Run], limits_ms: Sequence[float] = TPOT_LIMITS_MS, confidence: float | None = None
+) -> DecisionScore:
+    """Return how good the decisions of `decisions_of` are, for the same runs, limits [ms] and confidence.
+
+    Returns
+    -------
+    the score; fractions are 0 where no question was answered
+    """
+    decisions, unanswered = decisions_of(runs, limits_ms, confidence)
+    count = max(len(decisions), 1)
+    kept = (
+        np.array([decision.regret for decision in decisions if not decision.broken])
+        if decisions
+        else np.zeros(0)
+    )
+    regret = {"median": 0.0, "mean": 0.0, "p90": 0.0}
+    if kept.size:
+        regret = {
+            "median": float(np.median(kept)),
+            "mean": float(kept.mean()),
+            "p90": float(np.quantile(kept, 0.9)),
+        }
+    clearly = sum(decision.picked.tpot_ms > CLEARLY * decision.tpot_limit_ms for decision in decisions)
+    broken = sum(decision.broken for decision in decisions)
+    return DecisionScore(len(decisions), unanswered, broken / count, clearly / count, regret, confidence)

@@ -6,15 +6,16 @@ targets with the probability that s is at most s*, the largest slowness at which
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal, TypeAlias
 
 import numpy as np
 
-from capplan.hardware.device import Device
-from capplan.hardware.efficiency import Efficiency
+from capplan.accuracy.left_out import LeftOutSpread, Served, left_out_spread
+from capplan.engine.left_out import LeftOutResult
+from capplan.hardware.device import Device, Efficiency
 from capplan.numbers import Array
 from capplan.workload.length import standard_normal_quantile
 from capplan.workload.request_class import Target
@@ -34,8 +35,9 @@ UNMEASURED = 1.6
 of devices without timed kernels, a vendor without any. Closed loops are off by 10 % with latent attention, the only such class, and on devices that borrow
 the kernels of a distant one; by 6 to 7 % with dense networks, and on devices that borrow those of their own generation, most of the open loops."""
 PROBABILITIES = (0.1, 0.3, 0.5, 0.7, 0.9)
-"""Where distributions are known; between and beyond them the logarithm is linear in the normal quantile."""
-_KNOTS = np.asarray(standard_normal_quantile(np.array(PROBABILITIES)))
+"""Where the distributions of the back-test are known; between and beyond them the logarithm is linear in the normal quantile."""
+OWN_PROBABILITIES = (0.005, 0.025, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.975, 0.995)
+"""The same of a fitted deployment, whose tails are longer than those of a normal distribution."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,17 @@ class Slowness:
     """Sources, models and devices of these runs."""
     thin: bool
     """Few runs, or none, were measured with networks of this class."""
+    left_out_error_fraction: float | None = None
+    """Median error of the results of this deployment that its fit did not see; None: the runs are those of the back-test."""
+    probabilities: tuple[float, ...] = PROBABILITIES
+    """Where the logarithms are known."""
+
+    @property
+    def rests_on(self) -> str:
+        """Return in words what was measured."""
+        if self.left_out_error_fraction is None:
+            return f"{self.rows} measured open-loop runs in {self.groups} groups"
+        return f"{self.rows} results of this deployment, left-out error {self.left_out_error_fraction:.1%}"
 
     def quantile(self, confidence: float) -> float:
         """Return the slowness that is not exceeded with a confidence, above 0 and below 1.
@@ -61,7 +74,9 @@ class Slowness:
         (1.11, 1.49)
         """
         z = _normal_quantile(confidence)
-        return math.exp(float(piecewise_linear_beyond(_KNOTS, np.array(self.log_quantiles), z)))
+        return math.exp(
+            float(piecewise_linear_beyond(_knots(self.probabilities), np.array(self.log_quantiles), z))
+        )
 
     def probability(self, slowness: float) -> float:
         """Return the probability that a replica is at most this slow: that of a plan which meets its targets up to there.
@@ -76,8 +91,15 @@ class Slowness:
             return 0.0
         if math.isinf(slowness):
             return 1.0
-        z = float(piecewise_linear_beyond(np.array(self.log_quantiles), _KNOTS, math.log(slowness)))
+        knots = _knots(self.probabilities)
+        z = float(piecewise_linear_beyond(np.array(self.log_quantiles), knots, math.log(slowness)))
         return 0.5 * (1.0 + math.erf(z / math.sqrt(2.0)))
+
+
+@lru_cache(maxsize=8)
+def _knots(probabilities: tuple[float, ...]) -> Array:
+    """Return the normal quantiles at which a distribution is known."""
+    return np.asarray(standard_normal_quantile(np.array(probabilities)))
 
 
 @lru_cache(maxsize=256)
@@ -126,6 +148,11 @@ class SlownessRegime:
     """Quantiles at PROBABILITIES, ascending."""
     rows: int
     groups: int
+
+    @property
+    def reach(self) -> float:
+        """Return the distance of the outer quantiles."""
+        return self.quantiles[-1] - self.quantiles[0]
 
     def scaled(self, scale: float, width: float = 1.0, *, thin: bool = False) -> Slowness:
         """Return the slowness where the scale is known; a width other than 1 stretches it about its median."""
@@ -271,6 +298,8 @@ def replica_slowness(
     step_s: float,
     device: Device,
     efficiency: Efficiency,
+    left_out: Sequence[LeftOutResult] = (),
+    served: Served | None = None,
 ) -> Slowness:
     """Return the slowness distribution of a replica on a device, within capacity: that of plans and of measured runs.
 
@@ -283,12 +312,53 @@ def replica_slowness(
         predicted mean time per output token of the replica at its load
     device : the replica's, or the slice that it is on
     efficiency : fitted numbers that it is predicted with
+    left_out : results of fitted deployments on this device and engine, each predicted without itself
+    served : what the replica serves; None: it is not a deployment that a fit may have seen
+
+    Returns
+    -------
+    that of its deployment where one was fitted and its results say more than the back-test, else that of the back-test
     """
-    return slowness_of(
+    asked = list(targets)
+    usual = slowness_of(
         table,
-        targets,
+        asked,
         network_class=network_class,
         step_s=step_s,
         on_slice=device.partition is not None,
         unmeasured_kernels=efficiency.unmeasured,
     )
+    own = deployment_slowness(table, asked, left_out, served) if left_out and served else None
+    return own if own and _reach(own) < _reach(usual) else usual
+
+
+def _reach(slowness: Slowness) -> float:
+    """Return the 90 % point over the 10 % point, as a logarithm."""
+    return math.log(slowness.quantile(PROBABILITIES[-1]) / slowness.quantile(PROBABILITIES[0]))
+
+
+def deployment_slowness(
+    table: SlownessTable, targets: Iterable[Target], left_out: Sequence[LeftOutResult], served: Served
+) -> Slowness | None:
+    """Return the slowness distribution of a fitted deployment; None if its results do not say.
+
+    A result is a mean. The tails of latencies are as much less certain than their means as in the open loops of the back-test. All targets
+    are met with no more probability than those of either latency.
+    """
+    latencies, part = latencies_of_targets(targets)
+    kinds = {"both": (("ttft",), ("tpot",), ("ttft", "tpot"))}.get(latencies, ((latencies,),))
+    spreads: list[tuple[LeftOutSpread, float]] = []
+    for names in kinds:
+        spread = left_out_spread(left_out, served, names)
+        if spread is None:
+            return None
+        name = names[0] if len(names) == 1 else "both"
+        regimes = (table.regimes[f"{name}/{at}/open"] for at in (part, "middle"))
+        further, middle = (regime.reach for regime in regimes)
+        spreads.append((spread, max(further / middle, 1.0)))
+    logs = tuple(
+        max(spread.log_quantile(probability, width) for spread, width in spreads)
+        for probability in OWN_PROBABILITIES
+    )
+    last = spreads[-1][0]
+    return Slowness(logs, last.results, last.loads, False, last.error_fraction, OWN_PROBABILITIES)

@@ -7,8 +7,7 @@ import numpy as np
 
 from capplan.engine.lookup import profile
 from capplan.engine.profile import HostOverhead
-from capplan.hardware.device import Device
-from capplan.hardware.efficiency import Efficiency
+from capplan.hardware.device import Device, Efficiency
 from capplan.readers.calibration.measured_fit import COMPUTE_FRACTIONS, EFFICIENCY_KERNELS, RELATIVE_FRACTIONS
 from capplan.readers.calibration.record import (
     Calibration,

@@ -13,8 +13,13 @@ import torch
 from torch.nn import functional
 
 from capplan.calibrate.kernels.arena import ELEMENT_BYTES, random_operand
-from capplan.calibrate.kernels.attention import BACKENDS, attention
-from capplan.calibrate.kernels.latent import absorbed_attention, expanded_attention, folded_attention
+from capplan.calibrate.kernels.attention import (
+    BACKENDS,
+    absorbed_attention,
+    attention,
+    expanded_attention,
+    folded_attention,
+)
 from capplan.calibrate.kernels.matmul import (
     GROUPED,
     SEPARATE,

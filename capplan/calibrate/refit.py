@@ -6,9 +6,11 @@ Each result of a benchmark tool becomes the run to replay, and the values that i
 import datetime
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
+from math import inf
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
 from capplan.accuracy.benchmark import MOST_REQUESTS, Benchmark, Kind
@@ -19,7 +21,7 @@ from capplan.numbers import Array
 from capplan.readers.calibration.record import FittedNumber, HostRefit, ResultPoint
 from capplan.recorded.results.record import BenchmarkResult, Latency
 from capplan.replica.replica import Replica, replica_of
-from capplan.replica.spec import ReplicaSpec
+from capplan.replica.spec import ReplicaSpec, deployed_as
 from capplan.replica.tables import DeviceTables, table_of_plan, with_host
 
 FIRST_TOKEN_WEIGHT = 0.6
@@ -224,8 +226,12 @@ NOISE = 0.02
 LEAST_NOISE = 0.01
 MOST_GROUPS = 40
 """Most groups of results that are left out together: up to as many results, each is left out by itself."""
+STEPS_WITHOUT = 3
+"""Steps from the numbers of all results to those without some of them."""
+AS_GOOD = 0.1
+"""Part by which the other results may be replayed worse without some results than with them: replays are granular."""
 MOST_HALVINGS = 4
-"""Most halvings of the way to the numbers without some results, before the solution itself is taken."""
+"""Most halvings of the way to the numbers without some results."""
 NARROWED = 0.6
 """A number counts as constrained where the results narrow its prior to less than this fraction."""
 
@@ -258,6 +264,7 @@ FREE = {
     "memory_rate_ratio": Free(4.0, 0.03, 0.3, is_ratio=True),
     "link_rate_ratio": Free(4.0, 0.03, 0.3, is_ratio=True),
     **{f"decode_{batch}_ratio": Free(1.0, 0.03, 0.3, is_ratio=True) for batch in DECODE_BATCHES},
+    "decode_attention_ratio": Free(3.0, 0.05, 0.7, is_ratio=True),
     **{f"prompt_{tokens}_ratio": Free(1.0, 0.03, 0.3, is_ratio=True) for tokens in PROMPT_TOKENS},
 }
 """Fields of `HostOverhead` that results constrain. Rates have those of the datasheet or the calibration as prior. The others stay: launches outside graphs (eager_layer_s, graph_tokens), streaming of an embedded engine (stream_s)."""
@@ -306,6 +313,7 @@ def refitted(pairs: Sequence[tuple[BenchmarkResult, ReplicaSpec]]) -> HostRefit:
         date=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         remarks=(*left_out, *remarks),
         points=points,
+        policy="slots" if first.profile.policy == "slots" else None,
     )
 
 
@@ -355,13 +363,7 @@ def _engine(profile: EngineProfile) -> str:
 
 
 def _model(spec: ReplicaSpec) -> str:
-    sharding = spec.sharding
-    sizes = zip(
-        ("TP", "PP", "EP", "DP"),
-        (sharding.tensor, sharding.pipeline, sharding.expert, sharding.data),
-        strict=True,
-    )
-    return " ".join([spec.network.name, *(f"{name}{float(n):g}" for name, n in sizes if float(n) > 1)])
+    return deployed_as(spec.network, spec.sharding, spec.kv_format)
 
 
 @dataclass(frozen=True, slots=True)
@@ -442,6 +444,7 @@ class _Problem:
         return frozenset(
             [f"decode_{batch}_ratio" for batch in DECODE_BATCHES if batch >= 2.0 * most]
             + [f"prompt_{tokens}_ratio" for tokens in PROMPT_TOKENS if tokens >= 2 * budget]
+            + ([] if on_processors else ["decode_attention_ratio"])
         )
 
     @property
@@ -478,22 +481,38 @@ class _Problem:
         )
 
     def without(self, runs: Sequence[int], solution: Array, jacobian: Array, rest: Array) -> Array:
-        """Return the numbers without some results: refitted around the solution, with the derivatives there.
+        """Return the numbers without some results: refitted from the solution, with the derivatives there.
 
-        Far from the solution the derivatives no longer hold; the way to the numbers is halved until replays of the other
-        results are no worse than at the solution.
+        The residuals are replayed again at each step. Far from the solution the derivatives no longer hold; the way to the numbers is
+        halved until replays of the other results are about as good as at the solution. What these do not constrain goes back to its prior.
         """
         keep = ~np.isin(self.owners, runs)
 
-        def residuals(numbers: Array) -> Array:
-            return self.informed((rest + jacobian @ (numbers - solution))[keep], numbers)
+        def error(numbers: Array, residuals: Array) -> float:
+            return _robust_sum(self.informed(residuals[keep], numbers))
 
-        numbers, least = self.fitted(residuals, solution), _robust_sum(self.informed(rest[keep], solution))
+        most = error(solution, rest) * (1.0 + AS_GOOD)
+        here, best = (solution, rest), (inf, solution)
+        for _ in range(STEPS_WITHOUT):
+            numbers = self._stepped(here, jacobian, keep)
+            here = numbers, self.residuals(numbers)
+            best = min(best, (error(*here), numbers), key=lambda found: found[0])
+        least, numbers = best
         for _ in range(MOST_HALVINGS):
-            if _robust_sum(self.informed(self.residuals(numbers)[keep], numbers)) <= least:
+            if least <= most:
                 return numbers
             numbers = 0.5 * (numbers + solution)
-        return solution
+            least = error(numbers, self.residuals(numbers))
+        return numbers
+
+    def _stepped(self, here: tuple[Array, Array], jacobian: Array, keep: NDArray[np.bool_]) -> Array:
+        """Return the numbers that are best for some values, which are linear in the numbers around those here."""
+        start, rest = here
+
+        def residuals(numbers: Array) -> Array:
+            return self.informed((rest + jacobian @ (numbers - start))[keep], numbers)
+
+        return self.fitted(residuals, start)
 
 
 def _robust_sum(residuals: Array) -> float:
@@ -559,6 +578,11 @@ def _points(problem: _Problem, solution: Array, jacobian: Array, rest: Array) ->
                     before_s=float(before[row]),
                     after_s=float(after[row]),
                     left_out_s=float(left_out),
+                    input_tokens=run.benchmark.input_tokens,
+                    output_tokens=run.benchmark.output_tokens,
+                    request_rate_per_s=run.benchmark.request_rate
+                    if run.benchmark.kind == "online_rate"
+                    else None,
                 )
             )
             row += 1

@@ -7,8 +7,7 @@ import torch
 
 from capplan.calibrate.kernels import KERNELS, calls_of, case_bytes, ways_of
 from capplan.calibrate.kernels.case import Case, Way, shrunk
-from capplan.calibrate.machine import Target
-from capplan.calibrate.readings import Watch
+from capplan.calibrate.machine import Target, Watch
 from capplan.calibrate.timing import TRIAL, Effort, Sample, sampled
 from capplan.readers.calibration.record import Measurement
 

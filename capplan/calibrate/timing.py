@@ -13,8 +13,7 @@ import numpy as np
 import torch
 
 from capplan.calibrate.kernels.arena import random_operand
-from capplan.calibrate.machine import Target
-from capplan.calibrate.readings import Watch
+from capplan.calibrate.machine import Target, Watch
 from capplan.readers.calibration.record import Sustained
 
 Call = Callable[[], Any]

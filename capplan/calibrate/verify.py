@@ -19,8 +19,7 @@ from capplan.calibrate.run import DeviceLostError, settle
 from capplan.calibrate.timing import FULL, QUICK, TRIAL, Call, Effort, Sample, sampled
 from capplan.engine.lookup import profile
 from capplan.errors import CapplanError, InputError
-from capplan.hardware.device import Device
-from capplan.hardware.efficiency import Efficiency
+from capplan.hardware.device import Device, Efficiency
 from capplan.model.network import Layer, Network, layer_counts
 from capplan.model.sharding import Sharding
 from capplan.phases.cost import StepRates, total_s

@@ -122,7 +122,7 @@ _READ = {
 
 
 @grouped
-def command(
+def calibrate_command(
     context: typer.Context,
     *,
     files: Files = None,
@@ -242,7 +242,7 @@ def _of_endpoint(
 
 def _planned(measuring: Measuring) -> "Answer":
     target = _opened(replace(measuring, force=True))
-    from capplan.calibrate.plan import planned_run
+    from capplan.calibrate.measure import planned_run
     from capplan.report.answers.calibrate import plan_answer
 
     plan = planned_run(target, quick=measuring.quick, minutes=measuring.minutes)
@@ -268,7 +268,7 @@ def _calibrated(
     if not output.resolve().parent.is_dir():
         raise InputError(f"--output: the folder of {str(output)!r} does not exist; nothing was measured")
     from capplan.readers.calibration.file import calibration_text
-    from capplan.readers.catalogue.model import read_model
+    from capplan.readers.catalogue.models import read_model
     from capplan.report.answers.calibrate import calibration_answer
     from capplan.report.show import send
 
@@ -304,7 +304,7 @@ def _proof(network: Any, target: Any, path: Path, *, quick: bool) -> list[dict[s
 def _verified(model: str, calibration: Path, measuring: Measuring, *, offline: bool) -> "Answer":
     from capplan.readers.calibration.file import read_calibration
     from capplan.readers.calibration.measured_device import refuse_other_machine
-    from capplan.readers.catalogue.model import read_model
+    from capplan.readers.catalogue.models import read_model
     from capplan.report.answers.calibrate import proof_answer
 
     network = read_model(model, offline=offline)

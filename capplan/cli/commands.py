@@ -1,9 +1,37 @@
 """The commands: a name, and the line that `capplan --help` shows for it.
 
-A command NAME lives in the file of the same name in this folder (kv-size in kv_size.py), which has
-one function called `command` that returns the exit code. A new command is that file and one line here; nothing is imported
-before the command is called.
+A command is one function that returns the exit code, in the file of its subject: `kv-size` is `kv_size_command` in models.py. A new
+command is that function and a line in each table here; nothing is imported before the command is called.
 """
+
+FUNCTIONS = {
+    "init": "init.init_command",
+    "list": "models.list_command",
+    "model": "models.model_command",
+    "kv-size": "models.kv_size_command",
+    "hardware": "models.hardware_command",
+    "fit": "replica.fit_command",
+    "estimate": "replica.estimate_command",
+    "spec": "replica.spec_command",
+    "fleet": "plans.fleet_command",
+    "diff": "plans.diff_command",
+    "check": "plans.check_command",
+    "verify-plan": "plans.verify_plan_command",
+    "explain": "plans.explain_command",
+    "export": "plans.export_command",
+    "levers": "plans.levers_command",
+    "report": "plans.report_command",
+    "compare": "money.compare_command",
+    "bill": "money.bill_command",
+    "cache": "money.cache_command",
+    "simulate": "traffic.simulate_command",
+    "sweep": "traffic.sweep_command",
+    "workload": "traffic.workload_command",
+    "validate": "traffic.validate_command",
+    "calibrate": "calibrate.calibrate_command",
+    "mcp": "mcp.mcp_command",
+}
+"""Name of a command -> file of this folder, and its function there."""
 
 COMMANDS = {
     "init": "Write a first scenario, with a comment at every line: from five answers, flags, a trace, metrics, a launch command or a shipped one.",

@@ -49,7 +49,7 @@ First = Annotated[
 
 
 @grouped
-def command(
+def init_command(
     *,
     file: File = Path("scenario.yaml"),
     source: Source = None,
@@ -63,7 +63,7 @@ def command(
     from capplan.readers.catalogue.scenarios import shipped_scenarios
     from capplan.readers.text_file import is_there
     from capplan.report.show import refuse_existing, say, write_new
-    from capplan.scenario.written.first_scenario import (
+    from capplan.scenario.first_scenario import (
         Known,
         checked_scenario_text,
         copied_scenario_text,

@@ -15,7 +15,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from capplan import __version__
-from capplan.cli.commands import COMMANDS, EXAMPLES
+from capplan.cli.commands import COMMANDS, EXAMPLES, FUNCTIONS
 from capplan.errors import LONGEST_SHOWN, CapplanError, InputError, unknown
 from capplan.report.safe_text import message
 
@@ -132,8 +132,8 @@ class _LazyCommands(TyperGroup):
             return None
         if cmd_name in SIMULATING and core_missing():
             _warn_of_core()
-        module = import_module(f"capplan.cli.{cmd_name.replace('-', '_')}")
-        return as_click(cmd_name, module.command)
+        file, _, function = FUNCTIONS[cmd_name].partition(".")
+        return as_click(cmd_name, getattr(import_module(f"capplan.cli.{file}"), function))
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Name the nearest commands where there is none of that name."""

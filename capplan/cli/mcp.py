@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @grouped
-def command() -> int:
+def mcp_command() -> int:
     """Serve fit, estimate, fleet, explain and check as read-only tools of the Model Context Protocol, over stdin and stdout."""
     server().run()
     return 0

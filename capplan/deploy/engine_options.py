@@ -3,8 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from capplan.deploy.flag_table import count, engine_flags, json_object
-from capplan.deploy.replica_launch import Drafts, ReplicaLaunch
+from capplan.deploy.replica_launch import Drafts, ReplicaLaunch, count, engine_flags, json_object
 from capplan.errors import InputError
 from capplan.model.adapters import MODULES
 from capplan.model.network import LoraTerms

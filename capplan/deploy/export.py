@@ -10,18 +10,20 @@ from typing import Any
 from capplan import __version__
 from capplan.deploy.command_line import CONFIG_FILE, Command, command_of, comment, shell_text
 from capplan.deploy.fleet_launch import FleetLaunch, Group
-from capplan.deploy.kubernetes import container_command, kubernetes_objects, scaled_objects, server_words
 from capplan.deploy.platforms import (
     chart_values,
     compose_file,
+    container_command,
     dynamo_graphs,
     inference_services,
+    kubernetes_objects,
+    scaled_objects,
+    server_words,
     skypilot_tasks,
 )
 from capplan.errors import InputError, unknown
 from capplan.readers.catalogue.scenarios import scenario_word
-from capplan.readers.plan_file import PlanFile
-from capplan.readers.plan_record import OrderedRow
+from capplan.readers.plan_file import OrderedRow, PlanFile
 from capplan.recorded.traces.prometheus import E2E, FINISHED, TPOT, TTFT
 
 WINDOW = "5m"

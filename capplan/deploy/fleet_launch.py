@@ -10,8 +10,7 @@ from capplan.deploy.replica_launch import ReplicaLaunch, launch_of
 from capplan.errors import InputError
 from capplan.fleet.order import OWN
 from capplan.fleet.search.candidates import DEGREES
-from capplan.readers.plan_file import AGAIN, PlanFile
-from capplan.readers.plan_record import LaunchRow, OrderedRow, ServerRow, StatedGroup
+from capplan.readers.plan_file import AGAIN, LaunchRow, OrderedRow, PlanFile, ServerRow, StatedGroup
 from capplan.readers.record import validated
 from capplan.readers.yaml_file import Document
 from capplan.scenario.records.money import Commitments

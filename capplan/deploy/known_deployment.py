@@ -12,8 +12,8 @@ from capplan.numbers import GIB
 from capplan.readers.catalogue.scenarios import shipped_scenarios
 from capplan.readers.text_file import first_bytes, is_there, path_of
 from capplan.recorded.traces.trace import format_of, workload_of
+from capplan.scenario.first_scenario import Known
 from capplan.scenario.flags import LoadFlags, ServingFlags
-from capplan.scenario.written.first_scenario import Known
 from capplan.workload.length import lognormal_sigma
 from capplan.workload.statistics import LengthSummary
 

@@ -1,15 +1,220 @@
-"""What one engine is started with, whatever its engine calls it: written as a command line, and read from one."""
+"""The settings that one engine starts with, and the options of each version that state them.
 
-from dataclasses import dataclass
+Which option of which engine says what, how its values are spelled, and the versions that know it.
+
+What one engine is started with, whatever its engine calls it: written as a command line, and read from one.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from capplan.deploy.flag_table import engine_flags
-from capplan.errors import InputError
+from capplan.engine.lookup import version_key
+from capplan.errors import LONGEST_SHOWN, InputError
 from capplan.fleet.search.candidates import DEGREES
 from capplan.model.network import LoraTerms
-from capplan.readers.plan_file import AGAIN, PlanFile
-from capplan.readers.plan_record import LaunchRow, StatedGroup
+from capplan.readers.plan_file import AGAIN, LaunchRow, PlanFile, StatedGroup
 from capplan.replica.speculation import CACHING
+
+KV_WORDS = {
+    "vllm": {"bf16": "bfloat16", "fp16": "float16", "fp8": "fp8"},
+    "sglang": {"bf16": "bf16", "fp8": "fp8_e4m3"},
+    "trtllm": {"bf16": "bfloat16", "fp16": "float16", "fp8": "fp8"},
+}
+"""Engine -> what it calls a cache dtype."""
+DTYPE_WORDS = {"bf16": "bfloat16", "fp16": "float16"}
+_AMOUNT = re.compile(r"(\d+(?:\.\d+)?)([kKmMgG]?)")
+_MULTIPLES = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "K": 1024, "M": 1024**2, "G": 1024**3}
+_KV_FORMATS = {
+    word: name for words in KV_WORDS.values() for name, word in words.items()
+} | {"half": "fp16", "fp8_e5m2": "fp8", "fp8_e4m3": "fp8"}  # fmt: skip
+
+
+def count(text: str, name: str, place: str) -> int:
+    """Return a whole number, which may be written as 32k (thousands) or 32K (1,024 each).
+
+    Examples
+    --------
+    >>> count("32k", "--max-model-len", "--launch"), count("32K", "--max-model-len", "--launch")
+    (32000, 32768)
+    """
+    match = _AMOUNT.fullmatch(text)
+    if match is None:
+        raise InputError(
+            f"{place}: {name}: {text!r} is not a whole number, e.g. 8192 or 8k; what the engine would choose has to be written out"
+        )
+    value = float(match[1]) * _MULTIPLES[match[2]]
+    if value != int(value) or not 1 <= value <= 1_000_000_000:
+        raise InputError(f"{place}: {name}: {text!r} is out of range; 1 to 1000000000 are allowed")
+    return int(value)
+
+
+def amount(text: str, name: str, place: str, most: float = 1e9) -> float:
+    """Return a number above zero; InputError where it is none, or above the most that is allowed."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0.0 < value <= most:
+        raise InputError(f"{place}: {name}: {text!r} is not a number above zero and at most {most:g}")
+    return value
+
+
+def kv_format(text: str, name: str, place: str) -> str | None:
+    """Return the dtype of a KV cache as capplan calls it; None where the engine takes that of the checkpoint or the model."""
+    if text == "auto":
+        return None
+    if text not in _KV_FORMATS:
+        raise InputError(
+            f"{place}: {name}: a KV cache in {text!r} is not modelled; known: auto, {', '.join(sorted(_KV_FORMATS))}"
+        )
+    return _KV_FORMATS[text]
+
+
+def weight_dtype(said: Mapping[str, str], place: str) -> str | None:
+    """Return the dtype that the engine makes of the checkpoint; a format that a checkpoint is published in is read from its config."""
+    quantization, dtype = said.get("quantization"), said.get("dtype", "auto")
+    if quantization == "fp8":
+        return "fp8"
+    if quantization in ("bitsandbytes", "torchao", "experts_int8", "w8a8_int8", "rtn"):
+        raise InputError(
+            f"{place}: --quantization {quantization} makes weights that are not modelled; leave it out"
+        )
+    spelled = {word: name for name, word in DTYPE_WORDS.items()} | {"half": "fp16"}
+    if quantization is None and dtype in spelled:
+        return spelled[dtype]
+    if dtype not in (*spelled, "auto"):
+        raise InputError(
+            f"{place}: --dtype {dtype!r} is not modelled; known: auto, {', '.join(sorted(spelled))}"
+        )
+    return None
+
+
+def json_object(text: str, name: str, place: str) -> Mapping[str, Any]:
+    """Return the JSON object that an option takes; InputError where it is none."""
+    try:
+        values = json.loads(text)
+    except (ValueError, RecursionError):
+        values = None
+    if not isinstance(values, dict):
+        raise InputError(f"{place}: {name} is no JSON object: {text[:LONGEST_SHOWN]!r}\n  quote it in '...'")
+    return values
+
+
+FLAGS_FILE = Path(__file__).parent / "flags.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """One option of an engine."""
+
+    names: tuple[str, ...]
+    """The one that is written, then its other names."""
+    first: str
+    """First release that was looked at and knows it."""
+    last: str | None = None
+    """Last one that knows it; None: the newest does."""
+    switch: bool = False
+    """It takes no value."""
+    many: bool = False
+    """It takes several values, up to the next option."""
+    values: Mapping[str, str] = field(default_factory=dict)
+    """Values that came later than the option -> first release that knows them."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineFlags:
+    """The options of an engine that a launch is written with and read from."""
+
+    engine: str
+    source: str
+    releases: tuple[str, ...]
+    """Releases that were looked at, oldest first."""
+    flags: Mapping[str, Flag]
+    """What it says -> the option."""
+    refused: Mapping[str, str]
+    """Options that change memory or speed and are not modelled -> what they do; empty: that they may is all that is known."""
+    harmless: frozenset[str]
+    """Options that change neither memory nor speed."""
+    switches: frozenset[str]
+    """Refused and harmless options without a value."""
+
+    def knows(self, key: str, version: str, value: str | None = None) -> bool:
+        """Return whether a version knows an option, and a value of it.
+
+        A version between two that were looked at, of which the older does not know the option, counts as not knowing it.
+
+        Examples
+        --------
+        >>> vllm = engine_flags("vllm")
+        >>> [vllm.knows("host_cache", version) for version in ("0.10.2", "0.11.0", "0.11.2", "0.40.0")]
+        [False, False, True, True]
+        >>> vllm.knows("kv_dtype", "0.10.2", "bfloat16")
+        False
+        """
+        flag = self.flags.get(key)
+        if flag is None or (value is not None and flag.values and value not in flag.values):
+            return False
+        first = flag.first if value is None else flag.values.get(value, flag.first)
+        after = flag.last is not None and _order(version) > _order(flag.last)
+        return _order(version) >= _order(first) and not after
+
+    def refuse_version(self, version: str) -> None:
+        """Raise the error for a version that is older than all that were looked at."""
+        oldest = self.releases[0]
+        if _order(version) < _order(oldest):
+            raise InputError(
+                f"{self.engine} {version}: its options are not known; {oldest} is the oldest version whose are\n"
+                f"  plan for a newer one: capplan fleet SCENARIO --set engine_version={self.releases[-1]} -o plan.json"
+            )
+
+
+def _order(version: str) -> tuple[int, int, int]:
+    """Return a version as numbers that compare; one without numbers comes before all."""
+    return version_key(version) or (0, 0, 0)
+
+
+@cache
+def engine_flags(engine: str) -> EngineFlags:
+    """Return the options of an engine.
+
+    Examples
+    --------
+    >>> engine_flags("sglang").flags["max_model_len"].names
+    ('--context-length',)
+    """
+    from capplan.readers.text_file import read_json
+
+    table = read_json(FLAGS_FILE)[engine]
+    flags = {
+        key: Flag(
+            tuple(row["names"]),
+            row["first"],
+            row.get("last"),
+            row.get("switch", False),
+            row.get("many", False),
+            row.get("values", {}),
+        )
+        for key, row in table["flags"].items()
+    }
+    kinds = ("valued", "switches")
+    other, harmless = (
+        {kind: " ".join(table[part][kind]).split() for kind in kinds} for part in ("other", "harmless")
+    )
+    return EngineFlags(
+        engine,
+        table["source"],
+        tuple(table["releases"]),
+        flags,
+        {name: "" for kind in kinds for name in other[kind]} | table["refused"],
+        frozenset(name for kind in kinds for name in harmless[kind]),
+        frozenset(other["switches"] + harmless["switches"]),
+    )
+
 
 Role: TypeAlias = Literal["prefill", "decode", "either"]
 SIXTEEN_BITS = ("bf16", "fp16")

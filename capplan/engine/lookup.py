@@ -1,17 +1,16 @@
-"""Profile lookup by engine and version, and the scheduling defaults of a profile on a device."""
+"""The profile of an engine at a version, with its host times and scheduling defaults.
+
+Profile lookup by engine and version, and the scheduling defaults of a profile on a device.
+"""
 
 import re
 from dataclasses import replace
 
 from capplan.assumption import Assumption
-from capplan.engine.dtypes import CacheRule
 from capplan.engine.host_times import HOST_TIMES
-from capplan.engine.memory_rules import PrefillGraphs
-from capplan.engine.profile import EngineProfile, HostOverhead, Scheduling, Tier
-from capplan.engine.sglang import SGLANG, reserved_bytes, static_fraction
-from capplan.engine.trtllm import TRTLLM
-from capplan.engine.versions import named_engine
-from capplan.engine.vllm import VLLM
+from capplan.engine.profile import EngineProfile, HostOverhead, PrefillGraphs, Scheduling, Tier
+from capplan.engine.profiles import SGLANG, TRTLLM, VLLM, reserved_bytes, static_fraction
+from capplan.engine.versions import CacheRule, named_engine
 from capplan.errors import InputError, Reason, Refusal
 
 ENGINES: dict[str, tuple[EngineProfile, ...]] = {"vllm": VLLM, "sglang": SGLANG, "trtllm": TRTLLM}
@@ -196,6 +195,17 @@ def with_chunked_prefill(engine: EngineProfile, *, on: bool) -> EngineProfile:
     return replace(engine, chunked=False, long_chunked_tokens=NEVER_TOKENS)
 
 
+def with_slots(engine: EngineProfile) -> EngineProfile:
+    """Return an engine that schedules as llama.cpp's server: slots, and prompts and decoding sequences of a step in a pass each.
+
+    Examples
+    --------
+    >>> with_slots(profile("vllm")).policy
+    'slots'
+    """
+    return replace(engine, policy="slots", chunked=True)
+
+
 def scheduling(
     engine: EngineProfile,
     device_memory_bytes: float,
@@ -252,6 +262,7 @@ def scheduling(
         hold_prompts=engine.hold_prompts,
         gather_steps=engine.gather_steps,
         poll_steps=engine.poll_steps,
+        asynchronous=engine.asynchronous and architecture.lower() != "cpu",
     )
 
 

@@ -1,4 +1,9 @@
-"""What a version of a serving engine does: scheduling, defaults, memory accounting, host overhead."""
+"""The record of an engine version: scheduling, memory accounting, host overhead.
+
+How an engine version divides the memory of a device: rules as data, with a few fitted numbers.
+
+What a version of a serving engine does: scheduling, defaults, memory accounting, host overhead.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -7,9 +12,89 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from capplan.assumption import Assumption
-from capplan.engine.dtypes import CacheRule
-from capplan.engine.memory_rules import MemoryRules
+from capplan.engine.left_out import LeftOutResult
+from capplan.engine.versions import CacheRule
 from capplan.numbers import Number
+
+BudgetKind: TypeAlias = Literal["utilisation", "static_fraction", "free_fraction"]
+
+
+PrefillGraphs: TypeAlias = Literal["none", "plain", "latent"]
+"""Graphs of prefill steps that an engine captures: none, those of a model with keys and values, those of one with latents."""
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillCapture:
+    """The models and layouts for which an engine captures prefill steps on NVIDIA devices; never with pipeline stages."""
+
+    latent: bool
+    """Latent attention (MLA)."""
+    grouped: bool
+    """Attention data parallelism, and adapters."""
+    delta: bool
+    """Delta attention (KDA)."""
+    towers: frozenset[str] = frozenset()
+    """Types with a tower that keep their graphs, and types with delta attention that do."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryRules:
+    """What an engine takes out of a device before the KV cache gets the rest.
+
+    utilisation : fraction x total - weights - activations - runtime (vLLM)
+    static_fraction : fraction x (total - runtime) - weights; activations live in the rest (SGLang)
+    free_fraction : fraction x (total - weights - activations - runtime) (TensorRT-LLM)
+    """
+
+    budget: BudgetKind
+    default_fraction: float | None
+    """None: chosen from device memory and settings (SGLang)."""
+    sampler_bytes: float
+    """Working memory of the sampler per running sequence and vocabulary entry, besides the logits."""
+    hidden_copies: float
+    """Hidden-state tensors of the whole token budget that are alive at the peak of a layer."""
+    resident_copies: float
+    """Hidden-state tensors of the token budget that are alive while the sampler runs."""
+    activation_base_bytes: float
+    """Part of the activation peak that depends on neither model nor settings."""
+    expert_workspace_resident: bool
+    """Buffers of routed experts stay allocated while the sampler runs."""
+    non_torch_bytes: float
+    """Held outside the tensor allocator on one device: kernels, handles, workspaces."""
+    collective_bytes: float
+    """Additional where tensor-parallel ranks communicate over fast links: collective and all-reduce buffers."""
+    late_collective_bytes: float
+    """Allocated by tensor-parallel ranks without fast links at the first captured collective, after the cache is sized."""
+    graph_bytes_per_layer: float
+    """CUDA graph memory per layer and captured batch size."""
+    graph_base_bytes: float
+    graph_expert_bytes: float
+    """Additional CUDA graph memory of a model with routed experts, per captured batch size."""
+    warmup_sampler_bytes: float
+    """Bytes per sequence and vocabulary entry: must be free once the cache is allocated, or the sampler's warm-up fails."""
+    warmup_expert_bytes: float
+    """The same per sequence, for a model with routed experts."""
+    vision_bytes_per_token: float
+    """Pixels and features of images that fill the token budget, while the sampler runs."""
+    budgeted_graph_fraction: float
+    """Part of its CUDA-graph memory that the engine subtracts, as its estimate, before it sizes the cache; 0: none."""
+    layer_groups: bool
+    """Layers of different kinds share one pool in groups; otherwise every layer keeps every token."""
+    tokens_from_concurrency: bool
+    """The printed cache size is concurrency x context rather than blocks x block size."""
+    whole_windows: bool = False
+    """Sliding layers keep every token, as full ones do, unless a window is set for the cache."""
+    window_tokens_ratio: float | None = None
+    """Tokens of the sliding-window pool for each token of the full pool; None: one shared pool."""
+    state_pool_ratio: float | None = None
+    """Bytes of the pool of recurrent states for each byte of the KV pool; None: states live in blocks."""
+    recurrent_format: str | None = None
+    """Format of recurrent states where the config states none; None: the dtype of the model."""
+    prefill_capture: PrefillCapture | None = None
+    """Prefill steps that are captured; None: none are."""
+    vocabulary_multiple: int = 64
+    """Rows of embedding and LM head are padded to a multiple of this, and of the ranks that they are split over."""
+
 
 DECODE_BATCHES = (1, 2, 4, 8, 16, 32)
 """Sequences whose decode steps a deployment may correct; see `HostOverhead.decode_1_ratio`."""
@@ -101,6 +186,8 @@ class HostOverhead:
     decode_32_ratio: float = 1.0
     """The same of 32 sequences and more."""
 
+    decode_attention_ratio: float = 1.0
+    """The same of the attention of decode steps, which grows with their contexts."""
     prompt_128_ratio: float = 1.0
     """The same of the matrix products of a step with 128 tokens, prompts among them, and fewer; between the named tokens it is interpolated."""
     prompt_512_ratio: float = 1.0
@@ -127,7 +214,7 @@ class HostOverhead:
 
     def of_version(self) -> tuple[float, ...]:
         """Return the numbers that a version of an engine has, in order: all but those of one deployment."""
-        own = {"compute_rate_ratio", "memory_rate_ratio", "link_rate_ratio"}
+        own = {"compute_rate_ratio", "memory_rate_ratio", "link_rate_ratio", "decode_attention_ratio"}
         own |= {f"decode_{batch}_ratio" for batch in DECODE_BATCHES}
         own |= {f"prompt_{tokens}_ratio" for tokens in PROMPT_TOKENS}
         return tuple(getattr(self, f.name) for f in fields(self) if f.name not in own)
@@ -262,6 +349,8 @@ class EngineProfile:
     """As in Scheduling."""
     poll_steps: int = 0
     """As in Scheduling."""
+    asynchronous: bool = False
+    """The engine plans a step when the one before it begins, on GPUs without pipeline stages (as in Scheduling)."""
     window_kernels: bool = True
     """Sliding-window layers read only their window; otherwise every layer reads all tokens unless a window is set."""
     derives_context: bool = True
@@ -281,6 +370,8 @@ class EngineProfile:
     """Decode attention reads the keys of a head as often as query heads share it, to this power; 0: once."""
     expert_kernels: tuple[ExpertKernel, ...] = ()
     """Kernels for routed experts, the first that fits, where it is not the first one timed."""
+    left_out: tuple[LeftOutResult, ...] = ()
+    """Errors of a calibration on results that its fit did not see; empty: the host times are those of the version."""
     asked_version: str | None = None
     """The version that was requested; None where none was."""
     assumptions: tuple[Assumption, ...] = ()
@@ -307,3 +398,8 @@ class EngineProfile:
             ),
             "",
         )
+
+    @property
+    def rejects_long_prompts(self) -> bool:
+        """Return whether prompts above the tokens of a step never start; vLLM V0 raises its default to the context instead."""
+        return not self.chunked and self.long_chunked_tokens is None

@@ -1,16 +1,32 @@
-"""Costs explained: by hour, month, token and request, and what is spent outside the GPUs."""
+"""Costs of a plan, and the quantities of a plan of several groups, explained.
 
-from collections.abc import Callable
+Costs explained: by hour, month, token and request, and what is spent outside the GPUs.
 
-from capplan.explain.subject import Explained, Input, PlanSubject, Subject, explained, formula_of, input_of
-from capplan.explain.table import formula_in
+Quantities of a plan of several groups explained: separate pools for prefill and decode, or a mix, whose groups are plans of their own part of the requests.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from capplan.errors import unknown
+from capplan.explain.subject import (
+    Explained,
+    Input,
+    PlanSubject,
+    Subject,
+    explained,
+    formula_of,
+    input_of,
+    within,
+)
+from capplan.explain.table import arguments, formula_in, tabled
 from capplan.fleet.order import OWN, Machine
-from capplan.fleet.plan import Plan, paid_by_the_gpu, plan_order
+from capplan.fleet.plan import Group, Plan, paid_by_the_gpu, plan_order
 from capplan.fleet.price import HOURS_PER_MONTH, SIDES
 from capplan.fleet.unit_costs import mean_requests_per_s
-from capplan.money.commitments import HOURS_PER_YEAR
-from capplan.report.quantities import MONEY, PLAN, WORKLOADS
-from capplan.workload.outside import requests_paid
+from capplan.money.commitments import HOURS_PER_YEAR, named_offers
+from capplan.report.quantities import ACCURACY, METHODOLOGY, MONEY, PHASES, PLAN, SIMULATION, WORKLOADS
+from capplan.workload.request_class import requests_paid
 
 
 def usd_per_gpu_hour(of: Subject) -> Explained:
@@ -172,3 +188,309 @@ def _of_scenario(plan: Plan) -> tuple[Input, ...]:
             input_of("u_k", f"{share.name} usd_per_request", share.usd_per_request, "config", f"scenario: traffic[{index}].outside"),
         )
     )  # fmt: skip
+
+
+_BOTH = ("prefill", "decode")
+_SUMS = ("gpus", "replicas", "spare_replicas", "usd_per_hour")
+"""Quantities of a plan that are the sum of those of its pools."""
+_SIMULATED = "over all N requests of the peak, simulated through both pools and the link between them"
+_PLANNED = "planned_request_rate_limit_per_replica"
+_PLANNED_FORMULA = "largest load of both pools, over the replicas, at which the targets hold with headroom as predicted and with the confidence"
+
+
+@dataclass(slots=True)
+class PoolsSubject(PlanSubject):
+    """A plan with separate pools whose quantities are asked for."""
+
+    def explained(self, quantity: str) -> Explained:
+        """Return a quantity explained; InputError for one that the plan does not have."""
+        values = self.numbers
+        if quantity not in values:
+            raise unknown("quantity", quantity, values, hint="all of them: capplan explain PLAN")
+        value = values[quantity]
+        if quantity in ("order.gpus", "order.usd_per_hour"):
+            return line_by_line(self, quantity)
+        if quantity in _SUMS:
+            inputs = {f"x_{name[0]}": f"groups[{at}].{quantity}" for at, name in enumerate(_BOTH)}
+            return self._worked(quantity, "x_p + x_d", inputs, MONEY if "usd" in quantity else METHODOLOGY)
+        if quantity == "usd_per_month" or quantity.partition(".")[0] in ("order", "survival", "transfer"):
+            return tabled(self, quantity, self.explained)
+        if quantity.startswith("usd_per_million"):
+            what = "scenario: traffic, mean over the hours that are paid for"
+            rate = Input("r", "tokens_per_s", None, "token/s", "config", what)
+            return self._worked(quantity, "10^6 h / (3600 r)", {"h": "usd_per_hour"}, MONEY, (rate,))
+        if quantity == "watts":
+            powers = [
+                input_of(f"w_{name[0]}", f"{name} watts", pool.layout.device.tdp_w, "spec", "hardware_specs")
+                for name, pool in zip(_BOTH, self.plan.groups, strict=True)
+            ]
+            inputs = {f"g_{name[0]}": f"groups[{at}].gpus" for at, name in enumerate(_BOTH)}
+            return self._worked(quantity, "w_p g_p + w_d g_d", inputs, MONEY, tuple(powers))
+        if quantity == "energy_usd_per_hour":
+            inputs = {f"g_{name[0]}": f"groups[{at}].gpus" for at, name in enumerate(_BOTH)}
+            costs = tuple(
+                replace(_electricity(pool), symbol=f"e_{pool.role[0]}") for pool in self.plan.groups
+            )
+            return self._worked(quantity, "e_p g_p + e_d g_d", inputs, MONEY, costs)
+        if quantity.startswith("outside."):
+            return explained_outside(self, quantity)
+        if quantity.startswith("offers."):
+            return self._at_an_offer(quantity, value)
+        if quantity.startswith("groups["):
+            return self._of_pool(quantity, value)
+        if quantity == "draft_tokens":
+            layout = self.plan.groups[1].layout.in_words(self.plan.groups[1].weight_dtype)
+            source = f"scenario: speculation.draft_tokens, or the best number for the decode replicas {layout} at their usual batch"
+            return explained(
+                quantity, value, "d", (input_of("d", quantity, value, "derived", source),), PHASES
+            )
+        return self._simulated(quantity, value)
+
+    def _worked(
+        self,
+        quantity: str,
+        formula: str,
+        inputs: Mapping[str, str],
+        page: str,
+        more: tuple[Input, ...] = (),
+    ) -> Explained:
+        """Return a quantity that a formula works out of others, which are its steps."""
+        numbers = self.numbers
+        steps = tuple(self.explained(name) for name in inputs.values())
+        values = tuple(
+            input_of(symbol, name, numbers[name], step.label, f"explain {name}")
+            for (symbol, name), step in zip(inputs.items(), steps, strict=True)
+        )
+        return explained(quantity, numbers[quantity], formula, (*values, *more), page, steps=steps)
+
+    def _at_an_offer(self, quantity: str, value: float) -> Explained:
+        """Explain what both pools cost at the lowest, the likely or the highest offers of their devices."""
+        offers = []
+        for at, pool in enumerate(self.plan.groups):
+            assert pool.price is not None
+            usd, records = pool.price.at(next(side for side in SIDES if side == quantity.split(".")[1]))
+            who = named_offers(records) or "scenario: prices.per_gpu_hour"
+            offers.append(
+                input_of(f"p_{pool.role[0]}", "usd_per_gpu_hour", usd, "spec", f"{who}, with electricity")
+            )
+            offers.append(
+                input_of(f"g_{pool.role[0]}", f"groups[{at}].gpus", pool.gpus, "derived", "the pool")
+            )
+        formula = "(p_p g_p + p_d g_d) times the hours of the period"
+        return explained(quantity, value, formula, offers, MONEY)
+
+    def _of_pool(self, quantity: str, value: float) -> Explained:
+        path, key = quantity.split(".")
+        pool = self.plan.groups[int(path.removeprefix("groups[").removesuffix("]"))]
+        if key == "usd_per_gpu_hour":
+            basis = pool.price.basis if pool.price else "unknown"
+            price = input_of(
+                "p", key, value, "spec" if pool.price and pool.price.records else "config", basis
+            )
+            return explained(quantity, value, "p", (price,), MONEY)
+        if key == "usd_per_hour" and not paid_by_the_gpu([self.plan]):
+            machines = input_of(
+                "h", key, value, "derived", "explain order.usd_per_hour, the machines of this pool"
+            )
+            return explained(quantity, value, "h", (machines,), MONEY)
+        if key == "gpus":
+            return tabled(self, quantity, self.explained)
+        if key == "usd_per_hour":
+            inputs = {"p": f"{path}.usd_per_gpu_hour", "g": f"{path}.gpus"}
+            return self._worked(quantity, PLAN[key].formula, inputs, MONEY, (_electricity(pool),))
+        if key == _PLANNED:
+            return self._simulated(quantity, value, _PLANNED_FORMULA)
+        if key in ("busy_fraction", "concurrency_per_replica"):
+            what = (
+                "time in steps over time in service"
+                if key == "busy_fraction"
+                else "mean requests at a replica"
+            )
+            return self._simulated(quantity, value, f"{what}, {_SIMULATED}")
+        layout = (
+            f"the pools {pool.layout.in_words(pool.weight_dtype)}, the cheapest pair that meets the targets"
+        )
+        chosen = input_of("", quantity, value, "derived", layout)
+        return explained(
+            quantity,
+            value,
+            "of the pair of layouts and counts that meets the targets at the least cost",
+            (chosen,),
+            PHASES,
+        )
+
+    def _simulated(self, quantity: str, value: float, formula: str = "") -> Explained:
+        """Explain what the simulation of both pools says."""
+        metric, _, statistic = quantity.partition(".")
+        words = "mean" if statistic == "mean" else f"{statistic[1:]}th percentile" if statistic else metric
+        inputs = [
+            input_of(
+                "N", "simulated_requests", self.plan.simulated_requests, "derived", "the requests of the peak"
+            ),
+            *(
+                input_of(
+                    group.role[0].upper(),
+                    f"{group.role} replicas",
+                    group.busy_replicas,
+                    "derived",
+                    f"explain groups[{at}].replicas, without spares",
+                )
+                for at, group in enumerate(self.plan.groups)
+            ),
+            *arguments(self, "link", "l"),
+        ]
+        page = PHASES
+        if statistic in ("low", "high"):
+            formula, page = "mean times an end of the 80% interval of measured over predicted", ACCURACY
+        elif quantity == "slo_met_probability":
+            formula = (
+                "probability that both pools are at most as much slower than predicted as the targets bear"
+            )
+            page = ACCURACY
+        return explained(quantity, value, formula or f"{words} {_SIMULATED}", inputs, page, label=self.label)
+
+
+def _electricity(pool: Group) -> Input:
+    energy = pool.price.energy_usd_per_hour if pool.price else None
+    return input_of("e", "energy_usd_per_gpu_hour", energy or 0.0, "config", "scenario: prices.electricity")
+
+
+_SUMS_OF_A_MIX = (
+    "gpus",
+    "replicas",
+    "spare_replicas",
+    "watts",
+    "energy_usd_per_hour",
+    "usd_per_hour",
+    "usd_per_month",
+)
+"""Quantities of a mix that are the sum of those of its groups."""
+_LATENCIES = ("ttft_s", "tpot_s", "e2e_s")
+_MEANS = ("mean", "low", "high")
+"""Statistics that are weighted by the requests of the groups; the others are bounds."""
+_BOUND = "the largest of the groups, which the percentile of all requests does not exceed"
+
+
+@dataclass(slots=True)
+class MixSubject(PlanSubject):
+    """A mix whose quantities are asked for."""
+
+    groups: tuple[Subject, ...]
+    """Each group as a plan of its own, with the requests that the router sends to it."""
+    explained_of: Callable[[Subject, str], Explained]
+    """Explanation of a quantity of such a plan."""
+
+    def explained(self, quantity: str) -> Explained:
+        """Return a quantity explained; InputError for one that the plan does not have."""
+        values = self.numbers
+        place, _, key = quantity.partition(".")
+        if (
+            place.startswith("groups[")
+            and (place.removeprefix("groups[").removesuffix("]")) in self._numbered
+        ):
+            return self._of_group(int(place.removeprefix("groups[").removesuffix("]")), key)
+        if quantity not in values:
+            raise unknown("quantity", quantity, values, hint="all of them: capplan explain PLAN")
+        value = values[quantity]
+        if quantity in ("order.gpus", "order.usd_per_hour"):
+            return line_by_line(self, quantity)
+        if place in ("order", "survival"):
+            return tabled(self, quantity, self.explained)
+        if quantity in _SUMS_OF_A_MIX:
+            symbols = [f"x_{at}" for at in range(len(self.groups))]
+            return self._joined(quantity, value, quantity, symbols, " + ".join(symbols), MONEY)
+        if place in _LATENCIES and key in _MEANS:
+            return self._weighted(quantity, value, quantity, range(len(self.groups)))
+        if place in _LATENCIES:
+            symbols = [f"t_{at}" for at in range(len(self.groups))]
+            return self._joined(quantity, value, quantity, symbols, f"max: {_BOUND}", SIMULATION)
+        if place.startswith("class_e2e_mean_s"):
+            return self._of_class(quantity, value, int(place.partition("[")[2].removesuffix("]")))
+        if quantity == "slo_met_probability" or place == "target_probabilities":
+            symbols = [f"P_{at}" for at in range(len(self.groups))]
+            least = "min: one slowness decides about each group, and the targets hold with the least probability of them"
+            return self._joined(quantity, value, quantity, symbols, least, ACCURACY)
+        if place == "outside":
+            return explained_outside(self, quantity)
+        if place == "offers":
+            return self._at_an_offer(quantity, value)
+        hourly = input_of("h", "usd_per_hour", self.plan.usd_per_hour, "derived", "explain usd_per_hour")
+        source = "scenario: traffic, over the hours that are paid for"
+        rate = Input("r", "tokens_per_s", None, "token/s", "config", source)
+        formula = "10^6 h / (3600 r), of a job or of requests h times its hours over them"
+        return explained(quantity, value, formula, (hourly, rate), MONEY, label=self.label)
+
+    @property
+    def _numbered(self) -> tuple[str, ...]:
+        return tuple(str(at) for at in range(len(self.groups)))
+
+    def _of_group(self, at: int, key: str) -> Explained:
+        """Explain a number of a group: of the plan that it is by itself, or of the rule of the router."""
+        path, subject = f"groups[{at}]", self.groups[at]
+        requests = self.plan.groups[at].requests
+        if key == "requests.request_fraction":
+            rates = [
+                input_of(f"r_{n}", f"groups[{n}] request_rate", group.request_rate_per_replica * group.busy_replicas, "derived", f"explain groups[{n}].request_rate_per_replica, of all busy replicas")
+                for n, group in enumerate(self.plan.groups)
+            ]  # fmt: skip
+            every = " + ".join(rate.symbol for rate in rates)
+            value = self.numbers[f"{path}.{key}"]
+            return explained(f"{path}.{key}", value, f"r_{at} / ({every})", rates, METHODOLOGY)
+        if key.startswith("requests."):
+            rule = input_of("", key, self.numbers.get(f"{path}.{key}"), "derived", f"the cheapest division of the requests: {requests.rule if requests else ''}")  # fmt: skip
+            return explained(f"{path}.{key}", rule.value, "the rule of the router", (rule,), METHODOLOGY)
+        return within(path, self.explained_of(subject, key), subject.numbers)
+
+    def _joined(
+        self, quantity: str, value: float, key: str, symbols: list[str], formula: str, page: str
+    ) -> Explained:
+        """Explain a number by that of each group, which are its steps."""
+        steps = tuple(self._of_group(at, key) for at in range(len(self.groups)))
+        inputs = tuple(
+            input_of(symbol, step.quantity, step.value, step.label, f"explain groups[{at}].{key}")
+            for at, (symbol, step) in enumerate(zip(symbols, steps, strict=True))
+        )
+        return explained(quantity, value, formula, inputs, page, steps=steps)
+
+    def _weighted(self, quantity: str, value: float, key: str, places: range | tuple[int, ...]) -> Explained:
+        """Explain a mean over groups, weighted by their requests."""
+        inputs: list[Input] = []
+        steps = []
+        for at in places:
+            group, step = self.plan.groups[at], self._of_group(at, key)
+            steps.append(step)
+            inputs += [
+                input_of(f"t_{at}", step.quantity, step.value, step.label, f"explain groups[{at}].{key}"),
+                input_of(f"r_{at}", f"groups[{at}] request_rate", group.request_rate_per_replica * group.busy_replicas, "derived", f"explain groups[{at}].request_rate_per_replica, of all busy replicas"),
+            ]  # fmt: skip
+        tops = " + ".join(f"r_{at} t_{at}" for at in places)
+        formula = f"({tops}) / ({' + '.join(f'r_{at}' for at in places)})"
+        return explained(quantity, value, formula, inputs, SIMULATION, steps=steps)
+
+    def _of_class(self, quantity: str, value: float, index: int) -> Explained:
+        """Explain the mean response time of a class by the groups that serve it."""
+        name = self.asked.scenario.classes[index].name
+        served = {
+            at: group.requests.classes
+            for at, group in enumerate(self.plan.groups)
+            if group.requests and name in group.requests.classes
+        }
+        steps = [self._of_group(at, "e2e_s.mean") for at, classes in served.items() if len(classes) == 1]
+        inputs = [input_of("", f"groups[{at}]", None, self.plan.groups[at].label, f"explain groups[{at}].e2e_s.mean; of several classes that of {name} in the same simulation") for at in served]  # fmt: skip
+        formula = (
+            "mean response time of the class at the groups that serve it, weighted by its requests there"
+        )
+        return explained(quantity, value, formula, inputs, SIMULATION, steps=steps)
+
+    def _at_an_offer(self, quantity: str, value: float) -> Explained:
+        """Explain what the groups cost at the lowest, the likely or the highest offers of their devices."""
+        side = next(side for side in SIDES if side == quantity.split(".")[1])
+        inputs = []
+        for at, group in enumerate(self.plan.groups):
+            assert group.price is not None
+            usd, records = group.price.at(side)
+            who = named_offers(records) or "scenario: prices.per_gpu_hour"
+            inputs.append(input_of(f"p_{at}", "usd_per_gpu_hour", usd, "spec", f"{who}, with electricity"))
+        hours = input_of("m", "hours", HOURS_PER_MONTH, "derived", "365 x 24 / 12 hours of an average month")
+        formula = "sum over the groups of their machines at these offers, times the hours of the period"
+        return explained(quantity, value, formula, (*inputs, hours), MONEY)

@@ -6,7 +6,7 @@ from functools import partial
 
 import numpy as np
 
-from capplan.explain.quantities import Group, Planned, Row
+from capplan.explain.plans import Group, Planned, Row
 from capplan.explain.subject import (
     Explained,
     Input,
@@ -26,8 +26,7 @@ from capplan.money.commitments import HOURS_PER_YEAR, Mix, MixedPart, use_fracti
 from capplan.money.energy import Energy, kwh_per_million_tokens, occupied_fraction
 from capplan.questions.fleet import parts_of, replicas_by_group
 from capplan.questions.money.commitments import asked_mix
-from capplan.questions.money.energy import asked_energy
-from capplan.questions.outlook import asked_growth
+from capplan.questions.money.energy import asked_energy, asked_growth
 from capplan.report.answers.fleet_money import commitments_result
 from capplan.report.answers.fleet_outlook import energy_result, growth_result
 from capplan.report.quantities import MONEY

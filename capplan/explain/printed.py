@@ -5,11 +5,17 @@ from dataclasses import replace
 from typing import Any
 
 from capplan.errors import InputError, unknown
-from capplan.explain.bill import bill_group
-from capplan.explain.comparison import comparison_group
+from capplan.explain.comparison import bill_group, comparison_group
 from capplan.explain.outlook import commitments_group, energy_group, growth_group
-from capplan.explain.plans import PLANS, next_steps_group, of_plan, tight_target_group
-from capplan.explain.quantities import Group, Planned, subject_of
+from capplan.explain.plans import (
+    PLANS,
+    Group,
+    Planned,
+    next_steps_group,
+    of_plan,
+    subject_of,
+    tight_target_group,
+)
 from capplan.explain.simulated import simulation_group
 from capplan.explain.subject import Explained, Input, labelled, name_of
 from capplan.report.answer import Answer, Table

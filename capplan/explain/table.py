@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from capplan.accuracy.bounded import load_interval
 from capplan.explain.subject import (
     Explained,
     Input,
@@ -22,7 +21,7 @@ from capplan.fleet.load.demand import planned_demand
 from capplan.fleet.load.offered import WARM_UP_SHARE
 from capplan.fleet.plan import plan_order
 from capplan.fleet.price import HOURS_PER_MONTH
-from capplan.fleet.search.recommended import RANGE
+from capplan.fleet.search.recommended import RANGE, latency_interval
 from capplan.fleet.unit_costs import mean_tokens_per_s
 from capplan.model.adapters import adapter_bytes_per_rank
 from capplan.model.parameters import parameters, weight_bytes_by_class
@@ -184,7 +183,9 @@ def _power(of: Subject) -> Stated:
 
 def _slowness(of: Subject, fraction: float, source: str) -> Stated:
     slowness = of.trial.candidate.slowness
-    return Stated(slowness.quantile(fraction), f"{source} {slowness.rows} measured open-loop runs")
+    runs = f"{slowness.rows} measured open-loop runs"
+    rests_on = slowness.rests_on if slowness.left_out_error_fraction is not None else runs
+    return Stated(slowness.quantile(fraction), f"{source} {rests_on}")
 
 
 def _at_peak(of: Subject, *, inputs_too: bool) -> Stated:
@@ -402,9 +403,9 @@ def operators(of: Subject) -> Iterator[Explained]:
 def end_of_interval(of: Subject, metric: str, end: str) -> Explained:
     """Explain an end of the interval around a mean."""
     mean = latency(of, f"{metric}.mean")
-    interval = load_interval(of.asked.question.intervals, metric.removesuffix("_s"), "open", of.trial.replica)
+    interval = latency_interval(of.trial, metric.removesuffix("_s"), of.latencies.concurrency)
     ratio = float(getattr(interval, BOUNDS[end]))
-    source = f"measured over predicted, {interval.n} results in {interval.groups} groups"
+    source = f"measured over predicted, {interval.rests_on}"
     inputs = (
         input_of("m", f"{metric}.mean", mean.value, mean.label, f"explain {metric}.mean"),
         input_of("q", BOUNDS[end], ratio, "measured", source),
@@ -419,7 +420,6 @@ def probability(of: Subject, quantity: str) -> Explained:
     targets = {target: limit for target, limit in trial.limits.items() if key in ("", target.key)}
     value = of.plan.target_probabilities[key] if key else of.plan.slo_met_probability
     slowest = trial.slowest(of.busy, targets)
-    rows = f"{slowness.rows} measured open-loop runs in {slowness.groups} groups"
     inputs = (
         input_of(
             "s",
@@ -429,7 +429,11 @@ def probability(of: Subject, quantity: str) -> Explained:
             "largest factor on every step at which the targets hold",
         ),
         input_of(
-            "F", "slowness", None, "measured", f"distribution of measured over predicted step times: {rows}"
+            "F",
+            "slowness",
+            None,
+            "measured",
+            f"distribution of measured over predicted step times: {slowness.rests_on}",
         ),
         *of.limits(key),
     )

@@ -8,8 +8,7 @@ from typing import Any
 from capplan.assumption import Assumption
 from capplan.errors import InputError
 from capplan.families.config import MOST_KEYS_NAMED, Config
-from capplan.families.gguf.architectures import config_of
-from capplan.families.gguf.tensors import tables, with_stored_formats
+from capplan.families.gguf import config_of, tables, with_stored_formats
 from capplan.families.head import with_stated_head
 from capplan.families.registry import REFUSED, families, family
 from capplan.model.network import Network

@@ -1,17 +1,116 @@
-"""Vision and audio models that wrap a text model: a table of towers and projectors, one line for each kind.
+"""Models wrapped around a language model: pictures and speech.
+
+The speech output of Qwen 2.5 Omni: a talker that generates codes, and two networks that turn them into sound; counted only.
+
+Vision and audio models that wrap a text model: a table of towers and projectors, one line for each kind.
 
 The text part is read by the family of its own `model_type`. A tower that is not in the table is not counted, and a remark says so.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
-from capplan.families import speech
 from capplan.families.config import Config
-from capplan.families.parts import audio, projectors, towers, vision
+from capplan.families.parts import audio, towers, vision
 from capplan.families.parts.blocks import with_vision
+from capplan.families.parts.towers import linear
 from capplan.families.registry import family
 from capplan.model.network import Network
+from capplan.model.parameters import parameters
+
+
+def _speaks(section: Config) -> bool:
+    """Return whether the file switches speech on; without it none of its keys count."""
+    on = section.outer is None or section.outer.flag("enable_audio_output", default=True)
+    if not on:
+        section.unused(*section.values)
+    return on
+
+
+def talker(section: Config) -> int:
+    """Return the parameters of the talker: a Qwen 2 that reads embeddings of the thinker and ends in codes."""
+    read = family("qwen2")
+    if read is None or not _speaks(section):
+        return 0
+    section.unused("position_id_per_seconds", "seconds_per_chunk", "spatial_merge_size")
+    network = read(section, "talker")
+    wide = section.dimension("embedding_size")
+    embedded = (wide - network.hidden_size) * network.vocabulary_size
+    return parameters(network) + embedded + linear(wide, network.hidden_size)
+
+
+def token_to_wave(section: Config) -> int:
+    """Return the parameters of the diffusion transformer from codes to spectra, and of the vocoder from there to sound."""
+    if not _speaks(section):
+        return 0
+    return _diffusion(section.needed_section("dit_config")) + _vocoder(
+        section.needed_section("bigvgan_config")
+    )
+
+
+def _diffusion(dit: Config) -> int:
+    dit.unused(
+        "block_size",
+        "enc_dilations",
+        "look_ahead_layers",
+        "look_backward_layers",
+        "max_position_embeddings",
+        "repeats",
+    )
+    hidden = dit.dimension("hidden_size")
+    spectrum = dit.dimension("mel_dim")
+    code = dit.dimension("emb_dim")
+    inner = dit.dimension("head_dim") * dit.dimension("num_attention_heads")
+    wide = int(hidden * dit.ratio("ff_mult"))
+    time = linear(256, hidden) + linear(hidden, hidden)
+    speaker = dit.dimension("enc_dim")
+    joined = linear(spectrum + speaker + dit.dimension("enc_emb_dim") + code, hidden)
+    block = linear(hidden, 6 * hidden) + 3 * linear(hidden, inner) + linear(inner, hidden)
+    block += linear(hidden, wide) + linear(wide, hidden)
+    tower = time + (dit.dimension("num_embeds") + 1) * code + joined + dit.layers() * block
+    return (
+        tower
+        + _speaker_encoder(dit, spectrum, speaker)
+        + linear(hidden, 2 * hidden)
+        + linear(hidden, spectrum)
+    )
+
+
+def _speaker_encoder(dit: Config, spectrum: int, outputs: int) -> int:
+    """Return the parameters of ECAPA-TDNN, which tells voices apart."""
+    channels = dit.whole_numbers("enc_channels") or ()
+    kernels = dit.whole_numbers("enc_kernel_sizes") or ()
+    if len(channels) < 2 or len(channels) != len(kernels):
+        raise dit.error("enc_channels", "must have as many entries as enc_kernel_sizes, two at least")
+    parts = dit.dimension("enc_res2net_scale")
+    squeezed = dit.dimension("enc_se_channels")
+    attended = dit.dimension("enc_attention_channels")
+    total = linear(spectrum * kernels[0], channels[0])
+    for (before, wide), kernel in zip(pairwise(channels[:-1]), kernels[1:-1], strict=True):
+        part = wide // parts
+        total += linear(before, wide) + (parts - 1) * linear(part * kernel, part) + linear(wide, wide)
+        total += linear(wide, squeezed) + linear(squeezed, wide)
+    last = channels[-1]
+    total += linear(last * kernels[-1], last) + linear(3 * last, attended) + linear(attended, last)
+    return total + linear(2 * last, outputs)
+
+
+def _vocoder(vocoder: Config) -> int:
+    """Return the parameters of BigVGAN: every step doubles the rate and halves the channels."""
+    channels = vocoder.dimension("upsample_initial_channel")
+    kernels = vocoder.whole_numbers("resblock_kernel_sizes") or ()
+    upsampling = vocoder.whole_numbers("upsample_kernel_sizes") or ()
+    for key, others in (("upsample_rates", upsampling), ("resblock_dilation_sizes", kernels)):
+        if len(vocoder.items(key) or ()) != len(others):
+            raise vocoder.error(key, f"has not {len(others)} entries, as the list of its kernel sizes")
+    total = linear(7 * vocoder.dimension("mel_dim"), channels)
+    for kernel in upsampling:
+        before, channels = channels, channels // 2
+        total += linear(before * kernel, channels)
+        total += sum(6 * (linear(channels * one, channels) + 2 * channels) for one in kernels)
+    return total + 2 * channels + 7 * channels
+
 
 Tower = Callable[[Config], int]
 """Parameters of the section of a tower."""
@@ -39,8 +138,8 @@ _TOWERS: dict[str, Tower] = {
     "pixtral": towers.pixtral,
     "phi4_multimodal_vision": towers.phi4,
     "qwen2_5_omni_audio_encoder": audio.qwen2_5_omni,
-    "qwen2_5_omni_talker": speech.talker,
-    "qwen2_5_omni_token2wav": speech.token_to_wave,
+    "qwen2_5_omni_talker": talker,
+    "qwen2_5_omni_token2wav": token_to_wave,
     "qwen2_5_omni_vision_encoder": vision.qwen2_5_vision,
     "qwen2_audio_encoder": audio.whisper,
     "qwen3_omni_moe_audio_encoder": audio.qwen3_omni,
@@ -87,51 +186,51 @@ def _image(projector: Projector | None) -> Wrapper:
 
 
 _WRAPPERS = {
-    **dict.fromkeys(("llava", "llava_llama", "llava_mistral"), _image(projectors.two_layers)),
-    "llava_next": _image(projectors.two_layers_and_newline),
-    "paligemma": _image(projectors.one_layer),
-    "idefics3": _image(projectors.shuffled_one_layer),
-    "smolvlm": _image(projectors.shuffled_one_layer),
-    "internvl": _image(projectors.internvl),
-    "internvl_chat": Wrapper({"vision_config": projectors.internvl}, text=("llm_config",)),
-    "minicpmv4_6": _image(projectors.minicpm_merger),
+    **dict.fromkeys(("llava", "llava_llama", "llava_mistral"), _image(vision.two_layers)),
+    "llava_next": _image(vision.two_layers_and_newline),
+    "paligemma": _image(vision.one_layer),
+    "idefics3": _image(vision.shuffled_one_layer),
+    "smolvlm": _image(vision.shuffled_one_layer),
+    "internvl": _image(vision.internvl),
+    "internvl_chat": Wrapper({"vision_config": vision.internvl}, text=("llm_config",)),
+    "minicpmv4_6": _image(vision.minicpm_merger),
     "minicpmv4_7": _image(None),
-    "interns1": _image(projectors.internvl),
-    "dots_ocr": Wrapper({"vision_config": projectors.nothing}, text=(), text_type="qwen2", tower_type="dots_vit"),
+    "interns1": _image(vision.internvl),
+    "dots_ocr": Wrapper({"vision_config": vision.nothing}, text=(), text_type="qwen2", tower_type="dots_vit"),
     "Llama_Nemotron_Nano_VL": Wrapper({"vision_config": None}, text=("llm_config",), text_type="llama"),
-    "NemotronH_Nano_VL_V2": Wrapper({"vision_config": projectors.nemotron}, text=("llm_config",), tower_type="radio"),
-    "hunyuan_vl": Wrapper({"vision_config": projectors.hunyuan}, text_type="hunyuan_vl_text", tower_type="hunyuan_vl_vision"),
-    "voxtral_realtime": Wrapper({"audio_config": projectors.voxtral_realtime}),
-    "lfm2_vl": _image(projectors.lfm2_vl),
-    "cohere2_vision": _image(projectors.cohere2_vision),
-    "aya_vision": _image(projectors.aya_vision),
-    "glm4v": _image(projectors.nothing),
-    "glm_ocr": _image(projectors.nothing),
-    "glm46v": _image(projectors.nothing),
-    "glm4v_moe": _image(projectors.nothing),
-    "exaone4_5": _image(projectors.nothing),
-    "qwen2_audio": Wrapper({"audio_config": projectors.one_matrix}),
-    "voxtral": Wrapper({"audio_config": projectors.voxtral}),
+    "NemotronH_Nano_VL_V2": Wrapper({"vision_config": vision.nemotron}, text=("llm_config",), tower_type="radio"),
+    "hunyuan_vl": Wrapper({"vision_config": vision.hunyuan}, text_type="hunyuan_vl_text", tower_type="hunyuan_vl_vision"),
+    "voxtral_realtime": Wrapper({"audio_config": vision.voxtral_realtime}),
+    "lfm2_vl": _image(vision.lfm2_vl),
+    "cohere2_vision": _image(vision.cohere2_vision),
+    "aya_vision": _image(vision.aya_vision),
+    "glm4v": _image(vision.nothing),
+    "glm_ocr": _image(vision.nothing),
+    "glm46v": _image(vision.nothing),
+    "glm4v_moe": _image(vision.nothing),
+    "exaone4_5": _image(vision.nothing),
+    "qwen2_audio": Wrapper({"audio_config": vision.one_matrix}),
+    "voxtral": Wrapper({"audio_config": vision.voxtral}),
     "granite_speech": Wrapper(
-        {"encoder_config": projectors.nothing, "projector_config": projectors.granite_speech}
+        {"encoder_config": vision.nothing, "projector_config": vision.granite_speech}
     ),
     "phi4_multimodal": Wrapper(
-        {"vision_config": projectors.phi4_vision, "audio_config": projectors.phi4_audio}, text=(), text_type="phi3"
+        {"vision_config": vision.phi4_vision, "audio_config": vision.phi4_audio}, text=(), text_type="phi3"
     ),
     "nemotron_h_omni": Wrapper(
-        {"vision_config": projectors.nemotron_vision, "audio_config": projectors.nemotron_audio},
+        {"vision_config": vision.nemotron_vision, "audio_config": vision.nemotron_audio},
         text=("text_config", "llm_config"),
     ),
-    "qwen3_asr": Wrapper({"audio_config": projectors.nothing}, text=("text_config", "thinker_config")),
-    "qwen3_asr_thinker": Wrapper({"audio_config": projectors.nothing}),
+    "qwen3_asr": Wrapper({"audio_config": vision.nothing}, text=("text_config", "thinker_config")),
+    "qwen3_asr_thinker": Wrapper({"audio_config": vision.nothing}),
     "qwen2_5_omni_thinker": Wrapper(
-        {"vision_config": projectors.nothing, "audio_config": projectors.nothing}
+        {"vision_config": vision.nothing, "audio_config": vision.nothing}
     ),
     "qwen3_omni_moe_thinker": Wrapper(
-        {"vision_config": projectors.nothing, "audio_config": projectors.nothing}
+        {"vision_config": vision.nothing, "audio_config": vision.nothing}
     ),
     "qwen2_5_omni": Wrapper(
-        {"talker_config": projectors.nothing, "token2wav_config": projectors.nothing}, text=("thinker_config",)
+        {"talker_config": vision.nothing, "token2wav_config": vision.nothing}, text=("thinker_config",)
     ),
     "qwen3_omni_moe": Wrapper({"talker_config": None, "code2wav_config": None}, text=("thinker_config",)),
     "idefics2": Wrapper({"vision_config": None, "perceiver_config": None}),
@@ -186,7 +285,7 @@ def _original_llava(config: Config, name: str) -> Network:
     config.uncounted(
         f"{config.text('mm_vision_tower', default='')}: the tower that the file names is not counted"
     )
-    size = projectors.original_llava(config, config, network.hidden_size)
+    size = vision.original_llava(config, config, network.hidden_size)
     if "unpad" in config.text("mm_patch_merge_type", default="flat"):
         size += network.hidden_size  # a line break
     return with_vision(network, config, size)

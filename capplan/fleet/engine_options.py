@@ -86,7 +86,9 @@ def engines_of(replica: Replica, use: EngineOptions, id_tokens: int, prompt_toke
     """
     stated: list[Assumption] = []
     if use.scheduler is not None:
-        replica = replace(replica, scheduling=_scheduling(replica, use.scheduler, stated))
+        scheduling = _scheduling(replica, use.scheduler, stated)
+        table = replace(replica.table, two_passes=scheduling.policy == "slots")
+        replica = replace(replica, scheduling=scheduling, table=table)
     if use.batch_timeout_s is not None and use.scheduler != "dynamic":
         raise InputError("--batch-timeout: only --scheduling dynamic has a batch timeout")
     caching = _caching(replica, use.tiers, id_tokens if use.prefix_caching else 0, prompt_tokens, stated)
@@ -205,7 +207,13 @@ def _scheduling(replica: Replica, scheduler: Scheduler, stated: list[Assumption]
                 "max_num_seqs",
             )
         )
-    return replace(scheduling, policy=policy, chunked=chunked, max_num_batched_tokens=budget)
+    return replace(
+        scheduling,
+        policy=policy,
+        chunked=chunked,
+        max_num_batched_tokens=budget,
+        asynchronous=scheduling.asynchronous and policy != "slots",
+    )
 
 
 def links_of(device: Device) -> dict[str, float | None]:

@@ -10,15 +10,15 @@ from capplan.assumption import Label
 from capplan.errors import InputError
 from capplan.fleet.order import Machine, Order, OrderLine, Placement
 from capplan.fleet.pools.link import LinkTerms, LinkUse
-from capplan.fleet.price import ChosenPrice, usd_per_month
+from capplan.fleet.pools.order import PoolSize, pools_order, with_machines
+from capplan.fleet.price import ChosenPrice, Side, usd_per_month
 from capplan.fleet.search.candidates import Layout, Rejection
 from capplan.fleet.survival import NO_LOSS, Survival
 from capplan.fleet.unit_costs import UnitCosts
 from capplan.numbers import Spread
 from capplan.serving.outcome import SeenByUsers
 from capplan.serving.terms import Routing
-from capplan.workload.outside import OutsideUse
-from capplan.workload.request_class import ResponseTimes, Target
+from capplan.workload.request_class import OutsideUse, ResponseTimes, Target
 
 Role: TypeAlias = Literal["serve", "prefill", "decode"]
 """What a group of replicas does with a request: all of it, or one phase."""
@@ -101,6 +101,8 @@ class Group(GroupFigures):
     """What may fail while the other replicas carry the peak."""
     price: ChosenPrice | None
     """Price of one GPU."""
+    machines: tuple[Machine, ...] | None = None
+    """Machines that a pool may have next to the other one; None: all that the price has."""
 
     @property
     def hardware(self) -> str:
@@ -179,27 +181,38 @@ class Group(GroupFigures):
         """Cost per hour of the machines of all replicas; None without a price."""
         return self.usd_per_hour_of(self.busy_replicas)
 
-    def usd_per_hour_of(self, busy: int) -> float | None:
+    def usd_per_hour_of(self, busy: int, side: Side = "likely") -> float | None:
         """Return the cost per hour of the machines if another number of replicas carries the peak; None without a price."""
-        if self.price is None:
+        if self._paid is None:
             return None
         devices, node = self.layout.devices, self.layout.device.node_devices
-        return self.price.order_usd_per_hour(devices, node, busy, survive=self.survive)
+        return self._paid.order_usd_per_hour(devices, node, busy, side, self.survive)
 
     @property
     def order(self) -> Order | None:
         """Machines of the group; None without a price, or if too few may be ordered."""
-        if self.price is None:
+        return self.order_of(self.busy_replicas)
+
+    def order_of(self, busy: int) -> Order | None:
+        """Return the machines if another number of replicas carries the peak; None without a price, or if too few may be ordered."""
+        if self._paid is None:
             return None
         devices, node = self.layout.devices, self.layout.device.node_devices
-        return self.price.order(devices, node, self.busy_replicas, self.survive)
+        return self._paid.order(devices, node, busy, self.survive)
 
     def spares_for(self, busy: int) -> int:
         """Return the spare replicas if another number of replicas carries the peak."""
-        if self.price is None:
+        if self._paid is None:
             return self.survive.least_spares(busy)
         devices, node = self.layout.devices, self.layout.device.node_devices
-        return self.price.spares(devices, node, busy, self.survive)
+        return self._paid.spares(devices, node, busy, self.survive)
+
+    @property
+    def _paid(self) -> ChosenPrice | None:
+        """The price in the machines that the group may have."""
+        if self.price is None or self.machines is None:
+            return self.price
+        return with_machines(self.price, self.machines)
 
     def resized(self, busy: int) -> "Group":
         """Return the group with another number of replicas that carry the peak, and the spares that these need."""
@@ -209,6 +222,27 @@ class Group(GroupFigures):
 
 PHASES: tuple[Role, Role] = ("prefill", "decode")
 """Roles of the groups of a plan with separate pools, in their order."""
+
+
+def sized_groups(groups: Sequence[Group], busy: Sequence[int]) -> tuple[Group, ...]:
+    """Return the groups of a plan with so many replicas that carry the peak, and the spares that these need; pools have one order."""
+    resized = [
+        replace(group, replicas=count, spare_replicas=0) for group, count in zip(groups, busy, strict=True)
+    ]
+    return tuple(group.resized(group.replicas) for group in with_their_machines(resized))
+
+
+def with_their_machines(groups: Sequence[Group]) -> tuple[Group, ...]:
+    """Return the groups of a plan; of pools, each with the machines that it may have in their order."""
+    sizes = [
+        PoolSize(group.price, group.layout.devices, group.layout.device.node_devices)
+        for group in groups
+        if group.price is not None
+    ]
+    if tuple(group.role for group in groups) != PHASES or len(sizes) < len(groups):
+        return tuple(groups)
+    order = pools_order(sizes, [group.busy_replicas for group in groups], groups[0].survive)
+    return tuple(replace(group, machines=part) for group, part in zip(groups, order.machines, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,7 +288,8 @@ def plan_order(plan: "Plan") -> PlanOrder | None:
         free += order.replicas - group.replicas
         placed += order.placed()
         for line in order.lines:
-            machine = replace(line.machine, device=line.machine.device or group.layout.device.name)
+            device = line.machine.device or group.layout.device.name
+            machine = replace(line.machine, device=device, most=None)
             known = lines.get(machine, OrderLine(machine, 0, 0))
             lines[machine] = OrderLine(machine, known.count + line.count, known.replicas + line.replicas)
     gpus = sum(line.count * line.machine.gpus for line in lines.values())
@@ -501,7 +536,7 @@ class Plan(PlanFigures):
 
     def resized(self, busy: Sequence[int]) -> "Plan":
         """Return the plan with other numbers of replicas that carry the peak: spares and cost follow, its range is not known."""
-        groups = tuple(group.resized(count) for group, count in zip(self.groups, busy, strict=True))
+        groups = sized_groups(self.groups, busy)
         usd = summed_usd_per_hour(groups)
         ratio = usd / self.usd_per_hour if usd and self.usd_per_hour else None
 

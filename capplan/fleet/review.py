@@ -1,25 +1,110 @@
-"""Details of a plan: margins of its targets, its sizing step by step, memory and operators of a replica."""
+"""What a search is asked, and the details of its plans for a review.
+
+What a search is asked: networks, devices, demand and targets, resolved; and the replica that a layout of it is.
+
+Details of a plan: margins of its targets, its sizing step by step, memory and operators of a replica.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from capplan.accuracy.bounded import interval_on
-from capplan.accuracy.intervals import Interval, regime_keys
-from capplan.accuracy.serving import engine_generation, network_class
+from capplan.accuracy.bounded import Operation, operation_interval
+from capplan.accuracy.intervals import Interval, Intervals
+from capplan.accuracy.left_out import Served
+from capplan.accuracy.serving import network_class
+from capplan.accuracy.slowness import Slowness, SlownessTable, replica_slowness
 from capplan.assumption import Assumption
+from capplan.engine.profile import EngineProfile
 from capplan.fleet.fit import Fit, fit
+from capplan.fleet.load.demand import Demand
 from capplan.fleet.plan import Group, Plan
-from capplan.fleet.question import Question, spec_of_layout
+from capplan.fleet.search.candidates import Layout, Ranges
+from capplan.hardware.device import Device, Efficiency
+from capplan.model.network import Network
 from capplan.replica.estimate import OperatorRow, breakdown_of
 from capplan.replica.load import Load
 from capplan.replica.rates import step_rates
 from capplan.replica.replica import Replica, replica_of
-from capplan.replica.spec import ReplicaSpec
+from capplan.replica.spec import ReplicaSpec, deployed_as
+from capplan.replica.speculation import DraftPlan
 from capplan.serving.pipeline import turn_ratio
 from capplan.serving.step_table import decode_step_s, mixed_step_s
-from capplan.workload.request_class import Target
+from capplan.serving.terms import Routing
+from capplan.workload.request_class import Slo, Target
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """The input of a search, resolved: one network per weight dtype, one efficiency per device."""
+
+    networks: Mapping[str, Network]
+    """Network in each weight dtype, by the name of the dtype."""
+    devices: Sequence[Device]
+    efficiencies: Mapping[str, Efficiency]
+    """Efficiency of each device, by device name."""
+    kv_formats: Sequence[str]
+    profile: EngineProfile
+    ranges: Ranges
+    demand: Demand
+    slo: Slo
+    intervals: Intervals
+    slowness_table: SlownessTable
+    max_model_len: int
+    routing: Routing
+    requests: int = 15_000
+    """Requests of each simulated run. A tenth of them overstates the largest rate by 4 to 7 %; one long run beats several seeds."""
+    seed: int = 7
+    max_num_seqs: int | None = None
+    max_num_batched_tokens: int | None = None
+    gpu_memory_utilization: float | None = None
+    drafting: DraftPlan | None = None
+
+    def slowness(
+        self,
+        targets: Sequence[Target],
+        network: Network,
+        step_s: float,
+        device: Device,
+        served: Served | None = None,
+    ) -> Slowness:
+        """Return the distribution of slowness of a replica on a device, as it matters for these targets; `served`: by which deployment."""
+        return replica_slowness(
+            self.slowness_table,
+            targets,
+            network_class=network_class(network),
+            step_s=step_s,
+            device=device,
+            efficiency=self.efficiencies[device.name],
+            left_out=self.profile.left_out,
+            served=served,
+        )
+
+    def served(self, network: Network, layout: Layout, in_flight: float) -> Served:
+        """Return what a replica of a layout serves with some requests in flight."""
+        lengths = self.demand.lengths
+        name = deployed_as(network, layout.sharding, layout.kv_format)
+        return Served(name, float(lengths.input_tokens), float(lengths.output_tokens), in_flight)
+
+
+def spec_of_layout(layout: Layout, weight_dtype: str, question: Question) -> ReplicaSpec:
+    """Return the replica specification of a layout, with weights in one of the question's dtypes."""
+    return ReplicaSpec(
+        network=question.networks[weight_dtype],
+        device=layout.device,
+        efficiency=question.efficiencies[layout.device.name],
+        profile=question.profile,
+        sharding=layout.sharding,
+        kv_format=layout.kv_format,
+        max_model_len=question.max_model_len,
+        max_num_seqs=question.max_num_seqs,
+        max_num_batched_tokens=question.max_num_batched_tokens,
+        gpu_memory_utilization=question.gpu_memory_utilization,
+        typical_context_tokens=int(
+            question.demand.lengths.input_tokens + question.demand.lengths.output_tokens
+        ),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,10 +211,11 @@ def _margin(plan: Plan, question: Question, target: Target) -> TargetMargin:
 
 def _interval(group: Group, question: Question, target: Target) -> Interval:
     """Return the interval of the latency of a target at the replicas of a group."""
-    kind = network_class(question.networks[group.weight_dtype])
-    generation = engine_generation(question.profile)
-    keys = regime_keys(target.metric, "open", kind, group.label, target.statistic, generation)
-    return interval_on(question.intervals, keys, group.layout.device)
+    network, served = question.networks[group.weight_dtype], None
+    if group.role == "serve" and not group.draft_tokens:
+        served = question.served(network, group.layout, group.concurrency_per_replica)
+    operation = Operation(network_class(network), question.profile, group.label, group.layout.device, served)
+    return operation_interval(question.intervals, target.metric, "open", operation, target.statistic)
 
 
 def sizing_of(group: Group, headroom_fraction: float) -> Sizing:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from capplan.assumption import Assumption
 from capplan.fleet.engine_options import EngineOptions, Engines, engines_of, with_named_blocks
 from capplan.fleet.load.offered import (
-    matters,
+    load_ends_s,
     split_at_random,
     split_by_prefix,
     split_crowd,
@@ -24,13 +24,13 @@ from capplan.numbers import Array, Spread
 from capplan.replica.replica import Replica
 from capplan.replica.spec import ReplicaSpec
 from capplan.serving.fleet_simulator import FleetRun
-from capplan.serving.gauges import WeightedHistogram
 from capplan.serving.outcome import (
     FINISHED,
     SHED,
     ClassTotals,
     Outcome,
     SeenByUsers,
+    WeightedHistogram,
     histogram_spread,
     joint_timeline,
     slo_met,
@@ -433,13 +433,11 @@ def measured_time(
         return 0.0, stopped_s
     of_crowd = stream.of_crowd(columns["class_index"])
     tokens = columns["input_tokens"] + columns["output_tokens"]
-    end = float(arrival.max())
-    if stream.crowd is not None and matters(~of_crowd, tokens):
-        end = float(arrival[~of_crowd].max())
-    if stream.crowd is not None and matters(of_crowd, tokens):
+    idle_s = min(last_s, default=0.0)
+    if stream.crowd is not None and len(last_s) < 2:
         users = stream.crowd.first_turns().size
         idle_s = users_idle_from_s(arrival[of_crowd], columns["e2e_s"][of_crowd], users)
-        end = min(end, *(last_s if len(last_s) > 1 else [idle_s]))
+    end = load_ends_s(arrival, of_crowd, tokens, idle_s)
     begin = max(stream.warm_up_s, float(np.quantile(arrival[arrival <= end], stream.warm_up_share)))
     end = min(end, stopped_s)
     return (begin, end) if begin < end else (0.0, stopped_s)

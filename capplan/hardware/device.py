@@ -1,8 +1,17 @@
-"""Datasheet figures of one device and its links, as the vendor states them; never derated here."""
+"""A device: its data sheet, and what kernels reach of it.
+
+Datasheet figures of one device and its links, as the vendor states them; never derated here.
+
+What kernels achieve on a device: fitted numbers, never the datasheet, and how a fit is chosen.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import Literal, TypeAlias
+
+from capplan.assumption import Assumption, Label
+from capplan.errors import InputError
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,3 +129,142 @@ References
 InfiniBand Trade Association, "InfiniBand Roadmap" (EDR 100, HDR 200, NDR 400, XDR 800 Gb/s),
 https://www.infinibandta.org/infiniband-roadmap/; IEEE 802.3by, 802.3ba, 802.3bs, 802.3df (25, 100, 200 and 400, 800 Gb/s Ethernet).
 """
+
+
+MERGED = "calibration_merge"
+"""Key of the statement that says what a calibration changed; it marks nothing as uncertain."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """The fitted numbers of one kernel, and how well they describe what was measured."""
+
+    numbers: Mapping[str, float]
+    label: Label = "measured"
+    """assumed where the numbers are borrowed."""
+    rows: int = 0
+    median_error_fraction: float | None = None
+    mean_error_fraction: float | None = None
+    held_out_median_error_fraction: float | None = None
+    fitted_on: str = ""
+    loop_l2_ratio: float = 1.0
+    """Speed-up over main memory of a benchmark loop that re-reads data left in L2. It separates that effect from the
+    other numbers; a serving step reads too much between two uses to benefit, so nothing else uses it."""
+    fitted_numbers: float = 0.0
+    """Count of numbers determined by the timings; one shared by n fits counts 1/n, a borrowed or preset one 0."""
+    intervals: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    """Kind of timing (prefill, decode, ...) -> 10th and 90th percentile of measured over predicted, on held-out
+    shapes."""
+
+
+Kinship: TypeAlias = Literal["sibling", "neighbour", "distant"]
+"""How near a device is to the one whose fits it borrows: of its generation; a server chip of another one; a graphics card
+and a server chip, or another vendor."""
+
+
+@dataclass(frozen=True, slots=True)
+class Borrowed:
+    """How well borrowed fits describe a device: its timed kernels, predicted while its own fits were hidden."""
+
+    says: str
+    error_fraction: float
+    """Median error of a kernel."""
+    interval: tuple[float, float]
+    """10th and 90th percentile of measured over predicted."""
+
+
+BORROWED: Mapping[Kinship, Borrowed] = {
+    "sibling": Borrowed("a device of the same generation", 0.092, (0.81, 1.30)),
+    "neighbour": Borrowed("a device of another generation", 0.23, (0.63, 1.84)),
+    "distant": Borrowed("a graphics card and a server chip", 0.31, (0.38, 1.69)),
+}
+"""Quality of borrowed fits by kinship; `python -m calibrate.hidden_devices` measures them (docs/accuracy.md)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Efficiency:
+    """All fits of one device, by `kernel/format` or `kernel/format@engine`."""
+
+    device: str
+    """Device the numbers were fitted on."""
+    fits: Mapping[str, Fit]
+    borrowed: Assumption | None = None
+    """Set where the device borrows the numbers of another one."""
+    kinship: Kinship | None = None
+    """How near that one is."""
+    note: str = ""
+    """Remarks about the fits."""
+    merged: Assumption | None = None
+    """Set where a calibration replaced or scaled fits: says which, and what it left as it was."""
+
+    foreign: bool = False
+    """No device of this vendor was timed."""
+
+    @property
+    def label(self) -> Label:
+        """Whether the numbers were fitted on this device."""
+        return "assumed" if self.borrowed else "measured"
+
+    @property
+    def unmeasured(self) -> int:
+        """How far the timed device is: 0 of the same generation, 1 of another, 2 of another vendor."""
+        return (self.kinship in ("neighbour", "distant")) + self.foreign
+
+
+def not_measured(what: str) -> Assumption:
+    """Return the assumption made where numbers were not fitted on the device at hand.
+
+    Parameters
+    ----------
+    what : kernel and format, and whose numbers are used instead
+
+    Returns
+    -------
+    the assumption; a calibration of the device replaces it
+    """
+    return Assumption(what, "capplan calibrate, then --calibration FILE", "calibration")
+
+
+def fit_of(
+    efficiency: Efficiency, kernel: str, formats: tuple[str, ...], engine: str, variant: str = ""
+) -> tuple[Fit, str]:
+    """Return the fit of a kernel, format by format: the requested variant, else the engine's, else any engine's.
+
+    Where an engine has several kernels (`kernel/format@engine:variant`), the first in the file is its default.
+
+    Parameters
+    ----------
+    efficiency : fits of a device
+    kernel : matmul, attention, experts, ...
+    formats : wanted format first, then the nearest ones
+    engine : vllm, sglang, trtllm
+    variant : part of the name of the requested kernel; empty: the engine's default
+
+    Returns
+    -------
+    the fit, and the format it was fitted for; the engine's default where no kernel of that format has such a name
+
+    Examples
+    --------
+    No fit for fp8, so that of bf16:
+
+    >>> numbers = Efficiency("x", {"matmul/bf16": Fit({"floor_s": 1e-6})})
+    >>> fit_of(numbers, "matmul", ("fp8", "bf16"), "vllm")[1]
+    'bf16'
+    """
+    for name in formats:
+        exact, shared = f"{kernel}/{name}@{engine}", f"{kernel}/{name}"
+        usual = next((key for key in (exact, shared) if key in efficiency.fits), None)
+        if usual is not None and not variant:
+            return efficiency.fits[usual], name
+        of_format = [key for key in efficiency.fits if key == shared or key.startswith(f"{shared}@")]
+        named = [key for key in of_format if variant and variant in key.partition(":")[2]]
+        of_engine = [key for key in named if key.startswith(f"{exact}:")]
+        default = [key for key in of_format if key.startswith(f"{exact}:")]
+        for key in (*of_engine, *named, *([usual] if usual else ()), *default, *of_format):
+            return efficiency.fits[key], name
+    raise InputError(
+        f"{efficiency.device}: no fitted numbers for {kernel} in {formats[0]}\n"
+        f"  fitted: {', '.join(sorted(efficiency.fits))}\n"
+        f"  choose one of these formats, or fit this one with capplan calibrate"
+    )

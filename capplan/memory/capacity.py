@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from capplan.engine.memory_rules import MemoryRules
-from capplan.engine.profile import EngineProfile
+from capplan.engine.profile import EngineProfile, MemoryRules
 from capplan.errors import Reason, Refusal
 from capplan.hardware.device import Device
 from capplan.memory.launch import Launch

@@ -6,8 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from capplan.engine.lookup import default_memory_fraction
-from capplan.engine.memory_rules import PrefillGraphs
-from capplan.engine.profile import EngineProfile
+from capplan.engine.profile import EngineProfile, PrefillGraphs
 from capplan.model.network import CompressedAttention, LatentAttention, LinearAttention, Network
 from capplan.model.sharding import Sharding
 from capplan.numbers import Array, Number

@@ -7,8 +7,8 @@ from typing import Literal
 import numpy as np
 
 from capplan.assumption import Assumption
-from capplan.engine.memory_rules import MemoryRules
-from capplan.model.cache_parts import CachePart, StatePart, held_vector_bytes, state_elements_on_rank
+from capplan.engine.profile import MemoryRules
+from capplan.model.mixers import CachePart, StatePart, held_vector_bytes, state_elements_on_rank
 from capplan.model.network import Network, layer_counts
 from capplan.model.weight_format import FORMATS
 from capplan.numbers import Number

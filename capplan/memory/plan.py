@@ -1,20 +1,44 @@
-"""Memory of one device of a plan: what it holds, what is left for the KV cache, and how an engine divides it."""
+"""Memory of one device of a plan, and the cache of one sequence.
 
+Memory of one device of a plan: what it holds, what is left for the KV cache, and how an engine divides it.
+
+Cache of one sequence at several contexts: what the architecture needs, and what an engine reserves.
+"""
+
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
 
 from capplan.assumption import Assumption
-from capplan.engine.lookup import cache_rule
+from capplan.engine.lookup import cache_rule, profile, scheduling
 from capplan.engine.profile import EngineProfile
-from capplan.memory.capacity import Stage, cache_capacity, stages_of
-from capplan.memory.launch import Launch
+from capplan.errors import InputError
+from capplan.memory.capacity import (
+    Stage,
+    cache_capacity,
+    encoder_reason,
+    reserved_bytes_per_sequence,
+    stages_of,
+)
+from capplan.memory.launch import Launch, engine_launch
+from capplan.memory.layer_groups import cache_kinds, narrow_states
+from capplan.memory.pool import compressed_layers, layout_assumptions
 from capplan.memory.rank import rank_activation_bytes, rank_graph_bytes, rank_weight_bytes, warmup_bytes
 from capplan.model.adapters import adapter_bytes_per_rank
+from capplan.model.kv_cache import (
+    has_fp8_index_keys,
+    index_bytes_per_element,
+    kv_bytes_per_sequence,
+    kv_bytes_per_token,
+    state_bytes_per_sequence,
+)
 from capplan.model.network import Network
-from capplan.model.weight_format import KV_DTYPES, kv_bytes_per_element
+from capplan.model.sharding import Sharding
+from capplan.model.weight_format import FORMATS, KV_DTYPES, kv_bytes_per_element
 from capplan.numbers import Array, Number
+from capplan.ranges import DEVICES, TOKENS, Whole, check_list
 
 AUTO = "auto"
 """Value of engines, flags and scenarios for an unspecified cache dtype."""
@@ -283,3 +307,161 @@ def _gathered(results: list[tuple[NDArray[np.bool_], MemoryPlan]], shape: tuple[
             column[here] = getattr(plan, field.name)
         columns[field.name] = column.reshape(shape) if shape else float(column[0])
     return MemoryPlan(**columns)
+
+
+_USUAL_CONTEXTS = (4096, 16384, 65536, 131072)
+_USUAL_DEVICE_BYTES = 80 * 2.0**30
+
+
+@dataclass(frozen=True, slots=True)
+class KvSize:
+    """Cache at one context."""
+
+    context_tokens: int
+    sequences: int
+    kv_dtype: str
+    tensor_parallel: int
+    kv_bytes_per_token: float
+    """What the next token adds to one sequence at this context."""
+    kv_bytes_per_sequence: float
+    """Keys and values over all ranks, without the fixed state."""
+    state_bytes_per_sequence: float
+    kv_bytes_total: float
+    """Sequences x (keys and values + state)."""
+    kv_bytes_per_gpu: float
+    """The same on one device, after sharding and replication."""
+    engine_reserved_bytes_per_sequence: float
+    """What the engine reserves for a whole sequence: blocks rounded up, padded layer groups, window plus step."""
+    engine_reserved_bytes_per_gpu: float
+    """The same for all sequences on one device."""
+
+
+@dataclass(frozen=True, slots=True)
+class KvSizes:
+    """Cache at several contexts."""
+
+    network: Network
+    rows: tuple[KvSize, ...]
+    engine: EngineProfile
+    assumptions: tuple[Assumption, ...]
+
+
+def kv_sizes(
+    network: Network,
+    contexts: Sequence[int] = (),
+    *,
+    sequences: int = 1,
+    kv_dtype: str | None = None,
+    tensor_parallel: int = 1,
+    engine: str = "vllm",
+    engine_version: str | None = None,
+    max_num_batched_tokens: int | None = None,
+) -> KvSizes:
+    """Return the cache of a model at several contexts.
+
+    Parameters
+    ----------
+    network : the model
+    contexts : [tokens]
+        prompt and output so far; empty: a few up to the model's maximum
+    sequences : [-]
+        held at once
+    kv_dtype : of the cache; None: the checkpoint's, else what the engine takes for the model on every device, else the activation dtype
+    tensor_parallel : [-]
+        ranks
+    engine : whose layout is used
+    engine_version : None: the newest known
+    max_num_batched_tokens : [tokens]
+        token budget of a step, reserved on top of sliding windows; None: the engine's default
+
+    Returns
+    -------
+    one record per context, with what was assumed
+
+    Examples
+    --------
+    >>> from capplan.model.network import Attention, Layer, Projection
+    >>> head = Projection("lm_head", "lm_head", 64, 10, "columns")
+    >>> network = Network("n", "t", 64, 10, (Layer((Attention(8, 8, 64, 64),), ()),), head, True, 640)
+    >>> (size,) = kv_sizes(network, [100], kv_dtype="bf16").rows
+    >>> size.kv_bytes_per_token, size.kv_bytes_per_sequence, size.engine_reserved_bytes_per_sequence
+    (2048.0, 204800.0, 229376.0)
+    """
+    check_list(contexts, TOKENS, "contexts")
+    for name, value, allowed in (
+        ("sequences", sequences, Whole("sequences")),
+        ("tensor_parallel", tensor_parallel, DEVICES),
+        ("max_num_batched_tokens", max_num_batched_tokens, TOKENS),
+    ):
+        if value is not None:
+            allowed.check(value, name)
+    rules = profile(engine, engine_version)
+    if reason := encoder_reason(network, rules):
+        raise InputError(reason.words)
+    dtype, assumptions = cache_dtype(network, kv_dtype, rules)
+    step_tokens = max_num_batched_tokens
+    if step_tokens is None:
+        step_tokens = scheduling(rules, _USUAL_DEVICE_BYTES).max_num_batched_tokens
+        assumptions = (*assumptions, *_assumed_steps(network, step_tokens))
+    most = network.max_context_tokens or _USUAL_CONTEXTS[-1]
+    tried = list(contexts) or [*(tokens for tokens in _USUAL_CONTEXTS if tokens < most), most]
+    rows = _rows(network, tried, sequences, dtype, tensor_parallel, rules, step_tokens)
+    if kv_bytes_per_element(dtype) > float(index_bytes_per_element(np.inf)) and has_fp8_index_keys(network):
+        what = f"index keys counted in {dtype} like the rest, as in reference implementations; engines store them in fp8"
+        assumptions = (*assumptions, Assumption(what, "--kv-dtype", "kv_dtype"))
+    laid_out = (
+        *layout_assumptions(network, rules.memory),
+        *narrow_states(network, rules.memory, rules.engine),
+    )
+    return KvSizes(
+        network, tuple(rows), rules, (*assumptions, *network.doubts, *laid_out, *rules.assumptions)
+    )
+
+
+def _assumed_steps(network: Network, step_tokens: int) -> tuple[Assumption, ...]:
+    """Return the assumption about the token budget where it counts: windows reserve that many tokens more."""
+    windows = any(kind.kind == "window" for kind in cache_kinds(network, 1.0, 2.0))
+    if not windows or compressed_layers(network):
+        return ()
+    what = f"steps of {step_tokens} tokens, the engine's default on an 80 GB device"
+    return (Assumption(what, "--max-num-batched-tokens", "max_num_batched_tokens"),)
+
+
+def _rows(
+    network: Network,
+    contexts: list[int],
+    sequences: int,
+    kv_dtype: str,
+    tensor_parallel: int,
+    engine: EngineProfile,
+    step_tokens: int,
+) -> list[KvSize]:
+    context = np.asarray(contexts, dtype=np.float64)
+    element = kv_bytes_per_element(kv_dtype)
+    activation = FORMATS[network.activation_format].bytes_per_element
+    growth = np.broadcast_to(kv_bytes_per_token(network, context, element), context.shape)
+    whole = np.broadcast_to(kv_bytes_per_sequence(network, context, element), context.shape)
+    on_rank = np.broadcast_to(
+        kv_bytes_per_sequence(network, context, element, tensor_parallel), context.shape
+    )
+    state = float(state_bytes_per_sequence(network, 1.0, activation))
+    state_on_rank = float(state_bytes_per_sequence(network, tensor_parallel, activation))
+    ranks = Sharding(tensor=np.array([[1.0], [float(tensor_parallel)]]))
+    launch = engine_launch(engine, ranks, _USUAL_DEVICE_BYTES, element, context, 1.0, float(step_tokens))
+    reserved, reserved_on_rank = np.asarray(reserved_bytes_per_sequence(network, launch, engine))
+    return [
+        KvSize(
+            context_tokens=int(tokens),
+            sequences=sequences,
+            kv_dtype=kv_dtype,
+            tensor_parallel=tensor_parallel,
+            kv_bytes_per_token=float(growth[i]),
+            kv_bytes_per_sequence=float(whole[i]),
+            state_bytes_per_sequence=state,
+            kv_bytes_total=sequences * (float(whole[i]) + state),
+            kv_bytes_per_gpu=sequences * (float(on_rank[i]) + state_on_rank),
+            engine_reserved_bytes_per_sequence=float(reserved[i]),
+            engine_reserved_bytes_per_gpu=sequences * float(reserved_on_rank[i]),
+        )
+        for i, tokens in enumerate(contexts)
+    ]

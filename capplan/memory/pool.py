@@ -14,9 +14,9 @@ from functools import partial
 import numpy as np
 
 from capplan.assumption import Assumption
-from capplan.engine.memory_rules import MemoryRules
+from capplan.engine.profile import MemoryRules
 from capplan.memory.layer_groups import CacheKind, group_layers, state_bytes_held
-from capplan.model.cache_parts import CachePart, held_vector_bytes
+from capplan.model.mixers import CachePart, held_vector_bytes
 from capplan.model.network import CompressedAttention, Mixer, Network, layer_counts
 from capplan.numbers import Array, Number
 

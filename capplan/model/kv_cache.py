@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from capplan.model.cache_parts import (
+from capplan.model.mixers import (
     CachePart,
     cache_elements_on_rank,
     index_key_bytes,

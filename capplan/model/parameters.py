@@ -1,11 +1,28 @@
-"""Parameters and weight bytes: sums over the layers of a network, whole or on one rank."""
+"""Parameters and weight bytes of a model, its draft layer and its key figures.
+
+Parameters and weight bytes: sums over the layers of a network, whole or on one rank.
+
+The layer that predicts the token after the next one (MTP), which a model brings for drafting.
+
+Key figures of a network, to compare with its model card.
+"""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 
-from capplan.model.network import Layer, Network, TensorClass, layer_counts
+from capplan.model.network import (
+    Attention,
+    CompressedAttention,
+    LatentAttention,
+    Layer,
+    Network,
+    Projection,
+    TensorClass,
+    layer_counts,
+)
 from capplan.model.sharding import weight_bytes_per_rank
-from capplan.model.weight_format import FORMATS
+from capplan.model.weight_format import FORMATS, in_weight_format
 
 __all__ = [
     "active_parameters",
@@ -245,3 +262,156 @@ def _layer_pieces(layer: Layer, plain: str) -> Iterable[Piece]:
     for tensor_class, elements in vectors:
         if elements:
             yield tensor_class, plain, elements, 0
+
+
+_FEED_FORWARD = frozenset({"ffn", "shared_expert"})
+
+
+def draft_layer(network: Network) -> Layer | None:
+    """Return the last caching layer again, with the matrix that joins the last hidden state and the embedding of the new token.
+
+    Where that layer has no feed-forward part of its own (Nemotron-H: a layer has one part), the last such layer is added.
+    Matrices are in the dtype of the activations and experts in the format that the checkpoint stores those of its prediction layers in.
+
+    Parameters
+    ----------
+    network : the model
+
+    Returns
+    -------
+    the layer; None where no layer has a KV cache
+
+    References
+    ----------
+    vLLM 0.23, deepseek_mtp.py and nemotron_h_mtp.py: `eh_proj`, a whole decoder layer or one attention and one mixture-of-experts layer.
+
+    Examples
+    --------
+    >>> head = Projection("lm_head", "lm_head", 8, 10, "columns")
+    >>> mlp = Projection("up_proj", "ffn", 8, 16, "columns")
+    >>> layers = (Layer((Attention(2, 2, 4, 4),), ()), Layer((), (mlp,)), Layer((), ()))
+    >>> [p.name for p in draft_layer(Network("n", "t", 8, 10, layers, head, True, 80)).projections]
+    ['up_proj', 'eh_proj']
+    """
+    caching = next((layer for layer in reversed(network.layers) if _caches(layer)), None)
+    if caching is None:
+        return None
+    size = network.hidden_size
+    joined = Projection("eh_proj", "mtp", 2 * size, size, "none", weight_format=network.activation_format)
+    feeding = caching
+    if not _feeds_forward(caching):
+        feeding = next(
+            (layer for layer in reversed(network.layers) if not layer.mixers and _feeds_forward(layer)),
+            caching,
+        )
+    apart = feeding is not caching
+    layer = replace(
+        caching,
+        projections=(*caching.projections, *(feeding.projections if apart else ())),
+        experts=feeding.experts,
+        norm_parameters=caching.norm_parameters + (feeding.norm_parameters if apart else 0),
+    )
+    plain = in_weight_format(replace(network, layers=(layer,)), network.activation_format).layers[0]
+    experts = plain.experts
+    if experts is not None and network.mtp_experts is not None:
+        experts = replace(network.mtp_experts, experts=experts.experts)
+    return replace(plain, projections=(*plain.projections, joined), experts=experts)
+
+
+def draft_layers_per_layer(network: Network, layer: Layer) -> float:
+    """Return the bytes of all layers for multi-token prediction that a checkpoint has, per byte of `layer`.
+
+    Parameters
+    ----------
+    network : with such layers
+    layer : as `draft_layer` returns it
+
+    Returns
+    -------
+    [-]
+        3 where a model has three such layers, below 1 where its feed-forward part is smaller than in the other layers
+    """
+    held = weight_bytes_by_class(network, mtp=True).get("mtp", 0.0)
+    alone = weight_bytes(replace(network, layers=(layer,))) - weight_bytes(replace(network, layers=()))
+    return held / alone
+
+
+def _caches(layer: Layer) -> bool:
+    return any(isinstance(mixer, Attention | LatentAttention | CompressedAttention) for mixer in layer.mixers)
+
+
+def _feeds_forward(layer: Layer) -> bool:
+    return layer.experts is not None or any(p.tensor_class in _FEED_FORWARD for p in layer.projections)
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """The figures of one network."""
+
+    model: str
+    model_type: str
+    layers: int
+    parameters: int
+    """As the reference implementation counts them; without multi-token-prediction layers."""
+    active_parameters: int
+    """Multiplied or added for one generated token; without the embedding lookup."""
+    embedding_parameters: int
+    mtp_parameters: int
+    weight_bytes: float
+    hidden_size: int
+    vocabulary_size: int
+    attention_layers: int
+    """Layers with softmax attention of any kind."""
+    mixers: Mapping[str, int]
+    """Number of mixers by kind."""
+    experts: int
+    """Routed experts of a layer that has them; 0 for a dense model."""
+    experts_per_token: int
+    max_context_tokens: int | None
+
+
+def summary(network: Network) -> Summary:
+    """Return the figures of a network.
+
+    Parameters
+    ----------
+    network : the model
+
+    Returns
+    -------
+    counts [-], weights [B] in the formats that the network holds
+
+    Examples
+    --------
+    >>> from capplan.model.network import Attention, Layer, Projection
+    >>> head = Projection("lm_head", "lm_head", 8, 10, "columns")
+    >>> layer = Layer((Attention(2, 1, 4, 4),), (Projection("qkv", "attention", 8, 16, "columns"),))
+    >>> tiny = summary(Network("n", "t", 8, 10, (layer,) * 3, head, True, 80))
+    >>> tiny.attention_layers, tiny.mixers, tiny.parameters, tiny.weight_bytes
+    (3, {'attention': 3}, 464, 928.0)
+    """
+    mixers: Counter[str] = Counter()
+    attention_layers = 0
+    for layer, count in layer_counts(network):
+        descriptions = [mixer.description for mixer in layer.mixers]
+        attention_layers += count * any(description.softmax for description in descriptions)
+        for description in descriptions:
+            mixers[description.name] += count
+    routed = next((layer.experts for layer in network.layers if layer.experts), None)
+    return Summary(
+        model=network.name,
+        model_type=network.model_type,
+        layers=len(network.layers),
+        parameters=parameters(network),
+        active_parameters=active_parameters(network),
+        embedding_parameters=network.embedding_parameters,
+        mtp_parameters=network.mtp_parameters,
+        weight_bytes=float(weight_bytes(network)),
+        hidden_size=network.hidden_size,
+        vocabulary_size=network.vocabulary_size,
+        attention_layers=attention_layers,
+        mixers=dict(mixers),
+        experts=routed.experts if routed else 0,
+        experts_per_token=routed.experts_per_token if routed else 0,
+        max_context_tokens=network.max_context_tokens,
+    )

@@ -1,11 +1,371 @@
-"""What is paid in which month: upfront parts, purchases, terms that outlast the horizon, and what bought devices are worth then."""
+"""Money over months and years: terms of a scenario, growth, total cost and cash.
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+Traffic that grows by the month: when a plan no longer holds, what to buy when, and what the months cost.
+
+What a service costs in all, line by line: its machines, the people who run it, and what it takes outside the GPUs.
+
+What is paid in which month: upfront parts, purchases, terms that outlast the horizon, and what bought devices are worth then.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from math import inf
 
+import numpy as np
+
+from capplan.fleet.over_time import ReplicasAt
+from capplan.fleet.plan import Plan, ordered_text
 from capplan.fleet.price import usd_per_month
 from capplan.money.commitments import Mix, Offer
+from capplan.numbers import Array
+
+
+@dataclass(frozen=True, slots=True)
+class OtherTerms:
+    """Prices of what a service takes in addition to GPUs and people; zero: it costs nothing, or nobody asked for it."""
+
+    egress_usd_per_gb: float = 0.0
+    bytes_per_token: float = 300.0
+    """Bytes that leave the provider for an output token: one event of a stream."""
+    load_balancers_usd_per_month: float = 0.0
+    weights_usd_per_gb_month: float = 0.0
+    cpu_nodes: float = 0.0
+    """Nodes for gateways, control plane and monitoring."""
+    cpu_node_usd_per_month: float = 0.0
+    support_fraction: float = 0.0
+    """Support plan of the provider, over the price of the machines."""
+    assumed: tuple[str, ...] = ()
+    """Keys whose price is a default."""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnTerms:
+    """What a fleet costs in addition to its machines."""
+
+    people_usd_per_month: float = 0.0
+    overhead_fraction: float = 0.0
+    """Overhead as a fraction of the price of the machines: storage, network, support."""
+    host_usd_per_gb_month: float | None = None
+    """Price of host memory in offload tiers; None: the price of the machines includes it."""
+    other: OtherTerms = field(default_factory=OtherTerms)
+    people_assumed: bool = False
+    """Whether the price of the people is a default."""
+
+    def usd(self, machines_usd: float, other_usd: float = 0.0) -> float:
+        """Return the cost of a month with people, overhead and what else a service takes.
+
+            c = m (1 + f) + p + x
+
+        Parameters
+        ----------
+        machines_usd : [$]
+            m; f is the overhead, p what people cost.
+        other_usd : [$]
+            x, the lines of prices.other.
+
+        Returns
+        -------
+        [$]
+            c
+        """
+        return self.machines_usd(machines_usd) + self.people_usd_per_month + other_usd
+
+    def machines_usd(self, usd: float) -> float:
+        """Return what machines cost with the overhead on their price [$].
+
+        Examples
+        --------
+        >>> OwnTerms(overhead_fraction=0.25).machines_usd(1000.0)
+        1250.0
+        """
+        return usd * (1.0 + self.overhead_fraction)
+
+    def machines_usd_within(self, usd: float, includes: Collection[str], other_usd: float = 0.0) -> float:
+        """Return what a budget leaves for machines.
+
+            m = (c - p - x) / (1 + f + s)
+
+        Parameters
+        ----------
+        usd : [$]
+            c.
+        includes : what the budget pays for in addition to the machines: `people` p, `overhead` f, and `other`: x, and the support plan s
+        other_usd : [$]
+            x, the lines of prices.other that do not follow the price of the machines
+
+        Returns
+        -------
+        [$]
+            m, below zero if people and the rest cost more than the budget
+
+        Examples
+        --------
+        >>> OwnTerms(14_000.0, 0.25).machines_usd_within(64_000.0, ("people", "overhead"))
+        40000.0
+        """
+        people = self.people_usd_per_month if "people" in includes else 0.0
+        overhead = self.overhead_fraction if "overhead" in includes else 0.0
+        support, others = (self.other.support_fraction, other_usd) if "other" in includes else (0.0, 0.0)
+        return (usd - people - others) / (1.0 + overhead + support)
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetTerms:
+    """A budget as a scenario states it."""
+
+    usd_per_month: float
+    includes: tuple[str, ...] = ()
+    """What it pays for in addition to the machines: people, overhead, other."""
+    beside_usd_per_month: float = 0.0
+    """What that takes of it."""
+    usd_per_traffic: float = 0.0
+    """What machines lose of it if the traffic doubles: it pays for egress too."""
+
+    def machines_usd_per_month(self, traffic_ratio: float = 1.0) -> float:
+        """Return what is left for machines at some times the traffic [$/month].
+
+        Examples
+        --------
+        >>> BudgetTerms(50_000.0, ("people", "other"), 12_000.0, 3000.0).machines_usd_per_month(2.0)
+        35000.0
+        """
+        return self.usd_per_month - self.beside_usd_per_month - self.usd_per_traffic * (traffic_ratio - 1.0)
+
+    def left_text(self, traffic_ratio: float = 1.0) -> str:
+        """Return what is left for machines in words.
+
+        Examples
+        --------
+        >>> terms = BudgetTerms(5000.0, ("other",), 4000.0, 3000.0)
+        >>> terms.left_text(), terms.left_text(2.0)
+        ('$1,000', 'nothing')
+        """
+        left = self.machines_usd_per_month(traffic_ratio)
+        return f"${left:,.0f}" if left > 0.0 else "nothing"
+
+
+def grown_ratios(growth_fraction: float, months: int) -> Array:
+    """Return the traffic of successive months over that of the first, growing by the same part each month.
+
+        x_m = (1 + g)^(m - 1),   m = 1 ... n
+
+    Parameters
+    ----------
+    growth_fraction : [-]
+        g, from one month to the next
+    months : [months]
+        n, the first one is today's
+
+    Returns
+    -------
+    [-]
+        x
+
+    Examples
+    --------
+    >>> grown_ratios(1.0, 3).tolist()
+    [1.0, 2.0, 4.0]
+    """
+    return np.asarray((1.0 + growth_fraction) ** np.arange(months))
+
+
+@dataclass(frozen=True, slots=True)
+class GrowthMonth:
+    """The fleet of one month."""
+
+    month: int
+    """1 is today."""
+    request_rate: float
+    """Request rate at the peak [req/s]."""
+    replicas: int
+    """Spares included."""
+    gpus: int
+    added_gpus: int
+    """More than the month before; in the first month more than today's plan."""
+    usd_per_month: float | None
+    """All replicas at all hours."""
+    mix_usd_per_month: float | None
+    """Cost by the cheapest mix of commitments; None where none are named."""
+    pool_replicas: tuple[int, ...] | None
+    """Prefill and decode, or the groups of a mix; None where all replicas are alike."""
+    machines: str | None
+    """Machines of the order of that month; None if GPUs are bought by the piece, or without a price."""
+
+    @property
+    def paid_usd(self) -> float | None:
+        """Return what the month costs: by the mix where there is one."""
+        return self.usd_per_month if self.mix_usd_per_month is None else self.mix_usd_per_month
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """A plan as its traffic grows."""
+
+    months: tuple[GrowthMonth, ...]
+    outgrown_in_month: int | None
+    """First month in which today's plan is too small; None: not within the horizon."""
+    mixes: tuple[Mix, ...] = ()
+    """The cheapest mix of commitments of each month; empty where none are named."""
+
+    @property
+    def usd(self) -> float | None:
+        """Cost of all months, all replicas at all hours."""
+        return _sum([row.usd_per_month for row in self.months])
+
+    @property
+    def mix_usd(self) -> float | None:
+        """Cost of all months by the cheapest mix of each."""
+        return _sum([row.mix_usd_per_month for row in self.months])
+
+
+def _sum(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if len(known) == len(values) else None
+
+
+def growth_of(
+    plan: Plan,
+    ratios: Array,
+    mix_of_month: Callable[[float, Plan], Mix | None],
+    replicas_at: Sequence[ReplicasAt],
+) -> Growth:
+    """Return the fleets of successive months: the layout of the plan, as many replicas as the rule that sized it asks for.
+
+    Pools grow alike, beyond the load that both of them carry together.
+
+    Parameters
+    ----------
+    plan : today's
+    ratios : [-]
+        traffic of each month over today's
+    mix_of_month : (ratio, plan of the month) -> the cheapest mix of that month, None without commitments
+    replicas_at : of each group, the rate of the service -> replicas in service
+
+    Returns
+    -------
+    Growth; replicas that are no longer needed are given back
+    """
+    peak = plan.peak_requests_per_s
+    needed = [[needed_at(peak * ratio) for ratio in ratios.tolist()] for needed_at in replicas_at]
+    rows: list[GrowthMonth] = []
+    mixes: list[Mix] = []
+    before = plan
+    for month, ratio in enumerate(ratios.tolist(), start=1):
+        grown = plan.resized([counts[month - 1] for counts in needed])
+        counts = [group.replicas for group in grown.groups]
+        mix = mix_of_month(ratio, grown)
+        mixes += [] if mix is None else [mix]
+        rows.append(
+            GrowthMonth(
+                month=month,
+                request_rate=peak * ratio,
+                replicas=grown.replicas,
+                gpus=grown.gpus,
+                added_gpus=grown.gpus - before.gpus,
+                usd_per_month=grown.usd_per_month,
+                mix_usd_per_month=None if mix is None else float(usd_per_month(mix.usd_per_hour)),
+                pool_replicas=tuple(counts) if len(counts) > 1 else None,
+                machines=ordered_text(grown),
+            )
+        )
+        before = grown
+    outgrown = next((row.month for row in rows if _outgrown(row, plan)), None)
+    return Growth(tuple(rows), outgrown, tuple(mixes))
+
+
+def _outgrown(row: GrowthMonth, plan: Plan) -> bool:
+    """Return whether a month needs more replicas than a plan has, of any kind."""
+    counts = row.pool_replicas or (row.replicas,)
+    return any(count > group.replicas for count, group in zip(counts, plan.groups, strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class Sold:
+    """What a line of machines is, as it is sold."""
+
+    provider: str
+    """Empty: whoever makes the offers of a commitment."""
+    commitment: str
+    """Empty: by the hour, as prices.commitment says."""
+    sku: str
+    region: str | None
+    gpus: int = 0
+    """GPUs of all machines of the line."""
+
+
+@dataclass(frozen=True, slots=True)
+class CostLine:
+    """One line of the total: a quantity at a price."""
+
+    what: str
+    quantity: float
+    unit: str
+    """Unit of the quantity."""
+    usd_each: float
+    basis: str
+    """Where the price comes from: an offer, a key of the scenario, or "assumed"."""
+    grows_with: str = "nothing"
+    """What it is proportional to: traffic, machines, or nothing."""
+    sold: Sold | None = None
+    """Seller of the machines; None for other lines."""
+
+    @property
+    def usd(self) -> float:
+        """Return the cost of the line.
+
+            c = q u
+
+        Returns
+        -------
+        [$]
+            c: the quantity q at the price u, of a month or of one job
+        """
+        return self.quantity * self.usd_each
+
+
+def total_usd(lines: Sequence[CostLine]) -> float:
+    """Return the sum of the lines [$]."""
+    return sum(line.usd for line in lines)
+
+
+def other_lines(
+    terms: OtherTerms, machines_usd: float, output_tokens: float, weight_bytes: float, months: float
+) -> tuple[CostLine, ...]:
+    """Return the costs of a service other than its GPUs and the people who run it, the lines without a price left out.
+
+        egress q = 10^-9 o b,   weights q = 10^-9 w t,   others q = n t
+
+    Parameters
+    ----------
+    terms : prices; bytes b of an output token as it is streamed
+    machines_usd : [$]
+        what the machines cost, of which the provider's support plan is a share
+    output_tokens : [tokens]
+        o, of all requests
+    weight_bytes : [B]
+        w, of the checkpoint, kept once
+    months : [-]
+        t, that they are paid for; less than one for a job
+
+    Returns
+    -------
+    lines, of the same time as machines_usd
+    """
+
+    def basis(key: str) -> str:
+        return "assumed" if key in terms.assumed else f"scenario: prices.other.{key}"
+
+    lines = (
+        CostLine(
+            "egress of streamed output", 1e-9 * output_tokens * terms.bytes_per_token, "GB", terms.egress_usd_per_gb,
+            basis("egress_per_gb"), "traffic",
+        ),
+        CostLine("load balancers", months, "months", terms.load_balancers_usd_per_month, basis("load_balancers")),
+        CostLine("storage of weights", 1e-9 * weight_bytes * months, "GB months", terms.weights_usd_per_gb_month, basis("weights_per_gb")),
+        CostLine("CPU nodes", terms.cpu_nodes * months, "node months", terms.cpu_node_usd_per_month, basis("cpu_node")),
+        CostLine("support plan", machines_usd, "$ of machines", terms.support_fraction, basis("support"), "machines"),
+    )  # fmt: skip
+    return tuple(line for line in lines if line.usd)
 
 
 @dataclass(frozen=True, slots=True)

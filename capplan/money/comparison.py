@@ -6,11 +6,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from capplan.fleet.load.demand import Demand
-from capplan.fleet.money_terms import HostedTerms, OwnTerms
 from capplan.fleet.over_time import replicas_over_time
 from capplan.fleet.plan import Group, Plan
+from capplan.money.cash import CostLine, OwnTerms, total_usd
 from capplan.money.hosted import (
     HostedBill,
+    HostedTerms,
     HostedTraffic,
     TokenPrice,
     billed_class,
@@ -19,9 +20,8 @@ from capplan.money.hosted import (
     outside_usd,
     provisioned_units,
 )
-from capplan.money.total_cost import CostLine, total_usd
 from capplan.numbers import Array
-from capplan.workload.reuse_by_age import Repeated
+from capplan.workload.statistics import Repeated
 
 MOST_REPLICAS = 20_000
 """If the fleet still costs more than an API at this size, no breakeven is searched for beyond it."""

@@ -2,11 +2,11 @@
 
 import math
 from dataclasses import dataclass, fields, replace
+from math import ceil
 
 import numpy as np
 
 from capplan.fleet.load.offered import replica_arrival_cv
-from capplan.fleet.money_terms import HostedTerms
 from capplan.fleet.price import HOURS_PER_MONTH
 from capplan.money.prompt_cache import (
     breakeven_requests,
@@ -16,7 +16,68 @@ from capplan.money.prompt_cache import (
 )
 from capplan.numbers import Array
 from capplan.workload.request_class import SLICES, RequestClass
-from capplan.workload.reuse_by_age import Reuse
+from capplan.workload.statistics import Reuse
+
+
+@dataclass(frozen=True, slots=True)
+class ProvisionedTerms:
+    """Throughput that is rented from a hosted API by the hour, in units."""
+
+    usd_per_unit_hour: float
+    tokens_per_s: float
+    """Rate that one unit takes: input tokens that the cache does not have, and weighted output tokens."""
+    output_weight: float = 1.0
+    """Input tokens that one output token counts as."""
+    least_units: float = 1.0
+    step_units: float = 1.0
+    """Units are sold in multiples of it."""
+
+    def units(self, tokens_per_s: float) -> float:
+        """Return the units that take a load.
+
+            n = max(l, s ceil(r / (t s)))
+
+        Parameters
+        ----------
+        tokens_per_s : [token/s]
+            r, at the peak; t tokens a second each, sold from l on in steps of s
+
+        Returns
+        -------
+        [-]
+            n
+
+        Examples
+        --------
+        >>> ProvisionedTerms(1.0, 40.0, least_units=15.0, step_units=5.0).units(700.0)
+        20.0
+        """
+        steps = ceil(tokens_per_s / (self.tokens_per_s * self.step_units) - 1e-9)
+        return max(self.least_units, self.step_units * steps)
+
+
+@dataclass(frozen=True, slots=True)
+class HostedTerms:
+    """What a scenario says of its use of hosted APIs."""
+
+    time_to_live_s: float | None = None
+    """Time that a cached prefix stays after its last use, instead of the provider's."""
+    prefixes: float = 1.0
+    """Different shared prefixes, each with an equal part of the requests."""
+    batch_fraction: float | None = None
+    """Share of the requests that can wait a day; None: those of batch jobs that have a day."""
+    price_ratio: float = 1.0
+    """Prices paid over those listed, by a discount and a surcharge."""
+    service: str = "standard"
+    """Service tier: standard, flex or priority."""
+    caching: str = "cheapest"
+    """How its cache is used: in the cheapest way, or by `default`, if requests ask for nothing."""
+    provisioned: ProvisionedTerms | None = None
+    """Throughput that is rented by the hour; None: paid by the token."""
+    file: str | None = None
+    """List of prices; None: the one that ships."""
+    date: str | None = None
+    """Day of prices that do not state it."""
 
 
 @dataclass(frozen=True, slots=True)

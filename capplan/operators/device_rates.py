@@ -5,8 +5,7 @@ from typing import Any
 
 from capplan.assumption import Assumption
 from capplan.errors import InputError
-from capplan.hardware.device import Device
-from capplan.hardware.efficiency import Efficiency, Fit, fit_of, not_measured
+from capplan.hardware.device import Device, Efficiency, Fit, fit_of, not_measured
 from capplan.hardware.weight_kernel import (
     emulated_reason,
     experts_kernel,

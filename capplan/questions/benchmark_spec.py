@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
-from capplan.accuracy import trtllm_bench
+from capplan.accuracy import deployment
 from capplan.accuracy.benchmark import Benchmark
 from capplan.accuracy.replay import SERVER_KINDS, Servers
 from capplan.engine.lookup import embedded, profile
@@ -21,7 +21,7 @@ from capplan.model.weight_format import KV_FORMATS, in_weight_format, kv_bytes_p
 from capplan.readers.calibration.record import row_profile
 from capplan.readers.catalogue.efficiency import efficiency_by
 from capplan.readers.catalogue.hardware import device
-from capplan.readers.catalogue.model import read_model
+from capplan.readers.catalogue.models import read_model
 from capplan.readers.catalogue.recipes import NOMINAL_SHARE, RecipeSettings, recipe_settings
 from capplan.replica.replica import Replica, replica_of
 from capplan.replica.spec import ReplicaSpec, network_as_served
@@ -135,6 +135,7 @@ def run_settings(benchmark: Benchmark, network: Network, gpu: Device, engine: En
         hold_prompts=int(recipe.hold_prompts == "group"),
         gather_steps=recipe.gather_steps or 0,
         poll_steps=recipe.poll_steps or 0,
+        asynchronous=engine.asynchronous if recipe.asynchronous is None else recipe.asynchronous,
     )
     if recipe.graph_tokens is not None:
         started = replace(started, host=replace(started.host, graph_tokens=float(recipe.graph_tokens)))
@@ -160,7 +161,7 @@ def _tool_settings(
 ) -> RunSettings:
     """Return the settings that `trtllm-bench` chooses."""
     prompt, answer = benchmark.input_tokens, benchmark.output_tokens
-    held = trtllm_bench.cache_requests(
+    held = deployment.cache_requests(
         network,
         benchmark.sharding,
         engine_memory_bytes(gpu),
@@ -168,7 +169,7 @@ def _tool_settings(
         prompt + answer,
     )
     stages = int(benchmark.sharding.pipeline)
-    batch, tokens = trtllm_bench.limits(held, prompt, answer, stages)
+    batch, tokens = deployment.limits(held, prompt, answer, stages)
     if not engine.chunked:
         tokens = max(tokens, int(prompt) + batch)
     return RunSettings(
@@ -176,7 +177,7 @@ def _tool_settings(
         kv_format,
         max_num_seqs=batch * stages,
         max_num_batched_tokens=tokens,
-        memory_fraction=trtllm_bench.memory_fraction(engine.version),
+        memory_fraction=deployment.memory_fraction(engine.version),
     )
 
 

@@ -18,7 +18,7 @@ from capplan.fleet.plan import FleetAnswer, Group, Plan, Uneconomical
 from capplan.fleet.pools.search import pools_decision
 from capplan.fleet.pools.sizing import smaller_chunks, with_certainty_of_pools, with_pools
 from capplan.fleet.price import HOURS_PER_MONTH, ChosenPrice
-from capplan.fleet.question import Question
+from capplan.fleet.review import Question
 from capplan.fleet.search.candidates import Ranges
 from capplan.fleet.search.cheapest import Search, Terms
 from capplan.fleet.search.layouts import search
@@ -38,8 +38,8 @@ from capplan.questions.money.budget import (
 )
 from capplan.readers.calibration.record import refitted_profile
 from capplan.readers.catalogue.efficiency import efficiency_by, shipped_intervals, shipped_slowness
-from capplan.readers.catalogue.machines import machine_prices, unsold_devices
-from capplan.readers.catalogue.model import read_model
+from capplan.readers.catalogue.models import read_model
+from capplan.readers.catalogue.prices import machine_prices, unsold_devices
 from capplan.replica.spec import network_as_served, profile_as_served, refuse_prefixes
 from capplan.replica.speculation import DraftPlan
 from capplan.scenario.records.traffic_line import with_image_tokens, with_image_work
@@ -174,14 +174,30 @@ def _drafting(
         raise InputError(f"{scenario.path}: {error}") from error
 
 
-def _refuse_short_steps(scenario: Scenario, context_tokens: int, *, whole: bool) -> None:
-    """Raise the error for steps that never take the longest prompts, where they are read whole."""
+def _tokens_per_step(
+    scenario: Scenario, network: Network, engine: EngineProfile, context_tokens: int
+) -> tuple[int | None, list[Assumption]]:
+    """Return the limit on the tokens of a step: the stated one, or the longest prompt if it is read whole and the engine's limit is lower.
+
+    None: the engine's. InputError for steps that never take the longest prompts.
+    """
     budget = scenario.file.max_num_batched_tokens
+    whole = network.whole_prompts or scenario.file.chunked_prefill is False or engine.rejects_long_prompts
+    if budget is None and engine.rejects_long_prompts:
+        usual = min(item.server_batched_tokens for item in engine.tiers)
+        if usual < context_tokens:
+            what = (
+                f"max_num_batched_tokens {context_tokens}: {engine.engine} does not cut prompts into chunks, "
+                f"and with its default of {usual} it rejects longer ones"
+            )
+            key = "max_num_batched_tokens"
+            return context_tokens, [Assumption(what, key, key)]
     if whole and budget is not None and budget < context_tokens:
         raise InputError(
             f"{scenario.path}: max_num_batched_tokens: {budget} is below the context of {context_tokens}, and prompts are "
             "not cut into chunks, so the longest would never start"
         )
+    return budget, []
 
 
 def _profile(scenario: Scenario, network: Network) -> EngineProfile:
@@ -237,7 +253,7 @@ def asked_fleet(scenario: Scenario, *, offline: bool) -> AskedFleet:
     engine, host_assumptions, host_warnings = hosts[0] if hosts else (engine, (), ())
     unsold, (prices, price_warnings) = unsold_devices(scenario), machine_prices(scenario)
     warnings += _without_effect(scenario, demand)
-    _refuse_short_steps(scenario, tokens, whole=first.whole_prompts or scenario.file.chunked_prefill is False)
+    step_tokens, step_assumed = _tokens_per_step(scenario, first, engine, tokens)
     question = Question(
         networks={name: network_as_served(network, engine) for name, network in networks.items()},
         devices=_sold(scenario, unsold),
@@ -258,7 +274,7 @@ def asked_fleet(scenario: Scenario, *, offline: bool) -> AskedFleet:
         max_model_len=tokens,
         routing=limits.routing or "round_robin",
         max_num_seqs=scenario.file.max_num_seqs,
-        max_num_batched_tokens=scenario.file.max_num_batched_tokens,
+        max_num_batched_tokens=step_tokens,
         gpu_memory_utilization=scenario.file.gpu_memory_utilization,
         drafting=drafting,
     )
@@ -272,7 +288,16 @@ def asked_fleet(scenario: Scenario, *, offline: bool) -> AskedFleet:
         question,
         prices,
         unsold,
-        (*scenario.assumptions, *assumed, *kv_assumed, *context_assumed, *draft_assumed, *stated, *paid),
+        (
+            *scenario.assumptions,
+            *assumed,
+            *kv_assumed,
+            *context_assumed,
+            *step_assumed,
+            *draft_assumed,
+            *stated,
+            *paid,
+        ),
         (*scenario.warnings, *warnings, *host_warnings, *price_warnings),
         stored_formats(published),
     )

@@ -8,10 +8,10 @@ from capplan.engine.lookup import ENGINES
 from capplan.engine.versions import RELEASES
 from capplan.errors import unknown
 from capplan.questions.money.comparison import listed_prices
-from capplan.questions.money.price_check import checked_apis, checked_devices, current_day, offer_remarks
+from capplan.questions.plans.plan_check import checked_apis, checked_devices, current_day, offer_remarks
 from capplan.readers.catalogue.hardware import device, device_names, normalised
-from capplan.readers.catalogue.machine_catalogue import known_machines
 from capplan.readers.catalogue.models import model_rows
+from capplan.readers.catalogue.offer_terms import known_machines
 from capplan.readers.catalogue.prices import price_records
 from capplan.readers.catalogue.scenarios import described, shipped_scenarios
 from capplan.readers.catalogue.token_prices import token_offers

@@ -36,8 +36,7 @@ from capplan.numbers import Spread
 from capplan.questions.fleet import AskedFleet, part_of, terms_of
 from capplan.serving.outcome import SeenByUsers
 from capplan.workload.multiples import below_and_above, divisible, part_of_classes, share_of, thresholds
-from capplan.workload.outside import outside_use
-from capplan.workload.request_class import RequestClass
+from capplan.workload.request_class import RequestClass, outside_use
 
 THRESHOLDS = (0.25, 0.5, 0.75, 0.9, 0.95)
 """Parts of all requests whose longest prompt is tried as a threshold."""

@@ -6,9 +6,8 @@ from dataclasses import dataclass, replace
 from capplan.fleet.load.demand import demand_of
 from capplan.fleet.plan import FleetAnswer, Plan
 from capplan.fleet.price import Side
-from capplan.fleet.search.candidates import Layout
 from capplan.fleet.search.search_cache import SearchCache
-from capplan.fleet.sensitivity import (
+from capplan.fleet.sweep import (
     FEW_RATIOS,
     WHAT_IF_RATIOS,
     Busy,
@@ -90,16 +89,15 @@ class _Turning:
 
     def both(self, what: str, change: Callable[[RequestClass, float], RequestClass]) -> Swing:
         """Return the fleets for a fifth less and a fifth more of something."""
-        usd_per_hour = terms_of(self.asked).usd_per_hour
         low, high = (
-            turned(f"{ratio - 1.0:+.0%}", self.plan, self.busy(change, ratio), usd_per_hour)
+            turned(f"{ratio - 1.0:+.0%}", self.plan, self.busy(change, ratio))
             for ratio in (1.0 - CHANGE, 1.0 + CHANGE)
         )
         return Swing(what, low, high)
 
     def at_traffic(self) -> tuple[WhatIf, ...]:
         """Return the fleets for other traffic, each counted by simulation; today's is the plan itself."""
-        plan, terms = self.plan, terms_of(self.asked)
+        plan = self.plan
         if not plan.has_pools:
             ratios = WHAT_IF_RATIOS
             of_parts = [
@@ -112,7 +110,7 @@ class _Turning:
             counts = [plan.in_service if ratio == 1.0 else self.busy(busier, ratio) for ratio in ratios]
         points = []
         for ratio, count in zip(ratios, counts, strict=True):
-            fleet = turned("", plan, plan.in_service if ratio == 1.0 else count, terms.usd_per_hour)
+            fleet = turned("", plan, plan.in_service if ratio == 1.0 else count)
             if fleet.gpus is not None:
                 points.append(WhatIf(ratio, plan.peak_requests_per_s * ratio, fleet.gpus, fleet.usd))
         return tuple(points)
@@ -165,15 +163,11 @@ def _at_offers(plan: Plan, side: Side) -> Turn | None:
     if len(known) < len(prices):
         return None
 
-    def usd_per_hour(layout: Layout, busy: int) -> float:
-        price, survive = known[layout.device.name], plan.groups[0].survive
-        return price.order_usd_per_hour(layout.devices, layout.device.node_devices, busy, side, survive)
-
     offers = [
         price.low_usd_per_hour if side == "low" else price.high_usd_per_hour for price in known.values()
     ]
     change = " and ".join(f"${usd:.2f}" for usd in offers)
-    return turned(f"{change} an hour", plan, plan.in_service, usd_per_hour)
+    return turned(f"{change} an hour", plan, plan.in_service, side)
 
 
 def longer_input(item: RequestClass, ratio: float) -> RequestClass:

@@ -14,7 +14,6 @@ from capplan.accuracy.bounded import BoundedSpread
 from capplan.assumption import Assumption
 from capplan.errors import InputError, TargetError
 from capplan.fleet.decision import FleetsByDevice
-from capplan.fleet.money_terms import OwnTerms
 from capplan.fleet.order import Order
 from capplan.fleet.over_time import Counts, replicas_by_window
 from capplan.fleet.plan import FleetAnswer, Plan
@@ -22,8 +21,8 @@ from capplan.fleet.price import ChosenPrice, usd_per_month
 from capplan.fleet.scenario import CascadePart, SharingTerms
 from capplan.fleet.survival import NO_LOSS
 from capplan.fleet.unit_costs import mean_requests_per_s
+from capplan.money.cash import Growth, OwnTerms
 from capplan.money.comparison import OwnFleet, own_fleet
-from capplan.money.growth import Growth
 from capplan.money.several_models import (
     CascadeFleets,
     Wait,
@@ -33,11 +32,11 @@ from capplan.money.several_models import (
     wait_of_stages,
 )
 from capplan.questions.fleet import AskedFleet, asked_fleet, fleet_for, replicas_by_group, terms_of
+from capplan.questions.money.energy import asked_growth, growth_assumptions
 from capplan.questions.money.who_pays import PaidPlan, paid_plan
-from capplan.questions.outlook import asked_growth, growth_assumptions
 from capplan.questions.plans.plan_row import stated_price
 from capplan.readers.catalogue.hardware import device, partitions
-from capplan.readers.catalogue.machines import machine_prices
+from capplan.readers.catalogue.prices import machine_prices
 from capplan.scenario.scenario import read_scenario
 from capplan.scenario.scenario_file import Cascade, Scenario
 from capplan.scenario.several import UNSHARED, in_slices, is_unshared

@@ -13,10 +13,10 @@ from capplan.errors import InputError, TargetError
 from capplan.fleet.engine_options import EngineOptions, engines_of
 from capplan.fleet.load.demand import Demand
 from capplan.fleet.load.offered import SamplePath, selected_requests
-from capplan.fleet.load.peak_stream import peak_stream
 from capplan.fleet.load.routed import MixedGroup, Operation
+from capplan.fleet.load.session_load import peak_stream
 from capplan.fleet.plan import FleetAnswer, Plan, refuse_mix
-from capplan.fleet.question import spec_of_layout
+from capplan.fleet.review import spec_of_layout
 from capplan.fleet.search.candidates import Layout, refuse_illegal
 from capplan.fleet.search.trial import demand_at_replica
 from capplan.fleet.simulation import Stream, capacity_per_s
@@ -32,7 +32,7 @@ from capplan.replica.spec import ReplicaSpec
 from capplan.scenario.engine_use import operation_of
 from capplan.scenario.flags import OperationFlags, PlanFlags, RequestFlags
 from capplan.scenario.scenario import read_scenario
-from capplan.scenario.written.workload_file import is_workload
+from capplan.scenario.workload_file import is_workload
 from capplan.serving.requests import Admission, Requests
 from capplan.serving.server import simulate
 from capplan.workload.request_class import RequestClass, ResponseTimes

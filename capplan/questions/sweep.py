@@ -12,7 +12,7 @@ from capplan.errors import InputError, unknown
 from capplan.fleet.load.demand import Demand
 from capplan.fleet.plan import Plan
 from capplan.fleet.pools.sizing import decode_question, prefill_question
-from capplan.fleet.question import Question, spec_of_layout
+from capplan.fleet.review import Question, spec_of_layout
 from capplan.fleet.sweep import CONCURRENCIES, Contender, DecodePool, Point, offered_rates
 from capplan.questions.fleet import AskedFleet
 from capplan.questions.simulation import (
@@ -27,7 +27,7 @@ from capplan.replica.load import MOST_IN_FLIGHT, Load
 from capplan.scenario.flags import PlanFlags, ServingFlags, SweepFlags
 from capplan.scenario.reading import settings_of
 from capplan.scenario.replica import asked_replica
-from capplan.scenario.written.workload_file import is_workload
+from capplan.scenario.workload_file import is_workload
 from capplan.serving.steady_state import Lengths
 from capplan.workload.length import fixed
 from capplan.workload.request_class import METRICS, STATISTICS, RequestClass, Slo, Target

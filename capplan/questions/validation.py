@@ -9,23 +9,28 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from capplan.accuracy.benchmark import Benchmark, is_set
-from capplan.accuracy.decisions import Run, SlownessByStep, runs_of
 from capplan.accuracy.intervals import Intervals, interval_of
-from capplan.accuracy.kernel_rows import DEVICES, kernel_case
-from capplan.accuracy.kernels import predicted_latency
+from capplan.accuracy.kernels import DEVICES, kernel_case, predicted_latency
 from capplan.accuracy.memory import memory_predictions, predict_memory_row
 from capplan.accuracy.replay import Servers, replayed_columns
-from capplan.accuracy.score import Prediction, Score, scores_by_group, scores_by_metric
+from capplan.accuracy.score import (
+    Prediction,
+    Run,
+    Score,
+    SlownessByStep,
+    runs_of,
+    scores_by_group,
+    scores_by_metric,
+)
 from capplan.accuracy.serving import predict_row, refused_row
 from capplan.accuracy.slowness import Slowness, replica_slowness
 from capplan.engine.versions import named_engine
 from capplan.errors import CapplanError, InputError
-from capplan.hardware.device import Device
-from capplan.hardware.efficiency import BORROWED, Efficiency
+from capplan.hardware.device import BORROWED, Device, Efficiency
 from capplan.questions.benchmark_spec import benchmark_servers
 from capplan.readers.catalogue.efficiency import efficiency_by, shipped_slowness, timed_efficiency
 from capplan.readers.catalogue.hardware import device
-from capplan.readers.catalogue.model import read_model
+from capplan.readers.catalogue.models import read_model
 from capplan.recorded.measured import MeasuredKind, impossible_number, measured_table
 from capplan.recorded.results.read import read_results
 from capplan.recorded.results.record import BenchmarkResult
@@ -391,9 +396,5 @@ def _predictions(
     if kind == "serving":
         return serving_predictions(rows, calibration, intervals)
     if kind == "memory":
-        from capplan.questions.validation import memory_row_predictions
-
         return memory_row_predictions(rows, intervals)
-    from capplan.questions.validation import kernel_row_predictions
-
     return kernel_row_predictions(rows, calibration, intervals)

@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from capplan.errors import InputError
-from capplan.model.block_formats import BLOCK_NAMES, OTHER_TYPES
-from capplan.model.stored_tensor import StoredModel, StoredTensor, tensor_bytes
+from capplan.model.stored_tensor import BLOCK_NAMES, OTHER_TYPES, StoredModel, StoredTensor, tensor_bytes
 from capplan.readers.text_file import first_bytes, is_there, mapped, printable
 
 KIND = "a GGUF weights file"

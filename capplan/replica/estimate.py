@@ -5,6 +5,7 @@ from math import isnan
 
 import numpy as np
 
+from capplan.errors import InputError
 from capplan.model.weight_format import kv_bytes_per_element
 from capplan.numbers import Array, Spread
 from capplan.phases.cost import Bound, OperatorCost, bound
@@ -136,6 +137,23 @@ def bottleneck_of(rows: tuple[OperatorRow, ...], output_tokens: int, sequences: 
     return f"{phase} {kind} ({largest.operator})"
 
 
+def _refuse_unserved(outcome: Outcome, replica: Replica, load: Load) -> None:
+    """Raise the error for requests that the engine rejects, each and every one."""
+    if outcome.finished.any():
+        return
+    steps = replica.scheduling
+    if not steps.chunked and load.input_tokens > steps.max_num_batched_tokens:
+        raise InputError(
+            f"input {load.input_tokens} tokens exceeds the {steps.max_num_batched_tokens} tokens of a step, and the engine does not "
+            "cut prompts into chunks, so it rejects them all\n  raise --max-num-batched-tokens"
+        )
+    raise InputError(
+        f"input {load.input_tokens} + output {load.output_tokens} = {load.tokens} tokens exceeds the KV cache of "
+        f"{replica.kv_blocks * steps.block_tokens} tokens, so the engine rejects all requests\n"
+        "  use more or larger devices, or a smaller --weight-dtype or --kv-dtype"
+    )
+
+
 def estimate(replica: Replica, load: Load) -> Estimate:
     """Return latency and throughput of the replica under the load, without the warm-up.
 
@@ -147,6 +165,7 @@ def estimate(replica: Replica, load: Load) -> Estimate:
     check_load(load, served_context_tokens(replica.spec), generated)
     requests, warm = requests_for(load)
     outcome = simulate(requests, replica.engine, concurrency=load.concurrency)
+    _refuse_unserved(outcome, replica, load)
     rate = _steady_rate(outcome, warm)
     if isnan(rate):
         rate = outcome.requests_per_s

@@ -34,6 +34,7 @@ from capplan.replica.tables import (
 )
 from capplan.serving.pipeline import prompt_micro_batch, turn_ratio
 from capplan.serving.steady_state import (
+    Flags,
     Lengths,
     StepFunction,
     mean_context_tokens,
@@ -62,6 +63,11 @@ class Plans:
     def max_num_batched_tokens(self) -> Array:
         """Token budget per step of each whole replica."""
         return np.array([float(scheduling.max_num_batched_tokens) for scheduling in self.schedulings])
+
+    @property
+    def asynchronous(self) -> Flags:
+        """Return whether each plan's engine plans a step while the one before it runs."""
+        return np.array([scheduling.asynchronous for scheduling in self.schedulings])
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +106,8 @@ def replica_scheduling(engine: Scheduling, sharding: Sharding) -> Scheduling:
     """Return the scheduling of a whole replica.
 
     Every attention-data-parallel group runs a separate batch, so all limits are multiplied by the groups. The token budget
-    is also multiplied by the pipeline stages, each of which holds a micro-batch of that size.
+    is also multiplied by the pipeline stages, each of which holds a micro-batch of that size. Engines with pipeline stages
+    do not schedule asynchronously.
 
     Examples
     --------
@@ -116,6 +123,7 @@ def replica_scheduling(engine: Scheduling, sharding: Sharding) -> Scheduling:
         max_num_batched_tokens=engine.max_num_batched_tokens * groups * stages,
         hold_tokens=engine.hold_tokens * groups,
         hold_prompts=engine.hold_prompts * groups,
+        asynchronous=engine.asynchronous and stages == 1,
     )
 
 
@@ -218,7 +226,10 @@ def plans_tables(plans: Plans) -> PlansTables:
         first.profile.host.graph_tokens,
     )
     rates = stacked_rates([entry.rates for entry in labelled], index.reshape(-1, 1, 1))
-    device = device_tables(first.network, plans.launch, rates, knots, first.profile.graph_sizes)
+    device = device_tables(
+        first.network, plans.launch, rates, knots, first.profile.graph_sizes,
+        two_passes=first.profile.policy == "slots",
+    )  # fmt: skip
     table = with_host(device, first.profile.host, first.network, offline=first.offline)
     each = [
         prompt_work_s_per_token(spec, labelled[at].rates) for spec, at in zip(plans.specs, index, strict=True)
@@ -310,10 +321,12 @@ def plans_step_function(
         longest = np.minimum(prefill_tokens / chunks, prefill_tokens)
         largest = np.maximum(prompt_micro_batch(prefill_tokens, longest, room, stages), 1e-9)
         micro_batches = np.maximum(prefill_tokens / largest, 1.0)
+        shared = 0.0 if tables.two_passes else 1.0
+        beside = plain if tables.two_passes else cache.at(sequences) * (sequences > 0.0)
         busy = (
-            mixed.at(tokens / stages + largest)
-            + head.at(sequences + chunks)
-            + cache.at(sequences) * (sequences > 0.0)
+            mixed.at(shared * tokens / stages + largest)
+            + head.at(shared * sequences + chunks)
+            + beside
             + prefill_tokens / micro_batches * chunk.at(prefill_tokens / chunks)
         ) * turn_ratio(micro_batches, micro_batches, stage_fraction)
         return np.where(prefill_tokens > 0.0, busy, plain)

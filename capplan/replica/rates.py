@@ -4,8 +4,7 @@ from dataclasses import dataclass, replace
 
 from capplan.assumption import Assumption, Label
 from capplan.engine.profile import EngineProfile, HostOverhead
-from capplan.hardware.device import Device
-from capplan.hardware.efficiency import MERGED, Efficiency, not_measured
+from capplan.hardware.device import MERGED, Device, Efficiency, not_measured
 from capplan.model.network import Network, layer_counts
 from capplan.operators.device_rates import DeviceRates, device_rates
 from capplan.phases.cost import StepRates

@@ -1,15 +1,15 @@
-"""The specification of one replica, its load, and the work that comes with the prompts of requests."""
+"""The specification of one replica, and the work that comes with the prompts of requests."""
 
 from dataclasses import dataclass, replace
 
 from capplan.engine.lookup import with_chunked_prefill
 from capplan.engine.profile import EngineProfile
 from capplan.errors import InputError
-from capplan.hardware.device import Device
-from capplan.hardware.efficiency import Efficiency
+from capplan.hardware.device import Device, Efficiency
 from capplan.model.adapters import adapter_bytes_per_rank
 from capplan.model.network import Attention, Network
 from capplan.model.sharding import Sharding
+from capplan.model.weight_format import stored_dtypes
 from capplan.phases.cost import StepRates, total_s
 from capplan.phases.token_work import tower_costs
 
@@ -44,6 +44,21 @@ class ReplicaSpec:
     def ranks(self) -> float:
         """Devices that one copy of the model is split over: tensor and pipeline ranks."""
         return float(self.sharding.tensor * self.sharding.pipeline)
+
+
+def deployed_as(network: Network, sharding: Sharding, kv_format: str) -> str:
+    """Return a model with its parallelism and formats: equal for replicas that one fit of a deployment describes.
+
+    Parameters
+    ----------
+    network : in the formats that it is served in
+    sharding : of the replica
+    kv_format : of the cache
+    """
+    sizes = {"TP": sharding.tensor, "PP": sharding.pipeline, "EP": sharding.expert, "DP": sharding.data}
+    split = [f"{name}{float(size):g}" for name, size in sizes.items() if float(size) > 1]
+    dtypes = "+".join(sorted(stored_dtypes(network)))
+    return " ".join([network.name, *split, f"in {dtypes}, cache in {kv_format}"])
 
 
 def network_as_served(network: Network, profile: EngineProfile) -> Network:

@@ -10,18 +10,18 @@ from capplan.assumption import Assumption, Label
 from capplan.engine.lookup import graph_max_sequences, tier
 from capplan.errors import DoesNotFitError, InputError
 from capplan.memory.capacity import engine_memory_bytes
-from capplan.model.draft_layer import draft_layer, draft_layers_per_layer
 from capplan.model.network import Layer, Network
+from capplan.model.parameters import draft_layer, draft_layers_per_layer
 from capplan.model.sharding import Sharding, weight_bytes_per_rank
 from capplan.model.weight_format import kv_bytes_per_element
 from capplan.numbers import Array, Number
 from capplan.phases.cost import total_s, unsaved_s
-from capplan.phases.speculation import (
+from capplan.phases.step import (
+    decode_step_costs,
     round_time_s,
     round_tokens,
     speculative_speedup_ratio,
 )
-from capplan.phases.step import decode_step_costs
 from capplan.replica.plans import engine_scheduling, plans_of, sequence_cache_bytes
 from capplan.replica.rates import step_rates
 from capplan.replica.replica import Replica, memory_of

@@ -150,7 +150,13 @@ class DeviceTables:
 
 
 def device_tables(
-    network: Network, launch: Launch, rates: StepRates, knots: Knots, graph_sizes: Sequence[float] = ()
+    network: Network,
+    launch: Launch,
+    rates: StepRates,
+    knots: Knots,
+    graph_sizes: Sequence[float] = (),
+    *,
+    two_passes: bool = False,
 ) -> DeviceTables:
     """Return the step tables of an array of plans without host time; tables have a leading axis of plans.
 
@@ -161,6 +167,7 @@ def device_tables(
     rates : fields of shape (plans, 1, 1)
     knots : where times are computed
     graph_sizes : batches of one engine to which smaller decode steps are padded; their attention is not
+    two_passes : a step computes its prompts and then its decoding sequences, each by themselves
 
     Returns
     -------
@@ -205,6 +212,7 @@ def device_tables(
             prefill_attention_s=_spread(time_s(prefill) / packed, (plans, knots.new.size, knots.past.size)),
             stages=_spread(np.ravel(launch.pipeline), (plans,)),
             stage_fraction=_spread(largest.ravel(), (plans,)),
+            two_passes=two_passes,
         )
 
     ranks = _spread(np.ravel(launch.tensor) * np.ravel(launch.pipeline), (plans,))
@@ -226,7 +234,8 @@ def with_host(
 
         D = u + r_d (k - u) + t_step + S t_seq / g,   M = q(T) (f + r_p (k - f)) + t_step,   L = t_launch + t_step
 
-    and D and decode attention times q(S), the ratios of decode steps at S sequences and of steps with prompts at T tokens,
+    and D and decode attention times q(S), decode attention also times its own ratio; q(S) and q(T) are the ratios of decode steps at S sequences
+    and of steps with prompts at T tokens,
     with k the sum of kernel times, f their floors, u the time that cannot overlap; t_step includes what ranks_s adds where
     a model is split over several devices, g the groups of data-parallel attention: each group has a scheduler of its own, which handles
     its own sequences. A ratio r above 1 adds
@@ -256,7 +265,9 @@ def with_host(
         kernels,
         decode_s=(remaining("decode_s", *decode) + step_s + per_sequence) * of_batch,
         head_s=remaining("head_s", *prefill) + per_sequence,
-        decode_attention_s=remaining("decode_attention_s", *decode) * of_batch[:, None],
+        decode_attention_s=remaining("decode_attention_s", *decode)
+        * of_batch[:, None]
+        * host.decode_attention_ratio,
         mixed_s=remaining("mixed_s", *prefill) * of_tokens + step_s,
         launch_s=launch_s + step_s,
         prefill_attention_s=remaining("prefill_attention_s", *prefill),

@@ -13,10 +13,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from capplan.money.total_cost import Sold
+from capplan.money.cash import Sold
 from capplan.money.who_pays import Share
 from capplan.questions.money.who_pays import AskedBill
-from capplan.report.data_text import csv_cell
+from capplan.report.safe_text import csv_cell
 from capplan.scenario.records.money import Currency
 
 COLUMNS = (

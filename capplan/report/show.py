@@ -215,7 +215,7 @@ def _encodable(text: str) -> str:
     try:
         text.encode(getattr(sys.stdout, "encoding", None) or "utf-8")
     except UnicodeEncodeError:
-        from capplan.report.data_text import ascii_json
+        from capplan.report.safe_text import ascii_json
 
         return ascii_json(text)
     return text
@@ -275,12 +275,12 @@ def _print(text: str) -> None:
 
 def answer_text(answer: Answer, form: str, *, to_terminal: bool = False, width: int | None = None) -> str:
     """Return an answer in one of the four formats; colour only for a terminal, tables made to fit its width or the one given."""
-    from capplan.report import data_text, tables
+    from capplan.report import safe_text, tables
 
     if form == "json":
-        return data_text.json_text(answer)
+        return safe_text.json_text(answer)
     if form == "csv":
-        return data_text.csv_text(answer)
+        return safe_text.csv_text(answer)
     if form == "markdown":
         return tables.markdown_text(answer)
     if form != "table":

@@ -6,8 +6,7 @@ from textwrap import wrap
 from typing import Any, TypeAlias
 
 from capplan.report.answer import Answer, Table, flattened
-from capplan.report.data_text import plain
-from capplan.report.safe_text import markdown_paragraph, markdown_words, one_line, visible
+from capplan.report.safe_text import markdown_paragraph, markdown_words, one_line, plain, visible
 from capplan.report.screen_units import (
     Screen,
     is_number,

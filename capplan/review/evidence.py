@@ -1,4 +1,9 @@
-"""The end of a review: memory, roofline, latency by operator, what was rejected, what was assumed, where it comes from."""
+"""The evidence of a review: plans and costs, memory, latency, rejections, assumptions and sources.
+
+The end of a review: memory, roofline, latency by operator, what was rejected, what was assumed, where it comes from.
+
+Why this plan and not the others, and its costs: every plan with its margins, how the number of replicas came about, what hours, tokens and jobs cost.
+"""
 
 import shlex
 from collections.abc import Sequence
@@ -8,15 +13,29 @@ import numpy as np
 
 from capplan.assumption import Assumption
 from capplan.engine.profile import EngineProfile
-from capplan.fleet.plan import PHASES, Group
-from capplan.fleet.review import PlanDetail, kernel_assumptions
+from capplan.fleet.plan import PHASES, Group, Plan, Transfer, paid_by_the_gpu
+from capplan.fleet.price import HOURS_PER_MONTH, usd_per_month
+from capplan.fleet.review import PlanDetail, Sizing, kernel_assumptions, sizing_of
+from capplan.fleet.search.recommended import DEAR
 from capplan.hardware.device import Device
+from capplan.money.cash import total_usd
+from capplan.questions.plans.plan_row import plan_row
 from capplan.report.answer import Table
+from capplan.report.answers.fleet_money import total_table
 from capplan.report.answers.fleet_outlook import over_time_parts, over_time_tables
-from capplan.report.answers.fleet_words import rejected_text, relaxation_text
-from capplan.report.answers.pools import pools_tables
+from capplan.report.answers.fleet_words import (
+    layout_text,
+    pools_tables,
+    rejected_text,
+    relaxation_text,
+    uneconomical_text,
+)
+from capplan.report.answers.order import order_tables
 from capplan.report.answers.replica import waterfall
 from capplan.report.charts.of_answers import (
+    COLOURS,
+    Bar,
+    Bars,
     compute_dtype_of,
     load_chart,
     memory_chart,
@@ -24,10 +43,7 @@ from capplan.report.charts.of_answers import (
     roof_flop_per_s,
     roofline_chart,
 )
-from capplan.report.charts.records import COLOURS, Bar, Bars
-from capplan.review.decision import shown
-from capplan.review.findings import Findings, Section
-from capplan.review.plans import devices_of, price_rows
+from capplan.review.findings import Findings, Section, kernels_label, shown
 from capplan.workload.request_class import RequestClass, responses_of_classes
 
 
@@ -368,3 +384,387 @@ def over_time_section(given: Findings) -> Section:
         tables=tuple(table for pool, part in over_time.items() for table in over_time_tables(part, pool)),
         pictures=tuple(load_chart(part, pool) for pool, part in over_time.items()),
     )
+
+
+WHY = "Why not the others"
+SIZING = "Number of replicas"
+CHARTED = 8
+"""Plans in charts, the chosen one first; the table has all."""
+
+
+def by_the_job(plans: Sequence[Plan]) -> bool:
+    """Return whether plans are paid for until a job is done, not by the month."""
+    return any(plan.money is not None and plan.money.usd_per_job is not None for plan in plans)
+
+
+def plan_rows(given: Findings) -> list[dict[str, Any]]:
+    """Return every plan with all its columns, its rank, and its cost relative to the chosen one: the CSV."""
+    rows = []
+    for rank, (plan, margins) in enumerate(zip(given.plans, given.margins, strict=True), start=1):
+        rows.append(
+            {
+                "rank": rank,
+                "plan": layout_text(plan),
+                **plan_row(plan),
+                "label": kernels_label(plan),
+                **_difference(plan, given.chosen),
+                "margin_fraction": {m.target.key: m.margin_fraction for m in margins},
+                "met_probability": {m.target.key: m.met_probability for m in margins},
+            }
+        )
+    return rows
+
+
+def _difference(plan: Plan, chosen: Plan | None) -> dict[str, float | None]:
+    if chosen is None or chosen.usd_per_month is None or plan.usd_per_month is None:
+        return {"more_usd_per_month": None, "price_ratio": None}
+    return {
+        "more_usd_per_month": plan.usd_per_month - chosen.usd_per_month,
+        "price_ratio": plan.usd_per_month / chosen.usd_per_month if chosen.usd_per_month else None,
+    }
+
+
+def plans_section(given: Findings) -> Section:
+    """Return the chosen plan and the runners-up: price difference, margin to every target."""
+    rows = plan_rows(given)
+    shown_names: tuple[str, ...] = (
+        "rank", "hardware", "gpus", "plan", "kv_dtype", "usd_per_month", "more_usd_per_month", "price_ratio",
+        *(f"margin_fraction.{m.target.key}" for m in given.margins[0]), "slo_met_probability", "bottleneck", "label",
+    )  # fmt: skip
+    if not given.margins[0]:
+        shown_names = tuple(name for name in shown_names if name != "slo_met_probability")
+    if by_the_job(given.plans):
+        shown_names = tuple(
+            "usd_per_job" if name == "usd_per_month" else name
+            for name in shown_names
+            if name != "more_usd_per_month"
+        )
+    titles = {
+        "usd_per_job": "the job",
+        "kv_dtype": "KV cache",
+        "more_usd_per_month": "more than chosen",
+        "usd_per_month": "cost",
+        "label": "kernels",
+        **{f"margin_fraction.{m.target.key}": f"margin {m.target.key}" for m in given.margins[0]},
+    }
+    text = [
+        "The first line is the chosen plan. A margin is the share of the limit that the prediction leaves. Kernels are measured "
+        "where their efficiencies were fitted on that device, assumed (*) where some were borrowed from another device or dtype."
+    ]
+    if given.answer.choices is not None:
+        text.insert(0, f"Recommended because {given.answer.choices.why}.")
+    return Section(
+        WHY,
+        text=tuple(text),
+        tables=(Table(rows, shown=shown_names, titles=titles, assumed=_unmeasured(rows, shown_names)),),
+        pictures=_plan_pictures(given),
+    )
+
+
+def _unmeasured(rows: list[dict[str, Any]], names: tuple[str, ...]) -> frozenset[tuple[int, str]]:
+    """Return the cells that rest on the kernels of another device."""
+    predicted = [
+        name for name in names if name.startswith("margin") or name in {"slo_met_probability", "label"}
+    ]
+    return frozenset(
+        (i, name) for i, row in enumerate(rows) if row["label"] == "assumed" for name in predicted
+    )
+
+
+def _plan_pictures(given: Findings) -> tuple[Bars, ...]:
+    plans = given.plans[:CHARTED]
+    pictures: list[Bars] = []
+    if by_the_job(plans):
+        jobs = [(plan, plan.money.usd_per_job) for plan in plans if plan.money is not None]
+        bars = tuple(Bar(_short(plan), (("cost", usd),)) for plan, usd in jobs if usd is not None)
+        pictures.append(Bars("Cost of the job", "usd_per_job", bars))
+    elif all(plan.usd_per_month is not None for plan in plans):
+        bars = tuple(Bar(_short(plan), (("cost", float(plan.usd_per_month or 0.0)),)) for plan in plans)
+        pictures.append(Bars("Cost per month", "usd_per_month", bars))
+    for at, margin in enumerate(given.margins[0]):
+        rows = [margins[at] for margins in given.margins[:CHARTED]]
+        bars = tuple(
+            Bar(_short(plan), ((margin.target.key, row.predicted_s),), row.low_s, row.high_s)
+            for plan, row in zip(plans, rows, strict=True)
+        )
+        title = f"{margin.target.key}: prediction, 80 % interval, and limit"
+        pictures.append(Bars(title, "s", bars, margin.limit_s, "limit"))
+    return tuple(pictures)
+
+
+def _short(plan: Plan) -> str:
+    layout = "apart" if plan.has_pools else layout_text(plan).partition(",")[0]
+    return f"{plan.gpus} x {plan.hardware} {layout}"
+
+
+def sizing_section(given: Findings) -> Section:
+    """Return the steps from the peak rate to the number of devices, one operation per line."""
+    plan, limits = given.chosen, given.asked.scenario.fleet
+    if plan is None:
+        return Section(SIZING)
+    if plan.transfer is not None:
+        return _pools_section(given, plan, plan.transfer)
+    parts = zip(plan.group_names, plan.groups, strict=True)
+    lines = [_sizing(given, name, group, sizing_of(group, limits.headroom_fraction)) for name, group in parts]
+    return Section(SIZING, text=tuple(text for text, _ in lines), tables=tuple(table for _, table in lines))
+
+
+def _sizing(given: Findings, name: str, group: Group, sizing: Sizing) -> tuple[str, Table]:
+    """Return how the replicas of a group follow from the peak of its requests, in words and line by line."""
+    confidence = given.asked.scenario.slo.confidence
+    row = {
+        "peak_request_rate": sizing.peak_requests_per_s,
+        "limit_request_rate": sizing.limit_requests_per_s,
+        "headroom_fraction": sizing.headroom_fraction,
+        "planned_request_rate": sizing.planned_requests_per_s,
+        "predicted_replicas": sizing.predicted_replicas,
+        "sure_limit_request_rate": sizing.sure_limit_requests_per_s,
+        "sure_replicas": sizing.sure_replicas,
+        "busy_replicas": sizing.busy_replicas,
+        "spare_replicas": sizing.spare_replicas,
+        "devices_per_replica": sizing.devices_per_replica,
+        "devices": sizing.devices,
+        "utilisation_fraction": group.request_rate_per_replica / sizing.limit_requests_per_s,
+    }
+    titles = {
+        "peak_request_rate": f"peak rate, {name or 'all traffic'}",
+        "sure_limit_request_rate": f"maximum rate that one replica reaches in {confidence:.0%} of cases",
+        "sure_replicas": f"replicas for the peak, {confidence:.0%} required confidence",
+        "busy_replicas": "larger of the two, rounded up",
+        "devices_per_replica": "GPUs per replica",
+        "devices": "GPUs in total",
+        "utilisation_fraction": "load of one replica at peak, spares idle",
+    }
+    text = (
+        f"{f'{name}: ' if name else ''}{shown('request_rate', sizing.peak_requests_per_s)} / ({shown('request_rate', sizing.limit_requests_per_s)} "
+        f"x {shown('fraction', 1.0 - sizing.headroom_fraction)}) = {sizing.predicted_replicas:.2f} replicas as predicted, with headroom for "
+        f"unforeseen traffic; {shown('request_rate', sizing.peak_requests_per_s)} / "
+        f"{shown('request_rate', sizing.sure_limit_requests_per_s)} = {sizing.sure_replicas:.2f} for {confidence:.0%} required confidence, "
+        f"as replicas may be slower than predicted. So ({sizing.busy_replicas} + {sizing.spare_replicas} spare) x {sizing.devices_per_replica} = {sizing.devices} devices."
+    )
+    return text, Table([row], upright=True, titles=titles, title=name)
+
+
+def _pools_section(given: Findings, plan: Plan, transfer: Transfer) -> Section:
+    """Return the replicas of both pools, and what their pair was simulated with."""
+    limits, confidence = given.asked.scenario.fleet, given.asked.scenario.slo.confidence
+    rows = [
+        {
+            "pool": pool.role,
+            "hardware": pool.layout.device.name,
+            "plan": pool.layout.in_words(pool.weight_dtype),
+            "request_rate": pool.request_rate_per_replica,
+            "busy_fraction": pool.busy_fraction,
+            "busy_replicas": pool.busy_replicas,
+            "spare_replicas": pool.spare_replicas,
+            "devices_per_replica": pool.layout.devices,
+            "devices": pool.gpus,
+        }
+        for pool in plan.groups
+    ]
+    titles = {
+        "request_rate": "peak rate of a replica",
+        "busy_replicas": "replicas",
+        "devices_per_replica": "devices each",
+    }
+    sent = pools_tables(given.answer)[1]
+    return Section(
+        SIZING,
+        text=(
+            f"Both pools and {transfer.at_peak.link} between them are simulated together: with {1.0 / (1.0 - limits.headroom_fraction) - 1.0:.0%} more traffic than "
+            f"the peak as predicted, and at the peak with replicas as slow as in the slowest {1.0 - confidence:.0%} of the cases that are planned for. "
+            "These are the cheapest numbers of replicas that meet all targets in both; the spares come on top.",
+        ),
+        tables=(Table(rows, titles=titles), sent),
+    )
+
+
+def price_rows(given: Findings) -> list[dict[str, Any]]:
+    """Return the price taken for every device of the plans, with provider, date and range."""
+    rows: list[dict[str, Any]] = []
+    for name in devices_of(given):
+        price = given.asked.prices.get(name)
+        if price is None:
+            rows.append({"hardware": name, "usd_per_gpu_hour": None, "provider": "no offer known"})
+            continue
+        rows.append(
+            {
+                "hardware": name,
+                "usd_per_gpu_hour": price.usd_per_hour,
+                "low_usd_per_gpu_hour": price.low_usd_per_hour,
+                "high_usd_per_gpu_hour": price.high_usd_per_hour,
+                "provider": " and ".join(offer.provider for offer in price.records) or "the scenario",
+                "basis": price.basis,
+                "commitment": price.commitment,
+                "date": max((offer.date for offer in price.records if offer.date), default=None),
+                "source": ", ".join(offer.source for offer in price.records) or given.asked.scenario.path,
+            }
+        )
+    return rows
+
+
+def devices_of(given: Findings) -> tuple[str, ...]:
+    """Return the devices of all plans, those of the chosen one first."""
+    return tuple(dict.fromkeys(group.layout.device.name for plan in given.plans for group in plan.groups))
+
+
+UNECONOMICAL = "Devices without a plan in the table"
+
+
+def uneconomical_section(given: Findings) -> Section:
+    """Return the devices that were asked for and have no plan in the table, each with the reason."""
+    if not given.answer.uneconomical:
+        return Section(UNECONOMICAL)
+    return Section(
+        UNECONOMICAL,
+        text=(
+            f"The table leaves out devices whose cheapest plan costs more than {DEAR:g} times the cheapest of all, and devices that have no plan.",
+        ),
+        lines=tuple(uneconomical_text(row, given.answer) for row in given.answer.uneconomical),
+    )
+
+
+_TITLES = {
+    "usd_per_job": "the job",
+    "usd_per_hour": "cost",
+    "usd_per_month": "cost",
+    "load": "tokens at",
+}
+MEAN, PEAK = "the mean load", "the peak, all month"
+
+
+def cost_section(given: Findings) -> Section:
+    """Return the cost of the devices, and of a million tokens or of the job; every row multiplies across."""
+    powered = given.asked.scenario.prices.usd_per_kwh is not None
+    plans = given.plans[:CHARTED]
+    of_job = by_the_job(plans)
+    devices = [
+        _devices_row(plan, group, name, powered=powered, of_job=of_job)
+        for plan in plans
+        for group, name in zip(plan.groups, plan.group_names, strict=True)
+    ]
+    tokens = [row for plan in plans for row in (_job_rows(plan) if of_job else _token_rows(plan))]
+    way = "cost per hour is the price of whole machines, as in the order; "
+    if paid_by_the_gpu(plans):
+        way = f"GPUs x price{' + electricity' if powered else ''} = cost per hour; "
+    if of_job:
+        way += (
+            "x hours of the job = cost of the job; / thousand requests = price per thousand requests; cost of the job / million "
+            "tokens = price per million tokens. Nothing is paid for once the job is done."
+        )
+    else:
+        way += (
+            "x hours = cost per month; / million tokens = price per million tokens. Devices are paid for at all hours, "
+            "so the price to expect is that at the mean load; the price at the peak would need peak traffic all month."
+        )
+    if powered:
+        way += _electricity_text(given)
+    return Section(
+        "Cost",
+        text=(way,),
+        tables=(
+            Table(devices, title="Devices", titles=_TITLES),
+            Table(tokens, title="Requests and tokens" if of_job else "Tokens", titles=_TITLES),
+            *order_tables(given.answer.chosen),
+        ),
+    )
+
+
+def total_section(given: Findings) -> Section:
+    """Return every line of the total cost, and how it adds up to the headline of the plan."""
+    lines, plan = given.outlook.total, given.chosen
+    if not lines or plan is None:
+        return Section("Total cost")
+    of_job = plan.money is not None and plan.money.usd_per_job is not None
+    span = "for the job" if of_job else "a month"
+    headline = plan.money.usd_per_job if of_job and plan.money else plan.usd_per_month
+    by_mix = bool(given.outlook.mixes)
+    beside = total_usd(lines) - (headline or 0.0)
+    how = "the headline, at the price of prices.commitment" if by_mix else "the headline"
+    text = f"Quantity x price of one = cost; the lines add up to ${total_usd(lines):,.0f} {span}. The machines of {how} cost ${headline or 0.0:,.0f}"
+    text += (
+        f"; the mix and the other lines are ${abs(beside):,.0f} {'less' if beside < 0.0 else 'more'}."
+        if by_mix
+        else f", the other lines ${beside:,.0f}."
+    )
+    return Section("Total cost", text=(text,), tables=(total_table(lines),))
+
+
+def _electricity_text(given: Findings) -> str:
+    prices = given.asked.scenario.prices
+    return (
+        f" Electricity is maximum power x {prices.facility_ratio:g} (facility ratio) x {prices.usd_per_kwh:g} $/kWh, on top of "
+        "the price; leave it out where the price of a rented GPU-hour already includes it."
+    )
+
+
+def _devices_row(plan: Plan, group: Group, name: str, *, powered: bool, of_job: bool) -> dict[str, Any]:
+    usd, price = group.usd_per_hour, group.price
+    paid = {"hours": HOURS_PER_MONTH, "usd_per_month": None if usd is None else float(usd_per_month(usd))}
+    if of_job:
+        hours = plan.money.job_hours if plan.money else None
+        paid = {"job_hours": hours, "usd_per_job": None if usd is None or hours is None else hours * usd}
+    return {
+        "hardware": group.layout.device.name,
+        "plan": f"{name} {group.layout.in_words(group.weight_dtype)}" if name else layout_text(plan),
+        "gpus": group.gpus,
+        "usd_per_gpu_hour": None if price is None else price.usd_per_hour,
+        **({"energy_usd_per_hour": group.energy_usd_per_hour} if powered else {}),
+        "usd_per_hour": usd,
+        **paid,
+        "tdp_watts": group.watts,
+    }
+
+
+def _token_rows(plan: Plan) -> list[dict[str, Any]]:
+    """Return the cost per month over the tokens at the mean load and at the peak; nothing without a price."""
+    if plan.money is None or plan.usd_per_month is None:
+        return []
+    loads: list[tuple[str, float | None, float | None]] = [
+        (MEAN, plan.money.usd_per_million_output_tokens_at_mean, plan.money.usd_per_million_tokens_at_mean)
+    ]
+    if plan.usd_per_million_tokens is not None:
+        loads.append((PEAK, plan.usd_per_million_output_tokens, plan.usd_per_million_tokens))
+    return [
+        {
+            "hardware": plan.hardware,
+            "plan": layout_text(plan),
+            "load": load,
+            "usd_per_month": plan.usd_per_month,
+            **_million_tokens("month", plan.usd_per_month, of_output, of_all),
+        }
+        for load, of_output, of_all in loads
+    ]
+
+
+def _job_rows(plan: Plan) -> list[dict[str, Any]]:
+    money = plan.money
+    if money is None or money.usd_per_job is None or not money.usd_per_thousand_requests:
+        return []
+    return [
+        {
+            "hardware": plan.hardware,
+            "plan": layout_text(plan),
+            "usd_per_job": money.usd_per_job,
+            "thousand_requests": money.usd_per_job / money.usd_per_thousand_requests,
+            "usd_per_thousand_requests": money.usd_per_thousand_requests,
+            **_million_tokens(
+                "job",
+                money.usd_per_job,
+                money.usd_per_million_output_tokens_at_mean,
+                money.usd_per_million_tokens_at_mean,
+            ),
+        }
+    ]
+
+
+def _million_tokens(
+    span: str, usd: float, of_output: float | None, of_all: float | None
+) -> dict[str, float | None]:
+    """Return the million tokens of a month or a job and the price per million, of output and of all tokens."""
+    return {
+        f"output_million_tokens_per_{span}": usd / of_output if of_output else None,
+        "usd_per_million_output_tokens": of_output,
+        f"total_million_tokens_per_{span}": usd / of_all if of_all else None,
+        "usd_per_million_tokens": of_all,
+    }

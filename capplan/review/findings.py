@@ -1,22 +1,44 @@
-"""The planning review of a scenario as data: a decision, and sections of text, tables and pictures.
+"""The planning review as data, and its first screen.
+
+The planning review of a scenario as data: a decision, and sections of text, tables and pictures.
 
 Every writer (Markdown, HTML, terminal, CSV, JSON) prints this one structure.
+
+The first screen of a review: what to buy, what it costs, whether it holds, what required confidence costs, and the three choices.
 """
 
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from math import inf
 from typing import Any
 
 from capplan.fleet.plan import FleetAnswer, Plan
-from capplan.fleet.question import Question
-from capplan.fleet.review import PlanDetail, TargetMargin, plan_details, target_margins
+from capplan.fleet.price import HOURS_PER_MONTH
+from capplan.fleet.review import PlanDetail, Question, TargetMargin, plan_details, target_margins
+from capplan.fleet.search.recommended import CLEARLY_SURER, SMALL_EXTRA
 from capplan.hardware.device import Source
 from capplan.questions.fleet import AskedFleet, parts_of
-from capplan.questions.outlook import Outlook, outlook_of
+from capplan.questions.money.energy import Outlook, outlook_of
 from capplan.questions.sensitivity import Sensitivity, sensitivity_of
 from capplan.report.answer import Answer, Table
-from capplan.report.charts.records import Chart
+from capplan.report.answers.fleet import decision_tables
+from capplan.report.answers.fleet_money import class_texts
+from capplan.report.answers.fleet_words import (
+    budget_text,
+    budget_texts,
+    cost_texts,
+    measuring_texts,
+    pools_closing,
+    pools_tables,
+    purchase_text,
+    relaxation_text,
+    sure,
+    surer_text,
+    tight_texts,
+)
+from capplan.report.charts.of_answers import Chart, certainty_chart
+from capplan.report.screen_units import screen_of, shown_number
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,3 +167,222 @@ def anchor(title: str) -> str:
     'memory-of-one-b200-gb'
     """
     return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")
+
+
+MONTHS = 12
+_SHOWN = ("target", "verdict", "met_probability", "limit_s", "predicted_s", "low_s", "high_s")
+_LIKELY = (
+    (0.99, "virtually certain"), (0.95, "extremely likely"), (0.90, "very likely"), (0.66, "likely"),
+    (0.33, "about as likely as not"), (0.10, "unlikely"), (0.0, "very unlikely"),
+)  # fmt: skip
+"""Least probability -> words: Mastrandrea et al. 2010, IPCC guidance note on consistent treatment of uncertainties, table 1."""
+
+
+def likely(probability: float) -> str:
+    """Return a probability in words.
+
+    Examples
+    --------
+    >>> likely(0.87), likely(0.995), likely(0.5), likely(0.0)
+    ('likely', 'virtually certain', 'about as likely as not', 'very unlikely')
+    """
+    return next(words for least, words in _LIKELY if probability >= least)
+
+
+def shown(name: str, value: float) -> str:
+    """Format one value with its unit, for people.
+
+    Examples
+    --------
+    >>> shown("ttft_s", 0.519), shown("request_rate", 20.0)
+    ('519 ms', '20.0 req/s')
+    """
+    screen = screen_of(name, [value])
+    return f"{shown_number(float(value), screen.factor)} {screen.unit}".rstrip()
+
+
+def decision_sentence(given: Findings) -> str:
+    """Return what to buy, how many, for how much, and how surely it meets its targets."""
+    plan, scenario = given.chosen, given.asked.scenario
+    if plan is None:
+        names = ", ".join(device.name for device in scenario.fleet.hardware)
+        budget = f" and {budget_text(scenario)}" if given.answer.over_budget is not None else ""
+        return f"No fleet of {names} serves {scenario.name} within its targets{budget}; do not buy on these terms."
+    owned = all(group.price is not None and group.price.commitment == "owned" for group in plan.groups)
+    verb = "Buy" if owned else "Rent"
+    cost = ", ".join(cost_texts(plan)) if plan.usd_per_month is not None else "an unknown price"
+    return f"{verb} {purchase_text(plan)} for {cost}. {_held_text(given, plan)}"
+
+
+def _held_text(given: Findings, plan: Plan) -> str:
+    margins = given.margins[0]
+    if not margins:
+        return "No target is set, so it is sized for throughput only."
+    chance = plan.slo_met_probability
+    what = {1: "its target", 2: "both targets"}.get(len(margins), f"all {len(margins)} targets")
+    more = surer_text(plan, given.answer)
+    return f"It is {likely(chance)} to meet {what} ({sure(chance)}){f'; {more}' if more else ''}."
+
+
+def decision_section(given: Findings) -> Section:
+    """Return what the plan costs a month and a year, or what would have to give where there is no plan."""
+    plan = given.chosen
+    if plan is None:
+        relaxed = map(relaxation_text, given.answer.relaxations)
+        return Section("What would have to give", lines=(*budget_texts(given.asked, given.answer), *relaxed))
+    if plan.usd_per_month is None:
+        return Section(
+            "What it costs", text=("No price of this device is known; name one: prices.per_gpu_hour.",)
+        )
+    text = (
+        "Low and high are the fleet for replicas as fast as in the best tenth of measured cases, and as slow as in the worst tenth, "
+        "sized with the same headroom and spares.",
+    )
+    rows = [_cost_row(plan, span, times) for span, times in _spans(plan)]
+    endless = (
+        ("There is no high end: in the worst tenth of the cases no number of replicas meets the targets.",)
+        if plan.usd_per_month_high == inf
+        else ()
+    )
+    return Section(
+        "What it costs",
+        text=(*text, *endless, *_mix_texts(given)),
+        tables=(Table(rows, titles={"span": "", "likely_usd": "planned"}),),
+    )
+
+
+def _mix_texts(given: Findings) -> tuple[str, ...]:
+    """Return what the plan costs with its cheapest mix of commitments, where the scenario names some."""
+    if not given.outlook.mixes:
+        return ()
+    usd = given.outlook.mixes[0].mix.usd_per_hour * HOURS_PER_MONTH
+    return (f"With its cheapest mix of commitments: ${usd:,.0f} per month, ${MONTHS * usd:,.0f} per year.",)
+
+
+def _spans(plan: Plan) -> tuple[tuple[str, float], ...]:
+    """Return what is paid for, and how many times the cost of a month it is."""
+    if plan.money is not None and plan.money.usd_per_job is not None and plan.usd_per_month:
+        return ((f"the job of {plan.money.job_hours:g} h", plan.money.usd_per_job / plan.usd_per_month),)
+    return (("per month", 1.0), ("per year", float(MONTHS)))
+
+
+def _cost_row(plan: Plan, span: str, times: float) -> dict[str, object]:
+    high = plan.usd_per_month_high
+    return {
+        "span": span,
+        "likely_usd": times * (plan.usd_per_month or 0.0),
+        "low_usd": None if plan.usd_per_month_low is None else times * plan.usd_per_month_low,
+        "high_usd": None if high is None or high == inf else times * high,
+    }
+
+
+def verdicts_section(given: Findings) -> Section:
+    """Return a plain verdict for each target, with the numbers behind it."""
+    if given.chosen is None or not given.margins[0]:
+        return Section("Does it hold")
+    rows = [
+        {
+            "target": margin.target.key,
+            "verdict": verdict(margin.met_probability),
+            "met_probability": margin.met_probability,
+            "limit_s": margin.limit_s,
+            "predicted_s": margin.predicted_s,
+            "low_s": margin.low_s,
+            "high_s": margin.high_s,
+            "margin_fraction": margin.margin_fraction,
+        }
+        for margin in given.margins[0]
+    ]
+    predicted = ("predicted_s", "low_s", "high_s", "margin_fraction", "met_probability")
+    unmeasured = kernels_label(given.chosen) == "assumed"
+    assumed = frozenset((i, name) for i in range(len(rows)) for name in predicted if unmeasured)
+    chance, confidence = given.chosen.slo_met_probability, given.asked.scenario.slo.confidence
+    enough = "at least" if chance >= confidence else "less than"
+    return Section(
+        "Does it hold",
+        text=(
+            *(f"{target_words(margin)}: {verdict(margin.met_probability)}." for margin in given.margins[0]),
+            *(f"{text}." for text in class_texts(given.chosen, given.asked.scenario.slo)),
+            f"All targets together hold with a probability of {sure(chance)}, {enough} the {confidence:.0%} that the scenario asks for. "
+            "Low and high are where 80 % of measured results of this kind lie.",
+        ),
+        tables=(Table(rows, shown=_SHOWN, titles={"met_probability": "probability"}, assumed=assumed),),
+    )
+
+
+def kernels_label(plan: Plan) -> str:
+    """Return whether all kernels of a plan were measured on their devices, or some are assumed."""
+    return "assumed" if any(group.label == "assumed" for group in plan.groups) else "measured"
+
+
+def target_words(margin: TargetMargin) -> str:
+    """Return a target as a person says it, with its limit."""
+    names = {
+        "ttft": "Time to first token", "tpot": "Time per output token", "itl": "Time between tokens", "e2e": "Whole response",
+    }  # fmt: skip
+    statistic = (
+        "mean" if margin.target.statistic == "mean" else f"{margin.target.statistic[1:]} % of requests"
+    )
+    limit = shown("s", margin.limit_s)
+    return f"{names[margin.target.metric]}, {statistic}, at most {limit} ({margin.target.key})"
+
+
+def verdict(probability: float) -> str:
+    """Return whether a target holds, in words.
+
+    Examples
+    --------
+    >>> verdict(0.87), verdict(0.4), verdict(0.05)
+    ('likely to hold', 'about as likely as not to hold', 'very unlikely to hold')
+    """
+    return f"{likely(probability)} to hold"
+
+
+def certainty_section(given: Findings) -> Section:
+    """Return what the cheapest fleet costs at each confidence."""
+    _, table, own = decision_tables(given.answer, promised=bool(given.margins and given.margins[0]))
+    steps = (Table(own.rows, shown=own.shown, titles=own.titles, title=own.title),) if own.rows else ()
+    if not table.rows:
+        return Section("What required confidence costs")
+    chart = None if "usd_per_job" in table.shown else certainty_chart(given.answer.certainty)
+    return Section(
+        "What required confidence costs",
+        text=(
+            "The cheapest fleet that meets all targets, by required confidence; then more replicas of the recommended plan.",
+            *(
+                f"{text[:1].upper()}{text[1:]}."
+                for text in (*measuring_texts(given.answer), *tight_texts(given.answer))
+            ),
+        ),
+        tables=(Table(table.rows, shown=table.shown, titles=table.titles), *steps),
+        pictures=() if chart is None else (chart,),
+    )
+
+
+def choices_section(given: Findings) -> Section:
+    """Return the three choices, and why one of them is recommended."""
+    choices = given.answer.choices
+    if given.chosen is not None and given.chosen.has_pools:
+        return _either_way(given)
+    if choices is None:
+        return Section("The three choices")
+    table = decision_tables(given.answer, promised=bool(given.margins[0]))[0]
+    return Section(
+        "The three choices",
+        text=(
+            f"Recommended: {purchase_text(choices.recommended)}; {choices.why}. The rule: the cheapest plan, unless one that costs less than "
+            f"{SMALL_EXTRA - 1.0:.0%} more is surer by at least {100.0 * CLEARLY_SURER:.0f} percentage points.",
+        ),
+        tables=(Table(table.rows, shown=table.shown, titles=table.titles),),
+    )
+
+
+def _either_way(given: Findings) -> Section:
+    """Return separate pools next to identical replicas, where the pools are recommended."""
+    both, *_ = pools_tables(given.answer)
+    titles = dict(both.titles) | {"way": ""}
+    return Section(
+        "The choices",
+        text=tuple(f"{text[:1].upper()}{text[1:]}." for text in pools_closing(given.answer)),
+        tables=(Table(both.rows, shown=both.shown, titles=titles),),
+    )

@@ -10,13 +10,13 @@ from capplan.errors import InputError
 from capplan.fleet.plan import FleetAnswer, Plan
 from capplan.fleet.price import HOURS_PER_MONTH, ChosenPrice
 from capplan.fleet.search.recommended import DEAR
-from capplan.fleet.sensitivity import FEW_RATIOS, Swing, Turn, WhatIf, paid_hours
+from capplan.fleet.sweep import FEW_RATIOS, Swing, Turn, WhatIf, paid_hours
 from capplan.questions.fleet import AskedFleet
 from capplan.questions.levers.answer import Asking, checked_names, levers_beside, levers_of
 from capplan.questions.plans.plan_row import plan_row
 from capplan.questions.sensitivity import CHANGE, Sensitivity
 from capplan.readers.catalogue.scenarios import scenario_word
-from capplan.readers.levers_file import AGAIN, BaseRow, LeverRow, read_levers_file
+from capplan.readers.plan_file import LEVERS_AGAIN, BaseRow, LeverRow, read_levers_file
 from capplan.report.answer import Table
 from capplan.report.answers.fleet_money import (
     cash_tables,
@@ -29,7 +29,7 @@ from capplan.report.answers.fleet_money import (
 from capplan.report.answers.fleet_outlook import energy_tables, growth_closing, growth_tables
 from capplan.report.answers.fleet_words import layout_text, unsure
 from capplan.report.answers.levers import levers_answer
-from capplan.report.charts.records import Bar, Bars, Line, Lines, Tornado, Turned, amount_text
+from capplan.report.charts.of_answers import Bar, Bars, Line, Lines, Tornado, Turned, amount_text
 from capplan.report.show import row_progress
 from capplan.review.findings import Findings, Section
 
@@ -339,7 +339,9 @@ def saved_levers(path: Path, plan: Plan | None) -> Mapping[str, Any]:
     if base is None or now is None or any(now[key] != base[key] for key in BaseRow.model_fields):
         was = "no plan" if base is None else f"{base['gpus']} x {base['hardware']}"
         here = "no plan" if plan is None else f"{plan.gpus} x {plan.hardware}"
-        raise InputError(f"{path}: was written for another plan ({was}, and the page has {here})\n  {AGAIN}")
+        raise InputError(
+            f"{path}: was written for another plan ({was}, and the page has {here})\n  {LEVERS_AGAIN}"
+        )
     return levers
 
 

@@ -1,29 +1,57 @@
-"""The planning review of a scenario: every section put together, and the same as an answer for JSON, CSV and terminal."""
+"""The whole planning review, and what writes it.
 
-from collections.abc import Sequence
+The planning review of a scenario: every section put together, and the same as an answer for JSON, CSV and terminal.
+
+Write a planning review to stdout or a file: as Markdown, or as one HTML file that loads nothing.
+"""
+
+import json
+from base64 import b64encode
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
+from hashlib import sha256
+from itertools import count
+from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from capplan import __version__
 from capplan.assumption import Assumption
+from capplan.errors import InputError
+from capplan.fleet.sweep import WhatIf
+from capplan.readers.text_file import protecting_outputs, read_text
 from capplan.report.answer import Answer, Table
 from capplan.report.answers.fleet import assumed_kernels, fleet_answer
 from capplan.report.answers.fleet_outlook import over_time_assumptions, over_time_parts
-from capplan.review import decision, evidence, levers, plans
-from capplan.review.findings import Findings, Review, Section
-from capplan.review.levers import outlook_section
-from capplan.review.plans import cost_section, total_section
+from capplan.report.charts.svg import svg_file, svg_of
+from capplan.report.safe_text import html_words, markdown_paragraph, markdown_words, one_line, rows_csv
+from capplan.report.show import beside, refuse_losing, say_warnings, send, show, write_whole
+from capplan.report.tables import grid_of, markdown_table
+from capplan.review import evidence, findings, levers
+from capplan.review.evidence import WHY, cost_section, total_section
+from capplan.review.findings import Findings, Review, Section, anchor
+from capplan.review.levers import (
+    TRAFFIC,
+    by_plan,
+    charted,
+    money_key,
+    outlook_section,
+    point_text,
+    what_if_rows,
+)
+from capplan.scenario.flags import OutputFlags
 
 
 def review_of(given: Findings) -> Review:
     """Return the page: the decision first, then why, what moves it and what may go wrong, then its evidence and sources."""
-    said = decision.decision_sentence(given)
+    said = findings.decision_sentence(given)
     first = _kept(
         [
-            decision.decision_section(given),
-            decision.verdicts_section(given),
-            decision.certainty_section(given),
-            decision.choices_section(given),
+            findings.decision_section(given),
+            findings.verdicts_section(given),
+            findings.certainty_section(given),
+            findings.choices_section(given),
         ]
     )
     kept = (*first, *_kept([*_middle(given), *_appendix(given)]))
@@ -31,7 +59,7 @@ def review_of(given: Findings) -> Review:
         given.asked.scenario.name,
         said,
         kept,
-        _answer(given, said, kept, plans.plan_rows(given)),
+        _answer(given, said, kept, evidence.plan_rows(given)),
         byline(given),
         given.sensitivity,
         len(first),
@@ -46,8 +74,8 @@ def _kept(sections: Sequence[Section]) -> tuple[Section, ...]:
 def _middle(given: Findings) -> list[Section]:
     sections = [evidence.workload_section(given), evidence.over_time_section(given)]
     if given.chosen is not None:
-        sections.append(plans.plans_section(given))
-    sections += [plans.uneconomical_section(given), evidence.rejections_section(given)]
+        sections.append(evidence.plans_section(given))
+    sections += [evidence.uneconomical_section(given), evidence.rejections_section(given)]
     sections += [
         levers.moves_section(given),
         levers.traffic_section(given),
@@ -58,7 +86,7 @@ def _middle(given: Findings) -> list[Section]:
         return sections
     return [
         *sections,
-        plans.sizing_section(given),
+        evidence.sizing_section(given),
         cost_section(given),
         total_section(given),
         outlook_section(given),
@@ -161,3 +189,262 @@ def _answer(given: Findings, said: str, sections: Sequence[Section], rows: list[
 
 def _titled(table: Table, title: str) -> Table:
     return replace(table, title=title)
+
+
+def review_html(review: Review) -> str:
+    """Return the page; what people wrote in the scenario is text in it, never markup."""
+    numbers = count(1)
+    title = html_words(f"Plan: {review.title}")
+    style, script = _resource("page.css"), _resource("page.js")
+    policy = f"default-src 'none'; style-src '{_digest(style)}'; script-src '{_digest(script)}'"
+    entries = "\n".join(
+        f'<li><a href="#{anchor(section.title)}">{html_words(section.title)}</a></li>'
+        for section in review.sections
+    )
+    sections = [_html_section(section, numbers, review) for section in review.sections]
+    first, rest = (
+        "\n".join(part) for part in (sections[: review.first_screen], sections[review.first_screen :])
+    )
+    return (
+        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8"/>\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1"/>\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}"/>\n'
+        f"<title>{title}</title>\n<style>{style}</style>\n</head>\n<body>\n"
+        f'<a class="skip" href="#plan">To the plan</a>\n<main id="plan">\n<h1>{title}</h1>\n'
+        f'<p class="byline">{html_words(review.byline)}</p>\n'
+        f'<p class="decision">{html_words(review.decision)}</p>\n'
+        f'<div class="first">\n{first}\n</div>\n<nav aria-label="Sections"><ul>\n{entries}\n</ul></nav>\n{rest}\n</main>\n'
+        f"<footer>{html_words(review.byline)}</footer>\n"
+        f'<div id="tip" role="status"></div>\n{_points(review)}<script>{script}</script>\n</body>\n</html>\n'
+    )
+
+
+def _resource(name: str) -> str:
+    return read_text(Path(__file__).with_name(name), kind="a part of the page")
+
+
+def _digest(text: str) -> str:
+    """Return what the policy of a page allows a style or a script by."""
+    return f"sha256-{b64encode(sha256(text.encode()).digest()).decode()}"
+
+
+def _html_section(section: Section, numbers: "count[int]", review: Review) -> str:
+    parts = [f'<section id="{anchor(section.title)}">\n<h2>{html_words(section.title)}</h2>']
+    parts += [f"<p>{html_words(text)}</p>" for text in section.text]
+    if section.title == TRAFFIC:
+        parts.append(_slider(review))
+    for picture in section.pictures:
+        caption = f"<figcaption>{html_words(picture.title)}</figcaption>"
+        parts.append(f"<figure>{caption}\n{svg_of(picture, index=next(numbers))}\n</figure>")
+    parts += [_table(table, section.title) for table in section.tables]
+    if section.lines:
+        parts.append(
+            "\n".join(["<ul>", *(f"<li>{html_words(line)}</li>" for line in section.lines), "</ul>"])
+        )
+    if section.code:
+        parts.append(f"<pre><code>{html_words(chr(10).join(section.code))}</code></pre>")
+    return "\n".join([*parts, "</section>"])
+
+
+def _slider(review: Review) -> str:
+    """Return the plan and the traffic to choose, with what they come to; points are in the page."""
+    what_if = review.sensitivity.what_if
+    options = "".join(f"<option>{html_words(by_plan(plan))}</option>" for plan, _ in what_if)
+    points = what_if[0][1]
+    today = next(at for at, point in enumerate(points) if point.traffic_ratio == 1.0)
+    said = html_words(point_text(points[today], money_key(what_if[0][0])))
+    return (
+        '<div class="what-if">\n'
+        f"<label>Plan <select>{options}</select></label>\n"
+        f'<label>Peak traffic <input type="range" min="0" max="{len(points) - 1}" step="1" value="{today}"/></label>\n'
+        f"<output>{said}</output>\n</div>"
+    )
+
+
+def _points(review: Review) -> str:
+    """Return the points of the slider as data in the page; no letter in it is markup."""
+    plans = [
+        {
+            "charted": charted(plan, review.sensitivity),
+            "points": [_point(point, money_key(plan)) for point in points],
+        }
+        for plan, points in review.sensitivity.what_if
+    ]
+    if not plans:
+        return ""
+    text = json.dumps(plans).replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+    return f'<script type="application/json" id="what-if-points">{text}</script>\n'
+
+
+def _point(point: WhatIf, key: str) -> dict[str, Any]:
+    return {
+        "ratio": point.traffic_ratio,
+        "gpus": point.gpus,
+        "usd": point.usd,
+        "said": point_text(point, key),
+    }
+
+
+def _table(table: Table, section: str) -> str:
+    grid = grid_of(table)
+    kinds = [' class="number"' if right else "" for right in grid.right]
+    heading = f"<h3>{html_words(table.title)}</h3>\n" if table.title else ""
+    head = "".join(
+        f'<th scope="col"{kind}>{html_words(text)}</th>' if text else "<td></td>"
+        for text, kind in zip(grid.headings, kinds, strict=True)
+    )
+    rows = "\n".join(
+        "<tr>"
+        + "".join(
+            f"<td{kind}{_exactly(value)}>{_cell(text)}</td>"
+            for text, kind, value in zip(line, kinds, values, strict=True)
+        )
+        + "</tr>"
+        for line, values in zip(grid.cells, grid.values, strict=True)
+    )
+    name = html_words(table.title or section)
+    return (
+        f'{heading}<div class="wide" role="region" tabindex="0" aria-label="{name}"><table>\n'
+        f"<thead><tr>{head}</tr></thead>\n<tbody>\n{rows}\n</tbody>\n</table></div>"
+    )
+
+
+def _exactly(value: Any) -> str:
+    """Return the attribute with a number in base units and full precision."""
+    return (
+        f' data-value="{value!r}"' if isinstance(value, (int, float)) and not isinstance(value, bool) else ""
+    )
+
+
+def _cell(text: str) -> str:
+    """Return a cell; one that is nothing but an address becomes a link, which loads nothing until somebody follows it."""
+    if text.startswith("https://") and " " not in text:
+        return f'<a href="{html_words(text)}">{html_words(text)}</a>'
+    return html_words(text)
+
+
+_BY_SUFFIX = {
+    ".md": "markdown", ".markdown": "markdown", ".csv": "csv", ".html": "html", ".htm": "html", ".json": "json",
+    ".txt": "table",
+}  # fmt: skip
+
+
+def review_output(to: OutputFlags) -> OutputFlags:
+    """Return where a review goes, and its format: the one given, else the one of the file's suffix, else a table.
+
+    Raises
+    ------
+    InputError
+        The suffix names no format; raised before anything is computed.
+    """
+    if to.form is not None:
+        return to
+    form = "table" if to.file is None else _BY_SUFFIX.get(to.file.suffix.lower())
+    if form is None:
+        raise InputError(
+            f"--output: {str(to.file)!r} has no suffix of a report; name it *.md, *.csv, *.html or *.json, or add --format"
+        )
+    return OutputFlags(form, to.file)
+
+
+@contextmanager
+def written_with(to: OutputFlags) -> Iterator[None]:
+    """Refuse to read a file that stands next to the page under a name that its pictures or tables may take."""
+    suffix = {"markdown": ".svg", "csv": ".csv"}.get(to.form or "")
+    if to.file is None or suffix is None:
+        yield
+        return
+    with protecting_outputs({**refuse_losing({"--output": to.file}, ()), **beside(to.file, suffix)}):
+        yield
+
+
+def show_review(review: Review, to: OutputFlags) -> int:
+    """Print or write a review; its warnings go to stderr. Returns its exit code, 4 where there is no plan.
+
+    Next to a Markdown file stand its pictures, next to a CSV file of the plans one file for each other topic.
+    """
+    if to.form in {"table", "json", "csv"}:
+        answer = review.answer
+        if to.form == "table":
+            answer = replace(answer, tables=answer.tables[1:])
+        if to.form == "csv" and to.file is not None:
+            for topic, rows in topics(review):
+                write_whole(to.file.with_suffix(f".{topic}.csv"), rows_csv(rows))
+        return show(answer, to)
+    say_warnings(review.answer)
+    if to.form == "html":
+        text = review_html(review)
+    else:
+        pictures = _pictures(review, to.file)
+        for path, drawing in pictures:
+            write_whole(path, drawing)
+        text = review_markdown(review, [path.name for path, _ in pictures])
+    send(text, to.file)
+    return review.answer.exit_code
+
+
+def topics(review: Review) -> Iterator[tuple[str, Sequence[Mapping[str, Any]]]]:
+    """Yield the name and the rows of every table of a page but that of the plans; in base units, with all digits."""
+    for section in review.sections:
+        for place, table in enumerate(section.tables):
+            if section.title != WHY:
+                yield numbered(section.title, place), table.rows
+    if review.sensitivity.what_if:
+        yield "what-if", what_if_rows(review.sensitivity)
+
+
+def _pictures(review: Review, file: Path | None) -> list[tuple[Path, str]]:
+    """Return the pictures of a page in order, and the files next to it that they go to; none on stdout."""
+    if file is None:
+        return []
+    return [
+        (file.with_suffix(f".{numbered(section.title, place)}.svg"), svg_file(chart))
+        for section in review.sections
+        for place, chart in enumerate(section.pictures)
+    ]
+
+
+def numbered(title: str, place: int) -> str:
+    """Return the part of a file's name for a table or a picture of a section.
+
+    Examples
+    --------
+    >>> numbered("What it costs", 0), numbered("What it costs", 1)
+    ('what-it-costs', 'what-it-costs-2')
+    """
+    return anchor(title) + (f"-{place + 1}" if place else "")
+
+
+def review_markdown(review: Review, pictures: Sequence[str] = ()) -> str:
+    """Return the page as Markdown, ready for a pull request.
+
+    Parameters
+    ----------
+    review : the page
+    pictures : file names of all pictures, in order; empty: the tables say the same
+    """
+    parts = [
+        f"# Plan: {markdown_words(review.title)}",
+        markdown_words(review.byline),
+        f"**{markdown_words(review.decision)}**",
+    ]
+    left = iter(pictures)
+    for section in review.sections:
+        parts += _section(section, [name for _, name in zip(section.pictures, left, strict=False)])
+    return "\n\n".join(parts) + "\n"
+
+
+def _section(section: Section, pictures: Sequence[str]) -> list[str]:
+    parts = [f"## {section.title}", *map(markdown_paragraph, section.text)]
+    for name, chart in zip(pictures, section.pictures, strict=bool(pictures)):
+        said = markdown_words(chart.title).replace("]", r"\]")
+        parts.append(f"![{said}]({quote(name)})")
+    for table in section.tables:
+        if table.title:
+            parts.append(f"### {markdown_words(table.title)}")
+        parts.append(markdown_table(grid_of(table)))
+    if section.lines:
+        parts.append("\n".join(f"- {markdown_paragraph(line)}" for line in section.lines))
+    if section.code:
+        parts.append("\n".join(["```console", *(f"$ {one_line(line)}" for line in section.code), "```"]))
+    return parts

@@ -8,17 +8,11 @@ from math import isclose
 import numpy as np
 
 from capplan.errors import InputError
-from capplan.fleet.money_terms import (
-    BudgetTerms,
-    HostedTerms,
-    OtherTerms,
-    OwnTerms,
-    ProvisionedTerms,
-)
 from capplan.fleet.plan import Plan
 from capplan.fleet.price import PriceChoice
 from capplan.hardware.device import Device
-from capplan.money.growth import grown_ratios
+from capplan.money.cash import BudgetTerms, OtherTerms, OwnTerms, grown_ratios
+from capplan.money.hosted import HostedTerms, ProvisionedTerms
 from capplan.readers.catalogue.hardware import device, normalised
 from capplan.readers.catalogue.prices import price_records, read_prices
 from capplan.readers.yaml_file import KeyPath

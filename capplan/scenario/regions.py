@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from capplan.fleet.survival import DOMAINS, NO_LOSS, Domain, Failures, Survival
-from capplan.readers.catalogue.machines import refuse_unknown_region
+from capplan.readers.catalogue.prices import refuse_unknown_region
 from capplan.readers.yaml_file import KeyPath
 from capplan.scenario.reading import Reading
 from capplan.scenario.scenario_file import Fleet, Region, ScenarioFile

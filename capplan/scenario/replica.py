@@ -9,8 +9,7 @@ from capplan.engine.profile import EngineProfile
 from capplan.errors import InputError, unknown
 from capplan.families.head import pooled
 from capplan.fleet.search.candidates import Layout, refuse_illegal
-from capplan.hardware.device import Device
-from capplan.hardware.efficiency import Efficiency
+from capplan.hardware.device import Device, Efficiency
 from capplan.hardware.weight_kernel import no_kernel_reason
 from capplan.memory.layer_groups import narrow_states
 from capplan.memory.plan import cache_dtype
@@ -23,7 +22,7 @@ from capplan.operators.adapters import sequences_with_slots
 from capplan.readers.calibration.record import refitted_profile
 from capplan.readers.catalogue.efficiency import efficiency_for
 from capplan.readers.catalogue.hardware import named_device
-from capplan.readers.catalogue.model import read_model
+from capplan.readers.catalogue.models import read_model
 from capplan.replica.spec import ReplicaSpec, network_as_served, profile_as_served
 from capplan.scenario.flags import ServingFlags
 from capplan.scenario.reading import Reading

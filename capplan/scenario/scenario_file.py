@@ -7,7 +7,6 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field
 
 from capplan.assumption import Assumption
-from capplan.fleet.money_terms import BudgetTerms, HostedTerms, OwnTerms
 from capplan.fleet.scenario import (
     CascadePart,
     CascadeStage,
@@ -18,6 +17,8 @@ from capplan.fleet.scenario import (
     SharingTerms,
 )
 from capplan.model.network import LoraTerms
+from capplan.money.cash import BudgetTerms, OwnTerms
+from capplan.money.hosted import HostedTerms
 from capplan.readers.catalogue.offer_terms import Commitment, Day, Term
 from capplan.readers.record import (
     COUNT_SCHEMA,

@@ -9,7 +9,7 @@ from capplan.errors import InputError
 from capplan.model.network import Network
 from capplan.model.sharding import Sharding, refuse_heads
 from capplan.model.weight_format import in_weight_format, weight_format_assumptions
-from capplan.readers.catalogue.model import read_model
+from capplan.readers.catalogue.models import read_model
 from capplan.readers.yaml_file import KeyPath
 from capplan.recorded.traces.prometheus import accepted_drafts
 from capplan.replica.spec import ReplicaSpec

@@ -24,7 +24,7 @@ from capplan.scenario.records.traffic_line import (
     with_outside,
 )
 from capplan.scenario.scenario_file import Scenario, SharedPrefix, Traffic
-from capplan.scenario.written.workload_file import (
+from capplan.scenario.workload_file import (
     MEANS,
     is_workload,
     read_workload,

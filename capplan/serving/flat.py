@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 
 from capplan.numbers import Array
 from capplan.serving.flat_core import FlatEngine, FlatLimits, FlatRequests, FlatRouter
-from capplan.serving.gauges import Gauges, WeightedHistogram
-from capplan.serving.outcome import FINISHED, SHED, ClassTotals, Ledger, Outcome
+from capplan.serving.outcome import FINISHED, SHED, ClassTotals, Gauges, Ledger, Outcome, WeightedHistogram
 from capplan.serving.requests import BEGIN_S, NO_REQUESTS, Admission, Counts, Crowd, Requests, check_requests
 from capplan.serving.step_table import (
     StepClock,
@@ -51,6 +50,7 @@ def eligible(
         )
         and any(isinstance(part, Requests) and len(part) for part in parts)
         and rules.policy in {"mixed", "prefill_first"}
+        and not engine.clock.table.two_passes
         and engine.caching is None
         and (engine.tokens_per_step == 1.0 or engine.clock.stages == 1)
         and admission == FIRST_COME

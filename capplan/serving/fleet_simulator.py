@@ -11,8 +11,7 @@ import numpy as np
 from capplan.errors import InputError
 from capplan.serving.dispatcher import Dispatcher, EnginePool, HandOver, Hedges, Operations, Router
 from capplan.serving.flat import FlatPool, eligible, flat_run, pools_eligible, serve_in_pools, written
-from capplan.serving.gauges import Gauges
-from capplan.serving.outcome import Ledger, Outcome
+from capplan.serving.outcome import Gauges, Ledger, Outcome
 from capplan.serving.queue import Feed, WaitingLine
 from capplan.serving.requests import Admission, Crowd, Requests, check_admission, offered
 from capplan.serving.server import ADMIT_ALL, continuous_server

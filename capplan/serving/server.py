@@ -22,8 +22,7 @@ from math import ceil, inf, isnan
 from capplan.errors import InputError
 from capplan.serving.block_cache import BlockCache, KvBlocks
 from capplan.serving.flat import eligible, flat_outcome
-from capplan.serving.gauges import Gauges, TokenGaps
-from capplan.serving.outcome import Ledger, Outcome
+from capplan.serving.outcome import Gauges, Ledger, Outcome, TokenGaps
 from capplan.serving.queue import Feed, Source, WaitingLine
 from capplan.serving.requests import Admission, Crowd, InFlight, Requests, check_admission, offered
 from capplan.serving.static_batch import StaticServer

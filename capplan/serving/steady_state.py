@@ -16,6 +16,8 @@ Broadcasts. Without prefill tokens it is a decode step. The number of prompts ma
 of 8000 tokens takes longer than over eight of 1000; as a mean over steps it may be a fraction.
 """
 
+Flags: TypeAlias = NDArray[np.bool_]
+
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
@@ -39,6 +41,8 @@ class Limits:
     prefill_first: bool = False
     request_s: Number = 0.0
     """Front-end time of a request before it reaches the queue."""
+    asynchronous: Number | Flags = False
+    """Whether the step after the running one is already planned when a request arrives."""
 
 
 def mean_context_tokens(lengths: Lengths) -> Number:
@@ -87,6 +91,8 @@ class Steps:
     """Variance of that time [s^2]."""
     residual_s: Array
     """Mean time left of the running step when a request arrives."""
+    step_s: Array
+    """Mean time of a step."""
     prefill_s: Array
     """Mean prefill time of a request, with the prompts that share its steps."""
     prefill_variance: Array
@@ -140,6 +146,7 @@ def phase_steps(
         mean_s=mean,
         variance=np.maximum(variance, 0.0) * (1.0 + rho) / (1.0 - rho),
         residual_s=residual,
+        step_s=mean / (1.0 + share) if limits.prefill_first else mean,
         prefill_s=alone,
         prefill_variance=np.maximum(alone_square - np.square(alone), 0.0) + company,
         backlog_s=behind * np.minimum(prompt / room, 1.0),
@@ -190,8 +197,6 @@ def decode_rounds(lengths: Lengths) -> Array:
     """
     return np.maximum(np.asarray(lengths.output_tokens, dtype=np.float64) - 1.0, 1e-6)
 
-
-Flags = NDArray[np.bool_]
 
 NORMAL_QUANTILES = (0.0, 1.2815515655446004, 1.6448536269514722, 2.3263478740408408)
 """Standard normal quantiles at 50, 90, 95 and 99 %."""
@@ -254,7 +259,7 @@ def _lognormal(mean: Array, variance: Array) -> Spread[Array]:
 def screened(step_s: StepFunction, lengths: Lengths, limits: Limits, sequences: Number) -> SteadyState:
     """Return the steady state of each plan at the Poisson rate that keeps S sequences decoding on average.
 
-        X = S / ((O - 1) t(S)),   TTFT = residual + backlog + prefill
+        X = S / ((O - 1) t(S)),   TTFT = residual + backlog + prefill, and (1 - e^-S) of a step with asynchronous scheduling
 
     Parameters
     ----------
@@ -286,7 +291,8 @@ def screened(step_s: StepFunction, lengths: Lengths, limits: Limits, sequences: 
     steps = phase_steps(step_s, held, held / rounds, lengths, limits)
     token = steps.mean_s
     rate = held / (rounds * token)
-    first = limits.request_s + steps.residual_s + steps.backlog_s + steps.prefill_s
+    planned = np.where(limits.asynchronous, -np.expm1(-held) * steps.step_s, 0.0)
+    first = limits.request_s + steps.residual_s + planned + steps.backlog_s + steps.prefill_s
     first_variance = (
         steps.prefill_variance + np.square(steps.residual_s) / 3.0 + np.square(steps.backlog_s) * 3.0
     )

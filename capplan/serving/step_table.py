@@ -47,6 +47,8 @@ class StepTable:
     """Time of the slowest stage over the time of all stages, in a step with prompts."""
     launch_s: Array | None = None
     """L: least time of a mixed step, which waits until all of its kernels are launched, by its tokens, shape (t,); None: 0."""
+    two_passes: bool = False
+    """A mixed step computes its prompts and then its decoding sequences, each by themselves (llama.cpp's server)."""
 
 
 def check_step_table(table: StepTable) -> None:
@@ -268,6 +270,7 @@ def mixed_step_s(
     """Return the time of a mixed step with decoding sequences and equal prefill chunks.
 
         t = max(M(x) + H(S + m) + A(S, c) + m P(n, p), L(x)),   x = S / stages + m n,   P = n P'(n, p)
+        t = t(S = 0) + D(S) + A(S, c) if prompts and sequences take a pass each
 
     Parameters
     ----------
@@ -301,6 +304,9 @@ def mixed_step_s(
     ----------
     Agrawal et al. 2024, "Vidur", section 4 (step time as attention and token-level operators), arXiv:2405.05465.
     """
+    if table.two_passes and np.any(np.asarray(sequences) > 0.0):
+        prompts_s = mixed_step_s(table, 0.0, 0.0, chunks, new_tokens, past_tokens)
+        return np.asarray(prompts_s + decode_step_s(table, sequences, context_tokens))
     attention = np.where(
         np.asarray(sequences) > 0.0,
         bilinear(
@@ -500,6 +506,8 @@ class StepClock:
         self, sequences: int, context: float, chunks: Sequence[tuple[int, int]], query_tokens: int = 1
     ) -> float:
         """Return the time of a step with prefill chunks of (new, past) tokens and decoding sequences of `query_tokens` each."""
+        if sequences and self.table.two_passes:
+            return self.mixed_step_s(0, 0.0, chunks) + self.row(sequences).step_s(context)
         tokens = sequences * query_tokens
         seconds = 0.0
         for new_tokens, past_tokens in chunks:

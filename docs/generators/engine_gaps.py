@@ -18,7 +18,7 @@ from pathlib import Path
 
 import yaml
 
-from capplan.deploy.flag_table import engine_flags
+from capplan.deploy.replica_launch import engine_flags
 from capplan.engine.lookup import version_key
 from capplan.engine.versions import RELEASES
 from capplan.families.registry import REFUSED, families

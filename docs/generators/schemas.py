@@ -5,12 +5,12 @@ import sys
 from pathlib import Path
 
 from capplan.readers.catalogue.hardware import AliasFile, HardwareFile, PartitionFile
-from capplan.readers.catalogue.machine_catalogue import MachineFile
+from capplan.readers.catalogue.offer_terms import MachineFile
 from capplan.readers.catalogue.prices import PriceFile
 from capplan.readers.catalogue.token_prices import TokenPriceFile
 from capplan.readers.record import Record
 from capplan.scenario.scenario_file import ScenarioFile
-from capplan.scenario.written.workload_file import WorkloadFile
+from capplan.scenario.workload_file import WorkloadFile
 from docs.generators.described import Described
 
 SCHEMAS: dict[str, type[Record]] = {

@@ -32,6 +32,8 @@ class Stub(BaseHTTPRequestHandler):
             return self.whole(200, b'{"data": [{"id": "tiny", "max_model_len": %s}]}' % said.encode())
         if behaviour == "redirects":
             return self.whole(307, b"", Location=f"http://127.0.0.1:{self.server.elsewhere}{self.path}")
+        if behaviour == "llama.cpp":
+            return self.whole(200, b'{"data": [{"id": "tiny", "owned_by": "llamacpp"}]}')
         names = str(behaviour)[7:].split(", ") if str(behaviour).startswith("serves ") else ["tiny"]
         return self.whole(
             200, json.dumps({"data": [{"id": name, "max_model_len": 600} for name in names]}).encode()

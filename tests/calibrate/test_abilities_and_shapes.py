@@ -9,7 +9,7 @@ import torch
 from capplan.calibrate.fit import launch_fit
 from capplan.calibrate.kernels import calls_of, matmul, routings
 from capplan.calibrate.kernels.case import Case
-from capplan.calibrate.kernels.passes import TO_DEVICE
+from capplan.calibrate.kernels.engines import TO_DEVICE
 from capplan.calibrate.machine import abilities_of, capability_of
 from capplan.calibrate.shapes import CONFIGURATION, cases, held_out
 from capplan.readers.calibration.record import Measurement

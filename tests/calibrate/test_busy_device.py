@@ -5,8 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from capplan.calibrate.machine import opened
-from capplan.calibrate.readings import busy_reason
+from capplan.calibrate.machine import busy_reason, opened
 from capplan.errors import InputError
 
 APPS, FIGURES = "--query-compute-apps", "--query-gpu=memory.used"

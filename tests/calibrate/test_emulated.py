@@ -23,7 +23,7 @@ from capplan.model.weight_format import in_weight_format
 from capplan.operators.device_rates import device_rates
 from capplan.readers.calibration.file import calibration_text, read_calibration
 from capplan.readers.calibration.measured_device import device_from_calibration, efficiency_from_calibration
-from capplan.readers.catalogue.model import read_model
+from capplan.readers.catalogue.models import read_model
 from tests.calibrate.faked.card import A100, T4, Card
 from tests.calibrate.test_calibration_file import older
 

@@ -152,6 +152,12 @@ def test_the_expected_model_of_a_server_is_found_by_its_name(behaviour, name, no
     assert (found.server.model, found.longest, found.notice) == (name, 600, notice)
 
 
+@pytest.mark.parametrize(("behaviour", "has_slots"), [("serves tiny", False), ("llama.cpp", True)])
+def test_the_server_of_llama_cpp_is_known_by_what_it_says_of_its_models(behaviour, has_slots):
+    with stub(behaviour) as server:
+        assert served_model(endpoint_of(server.url), "tiny").has_slots == has_slots
+
+
 @pytest.mark.parametrize("behaviour", ["true", "10" * 200, '"600"', "-5"])
 def test_a_context_that_no_model_has_is_not_stated(behaviour):
     with stub(f"context {behaviour}") as server:
@@ -203,7 +209,8 @@ def test_a_series_grows_with_the_concurrency_and_fits_the_context():
         points = designed(3.0, most).points
         assert points[0].concurrency == 1
         assert max(point.concurrency for point in points) == most
-        assert len({point.input_tokens for point in points}) == 2
+        assert sorted({point.input_tokens for point in points}) == [16, 128, 1024]
+        assert [point.concurrency for point in points if point.input_tokens == 16] == [1]
     assert all(p.input_tokens + p.output_tokens <= 300 for p in designed(3.0, 8, 300).points)
     series = designed(2.0, 8)
     assert series.point_s * len(series.points) < series.seconds == 120.0

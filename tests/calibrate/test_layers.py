@@ -5,8 +5,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from capplan.calibrate.kernels.attention import attention
-from capplan.calibrate.kernels.latent import absorbed_attention, expanded_attention, folded_attention
+from capplan.calibrate.kernels.attention import (
+    absorbed_attention,
+    attention,
+    expanded_attention,
+    folded_attention,
+)
 from capplan.calibrate.kernels.matmul import routed_experts
 from capplan.calibrate.layers import built, layer_bytes, refusal
 from capplan.calibrate.verify import fitted_to_memory, verified

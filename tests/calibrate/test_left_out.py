@@ -44,7 +44,7 @@ from calibrate.interval_fit import Coverage
 from calibrate.left_out import choices_of, left_out_text
 from calibrate.left_out_scores import left_out_choices, left_out_coverage, left_out_scores, ruled_scores
 from calibrate.targets import SERVING
-from capplan.accuracy.decisions import CONFIDENCES, PLANNED_CONFIDENCE
+from capplan.accuracy.score import CONFIDENCES, PLANNED_CONFIDENCE
 from capplan.engine.host_times import FITTED, HOST_TIMES
 from capplan.errors import InputError
 from capplan.questions.validation import BUILT_IN_POINTS, validation

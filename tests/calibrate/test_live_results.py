@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from calibrate.live import llamacpp_table
+from calibrate.live.claims import PLANS, claim, loads
 from calibrate.live.llamacpp_log import ServerLog, telling
-from calibrate.live.loads import CLOSED, OPEN
+from calibrate.live.loads import CLOSED, OPEN, capacity_per_s
 from calibrate.live.memory import predicted_concurrency, small_config
 from calibrate.live.model import write_model
 from calibrate.live.queueing import (
@@ -16,12 +17,13 @@ from calibrate.live.queueing import (
     KV_BLOCKS,
     SCHEDULING,
     RecordedClock,
+    calibrated_replica,
     logged_steps,
     measured,
     records_of,
     simulated,
 )
-from calibrate.live.results import KEPT, SLOTS, unpacked
+from calibrate.live.results import AGAIN, KEPT, SLOTS, unpacked
 from capplan.serving.terms import EngineSetup
 
 
@@ -71,6 +73,21 @@ def test_the_queue_of_llama_cpp_follows_from_its_step_times(tmp_path):
         ):
             seen, own = (np.mean([np.percentile(run[side][metric], part) for run in runs]) for side in (0, 1))
             assert own == pytest.approx(seen, rel=tolerance), (name, metric, part)
+
+
+@pytest.mark.long
+def test_plans_of_a_fitted_deployment_hold_as_often_as_they_claim(tmp_path):
+    """Forty loops that no fit saw, on a busy machine: as in docs/live.md."""
+    folder = unpacked(tmp_path, AGAIN)
+    replica = calibrated_replica(folder / "fitted.calibration.yaml", folder / "tiny")
+    found = [
+        claim(record, replica, load.name)
+        for load in loads(capacity_per_s(folder))
+        for record in records_of(folder, load.name)
+    ]
+    assert len(found) == 40
+    for plan in PLANS:
+        assert 0.7 <= np.mean([one.holds[plan] for one in found]) <= 0.9, plan
 
 
 LOG = """0.01.000.000 D res  add_waiting_: add task 5 to waiting list. current waiting = 0 (before add)

@@ -12,8 +12,7 @@ import pytest
 from capplan.calibrate import fit, measure, run, timing
 from capplan.calibrate.kernels import KERNELS
 from capplan.calibrate.machine import processor_abilities
-from capplan.calibrate.measure import FIT_FRACTION, QUICK_BUDGET_S, calibrated
-from capplan.calibrate.plan import planned_run
+from capplan.calibrate.measure import FIT_FRACTION, QUICK_BUDGET_S, calibrated, planned_run
 from capplan.calibrate.shapes import FIRST, cases
 from capplan.errors import InputError
 

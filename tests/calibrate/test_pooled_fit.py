@@ -8,9 +8,8 @@ import pytest
 from calibrate.kernel_parts import START_AND_RANGE, Timing, record_numbers
 from calibrate.kernel_pools import expert_library, known_numbers, pool_of
 from calibrate.pooled_fit import interval_80, pooled_fits, stacked_rows
-from capplan.accuracy.kernel_rows import KernelCase
-from capplan.accuracy.kernels import PARTS, part_time_s
-from capplan.hardware.efficiency import Fit
+from capplan.accuracy.kernels import PARTS, KernelCase, part_time_s
+from capplan.hardware.device import Fit
 from capplan.operators.device_rates import kernel_rates
 from capplan.readers.catalogue.hardware import device
 

@@ -5,9 +5,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from capplan.calibrate import collectives, readings
+from capplan.calibrate import collectives
+from capplan.calibrate import machine as readings
 from capplan.calibrate.collectives import Group
-from capplan.calibrate.readings import Watch, sensors_of
+from capplan.calibrate.machine import Watch, sensors_of
 from tests.calibrate.faked.card import H200, MI300X
 from tests.calibrate.faked.cuda import CudaError
 

@@ -11,7 +11,7 @@ from capplan.calibrate.verify import layer_copies, touched_layer_bytes, verified
 from capplan.model.network import layer_counts
 from capplan.readers.calibration.file import calibration_text
 from capplan.readers.calibration.measured_device import device_from_calibration, torch_efficiency
-from capplan.readers.catalogue.model import read_model
+from capplan.readers.catalogue.models import read_model
 from tests.calibrate.faked.card import A100, B200, T4
 from tests.calibrate.faked.cuda import CudaError
 

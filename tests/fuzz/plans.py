@@ -22,8 +22,8 @@ from capplan.cli.main import main as capplan
 from capplan.deploy.export import ENGINES, TARGETS, export_text
 from capplan.deploy.fleet_launch import fleet_launch
 from capplan.errors import CapplanError
-from capplan.questions.difference import both_sides, changes
 from capplan.questions.fleet import AskedFleet, asked_fleet
+from capplan.questions.plans.plan_check import both_sides, changes
 from capplan.questions.plans.plan_file import answer_of
 from capplan.questions.plans.plan_row import plan_row
 from capplan.readers.plan_file import PlanFile, read_plan_file

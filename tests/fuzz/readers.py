@@ -28,7 +28,7 @@ from capplan import __version__
 from capplan.errors import InputError
 from capplan.readers.calibration.file import _checksum, read_calibration_file
 from capplan.readers.catalogue.hardware import device
-from capplan.readers.catalogue.model import read_model
+from capplan.readers.catalogue.models import read_model
 from capplan.readers.catalogue.prices import read_prices, skypilot_prices
 from capplan.readers.catalogue.token_prices import json_prices, litellm_prices, read_token_prices
 from capplan.readers.plan_file import read_plan_file, result_digest
@@ -38,7 +38,7 @@ from capplan.recorded.measured import measured_table
 from capplan.recorded.results.read import read_results
 from capplan.recorded.traces.trace import read_trace, workload_of
 from capplan.scenario.scenario import read_scenario
-from capplan.scenario.written.workload_file import read_workload
+from capplan.scenario.workload_file import read_workload
 from tests.fuzz.turns import arguments, asked_until_time_is_over
 from tests.gguf_files import header, llama
 

@@ -30,8 +30,8 @@ from capplan.fleet.plan import (
 )
 from capplan.fleet.review import PlanDetail, plan_spec, target_margins
 from capplan.fleet.search.candidates import Layout, Rejection
-from capplan.fleet.sensitivity import WHAT_IF_RATIOS, Swing, Turn, WhatIf
 from capplan.fleet.survival import Survival
+from capplan.fleet.sweep import WHAT_IF_RATIOS, Swing, Turn, WhatIf
 from capplan.fleet.unit_costs import UnitCosts
 from capplan.hardware.device import Source
 from capplan.model.sharding import Sharding
@@ -45,8 +45,7 @@ from capplan.replica.load import Load
 from capplan.replica.rates import step_rates
 from capplan.report.answers.fleet import fleet_answer
 from capplan.review.findings import Findings, Written
-from capplan.review.page import review_of
-from capplan.review.show import review_html, review_markdown
+from capplan.review.page import review_html, review_markdown, review_of
 from capplan.scenario.scenario import read_scenario
 from capplan.workload.request_class import Slo
 

@@ -18,7 +18,7 @@ from capplan.model.adapters import (
 from capplan.model.network import Adapters
 from capplan.model.sharding import Sharding
 from capplan.operators.adapters import adapters_in_step, sequences_with_slots
-from capplan.readers.catalogue.model import read_model
+from capplan.readers.catalogue.models import read_model
 from capplan.replica.replica import replica_of
 from capplan.replica.spec import prompt_work_s_per_token
 from capplan.scenario.flags import ServingFlags

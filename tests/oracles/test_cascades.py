@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capplan.fleet.money_terms import OwnTerms
+from capplan.money.cash import OwnTerms
 from capplan.money.comparison import OwnFleet, PaidReplicas
 from capplan.money.several_models import CascadeFleets, breakeven_fraction, wait_of_stages
 from capplan.workload.multiples import thinned_arrival_cv

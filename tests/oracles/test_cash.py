@@ -8,10 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capplan.fleet.money_terms import OtherTerms
-from capplan.money.cash import PaidTerm, cash_of, tied_up_ratio
+from capplan.money.cash import OtherTerms, PaidTerm, cash_of, other_lines, tied_up_ratio, total_usd
 from capplan.money.commitments import Mix, MixedPart, Offer
-from capplan.money.total_cost import other_lines, total_usd
 from capplan.questions.money.commitments import owned_offer, paid_terms
 from capplan.scenario.records.money import Commitments, Owned, Reserved
 

@@ -8,10 +8,10 @@ from capplan.errors import InputError
 from capplan.families.model_config import read_network
 from capplan.families.registry import families
 from capplan.model.parameters import parameters, weight_elements_by_class
-from capplan.readers.catalogue.model import read_model
 from capplan.readers.catalogue.models import (
     FOLDER,
     normalised,
+    read_model,
     shipped_config,
     shipped_id,
     shipped_names,

@@ -21,8 +21,8 @@ from capplan.money.commitments import (
 )
 from capplan.questions.fleet import asked_fleet, fleet_for
 from capplan.questions.money.commitments import units_in_service
-from capplan.questions.outlook import outlook_of
-from capplan.readers.catalogue.machine_catalogue import known_machines
+from capplan.questions.money.energy import outlook_of
+from capplan.readers.catalogue.offer_terms import known_machines
 from capplan.scenario.scenario import read_scenario
 
 USD = st.floats(0.0, 10.0)

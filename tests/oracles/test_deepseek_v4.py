@@ -9,10 +9,9 @@ from capplan.families.quantization.network_formats import quantised
 from capplan.memory.layer_groups import cache_kinds
 from capplan.memory.pool import compressed_layers, packed_layout, summed_capacity
 from capplan.model.kv_cache import kv_bytes_per_sequence, kv_bytes_per_token, state_bytes
-from capplan.model.parameters import active_parameters, parameters, weight_bytes
-from capplan.model.summary import summary
+from capplan.model.parameters import active_parameters, parameters, summary, weight_bytes
 from capplan.model.weight_format import stored_formats
-from capplan.readers.catalogue.model import read_model
+from capplan.readers.catalogue.models import read_model
 
 TINY = {
     "model_type": "deepseek_v4", "hidden_size": 64, "moe_intermediate_size": 32, "num_hidden_layers": 4,

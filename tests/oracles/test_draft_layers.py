@@ -10,9 +10,8 @@ import pytest
 
 from capplan.engine.lookup import profile
 from capplan.memory.layer_groups import cache_kinds
-from capplan.model.draft_layer import draft_layer, draft_layers_per_layer
-from capplan.readers.catalogue.model import read_model
-from capplan.readers.catalogue.models import shipped_config
+from capplan.model.parameters import draft_layer, draft_layers_per_layer
+from capplan.readers.catalogue.models import read_model, shipped_config
 from capplan.replica.speculation import DraftPlan, draft_of
 from capplan.scenario.flags import ServingFlags
 from capplan.scenario.replica import asked_replica

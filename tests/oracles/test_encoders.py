@@ -13,7 +13,7 @@ from capplan.families.model_config import read_network
 from capplan.model.kv_cache import kv_bytes_per_sequence
 from capplan.model.parameters import active_parameters, parameters, weight_bytes
 from capplan.operators.attention import bidirectional_pairs
-from capplan.readers.catalogue.model import read_model
+from capplan.readers.catalogue.models import read_model
 
 BASE = {
     "hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12, "num_attention_heads": 12,

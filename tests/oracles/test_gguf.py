@@ -7,15 +7,13 @@ import numpy as np
 import pytest
 
 from capplan.errors import InputError
-from capplan.families.gguf.architectures import ARCHITECTURES
-from capplan.families.gguf.tensors import _MATRICES
-from capplan.memory.kv_size import kv_sizes
-from capplan.model.block_formats import BLOCKS, OTHER_TYPES
-from capplan.model.block_recipes import RECIPES
+from capplan.families.gguf import _MATRICES, ARCHITECTURES
+from capplan.memory.plan import kv_sizes
 from capplan.model.parameters import parameters, weight_bytes, weight_bytes_by_class, weight_bytes_per_rank
 from capplan.model.sharding import Sharding
-from capplan.model.weight_format import in_weight_format, named_weight_format
-from capplan.readers.catalogue.model import read_model, stored_model
+from capplan.model.stored_tensor import BLOCKS, OTHER_TYPES
+from capplan.model.weight_format import RECIPES, in_weight_format, named_weight_format
+from capplan.readers.catalogue.models import read_model, stored_model
 from tests.gguf_files import HIDDEN, KEYS, LENGTH, QUERIES, llama, mixture, size_of, write_gguf
 
 BITS_OF_LLAMA_3_1_8B = {

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capplan.fleet.over_time import replicas_over_time
-from capplan.money.growth import grown_ratios, growth_of
+from capplan.money.cash import grown_ratios, growth_of
 from capplan.questions.fleet import asked_fleet, fleet_for
-from capplan.questions.outlook import outlook_of
+from capplan.questions.money.energy import outlook_of
 from capplan.scenario.scenario import read_scenario
 
 pytestmark = pytest.mark.usefixtures("few_requests", "shared_runs")

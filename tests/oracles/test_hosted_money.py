@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from scipy import special
 
-from capplan.fleet.money_terms import HostedTerms
 from capplan.money.comparison import breakeven_rate
 from capplan.money.hosted import (
+    HostedTerms,
     HostedTraffic,
     LongerLife,
     TokenPrice,
@@ -24,7 +24,7 @@ from capplan.money.prompt_cache import breakeven_requests, gamma_share, reused_f
 from capplan.workload.daily_curve import OFFICE
 from capplan.workload.length import fixed, lognormal
 from capplan.workload.request_class import RequestClass
-from capplan.workload.reuse_by_age import ReuseByAge, reuse_by_age
+from capplan.workload.statistics import ReuseByAge, reuse_by_age
 
 CLAUDE = TokenRates(3.0, 15.0, 0.3, 3.75)
 """$3 a million, writes 1.25 times and reads 0.1 times that."""

@@ -28,7 +28,7 @@ from capplan.model.network import (
 )
 from capplan.model.parameters import active_parameters, parameters, weight_elements_by_class
 from capplan.operators.linear_attention import LinearAttentionRates, gated_delta_decode_time_s
-from capplan.readers.catalogue.model import read_model
+from capplan.readers.catalogue.models import read_model
 
 ATTENTION = {"num_attention_heads": 32, "num_key_value_heads": 8}
 DELTA = {

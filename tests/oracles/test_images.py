@@ -13,7 +13,7 @@ from capplan.fleet.load.demand import demand_of
 from capplan.model.images import ImageWork, image_tokens, image_work
 from capplan.phases.token_work import tower_costs
 from capplan.questions.fleet import asked_fleet
-from capplan.readers.catalogue.model import read_model
+from capplan.readers.catalogue.models import read_model
 from capplan.replica.replica import replica_of
 from capplan.replica.spec import prompt_work_s_per_token
 from capplan.scenario.flags import ServingFlags

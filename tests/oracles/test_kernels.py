@@ -12,9 +12,8 @@ import pytest
 
 from calibrate.choose_rows import kernel_row
 from calibrate.hidden_devices import pooled, sampled, stand_ins
-from capplan.accuracy.kernel_rows import DEVICES, kernel_case
-from capplan.accuracy.kernels import predicted_latency
-from capplan.hardware.efficiency import BORROWED
+from capplan.accuracy.kernels import DEVICES, kernel_case, predicted_latency
+from capplan.hardware.device import BORROWED
 from capplan.questions.validation import kernel_row_predictions
 from capplan.readers.catalogue.efficiency import (
     efficiency_for,

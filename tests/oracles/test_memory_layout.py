@@ -12,7 +12,7 @@ from capplan.memory.plan import memory_plan
 from capplan.memory.pool import grouped_layout
 from capplan.model.sharding import Sharding
 from capplan.model.weight_format import in_weight_format
-from capplan.readers.catalogue.model import read_model
+from capplan.readers.catalogue.models import read_model
 
 GIB = 2.0**30
 

@@ -14,7 +14,7 @@ from capplan.accuracy.memory import disagreeing_starts, memory_predictions, pred
 from capplan.accuracy.score import scores_by_metric
 from capplan.errors import CapplanError
 from capplan.readers.catalogue.hardware import device
-from capplan.readers.catalogue.model import read_model
+from capplan.readers.catalogue.models import read_model
 from capplan.recorded.measured import with_start_columns
 
 LAUNCH = ("engine", "engine_version", "model_hf_id", "quantization", "kv_cache_dtype", "gpu", "tp", "pp",

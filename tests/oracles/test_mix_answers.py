@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from capplan.cli.main import main
+from capplan.explain.plans import Planned
 from capplan.explain.printed import printed
-from capplan.explain.quantities import Planned
 from capplan.explain.subject import Explained
 from capplan.questions.fleet import asked_fleet, part_of
 from capplan.questions.plans.plan_file import answered, asked_of_plan

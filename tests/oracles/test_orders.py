@@ -14,11 +14,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from capplan.fleet.order import Machine, OrderLine, cheapest_cover, machines_per_replica, order_of
-from capplan.fleet.survival import Survival
-from capplan.readers.catalogue.machine_catalogue import known_machines
-from capplan.readers.catalogue.machines import machine_prices, sizes_at, sold_machines
+from capplan.fleet.pools.search import pools_decision
+from capplan.fleet.survival import NO_LOSS, Survival
+from capplan.questions.fleet import asked_fleet, terms_of
+from capplan.readers.catalogue.offer_terms import known_machines
+from capplan.readers.catalogue.prices import machine_prices, sizes_at, sold_machines
+from capplan.readers.yaml_file import parse_yaml
 from capplan.report.answers.order import lines_texts
-from capplan.scenario.scenario import read_scenario
+from capplan.scenario.scenario import read_scenario, scenario_from
+from tests.shipped import price_by_hand
 
 SMALL = "tests/golden/small.yaml"
 pytestmark = pytest.mark.usefixtures("shared_runs")
@@ -528,6 +532,28 @@ def test_random_small_fleets_cost_no_more_than_any_order_of_any_layout(capplan, 
         assert answer["chosen"]["usd_per_hour"] <= 1.05 * min(
             plan["usd_per_hour"] for plan in answer["plans"]
         )
+
+
+POOLS = """name: p
+model: meta-llama/Llama-3.1-70B-Instruct
+weight_dtype: fp8
+kv_dtype: fp8
+traffic: [{name: agent, request_rate: 7 req/s, input_tokens: {mean: 1500, p95: 3000}, output_tokens: {mean: 250, p95: 600}}]
+slo: {ttft_p95: 700 ms, tpot_p95: 20 ms}
+fleet: {hardware: [h100-sxm], tensor_parallel: [1, 2, 4, 8], pipeline_parallel: 1, disaggregation: only, kv_link: infiniband-ndr}
+"""
+
+
+def test_of_pools_with_as_many_gpus_those_are_planned_whose_machines_cost_less():
+    """Ten GPUs either way: prefill on 6 x 1 in a four and two ones at $13.20 an hour, or on 3 x 2 in two fours at $16."""
+    asked = asked_fleet(scenario_from(parse_yaml(POOLS, "p.yaml"), Path()), offline=True)
+    machines = (Machine("P", "four", "h100-sxm", 4, 8.0), Machine("P", "one", "h100-sxm", 1, 2.6))
+    price = replace(price_by_hand(2.0), machines=machines)
+    terms = replace(terms_of(asked), prices={"h100-sxm": price}, survive=NO_LOSS)
+    question = replace(asked.question, requests=1500)
+    (plan,), _ = pools_decision(question, asked.scenario.fleet.pools, terms, beyond=False)
+    layouts = [(group.gpus_per_replica, group.replicas) for group in plan.groups]
+    assert (plan.usd_per_hour, layouts) == (pytest.approx(21.2), [(1, 6), (4, 1)])
 
 
 def test_an_order_is_exported_for_skypilot_and_named_in_every_export(capplan, eight, tmp_path):

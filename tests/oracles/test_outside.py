@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from capplan.questions.fleet import asked_fleet, fleet_for
 from capplan.questions.levers.answer import asked_levers, levers_of
 from capplan.scenario.scenario import read_scenario
-from capplan.workload.outside import answer_s
+from capplan.workload.request_class import answer_s
 
 pytestmark = pytest.mark.usefixtures("few_requests", "shared_runs")
 CHAT = {"name": "chat", "request_rate": "20 req/s", "input_tokens": {"mean": 400, "p95": 1200}, "output_tokens": {"mean": 100, "p95": 300}}  # fmt: skip

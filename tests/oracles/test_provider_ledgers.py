@@ -10,8 +10,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pytest
 
-from capplan.fleet.money_terms import HostedTerms
-from capplan.money.hosted import hosted_bill, hosted_traffic, price_on, sold_price
+from capplan.money.hosted import HostedTerms, hosted_bill, hosted_traffic, price_on, sold_price
 from capplan.readers.catalogue.token_prices import litellm_prices, token_prices
 from capplan.workload.length import fixed
 from capplan.workload.request_class import RequestClass

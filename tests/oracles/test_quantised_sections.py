@@ -13,8 +13,7 @@ from capplan.families.model_config import read_network
 from capplan.families.quantization.network_formats import quantised
 from capplan.model.parameters import parameters, weight_bytes
 from capplan.model.weight_format import stored_formats
-from capplan.readers.catalogue.model import read_model
-from capplan.readers.catalogue.models import shipped_config
+from capplan.readers.catalogue.models import read_model, shipped_config
 
 LAYERS, HIDDEN, KEYS, INNER, VOCABULARY = 32, 4096, 1024, 14_336, 128_256
 """Llama 3.1 8B: arXiv:2407.21783, table 3."""

@@ -24,8 +24,7 @@ from capplan.model.weight_format import (
     stored_formats,
     weight_format_assumptions,
 )
-from capplan.readers.catalogue.model import read_model
-from capplan.readers.catalogue.models import shipped_config, shipped_id
+from capplan.readers.catalogue.models import read_model, shipped_config, shipped_id
 
 GIB = 2**30
 

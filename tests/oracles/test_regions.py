@@ -11,12 +11,11 @@ from hypothesis.extra.numpy import arrays
 
 from capplan.fleet.load.waits import WaitedTimes, Waits
 from capplan.fleet.search.trial import Seen, latencies_of
-from capplan.library.runs import SimulationRecords, simulation
+from capplan.library.calls import SimulationRecords, simulation
 from capplan.questions.fleet import asked_fleet, fleet_for
 from capplan.readers.plan_file import read_plan_file
 from capplan.scenario.scenario import read_scenario
-from capplan.serving.gauges import WeightedHistogram
-from capplan.serving.outcome import spread
+from capplan.serving.outcome import WeightedHistogram, spread
 from capplan.workload.daily_curve import HOURS, LEAST_PART, OFFICE, in_utc, together_at_peak
 from capplan.workload.length import fixed
 from capplan.workload.request_class import Outside, RequestClass, Target

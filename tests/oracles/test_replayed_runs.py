@@ -5,11 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from capplan.accuracy import trtllm_bench
+from capplan.accuracy import deployment
 from capplan.accuracy.benchmark import DATASETS, benchmark_of, lengths_of
 from capplan.accuracy.replay import requests_of
 from capplan.engine.lookup import ENGINES
-from capplan.hardware.efficiency import Efficiency, Fit, fit_of
+from capplan.hardware.device import Efficiency, Fit, fit_of
 from capplan.memory.capacity import reserved_bytes_per_sequence
 from capplan.memory.launch import engine_launch
 from capplan.questions.benchmark_spec import benchmark_network, benchmark_spec
@@ -103,7 +103,7 @@ def test_the_tool_of_nvidia_sends_as_many_requests_as_its_page_says():
     ],
 )
 def test_limits_of_the_tool_by_hand(held, prompt, answer, stages, limits):
-    assert trtllm_bench.limits(held, prompt, answer, stages) == limits
+    assert deployment.limits(held, prompt, answer, stages) == limits
 
 
 def test_the_cache_that_the_tool_believes_in_by_hand():
@@ -112,7 +112,7 @@ def test_the_cache_that_the_tool_believes_in_by_hand():
     memory = 141.0 * 2.0**30
     weights = 70.6e9
     by_hand = 0.95 * (memory - weights) / (2.0 * 80 * 8 * 128 * 2000.0)
-    found = trtllm_bench.cache_requests(spec.network, spec.sharding, memory, 1.0, 2000.0)
+    found = deployment.cache_requests(spec.network, spec.sharding, memory, 1.0, 2000.0)
     assert found == pytest.approx(by_hand, rel=0.05)
 
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from capplan.fleet.money_terms import HostedTerms
 from capplan.money.hosted import (
     BY_ITSELF,
     NOT_CACHED,
+    HostedTerms,
     TokenPrice,
     TokenRates,
     billed_class,
@@ -18,8 +18,8 @@ from capplan.money.hosted import (
 )
 from capplan.workload.length import empirical, fixed, lognormal
 from capplan.workload.request_class import RequestClass
-from capplan.workload.reuse_by_age import hits_by_replica, session_reuse_by_age
 from capplan.workload.sessions import Sessions, drawn_turns
+from capplan.workload.statistics import hits_by_replica, session_reuse_by_age
 
 pytestmark = pytest.mark.usefixtures("shared_runs")
 AGENT = Sessions(lognormal(6.0, 0.5), lognormal(2500.0, 0.3), lognormal(400.0, 0.8), fixed(200.0), 40.0, 1500)

@@ -10,9 +10,8 @@ import json
 import pytest
 
 from capplan.families.model_config import read_network
-from capplan.memory.activations import rotary_table_bytes
-from capplan.readers.catalogue.model import read_model
-from capplan.readers.catalogue.models import shipped_config, shipped_names
+from capplan.memory.rank import rotary_table_bytes
+from capplan.readers.catalogue.models import read_model, shipped_config, shipped_names
 from capplan.replica.spec import served_context_tokens
 from capplan.scenario.flags import ServingFlags
 from capplan.scenario.replica import asked_replica

@@ -10,14 +10,14 @@ from capplan.engine.lookup import profile
 from capplan.families.model_config import read_network
 from capplan.families.quantization.network_formats import quantised
 from capplan.memory.capacity import stages_of
-from capplan.memory.kv_size import kv_sizes
 from capplan.memory.layer_groups import cache_kinds, narrow_states
+from capplan.memory.plan import kv_sizes
 from capplan.memory.rank import rank_weight_bytes
 from capplan.model.kv_cache import state_bytes_per_sequence
 from capplan.model.parameters import parameters, weight_bytes, weight_bytes_per_rank
 from capplan.model.sharding import Sharding
 from capplan.model.weight_format import in_weight_format
-from capplan.readers.catalogue.model import read_model
+from capplan.readers.catalogue.models import read_model
 
 LLAMA = {
     "model_type": "llama", "hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 4, "num_attention_heads": 4,

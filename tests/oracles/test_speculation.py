@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from capplan.errors import InputError
-from capplan.phases.speculation import expected_tokens_per_round
+from capplan.phases.step import expected_tokens_per_round
 from capplan.replica.speculation import speculation
 
 VOCABULARY = 12

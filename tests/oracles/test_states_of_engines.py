@@ -10,8 +10,7 @@ import pytest
 from capplan.engine.lookup import profile
 from capplan.families.model_config import read_network
 from capplan.memory.layer_groups import cache_kinds, narrow_states
-from capplan.readers.catalogue.model import read_model
-from capplan.readers.catalogue.models import shipped_config
+from capplan.readers.catalogue.models import read_model, shipped_config
 
 
 def held(network, engine="vllm"):

@@ -10,7 +10,7 @@ import yaml
 from capplan.errors import InputError
 from capplan.recorded.traces.trace import format_of, read_trace, workload_of
 from capplan.scenario.scenario import read_scenario
-from capplan.scenario.written.workload_file import read_workload, workload_text
+from capplan.scenario.workload_file import read_workload, workload_text
 
 PUBLISHED = {
     "AzureLLMInferenceTrace_code.csv.gz": (8819, 2047.8, 7303, 27.9, 90, 2.567, 4.18, 13.15),

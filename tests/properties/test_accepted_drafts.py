@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from capplan.errors import InputError
-from capplan.phases.speculation import acceptance_of_round, expected_tokens_per_round
+from capplan.phases.step import acceptance_of_round, expected_tokens_per_round
 from capplan.questions.fleet import asked_fleet
 from capplan.recorded.traces.prometheus import accepted_drafts
 from capplan.scenario.scenario import read_scenario

@@ -8,8 +8,21 @@ from random import Random
 import pytest
 import yaml
 
-from capplan.questions.fleet import fleet_for
-from tests.fuzz.answers import KINDS, asked_of, asked_question, laws, met_in_simulation, one_ladder, one_peak
+from capplan.cli.main import main
+from capplan.errors import InputError
+from capplan.fleet.search.one_layout import trial_of
+from capplan.questions.fleet import fleet_for, terms_of
+from capplan.serving.outcome import SHED
+from tests.fuzz.answers import (
+    KINDS,
+    asked_of,
+    asked_question,
+    laws,
+    met_in_simulation,
+    one_ladder,
+    one_peak,
+    simulated,
+)
 from tests.sweeps import long_but
 
 SAMPLE = {
@@ -39,6 +52,65 @@ bursts, which more replicas even out; in the mixed one a few long requests come 
 def test_the_laws_of_an_answer_hold(kind):
     text, random = asked_question(kind, SAMPLE[kind])
     assert laws(text, random) == [], text
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("kind", "number"), [("drafts", 100_001)])
+def test_the_laws_hold_where_they_once_did_not(kind, number):
+    """One step of the scale of loads is three of 150 replicas, and twice the load took 306."""
+    text, random = asked_question(kind, number)
+    assert laws(text, random) == [], text
+
+
+LONG_PROMPTS = """
+name: law
+model: llama-3.1-8b
+engine: trtllm
+traffic: [{name: u, users: 40, think_time: 0 s, input_tokens: {mean: 2045, p95: 4090}, output_tokens: 57}]
+slo: {ttft_mean: 1.4 s, tpot_mean: 30 ms}
+fleet: {hardware: [b200], tensor_parallel: 1, pipeline_parallel: 1}
+prices: {per_gpu_hour: {b200: 6 $/h}}
+"""
+
+
+def test_an_engine_that_reads_prompts_whole_gets_steps_that_hold_the_longest(tmp_path, capsys):
+    """TensorRT-LLM rejects prompts above its 8,192 tokens of a step, of which the plan took no notice."""
+    asked = asked_of(LONG_PROMPTS)
+    assert asked.question.max_num_batched_tokens == asked.question.max_model_len == 9216
+    assert any("it rejects longer ones" in item.what for item in asked.assumptions)
+    plan = fleet_for(asked).chosen
+    outcome = simulated(asked, plan, 1)
+    assert sum(part.count(SHED) for part in outcome.parts) == 0
+    scenario, written = tmp_path / "law.yaml", tmp_path / "plan.json"
+    scenario.write_text(LONG_PROMPTS)
+    assert main(["fleet", str(scenario), "-o", str(written)]) == 0
+    assert main(["export", "--plan", str(written), "--target", "trtllm"]) == 0
+    assert "--max_num_tokens 9216" in capsys.readouterr().out
+    with pytest.raises(InputError, match="max_num_batched_tokens: 8192 is below the context of 9216"):
+        asked_of(LONG_PROMPTS + "max_num_batched_tokens: 8192\n")
+    assert asked_of(LONG_PROMPTS.replace("trtllm", "vllm")).question.max_num_batched_tokens is None
+
+
+@pytest.mark.long
+def test_requests_next_to_quick_users_count_by_what_they_are_while_both_last():
+    """At the lightest load users send 32 of 33 requests; they go on for most of the run after the last of the others, which were overlooked."""
+    text, random = asked_question("mixed", 80_002)
+    asked = asked_of(text)
+    assert met_in_simulation(asked, fleet_for(asked), random.randint(1, 10**6)) == []
+
+
+@pytest.mark.long
+def test_gaps_between_tokens_are_those_while_users_and_requests_both_come():
+    """A run of slow replicas holds more of the users' requests than come until the last of the others."""
+    text, _ = asked_question("mixed", 80_002)
+    said = yaml.safe_load(text)
+    said["slo"] = {"itl_mean": "20 ms", "confidence": "80 %"}
+    asked = asked_of(yaml.safe_dump(said))
+    plan = fleet_for(asked).chosen
+    trial = trial_of(asked.question, plan.single.layout, plan.single.weight_dtype, terms_of(asked))
+    (target,) = asked.scenario.slo.targets
+    planned_s = trial.fleet(plan.single.busy_replicas, slowness := 2.0).value(target)
+    assert planned_s == pytest.approx(simulated(asked, plan, 1, slowness).value(target), rel=0.05)
 
 
 @pytest.mark.long

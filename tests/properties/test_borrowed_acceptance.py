@@ -6,8 +6,8 @@ from typing import get_args
 import pytest
 
 from capplan.errors import InputError
-from capplan.phases.speculation import expected_tokens_by_position
-from capplan.readers.catalogue.model import read_model
+from capplan.phases.step import expected_tokens_by_position
+from capplan.readers.catalogue.models import read_model
 from capplan.replica.speculation import Method
 from capplan.scenario.scenario_file import Speculation
 from capplan.scenario.speculation import PUBLISHED, acceptance_by_position, drafting_of, published_acceptance

@@ -11,15 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capplan.fleet.money_terms import OtherTerms, OwnTerms
 from capplan.fleet.plan import Choices
 from capplan.fleet.search.recommended import plan_of
+from capplan.money.cash import OtherTerms, OwnTerms, other_lines, total_usd
 from capplan.money.commitments import GroupUse, Offer, least_usd_per_hour, mix_of, use_fractions
-from capplan.money.total_cost import other_lines, total_usd
 from capplan.questions.fleet import asked_fleet, fleet_for
 from capplan.questions.levers.answer import asked_levers
 from capplan.questions.money.budget import PARTS, _affordable_choices, most_parts
-from capplan.questions.outlook import outlook_of
+from capplan.questions.money.energy import outlook_of
 from capplan.report.answers.fleet_outlook import growth_closing
 from capplan.scenario.scenario import read_scenario
 

@@ -7,18 +7,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from capplan.fleet.plan import Certainty
-from capplan.memory.kv_size import kv_sizes
+from capplan.memory.plan import kv_sizes
 from capplan.readers.catalogue.hardware import device
-from capplan.readers.catalogue.model import read_model
+from capplan.readers.catalogue.models import read_model
 from capplan.replica.estimate import OperatorRow
 from capplan.report.charts.of_answers import (
+    Bar,
+    Bars,
+    Line,
+    Lines,
+    Tornado,
+    Turned,
     allocation_chart,
     certainty_chart,
     ridge_flop_per_byte,
     roof_flop_per_s,
     roofline_chart,
+    ticks,
 )
-from capplan.report.charts.records import Bar, Bars, Line, Lines, Tornado, Turned, ticks
 from capplan.report.charts.static import chart_bytes
 from capplan.report.charts.svg import svg_of
 from tests.sweeps import examples

@@ -8,7 +8,7 @@ from capplan.errors import InputError
 from capplan.families.model_config import read_network
 from capplan.families.quantization.network_formats import quantised
 from capplan.model.parameters import parameters, weight_bytes_by_class
-from capplan.readers.catalogue.model import read_model
+from capplan.readers.catalogue.models import read_model
 
 LLAMA_8B = {
     "model_type": "llama", "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32,

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from capplan.errors import InputError
 from capplan.families.model_config import read_network
 from capplan.families.quantization.network_formats import quantised
-from capplan.memory.kv_size import kv_sizes
-from capplan.model.summary import summary
+from capplan.memory.plan import kv_sizes
+from capplan.model.parameters import summary
 from tests.sweeps import examples
 
 ROOT = Path(__file__).resolve().parents[2]

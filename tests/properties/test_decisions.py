@@ -9,8 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capplan.accuracy.benchmark import benchmark_of
-from capplan.accuracy.decisions import CONFIDENCES, TPOT_LIMITS_MS, Run, decision_score, decisions_of, runs_of
-from capplan.accuracy.score import Prediction
+from capplan.accuracy.score import (
+    CONFIDENCES,
+    TPOT_LIMITS_MS,
+    Prediction,
+    Run,
+    decision_score,
+    decisions_of,
+    runs_of,
+)
 from capplan.accuracy.serving import network_class
 from capplan.accuracy.slowness import Slowness
 from capplan.questions.benchmark_spec import benchmark_servers

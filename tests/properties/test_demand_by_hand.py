@@ -30,7 +30,7 @@ from capplan.operators.linear_attention import gated_delta_prefill_flop, short_c
 from capplan.operators.matmul import MatmulRates, matmul_bytes, matmul_flop, matmul_time_s
 from capplan.operators.roofline import TiledProduct, TileRates, tiled_time_s, waves
 from capplan.phases.cost import OperatorCost, floor_s, unsaved_s
-from capplan.phases.speculation import expected_tokens_per_round, round_time_s, speculative_speedup_ratio
+from capplan.phases.step import expected_tokens_per_round, round_time_s, speculative_speedup_ratio
 
 SEQUENCES, NEW, PAST, HEADS, KV, WIDTH, VALUE = 2, 100, 50, 12, 3, 16, 8
 AT = (2.0, 100.0, 50.0)

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capplan.cli.main import main
-from capplan.questions.difference import both_sides, changes, side_of
 from capplan.questions.fleet import asked_fleet
+from capplan.questions.plans.plan_check import both_sides, changes, side_of
 from capplan.scenario.scenario import read_scenario, scenario_document
 
 pytestmark = pytest.mark.usefixtures("few_requests", "shared_runs")

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from capplan.accuracy.expert_router import rank_load
+from capplan.accuracy.kernels import rank_load
 from capplan.operators.experts import (
     EXPERT_TILES,
     ExpertLoads,

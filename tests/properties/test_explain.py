@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from capplan.cli.main import main
-from capplan.explain.quantities import explained_quantity
+from capplan.explain.plans import explained_quantity
 from capplan.explain.subject import HELD, Subject, formula_of, symbols_of
 from capplan.questions.fleet import asked_fleet, fleet_for
 from capplan.report.quantities import quantity_of

@@ -9,7 +9,7 @@ import pytest
 
 from capplan.cli.main import main
 from capplan.explain import printed as paths
-from capplan.explain.quantities import Planned, explained_quantity, subject_of
+from capplan.explain.plans import Planned, explained_quantity, subject_of
 from capplan.explain.subject import labelled
 from capplan.questions.plans.plan_file import answered
 from capplan.scenario.scenario_file import ScenarioFile

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 
 from capplan.deploy.command_line import command_of, read_command_line, shell_text
 from capplan.deploy.engine_options import METHODS
-from capplan.deploy.flag_table import engine_flags
 from capplan.deploy.known_deployment import serving_flags
-from capplan.deploy.replica_launch import Drafts, ReplicaLaunch
+from capplan.deploy.replica_launch import Drafts, ReplicaLaunch, engine_flags
 from capplan.engine.lookup import version_key
 from capplan.errors import InputError
 from capplan.model.adapters import MODULES

@@ -16,8 +16,7 @@ from capplan.deploy.export import export_text
 from capplan.deploy.fleet_launch import fleet_launch
 from capplan.errors import InputError
 from capplan.fleet.plan import RoutedRequests
-from capplan.readers.plan_file import read_plan_file
-from capplan.readers.plan_record import ServerRow
+from capplan.readers.plan_file import ServerRow, read_plan_file
 from tests.plan_files import plan_in, with_changes
 from tests.published_fields import TABLE, kind_of
 from tests.published_fields import mismatch as published_mismatch

@@ -15,7 +15,7 @@ from capplan.model.sharding import Sharding
 from capplan.questions.fleet import asked_fleet
 from capplan.readers.catalogue.efficiency import efficiency_for
 from capplan.readers.catalogue.hardware import device
-from capplan.readers.catalogue.model import read_model
+from capplan.readers.catalogue.models import read_model
 from capplan.scenario.scenario import read_scenario
 
 SCENARIO = Path(__file__).resolve().parents[2] / "scenarios" / "support-chat.yaml"

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from capplan.fleet.load.peak_stream import peak_stream
+from capplan.fleet.load.session_load import peak_stream
 from capplan.fleet.search import layouts as screening
 from capplan.fleet.search.cheapest import Search, Terms, busy_replicas
 from capplan.fleet.search.layouts import search

@@ -9,12 +9,11 @@ import pytest
 from capplan.engine.lookup import profile
 from capplan.errors import InputError
 from capplan.hardware.weight_kernel import matmul_kernel, no_kernel_reason
-from capplan.model.block_formats import BLOCK_DTYPES
+from capplan.model.stored_tensor import BLOCK_DTYPES
 from capplan.model.weight_format import FORMATS, kv_bytes_per_element, stored_formats
 from capplan.readers.catalogue.efficiency import efficiency_for
 from capplan.readers.catalogue.hardware import device
-from capplan.readers.catalogue.model import read_model
-from capplan.readers.catalogue.models import FOLDER
+from capplan.readers.catalogue.models import FOLDER, read_model
 from capplan.readers.text_file import data_folder
 from capplan.replica.rates import step_rates
 

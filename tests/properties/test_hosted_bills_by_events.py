@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from capplan.fleet.money_terms import HostedTerms
 from capplan.money.hosted import (
+    HostedTerms,
     LongerLife,
     PeakHours,
     PriceChange,

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capplan.fleet.money_terms import HostedTerms, OwnTerms
 from capplan.fleet.order import Machine, order_of
 from capplan.fleet.survival import Survival
+from capplan.money.cash import OwnTerms
 from capplan.money.comparison import OwnFleet, PaidReplicas, breakeven_rate
-from capplan.money.hosted import TokenPrice, TokenRates, hosted_bill, hosted_traffic
+from capplan.money.hosted import HostedTerms, TokenPrice, TokenRates, hosted_bill, hosted_traffic
 from capplan.money.prompt_cache import reused_fraction, stored_fraction
 from capplan.workload.length import fixed, lognormal
 from capplan.workload.request_class import RequestClass

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from capplan.engine.lookup import embedded, profile
-from capplan.hardware.efficiency import Efficiency, Fit, fit_of
+from capplan.hardware.device import Efficiency, Fit, fit_of
 from capplan.model.sharding import Sharding
 from capplan.phases.token_work import projection_cost
 from capplan.readers.catalogue.efficiency import efficiency_for
 from capplan.readers.catalogue.hardware import device
-from capplan.readers.catalogue.model import read_model
+from capplan.readers.catalogue.models import read_model
 from capplan.replica.plans import plans_of, plans_tables
 from capplan.replica.rates import step_rates
 from capplan.replica.replica import replica_of

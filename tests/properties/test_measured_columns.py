@@ -14,7 +14,7 @@ from capplan.errors import InputError
 from capplan.questions.validation import validation
 from capplan.readers.catalogue.efficiency import shipped_intervals
 from capplan.readers.catalogue.hardware import device
-from capplan.readers.catalogue.model import read_model
+from capplan.readers.catalogue.models import read_model
 from capplan.recorded.measured import NOTED, with_run_columns, with_start_columns
 
 PACKAGE = Path(__file__).resolve().parents[2] / "capplan"

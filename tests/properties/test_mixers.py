@@ -9,13 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from capplan.engine.lookup import ENGINES, profile
-from capplan.memory.kv_size import kv_sizes
 from capplan.memory.launch import engine_launch
 from capplan.memory.layer_groups import cache_kinds, state_bytes_held
-from capplan.memory.plan import memory_plan
-from capplan.model.cache_parts import CachePart, StatePart
+from capplan.memory.plan import kv_sizes, memory_plan
 from capplan.model.kv_cache import kv_bytes_per_sequence, state_bytes, state_bytes_per_sequence
-from capplan.model.mixers import Description, Heads
+from capplan.model.mixers import CachePart, Description, Heads, StatePart
 from capplan.model.network import (
     Attention,
     CompressedAttention,
@@ -29,8 +27,8 @@ from capplan.model.network import (
     ShortConvolution,
     StateSpace,
 )
+from capplan.model.parameters import summary
 from capplan.model.sharding import Sharding, head_reason
-from capplan.model.summary import summary
 from capplan.phases import mixer_work
 from capplan.phases.cost import OperatorCost
 from capplan.phases.mixer_work import decode_cost, prefill_cost

@@ -11,7 +11,7 @@ from capplan.cli.main import main
 from capplan.fleet.decision import fleet_decision
 from capplan.fleet.engine_options import EngineOptions
 from capplan.fleet.load.offered import SamplePath, selected_requests
-from capplan.fleet.question import spec_of_layout
+from capplan.fleet.review import spec_of_layout
 from capplan.fleet.search.cheapest import Search, Terms
 from capplan.fleet.search.layouts import search
 from capplan.fleet.search.recommended import met_probability
@@ -132,7 +132,7 @@ def test_the_commands_agree_on_the_plan_of_a_file(small, capsys):
     assert simulated["missed"] == []
     asked = asked_fleet(read_scenario(small / "small.yaml"), offline=True)
     answer = answer_of(read_plan_file(small / "plan.json"), asked)
-    from capplan.fleet.question import spec_of_layout
+    from capplan.fleet.review import spec_of_layout
 
     spec = spec_of_layout(answer.chosen.single.layout, answer.chosen.single.weight_dtype, asked.question)
     row = point_result(

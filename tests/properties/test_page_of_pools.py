@@ -10,12 +10,11 @@ import pytest
 from capplan.cli.main import main
 from capplan.errors import InputError
 from capplan.questions.plans.plan_file import asked_of_plan
-from capplan.readers.catalogue.model import model_source
-from capplan.report.data_text import plain
+from capplan.readers.catalogue.models import model_source
+from capplan.report.safe_text import plain
 from capplan.review.findings import findings
 from capplan.review.levers import saved_levers
-from capplan.review.page import review_of
-from capplan.review.show import review_html, review_markdown
+from capplan.review.page import review_html, review_markdown, review_of
 
 pytestmark = pytest.mark.usefixtures("few_requests", "shared_runs")
 SCENARIO = """name: apart

@@ -5,8 +5,7 @@ import json
 import pytest
 
 from capplan.families.head import pooled
-from capplan.readers.catalogue.model import read_model
-from capplan.readers.catalogue.models import shipped_config
+from capplan.readers.catalogue.models import read_model, shipped_config
 from capplan.scenario.scenario import read_scenario
 
 pytestmark = pytest.mark.usefixtures("shared_runs")

@@ -135,14 +135,17 @@ def test_replicas_are_as_many_as_needed_even_where_either_pool_alone_takes_more(
             if count < least
         )
 
-    pair, tried = cheapest_pair(lacks, (9, 9), costs, most_cost=1e9)
+    def rank(pair):
+        return costs[0] * pair[0] + costs[1] * pair[1], sum(pair)
+
+    pair, tried = cheapest_pair(lacks, (9, 9), rank, under=(1e9, 0))
     assert pair == needs
     assert tried <= 20
-    cost = costs[0] * needs[0] + costs[1] * needs[1]
-    assert cheapest_pair(lacks, needs, costs, most_cost=cost)[0] == needs
-    assert cheapest_pair(lacks, needs, costs, most_cost=0.99 * cost)[0] is None
-    assert cheapest_pair(lacks, (1, 1), costs, joined=lambda pair: sum(pair) <= sum(needs))[0] == needs
-    assert cheapest_pair(lacks, (1, 1), costs, joined=lambda pair: sum(pair) < sum(needs))[0] is None
+    cost, _ = rank(needs)
+    assert cheapest_pair(lacks, needs, rank, under=(1.01 * cost, 0))[0] == needs
+    assert cheapest_pair(lacks, needs, rank, under=rank(needs))[0] is None
+    assert cheapest_pair(lacks, (1, 1), rank, joined=lambda pair: sum(pair) <= sum(needs))[0] == needs
+    assert cheapest_pair(lacks, (1, 1), rank, joined=lambda pair: sum(pair) < sum(needs))[0] is None
 
 
 @pytest.mark.parametrize("needs", [(100, 7), (7, 130), (300, 310)])
@@ -157,14 +160,16 @@ def test_pools_much_larger_than_either_phase_takes_alone_are_found_in_a_few_stri
         ]
         return frozenset(short[:1])
 
-    pair, tried = cheapest_pair(lacks, (10, 10), (1.0, 1.0))
+    pair, tried = cheapest_pair(lacks, (10, 10), lambda pair: (sum(pair), 0))
     assert pair == needs
     assert tried <= 45
 
 
 def test_a_target_that_no_number_of_replicas_meets_ends_the_walk():
     for missing in ({"prefill"}, {"decode"}, {"prefill", "decode"}):
-        pair, tried = cheapest_pair(lambda _pair, missing=missing: frozenset(missing), (3, 4), (1.0, 1.0))
+        pair, tried = cheapest_pair(
+            lambda _pair, missing=missing: frozenset(missing), (3, 4), lambda pair: (sum(pair), 0)
+        )
         assert pair is None
         assert tried <= 20
 

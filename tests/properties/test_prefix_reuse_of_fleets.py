@@ -18,7 +18,7 @@ from capplan.replica.replica import replica_of
 from capplan.scenario.flags import ServingFlags
 from capplan.scenario.replica import asked_replica
 from capplan.scenario.scenario import read_scenario
-from capplan.scenario.written.workload_file import workload_text
+from capplan.scenario.workload_file import workload_text
 from capplan.serving.requests import Requests
 from capplan.workload.request_class import Slo
 

@@ -19,7 +19,7 @@ from capplan.model.sharding import Sharding
 from capplan.questions.fleet import asked_fleet
 from capplan.readers.catalogue.efficiency import efficiency_for
 from capplan.readers.catalogue.hardware import device
-from capplan.readers.catalogue.model import read_model
+from capplan.readers.catalogue.models import read_model
 from capplan.replica.plans import plans_of, plans_tables
 from capplan.replica.spec import ReplicaSpec
 from capplan.scenario.scenario import read_scenario

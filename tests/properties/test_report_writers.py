@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capplan.assumption import Assumption
-from capplan.money.total_cost import CostLine
+from capplan.money.cash import CostLine
 from capplan.report.answer import Answer, Table
 from capplan.report.answers.fleet_money import total_table
 from capplan.report.screen_units import MOST_WORDS, UNITS, screen_of, shown_money, shown_number, unit_of

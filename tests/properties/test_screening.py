@@ -67,10 +67,11 @@ def screen(table: StepTable, lengths: Lengths, limits: Limits, sequences):
     return screened(plans_step_function(plans, lengths), lengths, limits, grid)
 
 
-def limits_of(policy: str, seats: float, budget: float, request_s: float = REQUEST_S) -> Limits:
-    return Limits(
-        np.array([[float(seats)]]), np.array([[float(budget)]]), policy == "prefill_first", request_s
-    )
+def limits_of(
+    policy: str, seats: float, budget: float, request_s: float = REQUEST_S, *, ahead: bool = False
+) -> Limits:
+    sizes = np.array([[float(seats)]]), np.array([[float(budget)]])
+    return Limits(*sizes, policy == "prefill_first", request_s, np.array([[ahead]]))
 
 
 def lognormal(rng: np.random.Generator, mean: float, cv: float, count: int) -> np.ndarray:
@@ -102,17 +103,19 @@ class Case:
     seats: int
     budget: int
     lengths: Lengths
+    ahead: bool = False
+    """Steps are planned while the ones before them run."""
 
     @property
     def limits(self) -> Limits:
-        return limits_of(self.policy, self.seats, self.budget)
+        return limits_of(self.policy, self.seats, self.budget, ahead=self.ahead)
 
     @property
     def most(self) -> float:
         return float(most_sequences(self.lengths, self.limits)[0, 0])
 
     def run(self, requests: Requests, concurrency: int | None = None):
-        scheduling = Scheduling(self.policy, self.seats, self.budget)
+        scheduling = Scheduling(self.policy, self.seats, self.budget, asynchronous=self.ahead)
         return simulate(requests, EngineSetup(self.table, scheduling, 10**7), concurrency=concurrency)
 
 
@@ -203,16 +206,20 @@ def test_a_request_by_itself_is_exact(seed: int, tokens: int) -> None:
     assert state.e2e_s.mean[0, 0] == pytest.approx(run.e2e_s[0] + decode_s[0] / 2.0, rel=1e-4)
 
 
+@pytest.mark.parametrize("ahead", [False, True])
 @pytest.mark.parametrize("policy", ["mixed", "prefill_first"])
 @pytest.mark.parametrize("batch", [30.0, 120.0])
-def test_steps_that_do_not_see_their_load_are_exact(policy: str, batch: float) -> None:
-    """Somebody who comes at any time waits half a step and takes one more; then every token comes a step after the other."""
+def test_steps_that_do_not_see_their_load_are_exact(policy: str, batch: float, ahead: bool) -> None:
+    """Somebody who comes at any time waits half a step, and a whole one that is already planned, and takes one more; then every token comes
+    a step after the other."""
     step_s, lengths = 0.01, Lengths(10.0, 101.0, 0.5, 0.8)
-    case = Case(flat(step_s), policy, 256, 10**6, lengths)
+    case = Case(flat(step_s), policy, 256, 10**6, lengths, ahead)
     state = screen(case.table, lengths, case.limits, batch)
     run = case.run(drawn(lengths, float(state.requests_per_s[0, 0]), 6000, np.random.default_rng(3)))
-    assert state.ttft_s.mean[0, 0] == pytest.approx(REQUEST_S + 1.5 * step_s, rel=1e-3)
-    assert run.ttft_s[600:].mean() == pytest.approx(1.5 * step_s, rel=0.01)
+    waits = 2.5 if ahead else 1.5
+    assert run.ttft_s[600:].mean() == pytest.approx(waits * step_s, rel=0.01)
+    if policy == "mixed" or not ahead:
+        assert state.ttft_s.mean[0, 0] == pytest.approx(REQUEST_S + waits * step_s, rel=1e-3)
     if policy == "mixed":
         assert state.tpot_s.mean[0, 0] == pytest.approx(step_s, rel=1e-9)
         assert state.requests_per_s[0, 0] == pytest.approx(batch / (100 * step_s), rel=1e-9)
@@ -332,12 +339,12 @@ def ratios(case: Case, batch: float, rng: np.random.Generator) -> dict[str, floa
     }
 
 
-@settings(max_examples=40, deadline=None)
-@given(seed=st.integers(0, 10**6), share=st.sampled_from([0.1, 1 / 3]))
-def test_any_load_with_room_is_near_the_simulator(seed: int, share: float) -> None:
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 10**6), share=st.sampled_from([0.1, 1 / 3]), ahead=st.booleans())
+def test_any_load_with_room_is_near_the_simulator(seed: int, share: float, ahead: bool) -> None:
     """Where most prompts fit into a step; five of 692 random loads with longer ones were twice as slow as screened, at worst."""
     rng = np.random.default_rng(seed)
-    case = a_case(rng)
+    case = replace(a_case(rng), ahead=ahead)
     load = a_load(case, rng, share)
     assume(load and case.lengths.input_tokens * (1.0 + 2.0 * case.lengths.input_cv) <= case.budget)
     batch, prompts = load
@@ -362,12 +369,13 @@ def test_prompts_of_several_steps_of_their_own_are_near_the_simulator(seed: int)
     assert {name: x for name, x in found.items() if not bounds[name][0] <= x <= bounds[name][1]} == {}
 
 
-def test_loads_with_room_are_not_off_to_one_side() -> None:
+@pytest.mark.parametrize("ahead", [False, True])
+def test_loads_with_room_are_not_off_to_one_side(ahead: bool) -> None:
     """Bounds for any one load are wide; the median over many leaves the noise of some tens of runs."""
     rng = np.random.default_rng(0)
     found = []
     while len(found) < 30:
-        case = a_case(rng)
+        case = replace(a_case(rng), ahead=ahead)
         load = a_load(case, rng, 0.2)
         found += [ratios(case, load[0], rng)] if load else []
     median = {name: np.median([row[name] for row in found]) for name in NEAR}

@@ -7,7 +7,7 @@ import pytest
 
 from capplan.fleet.engine_options import TierSize
 from capplan.fleet.pools.link import LinkTerms
-from capplan.fleet.question import Question, spec_of_layout
+from capplan.fleet.review import Question, spec_of_layout
 from capplan.fleet.search.layouts import ScreenedLayout, search
 from capplan.fleet.search.search_cache import SearchCache
 from capplan.fleet.search.trial import Trial

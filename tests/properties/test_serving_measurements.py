@@ -6,14 +6,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from capplan.engine.profile import Scheduling
-from capplan.serving.gauges import TIMELINE_BINS, Gauges, TokenGaps, WeightedHistogram, weighted_percentile
 from capplan.serving.outcome import (
     FINISHED,
     SHED,
+    TIMELINE_BINS,
+    Gauges,
+    TokenGaps,
+    WeightedHistogram,
     histogram_spread,
     joint_timeline,
     slo_met,
     spread,
+    weighted_percentile,
 )
 from capplan.serving.requests import Admission, Requests
 from capplan.serving.server import simulate

@@ -10,15 +10,19 @@ from hypothesis import strategies as st
 
 from calibrate.live.simulated_steps import WatchedLedger, WatchedSlots
 from capplan.cli.main import main
+from capplan.engine.lookup import with_slots
 from capplan.engine.profile import Scheduling
 from capplan.errors import InputError
+from capplan.replica.replica import replica_of
+from capplan.scenario.flags import ServingFlags
+from capplan.scenario.replica import asked_replica
 from capplan.serving.block_cache import PrefixCaching
 from capplan.serving.fleet_simulator import EnginePlan, simulate_disaggregated, simulate_fleet
 from capplan.serving.outcome import FINISHED, SHED
 from capplan.serving.queue import Feed, WaitingLine
 from capplan.serving.requests import Admission, Requests
 from capplan.serving.server import simulate
-from capplan.serving.step_table import StepTable
+from capplan.serving.step_table import StepClock, StepTable, mixed_step_s
 from capplan.serving.terms import EngineSetup, Failure, Hedging, KvLink, engine_terms
 from tests.sweeps import examples
 
@@ -200,3 +204,30 @@ def test_what_is_not_modelled_is_refused_with_the_reason(capsys, tmp_path):
     assert "what slots hold is not offloaded" in capsys.readouterr().err
     assert main(words) == 0
     assert "each of 8 slots has" in json.dumps(json.loads(capsys.readouterr().out)["assumptions"])
+
+
+def test_prompts_and_decoding_sequences_take_a_pass_each():
+    """While the second request decodes in slot 0, the prompt in slot 1 is worked on: a step takes both, 3 s + 2 s."""
+    passes = replace(FLAT, decode_s=2.0 * ONE, mixed_s=3.0 * ONE, two_passes=True)
+    clock = StepClock(passes)
+    assert clock.mixed_step_s(0, 0.0, [(4, 0)]) == 3.0
+    assert clock.mixed_step_s(3, 10.0, [(4, 0)]) == 5.0
+    assert clock.row(3).step_s(10.0) == 2.0
+    assert float(mixed_step_s(passes, 3.0, 10.0, 1.0, 4.0, 0.0)) == 5.0
+    assert StepClock(replace(passes, two_passes=False)).mixed_step_s(3, 10.0, [(4, 0)]) == 3.0
+    first, second = asked([4, 4], [3, 1], [0.0, 1.0]), replace(slots(2, 8), table=clock)
+    outcome = simulate(first, second)
+    assert outcome.ttft_s.tolist() == [
+        3.0,
+        7.0,
+    ]  # the second waits for the first prompt, and shares its decode step
+
+
+def test_a_replica_with_slots_takes_two_passes():
+    spec = asked_replica("qwen3-0.6b", "h100-sxm", ServingFlags(offline=True)).spec
+    usual, own = (
+        replica_of(replace(spec, profile=known)) for known in (spec.profile, with_slots(spec.profile))
+    )
+    assert not usual.table.two_passes
+    assert own.table.two_passes
+    assert own.scheduling.policy == "slots"

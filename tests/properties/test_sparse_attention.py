@@ -24,7 +24,7 @@ from capplan.operators.compressed_attention import visible_pairs, visible_vector
 from capplan.phases.mixer_work import decode_cost, prefill_cost
 from capplan.readers.catalogue.efficiency import efficiency_for
 from capplan.readers.catalogue.hardware import device
-from capplan.readers.catalogue.model import read_model
+from capplan.readers.catalogue.models import read_model
 from capplan.replica.rates import step_rates
 
 SPARSE = CompressedAttention(64, 512, 64, 128, 8, 4, True, 64, 128, 512)

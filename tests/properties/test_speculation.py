@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capplan.memory.layer_groups import cache_kinds
-from capplan.phases.speculation import expected_tokens_per_round
+from capplan.phases.step import expected_tokens_per_round
 from capplan.replica.replica import replica_of
 from capplan.replica.speculation import breakeven_batch, speculation, target_and_draft_memory
 from capplan.scenario.flags import DraftFlags, ServingFlags

@@ -11,7 +11,7 @@ from capplan.errors import InputError
 from capplan.fleet.search.cheapest import Search, Terms
 from capplan.fleet.search.layouts import search
 from capplan.fleet.survival import NO_LOSS
-from capplan.phases.speculation import expected_tokens_by_position, expected_tokens_per_round, round_tokens
+from capplan.phases.step import expected_tokens_by_position, expected_tokens_per_round, round_tokens
 from capplan.questions.fleet import asked_fleet, fleet_for
 from capplan.questions.levers.answer import asked_levers, levers_of
 from capplan.replica.replica import replica_of

@@ -25,7 +25,7 @@ from capplan.phases.step import token_costs
 from capplan.phases.token_work import head_costs
 from capplan.readers.catalogue.efficiency import efficiency_for
 from capplan.readers.catalogue.hardware import device
-from capplan.readers.catalogue.model import read_model
+from capplan.readers.catalogue.models import read_model
 from capplan.replica.plans import plans_of, plans_tables
 from capplan.replica.rates import step_rates
 from capplan.replica.replica import replica_of

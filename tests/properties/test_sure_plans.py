@@ -6,8 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from capplan.fleet.decision import _choices_of, fleet_decision
-from capplan.fleet.device_lines import _missed
+from capplan.fleet.decision import _choices_of, _missed, fleet_decision
 from capplan.fleet.search.cheapest import Search, Sized, Terms, busy_bound, busy_replicas
 from capplan.fleet.search.layouts import search
 from capplan.fleet.search.recommended import cost_range, met_probability, plan_of, target_probability

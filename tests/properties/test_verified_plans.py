@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from capplan.accuracy.replay import metrics_of, outcome_of
-from capplan.fleet.question import spec_of_layout
+from capplan.fleet.review import spec_of_layout
 from capplan.fleet.search.one_layout import trial_of
 from capplan.questions.fleet import terms_of
 from capplan.questions.plans.plan_file import asked_of_plan

@@ -200,14 +200,14 @@ def stand_ins(monkeypatch):
         raise OSError("nobody")
 
     machine = SimpleNamespace(device="cpu", threads=None, name="this")
-    hub, calibrate = "capplan.readers.catalogue.hub", "capplan.cli.calibrate"
+    hub, calibrate = "capplan.readers.catalogue.models", "capplan.cli.calibrate"
     for place, stand_in in {
         f"{hub}._fetched": says(lambda *_, **__: "the hub"),
         "capplan.fleet.search.workers.ProcessPoolExecutor": says(lambda count, **_: f"{count} processes"),
         f"{calibrate}._opened": opened,
         f"{calibrate}._proof": says(lambda network, target, path, *, quick: f"{network.name} on {target.device}, {path.name}, quick={quick}"),
         "capplan.calibrate.measure.calibrated": says(lambda target, **asked: f"{target} {asked}"),
-        "capplan.calibrate.plan.planned_run": says(lambda target, **asked: f"a plan for {target} {asked}"),
+        "capplan.calibrate.measure.planned_run": says(lambda target, **asked: f"a plan for {target} {asked}"),
         "capplan.calibrate.verify.engine_proofs": says(lambda pairs: "; ".join(map(run_of, pairs))),
         "capplan.calibrate.refit.refitted": says(lambda pairs: "; ".join(map(run_of, pairs))),
         "capplan.readers.calibration.file.read_calibration": lambda _: SimpleNamespace(machine=machine, remarks=()),

@@ -14,7 +14,7 @@ from capplan.readers.catalogue.prices import read_prices
 from capplan.readers.yaml_file import Document, parse_yaml
 from capplan.scenario.scenario import read_scenario, scenario_from
 from capplan.scenario.scenario_file import Promise
-from capplan.scenario.written.workload_file import read_workload
+from capplan.scenario.workload_file import read_workload
 from tests.sweeps import examples
 
 pytestmark = pytest.mark.usefixtures("shared_runs")

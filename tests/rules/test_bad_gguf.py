@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from capplan.errors import InputError
 from capplan.model.parameters import parameters
-from capplan.readers.catalogue.model import read_model
+from capplan.readers.catalogue.models import read_model
 from tests.gguf_files import LAYERS, header, keys, llama, text, write_gguf
 
 METADATA, TENSORS = llama()

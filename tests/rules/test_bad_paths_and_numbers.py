@@ -8,7 +8,7 @@ import pytest
 from capplan.cli.main import main
 from capplan.errors import InputError, unknown
 from capplan.readers.catalogue.hardware import device
-from capplan.readers.catalogue.model import read_model
+from capplan.readers.catalogue.models import read_model
 from capplan.readers.catalogue.prices import read_prices
 from capplan.readers.plan_file import file_digest
 from capplan.readers.text_file import json_values, read_json

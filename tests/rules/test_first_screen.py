@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from capplan.library.runs import planned
+from capplan.library.calls import planned
 from capplan.report.answer import Answer, Table
 from capplan.report.tables import fitted, grid_of, terminal_text
 from tests.shipped import SCENARIOS

@@ -13,12 +13,11 @@ import pytest
 
 from capplan.cli.main import main
 from capplan.report.answer import Answer, Table
-from capplan.report.data_text import csv_text, json_text
-from capplan.report.safe_text import LONGEST_LINE, MOST_LINES, message
+from capplan.report.safe_text import LONGEST_LINE, MOST_LINES, csv_text, json_text, message
 from capplan.report.show import refuse_unwritable, write_whole
 from capplan.report.tables import markdown_text, plain_text, terminal_text
 from capplan.review.findings import Review, Section
-from capplan.review.show import review_html, review_markdown
+from capplan.review.page import review_html, review_markdown
 from tests.interrupts import started
 
 NASTY = "# <script>alert(1)</script>\n# HEADING\n[x](javascript:y) \x1b[2J\x1b]0;t\x07\x9b1m\u202e\udcff"

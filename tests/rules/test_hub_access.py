@@ -21,7 +21,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from capplan.readers.catalogue import hub as hub_reader
+from capplan.readers.catalogue import models as hub_reader
 from tests.interrupts import started
 
 CONFIG = {

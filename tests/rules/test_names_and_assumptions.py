@@ -12,7 +12,7 @@ import pytest
 from capplan.explain.subject import symbols_of
 from capplan.explain.table import formula_in, function_of
 from capplan.fleet.unit_costs import UnitCosts
-from capplan.readers.plan_record import StatedGroup, StatedPlan
+from capplan.readers.plan_file import StatedGroup, StatedPlan
 from capplan.report.quantities import ARGUMENTS, MEMORY, PLAN, TITLES, quantity_of
 from capplan.report.screen_units import screen_of, unit_of
 from docs.generators import plan_numbers

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from capplan.readers.catalogue.machines import known_machines
+from capplan.readers.catalogue.prices import known_machines
 from docs.generators.orders import PAGE, line_of, lines_on, scenario_names
 from tests.sweeps import long_but
 

@@ -74,7 +74,7 @@ def test_kv_size_of_a_shipped_model_reads_no_yaml():
     ("model", "file"),
     [
         ("llama-3.1-8b", "attention.llama"),
-        ("gpt-oss-20b", "attention.gpt_oss"),
+        ("gpt-oss-20b", "attention.gpt"),
         ("mamba-2.8b-hf", "hybrid.mamba"),
     ],
 )

@@ -104,7 +104,7 @@ def test_every_dtype_that_is_completed_is_one():
     from capplan.cli.completion import KV_DTYPES, WEIGHT_DTYPES
     from capplan.memory.plan import cache_dtype
     from capplan.model.weight_format import in_weight_format
-    from capplan.readers.catalogue.model import read_model
+    from capplan.readers.catalogue.models import read_model
 
     network = read_model("llama-3.2-1b", offline=True)
     for name in WEIGHT_DTYPES:

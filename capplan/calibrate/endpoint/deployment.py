@@ -7,6 +7,7 @@ from capplan.calibrate.endpoint.client import Endpoint
 from capplan.calibrate.endpoint.probe import Probed, probed, served_model
 from capplan.calibrate.endpoint.series import Series, designed
 from capplan.calibrate.refit import refitted
+from capplan.engine.lookup import with_slots
 from capplan.errors import InputError
 from capplan.questions.validation import replica_of_result
 from capplan.readers.calibration.file import read_calibration_file
@@ -69,7 +70,9 @@ def measured_deployment(
         expert_parallel=serving.expert_parallel, data_parallel=serving.data_parallel,
     )  # fmt: skip
     spec = replica_of_result(bare, serving)
-    server, longest, notice = served_model(server, stated.model or "")
+    server, longest, notice, has_slots = served_model(server, stated.model or "")
+    if has_slots:
+        spec = replace(spec, profile=with_slots(spec.profile))
     series = planned_series(minutes, most, longest or serving.max_model_len)
     patience_s = max(series.seconds, LEAST_ANSWER_S)
     server = replace(
@@ -85,6 +88,8 @@ def measured_deployment(
     kernels = read_calibration_file(serving.calibration).kernels if serving.calibration else None
     refit = refitted([(_stated(result, bare), spec) for result in found.results])
     notices = [notice] if notice else []
+    if has_slots:
+        notices.append("the server is llama.cpp's: requests are replayed with its slots")
     remarks = (*notices, *found.remarks, *refit.remarks)
     return Deployment(server.shown, found, kernels, replace(refit, remarks=remarks))
 

@@ -14,7 +14,7 @@ from capplan.calibrate.endpoint.probe import Pieces, Prompts, prompts_for, serve
 from capplan.calibrate.endpoint.series import Told, open_loop, shared_loop, together
 from capplan.errors import InputError
 from capplan.fleet.plan import Plan
-from capplan.fleet.question import spec_of_layout
+from capplan.fleet.review import spec_of_layout
 from capplan.fleet.simulation import Stream
 from capplan.questions.fleet import AskedFleet
 from capplan.questions.plans.plan_verification import planned_stream, refuse_drafts
@@ -61,7 +61,7 @@ def measured_plan(
     """
     _refuse_other_requests(asked, server.shown)
     refuse_drafts(plan, server.shown)
-    server, _, notice = served_model(server, asked.scenario.model)
+    server, _, notice, _ = served_model(server, asked.scenario.model)
     replica = replica_of(spec_of_layout(plan.single.layout, plan.single.weight_dtype, asked.question))
     demand, busy = asked.question.demand, plan.single.busy_replicas
     most_per_s = sum(demand.rates_per_s(0.0)) / busy

@@ -29,6 +29,8 @@ TOOL = "capplan calibrate --endpoint"
 IDS = (1000, 20000)
 """Range of the token ids that are sent: in the vocabulary of every model of today, and none of them special."""
 WORDS = ("river", "stone", "cloud", "paper", "light", "garden", "winter", "metal", "harbor", "signal")
+LLAMACPP = "llamacpp"
+"""Owner that llama.cpp's server states for its models."""
 MOST_WRONG_SHARE = 0.5
 """Share of failed requests above which a point does not count."""
 LEAST_ANSWERS = 2
@@ -58,6 +60,8 @@ class Served(NamedTuple):
     """Longest context, if the server says so."""
     notice: str = ""
     """What is uncertain about the model; empty if nothing is."""
+    has_slots: bool = False
+    """It is llama.cpp's server."""
 
 
 def served_model(server: Endpoint, model: str) -> Served:
@@ -95,14 +99,19 @@ def served_model(server: Endpoint, model: str) -> Served:
     notice = "" if named else f"the server calls its model {name!r}, which is taken for {model}"
     longest = rows[name]["longest"]
     stated = isinstance(longest, int) and not isinstance(longest, bool) and 0 < longest <= LONGEST_TOKENS
-    return Served(replace(server, model=name), longest if stated else None, notice)
+    has_slots = rows[name]["owner"] == LLAMACPP
+    return Served(replace(server, model=name), longest if stated else None, notice, has_slots)
 
 
 def _listed_models(text: str) -> dict[str, dict[str, Any]]:
     """Return the models of a list by their names: where each was loaded from, and its longest context."""
     try:
         return {
-            str(row["id"]): {"root": str(row.get("root") or ""), "longest": row.get("max_model_len")}
+            str(row["id"]): {
+                "root": str(row.get("root") or ""),
+                "longest": row.get("max_model_len"),
+                "owner": row.get("owned_by"),
+            }
             for row in json.loads(text)["data"]
             if isinstance(row, dict) and "id" in row
         }

@@ -10,8 +10,8 @@ from typing import TypeAlias
 
 from capplan.calibrate.endpoint.client import Answered, Endpoint, Question, answered
 
-SHORT, LONG = 128, 1024
-"""Prompt tokens."""
+TINY, SHORT, LONG = 16, 128, 1024
+"""Prompt tokens. A tiny prompt of a single user takes hardly more than what each request spends outside the steps."""
 OUTPUT = 64
 OPEN_SHARE = 0.6
 """Rate of the open loop over the highest rate of the closed loops."""
@@ -81,10 +81,10 @@ class Series:
 
 
 def designed(minutes: float, max_concurrency: int, longest: int | None = None) -> Series:
-    """Return a series for a time: every concurrency with short prompts, and three of them with long ones.
+    """Return a series for a time: every concurrency with short prompts, three of them with long ones, and one user with tiny ones.
 
-    The concurrencies double; one user tells the time of a step, many tell what sequences and prompts add to it. Long prompts
-    separate the work on prompts from the time of a request. Interleaved, so that a series that is cut short still has both.
+    The concurrencies double; one user tells the time of a step, many tell what sequences and prompts add to it. Tiny and long prompts
+    separate the work on prompts from the time of a request. Interleaved, so that a series that is cut short still has all.
 
     Parameters
     ----------
@@ -98,7 +98,7 @@ def designed(minutes: float, max_concurrency: int, longest: int | None = None) -
     Examples
     --------
     >>> [(point.concurrency, point.input_tokens) for point in designed(3.0, 4).points]
-    [(1, 128), (1, 1024), (2, 128), (4, 128), (4, 1024)]
+    [(1, 16), (1, 128), (1, 1024), (2, 128), (4, 128), (4, 1024)]
     """
     room = (longest or LONG + OUTPUT) - OUTPUT
     short, long = min(SHORT, max(room // 2, 1)), max(min(LONG, room), 1)
@@ -112,7 +112,7 @@ def designed(minutes: float, max_concurrency: int, longest: int | None = None) -
         steps[len(steps) // 2 + len(steps) % 2 - 1] if len(steps) > 3 else steps[-1],
         steps[-1],
     }
-    points = []
+    points = [Point(1, TINY, OUTPUT)] if short > TINY else []
     for concurrency in steps:
         points.append(Point(concurrency, short, OUTPUT))
         if concurrency in with_long and long > short:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import torch
 
-from capplan.calibrate.kernels import attention, engines, latent, matmul, passes
+from capplan.calibrate.kernels import attention, engines, matmul
 from capplan.calibrate.kernels.arena import rewind_arenas
 from capplan.calibrate.kernels.case import Case, Kernel, Way
 from capplan.calibrate.machine import Abilities
@@ -16,20 +16,20 @@ MOST_ROUTINGS = 64
 """Routings of one set of experts, at most."""
 
 KERNELS: Mapping[str, Kernel] = {
-    "read": passes.READ,
-    "copy": passes.COPY,
-    "launch": passes.LAUNCH,
+    "read": engines.READ,
+    "copy": engines.COPY,
+    "launch": engines.LAUNCH,
     "matmul": matmul.MATMUL,
     "prefill_attention": attention.PREFILL,
     "decode_attention": attention.DECODE,
-    "elementwise": passes.ELEMENTWISE,
-    "norm": passes.NORM,
+    "elementwise": engines.ELEMENTWISE,
+    "norm": engines.NORM,
     "experts": matmul.EXPERTS,
-    "latent_prefill": latent.LATENT_PREFILL,
-    "latent_decode": latent.LATENT_DECODE,
-    "latent_bmm": latent.LATENT_BMM,
-    "host_to_device": passes.TO_DEVICE,
-    "device_to_host": passes.TO_HOST,
+    "latent_prefill": attention.LATENT_PREFILL,
+    "latent_decode": attention.LATENT_DECODE,
+    "latent_bmm": attention.LATENT_BMM,
+    "host_to_device": engines.TO_DEVICE,
+    "device_to_host": engines.TO_HOST,
 }
 """Kernel of each operator, by the name of the operator."""
 

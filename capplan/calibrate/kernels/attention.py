@@ -1,4 +1,9 @@
-"""Softmax attention in torch: scaled dot products with each of its backends, and FlashAttention over pages and windows."""
+"""Attention kernels in torch, softmax and latent.
+
+Softmax attention in torch: scaled dot products with each of its backends, and FlashAttention over pages and windows.
+
+Latent attention (MLA) in torch: expanded in prefill, absorbed in decode, and the batched products around it.
+"""
 
 from collections.abc import Callable
 from importlib import import_module
@@ -8,7 +13,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from capplan.calibrate.kernels.arena import ELEMENT_BYTES, random_operand
+from capplan.calibrate.kernels.arena import ELEMENT_BYTES, random_operand, torch_dtype
 from capplan.calibrate.kernels.case import Kernel, Shape, Way
 from capplan.calibrate.machine import Abilities
 from capplan.calibrate.timing import Call
@@ -82,14 +87,14 @@ def _heads(shape: Shape) -> tuple[float, float, float, float]:
     return shape["sequences"], shape["query_heads"], shape["kv_heads"], shape["head_dim"]
 
 
-def _prefill_bytes(shape: Shape, dtype: str) -> float:
+def _attention_prefill_bytes(shape: Shape, dtype: str) -> float:
     sequences, query_heads, kv_heads, head_dim = _heads(shape)
     new, past = shape["new_tokens"], shape.get("past_tokens", 0.0)
     width = 2.0 * query_heads * new + 2.0 * kv_heads * (new + past)
     return sequences * head_dim * width * ELEMENT_BYTES[dtype]
 
 
-def _decode_bytes(shape: Shape, dtype: str) -> float:
+def _attention_decode_bytes(shape: Shape, dtype: str) -> float:
     sequences, query_heads, kv_heads, head_dim = _heads(shape)
     queries = shape.get("query_tokens", 1.0)
     width = 2.0 * (query_heads * queries + kv_heads * shape["context_tokens"])
@@ -154,16 +159,16 @@ def _is_plain(shape: Shape) -> bool:
     return not shape.get("page_tokens") and not shape.get("window_tokens")
 
 
-def _on_a_processor(able: Abilities, shape: Shape) -> bool:
+def _attention_on_a_processor(able: Abilities, shape: Shape) -> bool:
     return not able.is_card and _is_plain(shape)
 
 
-def _on_a_card(able: Abilities, shape: Shape) -> bool:
+def _attention_on_a_card(able: Abilities, shape: Shape) -> bool:
     return able.is_card and _is_plain(shape)
 
 
-def _on_nvidia(able: Abilities, shape: Shape) -> bool:
-    return _on_a_card(able, shape) and not able.is_amd
+def _attention_on_nvidia(able: Abilities, shape: Shape) -> bool:
+    return _attention_on_a_card(able, shape) and not able.is_amd
 
 
 def _has_varlen(able: Abilities, shape: Shape) -> bool:
@@ -178,11 +183,136 @@ def _has_varlen(able: Abilities, shape: Shape) -> bool:
 
 
 _WAYS = {
-    "sdpa": Way(_dense(""), _on_a_processor),
-    "sdpa flash": Way(_dense("sdpa flash"), _on_a_card),
-    "sdpa cudnn": Way(_dense("sdpa cudnn"), _on_nvidia),
-    "sdpa efficient": Way(_dense("sdpa efficient"), _on_a_card),
+    "sdpa": Way(_dense(""), _attention_on_a_processor),
+    "sdpa flash": Way(_dense("sdpa flash"), _attention_on_a_card),
+    "sdpa cudnn": Way(_dense("sdpa cudnn"), _attention_on_nvidia),
+    "sdpa efficient": Way(_dense("sdpa efficient"), _attention_on_a_card),
     "varlen flash": Way(_varlen, _has_varlen),
 }
-PREFILL = Kernel(_prefill_bytes, _WAYS, ("sequences", "new_tokens"))
-DECODE = Kernel(_decode_bytes, _WAYS, ("context_tokens", "sequences"))
+PREFILL = Kernel(_attention_prefill_bytes, _WAYS, ("sequences", "new_tokens"))
+DECODE = Kernel(_attention_decode_bytes, _WAYS, ("context_tokens", "sequences"))
+
+
+def expanded_attention(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, backend: str = ""
+) -> torch.Tensor:
+    """Return causal attention whose values are narrower than its keys.
+
+    Flash kernels need one width, so values are padded; engines with such kernels pay for the extra work too.
+    """
+    missing = key.shape[-1] - value.shape[-1]
+    padded = functional.pad(value, (0, missing))
+    return attention(query, key, padded, causal=True, backend=backend)[..., : value.shape[-1]]
+
+
+def absorbed_attention(query: torch.Tensor, cache: torch.Tensor, latent: int) -> torch.Tensor:
+    """Return decode attention of all heads over one latent cache, in two products and a softmax.
+
+    Parameters
+    ----------
+    query : (sequences, heads, latent + rope), already multiplied with the key expansion
+    cache : (sequences, context, latent + rope)
+    latent : width of the part that serves as the value [-]
+
+    Returns
+    -------
+    (sequences, heads, latent)
+    """
+    scale = query.shape[-1] ** -0.5
+    scores = torch.bmm(query, cache.transpose(1, 2)).mul_(scale)
+    return torch.bmm(torch.softmax(scores, dim=-1), cache[..., :latent])
+
+
+def folded_attention(query: torch.Tensor, cache: torch.Tensor, latent: int) -> torch.Tensor:
+    """Return the same in one fused kernel that reads the cache once: the heads are rows of a single KV head.
+
+    Parameters
+    ----------
+    query : (sequences, heads, latent + rope)
+    cache : (sequences, context, latent + rope)
+    latent : width of the value [-]
+    """
+    rows, keys = query.unsqueeze(1), cache.unsqueeze(1)
+    return attention(rows, keys, keys[..., :latent], causal=False, backend="sdpa efficient").squeeze(1)
+
+
+def _latent_on_a_card(able: Abilities, _shape: Shape) -> bool:
+    return able.is_card
+
+
+def _latent_on_a_processor(able: Abilities, _shape: Shape) -> bool:
+    return not able.is_card
+
+
+def _latent_on_nvidia(able: Abilities, _shape: Shape) -> bool:
+    return able.is_card and not able.is_amd
+
+
+def _latent_decode_bytes(shape: Shape, dtype: str) -> float:
+    cached = shape["sequences"] * shape["context_tokens"] * (shape["latent"] + shape["rope"])
+    return cached * ELEMENT_BYTES[dtype]
+
+
+def _decode(shape: Shape, dtype: str, device: torch.device) -> Call:
+    query, cache = _decode_operands(shape, dtype, device)
+    return lambda: absorbed_attention(query, cache, int(shape["latent"]))
+
+
+def _folded(shape: Shape, dtype: str, device: torch.device) -> Call:
+    query, cache = _decode_operands(shape, dtype, device)
+    return lambda: folded_attention(query, cache, int(shape["latent"]))
+
+
+def _decode_operands(shape: Shape, dtype: str, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    width = shape["latent"] + shape["rope"]
+    query = random_operand((shape["sequences"], shape["query_heads"], width), dtype, device)
+    return query, random_operand((shape["sequences"], shape["context_tokens"], width), dtype, device)
+
+
+def _latent_prefill_bytes(shape: Shape, dtype: str) -> float:
+    width = 2.0 * (shape["nope"] + shape["rope"]) + 2.0 * shape["value"]
+    return shape["sequences"] * shape["new_tokens"] * shape["query_heads"] * width * ELEMENT_BYTES[dtype]
+
+
+def _prefill(backend: str, suits: Callable[[Abilities, Shape], bool]) -> Way:
+    def built(shape: Shape, dtype: str, device: torch.device) -> Call:
+        sizes = (shape["sequences"], shape["query_heads"], shape["new_tokens"])
+        query = random_operand((*sizes, shape["nope"] + shape["rope"]), dtype, device)
+        key = random_operand((*sizes, shape["nope"] + shape["rope"]), dtype, device)
+        value = random_operand((*sizes, shape["value"]), dtype, device)
+        return lambda: expanded_attention(query, key, value, backend)
+
+    return Way(built, suits)
+
+
+def _bmm_bytes(shape: Shape, dtype: str) -> float:
+    sizes = shape["inputs"] * shape["outputs"] + shape["tokens"] * (shape["inputs"] + shape["outputs"])
+    return shape["query_heads"] * sizes * ELEMENT_BYTES[dtype]
+
+
+def _bmm(shape: Shape, dtype: str, device: torch.device) -> Call:
+    heads, tokens, inputs, outputs = (
+        int(shape[name]) for name in ("query_heads", "tokens", "inputs", "outputs")
+    )
+    activations = random_operand((heads, tokens, inputs), dtype, device)
+    weights = random_operand((heads, inputs, outputs), dtype, device)
+    result = torch.empty((heads, tokens, outputs), dtype=torch_dtype(dtype, device), device=device)
+    return lambda: torch.bmm(activations, weights, out=result)
+
+
+LATENT_DECODE = Kernel(
+    _latent_decode_bytes,
+    {"bmm softmax bmm": Way(_decode), "sdpa efficient": Way(_folded, _latent_on_a_card)},
+    ("context_tokens", "sequences"),
+)
+LATENT_PREFILL = Kernel(
+    _latent_prefill_bytes,
+    {
+        "sdpa": _prefill("", _latent_on_a_processor),
+        "sdpa flash": _prefill("sdpa flash", _latent_on_a_card),
+        "sdpa cudnn": _prefill("sdpa cudnn", _latent_on_nvidia),
+        "sdpa efficient": _prefill("sdpa efficient", _latent_on_a_card),
+    },
+    ("new_tokens",),
+)
+LATENT_BMM = Kernel(_bmm_bytes, {"torch.bmm": Way(_bmm)}, ("tokens",))

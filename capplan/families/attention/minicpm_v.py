@@ -6,11 +6,11 @@ As vLLM builds them (`minicpmv.py`, `minicpmo.py`): https://github.com/vllm-proj
 from collections.abc import Callable
 
 from capplan.families.attention.llama import read_llama, read_minicpm
-from capplan.families.attention.qwen import read_qwen2, read_qwen3
+from capplan.families.attention.mixtures import read_qwen2, read_qwen3
 from capplan.families.config import Config
-from capplan.families.parts import projectors
 from capplan.families.parts.blocks import with_vision
 from capplan.families.parts.towers import encoder_block, linear
+from capplan.families.parts.vision import minicpmo_audio, resampler
 from capplan.model.network import Network
 
 _TEXTS: dict[str, Callable[[Config, str], Network]] = {
@@ -37,11 +37,11 @@ def read_minicpm_v(config: Config, name: str) -> Network:
     network = _TEXTS[version](config, name)
     vision = config.needed_section("vision_config")
     vision.unused(*vision.values)
-    size = _siglip(config, vision) + projectors.resampler(config, vision, network.hidden_size)
+    size = _siglip(config, vision) + resampler(config, vision, network.hidden_size)
     if config.model_type == "minicpmo" and config.flag("init_audio", default=True):
         sound = config.needed_section("audio_config")
         sound.unused(*sound.values)
-        size += _whisper(sound) + projectors.minicpmo_audio(config, sound, network.hidden_size)
+        size += _whisper(sound) + minicpmo_audio(config, sound, network.hidden_size)
     if config.model_type == "minicpmo" and config.flag("init_tts", default=True):
         config.unused("tts_config")
         config.uncounted("tts_config: the voice is not counted, and vLLM does not load it")

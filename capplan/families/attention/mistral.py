@@ -20,10 +20,13 @@ from capplan.families.parts.stacks import (
     mixtral_mixture,
     parts_after,
 )
-from capplan.families.parts.vision import pixtral
+from capplan.families.parts.vision import (
+    pixtral,
+)
 from capplan.model.network import Network, Projection
 
 _WINDOW_OF_MISTRAL = 4096
+
 _DELAY_RANK = 32
 """Rank of the delay matrices in Voxtral Realtime; no key states it."""
 

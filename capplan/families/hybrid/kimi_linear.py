@@ -1,22 +1,45 @@
-"""Kimi Linear and Kimi K3: delta attention with a state in three of four layers, latent attention in the fourth."""
+"""Hybrids with linear attention other than the gated delta net of Qwen.
+
+Kimi Linear and Kimi K3: delta attention with a state in three of four layers, latent attention in the fourth.
+
+Ling 2.5 and 3: lightning or delta attention in most layers, latent attention in the others, shared and routed experts.
+
+GLM-5.3: delta attention in three of four layers, sparse latent attention over pools of tokens in the fourth, residual streams.
+
+MiniMax-Text-01 and M1: lightning attention with a fixed state, full attention in a few layers, experts in all.
+"""
 
 from dataclasses import replace
 
+from capplan.families.attention.deepseek import reuses_index
 from capplan.families.config import Config
 from capplan.families.parts.blocks import (
     Part,
+    attention,
+    attention_output,
     decoder,
+    decoder_layer,
     gated_mlp,
+    heads,
     latent_attention,
+    qkv,
     routed,
     router,
+    stream_mixing,
+    with_tower,
     with_vision,
 )
-from capplan.families.parts.stacks import parts_after
+from capplan.families.parts.stacks import (
+    counted_mixture,
+    deepseek_mixture,
+    parts_after,
+    with_next_token_layers,
+)
 from capplan.families.parts.state_blocks import StateBlock, layer_kinds
+from capplan.families.parts.vision import glm_ocr_vision
 from capplan.model.network import Layer, LinearAttention, Network, Projection
 
-_KINDS = {"linear_attention": "state", "full_attention": "attention"}
+_KIMI_LINEAR_KINDS = {"linear_attention": "state", "full_attention": "attention"}
 
 
 def delta_attention(
@@ -70,7 +93,7 @@ def delta_sizes(config: Config, default_heads: int) -> tuple[int, int, int]:
     )
 
 
-def _delta(config: Config, hidden: int) -> StateBlock:
+def _kimi_linear_delta(config: Config, hidden: int) -> StateBlock:
     section = config.section("linear_attn_config")
     whole = bool(section and section.flag("use_full_rank_gate", default=False))
     return delta_attention(hidden, *delta_sizes(config, 32), whole_gate=whole)
@@ -105,7 +128,7 @@ def read_kimi_linear(config: Config, name: str) -> Network:
     """Return a Kimi Linear, or the text half of a Kimi K3."""
     hidden = config.dimension("hidden_size")
     count = config.layers()
-    delta = _delta(config, hidden)
+    delta = _kimi_linear_delta(config, hidden)
     bias = config.flag("attention_bias", default=False)
     latent, attending, latent_norms = latent_attention(config, hidden, attention_bias=bias)
     if config.flag("mla_use_output_gate", default=False):
@@ -118,7 +141,7 @@ def read_kimi_linear(config: Config, name: str) -> Network:
     usual = [sparse if index >= first and index % every == 0 else dense for index in range(count)]
     parts = parts_after(config, dense, sparse, count, 0) if config.has("mlp_layer_types") else usual
     layers = []
-    for part, kind in zip(parts, _kinds(config, count), strict=True):
+    for part, kind in zip(parts, _kimi_linear_kinds(config, count), strict=True):
         norms = 2 * hidden + (sparse_norms if part is sparse else 0)
         if kind == "attention":
             layers.append(Layer((latent,), (*attending, *part[0]), part[1], norms + latent_norms))
@@ -127,10 +150,10 @@ def read_kimi_linear(config: Config, name: str) -> Network:
     return decoder(config, name, layers, hidden=hidden)
 
 
-def _kinds(config: Config, count: int) -> list[str]:
+def _kimi_linear_kinds(config: Config, count: int) -> list[str]:
     """Return what each layer is; `full_attn_layers` counts layers from one."""
     if config.has("layer_types"):
-        return layer_kinds(config, ("layer_types",), count, _KINDS)
+        return layer_kinds(config, ("layer_types",), count, _KIMI_LINEAR_KINDS)
     section = config.section("linear_attn_config")
     attending = section.items("full_attn_layers") if section else None
     if section:
@@ -149,3 +172,186 @@ def read_kimi_k3(config: Config, name: str) -> Network:
         "tower is not counted"
     )
     return replace(with_vision(read_kimi_linear(text, name), config, 0), model_type="kimi_k3")
+
+
+_BAILING_KINDS = {"linear_attention": "state", "full_attention": "attention"}
+
+
+def read_bailing_hybrid(config: Config, name: str) -> Network:
+    """Return a Ling 3 (delta attention) or 2.5 (lightning attention, as vLLM's `BailingMoELinearAttention` has it)."""
+    hidden, count = config.dimension("hidden_size"), config.layers()
+    older = _is_2_5(config)
+    mixer, attending, norms = latent_attention(
+        config, hidden, attention_bias=not older and config.flag("attention_bias", default=False)
+    )
+    if not older:
+        attending += (Projection("gate", "attention", hidden, mixer.query_heads, "columns"),)
+    stated = _lightning(config, hidden) if older else _bailing_delta(config, hidden)
+    dense = gated_mlp(hidden, config.dimension("intermediate_size")), None
+    width = config.dimension("moe_intermediate_size")
+    shared = config.optional("moe_shared_expert_intermediate_size") or width
+    sparse = counted_mixture(
+        config, hidden, width, shared=config.count("num_shared_experts", default=1) * shared
+    )
+    first = config.count("first_k_dense_replace", default=2)
+    parts = parts_after(config, dense, sparse, count, first)
+    attended = [decoder_layer(mixer, attending, part, 2 * hidden + norms) for part in parts]
+    group = config.dimension("layer_group_size", default=6)
+    whole_groups = count // group * group if older else count
+    default = [
+        "state" if (index + 1) % group and index < whole_groups else "attention" for index in range(count)
+    ]
+    kinds = layer_kinds(config, ("layer_types",), count, _BAILING_KINDS, default)
+    layers = [
+        layer if kind == "attention" else stated.layer(2 * hidden, part)
+        for layer, part, kind in zip(attended, parts, kinds, strict=True)
+    ]
+    return with_next_token_layers(config, decoder(config, name, layers, hidden=hidden), attended[-1])
+
+
+def _is_2_5(config: Config) -> bool:
+    named = config.items("architectures") or ()
+    config.unused(
+        "short_conv_kernel_size",
+        "kda_safe_gate",
+        "kda_lower_bound",
+        "group_norm_size",
+        "linear_silu",
+        "norm_head",
+        "norm_softmax",
+        "linear_rope",
+    )
+    return "BailingMoeV2_5ForCausalLM" in named or config.stated("group_norm_size", "linear_silu")
+
+
+def _bailing_delta(config: Config, hidden: int) -> StateBlock:
+    heads = config.optional("linear_num_heads") or config.dimension("num_attention_heads", most=100_000)
+    kernel = config.optional("linear_conv_kernel_dim") or config.dimension(
+        "short_conv_kernel_size", default=4, most=64
+    )
+    width = config.optional("linear_head_dim") or config.dimension("head_dim", default=128)
+    return delta_attention(hidden, heads, width, kernel, whole_forget=True, whole_gate=True)
+
+
+def _lightning(config: Config, hidden: int) -> StateBlock:
+    heads = config.dimension("num_attention_heads", most=100_000)
+    width = config.optional("head_dim") or config.divisible(
+        "hidden_size", hidden, "num_attention_heads", heads
+    )
+    inner = heads * width
+    bias = config.flag("use_bias", default=False)
+    all_bias = bias or config.flag("use_qkv_bias", default=False)
+    mixer = LinearAttention(
+        "lightning", heads, heads, width, width, state_elements=heads * width**2, state_format="fp32",
+    )  # fmt: skip
+    projections = (
+        Projection("qkv", "attention", hidden, 3 * inner, "columns", bias=3 * inner if all_bias else 0),
+        Projection("output_gate", "attention", hidden, inner, "columns"),
+        Projection("out_proj", "attention", inner, hidden, "rows", bias=hidden if bias else 0),
+    )
+    norms = inner + (2 * width if config.flag("use_qk_norm", default=False) else 0)
+    return StateBlock(mixer, projections, 0, norms, inner)
+
+
+_GLM5_NEXT_KINDS = {"linear_attention": "state"} | dict.fromkeys(
+    ("indexed_attention", "deepseek_sparse_attention", "full_attention"), "attention"
+)
+
+
+def read_glm5_next(config: Config, name: str) -> Network:
+    """Return a GLM-5.3: text decoder and vision tower."""
+    network = read_glm5_next_text(config.needed_section("text_config"), name)
+    return with_tower(network, config, lambda vision, _: glm_ocr_vision(vision))
+
+
+def read_glm5_next_text(config: Config, name: str) -> Network:
+    """Return the text half of a GLM-5.3."""
+    hidden, count = config.dimension("hidden_size"), config.layers()
+    streams = config.dimension("hc_mult", default=4)
+    config.unused("layer_types", "index_kpool_always_select_tail", "first_k_dense_replace")
+    if (stated := config.section("linear_attn_config")) is not None and config.stated("layer_types"):
+        stated.unused("kda_layers", "full_attn_layers")
+    delta = delta_attention(hidden, *delta_sizes(config, 64))
+    dense = gated_mlp(hidden, config.dimension("intermediate_size")), None
+    parts = parts_after(config, dense, deepseek_mixture(config, hidden), count, min(3, count))
+    mixes, mixed = stream_mixing(hidden, streams, (2 + streams) * streams, scales=3)
+    default = ["attention" if index % 4 == 3 else "state" for index in range(count)]
+    kinds = layer_kinds(config, ("layer_types",), count, _GLM5_NEXT_KINDS, default)
+    layers = []
+    for part, kind, reused in zip(parts, kinds, reuses_index(config, count), strict=True):
+        matmuls = (*mixes, *part[0])
+        norms = 2 * hidden + mixed
+        if kind == "attention":
+            layer = _attending(config, hidden, norms, (matmuls, part[1]), reused=reused)
+        else:
+            layer = delta.layer(norms, (matmuls, part[1]))
+        layers.append(replace(layer, residual_streams=streams))
+    network = decoder(config, name, layers, hidden=hidden)
+    return with_next_token_layers(config, network, layers[-1])
+
+
+def _attending(config: Config, hidden: int, norms: int, part: Part, *, reused: bool) -> Layer:
+    """Return a layer of latent attention whose index keys each stand for a pool of tokens."""
+    if config.dimension("qk_rope_head_dim", least=0):
+        raise config.error("qk_rope_head_dim", "a rotary part is not modelled", "allowed: 0")
+    pool = config.dimension("index_kpool", default=16)
+    mixer, matmuls, latent_norms = latent_attention(
+        config, hidden, indexer=True, index_cached=not reused,
+        attention_bias=config.flag("attention_bias", default=False),
+    )  # fmt: skip
+    mixer = replace(mixer, index_pool_tokens=pool)
+    if not reused:
+        matmuls += (Projection("index_gate", "other", hidden, mixer.index_head_dim, "none"),)
+        latent_norms += pool * mixer.index_head_dim
+    return Layer((mixer,), (*matmuls, *part[0]), part[1], norms + latent_norms)
+
+
+_MINIMAX_KINDS = {"linear_attention": "state", "full_attention": "attention"}
+
+
+def read_minimax(config: Config, name: str) -> Network:
+    """Return a MiniMax-Text-01 or MiniMax-M1."""
+    shape = heads(config)
+    hidden = shape.hidden_size
+    inner = shape.query_heads * shape.head_dim
+    count = config.layers()
+    experts = config.dimension("num_local_experts", "num_experts")
+    expert = routed(
+        config,
+        experts,
+        config.dimension("num_experts_per_tok"),
+        hidden,
+        config.dimension("intermediate_size"),
+    )
+    scoring = router(hidden, experts, multiplied_in="fp32")
+    attended = Layer((attention(shape),), (qkv(shape), attention_output(shape), scoring), expert, 2 * hidden)
+    lightning = LinearAttention(
+        "lightning", shape.query_heads, shape.query_heads, shape.head_dim, shape.head_dim,
+        state_elements=shape.query_heads * shape.head_dim**2, state_format="bf16",
+    )  # fmt: skip
+    projections = (
+        Projection("qkv", "attention", hidden, 3 * inner, "columns"),
+        Projection("output_gate", "attention", hidden, inner, "columns"),
+        Projection("out_proj", "attention", inner, hidden, "rows"),
+        scoring,
+    )
+    stated = Layer((lightning,), projections, expert, 2 * hidden + inner, split_norm_parameters=inner)
+    layers = [stated if kind == "state" else attended for kind in _minimax_kinds(config, count)]
+    return decoder(config, name, layers, hidden=hidden)
+
+
+def _minimax_kinds(config: Config, count: int) -> list[str]:
+    flags = config.items("attn_type_list", length=count)
+    if flags is not None:
+        for index, flag in enumerate(flags[:count]):
+            if flag not in (0, 1):
+                raise config.error(
+                    f"attn_type_list[{index}]", f"{flag!r} is not known", "allowed: 0 (lightning), 1"
+                )
+        return ["attention" if flag else "state" for flag in flags[:count]]
+    default = ["attention" if (index + 1) % 2 else "state" for index in range(count)]
+    if not config.has("layer_types"):
+        config.notes.append(
+            "layer_types is missing: full and lightning attention alternate, the default of this model_type"
+        )
+    return layer_kinds(config, ("layer_types",), count, _MINIMAX_KINDS, default)

@@ -1,6 +1,16 @@
-"""Mamba by itself (Mamba, Mamba-2, Falcon Mamba: no cache grows), and next to attention (Jamba, Bamba, Falcon-H1, Granite 4, Zamba2)."""
+"""Hybrids with a state space, a recurrence or a short convolution.
 
-from dataclasses import replace
+Mamba by itself (Mamba, Mamba-2, Falcon Mamba: no cache grows), and next to attention (Jamba, Bamba, Falcon-H1, Granite 4, Zamba2).
+
+Nemotron-H and Nemotron 3: every layer is one of Mamba-2, attention, feed-forward or experts, with one norm.
+
+RecurrentGemma (Griffin): two gated linear recurrences, then one local attention layer.
+
+LFM2 and LFM3: gated short convolutions, a few attention layers, dense or expert feed-forward.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Literal
 
 from capplan.families.config import Config
 from capplan.families.parts.blocks import (
@@ -10,20 +20,32 @@ from capplan.families.parts.blocks import (
     decoder,
     gated_mlp,
     heads,
+    plain_mlp,
     qkv,
     routed,
     router,
 )
 from capplan.families.parts.stacks import Traits, block
-from capplan.families.parts.state_blocks import Mamba2Shape, StateBlock, layer_kinds, mamba1, mamba2, rank_of
-from capplan.model.network import Layer, Network, Projection
+from capplan.families.parts.state_blocks import (
+    Mamba2Shape,
+    StateBlock,
+    layer_kinds,
+    mamba1,
+    mamba2,
+    rank_of,
+    state_format,
+)
+from capplan.model.network import Experts, Layer, Network, Projection, ShortConvolution, StateSpace
+from capplan.model.parameters import layer_parameters
 
-_KINDS = {
+_MAMBA_KINDS = {
     "mamba": "state", "linear_attention": "state", "attention": "attention", "full_attention": "attention",
 }  # fmt: skip
 
 
-def _network(config: Config, name: str, block: StateBlock, hidden: int, *, tied_default: bool) -> Network:
+def _mamba_network(
+    config: Config, name: str, block: StateBlock, hidden: int, *, tied_default: bool
+) -> Network:
     layers = [block.layer(hidden)] * config.layers("num_hidden_layers", "n_layer")
     return decoder(config, name, layers, hidden=hidden, tied_default=tied_default)
 
@@ -42,7 +64,7 @@ def read_mamba(config: Config, name: str) -> Network:
         bias=config.flag("use_bias", default=False),
         conv_bias=config.flag("use_conv_bias", default=True),
     )
-    return _network(config, name, block, hidden, tied_default=True)
+    return _mamba_network(config, name, block, hidden, tied_default=True)
 
 
 def read_mamba2(config: Config, name: str) -> Network:
@@ -70,7 +92,7 @@ def read_mamba2(config: Config, name: str) -> Network:
         bias=config.flag("use_bias", default=False),
         conv_bias=config.flag("use_conv_bias", default=True),
     )
-    return _network(config, name, block, hidden, tied_default=False)
+    return _mamba_network(config, name, block, hidden, tied_default=False)
 
 
 def _mamba2_of(
@@ -195,7 +217,7 @@ def read_granite_hybrid(config: Config, name: str) -> Network:
     bias = config.flag("attention_bias", default=False)
     attended = block(shape, Traits(qkv_bias=bias, output_bias=bias), part)
     stated = mixer.layer(2 * hidden, part)
-    kinds = layer_kinds(config, ("layer_types", "layers_block_type"), count, _KINDS, ["state"] * count)
+    kinds = layer_kinds(config, ("layer_types", "layers_block_type"), count, _MAMBA_KINDS, ["state"] * count)
     layers = [attended if kind == "attention" else stated for kind in kinds]
     return decoder(config, name, layers, hidden=hidden)
 
@@ -289,3 +311,292 @@ def _hybrid_layer(config: Config, stated: Layer, hidden: int, *, held: bool) -> 
         state_parameters=stated.state_parameters,
         split_norm_parameters=stated.split_norm_parameters,
     )
+
+
+_LETTERS = {"M": "state", "*": "attention", "-": "mlp", "E": "moe"}
+_NAMES = {
+    "mamba": "state", "linear_attention": "state", "attention": "attention", "full_attention": "attention",
+    "mlp": "mlp", "moe": "moe",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class _Blocks:
+    """Layers by kind, made on first use: a network without experts has no expert keys."""
+
+    config: Config
+    hidden: int
+
+    def layer(self, kind: str) -> Layer:
+        """Return the layer of a kind."""
+        if kind == "state":
+            return self._state()
+        if kind == "attention":
+            shape = heads(
+                self.config,
+                hidden=self.hidden,
+                head_dim_keys=("head_dim", "attention_head_dim"),
+                default_kv_heads=8,
+            )
+            self.config.unused("attention_bias")  # the class has none
+            return block(shape, Traits(norms=1), ((), None))
+        bias = self.config.flag("mlp_bias", default=False)
+        if kind == "mlp":
+            return Layer(
+                (),
+                plain_mlp(self.hidden, self.config.dimension("intermediate_size"), bias=bias),
+                None,
+                self.hidden,
+            )
+        return self._experts(bias=bias)
+
+    def _state(self) -> Layer:
+        config = self.config
+        mixer = mamba2(
+            config,
+            self.hidden,
+            Mamba2Shape(
+                config.dimension("mamba_num_heads", default=128),
+                config.dimension("mamba_head_dim", default=64),
+                state=config.dimension("ssm_state_size", default=128),
+                groups=config.dimension("n_groups", "mamba_n_groups", default=8),
+                kernel=config.dimension("conv_kernel", "mamba_d_conv", default=4, most=64),
+            ),
+            bias=config.flag("use_bias", "mamba_proj_bias", default=False),
+            conv_bias=config.flag("use_conv_bias", "mamba_conv_bias", default=True),
+            state_format=state_format(config, "mamba_ssm_cache_dtype"),
+            state_stated=True,
+        )
+        return mixer.layer(self.hidden)
+
+    def _experts(self, *, bias: bool) -> Layer:
+        config, hidden = self.config, self.hidden
+        experts = config.dimension("n_routed_experts", "num_local_experts")
+        latent = config.optional("moe_latent_size")
+        expert = routed(
+            config,
+            experts,
+            config.dimension("num_experts_per_tok"),
+            latent or hidden,
+            config.dimension("moe_intermediate_size"),
+            gated=False,
+        )
+        config.unused("n_shared_experts")  # the class has one, whatever the key says
+        size = config.dimension("moe_shared_expert_intermediate_size")
+        shared = plain_mlp(hidden, size, bias=bias, tensor_class="shared_expert")
+        into: tuple[Projection, ...] = ()
+        if latent:
+            into = (
+                Projection("latent_down", "ffn", hidden, latent, "none", bias=latent if bias else 0),
+                Projection("latent_up", "ffn", latent, hidden, "none", bias=hidden if bias else 0),
+            )
+        return Layer((), (router(hidden, experts), *into, *shared), expert, hidden)
+
+
+def read_nemotron_h(config: Config, name: str) -> Network:
+    """Return a Nemotron-H, Nemotron 3 (Nano, Super, Ultra) with its multi-token-prediction layers."""
+    hidden = config.dimension("hidden_size")
+    config.unused("num_hidden_layers", "intermediate_size", "mtp_layers_block_type")
+    blocks = _Blocks(config, hidden)
+    kinds = _nemotron_h_kinds(config, "layers_block_type", "hybrid_override_pattern")
+    by_kind = {kind: blocks.layer(kind) for kind in dict.fromkeys(kinds)}
+    network = decoder(config, name, [by_kind[kind] for kind in kinds], hidden=hidden)
+    depth = config.count("num_nextn_predict_layers")
+    if not depth:
+        return replace(network, keys_used=tuple(config.keys_used))
+    mtp = [
+        blocks.layer(kind)
+        for kind in _nemotron_h_kinds(config, "mtp_layers_block_type", "mtp_hybrid_override_pattern")
+    ]
+    # one matmul joins the last hidden state and the new token's embedding, each with a norm
+    joining = 2 * hidden * hidden + 3 * hidden
+    experts: Experts | None = next((layer.experts for layer in mtp if layer.experts), None)
+    if experts is not None and depth > 1:
+        experts = replace(experts, experts=experts.experts * depth)
+    return replace(
+        network,
+        mtp_parameters=depth * (joining + sum(layer_parameters(layer) for layer in mtp)),
+        mtp_experts=experts,
+        keys_used=tuple(config.keys_used),
+    )
+
+
+def _nemotron_h_kinds(config: Config, list_key: str, pattern_key: str) -> list[str]:
+    pattern = config.text(pattern_key, default="")
+    if pattern:
+        for index, letter in enumerate(pattern):
+            if letter not in _LETTERS:
+                raise config.error(
+                    pattern_key,
+                    f"letter {letter!r} at {index} is not known",
+                    "allowed: M (Mamba-2), *, - (mlp), E",
+                )
+        return [_LETTERS[letter] for letter in pattern]
+    listed = config.items(list_key)
+    if listed is None:
+        raise config.missing(pattern_key, list_key)
+    return layer_kinds(config, (list_key,), len(listed), _NAMES)
+
+
+_RECURRENT_GEMMA_KINDS = ("recurrent", "attention")
+
+
+def read_recurrent_gemma(config: Config, name: str) -> Network:
+    """Return a RecurrentGemma; a recurrence is represented as a state space with one state per channel."""
+    shape = heads(config)
+    hidden = shape.hidden_size
+    width = config.optional("lru_width") or hidden
+    kernel = config.dimension("conv1d_width", default=4, most=64)
+    window = config.dimension("attention_window_size", default=2048)
+    # the config states the width of gate and up together
+    half = config.divisible("intermediate_size", config.dimension("intermediate_size"), "gate and up", 2)
+    mlp = gated_mlp(hidden, half, bias=True)
+    block = config.divisible("lru_width", width, "num_attention_heads", shape.query_heads)
+    gates = Projection("gates", "state", block, 2 * width, "columns", bias=2 * width)
+    recurrent = Layer(
+        (StateSpace(1, width, 1, width, 1, 1, width, kernel),),
+        (
+            Projection("in_proj", "attention", hidden, 2 * width, "columns", bias=2 * width),
+            gates,
+            Projection("out_proj", "attention", width, hidden, "rows", bias=hidden),
+            *mlp,
+        ),
+        None,
+        2 * hidden,
+        state_parameters=width * kernel + width + width,
+    )
+    inner = shape.query_heads * shape.head_dim
+    attending = Layer(
+        (attention(shape, window),),
+        (
+            qkv(shape, bias=config.flag("attention_bias", default=False)),
+            Projection("o", "attention", inner, hidden, "rows", bias=hidden),
+            *mlp,
+        ),
+        None,
+        2 * hidden,
+    )
+    pattern = config.items("block_types", "_block_types") or ["recurrent", "recurrent", "attention"]
+    for index, kind in enumerate(pattern):
+        if kind not in _RECURRENT_GEMMA_KINDS:
+            raise config.error(
+                f"block_types[{index}]",
+                f"{kind!r} is not known",
+                f"allowed: {', '.join(_RECURRENT_GEMMA_KINDS)}",
+            )
+    layers = [
+        attending if pattern[index % len(pattern)] == "attention" else recurrent
+        for index in range(config.layers())
+    ]
+    return decoder(config, name, layers, hidden=hidden, tied_default=True)
+
+
+_LFM2_KINDS = {"conv": "conv", "short_conv": "conv", "full_attention": "attention"}
+_KINDS_OF_3 = {"conv": "conv", "full_attention": "attention", "sliding_attention": "window"}
+
+
+def read_lfm2(config: Config, name: str) -> Network:
+    """Return a dense LFM2."""
+    width = config.dimension("block_ff_dim", "intermediate_size")
+    config.unused(
+        "block_dim",
+        "conv_dim",
+        "conv_dim_out",
+        "conv_use_xavier_init",
+        "block_use_swiglu",
+        "block_use_xavier_init",
+    )
+    if config.flag("block_auto_adjust_ff_dim", default=True):
+        multiple = config.dimension("block_multiple_of", default=256)
+        width = int(2 * width / 3)
+        width = int(_multiplier(config) * width)
+        width = multiple * -(-width // multiple)
+    part: Part = (gated_mlp(config.dimension("hidden_size"), width), None)
+    return _lfm2_network(config, name, [part] * config.layers())
+
+
+def _multiplier(config: Config) -> float:
+    key, value = config.first_present("block_ffn_dim_multiplier")
+    if value is None:
+        return 1.0
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1000:
+        raise config.error(key, f"{value!r} is not a factor", "allowed: a number above 0")
+    return float(value)
+
+
+def read_lfm2_moe(config: Config, name: str) -> Network:
+    """Return an LFM2 with experts after its first dense layers."""
+    hidden = config.dimension("hidden_size")
+    dense: Part = (gated_mlp(hidden, config.dimension("intermediate_size")), None)
+    experts = config.dimension("num_experts")
+    expert = routed(
+        config,
+        experts,
+        config.dimension("num_experts_per_tok"),
+        hidden,
+        config.dimension("moe_intermediate_size"),
+    )
+    sparse: Part = ((router(hidden, experts),), expert)
+    first = config.count("num_dense_layers", default=2)
+    return _lfm2_network(
+        config, name, [dense if index < first else sparse for index in range(config.layers())]
+    )
+
+
+def read_lfm3(config: Config, name: str) -> Network:
+    """Return an LFM3: windows in some of its attention layers, a gate on each head, norms around both blocks."""
+    shape, count = heads(config, default_kv_heads=4, default_head_dim=128), config.layers()
+    hidden, bias = shape.hidden_size, config.flag("attention_bias", default=False)
+    norms = 4 if config.flag("use_sandwich_norm", default=True) else 2
+    gate: Literal["heads", "none"] = "heads" if config.flag("use_attention_gate", default=True) else "none"
+    traits = Traits(qkv_bias=bias, output_bias=bias, norms=norms, head_norms=True, output_gate=gate)
+    part: Part = gated_mlp(hidden, config.dimension("intermediate_size")), None
+    convolved = _convolution(config, hidden, part, norms)
+    default = [
+        {2: "attention", 0: "window" if index else "conv"}.get(index % 4, "conv") for index in range(count)
+    ]
+    kinds = layer_kinds(config, ("layer_types",), count, _KINDS_OF_3, default)
+    config.unused("sliding_window")
+    window = config.dimension("sliding_window") if "window" in kinds else None
+    made = {
+        "conv": convolved,
+        "attention": block(shape, traits, part),
+        "window": block(shape, traits, part, window=window),
+    }
+    return decoder(config, name, [made[kind] for kind in kinds], hidden=hidden, tied_default=True)
+
+
+def _convolution(config: Config, hidden: int, part: Part, norms: int = 2) -> Layer:
+    """Return a layer of a gated short convolution."""
+    kernel = config.dimension("conv_L_cache", default=3, most=64)
+    bias = config.flag("conv_bias", default=False)
+    matmuls, experts = part
+    convolving = (
+        Projection("in_proj", "attention", hidden, 3 * hidden, "columns", bias=3 * hidden if bias else 0),
+        Projection("out_proj", "attention", hidden, hidden, "rows", bias=hidden if bias else 0),
+    )
+    taps = hidden * kernel + (hidden if bias else 0)
+    mixer = ShortConvolution(hidden, kernel)
+    return Layer((mixer,), (*convolving, *matmuls), experts, norms * hidden, state_parameters=taps)
+
+
+def _lfm2_network(config: Config, name: str, parts: list[Part]) -> Network:
+    shape = heads(config, default_kv_heads=8)
+    hidden = shape.hidden_size
+    layers = []
+    for kind, part in zip(_lfm2_kinds(config, len(parts)), parts, strict=True):
+        if kind == "attention":
+            layers.append(block(shape, Traits(head_norms=True), part))
+        else:
+            layers.append(_convolution(config, hidden, part))
+    tied = config.ties_embeddings(True, "tie_embedding", "tie_word_embeddings")
+    return decoder(config, name, layers, hidden=hidden, tied=tied)
+
+
+def _lfm2_kinds(config: Config, count: int) -> list[str]:
+    if config.has("layer_types"):
+        return layer_kinds(config, ("layer_types",), count, _LFM2_KINDS)
+    attending = config.items("full_attn_idxs")
+    if attending is None:
+        raise config.missing("layer_types", "full_attn_idxs")
+    return ["attention" if index in attending else "conv" for index in range(count)]

@@ -9,22 +9,22 @@ from capplan.errors import InputError
 from capplan.families.config import Config
 from capplan.families.quantization.module_names import NameList, expert_names, name_list, projection_names
 from capplan.families.quantization.schemes import (
+    LEFT_OUT,
     algorithm_format,
     block_format,
     compressed_format,
     kv_format,
+    left_out,
     packed_format,
+    quantization_section,
     quark_format,
     rounded_format,
     sparse_ending,
     torchao_format,
 )
-from capplan.families.quantization.section import LEFT_OUT, left_out, quantization_section
-from capplan.model.block_formats import blend_name
-from capplan.model.formatted import experts_in, with_formats
 from capplan.model.network import Experts, Network, Projection
-from capplan.model.stored_tensor import coded_bits
-from capplan.model.weight_format import QUANTISED_CLASSES
+from capplan.model.stored_tensor import blend_name, coded_bits
+from capplan.model.weight_format import QUANTISED_CLASSES, experts_in, with_formats
 
 METHODS = (
     "aqlm", "auto-round", "awq", "bitsandbytes", "compressed-tensors", "fbgemm_fp8", "fp8", "gptq", "hqq", "modelopt", "mxfp4",

@@ -179,23 +179,49 @@ NEGLIGIBLE = 0.05
 """Share of the requests and of the tokens below which a part of a load ends no run: without it the load is almost the same."""
 
 
-def matters(rows: NDArray[np.bool_], tokens: NDArray[Any]) -> bool:
-    """Return whether some requests of a load are more than a NEGLIGIBLE part of it.
+def load_ends_s(
+    arrival_s: Array, of_users: NDArray[np.bool_], tokens: NDArray[Any], idle_from_s: float
+) -> float:
+    """Return when a load of users and other requests ends: with the part that runs out first, unless that is a NEGLIGIBLE one [s].
 
-    Few long prompts load a replica as much as many short ones.
+    What share of the load a part is, shows while both last: the one that lasts longer sends more requests afterwards.
+    Few long prompts load a replica as much as many short ones, so a part counts by its requests or its tokens.
 
     Parameters
     ----------
-    rows : which requests
-    tokens : prompt and output of each request
+    arrival_s : [s]
+        of each request, at least one
+    of_users : which requests users send
+    tokens : [tokens]
+        prompt and output of each request
+    idle_from_s : [s]
+        when the first user finds no request left; not looked at if users send none
 
     Examples
     --------
-    >>> one_of_fifty = np.arange(50) == 7
-    >>> matters(one_of_fifty, np.ones(50)), matters(one_of_fifty, np.where(one_of_fifty, 5.0, 1.0))
-    (False, True)
+    One request of another kind comes with each request of a user, until two seconds; the users go on for a thousand:
+
+    >>> arrival_s = np.array([0.0, 0.0, 1.0, 1.0, 2.0, 2.0, *range(3, 1000)])
+    >>> of_users = np.array([True, False] * 3 + [True] * 997)
+    >>> load_ends_s(arrival_s, of_users, np.ones(1003), idle_from_s=999.0)
+    2.0
+
+    One in fifty is a NEGLIGIBLE part of the requests, and not of the tokens if it is long:
+
+    >>> of_users = np.arange(1003) % 50 != 0
+    >>> tokens = np.where(of_users, 1.0, 5.0)
+    >>> load_ends_s(np.arange(1003.0), of_users, np.ones(1003), 1200.0), load_ends_s(np.arange(1003.0), of_users, tokens, 1200.0)
+    (1200.0, 1000.0)
     """
-    return bool(rows.any() and max(rows.mean(), tokens[rows].sum() / tokens.sum()) >= NEGLIGIBLE)
+    if not of_users.any():
+        return float(arrival_s.max())
+    if of_users.all():
+        return idle_from_s
+    others_end_s = float(arrival_s[~of_users].max())
+    first = of_users if idle_from_s < others_end_s else ~of_users
+    both = arrival_s <= min(idle_from_s, others_end_s)
+    share = max(first[both].mean(), tokens[both & first].sum() / tokens[both].sum())
+    return (min if share >= NEGLIGIBLE else max)(idle_from_s, others_end_s)
 
 
 def users_idle_from_s(arrival_s: Array, response_s: Array, users: int) -> float:

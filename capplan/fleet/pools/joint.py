@@ -3,17 +3,17 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from math import ceil, exp, floor, inf, log
+from math import ceil, exp, inf, log
 from typing import Literal, TypeAlias
 
 import numpy as np
 
 from capplan.fleet.engine_options import EngineOptions
-from capplan.fleet.load.peak_stream import peak_stream
 from capplan.fleet.load.routed import Operation, run_fleet
+from capplan.fleet.load.session_load import peak_stream
 from capplan.fleet.load.waits import waits_of
 from capplan.fleet.pools.link import LinkTerms, LinkUse, link_use, unlinked_reason
-from capplan.fleet.question import Question
+from capplan.fleet.review import Question
 from capplan.fleet.search.trial import demand_at_replica, is_steady, with_load_time
 from capplan.fleet.simulation import ENGINE_DEFAULTS, FleetOutcome, Stream
 from capplan.replica.replica import Replica
@@ -22,6 +22,10 @@ from capplan.workload.request_class import Target
 Phase = Literal["prefill", "decode"]
 Pair = tuple[int, int]
 """Prefill and decode replicas."""
+Rank = tuple[float, float]
+"""Sort key of pairs: their cost, infinite if they may not be had, then their size. A larger pair never comes before a smaller one."""
+ANY_COST: Rank = (inf, 0.0)
+"""A rank above that of every pair that may be had."""
 Lacking = frozenset[Phase]
 """Pools to which a replica has to be added, one of them at least; empty where nothing is missing."""
 
@@ -31,22 +35,20 @@ MOST_GROWN = 64
 """A pool grows to at most this multiple of the replicas that its phase takes by itself."""
 MOST_TRIED = 100
 """Most pairs that are tried; after so many the cheapest one so far counts, whatever is left to try."""
-ALONGSIDE = 1e-9
-"""Pairs whose costs differ by less than this fraction cost the same."""
 
 
 def cheapest_pair(
     lacking: Callable[[Pair], Lacking],
     start: Pair,
-    costs: tuple[float, float],
+    rank: Callable[[Pair], Rank],
     *,
     joined: Callable[[Pair], bool] = lambda _: True,
-    most_cost: float = inf,
+    under: Rank = ANY_COST,
     most_tried: int = MOST_TRIED,
 ) -> tuple[Pair | None, int]:
     """Return the cheapest pair of replica counts to which nothing is missing, and how many pairs were tried.
 
-        min a P + b D   with nothing missing at (P, D), P >= 1, D >= 1
+        min c(P, D)   with nothing missing at (P, D), P >= 1, D >= 1
 
     The pool that is short grows by strides in proportion to its size until nothing is missing. Then either pool shrinks by
     bisection, and each cheaper pair that may still be enough is tried. What is missing with some replicas is missing with
@@ -57,11 +59,9 @@ def cheapest_pair(
     lacking : what a pair lacks
     start : [-]
         replicas that either phase takes by itself; nothing is tried if they cost too much
-    costs : [$/h] or [-]
-        a, b of one replica, positive
+    rank : of a pair: its cost c in [$/h] or [-], then its size
     joined : whether the link joins a pair; if it does not, it joins no larger one
-    most_cost : [$/h] or [-]
-        of a pair that is tried
+    under : only pairs below this rank are tried
     most_tried : [-]
         after so many pairs the cheapest one so far counts; strides that find a first one are never cut short
 
@@ -75,11 +75,11 @@ def cheapest_pair(
 
     >>> def lacks(pair: Pair) -> Lacking:
     ...     return frozenset([*["prefill"] * (pair[0] < 3), *["decode"] * (pair[1] < 2)])
-    >>> cheapest_pair(lacks, (1, 1), (1.0, 4.0))[0]
+    >>> cheapest_pair(lacks, (1, 1), lambda pair: (pair[0] + 4.0 * pair[1], sum(pair)))[0]
     (3, 2)
     """
-    walk = _Walk(lacking, joined, costs, (MOST_GROWN * start[0], MOST_GROWN * start[1]), most_cost)
-    if walk.cost(start) > most_cost:
+    walk = _Walk(lacking, joined, rank, (MOST_GROWN * start[0], MOST_GROWN * start[1]), under)
+    if not rank(start) < under:
         return None, 0
     near = walk.grown(start) if joined(start) else start
     best = walk.shrunk(near) if near in walk.enough else None
@@ -100,19 +100,15 @@ class _Walk:
 
     lacking: Callable[[Pair], Lacking]
     joined: Callable[[Pair], bool]
-    costs: tuple[float, float]
+    rank: Callable[[Pair], Rank]
     most: Pair
-    most_cost: float
+    under: Rank
     tried: dict[Pair, Lacking] = field(default_factory=dict)
 
     @property
     def enough(self) -> set[Pair]:
         """Pairs to which nothing is missing."""
         return {pair for pair, missing in self.tried.items() if not missing}
-
-    def cost(self, pair: Pair) -> float:
-        """Return what a pair costs."""
-        return self.costs[0] * pair[0] + self.costs[1] * pair[1]
 
     def meets(self, pair: Pair) -> bool:
         """Return whether nothing is missing to a pair."""
@@ -138,14 +134,15 @@ class _Walk:
                 _strode(pair[0], share if "prefill" in missing else 0.0, self.most[0]),
                 _strode(pair[1], share if "decode" in missing else 0.0, self.most[1]),
             )
-            if larger == pair or self.cost(larger) > self.most_cost or not self.joined(larger):
+            if larger == pair or not self.rank(larger) < self.under or not self.joined(larger):
                 return pair
             pair, share = larger, min(2.0 * share, 1.0)
         return pair
 
     def shrunk(self, pair: Pair) -> Pair:
         """Return the pair that is enough after either pool shrank as far as it can, the dearer one first."""
-        for side in sorted((0, 1), key=lambda side: -self.costs[side] * pair[side]):
+        of_each = (self.rank((pair[0], 1)), self.rank((1, pair[1])))
+        for side in sorted((0, 1), key=lambda side: of_each[side], reverse=True):
             low = 0  # replicas that are too few
             while pair[side] - low > 1:
                 middle = (low + pair[side]) // 2
@@ -158,18 +155,25 @@ class _Walk:
 
     def open_below(self, best: Pair | None) -> list[Pair]:
         """Return, for each number of prefill replicas, the largest pair cheaper than the best that may be enough."""
-        below = self.most_cost * (1.0 + ALONGSIDE) if best is None else self.cost(best) * (1.0 - ALONGSIDE)
+        below = self.under if best is None else self.rank(best)
         found = []
         for prefill in range(1, self.most[0] + 1):
-            room = (below - self.costs[0] * prefill) / self.costs[1]
-            if room < 1.0:
+            decode = self._most_decode(prefill, below)
+            if not decode:
                 break
-            decode = self.most[1] if room > self.most[1] else floor(room)
             while decode and not self.joined((prefill, decode)):
                 decode -= 1
             if decode and not self.short((prefill, decode)):
                 found.append((prefill, decode))
         return found
+
+    def _most_decode(self, prefill: int, below: Rank) -> int:
+        """Return the most decode replicas of a pair below a rank; none if one of them is too many."""
+        low, high = 0, self.most[1] + 1
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if self.rank((prefill, middle)) < below else (low, middle)
+        return low
 
 
 def _strode(count: int, share: float, most: int) -> int:
@@ -347,10 +351,10 @@ class Joint:
         return frozenset() if not missed else _PREFILL if _late_first(missed) else later
 
     def cheapest(
-        self, alone: Pair, costs: tuple[float, float], demanded: Demanded, most_cost: float = inf
+        self, alone: Pair, rank: Callable[[Pair], Rank], demanded: Demanded, under: Rank = ANY_COST
     ) -> tuple[Pair | None, int]:
-        """Return the cheapest pair of at most a cost that meets what is demanded, or None, and how many pairs were tried."""
-        if self.unlinked_reason((1, 1)) or self.out_of_reach(demanded):
+        """Return the cheapest pair below a rank that meets what is demanded, or None, and how many pairs were tried."""
+        if self.never(demanded):
             return None, 0
 
         def lacking(pair: Pair) -> Lacking:
@@ -359,7 +363,11 @@ class Joint:
         def joined(pair: Pair) -> bool:
             return not self.unlinked_reason(pair)
 
-        return cheapest_pair(lacking, alone, costs, joined=joined, most_cost=most_cost)
+        return cheapest_pair(lacking, alone, rank, joined=joined, under=under)
+
+    def never(self, demanded: Demanded) -> bool:
+        """Return whether no number of replicas is enough, as the link does not join them or an idle pair misses a target."""
+        return bool(self.unlinked_reason((1, 1)) or self.out_of_reach(demanded))
 
     def out_of_reach(self, demanded: Demanded) -> str:
         """Return which target no number of replicas meets, as a request that has both pools to itself misses it; else empty."""

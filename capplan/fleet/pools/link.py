@@ -110,13 +110,19 @@ def check_known(devices: Iterable[Device], terms: LinkTerms) -> None:
         _device_bytes_per_s(every[0], terms)
 
 
+def reach_of(device: Device, terms: LinkTerms) -> int | None:
+    """Return how many devices a link inside a server or a rack joins; None for a network, or for a rate by hand."""
+    known = {"pcie": device.node_devices, str(device.link): device.link_domain_devices}
+    return known.get(terms.name) if terms.bytes_per_s is None else None
+
+
 def unlinked_reason(
     prefill: ReplicaSpec, decode: ReplicaSpec, replicas: tuple[int, int], terms: LinkTerms
 ) -> str:
     """Return why a link inside a server or a rack does not join all replicas of two pools; empty where it does."""
     first = prefill.device
-    reach = {"pcie": first.node_devices, str(first.link): first.link_domain_devices}.get(terms.name)
-    if terms.bytes_per_s is not None or reach is None:
+    reach = reach_of(first, terms)
+    if reach is None:
         return ""
     devices = replicas[0] * prefill.devices + replicas[1] * decode.devices
     if first.name != decode.device.name:

@@ -12,30 +12,45 @@ from dataclasses import dataclass, replace
 from itertools import product
 from math import inf, isnan
 
-from capplan.accuracy.bounded import BoundedSpread, bounded, load_interval
+from capplan.accuracy.bounded import BoundedSpread, bounded, operation_interval, operation_of
 from capplan.accuracy.slowness import Slowness
 from capplan.errors import Reason, Refusal
 from capplan.fleet.load.demand import Demand, planned_demand
-from capplan.fleet.plan import Group, Plan, PoolsSearch, Transfer, cost_of, summed_usd_per_hour
-from capplan.fleet.pools.joint import Demanded, Joint, Lacking, Pair, Phase, demanded_of
+from capplan.fleet.plan import (
+    Group,
+    Plan,
+    PoolsSearch,
+    Transfer,
+    cost_of,
+    sized_groups,
+    summed_usd_per_hour,
+)
+from capplan.fleet.pools.joint import (
+    ANY_COST,
+    Demanded,
+    Joint,
+    Lacking,
+    Pair,
+    Phase,
+    Rank,
+    demanded_of,
+)
 from capplan.fleet.pools.link import LinkTerms, check_known
 from capplan.fleet.pools.sizing import (
     Contender,
-    costs,
     decode_question,
-    hourly,
     pools_sizing,
     prefill_question,
-    spares_of,
+    rank_of,
     timed_question,
     with_range,
     without_targets,
 )
 from capplan.fleet.price import HOURS_PER_MONTH, most_usd
-from capplan.fleet.question import Question
+from capplan.fleet.review import Question
 from capplan.fleet.scenario import PoolsLimits
 from capplan.fleet.search.candidates import Rejections, rejection_rows
-from capplan.fleet.search.cheapest import OVER_BUDGET, Search, Sized, Terms
+from capplan.fleet.search.cheapest import OVER_BUDGET, TOO_FEW_MACHINES, Search, Sized, Terms
 from capplan.fleet.search.layouts import ScreenedLayout, search
 from capplan.fleet.search.recommended import rank
 from capplan.fleet.search.search_cache import SearchCache
@@ -43,12 +58,13 @@ from capplan.fleet.simulation import FleetOutcome
 from capplan.fleet.unit_costs import unit_costs_at_mean
 from capplan.numbers import Spread
 from capplan.replica.replica import Replica
-from capplan.workload.outside import outside_use
+from capplan.workload.request_class import outside_use
 
 SHOWN = 3
-"""Pairs of devices that get a plan; the others cost more by what either phase takes by itself. More are tried until one has a plan."""
+"""Pairs of devices that get a plan; of the others only those that cost less by what either phase takes by itself. More are tried until one has a plan."""
+DEARER_POOLS = Reason(Refusal.COST, "costs more than pools of other devices")
 NEAR = 1.25
-"""Layouts that cost under this many times the cheapest of their device for a phase by itself are paired too ..."""
+"""Layouts that cost under this many times the cheapest of their device for a phase by itself, or one machine more, are paired too ..."""
 NEAR_LAYOUTS = 3
 """... so many of each phase at most."""
 WORTH_SHOWING = 1.5
@@ -82,24 +98,29 @@ def pools_decision(
     """
     check_known((*pools.prefill_devices, *pools.decode_devices), pools.link)
     rejected: Rejections = Counter()
-    groups, evaluated = _groups(question, pools, terms, rejected)
     cache = cache or SearchCache()
+    groups, evaluated = _groups(question, pools, terms, rejected, cache)
     plans: list[Plan] = []
     simulated = 0
-    tried_groups = 0
-    for timed, group in groups:
-        if tried_groups >= SHOWN and plans:
-            break
+    for place, (timed, group) in enumerate(groups):
         least = min((cost_of(plan) for plan in plans), default=inf)
+        shown = place < SHOWN or not plans
+        if not shown and rank_of(group[0], terms)(group[0].alone)[0] >= least:
+            for _, dearer in groups[place:]:
+                rejected[dearer[0].hardware, DEARER_POOLS] += 1
+            break
         asking = _Asking(timed, question.demand, pools.link, terms, cache, beyond=beyond)
-        plan, tried = _confirmed(group, asking, rejected, WORTH_SHOWING * least)
+        plan, tried = _confirmed(group, asking, rejected, (WORTH_SHOWING if shown else 1.0) * least)
         simulated += tried
         plans += [plan] if plan else []
-        tried_groups += 1
         if progress:
-            progress(min(tried_groups, SHOWN), min(len(groups), SHOWN))
-    for _, group in groups[tried_groups:]:
-        rejected[group[0].hardware, Reason(Refusal.COST, "costs more than pools of other devices")] += 1
+            progress(min(place + 1, SHOWN), min(len(groups), SHOWN))
+    for timed, group in () if plans else groups[:SHOWN]:
+        wider = _every_layout(timed, group, pools, terms, cache)
+        asking = _Asking(timed, question.demand, pools.link, terms, cache, beyond=beyond)
+        plan, tried = _confirmed(wider, asking, Counter(), inf)
+        simulated += tried
+        plans += [plan] if plan else []
     plans.sort(key=lambda plan: (inf if plan.usd_per_hour is None else plan.usd_per_hour, plan.gpus))
     if beyond and plans:
         plans[0] = with_range(question, plans[0], terms, cache)
@@ -142,7 +163,7 @@ def pools_standing(question: Question, plan: Plan, terms: Terms) -> PoolsStandin
 
 
 def _groups(
-    question: Question, pools: PoolsLimits, terms: Terms, rejected: Rejections
+    question: Question, pools: PoolsLimits, terms: Terms, rejected: Rejections, cache: SearchCache
 ) -> tuple[list[tuple[Question, list[Contender]]], int]:
     """Return the best layouts of every pair of devices, with the traffic that they get, cheapest first; and the number of candidates.
 
@@ -150,7 +171,7 @@ def _groups(
     same pair whatever other devices are listed.
     """
     if not question.demand.users:
-        pairs, evaluated = _contenders(question, pools, terms, rejected)
+        pairs, evaluated = _contenders(question, pools, terms, rejected, cache)
         return [(question, group) for group in pairs], evaluated
     devices = tuple(
         {device.name: device for device in (*pools.prefill_devices, *pools.decode_devices)}.values()
@@ -169,7 +190,7 @@ def _groups(
             prefill_devices=tuple(item for item in pools.prefill_devices if item in left),
             decode_devices=tuple(item for item in pools.decode_devices if item in left),
         )
-        pairs, count = _contenders(timed, of_left, terms, own)
+        pairs, count = _contenders(timed, of_left, terms, own, cache)
         groups += [
             (timed, group) for group in pairs
             if device in (side.trial.replica.spec.device for side in group[0].sides)
@@ -181,9 +202,14 @@ def _groups(
 
 
 def _contenders(
-    question: Question, pools: PoolsLimits, terms: Terms, rejected: Rejections
+    question: Question,
+    pools: PoolsLimits,
+    terms: Terms,
+    rejected: Rejections,
+    cache: SearchCache,
+    near: float = NEAR,
 ) -> tuple[list[list[Contender]], int]:
-    """Return the best layouts of every pair of devices, cheapest first, and the number of candidates."""
+    """Return the layouts of every pair of devices that are near the cheapest, cheapest first, and the number of candidates."""
     groups: list[list[Contender]] = []
     evaluated = 0
     for dtype, kv_format in product(question.networks, question.kv_formats):
@@ -197,7 +223,10 @@ def _contenders(
             evaluated += result.evaluated
             rejected.update(result.rejected)
             sides.append(
-                [_near(phase, result.candidates, device.name, terms, rejected) for device in phase.devices]
+                [
+                    _near(phase, result.candidates, device.name, terms, rejected, cache, near)
+                    for device in phase.devices
+                ]
             )
         for prefill, decode in product(*(filter(None, side) for side in sides)):
             pairs = [Contender(*pair) for pair in product(prefill, decode)]
@@ -206,28 +235,47 @@ def _contenders(
 
 
 def _near(
-    phase: Question, candidates: Sequence[ScreenedLayout], device: str, terms: Terms, rejected: Rejections
+    phase: Question,
+    candidates: Sequence[ScreenedLayout],
+    device: str,
+    terms: Terms,
+    rejected: Rejections,
+    cache: SearchCache,
+    ratio: float,
 ) -> list[Sized]:
     """Return the layouts of a device that cost least for a phase by itself, cheapest first; empty if none meets its targets.
 
     Together with the other pool and the link another one may be cheaper, so those that cost little more are kept.
     """
     confidence = phase.slo.confidence
-    trials = Search(phase, [item for item in candidates if item.layout.device.name == device], terms)
+    trials = Search(phase, [item for item in candidates if item.layout.device.name == device], terms, cache)
     best = trials.best_of(device, confidence, rejected)
     if best is None or not terms.priced(device):
         return [] if best is None else [best]
-    near = trials.within(NEAR * rank(best, terms)[0], confidence)
+    least = rank(best, terms)[0]
+    near = trials.within(max(ratio * least, least + terms.machine_usd_per_hour(device)), confidence)
     others = [item for item in near if item.trial.candidate is not best.trial.candidate]
-    return [best, *sorted(others, key=lambda item: rank(item, terms))[: NEAR_LAYOUTS - 1]]
+    most = len(others) if ratio == inf else NEAR_LAYOUTS - 1
+    return [best, *sorted(others, key=lambda item: rank(item, terms))[:most]]
 
 
-def _cost(contender: Contender, terms: Terms) -> tuple[float, int, str]:
-    """Return the sort key of contenders: dollars of what either phase takes by itself, then devices."""
-    cost = sum(
-        hourly(side, terms) * (side.busy + spares_of(side, side.busy, terms)) for side in contender.sides
-    )
-    return cost, sum(side.gpus for side in contender.sides), contender.hardware
+def _every_layout(
+    question: Question, group: Sequence[Contender], pools: PoolsLimits, terms: Terms, cache: SearchCache
+) -> list[Contender]:
+    """Return all layouts of a pair of devices that meet the targets of each phase by itself, cheapest first.
+
+    A layout that is cheap for a phase by itself may miss a target together with the link, however many replicas there are.
+    """
+    prefill, decode = (side.trial.replica.spec.device for side in group[0].sides)
+    only = replace(pools, prefill_devices=(prefill,), decode_devices=(decode,))
+    found, _ = _contenders(question, only, terms, Counter(), cache, inf)
+    return sorted((item for some in found for item in some), key=lambda item: _cost(item, terms))
+
+
+def _cost(contender: Contender, terms: Terms) -> tuple[Rank, int, str]:
+    """Return the sort key of contenders: the order of what either phase takes by itself, then devices."""
+    order = rank_of(contender, terms)(contender.alone)
+    return order, sum(side.gpus for side in contender.sides), contender.hardware
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,27 +301,22 @@ def _confirmed(
             why = Reason(Refusal.LINK_DOMAIN, f"{device.name} has no {asking.link.name}")
             rejected[group[0].hardware, why] += 1
             return None, 0
-    question, terms, tried = asking.question, asking.terms, 0
+    question, terms, tried, under = asking.question, asking.terms, 0, (most_cost, 0.0)
     best: tuple[Contender, Joint, Pair] | None = None
     for contender in group:
-        each = costs(contender, terms)
-        alone = contender.alone
-        spares = sum(
-            usd * spares_of(side, busy, terms)
-            for usd, side, busy in zip(each, contender.sides, alone, strict=True)
-        )
-        if best is not None and each[0] * alone[0] + each[1] * alone[1] + spares >= most_cost:
+        order, alone = rank_of(contender, terms), contender.alone
+        if best is not None and not order(alone) < under:
             continue
         sides = (contender.prefill.trial.replica, contender.decode.trial.replica)
         joint = asking.cache.joint(question, *sides, asking.link)
         slowness = contender.slowness(question).quantile(question.slo.confidence)
         demanded = demanded_of(terms.headroom_fraction, slowness)
-        pair, more = joint.cheapest(alone, each, demanded, most_cost - spares)
+        pair, more = joint.cheapest(alone, order, demanded, under)
         tried += more
         if pair is not None:
-            best, most_cost = (contender, joint, pair), each[0] * pair[0] + each[1] * pair[1] + spares
+            best, under = (contender, joint, pair), order(pair)
         elif best is None and contender is group[-1]:
-            rejected[contender.hardware, _unmet(joint, alone, demanded)] += 1
+            rejected[contender.hardware, _no_pair(contender, joint, demanded, terms, under)] += 1
     if best is None:
         return None, tried
     plan = _plan(*best, terms, asking.users, beyond=asking.beyond)
@@ -281,6 +324,24 @@ def _confirmed(
     if reason is not None:
         rejected[group[0].hardware, reason] += 1
     return plan if reason is None else None, tried
+
+
+def _no_pair(contender: Contender, joint: Joint, demanded: Demanded, terms: Terms, under: Rank) -> Reason:
+    """Return why no number of replicas was found: a limit on number or machines, the cost, or the targets."""
+    unmet, alone = _unmet(joint, contender.alone, demanded), contender.alone
+    if joint.never(demanded):
+        return unmet
+    if under < ANY_COST and not rank_of(contender, terms)(alone) < under:
+        return DEARER_POOLS
+    free = replace(terms, max_devices=None, prices={})
+    pair, _ = joint.cheapest(alone, rank_of(contender, free), demanded)
+    if pair is None:
+        return unmet
+    layouts = [side.trial.candidate.layout for side in contender.sides]
+    gpus = sum(terms.gpus(layout, count) for layout, count in zip(layouts, pair, strict=True))
+    if terms.max_devices is not None and gpus > terms.max_devices:
+        return _too_large(terms.max_devices)
+    return TOO_FEW_MACHINES if rank_of(contender, terms)(pair)[0] == inf else DEARER_POOLS
 
 
 def _unmet(joint: Joint, alone: Pair, demanded: Demanded) -> Reason:
@@ -304,10 +365,14 @@ def _unsure(plan: Plan, question: Question) -> Reason | None:
     return Reason(Refusal.SIMULATION, words)
 
 
+def _too_large(most: int) -> Reason:
+    return Reason(Refusal.FLEET_SIZE, f"needs more than the {most} devices allowed")
+
+
 def _over(plan: Plan, terms: Terms) -> Reason | None:
     """Return the limit of the whole fleet that a plan exceeds; None if it is within all."""
     if terms.max_devices is not None and plan.gpus > terms.max_devices:
-        return Reason(Refusal.FLEET_SIZE, f"needs more than the {terms.max_devices} devices allowed")
+        return _too_large(terms.max_devices)
     if terms.max_usd_per_hour is None:
         return None
     hourly = plan.usd_per_hour
@@ -331,16 +396,19 @@ def _plan(
     later_s = outcome.all.e2e_s.mean - first_s
     decode = _pool(contender.decode, pair[1], outcome, terms, _PoolLoad("decode", rate, later_s, planned))
     decode = replace(decode, draft_tokens=joint.decode.draft_tokens)
-    usd = summed_usd_per_hour((prefill, decode))
+    groups = sized_groups((prefill, decode), pair)
+    usd = summed_usd_per_hour(groups)
     money = None if usd is None else unit_costs_at_mean(users, usd, responses_s)
 
     def with_interval(values: Spread[float], quantity: str, replica: Replica) -> BoundedSpread:
-        return bounded(values, load_interval(question.intervals, quantity, "open", replica))
+        return bounded(
+            values, operation_interval(question.intervals, quantity, "open", operation_of(replica))
+        )
 
     slowest = max(joint.slowest(pair, asked), asked if joint.bears(pair, asked) else 0.0)
     together = _met_probability(slowness, slowest, asked, question.slo.confidence)
     return Plan(
-        groups=(prefill, decode),
+        groups=groups,
         class_e2e_mean_s=responses_s if len(responses_s) > 1 else (),
         transfer=Transfer(joint.link, joint.link_use(pair, rate / joint.rate)),
         simulated_requests=outcome.all.requests,
@@ -390,7 +458,7 @@ class _PoolLoad:
 
 
 def _pool(side: Sized, count: int, outcome: FleetOutcome, terms: Terms, load: _PoolLoad) -> Group:
-    """Return one pool of a plan, with the mean time in steps over the time in service of its replicas."""
+    """Return one pool of a plan before its spares, with the mean time in steps over the time in service of its replicas."""
     assert outcome.run is not None
     shares = [
         use.gauges.busy_s / max(use.until_s - use.from_s, 1e-12)
@@ -406,8 +474,8 @@ def _pool(side: Sized, count: int, outcome: FleetOutcome, terms: Terms, load: _P
         model=side.trial.question.networks[candidate.weight_dtype].name,
         layout=candidate.layout,
         weight_dtype=candidate.weight_dtype,
-        replicas=count + spares_of(side, count, terms),
-        spare_replicas=spares_of(side, count, terms),
+        replicas=count,
+        spare_replicas=0,
         survive=terms.survive,
         busy_fraction=sum(shares) / len(shares),
         kv_cache_tokens=candidate.kv_cache_tokens,

@@ -1,7 +1,8 @@
 """A layout of either pool: each phase as a question of its own, its cost and certainty, and what smaller chunks would do instead."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from math import inf
 
 from capplan.accuracy.slowness import Slowness
@@ -17,8 +18,9 @@ from capplan.fleet.plan import (
     costs_less,
     whole_gpus,
 )
-from capplan.fleet.pools.joint import Demanded, Joint, Pair, demanded_of
-from capplan.fleet.question import Question, spec_of_layout
+from capplan.fleet.pools.joint import Demanded, Joint, Pair, Rank, demanded_of
+from capplan.fleet.pools.order import PoolSize, pools_order
+from capplan.fleet.review import Question, spec_of_layout
 from capplan.fleet.search.cheapest import Search, Sized, Terms, busy_replicas
 from capplan.fleet.search.layouts import CONFIDENCES, search
 from capplan.fleet.search.one_layout import trial_of
@@ -150,28 +152,31 @@ class Contender:
         return question.slowness(question.slo.targets, network, candidate.usual_step_s, device)
 
 
-def spares_of(side: Sized, busy: int, terms: Terms) -> int:
-    """Return the spare replicas of a pool with some replicas that carry the peak."""
-    return terms.spares(side.trial.candidate.layout, busy)
+def rank_of(contender: Contender, terms: Terms) -> Callable[[Pair], Rank]:
+    """Return the sort key of pairs of the layouts: dollars per hour of their order, then GPUs without spares.
 
+    Without a price it is GPUs with and without spares. A pair that the limits on number or machines do not allow costs infinitely much.
+    """
+    layouts = [side.trial.candidate.layout for side in contender.sides]
+    prices = [terms.prices.get(layout.device.name) for layout in layouts]
+    sizes = [
+        PoolSize(price, layout.devices, layout.device.node_devices)
+        for price, layout in zip(prices, layouts, strict=True)
+        if price is not None
+    ]
 
-def hourly(side: Sized, terms: Terms) -> float:
-    """Return a lower bound on dollars per hour of one replica; infinite without a price."""
-    layout = side.trial.candidate.layout
-    return terms.least_usd_per_hour(layout, layout.devices)
+    @cache
+    def rank(pair: Pair) -> Rank:
+        counted = list(zip(layouts, pair, strict=True))
+        busy = float(sum(layout.devices * count for layout, count in counted))
+        gpus = sum(terms.gpus(layout, count) for layout, count in counted)
+        if terms.max_devices is not None and gpus > terms.max_devices:
+            return inf, busy
+        if len(sizes) < len(layouts):
+            return float(gpus), busy
+        return round(pools_order(sizes, pair, terms.survive).usd_per_hour, 9), busy
 
-
-FREE_USD_PER_HOUR = 1e-9
-"""What a device of machines that cost nothing more counts as, so that fewer of them are better."""
-
-
-def costs(contender: Contender, terms: Terms) -> tuple[float, float]:
-    """Return dollars per hour of one replica of either pool, above nothing, or its devices where a price is unknown."""
-    prefill, decode = (hourly(side, terms) for side in contender.sides)
-    of_prefill, of_decode = (float(side.trial.replica.spec.devices) for side in contender.sides)
-    if inf in (prefill, decode):
-        return of_prefill, of_decode
-    return max(prefill, FREE_USD_PER_HOUR * of_prefill), max(decode, FREE_USD_PER_HOUR * of_decode)
+    return rank
 
 
 def contender_of(
@@ -224,7 +229,7 @@ class PoolsSizing:
         prefill, decode = alone
         if prefill is None or decode is None:
             return None
-        return self.joint.cheapest((prefill, decode), costs(self.contender, self.terms), demanded)[0]
+        return self.joint.cheapest((prefill, decode), rank_of(self.contender, self.terms), demanded)[0]
 
 
 def pools_sizing(

@@ -11,11 +11,10 @@ from capplan.errors import InputError, Reason, Refusal
 from capplan.hardware.device import Device
 from capplan.hardware.weight_kernel import emulated_reason, no_kernel_reason
 from capplan.memory.capacity import encoder_reason
-from capplan.model.block_formats import BLOCK_DTYPES
-from capplan.model.block_recipes import RECIPES
 from capplan.model.network import Network
 from capplan.model.sharding import Sharding, head_reason, listed_degrees, refuse_heads
-from capplan.model.weight_format import named_weight_format, stored_formats
+from capplan.model.stored_tensor import BLOCK_DTYPES
+from capplan.model.weight_format import RECIPES, named_weight_format, stored_formats
 
 DEGREES = ("tensor_parallel", "pipeline_parallel", "expert_parallel", "data_parallel")
 """Degrees of parallelism as scenario keys, flags and JSON name them, in the order of a `Sharding`."""

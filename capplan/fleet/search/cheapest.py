@@ -12,7 +12,7 @@ from math import ceil, floor, inf
 from capplan.errors import Reason, Refusal
 from capplan.fleet.order import most_busy_for
 from capplan.fleet.price import ChosenPrice
-from capplan.fleet.question import Question
+from capplan.fleet.review import Question
 from capplan.fleet.search.candidates import Layout, Rejections
 from capplan.fleet.search.layouts import ScreenedLayout
 from capplan.fleet.search.search_cache import SearchCache
@@ -71,6 +71,12 @@ class Terms:
         """Return a lower bound on what any machines with this many used GPUs cost per hour; infinite without a price."""
         price = self.prices.get(layout.device.name)
         return inf if price is None or gpus == inf else price.least_usd_per_hour(gpus)
+
+    def machine_usd_per_hour(self, device: str) -> float:
+        """Return the price of the cheapest machine of a device that is to be paid; zero if the device is sold by the GPU."""
+        price = self.prices.get(device)
+        paid = [item.usd_per_hour for item in price.machines if item.usd_per_hour > 0.0] if price else []
+        return min(paid, default=0.0)
 
     def most_busy(self, layout: Layout, usd_per_hour: float) -> float:
         """Return the most replicas in addition to the spares that some dollars per hour pay for."""

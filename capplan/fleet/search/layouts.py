@@ -13,7 +13,7 @@ from capplan.errors import CapplanError, Reason, Refusal
 from capplan.fleet.engine_options import tier_in_tokens
 from capplan.fleet.load.demand import Demand
 from capplan.fleet.plan import Relaxation
-from capplan.fleet.question import Question, spec_of_layout
+from capplan.fleet.review import Question, spec_of_layout
 from capplan.fleet.search.candidates import Layout, Rejections, layouts
 from capplan.fleet.search.steady_plans import (
     LOADS,
@@ -77,6 +77,8 @@ class ScreenedLayout:
     label: Label
     usual_step_s: float
     """Time per output token at half of the largest rate, without drafts."""
+    usual_batch: float
+    """Decoding sequences at that rate."""
     slowness: Slowness
     """How much slower than predicted its steps may be."""
     demand: Demand
@@ -203,11 +205,11 @@ class _Part:
         labels = [rates.label for rates in tables.rates]
         state = steady_states(plans, tables.table, cache_tokens, self.question.demand)
         usual = usual_states(plans, tables.table, cache_tokens, self.question.demand, state)
+        batches = usual_batches(usual, self.question.demand)
         if self.question.drafting is None:
-            return self._chosen(layouts, labels, state, cache_tokens, rejected, usual_step_s(usual))
+            return self._chosen(layouts, labels, state, cache_tokens, rejected, usual_step_s(usual), batches)
         sized: list[ScreenedLayout] = []
         near: list[Relaxation] = []
-        batches = usual_batches(usual, self.question.demand)
         for layout, batch, usual_s in zip(layouts, batches, usual_step_s(usual), strict=True):
             more, closest = self._speculating(layout, batch, usual_s, rejected)
             sized += more
@@ -238,7 +240,7 @@ class _Part:
         state = steady_states(
             plans_of([spec]), table_of_plans(replica.table), tokens, question.demand, replica
         )
-        sized, near = self._chosen([layout], [replica.label], state, tokens, rejected, [usual_s])
+        sized, near = self._chosen([layout], [replica.label], state, tokens, rejected, [usual_s], [batch])
         return [replace(candidate, speculating=replica) for candidate in sized], near
 
     def _chosen(
@@ -249,11 +251,14 @@ class _Part:
         cache_tokens: Array,
         rejected: Rejections,
         usual_s: Sequence[float],
+        batches: Sequence[float],
     ) -> tuple[list[ScreenedLayout], list[Relaxation]]:
         q = self.question
         slownesses = [
-            q.slowness(q.slo.targets, self.network, step_s, layout.device)
-            for step_s, layout in zip(usual_s, layouts, strict=True)
+            q.slowness(
+                q.slo.targets, self.network, step_s, layout.device, q.served(self.network, layout, batch)
+            )
+            for step_s, batch, layout in zip(usual_s, batches, layouts, strict=True)
         ]
         needed = {target: _least_values(state, target) for target in q.slo.targets}
         holds = ~state.saturated & self._within(needed, np.ones((len(layouts), 1)))
@@ -287,6 +292,7 @@ class _Part:
                     kv_cache_tokens=float(cache_tokens[row]),
                     label=labels[row],
                     usual_step_s=usual_s[row],
+                    usual_batch=batches[row],
                     slowness=slownesses[row],
                     demand=q.demand,
                 )

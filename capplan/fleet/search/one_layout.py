@@ -11,7 +11,7 @@ from capplan.errors import Reason
 from capplan.fleet.load.demand import Demand
 from capplan.fleet.over_time import ReplicasAt, replicas_over_time
 from capplan.fleet.plan import Group
-from capplan.fleet.question import Question
+from capplan.fleet.review import Question
 from capplan.fleet.search.candidates import Layout
 from capplan.fleet.search.cheapest import Search, Terms, busy_replicas
 from capplan.fleet.search.layouts import ScreenedLayout, search

@@ -6,18 +6,17 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from math import inf, nextafter
 
-from capplan.accuracy.bounded import BoundedSpread, bounded, load_interval
+from capplan.accuracy.bounded import bounded, operation_interval, operation_of, served_by
+from capplan.accuracy.intervals import Interval
 from capplan.fleet.plan import Group, Plan, cost_of
 from capplan.fleet.price import HOURS_PER_MONTH, usd_per_million_tokens, usd_per_month
 from capplan.fleet.search.cheapest import LayoutName, Search, Sized, Terms
 from capplan.fleet.search.layouts import CONFIDENCES, rate_slack
 from capplan.fleet.search.trial import Trial
 from capplan.fleet.unit_costs import unit_costs_at_mean
-from capplan.numbers import Spread
 from capplan.replica.estimate import bottleneck_of, breakdown_of
 from capplan.replica.load import Load
-from capplan.workload.outside import outside_use
-from capplan.workload.request_class import Target
+from capplan.workload.request_class import Target, outside_use
 
 MOST_ADDED = 16
 """Replicas, one by one, that a plan may get to reach the required confidence at its own load."""
@@ -46,7 +45,8 @@ def target_probability(trial: Trial, busy: int, target: Target) -> float:
     slowest = trial.slowest(busy, {target: target.limit_s})
     question, candidate = trial.question, trial.candidate
     network = question.networks[candidate.weight_dtype]
-    slowness = question.slowness([target], network, candidate.usual_step_s, candidate.layout.device)
+    served = question.served(network, candidate.layout, candidate.usual_batch)
+    slowness = question.slowness([target], network, candidate.usual_step_s, candidate.layout.device, served)
     alone = slowness.probability(slowest)
     return max(alone, met_probability(trial, busy))
 
@@ -133,9 +133,9 @@ def plan_of(sized: Sized, terms: Terms) -> Plan:
     )
     return Plan(
         groups=(group,),
-        ttft_s=_bounded(latencies.ttft_s, "ttft", trial),
-        tpot_s=_bounded(latencies.tpot_s, "tpot", trial),
-        e2e_s=_bounded(latencies.e2e_s, "e2e", trial),
+        ttft_s=bounded(latencies.ttft_s, latency_interval(trial, "ttft", in_replica)),
+        tpot_s=bounded(latencies.tpot_s, latency_interval(trial, "tpot", in_replica)),
+        e2e_s=bounded(latencies.e2e_s, latency_interval(trial, "e2e", in_replica)),
         slo_met_probability=met_probability(trial, sized.busy),
         few_open_loops_measured=candidate.slowness.thin,
         target_probabilities={
@@ -191,8 +191,11 @@ def replicas_at_speed(trial: Trial, part: float, terms: Terms) -> int | None:
     return trial.replicas_for(peak, trial.candidate.slowness.quantile(part), trial.limits)
 
 
-def _bounded(values: Spread[float], quantity: str, trial: Trial) -> BoundedSpread:
-    return bounded(values, load_interval(trial.question.intervals, quantity, "open", trial.replica))
+def latency_interval(trial: Trial, quantity: str, in_flight: float) -> Interval:
+    """Return the interval of the mean of a latency of a replica with some requests in flight."""
+    lengths = trial.question.demand.lengths
+    served = served_by(trial.replica.spec, lengths.input_tokens, lengths.output_tokens, in_flight)
+    return operation_interval(trial.question.intervals, quantity, "open", operation_of(trial.replica, served))
 
 
 SMALL_EXTRA = 1.05

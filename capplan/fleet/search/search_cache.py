@@ -10,7 +10,7 @@ from typing import Any
 from capplan.fleet.load.demand import Demand
 from capplan.fleet.pools.joint import Joint, JointRuns
 from capplan.fleet.pools.link import LinkTerms
-from capplan.fleet.question import Question, spec_of_layout
+from capplan.fleet.review import Question, spec_of_layout
 from capplan.fleet.search.layouts import ScreenedLayout
 from capplan.fleet.search.trial import SamplePaths, SeenRuns, Trial
 from capplan.replica.replica import Replica, replica_of

@@ -124,6 +124,7 @@ def _of_mixture(
             budget,
             prefill_first=profile.policy == "prefill_first",
             request_s=profile.host.request_s + demand.load_s,
+            asynchronous=plans.asynchronous[:, None],
         ),
         LOAD_GRID[None, :] * _fullest(most, budget, demand.lengths),
     )
@@ -151,6 +152,7 @@ def _of_rounds(
             budget,
             prefill_first=scheduling.policy == "prefill_first",
             request_s=speculating.spec.profile.host.request_s + demand.load_s,
+            asynchronous=scheduling.asynchronous,
         ),
         LOAD_GRID[None, :] * _fullest(most, budget, lengths),
     )

@@ -19,20 +19,26 @@ from capplan.fleet.load.offered import (
     SamplePath,
     dealt_arrival_cv,
     dealt_users,
-    matters,
+    load_ends_s,
     user_share_of,
     users_idle_from_s,
 )
 from capplan.fleet.load.waits import WaitedTimes, seen_by_users, waits_of
-from capplan.fleet.question import Question, spec_of_layout
+from capplan.fleet.review import Question, spec_of_layout
 from capplan.fleet.search.layouts import ScreenedLayout, longest_responses_s, rate_slack
 from capplan.fleet.search.steady_plans import carried_shares, class_responses_s, steady_states
 from capplan.numbers import Spread
 from capplan.replica.plans import plans_of
 from capplan.replica.replica import Replica, replica_of
 from capplan.replica.tables import table_of_plans
-from capplan.serving.gauges import WeightedHistogram
-from capplan.serving.outcome import Outcome, SeenByUsers, histogram_spread, spread, weighted_spread
+from capplan.serving.outcome import (
+    Outcome,
+    SeenByUsers,
+    WeightedHistogram,
+    histogram_spread,
+    spread,
+    weighted_spread,
+)
 from capplan.serving.requests import Crowd
 from capplan.serving.server import simulate
 from capplan.serving.steady_state import SteadyState
@@ -73,6 +79,8 @@ REGULARITY_OF_BURSTS = tuple(
     sorted({*REGULARITY, *(3 * least // 4 for least in REGULARITY[:-2])}, reverse=True)
 )
 """Classes for arrivals in bursts, each at most half as large again as the next smaller one: more replicas even out bursts, so each carries more."""
+MANY_REPLICAS = 32
+"""Replicas of a fleet from which a step of the scale of loads may be more than half of a replica."""
 LIKELY_REPLICAS = 16
 """The class of replica counts that is tried first."""
 MANY_USERS = 48
@@ -96,7 +104,7 @@ STEADY_DEVIATIONS = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Latencies:
-    """Latencies of one replica at one load, without the warm-up; ITL is that of the whole run."""
+    """Latencies of one replica at one load, without the warm-up; ITL includes it."""
 
     ttft_s: Spread[float]
     tpot_s: Spread[float]
@@ -168,8 +176,11 @@ class Seen:
     e2e_s: NDArray[np.float64]
     class_index: NDArray[np.int64]
     itl: WeightedHistogram
+    """Of the whole run."""
     requests_per_s: float
     steady: bool
+    end_s: float
+    """When the load ended; a part of it may have gone on."""
 
 
 def latencies_of(runs: Sequence[tuple[Seen, float]], classes: Sequence[RequestClass]) -> Latencies:
@@ -267,12 +278,11 @@ def _seen_in(outcome: Outcome, demand: Demand, crowd: Crowd | None, rate_per_s: 
     arrival = outcome.arrival_s
     by_users = np.array([item.users is not None for item in demand.classes])[outcome.class_index]
     tokens = outcome.input_tokens + outcome.output_tokens
-    end = float(arrival.max())
-    if matters(~by_users, tokens):
-        end = float(arrival[~by_users].max())
-    if crowd is not None and matters(by_users, tokens):
+    idle_s = 0.0
+    if crowd is not None:
         idle_s = users_idle_from_s(arrival[by_users], outcome.e2e_s[by_users], crowd.first_turns().size)
-        end = min(end, max(idle_s, float(arrival[int(LEAST_SEEN * arrival.size)])))
+        idle_s = max(idle_s, float(arrival[int(LEAST_SEEN * arrival.size)]))
+    end = load_ends_s(arrival, by_users, tokens, idle_s)
     begin = float(arrival[int(WARM_UP_SHARE * np.count_nonzero(arrival <= end))])
     seen = (arrival >= begin) & (arrival <= end)
     counted = float(np.count_nonzero(seen)) / max(end - begin, 1e-12)
@@ -284,6 +294,7 @@ def _seen_in(outcome: Outcome, demand: Demand, crowd: Crowd | None, rate_per_s: 
         outcome.itl,
         counted if demand.users else rate_per_s,
         is_steady(arrival[~by_users], (arrival + outcome.e2e_s)[~by_users]),
+        end,
     )
 
 
@@ -355,6 +366,31 @@ def regularity_class(replicas: int, classes: Sequence[int] = REGULARITY) -> int:
     [1, 2, 8, 64]
     """
     return next(least for least in classes if replicas >= least)
+
+
+def in_copies(needed: int, at_least: int, carries: Callable[[int, int], bool]) -> int:
+    """Return the replicas of two or three fleets that each carry a half or a third of the load, if they are fewer than one fleet needs.
+
+    One fleet carries as much: its arrivals are more regular. But its runs are others, and what they vary by is several of
+    MANY_REPLICAS.
+
+    Parameters
+    ----------
+    needed, at_least : [-]
+        replicas of one fleet, and the fewest to return
+    carries : whether some replicas carry one of some equal parts of the load
+
+    Examples
+    --------
+    >>> in_copies(102, 1, carries=lambda part, copies: copies * part >= 98), in_copies(20, 1, carries=lambda part, copies: True)
+    (98, 20)
+    """
+    for copies in (2, 3):
+        while needed >= MANY_REPLICAS and copies * (part := (needed - 1) // copies) >= at_least:
+            if not carries(part, copies):
+                break
+            needed = copies * part
+    return needed
 
 
 class Trial:
@@ -662,8 +698,12 @@ class Trial:
                 return seen
             halvings = int(log2(_odds(user_share) / _odds(fitting)))
             if halvings <= 0:
-                return seen
+                break
             user_share = user_share_of(_odds(user_share) / 2.0**halvings)
+        if all(target.metric != "itl" for target in self.limits):
+            return seen
+        both = simulate(offered.requests, self._engine(demand), crowd=offered.crowd, until_s=seen.end_s)
+        return replace(seen, itl=both.itl)
 
     def _engine(self, demand: Demand) -> EngineSetup:
         """Return the engine, whose requests wait for what a demand loads from offload tiers."""
@@ -817,6 +857,14 @@ class Trial:
         """
         if self.demand.users:
             return self._replicas_of_users(rate_per_s, slowness, limits, most, at_least)
+
+        def carries(part: int, copies: int) -> bool:
+            """Return whether a part of the replicas carries that part of the rate, at a step of the scale."""
+            step = ceil(STEPS_PER_DOUBLING * log2(rate_per_s / (copies * part) * slowness) - 1e-9)
+            return self.holds(
+                scale_rate(step) / slowness, regularity_class(part, self.classes), slowness, limits
+            )
+
         above = inf
         for least in self._classes_of(rate_per_s, slowness, limits, most):
             too_little = rate_per_s / min(most, above - 1) if min(most, above - 1) >= 1 else inf
@@ -829,7 +877,9 @@ class Trial:
             needed = replicas_at(rate_per_s, limit) if limit > 0.0 else inf
             if max(needed, at_least) >= least:
                 needed = max(min(needed, above), at_least)
-                return None if needed > most or needed == inf else int(needed)
+                if needed > most or needed == inf:
+                    return None
+                return in_copies(int(needed), at_least, carries)
             above = least
         return None
 
@@ -892,10 +942,13 @@ class Trial:
         short_limit = scale_rate(self._short_step(slowness, limits)) / slowness
         about = replicas_at(rate_per_s, short_limit)
         enough = self._fewest(about, rate_per_s, slowness, limits, min(most, 2 * about), at_least)
-        if enough is not None or most <= 2 * about:
-            return enough
-        exact = self._about(rate_per_s, slowness, limits)
-        return None if exact is None else self._fewest(exact, rate_per_s, slowness, limits, most, at_least)
+        if enough is None and most > 2 * about:
+            exact = self._about(rate_per_s, slowness, limits)
+            enough = exact and self._fewest(exact, rate_per_s, slowness, limits, most, at_least)
+        ratio = rate_per_s / self.total_rate
+        return enough and in_copies(
+            enough, at_least, lambda part, copies: self.meets(part, slowness, limits, ratio / copies)
+        )
 
     def _fewest(
         self,

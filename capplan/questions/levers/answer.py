@@ -12,7 +12,7 @@ from capplan.errors import CapplanError, InputError, unknown
 from capplan.fleet.plan import FleetAnswer, Plan, cost_of, costs_less
 from capplan.fleet.pools.search import pools_decision
 from capplan.fleet.price import HOURS_PER_MONTH
-from capplan.fleet.question import Question
+from capplan.fleet.review import Question
 from capplan.fleet.search.cheapest import Search, layout_name
 from capplan.fleet.search.layouts import search
 from capplan.fleet.search.recommended import near_cheapest, plan_of, recommended

@@ -16,7 +16,7 @@ from capplan.fleet.engine_options import tier_in_tokens
 from capplan.fleet.load.demand import demand_of_classes
 from capplan.fleet.plan import Plan, RoutedRequests
 from capplan.fleet.price import choose_price
-from capplan.fleet.question import spec_of_layout
+from capplan.fleet.review import spec_of_layout
 from capplan.fleet.search.cheapest import Sized, busy_replicas
 from capplan.fleet.search.one_layout import trial_of
 from capplan.fleet.search.recommended import plan_of
@@ -35,7 +35,7 @@ from capplan.replica.speculation import DraftPlan, Method, draft_of, speculation
 from capplan.scenario.records.lengths import LengthFields
 from capplan.scenario.speculation import Published, not_published, published_acceptance
 from capplan.workload.multiples import divisible
-from capplan.workload.reuse_by_age import hits_by_replica
+from capplan.workload.statistics import hits_by_replica
 
 WEIGHT_DTYPES = ("fp8", "nvfp4", "int4")
 """Weight dtypes to try, where they are narrower than those of the scenario."""

@@ -10,7 +10,7 @@ from capplan.engine.profile import Scheduling
 from capplan.errors import Reason
 from capplan.fleet.over_time import OverTime
 from capplan.fleet.plan import Plan, cost_of
-from capplan.fleet.question import Question, spec_of_layout
+from capplan.fleet.review import Question, spec_of_layout
 from capplan.fleet.search.one_layout import trial_of
 from capplan.fleet.search.search_cache import SearchCache
 from capplan.questions.fleet import AskedFleet, terms_of

@@ -19,7 +19,7 @@ from capplan.fleet.plan import (
     whole_gpus,
 )
 from capplan.fleet.price import HOURS_PER_MONTH, most_usd, usd_per_month
-from capplan.fleet.question import Question
+from capplan.fleet.review import Question
 from capplan.fleet.search.candidates import Rejection
 from capplan.fleet.search.cheapest import OVER_BUDGET, Search, Terms
 from capplan.fleet.search.layouts import search
@@ -27,8 +27,8 @@ from capplan.fleet.search.recommended import Paid, plan_of
 from capplan.fleet.search.search_cache import SearchCache
 from capplan.model.network import Network
 from capplan.model.parameters import weight_bytes
+from capplan.money.cash import other_lines, total_usd
 from capplan.money.hosted import hosted_traffic
-from capplan.money.total_cost import other_lines, total_usd
 from capplan.questions.money.commitments import asked_mix, cheapest_by_mix
 from capplan.scenario.scenario_file import Scenario
 from capplan.scenario.traffic import rate_line

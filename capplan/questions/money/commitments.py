@@ -40,8 +40,7 @@ from capplan.money.commitments import (
     named_offers,
     use_fractions,
 )
-from capplan.readers.catalogue.machines import machine_records
-from capplan.readers.catalogue.prices import records_of
+from capplan.readers.catalogue.prices import machine_records, records_of
 from capplan.scenario.records.money import Commitments, Owned, Reserved
 from capplan.scenario.scenario_file import Scenario
 
@@ -299,9 +298,7 @@ def group_uses(
     layout, survive = group.layout, group.survive
     order = None
     if group.price is not None and group.price.machines:
-        order = group.price.order(
-            layout.devices, layout.device.node_devices, int(running.max()), group.survive
-        )
+        order = group.order_of(int(running.max()))
     counts = np.unique(running).tolist()
     if order is None:
         started = {busy: busy + survive.least_spares(busy) for busy in counts}

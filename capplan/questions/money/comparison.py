@@ -21,8 +21,8 @@ from capplan.money.hosted import (
     too_long_fraction,
 )
 from capplan.questions.fleet import AskedFleet
-from capplan.questions.money.price_check import age_warnings, change_warnings, life_warnings
 from capplan.questions.money.who_pays import own_assumptions, paid_plan
+from capplan.questions.plans.plan_check import age_warnings, change_warnings, life_warnings
 from capplan.readers.catalogue.offer_terms import first_day
 from capplan.readers.catalogue.token_prices import (
     HINT,
@@ -36,9 +36,9 @@ from capplan.readers.catalogue.token_prices import (
 from capplan.recorded.traces.trace import read_trace
 from capplan.scenario.flags import CachePriceFlags
 from capplan.scenario.scenario_file import Scenario
-from capplan.scenario.written.workload_file import is_workload
+from capplan.scenario.workload_file import is_workload
 from capplan.workload.request_class import ResponseTimes, responses_of_classes
-from capplan.workload.reuse_by_age import Repeated, reuse_by_age, session_reuse_by_age
+from capplan.workload.statistics import Repeated, reuse_by_age, session_reuse_by_age
 
 _SEED = 0
 """Seed of the sessions whose prompts an API keeps."""

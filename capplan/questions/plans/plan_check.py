@@ -1,25 +1,41 @@
-"""Does a plan still hold: its layout and its replicas under the scenario, the prices and the budget of today."""
+"""A plan against today: whether it holds, what changed, and which prices are old.
 
-from collections.abc import Iterator, Sequence
+Does a plan still hold: its layout and its replicas under the scenario, the prices and the budget of today.
+
+What changed between two scenarios or plans: keys of the scenario, prices, versions, and what follows from them.
+
+What of the prices is old, retired, or contradicted by another offer or by a newer list.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import date
+from datetime import UTC, date, datetime
 from math import inf
+from pathlib import Path
 from typing import Any
 
+from capplan import __version__
+from capplan.assumption import Assumption
 from capplan.errors import Reason
 from capplan.fleet.order import OWN
 from capplan.fleet.plan import Plan
+from capplan.fleet.pools.order import PoolSize, pools_order
 from capplan.fleet.pools.search import pools_standing
-from capplan.fleet.price import usd_per_month
+from capplan.fleet.price import MAX_AGE_DAYS, ChosenPrice, PriceChoice, choose_price, usd_per_month
 from capplan.fleet.search.candidates import DEGREES
 from capplan.fleet.search.one_layout import adequacy, trial_of
 from capplan.hardware.device import Device
+from capplan.money.hosted import TokenPrice
 from capplan.questions.fleet import AskedFleet, parts_of, replicas_by_group, terms_of
 from capplan.questions.money.budget import mix_usd_per_month
 from capplan.questions.plans.plan_file import chosen_in
-from capplan.readers.catalogue.model import model_source
-from capplan.readers.plan_file import PlanFile
-from capplan.readers.plan_record import StatedGroup, StatedPlan
+from capplan.readers.catalogue.hardware import device_names
+from capplan.readers.catalogue.models import model_source
+from capplan.readers.catalogue.offer_terms import first_day
+from capplan.readers.catalogue.prices import price_records
+from capplan.readers.catalogue.token_prices import OLD_DAYS, TokenOffer, age_days, token_offers
+from capplan.readers.plan_file import PlanFile, StatedGroup, StatedPlan, is_plan_file, read_plan_file
+from capplan.readers.yaml_file import KeyPath, key_path
 from capplan.scenario.traffic import rate_line
 
 _SURE_ENOUGH = 1e-9
@@ -182,21 +198,11 @@ def _money(
     """Yield whether the price of the plan is still one, and its cost within the budget."""
     budget = asked.scenario.budget_usd_per_month
     rows = chosen.groups
-    nodes = {device.name: device.node_devices for device in asked.scenario.fleet.devices}
-    hourly: float | None = 0.0
     for name, row in {row.hardware: row for row in rows}.items():
         price = asked.prices.get(name)
         if price is None and row.usd_per_gpu_hour is not None:
             yield Check(f"prices.{name}", row.usd_per_gpu_hour, None, holds=False)
-    for row in rows:
-        price = asked.prices.get(row.hardware)
-        busy, survive = row.busy_replicas, asked.scenario.fleet.survive
-        usd_per_hour = (
-            price.order_usd_per_hour(row.gpus_per_replica, nodes[row.hardware], busy, survive=survive)
-            if price
-            else None
-        )
-        hourly = None if hourly is None or usd_per_hour is None else hourly + usd_per_hour
+    hourly = _order_usd_per_hour(asked, chosen)
     yield from _machines(asked, chosen)
     if hourly is not None and budget is not None:
         usd = float(usd_per_month(hourly))
@@ -210,6 +216,24 @@ def _money(
         for day in (day for day in (paid.dates if paid else ()) if day):
             age = (today - latest_day(day)).days
             yield Check(f"price date of {name}", f"{max_price_age_days} days", day, age <= max_price_age_days)
+
+
+def _order_usd_per_hour(asked: AskedFleet, chosen: StatedPlan) -> float | None:
+    """Return what the replicas of a plan cost at the prices of today; None without a price."""
+    nodes = {device.name: device.node_devices for device in asked.scenario.fleet.devices}
+    survive, sizes = asked.scenario.fleet.survive, []
+    for row in chosen.groups:
+        price = asked.prices.get(row.hardware)
+        if price is None:
+            return None
+        sizes.append(PoolSize(price, row.gpus_per_replica, nodes[row.hardware]))
+    busy = [row.busy_replicas for row in chosen.groups]
+    if chosen.transfer is not None:
+        return pools_order(sizes, busy, survive).usd_per_hour
+    return sum(
+        size.price.order_usd_per_hour(size.replica_gpus, size.node_gpus, count, survive=survive)
+        for size, count in zip(sizes, busy, strict=True)
+    )
 
 
 def _machines(asked: AskedFleet, chosen: StatedPlan) -> Iterator[Check]:
@@ -238,3 +262,335 @@ def latest_day(written: str) -> date:
         return date(year, month, day)
     after = date(year + 1, 1, 1) if month in (0, 12) else date(year, month + 1, 1)
     return date.fromordinal(after.toordinal() - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One side of a comparison: what was asked, and the plan that answers it."""
+
+    path: Path
+    version: str
+    """Version of capplan that found the plan."""
+    inputs: Mapping[str, Any]
+    """As a plan file holds them."""
+    record: Mapping[str, Any]
+    """The keys of the scenario in base units."""
+    chosen: Mapping[str, Any] | None
+    """The recommended plan, with the keys of `capplan fleet`; None where no plan meets the targets."""
+    assumptions: tuple[Assumption, ...]
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """An input that differs."""
+
+    path: str
+    """Key of the scenario; below `inputs`, what was looked up for it."""
+    before: Any
+    """As written; None where it is not."""
+    after: Any
+
+
+def both_sides(
+    before: Path, after: Path, progress: Callable[[int, int], None] | None = None, *, offline: bool = False
+) -> tuple[Side, Side]:
+    """Return what is compared: plans from plan files, and for scenarios those that `fleet` recommends.
+
+    Parameters
+    ----------
+    before, after : each a scenario YAML or a plan file
+    progress : of a search
+    offline : never open a connection
+
+    Returns
+    -------
+    both sides; a file that is given twice is searched once
+    """
+    first = _side(before, progress, offline=offline)
+    same = before.resolve() == after.resolve()
+    return first, first if same else _side(after, progress, offline=offline)
+
+
+def _side(path: Path, progress: Callable[[int, int], None] | None, *, offline: bool) -> Side:
+    if is_plan_file(path):
+        file = read_plan_file(path)
+        record = _record(file.inputs.content, file.scenario)
+        return Side(
+            path, file.version, file.inputs.model_dump(), record, file.result["chosen"], file.assumptions
+        )
+    from capplan.questions.fleet import asked_fleet, fleet_for
+    from capplan.scenario.scenario import read_scenario
+
+    asked = asked_fleet(read_scenario(path), offline=offline)
+    return side_of(path, asked, fleet_for(asked, progress).chosen)
+
+
+def side_of(path: Path, asked: "AskedFleet", plan: "Plan | None") -> Side:
+    """Return the side of a scenario and of the plan that answers it."""
+    from capplan.questions.plans.plan_row import plan_inputs, plan_row
+
+    return Side(
+        path,
+        __version__,
+        plan_inputs(asked, plan),
+        _record(asked.scenario.written, path),
+        plan_row(plan) if plan else None,
+        asked.assumptions,
+        asked.warnings,
+    )
+
+
+def _record(written: Mapping[str, Any], path: Path) -> Mapping[str, Any]:
+    from capplan.readers.yaml_file import Document
+    from capplan.scenario.reading import scenario_record
+
+    record, _ = scenario_record(Document(str(path), dict(written), {}), path.resolve().parent)
+    return record.model_dump(exclude_unset=True)
+
+
+def changes(before: Side, after: Side) -> tuple[Change, ...]:
+    """Return the inputs that differ: keys of the scenario as written, then what was looked up for them.
+
+    A key that says the same in another unit, such as 0.8 s for 800 ms, has not changed.
+    """
+    was, now = (dict(_leaves(side.inputs["content"])) for side in (before, after))
+    found = [
+        Change(key_path(path), was.get(path), now.get(path))
+        for path in dict.fromkeys((*was, *now))
+        if was.get(path) != now.get(path) and not _same(_at(before.record, path), _at(after.record, path))
+    ]
+    traced = before.inputs["files"] != after.inputs["files"]
+    priced = [{row["hardware"] for row in side.inputs["prices"]} for side in (before, after)]
+    devices = set.intersection(*priced)
+    was, now = (dict(_leaves(_looked_up(side, devices, traced=traced))) for side in (before, after))
+    return (
+        *found,
+        *(
+            Change(key_path(path), was.get(path), now.get(path))
+            for path in dict.fromkeys((*was, *now))
+            if was.get(path) != now.get(path)
+        ),
+    )
+
+
+def _looked_up(side: Side, devices: set[str], *, traced: bool) -> dict[str, Any]:
+    """Return what is no key of the scenario: versions, files and the traffic in them, prices, what engines are started with."""
+    inputs = side.inputs
+    return {
+        "capplan": side.version,
+        "inputs": {
+            "model": inputs["model"]["source"],
+            "engine_version": inputs["engine"]["version"],
+            "traffic": {
+                key: inputs[key] for key in ("request_rate", "input_tokens", "output_tokens") if traced
+            },
+            "files": {row["key"]: row["sha256"] for row in inputs["files"]},
+            "prices": {
+                row["hardware"]: {"usd_per_gpu_hour": row["usd_per_gpu_hour"], "dates": row["dates"]}
+                for row in inputs["prices"]
+                if row["hardware"] in devices
+            },
+            "launch": inputs["launch"],
+        },
+    }
+
+
+def _leaves(value: Any, path: KeyPath = ()) -> Iterator[tuple[KeyPath, Any]]:
+    """Yield the values of nested mappings, and of lists of mappings, by key path."""
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _leaves(inner, (*path, str(key)))
+    elif isinstance(value, list) and any(isinstance(item, Mapping) for item in value):
+        for at, inner in enumerate(value):
+            yield from _leaves(inner, (*path, at))
+    else:
+        yield path, value
+
+
+_ABSENT = object()
+
+
+def _at(record: Any, path: KeyPath) -> Any:
+    """Return the value of a record at a path, or at the part of it that the record resolves to one value."""
+    value = record
+    for part in path:
+        if isinstance(value, Mapping):
+            value = value.get(str(part), _ABSENT)
+        elif isinstance(value, list) and isinstance(part, int):
+            value = value[part] if part < len(value) else _ABSENT
+        else:
+            break
+    return value
+
+
+def _same(before: Any, after: Any) -> bool:
+    """Return whether two values of records are equal, whatever they are made of."""
+    from capplan.fleet.search.search_cache import content_key
+
+    if before is _ABSENT or after is _ABSENT:
+        return before is after
+    return content_key(before) == content_key(after)
+
+
+FAR_APART = 3.0
+"""Offers of one device that differ by more than this are named."""
+SAME_WITHIN = 0.01
+"""Prices of two lists that differ by less are the same."""
+
+Row = Mapping[str, Any]
+
+
+def checked_devices(today: date) -> Iterator[Row]:
+    """Yield each device that is offered on demand, with the price that plans take and what is to be known of it."""
+    records = price_records()
+    for name in device_names():
+        chosen = choose_price(records, name, PriceChoice())
+        if chosen is not None:
+            yield {
+                "hardware": name,
+                "usd_per_gpu_hour": chosen.usd_per_hour,
+                "offers": chosen.offers,
+                "newest": chosen.newest_day,
+                "remark": "; ".join(_device_remarks(chosen, today)) or None,
+            }
+
+
+def _device_remarks(price: ChosenPrice, today: date) -> Iterator[str]:
+    if price.newest_day is None:
+        yield "no offer has a date"
+    elif (age := (today - first_day(price.newest_day)).days) > MAX_AGE_DAYS:
+        yield f"old: the newest offer is {age} days old"
+    if price.estimated:
+        yield "an estimate: nobody lists a price"
+    elif price.offers == 1:
+        yield "one offer"
+    low, high = price.low_usd_per_hour, price.high_usd_per_hour
+    if high > FAR_APART * low:
+        assert price.lowest is not None
+        assert price.highest is not None
+        yield f"far apart: {price.lowest.provider} {low:.2f}, {price.highest.provider} {high:.2f} $/h"
+
+
+def checked_apis(today: date, newer: Sequence[TokenPrice] | None) -> Iterator[Row]:
+    """Yield the hosted APIs of which something is to be known: their age, their end, what another list states.
+
+    Parameters
+    ----------
+    today : that prices are judged old by
+    newer : another list, whose names decide; None: none is given
+    """
+    by_name = {price.name.lower(): price for price in newer or ()}
+    for offer in token_offers():
+        name = f"{offer.provider}/{offer.model}"
+        remarks = list(offer_remarks(offer, today))
+        if newer is not None:
+            remarks += _newer_remarks(offer, by_name.get(name.lower()))
+        if remarks:
+            yield {"api": name, "date": offer.date, "remark": "; ".join(remarks)}
+    known = {f"{offer.provider}/{offer.model}".lower() for offer in token_offers()}
+    for price in newer or ():
+        if price.name.lower() not in known:
+            rates = price.rates
+            what = (
+                f"new in {price.source}: input ${rates.input:g}, output ${rates.output:g} per million tokens"
+            )
+            yield {"api": price.name, "date": price.date, "remark": what}
+
+
+def offer_remarks(offer: TokenOffer, today: date) -> Iterator[str]:
+    """Yield what is to be known of a hosted price: its age, its end, what it rests on."""
+    if (today - first_day(offer.date)).days > OLD_DAYS:
+        yield f"older than {OLD_DAYS} days"
+    if offer.retires is not None:
+        yield f"{'ended' if first_day(offer.retires) <= today else 'ends'} on {offer.retires}"
+    if offer.change is not None:
+        yield f"input ${offer.change.input:g} and output ${offer.change.output:g} from {offer.change.on}"
+    if offer.disagreement is not None:
+        yield f"sources disagree: {offer.disagreement}"
+    elif offer.second_source is None:
+        yield "one source"
+
+
+def _newer_remarks(offer: TokenOffer, newer: TokenPrice | None) -> list[str]:
+    """Return where another list contradicts a price."""
+    if newer is None:
+        return []
+    pairs = (
+        ("input", offer.input, newer.rates.input),
+        ("output", offer.output, newer.rates.output),
+        ("cache reads", offer.cache_read, newer.rates.cache_read),
+    )
+    return [
+        f"{kind} ${listed:g}, ${other:g} in {newer.source} of {newer.date}"
+        for kind, listed, other in pairs
+        if listed is not None and other is not None and abs(other - listed) > SAME_WITHIN * listed
+    ]
+
+
+SOON_DAYS = 120
+"""A model whose provider ends it within this time is named."""
+
+
+def current_day() -> date:
+    """Return the day that prices are judged old by."""
+    return datetime.now(tz=UTC).date()
+
+
+def life_warnings(prices: Sequence[TokenPrice], time_to_live_s: float | None) -> list[str]:
+    """Return a warning for each API that keeps a prefix for less time than is stated, and does not sell more."""
+    return [
+        f"{price.provider} states that it keeps a prefix for {price.time_to_live_s:g} s, not for {time_to_live_s:g} s, which is taken from you"
+        for price in prices
+        if price.rates.cache_read is not None
+        and price.longer_life is None
+        and not price.storage_usd_per_million_tokens_hour
+        and time_to_live_s is not None
+        and price.time_to_live_s is not None
+        and time_to_live_s > price.time_to_live_s
+    ]
+
+
+def change_warnings(prices: Sequence[TokenPrice]) -> list[str]:
+    """Return a warning for each API whose provider announced other prices."""
+    return [
+        f"{price.name} announced other prices from {price.change.on}: input ${price.change.rates.input:g}, "
+        f"output ${price.change.rates.output:g} per million tokens"
+        for price in prices
+        if price.change is not None
+    ]
+
+
+def age_warnings(prices: Sequence[TokenPrice], today: date) -> tuple[str, ...]:
+    """Return the warnings for prices older than OLD_DAYS or dated in the future, and for models that end soon."""
+    old = [price for price in prices if age_days(price, today) > OLD_DAYS]
+    early = [price for price in prices if age_days(price, today) < 0]
+    warnings = []
+    if old:
+        named = ", ".join(f"{price.name} ({price.date})" for price in old)
+        warnings.append(f"prices older than {OLD_DAYS} days, check them at the provider: {named}")
+    warnings += [f"{price.name} is dated {price.date}, which is still to come" for price in early]
+    warnings += [
+        f"{price.name} {'ended' if first_day(price.retires) <= today else 'ends'} on {price.retires}: its provider retires it"
+        for price in prices
+        if price.retires is not None and (first_day(price.retires) - today).days <= SOON_DAYS
+    ]
+    return tuple(warnings)
+
+
+def rent_warnings(plan: Plan, today: date) -> tuple[str, ...]:
+    """Return the warnings for devices of the plan whose newest offer is older than MAX_AGE_DAYS, and for offers of an unknown day."""
+    prices = dict.fromkeys(group.price for group in plan.groups if group.price)
+    records = [record for price in prices for record in price.records]
+    undated = [
+        f"the price of {record.device} at {record.provider} has no date: check it there"
+        for record in records
+        if record.date is None
+    ]
+    old = [
+        f"the newest price of {record.device} is of {price.newest_day}, over {MAX_AGE_DAYS} days old: check it at {record.provider}"
+        for price in prices
+        for record in price.records[:1]
+        if price.newest_day is not None and (today - first_day(price.newest_day)).days > MAX_AGE_DAYS
+    ]
+    return (*undated, *old)

@@ -21,6 +21,7 @@ from capplan.fleet.plan import (
     PoolsSearch,
     RoutedRequests,
     Transfer,
+    with_their_machines,
 )
 from capplan.fleet.pools.link import LinkUse
 from capplan.fleet.price import HOURS_PER_MONTH
@@ -30,13 +31,12 @@ from capplan.model.sharding import Sharding
 from capplan.model.weight_format import kv_bytes_per_element
 from capplan.questions.fleet import AskedFleet, asked_fleet, fleet_for
 from capplan.readers.catalogue.hardware import device
-from capplan.readers.plan_file import AGAIN, PlanFile, is_plan_file, read_plan_file
-from capplan.readers.plan_record import StatedGroup, StatedPlan
+from capplan.readers.plan_file import AGAIN, PlanFile, StatedGroup, StatedPlan, is_plan_file, read_plan_file
 from capplan.scenario.reading import overridden
 from capplan.scenario.scenario import read_scenario, scenario_from
 from capplan.scenario.scenario_file import Scenario
 from capplan.serving.outcome import SeenByUsers
-from capplan.workload.outside import outside_use
+from capplan.workload.request_class import outside_use
 
 
 def answer_of(file: PlanFile, asked: AskedFleet) -> FleetAnswer:
@@ -91,8 +91,9 @@ def _unreadable(file: PlanFile, what: str) -> InputError:
 
 def _plan(row: StatedPlan, file: PlanFile, asked: AskedFleet) -> Plan:
     responses_s = row.class_e2e_mean_s or row.e2e_s.mean
+    groups = [_group(group, file, asked, row.draft_tokens) for group in row.groups]
     plan = Plan(
-        groups=tuple(_group(group, file, asked, row.draft_tokens) for group in row.groups),
+        groups=tuple(map(_surviving, with_their_machines(groups))),
         **_same_fields(PlanFigures, row) | {"usd_per_month_high": _high_usd_per_month(row)},
         tpot_s=row.tpot_s or BoundedSpread(nan, nan, nan, nan, nan, nan, nan),
         money=row.money,
@@ -131,13 +132,11 @@ def _transfer(use: LinkUse | None, asked: AskedFleet) -> Transfer | None:
     return Transfer(limits.link, use)
 
 
-def _survives(row: StatedGroup, layout: Layout, asked: AskedFleet) -> Survival:
-    """Return what replicas of a row survive: as the scenario says, or their spares, if these are others."""
-    stated, price = asked.scenario.fleet.survive, asked.prices.get(layout.device.name)
-    busy, spares = row.busy_replicas, row.spare_replicas
-    node = layout.device.node_devices
-    planned = price.spares(layout.devices, node, busy, stated) if price else stated.least_spares(busy)
-    return stated if planned == spares else Survival("replica", spares)
+def _surviving(group: Group) -> Group:
+    """Return a group that survives what the scenario says, or as many replicas as it has spares, if these are others."""
+    if group.spares_for(group.busy_replicas) == group.spare_replicas:
+        return group
+    return replace(group, survive=Survival("replica", group.spare_replicas))
 
 
 def _group(row: StatedGroup, file: PlanFile, asked: AskedFleet, drafts: int | None) -> Group:
@@ -147,7 +146,7 @@ def _group(row: StatedGroup, file: PlanFile, asked: AskedFleet, drafts: int | No
         row = replace(row, draft_tokens=drafts)
     if row.requests is not None:
         _refuse_other_classes(row.requests, file, asked)
-    price, survive = asked.prices.get(row.hardware), _survives(row, layout, asked)
+    price, survive = asked.prices.get(row.hardware), asked.scenario.fleet.survive
     return Group(**_same_fields(GroupFigures, row), layout=layout, survive=survive, price=price)
 
 

@@ -14,16 +14,16 @@ import numpy as np
 from capplan.fleet.availability import plan_availability
 from capplan.fleet.load.demand import planned_demand
 from capplan.fleet.order import OWN, Order, OrderLine
-from capplan.fleet.plan import Certainty, Group, Plan, plan_order, summed_usd_per_hour
+from capplan.fleet.plan import Certainty, Group, Plan, plan_order, sized_groups, summed_usd_per_hour
 from capplan.fleet.price import ChosenPrice, usd_per_month
-from capplan.fleet.question import spec_of_layout
+from capplan.fleet.review import spec_of_layout
 from capplan.fleet.survival import Survival
 from capplan.fleet.unit_costs import UnitCosts
 from capplan.money.commitments import offered_costs
 from capplan.questions.fleet import AskedFleet
-from capplan.readers.catalogue.machines import stated_machines
-from capplan.readers.catalogue.model import model_source
-from capplan.readers.plan_record import COMPOSED, StatedGroup, StatedPlan
+from capplan.readers.catalogue.models import model_source
+from capplan.readers.catalogue.prices import stated_machines
+from capplan.readers.plan_file import COMPOSED, StatedGroup, StatedPlan
 from capplan.readers.text_file import MAX_BYTES, digest, path_of, whole_path
 from capplan.replica.plans import engine_scheduling, plans_of
 
@@ -182,7 +182,7 @@ def outside_row(plan: Plan) -> dict[str, Any] | None:
 
 
 def plan_inputs(asked: AskedFleet, chosen: Plan | None) -> dict[str, Any]:
-    """Return the inputs of a plan, as `readers.plan_record.InputsRow` reads them.
+    """Return the inputs of a plan, as `readers.plan_file.InputsRow` reads them.
 
     Parameters
     ----------
@@ -298,7 +298,8 @@ ON_DEMAND = "on-demand"
 def stated_order(plan: Plan | None) -> Plan | None:
     """Return a plan in machines of which everything is stated; the plan itself if its own order states everything.
 
-    Each group has the provider at which its order costs least, and the spare replicas that the machines of this provider need.
+    Each group has the provider at which its order costs least, and the spare replicas that the machines of this provider need. Separate
+    pools have one provider, as their KV caches go from one to the other.
 
     Returns
     -------
@@ -306,6 +307,8 @@ def stated_order(plan: Plan | None) -> Plan | None:
     """
     if plan is None or plan_order(plan) is None:
         return None
+    if plan.has_pools:
+        return _stated_pools(plan)
     groups = []
     for group in plan.groups:
         device, price = group.layout.device, group.price
@@ -317,6 +320,38 @@ def stated_order(plan: Plan | None) -> Plan | None:
     if tuple(groups) == plan.groups:
         return plan
     return replace(plan, groups=tuple(groups), usd_per_hour=summed_usd_per_hour(groups))
+
+
+def _stated_pools(plan: Plan) -> Plan | None:
+    """Return separate pools in machines of one provider, of which everything is stated; the plan itself if its order is one."""
+    if is_at_one_provider(plan) and all(
+        group.price is not None and len(group.price.records) < 2 and _is_stated(group.order)
+        for group in plan.groups
+    ):
+        return plan
+    for fallback in (False, True):
+        found = []
+        offers = [
+            _stated_offers(group.price, group.layout.device.name, on_demand=fallback) for group in plan.groups
+        ]
+        for name in sorted(set.intersection(*map(set, offers))):
+            groups = tuple(
+                replace(group, price=each[name]) for group, each in zip(plan.groups, offers, strict=True)
+            )
+            groups = sized_groups(groups, plan.in_service)
+            usd = summed_usd_per_hour(groups)
+            if usd is not None and usd < inf:
+                found.append(replace(plan, groups=groups, usd_per_hour=usd))
+        if found:
+            return min(found, key=lambda item: item.usd_per_hour or 0.0)
+    return None
+
+
+def is_at_one_provider(plan: Plan) -> bool:
+    """Return whether all machines of a plan that are to be paid are at one provider, or nothing says at which."""
+    order = plan_order(plan)
+    lines = order.lines if order is not None else ()
+    return len({line.machine.provider for line in lines if line.machine.source}) <= 1
 
 
 def stated_price(
@@ -345,19 +380,26 @@ def stated_price(
     size = (replica_gpus, node_gpus, busy)
     if len(price.records) < 2 and _is_stated(price.order(*size, survive)):
         return price
-    rented = [machine for machine in price.machines if machine.provider != OWN]
-    if not price.records or any(machine.most is not None for machine in rented):
-        return None
-    own = tuple(machine for machine in price.machines if machine.provider == OWN)
-    for commitment in dict.fromkeys((price.commitment, ON_DEMAND)):
-        offered = [
-            replace(price, commitment=commitment, machines=(*own, *machines))
-            for machines in stated_machines(device, commitment).values()
-        ]
+    for fallback in (False, True):
+        offered = _stated_offers(price, device, on_demand=fallback).values()
         able = [item for item in offered if item.order(*size, survive) is not None]
         if able:
             return min(able, key=lambda item: item.order_usd_per_hour(*size, survive=survive))
     return None
+
+
+def _stated_offers(price: ChosenPrice | None, device: str, *, on_demand: bool) -> dict[str, ChosenPrice]:
+    """Return the price of a device at each provider that states everything, on its own terms or on demand; none if a scenario states the price or a quota."""
+    machines = price.machines if price is not None else ()
+    quota = any(machine.most is not None for machine in machines if machine.provider != OWN)
+    if price is None or not price.records or quota:
+        return {}
+    own = tuple(machine for machine in machines if machine.provider == OWN)
+    commitment = ON_DEMAND if on_demand else price.commitment
+    return {
+        name: replace(price, commitment=commitment, machines=(*own, *sold))
+        for name, sold in stated_machines(device, commitment).items()
+    }
 
 
 def _is_stated(order: Order | None) -> bool:

@@ -9,17 +9,17 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from capplan.accuracy.benchmark import Benchmark, Kind
-from capplan.accuracy.bounded import interval_on
-from capplan.accuracy.intervals import Intervals, regime_keys
+from capplan.accuracy.bounded import Operation, operation_interval, operation_of, served_by
+from capplan.accuracy.intervals import Intervals
 from capplan.accuracy.replay import FINISHED, OVERLOAD_SHARE, metrics_of, outcome_of, overloaded
-from capplan.accuracy.serving import LOADS, engine_generation, network_class
+from capplan.accuracy.serving import LOADS
 from capplan.errors import InputError, Reason
 from capplan.fleet.engine_options import EngineOptions
 from capplan.fleet.load.demand import drawn_requests
-from capplan.fleet.load.peak_stream import peak_stream
 from capplan.fleet.load.routed import run_fleet
+from capplan.fleet.load.session_load import peak_stream
 from capplan.fleet.plan import Plan
-from capplan.fleet.question import spec_of_layout
+from capplan.fleet.review import spec_of_layout
 from capplan.fleet.search.one_layout import trial_of
 from capplan.fleet.search.trial import Trial, demand_at_replica
 from capplan.fleet.simulation import Stream
@@ -274,7 +274,12 @@ def verified(
         load, predicted = _of_steady_load(benchmark, replica, hit_fraction)
     else:
         load, predicted = _of_replay(benchmark, replica)
-    rows = tuple(_rows(load, replica, predicted, luck, _per_replica(result, replicas), intervals))
+    served = served_by(
+        replica.spec, benchmark.input_tokens, benchmark.output_tokens, (benchmark.concurrency or 1.0)
+    )
+    rows = tuple(
+        _rows(load, operation_of(replica, served), predicted, luck, _per_replica(result, replicas), intervals)
+    )
     if not rows:
         raise InputError(f"{result.path}: states none of the latencies and rates that are predicted")
     seen = Verification(result, replicas, rows, tuple(_targets(asked, plan, result)), lengths, share)
@@ -576,7 +581,7 @@ def _of_steady_load(
 
 def _rows(
     load: str,
-    replica: Replica,
+    operation: Operation,
     predicted: Mapping[str, float],
     luck: Mapping[str, float],
     measured: Mapping[str, float],
@@ -587,9 +592,7 @@ def _rows(
             continue
         latency, _, statistic = quantity.partition(".")
         name = latency.removesuffix("_s") if latency in LATENCIES else "throughput"
-        kind, generation = network_class(replica.spec.network), engine_generation(replica.spec.profile)
-        keys = regime_keys(name, load, kind, replica.label, statistic or "mean", generation)
-        bounds = interval_on(intervals, keys, replica.spec.device)
+        bounds = operation_interval(intervals, name, load, operation, statistic or "mean")
         off = luck.get(quantity, 0.0)
         low, high = max(known - off, 0.0) * bounds.low_ratio, (known + off) * bounds.high_ratio
         yield Compared(quantity, known, low, high, value)

@@ -12,8 +12,7 @@ from pathlib import Path
 
 from capplan.assumption import Assumption
 from capplan.errors import InputError
-from capplan.hardware.device import Device, Source
-from capplan.hardware.efficiency import MERGED, Efficiency, Fit
+from capplan.hardware.device import MERGED, Device, Efficiency, Fit, Source
 from capplan.readers.calibration.file import read_calibration, read_calibration_file, same_device
 from capplan.readers.calibration.measured_fit import (
     COMPUTE_FRACTIONS,

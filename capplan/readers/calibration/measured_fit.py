@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from capplan.errors import InputError
-from capplan.hardware.device import Device
-from capplan.hardware.efficiency import Efficiency, Fit
+from capplan.hardware.device import Device, Efficiency, Fit
 from capplan.numbers import Array
 from capplan.operators.device_rates import RECORDS, kernel_rates
 from capplan.operators.matmul import matmul_time_s

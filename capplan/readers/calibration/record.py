@@ -3,15 +3,17 @@
 The file is these records as YAML: names, order, what is allowed and which figures are rounded stand only here.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import log
 from pathlib import Path
-from typing import Annotated, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 from pydantic import Field, PlainSerializer
 
 from capplan.assumption import Assumption
-from capplan.engine.lookup import profile
+from capplan.engine.left_out import LEAST_LOADS, LeftOutResult
+from capplan.engine.lookup import profile, with_slots
 from capplan.engine.profile import EngineProfile, HostOverhead
 from capplan.errors import InputError
 from capplan.hardware.device import Device
@@ -221,6 +223,11 @@ class ResultPoint:
     """Replayed with the refitted numbers."""
     left_out_s: Positive
     """Replayed with numbers refitted without this result."""
+    input_tokens: Positive | None = None
+    """Mean input tokens of its requests; None in older files."""
+    output_tokens: Positive | None = None
+    request_rate_per_s: Positive | None = None
+    """Rate of an open loop; None for a closed one, and in older files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,6 +252,8 @@ class HostRefit:
     date: str
     remarks: tuple[str, ...]
     points: tuple[ResultPoint, ...]
+    policy: Literal["slots"] | None = None
+    """Scheduler of the server where it is not the engine's own: the slots of llama.cpp's server."""
 
     @property
     def results(self) -> int:
@@ -303,7 +312,8 @@ def refitted_profile(
         )
     line = Assumption(
         f"host times of {host.engine} {host.engine_version} from {path.name}: refitted from {host.results} results of "
-        f"{', '.join(host.tools)} ({', '.join(host.models)}), {host.left_out_median_ape:.1%} off on results left out",
+        f"{', '.join(host.tools)} ({', '.join(host.models)}), {host.left_out_median_ape:.1%} off on results left out"
+        f"{_certainty_text(host)}",
         "--calibration",
         "calibration",
     )
@@ -311,8 +321,65 @@ def refitted_profile(
         f"{path.name}: its host times are those of {host.engine} {host.engine_version}, and are used for "
         f"{rules.asked_version or rules.version}"
     )
-    warnings = () if _same_host(host, rules) else (other,)
-    return replace(rules, host=refitted_overhead(host)), (line,), (*calibration_file.notes, *warnings)
+    if host.policy == "slots":
+        rules = with_slots(rules)
+    is_same = _same_host(host, rules)
+    warnings = () if is_same else (other,)
+    fitted = replace(
+        rules, host=refitted_overhead(host), left_out=left_out_results(host.points) if is_same else ()
+    )
+    return fitted, (line,), (*calibration_file.notes, *warnings)
+
+
+def _certainty_text(host: "HostRefit") -> str:
+    """Return what the certainty of this deployment rests on; empty for an older file, whose results state no lengths."""
+    results = left_out_results(host.points)
+    if not results:
+        return ""
+    loads = len({result.load for result in results})
+    if loads < LEAST_LOADS:
+        return f"; {loads} of {LEAST_LOADS} loads that it takes to say how certain it is, so intervals are those of the back-test"
+    return "; intervals and the certainty of plans of this deployment rest on these results"
+
+
+def left_out_results(points: Sequence[ResultPoint]) -> tuple[LeftOutResult, ...]:
+    """Return how far off each result was that the fit did not see; none of an older file, which does not state lengths."""
+    results: list[list[ResultPoint]] = []
+    for point in points:
+        last = results[-1] if results else []
+        if not last or last[0].result != point.result or point.metric in {other.metric for other in last}:
+            results.append([])
+        results[-1].append(point)
+    return tuple(filter(None, map(_left_out_result, results)))
+
+
+def _left_out_result(points: Sequence[ResultPoint]) -> LeftOutResult | None:
+    """Return the latencies of one result; None if its load is not stated."""
+    first = points[0]
+    seconds = {
+        point.metric.removesuffix("_s"): point.measured_s for point in points if point.metric in LATENCIES
+    }
+    if first.input_tokens is None or first.output_tokens is None or not seconds:
+        return None
+    rate = first.request_rate_per_s
+    response_s = seconds.get("ttft", 0.0) + first.output_tokens * seconds.get("tpot", 0.0)
+    in_flight = rate * response_s if rate else first.concurrency or 1.0
+    return LeftOutResult(
+        deployment=first.model,
+        in_flight=max(in_flight, 1.0),
+        input_tokens=first.input_tokens,
+        output_tokens=first.output_tokens,
+        request_rate_per_s=rate,
+        log_ratios={
+            point.metric.removesuffix("_s"): log(point.measured_s / point.left_out_s)
+            for point in points
+            if point.metric in LATENCIES
+        },
+    )
+
+
+LATENCIES = ("tpot_s", "ttft_s")
+"""Values of a result that plans have targets for."""
 
 
 def row_profile(path: Path | None, rules: EngineProfile, device: Device) -> EngineProfile:

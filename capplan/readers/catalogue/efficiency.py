@@ -9,8 +9,7 @@ from typing import Any
 from capplan.accuracy.intervals import Intervals, interval_of_ratios
 from capplan.accuracy.slowness import SlownessRegime, SlownessTable, unmeasured_width
 from capplan.errors import InputError
-from capplan.hardware.device import Device
-from capplan.hardware.efficiency import BORROWED, Efficiency, Fit, Kinship, not_measured
+from capplan.hardware.device import BORROWED, Device, Efficiency, Fit, Kinship, not_measured
 from capplan.readers.record import Record, validated
 from capplan.readers.text_file import data_folder
 from capplan.readers.yaml_file import read_yaml, yaml_text

@@ -1,15 +1,25 @@
-"""What every offer states, of GPUs, machines or hosted APIs: how it is paid for, its day, and the page that it is from."""
+"""What offers and the machines on offer state.
+
+What every offer states, of GPUs, machines or hosted APIs: how it is paid for, its day, and the page that it is from.
+
+The machines that providers sell and the servers that one can buy, as the files that ship state them.
+"""
 
 import re
+from collections.abc import Iterable
+from dataclasses import dataclass
 from datetime import date
+from functools import lru_cache
 from typing import Annotated, Literal, LiteralString
 
-from pydantic import BeforeValidator, WithJsonSchema
+from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 from pydantic_core import PydanticCustomError
 
 from capplan.errors import InputError
 from capplan.hardware.device import Source
-from capplan.readers.record import Record
+from capplan.readers.record import Bytes, BytesPerS, Record, Usd, UsdPerHour, Watts, validated
+from capplan.readers.text_file import data_folder
+from capplan.readers.yaml_file import read_yaml
 
 Commitment = Literal["on-demand", "community", "spot", "reserved", "capacity-block", "owned"]
 Term = Literal["reserved-1y", "reserved-3y"]
@@ -74,3 +84,125 @@ class SourceRecord(Record):
 def source_of(key: str, source: SourceRecord) -> Source:
     """Return a source of a catalogue file, by its key there."""
     return Source(key, source.title, source.url, source.checked, source.note)
+
+
+class MachineOffer(Record):
+    """A price of a machine by the hour."""
+
+    region: str | None = None
+    """The provider's name of the region; `any region`: the price holds in all of them."""
+    commitment: Commitment | Term
+    price: UsdPerHour
+    """Price of the whole machine."""
+    date: Day | None
+    """Day of the price; null: unknown."""
+    source: str
+    """Key in `sources`."""
+
+
+class Purchase(Record):
+    """What a server costs to buy."""
+
+    price: Usd
+    """Middle of the range."""
+    low: Usd
+    """Lowest price that the source states."""
+    high: Usd
+    """Highest price that the source states."""
+    date: Day | None
+    """Day of the price; null: unknown."""
+    quality: Literal["list", "street", "estimate", "doubtful"]
+    """Kind of price."""
+    source: str
+    """Key in `sources`."""
+
+
+class ListedMachine(Record):
+    """A machine as a provider sells it."""
+
+    sku: str
+    """The provider's name of the machine."""
+    device: str
+    """Catalogue name of its GPUs."""
+    gpus: Annotated[int, Field(ge=1, le=1024)]
+    """GPUs of the machine."""
+    vcpus: Annotated[float, Field(gt=0)] | None = None
+    """Virtual processors of the host."""
+    memory: Bytes | None = None
+    """Memory of the host."""
+    disk: Bytes | None = None
+    """Local disk."""
+    network: BytesPerS | None = None
+    """Rate of its network, all interfaces together."""
+    network_kind: str | None = None
+    """Kind of that network."""
+    link: str | None = None
+    """Link between its GPUs."""
+    power: Watts | None = None
+    """Power at the wall, at most."""
+    rack_units: Annotated[float, Field(gt=0)] | None = None
+    """Height in a rack."""
+    purchase: Purchase | None = None
+    """What it costs to buy."""
+    source: str | None = None
+    """Key in `sources`, of what the machine is."""
+    offers: list[MachineOffer] = Field(default_factory=list)
+    """Prices by region and commitment."""
+
+
+class MachineFile(Record):
+    """Machines of one provider."""
+
+    provider: str
+    """Name of the provider, `own` for servers to buy."""
+    sources: dict[str, PageSource]
+    machines: Annotated[list[ListedMachine], Field(min_length=1)]
+
+    @model_validator(mode="after")
+    def _every_source_exists(self) -> "MachineFile":
+        used = {machine.source for machine in self.machines if machine.source}
+        used |= {offer.source for machine in self.machines for offer in machine.offers}
+        used |= {machine.purchase.source for machine in self.machines if machine.purchase}
+        if missing := sorted(used - self.sources.keys()):
+            raise ValueError(f"the source {missing[0]!r} is used but not listed under 'sources'")
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class KnownMachine:
+    """A machine of the catalogue with its provider and the pages that state it."""
+
+    provider: str
+    record: ListedMachine
+    sources: dict[str, str]
+
+    @property
+    def name(self) -> str:
+        """The sku, as the provider writes it."""
+        return self.record.sku
+
+    def offered(self, commitment: str, regions: Iterable[str] = ()) -> MachineOffer | None:
+        """Return the newest offer of a commitment in some regions, any of them if none is named; the cheapest one of a tie."""
+        wanted = set(regions)
+        offers = [
+            offer
+            for offer in self.record.offers
+            if offer.commitment == commitment and (not wanted or offer.region in wanted)
+        ]
+        return max(
+            offers,
+            key=lambda offer: (str(first_day(offer.date)) if offer.date else "", -offer.price),
+            default=None,
+        )
+
+
+@lru_cache(maxsize=1)
+def known_machines() -> tuple[KnownMachine, ...]:
+    """Return the machines that ship with the package, by provider."""
+    folder = data_folder("hardware_specs") / "machines"
+    found = []
+    for path in sorted(folder.glob("*.yaml")):
+        file = validated(MachineFile, read_yaml(path, kind="a machine YAML"))
+        urls = {key: source.url for key, source in file.sources.items()}
+        found += [KnownMachine(file.provider, record, urls) for record in file.machines]
+    return tuple(found)

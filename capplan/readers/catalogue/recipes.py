@@ -47,6 +47,8 @@ class RecipeSettings(Record):
     gather_steps: int | None = None
     """... and so many steps have passed."""
     poll_steps: int | None = None
+    asynchronous: bool | None = None
+    """A step is planned while the one before it runs, whatever the default of the version."""
     embedded: bool | None = None
     """The client runs the engine in its own process."""
     data_parallel: bool | None = None

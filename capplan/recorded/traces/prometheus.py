@@ -11,7 +11,7 @@ import numpy as np
 
 from capplan.errors import InputError
 from capplan.numbers import Array
-from capplan.phases.speculation import acceptance_of_round
+from capplan.phases.step import acceptance_of_round
 from capplan.recorded.traces.rows import lines_of
 from capplan.workload.statistics import (
     LONGEST_TOKENS,

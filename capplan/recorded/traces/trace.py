@@ -11,7 +11,7 @@ import numpy as np
 
 from capplan.errors import InputError
 from capplan.numbers import Array
-from capplan.recorded.traces import delimited, json_lines, prometheus, servegen
+from capplan.recorded.traces import delimited, json_lines, prometheus
 from capplan.recorded.traces.rows import LONGEST_S, YEAR_S, Columns, Row, blocks_of, head_of, parts_of
 from capplan.serving.prefix_cache import HitCurve, hit_curve, policy_hit_fractions
 from capplan.serving.requests import Requests
@@ -71,7 +71,7 @@ def format_of(path: Path) -> str:
     columns = delimited.columns_of(first)
     if {"client", "rate_rps"} <= set(columns):
         return "servegen"
-    if tuple(columns) == servegen.LENGTH_COLUMNS:
+    if tuple(columns) == json_lines.LENGTH_COLUMNS:
         raise InputError(f"{path}: is the length file of a ServeGen workload; give its client file instead")
     return delimited.tool_of(columns)
 
@@ -188,7 +188,7 @@ def workload_of(
             "more than one FILE is accepted only for two Prometheus scrapes, the earlier one first"
         )
     if kinds[0] == "servegen":
-        return servegen.servegen_summary(paths[0])
+        return json_lines.servegen_summary(paths[0])
     return trace_summary(TraceFile(paths[0], kinds[0]), policies)
 
 

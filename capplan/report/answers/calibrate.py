@@ -237,6 +237,9 @@ def plan_answer(machine: Machine, plan: Any, busy: str) -> Answer:
     )
 
 
+_POINTS = ("result", "metric", "model", "concurrency", "measured_s", "before_s", "after_s", "left_out_s")
+
+
 def refit_answer(refit: HostRefit, written: Path | None) -> Answer:
     """Return a refit from benchmark results: numbers, and the error before, after and on results left out.
 
@@ -275,6 +278,7 @@ def refit_answer(refit: HostRefit, written: Path | None) -> Answer:
             Table(
                 rows,
                 title="Measured and replayed: before the refit, after it, and refitted without that result",
+                shown=_POINTS,
             ),
             Table(numbers, title="Refitted numbers, with 95 % intervals"),
         ),

@@ -9,13 +9,15 @@ from capplan.hardware.device import Device
 from capplan.report.answer import Answer, Table, flattened
 
 if TYPE_CHECKING:
-    from capplan.readers.catalogue.machine_catalogue import KnownMachine
+    from capplan.readers.catalogue.offer_terms import KnownMachine
 
 _LISTED = (
     "name", "architecture", "memory_bytes", "memory_bytes_per_s", "peak_flop_per_s.bf16", "peak_flop_per_s.fp8",
     "peak_flop_per_s.fp4", "link", "link_bytes_per_s", "link_domain_devices", "tdp_w",
 )  # fmt: skip
+
 _FOOTNOTES = ("labels", "figure_sources", "sources", "traps", "partition", "emulated")
+
 _SLICE = (
     "name",
     "per_device",
@@ -25,6 +27,7 @@ _SLICE = (
     "peak_flop_per_s.bf16",
     "starts",
 )
+
 _TITLES = {
     "starts": "may begin at memory slice",
 }
@@ -155,6 +158,7 @@ _SHOWN = {
     ),
     "prices": ("hardware", "provider", "commitment", "usd_per_gpu_hour", "region", "date"),
 }
+
 _NEXT = {
     "scenarios": "capplan fleet NAME answers one; capplan init FILE --from NAME copies it",
     "models": "capplan model NAME shows one; any Hugging Face id or config.json of these families works too",

@@ -14,10 +14,9 @@ from capplan.fleet.plan import (
     RoutedRequests,
     paid_by_the_gpu,
 )
-from capplan.fleet.question import Question
-from capplan.fleet.review import kernel_assumptions
+from capplan.fleet.review import Question, kernel_assumptions
 from capplan.questions.fleet import AskedFleet
-from capplan.questions.outlook import Outlook
+from capplan.questions.money.energy import Outlook
 from capplan.questions.plans.plan_row import certainty_row, plan_inputs, plan_row
 from capplan.readers.plan_file import data_digests, plan_origin
 from capplan.report.answer import Answer, Table
@@ -63,6 +62,9 @@ from capplan.report.answers.fleet_words import (
     next_steps_result,
     next_steps_rows,
     paid_text,
+    pools_closing,
+    pools_result,
+    pools_tables,
     purchase_text,
     rejected_text,
     relaxation_text,
@@ -85,12 +87,7 @@ from capplan.report.answers.order import (
     ordered_texts,
     stated_order_row,
 )
-from capplan.report.answers.pools import (
-    pools_closing,
-    pools_result,
-    pools_tables,
-)
-from capplan.report.data_text import plain
+from capplan.report.safe_text import plain
 from capplan.scenario.scenario_file import Scenario
 
 _SHOWN_FIRST = ("hardware", "layout", "gpus", "cost", "slo_met_probability")

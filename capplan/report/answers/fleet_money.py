@@ -7,16 +7,14 @@ from typing import Any
 
 from capplan.fleet.plan import FleetAnswer, Plan
 from capplan.fleet.price import HOURS_PER_MONTH, SIDES, ChosenPrice
-from capplan.money.cash import Cash
+from capplan.money.cash import Cash, CostLine, total_usd
 from capplan.money.commitments import HOURS_PER_YEAR, Mix, named_offers, offered_costs
-from capplan.money.total_cost import CostLine, total_usd
 from capplan.questions.money.commitments import AskedMix
-from capplan.questions.outlook import Outlook
+from capplan.questions.money.energy import Outlook
 from capplan.questions.plans.plan_row import OWN_PRICE, offers_row
 from capplan.report.answer import Table
 from capplan.scenario.records.money import Currency
-from capplan.workload.outside import OutsideUse
-from capplan.workload.request_class import Slo
+from capplan.workload.request_class import OutsideUse, Slo
 
 _JSON_NAMES = {"per month": "per_month", "per year": "per_year", "per job": "per_job"}
 MONTHS_PER_YEAR = HOURS_PER_YEAR / HOURS_PER_MONTH
@@ -66,7 +64,6 @@ def in_currency(currency: Currency | None, usd: Mapping[str, float]) -> dict[str
 
 _CASH_TITLES = {
     "usd": "paid",
-    "cost_usd": "cost by the mix",
 }
 _TERM_TITLES = {
     "name": "commitment",
@@ -247,11 +244,9 @@ _SPANS = {"usd_per_month": "per month", "usd_per_year": "per year", "usd_per_job
 _COMMITMENT_TITLES = {
     "pool": "",
     "commitment": "",
-    "used_fraction": "in use",
     "usd_per_month_low": "low",
     "usd_per_month_high": "high",
     "mix": "",
-    "short_fraction": "arrive while replicas start",
 }
 
 

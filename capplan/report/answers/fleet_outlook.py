@@ -8,9 +8,9 @@ import numpy as np
 from capplan.assumption import Assumption
 from capplan.fleet.over_time import OverTime
 from capplan.fleet.plan import PHASES
+from capplan.money.cash import Growth
 from capplan.money.energy import Energy
-from capplan.money.growth import Growth
-from capplan.questions.outlook import Outlook
+from capplan.questions.money.energy import Outlook
 from capplan.report.answer import Table
 from capplan.scenario.scenario_file import Scenario
 
@@ -101,7 +101,6 @@ def outlook_over_time(outlook: Outlook) -> dict[str, Any] | None:
 
 
 _GROWTH_TITLES = {
-    "mix_usd_per_month": "with the mix",
     "request_rate": "peak",
     "pools": "by group",
 }
@@ -181,15 +180,12 @@ def growth_closing(growth: Growth | None, scenario: Scenario) -> tuple[str, ...]
 
 _ENERGY_TITLES = {
     "phase": "",
-    "time_fraction": "of the time",
-    "watts_per_gpu": "each",
 }
 _SERVER_TITLES = {
     "sku": "server",
     "count": "servers",
     "gpus": "GPUs each",
     "watts": "each",
-    "per_rack": "in a rack",
 }
 _WATTS = ("gpu_watts", "server_watts", "facility_watts", "design_watts")
 _PER_TOKEN = ("joules_per_output_token", "kwh_per_million_output_tokens", "kwh_per_million_tokens")

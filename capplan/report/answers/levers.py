@@ -13,8 +13,14 @@ from capplan.questions.plans.plan_row import plan_row
 from capplan.readers.catalogue.scenarios import scenario_word
 from capplan.report.answer import Answer, Table
 from capplan.report.answers.fleet import assumed_kernels
-from capplan.report.answers.fleet_words import cost_texts, layout_text, purchase_text, sure, thin_texts
-from capplan.report.answers.pools import pool_text
+from capplan.report.answers.fleet_words import (
+    cost_texts,
+    layout_text,
+    pool_text,
+    purchase_text,
+    sure,
+    thin_texts,
+)
 
 _SHOWN = (
     "lever", "change", "hardware", "plan", "gpus", "usd_per_month", "usd_per_month_saved", "ttft_p95_s", "tpot_p95_s",

@@ -6,16 +6,16 @@ from typing import Any
 
 from capplan.fleet.availability import plan_availability
 from capplan.fleet.order import OWN, OrderLine
-from capplan.fleet.plan import Plan, plan_order
+from capplan.fleet.plan import Group, Plan, plan_order
+from capplan.fleet.pools.link import LinkTerms, reach_of
 from capplan.fleet.price import usd_per_month
-from capplan.questions.plans.plan_row import order_row, stated_order
+from capplan.questions.plans.plan_row import is_at_one_provider, order_row, stated_order
 from capplan.report.answer import Table
 
 _TITLES = {
     "gpus": "GPUs each",
     "count": "machines",
     "usd_per_hour": "one machine",
-    "total_usd_per_hour": "all",
     "date": "price of",
 }
 
@@ -145,7 +145,26 @@ def _unstated_texts(plan: Plan) -> Iterator[str]:
         if unstated:
             verb = "is" if len(unstated) == 1 else "are"
             yield f"to order {device}, its {' and '.join(unstated)} {verb} missing in the price list of {machines[0].provider}"
+    if plan.transfer is not None:
+        yield from _near_texts(plan, plan.transfer.terms)
     yield from _way_texts(plan)
+
+
+def _near_texts(plan: Plan, link: LinkTerms) -> Iterator[str]:
+    """Yield why the pools of an order are not as near each other as their link needs them."""
+    sellers = {group.role: _sellers(group) for group in plan.groups}
+    if not is_at_one_provider(plan):
+        at = " and ".join(f"{role} is priced at {seller}" for role, seller in sellers.items() if seller)
+        yield f"{at}, and KV caches go from one to the other: order both at one provider"
+    first = plan.groups[0].layout.device
+    reach = reach_of(first, link)
+    if reach is not None and reach <= first.node_devices and all(sellers.values()):
+        yield f"{link.name} joins the GPUs of one server, and in the order each pool has machines of its own: put both pools in one of them, or state a network as fleet.kv_link"
+
+
+def _sellers(group: Group) -> str:
+    lines = group.order.lines if group.order is not None else ()
+    return " and ".join(dict.fromkeys(line.machine.provider for line in lines if line.machine.source))
 
 
 def _way_texts(plan: Plan) -> Iterator[str]:

@@ -10,9 +10,8 @@ from capplan.assumption import Assumption
 from capplan.calibrate.endpoint.deployment import Deployment
 from capplan.calibrate.endpoint.series import Series
 from capplan.fleet.plan import Plan
-from capplan.questions.difference import Change, Side, changes
 from capplan.questions.fleet import AskedFleet
-from capplan.questions.plans.plan_check import Check, PlanCheck
+from capplan.questions.plans.plan_check import Change, Check, PlanCheck, Side, changes
 from capplan.questions.plans.plan_verification import LATENCIES, PROMETHEUS, Verification, next_settings
 from capplan.readers.catalogue.scenarios import scenario_word
 from capplan.readers.plan_file import PlanFile

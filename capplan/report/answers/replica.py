@@ -56,6 +56,7 @@ def estimate_answer(
         "output_tokens_per_s_high": estimated.output_tokens_per_s * bounded.throughput.high_ratio,
     }
     result = {**place, **{name: asdict(spread) for name, spread in spreads.items()}, **bounds, **figures}
+    rests_on = bounded.rests_on and f"; {bounded.rests_on}"
     asked = f"concurrency {load.concurrency}" if load.concurrency else f"{load.request_rate:g} req/s"
     out = load.output_tokens if spec.network.generates else "a vector or a score"
     steps = (
@@ -66,7 +67,9 @@ def estimate_answer(
         result={**result, "breakdown": breakdown},
         tables=(
             Table(
-                latency, title="Latency (low and high: 80 % interval of the mean)", spare=("p90_s", "p50_s")
+                latency,
+                title=f"Latency (low and high: 80 % interval of the mean{rests_on})",
+                spare=("p90_s", "p50_s"),
             ),
             Table([figures], title="Throughput", upright=True),
             Table(breakdown, title=steps, shown=_BREAKDOWN),
@@ -258,7 +261,7 @@ _INDEPENDENT = Assumption(
 MOST_ROUNDS = 16
 """Rounds shown one by one; more are shown only by their speedup."""
 
-_SHOWN = (
+_REPLICA_SHOWN = (
     "batch", "draft_tokens", "expected_tokens_per_round", "draft_s", "verify_s", "round_s", "target_step_s",
     "speedup", "fits",
 )  # fmt: skip
@@ -278,7 +281,7 @@ def spec_answer(
     """Return rounds by batch and draft length, the best of each batch, and the memory of both models."""
     rows = [asdict(row) for row in speculated.rows]
     best = [asdict(row) for row in speculated.best]
-    shown = tuple(name for name in _SHOWN if name != "fits" or speculated.memory is not None)
+    shown = tuple(name for name in _REPLICA_SHOWN if name != "fits" or speculated.memory is not None)
     memory = _memory_rows(speculated)
     tables = []
     if len(best) > 1 and len(rows) > len(best):

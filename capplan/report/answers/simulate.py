@@ -1,11 +1,29 @@
-"""What `capplan simulate` shows: what the requests saw, against the targets; and `capplan sweep`: each point, the knee of each plan, and the largest load within the targets."""
+"""What `capplan simulate`, `sweep`, `workload` and `validate` show.
 
+What `capplan simulate` shows: what the requests saw, against the targets; and `capplan sweep`: each point, the knee of each plan, and the largest load within the targets.
+
+What `capplan workload` shows: lengths, rates, prefix reuse, what was left out, and what to do with it.
+
+What `capplan validate` shows: the scoreboard, the groups, the worst values, and the file of predictions.
+"""
+
+import csv
+import io
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from math import isfinite
 from typing import Any
 
+from capplan.accuracy.score import (
+    CONFIDENCES,
+    PLANNED_CONFIDENCE,
+    TPOT_LIMITS_MS,
+    DecisionScore,
+    Prediction,
+    Run,
+    decision_score,
+)
 from capplan.assumption import Assumption
 from capplan.fleet.load.routed import Operation
 from capplan.fleet.simulation import Figures, FleetOutcome
@@ -13,13 +31,16 @@ from capplan.fleet.sweep import Row, summaries
 from capplan.numbers import Spread
 from capplan.questions.simulation import AskedStream, Chosen
 from capplan.questions.sweep import AskedSweep
+from capplan.questions.validation import Validation
 from capplan.replica.spec import ReplicaSpec
 from capplan.report.answer import Answer, Table
+from capplan.report.safe_text import spreadsheet_text
 from capplan.serving.fleet_simulator import FleetRun
 from capplan.serving.outcome import joint_timeline
 from capplan.workload.request_class import Slo
+from capplan.workload.statistics import LengthSummary, WorkloadSummary
 
-_TITLES = {
+_SIMULATE_TITLES = {
     "slo_met_fraction": "requests within all SLO limits",
     "requests": "requests that arrived",
     "seconds": "whole run",
@@ -213,7 +234,7 @@ def _timeline_rows(outcome: FleetOutcome) -> list[dict[str, Any]]:
     ]
 
 
-def _tables(result: dict[str, Any], outcome: FleetOutcome, slo: Slo) -> list[Table]:
+def _simulate_tables(result: dict[str, Any], outcome: FleetOutcome, slo: Slo) -> list[Table]:
     """Return what people see: totals, replicas, and traffic classes."""
     targets = [
         {"target": t.key, "limit_s": t.stated_s, "reached_s": known(outcome.value(t) + t.outside_s), "met": outcome.value(t) <= t.limit_s}
@@ -229,7 +250,7 @@ def _tables(result: dict[str, Any], outcome: FleetOutcome, slo: Slo) -> list[Tab
         totals["tokens_per_step"] = outcome.tokens_per_step
     tables = [
         Table(_latency_rows(outcome.all, outcome.itl_s), title="Latencies"),
-        Table([totals], title="Totals of the measured time", upright=True, titles=_TITLES),
+        Table([totals], title="Totals of the measured time", upright=True, titles=_SIMULATE_TITLES),
     ]
     if len(outcome.hit_fractions) > 1:
         hits = [
@@ -317,7 +338,7 @@ def simulate_answer(
         result |= _pools_result(chosen, asked, operation, outcome.draft)
     slo = chosen.asked.scenario.slo
     every = outcome.all
-    tables = _tables(result, outcome, slo)
+    tables = _simulate_tables(result, outcome, slo)
     missed = outcome.missed(slo)
     verdict = (
         f"misses {', '.join(t.key for t in missed)}"
@@ -394,3 +415,257 @@ def sweep_answer(asked: AskedSweep, rows: Sequence[Row], *, reused: int, interru
         warnings=asked.warnings,
         exit_code=130 if interrupted else 0,
     )
+
+
+def _lengths(lengths: LengthSummary) -> dict[str, Any]:
+    return {
+        "mean": lengths.mean,
+        "p50": lengths.p50,
+        "p95": lengths.p95,
+        "p99": lengths.p99,
+        "max": lengths.max,
+        "lognormal": asdict(lengths.fit),
+    }
+
+
+def workload_result(summary: WorkloadSummary) -> dict[str, Any]:
+    """Return a workload with the keys of the interface."""
+    rate = summary.rate
+    prefix = None
+    if summary.prefix:
+        prefix = {
+            "block_tokens": summary.prefix.block_tokens,
+            "unlimited_hit_fraction": summary.prefix.unlimited_hit_fraction,
+            "unlimited_token_hit_fraction": summary.prefix.unlimited_token_hit_fraction,
+            "curve": [{"blocks": blocks, "hit_fraction": share} for blocks, share in summary.prefix.curve],
+        }
+    return {
+        "name": summary.name,
+        "format": summary.format,
+        "requests": summary.requests,
+        "seconds": rate.seconds,
+        "request_rate": {
+            "mean": rate.mean,
+            "peak_60s": rate.peak_60s,
+            "cv": rate.cv,
+            "cv_60s": rate.cv_60s,
+            "peak_to_mean_ratio": rate.peak_to_mean_ratio,
+            "dispersion_60s": rate.dispersion_60s,
+            "by_hour": list(rate.by_hour),
+        },
+        "input_tokens": _lengths(summary.input_tokens),
+        "output_tokens": _lengths(summary.output_tokens),
+        "prefix": prefix,
+        "evictions": [asdict(item) for item in summary.evictions],
+        "prefix_hit_fraction": summary.prefix_hit_fraction,
+        "measured": asdict(summary.measured) if summary.measured else None,
+        "acceptance_fraction": summary.acceptance_fraction,
+        "accepted_tokens_per_round": summary.accepted_tokens_per_round,
+        "kv_cache_tokens": summary.kv_cache_tokens,
+        "omissions": list(summary.omissions),
+        "notes": list(summary.notes),
+    }
+
+
+def _workload_tables(summary: WorkloadSummary) -> tuple[Table, ...]:
+    rate = summary.rate
+    lengths = [
+        {"tokens": name, "mean": s.mean, "p50": s.p50, "p95": s.p95, "p99": s.p99, "max": s.max,
+         "lognormal p95": s.fit.p95, "fit_error_fraction": s.fit.largest_error_fraction}
+        for name, s in (("input", summary.input_tokens), ("output", summary.output_tokens))
+    ]  # fmt: skip
+    overview = {
+        "requests": summary.requests,
+        "seconds": rate.seconds,
+        "mean_requests_per_s": rate.mean,
+        "peak_60s_requests_per_s": rate.peak_60s,
+        "peak_to_mean_ratio": rate.peak_to_mean_ratio,
+        "arrival_cv": rate.cv,
+        "arrival_cv_60s": rate.cv_60s,
+        "dispersion_60s": rate.dispersion_60s,
+        "prefix_hit_fraction": summary.prefix_hit_fraction,
+        "acceptance_fraction": summary.acceptance_fraction,
+        "accepted_tokens_per_round": summary.accepted_tokens_per_round,
+        "kv_cache_tokens": summary.kv_cache_tokens,
+    }
+    if summary.measured:
+        overview |= {f"measured_{key}": value for key, value in asdict(summary.measured).items()}
+    known = {key: value for key, value in overview.items() if value is not None}
+    tables = [
+        Table([known], title="Traffic", upright=True),
+        Table(lengths, title="Lengths"),
+    ]
+    if len(rate.by_hour) > 1:
+        title = "Rate by hour of the day" if rate.seconds > 48 * 3600 else "Rate by hour"
+        rows = [{"hour": hour, "request_rate": value} for hour, value in enumerate(rate.by_hour)]
+        tables.append(Table(rows, title=title))
+    if summary.prefix:
+        size = summary.prefix.block_tokens
+        rows = [{"blocks": n, "cache_tokens": n * size, "hit_fraction": h} for n, h in summary.prefix.curve]
+        tables.append(Table(rows, title=f"Prefix hits by cache size, in blocks of {size} tokens"))
+    if summary.evictions:
+        rows = [asdict(item) for item in summary.evictions]
+        tables.append(Table(rows, title="Prefix hits by rule of eviction"))
+    return tuple(tables)
+
+
+def workload_answer(summary: WorkloadSummary, written: str | None) -> Answer:
+    """Return what a file says about its traffic."""
+    rate = summary.rate
+    speed = (
+        f", {rate.mean:.3g} req/s on average and {rate.peak_60s:.3g} at peak"
+        if rate.mean and rate.peak_60s
+        else ""
+    )
+    closing = list(summary.notes)
+    if written:
+        closing.append(f"written to {written}: use it in a scenario as trace: {written}")
+    else:
+        closing.append("to use it in a scenario, write it: -o workload.yaml")
+    return Answer(
+        command="workload",
+        result=workload_result(summary),
+        tables=_workload_tables(summary),
+        headline=f"{summary.name} ({summary.format}): {summary.requests:,} requests{speed}",
+        closing=tuple(closing),
+        assumptions=(
+            (
+                Assumption(
+                    "prompts share no prefixes: the file has neither block ids nor counters of a prefix cache",
+                    "shared_prefix in the workload YAML",
+                ),
+            )
+            if summary.prefix is None and summary.prefix_hit_fraction is None
+            else ()
+        ),
+        warnings=summary.omissions,
+    )
+
+
+_SHOWN = (
+    "metric",
+    "n",
+    "predicted",
+    "median_ape",
+    "mean_ape",
+    "p90_ape",
+    "bias",
+    "within_20",
+    "interval_coverage",
+)
+_VALIDATE_TITLES = {"n": "measured"}  # fmt: skip
+WORST = 12
+"""Rows of the list of worst predictions."""
+
+
+def predictions_csv(predictions: Sequence[Prediction]) -> str:
+    """Return one line per measured value: id, metric, measured, predicted, low, high, reason."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(["id", "metric", "measured", "predicted", "low", "high", "reason"])
+    for p in predictions:
+        known = ("" if value is None else repr(float(value)) for value in (p.predicted, p.low, p.high))
+        writer.writerow(
+            [spreadsheet_text(p.row), p.metric, repr(p.measured), *known, spreadsheet_text(p.reason)]
+        )
+    return out.getvalue()
+
+
+def _worst(validation: Validation) -> list[dict[str, Any]]:
+    """Return the values with the largest errors, one per row of the file."""
+    known = [p for p in validation.scored if p.predicted and p.measured > 0]
+    known.sort(key=lambda p: -max(float(p.predicted or 1) / p.measured, p.measured / float(p.predicted or 1)))
+    rows: dict[str, dict[str, Any]] = {}
+    for p in known:
+        if p.row not in rows and len(rows) < WORST:
+            group = p.groups or {}
+            rows[p.row] = {
+                "id": p.row,
+                "metric": p.metric,
+                "measured": p.measured,
+                "predicted": p.predicted,
+                "ratio": float(p.predicted or 0) / p.measured,
+                "where": ", ".join(
+                    v for k, v in group.items() if k in {"engine", "device", "gpu", "load", "op"} and v
+                ),
+            }
+    return list(rows.values())
+
+
+def decision_scores(runs: Sequence[Run]) -> list[DecisionScore]:
+    """Return the score of choices at each confidence, and at the predicted times."""
+    return [decision_score(runs, confidence=confidence) for confidence in (*CONFIDENCES, None)]
+
+
+def decisions_result(scores: Sequence[DecisionScore]) -> dict[str, Any]:
+    """Return the score at the confidence of plans, with those of the other confidences and of the predicted times next to it."""
+    planned = next(score for score in scores if score.confidence == PLANNED_CONFIDENCE)
+    return asdict(planned) | {"by_confidence": [asdict(score) for score in scores]}
+
+
+def decision_table(scores: Sequence[DecisionScore]) -> Table:
+    """Return the scores of choices as a table."""
+    limits = ", ".join(f"{limit:g}" for limit in TPOT_LIMITS_MS)
+    rows = [
+        {
+            "confidence of a pick": "predicted time"
+            if score.confidence is None
+            else f"{score.confidence:.0%}",
+            "questions": score.questions,
+            "unanswered": score.unanswered,
+            "pick broke its limit": score.broke_limit_fraction,
+            "by over 10 %": score.broke_by_10_fraction,
+            **{f"regret, {name}": value for name, value in score.regret.items()},
+        }
+        for score in scores
+    ]
+    return Table(
+        rows,
+        title=f"Choices by prediction: most output tokens/s per GPU under a TPOT of {limits} ms (regret: share of the best measured plan's)",
+    )
+
+
+def validate_answer(validation: Validation, *, decisions: bool) -> Answer:
+    """Return the scores of a back-test."""
+    metrics = {name: asdict(score) for name, score in validation.metrics.items()}
+    groups = [
+        {"grouping": grouping, "group": group, "metric": metric, **asdict(score)}
+        for grouping, group, metric, score in validation.groups
+    ]
+    result = {
+        "rows": validation.rows,
+        "predicted": validation.predicted,
+        "refused": validation.refused,
+        "metrics": metrics,
+        "groups": groups,
+    }
+    headline = (
+        f"{validation.predicted} of {validation.rows} rows predicted; {len(validation.scored)} values scored"
+    )
+    board = [{"metric": name, **metrics[name]} for name in sorted(metrics)]
+    refused = [{"reason": reason, "values": count} for reason, count in validation.refused.items()]
+    tables = [
+        Table(
+            board,
+            title="Scoreboard (weighted; errors in % of the measured value)",
+            shown=_SHOWN,
+            titles=_VALIDATE_TITLES,
+        ),
+        Table(
+            groups,
+            title="By group",
+            shown=("grouping", "group", *_SHOWN),
+            titles=_VALIDATE_TITLES,
+        ),
+        Table(_worst(validation), title="Largest errors"),
+    ]
+    if refused:
+        tables.append(Table(refused, title="Refused"))
+    if decisions:
+        scores = decision_scores(validation.runs)
+        result["decisions"] = decisions_result(scores)
+        tables.insert(1, decision_table(scores))
+    note = Assumption(
+        "rows marked core (or of confidence A and B) are scored, weighted as the file says", "the file"
+    )
+    return Answer("validate", result, tuple(tables), headline=headline, assumptions=(note,))

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from capplan.money.comparison import Comparison, cost_lines
-from capplan.report.charts.records import (
+from capplan.report.charts.of_answers import (
     COLOURS,
     Bars,
     Chart,

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import log10
 
-from capplan.report.charts.records import (
+from capplan.report.charts.of_answers import (
     COLOURS,
     Bar,
     Bars,

@@ -6,8 +6,7 @@ from functools import cache
 
 import numpy as np
 
-from capplan.hardware.device import Device
-from capplan.hardware.efficiency import Efficiency
+from capplan.hardware.device import Device, Efficiency
 from capplan.operators.attention import decode_attention_time_s, prefill_attention_time_s
 from capplan.operators.device_rates import kernel_rates
 from capplan.operators.latent_attention import mla_bmm_time_s

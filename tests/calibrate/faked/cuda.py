@@ -11,7 +11,8 @@ from types import SimpleNamespace
 import torch
 from torch.overrides import TorchFunctionMode
 
-from capplan.calibrate import fit, kernels, measure, readings, timing
+from capplan.calibrate import fit, kernels, measure, timing
+from capplan.calibrate import machine as readings
 from tests.calibrate.faked.clock import LAUNCH_S, Truth
 from tests.calibrate.faked.driver import SMI, Driver
 from tests.calibrate.faked.kernels import duration_of, varlen

@@ -1,0 +1,460 @@
+"""Plans: `capplan fleet`, and the commands that read its answer."""
+
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import date as day
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from capplan.cli import options as o
+from capplan.cli.completion import devices, plans_and_scenarios
+from capplan.cli.options import Group, fraction, grouped, measure, one_of, whole
+from capplan.errors import InputError
+from capplan.scenario.flags import OutputFlags
+
+Hardware = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--hardware",
+        metavar="NAME",
+        help="Devices instead of the scenario's; repeatable.",
+        autocompletion=devices,
+    ),
+]
+Confidence = Annotated[
+    float | None,
+    fraction("--confidence", says="Probability with which all targets must be met, such as 90%."),
+]
+
+Full = Annotated[
+    bool,
+    typer.Option("--full", help="Show every table and assumption instead of the first screen."),
+]
+
+
+@grouped
+def fleet_command(
+    *,
+    scenario: o.Scenario,
+    hardware: Hardware = None,
+    confidence: Confidence = None,
+    calibration: o.Calibration = None,
+    settings: o.Settings = None,
+    offline: o.Offline = False,
+    picture: o.Picture = None,
+    full: Full = False,
+    to: o.Output,
+) -> int:
+    """Find the cheapest fleet that serves a scenario, with the runners-up and what was rejected; -o plan.json keeps the plan."""
+    from capplan.library.calls import planned
+    from capplan.report.charts.static import chart_picture
+    from capplan.report.show import row_progress, show, shown_anyway
+    from capplan.scenario.reading import settings_of
+
+    changed = settings_of(settings, hardware=hardware, confidence=confidence, calibration=calibration)
+    with row_progress("plans") as progress:
+        found, charts = planned(scenario, changed, progress, pictured=picture is not None, offline=offline)
+    if picture and charts:
+        with shown_anyway(found, to):
+            chart_picture(picture, charts)
+    return show(found, to, full=full)
+
+
+Before = Annotated[
+    Path,
+    typer.Argument(
+        metavar="A",
+        help="Scenario YAML, or plan written by capplan fleet -o plan.json: before.",
+        autocompletion=plans_and_scenarios,
+    ),
+]
+After = Annotated[
+    Path, typer.Argument(metavar="B", help="The same: after.", autocompletion=plans_and_scenarios)
+]
+
+
+@grouped
+def diff_command(*, before: Before, after: After, offline: o.Offline = False, to: o.Output) -> int:
+    """Show what changed between two scenarios or plans: inputs, GPUs, dollars, latency and SLO attainment."""
+    from capplan.questions.plans.plan_check import both_sides
+    from capplan.report.answers.plan_files import diff_answer
+    from capplan.report.show import row_progress, show
+
+    with row_progress("plans") as progress:
+        sides = both_sides(before, after, progress, offline=offline)
+    return show(diff_answer(*sides), to)
+
+
+PriceAge = Annotated[
+    int,
+    whole("--max-price-age", of="days", metavar="DAYS", says="A price older than this no longer holds."),
+]
+
+
+@grouped
+def check_command(
+    *,
+    scenario: o.ScenarioOfPlan = None,
+    plan_file: o.NeededPlan,
+    max_price_age: PriceAge = 365,
+    settings: o.Settings = None,
+    offline: o.Offline = False,
+    to: o.Output,
+) -> int:
+    """Show whether a plan still holds: SLO targets, attainment, capacity, budget and the dates of its prices; exits 4 if not."""
+    from capplan.questions.fleet import asked_fleet
+    from capplan.questions.plans.plan_check import check_plan, current_day
+    from capplan.questions.plans.plan_file import scenario_beside
+    from capplan.readers.plan_file import read_plan_file
+    from capplan.report.answers.plan_files import check_answer
+    from capplan.report.show import show
+
+    file = read_plan_file(plan_file)
+    asked = asked_fleet(scenario_beside(scenario, file, settings or ()), offline=offline)
+    return show(check_answer(asked, file, check_plan(asked, file, current_day(), max_price_age)), to)
+
+
+Results = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--results",
+        metavar="FILE",
+        help="Result of a benchmark tool, or Prometheus text of a server; given twice: two scrapes, the earlier one first.",
+    ),
+]
+Url = Annotated[
+    str | None,
+    typer.Option(
+        "--endpoint",
+        metavar="URL",
+        help="One running replica, which gets the traffic of the plan instead: an OpenAI-compatible address.",
+    ),
+]
+Minutes = Annotated[
+    float | None,
+    typer.Option(
+        "--minutes", metavar="N", min=0.01, max=600.0, help="With --endpoint: time to send traffic for."
+    ),
+]
+Interval = Annotated[
+    float | None, measure("--interval", says="Between two scrapes of Prometheus, such as '10 min'.")
+]
+Replicas = Annotated[int, whole("--replicas", of="replicas", says="Replicas that the results are of.")]
+
+MixGroup = Annotated[
+    int | None,
+    whole("--group", of="a group of a mix", says="Group of a mix that the results are of, from 1."),
+]
+
+
+@grouped
+def verify_plan_command(
+    *,
+    plan_file: o.NeededPlan,
+    results: Results = None,
+    endpoint: Url = None,
+    minutes: Minutes = None,
+    interval: Interval = None,
+    replicas: Replicas = 1,
+    group: MixGroup = None,
+    offline: o.Offline = False,
+    to: o.Output,
+) -> int:
+    """Verify a plan with measured results: predicted next to measured, what to recalibrate, the scenario's next version; exits 4 if it does not hold."""
+    from capplan.questions.plans.plan_verification import measured_result, planned, verified
+    from capplan.readers.catalogue.efficiency import shipped_intervals
+    from capplan.report.answers.plan_files import verify_plan_answer
+    from capplan.report.show import show
+
+    _refuse_other_source(results, endpoint, minutes, interval, replicas)
+    asked, plan = planned(plan_file, group, offline=offline)
+    if endpoint:
+        from capplan.calibrate.endpoint.client import endpoint_of
+        from capplan.calibrate.endpoint.plan_traffic import measured_plan
+
+        measurement = measured_plan(endpoint_of(endpoint), asked, plan, minutes=minutes, tell=_tell), 0.0
+    else:
+        measurement = measured_result(results or [], interval)
+    intervals = shipped_intervals()
+    verification = verified(asked, plan, *measurement, replicas, intervals, own_traffic=bool(endpoint))
+    return show(verify_plan_answer(asked, plan, verification, tuple(results or ())), to)
+
+
+def _tell(line: str) -> None:
+    print(line, file=sys.stderr)
+
+
+def _refuse_other_source(
+    results: list[Path] | None,
+    endpoint: str | None,
+    minutes: float | None,
+    interval: float | None,
+    replicas: int,
+) -> None:
+    """Refuse none or both of results and a server, and what the given one does not read."""
+    if bool(results) == bool(endpoint):
+        raise InputError(
+            "verify-plan needs what was measured: --results FILE, or --endpoint URL of one running replica"
+        )
+    if endpoint and (interval is not None or replicas != 1):
+        raise InputError("--interval and --replicas are of --results: an endpoint is one replica")
+    if results and minutes is not None:
+        raise InputError("--minutes is of --endpoint: results were measured before")
+
+
+Plan = Annotated[
+    Path,
+    typer.Argument(
+        metavar="PLAN",
+        help="Plan written by capplan fleet -o plan.json, or a scenario YAML.",
+        autocompletion=plans_and_scenarios,
+    ),
+]
+Quantity = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[QUANTITY]",
+        help="As in the JSON of fleet, such as ttft_s.p95 or certainty[2].gpus; or COMMAND.PATH, such as bill.classes[0].usd; left "
+        "out, or a part of a path: all of them, listed.",
+    ),
+]
+Api = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--api",
+        metavar="PROVIDER/MODEL",
+        help="Hosted API of compare, such as openai/gpt-5; repeatable; default: all listed ones that serve the scenario's model.",
+    ),
+]
+
+
+@grouped
+def explain_command(
+    *, plan_file: Plan, quantity: Quantity = None, api: Api = None, offline: o.Offline = False, to: o.Output
+) -> int:
+    """Explain a number that a command printed of a plan: its formula, what went into it, and where each of those is from."""
+    from capplan.explain.plans import Planned
+    from capplan.explain.printed import explain_answer
+    from capplan.questions.plans.plan_file import answered
+    from capplan.report.show import row_progress, show
+
+    with row_progress("plans") as progress:
+        planned = Planned(*answered(plan_file, progress, offline=offline), tuple(api or ()))
+    return show(explain_answer(planned, quantity), to)
+
+
+_TARGETS = (
+    "vllm",
+    "sglang",
+    "trtllm",
+    "compose",
+    "k8s",
+    "kserve",
+    "llm-d",
+    "dynamo",
+    "keda",
+    "skypilot",
+    "grafana",
+)
+Target = Annotated[
+    str,
+    one_of(
+        "--target",
+        _TARGETS,
+        says=f"{', '.join(_TARGETS[:-1])} or {_TARGETS[-1]}.",
+    ),
+]
+Checkpoint = Annotated[
+    str | None,
+    typer.Option(
+        "--checkpoint",
+        metavar="OWNER/NAME",
+        help="Served instead of the plan's model: its weights in the plan's dtype.",
+    ),
+]
+Draft = Annotated[
+    str | None,
+    typer.Option("--draft", metavar="OWNER/NAME", help="Checkpoint of the draft, where the plan names none."),
+]
+Image = Annotated[
+    str | None,
+    typer.Option(
+        "--image",
+        metavar="NAME:TAG",
+        help="Of the containers; default: the engine's release, where it is known.",
+    ),
+]
+Text = Annotated[OutputFlags, o.OUTPUT.only("file")]
+
+
+@grouped
+def export_command(
+    *,
+    plan_file: o.NeededPlan,
+    target: Target,
+    checkpoint: Checkpoint = None,
+    draft: Draft = None,
+    image: Image = None,
+    to: Text,
+) -> int:
+    """Export a plan as what starts or watches its fleet: engine commands, a Compose file, Kubernetes manifests, a Grafana dashboard."""
+    from capplan.deploy.export import export_text
+    from capplan.deploy.fleet_launch import fleet_launch
+    from capplan.readers.plan_file import read_plan_file
+    from capplan.report.show import say, send
+
+    file = read_plan_file(plan_file)
+    text = export_text(file, fleet_launch(file, checkpoint=checkpoint, draft=draft, image=image), target)
+    for remark in file.remarks:
+        say(f"warning: {remark}")
+    send(text, to.file)
+    return 0
+
+
+Names = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--lever", metavar="NAME", help="Try only this lever, such as commitment; repeatable; default: all."
+    ),
+]
+
+
+@grouped
+def levers_command(
+    *,
+    scenario: o.ScenarioOfPlan = None,
+    plan_file: o.PlanFile = None,
+    levers: Names = None,
+    settings: o.Settings = None,
+    offline: o.Offline = False,
+    to: o.Output,
+) -> int:
+    """Show what each change to a scenario is worth: GPUs, dollars, latency and risk of every lever separately, and of the best combination."""
+    from capplan.questions.levers.answer import asked_levers, checked_names, levers_of
+    from capplan.report.answers.levers import levers_answer
+    from capplan.report.show import row_progress, show
+
+    names = checked_names(levers)
+    asking, base = asked_levers(scenario, plan_file, tuple(settings or ()), offline=offline)
+    with row_progress("levers") as progress:
+        answer = levers_of(asking, base, names, progress)
+    return show(levers_answer(asking, base, answer), to)
+
+
+_FORMATS = ("table", "json", "csv", "markdown", "html")
+_FORM = one_of(
+    "--format",
+    _FORMATS,
+    metavar="FORMAT",
+    says="table, json, csv, markdown or html; default: by the suffix of --output, else table.",
+)
+
+
+def _day(written: str | None) -> str | None:
+    """Return a day as it was given; refuse what is none."""
+    if written is not None:
+        try:
+            day.fromisoformat(written)
+        except ValueError:
+            raise InputError(f"--date: {written!r} is not a day; e.g. 2026-11-22") from None
+    return written
+
+
+Page = Annotated[OutputFlags, Group("Output", form=_FORM, file=o.OUTPUT["file"])]
+
+
+@dataclass(frozen=True, slots=True)
+class PageFlags:
+    """What a page has in addition to its plan."""
+
+    author: str | None = None
+    date: str | None = None
+    levers: bool = False
+    levers_file: Path | None = None
+
+
+Beside = Annotated[
+    PageFlags,
+    Group(
+        "The page",
+        author=typer.Option(
+            "--author", metavar="TEXT", help="Who answers for the page; printed below its title."
+        ),
+        date=typer.Option(
+            "--date",
+            metavar="YYYY-MM-DD",
+            callback=_day,
+            help="Printed below the title; the clock never is, so that the same inputs give the same page.",
+        ),
+        levers=typer.Option(
+            "--levers",
+            help="Say what every lever is worth, separately and combined; takes a search for each of them.",
+        ),
+        levers_file=typer.Option(
+            "--levers-file",
+            metavar="FILE",
+            help="The same from a file that capplan levers --plan plan.json -o levers.json wrote.",
+        ),
+    ),
+]
+
+
+@grouped
+def report_command(
+    *,
+    scenario: o.ScenarioOfPlan = None,
+    plan_file: o.PlanFile = None,
+    settings: o.Settings = None,
+    page: Beside,
+    offline: o.Offline = False,
+    to: Page,
+) -> int:
+    """Write the page for the planning review of a scenario: the decision first, then its evidence."""
+    from capplan.questions.fleet import fleet_for
+    from capplan.questions.levers.answer import asking_of
+    from capplan.questions.plans.plan_file import asked_of_plan
+    from capplan.readers.catalogue.models import model_source
+    from capplan.report.show import row_progress
+    from capplan.review.findings import Written, findings
+    from capplan.review.levers import wanted_levers
+    from capplan.review.page import review_of, review_output, show_review, written_with
+
+    if page.levers and page.levers_file:
+        raise InputError("--levers and --levers-file: give one of them")
+    to_page = review_output(to)
+    with written_with(to_page):
+        asked, answer = asked_of_plan(scenario, plan_file, settings or (), offline=offline)
+        with row_progress("plans") as progress:
+            answer = answer or fleet_for(asked, progress)
+    asking = asking_of(scenario, plan_file, tuple(settings or ()), offline=offline) if page.levers else None
+    levers = wanted_levers(asking, page.levers_file, asked, answer)
+    source = model_source(asked.scenario.model, asked.scenario.file.revision)
+    words = _command_line(scenario, plan_file, settings or (), page, offline=offline, to=to)
+    written, others = Written(page.date, page.author), to_page.form != "markdown"
+    found = findings(asked, answer, words, source, written, levers=levers, others=others)
+    return show_review(review_of(found), to_page)
+
+
+def _command_line(
+    scenario: Path | None,
+    plan_file: Path | None,
+    settings: Sequence[str],
+    page: PageFlags,
+    *,
+    offline: bool,
+    to: OutputFlags,
+) -> str:
+    """Return the command as it is typed."""
+    words = ["capplan", "report", *([str(scenario)] if scenario else [])]
+    words += ["--plan", str(plan_file)] if plan_file else []
+    words += [part for setting in settings for part in ("--set", setting)]
+    words += (["--author", page.author] if page.author else []) + (["--date", page.date] if page.date else [])
+    words += ["--levers"] if page.levers else []
+    words += ["--levers-file", str(page.levers_file)] if page.levers_file else []
+    words += [*(["--offline"] if offline else [])]
+    words += (["--format", to.form] if to.form else []) + (["-o", str(to.file)] if to.file else [])
+    return shlex.join(words)

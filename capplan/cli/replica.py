@@ -1,0 +1,239 @@
+"""One replica: `capplan fit`, `estimate` and `spec`."""
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from capplan.cli import options as o
+from capplan.cli.completion import models, weight_dtypes
+from capplan.cli.options import Group, fraction, grouped, measure, one_of, whole
+from capplan.scenario.flags import DraftFlags, LoadFlags, ServingFlags
+
+Serving = Annotated[ServingFlags, o.SERVED.only(*(name for name in o.SERVED if name != "calibration"))]
+
+
+@grouped
+def fit_command(
+    *, model: o.Model, hardware: o.Hardware, serving: Serving, picture: o.Picture = None, to: o.Output
+) -> int:
+    """Show whether a model fits, what uses the memory, and how many sequences there is room for."""
+    from capplan.fleet.fit import fit
+    from capplan.readers.catalogue.hardware import device, device_names
+    from capplan.report.answers.replica import fit_answer, waterfall
+    from capplan.report.charts.of_answers import memory_chart
+    from capplan.report.charts.static import chart_picture
+    from capplan.report.show import show, shown_anyway
+    from capplan.scenario.replica import asked_replica
+
+    asked = asked_replica(model, hardware, serving)
+    memory = fit(asked.spec, [device(name) for name in device_names()])
+    answer = fit_answer(memory, asked.assumptions, asked.warnings)
+    if picture:
+        with shown_anyway(answer, to):
+            chart_picture(picture, [memory_chart(asked.spec.device.name, waterfall(memory))])
+    return show(answer, to)
+
+
+Model = Annotated[
+    str | None,
+    typer.Argument(metavar="[MODEL]", help=f"{o.MODEL}; default: the one of --launch.", show_default=False),
+]
+Launch = Annotated[
+    str | None,
+    typer.Option(
+        "--launch",
+        metavar="COMMAND",
+        help="Command of an engine instead of flags: 'vllm serve ...', sglang.launch_server or trtllm-serve, as it is run.",
+    ),
+]
+STATED = [name for name in o.SERVED if name not in ("engine_version", "calibration", "offline")]
+"""Flags that the command of an engine states."""
+
+
+@grouped
+def estimate_command(
+    context: typer.Context,
+    *,
+    model: Model = None,
+    launch: Launch = None,
+    hardware: o.Hardware,
+    load: o.Load,
+    serving: o.Served,
+    picture: o.Picture = None,
+    to: o.Output,
+) -> int:
+    """Estimate latency and throughput of one replica at a concurrency or at a request rate."""
+    from capplan.accuracy.bounded import bounded_estimate
+    from capplan.deploy.known_deployment import launched_replica
+    from capplan.readers.catalogue.efficiency import shipped_intervals
+    from capplan.replica.replica import replica_of
+    from capplan.report.answers.replica import estimate_answer
+    from capplan.report.charts.of_answers import compute_dtype_of, roofline_chart
+    from capplan.report.charts.static import chart_picture
+    from capplan.report.show import show, shown_anyway
+    from capplan.scenario.replica import asked_replica
+
+    if launch is not None:
+        o.refuse_unread(context, STATED, "is said by --launch; leave one of them out")
+    launched = launched_replica(model, launch, serving, load)
+    if launched.serving.runner == "pooling":
+        o.refuse_unread(
+            context, ("output_tokens",), "a runner of vectors or scores generates no tokens; leave it out"
+        )
+        load = load.of_prompts()
+    asked = asked_replica(launched.model, hardware, launched.serving)
+    replica = replica_of(replace(asked.spec, typical_context_tokens=load.tokens))
+    bounded = bounded_estimate(replica, load, shipped_intervals())
+    warnings = (*launched.warnings, *asked.warnings)
+    answer = estimate_answer(replica, load, bounded, asked.assumptions, warnings)
+    if picture:
+        compute, operators = compute_dtype_of(asked.spec), bounded.estimate.breakdown
+        with shown_anyway(answer, to):
+            chart_picture(picture, [roofline_chart(asked.spec.device, compute, operators)])
+    return show(answer, to)
+
+
+if TYPE_CHECKING:
+    from capplan.replica.replica import Replica
+    from capplan.replica.spec import ReplicaSpec
+
+HEADS = ("eagle", "mtp", "dspark", "medusa", "ngram")
+
+Acceptance = Annotated[
+    float | None,
+    fraction(
+        "--acceptance",
+        says="Probability that a draft token is accepted, given that all before it were; default: the published one of --method.",
+    ),
+]
+Target = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="MODEL",
+        help="The target; not needed where both step times are given.",
+        show_default=False,
+        autocompletion=models,
+    ),
+]
+Hardware = Annotated[str | None, o.HARDWARE]
+Draft = Annotated[
+    DraftFlags,
+    Group(
+        "Draft",
+        draft=typer.Option(
+            "--draft",
+            metavar="MODEL",
+            help="Draft model, with the vocabulary of the target.",
+            autocompletion=models,
+        ),
+        method=one_of(
+            "--method",
+            HEADS,
+            metavar="METHOD",
+            says="How the target drafts by itself, instead of --draft: eagle, mtp, dspark, medusa or ngram.",
+        ),
+        draft_step_s=measure(
+            "--draft-step-time", says="One step of the draft, such as '2 ms', instead of --draft."
+        ),
+        target_step_s=measure(
+            "--target-step-time",
+            says="One decode step of the target, such as '35 ms', instead of MODEL.",
+        ),
+        draft_weight_dtype=typer.Option(
+            "--draft-weight-dtype",
+            metavar="DTYPE",
+            help="Default: that of the draft's config.",
+            autocompletion=weight_dtypes,
+        ),
+        draft_tensor_parallel=whole(
+            "--draft-tensor-parallel",
+            of="devices",
+            most=4096,
+            says="Devices that the draft is split over; default: those of the target.",
+        ),
+    ),
+]
+DraftTokens = Annotated[
+    list[int] | None,
+    whole(
+        "--draft-tokens",
+        of="tokens",
+        most=1024,
+        says="Draft tokens per round; repeatable; default: 1 to 8.",
+    ),
+]
+Batch = Annotated[
+    list[int] | None,
+    whole(
+        "--batch",
+        of="sequences",
+        most=65536,
+        metavar="B",
+        says="Batch size: sequences that decode at once; repeatable; default: 1, 2, 4 ... 256.",
+    ),
+]
+
+
+_OF_STATED_TIMES = (
+    "acceptance", "model", "hardware", "draft", "method", "draft_step_s", "target_step_s", "draft_tokens", "batch", "form",
+    "file", "offline",
+)  # fmt: skip
+
+
+@grouped
+def spec_command(
+    context: typer.Context,
+    *,
+    acceptance: Acceptance = None,
+    model: Target = None,
+    hardware: Hardware = None,
+    draft: Draft,
+    draft_tokens: DraftTokens = None,
+    batch: Batch = None,
+    lengths: o.Lengths,
+    serving: o.Serving,
+    to: o.Output,
+) -> int:
+    """Show the speedup of speculative decoding by batch size and draft length, and where it stops paying off."""
+    from capplan.replica.speculation import BATCHES, DRAFT_TOKENS, speculation
+    from capplan.report.answers.replica import spec_answer
+    from capplan.report.show import show
+    from capplan.scenario.speculation import asked_speculation
+
+    _refuse_unread(context, draft)
+    asked = asked_speculation(model, hardware, draft, serving, acceptance)
+    target = _built(asked.target, lengths)
+    speculated = speculation(
+        target,
+        asked.draft,
+        asked.acceptance_fractions,
+        draft_tokens=draft_tokens or DRAFT_TOKENS,
+        batches=batch or ((1,) if isinstance(target, float) else BATCHES),
+        context_tokens=lengths.mean_context_tokens,
+    )
+    return show(spec_answer(speculated, asked.target, asked.draft, asked.assumptions, asked.warnings), to)
+
+
+def _refuse_unread(context: typer.Context, draft: DraftFlags) -> None:
+    if draft.draft_step_s is not None and draft.target_step_s is not None:
+        names = {p.name or "" for p in context.command.params}.difference(_OF_STATED_TIMES)
+        why = "belongs to a MODEL, which is not used where both step times are given"
+        o.refuse_unread(context, names, why)
+    elif draft.draft is None:
+        names = {"draft_weight_dtype", "draft_tensor_parallel"}
+        o.refuse_unread(context, names, "belongs to --draft, and none is given")
+
+
+def _built(target: "ReplicaSpec | float", lengths: LoadFlags) -> "Replica | float":
+    """Return the replica of a target that can hold such requests, or the step time given."""
+    from dataclasses import replace
+
+    from capplan.replica.load import check_load
+    from capplan.replica.replica import replica_of
+    from capplan.replica.spec import served_context_tokens
+
+    if isinstance(target, float):
+        return target
+    check_load(replace(lengths, concurrency=1), served_context_tokens(target))
+    return replica_of(target)

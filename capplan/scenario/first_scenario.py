@@ -1,0 +1,318 @@
+"""The scenario that `capplan init` writes: what is known of a deployment, with a comment at every line of it."""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+
+from capplan.errors import InputError
+from capplan.readers.catalogue.models import read_model
+from capplan.readers.catalogue.scenarios import scenario_text
+from capplan.readers.yaml_file import parse_yaml, yaml_text
+from capplan.scenario.flags import FirstScenario
+from capplan.scenario.scenario import DEFAULT_HARDWARE, SCHEMA, scenario_from
+
+ASSUMED = "assumed; replace it"
+_COLUMN = 46
+"""Where comments start."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """One of the five questions."""
+
+    text: str
+    fields: tuple[str, ...]
+    """Fields of `FirstScenario`, each answered by one part between semicolons."""
+    default: str
+
+
+QUESTIONS = (
+    Prompt("Model: Hugging Face id, or a name of capplan list models", ("model",), "llama-3.1-8b-instruct"),
+    Prompt("Requests at the peak", ("request_rate",), "5 req/s"),
+    Prompt("Tokens of a request, input; output: a mean, or a mean and a 95th percentile", ("input_tokens", "output_tokens"), "1500,4500; 300,800"),
+    Prompt("Targets of 95 in 100 requests: first token; each further token", ("ttft_p95", "tpot_p95"), "1 s; 50 ms"),
+    Prompt("GPUs that may be bought: names of capplan list hardware", ("hardware",), ", ".join(DEFAULT_HARDWARE)),
+)  # fmt: skip
+"""What a scenario needs from people."""
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What is known before anything is asked: keys of a scenario, and where they were read."""
+
+    source: str = ""
+    top: Mapping[str, object] = field(default_factory=dict)
+    """Keys of the scenario itself."""
+    traffic: Mapping[str, object] = field(default_factory=dict)
+    fleet: Mapping[str, object] = field(default_factory=dict)
+    remarks: tuple[str, ...] = ()
+    """What was read and has no key, or has to be measured."""
+
+    @property
+    def fields(self) -> frozenset[str]:
+        """Fields of `FirstScenario` that need no answer."""
+        by_trace = {"request_rate", "input_tokens", "output_tokens"} if "trace" in self.traffic else set()
+        by_job = {"request_rate", "ttft_p95", "tpot_p95"} if "requests" in self.traffic else set()
+        return frozenset(
+            {key for key in ("model",) if key in self.top} | set(self.traffic) | by_trace | by_job
+        )
+
+
+def open_questions(first: FirstScenario, known: Known) -> tuple[Prompt, ...]:
+    """Return the questions of which a part is neither stated nor known."""
+    return tuple(
+        asked
+        for asked in QUESTIONS
+        if any(getattr(first, name) is None and name not in known.fields for name in asked.fields)
+    )
+
+
+def answers_of(asked: Prompt, text: str) -> dict[str, object]:
+    """Return what an answer says, by field.
+
+    Raises
+    ------
+    InputError
+        it has more or fewer parts than the question
+
+    Examples
+    --------
+    >>> answers_of(QUESTIONS[3], "800 ms; 40 ms")
+    {'ttft_p95': '800 ms', 'tpot_p95': '40 ms'}
+    """
+    parts = [part.strip() for part in text.split(";")]
+    if len(parts) != len(asked.fields) or not all(parts):
+        raise InputError(
+            f"{text!r}: {len(asked.fields)} parts between ';' are expected, such as {asked.default!r}"
+        )
+    if asked.fields == ("hardware",):
+        return {"hardware": _listed(parts[0])}
+    return dict(zip(asked.fields, parts, strict=True))
+
+
+_OF_VECTORS = "for vectors or scores: nothing is generated"
+
+
+def first_scenario_text(name: str, first: FirstScenario, known: Known, folder: Path) -> str:
+    """Return the text of a scenario.
+
+    Parameters
+    ----------
+    name : of the scenario
+    first : what people said; a field that is None and not known is assumed, and marked so
+    known : what was read
+    folder : of the file, which the schema is named from
+    """
+    return "\n".join(_lines(name, first, known, folder)) + "\n"
+
+
+def copied_scenario_text(name: str, path: Path, first: FirstScenario) -> str:
+    """Return a shipped scenario under the name of a file; what people say of it belongs into the file."""
+    said = [f.name for f in fields(first) if getattr(first, f.name) is not None]
+    if said:
+        raise InputError(
+            f"--{said[0].replace('_', '-')}: --from {name} copies a scenario as it is; leave one of them out, and change the file"
+        )
+    text = re.sub(r"(?m)^name: .*$", f"name: {_value(path.stem)}", scenario_text(name), count=1)
+    return re.sub(r"schema=\S+", lambda _: f"schema={_schema_from(path.resolve().parent)}", text, count=1)
+
+
+def checked_scenario_text(path: Path, first: FirstScenario, known: Known, *, offline: bool) -> str:
+    """Return the text of a scenario that `capplan fleet` answers.
+
+    InputError names what it could not read, and no line of a file that is not there. A model that generates no tokens is
+    asked for vectors or scores.
+    """
+    folder = path.resolve().parent
+    text = first_scenario_text(path.stem, first, known, folder)
+    try:
+        scenario = scenario_from(parse_yaml(text, str(path)), folder)
+    except InputError as error:
+        raise InputError(re.sub(rf"(?m)^{re.escape(str(path))}: (line \d+: )?", "", str(error))) from error
+    network = read_model(scenario.model, revision=scenario.file.revision, offline=offline)
+    if network.generates or scenario.pooled:
+        return text
+    known = replace(known, top={**known.top, "runner": "pooling"})
+    return checked_scenario_text(path, first, known, offline=offline)
+
+
+def _schema_from(folder: Path) -> str:
+    """Return the schema as an editor finds it: relative to the file where it lies below its folder."""
+    return str(SCHEMA.relative_to(folder)) if SCHEMA.is_relative_to(folder) else str(SCHEMA)
+
+
+def _lines(name: str, first: FirstScenario, known: Known, folder: Path) -> Iterator[str]:
+    default = {
+        part: text
+        for asked in QUESTIONS
+        for part, text in zip(asked.fields, asked.default.split("; "), strict=True)
+    }
+    yield f"# yaml-language-server: $schema={_schema_from(folder)}"
+    yield f"# Answered by: capplan fleet {name}.yaml" + (
+        f"; read from {known.source}" if known.source else ""
+    )
+    yield from (f"# {remark}" for remark in known.remarks)
+    yield f"name: {_value(name)}"
+    model = known.top.get("model", first.model or default["model"])
+    yield _line(
+        "model", model, "Hugging Face id, a name of capplan list models, or the path of a config.json"
+    )
+    for key, value in known.top.items():
+        if key != "model":
+            yield _line(key, value, _OF_VECTORS if key == "runner" else "as it is started today")
+    yield "traffic:"
+    yield from _traffic(first, known, default)
+    targets = [
+        _line(f"  {key}", said or default[key], says, assumed=said is None)
+        for key, says in (
+            ("ttft_p95", "time to first token, of 95 in 100 requests"),
+            ("tpot_p95", "time per further token"),
+        )
+        if (said := getattr(first, key)) or key not in {*_without_outputs(known), *known.fields}
+    ]
+    yield from ["slo:", *targets] if targets else []
+    hardware = first.hardware or list(DEFAULT_HARDWARE)
+    yield "fleet:"
+    yield _line(
+        "  hardware",
+        hardware,
+        "names of capplan list hardware; capplan finds the cheapest",
+        assumed=first.hardware is None,
+    )
+    for key, value in known.fleet.items():
+        yield _line(f"  {key}", value, "as it is started today; leave it out to search")
+    yield _line("  headroom", "20 %", "of the capacity stays free at the peak")
+    yield _line("  spare_replicas", 1, "so that one may fail")
+    yield _line("prices", {"commitment": "on-demand", "provider": "any"}, "offers: capplan list prices")
+
+
+def _without_outputs(known: Known) -> tuple[str, ...]:
+    """Return the fields that mean nothing to a server of vectors or scores; none for one that generates."""
+    return ("output_tokens", "tpot_p95") if known.top.get("runner") == "pooling" else ()
+
+
+def _traffic(first: FirstScenario, known: Known, default: Mapping[str, str]) -> Iterator[str]:
+    yield "  - name: requests"
+    told = {
+        "request_rate": "at the peak",
+        "input_tokens": "of the whole prompt; a number, or a mean with p50, p90, p95 or p99",
+        "output_tokens": "of the whole output, written the same way",
+    }
+    job = {"requests": "of the whole job", "within": "time in which the job is to be done"}
+    for key, value in known.traffic.items():
+        yield _line(f"    {key}", value, (told | job).get(key, "as it was recorded"))
+    for key, says in told.items():
+        if key not in known.fields:
+            said = getattr(first, key)
+            if said is None and key in _without_outputs(known):
+                continue
+            text = said or default[key]
+            yield _line(
+                f"    {key}", _lengths(text) if key != "request_rate" else text, says, assumed=said is None
+            )
+
+
+def _listed(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",")]
+
+
+def _lengths(text: str) -> object:
+    """Return a length as a scenario has it: the mean, or the mean and its 95th percentile."""
+    mean, *rest = _listed(text)
+    if len(rest) > 1:
+        raise InputError(f"{text!r}: write a mean, or a mean and a 95th percentile, such as 1500,4500")
+    return {"mean": _number(mean), "p95": _number(rest[0])} if rest else _number(mean)
+
+
+def _number(text: str) -> object:
+    return int(text) if re.fullmatch(r"[0-9]{1,12}", text) else text
+
+
+def _value(value: object) -> str:
+    """Return a value as YAML writes it on one line.
+
+    Examples
+    --------
+    >>> _value({"mean": 1500, "p95": 4500}), _value(["l4", "a: b"]), _value("20 %"), _value("20")
+    ('{mean: 1500, p95: 4500}', "[l4, 'a: b']", '20 %', "'20'")
+    """
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key}: {_value(inner)}" for key, inner in value.items()) + "}"
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(map(_value, value)) + "]"
+    text = yaml_text({"x": value}).strip()
+    return text.removeprefix("{x: ").removesuffix("}") if text.startswith("{") else text.removeprefix("x: ")
+
+
+def _line(key: str, value: object, says: str, *, assumed: bool = False) -> str:
+    return f"{f'{key}: {_value(value)}':<{_COLUMN}}  # {says}{f' ({ASSUMED})' if assumed else ''}"
+
+
+_AZURE = "Azure LLM inference trace 2023, {}: https://github.com/Azure/AzurePublicDataset"
+_MOONCAKE = "Mooncake trace, FAST'25, {}: https://github.com/kvcache-ai/Mooncake"
+_ARXIV = "arXiv summaries as Vidur replays them: https://github.com/microsoft/vidur"
+_MLPERF = "MLPerf Inference 5.0, {} (99th percentile): https://mlcommons.org/2025/04/llm-inference-v5"
+_TURNS = "pauses between speakers, Stivers et al. 2009: https://doi.org/10.1073/pnas.0903616106; speech recognition and synthesis take a part of it"
+
+
+@dataclass(frozen=True, slots=True)
+class UseCase:
+    """What is usual of one kind of service."""
+
+    input_tokens: str
+    """Mean and 95th percentile, as `--input-tokens` takes them."""
+    output_tokens: str
+    lengths_from: str
+    """Source of the lengths."""
+    ttft_p95: str | None = None
+    """None without targets: a job."""
+    tpot_p95: str | None = None
+    targets_from: str = ""
+    """Source of the targets."""
+    traffic: Mapping[str, object] | None = None
+    """Keys of the traffic that are not in `FirstScenario`."""
+
+
+CASES = {
+    "chat": UseCase(
+        "1155,4083", "211,451", _AZURE.format("conversation"),
+        "450 ms", "40 ms", _MLPERF.format("Llama 2 70B, interactive"),
+    ),
+    "rag": UseCase(
+        "2588,3813", "291,736", _ARXIV, "2 s", "200 ms", _MLPERF.format("Llama 2 70B, server"),
+    ),
+    "code": UseCase(
+        "2048,7315", "28,90", _AZURE.format("code"), "450 ms", "40 ms", _MLPERF.format("Llama 2 70B, interactive"),
+    ),
+    "agent": UseCase(
+        "12035,39552", "343,698", _MOONCAKE.format("conversation"), "6 s", "175 ms", _MLPERF.format("Llama 3.1 405B, server"),
+    ),
+    "batch": UseCase("2588,3813", "291,736", _ARXIV, traffic={"requests": 100_000, "within": "8 h"}),
+    "voice": UseCase("1155,4083", "211,451", _AZURE.format("conversation"), "200 ms", "40 ms", _TURNS),
+}  # fmt: skip
+
+
+def with_use_case(name: str, first: FirstScenario, known: Known) -> tuple[FirstScenario, Known]:
+    """Return what is said and known of a scenario, with a use case where nothing is.
+
+    Examples
+    --------
+    >>> first, known = with_use_case("chat", FirstScenario(ttft_p95="1 s"), Known())
+    >>> first.ttft_p95, first.tpot_p95, first.input_tokens
+    ('1 s', '40 ms', '1155,4083')
+    """
+    case = CASES[name]
+    usual = ("input_tokens", "output_tokens", "ttft_p95", "tpot_p95")
+    first = replace(first, **{key: getattr(case, key) for key in usual if getattr(first, key) is None})
+    remarks = [
+        f"A starting point for {name}; replace what you know better.",
+        f"lengths: {case.lengths_from}",
+        *(
+            [f"targets: {case.targets_from}"]
+            if case.targets_from
+            else ["no slo: the job is sized for throughput"]
+        ),
+    ]
+    traffic = {**(case.traffic or {}), **known.traffic}
+    return first, replace(known, traffic=traffic, remarks=(*known.remarks, *remarks))

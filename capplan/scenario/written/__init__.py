@@ -1,1 +1,0 @@
-"""What capplan writes: first scenarios and workloads."""

@@ -1,0 +1,366 @@
+"""Orders of separate pools: against every combination of machines, laws of what they cost, and the search over them against every pair."""
+
+import itertools
+import json
+import math
+import random
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from capplan.fleet.order import OWN, Machine
+from capplan.fleet.pools.joint import demanded_of
+from capplan.fleet.pools.order import PoolSize, pools_order
+from capplan.fleet.pools.search import pools_decision
+from capplan.fleet.pools.sizing import decode_question
+from capplan.fleet.review import spec_of_layout
+from capplan.fleet.search.layouts import search
+from capplan.fleet.search.search_cache import SearchCache
+from capplan.fleet.survival import NO_LOSS, Survival
+from capplan.questions.fleet import asked_fleet, terms_of
+from capplan.readers.yaml_file import parse_yaml
+from capplan.replica.replica import replica_of
+from capplan.scenario.scenario import scenario_from
+from tests.oracles.test_survival import left_after
+from tests.shipped import price_by_hand
+from tests.sweeps import examples
+
+pytestmark = pytest.mark.usefixtures("few_requests", "shared_runs")
+
+SIZES = (1, 2, 4, 8)
+
+
+def sized(machines, each, usd_per_gpu=2.0):
+    return PoolSize(replace(price_by_hand(usd_per_gpu), machines=tuple(machines)), each, 8)
+
+
+def every_order(machines, each, busy, lost):
+    """Yield the machines, as counts in their order, of every order that holds some replicas without the largest machines."""
+    able = [machine.gpus // each for machine in machines]
+    limits = [
+        0
+        if not held
+        else min(math.ceil(busy / held) + lost, math.inf if machine.most is None else machine.most)
+        for machine, held in zip(machines, able, strict=True)
+    ]
+    for counts in itertools.product(*(range(limit + 1) for limit in limits)):
+        if left_after(counts, able, lost) >= busy:
+            yield counts
+
+
+def least_of_pools(machines, sizes, busy, lost):
+    """Return the lowest cost of all pairs of orders of pools of one GPU: at one provider, and each machine in one of them only."""
+    sellers = {item.provider for item in machines} - {OWN} or {OWN}
+    least = math.inf
+    for seller in sellers:
+        near = [item for item in machines if item.provider in (seller, OWN)]
+        for pair in itertools.product(
+            *(every_order(near, each, count, lost) for each, count in zip(sizes, busy, strict=True))
+        ):
+            both = [sum(counts) for counts in zip(*pair, strict=True)]
+            if all(item.most is None or count <= item.most for item, count in zip(near, both, strict=True)):
+                least = min(least, sum(item.usd_per_hour * n for item, n in zip(near, both, strict=True)))
+    return least
+
+
+def random_machines(dice):
+    """Return one to three kinds of machines, some there already, some limited, at one or two providers."""
+    found = []
+    for place in range(dice.randint(1, 3)):
+        gpus, own = dice.choice(SIZES), dice.random() < 0.2
+        usd = 0.0 if own else round(gpus * dice.uniform(1.0, 3.0), 2)
+        most = dice.choice([1, 2, 3]) if own else dice.choice([None, None, 1, 3])
+        found.append(Machine(OWN if own else dice.choice("PPQ"), f"x{place}", "gpu", gpus, usd, most=most))
+    return tuple(found)
+
+
+def test_brute_force_on_200_random_small_pools_finds_no_cheaper_order():
+    dice = random.Random(27)
+    possible = 0
+    for _ in range(200):
+        machines, lost = random_machines(dice), dice.randint(0, 1)
+        sizes, busy = (dice.choice(SIZES), dice.choice((1, 2, 4))), (dice.randint(1, 5), dice.randint(1, 4))
+        survive = Survival("machine", lost) if lost else NO_LOSS
+        pools = [sized(machines, each) for each in sizes]
+        order = pools_order(pools, busy, survive)
+        assert order.usd_per_hour == pytest.approx(least_of_pools(machines, sizes, busy, lost))
+        if order.usd_per_hour == math.inf:
+            continue
+        possible += 1
+        counts = {machine.sku: 0 for machine in machines}
+        for pool, part, count in zip(pools, order.machines, busy, strict=True):
+            for line in pool.order(part, count, survive).lines:
+                counts[line.machine.sku] += line.count
+        for machine in machines:
+            assert machine.most is None or counts[machine.sku] <= machine.most
+    assert possible > 100
+
+
+FLAT = tuple(Machine("p", f"x{gpus}", "gpu", gpus, 2.0 * gpus**0.95) for gpus in SIZES)
+PAIRS = st.tuples(st.integers(1, 30), st.integers(1, 30))
+EACH = st.tuples(st.sampled_from(SIZES), st.sampled_from(SIZES))
+SURVIVES = st.builds(
+    Survival, st.sampled_from(["replica", "machine", "rack"]), st.integers(0, 2), st.integers(1, 3)
+)
+
+
+@given(PAIRS, EACH, SURVIVES, st.sets(st.sampled_from(FLAT), min_size=1))
+def test_pools_are_never_cheaper_than_gpus_by_the_piece_and_more_machines_never_dearer(
+    busy, each, survive, some
+):
+    few, many = (
+        pools_order([sized(sorted(kinds, key=lambda item: item.gpus), size) for size in each], busy, survive)
+        for kinds in (some, FLAT)
+    )
+    assert many.usd_per_hour <= few.usd_per_hour + 1e-9
+    piece = min(machine.usd_per_hour / machine.gpus for machine in some)
+    used = sum((count + survive.least_spares(count)) * size for count, size in zip(busy, each, strict=True))
+    assert few.usd_per_hour >= piece * used - 1e-9
+
+
+@given(PAIRS, st.integers(0, 2))
+def test_pools_in_machines_of_one_gpu_cost_what_their_gpus_cost(busy, spare):
+    flat = tuple(Machine("p", f"x{gpus}", "gpu", gpus, 3.0 * gpus) for gpus in (1, 8))
+    survive = Survival("replica", spare)
+    whole, pieces = (
+        pools_order([sized(machines, 1, 3.0) for _ in busy], busy, survive).usd_per_hour
+        for machines in (flat, ())
+    )
+    assert whole == pytest.approx(pieces) == pytest.approx(3.0 * (sum(busy) + 2 * spare))
+
+
+@given(PAIRS, PAIRS, EACH, SURVIVES, st.integers(0, 3000))
+def test_more_replicas_of_either_pool_are_never_cheaper(busy, more, each, survive, seed):
+    machines = random_machines(random.Random(seed))
+    pools = [sized(machines, size) for size in each]
+    larger = tuple(count + extra for count, extra in zip(busy, more, strict=True))
+    costs = [pools_order(pools, pair, survive).usd_per_hour for pair in (busy, larger)]
+    assert costs[0] <= costs[1] + 1e-9
+
+
+def test_pools_are_at_one_provider_and_own_machines_are_counted_once():
+    """P sells ones dearly and eights cheaply, Q ones only; one machine of eight is there already."""
+    ones, eights = Machine("P", "one", "gpu", 1, 3.0), Machine("P", "eight", "gpu", 8, 16.0)
+    cheap, there = Machine("Q", "q", "gpu", 1, 2.5), Machine(OWN, "had", "gpu", 8, 0.0, most=1)
+    split = [sized([eights], 1), sized([ones, cheap], 1)]
+    assert pools_order(split, (8, 2), NO_LOSS).usd_per_hour == 16.0 + 2 * 3.0
+    owned = [sized([there, ones], 1) for _ in range(2)]
+    assert pools_order(owned, (8, 2), NO_LOSS).usd_per_hour == 2 * 3.0
+    assert pools_order(owned, (2, 8), NO_LOSS).usd_per_hour == 2 * 3.0
+    assert pools_order([sized([there], 1)] * 2, (4, 4), NO_LOSS).usd_per_hour == math.inf
+
+
+# --- the search ---
+
+SCENARIO = """name: pools
+model: llama-3.1-8b
+max_num_seqs: 128
+traffic:
+  - {{name: chat, request_rate: {rate} req/s, input_tokens: {{mean: {prompt}, p95: {longest}}}, output_tokens: {{mean: 120, p95: 300}}}}
+slo: {{ttft_p95: {first} ms, tpot_p95: 15 ms}}
+fleet:
+  {{hardware: [h100-sxm], tensor_parallel: [1, 2], pipeline_parallel: 1, spare_replicas: 0, disaggregation: only,
+   kv_link: infiniband-ndr}}
+"""
+TRAFFIC = (
+    {"rate": 12, "prompt": 3000, "longest": 6000, "first": 900},
+    {"rate": 9, "prompt": 2000, "longest": 5000, "first": 250},
+)
+
+
+PRICE_LISTS = examples(15, 100)
+"""Random machines for each of two loads."""
+
+
+class Brute:
+    """Every pair of layouts and replicas of a question, each simulated once, however many price lists there are."""
+
+    def __init__(self, traffic):
+        text = SCENARIO.format(**traffic)
+        self.asked = asked_fleet(scenario_from(parse_yaml(text, "pools.yaml"), Path()), offline=True)
+        self.question, self.pools = self.asked.question, self.asked.scenario.fleet.pools
+        self.cache = SearchCache()
+        (device,) = self.question.devices
+        self.device = device.name
+        later = decode_question(self.question, self.question.devices)
+        candidates = {item.layout.devices: item for item in search(later).candidates}
+        self.replicas = {
+            size: replica_of(spec_of_layout(item.layout, item.weight_dtype, self.question))
+            for size, item in candidates.items()
+        }
+        self.candidates = candidates
+        self._enough = {}
+
+    def terms(self, machines, survive):
+        price = replace(price_by_hand(2.0), machines=machines)
+        return replace(terms_of(self.asked), prices={self.device: price}, survive=survive)
+
+    def enough(self, sizes, pair, headroom):
+        """Return whether a pair of these tensor-parallel sizes meets all targets."""
+        if (sizes, pair) not in self._enough:
+            joint = self.cache.joint(self.question, *(self.replicas[size] for size in sizes), self.pools.link)
+            decode = self.candidates[sizes[1]]
+            network = self.question.networks[decode.weight_dtype]
+            slower = self.question.slowness(
+                self.question.slo.targets, network, decode.usual_step_s, decode.layout.device
+            ).quantile(self.question.slo.confidence)
+            self._enough[sizes, pair] = not joint.lacking(pair, demanded_of(headroom, slower))
+        return self._enough[sizes, pair]
+
+
+@pytest.fixture(scope="module", params=range(len(TRAFFIC)))
+def brute(request, few_requests):
+    return Brute(TRAFFIC[request.param])
+
+
+def test_brute_force_on_200_random_machines_finds_no_cheaper_pools(brute):
+    """Price lists for each of two loads: every pair of layouts and replicas below the cost of the plan misses something."""
+    dice = random.Random(4)
+    planned = cheaper = 0
+    for _ in range(PRICE_LISTS):
+        machines, lost = random_machines(dice), dice.randint(0, 1)
+        terms = brute.terms(machines, Survival("machine", lost) if lost else NO_LOSS)
+        plans, _ = pools_decision(brute.question, brute.pools, terms, beyond=False, cache=brute.cache)
+        found = plans[0].usd_per_hour if plans else math.inf
+        planned += bool(plans)
+        for sizes in itertools.product((1, 2), repeat=2):
+            for pair in itertools.product(range(1, 8), repeat=2):
+                usd = least_of_pools(machines, sizes, pair, lost)
+                if usd < found - 1e-9:
+                    cheaper += 1
+                    assert not brute.enough(sizes, pair, terms.headroom_fraction), (machines, sizes, pair)
+    assert planned > PRICE_LISTS // 2
+    assert cheaper > PRICE_LISTS
+
+
+LARGE = """name: pools
+model: meta-llama/Llama-3.1-70B-Instruct
+weight_dtype: fp8
+kv_dtype: fp8
+traffic:
+  - {{name: agent, request_rate: 8.5 req/s, input_tokens: {{mean: 1500, p95: 3000}}, output_tokens: {{mean: 250, p95: 600}}}}
+slo: {{ttft_p95: {first} ms, tpot_p95: 20 ms}}
+fleet:
+  {{hardware: [h100-sxm], tensor_parallel: {sizes}, pipeline_parallel: 1, spare_replicas: 0, disaggregation: only,
+   kv_link: infiniband-ndr}}
+"""
+
+
+def large_pools(sizes, first_ms, one_usd):
+    """Return what is planned in machines of one GPU at a price, and of eight at $16 per hour."""
+    text = LARGE.format(sizes=sizes, first=first_ms)
+    asked = asked_fleet(scenario_from(parse_yaml(text, "pools.yaml"), Path()), offline=True)
+    machines = (
+        Machine("P", "one", "h100-sxm", 1, one_usd),
+        Machine("P", "eight", "h100-sxm", 8, 16.0),
+    )
+    terms = replace(
+        terms_of(asked), prices={"h100-sxm": replace(price_by_hand(2.0), machines=machines)}, survive=NO_LOSS
+    )
+    question = replace(asked.question, requests=1500)
+    (plan,), _ = pools_decision(question, asked.scenario.fleet.pools, terms, beyond=False)
+    return plan.gpus, plan.usd_per_hour, [(group.gpus_per_replica, group.replicas) for group in plan.groups]
+
+
+def test_more_gpus_are_planned_where_their_machines_cost_less():
+    """Prefill takes nine replicas of one GPU, each a machine at $1.70 per hour, or fewer GPUs in a machine of eight at $16."""
+    few, many = (large_pools(sizes, 640, 1.7) for sizes in ("[2, 4]", "[1, 2, 4]"))
+    assert few[1:] == (32.0, [(2, 3), (4, 1)])
+    assert many == (13, pytest.approx(31.3), [(1, 9), (4, 1)])
+    assert few[0] < many[0]
+
+
+def test_layouts_that_are_dear_for_a_phase_by_itself_are_planned_where_the_cheap_one_misses_a_target():
+    """With the link the first token takes 624 ms on one GPU; two GPUs a replica met 620 ms, and there was no plan."""
+    assert large_pools("[1, 2, 4]", 620, 1.0) == large_pools("[2, 4]", 620, 1.0)
+
+
+# --- what commands say ---
+
+EIGHTS = """sources: {page: {title: page, url: 'https://example.org'}}
+prices:
+  - {device: h100-sxm, provider: P, sku: eight, devices: 8, commitment: on-demand, price: 16 $/h, date: 2026-11-01, source: page}
+"""
+
+
+@pytest.fixture(scope="module")
+def scenario(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("pools")
+    (folder / "prices.yaml").write_text(EIGHTS)
+    text = SCENARIO.format(**TRAFFIC[0]).replace("spare_replicas: 0", "survive: {machine: 1}")
+    (folder / "pools.yaml").write_text(f"{text}prices: {{file: prices.yaml}}\n")
+    return folder / "pools.yaml"
+
+
+def planned(capplan, path, *settings, code=0):
+    words = (word for key in settings for word in ("--set", key))
+    ran = capplan("fleet", path, "--offline", "--format", "json", *words)
+    assert ran.code == code, ran.err
+    return json.loads(ran.out)["result"]
+
+
+def test_one_server_that_is_there_is_in_one_pool_only(capplan, scenario):
+    """Both pools took the one server of their own: two of them were in the order, and one was paid too little."""
+    bought = planned(capplan, scenario)["chosen"]
+    had = planned(capplan, scenario, "fleet.own={8 x h100-sxm: 1}")["chosen"]
+    counts = {line["sku"]: line["count"] for line in had["order"]["machines"]}
+    assert counts["8 x h100-sxm"] == 1
+    assert had["usd_per_hour"] == bought["usd_per_hour"] - 16.0
+    assert sum(counts.values()) == sum(line["count"] for line in bought["order"]["machines"])
+
+
+def test_a_quota_counts_the_machines_of_both_pools(capplan, scenario, tmp_path):
+    """AWS sells eight H100 as p5.48xlarge; either pool survives one machine, so both take four of them at least."""
+    at_aws = ("prices={}", "fleet.providers=[AWS]", "fleet.machines=[p5.48xlarge]")
+    plan = planned(capplan, scenario, *at_aws)["chosen"]
+    (line,) = plan["order"]["machines"]
+    enough = planned(capplan, scenario, *at_aws, f"fleet.max_machines={{p5.48xlarge: {line['count']}}}")
+    assert enough["chosen"]["order"]["usd_per_hour"] == plan["order"]["usd_per_hour"]
+    few = planned(
+        capplan, scenario, *at_aws, f"fleet.max_machines={{p5.48xlarge: {line['count'] - 1}}}", code=4
+    )
+    assert "needs more machines than fleet.max_machines and fleet.own allow" in {
+        row["reason"] for row in few["disaggregated"]["rejected"]
+    }
+
+
+def test_every_command_says_the_order_of_pools(capplan, scenario, tmp_path):
+    plan, own = tmp_path / "plan.json", ("--set", "fleet.own={8 x h100-sxm: 1}")
+    assert capplan("fleet", scenario, "--offline", *own, "-o", plan).code == 0
+    chosen = json.loads(plan.read_text())["result"]["chosen"]
+    asked = ("--plan", plan, "--offline")
+    for command, words in (("bill", asked), ("compare", (*asked, "--api", "openai/gpt-5-mini"))):
+        result = json.loads(capplan(command, *words, "--format", "json").out)["result"]
+        assert (result["own"] if command == "compare" else result)["order"] == chosen["order"]
+    assert capplan("check", scenario, *own, *asked).code == 0
+    budget = ("--set", f"budget={{usd_per_month: {chosen['usd_per_month'] + 1}}}")
+    assert capplan("check", scenario, *own, *budget, *asked).code == 0
+    explained = capplan("explain", plan, "order.usd_per_hour", "--offline", "--format", "json")
+    assert json.loads(explained.out)["result"]["value"] == pytest.approx(chosen["usd_per_hour"])
+    other = tmp_path / "other.json"
+    assert capplan("fleet", scenario, "--offline", "-o", other).code == 0
+    changed = json.loads(capplan("diff", plan, other, "--format", "json").out)["result"]
+    assert changed["plan"]["order"]["before"].count("8 x h100-sxm") == 1
+    manifest = capplan("export", "--plan", plan, "--target", "k8s")
+    assert manifest.code == 0, manifest.err
+    assert "1 x 8 x h100-sxm" in manifest.out
+    page = tmp_path / "page.md"
+    assert capplan("report", "--plan", plan, "--offline", "-o", page).code == 0
+    assert re.search(r"8 x h100-sxm.*own.*\| *8 *\| *1 *\|", page.read_text())
+
+
+def test_an_order_of_pools_to_place_today_is_at_one_provider(capplan):
+    """The median offers of H100 and H200 are those of two providers, which no InfiniBand joins."""
+    ran = capplan("fleet", "scenarios/disaggregated.yaml", "--offline", "--format", "json")
+    result = json.loads(ran.out)["result"]
+    assert {group["hardware"] for group in result["chosen"]["groups"]} == {"h100-sxm", "h200-sxm"}
+    assert len({line["provider"] for line in result["chosen"]["order"]["machines"]}) == 2
+    today = result["stated_order"]
+    assert len({line["provider"] for line in today["machines"]}) == 1
+    assert {line["hardware"] for line in today["machines"]} == {"h100-sxm", "h200-sxm"}
+    whole = capplan("fleet", "scenarios/disaggregated.yaml", "--offline", "--full").out
+    assert "KV caches go from one to the other: order both at one provider" in " ".join(whole.split())
