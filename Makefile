@@ -141,7 +141,7 @@ pictures: $(VENV)/.ready
 clean:
 	rm -rf $(VENV) $(LIVE) build dist site .mypy_cache .ruff_cache .hypothesis .mutants
 
-# A first answer imports a part of the packages: only that part is compiled, when it runs (--no-compile).
+# A first answer and the tests import a part of the packages: only that part is compiled, when it runs (--no-compile).
 # The stamp files keep set-up from being repeated until what is declared, constrained or compiled changes.
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "capplan needs Python 3.11 or newer; choose one with make PYTHON=/path/to/python3")'
@@ -154,8 +154,8 @@ $(VENV)/.ready: pyproject.toml constraints/plan.txt $(COMPILED) | $(BIN)/python
 
 # torch has no hash here: each index has other builds of the version that the extra pins.
 $(VENV)/.ready-test: pyproject.toml constraints/test.txt | $(VENV)/.ready
-	$(BIN)/python -m pip install --quiet --require-hashes --requirement constraints/test.txt
-	$(BIN)/python -m pip install --quiet --no-build-isolation --editable '.[test]'
+	$(BIN)/python -m pip install --quiet --no-compile --require-hashes --requirement constraints/test.txt
+	$(BIN)/python -m pip install --quiet --no-compile --no-build-isolation --editable '.[test]'
 	@touch $@
 
 $(VENV)/.ready-oracle: pyproject.toml | $(VENV)/.ready-test

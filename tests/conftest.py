@@ -40,6 +40,10 @@ SHARED = ROOT.parent / "shared"
 """Large tables of what was measured, where they lie beside the repository."""
 LONG_CASES = {
     "test_a_cache_finds_what_one_of_whole_sessions_finds_while_they_come_and_go": [
+        "0.4-long tail",
+        "0.65-even",
+        "1.5-long tail",
+        "0.9-even",
         "0.4-shared prefix",
         "0.65-long tail",
         "0.65-shared prefix",
@@ -68,6 +72,16 @@ LONG_CASES = {
     "test_a_plan_with_pools_reaches_the_confidence_asked_for_at_its_own_load": ["0.5", "0.95"],
     "test_a_processor_that_slows_down_later_still_ends_in_time": ["2.0", "8.0"],
     "test_a_replica_of_a_plan_is_a_replica_of_the_fleet_that_is_simulated": [
+        "agent",
+        "api-or-own",
+        "batch-summaries",
+        "best-of-n",
+        "cascade-first",
+        "commitments",
+        "disaggregated",
+        "embed-corpus",
+        "follow-the-sun",
+        "growing",
         "by-the-hour-own",
         "by-the-hour-reports",
         "cascade-alone",
@@ -136,6 +150,7 @@ LONG_CASES = {
         "h100-vllm",
     ],
     "test_every_number_of_a_plan_is_explained_to_the_last_digit": [
+        "energy",
         "commitments",
         "growing",
         "many-adapters",
@@ -225,10 +240,70 @@ LONG_CASES = {
     "test_what_people_see_is_unchanged": ["fleet-with-commitments.txt", "levers.txt"],
     "test_where_no_warning_can_be_written_the_answer_and_its_code_still_come": ["words3-0"],
     "test_with_sessions_the_best_layout_is_the_least_of_all_that_are_sized": ["text0", "text2"],
+    "test_a_budget_for_everything_is_the_total_of_the_bill": ["mixed"],
+    "test_a_calibration_ends_when_it_said_however_slow_the_processor_is": [
+        "1-with bf16",
+        "1-without",
+        "16-without",
+        "4-with bf16",
+        "64-without",
+    ],
+    "test_a_clock_that_jumps_spoils_no_time_and_the_run_ends": ["-3600.0", "-5.0", "5.0"],
+    "test_a_device_on_which_all_lasts_longer_takes_that_much_longer": [
+        "AttentionRates",
+        "LatentAttentionRates",
+        "LinearAttentionRates",
+        "LinkRates",
+    ],
+    "test_a_target_that_includes_it_is_one_of_the_engine_with_less_to_spend": ["e2e-3.0-1.0-2.0"],
+    "test_both_sides_are_what_fleet_says_of_each": ["ends0"],
+    "test_data_that_changed_since_is_named": [
+        "device h100-sxm",
+        "intervals",
+        "model llama-3.1-8b-instruct",
+        "partitions",
+        "slowness",
+    ],
+    "test_each_hour_has_the_replicas_that_a_search_for_its_own_traffic_finds": ["bursts", "users"],
+    "test_flat_arrays_give_what_the_server_gives": ["as installed-mixed", "in Python-prefill_first"],
+    "test_rows_by_machine_add_up_to_the_same_bill": ["commitments"],
+    "test_the_bounds_leave_out_no_layout_that_would_be_cheapest": [
+        "h100-sxm-classes0",
+        "h100-sxm-classes1",
+        "l40s-classes0",
+        "l40s-classes1",
+    ],
+    "test_the_closed_form_knows_the_response_of_each_class": ["classes1"],
+    "test_the_exported_replica_holds_what_the_plan_says": [
+        "adapters of one matrix",
+        "adapters on SGLang",
+        "plain",
+        "whole prompts on SGLang",
+    ],
+    "test_the_memory_that_is_explained_is_that_of_fit": [
+        "sglang-settings1-words1",
+        "vllm-settings0-words0",
+        "vllm-settings3-words3",
+    ],
+    "test_the_plan_carries_in_a_simulation_what_its_users_ask_for": ["classes1"],
+    "test_turns_of_a_plan_continue_each_other": ["users: 4"],
+    "test_what_replaces_an_assumption_exists": [
+        "levers SCENARIO --lever answers --lever speculation",
+        "report SCENARIO",
+        "sweep SCENARIO",
+    ],
 }
-"""Cases of a test that take a second or more each, while the others stay in `make test`."""
-IN_THIRDS = ("test_a_change_of_a_key_changes_an_answer", "test_a_flag_changes_what_is_answered")
-"""Sweeps over every key and flag, of which `make test` takes a third."""
+"""Cases of a test that take the longest, while the others stay in `make test`."""
+IN_THIRDS = (
+    "test_a_change_of_a_key_changes_an_answer",
+    "test_a_flag_changes_what_is_answered",
+    "test_a_device_that_borrows_kernels_has_one_label_everywhere",
+    "test_google_by_itself_on_demand_or_not_at_all",
+    "test_prompts_find_what_a_clock_for_every_prefix_finds",
+    "test_with_more_memory_first_weights_fit_then_activations_then_a_sequence",
+    "test_the_cache_of_a_live_engine_holds_what_is_predicted",
+)
+"""Sweeps over keys, flags, devices, models and settings, of which `make test` takes a third."""
 
 
 @dataclass(frozen=True)

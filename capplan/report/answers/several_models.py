@@ -321,16 +321,23 @@ def cascade_answer(found: CascadeAnswer) -> Answer:
         closing=_closing(found),
         assumptions=found.assumptions,
         warnings=found.warnings,
-        first_screen=Answer(
-            command="fleet",
-            result=None,
-            tables=(replace(fleets, shown=("fleet", "model", "gpus", cost, *promised)),),
-            headline=_cascade_headline(found),
-            closing=(
-                *_against_large_texts(found),
-                *ordered_texts([part.plan for part in found.parts], brief=True),
-                *_last_texts(found.assumptions, "cascade"),
-            ),
+        first_screen=_cascade_first(
+            found, replace(fleets, shown=("fleet", "model", "gpus", cost, *promised))
+        ),
+    )
+
+
+def _cascade_first(found: CascadeAnswer, fleets: Table) -> Answer:
+    """Return what people see first: the fleets, against the large model only, and the order."""
+    return Answer(
+        command="fleet",
+        result=None,
+        tables=(fleets,),
+        headline=_cascade_headline(found),
+        closing=(
+            *_against_large_texts(found),
+            *ordered_texts([part.plan for part in found.parts], brief=True),
+            *_last_texts(found.assumptions, "cascade"),
         ),
     )
 
