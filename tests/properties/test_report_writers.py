@@ -67,7 +67,7 @@ def test_the_unit_on_screen_leads_back_to_bytes(value, name):
     [
         ("ttft_s.p95", 0.8, "TTFT p95", "ms"),
         ("seconds", 86.0, "time", "s"),
-        ("kv_bytes_per_gpu", 42.9e9, "KV", "GB/GPU"),
+        ("kv_bytes_per_gpu", 42.9e9, "used", "GB/GPU"),
         ("reported_memory_bytes", 85e9, "memory visible to an engine", "GiB"),
         ("peak_flop_per_s.bf16", 989e12, "peak bf16", "TFLOP/s"),
         ("memory_bytes_per_s", 3.35e12, "bandwidth", "TB/s"),

@@ -78,7 +78,7 @@ def other_layout(candidate):
 
 NEVER = {
     "devices", "kv_formats", "ranges", "slo", "intervals", "slowness_table",
-    "weight_dtype", "share_bound", "share_ceiling", "sure_share_bounds", "kv_cache_tokens", "label", "usual_step_s", "slowness",
+    "weight_dtype", "share_bound", "share_ceiling", "sure_share_bounds", "kv_cache_tokens", "label", "usual_step_s", "usual_batch", "slowness",
 }  # fmt: skip
 """What a search compares with runs or chooses layouts by: no run of a given layout depends on it."""
 

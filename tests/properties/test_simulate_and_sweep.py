@@ -106,7 +106,8 @@ def test_a_queue_limit_and_a_deadline_shed(tmp_path, capsys):
     free = json.loads(said(capsys, "simulate", scenario, *busy, code=4))["result"]
     late = json.loads(said(capsys, "simulate", scenario, *busy, "--deadline", "1 s", code=4))["result"]
     assert late["shed"] > 0
-    assert late["queue_s"]["p99"] <= 1.1
+    # a step of up to 0.1 s is planned when the one before it begins, so a request may wait for two after its last look at the deadline
+    assert late["queue_s"]["p99"] <= 1.0 + 2 * 0.1
     short = json.loads(said(capsys, "simulate", scenario, *busy, "--queue-limit", "0", code=4))["result"]
     assert free["shed"] == 0
     assert short["shed"] > 0

@@ -110,7 +110,9 @@ def test_a_plan_is_what_its_replicas_are_together(trial):
     assert plan.watts == 16 * 350.0  # NVIDIA L40S datasheet, maximum power
     assert plan.single.request_rate_limit_per_replica == trial.limit(8, 1.0, trial.limits)
     slower = trial.candidate.slowness.quantile(0.8)
-    assert plan.single.sure_request_rate_limit_per_replica == trial.limit(8, slower, trial.limits)
+    assert plan.single.sure_request_rate_limit_per_replica == pytest.approx(
+        trial.limit(8, slower, trial.limits), rel=1e-12
+    )
     for values in (plan.ttft_s, plan.tpot_s, plan.e2e_s):
         assert values.low < values.mean < values.high
         assert values.p50 <= values.p90 <= values.p95 <= values.p99

@@ -861,9 +861,8 @@ class Trial:
         def carries(part: int, copies: int) -> bool:
             """Return whether a part of the replicas carries that part of the rate, at a step of the scale."""
             step = ceil(STEPS_PER_DOUBLING * log2(rate_per_s / (copies * part) * slowness) - 1e-9)
-            return self.holds(
-                scale_rate(step) / slowness, regularity_class(part, self.classes), slowness, limits
-            )
+            share = regularity_class(part, self.classes)
+            return step < self.scale[1] and self.holds(scale_rate(step) / slowness, share, slowness, limits)
 
         above = inf
         for least in self._classes_of(rate_per_s, slowness, limits, most):
