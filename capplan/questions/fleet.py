@@ -178,7 +178,7 @@ def _drafting(
 def _tokens_per_step(
     scenario: Scenario, network: Network, engine: EngineProfile, context_tokens: int
 ) -> tuple[int | None, list[Assumption]]:
-    """Return the limit on the tokens of a step: the stated one, or the longest prompt if it is read whole and the engine's limit is lower.
+    """Return the limit on the tokens of a step: the stated one, or room for the longest prompt if it is read whole and the engine's limit is lower.
 
     None: the engine's. InputError for steps that never take the longest prompts.
     """
@@ -187,12 +187,15 @@ def _tokens_per_step(
     if budget is None and engine.rejects_long_prompts:
         usual = min(item.server_batched_tokens for item in engine.tiers)
         if usual < context_tokens:
+            tokens = context_tokens + (
+                scenario.file.max_num_seqs or max(item.max_num_seqs for item in engine.tiers)
+            )
             what = (
-                f"max_num_batched_tokens {context_tokens}: {engine.engine} does not cut prompts into chunks, "
-                f"and with its default of {usual} it rejects longer ones"
+                f"max_num_batched_tokens {tokens}: {engine.engine} does not cut prompts into chunks, and with its default of {usual} "
+                "it rejects longer ones; the longest has room next to a token of every running sequence"
             )
             key = "max_num_batched_tokens"
-            return context_tokens, [Assumption(what, key, key)]
+            return tokens, [Assumption(what, key, key)]
     if whole and budget is not None and budget < context_tokens:
         raise InputError(
             f"{scenario.path}: max_num_batched_tokens: {budget} is below the context of {context_tokens}, and prompts are "

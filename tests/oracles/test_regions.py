@@ -375,7 +375,7 @@ def test_slower_steps_lengthen_the_engine_and_not_the_way():
     near = RequestClass("near", fixed(1.0), fixed(1.0), 1.0)
     far = replace(near, name="far", outside=Outside(wait_s=5.0))
     times = np.array([1.0, 3.0])
-    seen = Seen(times, times, times, np.array([1, 0]), WeightedHistogram(), 1.0, steady=True)
+    seen = Seen(times, times, times, np.array([1, 0]), WeightedHistogram(), 1.0, steady=True, end_s=1.0)
     latencies = latencies_of([(seen, 1.0)], (near, far))
     target = Target("ttft", "mean", limit_s=1.0, outside_s=5.0)
     assert latencies.value(target, 2.0) + 5.0 == pytest.approx((7.0 + 6.0) / 2)

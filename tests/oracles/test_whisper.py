@@ -122,7 +122,8 @@ def test_an_estimate_reads_the_source_once_and_holds_it(tmp_path, capplan):
         "result"
     ]
     assert 56 < fits["max_concurrency"] < 57
-    assert 0.9 < answer["kv_occupancy_fraction"] <= 1.0
+    # the seat of a source that is done stays empty for a step, which is planned before its end
+    assert 0.85 < answer["kv_occupancy_fraction"] <= 1.0
 
 
 def write(folder: Path, config: dict[str, object]) -> str:

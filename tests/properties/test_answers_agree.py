@@ -76,7 +76,8 @@ prices: {per_gpu_hour: {b200: 6 $/h}}
 def test_an_engine_that_reads_prompts_whole_gets_steps_that_hold_the_longest(tmp_path, capsys):
     """TensorRT-LLM rejects prompts above its 8,192 tokens of a step, of which the plan took no notice."""
     asked = asked_of(LONG_PROMPTS)
-    assert asked.question.max_num_batched_tokens == asked.question.max_model_len == 9216
+    assert asked.question.max_model_len == 9216
+    assert asked.question.max_num_batched_tokens == 9216 + 2048  # the sequences that it runs at once
     assert any("it rejects longer ones" in item.what for item in asked.assumptions)
     plan = fleet_for(asked).chosen
     outcome = simulated(asked, plan, 1)
@@ -85,7 +86,7 @@ def test_an_engine_that_reads_prompts_whole_gets_steps_that_hold_the_longest(tmp
     scenario.write_text(LONG_PROMPTS)
     assert main(["fleet", str(scenario), "-o", str(written)]) == 0
     assert main(["export", "--plan", str(written), "--target", "trtllm"]) == 0
-    assert "--max_num_tokens 9216" in capsys.readouterr().out
+    assert "--max_num_tokens 11264" in capsys.readouterr().out
     with pytest.raises(InputError, match="max_num_batched_tokens: 8192 is below the context of 9216"):
         asked_of(LONG_PROMPTS + "max_num_batched_tokens: 8192\n")
     assert asked_of(LONG_PROMPTS.replace("trtllm", "vllm")).question.max_num_batched_tokens is None
