@@ -121,7 +121,7 @@ def test_a_mix_is_never_dearer_and_one_kind_is_that_plan(capplan, two):
 def saving(tmp_path_factory):
     """Chats in such numbers that small GPUs serve them for less, beside documents that small GPUs cannot serve in time."""
     path = tmp_path_factory.mktemp("saving") / "saving.yaml"
-    text = TWO.replace("30 req/s", "100 req/s").replace("request_rate: 1 req/s", "request_rate: 3 req/s")
+    text = TWO.replace("30 req/s", "200 req/s").replace("request_rate: 1 req/s", "request_rate: 3 req/s")
     path.write_text(text.replace("l4: 0.4", "l4: 0.1").replace("name: two", "name: saving"))
     return path
 
