@@ -274,6 +274,13 @@ def test_more_gpus_are_planned_where_their_machines_cost_less():
     assert few[0] < many[0]
 
 
+@pytest.mark.parametrize(("first_ms", "one_usd"), [(610, 1.7), (620, 1.0), (640, 2.0)])
+def test_more_layouts_are_never_dearer(first_ms, one_usd):
+    """TP1 costs less for prefill by itself; with the link it takes ten replicas at $1.70, and pools cost $33 where TP2 takes $32."""
+    few, many = (large_pools(sizes, first_ms, one_usd) for sizes in ("[2, 4]", "[1, 2, 4]"))
+    assert many[1] <= few[1] + 1e-9
+
+
 def test_layouts_that_are_dear_for_a_phase_by_itself_are_planned_where_the_cheap_one_misses_a_target():
     """With the link the first token takes over 600 ms on one GPU; two GPUs a replica meet that, and there was no plan."""
     assert large_pools("[1, 2, 4]", 600, 1.0) == large_pools("[2, 4]", 600, 1.0)

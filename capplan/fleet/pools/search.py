@@ -115,12 +115,16 @@ def pools_decision(
         plans += [plan] if plan else []
         if progress:
             progress(min(place + 1, SHOWN), min(len(groups), SHOWN))
-    for timed, group in () if plans else groups[:SHOWN]:
-        wider = _every_layout(timed, group, pools, terms, cache)
+    for timed, group in groups if plans else groups[:SHOWN]:
+        least = min((cost_of(plan) for plan in plans), default=inf)
+        if rank_of(group[0], terms)(group[0].alone)[0] >= least:
+            break
+        wider = _every_layout(timed, group, pools, terms, cache, least)
         asking = _Asking(timed, question.demand, pools.link, terms, cache, beyond=beyond)
-        plan, tried = _confirmed(wider, asking, Counter(), inf)
+        plan, tried = _confirmed(wider, asking, Counter(), least) if wider else (None, 0)
         simulated += tried
-        plans += [plan] if plan else []
+        if plan:
+            plans = [*(item for item in plans if item.hardware != plan.hardware), plan]
     plans.sort(key=lambda plan: (inf if plan.usd_per_hour is None else plan.usd_per_hour, plan.gpus))
     if beyond and plans:
         plans[0] = with_range(question, plans[0], terms, cache)
@@ -207,24 +211,27 @@ def _contenders(
     terms: Terms,
     rejected: Rejections,
     cache: SearchCache,
-    near: float = NEAR,
+    limits: tuple[float, float] | None = None,
 ) -> tuple[list[list[Contender]], int]:
-    """Return the layouts of every pair of devices that are near the cheapest, cheapest first, and the number of candidates."""
+    """Return the layouts of every pair of devices, cheapest first, and the number of candidates.
+
+    They are near the cheapest, or under limits on the cost of each phase by itself.
+    """
     groups: list[list[Contender]] = []
     evaluated = 0
     for dtype, kv_format in product(question.networks, question.kv_formats):
         part = replace(question, networks={dtype: question.networks[dtype]}, kv_formats=(kv_format,))
         sides = []
-        for phase in (
-            prefill_question(part, pools.prefill_devices),
-            decode_question(part, pools.decode_devices),
+        for place, phase in enumerate(
+            (prefill_question(part, pools.prefill_devices), decode_question(part, pools.decode_devices))
         ):
+            limit = None if limits is None else limits[place]
             result = search(phase)
             evaluated += result.evaluated
             rejected.update(result.rejected)
             sides.append(
                 [
-                    _near(phase, result.candidates, device.name, terms, rejected, cache, near)
+                    _near(phase, result.candidates, device.name, terms, rejected, cache, limit)
                     for device in phase.devices
                 ]
             )
@@ -241,11 +248,11 @@ def _near(
     terms: Terms,
     rejected: Rejections,
     cache: SearchCache,
-    ratio: float,
+    limit: float | None,
 ) -> list[Sized]:
     """Return the layouts of a device that cost least for a phase by itself, cheapest first; empty if none meets its targets.
 
-    Together with the other pool and the link another one may be cheaper, so those that cost little more are kept.
+    Together with the other pool and the link another one may be cheaper, so those that cost little more are kept, or all under a limit.
     """
     confidence = phase.slo.confidence
     trials = Search(phase, [item for item in candidates if item.layout.device.name == device], terms, cache)
@@ -253,23 +260,35 @@ def _near(
     if best is None or not terms.priced(device):
         return [] if best is None else [best]
     least = rank(best, terms)[0]
-    near = trials.within(max(ratio * least, least + terms.machine_usd_per_hour(device)), confidence)
+    little_more = max(NEAR * least, least + terms.machine_usd_per_hour(device))
+    near = trials.within(little_more if limit is None else limit, confidence)
     others = [item for item in near if item.trial.candidate is not best.trial.candidate]
-    most = len(others) if ratio == inf else NEAR_LAYOUTS - 1
+    most = NEAR_LAYOUTS - 1 if limit is None else len(others)
     return [best, *sorted(others, key=lambda item: rank(item, terms))[:most]]
 
 
 def _every_layout(
-    question: Question, group: Sequence[Contender], pools: PoolsLimits, terms: Terms, cache: SearchCache
+    question: Question,
+    group: Sequence[Contender],
+    pools: PoolsLimits,
+    terms: Terms,
+    cache: SearchCache,
+    most_usd: float,
 ) -> list[Contender]:
-    """Return all layouts of a pair of devices that meet the targets of each phase by itself, cheapest first.
+    """Return all layouts of a pair of devices whose phases by themselves cost less together than a plan that is known, cheapest first.
 
-    A layout that is cheap for a phase by itself may miss a target together with the link, however many replicas there are.
+    A layout that is cheap for a phase by itself may take more replicas together with the link, or miss a target with any number.
     """
+    least_prefill, least_decode = (
+        min(rank(side, terms)[0] for side in sides)
+        for sides in zip(*(contender.sides for contender in group), strict=True)
+    )
     prefill, decode = (side.trial.replica.spec.device for side in group[0].sides)
     only = replace(pools, prefill_devices=(prefill,), decode_devices=(decode,))
-    found, _ = _contenders(question, only, terms, Counter(), cache, inf)
-    return sorted((item for some in found for item in some), key=lambda item: _cost(item, terms))
+    limits = (most_usd - least_decode, most_usd - least_prefill)
+    found, _ = _contenders(question, only, terms, Counter(), cache, limits)
+    together = sorted((item for some in found for item in some), key=lambda item: _cost(item, terms))
+    return [item for item in together if _cost(item, terms)[0][0] < most_usd]
 
 
 def _cost(contender: Contender, terms: Terms) -> tuple[Rank, int, str]:
