@@ -137,7 +137,7 @@ SPOT = ("prices={file: own.yaml}", "commitments={spot: {headroom: 0 %, most: 100
 def every_path(tmp_path_factory):
     """Return a scenario whose layouts are named by settings."""
     path = tmp_path_factory.mktemp("every") / "small.yaml"
-    asks = (("l40s", "on-demand", 0.3), ("h100-sxm", "on-demand", 2.5), ("h100-sxm", "spot", 0.2))
+    asks = (("l40s", "on-demand", 0.3), ("h100-sxm", "on-demand", 5.0), ("h100-sxm", "spot", 0.2))
     page = {"page": {"title": "page", "url": "https://example.org"}}
     offers = [
         {"device": device, "provider": "A", "commitment": commitment, "price": f"{usd} $/h", "date": "2026-11", "source": "page"}
@@ -146,7 +146,7 @@ def every_path(tmp_path_factory):
     (path.parent / "own.yaml").write_text(json.dumps({"sources": page, "prices": offers}))
     one_layout = ", expert_parallel: 1, data_parallel: 1, spare_replicas: 0}"
     path.write_text(
-        SCENARIO.replace("request_rate: 30 req/s", "request_rate: 60 req/s, daily_curve: office").replace(
+        SCENARIO.replace("request_rate: 30 req/s", "request_rate: 90 req/s, daily_curve: office").replace(
             ", tensor_parallel: [1, 2], pipeline_parallel: 1}", one_layout
         )
     )
@@ -232,7 +232,7 @@ def test_the_part_of_the_traffic_that_a_budget_pays_for(by_hand, terms):
     budget = f"budget.usd_per_month={0.55 * usd!r}"
     carried = all_layouts(*terms, budget)[0].carried
     assert carried.usd_per_month <= 0.55 * usd
-    rates = [60 * carried.traffic_fraction, 60 * (carried.traffic_fraction + 0.01)]
+    rates = [90 * carried.traffic_fraction, 90 * (carried.traffic_fraction + 0.01)]
     some, more = (all_layouts(*terms, budget, f"traffic[0].request_rate={rate!r} req/s")[0] for rate in rates)
     assert some.chosen is not None
     assert more.chosen is None

@@ -407,7 +407,8 @@ def test_a_sweep_names_the_capacities_of_a_replica_that_fleet_and_export_name(sm
     (swept,) = result_of(capsys, "sweep", str(path))["result"]["plans"]
     assert swept["planned_requests_per_s"] == chosen["planned_request_rate_limit_per_replica"]
     predicted = chosen["request_rate_limit_per_replica"]
-    assert swept["largest_load_that_holds"] == pytest.approx(predicted, rel=0.05)
+    # a replica has 16 users at its limit, and either search may count one more
+    assert swept["largest_load_that_holds"] == pytest.approx(predicted, rel=0.1)
     exported = main(["export", "--plan", str(plan), "--target", "k8s"])
     assert exported == 0
     assert f"meets its targets up to {predicted:.3f} req/s" in capsys.readouterr().out
