@@ -184,11 +184,11 @@ def slow_device(factor):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("factor", [0.25, 3.0])
+@pytest.mark.parametrize("factor", [0.25, 3.2])
 def test_results_of_a_device_that_its_record_misses_teach_its_rates(spec, factor):
     made = results_with(spec, slow_device(factor), (1, 4, 16, 64), (100.0, 400.0))
     found = refitted(made)
-    assert found.before_median_ape > 0.19
+    assert found.before_median_ape > 0.2
     assert found.left_out_median_ape < 0.05
     for name in ("compute_rate_ratio", "memory_rate_ratio"):
         assert (found.numbers[name].value < 0.7) if factor < 1.0 else (found.numbers[name].value > 1.1), name

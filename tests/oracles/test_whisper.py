@@ -111,9 +111,11 @@ def test_parts_of_a_whisper_are_rejected(part):
 def test_an_estimate_reads_the_source_once_and_holds_it(tmp_path, capplan):
     """An L4 has room for some 60 sources of 1,500 positions, not for the 250 sequences whose text alone would fit."""
     words = ("--hardware", "l4", "--input-tokens", "4", "--output-tokens", "100", "--format", "json")
-    answer = json.loads(capplan("estimate", write(tmp_path, LARGE), *words, "--concurrency", "200").out)[
-        "result"
-    ]
+    answer = json.loads(
+        capplan(
+            "estimate", write(tmp_path, LARGE), *words, "--concurrency", "200", "--engine-version", "0.13.0"
+        ).out
+    )["result"]
     once = {row["operator"]: row for row in answer["breakdown"] if row["operator"].startswith("encoder_")}
     assert {row["phase"] for row in once.values()} == {"prefill"}
     assert once["encoder_up"]["flop"] == 2.0 * 1500 * 1280 * 5120 * 32
@@ -122,8 +124,7 @@ def test_an_estimate_reads_the_source_once_and_holds_it(tmp_path, capplan):
         "result"
     ]
     assert 56 < fits["max_concurrency"] < 57
-    # the seat of a source that is done stays empty for a step, which is planned before its end
-    assert 0.85 < answer["kv_occupancy_fraction"] <= 1.0
+    assert 0.9 < answer["kv_occupancy_fraction"] <= 1.0
 
 
 def write(folder: Path, config: dict[str, object]) -> str:

@@ -101,13 +101,13 @@ def test_shared_blocks_are_found_in_the_cache(scenario, tmp_path, capsys):
 
 def test_a_queue_limit_and_a_deadline_shed(tmp_path, capsys):
     scenario = str(tmp_path / "busy.yaml")
-    Path(scenario).write_text(SCENARIO.replace("4 req/s", "60 req/s"))
+    text = SCENARIO.replace("4 req/s", "60 req/s")
+    Path(scenario).write_text(f"{text}engine_version: '0.13.0'\n")  # joins a step as it begins
     busy = ("--hardware", "l40s", "-tp", "1", "--replicas", "1", "--offline", "--until", "30 s")
     free = json.loads(said(capsys, "simulate", scenario, *busy, code=4))["result"]
     late = json.loads(said(capsys, "simulate", scenario, *busy, "--deadline", "1 s", code=4))["result"]
     assert late["shed"] > 0
-    # a step of up to 0.1 s is planned when the one before it begins, so a request may wait for two after its last look at the deadline
-    assert late["queue_s"]["p99"] <= 1.0 + 2 * 0.1
+    assert late["queue_s"]["p99"] <= 1.1
     short = json.loads(said(capsys, "simulate", scenario, *busy, "--queue-limit", "0", code=4))["result"]
     assert free["shed"] == 0
     assert short["shed"] > 0
