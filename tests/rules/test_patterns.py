@@ -63,6 +63,8 @@ def test_no_pattern_takes_the_square_of_its_text():
             for end in ("", "!"):
                 short, long = ((piece * count)[:count] + end for count in (SHORT, LONG))
                 took = used_s(pattern, method, long)
-                if took > 0.1 and took > MOST_RATIO * min(used_s(pattern, method, short) for _ in range(3)):
+                if took > 0.1:  # a pause of the machine is in one try, the cost of a pattern in each
+                    took = min(used_s(pattern, method, long) for _ in range(5))
+                if took > 0.1 and took > MOST_RATIO * min(used_s(pattern, method, short) for _ in range(5)):
                     slow.append(f"{path.relative_to(PACKAGE)}:{line} {pattern.pattern!r} on {piece!r}: {took:.2f} s")  # fmt: skip
     assert slow == []
