@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from math import ceil, inf, isnan
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeVar
 
 from capplan.engine.profile import Policy, Scheduling
 from capplan.errors import InputError
+from capplan.numbers import Array
 from capplan.serving.block_cache import PrefixCaching, check_prefix_caching
 from capplan.serving.requests import InFlight
 from capplan.serving.step_table import StepClock, StepTable
@@ -223,7 +224,10 @@ class KvLink:
     latency_s: float = 0.0
 
 
-def transfer_s(tokens: float, bytes_per_token: float, bytes_per_s: float, latency_s: float) -> float:
+Tokens = TypeVar("Tokens", float, Array)
+
+
+def transfer_s(tokens: Tokens, bytes_per_token: float, bytes_per_s: float, latency_s: float) -> Tokens:
     """Return the time to transfer the KV cache of a prompt.
 
         t = L + n b / B
