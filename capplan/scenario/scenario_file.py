@@ -16,11 +16,7 @@ from capplan.fleet.scenario import (
     SharedBy,
     SharingTerms,
 )
-from capplan.model.network import LoraTerms
-from capplan.money.cash import BudgetTerms, OwnTerms
-from capplan.money.hosted import HostedTerms
-from capplan.readers.catalogue.offer_terms import Commitment, Day, Term
-from capplan.readers.record import (
+from capplan.keys import (
     COUNT_SCHEMA,
     FRACTION_SCHEMA,
     Bytes,
@@ -31,7 +27,6 @@ from capplan.readers.record import (
     HoursPerDay,
     KgPerKwh,
     Number,
-    Record,
     RequestsPerS,
     Seconds,
     SecondsOrZero,
@@ -44,8 +39,12 @@ from capplan.readers.record import (
     UsdPerMonth,
     Whole,
     WholeTokens,
-    one_or_more,
 )
+from capplan.model.network import LoraTerms
+from capplan.money.cash import BudgetTerms, OwnTerms
+from capplan.money.hosted import HostedTerms
+from capplan.readers.catalogue.offer_terms import Commitment, Day, Term
+from capplan.readers.record import Record, one_or_more
 from capplan.replica.speculation import Method
 from capplan.scenario.records.lengths import DailyCurve, LengthRecord
 from capplan.scenario.records.money import Budget, Commitments, Currency, Growth, Hosted, OtherPrices, Power

@@ -10,7 +10,6 @@ from copy import copy
 from types import MappingProxyType
 from typing import Any
 
-from pydantic import WithJsonSchema
 from pydantic.fields import FieldInfo
 
 from capplan.fleet.price import PriceChoice
@@ -237,7 +236,7 @@ def _schema(field: FieldInfo) -> dict[str, Any]:
         *field.metadata,
         *(m for arm in typing.get_args(field.annotation) for m in getattr(arm, "__metadata__", ())),
     ]
-    return next((dict(mark.json_schema or {}) for mark in marks if isinstance(mark, WithJsonSchema)), {})
+    return next((dict(found) for mark in marks if (found := getattr(mark, "json_schema", None))), {})
 
 
 def example(key: str, field: FieldInfo) -> str:

@@ -17,7 +17,8 @@ from pydantic_core import PydanticCustomError
 
 from capplan.errors import InputError
 from capplan.hardware.device import Source
-from capplan.readers.record import Bytes, BytesPerS, Record, Usd, UsdPerHour, Watts, validated
+from capplan.keys import Bytes, BytesPerS, Usd, UsdPerHour, Watts
+from capplan.readers.record import Record, validated
 from capplan.readers.text_file import data_folder
 from capplan.readers.yaml_file import read_yaml
 

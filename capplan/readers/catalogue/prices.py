@@ -22,6 +22,7 @@ from capplan.errors import InputError, unknown
 from capplan.fleet.order import Machine, MachineLimits
 from capplan.fleet.price import ChosenPrice, PriceRecord, missing_price_warning, price_of, with_electricity
 from capplan.fleet.scenario import Purchase
+from capplan.keys import UsdPerHour
 from capplan.readers.catalogue.hardware import catalogue_name, normalised
 from capplan.readers.catalogue.offer_terms import (
     Commitment,
@@ -31,7 +32,7 @@ from capplan.readers.catalogue.offer_terms import (
     Term,
     known_machines,
 )
-from capplan.readers.record import Record, UsdPerHour, validated
+from capplan.readers.record import Record, validated
 from capplan.readers.text_file import csv_rows, data_folder, read_text
 from capplan.readers.yaml_file import Document, read_yaml
 

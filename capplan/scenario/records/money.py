@@ -4,14 +4,12 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from capplan.readers.catalogue.offer_terms import Day
-from capplan.readers.record import (
+from capplan.keys import (
     Bytes,
     Discount,
     Fraction,
     KgPerKwh,
     Number,
-    Record,
     RequestsPerS,
     Seconds,
     Usd,
@@ -23,6 +21,8 @@ from capplan.readers.record import (
     Whole,
     Years,
 )
+from capplan.readers.catalogue.offer_terms import Day
+from capplan.readers.record import Record
 
 
 class OtherPrices(Record):
