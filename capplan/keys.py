@@ -4,9 +4,11 @@ A record is a frozen dataclass or a pydantic model whose fields have these types
 reads it from a file; code creates it with numbers in base units.
 """
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, TypeAlias
+from datetime import date
+from typing import Annotated, Any, LiteralString, TypeAlias
 
 from capplan import quantity as q
 from capplan.errors import InputError
@@ -106,6 +108,67 @@ class Counted:
         return self.json_schema
 
 
+@dataclass(frozen=True, eq=False)
+class Limits:
+    """Marks a number without a unit, and its range."""
+
+    least: float
+    most: float
+
+    def __get_pydantic_core_schema__(self, of: Any, handler: Callable[[Any], Any]) -> Any:
+        """Return the schema of a number in its range."""
+        return {**handler(of), "ge": self.least, "le": self.most}
+
+
+_DAY = r"^20[0-9]{2}(-(0[1-9]|1[0-2])(-(0[1-9]|[12][0-9]|3[01]))?)?$"
+_NO_DAY: LiteralString = "is not a date; write it as 2026-11-01, 2026-11 or 2026"
+
+
+def first_day(written: str, place: str = "") -> date:
+    """Return the first day of a date that may be a year or a month.
+
+    Examples
+    --------
+    >>> str(first_day("2026")), str(first_day("2026-03"))
+    ('2026-01-01', '2026-03-01')
+    """
+    try:
+        return date.fromisoformat(f"{written}-01-01"[:10] if re.fullmatch(_DAY, written) else "")
+    except ValueError:
+        where = f"{place}: " if place else ""
+        raise InputError(f"{where}{written[:40]!r} {_NO_DAY}") from None
+
+
+@dataclass(frozen=True, eq=False)
+class Dated:
+    """Marks the text of a day, which may be a year or a month; a year is a number in YAML."""
+
+    @property
+    def json_schema(self) -> dict[str, Any]:
+        """Return how the day is written, for editors."""
+        return {"type": "string", "pattern": _DAY}
+
+    def read(self, written: object) -> object:
+        """Return a date as text, or raise the error of a key."""
+        from pydantic_core import PydanticCustomError
+
+        text = str(written) if isinstance(written, int) else written
+        if isinstance(text, str):
+            try:
+                first_day(text)
+            except InputError:
+                raise PydanticCustomError("day", _NO_DAY) from None
+        return text
+
+    def __get_pydantic_core_schema__(self, of: Any, handler: Callable[[Any], Any]) -> Any:
+        """Return the schema of a text that is a day."""
+        return _read_before(self.read, handler(of))
+
+    def __get_pydantic_json_schema__(self, of: Any, handler: Callable[[Any], Any]) -> dict[str, Any]:
+        """Return how the day is written."""
+        return self.json_schema
+
+
 def _read_before(read: Callable[[object], object], schema: Any) -> Any:
     from pydantic_core.core_schema import no_info_before_validator_function
 
@@ -150,5 +213,7 @@ UsdPerMonth: TypeAlias = Annotated[float, Quantity(q.USD_PER_MONTH, low=0)]
 UsdPerKwh: TypeAlias = Annotated[float, Quantity(q.USD_PER_KWH, low=0)]
 KgPerKwh: TypeAlias = Annotated[float, Quantity(q.KG_PER_KWH, low=0)]
 Watts: TypeAlias = Annotated[float, Quantity(q.WATTS, above=0)]
+FacilityRatio: TypeAlias = Annotated[float, Limits(1, 5)]
+Day: TypeAlias = Annotated[str, Dated()]
 Whole: TypeAlias = Annotated[int, Counted()]
 """A whole number, written as flags are; Field() says which ones."""

@@ -16,6 +16,9 @@ from capplan.numbers import Number
 HOURS_PER_MONTH = 730.0
 """Hours of an average month, 365 x 24 / 12; the convention of cloud price calculators."""
 
+Commitment = Literal["on-demand", "community", "spot", "reserved", "capacity-block", "owned"]
+Term = Literal["reserved-1y", "reserved-3y"]
+"""A reservation whose term is stated, in price files of users."""
 Side: TypeAlias = Literal["low", "likely", "high"]
 """Side of the range of offers."""
 SIDES: tuple[Side, ...] = ("low", "likely", "high")

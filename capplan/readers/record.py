@@ -3,8 +3,8 @@
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, is_dataclass
-from typing import Any, TypeVar, get_type_hints
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any, TypeVar, cast, get_type_hints
 
 from pydantic import (
     BaseModel,
@@ -14,6 +14,7 @@ from pydantic import (
     ValidationError,
     WithJsonSchema,
 )
+from pydantic.fields import FieldInfo
 from pydantic_core import CoreSchema, ErrorDetails, PydanticCustomError
 
 from capplan.errors import InputError, nearest, together, unknown
@@ -58,20 +59,25 @@ def record_of(annotation: Any) -> type | None:
     return next(filter(None, inner), None)
 
 
-def _annotations(schema: type) -> dict[str, Any]:
+def keys_of(schema: type) -> dict[str, FieldInfo]:
+    """Return the keys of a record, a pydantic model or a dataclass."""
     if issubclass(schema, BaseModel):
-        return {name: key.annotation for name, key in schema.model_fields.items()}
-    return get_type_hints(schema)
+        return dict(schema.model_fields)
+    kinds = get_type_hints(schema, include_extras=True)
+    return {
+        key.name: FieldInfo.from_annotated_attribute(kinds[key.name], key)
+        for key in fields(cast("Any", schema))
+    }
 
 
 def _known_keys(schema: type, path: KeyPath) -> list[str]:
     """Return the keys that the record at a key path knows."""
     current: type | None = schema
     for part in path:
-        known = _annotations(current) if current else {}
+        known = keys_of(current) if current else {}
         if part in known:  # any other part is an index or a name chosen in the file
-            current = record_of(known[str(part)])
-    return sorted(_annotations(current)) if current else []
+            current = record_of(known[str(part)].annotation)
+    return sorted(keys_of(current)) if current else []
 
 
 def _real_path(data: Any, path: KeyPath) -> KeyPath:

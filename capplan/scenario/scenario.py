@@ -32,10 +32,9 @@ from capplan.scenario.engine_use import link_terms_of, network_bytes_per_s
 from capplan.scenario.money_terms import (
     budget_terms,
     growth_ratios,
-    hosted_terms,
     note_odd_hosted,
     note_odd_money,
-    own_terms,
+    note_other_prices,
     price_choice,
 )
 from capplan.scenario.reading import Reading, overridden, scenario_record, warn_of_odd_targets
@@ -478,8 +477,8 @@ def scenario_from(document: Document, folder: Path) -> Scenario:
     prices = price_choice(reading, file.prices, limits.devices)
     note_odd_money(reading, file)
     note_odd_hosted(reading, file)
-    own = own_terms(reading, file.prices)
-    budget = budget_terms(reading, file.budget, own)
+    note_other_prices(reading, file.prices)
+    budget = budget_terms(reading, file.budget, file.prices)
     growth = reading.attempt(partial(growth_ratios, reading, file.growth, classes), (), ("growth",))
     several = reading.attempt(partial(several_terms, reading, file, classes), None, ("cascade",))
     if reading.mistakes:
@@ -496,8 +495,9 @@ def scenario_from(document: Document, folder: Path) -> Scenario:
         price_date=file.prices.date,
         budget=budget,
         growth=growth,
-        own=own,
-        hosted=hosted_terms(reading, file.hosted),
+        hosted=replace(file.hosted, file=reading.resolved(file.hosted.file))
+        if file.hosted.file
+        else file.hosted,
         kv_offload=tiers,
         speculation=speculation,
         lora=lora,

@@ -15,7 +15,8 @@ from pydantic.fields import FieldInfo
 from capplan.fleet.price import PriceChoice
 from capplan.fleet.scenario import FleetLimits
 from capplan.questions.fleet import PIPELINE_PARALLEL, TENSOR_PARALLEL
-from capplan.readers.record import Record, record_of
+from capplan.readers.record import keys_of as record_keys
+from capplan.readers.record import record_of
 from capplan.scenario.scenario import DEFAULT_HARDWARE
 from capplan.scenario.scenario_file import Promise, ScenarioFile
 from capplan.serving.terms import Routing
@@ -218,15 +219,15 @@ _KINDS = {
 """Key that takes more than one form -> which ones."""
 
 
-def keys_of(record: type[Record] = ScenarioFile, start: str = "") -> Iterator[tuple[str, FieldInfo]]:
+def keys_of(record: type = ScenarioFile, start: str = "") -> Iterator[tuple[str, FieldInfo]]:
     """Yield every key of a record and of the records in it, dotted, with its field, whose description is the text below it."""
     texts = field_texts(record)
-    for name, field in record.model_fields.items():
+    for name, field in record_keys(record).items():
         described = copy(field)
         described.description = texts.get(name)
         yield f"{start}{name}", described
         inner = record_of(field.annotation)
-        if inner is not None and issubclass(inner, Record):
+        if inner is not None:
             yield from keys_of(inner, f"{start}{name}.")
 
 

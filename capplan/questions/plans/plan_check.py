@@ -25,13 +25,13 @@ from capplan.fleet.price import MAX_AGE_DAYS, ChosenPrice, PriceChoice, choose_p
 from capplan.fleet.search.candidates import DEGREES
 from capplan.fleet.search.one_layout import adequacy, trial_of
 from capplan.hardware.device import Device
+from capplan.keys import first_day
 from capplan.money.hosted import TokenPrice
 from capplan.questions.fleet import AskedFleet, parts_of, replicas_by_group, terms_of
 from capplan.questions.money.budget import mix_usd_per_month
 from capplan.questions.plans.plan_file import chosen_in
 from capplan.readers.catalogue.hardware import device_names
 from capplan.readers.catalogue.models import model_source
-from capplan.readers.catalogue.offer_terms import first_day
 from capplan.readers.catalogue.prices import price_records
 from capplan.readers.catalogue.token_prices import OLD_DAYS, TokenOffer, age_days, token_offers
 from capplan.readers.plan_file import PlanFile, StatedGroup, StatedPlan, is_plan_file, read_plan_file

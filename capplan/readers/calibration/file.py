@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from capplan.engine.profile import HostOverhead
 from capplan.errors import InputError
@@ -152,7 +152,7 @@ MIGRATED = {
 class _HostFile:
     """A file without kernels."""
 
-    __pydantic_config__: ClassVar[Mapping[str, str]] = ONLY_KNOWN_KEYS
+    __pydantic_config__ = ONLY_KNOWN_KEYS
     schema_version: int
     checksum: str
     host: HostRefit
@@ -162,7 +162,7 @@ class _HostFile:
 class _KernelFile(Calibration):
     """A file with measured kernels."""
 
-    __pydantic_config__: ClassVar[Mapping[str, str]] = ONLY_KNOWN_KEYS
+    __pydantic_config__ = ONLY_KNOWN_KEYS
     schema_version: int
     checksum: str
     host: HostRefit | None = None

@@ -20,18 +20,19 @@ from pydantic import Field, model_validator
 from capplan.assumption import Assumption
 from capplan.errors import InputError, unknown
 from capplan.fleet.order import Machine, MachineLimits
-from capplan.fleet.price import ChosenPrice, PriceRecord, missing_price_warning, price_of, with_electricity
-from capplan.fleet.scenario import Purchase
-from capplan.keys import UsdPerHour
-from capplan.readers.catalogue.hardware import catalogue_name, normalised
-from capplan.readers.catalogue.offer_terms import (
+from capplan.fleet.price import (
+    ChosenPrice,
     Commitment,
-    Day,
-    KnownMachine,
-    PageSource,
+    PriceRecord,
     Term,
-    known_machines,
+    missing_price_warning,
+    price_of,
+    with_electricity,
 )
+from capplan.fleet.scenario import Purchase
+from capplan.keys import Day, UsdPerHour
+from capplan.readers.catalogue.hardware import catalogue_name, normalised
+from capplan.readers.catalogue.offer_terms import KnownMachine, PageSource, known_machines
 from capplan.readers.record import Record, validated
 from capplan.readers.text_file import csv_rows, data_folder, read_text
 from capplan.readers.yaml_file import Document, read_yaml
