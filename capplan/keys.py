@@ -76,11 +76,25 @@ class Quantity:
 
 
 @dataclass(frozen=True, eq=False)
-class Counted:
-    """Marks a whole number that may be written with a prefix, such as 1k, and its range."""
+class Limits:
+    """Marks a number without a unit, and its range."""
 
-    least: int | None = None
-    most: int | None = None
+    least: float | None = None
+    most: float | None = None
+
+    def schema(self, number: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the schema of a number with the range."""
+        bounds = {"ge": self.least, "le": self.most}
+        return {**number, **{name: at for name, at in bounds.items() if at is not None}}
+
+    def __get_pydantic_core_schema__(self, of: Any, handler: Callable[[Any], Any]) -> Any:
+        """Return the schema of a number in its range."""
+        return self.schema(handler(of))
+
+
+@dataclass(frozen=True, eq=False)
+class Counted(Limits):
+    """Marks a whole number that may be written with a prefix, such as 1k, and its range."""
 
     @property
     def json_schema(self) -> dict[str, Any]:
@@ -98,26 +112,11 @@ class Counted:
 
     def __get_pydantic_core_schema__(self, of: Any, handler: Callable[[Any], Any]) -> Any:
         """Return the schema of a whole number in its range."""
-        bounds = {"ge": self.least, "le": self.most}
-        return _read_before(
-            self.read, {**handler(of), **{name: at for name, at in bounds.items() if at is not None}}
-        )
+        return _read_before(self.read, self.schema(handler(of)))
 
     def __get_pydantic_json_schema__(self, of: Any, handler: Callable[[Any], Any]) -> dict[str, Any]:
         """Return how the value is written."""
         return self.json_schema
-
-
-@dataclass(frozen=True, eq=False)
-class Limits:
-    """Marks a number without a unit, and its range."""
-
-    least: float
-    most: float
-
-    def __get_pydantic_core_schema__(self, of: Any, handler: Callable[[Any], Any]) -> Any:
-        """Return the schema of a number in its range."""
-        return {**handler(of), "ge": self.least, "le": self.most}
 
 
 _DAY = r"^20[0-9]{2}(-(0[1-9]|1[0-2])(-(0[1-9]|[12][0-9]|3[01]))?)?$"

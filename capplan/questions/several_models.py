@@ -476,7 +476,7 @@ def sliced_scenario(scenario: Scenario, slices: int, memory_fraction: float) -> 
             targets=tuple(replace(item, limit_s=item.limit_s / slices) for item in scenario.slo.targets),
         ),
         file=scenario.file.model_copy(update={"gpu_memory_utilization": memory_fraction}),
-        fleet=replace(scenario.fleet, max_devices_per_replica=1),
+        fleet=replace(scenario.fleet, ranges=replace(scenario.fleet.ranges, max_devices_per_replica=1)),
     )
 
 

@@ -357,6 +357,11 @@ class Fleet(Record):
     kv_dtypes: Names | None = None
     """Tried in addition to kv_dtype."""
 
+    def degrees(self, name: str) -> tuple[int, ...] | None:
+        """Return the degrees of one kind of parallelism in ascending order, None where the scenario states none."""
+        stated: list[int] | None = getattr(self, name)
+        return None if stated is None else tuple(sorted(set(stated)))
+
 
 class OffloadMemory(Record):
     """Memory of one replica for prefixes that no longer fit on its devices."""

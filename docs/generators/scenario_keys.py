@@ -14,7 +14,6 @@ from pydantic.fields import FieldInfo
 
 from capplan.fleet.price import PriceChoice
 from capplan.fleet.scenario import FleetLimits
-from capplan.questions.fleet import PIPELINE_PARALLEL, TENSOR_PARALLEL
 from capplan.readers.record import keys_of as record_keys
 from capplan.readers.record import record_of
 from capplan.scenario.scenario import DEFAULT_HARDWARE
@@ -61,8 +60,8 @@ DEFAULTS: Mapping[str, str] = MappingProxyType(
         "fleet.start_up": f"{_LIMITS.start_up_s:g} s",
         "fleet.burst": f"1; for the spares {_LIMITS.burst_ratio:g}",
         "fleet.routing": "round_robin; prefix_aware where a trace names blocks",
-        "fleet.tensor_parallel": ", ".join(map(str, TENSOR_PARALLEL)),
-        "fleet.pipeline_parallel": ", ".join(map(str, PIPELINE_PARALLEL)),
+        "fleet.tensor_parallel": ", ".join(map(str, _LIMITS.ranges.tensor_parallel)),
+        "fleet.pipeline_parallel": ", ".join(map(str, _LIMITS.ranges.pipeline_parallel)),
         "fleet.expert_parallel": "1 and all ranks of a stage",
         "fleet.data_parallel": "1 and all ranks of a stage",
         "fleet.max_gpus": "any number",

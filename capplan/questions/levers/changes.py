@@ -17,13 +17,14 @@ from capplan.fleet.load.demand import demand_of_classes
 from capplan.fleet.plan import Plan, RoutedRequests
 from capplan.fleet.price import Commitment, Term, choose_price
 from capplan.fleet.review import spec_of_layout
+from capplan.fleet.search.candidates import Ranges
 from capplan.fleet.search.cheapest import Sized, busy_replicas
 from capplan.fleet.search.one_layout import trial_of
 from capplan.fleet.search.recommended import plan_of
 from capplan.model.network import Network
 from capplan.model.parameters import weight_bytes
 from capplan.model.weight_format import in_weight_format, kv_bytes_per_element, named_weight_format
-from capplan.questions.fleet import PIPELINE_PARALLEL, TENSOR_PARALLEL, AskedFleet, terms_of
+from capplan.questions.fleet import AskedFleet, terms_of
 from capplan.questions.levers.lever import Base, Lever, LeverRow, first_line, idle, lever_row, merged_settings
 from capplan.questions.mix import mix_plan
 from capplan.questions.money.energy import asked_energy
@@ -444,8 +445,8 @@ def parallelism(base: Base) -> list[Lever]:
     fleet, name = base.file.fleet, "parallelism"
     adds: dict[str, tuple[str | int, ...]] = {}
     for key, now, every in (
-        ("tensor_parallel", fleet.tensor_parallel, TENSOR_PARALLEL),
-        ("pipeline_parallel", fleet.pipeline_parallel, PIPELINE_PARALLEL),
+        ("tensor_parallel", fleet.tensor_parallel, Ranges().tensor_parallel),
+        ("pipeline_parallel", fleet.pipeline_parallel, Ranges().pipeline_parallel),
     ):
         if now is not None and set(every) - set(now):
             adds[f"fleet.{key}"] = tuple(sorted({*now, *every}))
