@@ -17,7 +17,7 @@ from capplan.fleet.load.demand import demand_of_classes
 from capplan.fleet.plan import Plan, RoutedRequests
 from capplan.fleet.price import Commitment, Term, choose_price
 from capplan.fleet.review import spec_of_layout
-from capplan.fleet.search.candidates import Ranges
+from capplan.fleet.search.candidates import PIPELINE_PARALLEL, TENSOR_PARALLEL
 from capplan.fleet.search.cheapest import Sized, busy_replicas
 from capplan.fleet.search.one_layout import trial_of
 from capplan.fleet.search.recommended import plan_of
@@ -445,8 +445,8 @@ def parallelism(base: Base) -> list[Lever]:
     fleet, name = base.file.fleet, "parallelism"
     adds: dict[str, tuple[str | int, ...]] = {}
     for key, now, every in (
-        ("tensor_parallel", fleet.tensor_parallel, Ranges().tensor_parallel),
-        ("pipeline_parallel", fleet.pipeline_parallel, Ranges().pipeline_parallel),
+        ("tensor_parallel", fleet.tensor_parallel, TENSOR_PARALLEL),
+        ("pipeline_parallel", fleet.pipeline_parallel, PIPELINE_PARALLEL),
     ):
         if now is not None and set(every) - set(now):
             adds[f"fleet.{key}"] = tuple(sorted({*now, *every}))
