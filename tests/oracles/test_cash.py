@@ -288,6 +288,15 @@ def test_the_page_of_the_total_cost_adds_up_to_the_headline(capplan, tmp_path, w
     assert beside - {"overhead", "support plan"} <= costs.keys()
 
 
+def test_the_page_says_in_words_that_only_machines_are_counted(capplan, tmp_path):
+    path, page = tmp_path / "s.yaml", tmp_path / "page.md"
+    path.write_text(SMALL)
+    assert capplan("report", path, "--offline", "-o", page).code == 0
+    text = page.read_text()
+    assert "are all of it: no staff, overhead or other cost is stated" in text
+    assert "$-" not in text
+
+
 def test_nothing_beside_the_machines_is_counted_until_it_is_asked_for(priced):
     assert [line["what"] for line in priced("fleet")["total_cost"]["lines"]] == ["2 x l4, the scenario"]
     assumed = priced("fleet", other={"defaults": True})["total_cost"]
