@@ -89,7 +89,12 @@ def test_what_the_replica_of_a_plan_produces_is_what_is_predicted(capplan, plan,
 
 
 def test_a_run_with_the_lengths_of_the_plan_changes_none(capplan, plan, tmp_path):
-    alike = {"total_input_tokens": 400 * 900, "total_output_tokens": 400 * 120, "mean_ttft_ms": 20.0, "mean_tpot_ms": 900.0}
+    alike = {
+        "total_input_tokens": 400 * 900,
+        "total_output_tokens": 400 * 120,
+        "mean_ttft_ms": 20.0,
+        "mean_tpot_ms": 900.0,
+    }
     assert verified(capplan, plan, tmp_path, alike)[1]["next_settings"] == [
         "calibration=own.calibration.yaml"
     ]

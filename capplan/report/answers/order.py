@@ -107,7 +107,11 @@ def lines_texts(
     if not today or list(today) == list(lines):
         return (order,)
     usd = sum(line.count * line.machine.usd_per_hour for line in today)
-    cost = f"${usd_per_month(usd):,.0f} per month" if job_hours is None else f"${job_hours * usd:,.0f} for the job"
+    cost = (
+        f"${usd_per_month(usd):,.0f} per month"
+        if job_hours is None
+        else f"${job_hours * usd:,.0f} for the job"
+    )
     what = "; ".join(dict.fromkeys(map(_seller, today))) if brief else _lines_text(today)
     return order, f"to order today{terms}: {what}; {cost} in all"
 
