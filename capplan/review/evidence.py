@@ -487,7 +487,7 @@ def _plan_pictures(given: Findings) -> tuple[Bars, ...]:
             Bar(_short(plan), ((margin.target.key, row.predicted_s),), row.low_s, row.high_s)
             for plan, row in zip(plans, rows, strict=True)
         )
-        title = f"{margin.target.key}: prediction, 80 % interval, and limit"
+        title = f"{margin.target.key}: prediction, 80% interval, and limit"
         pictures.append(Bars(title, "s", bars, margin.limit_s, "limit"))
     return tuple(pictures)
 
