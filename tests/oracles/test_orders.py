@@ -513,6 +513,7 @@ def test_lists_and_machines_are_shown(capplan):
     assert (ran.code, "did you mean 'p5.48xlarge'" in ran.err) == (2, True)
 
 
+@pytest.mark.long
 def test_random_small_fleets_cost_no_more_than_any_order_of_any_layout(capplan, eight):
     """Brute force: each layout with the replicas of its plan, in every combination of machines of its device."""
     random.seed(4)

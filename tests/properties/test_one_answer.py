@@ -269,6 +269,7 @@ fleet: {hardware: [a100-sxm-80gb, b200], tensor_parallel: 8, pipeline_parallel: 
     assert line.gpus is None or line.gpus > gpus[0]
 
 
+@pytest.mark.long
 def test_alone_on_the_market_it_is_a_plan_all_the_same(tmp_path):
     path = tmp_path / "alone.yaml"
     path.write_text(
