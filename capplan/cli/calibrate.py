@@ -199,9 +199,10 @@ def _tell(line: str) -> None:
 def _require(*libraries: str) -> None:
     missing = [name for name in libraries if find_spec(name) is None]
     if missing:
+        extra = "install the extra: pip install 'capplan[calibrate]'"
         raise InputError(
             f"calibrate needs {' and '.join(missing)}, which this installation lacks\n"
-            "  install the extra: pip install 'capplan[calibrate]'"
+            f"  {'install it: pip install scipy' if missing == ['scipy'] else extra}"
         )
 
 
