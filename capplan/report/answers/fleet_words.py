@@ -258,9 +258,11 @@ def rejected_text(answer: FleetAnswer) -> str:
     rejected = sum(item.count for item in answer.rejected)
     title = f"Rejected: {rejected:,} of {answer.evaluated:,} candidates (every layout at a range of loads)"
     left = answer.evaluated - rejected
-    return (
-        f"{title}; the other {left:,} meet the targets, at a lower load or a higher cost" if left else title
-    )
+    if not left:
+        return title
+    if answer.chosen is None:
+        return f"{title}; the other {left:,} meet the targets by a first estimate, but no plan came of them"
+    return f"{title}; the other {left:,} meet the targets, at a lower load or a higher cost"
 
 
 def against_text(usd: float, other_usd: float) -> str:
