@@ -415,7 +415,14 @@ def test_a_sweep_names_the_capacities_of_a_replica_that_fleet_and_export_name(sm
 
 
 def test_routing_that_is_not_sized_is_an_assumption(small):
-    for routing in ("round_robin", "random", "least_loaded", "prefix_aware", "gpu_prefix_aware"):
+    for routing in (
+        "round_robin",
+        "random",
+        "least_loaded",
+        "reported_load",
+        "prefix_aware",
+        "gpu_prefix_aware",
+    ):
         path = small / "routing.yaml"
         path.write_text(SMALL.replace("fleet: {", f"fleet: {{routing: {routing}, "))
         asked = asked_fleet(read_scenario(path), offline=True)
