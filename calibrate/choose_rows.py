@@ -40,7 +40,6 @@ START_COLUMNS = (
 START_NOTES = {"eager": re.compile("eager", re.IGNORECASE), "MTP": re.compile("MTP")}
 """Words of a start's notes that its prediction reads."""
 RUN_COLUMNS = (*KEPT, "source_family")
-MODEL_COLUMNS = ("model", "type", "confirmed", "parameters", "vision_parameters", "dimensions", "kv_bytes_per_token", "window", "window_bytes", "source")  # fmt: skip
 DIMENSIONS = (
     "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim",
     "vocab_size", "tie_word_embeddings", "sliding_window", "attention_bias", "moe_intermediate_size", "n_shared_experts",

@@ -49,7 +49,7 @@ def whole(
     example = "8192" if of == "tokens" else "8"
 
     def read(text: Any) -> int:
-        from capplan.readers.quantity import COUNT, TOKENS, whole_number
+        from capplan.quantity import COUNT, TOKENS, whole_number
 
         _refuse_commas(text, option)
         unit = replace(TOKENS if of == "tokens" else COUNT, example=example)
@@ -75,7 +75,7 @@ def fraction(name: str, *, says: str) -> Any:
     def read(text: Any) -> float:
         if isinstance(text, float):
             return text
-        from capplan.readers.quantity import FRACTION, quantity
+        from capplan.quantity import FRACTION, quantity
 
         _refuse_commas(text, name)
         value = quantity(text, FRACTION, name)
@@ -93,12 +93,12 @@ def measure(
     metavar: str = "TIME",
     or_zero: bool = False,
 ) -> Any:
-    """Return an option of a positive quantity, or of one that may be zero, `unit` being a name of `readers.quantity`."""
+    """Return an option of a positive quantity, or of one that may be zero, `unit` being a name of `capplan.quantity`."""
 
     def read(text: Any) -> float:
         if isinstance(text, float):
             return text
-        from capplan.readers import quantity
+        from capplan import quantity
 
         _refuse_commas(text, name)
         wanted: quantity.Unit = getattr(quantity, unit)

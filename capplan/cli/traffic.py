@@ -137,8 +137,8 @@ Running = Annotated[
         deadline_s=measure("--deadline", says="Requests that waited longer than this are shed."),
         routing=one_of(
             "--routing",
-            ("round_robin", "random", "least_loaded", "prefix_aware", "gpu_prefix_aware"),
-            says="Router before the replicas: round_robin, random, least_loaded, prefix_aware or gpu_prefix_aware.",
+            ("round_robin", "random", "least_loaded", "reported_load", "prefix_aware", "gpu_prefix_aware"),
+            says="Router before the replicas: round_robin, random, least_loaded, reported_load, prefix_aware or gpu_prefix_aware.",
         ),
         fail=typer.Option(
             "--fail",

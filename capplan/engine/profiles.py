@@ -220,26 +220,15 @@ VLLM: tuple[EngineProfile, ...] = (
 stages: `vllm/config/vllm.py`, `vllm/platforms/cpu.py`)."""
 
 
-_SGLANG_MEMORY = MemoryRules(
+_SGLANG_MEMORY = replace(
+    _V1_MEMORY,
     budget="static_fraction",
     default_fraction=None,
     sampler_bytes=8.0,
-    hidden_copies=4.3,
-    resident_copies=1.24,
-    activation_base_bytes=0.038 * GIB,
-    expert_workspace_resident=False,
     non_torch_bytes=0.6 * GIB,
     collective_bytes=1.7 * GIB,
-    late_collective_bytes=0.15 * GIB,
-    graph_bytes_per_layer=1.62e-4 * GIB,
-    graph_base_bytes=0.35 * GIB,
-    graph_expert_bytes=7.4e-3 * GIB,
     warmup_sampler_bytes=0.0,
     warmup_expert_bytes=0.0,
-    vision_bytes_per_token=9.6e3,
-    budgeted_graph_fraction=0.0,
-    layer_groups=False,
-    tokens_from_concurrency=False,
     window_tokens_ratio=0.8,
     state_pool_ratio=0.9,
     recurrent_format="fp32",
@@ -431,27 +420,16 @@ def static_fraction(reserved: float, device_memory_bytes: float) -> float:
     return round((device_memory_bytes - reserved) / device_memory_bytes, 3)
 
 
-_TRTLLM_MEMORY = MemoryRules(
+_TRTLLM_MEMORY = replace(
+    _V1_MEMORY,
     budget="free_fraction",
-    default_fraction=0.9,
     sampler_bytes=8.0,
-    hidden_copies=4.3,
-    resident_copies=1.24,
-    activation_base_bytes=0.038 * GIB,
     expert_workspace_resident=True,
     non_torch_bytes=0.8 * GIB,
     collective_bytes=1.5 * GIB,
-    late_collective_bytes=0.15 * GIB,
-    graph_bytes_per_layer=1.62e-4 * GIB,
-    graph_base_bytes=0.35 * GIB,
-    graph_expert_bytes=7.4e-3 * GIB,
     warmup_sampler_bytes=0.0,
     warmup_expert_bytes=0.0,
-    vision_bytes_per_token=9.6e3,
-    budgeted_graph_fraction=0.0,
-    layer_groups=False,
     whole_windows=True,
-    tokens_from_concurrency=False,
     vocabulary_multiple=1,
 )
 

@@ -15,7 +15,7 @@ from capplan.explain.plans import Group, Planned, Row
 from capplan.explain.subject import Explained, Input, Place, explained, formula_of, input_of, places_of
 from capplan.fleet.over_time import replicas_over_time
 from capplan.fleet.price import HOURS_PER_MONTH
-from capplan.money.cash import OwnTerms, total_usd
+from capplan.money.cash import Prices, total_usd
 from capplan.money.comparison import ComparedApi, Comparison
 from capplan.money.hosted import (
     BilledClass,
@@ -58,7 +58,7 @@ def machines(planned: Planned) -> Explained:
 
 def with_people(planned: Planned) -> Explained:
     """Explain what the machines cost with people and overhead."""
-    terms, step = planned.asked.scenario.own, machines(planned)
+    terms, step = planned.asked.scenario.file.prices, machines(planned)
     other = paid(planned).other_usd
     inputs = (
         input_of("m", "machines_usd", step.value, step.label, "the first step below"),
@@ -66,15 +66,15 @@ def with_people(planned: Planned) -> Explained:
         input_of("x", "other_usd", other, "config", "scenario: prices.other"),
     )
     return explained(
-        "own_usd", terms.usd(step.value, other), formula_of(OwnTerms.usd), inputs, MONEY, steps=(step,)
+        "own_usd", terms.usd(step.value, other), formula_of(Prices.usd), inputs, MONEY, steps=(step,)
     )
 
 
 def stated(planned: Planned) -> tuple[Input, ...]:
     """Return overhead and people."""
-    terms = planned.asked.scenario.own
+    terms = planned.asked.scenario.file.prices
     return (
-        input_of("f", "overhead_fraction", terms.overhead_fraction, "config", "scenario: prices.overhead"),
+        input_of("f", "overhead_fraction", terms.overhead, "config", "scenario: prices.overhead"),
         input_of("p", "people_usd_per_month", terms.people_usd_per_month, "config", "scenario: prices.people"),
     )  # fmt: skip
 
@@ -148,7 +148,7 @@ def _renamed(item: Input) -> Input:
 
 def _idle(billed: _Billed) -> Explained:
     """Explain what GPUs cost while they wait: of each pool the part of its time that nobody uses."""
-    bill, terms = billed.asked.bill, billed.planned.asked.scenario.own
+    bill, terms = billed.asked.bill, billed.planned.asked.scenario.file.prices
     if len(bill.pools) > 1:
         formula = (
             "of each group, the cost of its machines for the part of its time in which no request is at work"
@@ -157,7 +157,7 @@ def _idle(billed: _Billed) -> Explained:
     step = machines(billed.planned)
     inputs = (
         input_of("M", "machines_usd", step.value, step.label, "the first step below"),
-        input_of("f", "overhead_fraction", terms.overhead_fraction, "config", "scenario: prices.overhead"),
+        input_of("f", "overhead_fraction", terms.overhead, "config", "scenario: prices.overhead"),
         _share_of_time(billed),
     )
     return explained("idle_usd", bill.idle_usd, "(1 - b) M (1 + f)", inputs, MONEY, steps=(step,))
@@ -329,9 +329,7 @@ def _provisioned(compared: _Compared, api: ComparedApi, key: str) -> Explained:
     units = provisioned_units(api.traffic, api.price, comparison.terms)
     inputs = (
         input_of("n", "units", units, "derived", "for the busiest hour: scenario: hosted.provisioned"),
-        input_of(
-            "p", "usd_per_unit_hour", sold.usd_per_unit_hour, "config", "scenario: hosted.provisioned.price"
-        ),
+        input_of("p", "usd_per_unit_hour", sold.price, "config", "scenario: hosted.provisioned.price"),
         input_of("h", "hours", comparison.traffic[0].hours, "config", "of a month, or of the job"),
     )
     return explained(key, api.bill.provisioned_usd, "n p h", inputs, MONEY)
@@ -462,7 +460,7 @@ def _own_overhead(compared: _Compared) -> Explained:
     own = compared.comparison.own
     row = Row("compare", compared.numbers, ("own",))
     inputs = (*row.inputs({"m": "machines_usd_per_month"}), stated(compared.planned)[0])
-    value = own.machines_usd * own.terms.overhead_fraction
+    value = own.machines_usd * own.terms.overhead
     return explained("overhead_usd_per_month", value, "m f", inputs, MONEY)
 
 

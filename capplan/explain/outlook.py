@@ -1,12 +1,12 @@
 """What follows from a plan, explained: the mix of commitments, the energy, the months to come."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 
-from capplan.explain.plans import Group, Planned, Row
+from capplan.explain.plans import Group, NextToPlan, Planned, Row, no_number
 from capplan.explain.subject import (
     Explained,
     Input,
@@ -15,15 +15,15 @@ from capplan.explain.subject import (
     formula_of,
     input_of,
     places_of,
-    worked,
 )
+from capplan.explain.table import Stated, stated_input
 from capplan.fleet.over_time import replicas_over_time
 from capplan.fleet.plan import Group as PlanGroup
 from capplan.fleet.plan import Plan
 from capplan.fleet.price import HOURS_PER_MONTH
 from capplan.fleet.search.one_layout import is_searched_at_other_rates
-from capplan.money.commitments import HOURS_PER_YEAR, Mix, MixedPart, use_fractions
-from capplan.money.energy import Energy, kwh_per_million_tokens, occupied_fraction
+from capplan.money.commitments import HOURS_PER_YEAR, Mix, MixedPart, Offer, use_fractions
+from capplan.money.energy import Energy, Servers, occupied_fraction
 from capplan.questions.fleet import parts_of, replicas_by_group
 from capplan.questions.money.commitments import asked_mix
 from capplan.questions.money.energy import asked_energy, asked_growth
@@ -39,202 +39,150 @@ def _path(plan: Plan, at: int) -> str:
     return f"groups[{at}]." if len(plan.groups) > 1 else ""
 
 
-_SIDES = {"usd_per_month_low": "low_ratio", "usd_per_month_high": "high_ratio"}
-
-
 def commitments_group(planned: Planned) -> Group:
     """Return the mix of the recommended plan that `capplan fleet` prints, where the scenario names commitments."""
     scenario = planned.asked.scenario
     line = rate_line(scenario, planned.plan.responses_s)
     asked = asked_mix(scenario, planned.plan, line, replicas_by_group(planned.asked, planned.plan))
-    result = commitments_result((asked,)) if asked else None
-    numbers = {place: value for place, value in places_of(result) if place[0] != "plans"}
+    if asked is None:
+        return Group({}, no_number)
+    numbers = {
+        place: value for place, value in places_of(commitments_result((asked,))) if place[0] != "plans"
+    }
+    mix = asked.mix
     return Group(
-        numbers, partial(_commitments_explained, planned.plan, asked.mix if asked else None, numbers)
+        numbers,
+        partial(
+            _committed, mix, NextToPlan("commitments", numbers, _commitment_arguments(planned.plan, mix))
+        ),
     )
 
 
-def _commitments_explained(
-    plan: Plan, mix: Mix | None, numbers: Mapping[Place, float], place: Place, value: float
-) -> Explained:
-    assert mix is not None
+def _commitment_arguments(plan: Plan, mix: Mix) -> Mapping[str, Callable[[Place], Stated]]:
+    """Return the arguments of the numbers of a mix: the use of each part, and what its offer states."""
+
+    def part(place: Place) -> MixedPart:
+        return mix.parts[int(place[1])]
+
+    def offer(place: Place) -> Offer:
+        return part(place).offer if place[0] == "rows" else mix.pure[int(place[1])][0]
+
+    def source(place: Place) -> str:
+        return f"{offer(place).name}: {offer(place).origin}"
+
+    def ratio(place: Place) -> Stated:
+        end = str(place[-1]).rpartition("_")[2]
+        of = "all pools over the likely ones" if place[0] == "pure" else "its GPUs over the likely one"
+        return Stated(getattr(offer(place), f"{end}_ratio"), f"{end}est offer of {of}", name=f"{end}_ratio")
+
+    def gpus(place: Place) -> Stated:
+        where = f"explain {_path(plan, part(place).group)}gpus_per_replica"
+        return Stated(part(place).devices, where)
+
+    use = f"scenario: traffic, the load curve: {formula_of(use_fractions)}"
+    return {
+        "use_share": lambda place: Stated(part(place).used_fraction, use),
+        "layout_gpus": gpus,
+        "commitment_price": lambda place: Stated(offer(place).usd_per_hour(1.0), source(place)),
+        "fixed_usd_per_gpu_hour": lambda place: Stated(offer(place).fixed_usd_per_hour, f"at all hours; {source(place)}"),
+        "used_usd_per_gpu_hour": lambda place: Stated(offer(place).used_usd_per_hour, f"while in use; {source(place)}"),
+        "offer_ratio": ratio,
+        "committed_hours": lambda place: Stated(HOURS_PER_YEAR if place[-1] == "usd_per_year" else HOURS_PER_MONTH),
+        "pure_usd_per_hour": lambda place: Stated(mix.pure[int(place[1])][1], f"every replica by its share of the time, {source(place)}"),
+        "people_of_owned": lambda _: Stated(mix.people_usd_per_hour * HOURS_PER_MONTH),
+        "load_curve": lambda _: Stated(None),
+    }  # fmt: skip
+
+
+def _committed(mix: Mix, of: NextToPlan, place: Place, value: float) -> Explained:
+    """Explain a number of a mix: sums over its parts, machines instead of replicas, else as the table says."""
     key = str(place[-1])
-    if key == "short_fraction":
-        curve = input_of("r", "traffic", None, "config", "scenario: traffic, the load curve")
-        formula = "requests that arrive while fewer replicas than they need are in service, over all requests"
-        return explained(key, value, formula, (curve,), MONEY)
-    if place[0] == "rows":
-        return _part(plan, mix.parts[int(place[1])], Row("commitments", numbers, place[:2]), key, value)
-    if place[0] == "pure":
-        return _alone(mix, numbers, int(place[1]), key, value)
-    people = input_of(
-        "p",
-        "people_usd_per_month",
-        mix.people_usd_per_hour * HOURS_PER_MONTH,
-        "config",
-        "scenario: commitments.owned.people",
-    )
-    if key == "people_usd_per_month":
-        return explained(key, value, "p", (people,), MONEY)  # fmt: skip
-    parts = [
-        Row("commitments", numbers, ("rows", number)).input(f"c_{number}", key)
-        for number in range(len(mix.parts))
-    ]
-    formula = " + ".join(part.symbol for part in parts)
-    if key == "usd_per_year":
-        return explained(key, value, f"{formula} + 12 p", (*parts, people), MONEY)
-    return explained(key, value, f"{formula} + p", (*parts, people), MONEY)
-
-
-def _part(plan: Plan, part: MixedPart, row: Row, key: str, value: float) -> Explained:
-    offer = part.offer
-    used = input_of(
-        "u",
-        "used_fraction",
-        part.used_fraction,
-        "config",
-        f"scenario: traffic, the load curve: {formula_of(use_fractions)}",
-    )
-    if key in ("replicas", "used_fraction"):
-        formula = (
-            "replicas for whose share u of the time this is the cheapest way to pay"
-            if key == "replicas"
-            else "mean of their u"
-        )
-        return explained(key, value, formula, (used,), MONEY)  # fmt: skip
-    if key == "gpus" and not part.of_replicas:
+    if len(place) == 1 and ("rows", 0, key) in of.numbers:
+        parts = [of.row("rows", number).input(f"c_{number}", key) for number in range(len(mix.parts))]
+        people = stated_input("people_of_owned", "p", of.given["people_of_owned"](place))
+        formula = " + ".join(part.symbol for part in parts) + (" + 12 p" if key == "usd_per_year" else " + p")
+        return explained(key, value, formula, (*parts, people), MONEY)
+    if place[0] == "pure" and place[1] == len(mix.pure):
+        return explained(key, value, "c", (of.row().input("c", key),), MONEY)
+    if key == "gpus" and not mix.parts[int(place[1])].of_replicas:
         formula = (
             "GPUs of machines of the order for whose share u of the time this is the cheapest way to pay"
         )
+        used = stated_input("use_share", "u", of.given["use_share"](place))
         return explained(key, value, formula, (used,), MONEY)
-    if key == "gpus":
-        where = f"explain {_path(plan, part.group)}gpus_per_replica"
-        devices = input_of("g", "gpus_per_replica", part.devices, "derived", where)
-        return explained(key, value, "n g", (*row.inputs({"n": "replicas"}), devices), MONEY)
-    price = input_of(
-        "p", "usd_per_gpu_hour", offer.usd_per_hour(1.0), "spec", f"{offer.name}: {offer.origin}"
-    )
-    if key == "usd_per_gpu_hour":
-        return explained(key, value, "p", (price,), MONEY)
-    inputs = (
-        row.input("g", "gpus"),
-        input_of("f", "fixed_usd_per_gpu_hour", offer.fixed_usd_per_hour, "spec", f"at all hours; {offer.name}: {offer.origin}"),
-        input_of("v", "used_usd_per_gpu_hour", offer.used_usd_per_hour, "spec", f"while in use; {offer.name}: {offer.origin}"),
-        used,
-        _hours(key),
-    )  # fmt: skip
-    if key in _SIDES:
-        source = (
-            "lowest offer over the likely one" if key.endswith("low") else "highest offer over the likely one"
-        )
-        ratio = input_of("x", _SIDES[key], getattr(offer, _SIDES[key]), "spec", source)
-        return explained(key, value, "g (f + v u) h x", (*inputs, ratio), MONEY)
-    return explained(key, value, "g (f + v u) h", inputs, MONEY)
+    return of.explain(place, value)
 
 
-def _hours(key: str) -> Input:
-    hours = HOURS_PER_YEAR if key == "usd_per_year" else HOURS_PER_MONTH
-    return input_of("h", "hours", hours, "derived", "8,760 hours of a year, a twelfth of them a month")
-
-
-def _alone(mix: Mix, numbers: Mapping[Place, float], position: int, key: str, value: float) -> Explained:
-    """Explain what one commitment for all replicas would cost, or the mix next to it."""
-    if position == len(mix.pure):
-        total = Row("commitments", numbers).input("c", key)
-        return explained(key, value, "c", (total,), MONEY)
-    offer, usd = mix.pure[position]
-    each = input_of(
-        "u",
-        "usd_per_hour",
-        usd,
-        "spec",
-        f"every replica by its share of the time, {offer.name}: {offer.origin}",
-    )
-    if key in _SIDES:
-        ratio = input_of(
-            "x", _SIDES[key], getattr(offer, _SIDES[key]), "spec", "offers of all pools over the likely ones"
-        )
-        return explained(key, value, "u x h", (each, ratio, _hours(key)), MONEY)  # fmt: skip
-    return explained(key, value, "u h", (each, _hours(key)), MONEY)
-
-
-_POWER = "scenario: energy"
+_POWER, _TRAFFIC = "scenario: energy", "scenario: traffic"
 
 
 def energy_group(planned: Planned) -> Group:
     """Return the energy that `capplan fleet` prints, where the scenario asks for it."""
     asked = asked_energy(planned.asked, planned.plan)
-    energy = asked.energy if asked else None
+    if asked is None or (energy := asked.energy) is None:
+        return Group({}, no_number)
     numbers = dict(places_of(energy_result(energy)))
-    return Group(numbers, partial(_energy, planned, energy, numbers))
+    of = NextToPlan("energy", numbers, _energy_arguments(planned, energy), "assumed")
+    return Group(numbers, partial(_energy, planned, energy, of))
 
 
-def _energy(
-    planned: Planned, energy: Energy | None, numbers: Mapping[Place, float], place: Place, value: float
-) -> Explained:
-    assert energy is not None
-    key = str(place[-1])
-    if place[0] == "phases":
-        return _phase(planned, energy, int(place[1]), key)
-    if place[0] == "servers":
-        return _server(energy, int(place[1]), key, value)
-    row = Row("energy", numbers, (), "assumed")
-    if key in _POWERS:
-        return _POWERS[key](planned, energy, row, value)
-    if key.startswith("kwh_per_million"):
-        return _per_million(energy, row, key)
-    if key == "joules_per_output_token":
-        inputs = (row.input("w", "facility_watts"), _tokens(energy.output_tokens_per_s, "output"))
-        return explained(key, value, formula_of(Energy.joules_per_output_token), inputs, MONEY)
-    span = key.rpartition("_")[2]
-    if key.startswith("kwh_per_"):
-        hours = HOURS_PER_MONTH if energy.job_hours is None else energy.job_hours
-        time = input_of("n", "hours", hours, "derived", "of a month, or until the job is done")
-        return explained(
-            key, energy.kwh, formula_of(Energy.kwh), (row.input("w", "facility_watts"), time), MONEY
-        )
-    spent = row.input("E", f"kwh_per_{span}")
-    if key.startswith("electricity"):
-        price = input_of(
-            "p", "usd_per_kwh", energy.terms.usd_per_kwh, "config", "scenario: prices.electricity"
-        )
-        return explained(key, value, formula_of(Energy.usd), (spent, price), MONEY)
-    grid = input_of("k", "kg_co2_per_kwh", energy.terms.kg_co2_per_kwh, "config", f"{_POWER}.grid")
-    return explained(key, value, formula_of(Energy.kg_co2), (spent, grid), MONEY)
+def _energy_arguments(planned: Planned, energy: Energy) -> Mapping[str, Callable[[Place], Stated]]:
+    """Return the arguments of the numbers of energy: the terms of the scenario, tokens, and the servers of a place."""
+    terms, power = energy.terms, planned.asked.scenario.file.energy or Power()
 
+    def phase(place: Place) -> Stated:
+        found = energy.phases[int(place[1])]
+        doing = found.phase.rpartition(" ")[2]
+        measured = getattr(power.measured, doing) is not None
+        key = f"measured.{doing}" if measured else f"{doing}, a share of the thermal design power"
+        return Stated(found.watts_per_gpu, f"{_POWER}.{key}", name=f"{doing}_watts")
 
-def _tokens(tokens_per_s: float, what: str) -> Input:
-    return input_of(
-        "r", "tokens_per_s", tokens_per_s, "config", f"scenario: traffic, {what} tokens at the mean load"
-    )
+    def server(place: Place) -> Servers:
+        return energy.servers[int(place[1])] if place[0] == "servers" else energy.fullest
 
-
-def _per_million(energy: Energy, row: Row, key: str) -> Explained:
-    output_alone = key == "kwh_per_million_output_tokens"
-    rate = (
-        energy.output_tokens_per_s if output_alone else energy.output_tokens_per_s + energy.input_tokens_per_s
-    )
-    what = "output" if output_alone else "input and output"
-    inputs = {
-        "watts": (energy.facility_watts, row.label, "explain energy.facility_watts"),
-        "tokens_per_s": (rate, "config", f"scenario: traffic, {what} tokens at the mean load"),
+    hours = HOURS_PER_MONTH if energy.job_hours is None else energy.job_hours
+    values = {
+        "host_watts": terms.host_watts,
+        "ordered_gpus": energy.gpus,
+        "facility_ratio": terms.facility_ratio,
+        "powered_hours": hours,
+        "usd_per_kwh": terms.usd_per_kwh,
+        "kg_co2_per_kwh": terms.kg_co2_per_kwh,
+        "rack_limit_watts": terms.rack_limit_watts,
     }
-    return worked(key, kwh_per_million_tokens, inputs, page=MONEY, steps=())
+    return {
+        **{name: partial(lambda value, _: Stated(value), value) for name, value in values.items()},
+        "mean_output_tokens_per_s": lambda _: Stated(energy.output_tokens_per_s, f"{_TRAFFIC}, output tokens at the mean load"),
+        "mean_total_tokens_per_s": lambda _: Stated(energy.output_tokens_per_s + energy.input_tokens_per_s, f"{_TRAFFIC}, input and output tokens at the mean load"),
+        "phase_watts": phase,
+        "servers": lambda place: Stated(server(place).count),
+        "gpus_per_server": lambda place: Stated(server(place).gpus),
+        "watts_per_server": lambda place: Stated(server(place).watts),
+    }  # fmt: skip
 
 
-def _phase(planned: Planned, energy: Energy, position: int, key: str) -> Explained:
+def _energy(planned: Planned, energy: Energy, of: NextToPlan, place: Place, value: float) -> Explained:
+    """Explain a number of energy: sums over phases, servers or groups, else as the table says."""
+    key, groups = str(place[-1]), planned.plan.groups
+    if key == "time_fraction":
+        return _time_fraction(planned, energy, int(place[1]))
+    if key == "gpu_watts":
+        return _gpu_watts(energy, of, value)
+    if key == "server_watts" and len(groups) > 1:
+        formula = "gpu_watts, and of each device its share of its server"
+        return explained(key, value, formula, of.row().inputs({"w": "gpu_watts"}), MONEY)
+    if key == "racks" and len(place) == 1:
+        return explained(key, value, *_summed(energy, "ceil(n_{0} / m_{0})"), MONEY)
+    if place[0] == "servers" or key in ("rack_watts", "gpus_per_rack"):
+        return replace(of, label="derived").explain(place, value)
+    if key == "design_watts":
+        return _design_watts(planned, energy, of, value)
+    return of.explain(place, value)
+
+
+def _time_fraction(planned: Planned, energy: Energy, position: int) -> Explained:
     phase = energy.phases[position]
     doing = phase.phase.rpartition(" ")[2]
-    power = planned.asked.scenario.file.energy or Power()
-    if key == "watts_per_gpu":
-        measured = getattr(power.measured, doing) is not None
-        source = (
-            f"{_POWER}.measured.{doing}"
-            if measured
-            else f"{_POWER}.{doing}, a share of the thermal design power"
-        )
-        stated = input_of("w", f"{doing}_watts", phase.watts_per_gpu, "config", source)
-        return explained(key, phase.watts_per_gpu, "w", (stated,), MONEY)  # fmt: skip
     formula = {
         "prefill": "mean over the hours of rate times the prefill of a request, over the replicas; spares idle",
         "decode": f"{formula_of(occupied_fraction)}, mean over the hours, less prefill; spares idle",
@@ -251,54 +199,24 @@ def _phase(planned: Planned, energy: Energy, position: int, key: str) -> Explain
         group.label,
         f"explain {_path(plan, at % len(plan.groups))}concurrency_per_replica; of each hour, by its rate over that of the peak",
     )
-    return explained(key, phase.time_fraction, formula, (load,), MONEY)  # fmt: skip
+    return explained("time_fraction", phase.time_fraction, formula, (load,), MONEY)
 
 
-def _gpu_watts(planned: Planned, energy: Energy, row: Row, value: float) -> Explained:
-    del planned
+def _gpu_watts(energy: Energy, of: NextToPlan, value: float) -> Explained:
     parts = [
         item
         for number, phase in enumerate(energy.phases)
         for item in (
-            input_of(f"f_{number}", f"{phase.phase} time_fraction", phase.time_fraction, row.label, f"explain energy.phases[{number}].time_fraction"),
-            input_of(f"w_{number}", f"{phase.phase} watts_per_gpu", phase.watts_per_gpu, row.label, f"explain energy.phases[{number}].watts_per_gpu"),
+            input_of(f"f_{number}", f"{phase.phase} time_fraction", phase.time_fraction, of.label, f"explain energy.phases[{number}].time_fraction"),
+            input_of(f"w_{number}", f"{phase.phase} watts_per_gpu", phase.watts_per_gpu, of.label, f"explain energy.phases[{number}].watts_per_gpu"),
         )
     ]  # fmt: skip
     mean = " + ".join(f"f_{number} w_{number}" for number in range(len(energy.phases)))
-    gpus = input_of("g", "gpus", energy.gpus, "derived", "explain gpus")
+    gpus = stated_input("ordered_gpus", "g", Stated(energy.gpus))
     return explained("gpu_watts", value, f"g ({mean})", (gpus, *parts), MONEY)
 
 
-def _server_watts(planned: Planned, energy: Energy, row: Row, value: float) -> Explained:
-    if len(planned.plan.groups) > 1:
-        formula = "gpu_watts, and of each device its share of its server"
-        return explained("server_watts", value, formula, row.inputs({"w": "gpu_watts"}), MONEY)
-    inputs = (
-        row.input("w", "gpu_watts"),
-        _host(energy),
-        input_of("g", "gpus", energy.gpus, "derived", "explain gpus"),
-    )
-    return explained("server_watts", value, "w + h g", inputs, MONEY)
-
-
-def _host(energy: Energy) -> Input:
-    return input_of("h", "host_watts", energy.terms.host_watts, "assumed", f"{_POWER}.host, of each device")
-
-
-def _facility_watts(planned: Planned, energy: Energy, row: Row, value: float) -> Explained:
-    del planned
-    ratio = input_of(
-        "e",
-        "facility_ratio",
-        energy.terms.facility_ratio,
-        "config",
-        f"{_POWER}.facility_ratio; 1 unless stated",
-    )
-    return explained("facility_watts", value, "w e", (row.input("w", "server_watts"), ratio), MONEY)
-
-
-def _design_watts(planned: Planned, energy: Energy, row: Row, value: float) -> Explained:
-    del row
+def _design_watts(planned: Planned, energy: Energy, of: NextToPlan, value: float) -> Explained:
     if any(one.sku for one in energy.servers):
         return explained("design_watts", value, *_summed(energy, "n_{0} W_{0}"), MONEY)
     inputs = [
@@ -310,29 +228,14 @@ def _design_watts(planned: Planned, energy: Energy, row: Row, value: float) -> E
         )
     ]  # fmt: skip
     if len(planned.plan.groups) == 1:
-        return explained("design_watts", value, "(P_0 + h) g_0", (*inputs, _host(energy)), MONEY)
+        return explained(
+            "design_watts",
+            value,
+            "(P_0 + h) g_0",
+            (*inputs, stated_input("host_watts", "h", of.given["host_watts"](()))),
+            MONEY,
+        )
     return explained("design_watts", value, "P_0 g_0 + P_1 g_1, and the share of the servers", inputs, MONEY)
-
-
-def _of_a_rack(planned: Planned, energy: Energy, row: Row, value: float, *, key: str) -> Explained:
-    del planned
-    if key == "racks":
-        return explained(key, value, *_summed(energy, "ceil(n_{0} / m_{0})"), MONEY)
-    full = energy.fullest
-    limit = input_of("L", "rack_limit_watts", energy.terms.rack_limit_watts, "config", f"{_POWER}.rack_limit")
-    server = input_of(
-        "d",
-        "gpus_per_server",
-        full.gpus,
-        "config",
-        f"the order, else {_POWER}.gpus_per_server; 8 unless stated",
-    )
-    each = input_of("W", "watts_per_server", full.watts, row.label, "at the wall, at most; energy.servers")
-    formula, inputs = {
-        "gpus_per_rack": ("d floor(L / W)", (server, limit, each)),
-        "rack_watts": ("W G / d, or of one server that is too much for a rack", (each, server, *row.inputs({"G": "gpus_per_rack"}))),
-    }[key]  # fmt: skip
-    return explained(key, value, formula, inputs, MONEY)
 
 
 def _summed(energy: Energy, term: str) -> tuple[str, tuple[Input, ...]]:
@@ -350,134 +253,76 @@ def _summed(energy: Energy, term: str) -> tuple[str, tuple[Input, ...]]:
     return " + ".join(term.format(number) for number in range(len(energy.servers))), used
 
 
-def _server(energy: Energy, position: int, key: str, value: float) -> Explained:
-    """Explain a number of one kind of servers."""
-    one = energy.servers[position]
-    name = one.sku or f"server of {one.gpus} x {one.device}"
-    count = input_of(
-        "n",
-        "servers",
-        one.count,
-        "derived",
-        f"the order: {name}, or GPUs by the piece over those of a server",
-    )
-    watts = input_of(
-        "W",
-        "watts_per_server",
-        one.watts,
-        "spec",
-        "the catalogue of machines, or the design power of its GPUs and the host",
-    )
-    limit = input_of("L", "rack_limit_watts", energy.terms.rack_limit_watts, "config", f"{_POWER}.rack_limit")
-    gpus = input_of(
-        "d", "gpus_per_server", one.gpus, "spec", f"the order: {name}, or {_POWER}.gpus_per_server"
-    )
-    each = input_of("m", "servers_per_rack", one.per_rack, "derived", "floor(L / W)")
-    formula, inputs = {
-        "count": ("n", (count,)), "gpus": ("d", (gpus,)), "watts": ("W", (watts,)),
-        "per_rack": ("floor(L / W)", (limit, watts)), "racks": ("ceil(n / m)", (count, each)),
-    }[key]  # fmt: skip
-    return explained(key, value, formula, inputs, MONEY)
-
-
-_POWERS: Mapping[str, Callable[[Planned, Energy, Row, float], Explained]] = {
-    "gpu_watts": _gpu_watts,
-    "server_watts": _server_watts,
-    "facility_watts": _facility_watts,
-    "design_watts": _design_watts,
-} | {key: partial(_of_a_rack, key=key) for key in ("racks", "rack_watts", "gpus_per_rack")}
-
-
-@dataclass(frozen=True, slots=True)
-class _Grown:
-    """The growth of a plan and its numbers."""
-
-    planned: Planned
-    numbers: Mapping[Place, float]
-
-    def row(self, position: int) -> Row:
-        """Return the numbers of a month."""
-        return Row("growth", self.numbers, ("months", position), self.planned.plan.groups[0].label)
-
-    def sum_of(self, key: str, value: float, name: str) -> Explained:
-        """Explain the sum of a number of all months."""
-        months = sorted({int(place[1]) for place in self.numbers if place[0] == "months"})
-        parts = [self.row(month).input(f"c_{month + 1}", name) for month in months]
-        return explained(key, value, " + ".join(part.symbol for part in parts), parts, MONEY)
-
-
 def growth_group(planned: Planned) -> Group:
     """Return the months to come that `capplan fleet` prints, where the scenario states a growth."""
     scenario = planned.asked.scenario
     growth = asked_growth(planned.asked, planned.plan, rate_line(scenario, planned.plan.responses_s))
     numbers = dict(places_of(growth_result(growth)))
-    return Group(numbers, partial(_growth_explained, _Grown(planned, numbers)))
+    plan = planned.plan
+
+    def before(place: Place) -> Stated:
+        month = int(place[1])
+        if not month:
+            return Stated(plan.gpus, "explain gpus")
+        row = of.row("months", month - 1).input("b", "gpus")
+        return Stated(row.value, row.source, row.label)
+
+    given: Mapping[str, Callable[[Place], Stated]] = {
+        "peak_today": lambda _: Stated(plan.peak_requests_per_s),
+        "traffic_ratio": lambda place: Stated(scenario.growth[int(place[1])]),
+        "layout_gpus": lambda _: Stated(plan.groups[0].layout.devices),
+        "before_gpus": before,
+        "month_usd_per_hour": lambda place: Stated(numbers[(*place[:-1], "usd_per_month")] / HOURS_PER_MONTH),
+        "hours": lambda _: Stated(HOURS_PER_MONTH),
+    }
+    of = NextToPlan("growth", numbers, given, plan.groups[0].label)
+    return Group(numbers, partial(_grown, planned, of))
 
 
-def _growth_explained(grown: _Grown, place: Place, value: float) -> Explained:
-    key = str(place[-1])
-    if place[0] == "months":
-        return _month(grown, grown.row(int(place[1])), place, value)
-    if key == "usd_over_horizon":
-        return grown.sum_of(key, value, "usd_per_month")
-    if key == "mix_usd_over_horizon":
-        return grown.sum_of(key, value, "mix_usd_per_month")
-    plan = grown.planned.plan
-    bought = input_of("n", "replicas", plan.replicas, "derived", "explain replicas")
-    needed = grown.row(int(value) - 1).input("m", "replicas")
-    formula = "first month whose replicas m, of any kind, are more than those n of today's plan"
-    return explained(key, value, formula, (bought, needed), MONEY)
+_OVER_HORIZON = {"usd_over_horizon": "usd_per_month", "mix_usd_over_horizon": "mix_usd_per_month"}
+_OF_ALL_GROUPS = {
+    "replicas": "of all groups",
+    "gpus": "of all groups, replicas times their GPUs",
+    "usd_per_month": f"{HOURS_PER_MONTH:g} hours of the replicas of all groups",
+}
+"""Number of a month -> how it is found for a plan of several groups."""
 
 
-def _month(grown: _Grown, row: Row, place: Place, value: float) -> Explained:
-    key, month, plan = str(place[-1]), int(place[1]), grown.planned.plan
-    if key == "month":
-        return explained(key, value, "1 is today", (), MONEY)
-    if key == "request_rate":
-        today = plan.peak_requests_per_s
-        ratio = grown.planned.asked.scenario.growth[month]
-        inputs = (
-            input_of("r", "request_rate", today, "derived", "the peak of today: explain request_rate_per_replica, times the busy replicas"),
-            input_of("x", "traffic_ratio", ratio, "config", "scenario: growth, traffic of the month over that of today"),
-        )  # fmt: skip
-        return explained(key, value, "r x", inputs, MONEY)
+def _grown(planned: Planned, of: NextToPlan, place: Place, value: float) -> Explained:
+    """Explain a number of the months to come: sums over months or groups, what a search finds, else as the table says."""
+    key, plan = str(place[-1]), planned.plan
+    if key in _OVER_HORIZON:
+        months = sorted({int(at[1]) for at in of.numbers if at[0] == "months"})
+        parts = [of.row("months", month).input(f"c_{month + 1}", _OVER_HORIZON[key]) for month in months]
+        return explained(key, value, " + ".join(part.symbol for part in parts), parts, MONEY)
+    if key == "outgrown_in_month":
+        bought = input_of("n", "replicas", plan.replicas, "derived", "explain replicas")
+        needed = of.row("months", int(value) - 1).input("m", "replicas")
+        formula = "first month whose replicas m, of any kind, are more than those n of today's plan"
+        return explained(key, value, formula, (bought, needed), MONEY)
+    row = of.row(*place[:2])
+    if len(plan.groups) > 1 and key in _OF_ALL_GROUPS:
+        inputs = row.inputs({"n": "replicas"}) if key == "usd_per_month" else ()
+        return explained(key, value, _OF_ALL_GROUPS[key], inputs, MONEY)
     if key == "replicas" or place[2] == "pool_replicas":
-        return _replicas(grown, row, place, value)
-    if key == "gpus":
-        if len(plan.groups) > 1:
-            return explained(key, value, "of all groups, replicas times their GPUs", (), MONEY)
-        devices = input_of(
-            "g", "gpus_per_replica", plan.groups[0].layout.devices, "derived", "explain gpus_per_replica"
-        )
-        return explained(key, value, "n g", (*row.inputs({"n": "replicas"}), devices), MONEY)
-    if key == "added_gpus":
-        before = input_of("b", "gpus", plan.gpus, "derived", "explain gpus")
-        before = before if month == 0 else grown.row(month - 1).input("b", "gpus")
-        return explained(key, value, "g - b", (row.input("g", "gpus"), before), MONEY)
-    if key == "mix_usd_per_month":
-        formula = "cheapest mix of commitments for the load of the month: explain commitments.usd_per_month has that of today"
-        return explained(key, value, formula, row.inputs({"r": "request_rate"}), MONEY)
-    return _cost(grown, row, value)
+        return _replicas(planned, row, int(place[-1]) if place[2] == "pool_replicas" else 0, value)
+    return of.explain(place, value)
 
 
-def _replicas(grown: _Grown, row: Row, place: Place, value: float) -> Explained:
-    groups = grown.planned.plan.groups
-    if place[-1] == "replicas" and len(groups) > 1:
-        return explained("replicas", value, "of all groups", (), MONEY)
-    at = int(place[-1]) if place[2] == "pool_replicas" else 0
-    group, asked = groups[at], grown.planned.asked
-    part = parts_of(asked, grown.planned.plan)[at][0] if grown.planned.plan.is_mix else asked
+def _replicas(planned: Planned, row: Row, at: int, value: float) -> Explained:
+    asked, group = planned.asked, planned.plan.groups[at]
+    part = parts_of(asked, planned.plan)[at][0] if planned.plan.is_mix else asked
     if is_searched_at_other_rates(group, part.question.demand):
         return _searched_replicas(group, row, value)
-    planned = group.planned_request_rate_limit_per_replica
+    carried = group.planned_request_rate_limit_per_replica
     source = "largest rate of a replica: as predicted less headroom, and with the confidence"
     inputs = (
         row.input("r", "request_rate"),
-        input_of("c", "planned_request_rate_per_replica", planned, group.label, source),
+        input_of("c", "planned_request_rate_per_replica", carried, group.label, source),
         input_of(
             "s",
             "spare_replicas",
-            group.spares_for(int(replicas_over_time(np.array([row.value("request_rate")]), planned)[0])),
+            group.spares_for(int(replicas_over_time(np.array([row.value("request_rate")]), carried)[0])),
             "config",
             f"scenario: {group.survive.key}",
         ),
@@ -495,19 +340,3 @@ def _searched_replicas(group: PlanGroup, row: Row, value: float) -> Explained:
         input_of("s", "spare_replicas", value - busy, "config", f"scenario: {group.survive.key}"),
     )  # fmt: skip
     return explained("replicas", value, "n + s", inputs, MONEY)
-
-
-def _cost(grown: _Grown, row: Row, value: float) -> Explained:
-    plan = grown.planned.plan
-    if len(plan.groups) > 1:
-        formula = f"{HOURS_PER_MONTH:g} hours of the replicas of all groups"
-        return explained("usd_per_month", value, formula, row.inputs({"n": "replicas"}), MONEY)
-    hours = input_of("m", "hours", HOURS_PER_MONTH, "derived", "365 x 24 / 12 hours of an average month")
-    order = input_of(
-        "h",
-        "usd_per_hour",
-        value / HOURS_PER_MONTH,
-        "derived",
-        "the cheapest order for the replicas of that month",
-    )
-    return explained("usd_per_month", value, "h m", (order, hours), MONEY)

@@ -25,7 +25,16 @@ from capplan.explain.subject import (
     plan_places,
     within,
 )
-from capplan.explain.table import RULES, by_the_engine, latency, probability, tabled
+from capplan.explain.table import (
+    RULES,
+    Stated,
+    by_the_engine,
+    formula_in,
+    latency,
+    probability,
+    stated_input,
+    tabled,
+)
 from capplan.fleet.plan import Certainty, FleetAnswer, Plan
 from capplan.fleet.search.cheapest import Sized
 from capplan.fleet.search.one_layout import trial_of
@@ -142,6 +151,40 @@ class Row:
     def inputs(self, names: Mapping[str, str]) -> tuple[Input, ...]:
         """Return several of the numbers, by their letter."""
         return tuple(self.input(symbol, name) for symbol, name in names.items())
+
+
+def no_number(place: Place, _value: float) -> Explained:
+    """Raise the error for a number of a part that the answer lacks; nobody asks for one."""
+    raise KeyError(place)
+
+
+@dataclass(frozen=True, slots=True)
+class NextToPlan:
+    """Numbers that `fleet` prints next to a plan, which the table of quantities explains."""
+
+    name: str
+    """First part of their paths."""
+    numbers: Mapping[Place, float]
+    given: Mapping[str, Callable[[Place], Stated]]
+    """Argument that is none of the numbers -> its value, for the number at a place."""
+    label: str = "derived"
+    """Label of what the numbers rest on."""
+
+    def row(self, *place: str | int) -> Row:
+        """Return the numbers of one row."""
+        return Row(self.name, self.numbers, place, self.label)
+
+    def explain(self, place: Place, value: float) -> Explained:
+        """Return a number explained as the table says."""
+        quantity = quantity_of(name_of((self.name, *place)))
+        assert quantity is not None, place
+        inputs = [self._input(place, name, letter) for name, letter in quantity.arguments.items()]
+        return explained(str(place[-1]), value, formula_in(quantity), inputs, quantity.page)
+
+    def _input(self, place: Place, name: str, letter: str) -> Input:
+        if name in self.given:
+            return stated_input(name, letter, self.given[name](place))
+        return self.row(*(place[:-1] if (*place[:-1], name) in self.numbers else ())).input(letter, name)
 
 
 def choices_group(planned: Planned) -> Group:

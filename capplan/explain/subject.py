@@ -1,7 +1,7 @@
 """The plan that is explained, and what is simulated of it, once."""
 
 import re
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from inspect import getdoc
 from math import isfinite
@@ -31,7 +31,6 @@ _EXPLAINED_BY = re.compile(r"explain ([\w.\[\]]+)(.*)")
 """A source that is another number, and what is said of it."""
 _OF_SCENARIO = re.compile(r"scenario: ([\w-]+(?:\.[\w-]+)*)")
 """A source that is a key of the scenario."""
-_PARAMETER = re.compile(r"^(\w+) : \[([^\]]+)\]\n\s+(\w+)(?=[,.;: ]|$)", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,19 +79,6 @@ def formula_of(function: object) -> str:
     """
     match = _FORMULA.search(getdoc(function) or "")
     return " ".join(match[1].split()) if match else ""
-
-
-def symbols_of(function: object) -> dict[str, tuple[str, str]]:
-    """Return the parameters of a formula with their letter and unit, as its docstring states them.
-
-    Examples
-    --------
-    >>> from capplan.fleet.price import usd_per_month
-    >>> symbols_of(usd_per_month)
-    {'usd_per_hour': ('h', '$/h'), 'hours': ('n', 'h')}
-    """
-    lines = _PARAMETER.findall(getdoc(function) or "")
-    return {name: (letter, unit) for name, unit, letter in lines}
 
 
 def within(group: str, item: Explained, numbers: Container[str]) -> Explained:
@@ -158,37 +144,6 @@ def is_written(path: str, written: Any) -> bool:
     first, _, rest = path.partition(".")
     value = written.get(first) if isinstance(written, Mapping) else None
     return value is not None and (not rest or is_written(rest, value))
-
-
-def worked(
-    quantity: str,
-    function: Callable[..., Any],
-    inputs: Mapping[str, tuple[Any, str, str]],
-    *,
-    page: str,
-    steps: Sequence[Explained],
-) -> Explained:
-    """Return a quantity as the function that commands call works it out.
-
-    Parameters
-    ----------
-    quantity : its name in results
-    function : a formula, whose docstring has its letters
-    inputs : by parameter, its value, label and source
-    page : of the documentation
-    steps : of inputs that are explained further
-
-    Returns
-    -------
-    Explained; its value is what the function returns for these inputs
-    """
-    symbols = symbols_of(function)
-    symbols_given = tuple(
-        Input(symbols[name][0], name, value, symbols[name][1], label, source)
-        for name, (value, label, source) in inputs.items()
-    )
-    value = float(function(**{name: value for name, (value, _, _) in inputs.items()}))
-    return explained(quantity, value, formula_of(function), symbols_given, page, steps=steps)
 
 
 def explained(

@@ -113,7 +113,7 @@ def tabled(of: PlanSubject, path: str, explain: Callable[[str], Explained]) -> E
 def arguments(of: PlanSubject, name: str, letter: str) -> Iterable[Input]:
     """Return an argument that is no number of the plan; several where it stands for all SLO targets, jobs, or degrees of a layout."""
     if name in _OF_ANY_PLAN:
-        return [_stated(name, letter, _OF_ANY_PLAN[name](of))]
+        return [stated_input(name, letter, _OF_ANY_PLAN[name](of))]
     assert isinstance(of, Subject), name
     if name == "slo":
         return of.limits()
@@ -122,10 +122,11 @@ def arguments(of: PlanSubject, name: str, letter: str) -> Iterable[Input]:
         return [input_of("", name, float(value), "derived", f"explain {name}") for name, value in degrees.items() if value != 1]  # fmt: skip
     if name == "jobs":
         return _jobs(of)
-    return [_stated(name, letter, _OF_REPLICAS[name](of))]
+    return [stated_input(name, letter, _OF_REPLICAS[name](of))]
 
 
-def _stated(name: str, letter: str, stated: Stated) -> Input:
+def stated_input(name: str, letter: str, stated: Stated) -> Input:
+    """Return an argument that is no number of the plan, with the label and the source of the table unless the plan has others."""
     known = ARGUMENTS[name]
     label, source = stated.label or known.label, stated.source or known.source
     return input_of(letter, stated.name or known.name or name, stated.value, label, source)

@@ -5,17 +5,21 @@ from dataclasses import dataclass, field, replace
 from datetime import date
 from math import inf
 from statistics import median_low
-from typing import Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 from capplan.assumption import Assumption
 from capplan.fleet.order import Machine, Order, OrderLine, most_busy_on, order_of
 from capplan.fleet.survival import NO_LOSS, Survival
 from capplan.hardware.device import Device
+from capplan.keys import ONLY_KNOWN_KEYS, Day, Limits, UsdPerHour
 from capplan.numbers import Number
 
 HOURS_PER_MONTH = 730.0
 """Hours of an average month, 365 x 24 / 12; the convention of cloud price calculators."""
 
+Commitment = Literal["on-demand", "community", "spot", "reserved", "capacity-block", "owned"]
+Term = Literal["reserved-1y", "reserved-3y"]
+"""A reservation whose term is stated, in price files of users."""
 Side: TypeAlias = Literal["low", "likely", "high"]
 """Side of the range of offers."""
 SIDES: tuple[Side, ...] = ("low", "likely", "high")
@@ -23,7 +27,7 @@ MAX_AGE_DAYS = 120
 """Offers that are older than the newest one of their device by more than this are ignored ..."""
 MAX_AGE_DAYS_OF_TERMS = 365
 """... and offers of a fixed term of years, which fewer providers publish."""
-ON_DEMAND = "on-demand"
+ON_DEMAND: Commitment = "on-demand"
 TERM_YEARS = {"reserved-1y": 1.0, "reserved-3y": 3.0}
 """Commitments for a fixed term [a]."""
 
@@ -149,31 +153,40 @@ def energy_usd_per_hour(watts: Number, usd_per_kwh: Number, facility_ratio: Numb
 
 @dataclass(frozen=True, slots=True)
 class PriceRecord:
-    """One offer of a device by the hour."""
+    """A price offered by a provider."""
 
+    __pydantic_config__ = ONLY_KNOWN_KEYS
     device: str
+    """Catalogue name."""
     provider: str
-    commitment: str
-    """on-demand, spot, ...; community: hosts that the provider does not vouch for; owned: estimated cost of ownership."""
-    usd_per_hour: float
-    """Price per device, not per instance."""
+    commitment: Commitment | Term
+    """How the instance is paid for; community: hosts that the provider does not vouch for; owned: estimated cost of ownership."""
+    price: UsdPerHour
+    """Price of the whole instance."""
     source: str
+    """Page of the offer; in a file its key in `sources`."""
+    date: Day | None
+    """When it was offered; null: unknown."""
     sku: str | None = None
-    devices: int = 1
-    """Devices of the instance on offer."""
+    """The provider's name for the instance."""
+    devices: Annotated[int, Limits(1)] = 1
+    """Devices in the instance."""
     region: str | None = None
-    date: str | None = None
-    """YYYY, YYYY-MM or YYYY-MM-DD."""
-    quality: str = "list"
+    quality: Literal["list", "estimate", "doubtful"] = "list"
     """list, estimate (used only without a list price) or doubtful (never used)."""
     note: str | None = None
+
+    @property
+    def usd_per_hour(self) -> float:
+        """Return the price of one device [$/h]."""
+        return self.price / self.devices
 
 
 @dataclass(frozen=True, slots=True)
 class PriceChoice:
     """Which offers a scenario accepts, and its electricity price."""
 
-    commitment: str = "on-demand"
+    commitment: Commitment | Term = "on-demand"
     provider: str = "any"
     region: str | None = None
     overrides: Mapping[str, float] = field(default_factory=dict)
@@ -367,7 +380,7 @@ def _on_common_terms(
         if rented is None or not (near := nearest or same):
             return offer
         own = max(near, key=lambda r: (_day(r.date) or date.min, -r.usd_per_hour))
-        return replace(offer, usd_per_hour=rented.usd_per_hour * offer.usd_per_hour / own.usd_per_hour)
+        return replace(offer, price=rented.usd_per_hour * offer.price / own.usd_per_hour)
 
     return [on_common(offer) for offer in offers]
 
@@ -467,7 +480,7 @@ def price_of(records: Sequence[PriceRecord], device: Device, choice: PriceChoice
 
 
 def _shared(record: PriceRecord, share: float) -> PriceRecord:
-    return replace(record, usd_per_hour=record.usd_per_hour * share)
+    return replace(record, price=record.price * share)
 
 
 def _origin(offers: Sequence[PriceRecord], chosen: Sequence[PriceRecord], *, named: bool) -> str:

@@ -7,9 +7,9 @@ from capplan.fleet.engine_options import TierSize
 from capplan.fleet.order import MachineLimits
 from capplan.fleet.pools.link import LinkTerms
 from capplan.fleet.price import PriceChoice
+from capplan.fleet.search.candidates import Ranges
 from capplan.fleet.survival import Survival
 from capplan.hardware.device import Device
-from capplan.serving.terms import Routing
 from capplan.workload.request_class import RequestClass, Slo
 
 Disaggregation = Literal["off", "allowed", "only"]
@@ -43,16 +43,8 @@ class FleetLimits:
     """Time from the decision to start a replica to its first request."""
     burst_ratio: float = 1.5
     """Rate of a burst over the busiest minute of a trace."""
-    routing: Routing | None = None
-    """Routing policy; None: prefix_aware if prompts have block ids, else round_robin."""
-    tensor_parallel: tuple[int, ...] | None = None
-    """None: all legal degrees."""
-    pipeline_parallel: tuple[int, ...] | None = None
-    expert_parallel: tuple[int, ...] | None = None
-    data_parallel: tuple[int, ...] | None = None
-    max_devices: int | None = None
-    """Most devices of the whole fleet, spares included."""
-    max_devices_per_replica: int | None = None
+    ranges: Ranges = field(default_factory=Ranges)
+    """Layouts that are tried."""
     pools: PoolsLimits | None = None
     """None: every replica does both phases."""
     mix: MixBy = "off"

@@ -377,7 +377,7 @@ def named_offers(records: Sequence[PriceRecord]) -> str:
 
     Examples
     --------
-    >>> named_offers([PriceRecord("b200", "Lambda", "on-demand", 4.99, "list", date="2026-08-21")])
+    >>> named_offers([PriceRecord("b200", "Lambda", "on-demand", 4.99, "list", "2026-08-21")])
     'Lambda, 2026-08-21'
     """
     return " and ".join(f"{record.provider}, {record.date or 'date unknown'}" for record in records)

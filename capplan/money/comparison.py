@@ -8,10 +8,11 @@ import numpy as np
 from capplan.fleet.load.demand import Demand
 from capplan.fleet.over_time import replicas_over_time
 from capplan.fleet.plan import Group, Plan
-from capplan.money.cash import CostLine, OwnTerms, total_usd
+from capplan.fleet.price import most_usd
+from capplan.money.cash import CostLine, Prices, total_usd
 from capplan.money.hosted import (
+    Hosted,
     HostedBill,
-    HostedTerms,
     HostedTraffic,
     TokenPrice,
     billed_class,
@@ -47,7 +48,7 @@ class OwnFleet:
     """Request rate at the peak today [req/s]."""
     groups: tuple[PaidReplicas, ...]
     """All replicas, or those that prefill and those that decode."""
-    terms: OwnTerms
+    terms: Prices
     machines_usd: float
     """Cost of the machines of today's plan: of a month, or of one job."""
     outside_usd: float = 0.0
@@ -74,7 +75,7 @@ class OwnFleet:
             group.usd_of(int(replicas_over_time(rates, group.request_rate)[0])) for group in self.groups
         )
         support = self.other_usd("machines") / self.machines_usd if self.machines_usd else 0.0
-        share = 1.0 + self.terms.overhead_fraction + support
+        share = 1.0 + self.terms.overhead + support
         return machines * share + self.terms.people_usd_per_month + self.other_usd("nothing")
 
     def usd_at(self, request_rates: Array) -> Array:
@@ -115,7 +116,7 @@ class Comparison:
     own: OwnFleet
     apis: tuple[ComparedApi, ...]
     traffic: tuple[HostedTraffic, ...]
-    terms: HostedTerms
+    terms: Hosted
 
     @property
     def cheaper(self) -> str:
@@ -126,7 +127,7 @@ class Comparison:
 
 def own_fleet(
     plan: Plan,
-    terms: OwnTerms,
+    terms: Prices,
     machines_usd: float,
     group_fractions: Sequence[float],
     hours: float,
@@ -211,11 +212,12 @@ def _last_dearer_step(
 
     Two groups of replicas step at their own rates, so dearer and cheaper steps take turns. A span of steps has no dearer one
     where its last step costs no more than the API at its start, as neither cost falls; others are halved, the later half first.
+    Costs that differ by rounding are the same.
     """
     spans = [(1, step_rates.size - 1)]
     while spans:
         first, last = spans.pop()
-        if own_usd(last) <= hosted_usd(float(step_rates[first - 1])):
+        if own_usd(last) <= most_usd(hosted_usd(float(step_rates[first - 1]))):
             continue
         if first == last:
             return first
@@ -229,7 +231,7 @@ def compare(
     demand: Demand,
     own: OwnFleet,
     prices: tuple[TokenPrice, ...],
-    terms: HostedTerms,
+    terms: Hosted,
     repeated: Mapping[str, Repeated],
 ) -> Comparison:
     """Return a month of the plan and of every API for the same traffic, the APIs cheapest first.

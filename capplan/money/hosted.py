@@ -3,11 +3,13 @@
 import math
 from dataclasses import dataclass, fields, replace
 from math import ceil
+from typing import Literal
 
 import numpy as np
 
 from capplan.fleet.load.offered import replica_arrival_cv
 from capplan.fleet.price import HOURS_PER_MONTH
+from capplan.keys import ONLY_KNOWN_KEYS, Day, Discount, Fraction, Number, Seconds, UsdPerHour
 from capplan.money.prompt_cache import (
     breakeven_requests,
     cached_prefix_usd,
@@ -20,27 +22,30 @@ from capplan.workload.statistics import Reuse
 
 
 @dataclass(frozen=True, slots=True)
-class ProvisionedTerms:
-    """Throughput that is rented from a hosted API by the hour, in units."""
+class Provisioned:
+    """Throughput that you rent from a hosted API by the hour, in units, instead of paying by the token."""
 
-    usd_per_unit_hour: float
-    tokens_per_s: float
-    """Rate that one unit takes: input tokens that the cache does not have, and weighted output tokens."""
-    output_weight: float = 1.0
-    """Input tokens that one output token counts as."""
-    least_units: float = 1.0
-    step_units: float = 1.0
-    """Units are sold in multiples of it."""
+    __pydantic_config__ = ONLY_KNOWN_KEYS
+    price: UsdPerHour
+    """Price of one unit."""
+    tokens_per_minute: Number
+    """Tokens that one unit takes: input that the cache does not have, and weighted output."""
+    output_weight: Number = 1.0
+    """Input tokens that one output token counts as; 1 if not stated."""
+    least: Number = 1.0
+    """Fewest units on sale; 1 if not stated."""
+    step: Number = 1.0
+    """Units are sold in multiples of this; 1 if not stated."""
 
     def units(self, tokens_per_s: float) -> float:
         """Return the units that take a load.
 
-            n = max(l, s ceil(r / (t s)))
+            n = max(l, s ceil(60 r / (t s)))
 
         Parameters
         ----------
         tokens_per_s : [token/s]
-            r, at the peak; t tokens a second each, sold from l on in steps of s
+            r, at the peak; t tokens a minute each, sold from l on in steps of s
 
         Returns
         -------
@@ -49,35 +54,51 @@ class ProvisionedTerms:
 
         Examples
         --------
-        >>> ProvisionedTerms(1.0, 40.0, least_units=15.0, step_units=5.0).units(700.0)
+        >>> Provisioned(1.0, 2400.0, least=15.0, step=5.0).units(700.0)
         20.0
         """
-        steps = ceil(tokens_per_s / (self.tokens_per_s * self.step_units) - 1e-9)
-        return max(self.least_units, self.step_units * steps)
+        steps = ceil(tokens_per_s / (self.tokens_per_minute / 60.0 * self.step) - 1e-9)
+        return max(self.least, self.step * steps)
 
 
 @dataclass(frozen=True, slots=True)
-class HostedTerms:
-    """What a scenario says of its use of hosted APIs."""
+class Hosted:
+    """How hosted APIs are used, for `capplan compare`."""
 
-    time_to_live_s: float | None = None
-    """Time that a cached prefix stays after its last use, instead of the provider's."""
-    prefixes: float = 1.0
+    __pydantic_config__ = ONLY_KNOWN_KEYS
+    time_to_live: Seconds | None = None
+    """Time that a cached prefix is kept after its last use."""
+    prefixes: Number = 1.0
     """Different shared prefixes, each with an equal part of the requests."""
-    batch_fraction: float | None = None
-    """Share of the requests that can wait a day; None: those of batch jobs that have a day."""
-    price_ratio: float = 1.0
-    """Prices paid over those listed, by a discount and a surcharge."""
-    service: str = "standard"
-    """Service tier: standard, flex or priority."""
-    caching: str = "cheapest"
-    """How its cache is used: in the cheapest way, or by `default`, if requests ask for nothing."""
-    provisioned: ProvisionedTerms | None = None
-    """Throughput that is rented by the hour; None: paid by the token."""
+    batch_fraction: Fraction | None = None
+    """Share of the requests whose answer may take a day."""
     file: str | None = None
-    """List of prices; None: the one that ships."""
-    date: str | None = None
-    """Day of prices that do not state it."""
+    """Your own token-price YAML, or the price file of LiteLLM or genai-prices with its date, relative to this file."""
+    date: Day | None = None
+    """Date of the prices in the file of LiteLLM or genai-prices, or of the package genai-prices, which state none."""
+    discount: Discount = 0.0
+    """Your discount on every listed price."""
+    surcharge: Fraction = 0.0
+    """Surcharge on every listed price, such as 10% for data residency."""
+    service: Literal["standard", "flex", "priority"] = "standard"
+    """Service tier that requests are sent to; default: standard."""
+    caching: Literal["cheapest", "default"] = "cheapest"
+    """Use of the prompt cache: in the cheapest way, or as the API does if requests ask for nothing; default: cheapest."""
+    provisioned: Provisioned | None = None
+    """Throughput that you rent by the hour, instead of paying by the token."""
+
+    @property
+    def price_ratio(self) -> float:
+        """Return the prices paid over those listed; the discount applies to the prices with the surcharge.
+
+            r = (1 + s) (1 - d)
+
+        Returns
+        -------
+        [-]
+            r: surcharge s, discount d
+        """
+        return (1.0 + self.surcharge) * (1.0 - self.discount)
 
 
 @dataclass(frozen=True, slots=True)
@@ -611,7 +632,7 @@ def _times(rates: TokenRates, before: TokenRates, after: TokenRates) -> TokenRat
     return TokenRates(inputs, outputs, moved("cache_read"), moved("cache_write"))
 
 
-def sold_price(price: TokenPrice, terms: HostedTerms) -> TokenPrice:
+def sold_price(price: TokenPrice, terms: Hosted) -> TokenPrice:
     """Return a price as a client pays it: of its service tier, with its discount and surcharge on every token.
 
     Parameters
@@ -622,7 +643,7 @@ def sold_price(price: TokenPrice, terms: HostedTerms) -> TokenPrice:
     Examples
     --------
     >>> price = TokenPrice("a", "b", TokenRates(2.0, 10.0), "2026-11", "page", services=(("flex", TokenRates(1.0, 5.0)),))
-    >>> sold_price(price, HostedTerms(price_ratio=0.9)).rates.output, sold_price(price, HostedTerms(service="flex")).rates.input
+    >>> sold_price(price, Hosted(discount=0.1)).rates.output, sold_price(price, Hosted(service="flex")).rates.input
     (9.0, 1.0)
     """
     listed = dict(price.services).get(terms.service, price.rates)
@@ -649,13 +670,13 @@ def sold_price(price: TokenPrice, terms: HostedTerms) -> TokenPrice:
     )
 
 
-def time_to_live_s(price: TokenPrice, terms: HostedTerms) -> float:
+def time_to_live_s(price: TokenPrice, terms: Hosted) -> float:
     """Return how long a prefix is kept after its last use: the scenario's, the provider's, or the assumed time."""
-    stated = terms.time_to_live_s if terms.time_to_live_s is not None else price.time_to_live_s
+    stated = terms.time_to_live if terms.time_to_live is not None else price.time_to_live_s
     return UNSTATED_TIME_TO_LIVE_S if stated is None else stated
 
 
-def _batched_fraction(traffic: HostedTraffic, terms: HostedTerms) -> float:
+def _batched_fraction(traffic: HostedTraffic, terms: Hosted) -> float:
     if terms.batch_fraction is not None:
         return terms.batch_fraction
     has_a_day = traffic.request_class.job_requests is not None and 3600.0 * traffic.hours >= BATCH_WINDOW_S
@@ -663,7 +684,7 @@ def _batched_fraction(traffic: HostedTraffic, terms: HostedTerms) -> float:
 
 
 def billed_class(
-    traffic: HostedTraffic, price: TokenPrice, terms: HostedTerms, load_ratio: float = 1.0
+    traffic: HostedTraffic, price: TokenPrice, terms: Hosted, load_ratio: float = 1.0
 ) -> BilledClass:
     """Return what decides the cost of one class at a hosted API, with the cheapest way to use its cache.
 
@@ -682,10 +703,10 @@ def billed_class(
     -------
     [$]
     """
-    ways = cache_ways(price, terms.time_to_live_s)
+    ways = cache_ways(price, terms.time_to_live)
     if terms.caching == "default":
         sessions = price.marked and traffic.request_class.sessions is not None
-        ways = ways[-1:] if sessions else (default_way(price, terms.time_to_live_s),)
+        ways = ways[-1:] if sessions else (default_way(price, terms.time_to_live),)
     if traffic.reuse is not None:
         ways = tuple(way for way in ways if not _paid_by_the_hour(way.price)) or ways[:1]
     return min((_billed_way(traffic, way, terms, load_ratio) for way in ways), key=lambda each: each.bill.usd)
@@ -696,7 +717,7 @@ def _paid_by_the_hour(price: TokenPrice) -> bool:
     return price.rates.cache_read is not None and price.storage_usd_per_million_tokens_hour != 0.0
 
 
-def _billed_way(traffic: HostedTraffic, way: CacheWay, terms: HostedTerms, load_ratio: float) -> BilledClass:
+def _billed_way(traffic: HostedTraffic, way: CacheWay, terms: Hosted, load_ratio: float) -> BilledClass:
     """Return what decides the cost of one class with one way to use the cache."""
     price = way.price
     if traffic.reuse is not None and price.rates.cache_read is not None:
@@ -726,7 +747,7 @@ def _billed_way(traffic: HostedTraffic, way: CacheWay, terms: HostedTerms, load_
     )
 
 
-def _batch_fractions(traffic: HostedTraffic, price: TokenPrice, terms: HostedTerms) -> tuple[float, float]:
+def _batch_fractions(traffic: HostedTraffic, price: TokenPrice, terms: Hosted) -> tuple[float, float]:
     """Return what batches take off the price of all, and off cache reads."""
     batched, usual = _batched_fraction(traffic, terms), price.batch_discount_fraction
     reads = price.batch_read_discount_fraction
@@ -743,7 +764,7 @@ def keeps_a_prefix(request_class: RequestClass, price: TokenPrice) -> bool:
 
 
 def _traced_class(
-    traffic: HostedTraffic, reuse: Reuse, way: CacheWay, terms: HostedTerms, load_ratio: float
+    traffic: HostedTraffic, reuse: Reuse, way: CacheWay, terms: Hosted, load_ratio: float
 ) -> BilledClass:
     """Return what decides the cost of a class whose prompts repeat earlier ones: what is found is read, all else of the prompts that are long enough to be kept is written."""
     price = way.price
@@ -763,13 +784,13 @@ def _traced_class(
 
 
 def hosted_bill(
-    traffic: tuple[HostedTraffic, ...], price: TokenPrice, terms: HostedTerms, load_ratio: float = 1.0
+    traffic: tuple[HostedTraffic, ...], price: TokenPrice, terms: Hosted, load_ratio: float = 1.0
 ) -> HostedBill:
     """Return what all classes cost at a hosted API [$], at some times the traffic."""
     bill = HostedBill()
     if terms.provisioned is not None:
         units = provisioned_units(traffic, price, terms, load_ratio)
-        bill = HostedBill(provisioned_usd=units * terms.provisioned.usd_per_unit_hour * traffic[0].hours)
+        bill = HostedBill(provisioned_usd=units * terms.provisioned.price * traffic[0].hours)
     else:
         for part in traffic:
             bill = bill.plus(billed_class(part, price, terms, load_ratio).bill)
@@ -777,7 +798,7 @@ def hosted_bill(
 
 
 def provisioned_units(
-    traffic: tuple[HostedTraffic, ...], price: TokenPrice, terms: HostedTerms, load_ratio: float = 1.0
+    traffic: tuple[HostedTraffic, ...], price: TokenPrice, terms: Hosted, load_ratio: float = 1.0
 ) -> float:
     """Return the units of throughput to rent for the busiest hour of all classes, at some times the traffic.
 

@@ -19,8 +19,6 @@ from capplan.fleet.pools.search import pools_decision
 from capplan.fleet.pools.sizing import smaller_chunks, with_certainty_of_pools, with_pools
 from capplan.fleet.price import HOURS_PER_MONTH, ChosenPrice
 from capplan.fleet.review import Question
-from capplan.fleet.scenario import FleetLimits
-from capplan.fleet.search.candidates import Ranges
 from capplan.fleet.search.cheapest import Search, Terms
 from capplan.fleet.search.layouts import search
 from capplan.fleet.search.one_layout import replicas_at_rates
@@ -52,8 +50,6 @@ from capplan.serving.terms import BY_LOAD
 from capplan.workload.multiples import part_of_classes
 from capplan.workload.request_class import RequestClass
 
-TENSOR_PARALLEL = (1, 2, 4, 8)
-PIPELINE_PARALLEL = (1, 2)
 LONGEST_STEP = 1024
 """The maximum context is rounded up to a multiple of this many tokens."""
 
@@ -234,16 +230,6 @@ def _sold(scenario: Scenario, unsold: Mapping[str, str]) -> tuple[Device, ...]:
     return devices
 
 
-def _ranges(limits: FleetLimits) -> Ranges:
-    return Ranges(
-        limits.tensor_parallel or TENSOR_PARALLEL,
-        limits.pipeline_parallel or PIPELINE_PARALLEL,
-        max_devices_per_replica=limits.max_devices_per_replica,
-        expert_parallel=limits.expert_parallel,
-        data_parallel=limits.data_parallel,
-    )
-
-
 def asked_fleet(scenario: Scenario, *, offline: bool) -> AskedFleet:
     """Return the question that a scenario asks; InputError where it is not valid, or asks for several fleets."""
     refuse_several(scenario)
@@ -275,21 +261,23 @@ def asked_fleet(scenario: Scenario, *, offline: bool) -> AskedFleet:
         efficiencies={device.name: efficiency_by(calibration, device) for device in limits.devices},
         kv_formats=kv_formats,
         profile=engine,
-        ranges=_ranges(limits),
+        ranges=limits.ranges,
         demand=demand,
         slo=scenario.slo,
         intervals=shipped_intervals(),
         slowness_table=shipped_slowness(),
         max_model_len=tokens,
-        routing=limits.routing or "round_robin",
+        routing=scenario.file.fleet.routing or "round_robin",
         max_num_seqs=scenario.file.max_num_seqs,
         max_num_batched_tokens=step_tokens,
         gpu_memory_utilization=scenario.file.gpu_memory_utilization,
         drafting=drafting,
     )
     stated = [item.of_scenario() for item in (*engine.assumptions, *host_assumptions)]
-    if limits.routing in BY_LOAD:
-        words = f"replicas are sized for round-robin routing; only simulate models {limits.routing}"
+    if scenario.file.fleet.routing in BY_LOAD:
+        words = (
+            f"replicas are sized for round-robin routing; only simulate models {scenario.file.fleet.routing}"
+        )
         stated.append(Assumption(words, "fleet.routing", "fleet.routing"))
     paid = [price.assumption for price in prices.values() if price]
     return AskedFleet(
@@ -355,7 +343,7 @@ def requests_of(group: Group, classes: Sequence[RequestClass]) -> tuple[RequestC
 def terms_of(asked: AskedFleet) -> Terms:
     """Return headroom, spares, prices, the size limit and the budget of a scenario; commitments are judged by their mix instead."""
     limits, budget = asked.scenario.fleet, asked.scenario.budget_usd_per_month
-    terms = Terms(limits.headroom_fraction, limits.survive, asked.prices, limits.max_devices)
+    terms = Terms(limits.headroom_fraction, limits.survive, asked.prices, asked.scenario.file.fleet.max_gpus)
     if budget is None or asked.scenario.file.commitments is not None:
         return terms
     return replace(terms, max_usd_per_hour=budget / HOURS_PER_MONTH)

@@ -21,7 +21,7 @@ from capplan.fleet.price import ChosenPrice, usd_per_month
 from capplan.fleet.scenario import CascadePart, SharingTerms
 from capplan.fleet.survival import NO_LOSS
 from capplan.fleet.unit_costs import mean_requests_per_s
-from capplan.money.cash import Growth, OwnTerms
+from capplan.money.cash import Growth, Prices
 from capplan.money.comparison import OwnFleet, own_fleet
 from capplan.money.several_models import (
     CascadeFleets,
@@ -111,7 +111,7 @@ class PartFleet:
     def own(self) -> OwnFleet:
         """The plan as it is paid for at any traffic."""
         return own_fleet(
-            self.plan, OwnTerms(), self.paid.machines_usd, self.paid.group_fractions, self.paid.hours
+            self.plan, Prices(), self.paid.machines_usd, self.paid.group_fractions, self.paid.hours
         )
 
 
@@ -476,7 +476,7 @@ def sliced_scenario(scenario: Scenario, slices: int, memory_fraction: float) -> 
             targets=tuple(replace(item, limit_s=item.limit_s / slices) for item in scenario.slo.targets),
         ),
         file=scenario.file.model_copy(update={"gpu_memory_utilization": memory_fraction}),
-        fleet=replace(scenario.fleet, max_devices_per_replica=1),
+        fleet=replace(scenario.fleet, ranges=replace(scenario.fleet.ranges, max_devices_per_replica=1)),
     )
 
 

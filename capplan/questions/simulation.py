@@ -311,7 +311,7 @@ def _sampled(chosen: Chosen, seed: int, seconds: float | None) -> AskedStream:
     rate = sum(demand.rates_per_s(response))
     stream = peak_stream(
         demand, replicas=chosen.replicas, seed=seed, longest=longest, seconds=seconds, response_s=response,
-        routing=chosen.asked.scenario.fleet.routing,
+        routing=chosen.asked.scenario.file.fleet.routing,
     )  # fmt: skip
     users = f" and {stream.crowd.users:,} users, who wait for each response" if stream.crowd else ""
     if any(item.sessions is not None and item.users is None for item in demand.classes):

@@ -14,6 +14,7 @@ from capplan.fleet.plan import Plan
 from capplan.fleet.pools.sizing import decode_question, prefill_question
 from capplan.fleet.review import Question, spec_of_layout
 from capplan.fleet.sweep import CONCURRENCIES, Contender, DecodePool, Point, offered_rates
+from capplan.quantity import COUNT, REQUESTS_PER_S, SECONDS, quantity, whole_number
 from capplan.questions.fleet import AskedFleet
 from capplan.questions.simulation import (
     Chosen,
@@ -22,7 +23,6 @@ from capplan.questions.simulation import (
     fleet_plans,
     layout_name,
 )
-from capplan.readers.quantity import COUNT, REQUESTS_PER_S, SECONDS, quantity, whole_number
 from capplan.replica.load import MOST_IN_FLIGHT, Load
 from capplan.scenario.drawn_workload import names_a_scenario
 from capplan.scenario.flags import PlanFlags, ServingFlags, SweepFlags

@@ -2,24 +2,22 @@
 
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, is_dataclass
-from typing import Annotated, Any, TypeAlias, TypeVar, get_type_hints
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any, TypeVar, cast, get_type_hints
 
 from pydantic import (
     BaseModel,
-    BeforeValidator,
     ConfigDict,
     GetJsonSchemaHandler,
     TypeAdapter,
     ValidationError,
     WithJsonSchema,
 )
+from pydantic.fields import FieldInfo
 from pydantic_core import CoreSchema, ErrorDetails, PydanticCustomError
 
 from capplan.errors import InputError, nearest, together, unknown
-from capplan.readers import quantity as q
-from capplan.readers.quantity import Unit, quantity, whole_number
 from capplan.readers.yaml_file import Document, KeyPath
 
 
@@ -39,114 +37,8 @@ class OrNumber:
 
 
 T = TypeVar("T")
-MOST_COUNTED = 1e12
-"""Tokens, requests or users that a key may name."""
 LARGEST_WHOLE = 2**53
 """Whole numbers up to which a float is exact; nothing that is counted here is more."""
-
-
-def _reader(
-    unit: Unit, *, low: float | None, above: float | None, high: float | None, below: float | None
-) -> Callable[[object], float]:
-    def read(written: object) -> float:
-        try:
-            value = quantity(written, unit)
-        except InputError as error:
-            raise PydanticCustomError("quantity", "{why}", {"why": str(error)}) from None
-        what = f"{written!s:.60}"
-        if low is not None and value < low:
-            raise PydanticCustomError(
-                "quantity", "{why}", {"why": f"{what!r} is below {low:g}; it must be {low:g} or more"}
-            )
-        if above is not None and value <= above:
-            raise PydanticCustomError(
-                "quantity", "{why}", {"why": f"{what!r} is not above {above:g}; e.g. '{unit.example}'"}
-            )
-        if high is not None and value > high:
-            raise PydanticCustomError(
-                "quantity", "{why}", {"why": f"{what!r} is over {high:g}; it must be {high:g} or less"}
-            )
-        if below is not None and value >= below:
-            raise PydanticCustomError(
-                "quantity", "{why}", {"why": f"{what!r} is not below {below:g}; e.g. '{unit.example}'"}
-            )
-        return value
-
-    return read
-
-
-def _quantity_type(
-    unit: Unit,
-    *,
-    low: float | None = None,
-    above: float | None = None,
-    high: float | None = None,
-    below: float | None = None,
-) -> tuple[BeforeValidator, WithJsonSchema]:
-    """Return what turns a float field into one that reads a quantity."""
-    schema: dict[str, Any] = {
-        "type": ["string", "number"] if unit.bare else "string",
-        "description": f"{unit.words or 'in ' + unit.base}, such as {unit.example}",
-        "examples": [unit.example],
-    }
-    return BeforeValidator(_reader(unit, low=low, above=above, high=high, below=below)), WithJsonSchema(
-        schema
-    )
-
-
-def _whole(written: object) -> object:
-    """Return a count that is written with a prefix, such as 1k, as the number; anything else as it is."""
-    if not isinstance(written, str):
-        return written
-    try:
-        return whole_number(written, q.COUNT)
-    except InputError:
-        return written
-
-
-_tokens = _quantity_type(q.TOKENS, above=0, high=MOST_COUNTED)
-
-Bytes: TypeAlias = Annotated[float, *_quantity_type(q.BYTES, above=0)]
-BytesPerS: TypeAlias = Annotated[float, *_quantity_type(q.BYTES_PER_S, above=0)]
-FlopPerS: TypeAlias = Annotated[float, *_quantity_type(q.FLOP_PER_S, above=0)]
-Seconds: TypeAlias = Annotated[float, *_quantity_type(q.SECONDS, above=0)]
-SecondsOrZero: TypeAlias = Annotated[float, *_quantity_type(q.SECONDS, low=0)]
-StartUp: TypeAlias = Annotated[float, *_quantity_type(q.SECONDS, low=0, high=86_400)]
-Fraction: TypeAlias = Annotated[float, *_quantity_type(q.FRACTION, low=0, high=1)]
-Share: TypeAlias = Annotated[float, *_quantity_type(q.FRACTION, above=0, high=1)]
-Confidence: TypeAlias = Annotated[float, *_quantity_type(q.CONFIDENCE, above=0, below=1)]
-Discount: TypeAlias = Annotated[float, *_quantity_type(q.FRACTION, low=0, below=1)]
-Headroom: TypeAlias = Annotated[float, *_quantity_type(q.FRACTION, low=0, high=0.95)]
-RequestsPerS: TypeAlias = Annotated[float, *_quantity_type(q.REQUESTS_PER_S, above=0)]
-RequestsPerSOrZero: TypeAlias = Annotated[float, *_quantity_type(q.REQUESTS_PER_S, low=0)]
-HoursPerDay: TypeAlias = Annotated[float, *_quantity_type(q.HOURS_PER_DAY, above=0, high=24)]
-Tokens: TypeAlias = Annotated[float, *_tokens]
-WholeTokens: TypeAlias = Annotated[int, *_tokens]
-Number: TypeAlias = Annotated[float, *_quantity_type(q.COUNT, above=0, high=MOST_COUNTED)]
-UsdPerHour: TypeAlias = Annotated[float, *_quantity_type(q.USD_PER_HOUR, above=0)]
-UsdPerMillionTokens: TypeAlias = Annotated[float, *_quantity_type(q.USD_PER_MILLION_TOKENS, low=0)]
-UsdPerPaidMillionTokens: TypeAlias = Annotated[float, *_quantity_type(q.USD_PER_MILLION_TOKENS, above=0)]
-UsdPerMillionTokensHour: TypeAlias = Annotated[float, *_quantity_type(q.USD_PER_MILLION_TOKENS_HOUR, low=0)]
-UsdOfBudget: TypeAlias = Annotated[float, *_quantity_type(q.BUDGET, above=0)]
-Usd: TypeAlias = Annotated[float, *_quantity_type(q.USD, above=0)]
-UsdEach: TypeAlias = Annotated[float, *_quantity_type(q.USD_EACH, low=0, high=1e6)]
-Years: TypeAlias = Annotated[float, *_quantity_type(q.YEARS, above=0, high=100)]
-UsdPerMonth: TypeAlias = Annotated[float, *_quantity_type(q.USD_PER_MONTH, low=0)]
-UsdPerKwh: TypeAlias = Annotated[float, *_quantity_type(q.USD_PER_KWH, low=0)]
-KgPerKwh: TypeAlias = Annotated[float, *_quantity_type(q.KG_PER_KWH, low=0)]
-Watts: TypeAlias = Annotated[float, *_quantity_type(q.WATTS, above=0)]
-
-
-COUNT_SCHEMA: dict[str, Any] = {
-    "type": ["integer", "string"],
-    "description": "a whole number, such as 8 or 1k",
-}
-FRACTION_SCHEMA: dict[str, Any] = {
-    "type": ["number", "string"],
-    "description": "a percentage or a number from 0 to 1, such as 70 % or 0.7",
-}
-Whole: TypeAlias = Annotated[int, BeforeValidator(_whole), WithJsonSchema(COUNT_SCHEMA)]
-"""A whole number, written as flags are; Field() says which ones."""
 
 
 def unknown_name(what: str, name: str, known: Iterable[str]) -> PydanticCustomError:
@@ -167,20 +59,25 @@ def record_of(annotation: Any) -> type | None:
     return next(filter(None, inner), None)
 
 
-def _annotations(schema: type) -> dict[str, Any]:
+def keys_of(schema: type) -> dict[str, FieldInfo]:
+    """Return the keys of a record, a pydantic model or a dataclass."""
     if issubclass(schema, BaseModel):
-        return {name: key.annotation for name, key in schema.model_fields.items()}
-    return get_type_hints(schema)
+        return dict(schema.model_fields)
+    kinds = get_type_hints(schema, include_extras=True)
+    return {
+        key.name: FieldInfo.from_annotated_attribute(kinds[key.name], key)
+        for key in fields(cast("Any", schema))
+    }
 
 
 def _known_keys(schema: type, path: KeyPath) -> list[str]:
     """Return the keys that the record at a key path knows."""
     current: type | None = schema
     for part in path:
-        known = _annotations(current) if current else {}
+        known = keys_of(current) if current else {}
         if part in known:  # any other part is an index or a name chosen in the file
-            current = record_of(known[str(part)])
-    return sorted(_annotations(current)) if current else []
+            current = record_of(known[str(part)].annotation)
+    return sorted(keys_of(current)) if current else []
 
 
 def _real_path(data: Any, path: KeyPath) -> KeyPath:

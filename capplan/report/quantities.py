@@ -239,21 +239,31 @@ _ENGINE_LIMIT = "scenario: {}; unless stated, the default of the engine"
 _LOGGED = "docs/memory.md: logged starts of the engine"
 ARGUMENTS: Mapping[str, Argument] = {
     "block_tokens": Argument("assumed", "the engine"),
+    "before_gpus": Argument("derived", "explain gpus, of the month before", "gpus"),
     "busy_replicas": Argument("derived", "explain replicas, without spares"),
     "collective_bytes": Argument("measured", _LOGGED),
+    "commitment_price": Argument("spec", "the offer of the commitment", "usd_per_gpu_hour"),
+    "committed_hours": Argument("derived", "8,760 hours of a year, a twelfth of them a month", "hours"),
     "count": Argument("config", "scenario: fleet.survive"),
     "energy_usd_per_gpu_hour": Argument("config", "scenario: prices.electricity"),
+    "facility_ratio": Argument("config", "scenario: energy.facility_ratio; 1 unless stated"),
+    "fixed_usd_per_gpu_hour": Argument("spec", "at all hours; the offer of the commitment"),
+    "gpus_per_server": Argument("config", "the order, else scenario: energy.gpus_per_server; 8 unless stated"),
     "graph_base_bytes": Argument("measured", _LOGGED),
     "graph_bytes": Argument("measured", f"{_LOGGED}; of a layer and a captured size"),
     "headroom_fraction": Argument("config", "scenario: fleet.headroom"),
     "high_slowness_ratio": Argument("measured", "90% point of measured over predicted step times", "slowness_ratio"),
+    "host_watts": Argument("assumed", "scenario: energy.host, of each device"),
     "hours": Argument("derived", "365 x 24 / 12 hours of an average month"),
     "hours_to_repair": Argument("config", "scenario: fleet.time_to_repair"),
     "interval": Argument("measured", "measured over predicted, of results with similar load"),
     "jobs": Argument("config", "scenario: traffic, requests of each job and their rate"),
+    "kg_co2_per_kwh": Argument("config", "scenario: energy.grid"),
     "kv_bytes_per_element": Argument("config", "scenario: kv_dtype, else config.json of the model"),
     "layers": Argument("config", "capplan model: its mixers"),
+    "layout_gpus": Argument("derived", "explain gpus_per_replica", "gpus_per_replica"),
     "link": Argument("spec", "its rate in the catalogue, or fleet.kv_link"),
+    "load_curve": Argument("config", "scenario: traffic, the load curve", "traffic"),
     "logged_non_torch_bytes": Argument("measured", _LOGGED, "non_torch_bytes"),
     "low_slowness_ratio": Argument("measured", "10% point of measured over predicted step times", "slowness_ratio"),
     "machine_failures_per_month": Argument("spec", "fleet.time_to_failure, or by GPUs as published for servers of eight H100 (arXiv 2407.21783)", "failures_per_month"),
@@ -266,10 +276,20 @@ ARGUMENTS: Mapping[str, Argument] = {
     "parallelism": Argument("derived", "the degrees of the layout"),
     "machines": Argument("spec", "lines of the order, each with provider, price and date"),
     "offers": Argument("spec", "price lists, each offer with its date; else scenario: prices.per_gpu_hour"),
+    "month_usd_per_hour": Argument("derived", "the cheapest order for the replicas of that month", "usd_per_hour"),
+    "offer_ratio": Argument("spec", "lowest or highest offer over the likely one"),
+    "ordered_gpus": Argument("derived", "explain gpus", "gpus"),
     "outside": Argument("config", "scenario: traffic, outside: of each class"),
     "parameters": Argument("config", "capplan model"),
+    "peak_today": Argument("derived", "the peak of today: explain request_rate_per_replica, times the busy replicas", "request_rate"),
+    "people_of_owned": Argument("config", "scenario: commitments.owned.people", "people_usd_per_month"),
+    "phase_watts": Argument("config", "scenario: energy, of the phase"),
+    "powered_hours": Argument("derived", "of a month, or until the job is done", "hours"),
+    "pure_usd_per_hour": Argument("spec", "every replica by its share of the time, at the offer of the commitment", "usd_per_hour"),
+    "rack_limit_watts": Argument("config", "scenario: energy.rack_limit"),
     "replicas_held": Argument("derived", "machines x replicas that fit on each"),
     "request_rate": Argument("config", "scenario: traffic, at its peak"),
+    "servers": Argument("derived", "the order, or GPUs by the piece over those of a server"),
     "slo": Argument("config", "scenario: slo"),
     "slowest_ratio": Argument("derived", "largest factor on every step at which the targets hold"),
     "slowness": Argument("measured", "distribution of measured over predicted step times"),
@@ -278,7 +298,12 @@ ARGUMENTS: Mapping[str, Argument] = {
     "sure_slowness_ratio": Argument("measured", "not exceeded with the required confidence in measured open-loop runs", "slowness_ratio"),
     "tdp_w": Argument("spec", "datasheet of the device", "watts"),
     "total_tokens_per_s": Argument("config", "scenario: traffic, input and output tokens at the peak", "tokens_per_s"),
+    "traffic_ratio": Argument("config", "scenario: growth, traffic of the month over that of today"),
+    "usd_per_kwh": Argument("config", "scenario: prices.electricity"),
+    "use_share": Argument("config", "scenario: traffic, the load curve", "used_fraction"),
+    "used_usd_per_gpu_hour": Argument("spec", "while in use; the offer of the commitment"),
     "vocabulary_size": Argument("config", "config.json of the model"),
+    "watts_per_server": Argument("spec", "the catalogue of machines, or the design power of its GPUs and the host"),
     "weight_bytes": Argument("config", "scenario: weight_dtype, else config.json of the model"),
 }  # fmt: skip
 """Argument of a formula -> its label, and where it comes from; `explain` names the file, the engine or the offer of the plan."""
@@ -452,19 +477,98 @@ PLAN: Mapping[str, Quantity] = {
     "state_bytes_per_sequence": Quantity("Recurrent and convolution states of a sequence", "model.kv_cache.state_bytes_per_sequence", {"layers": ""}, MEMORY),
 }  # fmt: skip
 """Path of a number of a plan -> what it is; `*` stands for any key, and a number of one of several groups has the path of the group before it."""
+_KWH = "money.energy.kwh_per_million_tokens"
+_COMMITTED = {
+    "gpus": "g",
+    "fixed_usd_per_gpu_hour": "f",
+    "used_usd_per_gpu_hour": "v",
+    "use_share": "u",
+    "committed_hours": "h",
+}
+_CHEAPEST = "for whose share u of the time this is the cheapest way to pay"
+_SIDES = {"low": "lowest", "high": "highest"}
+NEXT_TO_A_PLAN: Mapping[str, Quantity] = {
+    "energy.phases[].time_fraction": Quantity(
+        "Share of the time in which a GPU prefills, decodes or waits", "of each hour of the day by its load, mean over the hours; spares idle", page=MONEY,
+    ),
+    "energy.phases[].watts_per_gpu": Quantity("Power of a GPU in the phase", "w", {"phase_watts": "w"}, MONEY),
+    "energy.gpu_watts": Quantity("Mean power of all GPUs", "g times the sum over phases of time_fraction times watts_per_gpu", {"ordered_gpus": "g"}, MONEY),
+    "energy.server_watts": Quantity("Mean power of the GPUs with their servers", "w + h g", {"gpu_watts": "w", "host_watts": "h", "ordered_gpus": "g"}, MONEY),
+    "energy.facility_watts": Quantity("Mean power with cooling and losses", "w e", {"server_watts": "w", "facility_ratio": "e"}, MONEY),
+    "energy.design_watts": Quantity("Largest power of all servers at the wall", "sum of the watts of each server, or of its GPUs and its host", page=MONEY),
+    "energy.kwh_per_million_output_tokens": Quantity("Energy of a million output tokens, with the energy of their prompts", _KWH, {"facility_watts": "w", "mean_output_tokens_per_s": "r"}, MONEY),
+    "energy.kwh_per_million_tokens": Quantity("Energy of a million input and output tokens", _KWH, {"facility_watts": "w", "mean_total_tokens_per_s": "r"}, MONEY),
+    "energy.joules_per_output_token": Quantity("Energy of an output token", "money.energy.Energy.joules_per_output_token", {"facility_watts": "w", "mean_output_tokens_per_s": "r"}, MONEY),
+    **{
+        f"energy.{name}_per_{span}": Quantity(f"{meaning} of a {span}", f"money.energy.Energy.{function}", {key.format(span): letter for key, letter in names.items()}, MONEY)
+        for span in ("month", "job")
+        for name, meaning, function, names in (
+            ("kwh", "Energy", "kwh", {"facility_watts": "w", "powered_hours": "n"}),
+            ("electricity_usd", "Cost of the electricity", "usd", {"kwh_per_{}": "E", "usd_per_kwh": "p"}),
+            ("kg_co2", "Carbon dioxide of the electricity", "kg_co2", {"kwh_per_{}": "E", "kg_co2_per_kwh": "k"}),
+        )
+    },
+    "energy.servers[].count": Quantity("Servers of one kind", "n", {"servers": "n"}, MONEY),
+    "energy.servers[].gpus": Quantity("GPUs of one server", "d", {"gpus_per_server": "d"}, MONEY),
+    "energy.servers[].watts": Quantity("Largest power of one server at the wall", "W", {"watts_per_server": "W"}, MONEY),
+    "energy.servers[].per_rack": Quantity("Servers that the power of one rack feeds", "floor(L / W)", {"rack_limit_watts": "L", "watts_per_server": "W"}, MONEY),
+    "energy.servers[].racks": Quantity("Racks that the servers fill", "ceil(n / m)", {"count": "n", "per_rack": "m"}, MONEY),
+    "energy.racks": Quantity("Racks of all servers", "sum over the kinds of servers", page=MONEY),
+    "energy.rack_watts": Quantity(
+        "Power of a full rack", "W G / d, or of one server that is too much for a rack", {"watts_per_server": "W", "gpus_per_server": "d", "gpus_per_rack": "G"}, MONEY,
+    ),
+    "energy.gpus_per_rack": Quantity("GPUs of a full rack", "d floor(L / W)", {"gpus_per_server": "d", "rack_limit_watts": "L", "watts_per_server": "W"}, MONEY),
+    "commitments.rows[].replicas": Quantity("Replicas that are paid for by one commitment", f"replicas {_CHEAPEST}", {"use_share": "u"}, MONEY),
+    "commitments.rows[].gpus": Quantity("GPUs that are paid for by one commitment", "n g", {"replicas": "n", "layout_gpus": "g"}, MONEY),
+    "commitments.rows[].used_fraction": Quantity("Share of the time in which they are used", "mean of their u", {"use_share": "u"}, MONEY),
+    "commitments.rows[].usd_per_gpu_hour": Quantity("Price of a GPU for an hour at which it is used", "p", {"commitment_price": "p"}, MONEY),
+    **{f"commitments.rows[].usd_per_{span}": Quantity(f"Cost of a {span} by one commitment", "g (f + v u) h", _COMMITTED, MONEY) for span in ("month", "year")},
+    **{f"commitments.rows[].usd_per_month_{side}": Quantity(f"Cost of a month at the {word} offer", "g (f + v u) h x", {**_COMMITTED, "offer_ratio": "x"}, MONEY) for side, word in _SIDES.items()},
+    **{f"commitments.usd_per_{span}": Quantity(f"Cost of a {span} by all commitments and of the people", "sum of all commitments, + p", {"people_of_owned": "p"}, MONEY) for span in ("month", "year")},
+    **{f"commitments.usd_per_month_{side}": Quantity(f"Cost of a month at the {word} offers", "sum of all commitments, + p", {"people_of_owned": "p"}, MONEY) for side, word in _SIDES.items()},
+    "commitments.short_fraction": Quantity(
+        "Share of the requests that arrive while replicas start", "requests that arrive while fewer replicas than they need are in service, over all requests", {"load_curve": ""}, MONEY,
+    ),
+    "commitments.people_usd_per_month": Quantity("Cost of the people who run owned GPUs", "p", {"people_of_owned": "p"}, MONEY),
+    **{f"commitments.pure[].usd_per_{span}": Quantity(f"Cost of a {span} if one commitment pays for all replicas", "u h", {"pure_usd_per_hour": "u", "committed_hours": "h"}, MONEY) for span in ("month", "year")},
+    **{
+        f"commitments.pure[].usd_per_month_{side}": Quantity(f"Cost of a month by one commitment at the {word} offer", "u x h", {"pure_usd_per_hour": "u", "offer_ratio": "x", "committed_hours": "h"}, MONEY)
+        for side, word in _SIDES.items()
+    },
+    "growth.months[].month": Quantity("Number of the month", "1 is today", page=MONEY),
+    "growth.months[].request_rate": Quantity("Request rate at the peak of the month", "r x", {"peak_today": "r", "traffic_ratio": "x"}, MONEY),
+    "growth.months[].replicas": Quantity("Replicas of the month, spares included", "as many as the rule that sized the plan takes at the rate of the month", page=MONEY),
+    "growth.months[].pool_replicas[]": Quantity("Replicas of one group of the plan", "as many as the rule that sized the group takes at the rate of the month", page=MONEY),
+    "growth.months[].gpus": Quantity("GPUs of the month, spares included", "n g", {"replicas": "n", "layout_gpus": "g"}, MONEY),
+    "growth.months[].added_gpus": Quantity("GPUs to add before the month", "g - b", {"gpus": "g", "before_gpus": "b"}, MONEY),
+    "growth.months[].usd_per_month": Quantity("Cost of the month, all replicas at all hours", "h m", {"month_usd_per_hour": "h", "hours": "m"}, MONEY),
+    "growth.months[].mix_usd_per_month": Quantity(
+        "Cost of the month by the cheapest mix of commitments",
+        "cheapest mix of commitments for the load curve with its peak at r: explain commitments.usd_per_month has the mix of today", {"request_rate": "r"}, MONEY,
+    ),
+    "growth.outgrown_in_month": Quantity("First month for which the plan is too small", "first month whose replicas m, of any kind, are more than those n of today's plan", page=MONEY),
+    "growth.usd_over_horizon": Quantity("Cost of all months, all replicas at all hours", "sum over the months", page=MONEY),
+    "growth.mix_usd_over_horizon": Quantity("Cost of all months by the cheapest mixes", "sum over the months", page=MONEY),
+}  # fmt: skip
+"""Path of a number that `fleet` prints next to a plan -> what it is; `[]` stands for any position, and an argument without a path is a number of the same row
+or of the same part of the answer."""
 _OF_A_GROUP = re.compile(r"groups\[\d+\]\.")
 
 
 def quantity_of(path: str) -> Quantity | None:
-    """Return what a number of a plan is, by its path; None for a path that no plan has.
+    """Return what a number of a plan or next to it is, by its path; None for a path that no plan has.
 
     Examples
     --------
     >>> quantity_of("usd_per_month").function, quantity_of("groups[1].gpus").arguments["replicas"]
     ('fleet.price.usd_per_month', 'n')
+    >>> quantity_of("energy.servers[2].racks").formula
+    'ceil(n / m)'
     >>> quantity_of("target_probabilities.ttft_p95").page, quantity_of("hardware")
     ('docs/accuracy.md', None)
     """
+    if (found := NEXT_TO_A_PLAN.get(re.sub(r"\[\d+\]", "[]", path))) is not None:
+        return found
     name = _OF_A_GROUP.sub("", path, count=1).partition("[")[0]
     head, _, _ = name.rpartition(".")
     return PLAN.get(name) or PLAN.get(f"{head}.*")

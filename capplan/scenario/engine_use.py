@@ -9,7 +9,7 @@ from capplan.fleet.engine_options import EngineOptions, TierSize
 from capplan.fleet.load.routed import Operation
 from capplan.fleet.pools.link import LinkTerms
 from capplan.hardware.device import NETWORKS
-from capplan.readers.quantity import BYTES, BYTES_PER_S, SECONDS, quantity
+from capplan.quantity import BYTES, BYTES_PER_S, SECONDS, quantity
 from capplan.replica.spec import ReplicaSpec
 from capplan.replica.speculation import DraftPlan
 from capplan.scenario.flags import EngineFlags, OperationFlags, SpeculationFlags

@@ -1,7 +1,6 @@
 """The keys of a scenario about money -> plain values in base units: terms, offers that are paid, host memory, growth."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from functools import partial
 from math import isclose
 
@@ -11,8 +10,8 @@ from capplan.errors import InputError
 from capplan.fleet.plan import Plan
 from capplan.fleet.price import PriceChoice
 from capplan.hardware.device import Device
-from capplan.money.cash import BudgetTerms, OtherTerms, OwnTerms, grown_ratios
-from capplan.money.hosted import HostedTerms, ProvisionedTerms
+from capplan.money.cash import BudgetTerms, OtherPrices, Prices, grown_ratios
+from capplan.money.hosted import Hosted
 from capplan.readers.catalogue.hardware import device, normalised
 from capplan.readers.catalogue.prices import price_records, read_prices
 from capplan.readers.yaml_file import KeyPath
@@ -21,116 +20,56 @@ from capplan.scenario.records.money import (
     Budget,
     Commitments,
     Growth,
-    Hosted,
-    OtherPrices,
-    Provisioned,
 )
-from capplan.scenario.scenario_file import Prices, Scenario, ScenarioFile
+from capplan.scenario.scenario_file import Scenario, ScenarioFile
 from capplan.workload.request_class import RequestClass
 
 
-def hosted_terms(reading: Reading, record: Hosted) -> HostedTerms:
-    """Return how a scenario uses hosted APIs; the discount applies to the prices with the surcharge."""
-    return HostedTerms(
-        record.time_to_live,
-        record.prefixes or 1.0,
-        record.batch_fraction,
-        (1.0 + (record.surcharge or 0.0)) * (1.0 - (record.discount or 0.0)),
-        record.service or "standard",
-        record.caching or "cheapest",
-        _provisioned(record.provisioned),
-        reading.resolved(record.file) if record.file else None,
-        record.date,
-    )
-
-
-def _provisioned(record: Provisioned | None) -> ProvisionedTerms | None:
-    if record is None:
-        return None
-    defaults = ProvisionedTerms(record.price, record.tokens_per_minute / 60.0)
-    return replace(
-        defaults,
-        output_weight=_or(record.output_weight, defaults.output_weight),
-        least_units=_or(record.least, defaults.least_units),
-        step_units=_or(record.step, defaults.step_units),
-    )
-
-
-def budget_terms(reading: Reading, record: Budget | None, own: OwnTerms) -> BudgetTerms | None:
+def budget_terms(reading: Reading, record: Budget | None, prices: Prices) -> BudgetTerms | None:
     """Return the budget of a scenario, None without one; what it includes has to have a price."""
     if record is None:
         return None
     at: KeyPath = ("budget", "includes")
     priced = {
-        "people": own.people_usd_per_month,
-        "overhead": own.overhead_fraction,
-        "other": own.other != OtherTerms(),
+        "people": prices.people_usd_per_month,
+        "overhead": prices.overhead,
+        "other": prices.other != OtherPrices(),
     }
     for name in record.includes:
         if not priced[name]:
             reading.note(reading.refuse(at, f"{name} is included, and prices.{name} is not given"), at)
-    left = own.machines_usd_within(record.usd_per_month, record.includes)
+    left = prices.machines_usd_within(record.usd_per_month, record.includes)
     if left <= 0.0:
         what = (
-            f"people cost ${own.people_usd_per_month:,.0f} per month, which leaves nothing of the budget of "
+            f"people cost ${prices.people_usd_per_month:,.0f} per month, which leaves nothing of the budget of "
             f"${record.usd_per_month:,.0f} for machines"
         )
         reading.note(reading.refuse(at, what), at)
     return BudgetTerms(record.usd_per_month, tuple(dict.fromkeys(record.includes)))
 
 
-ASSUMED_OTHER: Mapping[str, float] = {
-    "egress_per_gb": 0.09, "load_balancers": 50.0, "weights_per_gb": 0.023, "cpu_nodes": 3, "cpu_node": 150.0, "support": 0.1,
-}  # fmt: skip
-"""Prices of the costs of a service other than its GPUs, where prices.other asks for defaults: the order of the lists of large clouds (an assumption)."""
-ASSUMED_PEOPLE_USD_PER_MONTH = 15_000.0
-"""One engineer, where prices.other asks for defaults and prices.people says nothing (an assumption)."""
-_OTHER_KEYS = {
-    "egress_per_gb": "egress_usd_per_gb",
-    "load_balancers": "load_balancers_usd_per_month",
-    "weights_per_gb": "weights_usd_per_gb_month",
-    "cpu_nodes": "cpu_nodes",
-    "cpu_node": "cpu_node_usd_per_month",
-    "support": "support_fraction",
-}
-
-
-def own_terms(reading: Reading, prices: Prices) -> OwnTerms:
-    """Return what a fleet costs in addition to its machines; defaults of prices.other are assumptions."""
-    stated = prices.other or OtherPrices()
-    if (stated.cpu_nodes is None) != (stated.cpu_node is None) and not stated.defaults:
-        missing, at = ("cpu_node", "cpu_nodes") if stated.cpu_node is None else ("cpu_nodes", "cpu_node")
+def note_other_prices(reading: Reading, prices: Prices) -> None:
+    """Note a number of CPU nodes without their price, or the other way round; defaults of prices.other are assumptions."""
+    other = prices.other
+    if (other.cpu_nodes is None) != (other.cpu_node is None) and not other.defaults:
+        missing, at = ("cpu_node", "cpu_nodes") if other.cpu_node is None else ("cpu_nodes", "cpu_node")
         path: KeyPath = ("prices", "other", at)
         reading.note(
             reading.refuse(path, f"needs prices.other.{missing} too: a number of nodes and what one costs"),
             path,
         )
-    given = {key: value for key in _OTHER_KEYS if (value := getattr(stated, key)) is not None}
-    assumed = {key: value for key, value in ASSUMED_OTHER.items() if stated.defaults and key not in given}
-    other = OtherTerms(
-        assumed=tuple(assumed), **{_OTHER_KEYS[key]: value for key, value in (given | assumed).items()}
-    )
-    if stated.bytes_per_token is not None:
-        other = replace(other, bytes_per_token=stated.bytes_per_token)
-    people_assumed = stated.defaults and prices.people is None
-    if stated.defaults:
-        what = ", ".join((*assumed, *(("people",) if people_assumed else ())))
+    if other.defaults:
+        what = ", ".join((*other.assumed, *(("people",) if prices.people_assumed else ())))
         reading.assume(
             f"prices of the order of large clouds' lists for {what}", "prices.other, prices.people"
         )
-    people = ASSUMED_PEOPLE_USD_PER_MONTH if people_assumed else prices.people or 0.0
-    return OwnTerms(people, prices.overhead or 0.0, prices.host_memory_per_gb, other, people_assumed)
-
-
-def _or(given: float | None, otherwise: float) -> float:
-    return otherwise if given is None else given
 
 
 def note_odd_hosted(reading: Reading, file: ScenarioFile) -> None:
     """Note the prices by the token that rented throughput leaves without an effect."""
-    if file.hosted is not None and file.hosted.provisioned is not None:
+    if file.hosted.provisioned is not None:
         for key in ("batch_fraction", "discount", "surcharge", "service"):
-            if getattr(file.hosted, key) is not None:
+            if getattr(file.hosted, key) != getattr(Hosted(), key):
                 at: KeyPath = ("hosted", key)
                 what = "is of prices by the token, and hosted.provisioned rents throughput by the hour; leave one of them out"
                 reading.note(reading.refuse(at, what), at)
@@ -267,7 +206,7 @@ def host_bytes(scenario: Scenario) -> float:
 
 def memory_usd_per_month(scenario: Scenario, plan: Plan) -> float:
     """Return the cost of that memory for all replicas of a plan, spares included [$]; 0 without a price."""
-    price = scenario.own.host_usd_per_gb_month or 0.0
+    price = scenario.file.prices.host_memory_per_gb or 0.0
     return price * host_bytes(scenario) * 1e-9 * plan.prefilling_replicas
 
 

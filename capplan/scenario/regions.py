@@ -207,7 +207,7 @@ def _as_there(file: ScenarioFile, where: Region) -> ScenarioFile:
     if where.offers is not None:
         fleet = fleet.model_copy(update={"regions": where.offers})
     if where.electricity is not None:
-        prices = prices.model_copy(update={"electricity": where.electricity})
+        prices = replace(prices, electricity=where.electricity)
     if where.grid is not None and energy is not None:
         energy = energy.model_copy(update={"grid": where.grid})
     return file.model_copy(update={"fleet": fleet, "prices": prices, "energy": energy})

@@ -18,6 +18,7 @@ from capplan.fleet.engine_options import TierSize
 from capplan.fleet.order import OWN, Machine, MachineLimits
 from capplan.fleet.pools.link import LinkTerms
 from capplan.fleet.scenario import FleetLimits, MixBy, PoolsLimits
+from capplan.fleet.search.candidates import Ranges
 from capplan.hardware.device import NETWORKS, Device
 from capplan.hardware.weight_kernel import no_kernel_reason
 from capplan.memory.plan import AUTO
@@ -32,10 +33,9 @@ from capplan.scenario.engine_use import link_terms_of, network_bytes_per_s
 from capplan.scenario.money_terms import (
     budget_terms,
     growth_ratios,
-    hosted_terms,
     note_odd_hosted,
     note_odd_money,
-    own_terms,
+    note_other_prices,
     price_choice,
 )
 from capplan.scenario.reading import Reading, overridden, scenario_record, warn_of_odd_targets
@@ -322,9 +322,6 @@ def _limits(reading: Reading, file: ScenarioFile, classes: tuple[RequestClass, .
         by_prefix = any(item.reuse is not None for item in classes)
         reading.assume(ROUTED if by_prefix else IN_TURN, "fleet.routing")
 
-    def counts(values: list[int] | None) -> tuple[int, ...] | None:
-        return None if values is None else tuple(sorted(set(values)))
-
     rate = reading.attempt(partial(_network_bytes_per_s, reading, fleet), None, ("fleet", "network"))
     hardware = networked(_hardware(reading, fleet.hardware), rate)
     return FleetLimits(
@@ -333,13 +330,13 @@ def _limits(reading: Reading, file: ScenarioFile, classes: tuple[RequestClass, .
         survive=survival(reading, fleet, classes),
         start_up_s=defaults.start_up_s if fleet.start_up is None else fleet.start_up,
         burst_ratio=defaults.burst_ratio if fleet.burst is None else fleet.burst,
-        routing=fleet.routing,
-        tensor_parallel=counts(fleet.tensor_parallel),
-        pipeline_parallel=counts(fleet.pipeline_parallel),
-        expert_parallel=counts(fleet.expert_parallel),
-        data_parallel=counts(fleet.data_parallel),
-        max_devices=fleet.max_gpus,
-        max_devices_per_replica=fleet.max_gpus_per_replica,
+        ranges=Ranges(
+            fleet.degrees("tensor_parallel") or defaults.ranges.tensor_parallel,
+            fleet.degrees("pipeline_parallel") or defaults.ranges.pipeline_parallel,
+            max_devices_per_replica=fleet.max_gpus_per_replica,
+            expert_parallel=fleet.degrees("expert_parallel"),
+            data_parallel=fleet.degrees("data_parallel"),
+        ),
         mix=mix_by(reading, file),
         machines=machine_limits(reading, fleet),
         pools=pools_limits(
@@ -478,8 +475,8 @@ def scenario_from(document: Document, folder: Path) -> Scenario:
     prices = price_choice(reading, file.prices, limits.devices)
     note_odd_money(reading, file)
     note_odd_hosted(reading, file)
-    own = own_terms(reading, file.prices)
-    budget = budget_terms(reading, file.budget, own)
+    note_other_prices(reading, file.prices)
+    budget = budget_terms(reading, file.budget, file.prices)
     growth = reading.attempt(partial(growth_ratios, reading, file.growth, classes), (), ("growth",))
     several = reading.attempt(partial(several_terms, reading, file, classes), None, ("cascade",))
     if reading.mistakes:
@@ -496,8 +493,9 @@ def scenario_from(document: Document, folder: Path) -> Scenario:
         price_date=file.prices.date,
         budget=budget,
         growth=growth,
-        own=own,
-        hosted=hosted_terms(reading, file.hosted),
+        hosted=replace(file.hosted, file=reading.resolved(file.hosted.file))
+        if file.hosted.file
+        else file.hosted,
         kv_offload=tiers,
         speculation=speculation,
         lora=lora,

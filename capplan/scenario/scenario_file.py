@@ -16,11 +16,7 @@ from capplan.fleet.scenario import (
     SharedBy,
     SharingTerms,
 )
-from capplan.model.network import LoraTerms
-from capplan.money.cash import BudgetTerms, OwnTerms
-from capplan.money.hosted import HostedTerms
-from capplan.readers.catalogue.offer_terms import Commitment, Day, Term
-from capplan.readers.record import (
+from capplan.keys import (
     COUNT_SCHEMA,
     FRACTION_SCHEMA,
     Bytes,
@@ -31,7 +27,6 @@ from capplan.readers.record import (
     HoursPerDay,
     KgPerKwh,
     Number,
-    Record,
     RequestsPerS,
     Seconds,
     SecondsOrZero,
@@ -39,16 +34,17 @@ from capplan.readers.record import (
     StartUp,
     Tokens,
     UsdEach,
-    UsdPerHour,
     UsdPerKwh,
-    UsdPerMonth,
     Whole,
     WholeTokens,
-    one_or_more,
 )
+from capplan.model.network import LoraTerms
+from capplan.money.cash import BudgetTerms, Prices
+from capplan.money.hosted import Hosted
+from capplan.readers.record import Record, one_or_more
 from capplan.replica.speculation import Method
 from capplan.scenario.records.lengths import DailyCurve, LengthRecord
-from capplan.scenario.records.money import Budget, Commitments, Currency, Growth, Hosted, OtherPrices, Power
+from capplan.scenario.records.money import Budget, Commitments, Currency, Growth, Power
 from capplan.serving.terms import Routing
 
 Changed = Annotated[dict[str, Any], Field(max_length=100)]
@@ -361,6 +357,11 @@ class Fleet(Record):
     kv_dtypes: Names | None = None
     """Tried in addition to kv_dtype."""
 
+    def degrees(self, name: str) -> tuple[int, ...] | None:
+        """Return the degrees of one kind of parallelism in ascending order, None where the scenario states none."""
+        stated: list[int] | None = getattr(self, name)
+        return None if stated is None else tuple(sorted(set(stated)))
+
 
 class OffloadMemory(Record):
     """Memory of one replica for prefixes that no longer fit on its devices."""
@@ -414,36 +415,6 @@ class Lora(Record):
     """Split both low-rank matrices over tensor-parallel ranks; default: one of them."""
     share: Annotated[Fraction, Field(gt=0)] | None = None
     """Share of the requests with an adapter; default: all."""
-
-
-class Prices(Record):
-    """Which prices to use."""
-
-    commitment: Commitment | Term | None = None
-    """How the machines are paid for; community: hosts that the provider does not vouch for; owned: your own hardware."""
-    provider: str | None = None
-    """A provider, or any: the median of all offers."""
-    region: str | None = None
-    """Region, as the provider names it; offers without a region are included."""
-    per_gpu_hour: dict[str, UsdPerHour] = Field(default_factory=dict)
-    """Your own price by hardware name."""
-    file: str | None = None
-    """Your own price YAML, or a catalogue CSV of SkyPilot with its date, relative to this file."""
-    date: Day | None = None
-    """Date of the prices in a file that states none."""
-    electricity: UsdPerKwh | None = None
-    """Price of electricity for hardware you own: added to the price, for the thermal design power of every device, spares included.
-    Leave it out where you rent: the price of a GPU-hour includes it."""
-    facility_ratio: Annotated[float, Field(ge=1, le=5)] | None = None
-    """Power usage effectiveness: power of the building over that of the devices; needs electricity."""
-    people: UsdPerMonth | None = None
-    """Cost of the staff that runs the fleet, for `capplan compare`."""
-    overhead: Fraction | None = None
-    """Overhead on the price of the machines, for `capplan compare`: storage, network, support."""
-    other: OtherPrices | None = None
-    """Costs of the service other than GPUs: egress, load balancers, storage of weights, CPU nodes, support."""
-    host_memory_per_gb: UsdPerMonth | None = None
-    """Price of a gigabyte of host memory in an offload tier named host, if the price of the machines does not include it."""
 
 
 class ScenarioFile(Record):
@@ -532,11 +503,10 @@ class Scenario(Purchase):
     calibration: str | None
     budget: BudgetTerms | None
     """As the scenario states it."""
-    own: OwnTerms
-    """Cost of the fleet in addition to its machines."""
     growth: tuple[float, ...]
     """Traffic of successive months over that of the first, which is today's; empty: not stated."""
-    hosted: HostedTerms
+    hosted: Hosted
+    """As the scenario states it, with the path of its prices."""
     speculation: Speculation | None
     """As the scenario states it, with the path of its draft and what its metrics count."""
     lora: LoraTerms | None

@@ -334,5 +334,9 @@ def in_slices(scenario: Scenario) -> Scenario:
                 f"  known: {', '.join(partitioned_devices())}"
             )
         hardware += [part for part in parts if part not in hardware]
-    limits = replace(scenario.fleet, hardware=tuple(hardware), max_devices_per_replica=1)
+    limits = replace(
+        scenario.fleet,
+        hardware=tuple(hardware),
+        ranges=replace(scenario.fleet.ranges, max_devices_per_replica=1),
+    )
     return replace(scenario, fleet=limits)

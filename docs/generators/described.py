@@ -4,11 +4,11 @@ import ast
 import inspect
 import textwrap
 from collections.abc import Mapping
+from dataclasses import is_dataclass
 from functools import cache
 from itertools import pairwise
 from typing import Any
 
-from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
@@ -16,11 +16,11 @@ from capplan.readers.record import Record
 
 
 @cache
-def field_texts(record: type[BaseModel]) -> Mapping[str, str]:
+def field_texts(record: type) -> Mapping[str, str]:
     """Return what stands below the fields of a record, those of the records it extends included."""
     texts: dict[str, str] = {}
     for owner in reversed(record.__mro__):
-        if issubclass(owner, Record) and owner is not Record:
+        if owner is not Record and (issubclass(owner, Record) or is_dataclass(owner)):
             (body,) = ast.parse(textwrap.dedent(inspect.getsource(owner))).body
             assert isinstance(body, ast.ClassDef)
             for field, below in pairwise(body.body):
@@ -40,9 +40,15 @@ class Described(GenerateJsonSchema):
 
     def model_schema(self, schema: core_schema.ModelSchema) -> JsonSchemaValue:
         """Return the schema of a record with its descriptions."""
-        json_schema = super().model_schema(schema)
-        properties: Mapping[str, dict[str, Any]] = json_schema.get("properties", {})
-        record: Any = schema["cls"]
-        for name, text in field_texts(record).items():
-            properties[name]["description"] = text
-        return json_schema
+        return _described(super().model_schema(schema), schema["cls"])
+
+    def dataclass_schema(self, schema: core_schema.DataclassSchema) -> JsonSchemaValue:
+        """Return the schema of a record that is a dataclass with its descriptions."""
+        return _described(super().dataclass_schema(schema), schema["cls"])
+
+
+def _described(json_schema: JsonSchemaValue, record: type) -> JsonSchemaValue:
+    properties: Mapping[str, dict[str, Any]] = json_schema.get("properties", {})
+    for name, text in field_texts(record).items():
+        properties[name]["description"] = text
+    return json_schema

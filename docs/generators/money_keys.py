@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from capplan.money.cash import OtherTerms
+from capplan.money.cash import ASSUMED_OTHER, OtherPrices
 from capplan.money.energy import DECODE_FRACTION, HOST_FRACTION, IDLE_FRACTION, PREFILL_FRACTION
 from capplan.questions.money.commitments import RESERVED_DISCOUNTS
-from capplan.scenario.money_terms import ASSUMED_OTHER, MONTHS
+from capplan.scenario.money_terms import MONTHS
 from capplan.scenario.records.money import Owned, Spot
 
 _OWNED, _SPOT = Owned.model_validate({"capex": "1 $", "electricity": "0.1 $/kWh"}), Spot()
@@ -26,7 +26,7 @@ DEFAULTS: Mapping[str, str] = MappingProxyType(
         "prices.other": "nothing",
         "prices.other.defaults": "no",
         **{f"prices.other.{key}": f"{_SHOWN.get(key, '{:g}').format(value)} with defaults, else none" for key, value in ASSUMED_OTHER.items()},
-        "prices.other.bytes_per_token": f"{OtherTerms().bytes_per_token:g} B",
+        "prices.other.bytes_per_token": f"{OtherPrices().bytes_per_token:g} B",
         "prices.host_memory_per_gb": "part of the price of the machines",
         "prices.date": "-",
         "commitments": "on demand only",

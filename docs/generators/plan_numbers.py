@@ -4,14 +4,15 @@ import re
 from pathlib import Path
 
 from capplan.explain.table import formula_in
-from capplan.report.quantities import ARGUMENTS, CHOSEN, PLAN, Quantity
+from capplan.report.quantities import ARGUMENTS, CHOSEN, NEXT_TO_A_PLAN, PLAN, Quantity
 from capplan.report.screen_units import screen_of, unit_of
 from docs.generators.methodology import cell, formulas
 
 HEAD = """# Numbers of a plan
 
 Each number that JSON, CSV and plan files have of a plan, by its path. `capplan explain PLAN PATH` shows the formula with the values of your plan, and where each
-argument is from. `*` stands for any key. A plan of several groups has the numbers of each group below `groups[0]`, `groups[1]`, and so on. Other names are in the
+argument is from. `*` stands for any key, and `[]` for any position. Energy, commitments and growth stand next to the plan; their arguments are numbers of the
+same row or part. A plan of several groups has the numbers of each group below `groups[0]`, `groups[1]`, and so on. Other names are in the
 [nomenclature](nomenclature.md).
 
 | number | unit | title | meaning | formula | arguments |
@@ -55,7 +56,7 @@ def page(root: Path) -> str:
     """Return the text of the page."""
     entries = _entries(root)
     rows = []
-    for path, row in PLAN.items():
+    for path, row in {**PLAN, **NEXT_TO_A_PLAN}.items():
         letters = ", ".join(
             f"`{name}`{f' {letter}' if letter else ''}" for name, letter in row.arguments.items()
         )

@@ -10,13 +10,12 @@ from copy import copy
 from types import MappingProxyType
 from typing import Any
 
-from pydantic import WithJsonSchema
 from pydantic.fields import FieldInfo
 
 from capplan.fleet.price import PriceChoice
 from capplan.fleet.scenario import FleetLimits
-from capplan.questions.fleet import PIPELINE_PARALLEL, TENSOR_PARALLEL
-from capplan.readers.record import Record, record_of
+from capplan.readers.record import keys_of as record_keys
+from capplan.readers.record import record_of
 from capplan.scenario.scenario import DEFAULT_HARDWARE
 from capplan.scenario.scenario_file import Promise, ScenarioFile
 from capplan.serving.terms import Routing
@@ -61,8 +60,8 @@ DEFAULTS: Mapping[str, str] = MappingProxyType(
         "fleet.start_up": f"{_LIMITS.start_up_s:g} s",
         "fleet.burst": f"1; for the spares {_LIMITS.burst_ratio:g}",
         "fleet.routing": "round_robin; prefix_aware where a trace names blocks",
-        "fleet.tensor_parallel": ", ".join(map(str, TENSOR_PARALLEL)),
-        "fleet.pipeline_parallel": ", ".join(map(str, PIPELINE_PARALLEL)),
+        "fleet.tensor_parallel": ", ".join(map(str, _LIMITS.ranges.tensor_parallel)),
+        "fleet.pipeline_parallel": ", ".join(map(str, _LIMITS.ranges.pipeline_parallel)),
         "fleet.expert_parallel": "1 and all ranks of a stage",
         "fleet.data_parallel": "1 and all ranks of a stage",
         "fleet.max_gpus": "any number",
@@ -219,15 +218,15 @@ _KINDS = {
 """Key that takes more than one form -> which ones."""
 
 
-def keys_of(record: type[Record] = ScenarioFile, start: str = "") -> Iterator[tuple[str, FieldInfo]]:
+def keys_of(record: type = ScenarioFile, start: str = "") -> Iterator[tuple[str, FieldInfo]]:
     """Yield every key of a record and of the records in it, dotted, with its field, whose description is the text below it."""
     texts = field_texts(record)
-    for name, field in record.model_fields.items():
+    for name, field in record_keys(record).items():
         described = copy(field)
         described.description = texts.get(name)
         yield f"{start}{name}", described
         inner = record_of(field.annotation)
-        if inner is not None and issubclass(inner, Record):
+        if inner is not None:
             yield from keys_of(inner, f"{start}{name}.")
 
 
@@ -237,7 +236,7 @@ def _schema(field: FieldInfo) -> dict[str, Any]:
         *field.metadata,
         *(m for arm in typing.get_args(field.annotation) for m in getattr(arm, "__metadata__", ())),
     ]
-    return next((dict(mark.json_schema or {}) for mark in marks if isinstance(mark, WithJsonSchema)), {})
+    return next((dict(found) for mark in marks if (found := getattr(mark, "json_schema", None))), {})
 
 
 def example(key: str, field: FieldInfo) -> str:
@@ -440,7 +439,8 @@ this region only. It is sized for the busiest hour of its traffic, not for the s
 deals requests out in turn unless told otherwise (`routingLogic: roundrobin`); the
 [newer routers of vLLM and SGLang](https://docs.gpustack.ai/gpustack-operator/main/docs/modules/model-deployment/routing/) look for the longest known
 prefix first, which `prefix_aware` stands for. With `gpu_prefix_aware` the router does not know what `kv_offload` holds, as in llm-d if the index of CPU blocks
-has no weight.
+has no weight. With `reported_load` the router reads how many requests each engine had when its last step ended, as llm-d's scores by queue and by use of
+the cache do: several requests between two reports go to the same engine.
 
 ## kv_offload
 

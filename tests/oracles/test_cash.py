@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capplan.money.cash import OtherTerms, PaidTerm, cash_of, other_lines, tied_up_ratio, total_usd
+from capplan.money.cash import OtherPrices, PaidTerm, cash_of, other_lines, tied_up_ratio, total_usd
 from capplan.money.commitments import Mix, MixedPart, Offer
 from capplan.questions.money.commitments import owned_offer, paid_terms
 from capplan.scenario.records.money import Commitments, Owned, Reserved
@@ -179,13 +179,13 @@ def test_the_annuity_of_a_purchase_pays_for_all_but_its_residual_value(residual,
 
 def test_other_lines_by_hand():
     """A billion tokens of 300 B at 0.09 $/GB are 27 $; 140 GB at 0.02 $ 2.80 $; three nodes at 150 $; a tenth of 5,000 $."""
-    terms = OtherTerms(0.09, 300.0, 50.0, 0.02, 3, 150.0, 0.1)
+    terms = OtherPrices(False, 0.09, 300.0, 50.0, 0.02, 3, 150.0, 0.1)
     lines = other_lines(terms, 5000.0, 1e9, 140e9, 1.0)
     assert [round(line.usd, 6) for line in lines] == [27.0, 50.0, 2.8, 450.0, 500.0]
     assert total_usd(lines) == pytest.approx(1029.8)
     half = other_lines(terms, 2500.0, 5e8, 140e9, 0.5)
     assert total_usd(half) == pytest.approx(1029.8 / 2)
-    assert other_lines(OtherTerms(), 5000.0, 1e9, 140e9, 1.0) == ()
+    assert other_lines(OtherPrices(), 5000.0, 1e9, 140e9, 1.0) == ()
 
 
 SMALL = (

@@ -9,7 +9,7 @@ from scipy import special
 
 from capplan.money.comparison import breakeven_rate
 from capplan.money.hosted import (
-    HostedTerms,
+    Hosted,
     HostedTraffic,
     LongerLife,
     TokenPrice,
@@ -102,7 +102,7 @@ def test_an_office_day_agrees_with_its_requests_drawn_one_by_one():
         mean_rate_fraction=float(np.mean(OFFICE)), hourly_rate_fractions=OFFICE,
     )  # fmt: skip
     offer = price(storage_usd_per_million_tokens_hour=1.0)
-    bill = billed_class(hosted_traffic(chat, 0.0), offer, HostedTerms()).bill
+    bill = billed_class(hosted_traffic(chat, 0.0), offer, Hosted()).bill
     random, days = np.random.default_rng(3), 400
     hourly = [random.poisson(0.05 * share * 3600, days) for share in OFFICE]
     times = np.sort(np.concatenate([
@@ -130,7 +130,7 @@ def chat(tokens=5000.0, prefix=0.0, hit=1.0, **more):
 
 def test_a_month_of_plain_requests_by_hand():
     """2 req/s for 730 h are 5,256,000 requests of 5,000 in and 100 out at 3 and 15 $."""
-    bill = hosted_bill((hosted_traffic(chat(), 0.0),), price(), HostedTerms())
+    bill = hosted_bill((hosted_traffic(chat(), 0.0),), price(), Hosted())
     assert bill.input_usd == pytest.approx(5_256_000 * 5000 * 3e-6)
     assert bill.output_usd == pytest.approx(5_256_000 * 100 * 15e-6)
     assert bill.usd == pytest.approx(bill.input_usd + bill.output_usd)
@@ -142,7 +142,7 @@ def test_a_long_prompt_pays_its_tier_for_all_tokens():
     long = RequestClass("long", lognormal(200_000.0, 0.5), fixed(100), 1.0)
     prompts = long.input_tokens.midpoints(4096)
     over = prompts > 200_000.0
-    bill = hosted_bill((hosted_traffic(long, 0.0),), tiered, HostedTerms())
+    bill = hosted_bill((hosted_traffic(long, 0.0),), tiered, Hosted())
     requests = 730 * 3600
     assert bill.input_usd == pytest.approx(requests * np.where(over, 6.0, 3.0) @ prompts / 4096 * 1e-6)
     assert bill.output_usd == pytest.approx(requests * 100e-6 * np.where(over, 22.5, 15.0).mean())
@@ -150,9 +150,9 @@ def test_a_long_prompt_pays_its_tier_for_all_tokens():
 
 def test_a_prefix_below_the_minimum_is_plain_input():
     short = hosted_bill(
-        (hosted_traffic(chat(prefix=1000.0), 0.0),), price(minimum_prefix_tokens=1024.0), HostedTerms()
+        (hosted_traffic(chat(prefix=1000.0), 0.0),), price(minimum_prefix_tokens=1024.0), Hosted()
     )
-    none = hosted_bill((hosted_traffic(chat(), 0.0),), price(), HostedTerms())
+    none = hosted_bill((hosted_traffic(chat(), 0.0),), price(), Hosted())
     assert short == none
 
 
@@ -162,16 +162,16 @@ def test_a_job_with_a_day_goes_to_the_batch_endpoint_at_half_price():
     slow = chat(job_requests=100_000.0)
     two_days = RequestClass("job", fixed(5000), fixed(100), 100_000 / 172_800, job_requests=100_000.0)
     usual = 100_000 * (5000 * 3e-6 + 100 * 15e-6)
-    assert hosted_bill((hosted_traffic(two_days, 0.0),), offer, HostedTerms()).usd == pytest.approx(usual / 2)
-    assert hosted_bill((hosted_traffic(slow, 0.0),), offer, HostedTerms()).usd == pytest.approx(usual)
-    some = hosted_bill((hosted_traffic(slow, 0.0),), offer, HostedTerms(batch_fraction=0.4))
+    assert hosted_bill((hosted_traffic(two_days, 0.0),), offer, Hosted()).usd == pytest.approx(usual / 2)
+    assert hosted_bill((hosted_traffic(slow, 0.0),), offer, Hosted()).usd == pytest.approx(usual)
+    some = hosted_bill((hosted_traffic(slow, 0.0),), offer, Hosted(batch_fraction=0.4))
     assert some.usd == pytest.approx(usual * 0.8)
 
 
 def test_many_prefixes_are_each_asked_for_less_often():
     """1,000 prefixes at 0.002 req/s each find theirs within 5 minutes with 1 - e^-0.6."""
     item = chat(prefix=4000.0)
-    bill = billed_class(HostedTraffic(item, np.array([2.0])), price(), HostedTerms(prefixes=1000.0)).bill
+    bill = billed_class(HostedTraffic(item, np.array([2.0])), price(), Hosted(prefixes=1000.0)).bill
     found = 1 - math.exp(-0.6)
     assert bill.cache_read_usd == pytest.approx(5_256_000 * found * 4000 * 0.3e-6)
     assert bill.cache_write_usd == pytest.approx(5_256_000 * (1 - found) * 4000 * 3.75e-6)
@@ -220,9 +220,9 @@ def test_blocks_of_a_trace_are_found_by_their_age_one_by_one():
 def test_a_trace_pays_reads_for_what_it_repeats_and_writes_for_the_rest():
     """Half of the blocks come again within 5 minutes: 5,000 tokens at (0.3 + 3.75) / 2."""
     reuse = ReuseByAge(np.array([10.0, 20.0, 4000.0]), 4, 2.0)
-    bill = billed_class(hosted_traffic(chat(), 0.0, reuse), price(), HostedTerms()).bill
+    bill = billed_class(hosted_traffic(chat(), 0.0, reuse), price(), Hosted()).bill
     assert bill.input_usd == 0.0
     assert bill.cache_read_usd == pytest.approx(5_256_000 * 0.5 * 5000 * 0.3e-6)
     assert bill.cache_write_usd == pytest.approx(5_256_000 * 0.5 * 5000 * 3.75e-6)
-    quiet = billed_class(hosted_traffic(chat(), 0.0, reuse), price(), HostedTerms(), 0.05).bill
+    quiet = billed_class(hosted_traffic(chat(), 0.0, reuse), price(), Hosted(), 0.05).bill
     assert quiet.cache_read_usd == pytest.approx(0.05 * 5_256_000 * 0.25 * 5000 * 0.3e-6)

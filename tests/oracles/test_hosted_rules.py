@@ -12,12 +12,12 @@ import pytest
 from capplan.money.hosted import (
     BY_ITSELF,
     NOT_CACHED,
-    HostedTerms,
+    Hosted,
     HostedTraffic,
     LongerLife,
     PeakHours,
     PriceChange,
-    ProvisionedTerms,
+    Provisioned,
     TokenPrice,
     TokenRates,
     billed_class,
@@ -84,7 +84,7 @@ def test_a_cache_that_lives_from_its_creation_is_billed_by_its_events():
     offer = price(from_creation=True, storage_usd_per_million_tokens_hour=0.25)
     hits, misses, stored, now = counted_from_creation(gaps_of(0.001, 1.0), 3600.0)
     months = now / 3600 / 730
-    bill = billed_class(hosted_traffic(chat(), 0.0), offer, HostedTerms()).bill
+    bill = billed_class(hosted_traffic(chat(), 0.0), offer, Hosted()).bill
     assert bill.cache_read_usd == pytest.approx(hits / months * 4000 * 0.125e-6, rel=0.01)
     assert bill.cache_write_usd == pytest.approx(misses / months * 4000 * 1.25e-6, rel=0.01)
     assert bill.storage_usd == pytest.approx(stored / 3600 / months * 4000 * 0.25e-6, rel=0.01)
@@ -97,7 +97,7 @@ def test_a_common_prefix_is_found_from_the_third_request_on():
     for gap in gaps_of(0.0004, 1.0):
         seen = seen + 1 if gap <= 3600.0 else 1
         hits += seen >= 3
-    billed = billed_class(hosted_traffic(chat(0.0004), 0.0), offer, HostedTerms())
+    billed = billed_class(hosted_traffic(chat(0.0004), 0.0), offer, Hosted())
     assert billed.hit_fraction == pytest.approx(hits / ARRIVALS, abs=0.003)
     month = 0.0004 * 730 * 3600
     read, written = (
@@ -112,7 +112,7 @@ def test_a_common_prefix_is_found_from_the_third_request_on():
 def test_a_batch_takes_its_own_part_off_cache_reads(stated, off):
     """Google and OpenAI's older models halve input and output in batches, and not what is read from the cache."""
     offer = price(batch_discount_fraction=0.5, batch_read_discount_fraction=stated)
-    bill = hosted_bill((hosted_traffic(chat(2.0), 0.0),), offer, HostedTerms(batch_fraction=1.0))
+    bill = hosted_bill((hosted_traffic(chat(2.0), 0.0),), offer, Hosted(batch_fraction=1.0))
     n = 2.0 * 730 * 3600
     assert bill.input_usd == pytest.approx(0.5 * n * 1000 * 1.25e-6)
     assert bill.output_usd == pytest.approx(0.5 * n * 200 * 10e-6)
@@ -124,8 +124,8 @@ def test_peak_hours_cost_twice_on_working_days():
     hours = (1, 2, 3, 6, 7, 8, 9)
     shares = tuple(float(0.2 + 0.8 * (8 <= hour < 18)) for hour in range(24))
     day = chat(2.0, prefix=0.0, mean_rate_fraction=float(np.mean(shares)), hourly_rate_fractions=shares)
-    plain = hosted_bill((hosted_traffic(day, 0.0),), price(), HostedTerms())
-    dear = hosted_bill((hosted_traffic(day, 0.0),), price(peak=PeakHours(hours, 2.0)), HostedTerms())
+    plain = hosted_bill((hosted_traffic(day, 0.0),), price(), Hosted())
+    dear = hosted_bill((hosted_traffic(day, 0.0),), price(peak=PeakHours(hours, 2.0)), Hosted())
     paid = asked = 0.0
     for weekday in range(28):
         for hour, share in enumerate(shares):
@@ -147,7 +147,7 @@ def test_the_cheapest_way_of_caching_is_billed():
             found = 1 - math.exp(-life_s / pause_s)
             prefix = 3.0 if way.name == NOT_CACHED else found * 0.3 + (1 - found) * ratio
             bills[way.name] = 730 * 3600 / pause_s * (4000 * prefix + 1000 * 3.0 + 200 * 15.0) * 1e-6
-        billed = billed_class(traffic, offer, HostedTerms())
+        billed = billed_class(traffic, offer, Hosted())
         assert billed.bill.usd == pytest.approx(min(bills.values()))
         assert billed.way.name == min(bills, key=bills.__getitem__)
         won.add(billed.way.name)
@@ -159,11 +159,11 @@ def test_prompts_that_are_kept_by_themselves_cost_no_storage():
     offer = price(keeps_by_itself=True, from_creation=True, storage_usd_per_million_tokens_hour=4.5)
     assert [way.name for way in cache_ways(offer, None)] == [NOT_CACHED, BY_ITSELF, "kept for 3600 s"]
     ways = {
-        rate: billed_class(HostedTraffic(chat(rate), np.array([rate])), offer, HostedTerms()).way.name
+        rate: billed_class(HostedTraffic(chat(rate), np.array([rate])), offer, Hosted()).way.name
         for rate in (0.0005, 1.0)
     }
     assert ways == {0.0005: BY_ITSELF, 1.0: BY_ITSELF}
-    rare = billed_class(HostedTraffic(chat(0.0005), np.array([0.0005])), offer, HostedTerms())
+    rare = billed_class(HostedTraffic(chat(0.0005), np.array([0.0005])), offer, Hosted())
     assert (rare.storage_usd, rare.hit_fraction) == (0.0, pytest.approx(1 - math.exp(-0.0005 * 300)))
 
 
@@ -174,8 +174,8 @@ def test_no_way_of_caching_costs_more_than_none():
         traffic = (hosted_traffic(chat(rate, prefix + 500.0, prefix), 0.0),)
         plain = TokenPrice("a", "b", offer.rates, offer.date, "page", tiers=offer.tiers, peak=offer.peak)
         without = next(way for way in cache_ways(plain, None) if way.name == NOT_CACHED)
-        cost = hosted_bill(traffic, without.price, HostedTerms()).usd
-        assert hosted_bill(traffic, offer, HostedTerms()).usd <= cost * (1 + 1e-12), offer.name
+        cost = hosted_bill(traffic, without.price, Hosted()).usd
+        assert hosted_bill(traffic, offer, Hosted()).usd <= cost * (1 + 1e-12), offer.name
 
 
 def test_announced_prices_hold_from_their_day_on():
@@ -191,7 +191,7 @@ def test_a_longer_life_at_the_price_of_input_is_taken():
     """gpt-5.1 to 5.5 keep a prompt for 24 hours at no charge."""
     offer = next(p for p in token_prices() if p.name == "openai/gpt-5.1")
     assert written_to_live(offer, 86_400.0).rates.cache_write == offer.rates.input
-    billed = billed_class(hosted_traffic(chat(1 / 7200), 0.0), offer, HostedTerms())
+    billed = billed_class(hosted_traffic(chat(1 / 7200), 0.0), offer, Hosted())
     assert billed.way.name == "kept for 86400 s"
     assert billed.hit_fraction == pytest.approx(1 - math.exp(-12.0))
 
@@ -263,7 +263,7 @@ def litellm(tmp_path):
 def test_a_write_price_of_zero_means_as_input(litellm):
     found = litellm("deepseek/flash", litellm_provider="deepseek", cache_creation_input_token_cost=0.0)
     assert found.rates.cache_write is None
-    bill = hosted_bill((hosted_traffic(chat(1e-6), 0.0),), found, HostedTerms())
+    bill = hosted_bill((hosted_traffic(chat(1e-6), 0.0),), found, Hosted())
     assert bill.input_usd + bill.cache_write_usd >= 0.99 * 1e-6 * 730 * 3600 * 5000 * 2e-6
 
 
@@ -331,15 +331,15 @@ def test_by_default_a_marked_api_writes_every_prompt_and_finds_none():
         seen.add(int(end))
     assert found == 0
     traffic = hosted_traffic(chat(2.0), 0.0)
-    billed = billed_class(traffic, offer, HostedTerms(caching="default"))
+    billed = billed_class(traffic, offer, Hosted(caching="default"))
     assert billed.way.name == "every prompt written"
     assert billed.bill.input_usd / traffic.requests == pytest.approx(usd / prompts.size)
     short = billed_class(
-        hosted_traffic(chat(2.0, prompt=1000.0, prefix=900.0), 0.0), offer, HostedTerms(caching="default")
+        hosted_traffic(chat(2.0, prompt=1000.0, prefix=900.0), 0.0), offer, Hosted(caching="default")
     )
     assert short.bill.input_usd == pytest.approx(2.0 * 730 * 3600 * 1000 * 2e-6)
-    cheapest = billed_class(traffic, offer, HostedTerms()).bill
-    off = billed_class(traffic, price(TokenRates(2.0, 9.0), time_to_live_s=None), HostedTerms()).bill
+    cheapest = billed_class(traffic, offer, Hosted()).bill
+    off = billed_class(traffic, price(TokenRates(2.0, 9.0), time_to_live_s=None), Hosted()).bill
     assert cheapest.usd < off.usd < billed.bill.usd
 
 
@@ -357,7 +357,7 @@ def test_what_an_api_does_if_nothing_is_asked_for(name, way):
     offer = next(p for p in token_prices() if p.name == name)
     assert default_way(offer, None).name == way
     billed = [
-        billed_class(hosted_traffic(chat(0.5), 0.0), offer, HostedTerms(caching=mode)).bill.usd
+        billed_class(hosted_traffic(chat(0.5), 0.0), offer, Hosted(caching=mode)).bill.usd
         for mode in ("cheapest", "default")
     ]
     assert billed[0] <= billed[1]
@@ -386,21 +386,19 @@ def test_rented_throughput_is_paid_for_the_busiest_hour_at_all_hours():
         ),
     ]
     traffic = tuple(hosted_traffic(item, 0.0) for item in classes)
-    sold = ProvisionedTerms(1.5, 2500 / 60, output_weight=4.0, least_units=15.0, step_units=5.0)
+    sold = Provisioned(1.5, 2500.0, output_weight=4.0, least=15.0, step=5.0)
     busiest = max(
         3.0 * day[hour] * (900 + 4 * 100) + 1.0 * night[hour] * (4000 + 4 * 50) for hour in range(24)
     )
     units = 15
     while units * 2500 / 60 < busiest:
         units += 5
-    bill = hosted_bill(traffic, price(), HostedTerms(provisioned=sold))
+    bill = hosted_bill(traffic, price(), Hosted(provisioned=sold))
     assert bill.provisioned_usd == pytest.approx(units * 1.5 * 730) == pytest.approx(bill.usd)
-    assert hosted_bill(traffic, price(), HostedTerms(provisioned=sold), 0.01).usd == pytest.approx(
-        15 * 1.5 * 730
-    )
+    assert hosted_bill(traffic, price(), Hosted(provisioned=sold), 0.01).usd == pytest.approx(15 * 1.5 * 730)
     cached = (hosted_traffic(chat(3.0), 0.0),)
     assert provisioned_units(
-        cached, price(time_to_live_s=math.inf), HostedTerms(provisioned=sold)
+        cached, price(time_to_live_s=math.inf), Hosted(provisioned=sold)
     ) == 5 * math.ceil(3.0 * (1000 + 4 * 200) / (5 * 2500 / 60))
 
 

@@ -8,13 +8,14 @@ from typing import get_args
 import pytest
 
 from capplan.fleet.price import (
+    Commitment,
     PriceChoice,
+    Term,
     choose_price,
     missing_price_warning,
     usd_per_million_tokens,
 )
 from capplan.readers.catalogue.hardware import device
-from capplan.readers.catalogue.offer_terms import Commitment, Term
 from capplan.readers.catalogue.prices import price_records, scenario_prices
 from capplan.readers.catalogue.token_prices import token_prices
 from capplan.scenario.scenario import read_scenario

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pytest
 
-from capplan.money.hosted import HostedTerms, hosted_bill, hosted_traffic, price_on, sold_price
+from capplan.money.hosted import Hosted, hosted_bill, hosted_traffic, price_on, sold_price
 from capplan.readers.catalogue.token_prices import litellm_prices, token_prices
 from capplan.workload.length import fixed
 from capplan.workload.request_class import RequestClass
@@ -89,7 +89,7 @@ def billed(name_or_price, pause_s, day="2026-11-25", prefix=PREFIX, prompt=PROMP
     price = name_or_price
     if isinstance(price, str):
         price = next(item for item in token_prices() if item.name == name_or_price)
-    asked = HostedTerms(**terms)
+    asked = Hosted(**terms)
     item = RequestClass(
         "chat",
         fixed(prompt),
@@ -116,8 +116,8 @@ def test_anthropic_five_minutes_an_hour_or_nothing(pause_s):
         mean_usd(times, Prices(4.0, 20.0, 0.2, 8.0), Cache(HOUR)),
     ]
     assert billed("anthropic/claude-opus-5-5", pause_s) == near(min(ways))
-    assert billed("anthropic/claude-opus-5-5", pause_s, time_to_live_s=300.0) == near(min(ways[:2]))
-    assert billed("anthropic/claude-opus-5-5", pause_s, time_to_live_s=HOUR) == near(min(ways[0], ways[2]))
+    assert billed("anthropic/claude-opus-5-5", pause_s, time_to_live=300.0) == near(min(ways[:2]))
+    assert billed("anthropic/claude-opus-5-5", pause_s, time_to_live=HOUR) == near(min(ways[0], ways[2]))
     assert billed("anthropic/claude-opus-5-5", pause_s, caching="default") == near(ways[0])
 
 
@@ -297,7 +297,9 @@ def test_residency_and_a_discount_of_ones_own_are_on_every_token():
     """Ten percent more for a region, then twelve off: reads and writes as well."""
     times, ratio = arrivals(60.0), 1.1 * 0.88
     usd = mean_usd(times, Prices(4.0 * ratio, 20.0 * ratio, 0.2 * ratio, 8.0 * ratio), Cache(HOUR))
-    assert billed("anthropic/claude-opus-5-5", 60.0, time_to_live_s=HOUR, price_ratio=ratio) == near(usd)
+    assert billed("anthropic/claude-opus-5-5", 60.0, time_to_live=HOUR, surcharge=0.1, discount=0.12) == near(
+        usd
+    )
 
 
 @pytest.mark.parametrize(("write", "hour"), [(0.0, None), (2.5e-6, 4e-6)])

@@ -5,9 +5,6 @@ import pytest
 from capplan.families.model_config import read_network
 from capplan.readers.catalogue.models import shipped_config, shipped_names
 
-BLOCK_RESIDUALS = "moonshotai/Kimi-K3"
-"""States attn_res_block_size, which no published code explains."""
-
 
 def unread(network):
     return [note for note in network.notes if note.startswith("not read")]

@@ -10,7 +10,7 @@ import pytest
 from capplan.money.hosted import (
     BY_ITSELF,
     NOT_CACHED,
-    HostedTerms,
+    Hosted,
     TokenPrice,
     TokenRates,
     billed_class,
@@ -78,11 +78,11 @@ def test_a_session_pays_reads_for_what_it_sends_again_and_writes_for_the_rest():
     reuse = session_reuse_by_age(pair, 1.0, 10.0, 1 << 20, np.random.default_rng(0), 50)
     item = RequestClass("a", empirical(np.array([1000.0, 1500.0])), fixed(200.0), 1.0, sessions=pair)
     price = TokenPrice("a", "b", TokenRates(3.0, 15.0, 0.3, 3.75), "2026", "page", time_to_live_s=300.0)
-    bill = billed_class(hosted_traffic(item, 10.0, reuse), price, HostedTerms()).bill
+    bill = billed_class(hosted_traffic(item, 10.0, reuse), price, Hosted()).bill
     requests = 730 * 3600.0
     assert bill.cache_read_usd == pytest.approx(requests / 2 * 1000 * 0.3e-6)
     assert bill.cache_write_usd == pytest.approx(requests / 2 * 1500 * 3.75e-6)
-    late = billed_class(hosted_traffic(item, 10.0, reuse), price, HostedTerms(time_to_live_s=9.0)).bill
+    late = billed_class(hosted_traffic(item, 10.0, reuse), price, Hosted(time_to_live=9.0)).bill
     assert late.cache_read_usd == 0.0
 
 
@@ -101,7 +101,7 @@ def test_a_turn_finds_the_turn_before_where_the_end_of_a_prompt_is_marked_by_def
             hit = 1100 if turn and now - stored[session] <= 1800.0 else 0
             usd += (hit * 0.2 + (tokens - hit) * 2.5 + 200 * 9.0) * 1e-6
             stored[session] = now
-    bill = billed_class(traffic, price, HostedTerms(caching="default")).bill
+    bill = billed_class(traffic, price, Hosted(caching="default")).bill
     assert (bill.cache_read_usd > 0.0) == found
     assert bill.usd / traffic.requests == pytest.approx(usd / 100)
 
@@ -115,10 +115,10 @@ def test_a_session_below_the_shortest_prefix_is_plain_input():
     kept = replace(price, rates=replace(price.rates, cache_write=3.0))
     traffic = hosted_traffic(item, 10.0, repeated.kept_from(1200.0))
     requests = 730 * 3600.0
-    bill = billed_class(traffic, kept, HostedTerms(time_to_live_s=300.0)).bill
+    bill = billed_class(traffic, kept, Hosted(time_to_live=300.0)).bill
     assert bill.cache_read_usd == 0.0
     assert bill.usd - bill.output_usd == pytest.approx(requests / 2 * 2500 * 3e-6)
-    assert billed_class(traffic, price, HostedTerms()).way.name == NOT_CACHED
+    assert billed_class(traffic, price, Hosted()).way.name == NOT_CACHED
 
 
 @pytest.mark.parametrize(("response_s", "way"), [(10.0, BY_ITSELF), (1000.0, NOT_CACHED)])
@@ -131,12 +131,12 @@ def test_prompts_of_sessions_are_not_kept_at_a_price_by_the_hour(response_s, way
         "a", "b", TokenRates(1.25, 10.0, 0.125), "2026", "page", time_to_live_s=3600.0,
         storage_usd_per_million_tokens_hour=4.5, keeps_by_itself=True, from_creation=True,
     )  # fmt: skip
-    billed = billed_class(hosted_traffic(item, response_s, reuse), price, HostedTerms())
+    billed = billed_class(hosted_traffic(item, response_s, reuse), price, Hosted())
     found = 1000 if way == BY_ITSELF else 0
     per_pair = (2500 - found) * 1.25e-6 + found * 0.125e-6 + 2 * 200 * 10e-6
     assert billed.way.name == way
     assert billed.bill.usd == pytest.approx(730 * 3600.0 / 2 * per_pair)
-    alone = billed_class(hosted_traffic(item, response_s, reuse), replace(price, keeps_by_itself=False), HostedTerms())  # fmt: skip
+    alone = billed_class(hosted_traffic(item, response_s, reuse), replace(price, keeps_by_itself=False), Hosted())  # fmt: skip
     assert alone.way.name == NOT_CACHED
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from capplan.fleet.plan import Choices
 from capplan.fleet.search.recommended import plan_of
-from capplan.money.cash import OtherTerms, OwnTerms, other_lines, total_usd
+from capplan.money.cash import OtherPrices, Prices, other_lines, total_usd
 from capplan.money.commitments import GroupUse, Offer, least_usd_per_hour, mix_of, use_fractions
 from capplan.questions.fleet import asked_fleet, fleet_for
 from capplan.questions.levers.answer import asked_levers
@@ -305,8 +305,8 @@ def test_a_budget_for_everything_is_the_total_of_the_bill(tmp_path, mix):
 )  # fmt: skip
 def test_what_a_budget_leaves_for_machines_adds_up_to_it(usd, people, overhead, support, egress, nodes):
     """Machines for what is left, and every line beside them, cost the budget."""
-    other = OtherTerms(egress, 300.0, 10.0, 0.02, nodes, 50.0, support)
-    own = OwnTerms(people, overhead, None, other)
+    other = OtherPrices(False, egress, 300.0, 10.0, 0.02, nodes, 50.0, support)
+    own = Prices(people=people, overhead=overhead, other=other)
     fixed = total_usd(other_lines(other, 0.0, 1e8, 1e10, 1.0))
     left = own.machines_usd_within(usd, ("people", "overhead", "other"), fixed)
     every = total_usd(other_lines(other, left, 1e8, 1e10, 1.0))

@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capplan.fleet.scenario import FleetLimits
 from capplan.readers.yaml_file import Document
 from capplan.recorded.traces.trace import read_trace
 from capplan.scenario.scenario import scenario_from
+from capplan.scenario.scenario_file import Fleet
 from capplan.scenario.traffic import rate_line
 from capplan.workload.daily_curve import HOURS, SHAPES, active_for
 from capplan.workload.request_class import Slo
@@ -145,18 +145,18 @@ def test_jobs_alone_need_no_spare(traffic, spares, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "routing", ["round_robin", "random", "least_loaded", "prefix_aware", "gpu_prefix_aware"]
+    "routing", ["round_robin", "random", "least_loaded", "reported_load", "prefix_aware", "gpu_prefix_aware"]
 )
 def test_a_router_that_is_named_is_taken(routing, tmp_path):
     found = scenario(tmp_path, {"request_rate": 1}, fleet={"routing": routing})
-    assert found.fleet.routing == routing
+    assert found.file.fleet.routing == routing
     assert "fleet.routing" not in stated(found).values()
 
 
 def test_the_router_of_the_engines_stands_in(tmp_path):
-    assert FleetLimits(()).routing is None
+    assert Fleet().routing is None
     silent = scenario(tmp_path, {"request_rate": 1})
-    assert silent.fleet.routing is None
+    assert silent.file.fleet.routing is None
     assert [what for what, key in stated(silent).items() if key == "fleet.routing"] == [
         "requests are routed to the replicas in turn (round-robin), the default of the vLLM production stack's router"
     ]

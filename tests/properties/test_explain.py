@@ -9,10 +9,11 @@ import pytest
 
 from capplan.cli.main import main
 from capplan.explain.plans import explained_quantity
-from capplan.explain.subject import HELD, Subject, formula_of, symbols_of
+from capplan.explain.subject import HELD, Subject, formula_of
 from capplan.questions.fleet import asked_fleet, fleet_for
 from capplan.report.quantities import quantity_of
 from capplan.scenario.scenario import read_scenario
+from tests.letters import symbols_of
 from tests.plan_files import plan_in
 from tests.shipped import FLEETS, Fleet
 from tests.sweeps import long_but

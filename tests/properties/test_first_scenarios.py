@@ -149,7 +149,7 @@ def test_a_launch_command_says_model_engine_and_layout(capplan, tmp_path):
         assert capplan("init", file, "--from", source, "--offline").code == 0
         scenario = read(file)
         assert (scenario.model, scenario.engine, scenario.kv_dtypes) == ("qwen3-8b", "vllm", ("fp8",))
-        assert scenario.fleet.tensor_parallel == (2,)
+        assert scenario.fleet.ranges.tensor_parallel == (2,)
         assert "# not read: --port" in file.read_text()
 
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from capplan.money.hosted import (
-    HostedTerms,
+    Hosted,
     LongerLife,
     PeakHours,
     PriceChange,
@@ -199,8 +199,12 @@ def test_a_bill_is_the_mean_of_its_requests(case):
     if by_day:
         case = case | {"storage": 0.0, "longer": None, "by_itself": False}
     caching = "cheapest" if case["default"] == "cheapest" else "default"
-    terms = HostedTerms(
-        batch_fraction=case["batched"], price_ratio=case["ratio"], service=case["service"], caching=caching
+    terms = Hosted(
+        batch_fraction=case["batched"],
+        surcharge=max(case["ratio"] - 1.0, 0.0),
+        discount=max(1.0 - case["ratio"], 0.0),
+        service=case["service"],
+        caching=caching,
     )
     day = "2026-12-01" if case["changed"] else "2026-11-30"
     offer = sold_price(price_on(offer_of(case, alive_s), day), terms)

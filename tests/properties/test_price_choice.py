@@ -20,7 +20,7 @@ OFFERS = st.lists(
         device=st.sampled_from(["h100-sxm", "b200"]),
         provider=st.sampled_from(["A", "B", "C", "D"]),
         commitment=st.sampled_from(["on-demand", "spot"]),
-        usd_per_hour=st.floats(0.1, 20),
+        price=st.floats(0.1, 20),
         source=st.just("page"),
         date=st.sampled_from([None, "2024", "2026-01", "2026-10-07"]),
         quality=st.sampled_from(["list", "estimate", "doubtful"]),
@@ -53,7 +53,9 @@ def test_chosen_price_lies_between_the_offers_and_never_rests_on_a_doubtful_one(
 
 @given(prices=st.lists(st.floats(0.1, 20), min_size=1, max_size=7))
 def test_of_two_providers_the_mean_counts_and_of_more_a_price_that_somebody_asks_for(prices):
-    offers = [PriceRecord("b200", f"P{index}", "on-demand", usd, "page") for index, usd in enumerate(prices)]
+    offers = [
+        PriceRecord("b200", f"P{index}", "on-demand", usd, "page", None) for index, usd in enumerate(prices)
+    ]
     chosen = choose_price(offers, "b200", PriceChoice())
     assert chosen.offers == len(prices)
     assert (chosen.low_usd_per_hour, chosen.high_usd_per_hour) == (min(prices), max(prices))
@@ -124,9 +126,9 @@ def test_an_offer_of_a_term_counts_for_a_year():
 def test_a_discount_for_a_term_is_taken_off_the_price_on_demand(rented, own, off, at):
     """A asks for `own` on demand and `off` less for a year; of one provider the price is its own."""
     offers = [
-        PriceRecord("b200", "A", "on-demand", own, "page", sku="a.8x", devices=8, date="2026-10-01"),
+        PriceRecord("b200", "A", "on-demand", 8 * own, "page", sku="a.8x", devices=8, date="2026-10-01"),
         PriceRecord("b200", "A", "on-demand", 50.0, "page", sku="a.1x", date="2026-10-01"),
-        PriceRecord("b200", "A", "reserved-1y", own * (1 - off), "page", sku="a.8x", devices=8, date="2026-10-01"),
+        PriceRecord("b200", "A", "reserved-1y", 8 * own * (1 - off), "page", sku="a.8x", devices=8, date="2026-10-01"),
         *(PriceRecord("b200", name, "on-demand", rented, "page", date="2026-10-01") for name in "BCD"),
     ]  # fmt: skip
     chosen, demand = (
@@ -139,7 +141,7 @@ def test_a_discount_for_a_term_is_taken_off_the_price_on_demand(rented, own, off
 
 def test_offers_without_any_date_are_all_taken():
     offers = [
-        PriceRecord("b200", name, "on-demand", usd, "page")
+        PriceRecord("b200", name, "on-demand", usd, "page", None)
         for name, usd in (("A", 4.0), ("B", 2.0), ("C", 3.0), ("D", 1.0))
     ]
     chosen = choose_price(offers, "b200", PriceChoice())

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from capplan import quantity as q
 from capplan.errors import InputError
-from capplan.readers import quantity as q
-from capplan.readers.quantity import quantity
+from capplan.quantity import quantity
 
 DECIMAL = ["", "k", "M", "G", "T", "P", "E"]
 BINARY = ["", "Ki", "Mi", "Gi", "Ti", "Pi"]

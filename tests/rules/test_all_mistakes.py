@@ -22,7 +22,6 @@ pytestmark = pytest.mark.usefixtures("shared_runs")
 ROOT = Path(__file__).resolve().parents[2]
 CHAT = (ROOT / "scenarios" / "support-chat.yaml").read_text()
 H100 = (ROOT / "hardware_specs" / "h100-sxm.yaml").read_text()
-PLACE = r"{}: line {}: {}: "
 
 MISTAKES = {
     10: ("request_rate: 20 req/s", "request_rate: -5 req/s", "traffic[0].request_rate", "'-5 req/s' is not above 0"),

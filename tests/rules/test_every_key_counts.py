@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from capplan.readers.record import Record, record_of
+from capplan.readers.record import keys_of as record_keys
+from capplan.readers.record import record_of
 from capplan.scenario.scenario_file import ScenarioFile
 
 BASE = {
@@ -423,9 +424,9 @@ REFUSALS = {
 """What has nothing to apply to -> the change, what is there before, the reason."""
 
 
-def keys_of(model: type[Record], start: str = "") -> Iterator[str]:
+def keys_of(model: type, start: str = "") -> Iterator[str]:
     """Yield the keys of a record and of the records in it."""
-    for name, field in model.model_fields.items():
+    for name, field in record_keys(model).items():
         inner = record_of(field.annotation)
         if inner:
             yield from keys_of(inner, f"{start}{name}.")

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from capplan.explain.subject import symbols_of
 from capplan.explain.table import formula_in, function_of
 from capplan.fleet.unit_costs import UnitCosts
 from capplan.readers.plan_file import StatedGroup, StatedPlan
-from capplan.report.quantities import ARGUMENTS, MEMORY, PLAN, TITLES, quantity_of
+from capplan.report.quantities import ARGUMENTS, MEMORY, NEXT_TO_A_PLAN, PLAN, TITLES, quantity_of
 from capplan.report.screen_units import screen_of, unit_of
 from docs.generators import plan_numbers
+from tests.letters import symbols_of
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = [
@@ -80,14 +80,15 @@ def test_the_page_on_numbers_of_a_plan_is_current():
     )
 
 
-@pytest.mark.parametrize("row", PLAN.values(), ids=PLAN)
-def test_a_number_of_a_plan_has_a_formula_whose_letters_are_its_arguments(row):
+@pytest.mark.parametrize(("path", "row"), (PLAN | NEXT_TO_A_PLAN).items(), ids=PLAN | NEXT_TO_A_PLAN)
+def test_a_number_of_a_plan_has_a_formula_whose_letters_are_its_arguments(path, row):
     """A formula is stated once, in words or by the function that computes it; arguments are other numbers, or stated elsewhere."""
     formula = formula_in(row)
     assert formula
     assert (ROOT / row.page).exists()
     for name, letter in row.arguments.items():
-        assert name in ARGUMENTS or quantity_of(name) is not None, name
+        places = (f"{path.rpartition('.')[0]}.{name}", f"{path.partition('.')[0]}.{name}", name)
+        assert name in ARGUMENTS or any(quantity_of(place) is not None for place in places), name
         assert not letter or letter in re.split(r"[^\w]+", formula) or row.page == MEMORY, letter
     if row.function is not None and row.page != MEMORY:  # figures of memory are sums over layers
         letters = {letter for letter, _ in symbols_of(function_of(row)).values()}
@@ -95,7 +96,8 @@ def test_a_number_of_a_plan_has_a_formula_whose_letters_are_its_arguments(row):
 
 
 def test_an_argument_of_a_plan_is_an_argument_of_a_number():
-    assert set(ARGUMENTS) == {name for row in PLAN.values() for name in row.arguments if name in ARGUMENTS}
+    rows = (PLAN | NEXT_TO_A_PLAN).values()
+    assert set(ARGUMENTS) == {name for row in rows for name in row.arguments if name in ARGUMENTS}
     assert all(
         argument.label in ("spec", "config", "derived", "measured", "assumed")
         for argument in ARGUMENTS.values()

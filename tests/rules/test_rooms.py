@@ -9,10 +9,10 @@ ROOMS = (
     "cli", "explain", "library", "review", "report", "deploy", "calibrate", "questions", "scenario", "recorded", "readers", "families",
     "money", "fleet", "accuracy", "replica", "phases", "memory", "operators", "serving", "model", "hardware", "engine", "workload",
 )  # fmt: skip
-BOTTOM = ("assumption", "numbers", "ranges", "errors")
+BOTTOM = ("assumption", "numbers", "ranges", "errors", "quantity", "keys")
 OWNERS = {
     "pydantic": {"scenario", "readers"},
-    "pydantic_core": {"readers"},
+    "pydantic_core": {"readers", "keys"},
     "yaml": {"readers"},
     "huggingface_hub": {"readers"},
     "rich": {"report"},

@@ -52,12 +52,16 @@ class Layout:
         return f"{' '.join(parts)}, {'as published' if weight_dtype == 'auto' else weight_dtype}"
 
 
+TENSOR_PARALLEL = (1, 2, 4, 8)
+PIPELINE_PARALLEL = (1, 2)
+
+
 @dataclass(frozen=True, slots=True)
 class Ranges:
     """What the search may choose from."""
 
-    tensor_parallel: Sequence[int] = (1, 2, 4, 8)
-    pipeline_parallel: Sequence[int] = (1, 2)
+    tensor_parallel: Sequence[int] = TENSOR_PARALLEL
+    pipeline_parallel: Sequence[int] = PIPELINE_PARALLEL
     weight_formats: Sequence[str] = ()
     kv_formats: Sequence[str] = ()
     max_devices_per_replica: int | None = None

@@ -15,20 +15,20 @@ from capplan.errors import CapplanError, InputError, Reason
 from capplan.fleet.engine_options import tier_in_tokens
 from capplan.fleet.load.demand import demand_of_classes
 from capplan.fleet.plan import Plan, RoutedRequests
-from capplan.fleet.price import choose_price
+from capplan.fleet.price import Commitment, Term, choose_price
 from capplan.fleet.review import spec_of_layout
+from capplan.fleet.search.candidates import PIPELINE_PARALLEL, TENSOR_PARALLEL
 from capplan.fleet.search.cheapest import Sized, busy_replicas
 from capplan.fleet.search.one_layout import trial_of
 from capplan.fleet.search.recommended import plan_of
 from capplan.model.network import Network
 from capplan.model.parameters import weight_bytes
 from capplan.model.weight_format import in_weight_format, kv_bytes_per_element, named_weight_format
-from capplan.questions.fleet import PIPELINE_PARALLEL, TENSOR_PARALLEL, AskedFleet, terms_of
+from capplan.questions.fleet import AskedFleet, terms_of
 from capplan.questions.levers.lever import Base, Lever, LeverRow, first_line, idle, lever_row, merged_settings
 from capplan.questions.mix import mix_plan
 from capplan.questions.money.energy import asked_energy
 from capplan.readers.catalogue.hardware import device_names
-from capplan.readers.catalogue.offer_terms import Commitment, Term
 from capplan.readers.catalogue.prices import price_records, read_prices
 from capplan.replica.replica import replica_of
 from capplan.replica.speculation import DraftPlan, Method, draft_of, speculation
@@ -228,7 +228,7 @@ def kv_offload(base: Base) -> list[Lever]:
     name, scenario = "kv-offload", base.asked.scenario
     if scenario.kv_offload:
         return [Lever(name, "without offload tiers", ("kv_offload=[]",), _ENGINE_KEPT, combines=True)]
-    priced = scenario.own.host_usd_per_gb_month is not None
+    priced = scenario.file.prices.host_memory_per_gb is not None
     changes = {size: f"{size} GB of host memory for prefixes" for size in HOST_MEMORY_GB}
     if not any(item.reuse for item in scenario.classes):
         why = "no traffic says how prefix hits grow with the cache: give a trace with block hashes"

@@ -49,7 +49,7 @@ def budgeted(
     demand : whose output leaves the provider
     networks : of the checkpoints that may be kept
     """
-    budget, own = scenario.budget, scenario.own
+    budget, own = scenario.budget, scenario.file.prices
     if budget is None or not budget.includes:
         return scenario, ()
     traffic = [hosted_traffic(item, 0.0) for item in demand.classes]

@@ -1,7 +1,7 @@
 """A scenario and the listed offers -> the cheapest mix of commitments, for a plan or over all layouts."""
 
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
@@ -18,6 +18,7 @@ from capplan.fleet.price import (
     ChosenPrice,
     PriceChoice,
     PriceRecord,
+    Term,
     energy_usd_per_hour,
     price_of,
     usd_per_month,
@@ -180,7 +181,11 @@ def offers_for(
     assumed: list[Assumption] = []
     warnings: list[str] = []
     without = replace(choice, overrides={})
-    for name, key in (("reserved-1y", terms.reserved_1y), ("reserved-3y", terms.reserved_3y)):
+    reserved: Mapping[Term, Reserved | None] = {
+        "reserved-1y": terms.reserved_1y,
+        "reserved-3y": terms.reserved_3y,
+    }
+    for name, key in reserved.items():
         if key is not None:
             listed = _price(records, device, replace(without, commitment=name))
             offer = _with_interest(_reserved_offer(name, key, listed, on_demand), key, terms.interest)

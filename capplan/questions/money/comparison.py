@@ -9,6 +9,7 @@ import numpy as np
 from capplan.assumption import Assumption
 from capplan.errors import InputError
 from capplan.fleet.plan import FleetAnswer
+from capplan.keys import first_day
 from capplan.money.comparison import Comparison, compare, own_fleet
 from capplan.money.hosted import (
     BY_ITSELF,
@@ -23,7 +24,6 @@ from capplan.money.hosted import (
 from capplan.questions.fleet import AskedFleet
 from capplan.questions.money.who_pays import own_assumptions, paid_plan
 from capplan.questions.plans.plan_check import age_warnings, change_warnings, life_warnings
-from capplan.readers.catalogue.offer_terms import first_day
 from capplan.readers.catalogue.token_prices import (
     HINT,
     find_price,
@@ -95,7 +95,7 @@ def asked_prices(names: Sequence[str], asked: AskedFleet) -> tuple[TokenPrice, .
             f"{scenario.path}: hosted.provisioned is the price of one API, and {len(found)} are compared; name it: --api {found[0].name}"
         )
     for price in found:
-        refuse_unsold_life(price, scenario.hosted.time_to_live_s, f"{scenario.path}: hosted.time_to_live")
+        refuse_unsold_life(price, scenario.hosted.time_to_live, f"{scenario.path}: hosted.time_to_live")
         _refuse_unsold_service(price, scenario.hosted.service, f"{scenario.path}: hosted.service")
         if any(keeps_a_prefix(item, price) for item in scenario.classes):
             refuse_unknown_storage(price)
@@ -145,7 +145,9 @@ def asked_comparison(
     """
     scenario = asked.scenario
     paid = paid_plan(asked, answer, "there is no fleet to compare with", today)
-    own = own_fleet(paid.plan, scenario.own, paid.machines_usd, paid.group_fractions, paid.hours, paid.other)
+    own = own_fleet(
+        paid.plan, scenario.file.prices, paid.machines_usd, paid.group_fractions, paid.hours, paid.other
+    )
     prices = tuple(sold_price(price_on(price, today.isoformat()), scenario.hosted) for price in prices)
     repeated = _repeated(scenario, paid.plan.responses_s, asked.question.max_model_len)
     comparison = compare(paid.plan, asked.question.demand, own, prices, scenario.hosted, repeated)
@@ -168,7 +170,7 @@ def asked_comparison(
         (
             *paid.warnings,
             *age_warnings(prices, today),
-            *life_warnings(prices, scenario.hosted.time_to_live_s),
+            *life_warnings(prices, scenario.hosted.time_to_live),
             *warnings,
             *asked.warnings,
         ),
@@ -220,7 +222,7 @@ def _assumptions(
         if scenario.hosted.prefixes == 1.0:
             stated.append(Assumption("all of them share one prefix", "hosted.prefixes"))
         unstated = [p.name for p in cached if p.time_to_live_s is None]
-        if unstated and scenario.hosted.time_to_live_s is None:
+        if unstated and scenario.hosted.time_to_live is None:
             what = f"{', '.join(unstated)} keep a prefix for {UNSTATED_TIME_TO_LIVE_S:g} s after its last use"
             stated.append(Assumption(what, "hosted.time_to_live"))
     for price in cached:

@@ -65,7 +65,7 @@ def asked_other_lines(
     networks = {group.weight_dtype: asked.question.networks[group.weight_dtype] for group in plan.groups}
     stored = sum(weight_bytes(network) for network in networks.values())
     months = hours / HOURS_PER_MONTH
-    return other_lines(asked.scenario.own.other, machines_usd, tokens, stored, months)
+    return other_lines(asked.scenario.file.prices.other, machines_usd, tokens, stored, months)
 
 
 def total_cost(
@@ -81,7 +81,7 @@ def total_cost(
     month_hours : [h]
         of the month
     """
-    own, job_hours = asked.scenario.own, plan.money.job_hours if plan.money else None
+    own, job_hours = asked.scenario.file.prices, plan.money.job_hours if plan.money else None
     hours = job_hours or month_hours
     machines = _mix_lines(mix, hours) if mix is not None and job_hours is None else _order_lines(plan, hours)
     if not machines:
@@ -102,7 +102,7 @@ def total_cost(
     people = "assumed" if own.people_assumed else "scenario: prices.people"
     lines = (
         *machines,
-        CostLine("overhead", machines_usd, "$ of machines", own.overhead_fraction, "scenario: prices.overhead"),
+        CostLine("overhead", machines_usd, "$ of machines", own.overhead, "scenario: prices.overhead"),
         CostLine("people", 1.0, "team", own.people_usd_per_month, people),
         *asked_other_lines(asked, plan, machines_usd, hours),
         CostLine("retrieval and tools", 1.0, "all requests", outside_usd(traffic) * (1.0 if job_hours else months), "scenario: traffic, outside"),
@@ -253,9 +253,9 @@ def _group_fractions(plan: Plan, mix: AskedMix | None) -> tuple[float, ...]:
 def own_assumptions(scenario: Scenario) -> list[Assumption]:
     """Return the assumptions about costs other than machines."""
     stated = []
-    if not scenario.own.people_usd_per_month:
+    if not scenario.file.prices.people_usd_per_month:
         stated.append(Assumption("nobody is paid for running the self-hosted fleet", "prices.people"))
-    if not scenario.own.overhead_fraction:
+    if not scenario.file.prices.overhead:
         stated.append(Assumption("no overhead on the price of the machines", "prices.overhead"))
     return stated
 
@@ -342,7 +342,7 @@ def asked_bill(
     hours = HOURS_PER_MONTH if month is None else hours_of_month(*month)
     paid = paid_plan(asked, answer, "there is nothing to pay for", today, hours)
     plan = paid.plan
-    own, seconds = asked.scenario.own, paid.hours * 3600.0
+    own, seconds = asked.scenario.file.prices, paid.hours * 3600.0
     pools = [
         PaidPool(
             own.machines_usd(paid.machines_usd) * fraction,

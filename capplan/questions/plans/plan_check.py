@@ -25,13 +25,13 @@ from capplan.fleet.price import MAX_AGE_DAYS, ChosenPrice, PriceChoice, choose_p
 from capplan.fleet.search.candidates import DEGREES
 from capplan.fleet.search.one_layout import adequacy, trial_of
 from capplan.hardware.device import Device
+from capplan.keys import first_day
 from capplan.money.hosted import TokenPrice
 from capplan.questions.fleet import AskedFleet, parts_of, replicas_by_group, terms_of
 from capplan.questions.money.budget import mix_usd_per_month
 from capplan.questions.plans.plan_file import chosen_in
 from capplan.readers.catalogue.hardware import device_names
 from capplan.readers.catalogue.models import model_source
-from capplan.readers.catalogue.offer_terms import first_day
 from capplan.readers.catalogue.prices import price_records
 from capplan.readers.catalogue.token_prices import OLD_DAYS, TokenOffer, age_days, token_offers
 from capplan.readers.plan_file import PlanFile, StatedGroup, StatedPlan, is_plan_file, read_plan_file
@@ -97,15 +97,15 @@ def check_plan(asked: AskedFleet, file: PlanFile, today: date, max_price_age_day
 
 def _allowed(asked: AskedFleet, file: PlanFile, chosen: StatedPlan) -> Iterator[Check]:
     """Yield what the scenario has to allow for the plan to be one of its candidates."""
-    scenario, question, limits = asked.scenario, asked.question, asked.scenario.fleet
+    scenario, question = asked.scenario, asked.question
     model = model_source(scenario.model, scenario.file.revision).title
     yield _one_of("model", (model,), file.inputs.model.source)
     yield _one_of("engine", (scenario.engine,), file.inputs.engine.name)
     yield _one_of("weight_dtype", tuple(question.networks), chosen.weight_dtype)
     yield _one_of("kv_dtype", tuple(question.kv_formats), chosen.kv_dtype)
-    if limits.max_devices is not None:
-        yield _at_most("fleet.max_gpus", limits.max_devices, chosen.gpus)
-    pools = limits.pools
+    if scenario.file.fleet.max_gpus is not None:
+        yield _at_most("fleet.max_gpus", scenario.file.fleet.max_gpus, chosen.gpus)
+    pools = scenario.fleet.pools
     devices = {"serve": question.devices}
     if pools is not None:
         devices |= {"prefill": tuple(pools.prefill_devices), "decode": tuple(pools.decode_devices)}
@@ -119,23 +119,23 @@ def _allowed(asked: AskedFleet, file: PlanFile, chosen: StatedPlan) -> Iterator[
 def _group_allowed(
     asked: AskedFleet, row: StatedGroup, key: str, devices: Sequence[Device]
 ) -> Iterator[Check]:
-    limits = asked.scenario.fleet
+    allowed = asked.scenario.file.fleet
     yield _one_of(key, tuple(item.name for item in devices), row.hardware)
     for name in DEGREES:
-        degrees = getattr(limits, name)
+        degrees = allowed.degrees(name)
         if degrees is not None:
             yield _one_of(f"fleet.{name}", degrees, getattr(row, name))
-    if limits.max_devices_per_replica is not None:
-        yield _at_most("fleet.max_gpus_per_replica", limits.max_devices_per_replica, row.gpus_per_replica)
+    most = asked.scenario.fleet.ranges.max_devices_per_replica
+    if most is not None:
+        yield _at_most("fleet.max_gpus_per_replica", most, row.gpus_per_replica)
     hardware = next((item for item in devices if item.name == row.hardware), None)
     if hardware is not None:
         price, spares = asked.prices.get(hardware.name), row.spare_replicas
-        needed = limits.survive.least_spares(row.busy_replicas)
+        survive = asked.scenario.fleet.survive
+        needed = survive.least_spares(row.busy_replicas)
         if price:
-            needed = price.spares(
-                row.gpus_per_replica, hardware.node_devices, row.busy_replicas, limits.survive
-            )
-        yield Check(limits.survive.key, needed, spares, spares >= needed)
+            needed = price.spares(row.gpus_per_replica, hardware.node_devices, row.busy_replicas, survive)
+        yield Check(survive.key, needed, spares, spares >= needed)
 
 
 def _pools_measured(asked: AskedFleet, plan: Plan) -> Iterator[Check]:

@@ -533,7 +533,7 @@ def planned_stream(
         longest=longest,
         seconds=seconds,
         response_s=response,
-        routing=asked.scenario.fleet.routing,
+        routing=asked.scenario.file.fleet.routing,
     )
 
 

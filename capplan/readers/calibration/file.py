@@ -9,13 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, ClassVar
-
-from pydantic import ConfigDict
+from typing import Any
 
 from capplan.engine.profile import HostOverhead
 from capplan.errors import InputError
 from capplan.hardware.device import Device
+from capplan.keys import ONLY_KNOWN_KEYS
 from capplan.readers.calibration.record import (
     SCHEMA_VERSION,
     Calibration,
@@ -153,7 +152,7 @@ MIGRATED = {
 class _HostFile:
     """A file without kernels."""
 
-    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+    __pydantic_config__ = ONLY_KNOWN_KEYS
     schema_version: int
     checksum: str
     host: HostRefit
@@ -163,7 +162,7 @@ class _HostFile:
 class _KernelFile(Calibration):
     """A file with measured kernels."""
 
-    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+    __pydantic_config__ = ONLY_KNOWN_KEYS
     schema_version: int
     checksum: str
     host: HostRefit | None = None

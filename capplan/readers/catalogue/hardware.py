@@ -11,8 +11,9 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from capplan.errors import InputError, unknown
 from capplan.hardware.device import Device, Partition
 from capplan.hardware.slices import slice_of
+from capplan.keys import Bytes, BytesPerS, FlopPerS, Watts
 from capplan.readers.catalogue.offer_terms import ASSUMED, SourceRecord, source_of
-from capplan.readers.record import Bytes, BytesPerS, FlopPerS, Record, Watts, one_or_more, validated
+from capplan.readers.record import Record, one_or_more, validated
 from capplan.readers.text_file import data_folder, path_of
 from capplan.readers.yaml_file import Document, read_yaml
 

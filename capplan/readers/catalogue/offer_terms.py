@@ -5,58 +5,19 @@ What every offer states, of GPUs, machines or hosted APIs: how it is paid for, i
 The machines that providers sell and the servers that one can buy, as the files that ship state them.
 """
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import date
 from functools import lru_cache
-from typing import Annotated, Literal, LiteralString
+from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import Field, model_validator
 
-from capplan.errors import InputError
+from capplan.fleet.price import Commitment, Term
 from capplan.hardware.device import Source
-from capplan.readers.record import Bytes, BytesPerS, Record, Usd, UsdPerHour, Watts, validated
+from capplan.keys import Bytes, BytesPerS, Day, Usd, UsdPerHour, Watts, first_day
+from capplan.readers.record import Record, validated
 from capplan.readers.text_file import data_folder
 from capplan.readers.yaml_file import read_yaml
-
-Commitment = Literal["on-demand", "community", "spot", "reserved", "capacity-block", "owned"]
-Term = Literal["reserved-1y", "reserved-3y"]
-"""A reservation whose term is stated, in price files of users."""
-
-
-_DAY = r"^20[0-9]{2}(-(0[1-9]|1[0-2])(-(0[1-9]|[12][0-9]|3[01]))?)?$"
-_NO_DAY: LiteralString = "is not a date; write it as 2026-11-01, 2026-11 or 2026"
-
-
-def first_day(written: str, place: str = "") -> date:
-    """Return the first day of a date that may be a year or a month.
-
-    Examples
-    --------
-    >>> str(first_day("2026")), str(first_day("2026-03"))
-    ('2026-01-01', '2026-03-01')
-    """
-    try:
-        return date.fromisoformat(f"{written}-01-01"[:10] if re.fullmatch(_DAY, written) else "")
-    except ValueError:
-        where = f"{place}: " if place else ""
-        raise InputError(f"{where}{written[:40]!r} {_NO_DAY}") from None
-
-
-def _day(written: object) -> object:
-    """Return a date as text; a year is a number in YAML."""
-    text = str(written) if isinstance(written, int) else written
-    if isinstance(text, str):
-        try:
-            first_day(text)
-        except InputError:
-            raise PydanticCustomError("day", _NO_DAY) from None
-    return text
-
-
-Day = Annotated[str, BeforeValidator(_day), WithJsonSchema({"type": "string", "pattern": _DAY})]
 
 
 class PageSource(Record):

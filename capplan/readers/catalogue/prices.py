@@ -13,25 +13,26 @@ from dataclasses import replace
 from functools import lru_cache
 from math import isclose
 from pathlib import Path
-from typing import Annotated, Literal, get_args
+from typing import Annotated, get_args
 
 from pydantic import Field, model_validator
 
 from capplan.assumption import Assumption
 from capplan.errors import InputError, unknown
 from capplan.fleet.order import Machine, MachineLimits
-from capplan.fleet.price import ChosenPrice, PriceRecord, missing_price_warning, price_of, with_electricity
+from capplan.fleet.price import (
+    ChosenPrice,
+    Commitment,
+    PriceRecord,
+    Term,
+    missing_price_warning,
+    price_of,
+    with_electricity,
+)
 from capplan.fleet.scenario import Purchase
 from capplan.readers.catalogue.hardware import catalogue_name, normalised
-from capplan.readers.catalogue.offer_terms import (
-    Commitment,
-    Day,
-    KnownMachine,
-    PageSource,
-    Term,
-    known_machines,
-)
-from capplan.readers.record import Record, UsdPerHour, validated
+from capplan.readers.catalogue.offer_terms import KnownMachine, PageSource, known_machines
+from capplan.readers.record import Record, validated
 from capplan.readers.text_file import csv_rows, data_folder, read_text
 from capplan.readers.yaml_file import Document, read_yaml
 
@@ -101,12 +102,13 @@ def _offers(
     count = _number(row["AcceleratorCount"], f"{place}: AcceleratorCount")
     if count is None or not count.is_integer():
         return  # a part of a device is no device
-    for column, commitment in (("Price", "on-demand"), ("SpotPrice", "spot")):
+    columns: tuple[tuple[str, Commitment], ...] = (("Price", "on-demand"), ("SpotPrice", "spot"))
+    for column, commitment in columns:
         usd = _number(row[column], f"{place}: {column}")
         if usd is not None:
             yield PriceRecord(
-                device=device, provider=of["provider"], commitment=commitment, usd_per_hour=usd / count, source=of["source"],
-                sku=row["InstanceType"], devices=int(count), region=row["Region"] or None, date=of["day"],
+                device=device, provider=of["provider"], commitment=commitment, price=usd, source=of["source"], date=of["day"],
+                sku=row["InstanceType"], devices=int(count), region=row["Region"] or None,
             )  # fmt: skip
 
 
@@ -121,28 +123,6 @@ def _number(text: str | None, place: str) -> float | None:
     if not 0.0 <= value < 1e6:
         raise InputError(f"{place}: {text[:40]!r} is out of range")
     return value or None
-
-
-class Offer(Record):
-    """A price offered by a provider."""
-
-    device: str
-    """Catalogue name."""
-    provider: str
-    sku: str | None = None
-    """The provider's name for the instance."""
-    devices: Annotated[int, Field(ge=1)] = 1
-    """Devices in the instance."""
-    region: str | None = None
-    commitment: Commitment | Term
-    price: UsdPerHour
-    """Price of the whole instance."""
-    date: Day | None
-    """When it was offered; null: unknown."""
-    source: str
-    """Key in `sources`."""
-    quality: Literal["list", "estimate", "doubtful"] = "list"
-    note: str | None = None
 
 
 class FileCurrency(Record):
@@ -161,7 +141,7 @@ class PriceFile(Record):
     """Currency of the prices in the file; left out: dollars."""
 
     sources: dict[str, PageSource]
-    prices: Annotated[list[Offer], Field(min_length=1)]
+    prices: Annotated[list[PriceRecord], Field(min_length=1)]
 
     @model_validator(mode="after")
     def _every_source_exists(self) -> "PriceFile":
@@ -211,14 +191,7 @@ def records_of(scenario: Purchase) -> tuple[tuple[PriceRecord, ...], tuple[str, 
 def read_prices(path: str | os.PathLike[str]) -> tuple[PriceRecord, ...]:
     """Return the offers in a price YAML, per device and hour."""
     file = validated(PriceFile, _in_dollars(read_yaml(path, kind="a price YAML")))
-    return tuple(
-        PriceRecord(
-            **offer.model_dump(exclude={"price", "source"}),
-            usd_per_hour=offer.price / offer.devices,
-            source=file.sources[offer.source].url,
-        )
-        for offer in file.prices
-    )
+    return tuple(replace(offer, source=file.sources[offer.source].url) for offer in file.prices)
 
 
 @lru_cache(maxsize=1)
@@ -237,12 +210,12 @@ def _machine_offers() -> Iterator[PriceRecord]:
                     machine.device,
                     known.provider,
                     offer.commitment,
-                    offer.price / machine.gpus,
+                    offer.price,
                     known.sources[offer.source],
+                    offer.date,
                     machine.sku,
                     machine.gpus,
                     offer.region,
-                    offer.date,
                 )
 
 
@@ -338,30 +311,34 @@ def sold_machines(
     return tuple(found)
 
 
+MACHINE_COMMITMENTS: tuple[Commitment | Term, ...] = ("on-demand", *get_args(Term), "spot")
+"""How a machine of the catalogue may be paid for by the hour."""
+
+
 def machine_records(machine: Machine) -> tuple[PriceRecord, ...]:
     """Return what a GPU of a machine costs in its region on demand, reserved and spot, as far as the catalogue offers it."""
     regions = (machine.region,) if machine.region else ()
     return tuple(
         _record(item, commitment)
-        for commitment in ("on-demand", *get_args(Term), "spot")
+        for commitment in MACHINE_COMMITMENTS
         for item in sold_machines(
             machine.device, commitment, skus=(machine.sku,), providers=(machine.provider,), regions=regions
         )
     )
 
 
-def _record(machine: Machine, commitment: str) -> PriceRecord:
+def _record(machine: Machine, commitment: Commitment | Term) -> PriceRecord:
     """Return the offer of a machine for each of its GPUs."""
     return PriceRecord(
         machine.device,
         machine.provider,
         commitment,
-        machine.usd_per_hour / machine.gpus,
+        machine.usd_per_hour,
         machine.source,
+        machine.date,
         machine.sku,
         machine.gpus,
         machine.region,
-        machine.date,
     )
 
 

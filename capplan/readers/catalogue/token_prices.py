@@ -13,18 +13,19 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from capplan.errors import InputError, unknown
-from capplan.money.hosted import LongerLife, PeakHours, PriceChange, TokenPrice, TokenRates
-from capplan.readers.catalogue.offer_terms import Day, PageSource, first_day
-from capplan.readers.record import (
+from capplan.keys import (
+    Day,
     Discount,
-    Record,
     Seconds,
     Tokens,
     UsdPerMillionTokens,
     UsdPerMillionTokensHour,
     UsdPerPaidMillionTokens,
-    validated,
+    first_day,
 )
+from capplan.money.hosted import LongerLife, PeakHours, PriceChange, TokenPrice, TokenRates
+from capplan.readers.catalogue.offer_terms import PageSource
+from capplan.readers.record import Record, validated
 from capplan.readers.text_file import data_folder, json_values, read_json, read_text
 from capplan.readers.yaml_file import Document, read_yaml
 

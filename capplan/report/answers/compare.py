@@ -178,7 +178,7 @@ def compare_answer(asked: AskedComparison, name: str, currency: Currency | None)
             "hardware": comparison.plan.hardware,
             "order": order_row(comparison.plan),
             "machines_usd_per_month": own.machines_usd,
-            "overhead_usd_per_month": own.machines_usd * own.terms.overhead_fraction,
+            "overhead_usd_per_month": own.machines_usd * own.terms.overhead,
             "people_usd_per_month": own.terms.people_usd_per_month,
             "other_usd_per_month": total_usd(own.other),
             "outside_usd_per_month": own.outside_usd,
@@ -237,8 +237,8 @@ def _own_rows(own: OwnFleet, cost: str, *, by_mix: bool) -> list[dict[str, Any]]
     rows = [
         {"what": f"machines, {how}", cost: own.machines_usd},
         {
-            "what": f"overhead, {own.terms.overhead_fraction:.0%}",
-            cost: own.machines_usd * own.terms.overhead_fraction,
+            "what": f"overhead, {own.terms.overhead:.0%}",
+            cost: own.machines_usd * own.terms.overhead,
         },
         {"what": "people", cost: own.terms.people_usd_per_month},
         *({"what": line.what, cost: line.usd} for line in own.other),

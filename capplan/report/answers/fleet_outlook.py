@@ -161,7 +161,7 @@ def growth_closing(growth: Growth | None, scenario: Scenario) -> tuple[str, ...]
     if growth is None:
         return ()
     lines = []
-    most, budget = scenario.fleet.max_devices, scenario.budget
+    most, budget = scenario.file.fleet.max_gpus, scenario.budget
     over = next((row.month for row in growth.months if most is not None and row.gpus > most), None)
     lines += [f"fleet.max_gpus of {most} is exceeded in month {over}"] if over else []
     if budget is None:

@@ -9,7 +9,8 @@ import numpy as np
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
 from capplan.errors import InputError
-from capplan.readers.record import OrNumber, Record, RequestsPerSOrZero, Tokens, unknown_name
+from capplan.keys import RequestsPerSOrZero, Tokens
+from capplan.readers.record import OrNumber, Record, unknown_name
 from capplan.workload.daily_curve import HOURS, SHAPES, relative_to_peak
 from capplan.workload.length import (
     Lengths,

@@ -4,16 +4,11 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from capplan.readers.catalogue.offer_terms import Day
-from capplan.readers.record import (
-    Bytes,
+from capplan.keys import (
     Discount,
     Fraction,
     KgPerKwh,
-    Number,
-    Record,
     RequestsPerS,
-    Seconds,
     Usd,
     UsdOfBudget,
     UsdPerHour,
@@ -23,67 +18,7 @@ from capplan.readers.record import (
     Whole,
     Years,
 )
-
-
-class OtherPrices(Record):
-    """Prices of costs of a service other than GPUs, each a line of its total cost."""
-
-    defaults: bool = False
-    """Whether assumed prices stand for those that are not stated, prices.people included."""
-    egress_per_gb: Usd | None = None
-    """Price of a gigabyte that leaves the provider."""
-    bytes_per_token: Bytes | None = None
-    """Bytes that leave for one output token: an event of a stream, 300 B if not stated."""
-    load_balancers: UsdPerMonth | None = None
-    """Price of all load balancers."""
-    weights_per_gb: UsdPerMonth | None = None
-    """Price of a gigabyte of the checkpoint in storage."""
-    cpu_nodes: Annotated[Whole, Field(ge=0, le=100_000)] | None = None
-    """Number of nodes without GPUs: gateways, control plane, monitoring."""
-    cpu_node: UsdPerMonth | None = None
-    """Price of such a node."""
-    support: Fraction | None = None
-    """Support plan of the provider, as a share of the price of the machines."""
-
-
-class Provisioned(Record):
-    """Throughput that you rent from a hosted API by the hour, in units, instead of paying by the token."""
-
-    price: UsdPerHour
-    """Price of one unit."""
-    tokens_per_minute: Number
-    """Tokens that one unit takes: input that the cache does not have, and weighted output."""
-    output_weight: Number | None = None
-    """Input tokens that one output token counts as; 1 if not stated."""
-    least: Number | None = None
-    """Fewest units on sale; 1 if not stated."""
-    step: Number | None = None
-    """Units are sold in multiples of this; 1 if not stated."""
-
-
-class Hosted(Record):
-    """How hosted APIs are used, for `capplan compare`."""
-
-    time_to_live: Seconds | None = None
-    """Time that a cached prefix is kept after its last use."""
-    prefixes: Number | None = None
-    """Different shared prefixes, each with an equal part of the requests."""
-    batch_fraction: Fraction | None = None
-    """Share of the requests whose answer may take a day."""
-    file: str | None = None
-    """Your own token-price YAML, or the price file of LiteLLM or genai-prices with its date, relative to this file."""
-    date: Day | None = None
-    """Date of the prices in the file of LiteLLM or genai-prices, or of the package genai-prices, which state none."""
-    discount: Discount | None = None
-    """Your discount on every listed price."""
-    surcharge: Fraction | None = None
-    """Surcharge on every listed price, such as 10% for data residency."""
-    service: Literal["standard", "flex", "priority"] | None = None
-    """Service tier that requests are sent to; default: standard."""
-    caching: Literal["cheapest", "default"] | None = None
-    """Use of the prompt cache: in the cheapest way, or as the API does if requests ask for nothing; default: cheapest."""
-    provisioned: Provisioned | None = None
-    """Throughput that you rent by the hour, instead of paying by the token."""
+from capplan.readers.record import Record
 
 
 class Reserved(Record):
