@@ -34,14 +34,11 @@ from calibrate.accuracy_text import (
     METHOD,
     NOBODY_TIMED,
     ONE_SIDED_TEXT,
-    OPEN_LOOPS_BEYOND,
-    OPEN_LOOPS_KNOWN,
     OPEN_LOOPS_TEXT,
     RULERS_TEXT,
     SERVED_UNTIMED,
     SETTLE,
     TRIED,
-    UNFOLLOWED,
     WEAK,
 )
 from calibrate.hidden_devices import sampled, served_table, stand_in_table, stand_ins
@@ -53,7 +50,15 @@ from calibrate.left_out_scores import (
     left_out_scores,
     ruled_scores,
 )
-from calibrate.open_loops import beyond_table, open_loops, source_table, target_table, wrong_table
+from calibrate.open_loop_causes import evidence_list, known_causes
+from calibrate.open_loops import (
+    beyond_table,
+    causes_told,
+    open_loops,
+    set_table,
+    target_table,
+    wrong_table,
+)
 from calibrate.reliability import certainty_section
 from calibrate.slices import slices_section
 from calibrate.targets import COVERAGE, KERNELS, MEMORY, MORE_KERNELS, SERVING
@@ -245,16 +250,20 @@ def choices_chart(left_out: Mapping[str, Sequence[DecisionScore]]) -> Lines:
 
 def open_loops_section() -> str:
     """Return the scores of open loops with their source left out, and what is known of rows that are predicted wrongly."""
-    values = open_loops()
+    values, known = open_loops(), known_causes()
     return "\n\n".join(
         (
             OPEN_LOOPS_TEXT + "\n" + target_table(values),
-            source_table(values),
+            "By set of runs:",
+            set_table(values, known),
             "Saturation predicted wrongly:",
-            wrong_table(values, OPEN_LOOPS_KNOWN),
-            UNFOLLOWED,
+            wrong_table(values, known.saturation),
+            "Causes of what misses a target within capacity, with their evidence (`calibrate/open_loop_causes.yaml`):",
+            evidence_list(causes_told(values, known)),
+            "Columns that no model of an engine can follow; they stay in every score that has them:",
+            "\n".join(f"- {text}" for text in known.unfollowed),
             "Rows within capacity that miss a target, predicted over measured, the misses in bold:",
-            beyond_table(values, OPEN_LOOPS_BEYOND),
+            beyond_table(values, known),
         )
     )
 

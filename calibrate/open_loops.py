@@ -9,9 +9,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
+from statistics import median
 
 from calibrate.accuracy_tables import markdown, percent
 from calibrate.host_rows import Item, replica_with
+from calibrate.open_loop_causes import Cause, Known
 from calibrate.slow_runs import records_text
 from calibrate.targets import OPEN_LOOPS, SATURATION, AccuracyTarget
 from capplan.accuracy.benchmark import Benchmark, benchmark_of, source_of
@@ -146,27 +148,77 @@ def saturation_of(values: Sequence[OpenValue]) -> tuple[int, int]:
     return len(own), sum(value.predicted == value.measured for value in own)
 
 
-def source_table(values: Sequence[OpenValue]) -> str:
-    """Return the errors by source and load: median error and number of values."""
+def set_of(value: OpenValue) -> str:
+    """Return the set of runs that a row belongs to: its name without the number, runs of an engine in the client's process separately.
+
+    Examples
+    --------
+    >>> set_of(OpenValue("llmd-p2p-kv-0017", "llm-d", LOADS[0], "stable", 1.0, 1.0, 1.0))
+    'llmd-p2p-kv'
+    """
+    return value.row.rpartition("-")[0] + (IN_CLIENT if value.source.endswith(IN_CLIENT) else "")
+
+
+def set_table(values: Sequence[OpenValue], known: Known) -> str:
+    """Return the errors by set of runs and load: median error and number of values, within capacity whether it meets the target, and causes of what does not."""
     rows = []
-    for source in sorted({value.source for value in values}):
+    for name in sorted({set_of(value) for value in values}):
         for load in LOADS:
-            own = [value for value in values if (value.source, value.load) == (source, load)]
+            own = [value for value in values if (set_of(value), value.load) == (name, load)]
             stated, right = saturation_of(own)
-            cells = [_cell(own, target) for target in OPEN_LOOPS]
-            if stated or any(cells):
-                told = f"{right} of {stated}" if stated else ""
-                rows.append(
-                    [
-                        source,
-                        load,
-                        f"{len({value.row for value in own if value.predicted is not None}):,}",
-                        told,
-                        *cells,
-                    ]
-                )
+            cells = [_judged_cell(own, target, load) for target in OPEN_LOOPS]
+            if not stated and not any(cells):
+                continue
+            missed = [
+                m
+                for target in OPEN_LOOPS
+                if "**" in _judged_cell(own, target, load)
+                for m in _misses(own, target)
+            ]
+            causes = [known.cause_of(value.row, value.source) for value in missed]
+            names = ", ".join(dict.fromkeys(cause.name for cause in causes if cause))
+            count = len({value.row for value in own if value.predicted is not None})
+            told = f"{right} of {stated}" if stated else ""
+            rows.append([name, load, f"{count:,}", told, *cells, names])
     titles = [target.title for target in OPEN_LOOPS]
-    return markdown(["source, left out", "load", "rows", "saturates: right", *titles], rows)
+    head = ["runs, source left out", "load", "rows", "saturates: right", *titles, "causes of what is missed"]
+    return markdown(head, rows)
+
+
+def _judged_cell(values: Sequence[OpenValue], target: AccuracyTarget, load: str) -> str:
+    cell = _cell(values, target)
+    if not cell or load != LOADS[0]:
+        return cell
+    met = target.met(_error(_first_columns(values, target.columns)))
+    return f"{cell}, met" if met else f"**{cell}, missed**"
+
+
+def _misses(values: Sequence[OpenValue], target: AccuracyTarget) -> list[OpenValue]:
+    """Return the values of a target that are off by more than its limit."""
+    return [
+        value for value in _first_columns(values, target.columns) if abs(value.ratio - 1.0) > target.limit
+    ]
+
+
+def causes_told(values: Sequence[OpenValue], known: Known) -> list[tuple[Cause, str]]:
+    """Return each cause of rows within capacity that miss a target, with their number and the median of predicted over measured of what misses."""
+    within = [value for value in values if value.load == LOADS[0]]
+    missed = {target.title: _misses(within, target) for target in OPEN_LOOPS}
+    told = []
+    for cause in known.causes:
+        own = {
+            title: [value for value in found if known.cause_of(value.row, value.source) is cause]
+            for title, found in missed.items()
+        }
+        count = len({value.row for found in own.values() for value in found})
+        if count:
+            ratios = [
+                f"{title} {median(value.ratio for value in found):.2f} of what was measured in {len(found)}"
+                for title, found in own.items()
+                if found
+            ]
+            told.append((cause, f"{count} row{'s' if count > 1 else ''}: {'; '.join(ratios)}"))
+    return told
 
 
 def target_table(values: Sequence[OpenValue]) -> str:
@@ -184,23 +236,22 @@ def target_table(values: Sequence[OpenValue]) -> str:
         ]
     ]
     within = [value for value in values if value.load == LOADS[0]]
+    served = [value for value in within if not value.source.endswith(IN_CLIENT)]
     for target in OPEN_LOOPS:
-        own = _first_columns(within, target.columns)
-        error = _error(own)
-        sources = sorted({value.source for value in own})
-        each = ", ".join(
-            f"{name} {percent(_error([v for v in own if v.source == name]))}" for name in sources
-        )
-        rows.append(
-            [
-                target.title,
-                f"{len(own):,}",
-                percent(target.limit),
-                percent(error),
-                each,
-                "yes" if target.met(error) else "**no**",
-            ]
-        )
+        for title, part in (
+            (target.title, within),
+            (f"{target.title}, engine in a process of its own", served),
+        ):
+            own = _first_columns(part, target.columns)
+            if part is served and len(own) == len(_first_columns(within, target.columns)):
+                continue
+            error = _error(own)
+            sources = sorted({value.source for value in own})
+            each = ", ".join(
+                f"{name} {percent(_error([v for v in own if v.source == name]))}" for name in sources
+            )
+            met = "yes" if target.met(error) else "**no**"
+            rows.append([title, f"{len(own):,}", percent(target.limit), percent(error), each, met])
     return markdown(
         ["what, within capacity", "values", "target", "source left out", "by source", "met"], rows
     )
@@ -218,14 +269,8 @@ def wrong_table(values: Sequence[OpenValue], known: Mapping[str, str]) -> str:
     return markdown(["row", "measured", "predicted", "known"], rows)
 
 
-def beyond_table(values: Sequence[OpenValue], known: Sequence[tuple[str, str]]) -> str:
-    """Return every row within capacity that misses a target, with predicted over measured of each, and what is known of it.
-
-    Parameters
-    ----------
-    values : of open loops
-    known : beginnings of the source or name of a row -> what is known; the first that fits
-    """
+def beyond_table(values: Sequence[OpenValue], known: Known) -> str:
+    """Return every row within capacity that misses a target, with predicted over measured of each, and its cause."""
     within = [value for value in values if value.load == LOADS[0]]
     by_target = [
         {value.row: value for value in _first_columns(within, target.columns)} for target in OPEN_LOOPS
@@ -239,7 +284,8 @@ def beyond_table(values: Sequence[OpenValue], known: Sequence[tuple[str, str]]) 
             missed = missed or off
             cells.append("" if value is None else f"**{value.ratio:.2f}**" if off else f"{value.ratio:.2f}")
         if missed:
-            told = next((why for start, why in known if row.startswith(start) or source.endswith(start)), "")
+            cause = known.cause_of(row, source)
+            told = "not explained" if cause is None else f"{cause.name} (explained: {cause.explained})"
             rows.append([row, *cells, told])
     titles = [target.title for target in OPEN_LOOPS]
-    return markdown(["row", *titles, "known"], rows)
+    return markdown(["row", *titles, "cause"], rows)

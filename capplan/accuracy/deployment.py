@@ -33,6 +33,9 @@ _HOST_TOKENS = re.compile(r"CPU (\d+(?:\.\d+)?)M tokens", re.IGNORECASE)
 _TIERS_UNSEEN = re.compile(r"cpu index weight 0(?:\.0{1,9})?(?![\d.])")
 """Words of a router that gives blocks in host memory no weight."""
 
+REPORTED = ("queue", "kv-util")
+"""Words of a router that scores engines by the metrics that they publish: those of llm-d and of the Gateway API inference extension."""
+
 ROUTERS: tuple[tuple[str, Routing], ...] = (
     ("round robin", "round_robin"),
     ("random", "random"),
@@ -73,6 +76,8 @@ class Deployment:
     """... or its size in tokens, where that is what the row states."""
     pulls: bool = False
     """Engines pull the prompts that others have cached."""
+    unshared: Routing = "least_loaded"
+    """Routing of a router by prefix when no prompts share one."""
 
 
 AGGREGATED = Deployment()
@@ -137,6 +142,7 @@ def deployment_of(row: Mapping[str, str], *, split: bool) -> Deployment:
             "least_loaded" if not row.get("router") else routing_named(row["router"]),
             pools,
             *size,
+            unshared=_unshared(row),
         )
     if text and not _COUNT.fullmatch(text):
         raise InputError(f"replicas: {text!r} is not a whole number of identical engines")
@@ -149,7 +155,14 @@ def deployment_of(row: Mapping[str, str], *, split: bool) -> Deployment:
         None,
         *size,
         pulls=pulls and count > 1,
+        unshared=_unshared(row),
     )
+
+
+def _unshared(row: Mapping[str, str]) -> Routing:
+    """Return what a router by prefix does with prompts that share nothing: its other scores decide, which it reads from engines' metrics or counts."""
+    text = (row.get("router") or "").lower()
+    return "reported_load" if any(word in text for word in REPORTED) else "least_loaded"
 
 
 def _host_cache(row: Mapping[str, str]) -> tuple[float, float]:

@@ -170,7 +170,7 @@ def _run(
     asked = None if crowd is not None else requests
     routing = deployment.routing
     if routing in BY_PREFIX and engine.caching is None:
-        routing = "least_loaded"
+        routing = deployment.unshared
     if deployment.pools is None:
         return simulate_fleet(asked, engine, deployment.replicas, routing=routing, crowd=crowd).outcome
     assert servers.decode is not None

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import least_squares
 
 from capplan.accuracy.benchmark import MOST_REQUESTS, Benchmark, Kind
 from capplan.accuracy.replay import ONLINE_REQUESTS_PER_CLIENT, SERVER_KINDS, metrics_of, outcome_of
@@ -459,6 +458,8 @@ class _Problem:
 
     def fitted(self, residuals: Any, start: Array, **options: Any) -> Array:
         """Return the numbers with the smallest robust error."""
+        from scipy.optimize import least_squares  # only a fit needs scipy, which a plain installation lacks
+
         high = np.array([free.high for free in FREE.values()])
         low = np.array([free.low for free in FREE.values()])
         inside = np.clip(start, np.where(low < 0.0, 0.999 * low, 1e-3 * self.widths), 0.999 * high)

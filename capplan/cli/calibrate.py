@@ -199,9 +199,10 @@ def _tell(line: str) -> None:
 def _require(*libraries: str) -> None:
     missing = [name for name in libraries if find_spec(name) is None]
     if missing:
+        extra = "install the extra: pip install 'capplan[calibrate]'"
         raise InputError(
             f"calibrate needs {' and '.join(missing)}, which this installation lacks\n"
-            "  install the extra: pip install 'capplan[calibrate]'"
+            f"  {'install it: pip install scipy' if missing == ['scipy'] else extra}"
         )
 
 
@@ -220,7 +221,7 @@ def _of_endpoint(
     """Measure a running server and write its calibration, or say what would be sent."""
     from capplan.calibrate.endpoint.client import endpoint_of
     from capplan.calibrate.endpoint.deployment import measured_deployment, planned_series
-    from capplan.report.answers.plan_files import deployment_answer, series_answer
+    from capplan.report.answers.calibrate import deployment_answer, series_answer
 
     server = endpoint_of(measuring.endpoint or "")
     if measuring.dry_run:

@@ -137,8 +137,8 @@ Running = Annotated[
         deadline_s=measure("--deadline", says="Requests that waited longer than this are shed."),
         routing=one_of(
             "--routing",
-            ("round_robin", "random", "least_loaded", "prefix_aware", "gpu_prefix_aware"),
-            says="Router before the replicas: round_robin, random, least_loaded, prefix_aware or gpu_prefix_aware.",
+            ("round_robin", "random", "least_loaded", "reported_load", "prefix_aware", "gpu_prefix_aware"),
+            says="Router before the replicas: round_robin, random, least_loaded, reported_load, prefix_aware or gpu_prefix_aware.",
         ),
         fail=typer.Option(
             "--fail",
@@ -385,9 +385,9 @@ def sweep_command(
 
 
 def _refuse_unread(context: typer.Context, what: str, *, named: bool) -> None:
-    from capplan.scenario.workload_file import is_workload
+    from capplan.scenario.drawn_workload import names_a_scenario
 
-    if not is_workload(what):
+    if not names_a_scenario(Path(what)):
         o.refuse_unread(context, ("plans",), "counts the plans of a scenario, and a MODEL has none")
         o.refuse_unread(context, ("settings",), "overrides a key of a scenario, and a MODEL has none")
         return

@@ -23,7 +23,7 @@ from capplan.fleet.plan import Plan, sized_groups
 from capplan.fleet.pools.link import LinkTerms
 from capplan.fleet.pools.sizing import pools_sizing
 from capplan.fleet.price import HOURS_PER_MONTH, Side, usd_per_million_tokens
-from capplan.fleet.review import Question
+from capplan.fleet.review import SIMULATED_REQUESTS, Question
 from capplan.fleet.search.cheapest import Terms, busy_replicas
 from capplan.fleet.search.one_layout import replicas_of_layout, trial_of
 from capplan.fleet.search.recommended import RANGE, replicas_at_speed
@@ -192,8 +192,6 @@ SHARES_OF_CAPACITY = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0
 CONCURRENCIES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 REFINEMENTS = 4
 """Loads tried between the last one that meets the targets and the first one that does not."""
-SAMPLED_REQUESTS = 2000
-"""Requests of a run in an open loop; the same requests at every rate, only closer together."""
 LEAST_REQUESTS, MOST_REQUESTS = 300, 4000
 """Limits in a closed loop, which takes eight times the requests in flight."""
 
@@ -390,7 +388,9 @@ def _stream(point: Point, demand: Demand, longest: int, *, split: bool = True) -
         )
     total = sum(demand.rates_per_s(0.0))
     share = (point.request_rate or 1.0) / total
-    path = SamplePath(demand, count=SAMPLED_REQUESTS, seed=point.seed, longest=longest, routing=point.routing)
+    path = SamplePath(
+        demand, count=SIMULATED_REQUESTS, seed=point.seed, longest=longest, routing=point.routing
+    )
     offered = path.offered(share, replicas=1.0 / share if split else 1.0)
     return Stream(
         offered.requests,

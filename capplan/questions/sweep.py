@@ -24,10 +24,10 @@ from capplan.questions.simulation import (
     layout_name,
 )
 from capplan.replica.load import MOST_IN_FLIGHT, Load
+from capplan.scenario.drawn_workload import names_a_scenario
 from capplan.scenario.flags import PlanFlags, ServingFlags, SweepFlags
 from capplan.scenario.reading import settings_of
 from capplan.scenario.replica import asked_replica
-from capplan.scenario.workload_file import is_workload
 from capplan.serving.steady_state import Lengths
 from capplan.workload.length import fixed
 from capplan.workload.request_class import METRICS, STATISTICS, RequestClass, Slo, Target
@@ -118,7 +118,7 @@ def asked_sweep(what: str, flags: SweepFlags, lengths: Load, serving: ServingFla
     the points and what was assumed
     """
     loads = loads_of(flags.request_rate, flags.concurrency)
-    if is_workload(what):
+    if names_a_scenario(Path(what)):
         return _scenario_sweep(Path(what), loads, flags, serving)
     return _model_sweep(what, loads, flags, lengths, serving)
 

@@ -487,7 +487,7 @@ def _plan_pictures(given: Findings) -> tuple[Bars, ...]:
             Bar(_short(plan), ((margin.target.key, row.predicted_s),), row.low_s, row.high_s)
             for plan, row in zip(plans, rows, strict=True)
         )
-        title = f"{margin.target.key}: prediction, 80 % interval, and limit"
+        title = f"{margin.target.key}: prediction, 80% interval, and limit"
         pictures.append(Bars(title, "s", bars, margin.limit_s, "limit"))
     return tuple(pictures)
 
@@ -680,13 +680,16 @@ def total_section(given: Findings) -> Section:
     headline = plan.money.usd_per_job if of_job and plan.money else plan.usd_per_month
     by_mix = bool(given.outlook.mixes)
     beside = total_usd(lines) - (headline or 0.0)
-    how = "the headline, at the price of prices.commitment" if by_mix else "the headline"
-    text = f"Quantity x price of one = cost; the lines add up to ${total_usd(lines):,.0f} {span}. The machines of {how} cost ${headline or 0.0:,.0f}"
-    text += (
-        f"; the mix and the other lines are ${abs(beside):,.0f} {'less' if beside < 0.0 else 'more'}."
-        if by_mix
-        else f", the other lines ${beside:,.0f}."
-    )
+    text = f"Quantity x price of one = cost; the lines add up to ${total_usd(lines):,.0f} {span}. "
+    if by_mix:
+        text += (
+            f"The machines of the first sentence, at the price of prices.commitment, cost ${headline or 0.0:,.0f}; "
+            f"the mix and the other lines are ${abs(beside):,.0f} {'less' if beside < 0.0 else 'more'}."
+        )
+    elif abs(beside) < 0.5:  # dollars
+        text += "The machines of the first sentence are all of it: no staff, overhead or other cost is stated (prices.people, prices.overhead, prices.other)."
+    else:
+        text += f"The machines of the first sentence cost ${headline or 0.0:,.0f}, the other lines ${beside:,.0f}."
     return Section("Total cost", text=(text,), tables=(total_table(lines),))
 
 

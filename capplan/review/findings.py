@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Any
 
-from capplan.fleet.plan import FleetAnswer, Plan
-from capplan.fleet.price import HOURS_PER_MONTH
+from capplan.fleet.plan import FleetAnswer, Plan, plan_order
+from capplan.fleet.price import HOURS_PER_MONTH, TERM_YEARS
 from capplan.fleet.review import PlanDetail, Question, TargetMargin, plan_details, target_margins
 from capplan.fleet.search.recommended import CLEARLY_SURER, SMALL_EXTRA
 from capplan.hardware.device import Source
@@ -236,7 +236,7 @@ def decision_section(given: Findings) -> Section:
         )
     text = (
         "Low and high are the fleet for replicas as fast as in the best tenth of measured cases, and as slow as in the worst tenth, "
-        "sized with the same headroom and spares.",
+        "sized with the same headroom, spares and prices.",
     )
     rows = [_cost_row(plan, span, times) for span, times in _spans(plan)]
     endless = (
@@ -246,17 +246,56 @@ def decision_section(given: Findings) -> Section:
     )
     return Section(
         "What it costs",
-        text=(*text, *endless, *_mix_texts(given)),
+        text=(*text, *endless, *_paid_texts(given, plan), *_mix_texts(given)),
         tables=(Table(rows, titles={"span": "", "likely_usd": "planned"}),),
     )
 
 
 def _mix_texts(given: Findings) -> tuple[str, ...]:
-    """Return what the plan costs with its cheapest mix of commitments, where the scenario names some."""
+    """Return what the plan costs with its cheapest mix of commitments, where the scenario names some, and what that commits."""
     if not given.outlook.mixes:
         return ()
-    usd = given.outlook.mixes[0].mix.usd_per_hour * HOURS_PER_MONTH
-    return (f"With its cheapest mix of commitments: ${usd:,.0f} per month, ${MONTHS * usd:,.0f} per year.",)
+    mix = given.outlook.mixes[0].mix
+    usd = mix.usd_per_hour * HOURS_PER_MONTH
+    cost = f"With its cheapest mix of commitments: ${usd:,.0f} per month, ${MONTHS * usd:,.0f} per year."
+    bound = [
+        f"commits {part.gpus} GPUs for {_term_text(part.offer.name, part.usd_per_hour)}"
+        for part in mix.parts
+        if part.offer.name in TERM_YEARS
+    ]
+    bound += [f"buys {part.gpus} GPUs" for part in mix.parts if part.offer.name == "owned"]
+    hourly = sum(part.gpus for part in mix.parts if part.offer.name in _BY_THE_HOUR)
+    rest = f"; you pay for the other {hourly} GPUs by the hour" if hourly else ""
+    return (f"{cost} The mix {' and '.join(bound)}{rest}." if bound else f"{cost} The mix commits nothing.",)
+
+
+_BY_THE_HOUR = {"on-demand": "on demand", "spot": "at spot prices"}
+"""Commitments that end with an hour, and how they are paid."""
+
+
+def _term_text(commitment: str, usd_per_hour: float) -> str:
+    years = TERM_YEARS[commitment]
+    usd = usd_per_hour * HOURS_PER_MONTH * MONTHS * years
+    return f"{years:g} year{'s' if years > 1.0 else ''} (${usd:,.0f} until the end of the term)"
+
+
+def _paid_texts(given: Findings, plan: Plan) -> tuple[str, ...]:
+    """Return whom the plan pays, how, and what that commits; of a mix of commitments `_mix_texts` says it."""
+    order, prices = plan_order(plan), {group.price for group in plan.groups if group.price is not None}
+    commitments = {price.commitment for price in prices}
+    sellers = {line.machine.provider for line in order.lines if line.machine.source} if order else set()
+    if given.outlook.mixes or len(commitments) != 1 or not sellers:
+        return ()
+    (commitment,) = commitments
+    seller = " and ".join(sorted(sellers))
+    if commitment in TERM_YEARS:
+        return (f"You commit to {seller} for {_term_text(commitment, plan.usd_per_hour or 0.0)}.",)
+    if commitment not in _BY_THE_HOUR:
+        return ()
+    taken = " The provider may take machines back at any time." if commitment == "spot" else ""
+    return (
+        f"You pay {seller} by the hour, {_BY_THE_HOUR[commitment]}: the plan commits nothing beyond an hour.{taken}",
+    )
 
 
 def _spans(plan: Plan) -> tuple[tuple[str, float], ...]:
@@ -304,7 +343,7 @@ def verdicts_section(given: Findings) -> Section:
             *(f"{target_words(margin)}: {verdict(margin.met_probability)}." for margin in given.margins[0]),
             *(f"{text}." for text in class_texts(given.chosen, given.asked.scenario.slo)),
             f"All targets together hold with a probability of {sure(chance)}, {enough} the {confidence:.0%} that the scenario asks for. "
-            "Low and high are where 80 % of measured results of this kind lie.",
+            "Low and high are where 80% of measured results of this kind lie.",
         ),
         tables=(Table(rows, shown=_SHOWN, titles={"met_probability": "probability"}, assumed=assumed),),
     )
@@ -320,9 +359,7 @@ def target_words(margin: TargetMargin) -> str:
     names = {
         "ttft": "Time to first token", "tpot": "Time per output token", "itl": "Time between tokens", "e2e": "Whole response",
     }  # fmt: skip
-    statistic = (
-        "mean" if margin.target.statistic == "mean" else f"{margin.target.statistic[1:]} % of requests"
-    )
+    statistic = "mean" if margin.target.statistic == "mean" else f"{margin.target.statistic[1:]}% of requests"
     limit = shown("s", margin.limit_s)
     return f"{names[margin.target.metric]}, {statistic}, at most {limit} ({margin.target.key})"
 
@@ -366,12 +403,16 @@ def choices_section(given: Findings) -> Section:
         return _either_way(given)
     if choices is None:
         return Section("The three choices")
-    table = decision_tables(given.answer, promised=bool(given.margins[0]))[0]
+    promised = bool(given.margins[0])
+    table = decision_tables(given.answer, promised=promised)[0]
+    rule = (
+        f" The rule: the cheapest plan, unless the SLO attainment of a plan that costs less than {SMALL_EXTRA - 1.0:.0%} more "
+        f"is at least {100.0 * CLEARLY_SURER:.0f} percentage points higher."
+    )
     return Section(
         "The three choices",
         text=(
-            f"Recommended: {purchase_text(choices.recommended)}; {choices.why}. The rule: the cheapest plan, unless one that costs less than "
-            f"{SMALL_EXTRA - 1.0:.0%} more is surer by at least {100.0 * CLEARLY_SURER:.0f} percentage points.",
+            f"Recommended: {purchase_text(choices.recommended)}; {choices.why}.{rule if promised else ''}",
         ),
         tables=(Table(table.rows, shown=table.shown, titles=table.titles),),
     )

@@ -183,7 +183,8 @@ def _lines(name: str, first: FirstScenario, known: Known, folder: Path) -> Itera
     for key, value in known.fleet.items():
         yield _line(f"  {key}", value, "as it is started today; leave it out to search")
     yield _line("  headroom", "20 %", "of the capacity stays free at the peak")
-    yield _line("  spare_replicas", 1, "so that one may fail")
+    if "within" not in known.traffic:  # nothing has to survive a failure for a job to be done in time
+        yield _line("  spare_replicas", 1, "so that one may fail")
     yield _line("prices", {"commitment": "on-demand", "provider": "any"}, "offers: capplan list prices")
 
 

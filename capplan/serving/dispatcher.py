@@ -110,6 +110,7 @@ class EngineInstance:
 
     __slots__ = (
         "_inbox",
+        "_reported",
         "_stalled",
         "draining",
         "flights",
@@ -145,6 +146,8 @@ class EngineInstance:
         self.requests = 0
         self.link_free_s = 0.0
         self._inbox = Inbox()
+        self._reported = (-inf, 0)
+        """When the last step ended, and the load at that time."""
         self._stalled = False
         self.server = continuous_server(
             clock, terms, WaitingLine(self._inbox, terms, self.ledger, admission), self.ledger
@@ -162,6 +165,13 @@ class EngineInstance:
     def waiting(self) -> int:
         """Return the requests in the queue."""
         return self.server.waiting + len(self._inbox)
+
+    @property
+    def reported_load(self) -> int:
+        """Return the load when the last step ended: engines publish their metrics then, and not while a step runs."""
+        if self._reported[0] != self.server.now_s:
+            self._reported = (self.server.now_s, self.load)
+        return self._reported[1]
 
     def send(self, at_s: float, flight: InFlight) -> None:
         """Send a request here."""
@@ -330,6 +340,12 @@ class Router:
             return chosen
         if self.routing == "random":
             return self._random.choice(engines)
+        if self.routing == "reported_load":
+            reports = [engine.reported_load for engine in engines]
+            fewest = min(reports)
+            return self._random.choice(
+                [engine for engine, load in zip(engines, reports, strict=True) if load == fewest]
+            )
         least = min(engine.load for engine in engines)
         if self.routing in BY_PREFIX and flight.block_ids:
             allowed = max(least + PREFIX_SLACK_REQUESTS, PREFIX_SLACK_RATIO * least)

@@ -329,14 +329,13 @@ def _moved(
 ) -> tuple[Counts, Array]:
     """Return the requests whose KV cache goes over the link in order of its arrival, and when it arrives by request [s]."""
     arrives_s, engines = np.full(len(requests), inf), np.zeros(len(requests), dtype=np.int64)
+    takes_s = transfer_s(requests.input_tokens.astype(float), link.bytes_per_token, link.bytes_per_s, 0.0)
     for engine, rows in enumerate(sent):
         moved = rows[moves[rows]]
-        free_s, arrived = 0.0, []
-        for end_s, tokens in zip(
-            first_token_s[moved].tolist(), requests.input_tokens[moved].tolist(), strict=True
-        ):
-            free_s = max(end_s, free_s) + transfer_s(tokens, link.bytes_per_token, link.bytes_per_s, 0.0)
-            arrived.append(free_s + link.latency_s)
-        arrives_s[moved], engines[moved] = arrived, engine
+        free_s, freed = 0.0, []
+        for end_s, needs_s in zip(first_token_s[moved].tolist(), takes_s[moved].tolist(), strict=True):
+            free_s = (max(free_s, end_s)) + needs_s
+            freed.append(free_s)
+        arrives_s[moved], engines[moved] = np.asarray(freed) + link.latency_s, engine
     order = np.lexsort((engines, first_token_s, arrives_s))
     return order[: np.count_nonzero(moves)], arrives_s

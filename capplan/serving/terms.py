@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from math import ceil, inf, isnan
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeVar, get_args
 
 from capplan.engine.profile import Policy, Scheduling
 from capplan.errors import InputError
+from capplan.numbers import Array
 from capplan.serving.block_cache import PrefixCaching, check_prefix_caching
 from capplan.serving.requests import InFlight
 from capplan.serving.step_table import StepClock, StepTable
@@ -166,14 +167,17 @@ def engine_terms(engine: EngineSetup) -> EngineTerms:
     )
 
 
-Routing = Literal["round_robin", "random", "least_loaded", "prefix_aware", "gpu_prefix_aware"]
-ROUTINGS: tuple[Routing, ...] = ("round_robin", "random", "least_loaded", "prefix_aware", "gpu_prefix_aware")
+Routing = Literal[
+    "round_robin", "random", "least_loaded", "reported_load", "prefix_aware", "gpu_prefix_aware"
+]
+ROUTINGS: tuple[Routing, ...] = get_args(Routing)
 """round_robin takes replicas in turn; least_loaded the one with the fewest requests, waiting or running (the first one of a
-tie); prefix_aware the one that caches most leading blocks of the prompt, among those that are not much more loaded than the
+tie); reported_load the one that had the fewest when its last step ended (any one of a tie), as gateways choose that read the metrics
+of engines and do not count what they send; prefix_aware the one that caches most leading blocks of the prompt, among those that are not much more loaded than the
 least loaded one; gpu_prefix_aware the same, by blocks in GPU memory only: it does not see offload tiers."""
 BY_PREFIX: frozenset[Routing] = frozenset({"prefix_aware", "gpu_prefix_aware"})
 """Rules that look for the replica that caches a prompt."""
-BY_LOAD: frozenset[Routing] = BY_PREFIX | {"least_loaded"}
+BY_LOAD: frozenset[Routing] = BY_PREFIX | {"least_loaded", "reported_load"}
 """Rules that need the load of each replica."""
 
 
@@ -223,7 +227,10 @@ class KvLink:
     latency_s: float = 0.0
 
 
-def transfer_s(tokens: float, bytes_per_token: float, bytes_per_s: float, latency_s: float) -> float:
+Tokens = TypeVar("Tokens", float, Array)
+
+
+def transfer_s(tokens: Tokens, bytes_per_token: float, bytes_per_s: float, latency_s: float) -> Tokens:
     """Return the time to transfer the KV cache of a prompt.
 
         t = L + n b / B

@@ -439,7 +439,8 @@ this region only. It is sized for the busiest hour of its traffic, not for the s
 deals requests out in turn unless told otherwise (`routingLogic: roundrobin`); the
 [newer routers of vLLM and SGLang](https://docs.gpustack.ai/gpustack-operator/main/docs/modules/model-deployment/routing/) look for the longest known
 prefix first, which `prefix_aware` stands for. With `gpu_prefix_aware` the router does not know what `kv_offload` holds, as in llm-d if the index of CPU blocks
-has no weight.
+has no weight. With `reported_load` the router reads how many requests each engine had when its last step ended, as llm-d's scores by queue and by use of
+the cache do: several requests between two reports go to the same engine.
 
 ## kv_offload
 

@@ -74,6 +74,7 @@ def test_kernels_of_engines_replace_their_own_fits_and_no_others(insert, monkeyp
         assert name in own.merged.what
 
 
+@pytest.mark.long
 def test_a_library_whose_call_has_changed_is_dropped_and_named(insert, monkeypatch):
     state, target = insert(A100)
     engines.install(monkeypatch, state)

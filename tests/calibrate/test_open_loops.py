@@ -4,21 +4,23 @@ from dataclasses import replace
 
 import pytest
 
-from calibrate.accuracy_text import OPEN_LOOPS_BEYOND
+from calibrate.open_loop_causes import CAUSES_FILE, Cause, Known, evidence_list, known_causes
 from calibrate.open_loops import (
     IN_CLIENT,
     LOADS,
     OpenValue,
     beyond_table,
+    causes_told,
     open_loops,
     open_loops_text,
     open_values,
     saturation_of,
-    source_table,
+    set_table,
     target_table,
     wrong_table,
 )
 from calibrate.targets import OPEN_LOOPS
+from capplan.errors import InputError
 
 ROW = {
     "id": "roleplay", "kind": "online_rate", "engine": "vllm", "engine_version": "0.15.1", "model_hf_id": "meta-llama/Llama-2-7b-hf",
@@ -72,16 +74,59 @@ def test_saturation_that_is_refused_is_not_right():
     assert saturation_of(VALUES) == (3, 1)
 
 
-def test_tables_tell_errors_by_source_and_load():
-    by_source = source_table(VALUES)
-    assert "| x | within capacity | 1 | 1 of 1 | 10 % of 1 | 20 % of 1 |" in by_source
-    assert "| x | saturated | 1 | 0 of 1 |" in by_source
+KNOWN = Known((Cause("queue", ("set-2",), "no", "It waits.", "row 2"),), {"b": "why"}, ())
+
+
+def test_tables_tell_errors_by_set_of_runs_and_load():
+    rows = [replace(own, row={"a": "set-1", "b": "set-2", "c": "other-1"}[own.row]) for own in VALUES]
+    by_set = set_table(rows, KNOWN)
+    assert "| set | within capacity | 1 | 1 of 1 | 10 % of 1, met | 20 % of 1, met |  |  |  |" in by_set
+    assert "| set | saturated | 1 | 0 of 1 |" in by_set
+    slower = [
+        *rows,
+        value("set-2", "x", "tpot_ms_p50", 10.0, 20.0),
+        value("set-3", "x", "tpot_ms_p50", 10.0, 20.0),
+    ]
+    assert "| **100 % of 3, missed** | 20 % of 1, met |  |  | queue |" in set_table(slower, KNOWN)
     targets = target_table(VALUES)
     assert "| saturates or not | 3 | right in 95 % | 33 % |  | **no** |" in targets
     assert "| TPOT, p50 | 1 | 15 % | 10 % | x 10 % | yes |" in targets
-    wrong = wrong_table(VALUES, {"b": "why"})
+    wrong = wrong_table(VALUES, KNOWN.saturation)
     assert "| b | saturated | stable | why |" in wrong
     assert "| c | stable | refused |  |" in wrong
+
+
+def test_targets_are_also_judged_without_runs_of_an_engine_in_its_clients_process():
+    inside = [
+        replace(own, row="d", source=f"x{IN_CLIENT}", predicted=2.0 * own.measured) for own in VALUES[3:5]
+    ]
+    told = target_table([*VALUES, *inside]).splitlines()
+    assert sum("engine in a process of its own" in line for line in told) == 2
+    assert "| TPOT, p50, engine in a process of its own | 1 | 15 % | 10 % | x 10 % | yes |" in told
+
+
+def test_a_cause_is_told_with_what_misses_by_it():
+    late = [value("set-2", "x", "ttft_ms_p50", 100.0, 50.0), value("set-1", "x", "tpot_ms_p50", 10.0, 20.0)]
+    told = causes_told(late, KNOWN)
+    assert [(cause.name, what) for cause, what in told] == [
+        ("queue", "1 row: TTFT, p50 0.50 of what was measured in 1")
+    ]
+    assert evidence_list(told) == (
+        "- **queue** (1 row: TTFT, p50 0.50 of what was measured in 1; explained: no). It waits. Source: row 2."
+    )
+    assert "| set-1 | **2.00** |  |  |  | not explained |" in beyond_table(late, KNOWN)
+    assert "| set-2 |  | **0.50** |  |  | queue (explained: no) |" in beyond_table(late, KNOWN)
+
+
+@pytest.mark.parametrize("lost", ["evidence: It", "source: row", "explained: in part"])
+def test_a_cause_needs_evidence_a_source_and_how_far_it_explains(lost, tmp_path):
+    text = "causes:\n  - {name: a, rows: [b], explained: in part, evidence: It, source: row}\nsaturation: {}\nunfollowed: []\n"
+    path = tmp_path / "causes.yaml"
+    path.write_text(text, encoding="utf-8")
+    assert [cause.name for cause in known_causes(path).causes] == ["a"]
+    path.write_text(text.replace(lost, lost.partition(":")[0] + ": ''"), encoding="utf-8")
+    with pytest.raises(InputError, match="needs evidence"):
+        known_causes(path)
 
 
 @pytest.mark.parametrize("column", ["stable", "ttft_ms_p50"])
@@ -90,9 +135,9 @@ def test_a_row_that_cannot_be_replayed_is_refused(column):
     assert found[column].predicted is None
 
 
-def test_every_row_that_misses_a_target_is_listed_with_what_is_known():
-    values = open_loops()
-    lines = beyond_table(values, OPEN_LOOPS_BEYOND).splitlines()[2:]
+def test_every_row_that_misses_a_target_is_listed_with_its_cause():
+    values, known = open_loops(), known_causes()
+    lines = beyond_table(values, known).splitlines()[2:]
     listed = {line.split(" | ")[0].removeprefix("| "): line for line in lines}
     tpot = next(target for target in OPEN_LOOPS if target.title == "TPOT, p50")
     for value in values:
@@ -100,4 +145,34 @@ def test_every_row_that_misses_a_target_is_listed_with_what_is_known():
             off = abs(value.predicted / value.measured - 1.0) > tpot.limit
             assert not off or f"**{value.predicted / value.measured:.2f}**" in listed[value.row]
     assert all("**" in line for line in lines)
-    assert not [row for row, line in listed.items() if line.endswith("|  |")], "say what is known of it"
+    assert not [row for row, line in listed.items() if "(explained:" not in line], (
+        f"add it to {CAUSES_FILE.name}"
+    )
+
+
+def test_every_cause_has_rows_that_miss_a_target():
+    told = {cause.name for cause, _ in causes_told(open_loops(), known_causes())}
+    assert told == {cause.name for cause in known_causes().causes}
+
+
+def test_evidence_of_causes_is_what_the_rows_say():
+    """Figures of open_loop_causes.yaml, from the measured values."""
+    values = {(own.row, own.column): own for own in open_loops()}
+
+    def handled_ms(row):
+        return values[row, "ttft_ms_mean"].measured - 2.5 * values[row, "tpot_ms_mean"].measured
+
+    runs = [f"inference-sim-ground-truth-{n:04}" for n in (5, 6, 17, 18, 19)]
+    runs += [f"inference-sim-training-{n:04}" for n in (1, 2, 3, 9, 10, 19, 20, 21, 22, 23)]
+    handled = sorted(handled_ms(row) for row in runs)
+    assert len(handled) == 15
+    assert (round(handled[0], 1), round(handled[12], 1)) == (6.6, 9.4)
+    assert [round(own) for own in handled[13:]] == [10, 11]
+    scout = [values[f"inference-sim-ground-truth-{n:04}", "tpot_ms_mean"] for n in (1, 2, 3, 4, 7, 8)]
+    *short, long = [own.measured - own.predicted for own in scout]
+    assert min(short) == pytest.approx(5.0, abs=0.05)
+    assert max(short) == pytest.approx(5.7, abs=0.05)
+    assert long == pytest.approx(10.2, abs=0.05)
+    tails = [values[f"llmd-optimized-baseline-{n:04}", "ttft_ms_p90"].measured for n in range(34, 66, 2)]
+    assert (min(tails[:4]), max(tails[:4])) == (148, 244)
+    assert (min(tails[4:8]), max(tails[4:8])) == (152, 161)

@@ -186,6 +186,7 @@ def planned(folder, text):
     return folder / "plan.json"
 
 
+@pytest.mark.long
 def test_users_and_requests_of_a_plan_are_sent_together(capplan, tmp_path):
     plan = planned(tmp_path, USERS)
     with stub(prompt_s=0.05, token_s=0.002) as server:

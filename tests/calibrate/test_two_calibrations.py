@@ -88,6 +88,22 @@ def test_without_torch_the_extra_is_named(program, tmp_path):
 
 
 @pytest.mark.parametrize(
+    "words", [("--from", "result.json"), ("--endpoint", "http://localhost:9", "-o", "x.yaml")]
+)
+def test_a_refit_names_the_one_library_that_it_needs(program, tmp_path, words):
+    (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['scipy'] = None\n")
+    (tmp_path / "result.json").write_text("{}")
+    ran = program("calibrate", *words, env={"PYTHONPATH": f"{tmp_path}:."})
+    assert ran.code == 2
+    assert "calibrate needs scipy" in ran.err
+    assert "pip install scipy" in ran.err
+    plain = program(
+        "calibrate", "--endpoint", "http://localhost:9", "--dry-run", env={"PYTHONPATH": f"{tmp_path}:."}
+    )
+    assert plain.code == 0, plain.err
+
+
+@pytest.mark.parametrize(
     ("text", "said"),
     [
         ('{"speed": 3}', "not a result of a known tool"),

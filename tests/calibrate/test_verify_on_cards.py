@@ -57,6 +57,7 @@ def test_layers_run_on_every_card_and_stand_beside_their_prediction(card, model,
     assert all(p.measured_s > 0 and p.predicted_s > 0 for p in rows)
 
 
+@pytest.mark.long
 def test_experts_that_torch_cannot_run_are_left_out_with_a_line(proofs):
     def broken(state):
         def fault(called, _tensors):

@@ -54,6 +54,8 @@ SLOW_NOISE = 1.10
 """Factor on the largest slowness at which targets hold, within which a run of a different seed may differ."""
 UNSURE = 0.05
 """Probability by which a plan may be surer than it says, where that is more than the factor: three replicas are sized as two are."""
+SURER = 0.01
+"""Probability from which a recommended plan counts as surer than that of a part of its load: it may cost a few percent more for that."""
 POOLS_SLACK = 0.03
 """Part of the cost by which k copies of two pools may be cheaper than pools for k times the load: a replica or two, sized on short runs."""
 REQUESTS_PER_REPLICA = 6000
@@ -288,16 +290,19 @@ def _certainty(asked: AskedFleet, plan: Plan, seed: int) -> list[Broken]:
 
 
 def at_most_linear(text: str, answer: FleetAnswer, random: Random) -> list[Broken]:
-    """Hold that k copies of a plan, spares included, carry k times the load."""
+    """Hold that k copies of a plan, spares included, carry k times the load: of the cheapest one, and of a recommended one that is as sure."""
     copies = random.choice([2, 3])
     if answer.chosen is None:
         return []
-    more = fleet_for(asked_of(times(text, copies))).chosen
-    once = copies * cost_of(answer.chosen)
-    slack = POOLS_SLACK if answer.chosen.has_pools or (more and more.has_pools) else 0.0
-    if more is None or cost_of(more) > once * (1.0 + slack + 1e-9):
-        said = "no plan" if more is None else f"${cost_of(more):.2f} an hour ({called(more)})"
-        return [Broken("linear", f"{copies} times the load: {said}, and {copies} copies of {called(answer.chosen)} ${once:.2f}")]  # fmt: skip
+    more = fleet_for(asked_of(times(text, copies)))
+    plan, larger = answer.chosen, more.chosen
+    if larger and larger.slo_met_probability > plan.slo_met_probability + SURER:
+        plan, larger = answer.plans[0], more.plans[0]
+    once = copies * cost_of(plan)
+    slack = POOLS_SLACK if plan.has_pools or (larger and larger.has_pools) else 0.0
+    if larger is None or cost_of(larger) > once * (1.0 + slack + 1e-9):
+        said = "no plan" if larger is None else f"${cost_of(larger):.2f} an hour ({called(larger)})"
+        return [Broken("linear", f"{copies} times the load: {said}, and {copies} copies of {called(plan)} ${once:.2f}")]  # fmt: skip
     return []
 
 

@@ -288,6 +288,35 @@ def test_the_page_of_the_total_cost_adds_up_to_the_headline(capplan, tmp_path, w
     assert beside - {"overhead", "support plan"} <= costs.keys()
 
 
+def test_the_page_says_in_words_that_only_machines_are_counted(capplan, tmp_path):
+    path, page = tmp_path / "s.yaml", tmp_path / "page.md"
+    path.write_text(SMALL)
+    assert capplan("report", path, "--offline", "-o", page).code == 0
+    text = page.read_text()
+    assert "are all of it: no staff, overhead or other cost is stated" in text
+    assert "$-" not in text
+
+
+PAID_HOW = {
+    "fleet.providers=[AWS]": "You pay AWS by the hour, on demand: the plan commits nothing beyond an hour.",
+    "prices.commitment=spot": "by the hour, at spot prices: the plan commits nothing beyond an hour. The provider may take machines back",
+    "prices={commitment: reserved-1y, provider: GCP}": "You commit to GCP for 1 year (${year} until the end of the term).",
+    "commitments={reserved_1y: {discount: 90 %}}": "The mix commits 2 GPUs for 1 year (${year} until the end of the term)",
+    "commitments={spot: {}}": "The mix commits nothing.",
+}  # fmt: skip
+"""Way to pay -> what the page says of whom you pay and what that commits; a term costs twelve months of its rate."""
+
+
+@pytest.mark.parametrize("key", PAID_HOW)
+def test_the_page_says_whom_you_pay_and_what_that_commits(capplan, tmp_path, key):
+    path, page = tmp_path / "s.yaml", tmp_path / "page.md"
+    path.write_text(SMALL)
+    assert capplan("report", path, "--offline", "-o", page, "--set", key).code == 0
+    cost = page.read_text().partition("## What it costs")[2].partition("\n## ")[0]
+    year = re.search(r"\$([\d,]+) per year" if "mix of" in cost else r"\| per year +\| +([\d,]+)", cost)[1]
+    assert PAID_HOW[key].format(year=year) in cost
+
+
 def test_nothing_beside_the_machines_is_counted_until_it_is_asked_for(priced):
     assert [line["what"] for line in priced("fleet")["total_cost"]["lines"]] == ["2 x l4, the scenario"]
     assumed = priced("fleet", other={"defaults": True})["total_cost"]

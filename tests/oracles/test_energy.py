@@ -164,6 +164,7 @@ def test_power_that_makes_no_sense_is_refused(capplan, setting, said):
     assert said in ran.err
 
 
+@pytest.mark.long
 def test_a_server_that_no_rack_takes_is_said(capplan):
     ran = capplan("fleet", SMALL, "--offline", "--set", "energy.rack_limit=1 kW")
     assert ran.code == 0

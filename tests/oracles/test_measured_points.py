@@ -46,6 +46,7 @@ def test_every_point_is_predicted(built_in):
     assert built_in.predicted == built_in.rows == 200
 
 
+@pytest.mark.long
 def test_time_per_token_of_closed_loops_is_near_what_was_measured(built_in):
     """Half of the points within 6 %: the page on accuracy says 4.4 % for its many more points, among them fewer hard ones."""
     own = closed_loops(built_in.scored)

@@ -104,6 +104,7 @@ def fleet(capplan, path, *words):
     return json.loads(ran.out)["result"]
 
 
+@pytest.mark.long
 def test_a_mix_is_never_dearer_and_one_kind_is_that_plan(capplan, two):
     plain = fleet(capplan, two)
     assert plain["mix"] is None
@@ -161,6 +162,7 @@ def mixed_plan(saving, tmp_path_factory):
     return plan
 
 
+@pytest.mark.long
 def test_a_mix_meets_its_targets_in_simulation(capplan, mixed_plan):
     """One stream, each request sent to the group of its class: every target is met, and the groups see what the plan says."""
     ran = capplan("simulate", "--plan", mixed_plan, "--offline", "--format", "json")

@@ -108,6 +108,7 @@ def test_the_energy_growth_and_commitments_of_a_mix_are_explained_by_its_groups(
                 assert not given.source.startswith("explain ") or path in known | set(numbers), (name, path)
 
 
+@pytest.mark.long
 def test_a_report_has_each_group_of_a_mix(capplan, plan, alone):
     ran = capplan("report", "--plan", plan, "--offline", "--format", "markdown")
     assert ran.code == 0, ran.err
@@ -213,6 +214,7 @@ def test_a_budget_counts_all_groups_of_a_mix(capplan, tmp_path):
     )
 
 
+@pytest.mark.long
 def test_commitments_of_a_mix_are_those_of_its_groups(capplan, tmp_path):
     curve = ", daily_curve: office}"
     terms = "commitments={reserved_1y: {discount: 30 %}}"
@@ -261,6 +263,7 @@ def test_only_the_group_that_gets_images_reads_them():
 DRAFTS = "speculation: {method: ngram, acceptance: 70 %}\n"
 
 
+@pytest.mark.long
 def test_each_group_of_a_mix_drafts_like_the_fleet_of_its_requests_alone(capplan, tmp_path):
     found = fleet(capplan, written(tmp_path, more=DRAFTS))
     assert found["chosen"]["usd_per_month"] <= fleet(capplan, written(tmp_path, more=DRAFTS), "--set", "fleet.mix=off")["chosen"]["usd_per_month"]  # fmt: skip

@@ -382,18 +382,18 @@ def test_a_price_that_holds_in_every_region_can_be_ordered(capplan, tmp_path):
 
 
 def test_an_order_is_said_in_one_line_and_the_one_to_place_today_in_another():
-    """Two machines at $3 for a job of some hours; what is there already costs nothing; prices of the scenario have no line."""
+    """Two machines at $3 for a job of eight hours; what is there already costs nothing; prices of the scenario have no line."""
     known = OrderLine(Machine("P", "two", "l4", 2, 3.0, "north", "2026-11-01", "page"), 2, 2)
     bare = OrderLine(Machine("Q", "", "l4", 1, 1.0, None, "2026-11-02", "page"), 4, 4)
     there = OrderLine(Machine("own", "4 x l4", "l4", 4, 0.0, most=1), 1, 4)
-    order, today = lines_texts([bare, there], [known, there], ", on demand", by_month=False)
+    order, today = lines_texts([bare, there], [known, there], ", on demand", job_hours=8.0)
     assert (
         order
         == "order: 4 x l4 at Q, $1.00 per hour each, price of 2026-11-02 (not stated: machine and region); 1 x 4 x l4 of your own"
     )
     assert (
         today
-        == "to order today, on demand: 2 x two at P, north, $3.00 per hour each, price of 2026-11-01; 1 x 4 x l4 of your own; $6.00 per hour in all"
+        == "to order today, on demand: 2 x two at P, north, $3.00 per hour each, price of 2026-11-01; 1 x 4 x l4 of your own; $48 for the job in all"
     )
     assert lines_texts([bare], [known])[1].endswith("; $4,380 per month in all")
     assert lines_texts([bare], [known, known], brief=True)[1] == (
@@ -513,6 +513,7 @@ def test_lists_and_machines_are_shown(capplan):
     assert (ran.code, "did you mean 'p5.48xlarge'" in ran.err) == (2, True)
 
 
+@pytest.mark.long
 def test_random_small_fleets_cost_no_more_than_any_order_of_any_layout(capplan, eight):
     """Brute force: each layout with the replicas of its plan, in every combination of machines of its device."""
     random.seed(4)

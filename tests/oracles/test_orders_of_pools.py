@@ -335,6 +335,7 @@ def test_a_quota_counts_the_machines_of_both_pools(capplan, scenario, tmp_path):
     }
 
 
+@pytest.mark.long
 def test_every_command_says_the_order_of_pools(capplan, scenario, tmp_path):
     plan, own = tmp_path / "plan.json", ("--set", "fleet.own={8 x h100-sxm: 1}")
     assert capplan("fleet", scenario, "--offline", *own, "-o", plan).code == 0
@@ -360,6 +361,7 @@ def test_every_command_says_the_order_of_pools(capplan, scenario, tmp_path):
     assert re.search(r"8 x h100-sxm.*own.*\| *8 *\| *1 *\|", page.read_text())
 
 
+@pytest.mark.long
 def test_an_order_of_pools_to_place_today_is_at_one_provider(capplan):
     """The median offers of H100 and H200 are those of two providers, which no InfiniBand joins."""
     ran = capplan("fleet", "scenarios/disaggregated.yaml", "--offline", "--format", "json")

@@ -128,6 +128,14 @@ def test_words_of_routers_and_states_of_caches():
     assert routing_named("load only") == "least_loaded"
     seen, unseen = "llm-d precise; CPU index weight 0.4", "llm-d precise; CPU index weight 0.0"
     assert (routing_named(seen), routing_named(unseen)) == ("prefix_aware", "gpu_prefix_aware")
+    scores = {
+        "replicas": "8",
+        "router": "llm-d precise prefix 3, queue 2, kv-util 2; decode active-request 2",
+    }
+    assert deployment_of(scores, split=False).unshared == "reported_load"
+    assert (
+        deployment_of({**scores, "router": "SGLang router, prefix"}, split=False).unshared == "least_loaded"
+    )
     stated = {"prefix_tokens": "16000", "prefix_groups": "250", "prompts_per_prefix": "5"}
     assert shared_prompts_of({**stated, "prefix_state": "mostly cold"}).warm is False
     assert shared_prompts_of({**stated, "prefix_state": "working set 4.64M tokens"}).warm is True

@@ -82,6 +82,7 @@ def mixed(tmp_path_factory):
     return answer
 
 
+@pytest.mark.long
 def test_with_commitments_a_budget_is_for_the_mix_that_is_paid(mixed):
     """Every plan costs more than its mix; a budget between the two of them keeps it, and one below all mixes names the least."""
     free, outlook = mixed()

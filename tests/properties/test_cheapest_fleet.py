@@ -189,6 +189,7 @@ fleet: {hardware: [l40s, a100-sxm-80gb, h100-sxm, b200], tensor_parallel: [1, 2]
 @LAW
 @given(scenarios(), some_devices)
 @example(ONE_USER, ["a100-sxm-80gb"])
+@pytest.mark.long
 def test_the_search_finds_what_trying_every_layout_to_the_end_finds(text, few):
     """With bounds so loose that nothing is left out by them."""
     question, rules = asked(text, few), terms()

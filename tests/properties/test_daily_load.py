@@ -145,7 +145,7 @@ def test_jobs_alone_need_no_spare(traffic, spares, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "routing", ["round_robin", "random", "least_loaded", "prefix_aware", "gpu_prefix_aware"]
+    "routing", ["round_robin", "random", "least_loaded", "reported_load", "prefix_aware", "gpu_prefix_aware"]
 )
 def test_a_router_that_is_named_is_taken(routing, tmp_path):
     found = scenario(tmp_path, {"request_rate": 1}, fleet={"routing": routing})

@@ -294,6 +294,7 @@ def test_a_use_case_is_a_starting_point_with_sources(capplan, tmp_path, name):
     assert "https://" in text
     scenario = read_scenario(file)
     assert bool(scenario.slo.targets) == (name != "batch")
+    assert ("spare_replicas" in text) == (name != "batch")
     assert set(CASES) == set(USE_CASES)
 
 

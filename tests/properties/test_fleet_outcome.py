@@ -225,6 +225,26 @@ def test_one_prefix_that_all_share_is_spread_when_its_replica_has_too_much_to_do
     assert [len(own) for own in split_by_prefix(plain, 4)] == [10] * 4
 
 
+def test_requests_without_a_prefix_are_dealt_in_turn_next_to_those_that_stay_with_theirs():
+    """Their arrivals at a replica are as regular as those of a plan; the largest prompts do not keep others away."""
+    tokens = np.where(np.arange(60) % 7 == 0, 5000, 50)
+    chatting = np.arange(60) % 5 == 0
+    mixed = Requests(
+        tokens,
+        np.full(60, 10),
+        np.arange(60.0),
+        block_ids=np.arange(np.count_nonzero(chatting)) % 3,
+        block_counts=chatting.astype(np.int64),
+        class_index=chatting.astype(np.int64),
+    )
+    dealt = split_by_prefix(mixed, 4)
+    assert [int(np.sum(own.class_index == 0)) for own in dealt] == [12, 12, 12, 12]
+    arrived = [own.arrival_s[own.class_index == 0] for own in dealt]
+    assert all(
+        np.diff(times).max() <= 6.0 for times in arrived
+    )  # the fourth of these requests comes five or six seconds later
+
+
 def test_what_was_given_is_forgotten_within_minutes():
     """A large prompt long ago weighs less than a small one just now; right after it, it weighs more."""
     tokens, blocks = np.array([1000, 100, 10, 10]), np.arange(4)

@@ -269,6 +269,7 @@ fleet: {hardware: [a100-sxm-80gb, b200], tensor_parallel: 8, pipeline_parallel: 
     assert line.gpus is None or line.gpus > gpus[0]
 
 
+@pytest.mark.long
 def test_alone_on_the_market_it_is_a_plan_all_the_same(tmp_path):
     path = tmp_path / "alone.yaml"
     path.write_text(
@@ -397,12 +398,8 @@ def test_users_are_as_many_and_think_as_long_whatever_the_hardware(small):
 
 
 @pytest.mark.long
-def test_a_sweep_names_the_capacities_of_a_replica_that_fleet_and_export_name(small, capsys, monkeypatch):
-    """It used to count what users would send if responses took no time: 4.46 req/s in a sweep, 4.03 in an export.
-
-    Two users more lengthen a token by 1.5 % here, which is less than runs of 2,000 requests differ by: both get those of a plan.
-    """
-    monkeypatch.setattr("capplan.fleet.sweep.SAMPLED_REQUESTS", 15_000)
+def test_a_sweep_names_the_capacities_of_a_replica_that_fleet_and_export_name(small, capsys):
+    """It used to count what users would send if responses took no time: 4.46 req/s in a sweep, 4.03 in an export."""
     path, plan = small / "crowd.yaml", small / "crowd.json"
     text = SMALL.replace("request_rate: 30 req/s", "users: 400, think_time: 10 s")
     path.write_text(text.replace("[h100-sxm, l40s]", "[l40s]"))
@@ -418,7 +415,14 @@ def test_a_sweep_names_the_capacities_of_a_replica_that_fleet_and_export_name(sm
 
 
 def test_routing_that_is_not_sized_is_an_assumption(small):
-    for routing in ("round_robin", "random", "least_loaded", "prefix_aware", "gpu_prefix_aware"):
+    for routing in (
+        "round_robin",
+        "random",
+        "least_loaded",
+        "reported_load",
+        "prefix_aware",
+        "gpu_prefix_aware",
+    ):
         path = small / "routing.yaml"
         path.write_text(SMALL.replace("fleet: {", f"fleet: {{routing: {routing}, "))
         asked = asked_fleet(read_scenario(path), offline=True)

@@ -68,6 +68,7 @@ def test_the_page_decides_for_the_pools_and_has_a_part_for_each(plan, result, ta
     assert len(over_time) == 6
 
 
+@pytest.mark.long
 def test_every_target_has_its_probability_and_none_is_below_that_of_all(result, tables):
     (rows,) = tables["Does it hold"]
     assert [row["target"] for row in rows] == ["ttft_p95", "tpot_p95"]

@@ -67,6 +67,7 @@ def test_a_plan_file_holds_what_it_was_made_from(folder):
     assert file.remarks == ()
 
 
+@pytest.mark.long
 def test_a_plan_is_read_as_it_was_whatever_became_of_its_scenario(folder, capsys):
     asked, answer = asked_of_plan(None, folder / "plan.json", offline=True)
     (folder / "small.yaml").write_text(SCENARIO.replace("30 req/s", "300 req/s").replace("600 ms", "60 ms"))

@@ -54,6 +54,7 @@ def test_every_number_of_every_table_is_the_one_of_the_json(written):
     assert seen > 100
 
 
+@pytest.mark.long
 def test_headings_go_down_one_level_at_a_time(page):
     levels = [int(local(e)[1]) for e in page.iter() if re.fullmatch(r"h[1-6]", local(e))]
     assert levels[0] == 1

@@ -45,6 +45,7 @@ def test_a_page_of_a_plan_file_searches_nothing_and_is_the_same_bytes_every_time
     assert {file.name: file.read_bytes() for file in plan_of_page.parent.glob("pages.*")} == before
 
 
+@pytest.mark.long
 def test_a_markdown_page_shows_its_pictures_and_every_topic_has_a_csv(pages):
     text = pages["md"].read_text(encoding="utf-8")
     named = re.findall(r"^!\[[^\]]+\]\((\S+)\)$", text, re.MULTILINE)

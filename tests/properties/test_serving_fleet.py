@@ -15,7 +15,7 @@ from capplan.engine.profile import Scheduling
 from capplan.errors import InputError
 from capplan.serving import flat, fleet_simulator
 from capplan.serving.block_cache import PrefixCaching
-from capplan.serving.dispatcher import EnginePool
+from capplan.serving.dispatcher import EnginePool, Router
 from capplan.serving.fleet_simulator import EnginePlan, simulate_disaggregated, simulate_fleet
 from capplan.serving.outcome import FINISHED, SHED, UNFINISHED
 from capplan.serving.requests import BEGIN_S, Admission, Crowd, Requests, offered
@@ -613,7 +613,10 @@ def test_a_faster_link_is_not_slower_in_the_mean() -> None:
     ("options", "words"),
     [
         ({"replicas": 0}, "replicas is 0"),
-        ({"routing": "sticky"}, "known: round_robin, random, least_loaded, prefix_aware, gpu_prefix_aware"),
+        (
+            {"routing": "sticky"},
+            "known: round_robin, random, least_loaded, reported_load, prefix_aware, gpu_prefix_aware",
+        ),
         ({"routing": "prefix_aware"}, "block ids"),
         ({"failures": [(1.0, 2)]}, "failure of replica 2"),
         ({"failures": [(-1.0, 0)]}, "a failure needs a time"),
@@ -631,3 +634,46 @@ def test_a_fleet_that_cannot_be_simulated_is_refused_by_name(options, words: str
     static = Scheduling("static", 8, 64)
     with pytest.raises(InputError, match="static batching"):
         simulate_fleet(requests, EngineSetup(table, static, blocks), 2)
+
+
+class Reporting:
+    """What a router sees of an engine."""
+
+    def __init__(self, number, load, reported_load):
+        self.number, self.load, self.reported_load = number, load, reported_load
+
+
+def test_a_router_of_reports_sends_to_the_fewest_that_were_reported_and_to_any_of_a_tie():
+    engines = [Reporting(0, 1, 3), Reporting(1, 9, 2), Reporting(2, 9, 2)]
+    router = Router("reported_load", 16)
+    chosen = {router.choice(engines, None).number for _ in range(50)}
+    assert chosen == {1, 2}
+    assert Router("least_loaded", 16).choice(engines, None).number == 0
+
+
+def test_requests_between_two_reports_see_the_same_loads():
+    """While all steps run nothing is reported: replicas get unequal numbers of prompts, where counted loads would share them out evenly."""
+    one = np.array([1.0])
+    table = StepTable(one, 0.5 * one, 0 * one, one, np.array([[0.0]]), one, one, one, one, np.array([[0.0]]))
+    engine = EngineSetup(table, Scheduling("mixed", 64, 10**6, chunked=True), kv_blocks=10**6)
+    burst = np.concatenate([np.zeros(4), np.linspace(0.1, 0.4, 40)])
+    requests = Requests(np.full(44, 9), np.full(44, 2), burst)
+    counted, reported = (
+        [use.requests for use in simulate_fleet(requests, engine, 4, routing=routing).replicas]
+        for routing in ("least_loaded", "reported_load")
+    )
+    assert counted == [11, 11, 11, 11]
+    assert sum(reported) == 44
+    assert max(reported) > 11
+
+
+def test_reports_are_as_good_as_counts_when_each_request_ends_before_the_next_one():
+    one = np.array([1.0])
+    table = StepTable(one, 0.5 * one, 0 * one, one, np.array([[0.0]]), one, one, one, one, np.array([[0.0]]))
+    engine = EngineSetup(table, Scheduling("mixed", 64, 64), kv_blocks=100)
+    requests = Requests(np.full(6, 9), np.full(6, 2), 10.0 * np.arange(6.0))
+    found = [
+        simulate_fleet(requests, engine, 3, routing=routing).outcome.ttft_s.tolist()
+        for routing in ("least_loaded", "reported_load")
+    ]
+    assert found[0] == pytest.approx(found[1])

@@ -82,7 +82,22 @@ def test_what_the_replica_of_a_plan_produces_is_what_is_predicted(capplan, plan,
         assert row["predicted"] == pytest.approx(row["measured"], rel=1e-9)
         assert row["low"] <= row["predicted"] <= row["high"]
         assert row["inside"]
-    assert found["next_settings"] == ["traffic[0].input_tokens=1800", "traffic[0].output_tokens=240"]
+    assert found["next_settings"] == [
+        "traffic[0].input_tokens={mean: 1800, p95: 5000}",
+        "traffic[0].output_tokens={mean: 240, p95: 600}",
+    ]
+
+
+def test_a_run_with_the_lengths_of_the_plan_changes_none(capplan, plan, tmp_path):
+    alike = {
+        "total_input_tokens": 400 * 900,
+        "total_output_tokens": 400 * 120,
+        "mean_ttft_ms": 20.0,
+        "mean_tpot_ms": 900.0,
+    }
+    assert verified(capplan, plan, tmp_path, alike)[1]["next_settings"] == [
+        "calibration=own.calibration.yaml"
+    ]
 
 
 def test_a_server_that_is_slower_is_told_and_named(capplan, plan, own, tmp_path):

@@ -154,6 +154,7 @@ def test_what_replaces_an_assumption_exists(line, assumptions, options):
         assert flags or commands or any(is_key(word, keys) for word in words) or replace in OUTSIDE, item
 
 
+@pytest.mark.long
 def test_the_key_of_an_assumption_is_one_of_a_scenario():
     """Code asks for it: the star of a column, the context that a trace needs instead."""
     keys = keys_of("scenario")

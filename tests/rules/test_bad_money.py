@@ -101,6 +101,7 @@ def test_storage_that_has_no_price_is_refused_only_where_something_is_stored(cap
     assert capplan(*free).code == 0
 
 
+@pytest.mark.long
 def test_caching_that_would_cost_more_than_it_saves_is_left_out(capplan):
     """A million prefixes are hardly ever found again: marked, every request would pay 1.25 instead of 1 for its 2,000 tokens."""
     words = ("compare", SMALL, "--offline", "--api", "anthropic/claude-sonnet-5-5", "--set", "traffic[0].input_tokens=2500",

@@ -1,12 +1,15 @@
 """The documentation says what the program does: every command, every option, every example as printed."""
 
 import ast
+import json
 import re
 from pathlib import Path
+from textwrap import dedent
 
 import pytest
 
 from capplan.cli.commands import COMMANDS, FUNCTIONS
+from capplan.readers.yaml_file import parse_yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -59,3 +62,44 @@ def test_every_shipped_scenario_is_read(path):
 def test_changes_are_listed_under_a_version():
     text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     assert "## [Unreleased]" in text or re.search(r"^## \[\d+\.\d+\.\d+\]", text, re.MULTILINE)
+
+
+OF_ONE_SERVICE = {
+    "name": "mine",
+    "model": "qwen3-8b",
+    "traffic": [{"name": "chat", "request_rate": "2 req/s", "input_tokens": 900, "output_tokens": 90}],
+    "slo": {"ttft_p95": "1 s"},
+    "fleet": {"hardware": ["l40s"]},
+}
+BLOCKS = [
+    pytest.param(page.stem, dedent(block), id=f"{page.stem}-{number}")
+    for page in sorted((ROOT / "docs" / "how-to").glob("*.md"))
+    for number, block in enumerate(
+        re.findall(r"```yaml\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+    )
+]
+
+
+@pytest.mark.parametrize(("page", "block"), BLOCKS)
+def test_the_keys_that_a_how_to_shows_are_those_of_a_scenario(page, block, tmp_path, host_file):
+    """A block that is no file of its own has keys of a scenario, or of a class of its traffic."""
+    from capplan.scenario.scenario import read_scenario
+
+    if "github/workflows" in block:
+        return
+    keys = parse_yaml(block, page).value
+    if "users" in keys:
+        traffic = {key: value for key, value in OF_ONE_SERVICE["traffic"][0].items() if key != "request_rate"}
+        keys = {"traffic": [traffic | keys]}
+    if "calibration" in keys:
+        (tmp_path / keys["calibration"]).write_text(host_file)
+    if "images" in block:
+        keys["model"] = "Qwen/Qwen3-VL-8B-Instruct"
+    path = tmp_path / "mine.yaml"
+    path.write_text(json.dumps(OF_ONE_SERVICE | keys))
+    assert read_scenario(path).classes
+
+
+def test_how_tos_that_plan_a_kind_of_service_show_its_keys():
+    planned = {page.stem for page in (ROOT / "docs" / "how-to").glob("plan-*.md")}
+    assert planned <= {block.values[0] for block in BLOCKS}

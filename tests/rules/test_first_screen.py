@@ -1,11 +1,13 @@
 """What a newcomer sees first: a decision that fits the screen, with everything else one flag away."""
 
 import re
+from types import SimpleNamespace
 
 import pytest
 
 from capplan.library.calls import planned
 from capplan.report.answer import Answer, Table
+from capplan.report.answers.fleet_words import rejected_text
 from capplan.report.tables import fitted, grid_of, terminal_text
 from tests.shipped import SCENARIOS
 
@@ -82,6 +84,15 @@ def test_an_answer_without_a_plan_says_why(capplan):
     ran = capplan("fleet", SMALL, "--offline", "--set", "slo.ttft_p95=1 ms")
     assert ran.code == 4
     assert "Rejected" in ran.out
+
+
+def test_candidates_of_an_answer_without_a_plan_are_not_said_to_meet_the_targets():
+    answer = SimpleNamespace(rejected=[SimpleNamespace(count=559)], evaluated=896, chosen=None)
+    assert rejected_text(answer).endswith(
+        "the other 337 meet the targets by a first estimate, but no plan came of them"
+    )
+    answer.chosen = object()
+    assert rejected_text(answer).endswith("the other 337 meet the targets, at a lower load or a higher cost")
 
 
 def test_a_fleet_without_targets_is_not_called_sure(capplan):

@@ -100,6 +100,7 @@ def test_the_library_says_what_to_write():
             call("small-team", ofline=True)
 
 
+@pytest.mark.long
 def test_a_gpu_of_a_file_is_found_from_here_and_has_its_own_price(capplan, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     text = (data_folder("hardware_specs") / "l40s.yaml").read_text(encoding="utf-8")

@@ -4,6 +4,8 @@ import ast
 import re
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 USERS = ("capplan", "calibrate", "docs/generators", "docs/examples", "benchmarks")
 ALLOWED = {
@@ -66,6 +68,7 @@ class File:
                         yield f"{node.name}.{found}", found, False, (part.lineno, part.end_lineno)
 
 
+@pytest.mark.long
 def test_nothing_is_there_for_tests_alone():
     files = [File(path) for folder in USERS for path in sorted((ROOT / folder).rglob("*.py"))]
     known = set().union(*(file.elsewhere for file in files))

@@ -103,6 +103,29 @@ def test_torch_is_pinned_in_the_test_extra_and_optional_elsewhere(root):
     assert not [line for line in project["dependencies"] if line.startswith(("torch", "scipy", "matplotlib"))]
 
 
+PLAIN = """
+import importlib, pkgutil, sys
+for name in EXTRAS:
+    sys.modules[name] = None
+import capplan
+for module in pkgutil.walk_packages(capplan.__path__, "capplan."):
+    try:
+        importlib.import_module(module.name)
+    except ModuleNotFoundError as missing:
+        print(module.name, missing.name.split(".")[0])
+"""
+
+
+def test_a_plain_installation_imports_all_but_what_measures_a_device():
+    extras = ["torch", "scipy", "matplotlib", "distributed", "mcp", "mcp_types", "genai_prices"]
+    probe = PLAIN.replace("EXTRAS", repr(extras))
+    done = subprocess.run([sys.executable, "-c", probe], cwd=ROOT, capture_output=True, text=True, check=True)
+    missing = dict(line.split() for line in done.stdout.splitlines())
+    assert set(missing.values()) == {"torch", "scipy"}
+    assert all(name.startswith("capplan.calibrate.") for name in missing), missing
+    assert not [name for name in missing if name.startswith("capplan.calibrate.endpoint")], missing
+
+
 @pytest.mark.long
 def test_an_installed_program_has_its_scenarios_by_name_and_the_schemas_that_it_names(installed, tmp_path):
     listed = json.loads(

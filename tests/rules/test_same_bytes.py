@@ -46,6 +46,7 @@ def expected(root):
     return answered(root, PYTHONHASHSEED="0", LC_ALL="C.UTF-8", TZ="UTC")
 
 
+@pytest.mark.long
 def test_every_question_is_answered(expected):
     assert len(expected) == len(QUESTIONS) * len(FORMATS)
     assert {answer.split()[0] for answer in expected.values()} <= {"0", "3", "4"}

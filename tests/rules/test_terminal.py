@@ -3,6 +3,7 @@
 import os
 import pty
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -121,6 +122,21 @@ def test_help_has_groups_and_an_example(capplan, name):
     assert f"For example: {EXAMPLES[name]}" in " ".join(text.split())
     groups = re.split(r"^[A-Z][\w\s-]*:\n", text, flags=re.MULTILINE)
     assert all(len(re.findall(r"^  (?:-\w+, )?--", group, re.MULTILINE)) <= 14 for group in groups)
+
+
+@pytest.mark.long
+def test_the_example_of_every_help_runs(capplan, tmp_path, monkeypatch):
+    """In the order of the help, in an empty folder; not those that read a file of one's own, need a card or wait for a client."""
+    from capplan.cli.commands import EXAMPLES
+
+    monkeypatch.chdir(tmp_path)
+    failed = []
+    for name, example in EXAMPLES.items():
+        if name not in ("workload", "verify-plan", "calibrate", "mcp"):
+            ran = capplan(*shlex.split(example)[1:])
+            if ran.code:
+                failed.append((example, ran.code, ran.err))
+    assert failed == []
 
 
 def test_every_command_has_an_example():

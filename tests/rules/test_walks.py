@@ -31,6 +31,10 @@ BROUGHT = {
     "size-for-a-trace": {"trace.csv": DOCS.parent / "tests" / "data" / "traces" / "AzureLLMInferenceTrace_conv.csv"},
 }  # fmt: skip
 """How-to -> what a reader has before it begins."""
+EXTRA = "capplan[calibrate]"
+"""On a page that needs more than `pip install capplan`."""
+PLAIN = "import sys\nfor name in ('torch', 'scipy', 'matplotlib', 'distributed', 'mcp', 'genai_prices'):\n    sys.modules[name] = None\n"
+"""Makes Python lack what a plain installation lacks: the libraries of the extras."""
 OF_A_CLONE = "../tests/data/"
 """In a command that runs in a clone, as its page says."""
 
@@ -38,12 +42,14 @@ OF_A_CLONE = "../tests/data/"
 class Walk:
     """A folder of its own, and the program as it was installed."""
 
-    def __init__(self, installed, folder):
+    def __init__(self, installed, folder, without_extras):
         self.folder = folder
+        (without_extras / "sitecustomize.py").write_text(PLAIN)
+        self.paths = {True: str(installed), False: f"{without_extras}{os.pathsep}{installed}"}
         self.env = {
             "PATH": os.environ["PATH"],
             "HOME": str(folder),
-            "PYTHONPATH": str(installed),
+            "PYTHONPATH": self.paths[False],
             "COLUMNS": "80",
         }
 
@@ -80,6 +86,7 @@ class Walk:
     def page(self, text):
         """Write the files of a page, and run its commands and programs; return how many commands ran."""
         commands = 0
+        self.env["PYTHONPATH"] = self.paths[EXTRA in text]
         for _, kind, body in BLOCK.findall(text):
             named = re.match(r"# file: (\S+)\n", body)
             if named:
@@ -102,8 +109,8 @@ class Walk:
 
 
 @pytest.fixture
-def walk(installed, tmp_path):
-    return Walk(installed, tmp_path)
+def walk(installed, tmp_path, tmp_path_factory):
+    return Walk(installed, tmp_path, tmp_path_factory.mktemp("plain"))
 
 
 def text_of(path):
@@ -118,7 +125,7 @@ def text_of(path):
 @pytest.mark.parametrize("page", TUTORIALS, ids=lambda page: page.stem)
 def test_a_tutorial_is_walked_with_the_wheel_from_an_empty_folder(page, walk):
     ran = walk.python("-c", "import capplan; print(capplan.__file__)")
-    assert ran.stdout.startswith(walk.env["PYTHONPATH"])
+    assert ran.stdout.startswith(walk.paths[True])
     commands = walk.page(text_of(page))
     assert commands >= 1 or page.suffix == ".ipynb"
 

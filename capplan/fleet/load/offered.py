@@ -44,7 +44,7 @@ def split_round_robin(requests: Requests, replicas: int) -> list[Requests]:
 def split_by_prefix(requests: Requests, replicas: int) -> list[Requests]:
     """Return the requests of each replica: each goes where its longest prefix was seen last, unless that replica is overloaded.
 
-    The load of a replica is the number of tokens that it has to compute, with exponential decay over a minute: a prompt counts by
+    Requests without a prefix are dealt in turn, as for one replica of a plan. The load of a replica is the number of tokens that it has to compute, with exponential decay over a minute: a prompt counts by
     the part of its blocks that the replica has not seen. If some replica would get no request, the split is round-robin.
     """
     if replicas == 1 or requests.block_ids is None or requests.block_counts is None:
@@ -54,7 +54,7 @@ def split_by_prefix(requests: Requests, replicas: int) -> list[Requests]:
     load_tokens = np.zeros(replicas)
     home: dict[int, int] = {}
     rows_of: list[list[int]] = [[] for _ in range(replicas)]
-    now = 0.0
+    now, in_turn = 0.0, 0
     for index, (at, ids, prompt, output) in enumerate(
         zip(
             arrival.tolist(),
@@ -69,6 +69,8 @@ def split_by_prefix(requests: Requests, replicas: int) -> list[Requests]:
         blocks = ids.tolist()
         known = [home[block] for block in takewhile(home.__contains__, blocks)]
         chosen, most = int(load_tokens.argmin()), LARGEST_IMBALANCE_RATIO * float(load_tokens.mean())
+        if not blocks:
+            chosen, in_turn = in_turn, (in_turn + 1) % replicas
         chosen = next(
             (place for place in reversed(known) if load_tokens[place] <= most + prompt + output), chosen
         )

@@ -293,12 +293,18 @@ def recommended(pairs: Sequence[Pair], terms: Terms, paid: Paid | None = None) -
     if best.slo_met_probability >= cheapest.slo_met_probability + CLEARLY_SURER:
         gain = 100.0 * (best.slo_met_probability - cheapest.slo_met_probability)
         if usd == least:
-            return best, f"it costs no more than the cheapest{how} and is {gain:.0f} points surer"
+            return (
+                best,
+                f"it costs no more than the cheapest{how}, and its SLO attainment is {gain:.0f} points higher",
+            )
         return (
             best,
-            f"it costs {usd / least - 1.0:.1%} more than the cheapest{how} and is {gain:.0f} points surer",
+            f"it costs {usd / least - 1.0:.1%} more than the cheapest{how}, and its SLO attainment is {gain:.0f} points higher",
         )
-    return cheapest, f"it is the cheapest{how}, and none that costs under 5 % more is clearly surer"
+    return (
+        cheapest,
+        f"it is the cheapest{how}, and no plan that costs under 5% more has a clearly higher SLO attainment",
+    )
 
 
 def best_plan(trials: Search, fleet: Sized) -> Sized:

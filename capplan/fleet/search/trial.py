@@ -81,6 +81,7 @@ REGULARITY_OF_BURSTS = tuple(
 """Classes for arrivals in bursts, each at most half as large again as the next smaller one: more replicas even out bursts, so each carries more."""
 MANY_REPLICAS = 32
 """Replicas of a fleet from which a step of the scale of loads may be more than half of a replica."""
+MOST_MISSED = 3
 LIKELY_REPLICAS = 16
 """The class of replica counts that is tried first."""
 MANY_USERS = 48
@@ -372,7 +373,7 @@ def in_copies(needed: int, at_least: int, carries: Callable[[int, int], bool]) -
     """Return the replicas of two or three fleets that each carry a half or a third of the load, if they are fewer than one fleet needs.
 
     One fleet carries as much: its arrivals are more regular. But its runs are others, and what they vary by is several of
-    MANY_REPLICAS.
+    MANY_REPLICAS. So one part that does not carry its load does not end the walk to smaller ones; MOST_MISSED in a row do.
 
     Parameters
     ----------
@@ -386,10 +387,13 @@ def in_copies(needed: int, at_least: int, carries: Callable[[int, int], bool]) -
     (98, 20)
     """
     for copies in (2, 3):
-        while needed >= MANY_REPLICAS and copies * (part := (needed - 1) // copies) >= at_least:
-            if not carries(part, copies):
-                break
-            needed = copies * part
+        missed, part = 0, (needed - 1) // copies
+        while needed >= MANY_REPLICAS and copies * part >= at_least and missed < MOST_MISSED:
+            if carries(part, copies):
+                needed, missed = copies * part, 0
+            else:
+                missed += 1
+            part -= 1
     return needed
 
 

@@ -41,6 +41,8 @@ from capplan.workload.request_class import ResponseTimes, responses_of_classes
 from capplan.workload.statistics import Repeated, reuse_by_age, session_reuse_by_age
 
 _SEED = 0
+LEAST_SHOWN = 0.001
+"""A smaller share of requests is said to be under it."""
 """Seed of the sessions whose prompts an API keeps."""
 
 
@@ -151,7 +153,7 @@ def asked_comparison(
     comparison = compare(paid.plan, asked.question.demand, own, prices, scenario.hosted, repeated)
     long = [(price, too_long_fraction(comparison.traffic, price)) for price in prices]
     warnings = [
-        f"{share:.1%} of the requests are longer than the context of {price.name}, {price.context_tokens:,} tokens"
+        f"{'under 0.1%' if share < LEAST_SHOWN else f'{share:.1%}'} of the requests are longer than the context of {price.name}, {price.context_tokens:,} tokens"
         for price, share in long
         if share > 0.0
     ]

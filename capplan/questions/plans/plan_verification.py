@@ -37,6 +37,7 @@ from capplan.scenario.engine_use import engine_use_of
 from capplan.scenario.flags import EngineFlags, SpeculationFlags
 from capplan.serving.outcome import Outcome
 from capplan.serving.requests import Requests
+from capplan.workload.length import Lengths as TokenLengths
 from capplan.workload.request_class import ResponseTimes, busier
 
 STATISTICS = ("mean", "p50", "p90", "p95", "p99")
@@ -618,13 +619,16 @@ def _targets(asked: AskedFleet, plan: Plan, result: BenchmarkResult) -> Iterator
 def next_settings(asked: AskedFleet, verification: Verification) -> tuple[str, ...]:
     """Return what the scenario says next, each KEY=VALUE: the measured lengths, and the efficiencies to measure where it was slower.
 
-    A scenario with several kinds of requests keeps its lengths: what was measured is their mixture.
+    A scenario with several kinds of requests keeps its lengths: what was measured is their mixture. So does one whose lengths the run had;
+    other mean lengths keep the spread of those of the scenario, which a result does not state.
     """
     result, traffic = verification.result, asked.scenario.written["traffic"]
     settings = []
-    if len(traffic) == 1 and asked.scenario.fleet.mix == "off" and not traffic[0].get("trace"):
+    one_kind = len(traffic) == 1 and asked.scenario.fleet.mix == "off" and not traffic[0].get("trace")
+    if one_kind and verification.lengths != "of the plan":
+        (stated,) = asked.scenario.classes
         settings += [
-            f"traffic[0].{name}={value:.0f}"
+            f"traffic[0].{name}={_scaled(getattr(stated, name), value)}"
             for name, value in (
                 ("input_tokens", result.input_tokens),
                 ("output_tokens", result.output_tokens),
@@ -634,3 +638,11 @@ def next_settings(asked: AskedFleet, verification: Verification) -> tuple[str, .
     if verification.verdict != "holds":
         settings.append("calibration=own.calibration.yaml")
     return tuple(settings)
+
+
+def _scaled(stated: TokenLengths, mean_tokens: float) -> str:
+    """Return lengths of another mean with the same spread, as a scenario has them."""
+    if stated.kind == "fixed":
+        return f"{mean_tokens:.0f}"
+    p95 = float(stated.quantile(0.95)) * mean_tokens / stated.mean_tokens
+    return f"{{mean: {mean_tokens:.0f}, p95: {p95:.0f}}}"

@@ -107,6 +107,13 @@ def cash_texts(cash: Cash | None) -> tuple[str, ...]:
     if cash is None:
         return ()
     last, texts = len(cash.months), []
+    paid, cost = (sum(getattr(row, name) for row in cash.months) for name in ("usd", "cost_usd"))
+    if abs(paid - cost) >= 0.5:  # dollars
+        texts.append(
+            f"you pay ${paid:,.0f} in {last} months; the mixes of these months cost ${cost:,.0f}: the rest is for other months, or for GPUs that a later month does not need"
+            if paid > cost
+            else f"you pay ${paid:,.0f} in {last} months; the mixes of these months cost ${cost:,.0f}: the rest is due later"
+        )
     if cash.interest_usd:
         texts.append(
             f"interest on upfront parts costs ${cash.interest_usd:,.0f} in {last} months; it is in the cost by the mix, not in what is paid"

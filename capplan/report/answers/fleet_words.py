@@ -115,7 +115,7 @@ def uneconomical_text(row: Uneconomical, answer: FleetAnswer) -> str:
         return f"{row.hardware} has no plan: {row.reason}"
     value, limit = (None if value is None else seconds_text(value) for value in (row.value_s, row.limit_s))
     relaxed = ", and ".join(
-        f"{each.gpus} GPUs are enough with a limit of {seconds_text(each.limit_s)}" for each in row.gpus_at
+        f"{each.gpus:,} GPUs are enough with a limit of {seconds_text(each.limit_s)}" for each in row.gpus_at
     )
     if row.gpus is not None:
         text = f"{row.hardware} takes {row.gpus:,} GPUs"
@@ -150,7 +150,7 @@ def tight_texts(answer: FleetAnswer) -> tuple[str, ...]:
     for each in tight.gpus_at:
         usd = None if plan.usd_per_month is None else plan.usd_per_month * (1.0 - each.gpus / plan.gpus)
         saved = "" if usd is None else f", which saves {paid_text(answer, usd)}"
-        counts.append(f"{each.gpus} GPUs are enough with a limit of {seconds_text(each.limit_s)}{saved}")
+        counts.append(f"{each.gpus:,} GPUs are enough with a limit of {seconds_text(each.limit_s)}{saved}")
     return ("; ".join([text, *counts]),)
 
 
@@ -258,9 +258,11 @@ def rejected_text(answer: FleetAnswer) -> str:
     rejected = sum(item.count for item in answer.rejected)
     title = f"Rejected: {rejected:,} of {answer.evaluated:,} candidates (every layout at a range of loads)"
     left = answer.evaluated - rejected
-    return (
-        f"{title}; the other {left:,} meet the targets, at a lower load or a higher cost" if left else title
-    )
+    if not left:
+        return title
+    if answer.chosen is None:
+        return f"{title}; the other {left:,} meet the targets by a first estimate, but no plan came of them"
+    return f"{title}; the other {left:,} meet the targets, at a lower load or a higher cost"
 
 
 def against_text(usd: float, other_usd: float) -> str:

@@ -63,8 +63,10 @@ def ordered_texts(plans: Sequence[Plan], *, brief: bool = False) -> tuple[str, .
     """
     stated = [stated_order(plan) for plan in plans]
     today = [plan for plan in stated if plan is not None] if None not in stated else []
-    job = any(plan.money is not None and plan.money.usd_per_job is not None for plan in plans)
-    return lines_texts(_lines(plans), _lines(today), _terms(plans, today), by_month=not job, brief=brief)
+    jobs_h = [plan.money.job_hours for plan in plans if plan.money is not None and plan.money.job_hours]
+    return lines_texts(
+        _lines(plans), _lines(today), _terms(plans, today), job_hours=max(jobs_h, default=None), brief=brief
+    )
 
 
 def _terms(plans: Sequence[Plan], today: Sequence[Plan]) -> str:
@@ -86,7 +88,7 @@ def lines_texts(
     today: Sequence[OrderLine],
     terms: str = "",
     *,
-    by_month: bool = True,
+    job_hours: float | None = None,
     brief: bool = False,
 ) -> tuple[str, ...]:
     """Return an order in one line, and in another one the order that can be placed today; nothing for prices of the scenario.
@@ -96,7 +98,7 @@ def lines_texts(
     lines : of the order
     today : machines of which everything is stated; empty if no provider states it
     terms : commitment of these, if it is another one
-    by_month : whether the machines are paid at all hours; else until a job is done
+    job_hours : hours until a job is done; None: the machines are paid at all hours
     brief : whether the order to place today is said without its machines
     """
     if not all(line.machine.source or line.machine.provider == OWN for line in lines) or not lines:
@@ -105,7 +107,11 @@ def lines_texts(
     if not today or list(today) == list(lines):
         return (order,)
     usd = sum(line.count * line.machine.usd_per_hour for line in today)
-    cost = f"${usd_per_month(usd):,.0f} per month" if by_month else f"${usd:,.2f} per hour"
+    cost = (
+        f"${usd_per_month(usd):,.0f} per month"
+        if job_hours is None
+        else f"${job_hours * usd:,.0f} for the job"
+    )
     what = "; ".join(dict.fromkeys(map(_seller, today))) if brief else _lines_text(today)
     return order, f"to order today{terms}: {what}; {cost} in all"
 

@@ -115,7 +115,7 @@ def _bar(
         said = f"{bar.label}: {name} {amount_text(chart.quantity, amount, largest)}"
         if bar.low is not None and bar.high is not None:
             low, high = (amount_text(chart.quantity, edge, largest) for edge in (bar.low, bar.high))
-            said += f", 80 % interval {low} to {high}"
+            said += f", 80% interval {low} to {high}"
         parts.append(
             mark(
                 said,
