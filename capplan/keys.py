@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import date
-from typing import Annotated, Any, LiteralString, TypeAlias
+from typing import Annotated, Any, Literal, LiteralString, TypeAlias
 
 from capplan import quantity as q
 from capplan.errors import InputError
@@ -212,6 +212,10 @@ UsdPerMonth: TypeAlias = Annotated[float, Quantity(q.USD_PER_MONTH, low=0)]
 UsdPerKwh: TypeAlias = Annotated[float, Quantity(q.USD_PER_KWH, low=0)]
 KgPerKwh: TypeAlias = Annotated[float, Quantity(q.KG_PER_KWH, low=0)]
 Watts: TypeAlias = Annotated[float, Quantity(q.WATTS, above=0)]
+Commitment: TypeAlias = Literal["on-demand", "community", "spot", "reserved", "capacity-block", "owned"]
+"""How a device is paid for."""
+Term: TypeAlias = Literal["reserved-1y", "reserved-3y"]
+"""A reservation whose term is stated, in price files of users."""
 FacilityRatio: TypeAlias = Annotated[float, Limits(1, 5)]
 Day: TypeAlias = Annotated[str, Dated()]
 Whole: TypeAlias = Annotated[int, Counted()]

@@ -6,13 +6,14 @@ The comparison with hosted APIs explained: the own side, the parts of each API's
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
 
-from capplan.explain.plans import Group, Planned, Row
+from capplan.explain.plans import Group, NextToPlan, Planned, Row
 from capplan.explain.subject import Explained, Input, Place, explained, formula_of, input_of, places_of
+from capplan.explain.table import Stated, stated_input
 from capplan.fleet.over_time import replicas_over_time
 from capplan.fleet.price import HOURS_PER_MONTH
 from capplan.money.cash import Prices, total_usd
@@ -26,7 +27,7 @@ from capplan.money.hosted import (
     outside_usd,
     provisioned_units,
 )
-from capplan.money.who_pays import ClassUse, Share, by_tenant
+from capplan.money.who_pays import ClassUse, by_tenant
 from capplan.questions.money.comparison import asked_comparison, asked_prices
 from capplan.questions.money.who_pays import AskedBill, PaidPlan, asked_bill, paid_plan
 from capplan.questions.plans.plan_check import current_day
@@ -45,7 +46,9 @@ def machines(planned: Planned) -> Explained:
     """Explain what the machines cost: of a month or of one job, with host memory for offloaded caches."""
     plan = paid(planned)
     memory = memory_usd_per_month(planned.asked.scenario, plan.plan) * plan.hours / HOURS_PER_MONTH
-    rest = input_of("k", "host_memory_usd", memory, "config", "scenario: prices.host_memory and kv_offload")
+    rest = input_of(
+        "k", "host_memory_usd", memory, "config", "scenario: prices.host_memory_per_gb and kv_offload"
+    )
     if plan.by_mix and not plan.of_job:
         mix = plan.machines_usd - memory
         mixed = input_of("m", "usd_per_month", mix, "derived", "explain commitments.usd_per_month")
@@ -79,16 +82,6 @@ def stated(planned: Planned) -> tuple[Input, ...]:
     )  # fmt: skip
 
 
-_OF_OTHERS: Mapping[str, tuple[object, Mapping[str, str]]] = {
-    "usd": (Share.usd, {"p": "prefill_usd", "d": "decode_usd", "x": "outside_usd"}),
-    "with_idle_usd": (Share.with_idle_usd, {"c": "usd", "i": "idle_usd"}),
-    "usd_per_request": (Share.usd_per_request, {"a": "with_idle_usd", "n": "requests"}),
-    "usd_per_user": (Share.usd_per_user, {"a": "with_idle_usd"}),
-    "usd_per_thousand_conversations": (Share.usd_per_thousand_conversations, {"u": "usd_per_request"}),
-}
-"""Number of a class -> the function that works it out, and the numbers of the class that it takes."""
-
-
 @dataclass(frozen=True, slots=True)
 class _Billed:
     """The bill of a plan, and its numbers."""
@@ -102,9 +95,36 @@ class _Billed:
         """Return the label of the times that the cost is shared by."""
         return self.planned.plan.groups[0].label
 
-    def row(self, *place: str | int) -> Row:
-        """Return the numbers of a class or a tenant."""
-        return Row("bill", self.numbers, place, self.label)
+    @property
+    def tabled(self) -> NextToPlan:
+        """Return the numbers, with the arguments of those that the table of quantities explains."""
+        return NextToPlan("bill", self.numbers, self._arguments(), self.label)
+
+    def _arguments(self) -> Mapping[str, Callable[[Place], Stated]]:
+        bill, plan = self.asked.bill, self.planned.plan
+        classes = self.planned.asked.scenario.classes
+
+        def use(place: Place) -> ClassUse:
+            return bill.shares[int(place[1])].use
+
+        def traffic(place: Place) -> Stated:
+            mine = f"{use(place).name}, "
+            at = next(at for at, item in enumerate(classes) if mine.startswith(f"{item.name}, "))
+            key = {"requests": "", "outside_usd": ".outside"}.get(str(place[-1]), f".{place[-1]}")
+            return Stated(None, f"scenario: traffic[{at}]{key}", name=use(place).name)
+
+        return {
+            "all_replica_s": lambda _: Stated(sum(share.use.replica_s for share in bill.shares), label=self.label),
+            "busy_usd": lambda _: Stated(sum(pool.busy_usd for pool in bill.pools), label=self.label),
+            "class_decode_s": lambda place: Stated(use(place).decode_s, label=self.label),
+            "class_prefill_s": lambda place: Stated(use(place).prefill_s, label=self.label),
+            "class_traffic": traffic,
+            "class_users": lambda place: Stated(use(place).users),
+            "conversation_requests": lambda place: Stated(use(place).requests_per_conversation),
+            "paid_hours": lambda place: Stated(self.numbers[place]),
+            "paid_replica_s": lambda _: Stated(None, f"{plan.replicas} replicas, spares included, for the time that is paid for"),
+            "waiting_usd": lambda _: Stated(bill.idle_usd, label=self.label),
+        }  # fmt: skip
 
 
 def bill_group(planned: Planned) -> Group:
@@ -116,22 +136,22 @@ def bill_group(planned: Planned) -> Group:
 
 
 def _bill_explain(billed: _Billed, place: Place, value: float) -> Explained:
-    key = str(place[-1])
-    if place[0] == "classes":
-        return _of_class(billed, int(place[1]), key)
+    """Explain a number of a bill: sums, what rests on the plan, time of several groups, else as the table says."""
+    key, of = str(place[-1]), billed.tabled
     if place[0] == "tenants":
         shares = by_tenant(billed.asked.bill.shares)
         mine = tuple(shares.values())[int(place[1])]
         at = [n for n, share in enumerate(billed.asked.bill.shares) if share in mine]
-        parts = [_renamed(billed.row("classes", n).input(f"x_{n}", key)) for n in at]
+        parts = [replace(item, name=item.source.removeprefix("explain ")) for n in at for item in (of.row("classes", n).input(f"x_{n}", key),)]  # fmt: skip
         return explained(key, value, " + ".join(part.symbol for part in parts), parts, MONEY)
+    if place[0] == "classes" and key in _BY_TIME and len(billed.planned.plan.groups) > 1:
+        formula = "of the cost of each group, the share of its time that the class takes; GPUs weigh the time of all"
+        times = (stated_input(f"class_{phase}_s", phase[0], of.given[f"class_{phase}_s"](place)) for phase in ("prefill", "decode"))  # fmt: skip
+        return explained(key, value, formula, (*of.row(*place[:2]).inputs({"n": "requests"}), *times), MONEY)
     if key == "gpus":
         return billed.planned.of_plan("gpus")
-    if key == "busy_fraction":
-        return _busy(billed)
-    if key == "hours":
-        paid_for = input_of("h", key, value, "derived", "365 x 24 / 12 hours of an average month, or the job")
-        return explained(key, value, "h", (paid_for,), MONEY)
+    if place[0] == "classes" or key in ("busy_fraction", "hours"):
+        return of.explain(place, value)
     if key == "idle_usd":
         return _idle(billed)
     cost = with_people(billed.planned)
@@ -142,8 +162,8 @@ def _bill_explain(billed: _Billed, place: Place, value: float) -> Explained:
     )
 
 
-def _renamed(item: Input) -> Input:
-    return input_of(item.symbol, item.source.removeprefix("explain "), item.value, item.label, item.source)
+_BY_TIME = ("prefill_usd", "decode_usd", "idle_usd", "gpu_time_fraction")
+"""What follows from the time that a class takes of the replicas."""
 
 
 def _idle(billed: _Billed) -> Explained:
@@ -168,96 +188,9 @@ def _share_of_time(billed: _Billed) -> Input:
     return input_of("b", "busy_fraction", fraction, billed.label, "explain bill.busy_fraction")
 
 
-def _shared(billed: _Billed) -> tuple[Input, ...]:
-    """Return what the busy time of all replicas costs, with people and the rest."""
-    usd = sum(pool.busy_usd for pool in billed.asked.bill.pools)
-    return (input_of("W", "busy_usd", usd, billed.label, "bill.usd_per_month less idle_usd and outside_usd"),)
-
-
-def _idle_input(billed: _Billed) -> tuple[Input, ...]:
-    return (input_of("I", "idle_usd", billed.asked.bill.idle_usd, billed.label, "explain bill.idle_usd"),)
-
-
 def _bill_outside(billed: _Billed) -> Input:
     usd = sum(share.use.outside_usd for share in billed.asked.bill.shares)
     return input_of("x", "outside_usd", usd, "config", "scenario: traffic, outside: of all classes")
-
-
-def _time(use: ClassUse, label: str) -> tuple[Input, ...]:
-    """Return the time of a replica that one request takes."""
-    return (
-        input_of("p", "prefill_s", use.prefill_s, label, "its prompt of mean length by itself in a step, all sequences of the request"),
-        input_of("d", "decode_s", use.decode_s, label, "its part of each decode step at the batch of the peak: (o - 1) t / n"),
-    )  # fmt: skip
-
-
-def _total(billed: _Billed) -> Input:
-    seconds = sum(share.use.replica_s for share in billed.asked.bill.shares)
-    return input_of("T", "replica_s", seconds, billed.label, "sum over all classes of n (p + d)")
-
-
-def _busy(billed: _Billed) -> Explained:
-    plan, bill = billed.planned.plan, billed.asked.bill
-    paid = input_of(
-        "H",
-        "paid_replica_s",
-        None,
-        "derived",
-        f"{plan.replicas} replicas, spares included, for the time that is paid for",
-    )
-    return explained("busy_fraction", bill.busy_fraction, "at most 1: T / H", (_total(billed), paid), MONEY)  # fmt: skip
-
-
-def _of_class(billed: _Billed, position: int, key: str) -> Explained:
-    share, row = billed.asked.bill.shares[position], billed.row("classes", position)
-    if key in _OF_OTHERS:
-        function, names = _OF_OTHERS[key]
-        stated = _STATED.get(key)
-        inputs = (*row.inputs(names), *([stated(share)] if stated else []))
-        return explained(key, float(getattr(share, key)), formula_of(function), inputs, MONEY)
-    if key == "usd_per_thousand_requests":
-        value = 1000.0 * share.usd_per_request
-        return explained(key, value, "1000 u", row.inputs({"u": "usd_per_request"}), MONEY)
-    if key in _BY_TIME:
-        return _by_time(billed, share, row, key)
-    formula, number_of, source = _TRAFFIC[key]
-    classes = billed.planned.asked.scenario.classes
-    at = next(at for at, item in enumerate(classes) if f"{share.use.name}, ".startswith(f"{item.name}, "))
-    stated_by = input_of("", share.use.name, None, "config", f"scenario: traffic[{at}]{source}")
-    mean = () if key == "requests" else row.inputs({"n": "requests"})
-    return explained(key, number_of(share.use), formula, (*mean, stated_by), MONEY)
-
-
-_BY_TIME = {
-    "prefill_usd": ("W n p / T", _shared),
-    "decode_usd": ("W n d / T", _shared),
-    "idle_usd": ("I n (p + d) / T", _idle_input),
-    "gpu_time_fraction": ("n (p + d) / T", lambda _: ()),
-}
-_TRAFFIC: Mapping[str, tuple[str, Callable[[ClassUse], float], str]] = {
-    "requests": ("mean rate times the time that is paid for", lambda use: use.requests, ""),
-    "input_tokens": ("n times the mean prompt, of all sequences", lambda use: use.input_tokens, ".input_tokens"),
-    "output_tokens": ("n times the mean output, of all sequences", lambda use: use.output_tokens, ".output_tokens"),
-    "outside_usd": ("n times what a request costs outside", lambda use: use.outside_usd, ".outside"),
-}  # fmt: skip
-_STATED: Mapping[str, Callable[[Share], Input]] = {
-    "usd_per_user": lambda share: input_of("m", "users", share.use.users, "config", "scenario: traffic, users"),
-    "usd_per_thousand_conversations": lambda share: input_of(
-        "k", "requests_per_conversation", share.use.requests_per_conversation, "config", "scenario: traffic, requests_per_conversation"
-    ),
-}  # fmt: skip
-
-
-def _by_time(billed: _Billed, share: Share, row: Row, key: str) -> Explained:
-    """Explain what follows from the time that a class takes of the replicas."""
-    inputs = (*row.inputs({"n": "requests"}), *_time(share.use, billed.label))
-    value = share.fraction if key == "gpu_time_fraction" else float(getattr(share, key))
-    if len(billed.planned.plan.groups) > 1:
-        formula = "of the cost of each group, the share of its time that the class takes; GPUs weigh the time of all"
-        return explained(key, value, formula, inputs, MONEY)
-    formula, cost = _BY_TIME[key]
-    spent = [item for item in inputs if item.symbol in formula]
-    return explained(key, value, formula, (*cost(billed), *spent, _total(billed)), MONEY)
 
 
 _PARTS = {

@@ -11,15 +11,12 @@ from capplan.assumption import Assumption
 from capplan.fleet.order import Machine, Order, OrderLine, most_busy_on, order_of
 from capplan.fleet.survival import NO_LOSS, Survival
 from capplan.hardware.device import Device
-from capplan.keys import ONLY_KNOWN_KEYS, Day, Limits, UsdPerHour
+from capplan.keys import ONLY_KNOWN_KEYS, Commitment, Day, Limits, Term, UsdPerHour
 from capplan.numbers import Number
 
 HOURS_PER_MONTH = 730.0
 """Hours of an average month, 365 x 24 / 12; the convention of cloud price calculators."""
 
-Commitment = Literal["on-demand", "community", "spot", "reserved", "capacity-block", "owned"]
-Term = Literal["reserved-1y", "reserved-3y"]
-"""A reservation whose term is stated, in price files of users."""
 Side: TypeAlias = Literal["low", "likely", "high"]
 """Side of the range of offers."""
 SIDES: tuple[Side, ...] = ("low", "likely", "high")

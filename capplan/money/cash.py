@@ -17,14 +17,16 @@ import numpy as np
 
 from capplan.fleet.over_time import ReplicasAt
 from capplan.fleet.plan import Plan, ordered_text
-from capplan.fleet.price import Commitment, Term, usd_per_month
+from capplan.fleet.price import usd_per_month
 from capplan.keys import (
     ONLY_KNOWN_KEYS,
     Bytes,
+    Commitment,
     Counted,
     Day,
     FacilityRatio,
     Fraction,
+    Term,
     Usd,
     UsdPerHour,
     UsdPerKwh,

@@ -3,13 +3,13 @@
 import math
 from dataclasses import dataclass, fields, replace
 from math import ceil
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 
 from capplan.fleet.load.offered import replica_arrival_cv
 from capplan.fleet.price import HOURS_PER_MONTH
-from capplan.keys import ONLY_KNOWN_KEYS, Day, Discount, Fraction, Number, Seconds, UsdPerHour
+from capplan.keys import ONLY_KNOWN_KEYS, Day, Discount, Fraction, Limits, Number, Seconds, UsdPerHour
 from capplan.money.prompt_cache import (
     breakeven_requests,
     cached_prefix_usd,
@@ -171,9 +171,11 @@ class TokenRates:
 class LongerLife:
     """A longer time to live that a provider sells."""
 
-    time_to_live_s: float
-    write_ratio: float
-    """Price of a write over that of input."""
+    __pydantic_config__ = ONLY_KNOWN_KEYS
+    time_to_live: Seconds
+    """Time that a cached prefix stays after its last use."""
+    write_ratio: Annotated[float, Limits(1, 100)]
+    """Price of a cache write over the price of input."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -519,7 +521,7 @@ def cache_ways(price: TokenPrice, time_to_live_s: float | None) -> tuple[CacheWa
     if price.storage_usd_per_million_tokens_hour is not None:
         lives = [price.time_to_live_s if time_to_live_s is None else time_to_live_s]
         if time_to_live_s is None and price.longer_life is not None:
-            lives.append(price.longer_life.time_to_live_s)
+            lives.append(price.longer_life.time_to_live)
         for life in lives:
             name = "cached" if life is None else f"kept for {life:g} s"
             ways.append(CacheWay(name, replace(written_to_live(price, life), time_to_live_s=life)))

@@ -238,7 +238,17 @@ class Argument(NamedTuple):
 _ENGINE_LIMIT = "scenario: {}; unless stated, the default of the engine"
 _LOGGED = "docs/memory.md: logged starts of the engine"
 ARGUMENTS: Mapping[str, Argument] = {
+    "all_replica_s": Argument("derived", "sum over all classes of n (p + d)", "replica_s"),
     "block_tokens": Argument("assumed", "the engine"),
+    "busy_usd": Argument("derived", "bill.usd_per_month less idle_usd and outside_usd"),
+    "class_decode_s": Argument("derived", "its part of each decode step at the batch of the peak: (o - 1) t / n", "decode_s"),
+    "class_prefill_s": Argument("derived", "its prompt of mean length by itself in a step, all sequences of the request", "prefill_s"),
+    "class_traffic": Argument("config", "scenario: traffic, the line of the class"),
+    "class_users": Argument("config", "scenario: traffic, users", "users"),
+    "conversation_requests": Argument("config", "scenario: traffic, requests_per_conversation", "requests_per_conversation"),
+    "paid_hours": Argument("derived", "365 x 24 / 12 hours of an average month, or the job", "hours"),
+    "paid_replica_s": Argument("derived", "all replicas, spares included, for the time that is paid for"),
+    "waiting_usd": Argument("derived", "explain bill.idle_usd", "idle_usd"),
     "before_gpus": Argument("derived", "explain gpus, of the month before", "gpus"),
     "busy_replicas": Argument("derived", "explain replicas, without spares"),
     "collective_bytes": Argument("measured", _LOGGED),
@@ -535,6 +545,34 @@ NEXT_TO_A_PLAN: Mapping[str, Quantity] = {
         f"commitments.pure[].usd_per_month_{side}": Quantity(f"Cost of a month by one commitment at the {word} offer", "u x h", {"pure_usd_per_hour": "u", "offer_ratio": "x", "committed_hours": "h"}, MONEY)
         for side, word in _SIDES.items()
     },
+    "bill.classes[].requests": Quantity("Requests of a class in a month, or until the job is done", "mean rate times the time that is paid for", {"class_traffic": ""}, MONEY),
+    **{
+        f"bill.classes[].{name}": Quantity(f"{meaning} of a class", f"n times {each}", {"requests": "n", "class_traffic": ""}, MONEY)
+        for name, meaning, each in (
+            ("input_tokens", "Input tokens", "the mean prompt, of all sequences"),
+            ("output_tokens", "Output tokens", "the mean output, of all sequences"),
+            ("outside_usd", "Cost outside the GPUs", "what a request costs outside"),
+        )
+    },
+    **{
+        f"bill.classes[].{name}": Quantity(meaning, formula, {**cost, "requests": "n", **{f"class_{phase}_s": phase[0] for phase in phases}, "all_replica_s": "T"}, MONEY)
+        for name, meaning, formula, cost, phases in (
+            ("prefill_usd", "Cost of the time in which replicas read the prompts of a class", "W n p / T", {"busy_usd": "W"}, ("prefill",)),
+            ("decode_usd", "Cost of the time in which replicas write the outputs of a class", "W n d / T", {"busy_usd": "W"}, ("decode",)),
+            ("idle_usd", "Part of a class of what GPUs cost while they wait", "I n (p + d) / T", {"waiting_usd": "I"}, ("prefill", "decode")),
+            ("gpu_time_fraction", "Share of the busy time of the GPUs that a class takes", "n (p + d) / T", {}, ("prefill", "decode")),
+        )
+    },
+    "bill.classes[].usd": Quantity("Cost of a class without idle GPUs", "money.who_pays.Share.usd", {"prefill_usd": "p", "decode_usd": "d", "outside_usd": "x"}, MONEY),
+    "bill.classes[].with_idle_usd": Quantity("Cost of a class with its part of the idle GPUs", "money.who_pays.Share.with_idle_usd", {"usd": "c", "idle_usd": "i"}, MONEY),
+    "bill.classes[].usd_per_request": Quantity("Cost of a request", "money.who_pays.Share.usd_per_request", {"with_idle_usd": "a", "requests": "n"}, MONEY),
+    "bill.classes[].usd_per_user": Quantity("Cost of a user", "money.who_pays.Share.usd_per_user", {"with_idle_usd": "a", "class_users": "m"}, MONEY),
+    "bill.classes[].usd_per_thousand_requests": Quantity("Cost of a thousand requests", "1000 u", {"usd_per_request": "u"}, MONEY),
+    "bill.classes[].usd_per_thousand_conversations": Quantity(
+        "Cost of a thousand conversations", "money.who_pays.Share.usd_per_thousand_conversations", {"usd_per_request": "u", "conversation_requests": "k"}, MONEY,
+    ),
+    "bill.hours": Quantity("Hours that are paid for", "h", {"paid_hours": "h"}, MONEY),
+    "bill.busy_fraction": Quantity("Share of the time that is paid for in which requests are at work", "at most 1: T / H", {"all_replica_s": "T", "paid_replica_s": "H"}, MONEY),
     "growth.months[].month": Quantity("Number of the month", "1 is today", page=MONEY),
     "growth.months[].request_rate": Quantity("Request rate at the peak of the month", "r x", {"peak_today": "r", "traffic_ratio": "x"}, MONEY),
     "growth.months[].replicas": Quantity("Replicas of the month, spares included", "as many as the rule that sized the plan takes at the rate of the month", page=MONEY),

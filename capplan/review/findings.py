@@ -18,6 +18,7 @@ from capplan.fleet.price import HOURS_PER_MONTH, TERM_YEARS
 from capplan.fleet.review import PlanDetail, Question, TargetMargin, plan_details, target_margins
 from capplan.fleet.search.recommended import CLEARLY_SURER, SMALL_EXTRA
 from capplan.hardware.device import Source
+from capplan.money.cash import total_usd
 from capplan.questions.fleet import AskedFleet, parts_of
 from capplan.questions.money.energy import Outlook, outlook_of
 from capplan.questions.sensitivity import Sensitivity, sensitivity_of
@@ -246,7 +247,7 @@ def decision_section(given: Findings) -> Section:
     )
     return Section(
         "What it costs",
-        text=(*text, *endless, *_paid_texts(given, plan), *_mix_texts(given)),
+        text=(*text, *endless, *_paid_texts(given, plan), *_mix_texts(given), *_total_texts(given, plan)),
         tables=(Table(rows, titles={"span": "", "likely_usd": "planned"}),),
     )
 
@@ -255,8 +256,8 @@ def _mix_texts(given: Findings) -> tuple[str, ...]:
     """Return what the plan costs with its cheapest mix of commitments, where the scenario names some, and what that commits."""
     if not given.outlook.mixes:
         return ()
-    mix = given.outlook.mixes[0].mix
-    usd = mix.usd_per_hour * HOURS_PER_MONTH
+    asked = given.outlook.mixes[0]
+    mix, usd = asked.mix, asked.mix.usd_per_hour * HOURS_PER_MONTH
     cost = f"With its cheapest mix of commitments: ${usd:,.0f} per month, ${MONTHS * usd:,.0f} per year."
     bound = [
         f"commits {part.gpus} GPUs for {_term_text(part.offer.name, part.usd_per_hour)}"
@@ -266,7 +267,23 @@ def _mix_texts(given: Findings) -> tuple[str, ...]:
     bound += [f"buys {part.gpus} GPUs" for part in mix.parts if part.offer.name == "owned"]
     hourly = sum(part.gpus for part in mix.parts if part.offer.name in _BY_THE_HOUR)
     rest = f"; you pay for the other {hourly} GPUs by the hour" if hourly else ""
-    return (f"{cost} The mix {' and '.join(bound)}{rest}." if bound else f"{cost} The mix commits nothing.",)
+    said = f"{cost} The mix {' and '.join(bound)}{rest}." if bound else f"{cost} The mix commits nothing."
+    if asked.short_fraction:
+        said += f" {asked.short_fraction:.1%} of the requests arrive while replicas start, and find fewer than they need."
+    return (said,)
+
+
+def _total_texts(given: Findings, plan: Plan) -> tuple[str, ...]:
+    """Return the total cost where it has lines besides the machines."""
+    lines, of_job = given.outlook.total, plan.money is not None and plan.money.usd_per_job is not None
+    machines = plan.money.usd_per_job if plan.money and of_job else plan.usd_per_month
+    if given.outlook.mixes and not of_job:
+        machines = given.outlook.mixes[0].mix.usd_per_hour * HOURS_PER_MONTH
+    total = total_usd(lines) if lines else 0.0
+    if not lines or abs(total - (machines or 0.0)) < 0.5:  # dollars
+        return ()
+    span = "for the job" if of_job else "per month"
+    return (f"With staff, overhead and the other lines of the total cost: ${total:,.0f} {span}.",)
 
 
 _BY_THE_HOUR = {"on-demand": "on demand", "spot": "at spot prices"}

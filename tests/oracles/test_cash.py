@@ -274,6 +274,8 @@ def test_the_page_of_the_total_cost_adds_up_to_the_headline(capplan, tmp_path, w
         # three digits of the quantity and of the price are shown
         assert float(usd) == pytest.approx(float(quantity) * float(each), rel=0.012, abs=0.006), what
     assert float(total[4]) == pytest.approx(sum(costs.values()), rel=0.003)
+    first = re.search(r"the other lines of the total cost: \$([\d,]+) (?:per month|for the job)\.", text)[1]
+    assert first == re.search(r"the lines add up to \$([\d,]+)", text)[1]
     said, headline = re.search(r"the lines add up to \$([\d,]+) .* cost \$([\d,]+)[,;]", text).groups()
     assert float(said.replace(",", "")) == pytest.approx(float(total[4]), rel=0.006, abs=0.6)
     (decision,) = re.findall(r"\*\*(.*)\*\*", text)

@@ -7,14 +7,8 @@ from typing import get_args
 
 import pytest
 
-from capplan.fleet.price import (
-    Commitment,
-    PriceChoice,
-    Term,
-    choose_price,
-    missing_price_warning,
-    usd_per_million_tokens,
-)
+from capplan.fleet.price import PriceChoice, choose_price, missing_price_warning, usd_per_million_tokens
+from capplan.keys import Commitment, Term
 from capplan.readers.catalogue.hardware import device
 from capplan.readers.catalogue.prices import price_records, scenario_prices
 from capplan.readers.catalogue.token_prices import token_prices

@@ -36,7 +36,7 @@ def test_every_block_of_the_tutorial_runs(tmp_path, monkeypatch, capsys):
                 commands += 1
     assert commands == 8
     written = {path.name for path in tmp_path.iterdir()}
-    assert {"trace.csv", "workload.yaml", "workload.svg", "points.jsonl", "frontier.svg"} <= written
+    assert {"trace.csv", "workload.yaml", "points.jsonl"} <= written
 
 
 def test_the_picture_of_the_tutorial_is_there():

@@ -15,12 +15,13 @@ from capplan.errors import CapplanError, InputError, Reason
 from capplan.fleet.engine_options import tier_in_tokens
 from capplan.fleet.load.demand import demand_of_classes
 from capplan.fleet.plan import Plan, RoutedRequests
-from capplan.fleet.price import Commitment, Term, choose_price
+from capplan.fleet.price import choose_price
 from capplan.fleet.review import spec_of_layout
 from capplan.fleet.search.candidates import PIPELINE_PARALLEL, TENSOR_PARALLEL
 from capplan.fleet.search.cheapest import Sized, busy_replicas
 from capplan.fleet.search.one_layout import trial_of
 from capplan.fleet.search.recommended import plan_of
+from capplan.keys import Commitment, Term
 from capplan.model.network import Network
 from capplan.model.parameters import weight_bytes
 from capplan.model.weight_format import in_weight_format, kv_bytes_per_element, named_weight_format

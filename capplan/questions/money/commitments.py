@@ -18,7 +18,6 @@ from capplan.fleet.price import (
     ChosenPrice,
     PriceChoice,
     PriceRecord,
-    Term,
     energy_usd_per_hour,
     price_of,
     usd_per_month,
@@ -30,6 +29,7 @@ from capplan.fleet.search.one_layout import replicas_at_rates
 from capplan.fleet.search.recommended import plan_of
 from capplan.fleet.survival import Survival
 from capplan.hardware.device import Device
+from capplan.keys import Term
 from capplan.money.cash import PaidTerm, tied_up_ratio
 from capplan.money.commitments import (
     GroupUse,

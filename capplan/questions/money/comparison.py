@@ -105,9 +105,9 @@ def asked_prices(names: Sequence[str], asked: AskedFleet) -> tuple[TokenPrice, .
 def refuse_unsold_life(price: TokenPrice, time_to_live_s: float | None, place: str) -> None:
     """Raise the error for a time to live beyond those that a provider sells."""
     longer = price.longer_life
-    if longer is not None and time_to_live_s is not None and time_to_live_s > longer.time_to_live_s:
+    if longer is not None and time_to_live_s is not None and time_to_live_s > longer.time_to_live:
         raise InputError(
-            f"{place}: {price.provider} keeps a prefix for {price.time_to_live_s:g} s or {longer.time_to_live_s:g} s since its "
+            f"{place}: {price.provider} keeps a prefix for {price.time_to_live_s:g} s or {longer.time_to_live:g} s since its "
             f"last use, not for {time_to_live_s:g} s"
         )
 

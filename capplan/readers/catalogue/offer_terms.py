@@ -12,9 +12,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from capplan.fleet.price import Commitment, Term
 from capplan.hardware.device import Source
-from capplan.keys import Bytes, BytesPerS, Day, Usd, UsdPerHour, Watts, first_day
+from capplan.keys import Bytes, BytesPerS, Commitment, Day, Term, Usd, UsdPerHour, Watts, first_day
 from capplan.readers.record import Record, validated
 from capplan.readers.text_file import data_folder
 from capplan.readers.yaml_file import read_yaml

@@ -20,16 +20,9 @@ from pydantic import Field, model_validator
 from capplan.assumption import Assumption
 from capplan.errors import InputError, unknown
 from capplan.fleet.order import Machine, MachineLimits
-from capplan.fleet.price import (
-    ChosenPrice,
-    Commitment,
-    PriceRecord,
-    Term,
-    missing_price_warning,
-    price_of,
-    with_electricity,
-)
+from capplan.fleet.price import ChosenPrice, PriceRecord, missing_price_warning, price_of, with_electricity
 from capplan.fleet.scenario import Purchase
+from capplan.keys import Commitment, Term
 from capplan.readers.catalogue.hardware import catalogue_name, normalised
 from capplan.readers.catalogue.offer_terms import KnownMachine, PageSource, known_machines
 from capplan.readers.record import Record, validated

@@ -55,15 +55,6 @@ class TokenTier(ListedRates):
     """Tokens of the prompt."""
 
 
-class SoldLife(Record):
-    """A longer time to live that a provider sells."""
-
-    time_to_live: Seconds
-    """Time that a cached prefix stays after its last use."""
-    write_ratio: Annotated[float, Field(ge=1, le=100)]
-    """Price of a cache write over that of input."""
-
-
 class PeakPrices(Record):
     """Hours at which a provider asks for more, on working days."""
 
@@ -86,7 +77,7 @@ class CacheTerms(Record):
     """Whether that time runs from the creation of the cache, and a hit does not renew it."""
     minimum_prefix: Tokens | None = None
     """Shortest prefix that is cached."""
-    longer: SoldLife | None = None
+    longer: LongerLife | None = None
     """A longer time to live, at another price of writes."""
     paid_storage: bool = False
     """Whether cached tokens are paid for by the hour; a model without cache_storage then has no cache on demand."""
@@ -193,9 +184,9 @@ def _on_terms(
     """Return a price on the terms of its provider, but for those that it states itself."""
     terms = terms or CacheTerms(source="")
     unknown = terms.paid_storage and price.rates.cache_read is not None
-    longer = LongerLife(terms.longer.time_to_live, terms.longer.write_ratio) if terms.longer else None
+    longer = terms.longer
     if longer_write_ratio is not None:
-        longer = LongerLife(longer.time_to_live_s if longer else 3600.0, longer_write_ratio)
+        longer = LongerLife(longer.time_to_live if longer else 3600.0, longer_write_ratio)
     return replace(
         price,
         storage_usd_per_million_tokens_hour=None if unknown and storage is None else storage or 0.0,
