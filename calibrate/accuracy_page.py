@@ -30,6 +30,8 @@ from calibrate.accuracy_text import (
     CERTAINTY,
     CHOICES,
     CHOICES_PICTURE_TEXT,
+    CLASS_COVERAGE_TEXT,
+    CLASS_GENERATION_TEXT,
     FITTED_NUMBERS,
     METHOD,
     NOBODY_TIMED,
@@ -41,6 +43,7 @@ from calibrate.accuracy_text import (
     TRIED,
     WEAK,
 )
+from calibrate.class_tables import class_coverage_table, class_generation_table, parting_table
 from calibrate.hidden_devices import sampled, served_table, stand_in_table, stand_ins
 from calibrate.interval_fit import UNITS
 from calibrate.left_out_scores import (
@@ -128,11 +131,29 @@ def claimed_table() -> str:
     """Return what intervals of all other units hold of what was left out, at each claimed level, over all statistics."""
     rows = []
     for ruler in UNITS:
-        own = [entry for (name, _), entry in left_out_coverage().items() if name == ruler]
+        own = [
+            entry
+            for (name, regime), entry in left_out_coverage().items()
+            if name == ruler and regime.count("/") == 1
+        ]
         total = max(sum(entry.values for entry in own), 1)
         held = [sum(entry.values * entry.held[level] for entry in own) / total for level in LEVELS]
         rows.append([ruler, f"{total:,}", *map(percent, held)])
     return markdown(["left out", "values", *(f"claimed {percent(level)}" for level in LEVELS)], rows)
+
+
+def intervals_section() -> str:
+    """Return what intervals hold of what was left out: over all values, by class and engine generation, and by regime."""
+    coverage = left_out_coverage()
+    return "\n\n".join(
+        (
+            claimed_table(),
+            CLASS_COVERAGE_TEXT + "\n" + class_coverage_table(coverage),
+            parting_table(coverage),
+            "All regimes:",
+            interval_table(shipped_intervals()),
+        )
+    )
 
 
 def interval_table(intervals: Intervals) -> str:
@@ -342,6 +363,7 @@ def accuracy_page(folder: Path) -> str:
     parts.append(_named("What was never fitted"))
     parts.append(RULERS_TEXT + "\n")
     parts += [f"{ruler_table(ruled, grouping)}\n\n" for grouping in ("load", "class", "engine")]
+    parts += [CLASS_GENERATION_TEXT + "\n", class_generation_table(ruled), "\n\n"]
     parts += [ONE_SIDED_TEXT + "\n", one_sided_table(ruled), "\n"]
     parts += [_named("Open loops by source"), open_loops_section(), "\n"]
     parts += [_named("Choices").lstrip("\n"), choices_section(serving, left_out_choices()), "\n"]
@@ -351,7 +373,7 @@ def accuracy_page(folder: Path) -> str:
         parts += [f"### By {grouping}\n\n", group_table(own, grouping, left_out), "\n\n"]
     parts += [
         _named("Intervals").lstrip("\n"),
-        claimed_table() + "\n\n" + interval_table(shipped_intervals()) + "\n",
+        intervals_section() + "\n",
         _named("SLO attainment probability of a plan"),
         CERTAINTY + "\n" + certainty_section(),
         _named("MIG slices and embeddings"),

@@ -17,6 +17,15 @@ engine is predicted with the numbers of the one before it, as a version that nob
 another device, which flatters. Median error / share within 20 %; cells of fewer than 15 values are left out. Kernel timings are not of any model, and stay.
 """
 
+CLASS_GENERATION_TEXT = """By class of model and generation of engine, so that no average hides a class: median error with the model left out / with the source left out, and in
+brackets the values and the models behind them. Where one model stands for a cell, nothing of its class and generation is left when it is left out.
+"""
+
+CLASS_COVERAGE_TEXT = """By class of model and generation of engine (`first`: the host schedules between steps; `today`: it runs ahead), over all statistics and loads: shares of
+left-out values inside the intervals that claim 50 / 80 / 95 %. Bold shares differ from a claim by over 5 points at one of the levels. Values of one
+model under one source count as eight rows at most, so a share of few models rests on few units.
+"""
+
 ONE_SIDED_TEXT = """Is any kind of run predicted too fast or too slow as a whole? With the model left out, by engine, class of model and device:
 """
 

@@ -77,9 +77,11 @@ Kinds: TypeAlias = Mapping[str, Sequence[Residual]]
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """How many values of one statistic under one load lie inside the interval that all other units give."""
+    """How many values of one regime lie inside the interval that all other units give."""
 
     values: int
+    models: int
+    """Models that the values are of."""
     held: Mapping[float, float]
     """Claimed level -> share inside."""
 
@@ -262,7 +264,7 @@ def conformal_intervals(kinds: Kinds) -> tuple[dict[str, Interval], dict[tuple[s
 
     Returns
     -------
-    intervals by regime key; coverage by ruler and by statistic and load, where the stretch comes from the other units too
+    intervals by regime key; coverage by ruler and regime (`coverage_masks`), where the stretch comes from the other units too
     """
     scores = left_out_scores(kinds)
     found = regime_intervals([own for kind in kinds.values() for own in kind])
@@ -272,11 +274,10 @@ def conformal_intervals(kinds: Kinds) -> tuple[dict[str, Interval], dict[tuple[s
         pool = _pool(scores, "/".join(key.split("/")[:2]), every)
         intervals[key] = stretched_by(entry, {level: _stretch(scores, level, pool) for level in LEVELS})
     coverage: dict[tuple[str, str], Coverage] = {}
-    for statistic in sorted({str(name) for own in scores.values() for name in own.statistics}):
-        for ruler, own in scores.items():
-            mine = own.statistics == statistic
-            if mine.any():
-                coverage[ruler, statistic] = _coverage(scores, ruler, mine, statistic)
+    for ruler, own in scores.items():
+        inside = _inside(scores, ruler)
+        for name, kept in coverage_masks(own.residuals).items():
+            coverage[ruler, name] = _coverage(own, kept, inside)
     reached = within_reach(intervals, kinds)
     return {key: with_prediction(entry) for key, entry in reached.items()}, coverage
 
@@ -350,27 +351,61 @@ def within_reach(intervals: Mapping[str, Interval], kinds: Kinds) -> dict[str, I
     }
 
 
-def _coverage(scores: Mapping[str, Scores], ruler: str, kept: Array, statistic: str) -> Coverage:
-    """Return the share of left-out values inside at each level, each with the stretch that all other units ask for.
+EVERY = "all/all"
+"""Stands for a statistic and load in the names of classes over all of them."""
+
+
+def coverage_masks(residuals: Sequence[Residual]) -> dict[str, Array]:
+    """Return which residuals belong to each statistic and load, to its classes and their engine generations, and to these over all statistics.
+
+    Examples
+    --------
+    >>> own = Residual(("tpot_mean/open/moe/today", "tpot_mean/open"), {}, ("row", "column"), 0.0)
+    >>> sorted(coverage_masks([own]))
+    ['all/all/moe', 'all/all/moe/today', 'tpot_mean/open', 'tpot_mean/open/moe', 'tpot_mean/open/moe/today']
+    """
+    places: dict[str, list[int]] = {}
+    for place, own in enumerate(residuals):
+        names = {own.statistic}
+        for key in own.keys:
+            network = key.split("/")[2:4]
+            for prefix in (own.statistic, EVERY):
+                names |= {"/".join((prefix, *network[:count])) for count in range(1, len(network) + 1)}
+        for name in names:
+            places.setdefault(name, []).append(place)
+    masks = {name: np.zeros(len(residuals), dtype=bool) for name in places}
+    for name, found in places.items():
+        masks[name][found] = True
+    return masks
+
+
+def _inside(scores: Mapping[str, Scores], ruler: str) -> dict[float, Array]:
+    """Return which left-out values lie inside at each level, each with the stretch that all other units ask for.
 
     What stretches them is chosen among what is left without them, as for an interval of those who have measured no more: where nearly all values
     of a statistic are of one source, the two of another source stretch nothing.
     """
     own = scores[ruler]
-    weights = np.zeros(kept.size)
-    weights[kept] = capped_weights(own.weights[kept], own.units[kept])
-    inside = dict.fromkeys(LEVELS, 0.0)
-    for part in np.unique(own.parts[kept]):
+    inside = {level: np.zeros(own.weights.size, dtype=bool) for level in LEVELS}
+    for part in np.unique(own.parts):
         left = {
             name: np.array([residual.parts[ruler] != part for residual in entry.residuals])
             for name, entry in scores.items()
         }
-        others = _pool(scores, statistic, left)
-        theirs = kept & (own.parts == part)
-        for level in LEVELS:
-            stretch = _stretch(scores, level, others)
-            inside[level] += float(weights[theirs & (own.by_level[level] <= stretch)].sum())
-    return Coverage(int(kept.sum()), {level: inside[level] / float(weights.sum()) for level in LEVELS})
+        for statistic in np.unique(own.statistics[own.parts == part]):
+            others = _pool(scores, str(statistic), left)
+            theirs = (own.statistics == statistic) & (own.parts == part)
+            for level in LEVELS:
+                inside[level][theirs] = own.by_level[level][theirs] <= _stretch(scores, level, others)
+    return inside
+
+
+def _coverage(own: Scores, kept: Array, inside: Mapping[float, Array]) -> Coverage:
+    """Return the share of some left-out values that lie inside, units weighted as in the intervals."""
+    weights = capped_weights(own.weights[kept], own.units[kept])
+    models = {own.residuals[place].parts["model"] for place in np.flatnonzero(kept).tolist()}
+    held = {level: float(weights[inside[level][kept]].sum() / weights.sum()) for level in LEVELS}
+    return Coverage(int(kept.sum()), len(models), held)
 
 
 def stretched_by(entry: Interval, stretch: Mapping[float, float]) -> Interval:

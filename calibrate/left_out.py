@@ -9,6 +9,7 @@ from functools import partial
 
 from calibrate.host_rows import PredictedRow
 from calibrate.interval_fit import UNITS, Coverage
+from calibrate.left_out_scores import CLASS_AND_ERA
 from capplan.accuracy.intervals import LEVELS
 from capplan.accuracy.score import DecisionScore, Prediction, Score, runs_of, scored
 from capplan.accuracy.serving import network_class, row_groups
@@ -19,8 +20,9 @@ HEAD = (
     "# Errors of serving predictions, in sample and with the row's group left out of the fit, core rows, weighted;\n"
     "# written by `python -m calibrate.fit_serving`.\n"
     "# scores: [grouping, group, column, values, median error, within 20 %, bias] twice: in sample, group left out\n"
-    "# coverage: what was left out, statistic and load, values, shares inside the intervals of all other units for 50, 80 and 95 %\n"
-    "# rulers: what was left out, then as above, once\n"
+    "# coverage: what was left out, regime (all/all: every statistic and load), values, models, shares inside the intervals of all other units\n"
+    "# for 50, 80 and 95 %\n"
+    "# rulers: what was left out, then as above, once, and the models\n"
     "# choices: what was left out, confidence (null: at the predicted time), questions, of them without a pick, share above the limit,\n"
     "# by over a tenth, regret: median, mean, 90th percentile\n"
 )
@@ -28,6 +30,8 @@ RULED = frozenset({"load", "class", "engine"})
 """Groupings that the scores of every ruler are told by."""
 CELL = "cell"
 """Engine, class of model and device, by which models left out are told: is a cell one-sided?"""
+TOLD_BY = {(CELL, "model"), *((CLASS_AND_ERA, ruler) for ruler in UNITS)}
+"""Groupings that only the scores of some rulers are told by."""
 COLUMNS = frozenset(
     {"ttft_ms_mean", "ttft_ms_p50", "tpot_ms_mean", "tpot_ms_p50", "e2e_ms_mean", "output_tok_s"}
 )
@@ -41,10 +45,11 @@ def _by_group(
         column = prediction.metric.partition(":")[2] or prediction.metric
         if column not in COLUMNS:
             continue
-        own = replace(prediction, metric=column)
+        own = replace(prediction, metric=column, groups={"model": row.item.parts["model"]})
         groups = row_groups(row.item.row, row.item.replica, None)
         cell = " ".join((row.item.replica.spec.profile.engine, groups["class"], groups["device"]))
-        for grouping, group in (groups | {CELL: cell}).items():
+        era = f"{groups['class']} {row.item.parts['generation']}"
+        for grouping, group in (groups | {CELL: cell, CLASS_AND_ERA: era}).items():
             if grouping != "ranks":
                 out.setdefault((grouping, group, column), []).append(own)
     return out
@@ -66,7 +71,7 @@ def left_out_text(
     ----------
     own : rows and their predictions with numbers fitted on all rows
     unseen : by ruler, the same rows with numbers fitted without their group, model, device or source
-    coverage : by what was left out and statistic and load, how many left-out values lie in the interval which the other units give
+    coverage : by what was left out and regime, how many left-out values lie in the interval which the other units give
 
     Returns
     -------
@@ -77,19 +82,19 @@ def left_out_text(
     lines = ["coverage:\n"]
     for regime, entry in sorted(coverage.items()):
         held = ", ".join(f"{entry.held[level]:.4f}" for level in LEVELS)
-        lines.append(f"  - [{_quoted(regime)}, {entry.values}, {held}]\n")
+        lines.append(f"  - [{_quoted(regime)}, {entry.values}, {entry.models}, {held}]\n")
     lines.append("scores:\n")
     for key in sorted(set(seen) & set(groups)):
-        if key[0] == CELL:
+        if key[0] in {CELL, CLASS_AND_ERA}:
             continue
         first, second = scored(seen[key]), scored(groups[key])
         lines.append(f"  - [{_quoted(key)}, {first.n}, {_figures(first)}, {second.n}, {_figures(second)}]\n")
     lines.append("rulers:\n")
     for ruler, scores in by_ruler.items():
         for key in sorted(scores):
-            if key[0] in RULED or (key[0] == CELL and ruler == "model"):
-                score = scored(scores[key])
-                lines.append(f"  - [{_quoted((ruler, *key))}, {score.n}, {_figures(score)}]\n")
+            if key[0] in RULED or (key[0], ruler) in TOLD_BY:
+                score, models = scored(scores[key]), {p.groups["model"] for p in scores[key] if p.groups}
+                lines.append(f"  - [{_quoted((ruler, *key))}, {score.n}, {_figures(score)}, {len(models)}]\n")
     lines.append("choices:\n")
     for ruler in UNITS:
         lines += choices_lines(ruler, choices_of(unseen.get(ruler, ())))

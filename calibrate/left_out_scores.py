@@ -11,6 +11,10 @@ from capplan.readers.yaml_file import read_yaml
 LEFT_OUT_FILE = Path(__file__).parent / "left_out.yaml"
 
 
+CLASS_AND_ERA = "class and generation"
+"""Class of model and generation of engine (`host_rows.ERAS`), by which scores of every ruler are told."""
+
+
 @dataclass(frozen=True, slots=True)
 class LeftOut:
     """Scores of one column in one group, with its rows left out of the fit."""
@@ -19,6 +23,8 @@ class LeftOut:
     left_out_median_error: float | None
     left_out_within_20: float | None
     left_out_bias: float | None = None
+    models: int = 0
+    """Models that the values are of; 0 where the file does not say."""
 
 
 def left_out_scores(path: Path = LEFT_OUT_FILE) -> dict[tuple[str, str, str], LeftOut]:
@@ -38,19 +44,22 @@ def ruled_scores(path: Path = LEFT_OUT_FILE) -> dict[tuple[str, str, str, str], 
         return {}
     document = read_yaml(path, kind="a table of scores")
     return {
-        (ruler, grouping, group, column): LeftOut(count, middle, within, bias)
-        for ruler, grouping, group, column, count, middle, within, bias in document.value.get("rulers") or []
+        (ruler, grouping, group, column): LeftOut(count, middle, within, bias, models)
+        for ruler, grouping, group, column, count, middle, within, bias, models in document.value.get(
+            "rulers"
+        )
+        or []
     }
 
 
 def left_out_coverage(path: Path = LEFT_OUT_FILE) -> dict[tuple[str, str], Coverage]:
-    """Return how many left-out values lie inside the interval of all other units, by what was left out and statistic and load."""
+    """Return how many left-out values lie inside the interval of all other units, by what was left out and regime."""
     if not path.exists():
         return {}
     document = read_yaml(path, kind="a table of scores")
     return {
-        (ruler, name): Coverage(values, dict(zip(LEVELS, held, strict=True)))
-        for ruler, name, values, *held in document.value["coverage"]
+        (ruler, name): Coverage(values, models, dict(zip(LEVELS, held, strict=True)))
+        for ruler, name, values, models, *held in document.value["coverage"]
     }
 
 
