@@ -88,6 +88,7 @@ LONG_CASES = {
     "test_a_page_shows_what_the_program_prints": ["docs/how-to/plan-batch-jobs.md"],
     "test_a_plan_with_pools_reaches_the_confidence_asked_for_at_its_own_load": ["0.5", "0.95"],
     "test_a_processor_that_slows_down_later_still_ends_in_time": ["2.0", "8.0"],
+    "test_a_refit_names_the_one_library_that_it_needs": ["words1"],
     "test_a_replica_of_a_plan_is_a_replica_of_the_fleet_that_is_simulated": [
         "agent",
         "agent-sessions",
@@ -113,6 +114,7 @@ LONG_CASES = {
     "test_a_run_of_the_plan_lies_in_every_interval": [
         "open-111",
         "open-112",
+        "open-113",
         "sessions-111",
         "sessions-112",
         "sessions-113",
@@ -151,7 +153,7 @@ LONG_CASES = {
         "pools-vllm",
     ],
     "test_both_sides_are_what_fleet_says_of_each": ["ends0"],
-    "test_brute_force_on_200_random_machines_finds_no_cheaper_pools": ["1"],
+    "test_brute_force_on_200_random_machines_finds_no_cheaper_pools": ["0", "1"],
     "test_config_is_what_the_scenario_states_and_a_default_is_assumed": [
         "growing",
         "support-chat",

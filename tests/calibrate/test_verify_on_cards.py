@@ -72,6 +72,7 @@ def test_experts_that_torch_cannot_run_are_left_out_with_a_line(proofs):
         proofs(A100, "qwen3-30b-a3b", broken)
 
 
+@pytest.mark.long
 def test_a_card_that_is_lost_while_it_verifies_keeps_the_rows_so_far(proofs):
     def breaking(state):
         seen = []

@@ -68,6 +68,7 @@ def test_a_virtual_card_gives_a_file_that_reads_back_and_says_what_it_lacks(card
 
 
 @EACH
+@pytest.mark.long
 def test_what_is_measured_is_what_the_card_takes(card, runs):
     """The timed seconds of cuBLAS are those of the card within 2 %: graphs, rotation and events add nothing."""
     found, _ = runs(card)
@@ -173,6 +174,7 @@ def test_a_calibration_brings_every_operator_closer_to_the_truth_of_the_card(car
 
 
 @pytest.mark.parametrize("name", ["a100-sxm-80gb", "b200", "h200-sxm", "l4", "mi300x", "rtx-4090"])
+@pytest.mark.long
 def test_experts_are_measured_where_torch_has_no_grouped_product(name, runs):
     found, _ = runs(CARDS[name])
     libraries = {m.library for m in found.measurements if m.operator == "experts"}

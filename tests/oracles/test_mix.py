@@ -177,6 +177,7 @@ def test_a_mix_meets_its_targets_in_simulation(capplan, mixed_plan):
         assert found["classes"][name]["e2e_s"]["mean"] == pytest.approx(e2e_s, rel=0.15)
 
 
+@pytest.mark.long
 def test_a_mix_is_kept_in_its_plan_file_and_read_by_every_command(capplan, mixed_plan, saving):
     chosen = json.loads(mixed_plan.read_text())["result"]["chosen"]
     bill = json.loads(capplan("bill", "--plan", mixed_plan, "--offline", "--format", "json").out)["result"]

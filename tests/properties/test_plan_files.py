@@ -84,6 +84,7 @@ def test_a_plan_is_read_as_it_was_whatever_became_of_its_scenario(folder, capsys
     assert str(folder / "small.yaml") in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_a_trace_that_changed_since_is_named(folder):
     (folder / "day.csv").write_text(TRACE + "200.5,500,60\n")
     assert any(

@@ -62,6 +62,7 @@ def test_headings_go_down_one_level_at_a_time(page):
     assert all(after - before <= 1 for before, after in pairwise(levels))
 
 
+@pytest.mark.long
 def test_a_screen_reader_finds_its_way(page):
     """Language, title, one main part, a named list of sections that all exist, and a way past it."""
     assert page.get("lang") == "en"

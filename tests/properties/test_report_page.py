@@ -107,6 +107,7 @@ def test_what_moves_the_number_is_what_a_changed_scenario_would_get(pages, plan_
     )
 
 
+@pytest.mark.long
 def test_the_traffic_of_today_has_the_plans_of_today(pages):
     result = json.loads(pages["json"].read_text(encoding="utf-8"))["result"]
     today = [row for row in result["what_if"] if row["traffic_ratio"] == 1.0]
