@@ -82,6 +82,8 @@ REGULARITY_OF_BURSTS = tuple(
 MANY_REPLICAS = 32
 """Replicas of a fleet from which a step of the scale of loads may be more than half of a replica."""
 MOST_MISSED = 3
+FEWER = 0.8
+"""Factor on replicas at which smaller fleets of users and requests are looked at."""
 LIKELY_REPLICAS = 16
 """The class of replica counts that is tried first."""
 MANY_USERS = 48
@@ -949,9 +951,35 @@ class Trial:
             exact = self._about(rate_per_s, slowness, limits)
             enough = exact and self._fewest(exact, rate_per_s, slowness, limits, most, at_least)
         ratio = rate_per_s / self.total_rate
+        if enough and enough >= MANY_REPLICAS and not self._all_users:
+            enough = self._fewest(
+                self._fewer(enough, at_least, ratio, slowness, limits),
+                rate_per_s,
+                slowness,
+                limits,
+                enough,
+                at_least,
+            )
         return enough and in_copies(
             enough, at_least, lambda part, copies: self.meets(part, slowness, limits, ratio / copies)
         )
+
+    def _fewer(
+        self, enough: int, at_least: int, ratio: float, slowness: float, limits: Mapping[Target, float]
+    ) -> int:
+        """Return fewer replicas that meet the targets if there are some far below a number that does.
+
+        With users next to requests, more replicas may take longer for a token: users who wait less send more, and a
+        percentile over all requests then counts more of theirs.
+        """
+        count, missed = enough, 0
+        while missed < MOST_MISSED and count > at_least:
+            count = max(int(FEWER * count), at_least)
+            if self.meets(count, slowness, limits, ratio):
+                enough, missed = count, 0
+            else:
+                missed += 1
+        return enough
 
     def _fewest(
         self,
