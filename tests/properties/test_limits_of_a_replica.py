@@ -167,3 +167,23 @@ def test_a_queue_that_gets_more_than_it_serves_grows(load):
         arrival = np.cumsum(random.exponential(1.0 / load, 3000))
         at_once = np.arange(3000) + np.maximum.accumulate(arrival - np.arange(3000)) + 1.0
         assert not is_steady(arrival, at_once)
+
+
+@pytest.mark.parametrize("at_least", [1, 75, 90, 205])
+def test_users_next_to_requests_get_a_far_smaller_fleet_where_more_replicas_take_longer(at_least):
+    """From 80 to 160 replicas meet the targets and those between 160 and 205 do not: the first that meets them from above is not the fewest."""
+
+    class Between(Formula):
+        _all_users = False
+
+        def meets(self, replicas, *_):
+            return 80 <= replicas <= 160 or replicas >= 205
+
+        def _short_step(self, *_):
+            return 0
+
+    trial = Between(90.0, dict.fromkeys(REGULARITY, 1.0), users=50)
+    trial.total_rate = 205.0
+    assert (
+        trial.replicas_for(205.0, 1.0, {}, at_least=at_least) == {1: 80, 75: 80, 90: 90, 205: 205}[at_least]
+    )
