@@ -102,7 +102,9 @@ def by_the_replica(rate, usd, spares=0):
 
 @pytest.mark.long
 @given(REPLICAS, REPLICAS, st.floats(0.0, 500.0), st.floats(1.02, 3.0))
-@example((1.0, 10.0), (1.0, 10.0), 0.0, 1.02)  # the cost of a step is that of the API at its start, but for rounding
+@example(
+    (1.0, 10.0), (1.0, 10.0), 0.0, 1.02
+)  # the cost of a step is that of the API at its start, but for rounding
 def test_the_breakeven_of_two_pools_is_that_of_a_scan_of_all_their_steps(prefill, decode, people, margin):
     """Two pools grow at rates of their own, so the fleet is dearer and cheaper in turns before it is cheaper for good."""
     groups = tuple(by_the_replica(*pool) for pool in (prefill, decode))
