@@ -334,7 +334,7 @@ def _moved(
         moved = rows[moves[rows]]
         free_s, freed = 0.0, []
         for end_s, needs_s in zip(first_token_s[moved].tolist(), takes_s[moved].tolist(), strict=True):
-            free_s = (max(free_s, end_s)) + needs_s
+            free_s = max(free_s, end_s) + needs_s
             freed.append(free_s)
         arrives_s[moved], engines[moved] = np.asarray(freed) + link.latency_s, engine
     order = np.lexsort((engines, first_token_s, arrives_s))

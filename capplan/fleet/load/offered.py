@@ -44,8 +44,8 @@ def split_round_robin(requests: Requests, replicas: int) -> list[Requests]:
 def split_by_prefix(requests: Requests, replicas: int) -> list[Requests]:
     """Return the requests of each replica: each goes where its longest prefix was seen last, unless that replica is overloaded.
 
-    Requests without a prefix are dealt in turn, as for one replica of a plan. The load of a replica is the number of tokens that it has to compute, with exponential decay over a minute: a prompt counts by
-    the part of its blocks that the replica has not seen. If some replica would get no request, the split is round-robin.
+    Requests without a prefix are dealt in turn, as for one replica of a plan. The load of a replica is the number of tokens that it
+    has to compute, with exponential decay over a minute: a prompt counts by the part of its blocks that the replica has not seen. If some replica would get no request, the split is round-robin.
     """
     if replicas == 1 or requests.block_ids is None or requests.block_counts is None:
         return split_round_robin(requests, replicas)

@@ -82,6 +82,7 @@ REGULARITY_OF_BURSTS = tuple(
 MANY_REPLICAS = 32
 """Replicas of a fleet from which a step of the scale of loads may be more than half of a replica."""
 MOST_MISSED = 3
+"""Numbers of replicas in a row that miss the targets before smaller ones are no longer tried."""
 FEWER = 0.8
 """Factor on replicas at which smaller fleets of users and requests are looked at."""
 LIKELY_REPLICAS = 16
