@@ -295,14 +295,15 @@ def at_most_linear(text: str, answer: FleetAnswer, random: Random) -> list[Broke
     if answer.chosen is None:
         return []
     more = fleet_for(asked_of(times(text, copies)))
-    plan, larger = answer.chosen, more.chosen
-    if larger and larger.slo_met_probability > plan.slo_met_probability + SURER:
-        plan, larger = answer.plans[0], more.plans[0]
-    once = copies * cost_of(plan)
-    slack = POOLS_SLACK if plan.has_pools or (larger and larger.has_pools) else 0.0
-    if larger is None or cost_of(larger) > once * (1.0 + slack + 1e-9):
-        said = "no plan" if larger is None else f"${cost_of(larger):.2f} an hour ({called(larger)})"
-        return [Broken("linear", f"{copies} times the load: {said}, and {copies} copies of {called(plan)} ${once:.2f}")]  # fmt: skip
+    pairs = [(answer.plans[0], more.plans[0] if more.plans else None)]
+    if more.chosen and more.chosen.slo_met_probability <= answer.chosen.slo_met_probability + SURER:
+        pairs.append((answer.chosen, more.chosen))
+    for plan, larger in pairs:
+        once = copies * cost_of(plan)
+        slack = POOLS_SLACK if plan.has_pools or (larger and larger.has_pools) else 0.0
+        if larger is None or cost_of(larger) > once * (1.0 + slack + 1e-9):
+            said = "no plan" if larger is None else f"${cost_of(larger):.2f} an hour ({called(larger)})"
+            return [Broken("linear", f"{copies} times the load: {said}, and {copies} copies of {called(plan)} ${once:.2f}")]  # fmt: skip
     return []
 
 
