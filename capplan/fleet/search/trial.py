@@ -209,11 +209,14 @@ def latencies_of(runs: Sequence[tuple[Seen, float]], classes: Sequence[RequestCl
     )
     itl = tuple((seen.itl, weight) for (seen, _), weight in zip(runs, each, strict=True))
     of_class = np.concatenate([seen.class_index for seen, _ in runs])
-    columns = [
-        np.concatenate([getattr(seen, name) for seen, _ in runs]) for name in ("ttft_s", "tpot_s", "e2e_s")
-    ]
+    names = ("ttft_s", "tpot_s", "e2e_s")
+    columns = [np.concatenate([getattr(seen, name) for seen, _ in runs]) for name in names]
     alike = len(runs) == 1
-    ttft, tpot, e2e = (spread(column) if alike else weighted_spread(column, weights) for column in columns)
+    if alike:
+        ttft, tpot, e2e = map(spread, columns)
+    else:  # all requests of a kind have one weight; kinds in order are merged sooner than they are sorted
+        in_order = (np.concatenate([np.sort(getattr(seen, name)) for seen, _ in runs]) for name in names)
+        ttft, tpot, e2e = (weighted_spread(column, weights) for column in in_order)
     rows = [(of_class == index) & np.isfinite(columns[2]) for index in range(len(classes))]
     responses = tuple(
         float(np.average(columns[2][of], weights=weights[of])) if of.any() else nan for of in rows
