@@ -95,9 +95,10 @@ class Asking:
         return scenario_file(self.path).resolve().parent
 
     def changed(self, settings: Sequence[str]) -> AskedFleet:
-        """Return the question with more keys overridden."""
+        """Return the question with more keys overridden, whose searches share the runs of all others."""
         changed = overridden(self.document, settings)
-        return asked_fleet(scenario_from(changed, self.folder), offline=self.offline)
+        asked = asked_fleet(scenario_from(changed, self.folder), offline=self.offline)
+        return replace(asked, cache=self.shared)
 
     def trials(self, asked: AskedFleet) -> Search:
         """Return the search of a question."""
