@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from math import ceil
+from math import ceil, inf
 from pathlib import Path
 
 from capplan.assumption import Assumption
@@ -22,6 +22,7 @@ from capplan.fleet.review import Question
 from capplan.fleet.search.cheapest import Search, Terms
 from capplan.fleet.search.layouts import search
 from capplan.fleet.search.one_layout import replicas_at_rates
+from capplan.fleet.search.recommended import DEAR
 from capplan.fleet.search.search_cache import SearchCache
 from capplan.hardware.device import Device
 from capplan.hardware.weight_kernel import no_kernel_reason
@@ -394,14 +395,18 @@ def _either_way(
     paid = paid_by_mix(asked.scenario, partial(replicas_by_group, asked))
     if limits is None:
         return _with_unsold(fleet_decision(asked.question, terms, progress, cache, paid), asked)
-    plans, searched = pools_decision(asked.question, limits, terms, progress=progress, cache=cache)
     alike = (
         FleetAnswer((), (), 0)
         if limits.only
         else fleet_decision(asked.question, terms, progress, cache, paid)
     )
     alike = _with_unsold(alike, asked)
+    least = None if alike.choices is None else alike.choices.cheapest.usd_per_hour
+    plans, searched = pools_decision(
+        asked.question, limits, terms, progress=progress, cache=cache, most_usd_per_hour=DEAR * (least or inf)
+    )
     if alike.chosen is not None:
-        searched = replace(searched, chunked=smaller_chunks(asked.question, terms, alike.chosen))
+        chunked = smaller_chunks(asked.question, terms, alike.chosen, cache)
+        searched = replace(searched, chunked=chunked)
     answer = with_pools(replace(alike, pools=searched), plans, SUREST_WITHIN)
     return with_certainty_of_pools(answer, asked.question, terms, cache)

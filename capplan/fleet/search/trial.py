@@ -87,8 +87,6 @@ MOST_MISSED = 3
 """Numbers of replicas in a row that miss the targets before smaller ones are no longer tried."""
 FEWER = 0.8
 """Factor on replicas at which smaller fleets of users and requests are looked at."""
-LIKELY_REPLICAS = 16
-"""The class of replica counts that is tried first."""
 MANY_USERS = 48
 """Users of a replica from which one user more changes no latency by more than a run does."""
 MOST_HALVINGS = 2
@@ -873,24 +871,34 @@ class Trial:
     ) -> int | None:
         """Return the fewest replicas, from `at_least` to `most`, that meet the targets at a total rate; None if none do.
 
-        Classes are tried from many replicas, where arrivals are regular, down to few. If fewer replicas than the least of a
-        class are enough, the next class with less regular arrivals decides; its result is at most that least number.
+        The class of as many replicas as short runs ask for is tried first. If it needs as many as the next larger class has, that one
+        decides; if fewer than its least are enough, the next class with less regular arrivals decides, and its result is at most
+        that least number.
 
         With users, whose number at a replica is whole, fleets of about that many replicas are simulated as they are.
         """
         if self.demand.users:
             return self._replicas_of_users(rate_per_s, slowness, limits, most, at_least)
 
-        above = inf
-        for least in self._classes_of(rate_per_s, slowness, limits, most):
-            too_little = rate_per_s / min(most, above - 1) if min(most, above - 1) >= 1 else inf
+        def needed_of(least: int, fewest: float) -> float:
+            """Return how many replicas carry the rate with the limit of a class; fewer than its least, or too many, need no exact number."""
             enough = rate_per_s / (least - 1) if least > 1 else inf
-            if at_least >= least:
-                enough = min(enough, rate_per_s / at_least)
             limit = self.limit(
-                least, slowness, limits, enough=enough, too_little=too_little, total=rate_per_s
+                least,
+                slowness,
+                limits,
+                enough=min(enough, rate_per_s / at_least) if at_least >= least else enough,
+                too_little=rate_per_s / fewest if fewest >= 1 else inf,
+                total=rate_per_s,
             )
-            needed = replicas_at(rate_per_s, limit) if limit > 0.0 else inf
+            return replicas_at(rate_per_s, limit) if limit > 0.0 else inf
+
+        classes, above = self.classes, inf
+        place = classes.index(self._likely_class(rate_per_s, slowness, limits, at_least))
+        while place and classes[place - 1] <= min(most, needed_of(classes[place], most)):
+            place -= 1
+        for least in classes[place:]:
+            needed = needed_of(least, min(most, above - 1))
             if max(needed, at_least) >= least:
                 needed = max(min(needed, above), at_least)
                 if needed > most or needed == inf:
@@ -920,20 +928,14 @@ class Trial:
         """
         return [least for least in self.classes if LEAST_PART <= least < replicas >= MANY_REPLICAS]
 
-    def _classes_of(
-        self, rate_per_s: float, slowness: float, limits: Mapping[Target, float], most: float
-    ) -> Sequence[int]:
-        """Return the classes of replica counts that can have the fewest replicas, from many down to few.
-
-        Most fleets have fewer than twice LIKELY_REPLICAS, so larger classes are asked about only if those are too few.
-        """
-        least = LIKELY_REPLICAS
-        while least < min(REGULARITY[0], most):
-            enough = rate_per_s / (2 * least - 1)
-            if self.limit(least, slowness, limits, enough=enough, too_little=enough) >= enough:
-                break
-            least *= 2
-        return [each for each in self.classes if each < 2 * least]
+    def _likely_class(
+        self, rate_per_s: float, slowness: float, limits: Mapping[Target, float], at_least: int
+    ) -> int:
+        """Return the class of as many replicas as short runs ask for, which overstate the limit; the largest one where they miss the targets."""
+        total = SHORT_SLACK * rate_per_s
+        limit = self.limit(self.classes[0], slowness, limits, total=total, short=True)
+        likely = replicas_at(total, limit) if limit > 0.0 else self.classes[0]
+        return regularity_class(max(likely, at_least), self.classes)
 
     def _about(self, rate_per_s: float, slowness: float, limits: Mapping[Target, float]) -> int | None:
         """Return about how many replicas meet the targets at a total rate, users in parts; None if none do."""
