@@ -125,7 +125,15 @@ def test_the_catalogue_says_how_clouds_sell():
         for offer in known.record.offers:
             assert known.sources[offer.source].startswith("https://"), known.name
             assert 0.01 < offer.price / known.record.gpus < 60.0, known.name
+            assert not {*";(,"} & {*(offer.region or "")}, f"{known.name}: an offer has one region"
     assert {machine.gpus for machine in sold_machines("h200-sxm", "on-demand", providers=["AWS"])} == {8}
+
+
+def test_a_price_of_several_regions_is_an_offer_in_each():
+    """Nebius' H200 had the region "eu-north1;eu-west1;us-central1", and nobody could ask for one of them."""
+    for region in ("eu-north1", "eu-west1", "us-central1"):
+        sold = sold_machines("h200-sxm", "on-demand", providers=["Nebius"], regions=[region])
+        assert {(machine.gpus, machine.region) for machine in sold} == {(1, region), (8, region)}
 
 
 @pytest.fixture(scope="module")
