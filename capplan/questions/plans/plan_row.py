@@ -322,6 +322,12 @@ def stated_order(plan: Plan | None) -> Plan | None:
     return replace(plan, groups=tuple(groups), usd_per_hour=summed_usd_per_hour(groups))
 
 
+def cheapest_to_order(plans: Sequence[Plan]) -> Plan | None:
+    """Return the plan whose order costs least in machines of which everything is stated; None if no order of theirs states everything."""
+    stated = [found for plan in plans if (found := stated_order(plan)) is not None]
+    return min(stated, key=lambda plan: plan.usd_per_hour or 0.0, default=None)
+
+
 def _stated_pools(plan: Plan) -> Plan | None:
     """Return separate pools in machines of one provider, of which everything is stated; the plan itself if its order is one."""
     if is_at_one_provider(plan) and all(
@@ -398,7 +404,7 @@ def _stated_offers(price: ChosenPrice | None, device: str, *, on_demand: bool) -
     commitment = ON_DEMAND if on_demand else price.commitment
     return {
         name: replace(price, commitment=commitment, machines=(*own, *sold))
-        for name, sold in stated_machines(device, commitment).items()
+        for name, sold in stated_machines(device, commitment, price.limits).items()
     }
 
 

@@ -1,16 +1,18 @@
 """The order of a plan: machines line by line, and what of them stays idle."""
 
 from collections.abc import Iterator, Sequence
-from math import floor, log10
+from itertools import groupby
+from math import floor, inf, log10
 from typing import Any
 
 from capplan.fleet.availability import plan_availability
-from capplan.fleet.order import OWN, OrderLine
+from capplan.fleet.order import OWN, Machine, OrderLine
 from capplan.fleet.plan import Group, Plan, plan_order
 from capplan.fleet.pools.link import LinkTerms, reach_of
 from capplan.fleet.price import usd_per_month
-from capplan.questions.plans.plan_row import is_at_one_provider, order_row, stated_order
+from capplan.questions.plans.plan_row import cheapest_to_order, is_at_one_provider, order_row, stated_order
 from capplan.report.answer import Table
+from capplan.report.answers.fleet_words import layout_text, purchase_text
 
 _TITLES = {
     "gpus": "GPUs each",
@@ -46,27 +48,62 @@ def stated_order_row(plan: Plan | None) -> dict[str, Any] | None:
     return None if stated is None else order_row(stated)
 
 
-def order_texts(plan: Plan | None) -> tuple[str, ...]:
+def cheapest_order_row(plans: Sequence[Plan]) -> dict[str, Any] | None:
+    """Return the cheapest order that can be placed today for any of some plans, with its plan in words; None if no provider states all of one."""
+    cheapest = cheapest_to_order(plans)
+    order = None if cheapest is None else order_row(cheapest)
+    return None if cheapest is None or order is None else {"plan": purchase_text(cheapest), **order}
+
+
+def order_texts(plan: Plan | None, others: Sequence[Plan] = ()) -> tuple[str, ...]:
     """Return what of the machines stays idle, what may fail, and how likely enough replicas are in service."""
     if plan is None:
         return ()
-    return (*_unstated_texts(plan), *idle_texts(plan), *_survival_texts(plan))
+    return (*_unstated_texts(plan), *_way_texts(plan, others), *idle_texts(plan), *_survival_texts(plan))
 
 
-def ordered_texts(plans: Sequence[Plan], *, brief: bool = False) -> tuple[str, ...]:
+def ordered_texts(plans: Sequence[Plan]) -> tuple[str, ...]:
     """Return the machines of plans in one line, each with provider, region, price and its day, and those to order today; nothing for prices of the scenario.
 
     Parameters
     ----------
     plans : of one service, or of each part of it
-    brief : whether the order to place today is said without its machines
     """
     stated = [stated_order(plan) for plan in plans]
     today = [plan for plan in stated if plan is not None] if None not in stated else []
-    jobs_h = [plan.money.job_hours for plan in plans if plan.money is not None and plan.money.job_hours]
-    return lines_texts(
-        _lines(plans), _lines(today), _terms(plans, today), job_hours=max(jobs_h, default=None), brief=brief
+    return lines_texts(_lines(plans), _lines(today), _terms(plans, today), job_hours=_job_hours(plans))
+
+
+def first_order_texts(plan: Plan, others: Sequence[Plan]) -> tuple[str, ...]:
+    """Return the order of a plan, and the one to place today: of the same replicas, or of another plan that costs less today."""
+    said = ordered_texts([plan])
+    return (*said[:1], *(_cheapest_texts(plan, others) or said[1:])) if said else ()
+
+
+def _cheapest_texts(plan: Plan, others: Sequence[Plan]) -> tuple[str, ...]:
+    """Return the cheapest order to place today for some plans, if it costs less than the one for the plan itself."""
+    cheapest, today = _cheaper(plan, others), stated_order(plan)
+    if cheapest is None:
+        return ()
+    lines, hours = _lines([cheapest]), _job_hours([plan])
+    instead = f" instead of {_cost_text(_lines([today]), hours)}" if today is not None else ""
+    return (
+        f"cheapest to order today{_terms([plan], [cheapest])}: {cheapest.hardware}, {layout_text(cheapest)}, as {_lines_text(lines)}; "
+        f"{_cost_text(lines, hours)}{instead}",
     )
+
+
+def _cheaper(plan: Plan, others: Sequence[Plan]) -> Plan | None:
+    """Return the cheapest of other plans to order today, if it costs less than the plan itself."""
+    cheapest, today = cheapest_to_order(others), stated_order(plan)
+    usd = inf if today is None else today.usd_per_hour or 0.0
+    return cheapest if cheapest and (cheapest.usd_per_hour or 0.0) < usd * (1.0 - 1e-9) else None
+
+
+def _job_hours(plans: Sequence[Plan]) -> float | None:
+    """Return the hours until the jobs of plans are done; None if their machines are paid at all hours."""
+    hours = [plan.money.job_hours for plan in plans if plan.money is not None and plan.money.job_hours]
+    return max(hours, default=None)
 
 
 def _terms(plans: Sequence[Plan], today: Sequence[Plan]) -> str:
@@ -89,7 +126,6 @@ def lines_texts(
     terms: str = "",
     *,
     job_hours: float | None = None,
-    brief: bool = False,
 ) -> tuple[str, ...]:
     """Return an order in one line, and in another one the order that can be placed today; nothing for prices of the scenario.
 
@@ -99,41 +135,52 @@ def lines_texts(
     today : machines of which everything is stated; empty if no provider states it
     terms : commitment of these, if it is another one
     job_hours : hours until a job is done; None: the machines are paid at all hours
-    brief : whether the order to place today is said without its machines
     """
     if not all(line.machine.source or line.machine.provider == OWN for line in lines) or not lines:
         return ()
     order = f"order: {_lines_text(lines)}"
     if not today or list(today) == list(lines):
         return (order,)
-    usd = sum(line.count * line.machine.usd_per_hour for line in today)
-    cost = (
-        f"${usd_per_month(usd):,.0f} per month"
-        if job_hours is None
-        else f"${job_hours * usd:,.0f} for the job"
-    )
-    what = "; ".join(dict.fromkeys(map(_seller, today))) if brief else _lines_text(today)
-    return order, f"to order today{terms}: {what}; {cost} in all"
+    return order, f"to order today{terms}: {_lines_text(today)}; {_cost_text(today, job_hours)} in all"
+
+
+def _cost_text(lines: Sequence[OrderLine], job_hours: float | None) -> str:
+    """Return what all machines cost: per month, or until a job is done."""
+    usd = sum(line.count * line.machine.usd_per_hour for line in lines)
+    if job_hours is None:
+        return f"${usd_per_month(usd):,.0f} per month"
+    return f"${job_hours * usd:,.0f} for the job"
 
 
 def _lines_text(lines: Sequence[OrderLine]) -> str:
-    return "; ".join(map(_line_text, lines))
+    """Return machines in words: those of one provider, region and day together."""
+    sold = groupby(
+        lines,
+        lambda line: (line.machine.provider, line.machine.region, line.machine.date, line.machine.unstated),
+    )
+    return "; ".join(_sold_text([*some]) for _, some in sold)
 
 
-def _line_text(line: OrderLine) -> str:
-    machine = line.machine
-    size = machine.device if machine.gpus == 1 else f"({machine.gpus} x {machine.device})"
-    what = f"{line.count} x {machine.sku or size}"
+def _sold_text(lines: Sequence[OrderLine]) -> str:
+    machine, several = lines[0].machine, len(lines) > 1
+    counted = [f"{line.count} x {_machine_text(line.machine)}" for line in lines]
     if machine.provider == OWN:
-        return f"{what} of your own"
-    day = f", price of {machine.date}" if machine.date else ""
+        return f"{', '.join(counted)} of your own"
+    prices = [f"${line.machine.usd_per_hour:,.2f}" for line in lines]
+    what = (
+        ", ".join(f"{each} ({price})" for each, price in zip(counted, prices, strict=True))
+        if several
+        else counted[0]
+    )
+    seller = ", ".join(filter(None, (machine.provider, machine.region)))
+    cost = "per hour each" if several else f"{prices[0]} per hour each"
+    day = f", {'prices' if several else 'price'} of {machine.date}" if machine.date else ""
     unstated = f" (not stated: {' and '.join(machine.unstated)})" if machine.unstated else ""
-    return f"{what} at {_seller(line)}, ${machine.usd_per_hour:,.2f} per hour each{day}{unstated}"
+    return f"{what} at {seller}, {cost}{day}{unstated}"
 
 
-def _seller(line: OrderLine) -> str:
-    machine = line.machine
-    return ", ".join(filter(None, (machine.provider, machine.region)))
+def _machine_text(machine: Machine) -> str:
+    return machine.sku or (machine.device if machine.gpus == 1 else f"({machine.gpus} x {machine.device})")
 
 
 def _unstated_texts(plan: Plan) -> Iterator[str]:
@@ -153,7 +200,6 @@ def _unstated_texts(plan: Plan) -> Iterator[str]:
             yield f"to order {device}, its {' and '.join(unstated)} {verb} missing in the price list of {machines[0].provider}"
     if plan.transfer is not None:
         yield from _near_texts(plan, plan.transfer.terms)
-    yield from _way_texts(plan)
 
 
 def _near_texts(plan: Plan, link: LinkTerms) -> Iterator[str]:
@@ -173,17 +219,19 @@ def _sellers(group: Group) -> str:
     return " and ".join(dict.fromkeys(line.machine.provider for line in lines if line.machine.source))
 
 
-def _way_texts(plan: Plan) -> Iterator[str]:
-    """Yield how to get an order that can be placed, if the one of a plan cannot be."""
+def _way_texts(plan: Plan, others: Sequence[Plan]) -> Iterator[str]:
+    """Yield how to get an order that can be placed, if the one of a plan cannot be, or if another plan costs less to order today."""
     stated, said = stated_order(plan), ordered_texts([plan])
-    if stated is plan or not said:
+    if not said:
         return
+    yield from (*said[1:], *_cheapest_texts(plan, others))
     if stated is None:
         yield "no provider states machine, region and day for it: ask the provider, or state your own: prices.file"
-        return
-    sellers = ", ".join(dict.fromkeys(line.machine.provider for line in _lines([stated])))
-    yield from said[1:]
-    yield f"this order has the same replicas; for the cheapest plan at its prices: fleet.providers: [{sellers}]"
+    cheapest = _cheaper(plan, others)
+    if (shown := cheapest or stated) is not None and shown is not plan:
+        sellers = ", ".join(dict.fromkeys(line.machine.provider for line in _lines([shown])))
+        same = "" if cheapest else "this order has the same replicas; "
+        yield f"{same}for the cheapest plan at its prices: fleet.providers: [{sellers}]"
 
 
 def failure_text(plan: Plan) -> str:
