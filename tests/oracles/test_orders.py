@@ -632,3 +632,14 @@ def test_an_order_is_exported_for_skypilot_and_named_in_every_export(capplan, ei
     assert capplan("fleet", SMALL, "--offline", "-o", pieces).code == 0
     ran = capplan("export", "--plan", pieces, "--target", "skypilot")
     assert (ran.code, "is not a machine that SkyPilot starts" in ran.err) == (2, True)
+
+
+def test_machines_that_are_planned_on_spot_are_started_on_spot(capplan, tmp_path):
+    """GCP's L4 at less than half of its price on demand: SkyPilot started it on demand."""
+    plan, words = tmp_path / "plan.json", ("--hardware", "l4", "--set", "fleet.providers=[GCP]")
+    for commitment, spot in (("spot", True), ("on-demand", None)):
+        paid = ("--set", f"prices={{commitment: {commitment}}}")
+        assert capplan("fleet", SMALL, "--offline", *words, *paid, "-o", plan).code == 0
+        (task,) = yaml.safe_load_all(capplan("export", "--plan", plan, "--target", "skypilot").out)
+        assert task["resources"].get("use_spot") is spot
+        plan.unlink()
