@@ -342,7 +342,7 @@ def test_an_order_says_what_its_price_list_leaves_out(capplan):
     words = ("--offline", "--hardware", "l40s", "--set", "prices={}")
     first = capplan("fleet", SMALL, *words)
     assert re.search(
-        r"^order: \d+ x l40s at Crusoe, \$1\.00 per hour each, price of 2026-08-19 \(not stated: machine and region\)\n"
+        r"^order: priced at Crusoe \(2026-08-19\), not stated: machine and region\n"
         r"to order today: \d+ x g6e\.xlarge at AWS, us-east-1, \$1\.86 per hour each, price of 2026-07-20; \$[\d,]+ per month in all$",
         first.out, re.MULTILINE,
     )  # fmt: skip
@@ -447,6 +447,9 @@ def test_an_order_is_said_in_one_line_and_the_one_to_place_today_in_another():
         == "to order today, on demand: 2 x two at P, north, $3.00 per hour each, price of 2026-11-01; 1 x 4 x l4 of your own; $48 for the job in all"
     )
     assert lines_texts([bare], [known])[1].endswith("; $4,380 per month in all")
+    assert lines_texts([bare, there], [known], brief=True)[0] == (
+        "order: priced at Q (2026-11-02), not stated: machine and region"
+    )
     larger = OrderLine(replace(known.machine, sku="four", gpus=4, usd_per_hour=6.0), 1, 1)
     assert lines_texts([known, larger], []) == (
         "order: 2 x two ($3.00), 1 x four ($6.00) at P, north, per hour each, prices of 2026-11-01",
@@ -485,6 +488,7 @@ def test_an_order_to_place_today_states_everything_and_holds_the_same_replicas(c
         ("own", "{DGXX: 2}", "unknown machine 'DGXX'"),
         ("own", "{8 x h1000: 2}", "unknown machine '8 x h1000'"),
         ("own", "{p5.48xlarge: -1}", "-1"),
+        ("own", "{8 x l4: 1e9}", "should be less than or equal to 1000000"),
         ("max_machines", "{p6-b2000: 2}", "unknown machine 'p6-b2000'"),
     ],
 )

@@ -62,21 +62,24 @@ def order_texts(plan: Plan | None, others: Sequence[Plan] = ()) -> tuple[str, ..
     return (*_unstated_texts(plan), *_way_texts(plan, others), *idle_texts(plan), *_survival_texts(plan))
 
 
-def ordered_texts(plans: Sequence[Plan]) -> tuple[str, ...]:
+def ordered_texts(plans: Sequence[Plan], *, brief: bool = False) -> tuple[str, ...]:
     """Return the machines of plans in one line, each with provider, region, price and its day, and those to order today; nothing for prices of the scenario.
 
     Parameters
     ----------
     plans : of one service, or of each part of it
+    brief : whether an order that another one stands in for today is said without its machines
     """
     stated = [stated_order(plan) for plan in plans]
     today = [plan for plan in stated if plan is not None] if None not in stated else []
-    return lines_texts(_lines(plans), _lines(today), _terms(plans, today), job_hours=_job_hours(plans))
+    return lines_texts(
+        _lines(plans), _lines(today), _terms(plans, today), job_hours=_job_hours(plans), brief=brief
+    )
 
 
 def first_order_texts(plan: Plan, others: Sequence[Plan]) -> tuple[str, ...]:
     """Return the order of a plan, and the one to place today: of the same replicas, or of another plan that costs less today."""
-    said = ordered_texts([plan])
+    said = ordered_texts([plan], brief=True)
     return (*said[:1], *(_cheapest_texts(plan, others) or said[1:])) if said else ()
 
 
@@ -126,6 +129,7 @@ def lines_texts(
     terms: str = "",
     *,
     job_hours: float | None = None,
+    brief: bool = False,
 ) -> tuple[str, ...]:
     """Return an order in one line, and in another one the order that can be placed today; nothing for prices of the scenario.
 
@@ -135,13 +139,26 @@ def lines_texts(
     today : machines of which everything is stated; empty if no provider states it
     terms : commitment of these, if it is another one
     job_hours : hours until a job is done; None: the machines are paid at all hours
+    brief : whether the order is said without its machines if there is another one to place today
     """
     if not all(line.machine.source or line.machine.provider == OWN for line in lines) or not lines:
         return ()
     order = f"order: {_lines_text(lines)}"
     if not today or list(today) == list(lines):
         return (order,)
-    return order, f"to order today{terms}: {_lines_text(today)}; {_cost_text(today, job_hours)} in all"
+    return (
+        _priced_text(lines) if brief else order,
+        f"to order today{terms}: {_lines_text(today)}; {_cost_text(today, job_hours)} in all",
+    )
+
+
+def _priced_text(lines: Sequence[OrderLine]) -> str:
+    """Return who offers the prices of an order, of which day, and what is not stated of it."""
+    machines = [line.machine for line in lines if line.machine.provider != OWN]
+    sellers = dict.fromkeys(f"{item.provider} ({item.date or 'no day'})" for item in machines)
+    unstated = dict.fromkeys(word for item in machines for word in item.unstated)
+    left_out = f", not stated: {' and '.join(unstated)}" if unstated else ""
+    return f"order: priced at {' and '.join(sellers)}{left_out}"
 
 
 def _cost_text(lines: Sequence[OrderLine], job_hours: float | None) -> str:

@@ -99,7 +99,7 @@ def sharing_answer(found: SharingAnswer) -> Answer:
             headline=_shared_headline(found),
             closing=(
                 *_slices_text(found),
-                *_ordered_texts(found.pool),
+                *_ordered_texts(found.pool, brief=True),
                 *_last_texts(found.assumptions, "sharing"),
             ),
         ),
@@ -140,10 +140,10 @@ def _slices_text(found: SharingAnswer) -> tuple[str, ...]:
     )
 
 
-def _ordered_texts(pool: SharedPool) -> tuple[str, ...]:
+def _ordered_texts(pool: SharedPool, *, brief: bool = False) -> tuple[str, ...]:
     """Return the machines of the pool, and those to order today."""
     order, today = pool.order, pool.stated_order
-    return lines_texts(order.lines if order else (), today.lines if today else ())
+    return lines_texts(order.lines if order else (), today.lines if today else (), brief=brief)
 
 
 def _order_row(order: Order | None, hardware: str) -> dict[str, Any] | None:
@@ -336,7 +336,7 @@ def _cascade_first(found: CascadeAnswer, fleets: Table) -> Answer:
         headline=_cascade_headline(found),
         closing=(
             *_against_large_texts(found),
-            *ordered_texts([part.plan for part in found.parts]),
+            *ordered_texts([part.plan for part in found.parts], brief=True),
             *_last_texts(found.assumptions, "cascade"),
         ),
     )
