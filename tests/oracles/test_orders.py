@@ -450,6 +450,9 @@ def test_an_order_is_said_in_one_line_and_the_one_to_place_today_in_another():
     assert lines_texts([bare, there], [known], brief=True)[0] == (
         "order: priced at Q (2026-11-02), not stated: machine and region"
     )
+    there_too = replace(known, machine=replace(known.machine, provider="Q"))
+    assert len(lines_texts([bare], [there_too])) == 2
+    assert lines_texts([bare], [there_too], brief=True) == lines_texts([bare], [there_too])[1:]
     larger = OrderLine(replace(known.machine, sku="four", gpus=4, usd_per_hour=6.0), 1, 1)
     assert lines_texts([known, larger], []) == (
         "order: 2 x two ($3.00), 1 x four ($6.00) at P, north, per hour each, prices of 2026-11-01",

@@ -79,8 +79,11 @@ def ordered_texts(plans: Sequence[Plan], *, brief: bool = False) -> tuple[str, .
 
 def first_order_texts(plan: Plan, others: Sequence[Plan]) -> tuple[str, ...]:
     """Return the order of a plan, and the one to place today: of the same replicas, or of another plan that costs less today."""
-    said = ordered_texts([plan], brief=True)
-    return (*said[:1], *(_cheapest_texts(plan, others) or said[1:])) if said else ()
+    cheapest = _cheapest_texts(plan, others)
+    said = ordered_texts([plan], brief=not cheapest)
+    if not said or not cheapest:
+        return said
+    return said[0] if len(said) == 1 else _priced_text(_lines([plan])), *cheapest
 
 
 def _cheapest_texts(plan: Plan, others: Sequence[Plan]) -> tuple[str, ...]:
@@ -139,17 +142,18 @@ def lines_texts(
     today : machines of which everything is stated; empty if no provider states it
     terms : commitment of these, if it is another one
     job_hours : hours until a job is done; None: the machines are paid at all hours
-    brief : whether the order is said without its machines if there is another one to place today
+    brief : whether the order is said without its machines if there is another one to place today, and not at all if that is at the same providers
     """
     if not all(line.machine.source or line.machine.provider == OWN for line in lines) or not lines:
         return ()
     order = f"order: {_lines_text(lines)}"
     if not today or list(today) == list(lines):
         return (order,)
-    return (
-        _priced_text(lines) if brief else order,
-        f"to order today{terms}: {_lines_text(today)}; {_cost_text(today, job_hours)} in all",
-    )
+    placed = f"to order today{terms}: {_lines_text(today)}; {_cost_text(today, job_hours)} in all"
+    if not brief:
+        return order, placed
+    same = {line.machine.provider for line in lines} == {line.machine.provider for line in today}
+    return (placed,) if same else (_priced_text(lines), placed)
 
 
 def _priced_text(lines: Sequence[OrderLine]) -> str:
