@@ -342,7 +342,7 @@ def test_an_order_says_what_its_price_list_leaves_out(capplan):
     words = ("--offline", "--hardware", "l40s", "--set", "prices={}")
     first = capplan("fleet", SMALL, *words)
     assert re.search(
-        r"^order: priced at Crusoe \(2026-08-19\), not stated: machine and region\n"
+        r"^order: priced at Crusoe \(2026-08-19\)\n"
         r"to order today: \d+ x g6e\.xlarge at AWS, us-east-1, \$1\.86 per hour each, price of 2026-07-20; \$[\d,]+ per month in all$",
         first.out, re.MULTILINE,
     )  # fmt: skip
@@ -447,9 +447,7 @@ def test_an_order_is_said_in_one_line_and_the_one_to_place_today_in_another():
         == "to order today, on demand: 2 x two at P, north, $3.00 per hour each, price of 2026-11-01; 1 x 4 x l4 of your own; $48 for the job in all"
     )
     assert lines_texts([bare], [known])[1].endswith("; $4,380 per month in all")
-    assert lines_texts([bare, there], [known], brief=True)[0] == (
-        "order: priced at Q (2026-11-02), not stated: machine and region"
-    )
+    assert lines_texts([bare, there], [known], brief=True)[0] == ("order: priced at Q (2026-11-02)")
     there_too = replace(known, machine=replace(known.machine, provider="Q"))
     assert len(lines_texts([bare], [there_too])) == 2
     assert lines_texts([bare], [there_too], brief=True) == lines_texts([bare], [there_too])[1:]

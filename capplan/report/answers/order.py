@@ -157,12 +157,10 @@ def lines_texts(
 
 
 def _priced_text(lines: Sequence[OrderLine]) -> str:
-    """Return who offers the prices of an order, of which day, and what is not stated of it."""
+    """Return who offers the prices of an order, and of which day."""
     machines = [line.machine for line in lines if line.machine.provider != OWN]
     sellers = dict.fromkeys(f"{item.provider} ({item.date or 'no day'})" for item in machines)
-    unstated = dict.fromkeys(word for item in machines for word in item.unstated)
-    left_out = f", not stated: {' and '.join(unstated)}" if unstated else ""
-    return f"order: priced at {' and '.join(sellers)}{left_out}"
+    return f"order: priced at {' and '.join(sellers)}"
 
 
 def _cost_text(lines: Sequence[OrderLine], job_hours: float | None) -> str:
