@@ -648,3 +648,17 @@ def test_machines_that_are_planned_on_spot_are_started_on_spot(capplan, tmp_path
         (task,) = yaml.safe_load_all(capplan("export", "--plan", plan, "--target", "skypilot").out)
         assert task["resources"].get("use_spot") is spot
         plan.unlink()
+
+
+@pytest.mark.parametrize(
+    ("sku", "network", "said"), [("a3-highgpu-8g", "50 GB/s", "15.6"), ("a3-highgpu-8g", "15 GB/s", None), ("p5.48xlarge", "50 GB/s", None)]
+)  # fmt: skip
+def test_a_network_that_is_slower_than_the_plan_counts_on_is_said(capplan, sku, network, said):
+    """Eight GPUs of GCP's A3 High share 1,000 Gb/s, 15.6 GB/s for each; those of a p5.48xlarge 3,200 Gb/s, 50 GB/s for each."""
+    keys = (f"fleet.machines=[{sku}]", f"fleet.network={network}", "fleet.tensor_parallel=[8]", "fleet.pipeline_parallel=[2]", "prices={}")  # fmt: skip
+    words = ("--offline", "--hardware", "h100-sxm", *(word for key in keys for word in ("--set", key)))
+    for full in ((), ("--full",)):
+        shown = " ".join(capplan("fleet", SMALL, *words, *full).out.split())
+        text = f"a replica spans several {sku}, whose network carries {said} GB/s for each GPU, and the plan counts on 50 GB/s"
+        assert (text in shown) == bool(said)
+        assert ("a replica spans" in shown) == bool(said)

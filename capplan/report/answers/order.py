@@ -10,7 +10,13 @@ from capplan.fleet.order import OWN, Machine, OrderLine
 from capplan.fleet.plan import Group, Plan, plan_order
 from capplan.fleet.pools.link import LinkTerms, reach_of
 from capplan.fleet.price import usd_per_month
-from capplan.questions.plans.plan_row import cheapest_to_order, is_at_one_provider, order_row, stated_order
+from capplan.questions.plans.plan_row import (
+    cheapest_to_order,
+    is_at_one_provider,
+    order_row,
+    slower_networks,
+    stated_order,
+)
 from capplan.report.answer import Table
 from capplan.report.answers.fleet_words import layout_text, purchase_text
 
@@ -59,7 +65,9 @@ def order_texts(plan: Plan | None, others: Sequence[Plan] = ()) -> tuple[str, ..
     """Return what of the machines stays idle, what may fail, and how likely enough replicas are in service."""
     if plan is None:
         return ()
-    return (*_unstated_texts(plan), *_way_texts(plan, others), *idle_texts(plan), *_survival_texts(plan))
+    return (
+        *_unstated_texts(plan), *_way_texts(plan, others), *network_texts(plan), *idle_texts(plan), *_survival_texts(plan),
+    )  # fmt: skip
 
 
 def ordered_texts(plans: Sequence[Plan], *, brief: bool = False) -> tuple[str, ...]:
@@ -258,6 +266,15 @@ def failure_text(plan: Plan) -> str:
     survive, found = plan.groups[0].survive, plan_availability(plan)
     lost = f"{survive.what_fails} may fail at the peak" if survive.count else "no replica is spare"
     return f"availability: {'' if found is None else f'{percent(found.now.time_fraction)}; '}{lost}"
+
+
+def network_texts(plan: Plan) -> tuple[str, ...]:
+    """Return the machines that a replica spans and whose network is slower than the plan counts on."""
+    return tuple(
+        f"a replica spans several {sku}, whose network carries {each / 1e9:.3g} GB/s for each GPU, and the plan counts on "
+        f"{counted / 1e9:.3g} GB/s: plan with fleet.network: {each / 1e9:.3g} GB/s"
+        for sku, (each, counted) in slower_networks(plan).items()
+    )
 
 
 def idle_texts(plan: Plan) -> tuple[str, ...]:
