@@ -156,7 +156,7 @@ def _bill_explain(billed: _Billed, place: Place, value: float) -> Explained:
         return _idle(billed)
     cost = with_people(billed.planned)
     machines_usd = billed.asked.bill.machines_usd
-    machines = input_of("C", cost.quantity, machines_usd, cost.label, "explain bill.usd_per_month")
+    machines = input_of("C", cost.quantity, machines_usd, cost.label, "the first step below")
     return explained(
         key, billed.asked.bill.usd, "C + x", (machines, _bill_outside(billed)), MONEY, steps=(cost,)
     )
