@@ -5,6 +5,7 @@ The quantities of a plan: every number in its row, by name, and the groups of nu
 Plans next to the recommended one, explained: the choices, the runners-up, and its next steps.
 """
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
@@ -158,6 +159,35 @@ def no_number(place: Place, _value: float) -> Explained:
     raise KeyError(place)
 
 
+Arguments: TypeAlias = Mapping[str, Callable[[Place], Stated | list[Stated]]]
+"""Argument that no number of an answer is -> its value for the number at a place; a list of the values that a formula adds up."""
+
+
+def written_out(formula: str, terms: Mapping[str, int]) -> str:
+    """Return a formula whose sums are written out.
+
+    Parameters
+    ----------
+    formula : with `sum(...)` of letters that stand for several values
+    terms : letter -> number of its values
+
+    Examples
+    --------
+    >>> written_out("g sum(f w)", {"g": 1, "f": 2, "w": 2}), written_out("sum(c) + p", {"c": 1, "p": 1})
+    ('g (f_0 w_0 + f_1 w_1)', 'c + p')
+    """
+    found = re.search(r"sum\(([^()]*(?:\([^()]*\))?[^()]*)\)", formula)
+    if found is None:
+        return formula
+    before, after = formula[: found.start()], formula[found.end() :]
+    many = [letter for letter in re.findall(r"[A-Za-z]\w*", found[1]) if terms.get(letter, 1) > 1]
+    number = terms[many[0]] if many else 1
+    indexed = re.sub(rf"\b({'|'.join(many)})\b", r"\1_{0}", found[1]) if many else found[1]
+    total = " + ".join(indexed.format(at) for at in range(number))
+    bare = number == 1 or (before[-2:] in ("", "+ ") and after[:2] in ("", " +"))
+    return written_out(f"{before}{total if bare else f'({total})'}{after}", terms)
+
+
 @dataclass(frozen=True, slots=True)
 class NextToPlan:
     """Numbers that `fleet` prints next to a plan, which the table of quantities explains."""
@@ -165,8 +195,7 @@ class NextToPlan:
     name: str
     """First part of their paths."""
     numbers: Mapping[Place, float]
-    given: Mapping[str, Callable[[Place], Stated]]
-    """Argument that is none of the numbers -> its value, for the number at a place."""
+    given: Arguments
     label: str = "derived"
     """Label of what the numbers rest on."""
 
@@ -178,13 +207,29 @@ class NextToPlan:
         """Return a number explained as the table says."""
         quantity = quantity_of(name_of((self.name, *place)))
         assert quantity is not None, place
-        inputs = [self._input(place, name, letter) for name, letter in quantity.arguments.items()]
-        return explained(str(place[-1]), value, formula_in(quantity), inputs, quantity.page)
+        lists = {letter: self.inputs(place, name, letter) for name, letter in quantity.arguments.items()}
+        formula = written_out(formula_in(quantity), {letter: len(found) for letter, found in lists.items()})
+        inputs = [
+            replace(item, symbol=f"{letter}_{at}") if len(found) > 1 else item
+            for letter, found in lists.items()
+            for at, item in enumerate(found)
+        ]
+        return explained(str(place[-1]), value, formula, inputs, quantity.page)
 
-    def _input(self, place: Place, name: str, letter: str) -> Input:
+    def inputs(self, place: Place, name: str, letter: str) -> list[Input]:
+        """Return one argument of a number: several inputs if the formula adds them up."""
         if name in self.given:
-            return stated_input(name, letter, self.given[name](place))
-        return self.row(*(place[:-1] if (*place[:-1], name) in self.numbers else ())).input(letter, name)
+            given = self.given[name](place)
+            return [
+                stated_input(name, letter, each) for each in (given if isinstance(given, list) else [given])
+            ]
+        rows, _, key = name.partition("[].")
+        if key:
+            found = sorted(int(at[1]) for at in self.numbers if at[0] == rows and at[2:] == (key,))
+            return [
+                replace(self.row(rows, at).input(letter, key), name=f"{rows}[{at}].{key}") for at in found
+            ]
+        return [self.row(*(place[:-1] if (*place[:-1], name) in self.numbers else ())).input(letter, name)]
 
 
 def choices_group(planned: Planned) -> Group:

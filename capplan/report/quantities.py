@@ -36,6 +36,7 @@ UNITS: Mapping[str, Unit] = {
     "usd_per_thousand_conversations": Unit("$/1000 conversations"),
     "usd_per_million_output_tokens": Unit("$/10^6 token", "$/Mtok out", heading="price"),
     "usd_per_million_input_tokens": Unit("$/10^6 token", "$/Mtok in", heading="price"),
+    "usd_per_million_tokens_hour": Unit("$/10^6 token/h"),
     "usd_per_million_tokens": Unit("$/10^6 token", "$/Mtok", heading="price"),
     "usd_each": Unit("$", "$/unit", heading="price"),
     "usd": Unit("$", "$", heading="price"),
@@ -249,6 +250,25 @@ ARGUMENTS: Mapping[str, Argument] = {
     "paid_hours": Argument("derived", "365 x 24 / 12 hours of an average month, or the job", "hours"),
     "paid_replica_s": Argument("derived", "all replicas, spares included, for the time that is paid for"),
     "waiting_usd": Argument("derived", "explain bill.idle_usd", "idle_usd"),
+    "classes_outside": Argument("config", "scenario: traffic, outside: of each class", "usd"),
+    "even_api_usd": Argument("spec", "the bill of the API for the requests of the break-even", "api_usd_per_month"),
+    "even_machines_usd": Argument("derived", "the cheapest order of these replicas and their spares", "machines_usd_per_month"),
+    "even_other_usd": Argument("config", "scenario: prices.other, and what requests take outside the GPUs, at the break-even", "other_usd_per_month"),
+    "even_rate_limit": Argument("derived", "the smaller of both limits: explain sure_request_rate_limit_per_replica, and request_rate_limit_per_replica less headroom", "planned_request_rate_per_replica"),
+    "even_replicas": Argument("derived", "at the break-even", "busy_replicas"),
+    "group_busy": Argument("derived", "of each group, the share of its time in which a request is at work", "busy_fraction"),
+    "group_busy_replicas": Argument("derived", "explain replicas, without spares", "busy_replicas"),
+    "group_cost_fraction": Argument("derived", "of each group, its share of the cost of the machines"),
+    "group_request_rate": Argument("derived", "explain request_rate_per_replica", "request_rate_per_replica"),
+    "host_memory_usd": Argument("config", "scenario: prices.host_memory_per_gb and kv_offload"),
+    "other_lines": Argument("config", "scenario: prices.other", "usd"),
+    "overhead_fraction": Argument("config", "scenario: prices.overhead"),
+    "provisioned_hours": Argument("config", "of a month, or of the job", "hours"),
+    "provisioned_price": Argument("config", "scenario: hosted.provisioned.price", "usd_per_unit_hour"),
+    "provisioned_units": Argument("derived", "for the busiest hour: scenario: hosted.provisioned", "units"),
+    "rented_usd": Argument("derived", "explain usd_per_month", "usd_per_month"),
+    "stated_people_usd": Argument("config", "scenario: prices.people", "people_usd_per_month"),
+    "tenant_classes": Argument("derived", "explain bill.classes, of each class of the tenant"),
     "before_gpus": Argument("derived", "explain gpus, of the month before", "gpus"),
     "busy_replicas": Argument("derived", "explain replicas, without spares"),
     "collective_bytes": Argument("measured", _LOGGED),
@@ -299,6 +319,7 @@ ARGUMENTS: Mapping[str, Argument] = {
     "rack_limit_watts": Argument("config", "scenario: energy.rack_limit"),
     "replicas_held": Argument("derived", "machines x replicas that fit on each"),
     "request_rate": Argument("config", "scenario: traffic, at its peak"),
+    "server_gpus": Argument("derived", "the order: GPUs of all servers of one kind, or bought by the piece", "gpus"),
     "servers": Argument("derived", "the order, or GPUs by the piece over those of a server"),
     "slo": Argument("config", "scenario: slo"),
     "slowest_ratio": Argument("derived", "largest factor on every step at which the targets hold"),
@@ -496,16 +517,17 @@ _COMMITTED = {
     "committed_hours": "h",
 }
 _CHEAPEST = "for whose share u of the time this is the cheapest way to pay"
+_PAID = {"rented_usd": "m", "host_memory_usd": "k", "overhead_fraction": "f"}
 _SIDES = {"low": "lowest", "high": "highest"}
 NEXT_TO_A_PLAN: Mapping[str, Quantity] = {
     "energy.phases[].time_fraction": Quantity(
         "Share of the time in which a GPU prefills, decodes or waits", "of each hour of the day by its load, mean over the hours; spares idle", page=MONEY,
     ),
     "energy.phases[].watts_per_gpu": Quantity("Power of a GPU in the phase", "w", {"phase_watts": "w"}, MONEY),
-    "energy.gpu_watts": Quantity("Mean power of all GPUs", "g times the sum over phases of time_fraction times watts_per_gpu", {"ordered_gpus": "g"}, MONEY),
+    "energy.gpu_watts": Quantity("Mean power of all GPUs", "g sum(f w)", {"ordered_gpus": "g", "phases[].time_fraction": "f", "phases[].watts_per_gpu": "w"}, MONEY),
     "energy.server_watts": Quantity("Mean power of the GPUs with their servers", "w + h g", {"gpu_watts": "w", "host_watts": "h", "ordered_gpus": "g"}, MONEY),
     "energy.facility_watts": Quantity("Mean power with cooling and losses", "w e", {"server_watts": "w", "facility_ratio": "e"}, MONEY),
-    "energy.design_watts": Quantity("Largest power of all servers at the wall", "sum of the watts of each server, or of its GPUs and its host", page=MONEY),
+    "energy.design_watts": Quantity("Largest power of all servers at the wall", "sum(g W / d)", {"server_gpus": "g", "servers[].watts": "W", "servers[].gpus": "d"}, MONEY),
     "energy.kwh_per_million_output_tokens": Quantity("Energy of a million output tokens, with the energy of their prompts", _KWH, {"facility_watts": "w", "mean_output_tokens_per_s": "r"}, MONEY),
     "energy.kwh_per_million_tokens": Quantity("Energy of a million input and output tokens", _KWH, {"facility_watts": "w", "mean_total_tokens_per_s": "r"}, MONEY),
     "energy.joules_per_output_token": Quantity("Energy of an output token", "money.energy.Energy.joules_per_output_token", {"facility_watts": "w", "mean_output_tokens_per_s": "r"}, MONEY),
@@ -523,7 +545,7 @@ NEXT_TO_A_PLAN: Mapping[str, Quantity] = {
     "energy.servers[].watts": Quantity("Largest power of one server at the wall", "W", {"watts_per_server": "W"}, MONEY),
     "energy.servers[].per_rack": Quantity("Servers that the power of one rack feeds", "floor(L / W)", {"rack_limit_watts": "L", "watts_per_server": "W"}, MONEY),
     "energy.servers[].racks": Quantity("Racks that the servers fill", "ceil(n / m)", {"count": "n", "per_rack": "m"}, MONEY),
-    "energy.racks": Quantity("Racks of all servers", "sum over the kinds of servers", page=MONEY),
+    "energy.racks": Quantity("Racks of all servers", "sum(r)", {"servers[].racks": "r"}, MONEY),
     "energy.rack_watts": Quantity(
         "Power of a full rack", "W G / d, or of one server that is too much for a rack", {"watts_per_server": "W", "gpus_per_server": "d", "gpus_per_rack": "G"}, MONEY,
     ),
@@ -534,8 +556,14 @@ NEXT_TO_A_PLAN: Mapping[str, Quantity] = {
     "commitments.rows[].usd_per_gpu_hour": Quantity("Price of a GPU for an hour at which it is used", "p", {"commitment_price": "p"}, MONEY),
     **{f"commitments.rows[].usd_per_{span}": Quantity(f"Cost of a {span} by one commitment", "g (f + v u) h", _COMMITTED, MONEY) for span in ("month", "year")},
     **{f"commitments.rows[].usd_per_month_{side}": Quantity(f"Cost of a month at the {word} offer", "g (f + v u) h x", {**_COMMITTED, "offer_ratio": "x"}, MONEY) for side, word in _SIDES.items()},
-    **{f"commitments.usd_per_{span}": Quantity(f"Cost of a {span} by all commitments and of the people", "sum of all commitments, + p", {"people_of_owned": "p"}, MONEY) for span in ("month", "year")},
-    **{f"commitments.usd_per_month_{side}": Quantity(f"Cost of a month at the {word} offers", "sum of all commitments, + p", {"people_of_owned": "p"}, MONEY) for side, word in _SIDES.items()},
+    **{
+        f"commitments.{key}": Quantity(f"Cost of a {what}", f"sum(c) + {people}", {f"rows[].{key}": "c", "people_of_owned": "p"}, MONEY)
+        for key, what, people in (
+            ("usd_per_month", "month by all commitments and of the people", "p"),
+            ("usd_per_year", "year by all commitments and of the people", "12 p"),
+            *((f"usd_per_month_{side}", f"month at the {word} offers", "p") for side, word in _SIDES.items()),
+        )
+    },
     "commitments.short_fraction": Quantity(
         "Share of the requests that arrive while replicas start", "requests that arrive while fewer replicas than they need are in service, over all requests", {"load_curve": ""}, MONEY,
     ),
@@ -571,6 +599,43 @@ NEXT_TO_A_PLAN: Mapping[str, Quantity] = {
     "bill.classes[].usd_per_thousand_conversations": Quantity(
         "Cost of a thousand conversations", "money.who_pays.Share.usd_per_thousand_conversations", {"usd_per_request": "u", "conversation_requests": "k"}, MONEY,
     ),
+    **{f"bill.usd_per_{span}": Quantity(f"Cost of a {span}, with people, overhead and what requests take outside the GPUs", "(m + k) (1 + f) + p + sum(y) + sum(x)", {**_PAID, "stated_people_usd": "p", "other_lines": "y", "classes_outside": "x"}, MONEY) for span in ("month", "job")},
+    "bill.gpus": Quantity("GPUs of the plan", "g", {"ordered_gpus": "g"}, MONEY),
+    "bill.idle_usd": Quantity("Cost of the machines for the time in which no request is at work", "(m + k) (1 + f) sum((1 - b) a)", {**_PAID, "group_busy": "b", "group_cost_fraction": "a"}, MONEY),
+    **{
+        f"bill.tenants[].{name}": Quantity(f"{meaning} of a tenant", "sum(x)", {"tenant_classes": "x"}, MONEY)
+        for name, meaning in (
+            ("requests", "Requests"), ("gpu_time_fraction", "Share of the busy time of the GPUs"), ("prefill_usd", "Cost of the prompts"), ("decode_usd", "Cost of the outputs"),
+            ("outside_usd", "Cost outside the GPUs"), ("usd", "Cost"), ("idle_usd", "Part of what GPUs cost while they wait"), ("with_idle_usd", "Cost with idle GPUs"),
+        )
+    },
+    "compare.own.usd_per_month": Quantity("Cost of a month of the self-hosted fleet, or of one job", "m + o + p + y + x", {"machines_usd_per_month": "m", "overhead_usd_per_month": "o", "people_usd_per_month": "p", "other_usd_per_month": "y", "outside_usd_per_month": "x"}, MONEY),
+    "compare.own.gpus": Quantity("GPUs of the plan", "g", {"ordered_gpus": "g"}, MONEY),
+    "compare.own.machines_usd_per_month": Quantity("Cost of the machines, with host memory for offloaded caches", "m + k", {"rented_usd": "m", "host_memory_usd": "k"}, MONEY),
+    "compare.own.overhead_usd_per_month": Quantity("Overhead on the price of the machines", "m f", {"machines_usd_per_month": "m", "overhead_fraction": "f"}, MONEY),
+    "compare.own.people_usd_per_month": Quantity("Cost of the people who run the fleet", "p", {"stated_people_usd": "p"}, MONEY),
+    "compare.own.other_usd_per_month": Quantity("Cost of what else the service takes", "sum(y)", {"other_lines": "y"}, MONEY),
+    **{f"compare.{whose}": Quantity("Cost of what requests take outside the GPUs", "sum(x)", {"classes_outside": "x"}, MONEY) for whose in ("own.outside_usd_per_month", "apis[].outside_usd")},
+    "compare.own.request_rate": Quantity("Request rate at the peak", "sum(r n)", {"group_request_rate": "r", "group_busy_replicas": "n"}, MONEY),
+    "compare.apis[].usd_per_month": Quantity(
+        "Cost of a month at the API, or of one job", "money.hosted.HostedBill.usd",
+        {"input_usd": "i", "output_usd": "o", "cache_write_usd": "w", "cache_read_usd": "k", "storage_usd": "s", "provisioned_usd": "t", "outside_usd": "x"}, MONEY,
+    ),
+    **{
+        f"compare.apis[].{name}": Quantity(f"Price of {what}", f"sum over the classes, each by money.hosted.BilledClass.{function}", page=MONEY)
+        for name, what, function in (
+            ("input_usd", "prompt tokens that the cache neither reads nor writes", "input_usd"), ("output_usd", "output tokens", "output_usd"), ("cache_write_usd", "cache writes", "cache_write_usd"),
+            ("cache_read_usd", "cache reads", "cache_read_usd"), ("storage_usd", "cached tokens by the hour", "cache_storage_usd"),
+        )
+    },
+    "compare.apis[].provisioned_usd": Quantity("Price of throughput that is rented by the hour", "n p h", {"provisioned_units": "n", "provisioned_price": "p", "provisioned_hours": "h"}, MONEY),
+    **{
+        path: Quantity(
+            "Peak rate above which the self-hosted fleet never costs more than the API", "least r from which on (1 + f) sum(u) + p + y <= c, n = ceil(r / l)",
+            {"even_rate_limit": "l", "even_replicas": "n", "even_machines_usd": "u", "overhead_fraction": "f", "stated_people_usd": "p", "even_other_usd": "y", "even_api_usd": "c"}, MONEY,
+        )
+        for path in ("compare.breakeven_request_rate", "compare.apis[].breakeven_request_rate")
+    },
     "bill.hours": Quantity("Hours that are paid for", "h", {"paid_hours": "h"}, MONEY),
     "bill.busy_fraction": Quantity("Share of the time that is paid for in which requests are at work", "at most 1: T / H", {"all_replica_s": "T", "paid_replica_s": "H"}, MONEY),
     "growth.months[].month": Quantity("Number of the month", "1 is today", page=MONEY),
@@ -585,8 +650,8 @@ NEXT_TO_A_PLAN: Mapping[str, Quantity] = {
         "cheapest mix of commitments for the load curve with its peak at r: explain commitments.usd_per_month has the mix of today", {"request_rate": "r"}, MONEY,
     ),
     "growth.outgrown_in_month": Quantity("First month for which the plan is too small", "first month whose replicas m, of any kind, are more than those n of today's plan", page=MONEY),
-    "growth.usd_over_horizon": Quantity("Cost of all months, all replicas at all hours", "sum over the months", page=MONEY),
-    "growth.mix_usd_over_horizon": Quantity("Cost of all months by the cheapest mixes", "sum over the months", page=MONEY),
+    "growth.usd_over_horizon": Quantity("Cost of all months, all replicas at all hours", "sum(c)", {"months[].usd_per_month": "c"}, MONEY),
+    "growth.mix_usd_over_horizon": Quantity("Cost of all months by the cheapest mixes", "sum(c)", {"months[].mix_usd_per_month": "c"}, MONEY),
 }  # fmt: skip
 """Path of a number that `fleet` prints next to a plan -> what it is; `[]` stands for any position, and an argument without a path is a number of the same row
 or of the same part of the answer."""
