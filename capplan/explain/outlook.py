@@ -5,7 +5,7 @@ from functools import partial
 
 import numpy as np
 
-from capplan.explain.plans import Arguments, Group, NextToPlan, Planned, Row, no_number
+from capplan.explain.plans import Arguments, Group, NextToPlan, Planned, Row, busy_of, no_number
 from capplan.explain.subject import (
     Explained,
     Place,
@@ -219,7 +219,9 @@ def growth_group(planned: Planned) -> Group:
         "traffic_ratio": lambda place: Stated(scenario.growth[int(place[1])]),
         "layout_gpus": lambda _: Stated(plan.groups[0].layout.devices),
         "before_gpus": before,
-        "month_usd_per_hour": lambda place: Stated(numbers[(*place[:-1], "usd_per_month")] / HOURS_PER_MONTH),
+        "month_usd_per_hour": lambda place: Stated(
+            plan.resized([busy_of(plan.groups[0], int(numbers[(*place[:-1], "replicas")]))]).usd_per_hour
+        ),
         "hours": lambda _: Stated(HOURS_PER_MONTH),
     }
     of = NextToPlan("growth", numbers, given, plan.groups[0].label)
@@ -277,7 +279,7 @@ def _replicas(planned: Planned, row: Row, at: int, value: float) -> Explained:
 
 def _searched_replicas(group: PlanGroup, row: Row, value: float) -> Explained:
     """Explain the replicas of a month as what a search for the layout finds at its rate."""
-    busy = next(n for n in range(int(value), 0, -1) if n + group.spares_for(n) <= value)
+    busy = busy_of(group, int(value))
     inputs = (
         row.input("r", "request_rate"),
         input_of("n", "busy_replicas", busy, group.label, "the fewest that meet the SLO targets at r, as the search of the plan finds them"),

@@ -250,6 +250,22 @@ ARGUMENTS: Mapping[str, Argument] = {
     "paid_hours": Argument("derived", "365 x 24 / 12 hours of an average month, or the job", "hours"),
     "paid_replica_s": Argument("derived", "all replicas, spares included, for the time that is paid for"),
     "waiting_usd": Argument("derived", "explain bill.idle_usd", "idle_usd"),
+    "faster_request": Argument("derived", "the request at rank k"),
+    "finished_output_tokens": Argument("config", "of the requests that finished in the measured time", "output_tokens"),
+    "finished_requests": Argument("derived", "requests that finished in the measured time", "finished"),
+    "gaps": Argument("derived", "every gap between two tokens of a request, in a histogram: docs/simulation.md"),
+    "good_requests": Argument("derived", "requests within all SLO targets", "requests_within_limits"),
+    "looser_limit": Argument("derived", "a looser limit to compare with, rounded to two digits", "limit_s"),
+    "plan_usd_per_month": Argument("derived", "explain usd_per_month", "usd_per_month"),
+    "quantile_fraction": Argument("derived", "the percentile that is asked for"),
+    "rank": Argument("derived", "whole part of q (N - 1): requests from the fastest on, from 0"),
+    "run": Argument("derived", "the run, request by request: docs/simulation.md"),
+    "run_requests": Argument("derived", "requests of the run that have this latency", "requests"),
+    "run_sum": Argument("derived", "sum over these requests"),
+    "size_usd_per_hour": Argument("derived", "the cheapest order of these GPUs, electricity included", "usd_per_hour"),
+    "sized_confidence": Argument("derived", "one of the few confidences that capplan fleet sizes for, whatever the scenario asks for", "confidence"),
+    "slo_limit": Argument("config", "scenario: slo", "limit_s"),
+    "slower_request": Argument("derived", "the request at rank k + 1"),
     "classes_outside": Argument("config", "scenario: traffic, outside: of each class", "usd"),
     "even_api_usd": Argument("spec", "the bill of the API for the requests of the break-even", "api_usd_per_month"),
     "even_machines_usd": Argument("derived", "the cheapest order of these replicas and their spares", "machines_usd_per_month"),
@@ -517,6 +533,11 @@ _COMMITTED = {
     "committed_hours": "h",
 }
 _CHEAPEST = "for whose share u of the time this is the cheapest way to pay"
+_SIZED = {"request_rate": "R", "headroom_fraction": "h", "stated_spare_replicas": "s"}
+_SIZED_WORDS = (
+    "GPUs of the fewest replicas that meet all SLO targets at R / (1 - h), and of s spare replicas,"
+)
+_AS_PREDICTED = f"{_SIZED_WORDS} if every step takes as long as predicted"
 _PAID = {"rented_usd": "m", "host_memory_usd": "k", "overhead_fraction": "f"}
 _SIDES = {"low": "lowest", "high": "highest"}
 NEXT_TO_A_PLAN: Mapping[str, Quantity] = {
@@ -638,6 +659,61 @@ NEXT_TO_A_PLAN: Mapping[str, Quantity] = {
     },
     "bill.hours": Quantity("Hours that are paid for", "h", {"paid_hours": "h"}, MONEY),
     "bill.busy_fraction": Quantity("Share of the time that is paid for in which requests are at work", "at most 1: T / H", {"all_replica_s": "T", "paid_replica_s": "H"}, MONEY),
+    "next_steps.surer[].confidence": Quantity("Required confidence that the layout of the plan is sized for", "c", {"sized_confidence": "c"}),
+    "next_steps.surer[].gpus": Quantity("GPUs of the layout of the plan at that confidence", "as of a plan with that required confidence"),
+    "next_steps.surer[].usd_per_month": Quantity("Cost of a month of them", "as of a plan with that required confidence"),
+    "next_steps.surer[].more_gpus": Quantity("GPUs in addition to those of the plan", "n - g", {"gpus": "n", "ordered_gpus": "g"}),
+    "next_steps.surer[].more_usd_per_month": Quantity("Cost of a month in addition to that of the plan", "m - c", {"usd_per_month": "m", "plan_usd_per_month": "c"}),
+    "next_steps.as_predicted.gpus": Quantity("GPUs of the layout of the plan if every step takes as long as predicted", _AS_PREDICTED, _SIZED, SIMULATION, predicted=True),
+    "next_steps.as_predicted.fewer_gpus": Quantity("GPUs of the plan beyond these", "g - n", {"ordered_gpus": "g", "gpus": "n"}),
+    "next_steps.as_predicted.saved_usd_per_month": Quantity("Cost of a month of the plan beyond that of these GPUs", "c - m", {"plan_usd_per_month": "c", "usd_per_month": "m"}),
+    "next_steps.unmeasured[].gpus": Quantity("GPUs of the best layout of a device that nobody measured, if every step takes as long as predicted", _AS_PREDICTED, _SIZED, SIMULATION, predicted=True),
+    **{
+        f"next_steps.{which}.usd_per_month": Quantity("Cost of a month of these GPUs", "fleet.price.usd_per_month", {"size_usd_per_hour": "h", "hours": "n"}, MONEY)
+        for which in ("as_predicted", "unmeasured[]")
+    },
+    "tight_target.limit_s": Quantity("SLO target that costs the most throughput", "L", {"slo_limit": "L"}),
+    "tight_target.value_s": Quantity("The same latency of requests that have a replica to themselves", "simulated at a load of one request", page=SIMULATION, predicted=True),
+    "tight_target.used_fraction": Quantity(
+        "Throughput of a replica within the target over its throughput without targets",
+        "largest throughput of a replica that meets L over its largest throughput without targets", {"slo_limit": "L"}, SIMULATION, predicted=True,
+    ),
+    "tight_target.gpus_at[].limit_s": Quantity("Looser SLO target", "x", {"looser_limit": "x"}),
+    "tight_target.gpus_at[].gpus": Quantity("GPUs of the layout of the plan at the looser target", f"{_SIZED_WORDS} if x is the target", {"limit_s": "x", **_SIZED}, SIMULATION, predicted=True),
+    **{
+        f"simulate.{name}": Quantity(meaning, formula, {"run": ""}, SIMULATION)
+        for name, meaning, formula in (
+            ("requests", "Requests that arrived in the measured time, drawn from the traffic at its peak or of the trace", "counted"),
+            ("measured_from_s", "Time at which the warm-up ends", "end of the warm-up"),
+            ("measured_until_s", "Time at which the measured time ends", "last arrival, or when the first user found no request left"),
+            ("finished", "Requests that got all their tokens", "counted"),
+            ("shed", "Requests that were turned away, or waited beyond their deadline", "counted"),
+            ("unfinished", "Requests still under way at the end", "counted"),
+            ("seconds", "Time of the run", "end of the last step"),
+            ("preemptions", "Requests that had to give their cache back and start again", "counted"),
+            ("batch_mean", "Mean number of requests in a replica", "mean over the busy time of the replicas"),
+            ("busy_fraction", "Share of the time in which a replica works", "time in steps over time, mean of the replicas"),
+            ("utilisation_fraction", "Offered rate over the largest that the replicas serve", "offered rate over that of a closed loop of the same requests"),
+        )
+    },
+    **{
+        f"simulate.{name}": Quantity(meaning, f"{letter} / (b - a)", {argument: letter, "measured_until_s": "b", "measured_from_s": "a"}, SIMULATION)
+        for name, meaning, argument, letter in (
+            ("requests_per_s", "Requests finished in a second", "finished_requests", "f"),
+            ("goodput_requests_per_s", "Requests finished in a second within all SLO targets", "good_requests", "g"),
+            ("output_tokens_per_s", "Output tokens of finished requests in a second", "finished_output_tokens", "o"),
+        )
+    },
+    "simulate.slo_met_fraction": Quantity("Share of the requests within all SLO targets", "g / n", {"good_requests": "g", "requests": "n"}, SIMULATION),
+    **{
+        f"simulate.{latency}.{statistic}": Quantity(f"{name}: {words}", formula, arguments, SIMULATION)
+        for latency, name in (("ttft_s", "Time to first token"), ("tpot_s", "Time per output token after the first"), ("e2e_s", "Time until the last token"), ("queue_s", "Time until a step works on a request"))
+        for statistic, words, formula, arguments in (
+            ("mean", "mean", "S / N", {"run_sum": "S", "run_requests": "N"}),
+            ("*", "percentiles, such as p95", "a + (q (N - 1) - k) (b - a)", {"quantile_fraction": "q", "run_requests": "N", "rank": "k", "faster_request": "a", "slower_request": "b"}),
+        )
+    },
+    "simulate.itl_s.*": Quantity("Time between two tokens: mean and percentiles", "mean or percentile of the gaps between tokens", {"gaps": ""}, SIMULATION),
     "growth.months[].month": Quantity("Number of the month", "1 is today", page=MONEY),
     "growth.months[].request_rate": Quantity("Request rate at the peak of the month", "r x", {"peak_today": "r", "traffic_ratio": "x"}, MONEY),
     "growth.months[].replicas": Quantity("Replicas of the month, spares included", "as many as the rule that sized the plan takes at the rate of the month", page=MONEY),
@@ -670,7 +746,9 @@ def quantity_of(path: str) -> Quantity | None:
     >>> quantity_of("target_probabilities.ttft_p95").page, quantity_of("hardware")
     ('docs/accuracy.md', None)
     """
-    if (found := NEXT_TO_A_PLAN.get(re.sub(r"\[\d+\]", "[]", path))) is not None:
+    place = re.sub(r"\[\d+\]", "[]", path)
+    found = NEXT_TO_A_PLAN.get(place) or NEXT_TO_A_PLAN.get(f"{place.rpartition('.')[0]}.*")
+    if found is not None:
         return found
     name = _OF_A_GROUP.sub("", path, count=1).partition("[")[0]
     head, _, _ = name.rpartition(".")
