@@ -1,6 +1,6 @@
 """What follows from a plan, explained: the mix of commitments, the energy, the months to come."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 
 import numpy as np
@@ -15,6 +15,7 @@ from capplan.explain.subject import (
     places_of,
 )
 from capplan.explain.table import Stated, stated_input
+from capplan.fleet.load.demand import planned_demand
 from capplan.fleet.over_time import replicas_over_time
 from capplan.fleet.plan import Group as PlanGroup
 from capplan.fleet.plan import Plan
@@ -23,9 +24,10 @@ from capplan.fleet.search.one_layout import is_searched_at_other_rates
 from capplan.money.commitments import HOURS_PER_YEAR, Mix, MixedPart, Offer, use_fractions
 from capplan.money.energy import Energy, Servers, occupied_fraction
 from capplan.questions.fleet import parts_of, replicas_by_group
-from capplan.questions.money.commitments import asked_mix
+from capplan.questions.money.commitments import AskedMix, asked_mix
 from capplan.questions.money.energy import asked_energy, asked_growth
-from capplan.report.answers.fleet_money import commitments_result
+from capplan.questions.money.who_pays import total_cost
+from capplan.report.answers.fleet_money import commitments_result, total_result
 from capplan.report.answers.fleet_outlook import energy_result, growth_result
 from capplan.report.quantities import MONEY
 from capplan.scenario.records.money import Power
@@ -37,11 +39,48 @@ def _path(plan: Plan, at: int) -> str:
     return f"groups[{at}]." if len(plan.groups) > 1 else ""
 
 
+def _mix(planned: Planned) -> AskedMix | None:
+    scenario, plan = planned.asked.scenario, planned.plan
+    line = rate_line(scenario, plan.responses_s)
+    return asked_mix(scenario, plan, line, replicas_by_group(planned.asked, plan))
+
+
+def demand_group(planned: Planned) -> Group:
+    """Return the peak and the mean of the traffic that the plan is for."""
+    demand, responses_s = planned.asked.question.demand, planned.plan.responses_s
+    numbers = dict(places_of(asdict(planned_demand(demand, responses_s))))
+    rates = zip(demand.classes, demand.rates_of_classes(responses_s), strict=True)
+    classes = [(f"{item.name} ", item.mean_rate_fraction, rate) for item, rate in rates]
+    given: Arguments = {
+        "class_rate": lambda _: [Stated(rate, name=f"{name}request_rate") for name, _, rate in classes],
+        "class_mean_fraction": lambda _: [
+            Stated(part, name=f"{name}mean_rate_fraction") for name, part, _ in classes
+        ],
+    }
+    return Group(numbers, NextToPlan("demand", numbers, given).explain)
+
+
+def total_cost_group(planned: Planned) -> Group:
+    """Return every line of what the recommended plan costs."""
+    mix = _mix(planned)
+    lines = total_cost(planned.asked, planned.plan, mix.mix if mix else None)
+    numbers = dict(places_of(total_result(lines)))
+
+    def quantity(place: Place) -> Stated:
+        line = lines[int(place[1])]
+        return Stated(line.quantity, f"{line.what}, in {line.unit}")
+
+    def price(place: Place) -> Stated:
+        line = lines[int(place[1])]
+        return Stated(line.usd_each, line.basis, "assumed" if line.basis == "assumed" else "config")
+
+    given: Arguments = {"line_quantity": quantity, "line_price": price}
+    return Group(numbers, NextToPlan("total_cost", numbers, given).explain)
+
+
 def commitments_group(planned: Planned) -> Group:
     """Return the mix of the recommended plan that `capplan fleet` prints, where the scenario names commitments."""
-    scenario = planned.asked.scenario
-    line = rate_line(scenario, planned.plan.responses_s)
-    asked = asked_mix(scenario, planned.plan, line, replicas_by_group(planned.asked, planned.plan))
+    asked = _mix(planned)
     if asked is None:
         return Group({}, no_number)
     numbers = {

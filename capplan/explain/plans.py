@@ -289,14 +289,8 @@ def _certain(
     row = planned.answer.certainty[position]
     group = name_of(("certainty", position))
     if key == "confidence":
-        chosen = input_of(
-            "c",
-            key,
-            value,
-            "derived",
-            "capplan fleet sizes for the same few confidences, whatever the scenario asks for",
-        )
-        return explained(f"{group}.{key}", value, "c", (chosen,), METHODOLOGY)  # fmt: skip
+        chosen = stated_input("sized_confidence", "c", Stated(value))
+        return explained(f"{group}.{key}", value, "c", (chosen,), METHODOLOGY)
     if not row.has_layout:
         sure = input_of("c", "confidence", row.confidence, "derived", f"explain {group}.confidence")
         plan = planned.answer.chosen

@@ -213,6 +213,17 @@ def name_of(place: Place) -> str:
     return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place).removeprefix(".")
 
 
+def listed_path(path: str, numbers: Container[str]) -> str:
+    """Return a path as the numbers of an answer have it: a plan of one group has those of its group itself.
+
+    Examples
+    --------
+    >>> listed_path("plans[1].groups[0].gpus", ["plans[1].gpus"]), listed_path("groups[0].gpus", ["groups[0].gpus"])
+    ('plans[1].gpus', 'groups[0].gpus')
+    """
+    return path if path in numbers else path.replace("groups[0].", "", 1)
+
+
 _LINES = ("machines", "placement")
 """Parts of an order that are lists of machines."""
 

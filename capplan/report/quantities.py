@@ -31,6 +31,9 @@ UNITS: Mapping[str, Unit] = {
     "usd_per_year": Unit("$", "$/year", heading="price"),
     "usd_per_job": Unit("$", "$/job", heading="price"),
     "usd_over_horizon": Unit("$"),
+    "usd_after_horizon": Unit("$"),
+    "usd_per_month_saved": Unit("$"),
+    "usd_per_gb_month": Unit("$/GB/month"),
     "usd_per_kwh": Unit("$/kWh"),
     "usd_per_thousand_requests": Unit("$/1000 requests", "$/1,000 req", heading="price"),
     "usd_per_thousand_conversations": Unit("$/1000 conversations"),
@@ -65,6 +68,7 @@ UNITS: Mapping[str, Unit] = {
     "stored_token_hours": Unit("10^6 token h"),
     "tokens": Unit("token", "tokens", heading="tokens"),
     "hours": Unit("h"),
+    "hours_to_repair": Unit("h"),
     "seconds": Unit("s", "s", heading="time"),
     "s": Unit("s", "s", heading="time"),
 }
@@ -244,6 +248,8 @@ ARGUMENTS: Mapping[str, Argument] = {
     "busy_usd": Argument("derived", "bill.usd_per_month less idle_usd and outside_usd"),
     "class_decode_s": Argument("derived", "its part of each decode step at the batch of the peak: (o - 1) t / n", "decode_s"),
     "class_prefill_s": Argument("derived", "its prompt of mean length by itself in a step, all sequences of the request", "prefill_s"),
+    "class_mean_fraction": Argument("config", "scenario: traffic, mean rate of each class over its peak", "mean_rate_fraction"),
+    "class_rate": Argument("config", "scenario: traffic, rate of each class at the peak; of users over the think time and the response time", "request_rate"),
     "class_traffic": Argument("config", "scenario: traffic, the line of the class"),
     "class_users": Argument("config", "scenario: traffic, users", "users"),
     "conversation_requests": Argument("config", "scenario: traffic, requests_per_conversation", "requests_per_conversation"),
@@ -306,6 +312,8 @@ ARGUMENTS: Mapping[str, Argument] = {
     "jobs": Argument("config", "scenario: traffic, requests of each job and their rate"),
     "kg_co2_per_kwh": Argument("config", "scenario: energy.grid"),
     "kv_bytes_per_element": Argument("config", "scenario: kv_dtype, else config.json of the model"),
+    "line_price": Argument("config", "the offer, or scenario: prices", "usd_each"),
+    "line_quantity": Argument("derived", "the line of the plan, in its unit", "quantity"),
     "layers": Argument("config", "capplan model: its mixers"),
     "layout_gpus": Argument("derived", "explain gpus_per_replica", "gpus_per_replica"),
     "link": Argument("spec", "its rate in the catalogue, or fleet.kv_link"),
@@ -541,6 +549,12 @@ _AS_PREDICTED = f"{_SIZED_WORDS} if every step takes as long as predicted"
 _PAID = {"rented_usd": "m", "host_memory_usd": "k", "overhead_fraction": "f"}
 _SIDES = {"low": "lowest", "high": "highest"}
 NEXT_TO_A_PLAN: Mapping[str, Quantity] = {
+    "demand.peak_requests_per_s": Quantity("Requests a second at the peak of all traffic", "sum(r)", {"class_rate": "r"}, SIMULATION),
+    "demand.mean_requests_per_s": Quantity("Requests a second, mean of all traffic", "sum(f r)", {"class_mean_fraction": "f", "class_rate": "r"}, SIMULATION),
+    "total_cost.usd": Quantity("Cost of a month, or of one job, every line", "sum(c)", {"lines[].usd": "c"}, MONEY),
+    "total_cost.lines[].usd": Quantity("Cost of a line", "money.cash.CostLine.usd", {"line_quantity": "q", "line_price": "u"}, MONEY),
+    "total_cost.lines[].quantity": Quantity("Quantity of a line, in its unit", "q", {"line_quantity": "q"}, MONEY),
+    "total_cost.lines[].usd_each": Quantity("Price of a unit of a line", "u", {"line_price": "u"}, MONEY),
     "energy.phases[].time_fraction": Quantity(
         "Share of the time in which a GPU prefills, decodes or waits", "of each hour of the day by its load, mean over the hours; spares idle", page=MONEY,
     ),
@@ -659,6 +673,7 @@ NEXT_TO_A_PLAN: Mapping[str, Quantity] = {
     },
     "bill.hours": Quantity("Hours that are paid for", "h", {"paid_hours": "h"}, MONEY),
     "bill.busy_fraction": Quantity("Share of the time that is paid for in which requests are at work", "at most 1: T / H", {"all_replica_s": "T", "paid_replica_s": "H"}, MONEY),
+    "certainty[].confidence": Quantity("Required confidence that the cheapest fleet is sized for", "c", {"sized_confidence": "c"}),
     "next_steps.surer[].confidence": Quantity("Required confidence that the layout of the plan is sized for", "c", {"sized_confidence": "c"}),
     "next_steps.surer[].gpus": Quantity("GPUs of the layout of the plan at that confidence", "as of a plan with that required confidence"),
     "next_steps.surer[].usd_per_month": Quantity("Cost of a month of them", "as of a plan with that required confidence"),
@@ -693,6 +708,13 @@ NEXT_TO_A_PLAN: Mapping[str, Quantity] = {
             ("preemptions", "Requests that had to give their cache back and start again", "counted"),
             ("batch_mean", "Mean number of requests in a replica", "mean over the busy time of the replicas"),
             ("busy_fraction", "Share of the time in which a replica works", "time in steps over time, mean of the replicas"),
+            ("kv_occupancy.*", "Share of the KV cache that is in use: mean and 99th percentile", "over the steps of all replicas"),
+            ("prefix_hit_fraction", "Share of the input tokens that the prefix cache has", "cached over all input tokens"),
+            ("prefix_hit_fractions.*", "The same share by tier of the cache", "cached in the tier over all input tokens"),
+            ("input_tokens_per_s", "Input tokens of finished requests in a second", "tokens over the measured time"),
+            ("tokens_per_step", "Output tokens that a step gives a sequence", "mean over the steps that decode"),
+            ("replicas", "Replicas that serve in the run", "replicas of the plan, or of --replicas"),
+            ("gpus", "GPUs of these replicas", "replicas times the GPUs of one"),
             ("utilisation_fraction", "Offered rate over the largest that the replicas serve", "offered rate over that of a closed loop of the same requests"),
         )
     },
@@ -731,6 +753,67 @@ NEXT_TO_A_PLAN: Mapping[str, Quantity] = {
 }  # fmt: skip
 """Path of a number that `fleet` prints next to a plan -> what it is; `[]` stands for any position, and an argument without a path is a number of the same row
 or of the same part of the answer."""
+UNEXPLAINED: Mapping[str, str] = {
+    "evaluated": "counts what the search tried",
+    "rejected": "counts what the search tried; capplan fleet --full says why each was rejected",
+    "disaggregated": "of plans that the search compared with; set fleet.disaggregated to plan separate pools, and explain that plan",
+    "uneconomical": "of a plan that the search left out; capplan fleet --hardware plans that device, and explain takes its plan",
+    "insensible": "of a plan that the search left out; capplan fleet --hardware plans that device, and explain takes its plan",
+    "relaxations": "a choice of the search: the least limit at which a layout serves",
+    "over_budget": "of a plan above the budget; capplan fleet without the budget plans it, and explain takes its plan",
+    "over_budget_usd_per_month": "of a plan above the budget; capplan fleet without the budget plans it, and explain takes its plan",
+    "missed_usd_per_month": "of a plan above the budget; capplan fleet without the budget plans it, and explain takes its plan",
+    "carried": "of a plan for a part of the traffic; capplan fleet plans it with that traffic, and explain takes its plan",
+    "mix": "a choice of the search: how many requests each group gets",
+    "commitments.plans": "of the mixes of other plans; explain commitments has the mix of this one",
+    "currency": "the dollars of the plan at the rate that the scenario states",
+    "cash": "payments of the commitments by month; docs/money.md says how they follow from the mix",
+    "outside[]": "as the scenario states it for each class; explain outside has what follows from it",
+    "over_time": "a search for the replicas of each hour of the load curve",
+    "order.machines": "a choice of the search: the cheapest machines that hold the replicas; explain order.usd_per_hour has their prices",
+    "order.placement": "a choice of the search: the cheapest machines that hold the replicas",
+    "stated_order": "the machines that the scenario states; explain order.usd_per_hour has the order of the plan",
+    "sharing": "of several models; --set sharing.part plans one of them, and explain takes its plan",
+    "models": "of several models; --set sharing.part plans one of them, and explain takes its plan",
+    "cascade": "of several models; --set cascade.part plans one of them, and explain takes its plan",
+    "fleets": "of several models; --set cascade.part plans one of them, and explain takes its plan",
+    "waits": "of several models; --set cascade.part plans one of them, and explain takes its plan",
+    "simulate.timeline": "counted in a slice of the run",
+    "simulate.seed": "the number that the draws of the run begin with: --seed",
+    "levers": "of other searches; capplan fleet --set with the change of a lever plans it, and explain takes its plan",
+    "check": "a number of the plan next to its limit; explain takes it by its own name",
+    "estimate": "of no plan; docs/methodology.md has its formulas",
+}  # fmt: skip
+"""First part of the paths of an answer that no explanation is kept of -> why, and what says more."""
+_OF_THE_PLAN = re.compile(r"(?:chosen|recommended)\.|(?:bill|compare\.own)\.(?=order\.)")
+
+
+def plan_path(path: str) -> str:
+    """Return the path of a number of the recommended plan where an answer repeats it.
+
+    Examples
+    --------
+    >>> plan_path("chosen.ttft_s.p95"), plan_path("bill.order.gpus"), plan_path("choices.cheapest.gpus")
+    ('ttft_s.p95', 'order.gpus', 'choices.cheapest.gpus')
+    """
+    return _OF_THE_PLAN.sub("", path, count=1) if _OF_THE_PLAN.match(path) else path
+
+
+def unexplained(path: str) -> str:
+    """Return why a number of an answer has no explanation; empty for others.
+
+    Examples
+    --------
+    >>> unexplained("plans[1].order.machines[0].count").partition(":")[0], unexplained("usd_per_month")
+    ('a choice of the search', '')
+    """
+    place = re.sub(r"\[\d+\]", "[]", _OF_A_PLAN.sub("", path, count=1))
+    return next(
+        (why for start, why in UNEXPLAINED.items() if f"{place}.".startswith((f"{start}.", f"{start}["))), ""
+    )
+
+
+_OF_A_PLAN = re.compile(r"^(?:plans\[\d+\]|choices\.\w+|certainty\[\d+\])\.")
 _OF_A_GROUP = re.compile(r"groups\[\d+\]\.")
 
 
@@ -746,10 +829,11 @@ def quantity_of(path: str) -> Quantity | None:
     >>> quantity_of("target_probabilities.ttft_p95").page, quantity_of("hardware")
     ('docs/accuracy.md', None)
     """
+    path = plan_path(path)
     place = re.sub(r"\[\d+\]", "[]", path)
     found = NEXT_TO_A_PLAN.get(place) or NEXT_TO_A_PLAN.get(f"{place.rpartition('.')[0]}.*")
     if found is not None:
         return found
-    name = _OF_A_GROUP.sub("", path, count=1).partition("[")[0]
+    name = _OF_A_GROUP.sub("", _OF_A_PLAN.sub("", path), count=1).partition("[")[0]
     head, _, _ = name.rpartition(".")
     return PLAN.get(name) or PLAN.get(f"{head}.*")
