@@ -1,7 +1,7 @@
 """Numbers that commands print, by their path, and what `capplan explain` shows of one."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from capplan.errors import InputError, unknown
@@ -24,7 +24,7 @@ from capplan.explain.plans import (
     tight_target_group,
 )
 from capplan.explain.simulated import simulation_group
-from capplan.explain.subject import Explained, Input, labelled, listed_path, name_of
+from capplan.explain.subject import Explained, labelled, listed_path, name_of
 from capplan.report.answer import Answer, Table
 from capplan.report.answers.fleet_words import next_steps_result, purchase_text
 from capplan.report.quantities import plan_path, unexplained
@@ -134,10 +134,8 @@ def explain_answer(planned: Planned, quantity: str | None) -> Answer:
     if isinstance(explained, dict):
         return _list_answer(planned, explained, quantity)
     of_fleet = "" if _first(explained.quantity) in PLANS else f"of {fleet}; "
-    inputs = [_input_row(each) for each in explained.inputs]
-    steps = [
-        {**_listed(step), "inputs": [_input_row(each) for each in step.inputs]} for step in explained.steps
-    ]
+    inputs = [asdict(each) for each in explained.inputs]
+    steps = [{**_listed(step), "inputs": [asdict(each) for each in step.inputs]} for step in explained.steps]
     tables = [Table([_exact(row) for row in inputs], title="Inputs")]
     if steps:
         shown = [
@@ -188,23 +186,7 @@ def _list_answer(planned: Planned, numbers: Mapping[str, float], path: str | Non
 
 def _listed(explained: Explained) -> dict[str, Any]:
     return {
-        "quantity": explained.quantity,
-        "value": explained.value,
-        "unit": explained.unit,
-        "formula": explained.formula,
-        "label": explained.label,
-        "page": explained.page,
-    }
-
-
-def _input_row(each: Input) -> dict[str, Any]:
-    return {
-        "symbol": each.symbol,
-        "name": each.name,
-        "value": each.value,
-        "unit": each.unit,
-        "label": each.label,
-        "source": each.source,
+        name: getattr(explained, name) for name in ("quantity", "value", "unit", "formula", "label", "page")
     }
 
 
