@@ -108,7 +108,6 @@ TITLES: Mapping[str, str] = {
     "gpu_time_fraction": "of the GPU time",
     "gpu_watts": "GPUs, mean",
     "gpus_per_replica": "GPUs each",
-    "headroom_fraction": "headroom",
     "host_memory_usd_per_month": "memory",
     "input_tokens.mean": "input, mean",
     "input_tokens.p95": "input, p95",
@@ -297,6 +296,7 @@ ARGUMENTS: Mapping[str, Argument] = {
     "commitment_price": Argument("spec", "the offer of the commitment", "usd_per_gpu_hour"),
     "committed_hours": Argument("derived", "8,760 hours of a year, a twelfth of them a month", "hours"),
     "count": Argument("config", "scenario: fleet.survive"),
+    "drawn_requests": Argument("derived", "requests of a simulated run, the warm-up left out", "requests"),
     "energy_usd_per_gpu_hour": Argument("config", "scenario: prices.electricity"),
     "facility_ratio": Argument("config", "scenario: energy.facility_ratio; 1 unless stated"),
     "fixed_usd_per_gpu_hour": Argument("spec", "at all hours; the offer of the commitment"),
@@ -364,7 +364,7 @@ ARGUMENTS: Mapping[str, Argument] = {
 """Argument of a formula -> its label, and where it comes from; `explain` names the file, the engine or the offer of the plan."""
 
 _AT_THE_PEAK = "simulated at the peak"
-_PERCENTILES = "over the requests of a simulation of n replicas with T tokens of cache, at r each; a step takes the sum of its operators and of the host"
+_PERCENTILES = "over N requests of a simulation of n replicas with T tokens of cache, at r each; a step takes the sum of its operators and of the host"
 _LARGEST = "largest rate at which all targets hold if every step takes s times as long, simulated"
 _IN_SERVICE = (
     "probability of at most s lost replicas: machines fail independently, f of them a month, each for r"
@@ -457,7 +457,7 @@ PLAN: Mapping[str, Quantity] = {
         "P = F(s), at least that of all targets together", {"slowest_ratio": "s", "slowness": "F", "slo": ""}, ACCURACY,
     ),
     **{
-        f"{latency}.*": Quantity(f"{name}: mean, median and percentiles", _PERCENTILES, {"request_rate_per_replica": "r", "busy_replicas": "n", "kv_cache_tokens": "T"}, SIMULATION, predicted=True)
+        f"{latency}.*": Quantity(f"{name}: mean, median and percentiles", _PERCENTILES, {"drawn_requests": "N", "request_rate_per_replica": "r", "busy_replicas": "n", "kv_cache_tokens": "T"}, SIMULATION, predicted=True)
         for latency, name in (("ttft_s", "Time to first token"), ("tpot_s", "Time per output token after the first"), ("e2e_s", "Time until the last token"))
     },
     **{
