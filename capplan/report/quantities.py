@@ -771,7 +771,7 @@ UNEXPLAINED: Mapping[str, str] = {
     "cash": "payments of the commitments by month; docs/money.md says how they follow from the mix",
     "outside[]": "as the scenario states it for each class; explain PLAN outside.usd_per_month has what follows from it",
     "over_time": "a search for the replicas of each hour of the load curve",
-    "stated_order": "the machines that the scenario states; explain PLAN order.usd_per_hour has the order of the plan",
+    **dict.fromkeys(("stated_order", "cheapest_stated_order"), "of machines whose price list states region, price and day; explain PLAN order.usd_per_hour has the order of the plan"),
     "simulate.timeline": "counted in a slice of the run",
     "simulate.seed": "the number that the draws of the run begin with: --seed",
     "levers": "of other searches; capplan fleet --set with the change of a lever plans it, and explain takes its plan",
