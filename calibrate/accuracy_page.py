@@ -65,7 +65,7 @@ from calibrate.open_loops import (
 from calibrate.reliability import certainty_section
 from calibrate.slices import slices_section
 from calibrate.targets import COVERAGE, KERNELS, MEMORY, MORE_KERNELS, SERVING
-from capplan.accuracy.intervals import LEAST_GROUPS, LEVELS, Intervals
+from capplan.accuracy.bounded import LEAST_GROUPS, LEVELS, Intervals
 from capplan.accuracy.memory import disagreeing_starts
 from capplan.accuracy.score import DecisionScore, Prediction, scored
 from capplan.engine.host_times import FITTED, HOST_TIMES

@@ -1,32 +1,238 @@
-"""An estimate with the back-test intervals of its regime."""
+"""An estimate with the back-test intervals of its regime.
+
+Prediction intervals, by statistic, load and regime: how they were fitted is in calibrate/interval_fit.py.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from math import exp, log
 
-from capplan.accuracy.intervals import (
-    LEAST_GROUPS,
-    LEAST_SOURCES,
-    PROBABILITIES,
-    Interval,
-    Intervals,
-    interval_of,
-    interval_of_ratios,
-    regime_keys,
-    stretched,
-    widest,
-)
+import numpy as np
+
 from capplan.accuracy.left_out import Served, left_out_spread
-from capplan.accuracy.serving import engine_generation, network_class
 from capplan.assumption import Label
-from capplan.engine.left_out import LeftOutResult
-from capplan.engine.profile import EngineProfile
+from capplan.engine.lookup import version_key
+from capplan.engine.profile import EngineProfile, LeftOutResult
 from capplan.hardware.device import Device
+from capplan.model.network import Network, layer_counts
 from capplan.numbers import Number, Spread
 from capplan.replica.estimate import Estimate, estimate
 from capplan.replica.load import Load
 from capplan.replica.replica import Replica
 from capplan.replica.spec import ReplicaSpec, deployed_as
+from capplan.workload.length import standard_normal_quantile
+
+LEVELS = (0.5, 0.8, 0.95)
+"""Shares of values that intervals hold."""
+PROBABILITIES = (0.025, 0.1, 0.25, 0.5, 0.75, 0.9, 0.975)
+"""Where the distribution of measured over predicted is known: the ends of these intervals, and the median."""
+_KNOTS = np.asarray(standard_normal_quantile(np.array(PROBABILITIES)))
+
+LEAST_POINTS = 12
+"""A regime with fewer residuals than this takes the interval of the next wider one."""
+
+
+LEAST_GROUPS = 5
+"""Fewest models of a regime that is not thin: the interval of a thin one spans that of the next wider one as well, and says so."""
+LEAST_SOURCES = 2
+"""The same of sources: the runs of one say what its setup repeats, not what another setup would measure."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """Measured over predicted: its percentiles at the ends of the 80 % interval."""
+
+    low_ratio: float
+    high_ratio: float
+    n: int
+    groups: int
+    """Models behind it."""
+    median_ratio: float = 1.0
+    """Its median: the typical bias of predictions, which are not corrected for it."""
+    ratios: tuple[float, ...] = ()
+    """Ratios at PROBABILITIES; empty: those of a lognormal distribution through the ends."""
+    sources: int = LEAST_SOURCES
+    """Sources behind it."""
+    left_out_error_fraction: float | None = None
+    """Median error of the results of this deployment that its fit did not see; None: the results are those of the back-test."""
+
+    @property
+    def rests_on(self) -> str:
+        """Return in words what was measured."""
+        if self.left_out_error_fraction is None:
+            return f"{self.n} results in {self.groups} groups"
+        return f"{self.n} results of this deployment, left-out error {self.left_out_error_fraction:.1%}"
+
+    @property
+    def few(self) -> bool:
+        """Return whether it rests on few models, or on one source only."""
+        return self.groups < LEAST_GROUPS or self.sources < LEAST_SOURCES
+
+    def quantile(self, probability: float) -> float:
+        """Return the ratio that is not exceeded with a probability, above 0 and below 1.
+
+        Examples
+        --------
+        >>> Interval(0.5, 2.0, 30, 9).quantile(0.5), round(Interval(0.5, 2.0, 30, 9).quantile(0.9), 6)
+        (1.0, 2.0)
+        """
+        knots, ratios = _KNOTS, self.ratios
+        if not ratios:
+            knots, ratios = _KNOTS[[1, 3, 5]], (self.low_ratio, self.median_ratio, self.high_ratio)
+        z, logs = float(standard_normal_quantile(probability)), np.log(ratios)
+        place = int(np.clip(np.searchsorted(knots, z) - 1, 0, knots.size - 2))
+        share = (z - knots[place]) / (knots[place + 1] - knots[place])
+        return exp(float(logs[place] + share * (logs[place + 1] - logs[place])))
+
+    def at(self, level: float) -> tuple[float, float]:
+        """Return the ends of the interval that holds a share of values.
+
+        Examples
+        --------
+        >>> [round(end, 6) for end in Interval(0.5, 2.0, 30, 9).at(0.8)]
+        [0.5, 2.0]
+        """
+        return self.quantile(0.5 - level / 2.0), self.quantile(0.5 + level / 2.0)
+
+
+def interval_of_ratios(ratios: tuple[float, ...], values: int, models: int, sources: int) -> Interval:
+    """Return an interval from the ratios at PROBABILITIES.
+
+    Examples
+    --------
+    >>> interval_of_ratios((0.25, 0.5, 0.7, 1.0, 1.4, 2.0, 4.0), 30, 9, 2).at(0.95)
+    (0.25, 4.0)
+    """
+    return Interval(ratios[1], ratios[5], values, models, ratios[3], ratios, sources)
+
+
+Intervals = Mapping[str, Interval]
+"""Regime key -> interval; see `regime_keys`."""
+
+
+TODAY, FIRST_ENGINES = "today", "first"
+"""Generations of engines: those whose host runs ahead of the device, and those that schedule between the steps."""
+
+RESIDUALS_OF_STATISTIC = {"mean": "mean", "p50": "p50", "p90": "p95", "p95": "p95", "p99": "p99"}
+"""Statistic of a latency -> the one whose residuals bound it."""
+RESIDUALS_OF_METRIC = {"itl": "tpot"}
+"""Latencies that no row measured -> the one whose residuals bound them."""
+
+
+def network_class(network: Network) -> str:
+    """Return dense, moe or mla: the class that decides which kernels dominate."""
+    layers = [layer for layer, _ in layer_counts(network)]
+    if any(mixer.description.expansion for layer in layers for mixer in layer.mixers):
+        return "mla"
+    return "moe" if any(layer.experts for layer in layers) else "dense"
+
+
+AHEAD_SINCE = {"vllm": (0, 8, 0), "sglang": (0, 4, 0), "trtllm": (0, 20, 0)}
+"""Version from which the host of an engine runs ahead of the device: vLLM's second engine, the PyTorch backend of TensorRT-LLM."""
+
+
+def engine_generation(profile: EngineProfile) -> str:
+    """Return whether the engine is one of today, whose host runs ahead of the device, or of the first generation."""
+    key = version_key(profile.asked_version or profile.version)
+    return FIRST_ENGINES if key is not None and key < AHEAD_SINCE[profile.engine] else TODAY
+
+
+def regime_keys(
+    metric: str, load: str, network: str, label: str, statistic: str = "mean", generation: str = TODAY
+) -> tuple[str, ...]:
+    """Return the names of the regimes that a prediction belongs to, narrowest first.
+
+    Parameters
+    ----------
+    metric : ttft, tpot, itl, e2e, throughput, ...
+    load : closed, open, burst, static, offline
+    network : dense, moe, mla
+    label : measured where the device was calibrated, else assumed
+    statistic : of a latency
+    generation : of the engine
+
+    Returns
+    -------
+    keys to look up one after the other
+
+    Examples
+    --------
+    >>> regime_keys("tpot", "closed", "moe", "measured", "p90")[0], regime_keys("throughput", "open", "moe", "measured")[0]
+    ('tpot_p95/closed/moe/today/measured', 'throughput/open/moe/today/measured')
+    """
+    quantity = RESIDUALS_OF_METRIC.get(metric, metric)
+    narrow = quantity if quantity == "throughput" else f"{quantity}_{RESIDUALS_OF_STATISTIC[statistic]}"
+    middle = f"{quantity}_middle" if narrow.endswith(("_mean", "_p50")) else quantity
+    return (
+        f"{narrow}/{load}/{network}/{generation}/{label}",
+        f"{narrow}/{load}/{network}/{generation}",
+        f"{narrow}/{load}/{network}",
+        f"{narrow}/{load}",
+        f"{middle}/{load}",
+        quantity,
+    )
+
+
+def regimes_spanned(intervals: Intervals, keys: Sequence[str]) -> list[Interval]:
+    """Return the intervals that the one of a prediction spans; none where no regime has any.
+
+    It spans that of the narrowest regime with enough values and, while these rest on few models or one source, those of the next wider regimes;
+    that of all loads only where few models were measured under its own.
+    """
+    spanned: list[Interval] = []
+    for key in keys:
+        entry = intervals.get(key)
+        if entry is None or entry.n < LEAST_POINTS:
+            continue
+        if key == keys[-1] and any(own.groups >= LEAST_GROUPS for own in spanned):
+            break
+        spanned.append(entry)
+        if not entry.few:
+            break
+    last = intervals.get(keys[-1])
+    return spanned or ([last] if last else [])
+
+
+def interval_of(intervals: Intervals, keys: Sequence[str]) -> Interval | None:
+    """Return the interval of the narrowest regime that has enough residuals; None where none has any.
+
+    A regime without data takes the widest interval of its metric, never a narrower one; one of few models or one source spans the next as well.
+    """
+    spanned = regimes_spanned(intervals, keys)
+    return None if not spanned else _hull(spanned)
+
+
+def _hull(spanned: Sequence[Interval]) -> Interval:
+    """Return the first of several intervals, with its ends where the furthest of them are."""
+    first = spanned[0]
+    if not all(entry.ratios for entry in spanned):
+        low, high = min(entry.low_ratio for entry in spanned), max(entry.high_ratio for entry in spanned)
+        return replace(first, low_ratio=low, high_ratio=high)
+    columns = list(zip(*(entry.ratios for entry in spanned), strict=True))
+    half = len(PROBABILITIES) // 2
+    ratios = (*map(min, columns[:half]), first.median_ratio, *map(max, columns[half + 1 :]))
+    return interval_of_ratios(ratios, first.n, first.groups, first.sources)
+
+
+def stretched(interval: Interval, width: float) -> Interval:
+    """Return an interval whose ends are a multiple as far from its median, in logarithms.
+
+    Examples
+    --------
+    >>> stretched(Interval(0.5, 2.0, 30, 9), 2.0).high_ratio
+    4.0
+    """
+    middle = interval.median_ratio
+    low, high = (middle * (end / middle) ** width for end in (interval.low_ratio, interval.high_ratio))
+    ratios = tuple(middle * (ratio / middle) ** width for ratio in interval.ratios)
+    return replace(interval, low_ratio=low, high_ratio=high, ratios=ratios)
+
+
+def widest(intervals: Intervals) -> Interval:
+    """Return an interval that spans all regimes, for those that were never measured."""
+    lows = [entry.low_ratio for entry in intervals.values()]
+    highs = [entry.high_ratio for entry in intervals.values()]
+    return Interval(min(lows, default=0.5), max(highs, default=2.0), 0, 0)
 
 
 @dataclass(frozen=True, slots=True)

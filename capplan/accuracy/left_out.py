@@ -11,7 +11,7 @@ from functools import lru_cache
 from math import cos, exp, hypot, log2, pi, sin, sqrt
 from statistics import fmean, median
 
-from capplan.engine.left_out import LEAST_LOADS, LeftOutResult
+from capplan.engine.profile import LEAST_LOADS, LeftOutResult
 from capplan.workload.length import standard_normal_quantile
 
 NOISE = {"ttft": 0.033, "tpot": 0.02}

@@ -30,7 +30,7 @@ from capplan.questions.money.energy import asked_energy, asked_growth
 from capplan.report.answers.fleet_money import commitments_result
 from capplan.report.answers.fleet_outlook import energy_result, growth_result
 from capplan.report.quantities import MONEY
-from capplan.scenario.records.money import Power
+from capplan.scenario.scenario_file import Power
 from capplan.scenario.traffic import rate_line
 
 

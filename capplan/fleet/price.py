@@ -8,8 +8,7 @@ from statistics import median_low
 from typing import Annotated, Literal, TypeAlias
 
 from capplan.assumption import Assumption
-from capplan.fleet.order import Machine, Order, OrderLine, most_busy_on, order_of
-from capplan.fleet.survival import NO_LOSS, Survival
+from capplan.fleet.order import NO_LOSS, Machine, Order, OrderLine, Survival, most_busy_on, order_of
 from capplan.hardware.device import Device
 from capplan.keys import ONLY_KNOWN_KEYS, Commitment, Day, Limits, Term, UsdPerHour
 from capplan.numbers import Number

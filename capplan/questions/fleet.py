@@ -41,11 +41,11 @@ from capplan.readers.catalogue.models import read_model
 from capplan.readers.catalogue.prices import machine_prices, unsold_devices
 from capplan.replica.spec import network_as_served, profile_as_served, refuse_prefixes
 from capplan.replica.speculation import DraftPlan
-from capplan.scenario.records.traffic_line import with_image_tokens, with_image_work
 from capplan.scenario.replica import adapter_assumptions, with_adapters
 from capplan.scenario.scenario_file import Scenario
 from capplan.scenario.several import refuse_several
 from capplan.scenario.speculation import drafting_of
+from capplan.scenario.traffic_line import with_image_tokens, with_image_work
 from capplan.serving.terms import BY_LOAD
 from capplan.workload.multiples import part_of_classes
 from capplan.workload.request_class import RequestClass

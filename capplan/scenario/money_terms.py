@@ -16,12 +16,13 @@ from capplan.readers.catalogue.hardware import device, normalised
 from capplan.readers.catalogue.prices import price_records, read_prices
 from capplan.readers.yaml_file import KeyPath
 from capplan.scenario.reading import MOST_RATE_PER_S, Reading
-from capplan.scenario.records.money import (
+from capplan.scenario.scenario_file import (
     Budget,
     Commitments,
     Growth,
+    Scenario,
+    ScenarioFile,
 )
-from capplan.scenario.scenario_file import Scenario, ScenarioFile
 from capplan.workload.request_class import RequestClass
 
 

@@ -26,8 +26,8 @@ from capplan.readers.catalogue.models import read_model
 from capplan.replica.spec import ReplicaSpec, network_as_served, profile_as_served
 from capplan.scenario.flags import ServingFlags
 from capplan.scenario.reading import Reading
-from capplan.scenario.records.traffic_line import ANSWERED, UNMEASURED
 from capplan.scenario.scenario_file import Lora
+from capplan.scenario.traffic_line import ANSWERED, UNMEASURED
 
 DEFAULT_RANK = 16
 

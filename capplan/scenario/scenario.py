@@ -39,13 +39,13 @@ from capplan.scenario.money_terms import (
     price_choice,
 )
 from capplan.scenario.reading import Reading, overridden, scenario_record, warn_of_odd_targets
-from capplan.scenario.records.traffic_line import pooled_traffic
 from capplan.scenario.regions import located, survival
 from capplan.scenario.replica import lora_terms
 from capplan.scenario.scenario_file import Fleet, Promise, Scenario, ScenarioFile, Speculation
 from capplan.scenario.several import asks_for_a_part, of_all, part_document, refuse_with_slices, several_terms
 from capplan.scenario.speculation import resolved_speculation
 from capplan.scenario.traffic import request_classes
+from capplan.scenario.traffic_line import pooled_traffic
 from capplan.workload.request_class import (
     METRICS,
     STATISTICS,

@@ -10,8 +10,8 @@ from capplan.numbers import Array
 from capplan.readers.yaml_file import KeyPath
 from capplan.recorded.traces.trace import read_trace
 from capplan.scenario.reading import Reading, plausible_rate, refuse_idle_time, refuse_rare_users
-from capplan.scenario.records.lengths import lengths
-from capplan.scenario.records.traffic_line import (
+from capplan.scenario.scenario_file import Scenario, SharedPrefix, Traffic, lengths
+from capplan.scenario.traffic_line import (
     MULTIPLES,
     prompt_images,
     refuse_wrong_multiples,
@@ -23,7 +23,6 @@ from capplan.scenario.records.traffic_line import (
     with_one_turn,
     with_outside,
 )
-from capplan.scenario.scenario_file import Scenario, SharedPrefix, Traffic
 from capplan.scenario.workload_file import (
     MEANS,
     is_workload,

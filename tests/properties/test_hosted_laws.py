@@ -7,8 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from capplan.fleet.order import Machine, order_of
-from capplan.fleet.survival import Survival
+from capplan.fleet.order import Machine, Survival, order_of
 from capplan.money.cash import Prices
 from capplan.money.comparison import OwnFleet, PaidReplicas, breakeven_rate
 from capplan.money.hosted import Hosted, TokenPrice, TokenRates, hosted_bill, hosted_traffic

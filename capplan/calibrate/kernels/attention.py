@@ -13,10 +13,9 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from capplan.calibrate.kernels.arena import ELEMENT_BYTES, random_operand, torch_dtype
 from capplan.calibrate.kernels.case import Kernel, Shape, Way
 from capplan.calibrate.machine import Abilities
-from capplan.calibrate.timing import Call
+from capplan.calibrate.timing import ELEMENT_BYTES, Call, random_operand, torch_dtype
 
 PAGE_TOKENS = 256
 """Tokens of a page: FlashAttention 2 reads pages of multiples of 256."""

@@ -33,7 +33,7 @@ from capplan.readers.catalogue.hardware import device_names
 from capplan.readers.catalogue.prices import price_records, read_prices
 from capplan.replica.replica import replica_of
 from capplan.replica.speculation import DraftPlan, Method, draft_of, speculation
-from capplan.scenario.records.lengths import LengthFields
+from capplan.scenario.scenario_file import LengthFields
 from capplan.scenario.speculation import Published, not_published, published_acceptance
 from capplan.workload.multiples import divisible
 from capplan.workload.statistics import hits_by_replica

@@ -10,7 +10,7 @@ import numpy as np
 
 from capplan.assumption import Assumption
 from capplan.errors import InputError
-from capplan.fleet.order import OWN, Machine, spares_in, units_of
+from capplan.fleet.order import OWN, Machine, Survival, spares_in, units_of
 from capplan.fleet.over_time import Counts, OverTime, RateLine, ReplicasAt, fleet_over_time
 from capplan.fleet.plan import Group, Plan
 from capplan.fleet.price import (
@@ -27,7 +27,6 @@ from capplan.fleet.search.cheapest import Search, Sized, busy_bound
 from capplan.fleet.search.layouts import ScreenedLayout
 from capplan.fleet.search.one_layout import replicas_at_rates
 from capplan.fleet.search.recommended import plan_of
-from capplan.fleet.survival import Survival
 from capplan.hardware.device import Device
 from capplan.keys import Term
 from capplan.money.cash import PaidTerm, tied_up_ratio
@@ -42,8 +41,7 @@ from capplan.money.commitments import (
     use_fractions,
 )
 from capplan.readers.catalogue.prices import machine_records, records_of
-from capplan.scenario.records.money import Commitments, Owned, Reserved
-from capplan.scenario.scenario_file import Scenario
+from capplan.scenario.scenario_file import Commitments, Owned, Reserved, Scenario
 
 RESERVED_DISCOUNTS = {"reserved-1y": 0.35, "reserved-3y": 0.55}
 """Discounts on the price on demand for one and three years, where neither an offer nor a discount is given (an assumption)."""

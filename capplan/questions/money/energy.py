@@ -42,8 +42,7 @@ from capplan.questions.money.commitments import AskedMix, asked_mix, group_over_
 from capplan.questions.money.who_pays import PlanUse, class_use, plan_use, total_cost
 from capplan.questions.plans.plan_check import rent_warnings
 from capplan.readers.catalogue.prices import sku_of
-from capplan.scenario.records.money import Power
-from capplan.scenario.scenario_file import Scenario
+from capplan.scenario.scenario_file import Power, Scenario
 from capplan.scenario.traffic import rate_line
 from capplan.workload.daily_curve import HOURS
 

@@ -14,10 +14,13 @@ from capplan.numbers import Array
 from capplan.readers.yaml_file import KeyPath
 from capplan.recorded.traces.trace import prefix_reuse
 from capplan.scenario.reading import Reading
-from capplan.scenario.records.lengths import LengthFields, lengths
-from capplan.scenario.scenario_file import Scenario, ScenarioFile, Traffic
+from capplan.scenario.scenario_file import LengthFields, Scenario, ScenarioFile, Traffic, lengths
 from capplan.serving.prefix_cache import hit_curve
-from capplan.workload.length import Lengths, empirical, fixed
+from capplan.workload.length import (
+    Lengths,
+    empirical,
+    fixed,
+)
 from capplan.workload.multiples import batch_arrival_cv, longest_of, mean_attempts, padding_fraction, sum_of
 from capplan.workload.request_class import Outside, PromptImages, RequestClass
 from capplan.workload.sessions import (
