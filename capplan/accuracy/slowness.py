@@ -13,7 +13,7 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-from capplan.accuracy.left_out import LeftOutSpread, Served, left_out_spread
+from capplan.accuracy.bounded import LeftOutSpread, Served, left_out_spread
 from capplan.engine.profile import LeftOutResult
 from capplan.hardware.device import Device, Efficiency
 from capplan.numbers import Array

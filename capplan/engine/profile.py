@@ -1,10 +1,6 @@
-"""The record of an engine version: scheduling, memory accounting, host overhead.
+"""What a version of a serving engine does, as data: scheduling, defaults, how it divides the memory of a device, host overhead.
 
-How an engine version divides the memory of a device: rules as data, with a few fitted numbers.
-
-What a version of a serving engine does: scheduling, defaults, memory accounting, host overhead.
-
-How far the fit of a deployment was off on each result that it did not see: what the certainty of a fitted deployment rests on.
+A few of the numbers were fitted; results that the fit of a deployment did not see, and how far off it was on each, come with them.
 """
 
 from collections.abc import Mapping

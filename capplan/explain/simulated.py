@@ -12,7 +12,7 @@ from capplan.explain.plans import Group, Planned, Row
 from capplan.explain.subject import Explained, Input, Place, explained, input_of, places_of
 from capplan.fleet.load.waits import waits_of
 from capplan.fleet.simulation import FleetOutcome, arrived_in, finished_in, goodput_limits, request_columns
-from capplan.library.calls import Simulation, SimulationRecords, simulation
+from capplan.library import Simulation, SimulationRecords, simulation
 from capplan.numbers import Array
 from capplan.report.quantities import SIMULATION
 from capplan.serving.outcome import slo_met

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from capplan.accuracy.bounded import Interval, Intervals, Operation, network_class, operation_interval
-from capplan.accuracy.left_out import Served
+from capplan.accuracy.bounded import Interval, Intervals, Operation, Served, network_class, operation_interval
 from capplan.accuracy.slowness import Slowness, SlownessTable, replica_slowness
 from capplan.assumption import Assumption
 from capplan.engine.profile import EngineProfile

@@ -10,7 +10,7 @@ from capplan.assumption import Assumption
 from capplan.engine.lookup import profile
 from capplan.engine.profile import EngineProfile
 from capplan.errors import InputError
-from capplan.families.head import pooled
+from capplan.families.model_config import pooled
 from capplan.fleet.decision import SUREST_WITHIN, fleet_decision
 from capplan.fleet.load.demand import Demand, demand_of
 from capplan.fleet.over_time import ReplicasAt

@@ -7,7 +7,7 @@ from capplan.assumption import Assumption
 from capplan.engine.lookup import own_sequences, profile
 from capplan.engine.profile import EngineProfile
 from capplan.errors import InputError, unknown
-from capplan.families.head import pooled
+from capplan.families.model_config import pooled
 from capplan.fleet.search.candidates import Layout, refuse_illegal
 from capplan.hardware.device import Device, Efficiency
 from capplan.hardware.weight_kernel import no_kernel_reason

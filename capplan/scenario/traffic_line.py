@@ -7,7 +7,7 @@ import numpy as np
 
 from capplan.assumption import Assumption
 from capplan.errors import InputError
-from capplan.families.parts.images import FAMILIES
+from capplan.families.parts.blocks import FAMILIES
 from capplan.model.images import ImageRule, image_tokens, image_work
 from capplan.model.network import Network
 from capplan.numbers import Array

@@ -9,7 +9,7 @@ from types import ModuleType
 import capplan
 from capplan import errors
 from capplan.fleet import plan
-from capplan.library import calls
+from capplan import library
 from docs.generators.methodology import cell, sections, symbols
 
 HEAD = """# Library reference
@@ -18,7 +18,7 @@ HEAD = """# Library reference
 [`InputError`](#inputerror) for a wrong name, number or file, with the text that the command prints.
 Numbers are in base units: seconds, bytes, tokens, dollars.
 """
-RESULTS = ((calls, "Result"), (calls, "FleetResult"), (plan, "Plan"))
+RESULTS = ((library, "Result"), (library, "FleetResult"), (plan, "Plan"))
 ERRORS = ("CapplanError", "InputError", "DoesNotFitError", "TargetError")
 
 
