@@ -7,9 +7,8 @@ from collections.abc import Iterator, Sequence
 from types import ModuleType
 
 import capplan
-from capplan import errors
+from capplan import errors, library
 from capplan.fleet import plan
-from capplan import library
 from docs.generators.methodology import cell, sections, symbols
 
 HEAD = """# Library reference
