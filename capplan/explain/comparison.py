@@ -15,8 +15,8 @@ from capplan.explain.plans import Group, NextToPlan, Planned, Row
 from capplan.explain.subject import Explained, Input, Place, explained, formula_of, input_of, places_of
 from capplan.explain.table import Stated, stated_input
 from capplan.fleet.over_time import replicas_over_time
-from capplan.fleet.price import HOURS_PER_MONTH
-from capplan.money.cash import Prices, total_usd
+from capplan.fleet.price import HOURS_PER_MONTH, Prices
+from capplan.money.cash import total_usd
 from capplan.money.comparison import ComparedApi, Comparison
 from capplan.money.hosted import (
     BilledClass,

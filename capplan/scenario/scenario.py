@@ -33,10 +33,10 @@ from capplan.scenario.engine_use import link_terms_of, network_bytes_per_s
 from capplan.scenario.money_terms import (
     budget_terms,
     growth_ratios,
+    named_prices,
     note_odd_hosted,
     note_odd_money,
     note_other_prices,
-    price_choice,
 )
 from capplan.scenario.reading import Reading, overridden, scenario_record, warn_of_odd_targets
 from capplan.scenario.regions import located, survival
@@ -472,7 +472,7 @@ def scenario_from(document: Document, folder: Path) -> Scenario:
     limits = _limits(reading, file, classes)
     refuse_with_pools(reading, file, classes)
     refuse_with_slices(reading, file, limits.hardware)
-    prices = price_choice(reading, file.prices, limits.devices)
+    prices = named_prices(reading, file.prices, limits.devices)
     note_odd_money(reading, file)
     note_odd_hosted(reading, file)
     note_other_prices(reading, file.prices)

@@ -14,6 +14,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
 from capplan.assumption import Assumption
 from capplan.errors import InputError
+from capplan.fleet.price import Prices
 from capplan.fleet.scenario import (
     CascadePart,
     CascadeStage,
@@ -54,7 +55,7 @@ from capplan.keys import (
     Years,
 )
 from capplan.model.network import LoraTerms
-from capplan.money.cash import BudgetTerms, Prices
+from capplan.money.cash import BudgetTerms
 from capplan.money.hosted import Hosted
 from capplan.readers.record import OrNumber, Record, one_or_more, unknown_name
 from capplan.replica.speculation import Method

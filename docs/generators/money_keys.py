@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from capplan.money.cash import ASSUMED_OTHER, OtherPrices
+from capplan.fleet.price import ASSUMED_OTHER, OtherPrices
 from capplan.money.energy import DECODE_FRACTION, HOST_FRACTION, IDLE_FRACTION, PREFILL_FRACTION
 from capplan.questions.money.commitments import RESERVED_DISCOUNTS
 from capplan.scenario.money_terms import MONTHS

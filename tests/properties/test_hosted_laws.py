@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from capplan.fleet.order import Machine, Survival, order_of
-from capplan.money.cash import Prices
+from capplan.fleet.price import Prices
 from capplan.money.comparison import OwnFleet, PaidReplicas, breakeven_rate
 from capplan.money.hosted import Hosted, TokenPrice, TokenRates, hosted_bill, hosted_traffic
 from capplan.money.prompt_cache import reused_fraction, stored_fraction

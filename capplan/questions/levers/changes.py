@@ -494,10 +494,10 @@ def commitments(base: Base) -> list[Lever]:
         return [idle("commitment", "another commitment", NO_PRICE)]
     levers = []
     for commitment in (*get_args(Commitment), *get_args(Term)):
-        change = f"{scenario.prices.commitment} -> {commitment}"
-        if commitment == scenario.prices.commitment:
+        change = f"{scenario.prices.paid_as} -> {commitment}"
+        if commitment == scenario.prices.paid_as:
             continue
-        if all(item.name in scenario.prices.overrides for item in scenario.fleet.hardware):
+        if all(item.name in scenario.prices.per_gpu_hour for item in scenario.fleet.hardware):
             levers.append(idle("commitment", change, "the scenario has its own prices: prices.per_gpu_hour"))
             continue
         settings = (f"prices.commitment={commitment}",)

@@ -16,8 +16,8 @@ from capplan.fleet.plan import Group, Plan
 from capplan.fleet.price import (
     TERM_YEARS,
     ChosenPrice,
-    PriceChoice,
     PriceRecord,
+    Prices,
     energy_usd_per_hour,
     price_of,
     usd_per_month,
@@ -61,10 +61,10 @@ class AskedMix:
     warnings: tuple[str, ...]
 
 
-def _price(records: Sequence[PriceRecord], device: Device, choice: PriceChoice) -> ChosenPrice | None:
+def _price(records: Sequence[PriceRecord], device: Device, choice: Prices) -> ChosenPrice | None:
     """Return the price of a device with its electricity; None where one of them is not known."""
     price = price_of(records, device, choice)
-    if price is None or (choice.usd_per_kwh is not None and device.tdp_w is None):
+    if price is None or (choice.electricity is not None and device.tdp_w is None):
         return None
     return with_electricity(price, device.tdp_w or 0.0, choice)
 
@@ -178,7 +178,7 @@ def offers_for(
     offers = [_of_listed("on-demand", on_demand, fixed=False)]
     assumed: list[Assumption] = []
     warnings: list[str] = []
-    without = replace(choice, overrides={})
+    without = replace(choice, per_gpu_hour={})
     reserved: Mapping[Term, Reserved | None] = {
         "reserved-1y": terms.reserved_1y,
         "reserved-3y": terms.reserved_3y,
@@ -242,7 +242,7 @@ def machine_offers(
     """
     if machine is not None and machine.provider == OWN:
         return [Offer(OWN, 0.0, 0.0, origin="machines that are there already")], [], []
-    if machine is None or not scenario.fleet.machines.named or device.name in scenario.prices.overrides:
+    if machine is None or not scenario.fleet.machines.named or device.name in scenario.prices.per_gpu_hour:
         return offers_for(scenario, device, records)
     of_its_own = replace(scenario, prices=replace(scenario.prices, provider="any", region=None))
     return offers_for(of_its_own, device, machine_records(machine), machine.sku)

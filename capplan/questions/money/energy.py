@@ -17,7 +17,7 @@ import numpy as np
 from capplan.assumption import Assumption
 from capplan.fleet.over_time import OverTime, RateLine, ReplicasAt
 from capplan.fleet.plan import FleetAnswer, Group, Plan
-from capplan.fleet.price import PriceChoice
+from capplan.fleet.price import Prices
 from capplan.fleet.unit_costs import job_hours, mean_tokens_per_s
 from capplan.money.cash import Cash, CostLine, Growth, cash_of, growth_of
 from capplan.money.commitments import Mix
@@ -164,7 +164,7 @@ def _odd(energy: Energy) -> list[str]:
     return warnings
 
 
-def _terms(power: Power, group: Group, prices: PriceChoice) -> tuple[EnergyTerms, list[Assumption]]:
+def _terms(power: Power, group: Group, prices: Prices) -> tuple[EnergyTerms, list[Assumption]]:
     tdp, assumed = group.layout.device.tdp_w or 0.0, list[Assumption]()
 
     def watts(phase: str, measured: float | None, stated: float | None, otherwise: float) -> float:
@@ -182,9 +182,9 @@ def _terms(power: Power, group: Group, prices: PriceChoice) -> tuple[EnergyTerms
         decode_watts=watts("decode", power.measured.decode, power.decode, DECODE_FRACTION),
         prefill_watts=watts("prefill", power.measured.prefill, power.prefill, PREFILL_FRACTION),
         host_watts=watts("host", host, power.host, HOST_FRACTION),
-        facility_ratio=power.facility_ratio or prices.facility_ratio,
+        facility_ratio=power.facility_ratio or prices.power_ratio,
         kg_co2_per_kwh=power.grid,
-        usd_per_kwh=prices.usd_per_kwh,
+        usd_per_kwh=prices.electricity,
         rack_limit_watts=power.rack_limit,
     )
     if host is not None:
