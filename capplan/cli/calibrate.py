@@ -220,7 +220,7 @@ def _of_endpoint(
 ) -> "Answer":
     """Measure a running server and write its calibration, or say what would be sent."""
     from capplan.calibrate.endpoint.client import endpoint_of
-    from capplan.calibrate.endpoint.probe import measured_deployment, planned_series
+    from capplan.calibrate.endpoint.deployment import measured_deployment, planned_series
     from capplan.report.answers.calibrate import deployment_answer, series_answer
 
     server = endpoint_of(measuring.endpoint or "")

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from capplan.calibrate.endpoint.client import Question, answered, endpoint_of
-from capplan.calibrate.endpoint.probe import OwnCounters, probed, prompts_for, served_model
+from capplan.calibrate.endpoint.own_counters import OwnCounters
+from capplan.calibrate.endpoint.probe import probed, prompts_for, served_model
 from capplan.calibrate.endpoint.series import Point, Series, designed, open_loop, shared_loop
 from capplan.errors import InputError
 from capplan.readers.calibration.file import read_calibration_file

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capplan.cli.main import main
-from capplan.questions.mix import Costs, cheapest_division, partitions
+from capplan.fleet.mix import Costs, cheapest_division, partitions
 from capplan.workload.length import fixed, lognormal
 from capplan.workload.multiples import below_and_above, prompt_tokens, thresholds
 from capplan.workload.request_class import RequestClass

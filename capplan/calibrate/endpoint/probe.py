@@ -1,173 +1,29 @@
-"""Run a series against a server and return results, as if a benchmark tool had written them.
-
-What a server says of itself while a series runs: what it counted, and how full it was at most, by the names that engines give these numbers.
-
-The calibration of a running server: a series of requests, and the numbers with which replays come closest to their times.
-"""
+"""Run a series against a server and return results, as if a benchmark tool had written them."""
 
 import json
 import random
-import re
-import threading
 import time
-from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from capplan.calibrate.endpoint.client import Answered, Endpoint, Question, answered, fetched
+from capplan.calibrate.endpoint.own_counters import OwnCounters
 from capplan.calibrate.endpoint.series import (
     MOST_REQUESTS,
     OPEN_SHARE,
     OPEN_TIME_SHARE,
     Point,
     Series,
-    designed,
     open_loop,
     shared_loop,
 )
-from capplan.calibrate.refit import refitted
-from capplan.engine.lookup import with_slots
 from capplan.errors import InputError
-from capplan.questions.validation import replica_of_result
-from capplan.readers.calibration.file import read_calibration_file
-from capplan.readers.calibration.record import Calibration, HostRefit
 from capplan.readers.catalogue.models import called_alike, shipped_id
 from capplan.recorded.results.record import BenchmarkResult, Latency, latency
-from capplan.scenario.flags import ServingFlags, StatedResult
 from capplan.workload.statistics import LONGEST_TOKENS
-
-PATHS = ("/metrics", "/prometheus/metrics")
-"""The second one is that of TensorRT-LLM, whose first one holds no counters."""
-EVERY_S = 1.0
-COUNTED: Mapping[str, Sequence[Sequence[str]]] = {
-    "steps": (
-        ("vllm:iteration_tokens_total_count",),
-        ("llamacpp:n_decode_total",),
-        ("tgi_batch_inference_count",),
-    ),
-    "preemptions": (("vllm:num_preemptions_total",),),
-    "prefix_queries": (
-        ("vllm:prefix_cache_queries_total",),
-        ("vllm:gpu_prefix_cache_queries_total",),
-        ("sglang:prompt_tokens_total",),
-        ("trtllm_kv_cache_reused_blocks_total", "trtllm_kv_cache_missed_blocks_total"),
-        ("llamacpp:prompt_tokens_total", "llamacpp:prompt_tokens_cached_total"),
-    ),
-    "prefix_hits": (
-        ("vllm:prefix_cache_hits_total",),
-        ("vllm:gpu_prefix_cache_hits_total",),
-        ("sglang:cached_tokens_total",),
-        ("trtllm_kv_cache_reused_blocks_total",),
-        ("llamacpp:prompt_tokens_cached_total",),
-    ),
-    "accepted_drafts": (
-        ("vllm:spec_decode_num_accepted_tokens_total",),
-        ("trtllm_spec_decode_num_accepted_tokens_total",),
-        ("llamacpp:spec_decode_num_accepted_tokens_total",),
-    ),
-}
-"""Counters: the first ones that a server has, added up where there are several."""
-FULLEST: Mapping[str, Sequence[str]] = {
-    "running": (
-        "vllm:num_requests_running",
-        "sglang:num_running_reqs",
-        "trtllm_num_requests_running",
-        "llamacpp:requests_processing",
-        "tgi_batch_current_size",
-    ),
-    "waiting": (
-        "vllm:num_requests_waiting",
-        "sglang:num_queue_reqs",
-        "trtllm_num_requests_waiting",
-        "llamacpp:requests_deferred",
-        "tgi_queue_size",
-    ),
-    "cache_use": (
-        "vllm:kv_cache_usage_perc",
-        "vllm:gpu_cache_usage_perc",
-        "sglang:token_usage",
-        "trtllm_kv_cache_utilization",
-    ),
-}
-"""Readings of the moment, of which the highest one counts; the last one is a share of the cache."""
-
-_SAMPLE = re.compile(r"^([A-Za-z_:][A-Za-z0-9_:]*)(?:\{[^}]*\})?\s+([0-9.eE+-]+)", re.MULTILINE)
-
-
-def samples(text: str) -> dict[str, list[float]]:
-    """Return the numbers of a page of metrics by name, one for each set of labels.
-
-    Examples
-    --------
-    >>> samples('vllm:num_requests_running{engine="0"} 3.0')
-    {'vllm:num_requests_running': [3.0]}
-    """
-    found = defaultdict(list)
-    for name, value in _SAMPLE.findall(text):
-        try:
-            found[name].append(float(value))
-        except ValueError:
-            continue
-    return dict(found)
-
-
-class OwnCounters:
-    """Reads the metrics of a server when a block begins, once a second within it, and when it ends."""
-
-    def __init__(self, server: Endpoint, every_s: float = EVERY_S) -> None:
-        """Read nothing yet."""
-        self._server, self._every_s = server, every_s
-        self._path = ""
-        self._before: dict[str, float] = {}
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._watch, daemon=True)
-        self.counted: dict[str, float] = {}
-        """Growth of each counter within the block."""
-        self.fullest: dict[str, float] = {}
-        """The highest reading of each kind."""
-
-    def __enter__(self) -> "OwnCounters":
-        """Start to read, where the server has something to be read."""
-        for path in PATHS:
-            self._path = path
-            self._before = self._read()
-            if self._before or self.fullest:
-                self._thread.start()
-                break
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Read for the last time."""
-        self._ended.set()
-        if self._thread.ident is not None:
-            self._thread.join()
-            after = self._read()
-            self.counted = {
-                name: after[name] - before for name, before in self._before.items() if name in after
-            }
-
-    def _watch(self) -> None:
-        while not self._ended.wait(self._every_s):
-            self._read()
-
-    def _read(self) -> dict[str, float]:
-        """Return the counters, and keep the highest readings."""
-        found = samples(fetched(self._server, self._path))
-        for kind, names in FULLEST.items():
-            values = next((found[name] for name in names if name in found), None)
-            if values:
-                now = max(values) if kind == "cache_use" else sum(values)
-                self.fullest[kind] = max(self.fullest.get(kind, 0.0), now)
-        sums = {}
-        for kind, alternatives in COUNTED.items():
-            known = next((names for names in alternatives if all(name in found for name in names)), ())
-            if known:
-                sums[kind] = sum(sum(found[name]) for name in known)
-        return sums
-
 
 TOOL = "capplan calibrate --endpoint"
 IDS = (1000, 20000)
@@ -457,86 +313,3 @@ def _spread(values: Sequence[float]) -> Latency:
     if not values:
         return latency()
     return latency(float(np.mean(values)), *(float(np.percentile(values, part)) for part in (50, 90, 95, 99)))
-
-
-MINUTES = 3.0
-"""Time of a series where none is given."""
-LEAST_ANSWER_S = 30.0
-
-
-@dataclass(frozen=True, slots=True)
-class Deployment:
-    """What was measured of a server, and the numbers that explain it."""
-
-    address: str
-    probed: Probed
-    kernels: Calibration | None
-    """Calibration that was the prior."""
-    refit: HostRefit
-
-
-def planned_series(minutes: float | None, most: int, longest: int | None = None) -> Series:
-    """Return the series for a time and a number of requests in flight."""
-    return designed(minutes or MINUTES, most, longest)
-
-
-def measured_deployment(
-    server: Endpoint,
-    stated: StatedResult,
-    serving: ServingFlags,
-    *,
-    minutes: float | None,
-    most: int,
-    tell: Callable[[str], None],
-) -> Deployment:
-    """Measure a server and fit the rates of its device and its host times.
-
-    Parameters
-    ----------
-    server : its address
-    stated : the model that it serves, as capplan reads it, and the device
-    serving : how it was started
-    minutes : [min]
-        for the series; None: as usual
-    most : [-]
-        requests in flight
-    tell : receives a line for each point
-
-    Raises
-    ------
-    InputError
-        nothing answers, or too little was measured; model or device is not named
-    """
-    bare = BenchmarkResult(
-        server.shown, server.shown, model=stated.model, hardware=stated.hardware,
-        engine=serving.engine, engine_version=serving.engine_version,
-        tensor_parallel=serving.tensor_parallel, pipeline_parallel=serving.pipeline_parallel,
-        expert_parallel=serving.expert_parallel, data_parallel=serving.data_parallel,
-    )  # fmt: skip
-    spec = replica_of_result(bare, serving)
-    server, longest, notice, has_slots = served_model(server, stated.model or "")
-    if has_slots:
-        spec = replace(spec, profile=with_slots(spec.profile))
-    series = planned_series(minutes, most, longest or serving.max_model_len)
-    patience_s = max(series.seconds, LEAST_ANSWER_S)
-    server = replace(
-        server, answer_s=min(server.answer_s, patience_s), silence_s=min(server.silence_s, patience_s)
-    )
-    tell(
-        f"{server.shown} serves {server.model}: {len(series.points)} closed loops and an open loop, {series.seconds / 60:.3g} min"
-    )
-    found = probed(server, series, tell)
-    if not found.results:
-        why = "".join(f"\n  {remark}" for remark in found.remarks[:5])
-        raise InputError(f"--endpoint: {server.shown}: nothing was measured{why}")
-    kernels = read_calibration_file(serving.calibration).kernels if serving.calibration else None
-    refit = refitted([(_stated(result, bare), spec) for result in found.results])
-    notices = [notice] if notice else []
-    if has_slots:
-        notices.append("the server is llama.cpp's: requests are replayed with its slots")
-    remarks = (*notices, *found.remarks, *refit.remarks)
-    return Deployment(server.shown, found, kernels, replace(refit, remarks=remarks))
-
-
-def _stated(result: BenchmarkResult, bare: BenchmarkResult) -> BenchmarkResult:
-    return replace(result, model=bare.model, hardware=bare.hardware, engine=bare.engine)

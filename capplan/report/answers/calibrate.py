@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from capplan.calibrate.endpoint.probe import Deployment
+from capplan.calibrate.endpoint.deployment import Deployment
 from capplan.calibrate.endpoint.series import Series
 from capplan.readers.calibration.record import Calibration, HostRefit, Machine
 from capplan.report.answer import Answer, Table
