@@ -26,8 +26,8 @@ from capplan.model.network import Network, layer_counts
 from capplan.model.sharding import Sharding
 from capplan.model.weight_format import kv_bytes_per_element
 from capplan.numbers import Array, Number
-from capplan.operators.adapters import sequences_with_slots
 from capplan.operators.device_rates import DeviceRates, device_rates
+from capplan.operators.matmul import sequences_with_slots
 from capplan.phases.cost import StepRates, stacked_rates
 from capplan.phases.mixer_work import borrowed_rates
 from capplan.phases.token_work import ACTIVATION_BYTES

@@ -14,11 +14,10 @@ from capplan.hardware.weight_kernel import no_kernel_reason
 from capplan.memory.layer_groups import narrow_states
 from capplan.memory.plan import cache_dtype
 from capplan.memory.pool import layout_assumptions
-from capplan.model.adapters import MODULES, adapted_matrices
 from capplan.model.network import Adapters, LoraTerms, Network
-from capplan.model.sharding import Sharding
+from capplan.model.sharding import MODULES, Sharding, adapted_matrices
 from capplan.model.weight_format import in_weight_format, stored_formats, weight_format_assumptions
-from capplan.operators.adapters import sequences_with_slots
+from capplan.operators.matmul import sequences_with_slots
 from capplan.readers.calibration.record import refitted_profile
 from capplan.readers.catalogue.efficiency import efficiency_for
 from capplan.readers.catalogue.hardware import named_device
