@@ -538,30 +538,13 @@ def _on_common_terms(
     return [on_common(offer) for offer in offers]
 
 
-def choose_price(records: Sequence[PriceRecord], device: str, choice: Prices) -> ChosenPrice | None:
-    """Return the price of a device, or None if no offer matches.
+def _accepted_offers(records: Sequence[PriceRecord], device: str, choice: Prices) -> list[PriceRecord]:
+    """Return the offers that the price of a device is taken from, cheapest first.
 
-    An override wins. Otherwise the price is the median of the offers with the required commitment, provider and region: the
-    newest offer of each provider (the cheapest one of a tie), without those over MAX_AGE_DAYS older than the newest of all. The
-    lower median is taken, so that the price is an actual offer; two offers are averaged, as the lower one would be the
-    minimum. Estimates are used only if no provider lists a price. Offers of a fixed term count by the discount of their provider.
-
-    Parameters
-    ----------
-    records : offers
-    device : catalogue name
-    choice : commitment, provider, region and overrides
-
-    Returns
-    -------
-    ChosenPrice, or None; an unknown price is never zero
+    They have the required commitment, provider and region: the newest offer of each provider (the cheapest one of a tie), without
+    those over MAX_AGE_DAYS older than the newest of all. Estimates are used only if no provider lists a price. Offers of a fixed
+    term count by the discount of their provider.
     """
-    if device in choice.per_gpu_hour:
-        usd = choice.per_gpu_hour[device]
-        stated = Assumption(
-            f"{device} costs {usd:.2f} $/h, as the scenario says", f"prices.per_gpu_hour.{device}"
-        )
-        return ChosenPrice(usd, choice.paid_as, (), 0, None, None, stated)
     wanted = _simple(choice.seller)
     matching = [
         record
@@ -575,14 +558,39 @@ def choose_price(records: Sequence[PriceRecord], device: str, choice: Prices) ->
         and (choice.region is None or record.region in (None, choice.region))
         and record.quality != "doubtful"
     ]
-    listed = [record for record in matching if record.quality == "list"]
-    of_term, usable = choice.paid_as in TERM_YEARS, listed or matching
+    usable = [record for record in matching if record.quality == "list"] or matching
+    of_term = choice.paid_as in TERM_YEARS
     if of_term:
         usable = _on_common_terms(usable, records, device, choice)
-    offers = _recent(
+    return _recent(
         sorted(_newest_by_provider(usable).values(), key=lambda r: (r.usd_per_hour, r.provider)),
         MAX_AGE_DAYS_OF_TERMS if of_term else MAX_AGE_DAYS,
     )
+
+
+def choose_price(records: Sequence[PriceRecord], device: str, choice: Prices) -> ChosenPrice | None:
+    """Return the price of a device, or None if no offer matches.
+
+    A price that the scenario states wins. Otherwise the price is the median of the accepted offers. The lower median is taken, so
+    that the price is an actual offer; two offers are averaged, as the lower one would be the minimum.
+
+    Parameters
+    ----------
+    records : offers
+    device : catalogue name
+    choice : commitment, provider, region and stated prices
+
+    Returns
+    -------
+    ChosenPrice, or None; an unknown price is never zero
+    """
+    if device in choice.per_gpu_hour:
+        usd = choice.per_gpu_hour[device]
+        stated = Assumption(
+            f"{device} costs {usd:.2f} $/h, as the scenario says", f"prices.per_gpu_hour.{device}"
+        )
+        return ChosenPrice(usd, choice.paid_as, (), 0, None, None, stated)
+    offers = _accepted_offers(records, device, choice)
     if not offers:
         return None
     usd = median_low([offer.usd_per_hour for offer in offers])
@@ -598,16 +606,16 @@ def choose_price(records: Sequence[PriceRecord], device: str, choice: Prices) ->
         lowest=offers[0],
         highest=offers[-1],
         assumption=Assumption(
-            f"{what}: {_origin(offers, chosen, named=wanted != ANY_PROVIDER)}",
+            f"{what}: {_origin(offers, chosen, named=choice.seller != ANY_PROVIDER)}",
             f"prices.provider, or prices.per_gpu_hour.{device}",
         ),
         warning=f"no listed {choice.paid_as} price of {device}; an estimate is used" if estimate else None,
-        newest_day=max((offer.date for offer in offers if offer.date), key=_day_or_first, default=None),
+        newest_day=max(
+            (offer.date for offer in offers if offer.date),
+            key=lambda written: _day(written) or date.min,
+            default=None,
+        ),
     )
-
-
-def _day_or_first(written: str) -> date:
-    return _day(written) or date.min
 
 
 def price_of(records: Sequence[PriceRecord], device: Device, choice: Prices) -> ChosenPrice | None:

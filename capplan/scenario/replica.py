@@ -179,7 +179,12 @@ def asked_replica(
     served = network_as_served(in_weight_format(network, weight_dtype) if weight_dtype else network, rules)
     served = _with_adapters(served, flags)
     kv_format, assumptions = cache_dtype(network, flags.kv_dtype, rules, target.architecture.lower())
-    sharding = _sharding(flags)
+    sharding = Sharding(
+        *map(
+            float,
+            (flags.tensor_parallel, flags.pipeline_parallel, flags.expert_parallel, flags.data_parallel),
+        )
+    )
     seats, seats_assumed = _seats(flags, rules, network, drafts=drafts)
     refuse_illegal(served, Layout(target, sharding, weight_dtype or "auto", kv_format), rules)
     spec = ReplicaSpec(
@@ -248,11 +253,6 @@ def _with_adapters(network: Network, flags: ServingFlags) -> Network:
     rank, modules = flags.max_lora_rank or DEFAULT_RANK, flags.lora_modules
     terms = LoraTerms(flags.max_loras, flags.max_loras, rank, modules, flags.fully_sharded_loras)
     return with_adapters(network, terms)
-
-
-def _sharding(flags: ServingFlags) -> Sharding:
-    degrees = (flags.tensor_parallel, flags.pipeline_parallel, flags.expert_parallel, flags.data_parallel)
-    return Sharding(*map(float, degrees))
 
 
 def _served_assumptions(network: Network) -> tuple[Assumption, ...]:

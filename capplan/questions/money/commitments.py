@@ -154,6 +154,21 @@ def owned_offer(terms: Owned, watts: float) -> Offer:
     return Offer("owned", fixed + upkeep + idle, power - idle, origin="the scenario")
 
 
+def _reserved_offers(
+    terms: Commitments, on_demand: ChosenPrice, listed: Callable[[Term], ChosenPrice | None]
+) -> dict[Term, Offer]:
+    """Return the reservations that a scenario allows, with the cost of what is paid upfront."""
+    stated: Mapping[Term, Reserved | None] = {
+        "reserved-1y": terms.reserved_1y,
+        "reserved-3y": terms.reserved_3y,
+    }
+    return {
+        term: _with_interest(_reserved_offer(term, key, listed(term), on_demand), key, terms.interest)
+        for term, key in stated.items()
+        if key is not None
+    }
+
+
 def offers_for(
     scenario: Scenario, device: Device, records: Sequence[PriceRecord], sold_as: str | None = None
 ) -> tuple[list[Offer], list[Assumption], list[str]]:
@@ -175,26 +190,17 @@ def offers_for(
         raise InputError(
             f"{scenario.path}: commitments: {sold_name} has no price on demand; give prices.per_gpu_hour.{device.name}"
         )
-    offers = [_of_listed("on-demand", on_demand, fixed=False)]
-    assumed: list[Assumption] = []
-    warnings: list[str] = []
     without = replace(choice, per_gpu_hour={})
-    reserved: Mapping[Term, Reserved | None] = {
-        "reserved-1y": terms.reserved_1y,
-        "reserved-3y": terms.reserved_3y,
-    }
-    for name, key in reserved.items():
-        if key is not None:
-            listed = _price(records, device, replace(without, commitment=name))
-            offer = _with_interest(_reserved_offer(name, key, listed, on_demand), key, terms.interest)
-            offers.append(offer)
-            if "assumed" in offer.origin:
-                assumed.append(
-                    Assumption(
-                        f"{name} of {sold_name}: {offer.origin}",
-                        f"commitments.{name.replace('-', '_')}.discount",
-                    )
-                )
+    reserved = _reserved_offers(
+        terms, on_demand, lambda term: _price(records, device, replace(without, commitment=term))
+    )
+    offers = [_of_listed("on-demand", on_demand, fixed=False), *reserved.values()]
+    assumed = [
+        Assumption(f"{term} of {sold_name}: {offer.origin}", f"commitments.{term.replace('-', '_')}.discount")
+        for term, offer in reserved.items()
+        if "assumed" in offer.origin
+    ]
+    warnings: list[str] = []
     if terms.owned is not None:
         watts = device.tdp_w if terms.owned.power is None else terms.owned.power
         if watts is None:
