@@ -9,7 +9,17 @@ from types import MappingProxyType
 from typing import Annotated, Literal, TypeAlias
 
 from capplan.assumption import Assumption
-from capplan.fleet.order import NO_LOSS, Machine, Order, OrderLine, Survival, most_busy_on, order_of
+from capplan.fleet.order import (
+    ANY_MACHINES,
+    NO_LOSS,
+    Machine,
+    MachineLimits,
+    Order,
+    OrderLine,
+    Survival,
+    most_busy_on,
+    order_of,
+)
 from capplan.hardware.device import Device
 from capplan.keys import (
     ONLY_KNOWN_KEYS,
@@ -370,6 +380,8 @@ class ChosenPrice:
     """Machines in which the device is sold; empty: by the GPU."""
     newest_day: str | None = None
     """Day of the newest of the offers; None for a price from the scenario, or without any date."""
+    limits: MachineLimits = ANY_MACHINES
+    """Which machines an order that can be placed today may have."""
 
     def order(
         self, replica_gpus: int, node_gpus: int, busy: int, survive: Survival = NO_LOSS

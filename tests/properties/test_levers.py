@@ -89,6 +89,12 @@ def test_what_is_left_out_or_shared_changes_no_lever(small, whole, monkeypatch):
         assert alone.plans(alone.changed(row.lever.settings))[0] == row.plan
 
 
+def test_all_changes_share_the_runs_of_the_scenario_as_it_is(whole):
+    """The search for a mix too, which is that of `fleet`."""
+    asking = whole[0]
+    assert asking.changed(("fleet.mix=any",)).cache is asking.changed(()).cache is asking.shared
+
+
 def test_every_lever_has_a_plan_or_a_reason(whole):
     assert {row.lever.name for row in whole[2].rows} == {*LEVERS, AUTOSCALING, REGIONS} - {PREFIX_HITS}
     assert all(row.plan is not None or row.reason for row in whole[2].rows)
