@@ -192,13 +192,20 @@ class LongerLife:
 
 @dataclass(frozen=True, slots=True)
 class PeakHours:
-    """Hours of the day at which everything costs more."""
+    """Hours of the day at which a provider asks for more."""
 
-    hours_utc: tuple[int, ...]
-    ratio: float
-    """Price in these hours over the usual one."""
-    day_fraction: float = 5.0 / 7.0
-    """Share of the days that have such hours: working days."""
+    __pydantic_config__ = ONLY_KNOWN_KEYS
+    hours_utc: tuple[Annotated[int, Limits(0, 23)], ...]
+    """Hours of the day in UTC, by their first minute."""
+    ratio: Annotated[float, Limits(1, 100)]
+    """Price in these hours over the listed price."""
+    day_fraction: Fraction = 5.0 / 7.0
+    """Share of the days that have such hours; working days if not stated."""
+
+    def __post_init__(self) -> None:
+        """Raise the error for a peak without hours."""
+        if not self.hours_utc:
+            raise ValueError("hours_utc names no hour")
 
     def mean_ratio(self, rates_per_s: Array) -> float:
         """Return the mean price over the usual one, for rates by hour of the day in UTC, or one rate for all hours.

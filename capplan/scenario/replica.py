@@ -179,12 +179,8 @@ def asked_replica(
     served = network_as_served(in_weight_format(network, weight_dtype) if weight_dtype else network, rules)
     served = _with_adapters(served, flags)
     kv_format, assumptions = cache_dtype(network, flags.kv_dtype, rules, target.architecture.lower())
-    sharding = Sharding(
-        *map(
-            float,
-            (flags.tensor_parallel, flags.pipeline_parallel, flags.expert_parallel, flags.data_parallel),
-        )
-    )
+    degrees = flags.tensor_parallel, flags.pipeline_parallel, flags.expert_parallel, flags.data_parallel
+    sharding = Sharding(*map(float, degrees))
     seats, seats_assumed = _seats(flags, rules, network, drafts=drafts)
     refuse_illegal(served, Layout(target, sharding, weight_dtype or "auto", kv_format), rules)
     spec = ReplicaSpec(

@@ -2,12 +2,14 @@
 
 import csv
 import json
+import re
 import sys
 from datetime import date
 from types import ModuleType, SimpleNamespace
 
 import pytest
 
+from capplan.errors import InputError
 from capplan.money.hosted import LongerLife, PeakHours, PriceChange, TokenPrice, TokenRates
 from capplan.questions.plans.plan_check import age_warnings, current_day
 from capplan.readers.catalogue.token_prices import (
@@ -15,6 +17,7 @@ from capplan.readers.catalogue.token_prices import (
     genai_price,
     json_prices,
     litellm_prices,
+    read_token_prices,
     token_prices,
 )
 
@@ -102,6 +105,33 @@ def test_storage_that_has_no_price_is_refused_only_where_something_is_stored(cap
 
 
 @pytest.mark.long
+@pytest.mark.parametrize(
+    ("peak", "said"),
+    [
+        ("{hours_utc: [1, 2], ratio: 2}", None),
+        ("{hours_utc: [1, 2], ratio: 2, day_fraction: 100 %}", None),
+        ("{hours_utc: [], ratio: 2}", "peak: hours_utc names no hour"),
+        ("{hours_utc: [24], ratio: 2}", "peak.hours_utc[0]: 24 should be less than or equal to 23"),
+        ("{hours_utc: [1], ratio: 0.5}", "peak.ratio: 0.5 should be greater than or equal to 1"),
+        ("{hours_utc: [1], ratio: 2, day_fraction: 2}", "peak.day_fraction: '2' is over 1"),
+        ("{hours_utc: [1], ratios: 2}", "peak.ratios: unknown key 'ratios'"),
+    ],
+)
+def test_hours_of_a_peak_are_those_of_a_day(tmp_path, peak, said):
+    path = tmp_path / "prices.yaml"
+    path.write_text(
+        "sources: {page: {title: A page, url: 'https://example.org'}}\n"
+        f"providers: {{a: {{peak: {peak}, source: page}}}}\n"
+        "prices:\n  - {provider: a, model: b, input: 1 $/Mtok, output: 2 $/Mtok, date: 2026-11-01, source: page}\n"
+    )
+    if said is None:
+        (price,) = read_token_prices(path)
+        assert price.peak == PeakHours((1, 2), 2.0, 1.0 if "day_fraction" in peak else 5 / 7)
+    else:
+        with pytest.raises(InputError, match=re.escape(said)):
+            read_token_prices(path)
+
+
 def test_caching_that_would_cost_more_than_it_saves_is_left_out(capplan):
     """A million prefixes are hardly ever found again: marked, every request would pay 1.25 instead of 1 for its 2,000 tokens."""
     words = ("compare", SMALL, "--offline", "--api", "anthropic/claude-sonnet-5-5", "--set", "traffic[0].input_tokens=2500",

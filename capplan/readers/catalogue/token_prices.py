@@ -45,15 +45,6 @@ class TokenTier(TokenRates):
     """Tokens of the prompt."""
 
 
-class PeakPrices(Record):
-    """Hours at which a provider asks for more, on working days."""
-
-    hours_utc: Annotated[list[Annotated[int, Field(ge=0, le=23)]], Field(min_length=1)]
-    """Hours of the day in UTC, by their first minute."""
-    ratio: Annotated[float, Field(ge=1, le=100)]
-    """Price in these hours over the listed price."""
-
-
 class CacheTerms(Record):
     """Rules of a provider's prompt cache and batches, for all its models or for a generation of them."""
 
@@ -83,7 +74,7 @@ class CacheTerms(Record):
     """Discount on all prices if the answer may take a day."""
     batch_read_discount: Discount | None = None
     """Discount on cache reads in batches, if it differs from batch_discount."""
-    peak: PeakPrices | None = None
+    peak: PeakHours | None = None
     """Hours of higher prices."""
     source: str
     """Key in `sources`."""
@@ -192,7 +183,7 @@ def _on_terms(
         whole_units=terms.whole_units,
         marked=terms.marked,
         on_request=terms.on_request,
-        peak=PeakHours(tuple(terms.peak.hours_utc), terms.peak.ratio) if terms.peak else price.peak,
+        peak=terms.peak or price.peak,
     )
 
 
@@ -358,7 +349,8 @@ def _cheap_hours(
         None if read is None else read / ratio,
         None if write is None else write / ratio,
     )
-    return rates, PeakHours(tuple(sorted(set(range(24)) - hours)), ratio, day_fraction=1.0)
+    dear = tuple(sorted(set(range(24)) - hours))
+    return rates, PeakHours(dear, ratio, day_fraction=1.0) if dear else None
 
 
 def _ratio(cheap_usd: object, listed_usd_per_million: float) -> float | None:
@@ -558,7 +550,7 @@ def _of_genai(provider: str, model: Any, day: str, source: str) -> TokenPrice | 
     reads = usual.cache_read and batch.cache_read
     storage, least = _kept(provider, model.id)
     terms = _shipped().terms_of(provider, model.id)
-    if terms and terms.peak and tuple(terms.peak.hours_utc) != dear:
+    if terms and terms.peak and terms.peak.hours_utc != dear:
         terms = terms.model_copy(update={"peak": None})
     return _on_terms(
         price, terms, storage=storage, shortest=least, discount=max(1.0 - batch.input / usual.input, 0.0),
