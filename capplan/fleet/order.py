@@ -60,6 +60,10 @@ class MachineLimits:
         return bool(self.skus or self.providers or self.regions)
 
 
+ANY_MACHINES = MachineLimits()
+"""Nothing is limited, and none is there."""
+
+
 @dataclass(frozen=True, slots=True)
 class OrderLine:
     """Machines of one kind in an order."""

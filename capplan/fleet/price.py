@@ -8,7 +8,7 @@ from statistics import median_low
 from typing import Annotated, Literal, TypeAlias
 
 from capplan.assumption import Assumption
-from capplan.fleet.order import Machine, Order, OrderLine, most_busy_on, order_of
+from capplan.fleet.order import ANY_MACHINES, Machine, MachineLimits, Order, OrderLine, most_busy_on, order_of
 from capplan.fleet.survival import NO_LOSS, Survival
 from capplan.hardware.device import Device
 from capplan.keys import ONLY_KNOWN_KEYS, Commitment, Day, Limits, Term, UsdPerHour
@@ -214,6 +214,8 @@ class ChosenPrice:
     """Machines in which the device is sold; empty: by the GPU."""
     newest_day: str | None = None
     """Day of the newest of the offers; None for a price from the scenario, or without any date."""
+    limits: MachineLimits = ANY_MACHINES
+    """Which machines an order that can be placed today may have."""
 
     def order(
         self, replica_gpus: int, node_gpus: int, busy: int, survive: Survival = NO_LOSS

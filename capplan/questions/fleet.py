@@ -1,6 +1,6 @@
 """A scenario -> the question that the fleet search answers: model, devices and engine looked up by name."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import ceil, inf
@@ -339,6 +339,11 @@ def requests_of(group: Group, classes: Sequence[RequestClass]) -> tuple[RequestC
     assert requests is not None
     mine = [item for item in classes if item.name in requests.classes]
     return part_of_classes(mine, requests.above_tokens, requests.up_to_tokens, requests.share)
+
+
+def prices_of_others(asked: AskedFleet, own: Container[str]) -> tuple[Assumption, ...]:
+    """Return what is assumed of prices of GPUs other than those of a plan, on which nothing that follows from the plan rests."""
+    return tuple(price.assumption for name, price in asked.prices.items() if price and name not in own)
 
 
 def terms_of(asked: AskedFleet) -> Terms:

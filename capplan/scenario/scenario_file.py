@@ -331,7 +331,7 @@ class Fleet(Record):
     """Region of all machines, of `regions`; default: the one from which most requests come."""
     serves: Literal["all", "location"] | None = None
     """Requests of all regions, or only those of users at fleet.location; default: all."""
-    own: dict[str, Count] | None = None
+    own: dict[str, Annotated[Whole, Field(ge=1, le=1_000_000)]] | None = None
     """Machines that are there already: sku, or GPUS x DEVICE, and how many; they cost nothing more and are filled first."""
     max_machines: dict[str, Annotated[Whole, Field(ge=0, le=1_000_000)]] | None = None
     """Most machines of a sku that may be ordered."""

@@ -354,8 +354,16 @@ _PAGE = """# Scenario keys
 <!-- written by `make docs` from the records that read a scenario -->
 
 A scenario is one YAML file. It needs a name, a model and traffic; every other key has a default, which the answer lists under
-assumptions with the key that replaces it. Editors complete and check the file by its first line,
-`# yaml-language-server: $schema=docs/schema/scenario.json`. capplan rejects a file with mistakes and prints a line for each of them.
+assumptions with the key that replaces it. capplan rejects a file with mistakes and prints a line for each of them.
+
+Editors with the YAML language server complete and check the file by its first line, which `capplan init` writes:
+
+```yaml
+# yaml-language-server: $schema=https://OWNER.github.io/capplan/schema/scenario.json
+```
+
+The published schema is the same for everyone who opens the file. Without a connection, name the schema of your installation in the settings of your editor (`yaml.schemas`):
+`capplan fleet absent.yaml` prints its path after `keys:`.
 
 ```yaml
 name: support-chat

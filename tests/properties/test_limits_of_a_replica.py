@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from capplan.fleet.search.trial import (
+    MANY_REPLICAS,
     REGULARITY,
     REGULARITY_OF_BURSTS,
     SHORT_SLACK,
@@ -128,6 +129,21 @@ def test_where_short_runs_are_right_no_other_class_is_simulated(needed):
     trial = Formula(100.0, dict.fromkeys(REGULARITY, 4.0), found=SHORT_SLACK)
     assert trial.replicas_for(3.9 * needed, 1.0, inf) == needed
     assert {replicas for _, replicas in trial.runs} == {regularity_class(needed)}
+
+
+@settings(max_examples=examples(100, 1000), deadline=None)
+@given(
+    classes=st.sampled_from([REGULARITY, REGULARITY_OF_BURSTS]),
+    noise=st.lists(st.floats(0.85, 1.0), min_size=2 * len(REGULARITY), max_size=2 * len(REGULARITY)),
+    rate=st.floats(11.0, 400.0),
+    copies=st.sampled_from([2, 3]),
+)
+def test_copies_carry_copies_of_a_load_whatever_runs_vary_by(classes, noise, rate, copies):
+    """Runs of one class of replica counts find up to a seventh less than those of another one, in any order."""
+    trial = Formula(100.0, dict(zip(classes, noise, strict=False)))
+    needed = trial.replicas_for(rate, 1.0, inf)
+    if copies * needed >= MANY_REPLICAS:
+        assert trial.replicas_for(copies * rate, 1.0, inf) <= copies * needed
 
 
 @settings(max_examples=examples(100, 1000), deadline=None)

@@ -161,7 +161,7 @@ def efficiency_for(device: Device) -> Efficiency:
     known = device.vendor.lower() == "nvidia"
     kinship = kinship_of(device, nearest)
     what = f"kernel efficiencies of {device.name} are borrowed from {nearest}, which was measured"
-    off = f"{100 * BORROWED[kinship].error_fraction:.0f} % off"
+    off = f"{BORROWED[kinship].error_fraction:.0%} off"
     if known:
         what += f"; as {BORROWED[kinship].says}, typically {off}"
     else:

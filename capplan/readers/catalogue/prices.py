@@ -335,10 +335,12 @@ def _record(machine: Machine, commitment: Commitment | Term) -> PriceRecord:
     )
 
 
-def stated_machines(device: str, commitment: str) -> dict[str, tuple[Machine, ...]]:
-    """Return the machines of a device of which name, region, price and its day are stated, by provider."""
+def stated_machines(device: str, commitment: str, limits: MachineLimits) -> dict[str, tuple[Machine, ...]]:
+    """Return the machines of a device that may be ordered and of which name, region, price and its day are stated, by provider."""
     found: dict[str, tuple[Machine, ...]] = {}
-    for machine in sold_machines(device, commitment):
+    for machine in sold_machines(
+        device, commitment, skus=limits.skus, providers=limits.providers, regions=limits.regions
+    ):
         if not machine.unstated:
             found[machine.provider] = (*found.get(machine.provider, ()), machine)
     return found
@@ -403,7 +405,7 @@ def machine_prices(scenario: Purchase) -> tuple[dict[str, ChosenPrice | None], t
             more += missing
         elif device.partition is None and price is not None:
             price = replace(price, machines=_sizes(price, device.name, scenario, records))
-        found[device.name] = None if price is None else _limited(price, device.name, limits)
+        found[device.name] = None if price is None else _limited(price, device.name, scenario)
     more += [
         f"fleet.own: {item.sku} serves nothing: fleet.hardware has no {item.device}"
         for item in limits.own
@@ -498,8 +500,12 @@ def _sizes(
     )
 
 
-def _limited(price: ChosenPrice, device: str, limits: MachineLimits) -> ChosenPrice:
-    """Return a price whose machines are at most as many as a scenario allows, after those that it has."""
+def _limited(price: ChosenPrice, device: str, scenario: Purchase) -> ChosenPrice:
+    """Return a price whose machines are at most as many as a scenario allows, after those that it has, and what may be ordered today."""
+    limits, terms = scenario.fleet.machines, scenario.prices
+    sellers = limits.providers or (() if terms.provider == "any" else (terms.provider,))
+    regions = limits.regions or ((terms.region,) if terms.region else ())
+    price = replace(price, limits=MachineLimits(limits.skus, sellers, regions))
     most = {normalised(sku): count for sku, count in limits.most}
     own = tuple(item for item in limits.own if item.device == device and item not in price.machines)
     if not own and not most:

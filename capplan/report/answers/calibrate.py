@@ -70,7 +70,7 @@ def calibration_answer(
                 for key, fit in calibration.fitted.items()
                 for name, n in fit.numbers.items()
             ],
-            title="Fitted numbers, with 95 % intervals",
+            title="Fitted numbers, with 95% intervals",
         ),
     ]
     if proof:
@@ -282,7 +282,7 @@ def refit_answer(refit: HostRefit, written: Path | None) -> Answer:
                 title="Measured and replayed: before the refit, after it, and refitted without that result",
                 shown=_POINTS,
             ),
-            Table(numbers, title="Refitted numbers, with 95 % intervals"),
+            Table(numbers, title="Refitted numbers, with 95% intervals"),
         ),
         headline=(
             f"{refit.engine} {refit.engine_version} on {refit.hardware}, {refit.results} results: median error "
@@ -309,7 +309,7 @@ def comparison_answer(first: str, second: str, differences: Sequence[Any], notes
     return Answer(
         command="calibrate",
         result={"first": first, "second": second, "rows": rows, "notes": list(notes)},
-        tables=(Table(rows, titles={"first": first, "second": second, "agrees": "within 3 %"}),),
+        tables=(Table(rows, titles={"first": first, "second": second, "agrees": "within 3%"}),),
         headline=f"{first} against {second}",
         closing=tuple(notes),
     )

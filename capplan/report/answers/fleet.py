@@ -80,11 +80,13 @@ from capplan.report.answers.fleet_words import (
     usd_per_job,
 )
 from capplan.report.answers.order import (
+    cheapest_order_row,
     failure_text,
+    first_order_texts,
     idle_texts,
+    network_texts,
     order_tables,
     order_texts,
-    ordered_texts,
     stated_order_row,
 )
 from capplan.report.safe_text import plain
@@ -141,13 +143,19 @@ def first_screen(
             *(_certainty_texts(answer, plan) if promised else ()),
             *most_assumed_texts(kernels, others),
             *commitments_text(outlook.mixes),
-            *ordered_texts([plan], brief=True),
+            *first_order_texts(plan, _others(answer, outlook)),
+            *network_texts(plan),
             *idle_texts(plan),
             failure_text(plan),
             *budget_texts(asked, answer),
             more_text(assumptions=len(kernels) + len(others), plans=len(answer.plans) - len(shown)),
         ),
     )
+
+
+def _others(answer: FleetAnswer, outlook: Outlook) -> Sequence[Plan]:
+    """Return the plans of which one may cost less to order today; none with commitments, whose mix decides what a plan costs."""
+    return () if outlook.mixes else answer.plans
 
 
 def first_rows(names: Sequence[str], count: int) -> list[int]:
@@ -379,6 +387,7 @@ def _fleet_result(
         else None,
         "mix": mix_result(answer),
         "stated_order": stated_order_row(answer.chosen),
+        "cheapest_stated_order": cheapest_order_row(_others(answer, outlook)),
         "over_time": outlook_over_time(outlook),
         "relaxations": [
             {
@@ -431,7 +440,7 @@ def _closing(asked: AskedFleet, answer: FleetAnswer, outlook: Outlook) -> tuple[
         *growth_closing(outlook.growth, asked.scenario),
         *cash_texts(outlook.cash),
         *total_texts(answer.chosen, outlook.total),
-        *order_texts(answer.chosen),
+        *order_texts(answer.chosen, _others(answer, outlook)),
         *mix_texts(answer),
         *(_reading(asked.scenario, answer.plans) if answer.plans else ()),
         *outside_texts(answer.chosen),

@@ -68,7 +68,7 @@ def estimate_answer(
         tables=(
             Table(
                 latency,
-                title=f"Latency (low and high: 80 % interval of the mean{rests_on})",
+                title=f"Latency (low and high: 80% interval of the mean{rests_on})",
                 spare=("p90_s", "p50_s"),
             ),
             Table([figures], title="Throughput", upright=True),
