@@ -13,8 +13,7 @@ from capplan.fleet.search.candidates import DEGREES
 from capplan.readers.plan_file import AGAIN, LaunchRow, OrderedRow, PlanFile, ServerRow, StatedGroup
 from capplan.readers.record import validated
 from capplan.readers.yaml_file import Document
-from capplan.scenario.records.money import Commitments
-from capplan.scenario.scenario_file import Fleet
+from capplan.scenario.scenario_file import Commitments, Fleet
 
 Section = TypeVar("Section", Commitments, Fleet)
 

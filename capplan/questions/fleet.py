@@ -10,7 +10,7 @@ from capplan.assumption import Assumption
 from capplan.engine.lookup import profile
 from capplan.engine.profile import EngineProfile
 from capplan.errors import InputError
-from capplan.families.head import pooled
+from capplan.families.model_config import pooled
 from capplan.fleet.decision import SUREST_WITHIN, fleet_decision
 from capplan.fleet.load.demand import Demand, demand_of
 from capplan.fleet.over_time import ReplicasAt
@@ -42,11 +42,11 @@ from capplan.readers.catalogue.models import read_model
 from capplan.readers.catalogue.prices import machine_prices, unsold_devices
 from capplan.replica.spec import network_as_served, profile_as_served, refuse_prefixes
 from capplan.replica.speculation import DraftPlan
-from capplan.scenario.records.traffic_line import with_image_tokens, with_image_work
 from capplan.scenario.replica import adapter_assumptions, with_adapters
 from capplan.scenario.scenario_file import Scenario
 from capplan.scenario.several import refuse_several
 from capplan.scenario.speculation import drafting_of
+from capplan.scenario.traffic_line import with_image_tokens, with_image_work
 from capplan.serving.terms import BY_LOAD
 from capplan.workload.multiples import part_of_classes
 from capplan.workload.request_class import RequestClass

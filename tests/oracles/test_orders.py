@@ -13,9 +13,16 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from capplan.fleet.order import Machine, OrderLine, cheapest_cover, machines_per_replica, order_of
+from capplan.fleet.order import (
+    NO_LOSS,
+    Machine,
+    OrderLine,
+    Survival,
+    cheapest_cover,
+    machines_per_replica,
+    order_of,
+)
 from capplan.fleet.pools.search import pools_decision
-from capplan.fleet.survival import NO_LOSS, Survival
 from capplan.questions.fleet import asked_fleet, terms_of
 from capplan.questions.plans.plan_row import stated_price
 from capplan.readers.catalogue.offer_terms import known_machines

@@ -13,11 +13,10 @@ import numpy as np
 
 from capplan.fleet.availability import plan_availability
 from capplan.fleet.load.demand import planned_demand
-from capplan.fleet.order import OWN, Order, OrderLine
+from capplan.fleet.order import OWN, Order, OrderLine, Survival
 from capplan.fleet.plan import Certainty, Group, Plan, plan_order, sized_groups, summed_usd_per_hour
 from capplan.fleet.price import ChosenPrice, usd_per_month
 from capplan.fleet.review import spec_of_layout
-from capplan.fleet.survival import Survival
 from capplan.fleet.unit_costs import UnitCosts
 from capplan.money.commitments import offered_costs
 from capplan.questions.fleet import AskedFleet

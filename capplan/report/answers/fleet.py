@@ -258,9 +258,9 @@ def _reading(scenario: Scenario, plans: Sequence[Plan]) -> tuple[str, ...]:
     """Return how to read the plans."""
     prices, pooled = scenario.prices, scenario.pooled
     money = "GPUs x $/GPU/h = $/h" if paid_by_the_gpu(plans) else "$/h is the price of whole machines"
-    if prices.usd_per_kwh is not None:
+    if prices.electricity is not None:
         money = (
-            f"power (W) / 1000 x {prices.facility_ratio:g} (facility ratio) x {prices.usd_per_kwh:g} $/kWh = power ($/h); "
+            f"power (W) / 1000 x {prices.power_ratio:g} (facility ratio) x {prices.electricity:g} $/kWh = power ($/h); "
             "GPUs x $/GPU/h + power = $/h"
         )
     return (
@@ -460,7 +460,7 @@ def _assumed_cells(plans: Sequence[Plan]) -> frozenset[tuple[int, str]]:
 def _plans_table(asked: AskedFleet, answer: FleetAnswer, rows: Sequence[dict[str, Any]]) -> Table:
     """Return every plan, with the columns that its traffic, its prices and its targets give a meaning."""
     kv = several_kv_dtypes(answer.plans)
-    columns: tuple[str, ...] = _POWERED if asked.scenario.prices.usd_per_kwh is not None else _SHOWN
+    columns: tuple[str, ...] = _POWERED if asked.scenario.prices.electricity is not None else _SHOWN
     columns = columns if asked.scenario.slo.targets else columns[:-1]
     columns = _of_prompts(columns) if asked.scenario.pooled else columns
     prices = [group.price for plan in answer.plans for group in plan.groups if group.price is not None]
