@@ -16,7 +16,7 @@ ROUNDS = 9
 PAIRS = (
     # what, the program's words, what it is compared with, limit of the ratio
     ("capplan --help", ("--help",), "import typer, rich", 1.5),
-    ("capplan kv-size", ("kv-size", "llama-3.1-8b", "--context", "8192"), "import numpy", 2.5),
+    ("capplan kv-size", ("kv-size", "llama-3.1-8b", "--context", "8192"), "import numpy", 1.8),
 )
 
 

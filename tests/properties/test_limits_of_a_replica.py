@@ -1,5 +1,6 @@
 """How large a load a replica takes, and how slow it may be, where a formula says whether the targets hold: every step of the scale is tried."""
 
+from collections import Counter
 from math import inf
 from types import SimpleNamespace
 
@@ -8,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from capplan.fleet.load.offered import dealt_users, kinds_of_replicas
 from capplan.fleet.search.trial import (
     MANY_REPLICAS,
     REGULARITY,
@@ -65,6 +67,13 @@ def largest(trial, capacity, slowness):
         (scale_rate(step) / slowness for step in range(least, top) if scale_rate(step) <= capacity),
         default=0.0,
     )
+
+
+@settings(max_examples=examples(60, 600), deadline=None)
+@given(users=st.lists(st.integers(1, 12), min_size=1, max_size=4), replicas=st.integers(1, 60))
+def test_kinds_of_replicas_are_those_that_users_are_dealt_to(users, replicas):
+    """In the same order, which is that of the runs."""
+    assert kinds_of_replicas(users, replicas) == Counter(dealt_users(users, replicas)).most_common()
 
 
 @settings(max_examples=examples(60, 600), deadline=None)

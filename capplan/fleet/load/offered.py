@@ -1,5 +1,6 @@
 """The load offered to the replicas of a fleet: open-loop requests and closed-loop users, and how a stream is split over replicas that are simulated separately."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
@@ -110,6 +111,21 @@ def dealt_users(users: Sequence[int], replicas: int) -> list[tuple[int, ...]]:
         parts[(dealt + np.arange(count % replicas)) % replicas, index] += 1
         dealt += count
     return [tuple(row) for row in parts.tolist()]
+
+
+def kinds_of_replicas(users: Sequence[int], replicas: int) -> list[tuple[tuple[int, ...], int]]:
+    """Return how many replicas have the same users of each class, the most common first; those without users are not dealt one by one.
+
+    Examples
+    --------
+    >>> kinds_of_replicas([3, 2], 4), kinds_of_replicas([1], 1_000_000)
+    ([((1, 0), 2), ((1, 1), 1), ((0, 1), 1)], [((0,), 999999), ((1,), 1)])
+    """
+    dealt = min(replicas, max(sum(users), 1))
+    kinds = Counter(dealt_users(users, dealt))
+    if replicas > dealt:
+        kinds[(0,) * len(users)] += replicas - dealt
+    return kinds.most_common()
 
 
 def split_crowd(crowd: Crowd, replicas: int) -> list[Crowd]:

@@ -107,16 +107,18 @@ def pools_decision(
     plans: list[Plan] = []
     simulated = 0
 
+    def most_of(group: Sequence[Contender]) -> float:
+        return most_usd_per_hour if _priced(group[0], terms) else inf
+
     def least_known(group: Sequence[Contender], ratio: float = 1.0) -> float:
-        most = most_usd_per_hour if _priced(group[0], terms) else inf
-        return min(most, ratio * min((cost_of(plan) for plan in plans), default=inf))
+        return min(most_of(group), ratio * min((cost_of(plan) for plan in plans), default=inf))
 
     for place, (timed, group) in enumerate(groups):
         shown = place < SHOWN or not plans
         dearer = DEARER_POOLS if plans else DEARER_THAN_ALIKE
-        least, alone = least_known(group, WORTH_SHOWING if shown else 1.0), _alone_cost(group[0], terms)
-        most = most_usd_per_hour if shown else least_known(group)
-        if most < inf and alone >= most:
+        least = least_known(group, WORTH_SHOWING if shown else 1.0)
+        most = most_of(group) if shown else least
+        if most < inf and _alone_cost(group[0], terms) >= most:
             for _, others in groups[place:]:
                 rejected[others[0].hardware, dearer] += 1
             break

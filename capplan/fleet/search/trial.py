@@ -4,7 +4,6 @@ Loads are steps of a fixed scale, so the same ones are tried for all targets, tr
 only move a bisection up, and nothing is simulated twice.
 """
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, floor, inf, isnan, log, log2, nan, sqrt
@@ -18,7 +17,7 @@ from capplan.fleet.load.offered import (
     WARM_UP_SHARE,
     SamplePath,
     dealt_arrival_cv,
-    dealt_users,
+    kinds_of_replicas,
     load_ends_s,
     user_share_of,
     users_idle_from_s,
@@ -600,7 +599,7 @@ class Trial:
             ceil(traffic_ratio * (self.demand.classes[index].users or 0.0) - 1e-9)
             for index in self.demand.user_classes
         ]
-        kinds = Counter(dealt_users(users, replicas)).most_common()
+        kinds = kinds_of_replicas(users, replicas)
         if sum(users) >= MANY_USERS * replicas:
             kinds = kinds[:1]
         arrivals = 1.0 if self._all_users else float(regularity_class(replicas, self.classes))
