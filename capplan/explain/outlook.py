@@ -30,7 +30,7 @@ from capplan.questions.money.who_pays import total_cost
 from capplan.report.answers.fleet_money import commitments_result, total_result
 from capplan.report.answers.fleet_outlook import energy_result, growth_result
 from capplan.report.quantities import MONEY
-from capplan.scenario.records.money import Power
+from capplan.scenario.scenario_file import Power
 from capplan.scenario.traffic import rate_line
 
 

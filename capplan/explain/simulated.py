@@ -13,7 +13,7 @@ from capplan.explain.subject import Explained, Input, Place, explained, input_of
 from capplan.explain.table import Stated
 from capplan.fleet.load.waits import waits_of
 from capplan.fleet.simulation import FleetOutcome, arrived_in, finished_in, goodput_limits, request_columns
-from capplan.library.calls import Simulation, SimulationRecords, simulation
+from capplan.library import Simulation, SimulationRecords, simulation
 from capplan.numbers import Array
 from capplan.report.quantities import SIMULATION, quantity_of
 from capplan.serving.outcome import slo_met

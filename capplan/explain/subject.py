@@ -114,8 +114,12 @@ def labelled(item: Explained, written: Mapping[str, Any]) -> Explained:
     item : explained, its steps too
     written : the scenario as its file has it
     """
-    inputs = tuple(_labelled_input(each, written) for each in item.inputs)
     steps = tuple(labelled(step, written) for step in item.steps)
+    of_steps = {step.quantity: step.label for step in steps}
+    inputs = tuple(
+        replace(each, label=of_steps[each.name]) if each.name in of_steps else _labelled_input(each, written)
+        for each in item.inputs
+    )
     before = {each.label for each in item.inputs} | {step.label for step in item.steps}
     own = "derived" if item.label in before else item.label
     labels = [own, *(each.label for each in inputs), *(step.label for step in steps)]

@@ -27,8 +27,8 @@ from capplan.fleet.plan import plan_order
 from capplan.fleet.price import HOURS_PER_MONTH
 from capplan.fleet.search.recommended import RANGE, latency_interval
 from capplan.fleet.unit_costs import mean_tokens_per_s
-from capplan.model.adapters import adapter_bytes_per_rank
 from capplan.model.parameters import parameters, weight_bytes_by_class
+from capplan.model.sharding import adapter_bytes_per_rank
 from capplan.model.weight_format import kv_bytes_per_element
 from capplan.replica.estimate import breakdown_of
 from capplan.replica.load import Load

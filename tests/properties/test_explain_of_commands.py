@@ -258,6 +258,29 @@ def test_a_source_that_is_another_number_can_be_explained(small, capsys):
     assert len(seen) > 8
 
 
+JOB = "traffic=[{requests: 200k, within: 10 h, input_tokens: 400, output_tokens: 60}]"
+
+
+@pytest.mark.parametrize(
+    ("paid", "settings"),
+    [("bill.usd_per_month", ()), ("bill.usd_per_job", ("--set", JOB, "--set", "slo={}"))],
+)
+def test_a_bill_names_no_other_number_as_its_source(small, tmp_path, capsys, paid, settings):
+    """A bill of a job was said to come from the cost of a month, which it does not have, and a bill of a month from itself."""
+    plan = small
+    if settings:
+        plan = tmp_path / "job.json"
+        assert (
+            main(["fleet", str(ROOT / "tests/golden/small.yaml"), *settings, "-o", str(plan), "--offline"])
+            == 0
+        )
+    answer = explained(capsys, plan, paid)
+    (machines, _), (step,) = answer["inputs"], answer["steps"]
+    assert (machines["name"], machines["source"]) == (step["quantity"], "the first step below")
+    assert (machines["value"], machines["label"]) == (step["value"], step["label"])
+    assert answer["value"] == machines["value"] > 0.0
+
+
 def test_a_percentile_is_interpolated_between_two_requests(small, capsys):
     answer = explained(capsys, small, "simulate.ttft_s.p95")
     values = {item["symbol"]: item["value"] for item in answer["inputs"]}

@@ -6,7 +6,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from capplan.accuracy.intervals import Intervals, interval_of_ratios
+from capplan.accuracy.bounded import Intervals, interval_of_ratios
 from capplan.accuracy.slowness import SlownessRegime, SlownessTable, unmeasured_width
 from capplan.errors import InputError
 from capplan.hardware.device import BORROWED, Device, Efficiency, Fit, Kinship, not_measured

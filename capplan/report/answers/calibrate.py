@@ -19,29 +19,9 @@ SAME_KERNELS = (
 )
 
 
-def calibration_answer(
-    calibration: Calibration,
-    written: Path | None,
-    proof: Sequence[Mapping[str, Any]],
-    *,
-    interrupted: bool,
-) -> Answer:
-    """Return the fitted numbers and their error on held-out shapes.
-
-    Parameters
-    ----------
-    calibration : what was measured
-    written : file it was written to; None where it was only read
-    proof : rows of a verification, where there was one
-    interrupted : Ctrl-C ended the run; exit code 130
-    """
-    remarks = [
-        f"{name} in {key.partition('/')[2]}: {remark}"
-        for key, fit in calibration.fitted.items()
-        for name, score in fit.operators.items()
-        for remark in score.remarks
-    ]
-    tables = [
+def _fit_tables(calibration: Calibration) -> list[Table]:
+    """Return the error of the fit, and the fitted numbers."""
+    return [
         Table(
             [
                 {
@@ -73,6 +53,31 @@ def calibration_answer(
             title="Fitted numbers, with 95% intervals",
         ),
     ]
+
+
+def calibration_answer(
+    calibration: Calibration,
+    written: Path | None,
+    proof: Sequence[Mapping[str, Any]],
+    *,
+    interrupted: bool,
+) -> Answer:
+    """Return the fitted numbers and their error on held-out shapes.
+
+    Parameters
+    ----------
+    calibration : what was measured
+    written : file it was written to; None where it was only read
+    proof : rows of a verification, where there was one
+    interrupted : Ctrl-C ended the run; exit code 130
+    """
+    remarks = [
+        f"{name} in {key.partition('/')[2]}: {remark}"
+        for key, fit in calibration.fitted.items()
+        for name, score in fit.operators.items()
+        for remark in score.remarks
+    ]
+    tables = _fit_tables(calibration)
     if proof:
         remarks.append(SAME_KERNELS)
         tables.append(Table(list(proof), title="One real layer: measured and predicted"))

@@ -21,7 +21,7 @@ from capplan.report.answer import Answer, Table
 from capplan.report.answers.fleet_money import currency_texts
 from capplan.report.answers.fleet_words import purchase_text
 from capplan.report.answers.order import ordered_texts
-from capplan.scenario.records.money import Currency
+from capplan.scenario.scenario_file import Currency
 
 IDLE = "idle"
 """Name of the line of GPUs that wait for requests."""
