@@ -6,6 +6,7 @@ Quantities of a plan of several groups explained: separate pools for prefill and
 """
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -151,7 +152,7 @@ _SUMS = ("gpus", "replicas", "spare_replicas", "usd_per_hour")
 
 
 @dataclass(slots=True)
-class GroupsSubject(PlanSubject):
+class GroupsSubject(PlanSubject, ABC):
     """A plan of several groups whose quantities are asked for."""
 
     def explained(self, quantity: str) -> Explained:
@@ -190,11 +191,13 @@ class GroupsSubject(PlanSubject):
         if quantity not in self.numbers:
             raise unknown("quantity", quantity, self.numbers, hint="all of them: capplan explain PLAN")
 
+    @abstractmethod
     def _of_group(self, at: int, key: str) -> Explained:
-        raise NotImplementedError
+        """Explain a number of one group."""
 
+    @abstractmethod
     def _simulated(self, quantity: str) -> Explained:
-        raise NotImplementedError
+        """Explain what simulations say."""
 
     def _sum(self, term: str) -> str:
         return " + ".join(term.format(at) for at in range(len(self.plan.groups)))
