@@ -20,7 +20,14 @@ from pydantic import Field, model_validator
 from capplan.assumption import Assumption
 from capplan.errors import InputError, unknown
 from capplan.fleet.order import Machine, MachineLimits
-from capplan.fleet.price import ChosenPrice, PriceRecord, missing_price_warning, price_of, with_electricity
+from capplan.fleet.price import (
+    ANY_PROVIDER,
+    ChosenPrice,
+    PriceRecord,
+    missing_price_warning,
+    price_of,
+    with_electricity,
+)
 from capplan.fleet.scenario import Purchase
 from capplan.keys import Commitment, Term
 from capplan.readers.catalogue.hardware import catalogue_name, normalised
@@ -503,7 +510,7 @@ def _sizes(
 def _limited(price: ChosenPrice, device: str, scenario: Purchase) -> ChosenPrice:
     """Return a price whose machines are at most as many as a scenario allows, after those that it has, and what may be ordered today."""
     limits, terms = scenario.fleet.machines, scenario.prices
-    sellers = limits.providers or ((terms.provider,) if terms.provider else ())
+    sellers = limits.providers or (() if terms.seller == ANY_PROVIDER else (terms.seller,))
     regions = limits.regions or ((terms.region,) if terms.region else ())
     price = replace(price, limits=MachineLimits(limits.skus, sellers, regions))
     most = {normalised(sku): count for sku, count in limits.most}
