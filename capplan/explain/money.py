@@ -6,6 +6,7 @@ Quantities of a plan of several groups explained: separate pools for prefill and
 """
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -21,8 +22,7 @@ from capplan.explain.subject import (
     within,
 )
 from capplan.explain.table import arguments, formula_in, tabled
-from capplan.fleet.order import OWN, Machine
-from capplan.fleet.plan import Group, Plan, paid_by_the_gpu, plan_order
+from capplan.fleet.plan import Group, Plan, paid_by_the_gpu
 from capplan.fleet.price import HOURS_PER_MONTH, SIDES
 from capplan.fleet.unit_costs import mean_requests_per_s
 from capplan.money.commitments import HOURS_PER_YEAR, named_offers
@@ -71,50 +71,6 @@ def per_thousand_requests(of: Subject, explain: Callable[[str], Explained]) -> E
         "r", "request_rate", rate, "config", "scenario: traffic, mean over the hours that are paid for"
     )
     return explained(quantity, value, "1000 h / (3600 r)", (paid, asked), MONEY, steps=(hourly,))
-
-
-def line_by_line(of: PlanSubject, quantity: str) -> Explained:
-    """Explain GPUs or cost of the machines of a plan, line by line."""
-    order, value = plan_order(of.plan), of.numbers[quantity]
-    assert order is not None
-    lines = [(line, line.machine.sku or "by the GPU") for line in order.lines]
-    counts = [
-        input_of(
-            f"n{i}", f"machines {name}", line.count, "derived", "the cheapest machines that hold the replicas"
-        )
-        for i, (line, name) in enumerate(lines, start=1)
-    ]
-    if quantity == "order.gpus":
-        sizes = [
-            input_of(
-                f"g{i}",
-                f"gpus_per_machine {sku}",
-                line.machine.gpus,
-                "spec",
-                line.machine.source or "the scenario",
-            )
-            for i, (line, sku) in enumerate(lines, start=1)
-        ]
-        return explained(quantity, value, _sum_of("n", "g", len(lines)), (*counts, *sizes), MONEY)
-    prices = [
-        input_of(f"p{i}", f"usd_per_machine_hour {sku}", line.machine.usd_per_hour, *_stated_by(line.machine))
-        for i, (line, sku) in enumerate(lines, start=1)
-    ]  # fmt: skip
-    energy = value - sum(line.count * line.machine.usd_per_hour for line in order.lines)
-    rest = input_of("e", "energy_usd_per_hour", energy, "config", "scenario: prices.electricity")
-    formula = f"{_sum_of('n', 'p', len(lines))} + e"
-    return explained(quantity, value, formula, (*counts, *prices, rest), MONEY)
-
-
-def _stated_by(machine: Machine) -> tuple[str, str]:
-    """Return the label of what a machine is and costs, and who states it."""
-    if not machine.source:
-        return "config", f"scenario: {'fleet.own' if machine.provider == OWN else 'prices.per_gpu_hour'}"
-    return "spec", f"{machine.source}, {machine.provider}, {machine.date or 'date unknown'}"
-
-
-def _sum_of(one: str, other: str, terms: int) -> str:
-    return " + ".join(f"{one}{i} {other}{i}" for i in range(1, terms + 1))
 
 
 def at_an_offer(of: Subject, quantity: str, explain: Callable[[str], Explained]) -> Explained:
@@ -196,7 +152,7 @@ _SUMS = ("gpus", "replicas", "spare_replicas", "usd_per_hour")
 
 
 @dataclass(slots=True)
-class GroupsSubject(PlanSubject):
+class GroupsSubject(PlanSubject, ABC):
     """A plan of several groups whose quantities are asked for."""
 
     def explained(self, quantity: str) -> Explained:
@@ -206,8 +162,6 @@ class GroupsSubject(PlanSubject):
         if group is not None and int(group[1]) < len(self.plan.groups):
             return self._of_group(int(group[1]), key)
         self._check(quantity)
-        if quantity in ("order.gpus", "order.usd_per_hour"):
-            return line_by_line(self, quantity)
         if quantity == "usd_per_month" or place in ("order", "survival", "transfer"):
             return tabled(self, quantity, self.explained)
         if quantity in _SUMS:
@@ -237,11 +191,13 @@ class GroupsSubject(PlanSubject):
         if quantity not in self.numbers:
             raise unknown("quantity", quantity, self.numbers, hint="all of them: capplan explain PLAN")
 
+    @abstractmethod
     def _of_group(self, at: int, key: str) -> Explained:
-        raise NotImplementedError
+        """Explain a number of one group."""
 
+    @abstractmethod
     def _simulated(self, quantity: str) -> Explained:
-        raise NotImplementedError
+        """Explain what simulations say."""
 
     def _sum(self, term: str) -> str:
         return " + ".join(term.format(at) for at in range(len(self.plan.groups)))

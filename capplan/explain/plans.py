@@ -5,7 +5,6 @@ The quantities of a plan: every number in its row, by name, and the groups of nu
 Plans next to the recommended one, explained: the choices, the runners-up, and its next steps.
 """
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
@@ -34,7 +33,9 @@ from capplan.explain.table import (
     latency,
     probability,
     stated_input,
+    stated_inputs,
     tabled,
+    with_sums,
 )
 from capplan.fleet.plan import Certainty, FleetAnswer, Plan
 from capplan.fleet.plan import Group as PlanGroup
@@ -64,7 +65,6 @@ _Explain = Callable[[str], Explained]
 _BESIDE_THE_TABLE: Mapping[str, Callable[[Subject, str, _Explain], Explained | None]] = {
     **dict.fromkeys(("ttft_s", "tpot_s", "e2e_s"), lambda of, path, _: latency(of, path)),
     **dict.fromkeys(("slo_met_probability", "target_probabilities"), lambda of, path, _: probability(of, path)),
-    **dict.fromkeys(("order.gpus", "order.usd_per_hour"), lambda of, path, _: money.line_by_line(of, path)),
     "usd_per_gpu_hour": lambda of, _path, _: money.usd_per_gpu_hour(of),
     "usd_per_hour": lambda of, _path, explain: money.of_an_order(explain) if of.price.machines else None,
     "usd_per_thousand_requests": lambda of, _path, explain: money.per_thousand_requests(of, explain),
@@ -165,31 +165,6 @@ Arguments: TypeAlias = Mapping[str, Callable[[Place], Stated | list[Stated]]]
 """Argument that no number of an answer is -> its value for the number at a place; a list of the values that a formula adds up."""
 
 
-def written_out(formula: str, terms: Mapping[str, int]) -> str:
-    """Return a formula whose sums are written out.
-
-    Parameters
-    ----------
-    formula : with `sum(...)` of letters that stand for several values
-    terms : letter -> number of its values
-
-    Examples
-    --------
-    >>> written_out("g sum(f w)", {"g": 1, "f": 2, "w": 2}), written_out("sum(c) + p", {"c": 1, "p": 1})
-    ('g (f_0 w_0 + f_1 w_1)', 'c + p')
-    """
-    found = re.search(r"sum\(([^()]*(?:\([^()]*\))?[^()]*)\)", formula)
-    if found is None:
-        return formula
-    before, after = formula[: found.start()], formula[found.end() :]
-    many = [letter for letter in re.findall(r"[A-Za-z]\w*", found[1]) if terms.get(letter, 1) > 1]
-    number = terms[many[0]] if many else 1
-    indexed = re.sub(rf"\b({'|'.join(many)})\b", r"\1_{0}", found[1]) if many else found[1]
-    total = " + ".join(indexed.format(at) for at in range(number))
-    bare = number == 1 or (before[-2:] in ("", "+ ") and after[:2] in ("", " +"))
-    return written_out(f"{before}{total if bare else f'({total})'}{after}", terms)
-
-
 @dataclass(frozen=True, slots=True)
 class NextToPlan:
     """Numbers that `fleet` prints next to a plan, which the table of quantities explains."""
@@ -211,22 +186,13 @@ class NextToPlan:
         """Return a number explained as the table says."""
         quantity = quantity_of(name_of((self.name, *place[len(self.under) :])))
         assert quantity is not None, place
-        lists = {letter: self.inputs(place, name, letter) for name, letter in quantity.arguments.items()}
-        formula = written_out(formula_in(quantity), {letter: len(found) for letter, found in lists.items()})
-        inputs = [
-            replace(item, symbol=f"{letter}_{at}") if len(found) > 1 else item
-            for letter, found in lists.items()
-            for at, item in enumerate(found)
-        ]
-        return explained(str(place[-1]), value, formula, inputs, quantity.page)
+        lists = [(letter, self.inputs(place, name, letter)) for name, letter in quantity.arguments.items()]
+        return explained(str(place[-1]), value, *with_sums(formula_in(quantity), lists), quantity.page)
 
     def inputs(self, place: Place, name: str, letter: str) -> list[Input]:
         """Return one argument of a number: several inputs if the formula adds them up."""
         if name in self.given:
-            given = self.given[name](place)
-            return [
-                stated_input(name, letter, each) for each in (given if isinstance(given, list) else [given])
-            ]
+            return stated_inputs(name, letter, self.given[name](place))
         rows, _, key = name.partition("[].")
         if key:
             found = sorted(int(at[1]) for at in self.numbers if at[0] == rows and at[2:] == (key,))

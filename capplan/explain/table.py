@@ -1,6 +1,8 @@
 """Numbers of a plan as the table of quantities explains them: the formula of a function, with the value and the origin of each argument."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from importlib import import_module
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -20,6 +22,7 @@ from capplan.explain.subject import (
 from capplan.fleet.availability import plan_failures_per_month
 from capplan.fleet.load.demand import planned_demand
 from capplan.fleet.load.offered import WARM_UP_SHARE
+from capplan.fleet.order import OWN, Machine, OrderLine
 from capplan.fleet.plan import plan_order
 from capplan.fleet.price import HOURS_PER_MONTH
 from capplan.fleet.search.recommended import RANGE, latency_interval
@@ -95,29 +98,79 @@ def tabled(
     assert row is not None, path
     numbers = of.numbers
     group = path[: path.index(".") + 1] if path.startswith("groups[") else ""
-    inputs: list[Input] = []
+    lists: list[tuple[str, list[Input]]] = []
     steps = []
     for name, letter in row.arguments.items():
         if name in given:
-            inputs.append(stated_input(name, letter, given[name]))
+            lists.append((letter, [stated_input(name, letter, given[name])]))
             continue
         if name in ARGUMENTS:
-            inputs += arguments(of, name, letter)
+            lists.append((letter, list(arguments(of, name, letter))))
             continue
         other = quantity_of(name)
         assert other is not None, name
         label = of.label if other.predicted else "derived"
-        inputs.append(input_of(letter, f"{group}{name}", numbers[f"{group}{name}"], label, f"explain {group}{name}"))  # fmt: skip
+        lists.append(
+            (
+                letter,
+                [
+                    input_of(
+                        letter, f"{group}{name}", numbers[f"{group}{name}"], label, f"explain {group}{name}"
+                    )
+                ],
+            )
+        )
         if explain is not None and other.arguments and not name.endswith(".mean"):
             steps.append(explain(f"{group}{name}"))
     label = of.label if row.predicted else "derived"
-    return explained(path, float(numbers[path]), formula_in(row), inputs, row.page, label=label, steps=steps)
+    found = with_sums(formula_in(row), lists)
+    return explained(path, float(numbers[path]), *found, row.page, label=label, steps=steps)
+
+
+def written_out(formula: str, terms: Mapping[str, int]) -> str:
+    """Return a formula whose sums are written out.
+
+    Parameters
+    ----------
+    formula : with `sum(...)` of letters that stand for several values
+    terms : letter -> number of its values
+
+    Examples
+    --------
+    >>> written_out("g sum(f w)", {"g": 1, "f": 2, "w": 2}), written_out("sum(c) + p", {"c": 1, "p": 1})
+    ('g (f_0 w_0 + f_1 w_1)', 'c + p')
+    """
+    found = re.search(r"sum\(([^()]*(?:\([^()]*\))?[^()]*)\)", formula)
+    if found is None:
+        return formula
+    before, after = formula[: found.start()], formula[found.end() :]
+    many = [letter for letter in re.findall(r"[A-Za-z]\w*", found[1]) if terms.get(letter, 1) > 1]
+    number = terms[many[0]] if many else 1
+    indexed = re.sub(rf"\b({'|'.join(many)})\b", r"\1_{0}", found[1]) if many else found[1]
+    total = " + ".join(indexed.format(at) for at in range(number))
+    bare = number == 1 or (before[-2:] in ("", "+ ") and after[:2] in ("", " +"))
+    return written_out(f"{before}{total if bare else f'({total})'}{after}", terms)
+
+
+def with_sums(formula: str, lists: Sequence[tuple[str, list[Input]]]) -> tuple[str, list[Input]]:
+    """Return a formula with its sums written out, and its inputs; those of a letter that stands for several are numbered."""
+    written = written_out(formula, {letter: len(items) for letter, items in lists})
+    return written, [
+        replace(item, symbol=f"{letter}_{at}") if letter and len(items) > 1 else item
+        for letter, items in lists
+        for at, item in enumerate(items)
+    ]
+
+
+def stated_inputs(name: str, letter: str, stated: Stated | list[Stated]) -> list[Input]:
+    """Return an argument that is no number of the plan: one input, or one for each value that a formula adds up."""
+    return [stated_input(name, letter, each) for each in (stated if isinstance(stated, list) else [stated])]
 
 
 def arguments(of: PlanSubject, name: str, letter: str) -> Iterable[Input]:
     """Return an argument that is no number of the plan; several where it stands for all SLO targets, jobs, or degrees of a layout."""
     if name in _OF_ANY_PLAN:
-        return [stated_input(name, letter, _OF_ANY_PLAN[name](of))]
+        return stated_inputs(name, letter, _OF_ANY_PLAN[name](of))
     assert isinstance(of, Subject), name
     if name == "slo":
         return of.limits()
@@ -158,7 +211,24 @@ def _link(of: PlanSubject) -> Stated:
     return Stated(None, f"its rate in the catalogue, or {key}", name=f"link {name}")
 
 
-_OF_ANY_PLAN: Mapping[str, Callable[[PlanSubject], Stated]] = {
+def _lines(of: PlanSubject, stated: Callable[[OrderLine, str], Stated]) -> list[Stated]:
+    order = plan_order(of.plan)
+    assert order is not None
+    return [stated(line, line.machine.sku or "by the GPU") for line in order.lines]
+
+
+def _stated_by(machine: Machine) -> tuple[str, str]:
+    """Return who states what a machine is and costs, and the label of that."""
+    if not machine.source:
+        return f"scenario: {'fleet.own' if machine.provider == OWN else 'prices.per_gpu_hour'}", "config"
+    return f"{machine.source}, {machine.provider}, {machine.date or 'date unknown'}", "spec"
+
+
+_OF_ANY_PLAN: Mapping[str, Callable[[PlanSubject], Stated | list[Stated]]] = {
+    "machine_count": lambda of: _lines(of, lambda line, sku: Stated(line.count, name=f"machines {sku}")),
+    "machine_gpus": lambda of: _lines(of, lambda line, sku: Stated(line.machine.gpus, line.machine.source or "the scenario", name=f"gpus_per_machine {sku}")),
+    "machine_usd_per_hour": lambda of: _lines(of, lambda line, sku: Stated(line.machine.usd_per_hour, *_stated_by(line.machine), f"usd_per_machine_hour {sku}")),
+    "order_energy": lambda of: Stated(sum((group.price.energy_usd_per_hour or 0.0) * group.order.gpus for group in of.plan.groups if group.price and group.order)),
     "hours": lambda _: Stated(HOURS_PER_MONTH),
     "count": lambda of: Stated(of.plan.groups[0].survive.count, f"scenario: {of.plan.groups[0].survive.key}"),
     "hours_to_repair": lambda of: Stated(of.plan.groups[0].survive.failures.repair_s / 3600.0),
