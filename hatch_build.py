@@ -23,7 +23,7 @@ DIRECTIVES = (
     "language_level=3,boundscheck=False,wraparound=False,initializedcheck=False,annotation_typing=False"
 )
 # -O3 gains little more, and a first installation waits for it.
-FLAGS = ["-O2", "-g0", "-fPIC", "-shared", "-ffp-contract=off", "-w"]
+FLAGS = ["-O2", "-g0", "-fPIC", "-shared", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-w"]
 
 
 class CompiledCore(BuildHookInterface[BuilderConfig]):

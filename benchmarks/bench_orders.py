@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from capplan.fleet.survival import Survival
+from capplan.fleet.order import Survival
 from capplan.questions.fleet import AskedFleet, asked_fleet, fleet_for
 from capplan.scenario.scenario import read_scenario
 

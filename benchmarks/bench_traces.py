@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from capplan.errors import InputError
-from capplan.recorded.traces import delimited
+from capplan.recorded.traces import rows as delimited
 from capplan.recorded.traces.rows import parts_of
 from capplan.workload.statistics import Omissions
 

@@ -19,7 +19,7 @@ FEWEST = 3
 """Fields that a pair of classes shares at least."""
 MOST = 0.5
 """Share of the fields of the smaller class that a pair has in common, at least."""
-SPELLINGS = ("ttft_p95", "lora")
+SPELLINGS = ("ttft_p95", "lora", "usd_per_gpu_hour")
 """Quantities whose representations are counted."""
 
 

@@ -65,7 +65,7 @@ from calibrate.open_loops import (
 from calibrate.reliability import certainty_section
 from calibrate.slices import slices_section
 from calibrate.targets import COVERAGE, KERNELS, MEMORY, MORE_KERNELS, SERVING
-from capplan.accuracy.intervals import LEAST_GROUPS, LEVELS, Intervals
+from capplan.accuracy.bounded import LEAST_GROUPS, LEVELS, Intervals
 from capplan.accuracy.memory import disagreeing_starts
 from capplan.accuracy.score import DecisionScore, Prediction, scored
 from capplan.engine.host_times import FITTED, HOST_TIMES
@@ -331,6 +331,17 @@ def _validation(path: Path, kind: str) -> Validation:
         return validation([path], kind=kind, intervals=shipped_intervals(), progress=progress)
 
 
+def _never_fitted(ruled: Mapping[tuple[str, str, str, str], LeftOut]) -> list[str]:
+    """Return the errors on results that no fit has seen."""
+    return [
+        _named("What was never fitted"),
+        RULERS_TEXT + "\n",
+        *(f"{ruler_table(ruled, grouping)}\n\n" for grouping in ("load", "class", "engine")),
+        *(CLASS_GENERATION_TEXT + "\n", class_generation_table(ruled), "\n\n"),
+        *(ONE_SIDED_TEXT + "\n", one_sided_table(ruled), "\n"),
+    ]
+
+
 def accuracy_page(folder: Path) -> str:
     """Return the page.
 
@@ -360,11 +371,7 @@ def accuracy_page(folder: Path) -> str:
         _named("Count of fitted numbers"),
         fitted_section(),
     ]
-    parts.append(_named("What was never fitted"))
-    parts.append(RULERS_TEXT + "\n")
-    parts += [f"{ruler_table(ruled, grouping)}\n\n" for grouping in ("load", "class", "engine")]
-    parts += [CLASS_GENERATION_TEXT + "\n", class_generation_table(ruled), "\n\n"]
-    parts += [ONE_SIDED_TEXT + "\n", one_sided_table(ruled), "\n"]
+    parts += _never_fitted(ruled)
     parts += [_named("Open loops by source"), open_loops_section(), "\n"]
     parts += [_named("Choices").lstrip("\n"), choices_section(serving, left_out_choices()), "\n"]
     parts += [_named("What was tried"), TRIED]

@@ -6,7 +6,7 @@ from calibrate.accuracy_tables import RULED_COLUMNS, markdown, percent
 from calibrate.host_rows import ERAS, SHARED
 from calibrate.interval_fit import EVERY, UNITS, Coverage
 from calibrate.left_out_scores import CLASS_AND_ERA, LeftOut
-from capplan.accuracy.intervals import LEAST_GROUPS, LEVELS
+from capplan.accuracy.bounded import LEAST_GROUPS, LEVELS
 
 PARTED = 0.05
 """Share by which what an interval holds may part from its claim."""

@@ -17,12 +17,11 @@ from typing import Any
 import torch
 
 from capplan.calibrate.kernels import matmul
-from capplan.calibrate.kernels.arena import drop_arenas, random_operand, torch_dtype
 from capplan.calibrate.kernels.matmul import GROUPED, SEPARATE, can_group, draw_routing, routed_experts
 from capplan.calibrate.layers import Choice, RealLayer, built, choices, refusal
 from capplan.calibrate.machine import Target, opened
 from capplan.calibrate.run import DeviceLostError, settle
-from capplan.calibrate.timing import QUICK, Call, sampled
+from capplan.calibrate.timing import QUICK, Call, drop_arenas, random_operand, sampled, torch_dtype
 from capplan.calibrate.verify import layer_copies
 from capplan.model.network import layer_counts
 from capplan.readers.catalogue.models import read_model

@@ -56,7 +56,7 @@ from calibrate.left_out_scores import LEFT_OUT_FILE
 from calibrate.open_loops import OPEN_LOOPS_FILE, OpenValue, open_loops_text, open_values
 from calibrate.slow_runs import SLOW_RUNS_FILE, SlowValue, slow_runs, slow_runs_text, slow_values
 from calibrate.slowness_fit import P95, fitted_host_s, questions, slowness_table, slowness_text
-from capplan.accuracy.intervals import LEAST_POINTS, PROBABILITIES, Interval
+from capplan.accuracy.bounded import LEAST_POINTS, PROBABILITIES, Interval
 from capplan.accuracy.score import Prediction, scored
 from capplan.accuracy.serving import prediction_keys
 from capplan.engine.host_times import HOST_TIMES

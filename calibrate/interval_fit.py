@@ -26,7 +26,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from capplan.accuracy.intervals import (
+from capplan.accuracy.bounded import (
     LEVELS,
     PROBABILITIES,
     Interval,

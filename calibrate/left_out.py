@@ -10,9 +10,9 @@ from functools import partial
 from calibrate.host_rows import PredictedRow
 from calibrate.interval_fit import UNITS, Coverage
 from calibrate.left_out_scores import CLASS_AND_ERA
-from capplan.accuracy.intervals import LEVELS
+from capplan.accuracy.bounded import LEVELS, network_class
 from capplan.accuracy.score import DecisionScore, Prediction, Score, runs_of, scored
-from capplan.accuracy.serving import network_class, row_groups
+from capplan.accuracy.serving import row_groups
 from capplan.questions.validation import run_slowness
 from capplan.report.answers.simulate import decision_scores
 

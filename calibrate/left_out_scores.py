@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from calibrate.interval_fit import Coverage
-from capplan.accuracy.intervals import LEVELS
+from capplan.accuracy.bounded import LEVELS
 from capplan.accuracy.score import DecisionScore
 from capplan.readers.yaml_file import read_yaml
 

@@ -13,7 +13,7 @@ from statistics import median
 
 from calibrate.accuracy_tables import markdown, percent
 from calibrate.host_rows import Item, items_of, predicted_row
-from capplan.accuracy.serving import network_class
+from capplan.accuracy.bounded import network_class
 from capplan.engine.profile import ExpertKernel
 from capplan.readers.catalogue.efficiency import is_card
 from capplan.recorded.measured import measured_table

@@ -17,8 +17,9 @@ import numpy as np
 
 from calibrate.host_rows import Item, replica_with
 from capplan.accuracy.benchmark import Benchmark
+from capplan.accuracy.bounded import network_class
 from capplan.accuracy.replay import Servers, overloaded, replayed_columns
-from capplan.accuracy.serving import measured_columns, network_class
+from capplan.accuracy.serving import measured_columns
 from capplan.accuracy.slowness import Load
 from capplan.engine.profile import HostOverhead
 from capplan.errors import CapplanError

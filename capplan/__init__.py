@@ -8,12 +8,12 @@
 TYPE_CHECKING = False
 """As in typing, whose import takes longer than the rest of the way to the handler of Ctrl-C."""
 if TYPE_CHECKING:
-    from capplan.library.calls import compare as compare
-    from capplan.library.calls import estimate as estimate
-    from capplan.library.calls import kv_size as kv_size
-    from capplan.library.calls import load_scenario as load_scenario
-    from capplan.library.calls import plan_fleet as plan_fleet
-    from capplan.library.calls import simulate as simulate
+    from capplan.library import compare as compare
+    from capplan.library import estimate as estimate
+    from capplan.library import kv_size as kv_size
+    from capplan.library import load_scenario as load_scenario
+    from capplan.library import plan_fleet as plan_fleet
+    from capplan.library import simulate as simulate
 
 __version__ = "1.0.0"
 __all__ = ["__version__", "compare", "estimate", "kv_size", "load_scenario", "plan_fleet", "simulate"]
@@ -25,7 +25,7 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module 'capplan' has no attribute {name!r}; it has {', '.join(__all__)}")
     from importlib import import_module
 
-    function: object = getattr(import_module("capplan.library.calls"), name)
+    function: object = getattr(import_module("capplan.library"), name)
     return function
 
 

@@ -4,13 +4,17 @@ from collections.abc import Callable, Mapping
 from math import inf, isfinite
 
 from capplan.accuracy.benchmark import Benchmark, benchmark_of, is_set, untold
-from capplan.accuracy.intervals import FIRST_ENGINES, TODAY, Intervals, interval_of, regime_keys, widest
+from capplan.accuracy.bounded import (
+    Intervals,
+    engine_generation,
+    interval_of,
+    network_class,
+    regime_keys,
+    widest,
+)
 from capplan.accuracy.replay import STABLE, overloaded
 from capplan.accuracy.score import Prediction
-from capplan.engine.lookup import version_key
-from capplan.engine.profile import EngineProfile
 from capplan.errors import CapplanError
-from capplan.model.network import Network, layer_counts
 from capplan.replica.replica import Replica
 
 STATISTICS = ("mean", "p50", "p90", "p95", "p99")
@@ -33,24 +37,6 @@ IN_CLIENT = "_in_client"
 """Ending of the load of runs whose client runs the engine in its own process; no plan does."""
 TIMED_LOADS = ("open", "overload")
 """Loads with intervals of their own for such runs: the process also sends requests at their times, which delays the engine."""
-
-
-def network_class(network: Network) -> str:
-    """Return dense, moe or mla: the class that decides which kernels dominate."""
-    layers = [layer for layer, _ in layer_counts(network)]
-    if any(mixer.description.expansion for layer in layers for mixer in layer.mixers):
-        return "mla"
-    return "moe" if any(layer.experts for layer in layers) else "dense"
-
-
-AHEAD_SINCE = {"vllm": (0, 8, 0), "sglang": (0, 4, 0), "trtllm": (0, 20, 0)}
-"""Version from which the host of an engine runs ahead of the device: vLLM's second engine, the PyTorch backend of TensorRT-LLM."""
-
-
-def engine_generation(profile: EngineProfile) -> str:
-    """Return whether the engine is one of today, whose host runs ahead of the device, or of the first generation."""
-    key = version_key(profile.asked_version or profile.version)
-    return FIRST_ENGINES if key is not None and key < AHEAD_SINCE[profile.engine] else TODAY
 
 
 def quantity_of(column: str) -> str:

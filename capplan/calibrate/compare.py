@@ -212,7 +212,7 @@ def repeat_notes(first: Calibration, second: Calibration) -> list[str]:
     notes = []
     if pairs:
         notes.append(
-            f"of {len(pairs)} constrained numbers {within} agree within {REPEATABLE_FRACTION:.0%}, and the 95 % intervals "
+            f"of {len(pairs)} constrained numbers {within} agree within {REPEATABLE_FRACTION:.0%}, and the 95% intervals "
             f"of {overlapping} overlap"
         )
     theirs = {_shape(m): m for m in second.measurements}

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from scipy.optimize import least_squares
 
-from capplan.calibrate.kernels.arena import ELEMENT_BYTES
 from capplan.calibrate.kernels.case import NO_DETAIL
 from capplan.calibrate.shapes import library_of
+from capplan.calibrate.timing import ELEMENT_BYTES
 from capplan.numbers import Array
 from capplan.operators import attention, collective, experts, latent_attention, matmul
 from capplan.operators.matmul import ElementwiseRates, elementwise_time_s

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 import torch
 from torch.nn import functional
 
-from capplan.calibrate.kernels.arena import ELEMENT_BYTES, random_operand
 from capplan.calibrate.kernels.attention import (
     BACKENDS,
     absorbed_attention,
@@ -29,6 +28,7 @@ from capplan.calibrate.kernels.matmul import (
     routed_experts,
 )
 from capplan.calibrate.machine import Abilities
+from capplan.calibrate.timing import ELEMENT_BYTES, random_operand
 from capplan.errors import InputError
 from capplan.model.network import Attention, LatentAttention, Layer
 

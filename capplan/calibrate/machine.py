@@ -103,7 +103,7 @@ def _busy_by(used_mib: float, total_mib: float, load_percent: float) -> str:
     if used_mib > BUSY_MEMORY_FRACTION * total_mib:
         return f"{used_mib:.0f} of {total_mib:.0f} MiB are in use"
     if load_percent > BUSY_UTILISATION_PERCENT:
-        return f"utilisation is {load_percent:.0f} %"
+        return f"utilisation is {load_percent:.0f}%"
     return ""
 
 

@@ -19,12 +19,23 @@ from dataclasses import dataclass, field, replace
 from capplan.calibrate.collectives import Group, best_link_rate, collective_times, group_of_environment
 from capplan.calibrate.fit import Family, Fitting, copy_fit, fit_all, launch_fit
 from capplan.calibrate.kernels import KERNELS, calls_of, case_bytes, ways_of
-from capplan.calibrate.kernels.arena import SEED, STORED_IN, drop_arenas, prepare_arenas
 from capplan.calibrate.kernels.case import Case, Shape, Way
 from capplan.calibrate.machine import Sensors, Target, Watch
 from capplan.calibrate.run import HOST_COPIES, DeviceLostError, Run, measure_case, settle
 from capplan.calibrate.shapes import cases, held_out
-from capplan.calibrate.timing import FULL, LEAST_SLOW_REPEATS, QUICK, TRIAL, WARM_S, Effort, warmed_up
+from capplan.calibrate.timing import (
+    FULL,
+    LEAST_SLOW_REPEATS,
+    QUICK,
+    SEED,
+    STORED_IN,
+    TRIAL,
+    WARM_S,
+    Effort,
+    drop_arenas,
+    prepare_arenas,
+    warmed_up,
+)
 from capplan.errors import InputError
 from capplan.readers.calibration.file import same_device
 from capplan.readers.calibration.record import (

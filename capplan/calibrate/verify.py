@@ -11,12 +11,23 @@ from functools import partial
 import numpy as np
 import torch
 
-from capplan.calibrate.kernels.arena import ELEMENT_BYTES, SEED, drop_arenas, torch_dtype
 from capplan.calibrate.layers import Choice, RealLayer, built, cache_bytes, choices, layer_bytes, refusal
 from capplan.calibrate.machine import Target
 from capplan.calibrate.refit import run_of
 from capplan.calibrate.run import DeviceLostError, settle
-from capplan.calibrate.timing import FULL, QUICK, TRIAL, Call, Effort, Sample, sampled
+from capplan.calibrate.timing import (
+    ELEMENT_BYTES,
+    FULL,
+    QUICK,
+    SEED,
+    TRIAL,
+    Call,
+    Effort,
+    Sample,
+    drop_arenas,
+    sampled,
+    torch_dtype,
+)
 from capplan.engine.lookup import profile
 from capplan.errors import CapplanError, InputError
 from capplan.hardware.device import Device, Efficiency
@@ -27,7 +38,7 @@ from capplan.phases.mixer_work import decode_cost, prefill_cost
 from capplan.phases.token_work import layer_costs
 from capplan.readers.catalogue.efficiency import efficiency_for
 from capplan.recorded.results.record import BenchmarkResult
-from capplan.replica.rates import step_rates
+from capplan.replica.plans import step_rates
 from capplan.replica.spec import ReplicaSpec
 
 COPIES = 3

@@ -1,5 +1,6 @@
 """Money: `capplan compare`, `bill` and `cache`."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -32,7 +33,7 @@ def compare_command(
     to: o.Output,
 ) -> int:
     """Compare a month of a scenario's fleet with hosted APIs, prompt caching included, and find the break-even traffic."""
-    from capplan.questions.fleet import fleet_for
+    from capplan.questions.fleet import fleet_for, prices_of_others
     from capplan.questions.money.comparison import asked_comparison, asked_prices
     from capplan.questions.plans.plan_check import current_day
     from capplan.questions.plans.plan_file import asked_of_plan
@@ -46,6 +47,9 @@ def compare_command(
         answer = answer or fleet_for(asked, progress)
     compared = asked_comparison(asked, answer, prices, current_day())
     shown = compare_answer(compared, asked.scenario.name, asked.scenario.file.currency)
+    shown = replace(
+        shown, counted=prices_of_others(asked, [group.hardware for group in compared.comparison.plan.groups])
+    )
     if picture:
         with shown_anyway(shown, to):
             cost_picture(picture, compared.comparison, asked.scenario.name)
@@ -91,7 +95,7 @@ def bill_command(
     to: o.Output,
 ) -> int:
     """Show who pays for a scenario's fleet, by class and tenant, by request, user and conversation; --focus exports it."""
-    from capplan.questions.fleet import fleet_for
+    from capplan.questions.fleet import fleet_for, prices_of_others
     from capplan.questions.money.who_pays import asked_bill, bill_month
     from capplan.questions.plans.plan_check import current_day
     from capplan.questions.plans.plan_file import asked_of_plan
@@ -114,7 +118,10 @@ def bill_command(
         )
         send(text, focus, option="--focus")
     written = str(focus) if focus else None
-    return show(bill_answer(bill, asked.scenario.name, written, asked.scenario.file.currency, period), to)
+    shown = bill_answer(bill, asked.scenario.name, written, asked.scenario.file.currency, period)
+    return show(
+        replace(shown, counted=prices_of_others(asked, [group.hardware for group in bill.plan.groups])), to
+    )
 
 
 PrefixTokens = Annotated[

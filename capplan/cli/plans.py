@@ -50,7 +50,7 @@ def fleet_command(
     to: o.Output,
 ) -> int:
     """Find the cheapest fleet that serves a scenario, with the runners-up and what was rejected; -o plan.json keeps the plan."""
-    from capplan.library.calls import planned
+    from capplan.library import planned
     from capplan.report.charts.static import chart_picture
     from capplan.report.show import row_progress, show, shown_anyway
     from capplan.scenario.reading import settings_of

@@ -5,8 +5,8 @@ from typing import Any
 
 from capplan.deploy.replica_launch import Drafts, ReplicaLaunch, count, engine_flags, json_object
 from capplan.errors import InputError
-from capplan.model.adapters import MODULES
 from capplan.model.network import LoraTerms
+from capplan.model.sharding import MODULES
 
 
 def option(launch: ReplicaLaunch, key: str, value: object = None, *, needed: str = "") -> list[str]:

@@ -13,8 +13,7 @@ from capplan.fleet.search.candidates import DEGREES
 from capplan.readers.plan_file import AGAIN, LaunchRow, OrderedRow, PlanFile, ServerRow, StatedGroup
 from capplan.readers.record import validated
 from capplan.readers.yaml_file import Document
-from capplan.scenario.records.money import Commitments
-from capplan.scenario.scenario_file import Fleet
+from capplan.scenario.scenario_file import Commitments, Fleet
 
 Section = TypeVar("Section", Commitments, Fleet)
 
@@ -116,6 +115,8 @@ class FleetLaunch:
     """Price of all devices."""
     order: tuple[OrderedRow, ...]
     """Machines of the plan; empty without a price."""
+    on_spot: bool
+    """Whether the machines are paid for as spot instances."""
     max_unavailable: int
     """Replicas that a rolling update takes out at once; 0 if the plan has no spare one."""
     image: str | None
@@ -210,6 +211,7 @@ def fleet_launch(
         most_replicas=asked.max_replicas,
         usd_per_hour=chosen.usd_per_hour,
         order=tuple(machines),
+        on_spot=any(price.commitment == "spot" for price in inputs.prices),
         max_unavailable=limits.max_unavailable or min(1, *(group.spare_replicas for group in groups)),
         image=image,
         remarks=_remarks(file, groups),

@@ -353,7 +353,8 @@ def skypilot_tasks(fleet: FleetLaunch) -> Iterator[dict[str, Any]]:
         infra = cloud if line.region in (None, ANY_REGION) else f"{cloud}/{line.region}"
         yield {
             "name": f"{fleet.name}-{number}",
-            "resources": {"infra": infra, "instance_type": line.sku},
+            "resources": {"infra": infra, "instance_type": line.sku}
+            | ({"use_spot": True} if fleet.on_spot else {}),
             "num_nodes": line.count,
         }
 

@@ -1,8 +1,6 @@
-"""The record of an engine version: scheduling, memory accounting, host overhead.
+"""What a version of a serving engine does, as data: scheduling, defaults, how it divides the memory of a device, host overhead.
 
-How an engine version divides the memory of a device: rules as data, with a few fitted numbers.
-
-What a version of a serving engine does: scheduling, defaults, memory accounting, host overhead.
+A few of the numbers were fitted; results that the fit of a deployment did not see, and how far off it was on each, come with them.
 """
 
 import re
@@ -13,9 +11,34 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from capplan.assumption import Assumption
-from capplan.engine.left_out import LeftOutResult
 from capplan.engine.versions import CacheRule
 from capplan.numbers import Number
+
+LEAST_LOADS = 3
+"""Loads below which the results of a deployment say nothing of their spread: the one of the back-test stays."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOutResult:
+    """One result of a serving benchmark, predicted by numbers that were fitted without it."""
+
+    deployment: str
+    """Model with its parallelism and formats; see `replica.spec.deployed_as`."""
+    in_flight: float
+    """Requests in flight [-]: the users of a closed loop; of an open loop its rate times the mean latency."""
+    input_tokens: float
+    output_tokens: float
+    request_rate_per_s: float | None
+    """Rate of an open loop; None for a closed one."""
+    log_ratios: Mapping[str, float]
+    """Logarithm of measured over predicted time, by latency: ttft, tpot."""
+
+    @property
+    def load(self) -> tuple[float, float, float, float]:
+        """What was sent: equal for repeats of one load. A closed loop has no rate, and only its users count."""
+        flying = self.in_flight if self.request_rate_per_s is None else 0.0
+        return (self.request_rate_per_s or 0.0, flying, self.input_tokens, self.output_tokens)
+
 
 BudgetKind: TypeAlias = Literal["utilisation", "static_fraction", "free_fraction"]
 

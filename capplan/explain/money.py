@@ -5,7 +5,8 @@ Costs explained: by hour, month, token and request, and what is spent outside th
 Quantities of a plan of several groups explained: separate pools for prefill and decode, or a mix, whose groups are plans of their own part of the requests.
 """
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from capplan.errors import unknown
@@ -190,98 +191,124 @@ def _of_scenario(plan: Plan) -> tuple[Input, ...]:
     )  # fmt: skip
 
 
-_BOTH = ("prefill", "decode")
 _SUMS = ("gpus", "replicas", "spare_replicas", "usd_per_hour")
-"""Quantities of a plan that are the sum of those of its pools."""
+"""Quantities of a plan that are the sum of those of its groups."""
+
+
+@dataclass(slots=True)
+class GroupsSubject(PlanSubject):
+    """A plan of several groups whose quantities are asked for."""
+
+    def explained(self, quantity: str) -> Explained:
+        """Return a quantity explained; InputError for one that the plan does not have."""
+        place, _, key = quantity.partition(".")
+        group = re.fullmatch(r"groups\[(\d+)\]", place)
+        if group is not None and int(group[1]) < len(self.plan.groups):
+            return self._of_group(int(group[1]), key)
+        self._check(quantity)
+        if quantity in ("order.gpus", "order.usd_per_hour"):
+            return line_by_line(self, quantity)
+        if quantity == "usd_per_month" or place in ("order", "survival", "transfer"):
+            return tabled(self, quantity, self.explained)
+        if quantity in _SUMS:
+            page = MONEY if "usd" in quantity else METHODOLOGY
+            return self._worked(quantity, self._sum("x_{0}"), self._of_groups("x", quantity), page)
+        if quantity == "watts":
+            watts = [_power(group) for group in self.plan.groups]
+            return self._worked(
+                quantity, self._sum("w_{0} g_{0}"), self._of_groups("g", "gpus"), MONEY, watts
+            )
+        if quantity == "energy_usd_per_hour":
+            costs = [_electricity(group) for group in self.plan.groups]
+            return self._worked(
+                quantity, self._sum("e_{0} g_{0}"), self._of_groups("g", "gpus"), MONEY, costs
+            )
+        if place == "outside":
+            return explained_outside(self, quantity)
+        if place == "offers":
+            return self._at_an_offer(quantity)
+        if quantity.startswith("usd_per_million"):
+            what = "scenario: traffic, mean over the hours that are paid for"
+            rate = Input("r", "tokens_per_s", None, "token/s", "config", what)
+            return self._worked(quantity, "10^6 h / (3600 r)", {"h": "usd_per_hour"}, MONEY, [rate])
+        return self._simulated(quantity)
+
+    def _check(self, quantity: str) -> None:
+        if quantity not in self.numbers:
+            raise unknown("quantity", quantity, self.numbers, hint="all of them: capplan explain PLAN")
+
+    def _of_group(self, at: int, key: str) -> Explained:
+        raise NotImplementedError
+
+    def _simulated(self, quantity: str) -> Explained:
+        raise NotImplementedError
+
+    def _sum(self, term: str) -> str:
+        return " + ".join(term.format(at) for at in range(len(self.plan.groups)))
+
+    def _of_groups(self, letter: str, key: str) -> dict[str, str]:
+        """Return a letter for each group, and the path of one of its numbers."""
+        return {f"{letter}_{at}": f"groups[{at}].{key}" for at in range(len(self.plan.groups))}
+
+    def _worked(
+        self,
+        quantity: str,
+        formula: str,
+        paths: Mapping[str, str],
+        page: str,
+        of_groups: Sequence[Input] = (),
+    ) -> Explained:
+        """Return a quantity that a formula works out of others, which are its steps, and of what is stated of each group."""
+        steps = [self.explained(path) for path in paths.values()]
+        values = [
+            input_of(symbol, path, step.value, step.label, f"explain {path}")
+            for (symbol, path), step in zip(paths.items(), steps, strict=True)
+        ]
+        several = len(of_groups) > 1
+        stated = [
+            replace(item, symbol=f"{item.symbol}_{at}") if several else item
+            for at, item in enumerate(of_groups)
+        ]
+        return explained(quantity, self.numbers[quantity], formula, (*values, *stated), page, steps=steps)
+
+    def _at_an_offer(self, quantity: str) -> Explained:
+        """Explain what the groups cost at the lowest, the likely or the highest offers of their devices."""
+        side = next(side for side in SIDES if side == quantity.split(".")[1])
+        inputs = []
+        for at, group in enumerate(self.plan.groups):
+            assert group.price is not None
+            usd, records = group.price.at(side)
+            who = named_offers(records) or "scenario: prices.per_gpu_hour"
+            inputs.append(input_of(f"p_{at}", "usd_per_gpu_hour", usd, "spec", f"{who}, with electricity"))
+            inputs.append(
+                input_of(f"g_{at}", f"groups[{at}].gpus", group.gpus, "derived", f"explain groups[{at}].gpus")
+            )
+        formula = f"({self._sum('p_{0} g_{0}')}) times the hours of the period"
+        if not paid_by_the_gpu([self.plan]):
+            formula = "sum over the groups of their machines at these offers, times the hours of the period"
+        return explained(quantity, self.numbers[quantity], formula, inputs, MONEY)
+
+
+def _power(group: Group) -> Input:
+    return input_of(
+        "w", "watts", group.layout.device.tdp_w, "spec", f"capplan hardware {group.layout.device.name}"
+    )
+
+
 _SIMULATED = "over all N requests of the peak, simulated through both pools and the link between them"
 _PLANNED = "planned_request_rate_limit_per_replica"
 _PLANNED_FORMULA = "largest load of both pools, over the replicas, at which the targets hold with headroom as predicted and with the confidence"
 
 
 @dataclass(slots=True)
-class PoolsSubject(PlanSubject):
+class PoolsSubject(GroupsSubject):
     """A plan with separate pools whose quantities are asked for."""
 
-    def explained(self, quantity: str) -> Explained:
-        """Return a quantity explained; InputError for one that the plan does not have."""
-        values = self.numbers
-        if quantity not in values:
-            raise unknown("quantity", quantity, values, hint="all of them: capplan explain PLAN")
-        value = values[quantity]
-        if quantity in ("order.gpus", "order.usd_per_hour"):
-            return line_by_line(self, quantity)
-        if quantity in _SUMS:
-            inputs = {f"x_{name[0]}": f"groups[{at}].{quantity}" for at, name in enumerate(_BOTH)}
-            return self._worked(quantity, "x_p + x_d", inputs, MONEY if "usd" in quantity else METHODOLOGY)
-        if quantity == "usd_per_month" or quantity.partition(".")[0] in ("order", "survival", "transfer"):
-            return tabled(self, quantity, self.explained)
-        if quantity.startswith("usd_per_million"):
-            what = "scenario: traffic, mean over the hours that are paid for"
-            rate = Input("r", "tokens_per_s", None, "token/s", "config", what)
-            return self._worked(quantity, "10^6 h / (3600 r)", {"h": "usd_per_hour"}, MONEY, (rate,))
-        if quantity == "watts":
-            powers = [
-                input_of(f"w_{name[0]}", f"{name} watts", pool.layout.device.tdp_w, "spec", "hardware_specs")
-                for name, pool in zip(_BOTH, self.plan.groups, strict=True)
-            ]
-            inputs = {f"g_{name[0]}": f"groups[{at}].gpus" for at, name in enumerate(_BOTH)}
-            return self._worked(quantity, "w_p g_p + w_d g_d", inputs, MONEY, tuple(powers))
-        if quantity == "energy_usd_per_hour":
-            inputs = {f"g_{name[0]}": f"groups[{at}].gpus" for at, name in enumerate(_BOTH)}
-            costs = tuple(
-                replace(_electricity(pool), symbol=f"e_{pool.role[0]}") for pool in self.plan.groups
-            )
-            return self._worked(quantity, "e_p g_p + e_d g_d", inputs, MONEY, costs)
-        if quantity.startswith("outside."):
-            return explained_outside(self, quantity)
-        if quantity.startswith("offers."):
-            return self._at_an_offer(quantity, value)
-        if quantity.startswith("groups["):
-            return self._of_pool(quantity, value)
-        if quantity == "draft_tokens":
-            layout = self.plan.groups[1].layout.in_words(self.plan.groups[1].weight_dtype)
-            source = f"scenario: speculation.draft_tokens, or the best number for the decode replicas {layout} at their usual batch"
-            return explained(
-                quantity, value, "d", (input_of("d", quantity, value, "derived", source),), PHASES
-            )
-        return self._simulated(quantity, value)
-
-    def _worked(
-        self,
-        quantity: str,
-        formula: str,
-        inputs: Mapping[str, str],
-        page: str,
-        more: tuple[Input, ...] = (),
-    ) -> Explained:
-        """Return a quantity that a formula works out of others, which are its steps."""
-        numbers = self.numbers
-        steps = tuple(self.explained(name) for name in inputs.values())
-        values = tuple(
-            input_of(symbol, name, numbers[name], step.label, f"explain {name}")
-            for (symbol, name), step in zip(inputs.items(), steps, strict=True)
-        )
-        return explained(quantity, numbers[quantity], formula, (*values, *more), page, steps=steps)
-
-    def _at_an_offer(self, quantity: str, value: float) -> Explained:
-        """Explain what both pools cost at the lowest, the likely or the highest offers of their devices."""
-        offers = []
-        for at, pool in enumerate(self.plan.groups):
-            assert pool.price is not None
-            usd, records = pool.price.at(next(side for side in SIDES if side == quantity.split(".")[1]))
-            who = named_offers(records) or "scenario: prices.per_gpu_hour"
-            offers.append(
-                input_of(f"p_{pool.role[0]}", "usd_per_gpu_hour", usd, "spec", f"{who}, with electricity")
-            )
-            offers.append(
-                input_of(f"g_{pool.role[0]}", f"groups[{at}].gpus", pool.gpus, "derived", "the pool")
-            )
-        formula = "(p_p g_p + p_d g_d) times the hours of the period"
-        return explained(quantity, value, formula, offers, MONEY)
-
-    def _of_pool(self, quantity: str, value: float) -> Explained:
-        path, key = quantity.split(".")
-        pool = self.plan.groups[int(path.removeprefix("groups[").removesuffix("]"))]
+    def _of_group(self, at: int, key: str) -> Explained:
+        path, pool = f"groups[{at}]", self.plan.groups[at]
+        quantity = f"{path}.{key}"
+        self._check(quantity)
+        value = self.numbers[quantity]
         if key == "usd_per_gpu_hour":
             basis = pool.price.basis if pool.price else "unknown"
             price = input_of(
@@ -297,16 +324,16 @@ class PoolsSubject(PlanSubject):
             return tabled(self, quantity, self.explained)
         if key == "usd_per_hour":
             inputs = {"p": f"{path}.usd_per_gpu_hour", "g": f"{path}.gpus"}
-            return self._worked(quantity, PLAN[key].formula, inputs, MONEY, (_electricity(pool),))
+            return self._worked(quantity, PLAN[key].formula, inputs, MONEY, [_electricity(pool)])
         if key == _PLANNED:
-            return self._simulated(quantity, value, _PLANNED_FORMULA)
+            return self._simulated(quantity, _PLANNED_FORMULA)
         if key in ("busy_fraction", "concurrency_per_replica"):
             what = (
                 "time in steps over time in service"
                 if key == "busy_fraction"
                 else "mean requests at a replica"
             )
-            return self._simulated(quantity, value, f"{what}, {_SIMULATED}")
+            return self._simulated(quantity, f"{what}, {_SIMULATED}")
         layout = (
             f"the pools {pool.layout.in_words(pool.weight_dtype)}, the cheapest pair that meets the targets"
         )
@@ -319,8 +346,15 @@ class PoolsSubject(PlanSubject):
             PHASES,
         )
 
-    def _simulated(self, quantity: str, value: float, formula: str = "") -> Explained:
+    def _simulated(self, quantity: str, formula: str = "") -> Explained:
         """Explain what the simulation of both pools says."""
+        value = self.numbers[quantity]
+        if quantity == "draft_tokens":
+            layout = self.plan.groups[1].layout.in_words(self.plan.groups[1].weight_dtype)
+            source = f"scenario: speculation.draft_tokens, or the best number for the decode replicas {layout} at their usual batch"
+            return explained(
+                quantity, value, "d", (input_of("d", quantity, value, "derived", source),), PHASES
+            )
         metric, _, statistic = quantity.partition(".")
         words = "mean" if statistic == "mean" else f"{statistic[1:]}th percentile" if statistic else metric
         inputs = [
@@ -355,16 +389,6 @@ def _electricity(pool: Group) -> Input:
     return input_of("e", "energy_usd_per_gpu_hour", energy or 0.0, "config", "scenario: prices.electricity")
 
 
-_SUMS_OF_A_MIX = (
-    "gpus",
-    "replicas",
-    "spare_replicas",
-    "watts",
-    "energy_usd_per_hour",
-    "usd_per_hour",
-    "usd_per_month",
-)
-"""Quantities of a mix that are the sum of those of its groups."""
 _LATENCIES = ("ttft_s", "tpot_s", "e2e_s")
 _MEANS = ("mean", "low", "high")
 """Statistics that are weighted by the requests of the groups; the others are bounds."""
@@ -372,7 +396,7 @@ _BOUND = "the largest of the groups, which the percentile of all requests does n
 
 
 @dataclass(slots=True)
-class MixSubject(PlanSubject):
+class MixSubject(GroupsSubject):
     """A mix whose quantities are asked for."""
 
     groups: tuple[Subject, ...]
@@ -380,49 +404,24 @@ class MixSubject(PlanSubject):
     explained_of: Callable[[Subject, str], Explained]
     """Explanation of a quantity of such a plan."""
 
-    def explained(self, quantity: str) -> Explained:
-        """Return a quantity explained; InputError for one that the plan does not have."""
-        values = self.numbers
+    def _simulated(self, quantity: str) -> Explained:
+        """Explain what the simulations of the groups say together."""
         place, _, key = quantity.partition(".")
-        if (
-            place.startswith("groups[")
-            and (place.removeprefix("groups[").removesuffix("]")) in self._numbered
-        ):
-            return self._of_group(int(place.removeprefix("groups[").removesuffix("]")), key)
-        if quantity not in values:
-            raise unknown("quantity", quantity, values, hint="all of them: capplan explain PLAN")
-        value = values[quantity]
-        if quantity in ("order.gpus", "order.usd_per_hour"):
-            return line_by_line(self, quantity)
-        if place in ("order", "survival"):
-            return tabled(self, quantity, self.explained)
-        if quantity in _SUMS_OF_A_MIX:
-            symbols = [f"x_{at}" for at in range(len(self.groups))]
-            return self._joined(quantity, value, quantity, symbols, " + ".join(symbols), MONEY)
+        value = self.numbers[quantity]
         if place in _LATENCIES and key in _MEANS:
             return self._weighted(quantity, value, quantity, range(len(self.groups)))
         if place in _LATENCIES:
-            symbols = [f"t_{at}" for at in range(len(self.groups))]
-            return self._joined(quantity, value, quantity, symbols, f"max: {_BOUND}", SIMULATION)
+            return self._worked(quantity, f"max: {_BOUND}", self._of_groups("t", quantity), SIMULATION)
         if place.startswith("class_e2e_mean_s"):
             return self._of_class(quantity, value, int(place.partition("[")[2].removesuffix("]")))
         if quantity == "slo_met_probability" or place == "target_probabilities":
-            symbols = [f"P_{at}" for at in range(len(self.groups))]
             least = "min: one slowness decides about each group, and the targets hold with the least probability of them"
-            return self._joined(quantity, value, quantity, symbols, least, ACCURACY)
-        if place == "outside":
-            return explained_outside(self, quantity)
-        if place == "offers":
-            return self._at_an_offer(quantity, value)
+            return self._worked(quantity, least, self._of_groups("P", quantity), ACCURACY)
         hourly = input_of("h", "usd_per_hour", self.plan.usd_per_hour, "derived", "explain usd_per_hour")
         source = "scenario: traffic, over the hours that are paid for"
         rate = Input("r", "tokens_per_s", None, "token/s", "config", source)
         formula = "10^6 h / (3600 r), of a job or of requests h times its hours over them"
         return explained(quantity, value, formula, (hourly, rate), MONEY, label=self.label)
-
-    @property
-    def _numbered(self) -> tuple[str, ...]:
-        return tuple(str(at) for at in range(len(self.groups)))
 
     def _of_group(self, at: int, key: str) -> Explained:
         """Explain a number of a group: of the plan that it is by itself, or of the rule of the router."""
@@ -440,17 +439,6 @@ class MixSubject(PlanSubject):
             rule = input_of("", key, self.numbers.get(f"{path}.{key}"), "derived", f"the cheapest division of the requests: {requests.rule if requests else ''}")  # fmt: skip
             return explained(f"{path}.{key}", rule.value, "the rule of the router", (rule,), METHODOLOGY)
         return within(path, self.explained_of(subject, key), subject.numbers)
-
-    def _joined(
-        self, quantity: str, value: float, key: str, symbols: list[str], formula: str, page: str
-    ) -> Explained:
-        """Explain a number by that of each group, which are its steps."""
-        steps = tuple(self._of_group(at, key) for at in range(len(self.groups)))
-        inputs = tuple(
-            input_of(symbol, step.quantity, step.value, step.label, f"explain groups[{at}].{key}")
-            for at, (symbol, step) in enumerate(zip(symbols, steps, strict=True))
-        )
-        return explained(quantity, value, formula, inputs, page, steps=steps)
 
     def _weighted(self, quantity: str, value: float, key: str, places: range | tuple[int, ...]) -> Explained:
         """Explain a mean over groups, weighted by their requests."""
@@ -481,16 +469,3 @@ class MixSubject(PlanSubject):
             "mean response time of the class at the groups that serve it, weighted by its requests there"
         )
         return explained(quantity, value, formula, inputs, SIMULATION, steps=steps)
-
-    def _at_an_offer(self, quantity: str, value: float) -> Explained:
-        """Explain what the groups cost at the lowest, the likely or the highest offers of their devices."""
-        side = next(side for side in SIDES if side == quantity.split(".")[1])
-        inputs = []
-        for at, group in enumerate(self.plan.groups):
-            assert group.price is not None
-            usd, records = group.price.at(side)
-            who = named_offers(records) or "scenario: prices.per_gpu_hour"
-            inputs.append(input_of(f"p_{at}", "usd_per_gpu_hour", usd, "spec", f"{who}, with electricity"))
-        hours = input_of("m", "hours", HOURS_PER_MONTH, "derived", "365 x 24 / 12 hours of an average month")
-        formula = "sum over the groups of their machines at these offers, times the hours of the period"
-        return explained(quantity, value, formula, (*inputs, hours), MONEY)

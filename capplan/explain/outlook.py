@@ -1,15 +1,13 @@
 """What follows from a plan, explained: the mix of commitments, the energy, the months to come."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 
 import numpy as np
 
-from capplan.explain.plans import Group, NextToPlan, Planned, Row, no_number
+from capplan.explain.plans import Arguments, Group, NextToPlan, Planned, Row, busy_of, no_number
 from capplan.explain.subject import (
     Explained,
-    Input,
     Place,
     explained,
     formula_of,
@@ -17,6 +15,7 @@ from capplan.explain.subject import (
     places_of,
 )
 from capplan.explain.table import Stated, stated_input
+from capplan.fleet.load.demand import planned_demand
 from capplan.fleet.over_time import replicas_over_time
 from capplan.fleet.plan import Group as PlanGroup
 from capplan.fleet.plan import Plan
@@ -25,12 +24,13 @@ from capplan.fleet.search.one_layout import is_searched_at_other_rates
 from capplan.money.commitments import HOURS_PER_YEAR, Mix, MixedPart, Offer, use_fractions
 from capplan.money.energy import Energy, Servers, occupied_fraction
 from capplan.questions.fleet import parts_of, replicas_by_group
-from capplan.questions.money.commitments import asked_mix
+from capplan.questions.money.commitments import AskedMix, asked_mix
 from capplan.questions.money.energy import asked_energy, asked_growth
-from capplan.report.answers.fleet_money import commitments_result
+from capplan.questions.money.who_pays import total_cost
+from capplan.report.answers.fleet_money import commitments_result, total_result
 from capplan.report.answers.fleet_outlook import energy_result, growth_result
 from capplan.report.quantities import MONEY
-from capplan.scenario.records.money import Power
+from capplan.scenario.scenario_file import Power
 from capplan.scenario.traffic import rate_line
 
 
@@ -39,11 +39,48 @@ def _path(plan: Plan, at: int) -> str:
     return f"groups[{at}]." if len(plan.groups) > 1 else ""
 
 
+def _mix(planned: Planned) -> AskedMix | None:
+    scenario, plan = planned.asked.scenario, planned.plan
+    line = rate_line(scenario, plan.responses_s)
+    return asked_mix(scenario, plan, line, replicas_by_group(planned.asked, plan))
+
+
+def demand_group(planned: Planned) -> Group:
+    """Return the peak and the mean of the traffic that the plan is for."""
+    demand, responses_s = planned.asked.question.demand, planned.plan.responses_s
+    numbers = dict(places_of(asdict(planned_demand(demand, responses_s))))
+    rates = zip(demand.classes, demand.rates_of_classes(responses_s), strict=True)
+    classes = [(f"{item.name} ", item.mean_rate_fraction, rate) for item, rate in rates]
+    given: Arguments = {
+        "class_rate": lambda _: [Stated(rate, name=f"{name}request_rate") for name, _, rate in classes],
+        "class_mean_fraction": lambda _: [
+            Stated(part, name=f"{name}mean_rate_fraction") for name, part, _ in classes
+        ],
+    }
+    return Group(numbers, NextToPlan("demand", numbers, given).explain)
+
+
+def total_cost_group(planned: Planned) -> Group:
+    """Return every line of what the recommended plan costs."""
+    mix = _mix(planned)
+    lines = total_cost(planned.asked, planned.plan, mix.mix if mix else None)
+    numbers = dict(places_of(total_result(lines)))
+
+    def quantity(place: Place) -> Stated:
+        line = lines[int(place[1])]
+        return Stated(line.quantity, f"{line.what}, in {line.unit}")
+
+    def price(place: Place) -> Stated:
+        line = lines[int(place[1])]
+        return Stated(line.usd_each, line.basis, "assumed" if line.basis == "assumed" else "config")
+
+    given: Arguments = {"line_quantity": quantity, "line_price": price}
+    return Group(numbers, NextToPlan("total_cost", numbers, given).explain)
+
+
 def commitments_group(planned: Planned) -> Group:
     """Return the mix of the recommended plan that `capplan fleet` prints, where the scenario names commitments."""
-    scenario = planned.asked.scenario
-    line = rate_line(scenario, planned.plan.responses_s)
-    asked = asked_mix(scenario, planned.plan, line, replicas_by_group(planned.asked, planned.plan))
+    asked = _mix(planned)
     if asked is None:
         return Group({}, no_number)
     numbers = {
@@ -58,7 +95,10 @@ def commitments_group(planned: Planned) -> Group:
     )
 
 
-def _commitment_arguments(plan: Plan, mix: Mix) -> Mapping[str, Callable[[Place], Stated]]:
+_USE = f"scenario: traffic, the load curve: {formula_of(use_fractions)}"
+
+
+def _commitment_arguments(plan: Plan, mix: Mix) -> Arguments:
     """Return the arguments of the numbers of a mix: the use of each part, and what its offer states."""
 
     def part(place: Place) -> MixedPart:
@@ -79,9 +119,8 @@ def _commitment_arguments(plan: Plan, mix: Mix) -> Mapping[str, Callable[[Place]
         where = f"explain {_path(plan, part(place).group)}gpus_per_replica"
         return Stated(part(place).devices, where)
 
-    use = f"scenario: traffic, the load curve: {formula_of(use_fractions)}"
     return {
-        "use_share": lambda place: Stated(part(place).used_fraction, use),
+        "use_share": lambda place: Stated(part(place).used_fraction, _USE),
         "layout_gpus": gpus,
         "commitment_price": lambda place: Stated(offer(place).usd_per_hour(1.0), source(place)),
         "fixed_usd_per_gpu_hour": lambda place: Stated(offer(place).fixed_usd_per_hour, f"at all hours; {source(place)}"),
@@ -95,21 +134,16 @@ def _commitment_arguments(plan: Plan, mix: Mix) -> Mapping[str, Callable[[Place]
 
 
 def _committed(mix: Mix, of: NextToPlan, place: Place, value: float) -> Explained:
-    """Explain a number of a mix: sums over its parts, machines instead of replicas, else as the table says."""
+    """Explain a number of a mix: machines instead of replicas, else as the table says."""
     key = str(place[-1])
-    if len(place) == 1 and ("rows", 0, key) in of.numbers:
-        parts = [of.row("rows", number).input(f"c_{number}", key) for number in range(len(mix.parts))]
-        people = stated_input("people_of_owned", "p", of.given["people_of_owned"](place))
-        formula = " + ".join(part.symbol for part in parts) + (" + 12 p" if key == "usd_per_year" else " + p")
-        return explained(key, value, formula, (*parts, people), MONEY)
     if place[0] == "pure" and place[1] == len(mix.pure):
         return explained(key, value, "c", (of.row().input("c", key),), MONEY)
     if key == "gpus" and not mix.parts[int(place[1])].of_replicas:
         formula = (
             "GPUs of machines of the order for whose share u of the time this is the cheapest way to pay"
         )
-        used = stated_input("use_share", "u", of.given["use_share"](place))
-        return explained(key, value, formula, (used,), MONEY)
+        use = Stated(mix.parts[int(place[1])].used_fraction, _USE)
+        return explained(key, value, formula, (stated_input("use_share", "u", use),), MONEY)
     return of.explain(place, value)
 
 
@@ -126,7 +160,7 @@ def energy_group(planned: Planned) -> Group:
     return Group(numbers, partial(_energy, planned, energy, of))
 
 
-def _energy_arguments(planned: Planned, energy: Energy) -> Mapping[str, Callable[[Place], Stated]]:
+def _energy_arguments(planned: Planned, energy: Energy) -> Arguments:
     """Return the arguments of the numbers of energy: the terms of the scenario, tokens, and the servers of a place."""
     terms, power = energy.terms, planned.asked.scenario.file.energy or Power()
 
@@ -139,6 +173,15 @@ def _energy_arguments(planned: Planned, energy: Energy) -> Mapping[str, Callable
 
     def server(place: Place) -> Servers:
         return energy.servers[int(place[1])] if place[0] == "servers" else energy.fullest
+
+    def server_gpus() -> list[Stated]:
+        groups = planned.plan.groups
+        loose = (
+            each.gpus
+            for each in groups
+            if each.order is None or not all(line.machine.sku for line in each.order.lines)
+        )
+        return [Stated(one.count * one.gpus if one.sku else next(loose)) for one in energy.servers]
 
     hours = HOURS_PER_MONTH if energy.job_hours is None else energy.job_hours
     values = {
@@ -155,6 +198,7 @@ def _energy_arguments(planned: Planned, energy: Energy) -> Mapping[str, Callable
         "mean_output_tokens_per_s": lambda _: Stated(energy.output_tokens_per_s, f"{_TRAFFIC}, output tokens at the mean load"),
         "mean_total_tokens_per_s": lambda _: Stated(energy.output_tokens_per_s + energy.input_tokens_per_s, f"{_TRAFFIC}, input and output tokens at the mean load"),
         "phase_watts": phase,
+        "server_gpus": lambda _: server_gpus(),
         "servers": lambda place: Stated(server(place).count),
         "gpus_per_server": lambda place: Stated(server(place).gpus),
         "watts_per_server": lambda place: Stated(server(place).watts),
@@ -166,18 +210,11 @@ def _energy(planned: Planned, energy: Energy, of: NextToPlan, place: Place, valu
     key, groups = str(place[-1]), planned.plan.groups
     if key == "time_fraction":
         return _time_fraction(planned, energy, int(place[1]))
-    if key == "gpu_watts":
-        return _gpu_watts(energy, of, value)
     if key == "server_watts" and len(groups) > 1:
         formula = "gpu_watts, and of each device its share of its server"
         return explained(key, value, formula, of.row().inputs({"w": "gpu_watts"}), MONEY)
-    if key == "racks" and len(place) == 1:
-        return explained(key, value, *_summed(energy, "ceil(n_{0} / m_{0})"), MONEY)
-    if place[0] == "servers" or key in ("rack_watts", "gpus_per_rack"):
-        return replace(of, label="derived").explain(place, value)
-    if key == "design_watts":
-        return _design_watts(planned, energy, of, value)
-    return of.explain(place, value)
+    sized = place[0] == "servers" or key in ("design_watts", "racks", "rack_watts", "gpus_per_rack")
+    return (replace(of, label="derived") if sized else of).explain(place, value)
 
 
 def _time_fraction(planned: Planned, energy: Energy, position: int) -> Explained:
@@ -202,57 +239,6 @@ def _time_fraction(planned: Planned, energy: Energy, position: int) -> Explained
     return explained("time_fraction", phase.time_fraction, formula, (load,), MONEY)
 
 
-def _gpu_watts(energy: Energy, of: NextToPlan, value: float) -> Explained:
-    parts = [
-        item
-        for number, phase in enumerate(energy.phases)
-        for item in (
-            input_of(f"f_{number}", f"{phase.phase} time_fraction", phase.time_fraction, of.label, f"explain energy.phases[{number}].time_fraction"),
-            input_of(f"w_{number}", f"{phase.phase} watts_per_gpu", phase.watts_per_gpu, of.label, f"explain energy.phases[{number}].watts_per_gpu"),
-        )
-    ]  # fmt: skip
-    mean = " + ".join(f"f_{number} w_{number}" for number in range(len(energy.phases)))
-    gpus = stated_input("ordered_gpus", "g", Stated(energy.gpus))
-    return explained("gpu_watts", value, f"g ({mean})", (gpus, *parts), MONEY)
-
-
-def _design_watts(planned: Planned, energy: Energy, of: NextToPlan, value: float) -> Explained:
-    if any(one.sku for one in energy.servers):
-        return explained("design_watts", value, *_summed(energy, "n_{0} W_{0}"), MONEY)
-    inputs = [
-        item
-        for number, group in enumerate(planned.plan.groups)
-        for item in (
-            input_of(f"P_{number}", "watts", group.layout.device.tdp_w, "spec", f"capplan hardware {group.layout.device.name}"),
-            input_of(f"g_{number}", "gpus", group.gpus, "derived", "explain gpus"),
-        )
-    ]  # fmt: skip
-    if len(planned.plan.groups) == 1:
-        return explained(
-            "design_watts",
-            value,
-            "(P_0 + h) g_0",
-            (*inputs, stated_input("host_watts", "h", of.given["host_watts"](()))),
-            MONEY,
-        )
-    return explained("design_watts", value, "P_0 g_0 + P_1 g_1, and the share of the servers", inputs, MONEY)
-
-
-def _summed(energy: Energy, term: str) -> tuple[str, tuple[Input, ...]]:
-    """Return a sum over the kinds of servers, and its inputs."""
-    inputs = [
-        item
-        for number, one in enumerate(energy.servers)
-        for item in (
-            input_of(f"n_{number}", "servers", one.count, "derived", f"the order: {one.sku or one.device}"),
-            input_of(f"W_{number}", "watts_per_server", one.watts, "spec", "the catalogue of machines, or the design power of its GPUs and the host"),
-            input_of(f"m_{number}", "servers_per_rack", one.per_rack, "derived", f"floor of {_POWER}.rack_limit over the watts of a server"),
-        )
-    ]  # fmt: skip
-    used = tuple(item for item in inputs if item.symbol[:2] in term)
-    return " + ".join(term.format(number) for number in range(len(energy.servers))), used
-
-
 def growth_group(planned: Planned) -> Group:
     """Return the months to come that `capplan fleet` prints, where the scenario states a growth."""
     scenario = planned.asked.scenario
@@ -267,19 +253,20 @@ def growth_group(planned: Planned) -> Group:
         row = of.row("months", month - 1).input("b", "gpus")
         return Stated(row.value, row.source, row.label)
 
-    given: Mapping[str, Callable[[Place], Stated]] = {
+    given: Arguments = {
         "peak_today": lambda _: Stated(plan.peak_requests_per_s),
         "traffic_ratio": lambda place: Stated(scenario.growth[int(place[1])]),
         "layout_gpus": lambda _: Stated(plan.groups[0].layout.devices),
         "before_gpus": before,
-        "month_usd_per_hour": lambda place: Stated(numbers[(*place[:-1], "usd_per_month")] / HOURS_PER_MONTH),
+        "month_usd_per_hour": lambda place: Stated(
+            plan.resized([busy_of(plan.groups[0], int(numbers[(*place[:-1], "replicas")]))]).usd_per_hour
+        ),
         "hours": lambda _: Stated(HOURS_PER_MONTH),
     }
     of = NextToPlan("growth", numbers, given, plan.groups[0].label)
     return Group(numbers, partial(_grown, planned, of))
 
 
-_OVER_HORIZON = {"usd_over_horizon": "usd_per_month", "mix_usd_over_horizon": "mix_usd_per_month"}
 _OF_ALL_GROUPS = {
     "replicas": "of all groups",
     "gpus": "of all groups, replicas times their GPUs",
@@ -289,17 +276,15 @@ _OF_ALL_GROUPS = {
 
 
 def _grown(planned: Planned, of: NextToPlan, place: Place, value: float) -> Explained:
-    """Explain a number of the months to come: sums over months or groups, what a search finds, else as the table says."""
+    """Explain a number of the months to come: sums over groups, what a search finds, else as the table says."""
     key, plan = str(place[-1]), planned.plan
-    if key in _OVER_HORIZON:
-        months = sorted({int(at[1]) for at in of.numbers if at[0] == "months"})
-        parts = [of.row("months", month).input(f"c_{month + 1}", _OVER_HORIZON[key]) for month in months]
-        return explained(key, value, " + ".join(part.symbol for part in parts), parts, MONEY)
     if key == "outgrown_in_month":
         bought = input_of("n", "replicas", plan.replicas, "derived", "explain replicas")
         needed = of.row("months", int(value) - 1).input("m", "replicas")
         formula = "first month whose replicas m, of any kind, are more than those n of today's plan"
         return explained(key, value, formula, (bought, needed), MONEY)
+    if len(place) == 1:
+        return of.explain(place, value)
     row = of.row(*place[:2])
     if len(plan.groups) > 1 and key in _OF_ALL_GROUPS:
         inputs = row.inputs({"n": "replicas"}) if key == "usd_per_month" else ()
@@ -333,7 +318,7 @@ def _replicas(planned: Planned, row: Row, at: int, value: float) -> Explained:
 
 def _searched_replicas(group: PlanGroup, row: Row, value: float) -> Explained:
     """Explain the replicas of a month as what a search for the layout finds at its rate."""
-    busy = next(n for n in range(int(value), 0, -1) if n + group.spares_for(n) <= value)
+    busy = busy_of(group, int(value))
     inputs = (
         row.input("r", "request_rate"),
         input_of("n", "busy_replicas", busy, group.label, "the fewest that meet the SLO targets at r, as the search of the plan finds them"),

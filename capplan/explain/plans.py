@@ -5,6 +5,7 @@ The quantities of a plan: every number in its row, by name, and the groups of nu
 Plans next to the recommended one, explained: the choices, the runners-up, and its next steps.
 """
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
@@ -36,6 +37,8 @@ from capplan.explain.table import (
     tabled,
 )
 from capplan.fleet.plan import Certainty, FleetAnswer, Plan
+from capplan.fleet.plan import Group as PlanGroup
+from capplan.fleet.price import HOURS_PER_MONTH
 from capplan.fleet.search.cheapest import Sized
 from capplan.fleet.search.one_layout import trial_of
 from capplan.fleet.search.recommended import plan_of
@@ -44,7 +47,7 @@ from capplan.questions.plans.plan_file import layout_of
 from capplan.questions.plans.plan_row import certainty_row
 from capplan.report.answers.fleet import tight_target_result
 from capplan.report.answers.fleet_words import next_steps_result
-from capplan.report.quantities import CHOSEN, METHODOLOGY, SIMULATION, quantity_of
+from capplan.report.quantities import CHOSEN, METHODOLOGY, quantity_of
 
 AnySubject: TypeAlias = Subject | PoolsSubject | MixSubject
 
@@ -158,6 +161,35 @@ def no_number(place: Place, _value: float) -> Explained:
     raise KeyError(place)
 
 
+Arguments: TypeAlias = Mapping[str, Callable[[Place], Stated | list[Stated]]]
+"""Argument that no number of an answer is -> its value for the number at a place; a list of the values that a formula adds up."""
+
+
+def written_out(formula: str, terms: Mapping[str, int]) -> str:
+    """Return a formula whose sums are written out.
+
+    Parameters
+    ----------
+    formula : with `sum(...)` of letters that stand for several values
+    terms : letter -> number of its values
+
+    Examples
+    --------
+    >>> written_out("g sum(f w)", {"g": 1, "f": 2, "w": 2}), written_out("sum(c) + p", {"c": 1, "p": 1})
+    ('g (f_0 w_0 + f_1 w_1)', 'c + p')
+    """
+    found = re.search(r"sum\(([^()]*(?:\([^()]*\))?[^()]*)\)", formula)
+    if found is None:
+        return formula
+    before, after = formula[: found.start()], formula[found.end() :]
+    many = [letter for letter in re.findall(r"[A-Za-z]\w*", found[1]) if terms.get(letter, 1) > 1]
+    number = terms[many[0]] if many else 1
+    indexed = re.sub(rf"\b({'|'.join(many)})\b", r"\1_{0}", found[1]) if many else found[1]
+    total = " + ".join(indexed.format(at) for at in range(number))
+    bare = number == 1 or (before[-2:] in ("", "+ ") and after[:2] in ("", " +"))
+    return written_out(f"{before}{total if bare else f'({total})'}{after}", terms)
+
+
 @dataclass(frozen=True, slots=True)
 class NextToPlan:
     """Numbers that `fleet` prints next to a plan, which the table of quantities explains."""
@@ -165,10 +197,11 @@ class NextToPlan:
     name: str
     """First part of their paths."""
     numbers: Mapping[Place, float]
-    given: Mapping[str, Callable[[Place], Stated]]
-    """Argument that is none of the numbers -> its value, for the number at a place."""
+    given: Arguments
     label: str = "derived"
     """Label of what the numbers rest on."""
+    under: Place = ()
+    """Place of the part that the numbers are of, such as one class; the table has them without it."""
 
     def row(self, *place: str | int) -> Row:
         """Return the numbers of one row."""
@@ -176,15 +209,31 @@ class NextToPlan:
 
     def explain(self, place: Place, value: float) -> Explained:
         """Return a number explained as the table says."""
-        quantity = quantity_of(name_of((self.name, *place)))
+        quantity = quantity_of(name_of((self.name, *place[len(self.under) :])))
         assert quantity is not None, place
-        inputs = [self._input(place, name, letter) for name, letter in quantity.arguments.items()]
-        return explained(str(place[-1]), value, formula_in(quantity), inputs, quantity.page)
+        lists = {letter: self.inputs(place, name, letter) for name, letter in quantity.arguments.items()}
+        formula = written_out(formula_in(quantity), {letter: len(found) for letter, found in lists.items()})
+        inputs = [
+            replace(item, symbol=f"{letter}_{at}") if len(found) > 1 else item
+            for letter, found in lists.items()
+            for at, item in enumerate(found)
+        ]
+        return explained(str(place[-1]), value, formula, inputs, quantity.page)
 
-    def _input(self, place: Place, name: str, letter: str) -> Input:
+    def inputs(self, place: Place, name: str, letter: str) -> list[Input]:
+        """Return one argument of a number: several inputs if the formula adds them up."""
         if name in self.given:
-            return stated_input(name, letter, self.given[name](place))
-        return self.row(*(place[:-1] if (*place[:-1], name) in self.numbers else ())).input(letter, name)
+            given = self.given[name](place)
+            return [
+                stated_input(name, letter, each) for each in (given if isinstance(given, list) else [given])
+            ]
+        rows, _, key = name.partition("[].")
+        if key:
+            found = sorted(int(at[1]) for at in self.numbers if at[0] == rows and at[2:] == (key,))
+            return [
+                replace(self.row(rows, at).input(letter, key), name=f"{rows}[{at}].{key}") for at in found
+            ]
+        return [self.row(*(place[:-1] if (*place[:-1], name) in self.numbers else ())).input(letter, name)]
 
 
 def choices_group(planned: Planned) -> Group:
@@ -240,14 +289,8 @@ def _certain(
     row = planned.answer.certainty[position]
     group = name_of(("certainty", position))
     if key == "confidence":
-        chosen = input_of(
-            "c",
-            key,
-            value,
-            "derived",
-            "capplan fleet sizes for the same few confidences, whatever the scenario asks for",
-        )
-        return explained(f"{group}.{key}", value, "c", (chosen,), METHODOLOGY)  # fmt: skip
+        chosen = stated_input("sized_confidence", "c", Stated(value))
+        return explained(f"{group}.{key}", value, "c", (chosen,), METHODOLOGY)
     if not row.has_layout:
         sure = input_of("c", "confidence", row.confidence, "derived", f"explain {group}.confidence")
         plan = planned.answer.chosen
@@ -287,22 +330,13 @@ PLANS: Mapping[str, Callable[[Planned], Group]] = {
 """Group -> the plans that it holds."""
 
 
-_DIFFERENCES = {
-    "more_gpus": ("n - g", {"n": "gpus"}, ("g", "gpus")),
-    "more_usd_per_month": ("m - c", {"m": "usd_per_month"}, ("c", "usd_per_month")),
-    "fewer_gpus": ("g - n", {"n": "gpus"}, ("g", "gpus")),
-    "saved_usd_per_month": ("c - m", {"m": "usd_per_month"}, ("c", "usd_per_month")),
-}
-"""Number -> its formula, the letters of its row, and the letter of a number of the recommended plan."""
-
-
 def next_steps_group(planned: Planned) -> Group:
     """Return what more certainty of the recommended layout costs, and what it costs if it is as fast as predicted."""
     plan = planned.answer.chosen
     steps = planned.answer.next_steps
     numbers = dict(places_of(next_steps_result(planned.answer)))
     if plan is None or steps is None:
-        return Group(numbers, partial(_of_steps, planned, numbers))
+        return Group(numbers, no_number)
     sizes = [
         Certainty(
             step.confidence,
@@ -325,80 +359,55 @@ def next_steps_group(planned: Planned) -> Group:
         for place, size in zip(rows, sizes, strict=True)
     }
 
+    given = {
+        **_sizing(planned),
+        "sized_confidence": lambda place: Stated(numbers[place]),
+        "ordered_gpus": lambda _: Stated(plan.gpus),
+        "plan_usd_per_month": lambda _: Stated(plan.usd_per_month, label=plan.single.label),
+        "hours": lambda _: Stated(HOURS_PER_MONTH),
+        "size_usd_per_hour": lambda place: Stated(None if place[0] == "unmeasured" else _usd_per_hour(plan, steps.as_predicted.gpus)),
+    }  # fmt: skip
+    of = NextToPlan("next_steps", numbers, given, plan.single.label)
+
     def explain(place: Place, value: float) -> Explained:
         path = name_of(("next_steps", *place[:-1]))
         if path in subjects and place[-1] in {"gpus", "usd_per_month"}:
             return of_plan(path, subjects[path](), str(place[-1]))
-        return _of_steps(planned, numbers, place, value)
+        return of.explain(place, value)
 
     return Group(numbers, explain, subjects)
 
 
-def _of_steps(planned: Planned, numbers: Mapping[Place, float], place: Place, value: float) -> Explained:
-    key, plan = str(place[-1]), planned.answer.chosen
-    assert plan is not None
-    row = Row("next_steps", numbers, place[:-1], plan.single.label)
-    if key in _DIFFERENCES:
-        formula, letters, (letter, name) = _DIFFERENCES[key]
-        now = {"gpus": float(plan.gpus), "usd_per_month": plan.usd_per_month}[name]
-        bought = input_of(letter, name, now, plan.single.label, f"explain {name}")
-        return explained(key, value, formula, (*row.inputs(letters), bought), METHODOLOGY)
-    if key == "confidence":
-        source = "one of the few confidences that capplan fleet sizes for, whatever the scenario asks for"
-        return explained(key, value, "c", (input_of("c", key, value, "derived", source),), METHODOLOGY)
-    if key == "usd_per_month":
-        return explained(
-            key, value, "p n h", (_price(planned, plan, place), row.input("n", "gpus"), _HOURS), METHODOLOGY
-        )
-    formula = "GPUs of the fewest replicas that meet all SLO targets at R / (1 - h) if every step takes as long as predicted, and of s spare replicas"
-    return explained(key, value, formula, _sizing(planned), SIMULATION, label=plan.single.label)
+def _usd_per_hour(plan: Plan, gpus: int) -> float | None:
+    """Return what an hour of the layout of a plan costs with a number of GPUs, spares included."""
+    group = plan.single
+    return plan.resized([busy_of(group, gpus // group.gpus_per_replica)]).usd_per_hour
 
 
-_HOURS = input_of("h", "hours", 730.0, "derived", "365 x 24 / 12 hours of an average month")
+def busy_of(group: PlanGroup, replicas: int) -> int:
+    """Return the replicas of a group without its spares, of a number with them."""
+    return next(n for n in range(replicas, 0, -1) if n + group.spares_for(n) <= replicas)
 
 
-def _price(planned: Planned, plan: Plan, place: Place) -> Input:
-    if place[0] == "unmeasured":
-        steps = planned.answer.next_steps
-        assert steps is not None
-        other = steps.unmeasured[int(place[1])]
-        hourly = other.usd_per_month / other.gpus / 730.0
-        return input_of(
-            "p", "usd_per_gpu_hour", hourly, "derived", f"the price of {other.hardware}, electricity included"
-        )
-    price = None if plan.usd_per_hour is None else plan.usd_per_hour / plan.gpus
-    return input_of("p", "usd_per_gpu_hour", price, plan.single.label, "explain usd_per_hour, of one GPU")
-
-
-def _sizing(planned: Planned) -> tuple[Input, ...]:
-    terms = terms_of(planned.asked)
-    return (
-        input_of("R", "request_rate", planned.of_plan("request_rate_per_replica").inputs[0].value, "derived", "scenario: traffic, at its peak"),
-        input_of("h", "headroom_fraction", terms.headroom_fraction, "config", "scenario: fleet.headroom"),
-        input_of("s", "spare_replicas", planned.plan.groups[0].spare_replicas, "config", f"scenario: {terms.survive.key}"),
-    )  # fmt: skip
+def _sizing(planned: Planned) -> Arguments:
+    """Return what the number of replicas follows from: the peak, headroom, spares."""
+    terms, plan = terms_of(planned.asked), planned.plan
+    return {
+        "request_rate": lambda _: Stated(plan.peak_requests_per_s, label="derived"),
+        "headroom_fraction": lambda _: Stated(terms.headroom_fraction),
+        "stated_spare_replicas": lambda _: Stated(plan.groups[0].spare_replicas, f"scenario: {terms.survive.key}"),
+    }  # fmt: skip
 
 
 def tight_target_group(planned: Planned) -> Group:
     """Return what the SLO target that costs the most throughput would cost if it were looser."""
     numbers: dict[Place, float] = dict(places_of(tight_target_result(planned.answer)))
-
-    def explain(place: Place, value: float) -> Explained:
-        key, tight = str(place[-1]), planned.answer.tight
-        assert tight is not None
-        limit = input_of("L", "limit_s", tight.limit_s, "config", f"scenario: slo.{tight.target}")
-        if key == "limit_s" and len(place) == 1:
-            return explained(key, value, "L", (limit,), METHODOLOGY)
-        if key == "limit_s":
-            looser = input_of(
-                "x", key, value, "derived", "a looser limit to compare with, rounded to two digits"
-            )
-            return explained(key, value, "x", (looser,), METHODOLOGY)
-        formula = {
-            "value_s": f"{tight.target} of requests that have a replica to themselves",
-            "used_fraction": "largest throughput of a replica that meets L over its largest throughput without targets",
-            "gpus": "GPUs of the cheapest size of this layout if L is the limit of this row",
-        }[key]
-        return explained(key, value, formula, (limit, *_sizing(planned)), SIMULATION)
-
-    return Group(numbers, explain)
+    tight = planned.answer.tight
+    if tight is None:
+        return Group(numbers, no_number)
+    given = {
+        **_sizing(planned),
+        "slo_limit": lambda _: Stated(tight.limit_s, f"scenario: slo.{tight.target}"),
+        "looser_limit": lambda place: Stated(numbers[place]),
+    }
+    return Group(numbers, NextToPlan("tight_target", numbers, given, planned.plan.groups[0].label).explain)

@@ -1,31 +1,41 @@
 """Numbers that commands print, by their path, and what `capplan explain` shows of one."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from capplan.errors import InputError, unknown
 from capplan.explain.comparison import bill_group, comparison_group
-from capplan.explain.outlook import commitments_group, energy_group, growth_group
+from capplan.explain.outlook import (
+    commitments_group,
+    demand_group,
+    energy_group,
+    growth_group,
+    total_cost_group,
+)
 from capplan.explain.plans import (
     PLANS,
     Group,
     Planned,
+    explained_quantity,
     next_steps_group,
     of_plan,
     subject_of,
     tight_target_group,
 )
 from capplan.explain.simulated import simulation_group
-from capplan.explain.subject import Explained, Input, labelled, name_of
+from capplan.explain.subject import Explained, labelled, listed_path, name_of
 from capplan.report.answer import Answer, Table
 from capplan.report.answers.fleet_words import next_steps_result, purchase_text
+from capplan.report.quantities import plan_path, unexplained
 from capplan.report.screen_units import is_number, unit_of
 
 GROUPS: Mapping[str, Callable[[Planned], Group]] = {
     **PLANS,
     "next_steps": next_steps_group,
     "tight_target": tight_target_group,
+    "demand": demand_group,
+    "total_cost": total_cost_group,
     "energy": energy_group,
     "growth": growth_group,
     "commitments": commitments_group,
@@ -45,6 +55,7 @@ def groups_of(planned: Planned) -> tuple[str, ...]:
         "plans": bool(answer.plans),
         "next_steps": next_steps_result(answer) is not None,
         "tight_target": answer.tight is not None,
+        "total_cost": planned.plan.usd_per_month is not None,
         "energy": scenario.file.energy is not None,
         "growth": bool(scenario.growth),
         "commitments": scenario.file.commitments is not None,
@@ -68,9 +79,13 @@ def _found(planned: Planned, path: str | None) -> Explained | dict[str, float]:
     """Return what `printed` returns, before the labels of keys that the scenario does not state are corrected."""
     if path is None:
         return subject_of(planned.asked, planned.plan).numbers
+    path = plan_path(path)
+    if why := unexplained(path):
+        raise InputError(f"{path}: {why}")
     name = _first(path)
     if name not in GROUPS:
-        return planned.of_plan(path)
+        whole = subject_of(planned.asked, planned.plan)
+        return explained_quantity(whole, listed_path(path, whole.numbers))
     if name not in groups_of(planned):
         there = ", ".join(groups_of(planned))
         raise InputError(
@@ -78,6 +93,7 @@ def _found(planned: Planned, path: str | None) -> Explained | dict[str, float]:
         )
     group = GROUPS[name](planned)
     places = {name_of((name, *place)): place for place in group.numbers}
+    path = listed_path(path, places)
     if path in places:
         return replace(group.explain(places[path], group.numbers[places[path]]), quantity=path)
     for row, subject in group.plans.items():
@@ -118,10 +134,8 @@ def explain_answer(planned: Planned, quantity: str | None) -> Answer:
     if isinstance(explained, dict):
         return _list_answer(planned, explained, quantity)
     of_fleet = "" if _first(explained.quantity) in PLANS else f"of {fleet}; "
-    inputs = [_input_row(each) for each in explained.inputs]
-    steps = [
-        {**_listed(step), "inputs": [_input_row(each) for each in step.inputs]} for step in explained.steps
-    ]
+    inputs = [asdict(each) for each in explained.inputs]
+    steps = [{**_listed(step), "inputs": [asdict(each) for each in step.inputs]} for step in explained.steps]
     tables = [Table([_exact(row) for row in inputs], title="Inputs")]
     if steps:
         shown = [
@@ -172,23 +186,7 @@ def _list_answer(planned: Planned, numbers: Mapping[str, float], path: str | Non
 
 def _listed(explained: Explained) -> dict[str, Any]:
     return {
-        "quantity": explained.quantity,
-        "value": explained.value,
-        "unit": explained.unit,
-        "formula": explained.formula,
-        "label": explained.label,
-        "page": explained.page,
-    }
-
-
-def _input_row(each: Input) -> dict[str, Any]:
-    return {
-        "symbol": each.symbol,
-        "name": each.name,
-        "value": each.value,
-        "unit": each.unit,
-        "label": each.label,
-        "source": each.source,
+        name: getattr(explained, name) for name in ("quantity", "value", "unit", "formula", "label", "page")
     }
 
 

@@ -1,20 +1,21 @@
 """A simulation explained: how a percentile comes about, what the request at that percentile waited for, and what rates are counted from."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from math import floor
 
 import numpy as np
 from numpy.typing import NDArray
 
-from capplan.explain.plans import Group, Planned, Row
-from capplan.explain.subject import Explained, Input, Place, explained, input_of, places_of
+from capplan.explain.plans import Arguments, Group, NextToPlan, Planned
+from capplan.explain.subject import Explained, Input, Place, explained, input_of, name_of, places_of
+from capplan.explain.table import Stated
 from capplan.fleet.load.waits import waits_of
 from capplan.fleet.simulation import FleetOutcome, arrived_in, finished_in, goodput_limits, request_columns
-from capplan.library.calls import Simulation, SimulationRecords, simulation
+from capplan.library import Simulation, SimulationRecords, simulation
 from capplan.numbers import Array
-from capplan.report.quantities import SIMULATION
+from capplan.report.quantities import SIMULATION, quantity_of
 from capplan.serving.outcome import slo_met
 
 _SPREADS = ("ttft_s", "tpot_s", "e2e_s", "queue_s")
@@ -47,9 +48,21 @@ class _Run:
             counted &= self.columns["class_index"] == list(self.outcome.classes).index(str(place[1]))
         return np.flatnonzero(counted)
 
-    def row(self, place: Place) -> Row:
-        """Return the numbers next to the one at a place."""
-        return Row("simulate", self.numbers, place[:-1], self.label)
+    def with_latency(self, place: Place) -> NDArray[np.intp]:
+        """Return the positions of the requests that have the latency of a statistic, the fastest first."""
+        rows, column = self.requests_of(place), self.columns[str(place[-2])]
+        rows = rows[np.isfinite(column[rows])]
+        return rows[np.argsort(column[rows], kind="stable")]
+
+    def rank(self, place: Place) -> int:
+        """Return the rank of the faster of the two requests that a percentile lies between, from 0."""
+        size = self.with_latency(place).size
+        return min(floor(_fraction(place) * (size - 1)), max(size - 2, 0))
+
+    def pair(self, place: Place) -> tuple[int, int]:
+        """Return the positions of these two requests."""
+        rows, rank = self.with_latency(place), self.rank(place)
+        return int(rows[rank]), int(rows[min(rank + 1, rows.size - 1)])
 
 
 def simulation_group(planned: Planned) -> Group:
@@ -60,67 +73,63 @@ def simulation_group(planned: Planned) -> Group:
         numbers = {place: value for place, value in numbers.items() if place[-1] != "output_tokens_per_s"}
     parts = run.outcome.parts
     columns = {name: np.concatenate([getattr(part, name) for part in parts]) for name in _COLUMNS}
-    return Group(numbers, partial(_explain, _Run(run, numbers, columns)))
+    found = _Run(run, numbers, columns)
+    return Group(
+        numbers, partial(_explain, found, NextToPlan("simulate", numbers, _arguments(found), found.label))
+    )
+
+
+def _inner(place: Place) -> Place:
+    return place[2:] if place[0] == "classes" else place
 
 
 def _is_explained(place: Place) -> bool:
-    inner = place[2:] if place[0] == "classes" else place
-    return inner[0] in (*_SPREADS, "itl_s") or (len(inner) == 1 and inner[0] in _COUNTED)
+    return quantity_of(name_of(("simulate", *_inner(place)))) is not None
 
 
-def _explain(run: _Run, place: Place, value: float) -> Explained:
-    inner = place[2:] if place[0] == "classes" else place
-    if inner[0] == "itl_s":
-        return _between_tokens(run, str(inner[1]))
-    if inner[0] in _SPREADS:
-        return _statistic(run, place, str(inner[0]), str(inner[1]))
-    return _COUNTED[str(inner[0])](run, place, value)
+def _explain(run: _Run, of: NextToPlan, place: Place, value: float) -> Explained:
+    """Explain a number of a run as the table says, and a percentile by the two requests that it lies between too."""
+    inner = _inner(place)
+    found = replace(of, under=place[: -len(inner)]).explain(place, value)
+    if inner[0] not in _SPREADS or inner[1] == "mean":
+        return found
+    steps = tuple(_of_request(run, str(inner[0]), at) for at in dict.fromkeys(run.pair(place)))
+    return replace(found, steps=steps)
 
 
-def _between_tokens(run: _Run, statistic: str) -> Explained:
-    gaps = input_of(
-        "",
-        "gaps",
-        None,
-        run.label,
-        "every gap between two tokens of a request, in a histogram: docs/simulation.md",
-    )
-    value = float(getattr(run.outcome.itl_s, statistic))
-    words = "mean" if statistic == "mean" else f"{statistic[1:]}th percentile"
-    return explained(f"itl_s.{statistic}", value, f"{words} of the gaps between tokens", (gaps,), SIMULATION, label=run.label)  # fmt: skip
+def _arguments(run: _Run) -> Arguments:
+    """Return the arguments of the numbers of a run: what is counted of its requests."""
+
+    def latencies(place: Place) -> NDArray[np.float64]:
+        return run.columns[str(place[-2])][run.with_latency(place)]
+
+    def beside(place: Place, at: int) -> Stated:
+        request, metric = run.pair(place)[at], str(place[-2])
+        return Stated(float(run.columns[metric][request]), f"request {request} of the run", run.label, metric)
+
+    def finished(place: Place) -> NDArray[np.intp]:
+        return run.requests_of(place, finished=True)
+
+    def good(place: Place) -> Stated:
+        return _good(run, run.requests_of(place) if place[-1] == "slo_met_fraction" else finished(place))
+
+    return {
+        "run": lambda place: Stated(run.numbers[place], label=run.label, name=str(place[-1])),
+        "gaps": lambda _: Stated(None, label=run.label),
+        "run_requests": lambda place: Stated(len(latencies(place))),
+        "run_sum": lambda place: Stated(float(latencies(place).sum()), label=run.label, name=str(place[-2])),
+        "quantile_fraction": lambda place: Stated(_fraction(place)),
+        "rank": lambda place: Stated(run.rank(place)),
+        "faster_request": lambda place: beside(place, 0),
+        "slower_request": lambda place: beside(place, 1),
+        "finished_requests": lambda place: Stated(finished(place).size, label=run.label),
+        "finished_output_tokens": lambda place: Stated(float(run.columns["output_tokens"][finished(place)].sum())),
+        "good_requests": good,
+    }  # fmt: skip
 
 
-def _statistic(run: _Run, place: Place, metric: str, statistic: str) -> Explained:
-    """Explain a mean or a percentile by the requests that it is counted from."""
-    figures = run.outcome.classes[str(place[1])] if place[0] == "classes" else run.outcome.all
-    value = float(getattr(getattr(figures, metric), statistic))
-    rows = run.requests_of(place)
-    rows = rows[np.isfinite(run.columns[metric][rows])]
-    counted = input_of("N", "requests", rows.size, "derived", "requests of the run that have this latency")
-    name = f"{metric}.{statistic}"
-    if statistic == "mean":
-        total = input_of(
-            "S", metric, float(run.columns[metric][rows].sum()), run.label, "sum over these requests"
-        )
-        return explained(name, value, "S / N", (total, counted), SIMULATION)  # fmt: skip
-    fraction = int(statistic[1:]) / 100.0
-    ordered = rows[np.argsort(run.columns[metric][rows], kind="stable")]
-    rank = fraction * (rows.size - 1)
-    below = min(floor(rank), max(rows.size - 2, 0))
-    pair = [int(ordered[min(at, rows.size - 1)]) for at in (below, below + 1)]
-    inputs = (
-        input_of("q", "quantile_fraction", fraction, "derived", "the percentile that is asked for"),
-        counted,
-        input_of(
-            "k", "rank", below, "derived", "whole part of q (N - 1): requests from the fastest on, from 0"
-        ),
-        *(
-            input_of(symbol, metric, float(run.columns[metric][at]), run.label, f"request {at} of the run")
-            for symbol, at in zip("ab", pair, strict=True)
-        ),
-    )
-    steps = tuple(_of_request(run, metric, at) for at in dict.fromkeys(pair))
-    return explained(name, value, "a + (q (N - 1) - k) (b - a)", inputs, SIMULATION, steps=steps)
+def _fraction(place: Place) -> float:
+    return int(str(place[-1])[1:]) / 100.0
 
 
 def _of_request(run: _Run, metric: str, at: int) -> Explained:
@@ -168,38 +177,7 @@ def _of_request(run: _Run, metric: str, at: int) -> Explained:
     return explained(f"request {at}: {metric}", values[metric], formula, inputs, SIMULATION)
 
 
-def _plain(formula: str, source: str) -> Callable[[_Run, Place, float], Explained]:
-    def explain(run: _Run, place: Place, value: float) -> Explained:
-        name = str(place[-1])
-        item = input_of("", name, value, run.label, source)
-        return explained(name, value, formula, (item,), SIMULATION)
-
-    return explain
-
-
-def _per_second(run: _Run, place: Place, value: float) -> Explained:
-    name = str(place[-1])
-    of_run = Row("simulate", run.numbers, (), run.label)
-    time = of_run.input("b", "measured_until_s"), of_run.input("a", "measured_from_s")
-    done = run.requests_of(place, finished=True)
-    if name == "requests_per_s":
-        finished = input_of(
-            "f", "finished", done.size, run.label, "requests that finished in the measured time"
-        )
-        return explained(name, value, "f / (b - a)", (finished, *time), SIMULATION)
-    if name == "goodput_requests_per_s":
-        return explained(name, value, "g / (b - a)", (_good(run, done), *time), SIMULATION)
-    total = input_of(
-        "o",
-        "output_tokens",
-        float(run.columns["output_tokens"][done].sum()),
-        "config",
-        "of the requests that finished in the measured time",
-    )
-    return explained(name, value, "o / (b - a)", (total, *time), SIMULATION)  # fmt: skip
-
-
-def _good(run: _Run, rows: NDArray[np.intp]) -> Input:
+def _good(run: _Run, rows: NDArray[np.intp]) -> Stated:
     slo = run.simulation.chosen.asked.scenario.slo
     waits = waits_of(run.simulation.chosen.asked.question.demand.classes)
     met = np.concatenate(
@@ -210,30 +188,4 @@ def _good(run: _Run, rows: NDArray[np.intp]) -> Input:
     if waits.are_unlike:
         stated += ", later for classes that wait less outside"
     good = int(np.count_nonzero(met[rows]))
-    return input_of("g", "requests_within_limits", good, run.label, f"finished within {stated or 'no limit'}")
-
-
-def _met(run: _Run, place: Place, value: float) -> Explained:
-    inputs = (_good(run, run.requests_of(place)), run.row(place).input("n", "requests"))
-    return explained("slo_met_fraction", value, "g / n", inputs, SIMULATION)
-
-
-_ARRIVED = "requests that arrived in the measured time: drawn from the traffic at its peak, or of the trace"
-_COUNTED: Mapping[str, Callable[[_Run, Place, float], Explained]] = {
-    "requests": _plain("counted", _ARRIVED),
-    "measured_from_s": _plain("end of the warm-up", "the run: docs/simulation.md"),
-    "measured_until_s": _plain("last arrival, or when the first user found no request left", "the run: docs/simulation.md"),
-    "finished": _plain("counted", "requests that got all their tokens"),
-    "shed": _plain("counted", "requests that were turned away, or waited beyond their deadline"),
-    "unfinished": _plain("counted", "requests still under way at the end"),
-    "seconds": _plain("end of the last step", "the run: docs/simulation.md"),
-    "preemptions": _plain("counted", "requests that had to give their cache back and start again"),
-    "requests_per_s": _per_second,
-    "goodput_requests_per_s": _per_second,
-    "output_tokens_per_s": _per_second,
-    "slo_met_fraction": _met,
-    "batch_mean": _plain("mean over the busy time of the replicas", "requests in a replica"),
-    "busy_fraction": _plain("time in steps over time, mean of the replicas", "the run"),
-    "utilisation_fraction": _plain("offered rate over the largest that the replicas serve", "a closed loop of the same requests"),
-}  # fmt: skip
-"""Number -> its explanation, of all requests or of a class."""
+    return Stated(good, f"finished within {stated or 'no limit'}", run.label)

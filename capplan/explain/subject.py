@@ -1,7 +1,7 @@
 """The plan that is explained, and what is simulated of it, once."""
 
 import re
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from inspect import getdoc
 from math import isfinite
@@ -114,8 +114,12 @@ def labelled(item: Explained, written: Mapping[str, Any]) -> Explained:
     item : explained, its steps too
     written : the scenario as its file has it
     """
-    inputs = tuple(_labelled_input(each, written) for each in item.inputs)
     steps = tuple(labelled(step, written) for step in item.steps)
+    of_steps = {step.quantity: step.label for step in steps}
+    inputs = tuple(
+        replace(each, label=of_steps[each.name]) if each.name in of_steps else _labelled_input(each, written)
+        for each in item.inputs
+    )
     before = {each.label for each in item.inputs} | {step.label for step in item.steps}
     own = "derived" if item.label in before else item.label
     labels = [own, *(each.label for each in inputs), *(step.label for step in steps)]
@@ -211,6 +215,19 @@ def name_of(place: Place) -> str:
     'classes[0].usd_per_request'
     """
     return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place).removeprefix(".")
+
+
+def listed_path(path: str, numbers: Iterable[str]) -> str:
+    """Return a path as the numbers of an answer have it: a plan of one group has those of its group itself.
+
+    Examples
+    --------
+    >>> listed_path("plans[1].groups[0].gpus", ["plans[1].gpus"]), listed_path("groups[0].watts", ["groups[0].gpus"])
+    ('plans[1].gpus', 'groups[0].watts')
+    """
+    plan, group, key = path.partition("groups[0].")
+    has_groups = any(name.startswith(f"{plan}{group}") for name in numbers)
+    return path if has_groups else f"{plan}{key}"
 
 
 _LINES = ("machines", "placement")

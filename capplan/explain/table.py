@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib import import_module
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,20 +24,18 @@ from capplan.fleet.plan import plan_order
 from capplan.fleet.price import HOURS_PER_MONTH
 from capplan.fleet.search.recommended import RANGE, latency_interval
 from capplan.fleet.unit_costs import mean_tokens_per_s
-from capplan.model.adapters import adapter_bytes_per_rank
 from capplan.model.parameters import parameters, weight_bytes_by_class
+from capplan.model.sharding import adapter_bytes_per_rank
 from capplan.model.weight_format import kv_bytes_per_element
 from capplan.replica.estimate import breakdown_of
 from capplan.replica.load import Load
 from capplan.replica.plans import plans_of
 from capplan.replica.spec import served_context_tokens
 from capplan.report.quantities import (
-    ACCURACY,
     ARGUMENTS,
     KERNELS,
     MEMORY,
     PLAN,
-    SIMULATION,
     Quantity,
     quantity_of,
 )
@@ -77,18 +76,20 @@ def formula_in(row: Quantity) -> str:
     return row.formula if row.function is None else formula_of(function_of(row))
 
 
-def tabled(of: PlanSubject, path: str, explain: Callable[[str], Explained]) -> Explained:
+def tabled(
+    of: PlanSubject,
+    path: str,
+    explain: Callable[[str], Explained] | None = None,
+    given: Mapping[str, Stated] = MappingProxyType({}),
+) -> Explained:
     """Return a number of a plan explained as the table says.
 
     Parameters
     ----------
     of : the plan
     path : of the number
-    explain : explanation of another number of the plan
-
-    Returns
-    -------
-    Explained; other numbers of the plan are its steps, but for latencies, whose steps are operators
+    explain : explanation of another number of the plan, which is a step; None: without steps
+    given : arguments that this number has for itself
     """
     row = quantity_of(path)
     assert row is not None, path
@@ -97,6 +98,9 @@ def tabled(of: PlanSubject, path: str, explain: Callable[[str], Explained]) -> E
     inputs: list[Input] = []
     steps = []
     for name, letter in row.arguments.items():
+        if name in given:
+            inputs.append(stated_input(name, letter, given[name]))
+            continue
         if name in ARGUMENTS:
             inputs += arguments(of, name, letter)
             continue
@@ -104,7 +108,7 @@ def tabled(of: PlanSubject, path: str, explain: Callable[[str], Explained]) -> E
         assert other is not None, name
         label = of.label if other.predicted else "derived"
         inputs.append(input_of(letter, f"{group}{name}", numbers[f"{group}{name}"], label, f"explain {group}{name}"))  # fmt: skip
-        if other.arguments and not name.endswith(".mean"):
+        if explain is not None and other.arguments and not name.endswith(".mean"):
             steps.append(explain(f"{group}{name}"))
     label = of.label if row.predicted else "derived"
     return explained(path, float(numbers[path]), formula_in(row), inputs, row.page, label=label, steps=steps)
@@ -227,6 +231,7 @@ _OF_REPLICAS: Mapping[str, Callable[[Subject], Stated]] = {
     "max_num_batched_tokens": lambda of: Stated(of.trial.replica.scheduling.max_num_batched_tokens, f"scenario: max_num_batched_tokens; unless stated, the default of {of.engine}"),
     "max_model_len": lambda of: Stated(served_context_tokens(of.spec)),
     "vocabulary_size": lambda of: Stated(of.spec.network.vocabulary_size, f"config.json of {of.spec.network.name}"),
+    "drawn_requests": lambda of: Stated(of.asked.question.requests, f"requests of a simulated run, the first {WARM_UP_SHARE:.0%} left out"),
     "layers": lambda of: Stated(len(of.spec.network.layers), f"capplan model {of.asked.scenario.model}: its mixers"),
     "kv_bytes_per_element": lambda of: Stated(kv_bytes_per_element(of.spec.kv_format), format_source(of, "kv_dtype")),
     "logged_non_torch_bytes": lambda of: Stated(of.spec.profile.memory.non_torch_bytes, f"{MEMORY}: logged starts of {of.engine}"),
@@ -358,29 +363,11 @@ def latency(of: Subject, path: str) -> Explained:
     if statistic in BOUNDS:
         return end_of_interval(of, metric, statistic)
     value = float(getattr(getattr(of.latencies, metric), statistic))
-    warm = f"requests of a simulated run, the first {WARM_UP_SHARE:.0%} left out"
-    inputs = (
-        input_of(
-            "r",
-            "request_rate_per_replica",
-            of.trial.total_rate / of.busy,
-            "derived",
-            "explain request_rate_per_replica",
-        ),
-        input_of("n", "busy_replicas", of.busy, "derived", "explain replicas, without spares"),
-        input_of("N", "requests", of.asked.question.requests, "derived", warm),
-        input_of(
-            "T", "kv_cache_tokens", of.plan.single.kv_cache_tokens, "derived", "explain kv_cache_tokens"
-        ),
-    )
+    found = tabled(of, path)
     what = "mean" if statistic == "mean" else f"{statistic[1:]}th percentile"
-    formula = (
-        f"{what} over N requests that arrive at r; each step takes the sum of its operators and of the host"
-    )
-    steps = tuple(operators(of))
-    return explained(
-        f"{metric}.{statistic}", value, formula, inputs, SIMULATION, label=of.plan.single.label, steps=steps
-    )
+    inputs, steps = found.inputs, tuple(operators(of))
+    label = of.plan.single.label
+    return explained(path, value, f"{what} {found.formula}", inputs, found.page, label=label, steps=steps)
 
 
 def operators(of: Subject) -> Iterator[Explained]:
@@ -403,15 +390,13 @@ def operators(of: Subject) -> Iterator[Explained]:
 
 def end_of_interval(of: Subject, metric: str, end: str) -> Explained:
     """Explain an end of the interval around a mean."""
-    mean = latency(of, f"{metric}.mean")
     interval = latency_interval(of.trial, metric.removesuffix("_s"), of.latencies.concurrency)
-    ratio = float(getattr(interval, BOUNDS[end]))
-    source = f"measured over predicted, {interval.rests_on}"
-    inputs = (
-        input_of("m", f"{metric}.mean", mean.value, mean.label, f"explain {metric}.mean"),
-        input_of("q", BOUNDS[end], ratio, "measured", source),
+    name, source = BOUNDS[end], f"measured over predicted, {interval.rests_on}"
+    ratio = Stated(float(getattr(interval, name)), source, name=name)
+    found, mean = tabled(of, f"{metric}.{end}", given={"interval": ratio}), latency(of, f"{metric}.mean")
+    return explained(
+        found.quantity, mean.value * ratio.value, found.formula, found.inputs, found.page, steps=(mean,)
     )
-    return explained(f"{metric}.{end}", mean.value * ratio, "m q", inputs, ACCURACY, steps=(mean,))
 
 
 def probability(of: Subject, quantity: str) -> Explained:
@@ -420,23 +405,8 @@ def probability(of: Subject, quantity: str) -> Explained:
     trial, slowness = of.trial, of.trial.candidate.slowness
     targets = {target: limit for target, limit in trial.limits.items() if key in ("", target.key)}
     value = of.plan.target_probabilities[key] if key else of.plan.slo_met_probability
-    slowest = trial.slowest(of.busy, targets)
-    inputs = (
-        input_of(
-            "s",
-            "slowest_ratio",
-            slowest,
-            of.plan.single.label,
-            "largest factor on every step at which the targets hold",
-        ),
-        input_of(
-            "F",
-            "slowness",
-            None,
-            "measured",
-            f"distribution of measured over predicted step times: {slowness.rests_on}",
-        ),
-        *of.limits(key),
-    )
-    formula = "P = F(s)" + (", at least that of all targets together" if key else "")
-    return explained(quantity, value, formula, inputs, ACCURACY)
+    slowest = Stated(trial.slowest(of.busy, targets), label=of.plan.single.label)
+    measured = f"{ARGUMENTS['slowness'].source}: {slowness.rests_on}"
+    found = tabled(of, quantity, given={"slowest_ratio": slowest, "slowness": Stated(None, measured)})
+    inputs = [*(item for item in found.inputs if item.symbol), *of.limits(key)]
+    return explained(quantity, value, found.formula, inputs, found.page)

@@ -4,9 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil, exp, lgamma, log, log1p, sqrt
 
-from capplan.fleet.order import OrderLine, units_of
+from capplan.fleet.order import Failures, OrderLine, units_of
 from capplan.fleet.plan import Group, Plan
-from capplan.fleet.survival import Failures
 
 SECONDS_PER_MONTH = 730.0 * 3600.0
 """Seconds of an average month."""

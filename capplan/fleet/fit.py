@@ -7,9 +7,8 @@ from capplan.fleet.search.candidates import Layout, layout_reason
 from capplan.hardware.device import Device
 from capplan.memory.capacity import engine_memory_bytes, stages_of
 from capplan.memory.plan import MemoryPlan
-from capplan.model.adapters import adapter_bytes_per_rank
 from capplan.model.network import Network
-from capplan.model.sharding import Sharding
+from capplan.model.sharding import Sharding, adapter_bytes_per_rank
 from capplan.model.weight_format import FORMATS, in_weight_format, kv_bytes_per_element
 from capplan.replica.replica import memory_of
 from capplan.replica.spec import ReplicaSpec, served_context_tokens

@@ -72,8 +72,9 @@ def cheapest_division(
 
         c = min over divisions d of sum_{g in d} c(g)
 
-    Bounds only rise while costs are found, so a division that is sorted after one that costs too much costs too much as well. A division whose bounds sum to as much as the cheapest one known is left out; the cost of a group is looked for only up to what the
-    bounds of the others leave. So the result is the minimum over all divisions.
+    The next division is always the one whose bounds sum to least, as bounds rise while costs are found. If they sum to as much as the
+    cheapest one known, no division that is left costs less. The cost of a group is looked for only up to what the bounds of the others
+    leave. So the result is the minimum over all divisions.
 
     Parameters
     ----------
@@ -86,9 +87,12 @@ def cheapest_division(
     divisions d of groups g and fleets; c, what they cost, is the least of all
     """
     best: tuple[tuple[Item, ...], tuple[Found, ...]] | None = None
-    for division in sorted(divisions, key=lambda groups: sum(map(costs.bound, groups))):
+    left = list(divisions)
+    while left:
+        division = min(left, key=lambda groups: sum(map(costs.bound, groups)))
         if sum(map(costs.bound, division)) >= under:
             break
+        left.remove(division)
         fleets: list[Found] = []
         spent = 0.0
         for place, group in enumerate(division):

@@ -8,12 +8,11 @@ from typing import Literal, TypeAlias
 from capplan.accuracy.bounded import BoundedSpread
 from capplan.assumption import Label
 from capplan.errors import InputError
-from capplan.fleet.order import Machine, Order, OrderLine, Placement
+from capplan.fleet.order import NO_LOSS, Machine, Order, OrderLine, Placement, Survival
 from capplan.fleet.pools.link import LinkTerms, LinkUse
 from capplan.fleet.pools.order import PoolSize, pools_order, with_machines
 from capplan.fleet.price import ChosenPrice, Side, usd_per_month
 from capplan.fleet.search.candidates import Layout, Rejection
-from capplan.fleet.survival import NO_LOSS, Survival
 from capplan.fleet.unit_costs import UnitCosts
 from capplan.numbers import Spread
 from capplan.serving.outcome import SeenByUsers

@@ -1,17 +1,41 @@
 """Prices: cost formulas, and the choice of a price for a device."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date
 from math import inf
 from statistics import median_low
+from types import MappingProxyType
 from typing import Annotated, Literal, TypeAlias
 
 from capplan.assumption import Assumption
-from capplan.fleet.order import Machine, Order, OrderLine, most_busy_on, order_of
-from capplan.fleet.survival import NO_LOSS, Survival
+from capplan.fleet.order import (
+    ANY_MACHINES,
+    NO_LOSS,
+    Machine,
+    MachineLimits,
+    Order,
+    OrderLine,
+    Survival,
+    most_busy_on,
+    order_of,
+)
 from capplan.hardware.device import Device
-from capplan.keys import ONLY_KNOWN_KEYS, Commitment, Day, Limits, Term, UsdPerHour
+from capplan.keys import (
+    ONLY_KNOWN_KEYS,
+    Bytes,
+    Commitment,
+    Counted,
+    Day,
+    FacilityRatio,
+    Fraction,
+    Limits,
+    Term,
+    Usd,
+    UsdPerHour,
+    UsdPerKwh,
+    UsdPerMonth,
+)
 from capplan.numbers import Number
 
 HOURS_PER_MONTH = 730.0
@@ -179,18 +203,160 @@ class PriceRecord:
         return self.price / self.devices
 
 
-@dataclass(frozen=True, slots=True)
-class PriceChoice:
-    """Which offers a scenario accepts, and its electricity price."""
+ANY_PROVIDER = "any"
+ASSUMED_OTHER: Mapping[str, float] = MappingProxyType({
+    "egress_per_gb": 0.09, "load_balancers": 50.0, "weights_per_gb": 0.023, "cpu_nodes": 3, "cpu_node": 150.0, "support": 0.1,
+})  # fmt: skip
+"""Prices of the costs of a service other than its GPUs, where prices.other asks for defaults: the order of the lists of large clouds (an assumption)."""
+ASSUMED_PEOPLE_USD_PER_MONTH = 15_000.0
+"""One engineer, where prices.other asks for defaults and prices.people says nothing (an assumption)."""
 
-    commitment: Commitment | Term = "on-demand"
-    provider: str = "any"
+
+@dataclass(frozen=True, slots=True)
+class OtherPrices:
+    """Prices of costs of a service other than GPUs, each a line of its total cost."""
+
+    __pydantic_config__ = ONLY_KNOWN_KEYS
+    defaults: bool = False
+    """Whether assumed prices stand for those that are not stated, prices.people included."""
+    egress_per_gb: Usd | None = None
+    """Price of a gigabyte that leaves the provider."""
+    bytes_per_token: Bytes = 300.0
+    """Bytes that leave for one output token: an event of a stream, 300 B if not stated."""
+    load_balancers: UsdPerMonth | None = None
+    """Price of all load balancers."""
+    weights_per_gb: UsdPerMonth | None = None
+    """Price of a gigabyte of the checkpoint in storage."""
+    cpu_nodes: Annotated[int, Counted(0, 100_000)] | None = None
+    """Number of nodes without GPUs: gateways, control plane, monitoring."""
+    cpu_node: UsdPerMonth | None = None
+    """Price of such a node."""
+    support: Fraction | None = None
+    """Support plan of the provider, as a share of the price of the machines."""
+
+    @property
+    def assumed(self) -> tuple[str, ...]:
+        """Return the keys whose price is a default."""
+        return tuple(key for key in ASSUMED_OTHER if self.defaults and getattr(self, key) is None)
+
+    def price(self, key: str) -> float:
+        """Return a price as it is stated or assumed; zero: it costs nothing, or nobody asked for it."""
+        stated: float | None = getattr(self, key)
+        return ASSUMED_OTHER[key] if key in self.assumed else stated or 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Prices:
+    """Which prices to use: the offers that a scenario accepts, electricity, and what else a service costs."""
+
+    __pydantic_config__ = ONLY_KNOWN_KEYS
+    commitment: Commitment | Term | None = None
+    """How the machines are paid for; community: hosts that the provider does not vouch for; owned: your own hardware."""
+    provider: str | None = None
+    """A provider, or any: the median of all offers."""
     region: str | None = None
-    overrides: Mapping[str, float] = field(default_factory=dict)
-    """Device -> $/h per device, as negotiated with a provider."""
-    usd_per_kwh: float | None = None
-    """Electricity on top of the price, for owned hardware; None: the price includes it."""
-    facility_ratio: float = 1.0
+    """Region, as the provider names it; offers without a region are included."""
+    per_gpu_hour: dict[str, UsdPerHour] = field(default_factory=dict)
+    """Your own price by hardware name."""
+    file: str | None = None
+    """Your own price YAML, or a catalogue CSV of SkyPilot with its date, relative to this file."""
+    date: Day | None = None
+    """Date of the prices in a file that states none."""
+    electricity: UsdPerKwh | None = None
+    """Price of electricity for hardware you own: added to the price, for the thermal design power of every device, spares included.
+    Leave it out where you rent: the price of a GPU-hour includes it."""
+    facility_ratio: FacilityRatio | None = None
+    """Power usage effectiveness: power of the building over that of the devices; needs electricity."""
+    people: UsdPerMonth | None = None
+    """Cost of the staff that runs the fleet, for `capplan compare`."""
+    overhead: Fraction = 0.0
+    """Overhead on the price of the machines, for `capplan compare`: storage, network, support."""
+    other: OtherPrices = field(default_factory=OtherPrices)
+    """Costs of the service other than GPUs: egress, load balancers, storage of weights, CPU nodes, support."""
+    host_memory_per_gb: UsdPerMonth | None = None
+    """Price of a gigabyte of host memory in an offload tier named host, if the price of the machines does not include it."""
+
+    @property
+    def paid_as(self) -> Commitment | Term:
+        """Return how the machines are paid for; on demand if nothing is stated."""
+        return self.commitment or ON_DEMAND
+
+    @property
+    def seller(self) -> str:
+        """Return the provider, or any."""
+        return self.provider or ANY_PROVIDER
+
+    @property
+    def power_ratio(self) -> float:
+        """Return the power of the building over that of the devices [-]; 1 if nothing is stated: nothing for cooling and losses."""
+        return 1.0 if self.facility_ratio is None else self.facility_ratio
+
+    @property
+    def people_assumed(self) -> bool:
+        """Return whether the price of the people is a default."""
+        return self.other.defaults and self.people is None
+
+    @property
+    def people_usd_per_month(self) -> float:
+        """Return what people cost, as it is stated or assumed."""
+        return ASSUMED_PEOPLE_USD_PER_MONTH if self.people_assumed else self.people or 0.0
+
+    def usd(self, machines_usd: float, other_usd: float = 0.0) -> float:
+        """Return the cost of a month with people, overhead and what else a service takes.
+
+            c = m (1 + f) + p + x
+
+        Parameters
+        ----------
+        machines_usd : [$]
+            m; f is the overhead, p what people cost.
+        other_usd : [$]
+            x, the lines of prices.other.
+
+        Returns
+        -------
+        [$]
+            c
+        """
+        return self.machines_usd(machines_usd) + self.people_usd_per_month + other_usd
+
+    def machines_usd(self, usd: float) -> float:
+        """Return what machines cost with the overhead on their price [$].
+
+        Examples
+        --------
+        >>> Prices(overhead=0.25).machines_usd(1000.0)
+        1250.0
+        """
+        return usd * (1.0 + self.overhead)
+
+    def machines_usd_within(self, usd: float, includes: Collection[str], other_usd: float = 0.0) -> float:
+        """Return what a budget leaves for machines.
+
+            m = (c - p - x) / (1 + f + s)
+
+        Parameters
+        ----------
+        usd : [$]
+            c.
+        includes : what the budget pays for in addition to the machines: `people` p, `overhead` f, and `other`: x, and the support plan s
+        other_usd : [$]
+            x, the lines of prices.other that do not follow the price of the machines
+
+        Returns
+        -------
+        [$]
+            m, below zero if people and the rest cost more than the budget
+
+        Examples
+        --------
+        >>> Prices(people=14_000.0, overhead=0.25).machines_usd_within(64_000.0, ("people", "overhead"))
+        40000.0
+        """
+        people = self.people_usd_per_month if "people" in includes else 0.0
+        overhead = self.overhead if "overhead" in includes else 0.0
+        support, others = (self.other.price("support"), other_usd) if "other" in includes else (0.0, 0.0)
+        return (usd - people - others) / (1.0 + overhead + support)
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,6 +380,8 @@ class ChosenPrice:
     """Machines in which the device is sold; empty: by the GPU."""
     newest_day: str | None = None
     """Day of the newest of the offers; None for a price from the scenario, or without any date."""
+    limits: MachineLimits = ANY_MACHINES
+    """Which machines an order that can be placed today may have."""
 
     def order(
         self, replica_gpus: int, node_gpus: int, busy: int, survive: Survival = NO_LOSS
@@ -357,7 +525,7 @@ def _recent(offers: Sequence[PriceRecord], most_days: int) -> list[PriceRecord]:
 
 
 def _on_common_terms(
-    offers: Sequence[PriceRecord], records: Sequence[PriceRecord], device: str, choice: PriceChoice
+    offers: Sequence[PriceRecord], records: Sequence[PriceRecord], device: str, choice: Prices
 ) -> list[PriceRecord]:
     """Return offers of a fixed term as they compare with the price on demand.
 
@@ -366,7 +534,7 @@ def _on_common_terms(
     A provider that rents the same machine on demand at o and for the term at r takes a discount off its own price; p is what that
     discount leaves of the price on demand d. An offer without a price on demand, such as an index of the market, counts as it is.
     """
-    rented = choose_price(records, device, replace(choice, commitment=ON_DEMAND, overrides={}))
+    rented = choose_price(records, device, replace(choice, commitment=ON_DEMAND, per_gpu_hour={}))
     listed = [r for r in records if r.device == device and r.commitment == ON_DEMAND and r.quality == "list"]
 
     def on_common(offer: PriceRecord) -> PriceRecord:
@@ -382,82 +550,93 @@ def _on_common_terms(
     return [on_common(offer) for offer in offers]
 
 
-def choose_price(records: Sequence[PriceRecord], device: str, choice: PriceChoice) -> ChosenPrice | None:
+def _accepted_offers(records: Sequence[PriceRecord], device: str, choice: Prices) -> list[PriceRecord]:
+    """Return the offers that the price of a device is taken from, cheapest first.
+
+    They have the required commitment, provider and region: the newest offer of each provider (the cheapest one of a tie), without
+    those over MAX_AGE_DAYS older than the newest of all. Estimates are used only if no provider lists a price. Offers of a fixed
+    term count by the discount of their provider.
+    """
+    wanted = _simple(choice.seller)
+    matching = [
+        record
+        for record in records
+        if record.device == device
+        and record.commitment == choice.paid_as
+        and (
+            wanted == ANY_PROVIDER
+            or wanted in (_simple(record.provider), _simple(record.provider.split(",")[0]))
+        )
+        and (choice.region is None or record.region in (None, choice.region))
+        and record.quality != "doubtful"
+    ]
+    usable = [record for record in matching if record.quality == "list"] or matching
+    of_term = choice.paid_as in TERM_YEARS
+    if of_term:
+        usable = _on_common_terms(usable, records, device, choice)
+    return _recent(
+        sorted(_newest_by_provider(usable).values(), key=lambda r: (r.usd_per_hour, r.provider)),
+        MAX_AGE_DAYS_OF_TERMS if of_term else MAX_AGE_DAYS,
+    )
+
+
+def choose_price(records: Sequence[PriceRecord], device: str, choice: Prices) -> ChosenPrice | None:
     """Return the price of a device, or None if no offer matches.
 
-    An override wins. Otherwise the price is the median of the offers with the required commitment, provider and region: the
-    newest offer of each provider (the cheapest one of a tie), without those over MAX_AGE_DAYS older than the newest of all. The
-    lower median is taken, so that the price is an actual offer; two offers are averaged, as the lower one would be the
-    minimum. Estimates are used only if no provider lists a price. Offers of a fixed term count by the discount of their provider.
+    A price that the scenario states wins. Otherwise the price is the median of the accepted offers. The lower median is taken, so
+    that the price is an actual offer; two offers are averaged, as the lower one would be the minimum.
 
     Parameters
     ----------
     records : offers
     device : catalogue name
-    choice : commitment, provider, region and overrides
+    choice : commitment, provider, region and stated prices
 
     Returns
     -------
     ChosenPrice, or None; an unknown price is never zero
     """
-    if device in choice.overrides:
-        usd = choice.overrides[device]
+    if device in choice.per_gpu_hour:
+        usd = choice.per_gpu_hour[device]
         stated = Assumption(
             f"{device} costs {usd:.2f} $/h, as the scenario says", f"prices.per_gpu_hour.{device}"
         )
-        return ChosenPrice(usd, choice.commitment, (), 0, None, None, stated)
-    wanted = _simple(choice.provider)
-    matching = [
-        record
-        for record in records
-        if record.device == device
-        and record.commitment == choice.commitment
-        and (wanted == "any" or wanted in (_simple(record.provider), _simple(record.provider.split(",")[0])))
-        and (choice.region is None or record.region in (None, choice.region))
-        and record.quality != "doubtful"
-    ]
-    listed = [record for record in matching if record.quality == "list"]
-    of_term, usable = choice.commitment in TERM_YEARS, listed or matching
-    if of_term:
-        usable = _on_common_terms(usable, records, device, choice)
-    offers = _recent(
-        sorted(_newest_by_provider(usable).values(), key=lambda r: (r.usd_per_hour, r.provider)),
-        MAX_AGE_DAYS_OF_TERMS if of_term else MAX_AGE_DAYS,
-    )
+        return ChosenPrice(usd, choice.paid_as, (), 0, None, None, stated)
+    offers = _accepted_offers(records, device, choice)
     if not offers:
         return None
     usd = median_low([offer.usd_per_hour for offer in offers])
     chosen = tuple(offers) if len(offers) == 2 else (next(o for o in offers if o.usd_per_hour == usd),)
     usd = sum(offer.usd_per_hour for offer in chosen) / len(chosen)
     estimate = chosen[0].quality == "estimate"
-    what = f"{device} costs {usd:.2f} $/h {choice.commitment}{' (an estimate)' if estimate else ''}"
+    what = f"{device} costs {usd:.2f} $/h {choice.paid_as}{' (an estimate)' if estimate else ''}"
     return ChosenPrice(
         usd_per_hour=usd,
-        commitment=choice.commitment,
+        commitment=choice.paid_as,
         records=chosen,
         offers=len(offers),
         lowest=offers[0],
         highest=offers[-1],
         assumption=Assumption(
-            f"{what}: {_origin(offers, chosen, named=wanted != 'any')}",
+            f"{what}: {_origin(offers, chosen, named=choice.seller != ANY_PROVIDER)}",
             f"prices.provider, or prices.per_gpu_hour.{device}",
         ),
-        warning=f"no listed {choice.commitment} price of {device}; an estimate is used" if estimate else None,
-        newest_day=max((offer.date for offer in offers if offer.date), key=_day_or_first, default=None),
+        warning=f"no listed {choice.paid_as} price of {device}; an estimate is used" if estimate else None,
+        newest_day=max(
+            (offer.date for offer in offers if offer.date),
+            key=lambda written: _day(written) or date.min,
+            default=None,
+        ),
     )
 
 
-def _day_or_first(written: str) -> date:
-    return _day(written) or date.min
-
-
-def price_of(records: Sequence[PriceRecord], device: Device, choice: PriceChoice) -> ChosenPrice | None:
+def price_of(records: Sequence[PriceRecord], device: Device, choice: Prices) -> ChosenPrice | None:
     """Return the price of a device, or None if no offer matches; of a slice its part of the price of the whole device.
 
     A slice without a price of its own costs 1/k of a device that is cut into k like it.
     """
     cut = device.partition
-    if cut is None or device.name in choice.overrides:
+    if cut is None or device.name in choice.per_gpu_hour:
         return choose_price(records, device.name, choice)
     whole = choose_price(records, cut.device, choice)
     if whole is None:
@@ -492,21 +671,21 @@ def _origin(offers: Sequence[PriceRecord], chosen: Sequence[PriceRecord], *, nam
     return only if named else f"{only}; the only offer known"
 
 
-def with_electricity(price: ChosenPrice, tdp_w: float, choice: PriceChoice) -> ChosenPrice:
+def with_electricity(price: ChosenPrice, tdp_w: float, choice: Prices) -> ChosenPrice:
     """Return the price plus the electricity of the device at its thermal design power, if the scenario has a price for it."""
-    if choice.usd_per_kwh is None:
+    if choice.electricity is None:
         return price
-    usd = float(energy_usd_per_hour(tdp_w, choice.usd_per_kwh, choice.facility_ratio))
+    usd = float(energy_usd_per_hour(tdp_w, choice.electricity, choice.power_ratio))
     return replace(price, energy_usd_per_hour=usd)
 
 
-def missing_price_warning(records: Iterable[PriceRecord], device: str, choice: PriceChoice) -> str:
+def missing_price_warning(records: Iterable[PriceRecord], device: str, choice: Prices) -> str:
     """Return the warning for a device without a price: what was asked for, and the offers there are."""
     offers = sorted(
         {f"{r.provider} {r.commitment}" for r in records if r.device == device and r.quality != "doubtful"}
     )
     known = ", ".join(offers[:8]) if offers else "none"
-    asked = f"{choice.commitment} price of {device}" + (
-        "" if choice.provider == "any" else f" at {choice.provider}"
+    asked = f"{choice.paid_as} price of {device}" + (
+        "" if choice.seller == ANY_PROVIDER else f" at {choice.seller}"
     )
     return f"no {asked} is known, so its cost is left out (known: {known}); give prices.per_gpu_hour.{device}"

@@ -10,10 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from capplan.accuracy.bounded import Operation, operation_interval
-from capplan.accuracy.intervals import Interval, Intervals
-from capplan.accuracy.left_out import Served
-from capplan.accuracy.serving import network_class
+from capplan.accuracy.bounded import Interval, Intervals, Operation, Served, network_class, operation_interval
 from capplan.accuracy.slowness import Slowness, SlownessTable, replica_slowness
 from capplan.assumption import Assumption
 from capplan.engine.profile import EngineProfile
@@ -25,7 +22,7 @@ from capplan.hardware.device import Device, Efficiency
 from capplan.model.network import Network
 from capplan.replica.estimate import OperatorRow, breakdown_of
 from capplan.replica.load import Load
-from capplan.replica.rates import step_rates
+from capplan.replica.plans import step_rates
 from capplan.replica.replica import Replica, replica_of
 from capplan.replica.spec import ReplicaSpec, deployed_as
 from capplan.replica.speculation import DraftPlan

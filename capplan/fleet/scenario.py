@@ -4,11 +4,10 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from capplan.fleet.engine_options import TierSize
-from capplan.fleet.order import MachineLimits
+from capplan.fleet.order import MachineLimits, Survival
 from capplan.fleet.pools.link import LinkTerms
-from capplan.fleet.price import PriceChoice
+from capplan.fleet.price import Prices
 from capplan.fleet.search.candidates import Ranges
-from capplan.fleet.survival import Survival
 from capplan.hardware.device import Device
 from capplan.workload.request_class import RequestClass, Slo
 
@@ -80,7 +79,7 @@ class Purchase:
     classes: tuple[RequestClass, ...]
     slo: Slo
     fleet: FleetLimits
-    prices: PriceChoice
+    prices: Prices
     price_file: str | None
     price_date: str | None
     """Date of the prices in a file that does not state it."""

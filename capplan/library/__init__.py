@@ -1,1 +1,599 @@
-"""What `import capplan` offers: one function for each question, with results that become data frames."""
+"""What `import capplan` offers: functions, plans and simulations.
+
+Each function asks what the command of its name asks, through the same rooms, and returns its JSON, typed, and as a data frame.
+
+What `capplan.plan` and `capplan.simulate` return: plans and simulations as tables of pandas.
+"""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from functools import partial, wraps
+from inspect import Parameter, signature
+from os import PathLike, fspath
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict, TypeVar, Unpack, get_args, get_type_hints
+
+from capplan.assumption import Assumption
+from capplan.errors import InputError, TargetError, unknown
+from capplan.fleet.load.routed import Operation, most_replicas, run_fleet, run_mix
+from capplan.fleet.plan import FleetAnswer, Plan
+from capplan.fleet.scenario import SharingTerms
+from capplan.fleet.simulation import FleetOutcome
+from capplan.memory.plan import kv_sizes
+from capplan.questions import simulation as inputs
+from capplan.questions.fleet import AskedFleet, asked_fleet, fleet_for
+from capplan.questions.money.energy import outlook_of
+from capplan.questions.plans.plan_check import current_day
+from capplan.questions.several_models import PartsAsked, cascade_for, sharing_for
+from capplan.ranges import Text, check_list
+from capplan.replica.replica import replica_of
+from capplan.report.answer import Answer, flattened
+from capplan.report.answers.fleet import fleet_answer
+from capplan.report.answers.several_models import cascade_answer, sharing_answer
+from capplan.report.answers.simulate import simulate_answer, warn_of_overload
+from capplan.report.charts.of_answers import Chart, fleet_charts
+from capplan.report.safe_text import plain
+from capplan.scenario.engine_use import engine_use_of
+from capplan.scenario.flags import (
+    EngineFlags,
+    LoadFlags,
+    OperationFlags,
+    PlanFlags,
+    RequestFlags,
+    ServingFlags,
+    SpeculationFlags,
+)
+from capplan.scenario.scenario import read_scenario
+from capplan.scenario.scenario_file import Scenario
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+LINES = 24
+"""Lines of a result as Python prints it."""
+COLUMNS = 100
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Result:
+    """The answer to one question, in base units: seconds, bytes, tokens, dollars."""
+
+    answer: Answer
+
+    def __repr__(self) -> str:
+        """Return the first screen of the command, cut at a screen."""
+        from capplan.report.tables import plain_text
+
+        lines = plain_text(self.answer.first_screen or self.answer, COLUMNS).rstrip().splitlines()
+        return "\n".join(lines if len(lines) <= LINES else [*lines[: LINES - 1], "…"])
+
+    def _repr_html_(self) -> str:
+        """Return the headline and the first table, as a notebook shows them."""
+        from html import escape
+
+        from capplan.report.tables import grid_of
+
+        answer = self.answer.first_screen or self.answer
+        grid = grid_of(answer.tables[0])
+        rows = [
+            "".join(
+                f'<{tag} style="text-align:{"right" if right else "left"}">{escape(cell)}</{tag}>'
+                for cell, right in zip(cells, grid.right, strict=True)
+            )
+            for tag, lines in (("th", [grid.headings]), ("td", grid.cells))
+            for cells in lines
+        ]
+        return f"<p>{escape(answer.headline)}</p><table>{''.join(f'<tr>{row}</tr>' for row in rows)}</table>"
+
+    @property
+    def data(self) -> Mapping[str, Any]:
+        """Return what the command prints as `result` with `--format json`."""
+        data: Mapping[str, Any] = plain(self.answer.result)
+        return data
+
+    @property
+    def rows(self) -> Sequence[Mapping[str, Any]]:
+        """Return what the command prints with `--format csv`, a mapping for each line."""
+        return [flattened(plain(row)) for row in self.answer.csv_rows or self.answer.tables[0].rows]
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """Return what was assumed, each with the key or flag that replaces it."""
+        return tuple(f"{item.what}; replace with {item.replace}" for item in self.answer.assumptions)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Return what is probably a mistake."""
+        return self.answer.warnings
+
+    def to_pandas(self) -> "DataFrame":
+        """Return the rows as a data frame, a column for each key."""
+        from pandas import DataFrame
+
+        return DataFrame(self.rows)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class FleetResult(Result):
+    """The fleets that serve a scenario, cheapest first."""
+
+    found: FleetAnswer
+
+    @property
+    def plans(self) -> tuple[Plan, ...]:
+        """Return the plans, cheapest first, those with separate pools among them; empty where none meets the targets."""
+        return self.found.plans
+
+    @property
+    def chosen(self) -> Plan:
+        """Return the recommended plan, whether identical replicas or separate pools.
+
+        Raises
+        ------
+        TargetError
+            no plan meets the targets; `plans` is empty then
+        """
+        if self.found.chosen is None:
+            raise TargetError(self.answer.headline)
+        return self.found.chosen
+
+
+class ReplicaOptions(TypedDict, total=False):
+    """How one replica is sharded, stored and run; what is left out has the default of the command."""
+
+    tensor_parallel: int
+    pipeline_parallel: int
+    expert_parallel: int
+    data_parallel: int
+    weight_dtype: str | None
+    kv_dtype: str | None
+    engine: str
+    engine_version: str | None
+    max_model_len: int | None
+    max_num_seqs: int | None
+    max_num_batched_tokens: int | None
+    gpu_memory_utilization: float | None
+    calibration: Path | None
+    revision: str | None
+    offline: bool
+
+
+class EstimateOptions(ReplicaOptions, total=False):
+    """The replica and its load; one of concurrency and request_rate [1/s] is needed."""
+
+    input_tokens: int
+    output_tokens: int
+    concurrency: int | None
+    request_rate: float | None
+    prefix_hit_fraction: float
+
+
+class KvOptions(TypedDict, total=False):
+    """How a cache is stored and reserved."""
+
+    sequences: int
+    kv_dtype: str | None
+    tensor_parallel: int
+    engine: str
+    engine_version: str | None
+    max_num_batched_tokens: int | None
+
+
+_Taken = ParamSpec("_Taken")
+_Returned = TypeVar("_Returned")
+
+
+def _listing(
+    options: type, *sources: Callable[..., object]
+) -> Callable[[Callable[_Taken, _Returned]], Callable[_Taken, _Returned]]:
+    """Let `help` and editors list the options of a function, each with its type and its default.
+
+    Parameters
+    ----------
+    options : that the function takes as keywords
+    sources : records and functions that have the defaults
+    """
+    defaults = {
+        item.name: item.default for source in sources for item in signature(source).parameters.values()
+    }
+
+    def listed(function: Callable[_Taken, _Returned]) -> Callable[_Taken, _Returned]:
+        shown = signature(function)
+        stated = [item for item in shown.parameters.values() if item.kind is not Parameter.VAR_KEYWORD]
+        named = [
+            Parameter(name, Parameter.KEYWORD_ONLY, default=defaults[name], annotation=kind)
+            for name, kind in get_type_hints(options).items()
+        ]
+        told: Any = function
+        told.__signature__ = shown.replace(parameters=[*stated, *named])
+        return function
+
+    return listed
+
+
+def _refusing(function: Callable[_Taken, _Returned]) -> Callable[_Taken, _Returned]:
+    """Let a function refuse a keyword that it does not have with the nearest one that it has."""
+    known = list(signature(function).parameters)
+
+    @wraps(function)
+    def called(*given: _Taken.args, **options: _Taken.kwargs) -> _Returned:
+        for name in options:
+            if name not in known:
+                raise unknown("option", name, known)
+        return function(*given, **options)
+
+    return called
+
+
+def load_scenario(path: str | PathLike[str], *settings: str) -> Scenario:
+    """Read a scenario.
+
+    Parameters
+    ----------
+    path : path of a scenario YAML, or the name of a shipped scenario
+    settings : keys to override, each KEY=VALUE as with `--set`
+
+    Returns
+    -------
+    the checked scenario, in base units
+
+    Raises
+    ------
+    InputError
+        the file has mistakes; the message lists all of them with their lines
+    """
+    from capplan.scenario.scenario import read_scenario
+
+    path = _named(path, "path")
+    check_list(settings, Text(), "settings")
+    return read_scenario(Path(path), settings)
+
+
+@_refusing
+def plan_fleet(scenario: Scenario | str | PathLike[str], *, offline: bool = False) -> FleetResult:
+    """Find the cheapest fleet that serves a scenario, as `capplan fleet` does.
+
+    Parameters
+    ----------
+    scenario : path of a scenario YAML, name of a shipped scenario, or the result of `load_scenario`
+    offline : never open a connection
+
+    Returns
+    -------
+    a `FleetResult`: the plans, cheapest first, with the recommended plan as `chosen`
+
+    Raises
+    ------
+    InputError
+        the scenario has mistakes, or names what capplan does not know
+    """
+    from capplan.questions.money.energy import outlook_of
+    from capplan.questions.plans.plan_check import current_day
+    from capplan.report.answers.fleet import fleet_answer
+
+    asked = _asked(scenario, offline=offline)
+    found = fleet_for(asked)
+    return FleetResult(fleet_answer(asked, found, outlook_of(asked, found, current_day())), found)
+
+
+@_listing(EstimateOptions, LoadFlags, ServingFlags)
+def estimate(model: str, hardware: str, **options: Unpack[EstimateOptions]) -> Result:
+    """Predict latency and throughput of one replica, as `capplan estimate` does.
+
+    Parameters
+    ----------
+    model : shipped id or alias, path of a config.json, or a Hugging Face id
+    hardware : catalogue name or alias, or path of a hardware YAML
+    tensor_parallel : GPUs that every matrix is split over
+    pipeline_parallel : stages that the layers are distributed over
+    expert_parallel : groups that whole experts are distributed over
+    data_parallel : attention groups, each with different sequences
+    weight_dtype : dtype of the weights; None: the dtype of the checkpoint
+    kv_dtype : dtype of the KV cache; None: the dtype of the checkpoint, or of the activations if it states none
+    engine : vllm, sglang or trtllm
+    engine_version : version of the engine; None: the newest version that capplan knows
+    max_model_len : [tokens] longest context; None: the maximum of the model
+    max_num_seqs : most requests of one step; None: the default of the engine
+    max_num_batched_tokens : [tokens] most tokens of one step; None: the default of the engine
+    gpu_memory_utilization : [-] share of the GPU memory that the engine allocates; None: the default of the engine
+    calibration : file that `capplan calibrate` wrote; None: the shipped efficiencies
+    revision : revision of the model on the hub; None: its main branch
+    offline : never open a connection
+    input_tokens : [tokens] length of each prompt
+    output_tokens : [tokens] length of each response
+    concurrency : requests at a time; state either concurrency or request_rate
+    request_rate : [req/s] requests per second; state either request_rate or concurrency
+    prefix_hit_fraction : [-] prefix-cache hit rate: the share of input tokens that the cache holds
+
+    Returns
+    -------
+    a `Result`; its `data` has ttft_s, tpot_s, e2e_s, throughput and the operators
+
+    Raises
+    ------
+    InputError
+        a name, a number or an option is wrong
+    DoesNotFitError
+        the model does not fit on the GPUs
+    """
+    from capplan.accuracy.bounded import bounded_estimate
+    from capplan.readers.catalogue.efficiency import shipped_intervals
+    from capplan.replica.replica import replica_of
+    from capplan.report.answers.replica import estimate_answer
+    from capplan.scenario.replica import asked_replica
+
+    of_load = {field.name for field in fields(LoadFlags)}
+    given: dict[str, Any] = {**options}
+    _refuse_options(given, EstimateOptions)
+    model, hardware = _named(model, "model"), _named(hardware, "hardware")
+    load = LoadFlags(**{key: value for key, value in given.items() if key in of_load})
+    serving = ServingFlags(**{key: value for key, value in given.items() if key not in of_load})
+    asked = asked_replica(model, hardware, serving)
+    replica = replica_of(replace(asked.spec, typical_context_tokens=load.tokens))
+    bounded = bounded_estimate(replica, load, shipped_intervals())
+    return Result(estimate_answer(replica, load, bounded, asked.assumptions, asked.warnings))
+
+
+@_listing(KvOptions, kv_sizes)
+def kv_size(
+    model: str, contexts: Sequence[int] = (), *, offline: bool = False, **options: Unpack[KvOptions]
+) -> Result:
+    """Return the memory that the KV cache of a sequence takes, as `capplan kv-size` does.
+
+    Parameters
+    ----------
+    model : shipped id or alias, path of a config.json, or a Hugging Face id
+    contexts : [tokens] length of a sequence, one row each; empty: one row with a usual length
+    offline : never open a connection
+    sequences : number of sequences that the total counts
+    kv_dtype : dtype of the KV cache; None: the dtype of the checkpoint, or of the activations if it states none
+    tensor_parallel : GPUs that the heads are split over
+    engine : vllm, sglang or trtllm
+    engine_version : version of the engine; None: the newest version that capplan knows
+    max_num_batched_tokens : [tokens] most tokens of one step, which some caches reserve; None: the default of the engine
+
+    Returns
+    -------
+    a `Result`; its `rows` has one row for each context
+
+    Raises
+    ------
+    InputError
+        a name, a number or an option is wrong
+    """
+    from capplan.readers.catalogue.models import read_model
+    from capplan.report.answers.models import kv_answer
+
+    _refuse_options(options, KvOptions)
+    model = _named(model, "model")
+    return Result(kv_answer(kv_sizes(read_model(model, offline=offline), contexts, **options)))
+
+
+@_refusing
+def simulate(
+    scenario: Scenario | str | PathLike[str],
+    *,
+    seed: int = 0,
+    until_s: float | None = None,
+    warm_up_s: float | None = None,
+    trace: str | PathLike[str] | None = None,
+    offline: bool = False,
+) -> Result:
+    """Simulate the recommended fleet of a scenario request by request, as `capplan simulate` does.
+
+    Parameters
+    ----------
+    scenario : path of a scenario YAML, name of a shipped scenario, or the result of `load_scenario`
+    seed : of the random draws
+    until_s : [s] of simulated time; None: until all requests are done
+    warm_up_s : [s] from the start that figures leave out; None: as the traffic needs it
+    trace : requests to replay instead of the scenario's traffic
+    offline : never open a connection
+
+    Returns
+    -------
+    `data` has latencies, goodput, prefix hits and occupancy, for all and by class
+    """
+    _refuse_no_path(trace, "trace")
+    requests = RequestFlags(None if trace is None else Path(trace), until_s, seed, warm_up_s)
+    return Result(
+        simulated(_asked(scenario, offline=offline), None, SimulationRecords(requests), offline=offline)
+    )
+
+
+@_refusing
+def compare(
+    scenario: Scenario | str | PathLike[str], apis: Sequence[str] = (), *, offline: bool = False
+) -> Result:
+    """Compare a month of the fleet of a scenario with hosted APIs, as `capplan compare` does.
+
+    Parameters
+    ----------
+    scenario : path of a scenario YAML, name of a shipped scenario, or the result of `load_scenario`
+    apis : each PROVIDER/MODEL; empty: all listed ones that serve the scenario's model
+    offline : never open a connection
+
+    Returns
+    -------
+    `rows` has one line for each API, cheapest first
+    """
+    from capplan.questions.money.comparison import asked_comparison, asked_prices
+    from capplan.questions.plans.plan_check import current_day
+    from capplan.report.answers.compare import compare_answer
+
+    check_list(apis, Text(), "apis")
+    asked = _asked(scenario, offline=offline)
+    prices = asked_prices(apis, asked)
+    compared = asked_comparison(asked, fleet_for(asked), prices, current_day())
+    return Result(compare_answer(compared, asked.scenario.name, asked.scenario.file.currency))
+
+
+def _refuse_options(given: Mapping[str, object], options: type) -> None:
+    """Raise the error for an option that a function does not have, or that is of another kind; ranges of numbers belong to their records."""
+    known = get_type_hints(options)
+    for name, value in given.items():
+        if name not in known:
+            raise unknown("option", name, known)
+        kinds = get_args(known[name]) or (known[name],)
+        if value is None and type(None) not in kinds:
+            raise InputError(f"{name}: None is no value of it; leave {name} out for its default")
+        if Path in kinds:
+            _refuse_no_path(value, name)
+        elif value is not None and str in kinds:
+            Text().check(value, name)
+        elif kinds == (bool,) and not isinstance(value, bool):
+            raise InputError(f"{name}: {value!r} is neither True nor False")
+
+
+def _named(value: object, name: str) -> str:
+    """Return the name or path of a model or device as text."""
+    if not isinstance(value, (str, PathLike)):
+        raise InputError(f"{name}: {value!r} is neither a name nor a path")
+    return fspath(value)
+
+
+def _refuse_no_path(value: object, name: str) -> None:
+    """Raise the error for what is given and names no file."""
+    if value is not None and not isinstance(value, (str, PathLike)):
+        raise InputError(f"{name}: {value!r} is not the path of a file")
+
+
+def _asked(scenario: Scenario | str | PathLike[str], *, offline: bool) -> AskedFleet:
+    if not isinstance(scenario, (Scenario, str, PathLike)):
+        raise InputError(
+            f"scenario: a value of type {type(scenario).__name__} is not a scenario; give the path of a YAML file, or what load_scenario returned"
+        )
+    return asked_fleet(
+        scenario if isinstance(scenario, Scenario) else load_scenario(scenario), offline=offline
+    )
+
+
+def planned(
+    path: str | os.PathLike[str],
+    settings: Sequence[str],
+    progress: Callable[[int, int], None] | None = None,
+    *,
+    pictured: bool,
+    offline: bool,
+) -> tuple[Answer, list[Chart]]:
+    """Return the fleets that serve a scenario, and their charts.
+
+    Parameters
+    ----------
+    path : of the scenario
+    settings : keys that are overridden, each KEY=VALUE
+    progress : of each search; called with the plans that are done, and all of them
+    pictured : whether charts are asked for, which only one fleet has
+    offline : never open a connection
+    """
+    scenario = read_scenario(path, settings)
+    if scenario.several is not None:
+        if pictured:
+            raise InputError(f"--plot: draws one fleet, and {scenario.path} has several")
+        parts = PartsAsked(path, tuple(settings), current_day(), progress, offline)
+        if isinstance(scenario.several, SharingTerms):
+            return sharing_answer(sharing_for(parts)), []
+        return cascade_answer(cascade_for(parts)), []
+    asked = asked_fleet(scenario, offline=offline)
+    answer = fleet_for(asked, progress)
+    outlook = outlook_of(asked, answer, current_day())
+    return fleet_answer(asked, answer, outlook, settings), fleet_charts(answer, outlook)
+
+
+@dataclass(frozen=True, slots=True)
+class SimulationRecords:
+    """What is simulated, and how; defaults are those of the command."""
+
+    requests: RequestFlags = field(default_factory=RequestFlags)
+    plan: PlanFlags = field(default_factory=PlanFlags)
+    running: OperationFlags = field(default_factory=OperationFlags)
+    engine: EngineFlags = field(default_factory=EngineFlags)
+    speculation: SpeculationFlags = field(default_factory=SpeculationFlags)
+
+
+@dataclass(frozen=True, slots=True)
+class Simulation:
+    """A run of a fleet, and what was asked."""
+
+    chosen: inputs.Chosen
+    stream: inputs.AskedStream
+    outcome: FleetOutcome
+    seed: int
+    utilisation: float
+    stated: Sequence[Assumption]
+    operation: Operation | None
+
+    @property
+    def answer(self) -> Answer:
+        """Return what the run comes to."""
+        return simulate_answer(
+            self.chosen, self.stream, self.outcome, self.seed, self.utilisation, self.stated, self.operation
+        )
+
+
+def simulated(
+    asked: AskedFleet,
+    answer: FleetAnswer | None,
+    given: SimulationRecords,
+    progress: Callable[[int, int], None] | None = None,
+    *,
+    offline: bool,
+) -> Answer:
+    """Return what a simulation of a scenario's fleet comes to; the parameters are those of `simulation`."""
+    return simulation(asked, answer, given, progress, offline=offline).answer
+
+
+def simulation(
+    asked: AskedFleet,
+    answer: FleetAnswer | None,
+    given: SimulationRecords,
+    progress: Callable[[int, int], None] | None = None,
+    *,
+    offline: bool,
+) -> Simulation:
+    """Simulate a scenario's fleet.
+
+    Parameters
+    ----------
+    asked : the question of the scenario
+    answer : its plans; None: they are searched, unless `given.plan` names one
+    given : requests, plan, operation, engine and speculation
+    progress : of the search; called with the plans that are done, and all of them
+    offline : never open a connection
+    """
+    chosen = inputs.chosen_plan(asked, given.plan, progress, answer)
+    operation = inputs.operation_of_plan(chosen, given.running, given.plan.replicas)
+    stream = inputs.asked_stream(chosen, given.requests)
+    replica, scenario = replica_of(stream.spec), asked.scenario
+    use, stated = engine_use_of(
+        scenario,
+        stream.spec,
+        given.engine,
+        given.speculation,
+        planned_drafts=chosen.draft_tokens,
+        offline=offline,
+    )
+    groups = inputs.mixed_groups(chosen, operation, stream.stream)
+    if given.speculation.draft_tokens is not None:
+        groups = tuple(replace(group, draft_tokens=None) for group in groups)
+    most = most_replicas(operation, chosen.replicas)
+    utilisation = (
+        inputs.utilisation_of_mix(groups, stream, use)
+        if groups
+        else inputs.utilisation_of(replica, stream, most, use, operation)
+    )
+    warn_of_overload(stream, utilisation)
+    limits = (given.running.queue_limit, given.running.deadline_s)
+    until_s = given.requests.until_s
+    run = (
+        partial(run_mix, groups, stream.stream)
+        if groups
+        else partial(run_fleet, replica, stream.stream, operation, replicas=chosen.replicas)
+    )
+    outcome = run(
+        slo=scenario.slo, use=use,
+        until_s=float("inf") if until_s is None else stream.stream.warm_up_s + until_s,
+        admission=inputs.admission_of(stream.stream, *limits, scenario.classes),
+    )  # fmt: skip
+    return Simulation(chosen, stream, outcome, given.requests.seed, utilisation, stated, operation)

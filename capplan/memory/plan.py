@@ -26,7 +26,6 @@ from capplan.memory.launch import Launch, engine_launch
 from capplan.memory.layer_groups import cache_kinds, narrow_states
 from capplan.memory.pool import compressed_layers, layout_assumptions
 from capplan.memory.rank import rank_activation_bytes, rank_graph_bytes, rank_weight_bytes, warmup_bytes
-from capplan.model.adapters import adapter_bytes_per_rank
 from capplan.model.kv_cache import (
     has_fp8_index_keys,
     index_bytes_per_element,
@@ -35,7 +34,7 @@ from capplan.model.kv_cache import (
     state_bytes_per_sequence,
 )
 from capplan.model.network import Network
-from capplan.model.sharding import Sharding
+from capplan.model.sharding import Sharding, adapter_bytes_per_rank
 from capplan.model.weight_format import FORMATS, KV_DTYPES, kv_bytes_per_element
 from capplan.numbers import Array, Number
 from capplan.ranges import DEVICES, TOKENS, Whole, check_list

@@ -7,172 +7,17 @@ What a service costs in all, line by line: its machines, the people who run it, 
 What is paid in which month: upfront parts, purchases, terms that outlast the horizon, and what bought devices are worth then.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from math import inf
-from types import MappingProxyType
-from typing import Annotated
 
 import numpy as np
 
 from capplan.fleet.over_time import ReplicasAt
 from capplan.fleet.plan import Plan, ordered_text
-from capplan.fleet.price import usd_per_month
-from capplan.keys import (
-    ONLY_KNOWN_KEYS,
-    Bytes,
-    Commitment,
-    Counted,
-    Day,
-    FacilityRatio,
-    Fraction,
-    Term,
-    Usd,
-    UsdPerHour,
-    UsdPerKwh,
-    UsdPerMonth,
-)
+from capplan.fleet.price import OtherPrices, usd_per_month
 from capplan.money.commitments import Mix, Offer
 from capplan.numbers import Array
-
-ASSUMED_OTHER: Mapping[str, float] = MappingProxyType({
-    "egress_per_gb": 0.09, "load_balancers": 50.0, "weights_per_gb": 0.023, "cpu_nodes": 3, "cpu_node": 150.0, "support": 0.1,
-})  # fmt: skip
-"""Prices of the costs of a service other than its GPUs, where prices.other asks for defaults: the order of the lists of large clouds (an assumption)."""
-ASSUMED_PEOPLE_USD_PER_MONTH = 15_000.0
-"""One engineer, where prices.other asks for defaults and prices.people says nothing (an assumption)."""
-
-
-@dataclass(frozen=True, slots=True)
-class OtherPrices:
-    """Prices of costs of a service other than GPUs, each a line of its total cost."""
-
-    __pydantic_config__ = ONLY_KNOWN_KEYS
-    defaults: bool = False
-    """Whether assumed prices stand for those that are not stated, prices.people included."""
-    egress_per_gb: Usd | None = None
-    """Price of a gigabyte that leaves the provider."""
-    bytes_per_token: Bytes = 300.0
-    """Bytes that leave for one output token: an event of a stream, 300 B if not stated."""
-    load_balancers: UsdPerMonth | None = None
-    """Price of all load balancers."""
-    weights_per_gb: UsdPerMonth | None = None
-    """Price of a gigabyte of the checkpoint in storage."""
-    cpu_nodes: Annotated[int, Counted(0, 100_000)] | None = None
-    """Number of nodes without GPUs: gateways, control plane, monitoring."""
-    cpu_node: UsdPerMonth | None = None
-    """Price of such a node."""
-    support: Fraction | None = None
-    """Support plan of the provider, as a share of the price of the machines."""
-
-    @property
-    def assumed(self) -> tuple[str, ...]:
-        """Return the keys whose price is a default."""
-        return tuple(key for key in ASSUMED_OTHER if self.defaults and getattr(self, key) is None)
-
-    def price(self, key: str) -> float:
-        """Return a price as it is stated or assumed; zero: it costs nothing, or nobody asked for it."""
-        stated: float | None = getattr(self, key)
-        return ASSUMED_OTHER[key] if key in self.assumed else stated or 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Prices:
-    """Which prices to use."""
-
-    __pydantic_config__ = ONLY_KNOWN_KEYS
-    commitment: Commitment | Term | None = None
-    """How the machines are paid for; community: hosts that the provider does not vouch for; owned: your own hardware."""
-    provider: str | None = None
-    """A provider, or any: the median of all offers."""
-    region: str | None = None
-    """Region, as the provider names it; offers without a region are included."""
-    per_gpu_hour: dict[str, UsdPerHour] = field(default_factory=dict)
-    """Your own price by hardware name."""
-    file: str | None = None
-    """Your own price YAML, or a catalogue CSV of SkyPilot with its date, relative to this file."""
-    date: Day | None = None
-    """Date of the prices in a file that states none."""
-    electricity: UsdPerKwh | None = None
-    """Price of electricity for hardware you own: added to the price, for the thermal design power of every device, spares included.
-    Leave it out where you rent: the price of a GPU-hour includes it."""
-    facility_ratio: FacilityRatio | None = None
-    """Power usage effectiveness: power of the building over that of the devices; needs electricity."""
-    people: UsdPerMonth | None = None
-    """Cost of the staff that runs the fleet, for `capplan compare`."""
-    overhead: Fraction = 0.0
-    """Overhead on the price of the machines, for `capplan compare`: storage, network, support."""
-    other: OtherPrices = field(default_factory=OtherPrices)
-    """Costs of the service other than GPUs: egress, load balancers, storage of weights, CPU nodes, support."""
-    host_memory_per_gb: UsdPerMonth | None = None
-    """Price of a gigabyte of host memory in an offload tier named host, if the price of the machines does not include it."""
-
-    @property
-    def people_assumed(self) -> bool:
-        """Return whether the price of the people is a default."""
-        return self.other.defaults and self.people is None
-
-    @property
-    def people_usd_per_month(self) -> float:
-        """Return what people cost, as it is stated or assumed."""
-        return ASSUMED_PEOPLE_USD_PER_MONTH if self.people_assumed else self.people or 0.0
-
-    def usd(self, machines_usd: float, other_usd: float = 0.0) -> float:
-        """Return the cost of a month with people, overhead and what else a service takes.
-
-            c = m (1 + f) + p + x
-
-        Parameters
-        ----------
-        machines_usd : [$]
-            m; f is the overhead, p what people cost.
-        other_usd : [$]
-            x, the lines of prices.other.
-
-        Returns
-        -------
-        [$]
-            c
-        """
-        return self.machines_usd(machines_usd) + self.people_usd_per_month + other_usd
-
-    def machines_usd(self, usd: float) -> float:
-        """Return what machines cost with the overhead on their price [$].
-
-        Examples
-        --------
-        >>> Prices(overhead=0.25).machines_usd(1000.0)
-        1250.0
-        """
-        return usd * (1.0 + self.overhead)
-
-    def machines_usd_within(self, usd: float, includes: Collection[str], other_usd: float = 0.0) -> float:
-        """Return what a budget leaves for machines.
-
-            m = (c - p - x) / (1 + f + s)
-
-        Parameters
-        ----------
-        usd : [$]
-            c.
-        includes : what the budget pays for in addition to the machines: `people` p, `overhead` f, and `other`: x, and the support plan s
-        other_usd : [$]
-            x, the lines of prices.other that do not follow the price of the machines
-
-        Returns
-        -------
-        [$]
-            m, below zero if people and the rest cost more than the budget
-
-        Examples
-        --------
-        >>> Prices(people=14_000.0, overhead=0.25).machines_usd_within(64_000.0, ("people", "overhead"))
-        40000.0
-        """
-        people = self.people_usd_per_month if "people" in includes else 0.0
-        overhead = self.overhead if "overhead" in includes else 0.0
-        support, others = (self.other.price("support"), other_usd) if "other" in includes else (0.0, 0.0)
-        return (usd - people - others) / (1.0 + overhead + support)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,8 @@ import numpy as np
 from capplan.fleet.load.demand import Demand
 from capplan.fleet.over_time import replicas_over_time
 from capplan.fleet.plan import Group, Plan
-from capplan.fleet.price import most_usd
-from capplan.money.cash import CostLine, Prices, total_usd
+from capplan.fleet.price import Prices, most_usd
+from capplan.money.cash import CostLine, total_usd
 from capplan.money.hosted import (
     Hosted,
     HostedBill,

@@ -9,7 +9,18 @@ import numpy as np
 
 from capplan.fleet.load.offered import replica_arrival_cv
 from capplan.fleet.price import HOURS_PER_MONTH
-from capplan.keys import ONLY_KNOWN_KEYS, Day, Discount, Fraction, Limits, Number, Seconds, UsdPerHour
+from capplan.keys import (
+    ONLY_KNOWN_KEYS,
+    Day,
+    Discount,
+    Fraction,
+    Limits,
+    Number,
+    Seconds,
+    UsdPerHour,
+    UsdPerMillionTokens,
+    UsdPerPaidMillionTokens,
+)
 from capplan.money.prompt_cache import (
     breakeven_requests,
     cached_prefix_usd,
@@ -159,12 +170,13 @@ BATCH_WINDOW_S = 86_400.0
 class TokenRates:
     """Dollars per million tokens, by kind."""
 
-    input: float
-    output: float
-    cache_read: float | None = None
-    """None: the provider sells no cached input."""
-    cache_write: float | None = None
-    """None: as input."""
+    __pydantic_config__ = ONLY_KNOWN_KEYS
+    input: UsdPerPaidMillionTokens
+    output: UsdPerPaidMillionTokens
+    cache_read: UsdPerMillionTokens | None = None
+    """Price of input that the cache has; none: the provider sells no cached input."""
+    cache_write: UsdPerMillionTokens | None = None
+    """Price of input that is written to the cache; none: as other input."""
 
 
 @dataclass(frozen=True, slots=True)

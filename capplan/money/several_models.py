@@ -10,8 +10,7 @@ import numpy as np
 from capplan.errors import InputError
 from capplan.fleet.over_time import Counts
 from capplan.fleet.scenario import CascadeStage
-from capplan.hardware.device import Partition
-from capplan.hardware.slices import Amounts, least_devices, packing
+from capplan.hardware.device import Amounts, Partition, least_devices, packing
 from capplan.money.comparison import OwnFleet
 from capplan.numbers import Array
 

@@ -9,13 +9,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from capplan.model.adapters import adapted_matrices, rank_elements
 from capplan.model.network import Layer, Network, layer_counts
-from capplan.model.sharding import Sharding
+from capplan.model.sharding import Sharding, adapted_matrices, rank_elements
 from capplan.model.weight_format import FORMATS
 from capplan.numbers import Number
-from capplan.operators.adapters import adapter_bytes, adapter_flop, adapter_time_s, adapters_in_step
 from capplan.operators.collective import all_gather_time_s, all_reduce_time_s, point_to_point_time_s
+from capplan.operators.matmul import adapter_bytes, adapter_flop, adapter_time_s, adapters_in_step
 from capplan.phases.cost import OperatorCost, StepRates, summed
 from capplan.phases.mixer_work import decode_cost, prefill_cost
 from capplan.phases.token_work import ACTIVATION_BYTES, encoder_costs, head_costs, layer_costs

@@ -1,16 +1,16 @@
 """A scenario -> the question that the fleet search answers: model, devices and engine looked up by name."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from math import ceil
+from math import ceil, inf
 from pathlib import Path
 
 from capplan.assumption import Assumption
 from capplan.engine.lookup import profile
 from capplan.engine.profile import EngineProfile
 from capplan.errors import InputError
-from capplan.families.head import pooled
+from capplan.families.model_config import pooled
 from capplan.fleet.decision import SUREST_WITHIN, fleet_decision
 from capplan.fleet.load.demand import Demand, demand_of
 from capplan.fleet.over_time import ReplicasAt
@@ -22,6 +22,7 @@ from capplan.fleet.review import Question
 from capplan.fleet.search.cheapest import Search, Terms
 from capplan.fleet.search.layouts import search
 from capplan.fleet.search.one_layout import replicas_at_rates
+from capplan.fleet.search.recommended import DEAR
 from capplan.fleet.search.search_cache import SearchCache
 from capplan.hardware.device import Device
 from capplan.hardware.weight_kernel import no_kernel_reason
@@ -41,11 +42,11 @@ from capplan.readers.catalogue.models import read_model
 from capplan.readers.catalogue.prices import machine_prices, unsold_devices
 from capplan.replica.spec import network_as_served, profile_as_served, refuse_prefixes
 from capplan.replica.speculation import DraftPlan
-from capplan.scenario.records.traffic_line import with_image_tokens, with_image_work
 from capplan.scenario.replica import adapter_assumptions, with_adapters
 from capplan.scenario.scenario_file import Scenario
 from capplan.scenario.several import refuse_several
 from capplan.scenario.speculation import drafting_of
+from capplan.scenario.traffic_line import with_image_tokens, with_image_work
 from capplan.serving.terms import BY_LOAD
 from capplan.workload.multiples import part_of_classes
 from capplan.workload.request_class import RequestClass
@@ -340,6 +341,11 @@ def requests_of(group: Group, classes: Sequence[RequestClass]) -> tuple[RequestC
     return part_of_classes(mine, requests.above_tokens, requests.up_to_tokens, requests.share)
 
 
+def prices_of_others(asked: AskedFleet, own: Container[str]) -> tuple[Assumption, ...]:
+    """Return what is assumed of prices of GPUs other than those of a plan, on which nothing that follows from the plan rests."""
+    return tuple(price.assumption for name, price in asked.prices.items() if price and name not in own)
+
+
 def terms_of(asked: AskedFleet) -> Terms:
     """Return headroom, spares, prices, the size limit and the budget of a scenario; commitments are judged by their mix instead."""
     limits, budget = asked.scenario.fleet, asked.scenario.budget_usd_per_month
@@ -394,14 +400,18 @@ def _either_way(
     paid = paid_by_mix(asked.scenario, partial(replicas_by_group, asked))
     if limits is None:
         return _with_unsold(fleet_decision(asked.question, terms, progress, cache, paid), asked)
-    plans, searched = pools_decision(asked.question, limits, terms, progress=progress, cache=cache)
     alike = (
         FleetAnswer((), (), 0)
         if limits.only
         else fleet_decision(asked.question, terms, progress, cache, paid)
     )
     alike = _with_unsold(alike, asked)
+    least = None if alike.choices is None else alike.choices.cheapest.usd_per_hour
+    plans, searched = pools_decision(
+        asked.question, limits, terms, progress=progress, cache=cache, most_usd_per_hour=DEAR * (least or inf)
+    )
     if alike.chosen is not None:
-        searched = replace(searched, chunked=smaller_chunks(asked.question, terms, alike.chosen))
+        chunked = smaller_chunks(asked.question, terms, alike.chosen, cache)
+        searched = replace(searched, chunked=chunked)
     answer = with_pools(replace(alike, pools=searched), plans, SUREST_WITHIN)
     return with_certainty_of_pools(answer, asked.question, terms, cache)

@@ -14,14 +14,13 @@ from capplan.accuracy.bounded import BoundedSpread
 from capplan.assumption import Assumption
 from capplan.errors import InputError, TargetError
 from capplan.fleet.decision import FleetsByDevice
-from capplan.fleet.order import Order
+from capplan.fleet.order import NO_LOSS, Order
 from capplan.fleet.over_time import Counts, replicas_by_window
 from capplan.fleet.plan import FleetAnswer, Plan
-from capplan.fleet.price import ChosenPrice, usd_per_month
+from capplan.fleet.price import ChosenPrice, Prices, usd_per_month
 from capplan.fleet.scenario import CascadePart, SharingTerms
-from capplan.fleet.survival import NO_LOSS
 from capplan.fleet.unit_costs import mean_requests_per_s
-from capplan.money.cash import Growth, Prices
+from capplan.money.cash import Growth
 from capplan.money.comparison import OwnFleet, own_fleet
 from capplan.money.several_models import (
     CascadeFleets,

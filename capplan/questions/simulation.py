@@ -21,7 +21,7 @@ from capplan.fleet.search.candidates import Layout, refuse_illegal
 from capplan.fleet.search.trial import demand_at_replica
 from capplan.fleet.simulation import Stream, capacity_per_s
 from capplan.model.sharding import Sharding
-from capplan.questions.fleet import AskedFleet, asked_fleet, fleet_for, parts_of
+from capplan.questions.fleet import AskedFleet, fleet_for, parts_of
 from capplan.readers.calibration.record import refitted_profile
 from capplan.readers.catalogue.efficiency import efficiency_by
 from capplan.readers.catalogue.hardware import device
@@ -31,7 +31,6 @@ from capplan.replica.replica import Replica, replica_of
 from capplan.replica.spec import ReplicaSpec
 from capplan.scenario.engine_use import operation_of
 from capplan.scenario.flags import OperationFlags, PlanFlags, RequestFlags
-from capplan.scenario.scenario import read_scenario
 from capplan.scenario.workload_file import is_workload
 from capplan.serving.requests import Admission, Requests
 from capplan.serving.server import simulate
@@ -73,11 +72,6 @@ class Chosen:
 def layout_name(layout: Layout, weight_dtype: str) -> str:
     """Return a layout as short text, such as 'h100-sxm TP2 fp8'."""
     return f"{layout.device.name} {layout.in_words(weight_dtype)}"
-
-
-def asked_scenario(path: Path, settings: Sequence[str], *, offline: bool) -> AskedFleet:
-    """Return the question of a scenario file, some of its keys overridden."""
-    return asked_fleet(read_scenario(path, settings), offline=offline)
 
 
 def fleet_plans(asked: AskedFleet) -> tuple[Plan, ...]:

@@ -15,10 +15,9 @@ from capplan.fleet.pools.sizing import decode_question, prefill_question
 from capplan.fleet.review import Question, spec_of_layout
 from capplan.fleet.sweep import CONCURRENCIES, Contender, DecodePool, Point, offered_rates
 from capplan.quantity import COUNT, REQUESTS_PER_S, SECONDS, quantity, whole_number
-from capplan.questions.fleet import AskedFleet
+from capplan.questions.fleet import AskedFleet, asked_fleet
 from capplan.questions.simulation import (
     Chosen,
-    asked_scenario,
     chosen_plan,
     fleet_plans,
     layout_name,
@@ -28,6 +27,7 @@ from capplan.scenario.drawn_workload import names_a_scenario
 from capplan.scenario.flags import PlanFlags, ServingFlags, SweepFlags
 from capplan.scenario.reading import settings_of
 from capplan.scenario.replica import asked_replica
+from capplan.scenario.scenario import read_scenario
 from capplan.serving.steady_state import Lengths
 from capplan.workload.length import fixed
 from capplan.workload.request_class import METRICS, STATISTICS, RequestClass, Slo, Target
@@ -126,7 +126,7 @@ def asked_sweep(what: str, flags: SweepFlags, lengths: Load, serving: ServingFla
 def _scenario_sweep(path: Path, loads: Loads, flags: SweepFlags, serving: ServingFlags) -> AskedSweep:
     """Return the sweep over the cheapest plan of each device, or over the plans that are given."""
     settings = settings_of(flags.settings, calibration=serving.calibration)
-    asked = asked_scenario(path, settings, offline=serving.offline)
+    asked = asked_fleet(read_scenario(path, settings), offline=serving.offline)
     contenders = []
     if flags.hardware or flags.tensor_parallel:
         names = flags.hardware or [device.name for device in asked.question.devices]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from capplan.accuracy.benchmark import Benchmark, is_set
-from capplan.accuracy.intervals import Intervals, interval_of
+from capplan.accuracy.bounded import Intervals, interval_of
 from capplan.accuracy.kernels import DEVICES, kernel_case, predicted_latency
 from capplan.accuracy.memory import memory_predictions, predict_memory_row
 from capplan.accuracy.replay import Servers, replayed_columns

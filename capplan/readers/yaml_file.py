@@ -322,3 +322,14 @@ def yaml_text(values: Mapping[str, Any], *, short: bool = True, width: int = 1_0
         default_flow_style=None if short else False,
     )
     return text
+
+
+def schema_line(name: str) -> str:
+    """Return the first line of a file, by which editors complete and check it: the published schema, as a path is one of this machine.
+
+    Examples
+    --------
+    >>> schema_line("scenario")
+    '# yaml-language-server: $schema=https://OWNER.github.io/capplan/schema/scenario.json'
+    """
+    return f"# yaml-language-server: $schema=https://OWNER.github.io/capplan/schema/{name}.json"

@@ -7,8 +7,7 @@ from capplan.assumption import Label
 from capplan.engine.profile import Scheduling
 from capplan.errors import DoesNotFitError
 from capplan.memory.plan import MemoryPlan
-from capplan.replica.plans import plans_cache_tokens, plans_memory, plans_of, plans_tables
-from capplan.replica.rates import LabelledRates
+from capplan.replica.plans import LabelledRates, plans_cache_tokens, plans_memory, plans_of, plans_tables
 from capplan.replica.spec import ReplicaSpec, served_context_tokens
 from capplan.replica.tables import DeviceTables, table_of_plan
 from capplan.serving.step_table import StepClock, StepTable

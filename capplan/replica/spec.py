@@ -6,9 +6,8 @@ from capplan.engine.lookup import with_chunked_prefill
 from capplan.engine.profile import EngineProfile
 from capplan.errors import InputError
 from capplan.hardware.device import Device, Efficiency
-from capplan.model.adapters import adapter_bytes_per_rank
 from capplan.model.network import Attention, Network
-from capplan.model.sharding import Sharding
+from capplan.model.sharding import Sharding, adapter_bytes_per_rank
 from capplan.model.weight_format import stored_dtypes
 from capplan.phases.cost import StepRates, total_s
 from capplan.phases.token_work import tower_costs

@@ -22,8 +22,7 @@ from capplan.phases.step import (
     round_tokens,
     speculative_speedup_ratio,
 )
-from capplan.replica.plans import engine_scheduling, plans_of, sequence_cache_bytes
-from capplan.replica.rates import step_rates
+from capplan.replica.plans import engine_scheduling, plans_of, sequence_cache_bytes, step_rates
 from capplan.replica.replica import Replica, memory_of
 from capplan.replica.spec import ReplicaSpec, served_context_tokens
 from capplan.serving.step_table import StepTable, launching_s, piecewise_linear

@@ -45,6 +45,8 @@ class Answer:
     closing: tuple[str, ...] = ()
     """What to do next, below the tables."""
     assumptions: tuple[Assumption, ...] = ()
+    counted: tuple[Assumption, ...] = ()
+    """Those that this answer does not rest on: prices of GPUs that its plan does not have. People see their number, JSON has all."""
     warnings: tuple[str, ...] = ()
     csv_rows: Sequence[Mapping[str, Any]] = ()
     """Rows of the CSV, where the first table is shaped differently from the result."""

@@ -17,7 +17,7 @@ from capplan.money.cash import Sold
 from capplan.money.who_pays import Share
 from capplan.questions.money.who_pays import AskedBill
 from capplan.report.safe_text import csv_cell
-from capplan.scenario.records.money import Currency
+from capplan.scenario.scenario_file import Currency
 
 COLUMNS = (
     "BilledCost", "BillingAccountId", "BillingAccountName", "BillingCurrency", "BillingPeriodEnd", "BillingPeriodStart",

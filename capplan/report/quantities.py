@@ -31,11 +31,15 @@ UNITS: Mapping[str, Unit] = {
     "usd_per_year": Unit("$", "$/year", heading="price"),
     "usd_per_job": Unit("$", "$/job", heading="price"),
     "usd_over_horizon": Unit("$"),
+    "usd_after_horizon": Unit("$"),
+    "usd_per_month_saved": Unit("$"),
+    "usd_per_gb_month": Unit("$/GB/month"),
     "usd_per_kwh": Unit("$/kWh"),
     "usd_per_thousand_requests": Unit("$/1000 requests", "$/1,000 req", heading="price"),
     "usd_per_thousand_conversations": Unit("$/1000 conversations"),
     "usd_per_million_output_tokens": Unit("$/10^6 token", "$/Mtok out", heading="price"),
     "usd_per_million_input_tokens": Unit("$/10^6 token", "$/Mtok in", heading="price"),
+    "usd_per_million_tokens_hour": Unit("$/10^6 token/h"),
     "usd_per_million_tokens": Unit("$/10^6 token", "$/Mtok", heading="price"),
     "usd_each": Unit("$", "$/unit", heading="price"),
     "usd": Unit("$", "$", heading="price"),
@@ -59,11 +63,12 @@ UNITS: Mapping[str, Unit] = {
     "probability": Unit("-", "%", 100.0, "probability"),
     "ape": Unit("-", "%", 100.0, "error"),
     "bias": Unit("-", "%", 100.0, "bias"),
-    "within_20": Unit("-", "%", 100.0, "within 20 %"),
+    "within_20": Unit("-", "%", 100.0, "within 20%"),
     "coverage": Unit("-", "%", 100.0, "coverage"),
     "stored_token_hours": Unit("10^6 token h"),
     "tokens": Unit("token", "tokens", heading="tokens"),
     "hours": Unit("h"),
+    "hours_to_repair": Unit("h"),
     "seconds": Unit("s", "s", heading="time"),
     "s": Unit("s", "s", heading="time"),
 }
@@ -103,12 +108,11 @@ TITLES: Mapping[str, str] = {
     "gpu_time_fraction": "of the GPU time",
     "gpu_watts": "GPUs, mean",
     "gpus_per_replica": "GPUs each",
-    "headroom_fraction": "headroom",
     "host_memory_usd_per_month": "memory",
     "input_tokens.mean": "input, mean",
     "input_tokens.p95": "input, p95",
     "interest_usd": "interest on upfront parts",
-    "interval_coverage": "in the 80 % interval",
+    "interval_coverage": "in the 80% interval",
     "job_hours": "hours of the job",
     "joules_per_output_token": "an output token, its prompt included",
     "kg_co2_per_job": "carbon dioxide",
@@ -243,18 +247,56 @@ ARGUMENTS: Mapping[str, Argument] = {
     "busy_usd": Argument("derived", "bill.usd_per_month less idle_usd and outside_usd"),
     "class_decode_s": Argument("derived", "its part of each decode step at the batch of the peak: (o - 1) t / n", "decode_s"),
     "class_prefill_s": Argument("derived", "its prompt of mean length by itself in a step, all sequences of the request", "prefill_s"),
+    "class_mean_fraction": Argument("config", "scenario: traffic, mean rate of each class over its peak", "mean_rate_fraction"),
+    "class_rate": Argument("config", "scenario: traffic, rate of each class at the peak; of users over the think time and the response time", "request_rate"),
     "class_traffic": Argument("config", "scenario: traffic, the line of the class"),
     "class_users": Argument("config", "scenario: traffic, users", "users"),
     "conversation_requests": Argument("config", "scenario: traffic, requests_per_conversation", "requests_per_conversation"),
     "paid_hours": Argument("derived", "365 x 24 / 12 hours of an average month, or the job", "hours"),
     "paid_replica_s": Argument("derived", "all replicas, spares included, for the time that is paid for"),
     "waiting_usd": Argument("derived", "explain bill.idle_usd", "idle_usd"),
+    "faster_request": Argument("derived", "the request at rank k"),
+    "finished_output_tokens": Argument("config", "of the requests that finished in the measured time", "output_tokens"),
+    "finished_requests": Argument("derived", "requests that finished in the measured time", "finished"),
+    "gaps": Argument("derived", "every gap between two tokens of a request, in a histogram: docs/simulation.md"),
+    "good_requests": Argument("derived", "requests within all SLO targets", "requests_within_limits"),
+    "looser_limit": Argument("derived", "a looser limit to compare with, rounded to two digits", "limit_s"),
+    "plan_usd_per_month": Argument("derived", "explain usd_per_month", "usd_per_month"),
+    "quantile_fraction": Argument("derived", "the percentile that is asked for"),
+    "rank": Argument("derived", "whole part of q (N - 1): requests from the fastest on, from 0"),
+    "run": Argument("derived", "the run, request by request: docs/simulation.md"),
+    "run_requests": Argument("derived", "requests of the run that have this latency", "requests"),
+    "run_sum": Argument("derived", "sum over these requests"),
+    "size_usd_per_hour": Argument("derived", "the cheapest order of these GPUs, electricity included", "usd_per_hour"),
+    "sized_confidence": Argument("derived", "one of the few confidences that capplan fleet sizes for, whatever the scenario asks for", "confidence"),
+    "slo_limit": Argument("config", "scenario: slo", "limit_s"),
+    "slower_request": Argument("derived", "the request at rank k + 1"),
+    "classes_outside": Argument("config", "scenario: traffic, outside: of each class", "usd"),
+    "even_api_usd": Argument("spec", "the bill of the API for the requests of the break-even", "api_usd_per_month"),
+    "even_machines_usd": Argument("derived", "the cheapest order of these replicas and their spares", "machines_usd_per_month"),
+    "even_other_usd": Argument("config", "scenario: prices.other, and what requests take outside the GPUs, at the break-even", "other_usd_per_month"),
+    "even_rate_limit": Argument("derived", "the smaller of both limits: explain sure_request_rate_limit_per_replica, and request_rate_limit_per_replica less headroom", "planned_request_rate_per_replica"),
+    "even_replicas": Argument("derived", "at the break-even", "busy_replicas"),
+    "group_busy": Argument("derived", "of each group, the share of its time in which a request is at work", "busy_fraction"),
+    "group_busy_replicas": Argument("derived", "explain replicas, without spares", "busy_replicas"),
+    "group_cost_fraction": Argument("derived", "of each group, its share of the cost of the machines"),
+    "group_request_rate": Argument("derived", "explain request_rate_per_replica", "request_rate_per_replica"),
+    "host_memory_usd": Argument("config", "scenario: prices.host_memory_per_gb and kv_offload"),
+    "other_lines": Argument("config", "scenario: prices.other", "usd"),
+    "overhead_fraction": Argument("config", "scenario: prices.overhead"),
+    "provisioned_hours": Argument("config", "of a month, or of the job", "hours"),
+    "provisioned_price": Argument("config", "scenario: hosted.provisioned.price", "usd_per_unit_hour"),
+    "provisioned_units": Argument("derived", "for the busiest hour: scenario: hosted.provisioned", "units"),
+    "rented_usd": Argument("derived", "explain usd_per_month", "usd_per_month"),
+    "stated_people_usd": Argument("config", "scenario: prices.people", "people_usd_per_month"),
+    "tenant_classes": Argument("derived", "explain bill.classes, of each class of the tenant"),
     "before_gpus": Argument("derived", "explain gpus, of the month before", "gpus"),
     "busy_replicas": Argument("derived", "explain replicas, without spares"),
     "collective_bytes": Argument("measured", _LOGGED),
     "commitment_price": Argument("spec", "the offer of the commitment", "usd_per_gpu_hour"),
     "committed_hours": Argument("derived", "8,760 hours of a year, a twelfth of them a month", "hours"),
     "count": Argument("config", "scenario: fleet.survive"),
+    "drawn_requests": Argument("derived", "requests of a simulated run, the warm-up left out", "requests"),
     "energy_usd_per_gpu_hour": Argument("config", "scenario: prices.electricity"),
     "facility_ratio": Argument("config", "scenario: energy.facility_ratio; 1 unless stated"),
     "fixed_usd_per_gpu_hour": Argument("spec", "at all hours; the offer of the commitment"),
@@ -270,6 +312,8 @@ ARGUMENTS: Mapping[str, Argument] = {
     "jobs": Argument("config", "scenario: traffic, requests of each job and their rate"),
     "kg_co2_per_kwh": Argument("config", "scenario: energy.grid"),
     "kv_bytes_per_element": Argument("config", "scenario: kv_dtype, else config.json of the model"),
+    "line_price": Argument("config", "the offer, or scenario: prices", "usd_each"),
+    "line_quantity": Argument("derived", "the line of the plan, in its unit", "quantity"),
     "layers": Argument("config", "capplan model: its mixers"),
     "layout_gpus": Argument("derived", "explain gpus_per_replica", "gpus_per_replica"),
     "link": Argument("spec", "its rate in the catalogue, or fleet.kv_link"),
@@ -299,6 +343,7 @@ ARGUMENTS: Mapping[str, Argument] = {
     "rack_limit_watts": Argument("config", "scenario: energy.rack_limit"),
     "replicas_held": Argument("derived", "machines x replicas that fit on each"),
     "request_rate": Argument("config", "scenario: traffic, at its peak"),
+    "server_gpus": Argument("derived", "the order: GPUs of all servers of one kind, or bought by the piece", "gpus"),
     "servers": Argument("derived", "the order, or GPUs by the piece over those of a server"),
     "slo": Argument("config", "scenario: slo"),
     "slowest_ratio": Argument("derived", "largest factor on every step at which the targets hold"),
@@ -319,7 +364,7 @@ ARGUMENTS: Mapping[str, Argument] = {
 """Argument of a formula -> its label, and where it comes from; `explain` names the file, the engine or the offer of the plan."""
 
 _AT_THE_PEAK = "simulated at the peak"
-_PERCENTILES = "over the requests of a simulation of n replicas with T tokens of cache, at r each; a step takes the sum of its operators and of the host"
+_PERCENTILES = "over N requests of a simulation of n replicas with T tokens of cache, at r each; a step takes the sum of its operators and of the host"
 _LARGEST = "largest rate at which all targets hold if every step takes s times as long, simulated"
 _IN_SERVICE = (
     "probability of at most s lost replicas: machines fail independently, f of them a month, each for r"
@@ -412,7 +457,7 @@ PLAN: Mapping[str, Quantity] = {
         "P = F(s), at least that of all targets together", {"slowest_ratio": "s", "slowness": "F", "slo": ""}, ACCURACY,
     ),
     **{
-        f"{latency}.*": Quantity(f"{name}: mean, median and percentiles", _PERCENTILES, {"request_rate_per_replica": "r", "busy_replicas": "n", "kv_cache_tokens": "T"}, SIMULATION, predicted=True)
+        f"{latency}.*": Quantity(f"{name}: mean, median and percentiles", _PERCENTILES, {"drawn_requests": "N", "request_rate_per_replica": "r", "busy_replicas": "n", "kv_cache_tokens": "T"}, SIMULATION, predicted=True)
         for latency, name in (("ttft_s", "Time to first token"), ("tpot_s", "Time per output token after the first"), ("e2e_s", "Time until the last token"))
     },
     **{
@@ -496,16 +541,28 @@ _COMMITTED = {
     "committed_hours": "h",
 }
 _CHEAPEST = "for whose share u of the time this is the cheapest way to pay"
+_SIZED = {"request_rate": "R", "headroom_fraction": "h", "stated_spare_replicas": "s"}
+_SIZED_WORDS = (
+    "GPUs of the fewest replicas that meet all SLO targets at R / (1 - h), and of s spare replicas,"
+)
+_AS_PREDICTED = f"{_SIZED_WORDS} if every step takes as long as predicted"
+_PAID = {"rented_usd": "m", "host_memory_usd": "k", "overhead_fraction": "f"}
 _SIDES = {"low": "lowest", "high": "highest"}
 NEXT_TO_A_PLAN: Mapping[str, Quantity] = {
+    "demand.peak_requests_per_s": Quantity("Requests a second at the peak of all traffic", "sum(r)", {"class_rate": "r"}, SIMULATION),
+    "demand.mean_requests_per_s": Quantity("Requests a second, mean of all traffic", "sum(f r)", {"class_mean_fraction": "f", "class_rate": "r"}, SIMULATION),
+    "total_cost.usd": Quantity("Cost of a month, or of one job, every line", "sum(c)", {"lines[].usd": "c"}, MONEY),
+    "total_cost.lines[].usd": Quantity("Cost of a line", "money.cash.CostLine.usd", {"line_quantity": "q", "line_price": "u"}, MONEY),
+    "total_cost.lines[].quantity": Quantity("Quantity of a line, in its unit", "q", {"line_quantity": "q"}, MONEY),
+    "total_cost.lines[].usd_each": Quantity("Price of a unit of a line", "u", {"line_price": "u"}, MONEY),
     "energy.phases[].time_fraction": Quantity(
         "Share of the time in which a GPU prefills, decodes or waits", "of each hour of the day by its load, mean over the hours; spares idle", page=MONEY,
     ),
     "energy.phases[].watts_per_gpu": Quantity("Power of a GPU in the phase", "w", {"phase_watts": "w"}, MONEY),
-    "energy.gpu_watts": Quantity("Mean power of all GPUs", "g times the sum over phases of time_fraction times watts_per_gpu", {"ordered_gpus": "g"}, MONEY),
+    "energy.gpu_watts": Quantity("Mean power of all GPUs", "g sum(f w)", {"ordered_gpus": "g", "phases[].time_fraction": "f", "phases[].watts_per_gpu": "w"}, MONEY),
     "energy.server_watts": Quantity("Mean power of the GPUs with their servers", "w + h g", {"gpu_watts": "w", "host_watts": "h", "ordered_gpus": "g"}, MONEY),
     "energy.facility_watts": Quantity("Mean power with cooling and losses", "w e", {"server_watts": "w", "facility_ratio": "e"}, MONEY),
-    "energy.design_watts": Quantity("Largest power of all servers at the wall", "sum of the watts of each server, or of its GPUs and its host", page=MONEY),
+    "energy.design_watts": Quantity("Largest power of all servers at the wall", "sum(g W / d)", {"server_gpus": "g", "servers[].watts": "W", "servers[].gpus": "d"}, MONEY),
     "energy.kwh_per_million_output_tokens": Quantity("Energy of a million output tokens, with the energy of their prompts", _KWH, {"facility_watts": "w", "mean_output_tokens_per_s": "r"}, MONEY),
     "energy.kwh_per_million_tokens": Quantity("Energy of a million input and output tokens", _KWH, {"facility_watts": "w", "mean_total_tokens_per_s": "r"}, MONEY),
     "energy.joules_per_output_token": Quantity("Energy of an output token", "money.energy.Energy.joules_per_output_token", {"facility_watts": "w", "mean_output_tokens_per_s": "r"}, MONEY),
@@ -523,7 +580,7 @@ NEXT_TO_A_PLAN: Mapping[str, Quantity] = {
     "energy.servers[].watts": Quantity("Largest power of one server at the wall", "W", {"watts_per_server": "W"}, MONEY),
     "energy.servers[].per_rack": Quantity("Servers that the power of one rack feeds", "floor(L / W)", {"rack_limit_watts": "L", "watts_per_server": "W"}, MONEY),
     "energy.servers[].racks": Quantity("Racks that the servers fill", "ceil(n / m)", {"count": "n", "per_rack": "m"}, MONEY),
-    "energy.racks": Quantity("Racks of all servers", "sum over the kinds of servers", page=MONEY),
+    "energy.racks": Quantity("Racks of all servers", "sum(r)", {"servers[].racks": "r"}, MONEY),
     "energy.rack_watts": Quantity(
         "Power of a full rack", "W G / d, or of one server that is too much for a rack", {"watts_per_server": "W", "gpus_per_server": "d", "gpus_per_rack": "G"}, MONEY,
     ),
@@ -534,8 +591,14 @@ NEXT_TO_A_PLAN: Mapping[str, Quantity] = {
     "commitments.rows[].usd_per_gpu_hour": Quantity("Price of a GPU for an hour at which it is used", "p", {"commitment_price": "p"}, MONEY),
     **{f"commitments.rows[].usd_per_{span}": Quantity(f"Cost of a {span} by one commitment", "g (f + v u) h", _COMMITTED, MONEY) for span in ("month", "year")},
     **{f"commitments.rows[].usd_per_month_{side}": Quantity(f"Cost of a month at the {word} offer", "g (f + v u) h x", {**_COMMITTED, "offer_ratio": "x"}, MONEY) for side, word in _SIDES.items()},
-    **{f"commitments.usd_per_{span}": Quantity(f"Cost of a {span} by all commitments and of the people", "sum of all commitments, + p", {"people_of_owned": "p"}, MONEY) for span in ("month", "year")},
-    **{f"commitments.usd_per_month_{side}": Quantity(f"Cost of a month at the {word} offers", "sum of all commitments, + p", {"people_of_owned": "p"}, MONEY) for side, word in _SIDES.items()},
+    **{
+        f"commitments.{key}": Quantity(f"Cost of a {what}", f"sum(c) + {people}", {f"rows[].{key}": "c", "people_of_owned": "p"}, MONEY)
+        for key, what, people in (
+            ("usd_per_month", "month by all commitments and of the people", "p"),
+            ("usd_per_year", "year by all commitments and of the people", "12 p"),
+            *((f"usd_per_month_{side}", f"month at the {word} offers", "p") for side, word in _SIDES.items()),
+        )
+    },
     "commitments.short_fraction": Quantity(
         "Share of the requests that arrive while replicas start", "requests that arrive while fewer replicas than they need are in service, over all requests", {"load_curve": ""}, MONEY,
     ),
@@ -571,8 +634,108 @@ NEXT_TO_A_PLAN: Mapping[str, Quantity] = {
     "bill.classes[].usd_per_thousand_conversations": Quantity(
         "Cost of a thousand conversations", "money.who_pays.Share.usd_per_thousand_conversations", {"usd_per_request": "u", "conversation_requests": "k"}, MONEY,
     ),
+    **{f"bill.usd_per_{span}": Quantity(f"Cost of a {span}, with people, overhead and what requests take outside the GPUs", "(m + k) (1 + f) + p + sum(y) + sum(x)", {**_PAID, "stated_people_usd": "p", "other_lines": "y", "classes_outside": "x"}, MONEY) for span in ("month", "job")},
+    "bill.gpus": Quantity("GPUs of the plan", "g", {"ordered_gpus": "g"}, MONEY),
+    "bill.idle_usd": Quantity("Cost of the machines for the time in which no request is at work", "(m + k) (1 + f) sum((1 - b) a)", {**_PAID, "group_busy": "b", "group_cost_fraction": "a"}, MONEY),
+    **{
+        f"bill.tenants[].{name}": Quantity(f"{meaning} of a tenant", "sum(x)", {"tenant_classes": "x"}, MONEY)
+        for name, meaning in (
+            ("requests", "Requests"), ("gpu_time_fraction", "Share of the busy time of the GPUs"), ("prefill_usd", "Cost of the prompts"), ("decode_usd", "Cost of the outputs"),
+            ("outside_usd", "Cost outside the GPUs"), ("usd", "Cost"), ("idle_usd", "Part of what GPUs cost while they wait"), ("with_idle_usd", "Cost with idle GPUs"),
+        )
+    },
+    "compare.own.usd_per_month": Quantity("Cost of a month of the self-hosted fleet, or of one job", "m + o + p + y + x", {"machines_usd_per_month": "m", "overhead_usd_per_month": "o", "people_usd_per_month": "p", "other_usd_per_month": "y", "outside_usd_per_month": "x"}, MONEY),
+    "compare.own.gpus": Quantity("GPUs of the plan", "g", {"ordered_gpus": "g"}, MONEY),
+    "compare.own.machines_usd_per_month": Quantity("Cost of the machines, with host memory for offloaded caches", "m + k", {"rented_usd": "m", "host_memory_usd": "k"}, MONEY),
+    "compare.own.overhead_usd_per_month": Quantity("Overhead on the price of the machines", "m f", {"machines_usd_per_month": "m", "overhead_fraction": "f"}, MONEY),
+    "compare.own.people_usd_per_month": Quantity("Cost of the people who run the fleet", "p", {"stated_people_usd": "p"}, MONEY),
+    "compare.own.other_usd_per_month": Quantity("Cost of what else the service takes", "sum(y)", {"other_lines": "y"}, MONEY),
+    **{f"compare.{whose}": Quantity("Cost of what requests take outside the GPUs", "sum(x)", {"classes_outside": "x"}, MONEY) for whose in ("own.outside_usd_per_month", "apis[].outside_usd")},
+    "compare.own.request_rate": Quantity("Request rate at the peak", "sum(r n)", {"group_request_rate": "r", "group_busy_replicas": "n"}, MONEY),
+    "compare.apis[].usd_per_month": Quantity(
+        "Cost of a month at the API, or of one job", "money.hosted.HostedBill.usd",
+        {"input_usd": "i", "output_usd": "o", "cache_write_usd": "w", "cache_read_usd": "k", "storage_usd": "s", "provisioned_usd": "t", "outside_usd": "x"}, MONEY,
+    ),
+    **{
+        f"compare.apis[].{name}": Quantity(f"Price of {what}", f"sum over the classes, each by money.hosted.BilledClass.{function}", page=MONEY)
+        for name, what, function in (
+            ("input_usd", "prompt tokens that the cache neither reads nor writes", "input_usd"), ("output_usd", "output tokens", "output_usd"), ("cache_write_usd", "cache writes", "cache_write_usd"),
+            ("cache_read_usd", "cache reads", "cache_read_usd"), ("storage_usd", "cached tokens by the hour", "cache_storage_usd"),
+        )
+    },
+    "compare.apis[].provisioned_usd": Quantity("Price of throughput that is rented by the hour", "n p h", {"provisioned_units": "n", "provisioned_price": "p", "provisioned_hours": "h"}, MONEY),
+    **{
+        path: Quantity(
+            "Peak rate above which the self-hosted fleet never costs more than the API", "least r from which on (1 + f) sum(u) + p + y <= c, n = ceil(r / l)",
+            {"even_rate_limit": "l", "even_replicas": "n", "even_machines_usd": "u", "overhead_fraction": "f", "stated_people_usd": "p", "even_other_usd": "y", "even_api_usd": "c"}, MONEY,
+        )
+        for path in ("compare.breakeven_request_rate", "compare.apis[].breakeven_request_rate")
+    },
     "bill.hours": Quantity("Hours that are paid for", "h", {"paid_hours": "h"}, MONEY),
     "bill.busy_fraction": Quantity("Share of the time that is paid for in which requests are at work", "at most 1: T / H", {"all_replica_s": "T", "paid_replica_s": "H"}, MONEY),
+    "certainty[].confidence": Quantity("Required confidence that the cheapest fleet is sized for", "c", {"sized_confidence": "c"}),
+    "next_steps.surer[].confidence": Quantity("Required confidence that the layout of the plan is sized for", "c", {"sized_confidence": "c"}),
+    "next_steps.surer[].gpus": Quantity("GPUs of the layout of the plan at that confidence", "as of a plan with that required confidence"),
+    "next_steps.surer[].usd_per_month": Quantity("Cost of a month of them", "as of a plan with that required confidence"),
+    "next_steps.surer[].more_gpus": Quantity("GPUs in addition to those of the plan", "n - g", {"gpus": "n", "ordered_gpus": "g"}),
+    "next_steps.surer[].more_usd_per_month": Quantity("Cost of a month in addition to that of the plan", "m - c", {"usd_per_month": "m", "plan_usd_per_month": "c"}),
+    "next_steps.as_predicted.gpus": Quantity("GPUs of the layout of the plan if every step takes as long as predicted", _AS_PREDICTED, _SIZED, SIMULATION, predicted=True),
+    "next_steps.as_predicted.fewer_gpus": Quantity("GPUs of the plan beyond these", "g - n", {"ordered_gpus": "g", "gpus": "n"}),
+    "next_steps.as_predicted.saved_usd_per_month": Quantity("Cost of a month of the plan beyond that of these GPUs", "c - m", {"plan_usd_per_month": "c", "usd_per_month": "m"}),
+    "next_steps.unmeasured[].gpus": Quantity("GPUs of the best layout of a device that nobody measured, if every step takes as long as predicted", _AS_PREDICTED, _SIZED, SIMULATION, predicted=True),
+    **{
+        f"next_steps.{which}.usd_per_month": Quantity("Cost of a month of these GPUs", "fleet.price.usd_per_month", {"size_usd_per_hour": "h", "hours": "n"}, MONEY)
+        for which in ("as_predicted", "unmeasured[]")
+    },
+    "tight_target.limit_s": Quantity("SLO target that costs the most throughput", "L", {"slo_limit": "L"}),
+    "tight_target.value_s": Quantity("The same latency of requests that have a replica to themselves", "simulated at a load of one request", page=SIMULATION, predicted=True),
+    "tight_target.used_fraction": Quantity(
+        "Throughput of a replica within the target over its throughput without targets",
+        "largest throughput of a replica that meets L over its largest throughput without targets", {"slo_limit": "L"}, SIMULATION, predicted=True,
+    ),
+    "tight_target.gpus_at[].limit_s": Quantity("Looser SLO target", "x", {"looser_limit": "x"}),
+    "tight_target.gpus_at[].gpus": Quantity("GPUs of the layout of the plan at the looser target", f"{_SIZED_WORDS} if x is the target", {"limit_s": "x", **_SIZED}, SIMULATION, predicted=True),
+    **{
+        f"simulate.{name}": Quantity(meaning, formula, {"run": ""}, SIMULATION)
+        for name, meaning, formula in (
+            ("requests", "Requests that arrived in the measured time, drawn from the traffic at its peak or of the trace", "counted"),
+            ("measured_from_s", "Time at which the warm-up ends", "end of the warm-up"),
+            ("measured_until_s", "Time at which the measured time ends", "last arrival, or when the first user found no request left"),
+            ("finished", "Requests that got all their tokens", "counted"),
+            ("shed", "Requests that were turned away, or waited beyond their deadline", "counted"),
+            ("unfinished", "Requests still under way at the end", "counted"),
+            ("seconds", "Time of the run", "end of the last step"),
+            ("preemptions", "Requests that had to give their cache back and start again", "counted"),
+            ("batch_mean", "Mean number of requests in a replica", "mean over the busy time of the replicas"),
+            ("busy_fraction", "Share of the time in which a replica works", "time in steps over time, mean of the replicas"),
+            ("kv_occupancy.*", "Share of the KV cache that is in use: mean and 99th percentile", "over the steps of all replicas"),
+            ("prefix_hit_fraction", "Share of the input tokens that the prefix cache has", "cached over all input tokens"),
+            ("prefix_hit_fractions.*", "The same share by tier of the cache", "cached in the tier over all input tokens"),
+            ("input_tokens_per_s", "Input tokens of finished requests in a second", "tokens over the measured time"),
+            ("tokens_per_step", "Output tokens that a step gives a sequence", "mean over the steps that decode"),
+            ("replicas", "Replicas that serve in the run", "replicas of the plan, or of --replicas"),
+            ("gpus", "GPUs of these replicas", "replicas times the GPUs of one"),
+            ("utilisation_fraction", "Offered rate over the largest that the replicas serve", "offered rate over that of a closed loop of the same requests"),
+        )
+    },
+    **{
+        f"simulate.{name}": Quantity(meaning, f"{letter} / (b - a)", {argument: letter, "measured_until_s": "b", "measured_from_s": "a"}, SIMULATION)
+        for name, meaning, argument, letter in (
+            ("requests_per_s", "Requests finished in a second", "finished_requests", "f"),
+            ("goodput_requests_per_s", "Requests finished in a second within all SLO targets", "good_requests", "g"),
+            ("output_tokens_per_s", "Output tokens of finished requests in a second", "finished_output_tokens", "o"),
+        )
+    },
+    "simulate.slo_met_fraction": Quantity("Share of the requests within all SLO targets", "g / n", {"good_requests": "g", "requests": "n"}, SIMULATION),
+    **{
+        f"simulate.{latency}.{statistic}": Quantity(f"{name}: {words}", formula, arguments, SIMULATION)
+        for latency, name in (("ttft_s", "Time to first token"), ("tpot_s", "Time per output token after the first"), ("e2e_s", "Time until the last token"), ("queue_s", "Time until a step works on a request"))
+        for statistic, words, formula, arguments in (
+            ("mean", "mean", "S / N", {"run_sum": "S", "run_requests": "N"}),
+            ("*", "percentiles, such as p95", "a + (q (N - 1) - k) (b - a)", {"quantile_fraction": "q", "run_requests": "N", "rank": "k", "faster_request": "a", "slower_request": "b"}),
+        )
+    },
+    "simulate.itl_s.*": Quantity("Time between two tokens: mean and percentiles", "mean or percentile of the gaps between tokens", {"gaps": ""}, SIMULATION),
     "growth.months[].month": Quantity("Number of the month", "1 is today", page=MONEY),
     "growth.months[].request_rate": Quantity("Request rate at the peak of the month", "r x", {"peak_today": "r", "traffic_ratio": "x"}, MONEY),
     "growth.months[].replicas": Quantity("Replicas of the month, spares included", "as many as the rule that sized the plan takes at the rate of the month", page=MONEY),
@@ -585,11 +748,66 @@ NEXT_TO_A_PLAN: Mapping[str, Quantity] = {
         "cheapest mix of commitments for the load curve with its peak at r: explain commitments.usd_per_month has the mix of today", {"request_rate": "r"}, MONEY,
     ),
     "growth.outgrown_in_month": Quantity("First month for which the plan is too small", "first month whose replicas m, of any kind, are more than those n of today's plan", page=MONEY),
-    "growth.usd_over_horizon": Quantity("Cost of all months, all replicas at all hours", "sum over the months", page=MONEY),
-    "growth.mix_usd_over_horizon": Quantity("Cost of all months by the cheapest mixes", "sum over the months", page=MONEY),
+    "growth.usd_over_horizon": Quantity("Cost of all months, all replicas at all hours", "sum(c)", {"months[].usd_per_month": "c"}, MONEY),
+    "growth.mix_usd_over_horizon": Quantity("Cost of all months by the cheapest mixes", "sum(c)", {"months[].mix_usd_per_month": "c"}, MONEY),
 }  # fmt: skip
 """Path of a number that `fleet` prints next to a plan -> what it is; `[]` stands for any position, and an argument without a path is a number of the same row
 or of the same part of the answer."""
+UNEXPLAINED: Mapping[str, str] = {
+    **dict.fromkeys(("evaluated", "rejected"), "counts what the search tried; capplan fleet --full says why each was rejected"),
+    **dict.fromkeys(("uneconomical", "insensible"), "of a plan that the search left out; capplan fleet --hardware plans that device, and explain takes its plan"),
+    **dict.fromkeys(
+        ("over_budget", "over_budget_usd_per_month", "missed_usd_per_month"), "of a plan above the budget; capplan fleet without the budget plans it, and explain takes its plan"
+    ),
+    **dict.fromkeys(("sharing", "models"), "of several models; --set sharing.part plans one of them, and explain takes its plan"),
+    **dict.fromkeys(("cascade", "fleets", "waits"), "of several models; --set cascade.part plans one of them, and explain takes its plan"),
+    **dict.fromkeys(("order.machines", "order.placement"), "a choice of the search: the cheapest machines that hold the replicas; explain order.usd_per_hour has their prices"),
+    "disaggregated": "of plans that the search compared with; explain PLAN plans lists those that it kept",
+    "relaxations": "a choice of the search: the least limit at which a layout serves",
+    "carried": "of a plan for a part of the traffic; capplan fleet plans it with that traffic, and explain takes its plan",
+    "mix": "a choice of the search: how many requests each group gets",
+    "commitments.plans": "of the mixes of other plans; explain PLAN commitments has the mix of this one",
+    "currency": "the dollars of the plan at the rate that the scenario states",
+    "cash": "payments of the commitments by month; docs/money.md says how they follow from the mix",
+    "outside[]": "as the scenario states it for each class; explain PLAN outside.usd_per_month has what follows from it",
+    "over_time": "a search for the replicas of each hour of the load curve",
+    "stated_order": "the machines that the scenario states; explain PLAN order.usd_per_hour has the order of the plan",
+    "simulate.timeline": "counted in a slice of the run",
+    "simulate.seed": "the number that the draws of the run begin with: --seed",
+    "levers": "of other searches; capplan fleet --set with the change of a lever plans it, and explain takes its plan",
+    "check": "a number of the plan next to its limit; explain takes it by its own name",
+    "estimate": "of no plan; docs/methodology.md has its formulas",
+}  # fmt: skip
+"""First part of the paths of an answer that no explanation is kept of -> why, and what says more."""
+_OF_THE_PLAN = re.compile(r"(?:chosen|recommended)\.|(?:bill|compare\.own)\.(?=order\.)")
+
+
+def plan_path(path: str) -> str:
+    """Return the path of a number of the recommended plan where an answer repeats it.
+
+    Examples
+    --------
+    >>> plan_path("chosen.ttft_s.p95"), plan_path("bill.order.gpus"), plan_path("choices.cheapest.gpus")
+    ('ttft_s.p95', 'order.gpus', 'choices.cheapest.gpus')
+    """
+    return _OF_THE_PLAN.sub("", path, count=1) if _OF_THE_PLAN.match(path) else path
+
+
+def unexplained(path: str) -> str:
+    """Return why a number of an answer has no explanation; empty for others.
+
+    Examples
+    --------
+    >>> unexplained("plans[1].order.machines[0].count").partition(":")[0], unexplained("usd_per_month")
+    ('a choice of the search', '')
+    """
+    place = re.sub(r"\[\d+\]", "[]", _OF_A_PLAN.sub("", path, count=1))
+    return next(
+        (why for start, why in UNEXPLAINED.items() if f"{place}.".startswith((f"{start}.", f"{start}["))), ""
+    )
+
+
+_OF_A_PLAN = re.compile(r"^(?:plans\[\d+\]|choices\.\w+|certainty\[\d+\])\.")
 _OF_A_GROUP = re.compile(r"groups\[\d+\]\.")
 
 
@@ -605,8 +823,11 @@ def quantity_of(path: str) -> Quantity | None:
     >>> quantity_of("target_probabilities.ttft_p95").page, quantity_of("hardware")
     ('docs/accuracy.md', None)
     """
-    if (found := NEXT_TO_A_PLAN.get(re.sub(r"\[\d+\]", "[]", path))) is not None:
+    path = plan_path(path)
+    place = re.sub(r"\[\d+\]", "[]", path)
+    found = NEXT_TO_A_PLAN.get(place) or NEXT_TO_A_PLAN.get(f"{place.rpartition('.')[0]}.*")
+    if found is not None:
         return found
-    name = _OF_A_GROUP.sub("", path, count=1).partition("[")[0]
+    name = _OF_A_GROUP.sub("", _OF_A_PLAN.sub("", path), count=1).partition("[")[0]
     head, _, _ = name.rpartition(".")
     return PLAN.get(name) or PLAN.get(f"{head}.*")

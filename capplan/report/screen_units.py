@@ -16,8 +16,6 @@ _PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "K"))
 
 MOST_WORDS = 5
 """Words of the longest of these."""
-_OF_A_NAME = {"storage_usd": "$/10^6 token/h"}
-"""Name -> its base unit, where its last words are those of others."""
 _BESIDE_A_UNIT = frozenset({"low", "high", "likely", "lowest", "highest", "limit"})
 """Words that may stand behind the unit of a name."""
 _SHARED_BY = frozenset(
@@ -98,7 +96,7 @@ def unit_of(name: str) -> str:
     """
     for key in reversed(name.split(".")):
         words = key.partition("[")[0].rpartition(" ")[2].removesuffix("_at_mean").split("_")
-        unit = _OF_A_NAME.get(key) or _base_unit(words)
+        unit = _base_unit(words)
         if unit is not None:
             return unit
     return "-"

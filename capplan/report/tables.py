@@ -66,7 +66,14 @@ def footnotes(answer: Answer) -> list[str]:
         return []
     marked = any(table.assumed for table in answer.tables)
     heading = "assumed (*):" if marked else "assumed:"
-    return [heading, *(f"  {a.what}; replace with {a.replace}" for a in answer.assumptions)]
+    shown = [a for a in answer.assumptions if a not in answer.counted]
+    number = len(answer.assumptions) - len(shown)
+    more = (
+        [f"  {number} more on prices of GPUs that the plan does not have: capplan fleet --full"]
+        if number
+        else []
+    )
+    return [heading, *(f"  {a.what}; replace with {a.replace}" for a in shown), *more]
 
 
 def _least_time(rows: list[dict[str, Any]], names: Sequence[str]) -> float:

@@ -635,7 +635,7 @@ MEAN, PEAK = "the mean load", "the peak, all month"
 
 def cost_section(given: Findings) -> Section:
     """Return the cost of the devices, and of a million tokens or of the job; every row multiplies across."""
-    powered = given.asked.scenario.prices.usd_per_kwh is not None
+    powered = given.asked.scenario.prices.electricity is not None
     plans = given.plans[:CHARTED]
     of_job = by_the_job(plans)
     devices = [
@@ -696,7 +696,7 @@ def total_section(given: Findings) -> Section:
 def _electricity_text(given: Findings) -> str:
     prices = given.asked.scenario.prices
     return (
-        f" Electricity is maximum power x {prices.facility_ratio:g} (facility ratio) x {prices.usd_per_kwh:g} $/kWh, on top of "
+        f" Electricity is maximum power x {prices.power_ratio:g} (facility ratio) x {prices.electricity:g} $/kWh, on top of "
         "the price; leave it out where the price of a rented GPU-hour already includes it."
     )
 

@@ -38,8 +38,7 @@ from capplan.report.answers.fleet_words import (
     surer_text,
     tight_texts,
 )
-from capplan.report.charts.of_answers import Chart, certainty_chart
-from capplan.report.screen_units import screen_of, shown_number
+from capplan.report.charts.of_answers import Chart, amount_text, certainty_chart
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,8 +197,7 @@ def shown(name: str, value: float) -> str:
     >>> shown("ttft_s", 0.519), shown("request_rate", 20.0)
     ('519 ms', '20.0 req/s')
     """
-    screen = screen_of(name, [value])
-    return f"{shown_number(float(value), screen.factor)} {screen.unit}".rstrip()
+    return amount_text(name, value, value)
 
 
 def decision_sentence(given: Findings) -> str:

@@ -13,9 +13,9 @@ from capplan.readers.catalogue.models import read_model
 from capplan.readers.catalogue.scenarios import shipped_scenarios
 from capplan.readers.text_file import is_there
 from capplan.recorded.traces.trace import trace_summary
-from capplan.scenario.records.traffic_line import with_image_tokens
 from capplan.scenario.scenario import read_scenario
 from capplan.scenario.several import refuse_several
+from capplan.scenario.traffic_line import with_image_tokens
 from capplan.scenario.workload_file import is_workload
 from capplan.serving.requests import Requests
 from capplan.workload.statistics import Omissions, TracePart, WorkloadSummary

@@ -8,9 +8,9 @@ from pathlib import Path
 from capplan.errors import InputError
 from capplan.readers.catalogue.models import read_model
 from capplan.readers.catalogue.scenarios import scenario_text
-from capplan.readers.yaml_file import parse_yaml, yaml_text
+from capplan.readers.yaml_file import parse_yaml, schema_line, yaml_text
 from capplan.scenario.flags import FirstScenario
-from capplan.scenario.scenario import DEFAULT_HARDWARE, SCHEMA, scenario_from
+from capplan.scenario.scenario import DEFAULT_HARDWARE, scenario_from
 
 ASSUMED = "assumed; replace it"
 _COLUMN = 46
@@ -94,7 +94,7 @@ def answers_of(asked: Prompt, text: str) -> dict[str, object]:
 _OF_VECTORS = "for vectors or scores: nothing is generated"
 
 
-def first_scenario_text(name: str, first: FirstScenario, known: Known, folder: Path) -> str:
+def first_scenario_text(name: str, first: FirstScenario, known: Known) -> str:
     """Return the text of a scenario.
 
     Parameters
@@ -102,9 +102,8 @@ def first_scenario_text(name: str, first: FirstScenario, known: Known, folder: P
     name : of the scenario
     first : what people said; a field that is None and not known is assumed, and marked so
     known : what was read
-    folder : of the file, which the schema is named from
     """
-    return "\n".join(_lines(name, first, known, folder)) + "\n"
+    return "\n".join(_lines(name, first, known)) + "\n"
 
 
 def copied_scenario_text(name: str, path: Path, first: FirstScenario) -> str:
@@ -115,7 +114,7 @@ def copied_scenario_text(name: str, path: Path, first: FirstScenario) -> str:
             f"--{said[0].replace('_', '-')}: --from {name} copies a scenario as it is; leave one of them out, and change the file"
         )
     text = re.sub(r"(?m)^name: .*$", f"name: {_value(path.stem)}", scenario_text(name), count=1)
-    return re.sub(r"schema=\S+", lambda _: f"schema={_schema_from(path.resolve().parent)}", text, count=1)
+    return re.sub(r"(?m)^# yaml-language-server: .*$", lambda _: schema_line("scenario"), text, count=1)
 
 
 def checked_scenario_text(path: Path, first: FirstScenario, known: Known, *, offline: bool) -> str:
@@ -125,7 +124,7 @@ def checked_scenario_text(path: Path, first: FirstScenario, known: Known, *, off
     asked for vectors or scores.
     """
     folder = path.resolve().parent
-    text = first_scenario_text(path.stem, first, known, folder)
+    text = first_scenario_text(path.stem, first, known)
     try:
         scenario = scenario_from(parse_yaml(text, str(path)), folder)
     except InputError as error:
@@ -137,18 +136,13 @@ def checked_scenario_text(path: Path, first: FirstScenario, known: Known, *, off
     return checked_scenario_text(path, first, known, offline=offline)
 
 
-def _schema_from(folder: Path) -> str:
-    """Return the schema as an editor finds it: relative to the file where it lies below its folder."""
-    return str(SCHEMA.relative_to(folder)) if SCHEMA.is_relative_to(folder) else str(SCHEMA)
-
-
-def _lines(name: str, first: FirstScenario, known: Known, folder: Path) -> Iterator[str]:
+def _lines(name: str, first: FirstScenario, known: Known) -> Iterator[str]:
     default = {
         part: text
         for asked in QUESTIONS
         for part, text in zip(asked.fields, asked.default.split("; "), strict=True)
     }
-    yield f"# yaml-language-server: $schema={_schema_from(folder)}"
+    yield schema_line("scenario")
     yield f"# Answered by: capplan fleet {name}.yaml" + (
         f"; read from {known.source}" if known.source else ""
     )

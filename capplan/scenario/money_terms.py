@@ -1,6 +1,7 @@
 """The keys of a scenario about money -> plain values in base units: terms, offers that are paid, host memory, growth."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from math import isclose
 
@@ -8,20 +9,21 @@ import numpy as np
 
 from capplan.errors import InputError
 from capplan.fleet.plan import Plan
-from capplan.fleet.price import PriceChoice
+from capplan.fleet.price import ANY_PROVIDER, OtherPrices, Prices
 from capplan.hardware.device import Device
-from capplan.money.cash import BudgetTerms, OtherPrices, Prices, grown_ratios
+from capplan.money.cash import BudgetTerms, grown_ratios
 from capplan.money.hosted import Hosted
 from capplan.readers.catalogue.hardware import device, normalised
 from capplan.readers.catalogue.prices import price_records, read_prices
 from capplan.readers.yaml_file import KeyPath
 from capplan.scenario.reading import MOST_RATE_PER_S, Reading
-from capplan.scenario.records.money import (
+from capplan.scenario.scenario_file import (
     Budget,
     Commitments,
     Growth,
+    Scenario,
+    ScenarioFile,
 )
-from capplan.scenario.scenario_file import Scenario, ScenarioFile
 from capplan.workload.request_class import RequestClass
 
 
@@ -123,9 +125,6 @@ def note_odd_money(reading: Reading, file: ScenarioFile) -> None:
         reading.note(reading.refuse(at, what), at)
 
 
-ANY_PROVIDER = "any"
-
-
 def _provider(reading: Reading, prices: Prices) -> str:
     if prices.provider is None or normalised(prices.provider) == ANY_PROVIDER:
         if prices.provider is None:
@@ -142,8 +141,8 @@ def _provider(reading: Reading, prices: Prices) -> str:
     return provider
 
 
-def price_choice(reading: Reading, prices: Prices, allowed: Sequence[Device]) -> PriceChoice:
-    """Return which offers are paid, or the prices of one's own, with electricity where it is apart.
+def named_prices(reading: Reading, prices: Prices, allowed: Sequence[Device]) -> Prices:
+    """Return the prices of a scenario with the names that the catalogue has for its provider and its devices.
 
     Parameters
     ----------
@@ -151,29 +150,23 @@ def price_choice(reading: Reading, prices: Prices, allowed: Sequence[Device]) ->
     prices : as the scenario states them
     allowed : devices of the scenario, which may come from a file
     """
-    default = PriceChoice()
     if prices.commitment is None:
-        reading.assume(f"{default.commitment} prices", "prices.commitment")
-    overrides: dict[str, float] = {}
+        reading.assume(f"{prices.paid_as} prices", "prices.commitment")
+    per_gpu_hour: dict[str, float] = {}
     names = {item.name for item in allowed}
     for name, usd in prices.per_gpu_hour.items():
         try:
-            overrides[name if name in names else device(name).name] = usd
+            per_gpu_hour[name if name in names else device(name).name] = usd
         except InputError as error:
             at: KeyPath = ("prices", "per_gpu_hour", name)
             reading.note(reading.refuse(at, str(error)), at)
-    return PriceChoice(
-        commitment=prices.commitment or default.commitment,
-        provider=reading.attempt(partial(_provider, reading, prices), ANY_PROVIDER, ("prices", "provider")),
-        region=prices.region,
-        overrides=overrides,
-        usd_per_kwh=prices.electricity,
-        facility_ratio=reading.attempt(partial(_facility_ratio, reading, prices), 1.0, ("prices",)),
-    )
+    provider = reading.attempt(partial(_provider, reading, prices), ANY_PROVIDER, ("prices", "provider"))
+    reading.attempt(partial(_assume_electricity, reading, prices), None, ("prices",))
+    return replace(prices, provider=provider, per_gpu_hour=per_gpu_hour)
 
 
-def _facility_ratio(reading: Reading, prices: Prices) -> float:
-    """Return the power of the building over that of the devices; refused without a price of electricity."""
+def _assume_electricity(reading: Reading, prices: Prices) -> None:
+    """State what the price of electricity adds to which prices; the ratio of a building without one is rejected."""
     ratio, usd = prices.facility_ratio, prices.electricity
     if usd is None:
         if ratio is not None:
@@ -181,18 +174,17 @@ def _facility_ratio(reading: Reading, prices: Prices) -> float:
                 ("prices", "facility_ratio"),
                 "multiplies electricity, and none is given; e.g. electricity: 0.12 $/kWh, or leave facility_ratio out",
             )
-        return PriceChoice().facility_ratio
+        return
     reading.assume(
         f"electricity at {usd:g} $/kWh is added to the price, for the thermal design power of all devices, spares included, "
         "at all hours; nothing for hosts and switches",
         "prices.electricity",
     )
     if ratio is None:
-        ratio = PriceChoice().facility_ratio
         reading.assume(
-            f"facility ratio of {ratio:g}: nothing for cooling and losses", "prices.facility_ratio"
+            f"facility ratio of {prices.power_ratio:g}: nothing for cooling and losses",
+            "prices.facility_ratio",
         )
-    return ratio
 
 
 HOST = "host"

@@ -7,18 +7,17 @@ from capplan.assumption import Assumption
 from capplan.engine.lookup import own_sequences, profile
 from capplan.engine.profile import EngineProfile
 from capplan.errors import InputError, unknown
-from capplan.families.head import pooled
+from capplan.families.model_config import pooled
 from capplan.fleet.search.candidates import Layout, refuse_illegal
 from capplan.hardware.device import Device, Efficiency
 from capplan.hardware.weight_kernel import no_kernel_reason
 from capplan.memory.layer_groups import narrow_states
 from capplan.memory.plan import cache_dtype
 from capplan.memory.pool import layout_assumptions
-from capplan.model.adapters import MODULES, adapted_matrices
 from capplan.model.network import Adapters, LoraTerms, Network
-from capplan.model.sharding import Sharding
+from capplan.model.sharding import MODULES, Sharding, adapted_matrices
 from capplan.model.weight_format import in_weight_format, stored_formats, weight_format_assumptions
-from capplan.operators.adapters import sequences_with_slots
+from capplan.operators.matmul import sequences_with_slots
 from capplan.readers.calibration.record import refitted_profile
 from capplan.readers.catalogue.efficiency import efficiency_for
 from capplan.readers.catalogue.hardware import named_device
@@ -26,8 +25,8 @@ from capplan.readers.catalogue.models import read_model
 from capplan.replica.spec import ReplicaSpec, network_as_served, profile_as_served
 from capplan.scenario.flags import ServingFlags
 from capplan.scenario.reading import Reading
-from capplan.scenario.records.traffic_line import ANSWERED, UNMEASURED
 from capplan.scenario.scenario_file import Lora
+from capplan.scenario.traffic_line import ANSWERED, UNMEASURED
 
 DEFAULT_RANK = 16
 
@@ -180,7 +179,12 @@ def asked_replica(
     served = network_as_served(in_weight_format(network, weight_dtype) if weight_dtype else network, rules)
     served = _with_adapters(served, flags)
     kv_format, assumptions = cache_dtype(network, flags.kv_dtype, rules, target.architecture.lower())
-    sharding = _sharding(flags)
+    sharding = Sharding(
+        *map(
+            float,
+            (flags.tensor_parallel, flags.pipeline_parallel, flags.expert_parallel, flags.data_parallel),
+        )
+    )
     seats, seats_assumed = _seats(flags, rules, network, drafts=drafts)
     refuse_illegal(served, Layout(target, sharding, weight_dtype or "auto", kv_format), rules)
     spec = ReplicaSpec(
@@ -249,11 +253,6 @@ def _with_adapters(network: Network, flags: ServingFlags) -> Network:
     rank, modules = flags.max_lora_rank or DEFAULT_RANK, flags.lora_modules
     terms = LoraTerms(flags.max_loras, flags.max_loras, rank, modules, flags.fully_sharded_loras)
     return with_adapters(network, terms)
-
-
-def _sharding(flags: ServingFlags) -> Sharding:
-    degrees = (flags.tensor_parallel, flags.pipeline_parallel, flags.expert_parallel, flags.data_parallel)
-    return Sharding(*map(float, degrees))
 
 
 def _served_assumptions(network: Network) -> tuple[Assumption, ...]:

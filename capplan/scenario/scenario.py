@@ -33,19 +33,19 @@ from capplan.scenario.engine_use import link_terms_of, network_bytes_per_s
 from capplan.scenario.money_terms import (
     budget_terms,
     growth_ratios,
+    named_prices,
     note_odd_hosted,
     note_odd_money,
     note_other_prices,
-    price_choice,
 )
 from capplan.scenario.reading import Reading, overridden, scenario_record, warn_of_odd_targets
-from capplan.scenario.records.traffic_line import pooled_traffic
 from capplan.scenario.regions import located, survival
 from capplan.scenario.replica import lora_terms
 from capplan.scenario.scenario_file import Fleet, Promise, Scenario, ScenarioFile, Speculation
 from capplan.scenario.several import asks_for_a_part, of_all, part_document, refuse_with_slices, several_terms
 from capplan.scenario.speculation import resolved_speculation
 from capplan.scenario.traffic import request_classes
+from capplan.scenario.traffic_line import pooled_traffic
 from capplan.workload.request_class import (
     METRICS,
     STATISTICS,
@@ -472,7 +472,7 @@ def scenario_from(document: Document, folder: Path) -> Scenario:
     limits = _limits(reading, file, classes)
     refuse_with_pools(reading, file, classes)
     refuse_with_slices(reading, file, limits.hardware)
-    prices = price_choice(reading, file.prices, limits.devices)
+    prices = named_prices(reading, file.prices, limits.devices)
     note_odd_money(reading, file)
     note_odd_hosted(reading, file)
     note_other_prices(reading, file.prices)

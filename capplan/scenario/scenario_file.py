@@ -1,12 +1,20 @@
-"""The schema of a scenario YAML: what may be written, of one model or several, in one region or several, before anything is resolved."""
+"""The schema of a scenario YAML: what may be written, of one model or several, in one region or several, before anything is resolved.
 
-from collections.abc import Mapping
+Lengths and the rates of a day come first, then the keys about money, then the scenario.
+"""
+
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from itertools import pairwise
+from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import BeforeValidator, Field
+import numpy as np
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
 from capplan.assumption import Assumption
+from capplan.errors import InputError
+from capplan.fleet.price import Prices
 from capplan.fleet.scenario import (
     CascadePart,
     CascadeStage,
@@ -22,30 +30,340 @@ from capplan.keys import (
     Bytes,
     BytesPerS,
     Confidence,
+    Discount,
     Fraction,
     Headroom,
     HoursPerDay,
     KgPerKwh,
     Number,
     RequestsPerS,
+    RequestsPerSOrZero,
     Seconds,
     SecondsOrZero,
     Share,
     StartUp,
     Tokens,
+    Usd,
     UsdEach,
+    UsdOfBudget,
+    UsdPerHour,
     UsdPerKwh,
+    UsdPerMonth,
+    Watts,
     Whole,
     WholeTokens,
+    Years,
 )
 from capplan.model.network import LoraTerms
-from capplan.money.cash import BudgetTerms, Prices
+from capplan.money.cash import BudgetTerms
 from capplan.money.hosted import Hosted
-from capplan.readers.record import Record, one_or_more
+from capplan.readers.record import OrNumber, Record, one_or_more, unknown_name
 from capplan.replica.speculation import Method
-from capplan.scenario.records.lengths import DailyCurve, LengthRecord
-from capplan.scenario.records.money import Budget, Commitments, Currency, Growth, Power
 from capplan.serving.terms import Routing
+from capplan.workload.daily_curve import HOURS, SHAPES, relative_to_peak
+from capplan.workload.length import (
+    Lengths,
+    empirical,
+    fixed,
+    lognormal,
+    lognormal_quantile,
+    lognormal_sigma,
+    standard_normal_quantile,
+    uniform,
+)
+
+PROBABILITIES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
+Refuse = Callable[[str], InputError]
+
+
+class LengthFields(Record):
+    """Token counts: `fixed`; `mean` with quantiles; two quantiles; `min` with `max`; or `values`."""
+
+    fixed: Tokens | None = None
+    """Length of every request; the same as a number in place of the mapping."""
+    mean: Tokens | None = None
+    """Mean length; with one or more percentiles the length is lognormal."""
+    p50: Tokens | None = None
+    """Median length; needs the mean or another percentile."""
+    p90: Tokens | None = None
+    p95: Tokens | None = None
+    p99: Tokens | None = None
+    min: Tokens | None = None
+    """Shortest length. With max only, all lengths between are equally likely; otherwise shorter lengths are raised to it."""
+    max: Tokens | None = None
+    """Longest length; longer lengths are cut to it."""
+    values: Annotated[list[Tokens], Field(min_length=1)] | None = None
+    """Observed lengths, drawn from at random."""
+
+
+def _number_is_fixed(written: object) -> object:
+    return (
+        {"fixed": written}
+        if isinstance(written, (int, float, str)) and not isinstance(written, bool)
+        else written
+    )
+
+
+LengthRecord = Annotated[LengthFields, BeforeValidator(_number_is_fixed), OrNumber]
+
+
+def _check_order(record: LengthFields, quantiles: dict[str, float], refuse: Refuse) -> None:
+    ordered = [
+        *([("min", record.min)] if record.min else []),
+        *quantiles.items(),
+        *([("max", record.max)] if record.max else []),
+    ]
+    for (low_name, low), (high_name, high) in pairwise(ordered):
+        if low > high:
+            raise refuse(f"{high_name} {high:g} is below {low_name} {low:g}")
+    if record.mean is None:
+        return
+    for name, value in quantiles.items():
+        if name != "p50" and value < record.mean:
+            raise refuse(f"{name} {value:g} is below the mean {record.mean:g}; were they swapped?")
+        if name == "p50" and value > record.mean:
+            raise refuse(
+                f"p50 {value:g} is above the mean {record.mean:g}; lengths are skewed the other way; give a trace or values"
+            )
+        most = record.mean * math.exp(float(standard_normal_quantile(PROBABILITIES[name])) ** 2 / 2.0)
+        if name != "p50" and value > most:
+            raise refuse(
+                f"{name} {value:g} is more than {most / record.mean:.3g} times the mean {record.mean:g}, which no lognormal distribution reaches; "
+                "give p50 together with p95 without the mean, or values, or a trace"
+            )
+    if not (record.min or 0) <= record.mean <= (record.max or math.inf):
+        raise refuse(f"the mean {record.mean:g} lies outside min and max")
+
+
+def _spread(mean: float, quantiles: dict[str, float]) -> float:
+    """Return the shape that fits one quantile exactly, or several as well as it can."""
+    if len(quantiles) == 1:
+        ((name, value),) = quantiles.items()
+        if name == "p50":
+            return math.sqrt(2.0 * math.log(mean / value))
+        return float(lognormal_sigma(mean, value, PROBABILITIES[name]))
+    sigmas = np.linspace(0.0, 4.0, 4001)
+    error = sum(
+        np.log(np.asarray(lognormal_quantile(mean, sigmas, PROBABILITIES[name])) / value) ** 2
+        for name, value in quantiles.items()
+    )
+    return float(sigmas[int(np.argmin(error))])
+
+
+def lengths(record: LengthFields, refuse: Refuse) -> Lengths:
+    """Return the distribution that a record describes.
+
+    Parameters
+    ----------
+    record : LengthFields
+    refuse : function
+        Makes the error from a message and adds the place.
+
+    Returns
+    -------
+    Lengths
+    """
+    quantiles = {name: value for name in PROBABILITIES if (value := getattr(record, name)) is not None}
+    given = {name for name in LengthFields.model_fields if getattr(record, name) is not None}
+    if "fixed" in given or "values" in given:
+        if len(given) > 1:
+            raise refuse(f"{' and '.join(sorted(given))} cannot be combined")
+        return fixed(record.fixed) if record.fixed is not None else empirical(np.array(record.values))
+    _check_order(record, quantiles, refuse)
+    low, high = record.min or 0.0, record.max or math.inf
+    if record.mean is not None:
+        if not quantiles and given != {"mean"}:
+            raise refuse("mean with min or max does not determine the shape; add p95")
+        return (
+            lognormal(record.mean, _spread(record.mean, quantiles), low=low, high=high)
+            if quantiles
+            else fixed(record.mean)
+        )
+    if given == {"min", "max"}:
+        return uniform(low, high)
+    if len(quantiles) < 2:
+        raise refuse(
+            "is not enough; give a number, or mean and p95, e.g. {mean: 1800, p95: 6000}, or min and max"
+        )
+    z = np.array([float(standard_normal_quantile(PROBABILITIES[name])) for name in quantiles])
+    sigma, centre = np.polyfit(z, np.log(np.array(list(quantiles.values()))), 1)
+    return lognormal(math.exp(centre + sigma**2 / 2.0), float(sigma), low=low, high=high)
+
+
+_ALLOWED = f"give {HOURS}, one per hour from midnight on, or a shape: {', '.join(SHAPES)}"
+
+
+def _shape_or_rates(written: object) -> object:
+    if isinstance(written, list):
+        gap = next((hour for hour, rate in enumerate(written) if rate is None), None)
+        if gap is not None:
+            raise ValueError(f"has a gap: hour {gap} has no rate; write 0 for an hour without traffic")
+    if not isinstance(written, str):
+        return written
+    if written not in SHAPES:
+        raise unknown_name("shape", written, SHAPES)
+    return list(SHAPES[written])
+
+
+def _hours(rates: list[float]) -> list[float]:
+    if len(rates) != HOURS:
+        values = f"{len(rates)} value{'s' if len(rates) != 1 else ''}"
+        raise ValueError(f"has {values}; {_ALLOWED}")
+    if max(rates) == 0.0:
+        raise ValueError(f"is 0 in every hour; {_ALLOWED}")
+    return list(relative_to_peak(rates))
+
+
+DailyCurve: TypeAlias = Annotated[
+    list[RequestsPerSOrZero],
+    BeforeValidator(_shape_or_rates),
+    AfterValidator(_hours),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"enum": list(SHAPES)},
+                {
+                    "type": "array",
+                    "items": {
+                        "type": ["string", "number"],
+                        "description": "a rate of any unit, such as 20 req/s",
+                    },
+                    "minItems": HOURS,
+                    "maxItems": HOURS,
+                },
+            ]
+        }
+    ),
+]
+"""Read as fractions: the rate of every hour over that of the busiest one."""
+
+
+class Reserved(Record):
+    """A device rented for a fixed term: its price, its discount, or listed offers."""
+
+    price: UsdPerHour | None = None
+    """Price of one device."""
+    discount: Discount | None = None
+    """Discount on the price on demand."""
+    upfront: Fraction = 0.0
+    """Share of the whole term that is paid at its start."""
+
+
+class Spot(Record):
+    """Devices that may be taken away."""
+
+    headroom: Fraction = 0.2
+    """More of them than needed, for those that are interrupted."""
+    most: Fraction = 0.5
+    """Share of the replicas at the peak that may be spot."""
+
+
+class Owned(Record):
+    """Devices that are bought."""
+
+    capex: Usd
+    """Purchase price of one device, with its share of server, network and installation."""
+    life: Years = 4.0
+    """Time after which only `residual` is left of its value."""
+    residual: Discount = 0.0
+    """Share of the purchase that is left at the end of its life; nothing if not stated."""
+    interest: Fraction = 0.08
+    """Interest rate per year."""
+    upkeep: Fraction = 0.05
+    """Share of the purchase price per year for maintenance, space and insurance."""
+    electricity: UsdPerKwh
+    """Price of electricity for the device while it runs."""
+    power: Watts | None = None
+    """Power of a device in use, with its share of the server."""
+    facility_ratio: Annotated[float, Field(ge=1, le=5)] = 1.0
+    """Power of the building over that of the devices."""
+    idle: Fraction = 1.0
+    """Power of a device that waits, over that of one in use."""
+    people: UsdPerMonth = 0.0
+    """Cost of the staff that runs them, in all."""
+
+
+class Commitments(Record):
+    """Which commitments are allowed in addition to on-demand prices, and the limits of the autoscaler."""
+
+    reserved_1y: Reserved | None = None
+    """Terms of a reservation for one year; {} takes listed offers, else the assumed discount."""
+    reserved_3y: Reserved | None = None
+    """Terms of a reservation for three years."""
+    spot: Spot | None = None
+    """Terms of spot machines at listed prices; {} takes the defaults."""
+    owned: Owned | None = None
+    """Bought."""
+    interest: Fraction = 0.0
+    """Yearly cost of capital on the upfront parts of reservations; not counted if not stated."""
+    min_replicas: Annotated[Whole, Field(ge=1, le=100_000)] | None = None
+    """Fewest replicas that the autoscaler keeps."""
+    max_replicas: Annotated[Whole, Field(ge=1, le=100_000)] | None = None
+    """Most replicas that the autoscaler starts."""
+
+
+class Currency(Record):
+    """A currency in addition to dollars."""
+
+    name: Annotated[str, Field(min_length=1, max_length=12)]
+    """Name of the currency, as shown."""
+    usd: Annotated[float, Field(ge=1e-6, le=1e6)]
+    """Dollars that one unit of it costs."""
+
+
+class Growth(Record):
+    """How the traffic grows by the month: by the same part each month, or to stated rates."""
+
+    per_month: Fraction | None = None
+    """Growth from one month to the next."""
+    months: Annotated[Whole, Field(ge=2, le=120)] | None = None
+    """Months to look ahead, the current month included."""
+    rates: dict[str, RequestsPerS] | None = None
+    """Instead: month, 1 being today's, and peak rate of all traffic together."""
+
+
+class MeasuredPower(Record):
+    """Power of one device as measured, instead of parts of its thermal design power."""
+
+    idle: Watts | None = None
+    """Power of a device that waits."""
+    decode: Watts | None = None
+    """Power of a device in decode."""
+    prefill: Watts | None = None
+    """Power of a device in prefill."""
+
+
+class Power(Record):
+    """Power by phase, and what is around the devices; `capplan fleet` then shows energy, carbon dioxide and racks."""
+
+    idle: Fraction | None = None
+    """Power of a device that waits, over its thermal design power."""
+    decode: Fraction | None = None
+    """Power of a device in decode, over its thermal design power."""
+    prefill: Fraction | None = None
+    """Power of a device in prefill, over its thermal design power."""
+    measured: MeasuredPower = Field(default_factory=MeasuredPower)
+    """Measured power of a device, in watts, instead of idle, decode and prefill."""
+    host: Fraction | None = None
+    """Power of the servers around the devices at all times, over the thermal design power of the devices."""
+    facility_ratio: Annotated[float, Field(ge=1, le=5)] | None = None
+    """Power of the building over that of the servers."""
+    grid: KgPerKwh | None = None
+    """Carbon dioxide of the electricity."""
+    rack_limit: Watts | None = None
+    """Power of one rack."""
+    gpus_per_server: Annotated[Whole, Field(ge=1, le=1024)] = 8
+    """GPUs of one server, which a rack takes or does not take as a whole."""
+
+
+class Budget(Record):
+    """What the fleet may cost, a target like those of latency."""
+
+    usd_per_month: UsdOfBudget
+    """All devices, spares included: by the cheapest mix where commitments are named, else at the price of prices.commitment."""
+    includes: list[Literal["people", "overhead", "other"]] = Field(default_factory=list)
+    """What the budget pays for in addition to the machines: prices.people, prices.overhead, prices.other."""
+
 
 Changed = Annotated[dict[str, Any], Field(max_length=100)]
 
@@ -331,7 +649,7 @@ class Fleet(Record):
     """Region of all machines, of `regions`; default: the one from which most requests come."""
     serves: Literal["all", "location"] | None = None
     """Requests of all regions, or only those of users at fleet.location; default: all."""
-    own: dict[str, Count] | None = None
+    own: dict[str, Annotated[Whole, Field(ge=1, le=1_000_000)]] | None = None
     """Machines that are there already: sku, or GPUS x DEVICE, and how many; they cost nothing more and are filled first."""
     max_machines: dict[str, Annotated[Whole, Field(ge=0, le=1_000_000)]] | None = None
     """Most machines of a sku that may be ordered."""

@@ -16,7 +16,7 @@ from capplan.replica.spec import ReplicaSpec
 from capplan.replica.speculation import DraftModel, DraftPlan, Method, draft_of
 from capplan.scenario.flags import DraftFlags, ServingFlags
 from capplan.scenario.reading import Reading
-from capplan.scenario.replica import asked_replica
+from capplan.scenario.replica import CompletedReplica, asked_replica
 from capplan.scenario.scenario_file import Speculation
 
 
@@ -345,6 +345,22 @@ class AskedSpeculation:
     warnings: tuple[str, ...] = ()
 
 
+def _drafted_by_itself(
+    asked: CompletedReplica, named: str, fractions: tuple[float, ...], *, offline: bool
+) -> AskedSpeculation:
+    """Return a target that drafts by a method of its own, with the published acceptance where none is stated."""
+    method: Method = next(known for known in OF_ITSELF if known == named)
+    plan = Speculation(method=method).model_copy(update={"acceptance": list(fractions)})
+    drafting, assumed = drafting_of(plan, asked.spec.network, offline=offline)
+    return AskedSpeculation(
+        asked.spec,
+        draft_of(drafting, asked.spec),
+        drafting.acceptance_fractions,
+        (*asked.assumptions, *(one for one in assumed if one is not _AS_MANY)),
+        asked.warnings,
+    )
+
+
 def asked_speculation(
     model: str | None,
     hardware: str | None,
@@ -396,16 +412,7 @@ def asked_speculation(
             asked.warnings,
         )
     if flags.method is not None:
-        method: Method = next(known for known in OF_ITSELF if known == flags.method)
-        plan = Speculation(method=method).model_copy(update={"acceptance": list(fractions)})
-        drafting, assumed = drafting_of(plan, asked.spec.network, offline=serving.offline)
-        return AskedSpeculation(
-            asked.spec,
-            draft_of(drafting, asked.spec),
-            drafting.acceptance_fractions,
-            (*asked.assumptions, *(one for one in assumed if one is not _AS_MANY)),
-            asked.warnings,
-        )
+        return _drafted_by_itself(asked, flags.method, fractions, offline=serving.offline)
     assert flags.draft is not None
     beside, stated = draft_beside(
         flags.draft,

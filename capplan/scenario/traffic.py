@@ -10,8 +10,8 @@ from capplan.numbers import Array
 from capplan.readers.yaml_file import KeyPath
 from capplan.recorded.traces.trace import read_trace
 from capplan.scenario.reading import Reading, plausible_rate, refuse_idle_time, refuse_rare_users
-from capplan.scenario.records.lengths import lengths
-from capplan.scenario.records.traffic_line import (
+from capplan.scenario.scenario_file import Scenario, SharedPrefix, Traffic, lengths
+from capplan.scenario.traffic_line import (
     MULTIPLES,
     prompt_images,
     refuse_wrong_multiples,
@@ -23,7 +23,6 @@ from capplan.scenario.records.traffic_line import (
     with_one_turn,
     with_outside,
 )
-from capplan.scenario.scenario_file import Scenario, SharedPrefix, Traffic
 from capplan.scenario.workload_file import (
     MEANS,
     is_workload,
@@ -306,6 +305,14 @@ def _refuse_wrong_keys(reading: Reading, item: Traffic, at: KeyPath, rate_keys: 
     reading.attempt(partial(_refuse_second_mean, reading, item, at), None, *means)
 
 
+def _arrival_cv(reading: Reading, item: Traffic, index: int, source: _Source) -> float:
+    """Return the burstiness of arrivals as it is stated, else as the trace has it, else that of a Poisson process."""
+    stated = source.arrival_cv if item.arrival_cv is None else item.arrival_cv
+    if stated is None:
+        reading.assume(f"{item.name}: arrivals are a Poisson process", f"traffic[{index}].arrival_cv")
+    return 1.0 if stated is None else stated
+
+
 def _request_class(reading: Reading, item: Traffic, index: int, burst_ratio: float) -> RequestClass | None:
     """Return the class of a line of traffic; None where it has errors, which are then in the reading."""
     at: KeyPath = ("traffic", index)
@@ -333,10 +340,7 @@ def _request_class(reading: Reading, item: Traffic, index: int, burst_ratio: flo
     rate = reading.attempt(
         partial(plausible_rate, reading, source.rate, (*at, _rate_key(item))), source.rate, *rate_keys
     )
-    cv = source.arrival_cv if item.arrival_cv is None else item.arrival_cv
-    if cv is None:
-        cv = 1.0
-        reading.assume(f"{item.name}: arrivals are a Poisson process", f"traffic[{index}].arrival_cv")
+    cv = _arrival_cv(reading, item, index, source)
     if len(reading.mistakes) > said or prompts is None or outputs is None:
         return None
     described = RequestClass(

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from capplan.errors import InputError
 from capplan.readers.record import Record, validated
-from capplan.readers.yaml_file import read_yaml
+from capplan.readers.yaml_file import read_yaml, schema_line
 from capplan.scenario.scenario_file import MOST_CLASSES, Traffic
 from capplan.workload.statistics import LengthSummary, PrefixReuse, WorkloadSummary
 
@@ -150,4 +150,4 @@ def workload_text(summary: WorkloadSummary, *, lognormal: bool = False) -> str:
     remarks = (*summary.omissions, *summary.notes)
     if remarks:
         lines += ["notes:", *(f"  - {json.dumps(text)}" for text in remarks)]
-    return "# yaml-language-server: $schema=workload.json\n" + "\n".join(lines) + "\n"
+    return "\n".join((schema_line("workload"), *lines)) + "\n"

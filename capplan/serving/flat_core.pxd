@@ -59,7 +59,7 @@ cdef class FlatBatch(FlatQueue):
     cdef public long long held
     cdef public long long committed
     cdef public long long shared_sum
-    cdef long long phase_sum, step, serials
+    cdef long long phase_sum, step, serials, part, below
     cdef Py_ssize_t ended_sequences
     cdef public long long ended_blocks, ended_commit
     cdef public long long partial
@@ -79,7 +79,7 @@ cdef class FlatBatch(FlatQueue):
     cdef void drop_stale(self) noexcept
     cdef long long grown(self, long long step) noexcept
     cdef long long decode_steps(self, long long tokens) noexcept
-    @cython.locals(block=cython.longlong, part=cython.longlong, below=cython.longlong, phase=cython.Py_ssize_t, pads=cython.longlong)
+    @cython.locals(block=cython.longlong, part=cython.longlong, pads=cython.longlong)
     cdef long long blocks_at(self, long long counter) noexcept
     @cython.locals(reach=cython.longlong, block=cython.longlong, low=cython.longlong, high=cython.longlong, middle=cython.longlong)
     cdef long long within(self, long long capacity, long long most) noexcept

@@ -368,6 +368,7 @@ class FlatBatch(FlatQueue):
         self.ttft_s, self.e2e_s = array("d", unknown), array("d", unknown)
         self.phases = array("q", bytes(8 * self.block_tokens))
         self.phase_sum = self.sequences = self.tokens = self.shared_sum = 0
+        self.part = self.below = 0  # phases[0] + ... + phases[part - 1] sequences are below a part of a block
         self.held = self.committed = self.step = self.serials = 0
         self.partial, self.last = -1, -1
         self.group_sequences = array("q", bytes(8 * (self.max_num_seqs + 2)))
@@ -420,7 +421,7 @@ class FlatBatch(FlatQueue):
 
     def grown(self, step: int) -> int:
         """Return the tokens that a sequence has gained up to a step, in whole tokens."""
-        return lrint(floor(step * self.growth))
+        return step if self.growth == 1.0 else lrint(floor(step * self.growth))
 
     def decode_steps(self, tokens: int) -> int:
         """Return the steps that produce this many tokens; see EngineTerms."""
@@ -430,10 +431,13 @@ class FlatBatch(FlatQueue):
         """Return the blocks that decoding sequences hold at a step; see KvBlocks."""
         block = self.block_tokens
         part = counter % block
-        below = 0
-        for phase in range(part):
-            below += self.phases[phase]
-        pads = self.phase_sum - self.sequences * part + block * below
+        while self.part < part:
+            self.below += self.phases[self.part]
+            self.part += 1
+        while self.part > part:
+            self.part -= 1
+            self.below -= self.phases[self.part]
+        pads = self.phase_sum - self.sequences * part + block * self.below
         return (self.tokens + self.sequences * counter + pads) // block
 
     def within(self, capacity: int, most: int) -> int:
@@ -460,6 +464,7 @@ class FlatBatch(FlatQueue):
         self.sequences += 1
         self.tokens += base
         self.phases[phase] += 1
+        self.below += phase < self.part
         self.phase_sum += phase
         self.shared_sum += self.shared[row]
         self.before[row], self.after[row] = self.last, -1
@@ -477,6 +482,7 @@ class FlatBatch(FlatQueue):
         self.sequences -= 1
         self.tokens -= base
         self.phases[phase] -= 1
+        self.below -= phase < self.part
         self.phase_sum -= phase
         self.shared_sum -= self.shared[row]
         if self.before[row] >= 0:

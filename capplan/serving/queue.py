@@ -5,6 +5,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from heapq import heappop, heappush
 from math import inf, isnan
+from operator import itemgetter
 from typing import Protocol, TypeAlias
 
 import numpy as np
@@ -113,7 +114,7 @@ class Feed:
             return
         end = (at_s, flight.user_group)
         if self._ends and self._ends[-1][0] > at_s:
-            insort(self._ends, end, key=_time)
+            insort(self._ends, end, key=itemgetter(0))
         else:
             self._ends.append(end)
         self.next_s = min(self.next_s, at_s)
@@ -137,10 +138,6 @@ class Feed:
             next_s = min(next_s, self._thinking[0][0])
         next_s += self._delay_s
         self.next_s = min(next_s, self._ends[0][0]) if self._ends else next_s
-
-
-def _time(end: tuple[float, int]) -> float:
-    return end[0]
 
 
 def _rows(source: Requests | Iterable[Requests], most: int, crowd: Crowd | None = None) -> Iterator[Row]:

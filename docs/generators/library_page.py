@@ -7,9 +7,8 @@ from collections.abc import Iterator, Sequence
 from types import ModuleType
 
 import capplan
-from capplan import errors
+from capplan import errors, library
 from capplan.fleet import plan
-from capplan.library import calls
 from docs.generators.methodology import cell, sections, symbols
 
 HEAD = """# Library reference
@@ -18,7 +17,7 @@ HEAD = """# Library reference
 [`InputError`](#inputerror) for a wrong name, number or file, with the text that the command prints.
 Numbers are in base units: seconds, bytes, tokens, dollars.
 """
-RESULTS = ((calls, "Result"), (calls, "FleetResult"), (plan, "Plan"))
+RESULTS = ((library, "Result"), (library, "FleetResult"), (plan, "Plan"))
 ERRORS = ("CapplanError", "InputError", "DoesNotFitError", "TargetError")
 
 

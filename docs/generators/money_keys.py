@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from capplan.money.cash import ASSUMED_OTHER, OtherPrices
+from capplan.fleet.price import ASSUMED_OTHER, OtherPrices
 from capplan.money.energy import DECODE_FRACTION, HOST_FRACTION, IDLE_FRACTION, PREFILL_FRACTION
 from capplan.questions.money.commitments import RESERVED_DISCOUNTS
 from capplan.scenario.money_terms import MONTHS
-from capplan.scenario.records.money import Owned, Spot
+from capplan.scenario.scenario_file import Owned, Spot
 
 _OWNED, _SPOT = Owned.model_validate({"capex": "1 $", "electricity": "0.1 $/kWh"}), Spot()
 _SHOWN = {

@@ -35,7 +35,12 @@ def line_of(name: str) -> str:
     with redirect_stdout(out), redirect_stderr(io.StringIO()):
         code = main(["fleet", name, "--offline", "--format", "json"])
     assert code == 0, name
-    bought = list(_bought(json.loads(out.getvalue())["result"]))
+    return line_in(name, json.loads(out.getvalue())["result"])
+
+
+def line_in(name: str, result: dict[str, Any]) -> str:
+    """Return the line of a scenario whose answer is known."""
+    bought = list(_bought(result))
     pieces = " + ".join(
         f"{gpus} {device}" for device, gpus, _ in (piece for row in bought for piece in row["pieces"])
     )
@@ -75,7 +80,7 @@ def _bought(result: dict[str, Any]) -> Iterator[dict[str, Any]]:
     fleets = (
         [(row["plan"], row["stated_order"]) for row in result["fleets"][:-1]]
         if "cascade" in result
-        else [(result["chosen"], result["stated_order"])]
+        else [(result["chosen"], result["cheapest_stated_order"] or result["stated_order"])]
     )
     for plan, stated in fleets:
         pieces = [(group["hardware"], group["gpus"], group["usd_per_gpu_hour"]) for group in plan["groups"]]

@@ -11,7 +11,7 @@ from docs.generators.methodology import cell, formulas
 HEAD = """# Numbers of a plan
 
 Each number that JSON, CSV and plan files have of a plan, by its path. `capplan explain PLAN PATH` shows the formula with the values of your plan, and where each
-argument is from. `*` stands for any key, and `[]` for any position. Energy, commitments, growth and the bill stand next to the plan; their arguments are numbers of the
+argument is from. `*` stands for any key, and `[]` for any position. Next steps, energy, commitments, growth, the bill, the comparison and the simulation stand next to the plan; their arguments are numbers of the
 same row or part. A plan of several groups has the numbers of each group below `groups[0]`, `groups[1]`, and so on. Other names are in the
 [nomenclature](nomenclature.md).
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic.fields import FieldInfo
 
-from capplan.fleet.price import PriceChoice
+from capplan.fleet.price import Prices
 from capplan.fleet.scenario import FleetLimits
 from capplan.readers.record import keys_of as record_keys
 from capplan.readers.record import record_of
@@ -24,7 +24,7 @@ from capplan.workload.request_class import METRICS, STATISTICS, Slo
 from docs.generators import model_keys, money_keys, traffic_keys
 from docs.generators.described import field_texts
 
-_LIMITS, _PRICES, _ENGINE = FleetLimits(()), PriceChoice(), "the engine's"
+_LIMITS, _PRICES, _ENGINE = FleetLimits(()), Prices(), "the engine's"
 DEFAULTS: Mapping[str, str] = MappingProxyType(
     {
         "description": "none",
@@ -89,13 +89,13 @@ DEFAULTS: Mapping[str, str] = MappingProxyType(
         "regions.electricity": "prices.electricity",
         "regions.grid": "energy.grid",
         "prices": "as below",
-        "prices.commitment": _PRICES.commitment,
-        "prices.provider": _PRICES.provider,
+        "prices.commitment": _PRICES.paid_as,
+        "prices.provider": _PRICES.seller,
         "prices.region": "any",
         "prices.per_gpu_hour": "listed prices",
         "prices.file": "the shipped price list",
         "prices.electricity": "in the price",
-        "prices.facility_ratio": f"{_PRICES.facility_ratio:g}",
+        "prices.facility_ratio": f"{_PRICES.power_ratio:g}",
         **model_keys.DEFAULTS,
         **traffic_keys.DEFAULTS,
         **money_keys.DEFAULTS,
@@ -354,8 +354,16 @@ _PAGE = """# Scenario keys
 <!-- written by `make docs` from the records that read a scenario -->
 
 A scenario is one YAML file. It needs a name, a model and traffic; every other key has a default, which the answer lists under
-assumptions with the key that replaces it. Editors complete and check the file by its first line,
-`# yaml-language-server: $schema=docs/schema/scenario.json`. capplan rejects a file with mistakes and prints a line for each of them.
+assumptions with the key that replaces it. capplan rejects a file with mistakes and prints a line for each of them.
+
+Editors with the YAML language server complete and check the file by its first line, which `capplan init` writes:
+
+```yaml
+# yaml-language-server: $schema=https://OWNER.github.io/capplan/schema/scenario.json
+```
+
+The published schema is the same for everyone who opens the file. Without a connection, name the schema of your installation in the settings of your editor (`yaml.schemas`):
+`capplan fleet absent.yaml` prints its path after `keys:`.
 
 ```yaml
 name: support-chat

@@ -31,7 +31,7 @@ def driver(tmp_path, monkeypatch):
         ("4242, 30000\\n", "31000, 81559, 0\\n", "1 other process(es), the first with pid 4242"),
         ("4242, 30000, python3\\n", "", "1 other process(es), the first with pid 4242 (python3)"),
         ("", "30000, 81559, 0\\n", "30000 of 81559 MiB are in use"),
-        ("", "512, 81559, 97\\n", "utilisation is 97 %"),
+        ("", "512, 81559, 97\\n", "utilisation is 97%"),
         ("", "[N/A], 81559, [N/A]\\n", ""),
     ],
 )

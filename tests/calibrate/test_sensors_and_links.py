@@ -48,7 +48,7 @@ def test_an_amd_card_shows_clock_power_and_heat_in_files(amd_files):
     ("file", "text", "said"),
     [
         ("gpu_busy_percent", "0", ""),
-        ("gpu_busy_percent", "83", "utilisation is 83 %"),
+        ("gpu_busy_percent", "83", "utilisation is 83%"),
         ("mem_info_vram_used", "90000000000", "85831 of 196592 MiB are in use"),
         ("mem_info_vram_used", "odd", ""),
     ],

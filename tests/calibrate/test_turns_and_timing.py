@@ -76,15 +76,16 @@ def test_sets_that_take_turns_share_no_memory(size, monkeypatch):
     """Whatever was cut before: a set that lies where another one does would be found in the cache."""
     import torch
 
-    from capplan.calibrate.kernels import arena, calls_of, engines
+    from capplan.calibrate import timing
+    from capplan.calibrate.kernels import calls_of, engines
     from capplan.calibrate.kernels.case import Case
 
     cut = []
-    real = arena.random_operand
+    real = timing.random_operand
     monkeypatch.setattr(engines, "random_operand", lambda *words: cut.append(real(*words)) or cut[-1])
     device, cold_bytes = torch.device("cpu"), float(2**23)
-    arena.prepare_arenas(device, ("bf16",), cold_bytes)
-    arena.random_operand((12_345_67,), "bf16", device)
+    timing.prepare_arenas(device, ("bf16",), cold_bytes)
+    timing.random_operand((12_345_67,), "bf16", device)
     case = Case("copy", "bf16", {"moved_bytes": 4.0 * size / 2})
     calls = calls_of(case, engines.COPY.ways["copy_"], device, cold_bytes)
     places = sorted((one.data_ptr(), one.data_ptr() + one.numel() * 2) for one in cut)

@@ -16,7 +16,7 @@ from typing import Any
 
 import capplan as cp
 from capplan.errors import CapplanError
-from capplan.library.calls import EstimateOptions, KvOptions
+from capplan.library import EstimateOptions, KvOptions
 from tests.fuzz.commands import SIGNED, numbers
 from tests.fuzz.readers import HOSTILE
 from tests.fuzz.turns import arguments, asked_until_time_is_over

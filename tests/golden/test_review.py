@@ -9,10 +9,10 @@ from hashlib import sha256
 
 import pytest
 
-from capplan.accuracy.bounded import BoundedSpread
-from capplan.accuracy.intervals import Interval
+from capplan.accuracy.bounded import BoundedSpread, Interval
 from capplan.errors import Refusal
 from capplan.fleet.fit import fit
+from capplan.fleet.order import Survival
 from capplan.fleet.plan import (
     Certainty,
     Choices,
@@ -30,7 +30,6 @@ from capplan.fleet.plan import (
 )
 from capplan.fleet.review import PlanDetail, plan_spec, target_margins
 from capplan.fleet.search.candidates import Layout, Rejection
-from capplan.fleet.survival import Survival
 from capplan.fleet.sweep import WHAT_IF_RATIOS, Swing, Turn, WhatIf
 from capplan.fleet.unit_costs import UnitCosts
 from capplan.hardware.device import Source
@@ -42,7 +41,7 @@ from capplan.readers.catalogue.efficiency import efficiency_for
 from capplan.readers.catalogue.hardware import device, device_names
 from capplan.replica.estimate import OperatorRow
 from capplan.replica.load import Load
-from capplan.replica.rates import step_rates
+from capplan.replica.plans import step_rates
 from capplan.report.answers.fleet import fleet_answer
 from capplan.review.findings import Findings, Written
 from capplan.review.page import review_html, review_markdown, review_of

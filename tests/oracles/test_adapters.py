@@ -8,16 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capplan.model.adapters import (
+from capplan.model.network import Adapters
+from capplan.model.sharding import (
     MODULES,
+    Sharding,
     adapted_matrices,
     adapter_bytes_per_rank,
     network_adapter_elements,
     rank_elements,
 )
-from capplan.model.network import Adapters
-from capplan.model.sharding import Sharding
-from capplan.operators.adapters import adapters_in_step, sequences_with_slots
+from capplan.operators.matmul import adapters_in_step, sequences_with_slots
 from capplan.readers.catalogue.models import read_model
 from capplan.replica.replica import replica_of
 from capplan.replica.spec import prompt_work_s_per_token

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capplan.money.cash import Prices
+from capplan.fleet.price import Prices
 from capplan.money.comparison import OwnFleet, PaidReplicas
 from capplan.money.several_models import CascadeFleets, breakeven_fraction, wait_of_stages
 from capplan.workload.multiples import thinned_arrival_cv

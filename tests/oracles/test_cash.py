@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capplan.money.cash import OtherPrices, PaidTerm, cash_of, other_lines, tied_up_ratio, total_usd
+from capplan.fleet.price import OtherPrices
+from capplan.money.cash import PaidTerm, cash_of, other_lines, tied_up_ratio, total_usd
 from capplan.money.commitments import Mix, MixedPart, Offer
 from capplan.questions.money.commitments import owned_offer, paid_terms
-from capplan.scenario.records.money import Commitments, Owned, Reserved
+from capplan.scenario.scenario_file import Commitments, Owned, Reserved
 
 RESERVED = Offer("reserved-1y", 2.0, 0.0)
 RENTED = Offer("on-demand", 0.0, 5.0)

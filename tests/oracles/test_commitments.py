@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capplan.fleet.survival import Survival
+from capplan.fleet.order import Survival
 from capplan.money.commitments import (
     GroupUse,
     Offer,

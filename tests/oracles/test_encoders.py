@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capplan.errors import InputError
-from capplan.families.head import pooled
-from capplan.families.model_config import read_network
+from capplan.families.model_config import pooled, read_network
 from capplan.model.kv_cache import kv_bytes_per_sequence
 from capplan.model.parameters import active_parameters, parameters, weight_bytes
 from capplan.operators.attention import bidirectional_pairs

@@ -6,7 +6,7 @@ from heapq import heappop, heappush
 import numpy as np
 import pytest
 
-from capplan.scenario.records.traffic_line import session_reuse
+from capplan.scenario.traffic_line import session_reuse
 from capplan.workload.length import fixed, lognormal
 from capplan.workload.sessions import Sessions
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capplan.families.parts.images import FAMILIES
+from capplan.families.parts.blocks import FAMILIES
 from capplan.fleet.load.demand import demand_of
 from capplan.model.images import ImageWork, image_tokens, image_work
 from capplan.phases.token_work import tower_costs

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capplan.hardware.slices import cuts, packing
+from capplan.hardware.device import cuts, packing
 from capplan.money.several_models import fewest_when_cut
 from capplan.readers.catalogue.hardware import device, partitioned_devices, partitions, slices
 

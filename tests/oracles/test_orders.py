@@ -13,10 +13,18 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from capplan.fleet.order import Machine, OrderLine, cheapest_cover, machines_per_replica, order_of
+from capplan.fleet.order import (
+    NO_LOSS,
+    Machine,
+    OrderLine,
+    Survival,
+    cheapest_cover,
+    machines_per_replica,
+    order_of,
+)
 from capplan.fleet.pools.search import pools_decision
-from capplan.fleet.survival import NO_LOSS, Survival
 from capplan.questions.fleet import asked_fleet, terms_of
+from capplan.questions.plans.plan_row import stated_price
 from capplan.readers.catalogue.offer_terms import known_machines
 from capplan.readers.catalogue.prices import machine_prices, sizes_at, sold_machines
 from capplan.readers.yaml_file import parse_yaml
@@ -125,7 +133,15 @@ def test_the_catalogue_says_how_clouds_sell():
         for offer in known.record.offers:
             assert known.sources[offer.source].startswith("https://"), known.name
             assert 0.01 < offer.price / known.record.gpus < 60.0, known.name
+            assert not {*";(,"} & {*(offer.region or "")}, f"{known.name}: an offer has one region"
     assert {machine.gpus for machine in sold_machines("h200-sxm", "on-demand", providers=["AWS"])} == {8}
+
+
+def test_a_price_of_several_regions_is_an_offer_in_each():
+    """Nebius' H200 had the region "eu-north1;eu-west1;us-central1", and nobody could ask for one of them."""
+    for region in ("eu-north1", "eu-west1", "us-central1"):
+        sold = sold_machines("h200-sxm", "on-demand", providers=["Nebius"], regions=[region])
+        assert {(machine.gpus, machine.region) for machine in sold} == {(1, region), (8, region)}
 
 
 @pytest.fixture(scope="module")
@@ -333,8 +349,8 @@ def test_an_order_says_what_its_price_list_leaves_out(capplan):
     words = ("--offline", "--hardware", "l40s", "--set", "prices={}")
     first = capplan("fleet", SMALL, *words)
     assert re.search(
-        r"^order: \d+ x l40s at Crusoe, \$1\.00 per hour each, price of 2026-08-19 \(not stated: machine and region\)\n"
-        r"to order today: AWS, us-east-1; \$[\d,]+ per month in all$",
+        r"^order: priced at Crusoe \(2026-08-19\)\n"
+        r"to order today: \d+ x g6e\.xlarge at AWS, us-east-1, \$1\.86 per hour each, price of 2026-07-20; \$[\d,]+ per month in all$",
         first.out, re.MULTILINE,
     )  # fmt: skip
     whole = capplan("fleet", SMALL, *words, "--full").out
@@ -356,6 +372,48 @@ def test_an_order_says_what_its_price_list_leaves_out(capplan):
         in two.out
     )
     assert "no provider states machine, region and day for it: ask the provider" in two.out
+
+
+def test_another_plan_that_costs_less_to_order_today_is_said(capplan):
+    """L40S cost less at the middle of the offers, L4 where everything is stated; by hand the order of each costs what it says."""
+    result = fleet(capplan, "--set", "prices={}")
+    chosen, today, cheapest = (result[key] for key in ("chosen", "stated_order", "cheapest_stated_order"))
+    assert chosen["usd_per_hour"] < cheapest["usd_per_hour"] < today["usd_per_hour"]
+    assert [line["hardware"] for line in (*today["machines"], *cheapest["machines"])] == ["l40s", "l4"]
+    (line,) = cheapest["machines"]
+    (sold,) = sold_machines("l4", "on-demand", skus=[line["sku"]], regions=[line["region"]])
+    assert cheapest["usd_per_hour"] == pytest.approx(line["count"] * sold.usd_per_hour)
+    assert all(line[key] for key in ("sku", "provider", "region", "date", "source"))
+    for full in ((), ("--full",)):
+        said = " ".join(capplan("fleet", SMALL, "--offline", "--set", "prices={}", *full).out.split())
+        assert (
+            f"cheapest to order today: l4, TP1, as published, as {line['count']} x {line['sku']} at {line['provider']}, {line['region']}, "
+            f"${line['usd_per_hour']:.2f} per hour each, price of {line['date']}; ${cheapest['usd_per_month']:,.0f} per month instead of "
+            f"${today['usd_per_month']:,.0f} per month"
+        ) in said
+        assert ("to order today: 3 x g6e.xlarge at AWS" in said) == bool(full)
+    assert f"for the cheapest plan at its prices: fleet.providers: [{line['provider']}]" in said
+    assert cheapest["plan"] == "6 x l4 (6 replicas of 1 GPU, 1 of them spare; TP1, as published)"
+    alone = fleet(capplan, "--set", "prices={}", "--hardware", "l40s")
+    assert alone["cheapest_stated_order"]["usd_per_hour"] == alone["stated_order"]["usd_per_hour"]
+    assert (
+        "cheapest to order"
+        not in capplan("fleet", SMALL, "--offline", "--set", "prices={}", "--hardware", "l40s").out
+    )
+
+
+@pytest.mark.parametrize(
+    "limit", ["fleet.providers=[Nebius]", "fleet.regions=[eu-north1]", "prices={provider: Nebius}"]
+)
+def test_no_order_is_said_at_a_provider_that_may_not_be_ordered_from(limit):
+    """Nebius states no day of its H200, and CoreWeave in the United States was named for it, whatever the scenario allows."""
+    settings = ("fleet.hardware=[h200-sxm]", "prices={}")
+    near, any_of_them = (
+        machine_prices(read_scenario(SMALL, [*settings, *more]))[0]["h200-sxm"] for more in ([limit], [])
+    )
+    size = ("h200-sxm", 1, 8, 5, Survival())
+    assert stated_price(near, *size) is None
+    assert stated_price(any_of_them, *size).machines[0].provider == "CoreWeave"
 
 
 def test_a_price_that_holds_in_every_region_can_be_ordered(capplan, tmp_path):
@@ -396,8 +454,13 @@ def test_an_order_is_said_in_one_line_and_the_one_to_place_today_in_another():
         == "to order today, on demand: 2 x two at P, north, $3.00 per hour each, price of 2026-11-01; 1 x 4 x l4 of your own; $48 for the job in all"
     )
     assert lines_texts([bare], [known])[1].endswith("; $4,380 per month in all")
-    assert lines_texts([bare], [known, known], brief=True)[1] == (
-        "to order today: P, north; $8,760 per month in all"
+    assert lines_texts([bare, there], [known], brief=True)[0] == ("order: priced at Q (2026-11-02)")
+    there_too = replace(known, machine=replace(known.machine, provider="Q"))
+    assert len(lines_texts([bare], [there_too])) == 2
+    assert lines_texts([bare], [there_too], brief=True) == lines_texts([bare], [there_too])[1:]
+    larger = OrderLine(replace(known.machine, sku="four", gpus=4, usd_per_hour=6.0), 1, 1)
+    assert lines_texts([known, larger], []) == (
+        "order: 2 x two ($3.00), 1 x four ($6.00) at P, north, per hour each, prices of 2026-11-01",
     )
     assert lines_texts([known], [known]) == (
         "order: 2 x two at P, north, $3.00 per hour each, price of 2026-11-01",
@@ -433,6 +496,7 @@ def test_an_order_to_place_today_states_everything_and_holds_the_same_replicas(c
         ("own", "{DGXX: 2}", "unknown machine 'DGXX'"),
         ("own", "{8 x h1000: 2}", "unknown machine '8 x h1000'"),
         ("own", "{p5.48xlarge: -1}", "-1"),
+        ("own", "{8 x l4: 1e9}", "should be less than or equal to 1000000"),
         ("max_machines", "{p6-b2000: 2}", "unknown machine 'p6-b2000'"),
     ],
 )
@@ -580,3 +644,28 @@ def test_an_order_is_exported_for_skypilot_and_named_in_every_export(capplan, ei
     assert capplan("fleet", SMALL, "--offline", "-o", pieces).code == 0
     ran = capplan("export", "--plan", pieces, "--target", "skypilot")
     assert (ran.code, "is not a machine that SkyPilot starts" in ran.err) == (2, True)
+
+
+def test_machines_that_are_planned_on_spot_are_started_on_spot(capplan, tmp_path):
+    """GCP's L4 at less than half of its price on demand: SkyPilot started it on demand."""
+    plan, words = tmp_path / "plan.json", ("--hardware", "l4", "--set", "fleet.providers=[GCP]")
+    for commitment, spot in (("spot", True), ("on-demand", None)):
+        paid = ("--set", f"prices={{commitment: {commitment}}}")
+        assert capplan("fleet", SMALL, "--offline", *words, *paid, "-o", plan).code == 0
+        (task,) = yaml.safe_load_all(capplan("export", "--plan", plan, "--target", "skypilot").out)
+        assert task["resources"].get("use_spot") is spot
+        plan.unlink()
+
+
+@pytest.mark.parametrize(
+    ("sku", "network", "said"), [("a3-highgpu-8g", "50 GB/s", "15.6"), ("a3-highgpu-8g", "15 GB/s", None), ("p5.48xlarge", "50 GB/s", None)]
+)  # fmt: skip
+def test_a_network_that_is_slower_than_the_plan_counts_on_is_said(capplan, sku, network, said):
+    """Eight GPUs of GCP's A3 High share 1,000 Gb/s, 15.6 GB/s for each; those of a p5.48xlarge 3,200 Gb/s, 50 GB/s for each."""
+    keys = (f"fleet.machines=[{sku}]", f"fleet.network={network}", "fleet.tensor_parallel=[8]", "fleet.pipeline_parallel=[2]", "prices={}")  # fmt: skip
+    words = ("--offline", "--hardware", "h100-sxm", *(word for key in keys for word in ("--set", key)))
+    for full in ((), ("--full",)):
+        shown = " ".join(capplan("fleet", SMALL, *words, *full).out.split())
+        text = f"a replica spans several {sku}, whose network carries {said} GB/s for each GPU, and the plan counts on 50 GB/s"
+        assert (text in shown) == bool(said)
+        assert ("a replica spans" in shown) == bool(said)

@@ -7,7 +7,7 @@ from typing import get_args
 
 import pytest
 
-from capplan.fleet.price import PriceChoice, choose_price, missing_price_warning, usd_per_million_tokens
+from capplan.fleet.price import Prices, choose_price, missing_price_warning, usd_per_million_tokens
 from capplan.keys import Commitment, Term
 from capplan.readers.catalogue.hardware import device
 from capplan.readers.catalogue.prices import price_records, scenario_prices
@@ -50,10 +50,10 @@ def test_instance_price_is_shared_by_its_devices(sku, region, instance_usd, gpus
 
 
 def test_prices_of_one_provider_and_of_any():
-    aws = choose_price(RECORDS, "h100-sxm", PriceChoice(provider="aws"))
+    aws = choose_price(RECORDS, "h100-sxm", Prices(provider="aws"))
     assert aws.usd_per_hour == pytest.approx(6.88)
     assert [offer.date for offer in aws.records] == ["2026-11-09"]
-    anyone = choose_price(RECORDS, "h100-sxm", PriceChoice())
+    anyone = choose_price(RECORDS, "h100-sxm", Prices())
     assert re.search(r"the median of [1-9]\d providers", anyone.assumption.what)
     assert anyone.low_usd_per_hour < anyone.usd_per_hour < anyone.high_usd_per_hour
     assert anyone.records[0].provider in anyone.assumption.what
@@ -61,7 +61,7 @@ def test_prices_of_one_provider_and_of_any():
 
 def test_a_machine_of_four_is_paid_for_each_device_and_two_offers_for_their_mean():
     """GB200: CoreWeave asks 42 $ for four (20 September 2026), Azure 108.16 $ (18 June); Spheron's 9.08 $ for two are of March."""
-    chosen = choose_price(RECORDS, "gb200", PriceChoice())
+    chosen = choose_price(RECORDS, "gb200", Prices())
     assert {offer.provider: offer.usd_per_hour for offer in chosen.records} == pytest.approx(
         {"CoreWeave": 42.0 / 4, "Azure": 108.16 / 4}
     )
@@ -75,7 +75,7 @@ def test_a_machine_of_four_is_paid_for_each_device_and_two_offers_for_their_mean
 
 def test_an_offer_of_march_no_longer_sets_the_price_of_october():
     """H200 by provider since July: 3.99, 4.29, 4.44, 4.50, 5.40, 5.86, 5.99, 6.31, 7.91, 10.44; Spheron's 4.54 is of March."""
-    chosen = choose_price(RECORDS, "h200-sxm", PriceChoice())
+    chosen = choose_price(RECORDS, "h200-sxm", Prices())
     assert chosen.usd_per_hour == 5.4
     assert (chosen.records[0].provider, chosen.newest_day, chosen.offers) == ("Nebius", "2026-10-24", 10)
 
@@ -90,21 +90,21 @@ def test_an_offer_of_march_no_longer_sets_the_price_of_october():
 )
 def test_a_reservation_costs_what_its_provider_takes_off_its_own_price(device, commitment, off):
     """Google takes 56 % off H100 and 37 and 65 % off A100 for one and three years, from prices above those of others."""
-    rented = choose_price(RECORDS, device, PriceChoice())
-    reserved = choose_price(RECORDS, device, PriceChoice(commitment=commitment))
+    rented = choose_price(RECORDS, device, Prices())
+    reserved = choose_price(RECORDS, device, Prices(commitment=commitment))
     assert 1 - reserved.usd_per_hour / rented.usd_per_hour == pytest.approx(off, abs=0.003)
-    google = choose_price(RECORDS, device, PriceChoice(commitment=commitment, provider="gcp"))
+    google = choose_price(RECORDS, device, Prices(commitment=commitment, provider="gcp"))
     assert google.usd_per_hour > reserved.usd_per_hour
 
 
 def test_a_year_of_an_h100_counts_google_and_the_index_of_the_market():
     """31 % off 4.08 $, and 2.35 $ in the index of SemiAnalysis; the estimates of 1.30 and 2.00 $ do not count."""
-    reserved = choose_price(RECORDS, "h100-sxm", PriceChoice(commitment="reserved-1y"))
+    reserved = choose_price(RECORDS, "h100-sxm", Prices(commitment="reserved-1y"))
     assert [(offer.provider, round(offer.usd_per_hour, 2)) for offer in reserved.records] == [
         ("SemiAnalysis index", 2.35),
         ("GCP", 2.81),
     ]
-    assert choose_price(RECORDS, "h100-sxm", PriceChoice(commitment="reserved")).usd_per_hour == 1.85
+    assert choose_price(RECORDS, "h100-sxm", Prices(commitment="reserved")).usd_per_hour == 1.85
 
 
 @pytest.mark.parametrize(
@@ -116,17 +116,17 @@ def test_a_year_of_an_h100_counts_google_and_the_index_of_the_market():
     ],
 )  # fmt: skip
 def test_what_a_price_rests_on_is_said(name, basis, said):
-    chosen = choose_price(RECORDS, name, PriceChoice())
+    chosen = choose_price(RECORDS, name, Prices())
     assert chosen.basis == basis
     assert said in chosen.assumption.what
 
 
 def test_an_estimate_is_used_only_where_nobody_lists_a_price():
-    chosen = choose_price(RECORDS, "mi300x", PriceChoice(commitment="reserved"))
+    chosen = choose_price(RECORDS, "mi300x", Prices(commitment="reserved"))
     assert (chosen.basis, chosen.estimated) == ("an estimate", True)
     assert "(an estimate): SemiAnalysis estimate" in chosen.assumption.what
     assert "an estimate is used" in chosen.warning
-    assert not choose_price(RECORDS, "l4", PriceChoice()).estimated
+    assert not choose_price(RECORDS, "l4", Prices()).estimated
 
 
 @pytest.mark.parametrize(
@@ -167,13 +167,13 @@ def test_instances_of_one_provider_cost_the_same_for_each_device_whatever_their_
 
 def test_spot_is_below_on_demand():
     for name in ("h100-sxm", "a100-sxm-80gb", "l40s"):
-        spot, listed = (choose_price(RECORDS, name, PriceChoice(commitment=c)) for c in ("spot", "on-demand"))
+        spot, listed = (choose_price(RECORDS, name, Prices(commitment=c)) for c in ("spot", "on-demand"))
         assert spot.usd_per_hour < listed.usd_per_hour
 
 
 def test_device_without_an_offer_has_no_price_and_a_warning():
-    assert choose_price(RECORDS, "h20", PriceChoice()) is None
-    assert "per_gpu_hour.h20" in missing_price_warning(RECORDS, "h20", PriceChoice())
+    assert choose_price(RECORDS, "h20", Prices()) is None
+    assert "per_gpu_hour.h20" in missing_price_warning(RECORDS, "h20", Prices())
 
 
 def test_million_tokens_of_the_worked_example():

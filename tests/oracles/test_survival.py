@@ -10,8 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from capplan.fleet.availability import SECONDS_PER_MONTH, Machines, availability
-from capplan.fleet.order import Machine, order_of, spares_in, surviving_cover
-from capplan.fleet.survival import NO_LOSS, Survival, failures_per_s
+from capplan.fleet.order import (
+    NO_LOSS,
+    Machine,
+    Survival,
+    failures_per_s,
+    order_of,
+    spares_in,
+    surviving_cover,
+)
 
 SMALL = "tests/golden/small.yaml"
 pytestmark = pytest.mark.usefixtures("shared_runs")

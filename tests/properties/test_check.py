@@ -221,3 +221,15 @@ def test_a_plan_of_a_device_with_a_file_of_its_own_is_checked(capplan, tmp_path,
     assert capplan("fleet", scenario, "--offline", "-o", plan).code == 0
     checked = capplan("check", "--plan", plan, "--offline")
     assert (checked.code, checked.err) == (0, "")
+
+
+def test_prices_of_gpus_that_the_plan_does_not_have_are_counted_and_json_has_all(folder, capsys):
+    words = ["check", str(folder / "small.yaml"), "--plan", str(folder / "plan.json"), "--offline"]
+    assert main(words) in (0, 4)
+    text = capsys.readouterr().out
+    assert main([*words, "--format", "json"]) in (0, 4)
+    listed = [item["assumption"] for item in json.loads(capsys.readouterr().out)["assumptions"]]
+    costs = [what for what in listed if " costs " in what]
+    assert len(costs) == 2
+    assert sum(what in text for what in costs) == 1
+    assert "1 more on prices of GPUs that the plan does not have: capplan fleet --full" in text

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capplan.accuracy.benchmark import benchmark_of
+from capplan.accuracy.bounded import network_class
 from capplan.accuracy.score import (
     CONFIDENCES,
     TPOT_LIMITS_MS,
@@ -18,7 +19,6 @@ from capplan.accuracy.score import (
     decisions_of,
     runs_of,
 )
-from capplan.accuracy.serving import network_class
 from capplan.accuracy.slowness import Slowness
 from capplan.questions.benchmark_spec import benchmark_servers
 from capplan.questions.fleet import asked_fleet

@@ -10,8 +10,10 @@ import pytest
 from capplan.cli.main import main
 from capplan.explain import printed as paths
 from capplan.explain.plans import Planned, explained_quantity, subject_of
-from capplan.explain.subject import labelled
+from capplan.explain.subject import labelled, listed_path, name_of, places_of
 from capplan.questions.plans.plan_file import answered
+from capplan.report.quantities import plan_path, quantity_of, unexplained
+from capplan.report.screen_units import screen_of, unit_of
 from capplan.scenario.scenario_file import ScenarioFile
 from tests.shipped import FLEETS, Fleet
 from tests.sweeps import long_but
@@ -164,6 +166,38 @@ def test_every_number_that_is_listed_is_the_one_that_the_command_printed(plan, c
         assert formulas >= len(group.numbers) / 3, f"{name}: too few formulas are arithmetic of what is shown"
 
 
+STATES_A_UNIT = re.compile(r"usd|watts|bytes|seconds|hours|kwh|(_s|tokens)$")
+"""Words of a name whose quantity has a unit; others may be counts and shares."""
+
+
+def has_unit_and_title(place, value):
+    """Check that tables have a heading for a number, and that its name states a unit if it is an amount."""
+    key = next(str(part) for part in reversed(place) if isinstance(part, str))
+    assert screen_of(key, [value]).column(), place
+    assert unit_of(name_of(place)) != "-" or not STATES_A_UNIT.search(key), place
+
+
+def test_each_number_of_an_answer_is_in_the_table_and_explained_or_says_why_not(plan, capsys):
+    """By its path: a row of the table of quantities with a title and a unit, and a number that explain lists; else a reason."""
+    planned = Planned(*answered(plan, offline=True), API[1:])
+    listed = dict(subject_of(planned.asked, planned.plan).numbers)
+    for name in paths.groups_of(planned):
+        listed |= {
+            name_of((name, *place)): value for place, value in paths.GROUPS[name](planned).numbers.items()
+        }
+    answers = {"": json.loads(plan.read_text())["result"]} | {
+        f"{name}.": result_of(capsys, name, plan) for name in (*COMMANDS, "check")
+    }
+    for command, result in answers.items():
+        for place, value in places_of({key: part for key, part in result.items() if key != "plan_file"}):
+            path = plan_path(f"{command}{name_of(place)}")
+            has_unit_and_title(place, value)
+            if not unexplained(path):
+                assert listed[listed_path(path, listed)] == value, path
+                row = quantity_of(re.sub(r"^simulate\.classes\.[^.]+", "simulate", path))
+                assert row is not None, path
+
+
 def explained(capsys, *words, code=0):
     assert main(["explain", *map(str, words), "--offline", "--format", "json"]) == code
     return json.loads(capsys.readouterr().out)["result"]
@@ -176,13 +210,31 @@ def small(tmp_path_factory, few_requests):
     return path
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("estimate", "qwen3-0.6b", "--hardware", "l4", "--concurrency", "8"),
+        ("levers", "tests/golden/small.yaml", "--lever", "kv-dtype"),
+    ],
+    ids=lambda words: words[0],
+)
+def test_each_number_of_no_plan_has_a_unit_a_title_and_a_reason(words, capsys, few_requests):
+    assert main([*words, "--offline", "--format", "json"]) == 0
+    for place, value in places_of(json.loads(capsys.readouterr().out)["result"]):
+        has_unit_and_title(place, value)
+        assert unexplained(f"{words[0]}.{name_of(place)}")
+
+
 def test_a_path_without_a_number_lists_those_below_it(small, capsys):
     result = json.loads(small.read_text())["result"]
     listed = {row["quantity"]: row["value"] for row in explained(capsys, small, "certainty[1]")["quantities"]}
     assert listed["certainty[1].gpus"] == result["certainty"][1]["gpus"]
     assert all(name.startswith("certainty[1].") for name in listed)
     groups = explained(capsys, small)["groups"]
-    assert {"certainty", "choices", "plans", "next_steps", "bill", "compare", "simulate"} == set(groups)
+    assert {
+        *("certainty", "choices", "plans", "next_steps"),
+        *("demand", "total_cost", "bill", "compare", "simulate"),
+    } == set(groups)
 
 
 @pytest.mark.long
@@ -206,6 +258,29 @@ def test_a_source_that_is_another_number_can_be_explained(small, capsys):
     assert len(seen) > 8
 
 
+JOB = "traffic=[{requests: 200k, within: 10 h, input_tokens: 400, output_tokens: 60}]"
+
+
+@pytest.mark.parametrize(
+    ("paid", "settings"),
+    [("bill.usd_per_month", ()), ("bill.usd_per_job", ("--set", JOB, "--set", "slo={}"))],
+)
+def test_a_bill_names_no_other_number_as_its_source(small, tmp_path, capsys, paid, settings):
+    """A bill of a job was said to come from the cost of a month, which it does not have, and a bill of a month from itself."""
+    plan = small
+    if settings:
+        plan = tmp_path / "job.json"
+        assert (
+            main(["fleet", str(ROOT / "tests/golden/small.yaml"), *settings, "-o", str(plan), "--offline"])
+            == 0
+        )
+    answer = explained(capsys, plan, paid)
+    (machines, _), (step,) = answer["inputs"], answer["steps"]
+    assert (machines["name"], machines["source"]) == (step["quantity"], "the first step below")
+    assert (machines["value"], machines["label"]) == (step["value"], step["label"])
+    assert answer["value"] == machines["value"] > 0.0
+
+
 def test_a_percentile_is_interpolated_between_two_requests(small, capsys):
     answer = explained(capsys, small, "simulate.ttft_s.p95")
     values = {item["symbol"]: item["value"] for item in answer["inputs"]}
@@ -222,6 +297,8 @@ def test_a_percentile_is_interpolated_between_two_requests(small, capsys):
         ("certainty[9].gpus", "unknown quantity 'certainty[9].gpus'"),
         ("bill.classes[0].usd_per_reqest", "did you mean 'bill.classes[0].usd_per_request'"),
         ("growth.months[0].gpus", "does not ask for it"),
+        ("over_time.window_s", "a search for the replicas of each hour"),
+        ("plans[0].order.machines[0].count", "a choice of the search"),
     ],
 )
 def test_a_path_that_is_not_printed_is_refused_in_one_line(small, capsys, path, says):

@@ -17,8 +17,8 @@ from capplan.deploy.known_deployment import serving_flags
 from capplan.deploy.replica_launch import Drafts, ReplicaLaunch, engine_flags
 from capplan.engine.lookup import version_key
 from capplan.errors import InputError
-from capplan.model.adapters import MODULES
 from capplan.model.network import LoraTerms
+from capplan.model.sharding import MODULES
 from capplan.replica.plans import plans_cache_tokens, plans_memory, plans_of
 from capplan.scenario.flags import ServingFlags
 from capplan.scenario.replica import asked_replica

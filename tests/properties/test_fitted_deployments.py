@@ -7,11 +7,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capplan.accuracy.bounded import Operation, bounded_estimate, deployment_interval, operation_interval
-from capplan.accuracy.left_out import NOISE, PER_DOUBLING, Served, left_out_spread, unseen_doublings
+from capplan.accuracy.bounded import (
+    NOISE,
+    PER_DOUBLING,
+    Operation,
+    Served,
+    bounded_estimate,
+    deployment_interval,
+    left_out_spread,
+    operation_interval,
+    unseen_doublings,
+)
 from capplan.accuracy.slowness import deployment_slowness, replica_slowness
-from capplan.engine.left_out import LEAST_LOADS, LeftOutResult
 from capplan.engine.lookup import profile
+from capplan.engine.profile import LEAST_LOADS, LeftOutResult
 from capplan.readers.calibration.record import ResultPoint, left_out_results
 from capplan.readers.catalogue.efficiency import efficiency_by, shipped_intervals, shipped_slowness
 from capplan.readers.catalogue.hardware import device

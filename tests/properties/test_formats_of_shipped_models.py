@@ -15,7 +15,7 @@ from capplan.readers.catalogue.efficiency import efficiency_for
 from capplan.readers.catalogue.hardware import device
 from capplan.readers.catalogue.models import FOLDER, read_model
 from capplan.readers.text_file import data_folder
-from capplan.replica.rates import step_rates
+from capplan.replica.plans import step_rates
 
 RUN = [name for name in FORMATS if not no_kernel_reason(name)]
 MODELS = json.loads((data_folder(FOLDER) / "index.json").read_text(encoding="utf-8"))["models"]

@@ -7,9 +7,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from capplan.fleet.order import Machine, order_of
-from capplan.fleet.survival import Survival
-from capplan.money.cash import Prices
+from capplan.fleet.order import Machine, Survival, order_of
+from capplan.fleet.price import Prices
 from capplan.money.comparison import OwnFleet, PaidReplicas, breakeven_rate
 from capplan.money.hosted import Hosted, TokenPrice, TokenRates, hosted_bill, hosted_traffic
 from capplan.money.prompt_cache import reused_fraction, stored_fraction

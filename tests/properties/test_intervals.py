@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from calibrate.interval_fit import UNITS, Residual, conformal_intervals, regime_intervals
-from capplan.accuracy.intervals import (
+from capplan.accuracy.bounded import (
     LEAST_POINTS,
     LEVELS,
     Interval,

@@ -12,8 +12,7 @@ from capplan.phases.token_work import projection_cost
 from capplan.readers.catalogue.efficiency import efficiency_for
 from capplan.readers.catalogue.hardware import device
 from capplan.readers.catalogue.models import read_model
-from capplan.replica.plans import plans_of, plans_tables
-from capplan.replica.rates import step_rates
+from capplan.replica.plans import plans_of, plans_tables, step_rates
 from capplan.replica.replica import replica_of
 from capplan.replica.tables import table_of_plan
 from capplan.scenario.flags import ServingFlags

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from capplan.errors import InputError
-from capplan.scenario.records.lengths import LengthFields, lengths
+from capplan.scenario.scenario_file import LengthFields, lengths
 from capplan.workload.length import (
     empirical,
     fixed,

@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 
 from capplan.errors import InputError
-from capplan.fleet.order import Machine
+from capplan.fleet.order import Machine, Survival
 from capplan.fleet.over_time import RateLine, fleet_over_time, replicas_over_time
 from capplan.fleet.search import cheapest
 from capplan.fleet.search.search_cache import SearchCache
-from capplan.fleet.survival import Survival
 from capplan.questions.fleet import asked_fleet, fleet_for
 from capplan.questions.levers import answer as levers
 from capplan.questions.levers.answer import (
@@ -88,6 +87,12 @@ def test_what_is_left_out_or_shared_changes_no_lever(small, whole, monkeypatch):
     for row in rows:
         alone = Asking(small, (), scenario_document(small, ()), offline=True)
         assert alone.plans(alone.changed(row.lever.settings))[0] == row.plan
+
+
+def test_all_changes_share_the_runs_of_the_scenario_as_it_is(whole):
+    """The search for a mix too, which is that of `fleet`."""
+    asking = whole[0]
+    assert asking.changed(("fleet.mix=any",)).cache is asking.changed(()).cache is asking.shared
 
 
 def test_every_lever_has_a_plan_or_a_reason(whole):

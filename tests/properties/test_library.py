@@ -35,14 +35,14 @@ SMALL = ROOT / "tests" / "golden" / "small.yaml"
 
 
 def test_the_surface_is_what_it_was():
-    from capplan.library import calls
+    from capplan import library
     from docs.generators.library_page import signature_text
 
     assert dir(cp) == sorted(["__version__", *SURFACE])
     for name, signature in SURFACE.items():
         assert signature_text(name).replace("'", "") == f"{name}{signature}"
     for name, options in OPTIONS.items():
-        assert set(getattr(calls, name).__annotations__) == options
+        assert set(getattr(library, name).__annotations__) == options
 
 
 @pytest.mark.parametrize("name", sorted(SURFACE))

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from capplan.fleet.search.trial import (
+    MANY_REPLICAS,
     REGULARITY,
     REGULARITY_OF_BURSTS,
     SHORT_SLACK,
@@ -33,9 +34,9 @@ CAPACITIES = st.sampled_from([REGULARITY, REGULARITY_OF_BURSTS]).flatmap(
 class Formula(Trial):
     """A trial whose targets hold up to a known rate; the search over loads is that of the product."""
 
-    def __init__(self, ceiling, capacity, users=0):
+    def __init__(self, ceiling, capacity, users=0, found=0.9):
         self.rate_ceiling, self.capacity, self.classes = ceiling, capacity, tuple(capacity)
-        self.demand = SimpleNamespace(users=users)
+        self.demand, self.found, self.runs = SimpleNamespace(users=users), found, set()
 
     def at(self, rate_per_s, replicas, slowness=1.0, **_how):
         return SimpleNamespace(load=rate_per_s * slowness, capacity=self.capacity[replicas])
@@ -51,8 +52,10 @@ class Formula(Trial):
         return 0
 
     def holds(self, rate_per_s, replicas, slowness, _limits, *, short=False):
-        """Short runs find nine tenths."""
-        return rate_per_s * slowness <= self.capacity[replicas] * (0.9 if short else 1.0)
+        """Short runs find nine tenths, or another part of what a replica carries."""
+        if not short:
+            self.runs.add((rate_per_s, replicas))
+        return rate_per_s * slowness <= self.capacity[replicas] * (self.found if short else 1.0)
 
 
 def largest(trial, capacity, slowness):
@@ -102,12 +105,13 @@ def test_one_run_leaves_out_no_number_of_replicas_that_is_enough(
     rate=st.floats(0.1, 500.0),
     most=st.one_of(st.just(inf), st.integers(1, 60)),
     at_least=st.integers(1, 20),
+    found=st.floats(0.01, 30.0),
 )
 def test_replicas_are_the_fewest_whose_number_makes_arrivals_regular_enough(
-    ceiling, capacity, rate, most, at_least
+    ceiling, capacity, rate, most, at_least, found
 ):
-    """Six replicas are enough if six carry the rate with the limit of four and more behind one router."""
-    trial = Formula(ceiling, capacity)
+    """Six replicas are enough if six carry the rate with the limit of four and more behind one router, however wrong short runs are."""
+    trial = Formula(ceiling, capacity, found=found)
     limits = {least: largest(trial, capacity[least], 1.0) for least in capacity}
     enough = (
         count
@@ -117,6 +121,29 @@ def test_replicas_are_the_fewest_whose_number_makes_arrivals_regular_enough(
     fewest = next(enough, None)
     expected = None if fewest is None or fewest > most else fewest
     assert trial.replicas_for(rate, 1.0, inf, most=most, at_least=at_least) == expected
+
+
+@pytest.mark.parametrize("needed", [1, 3, 6, 12, 24])
+def test_where_short_runs_are_right_no_other_class_is_simulated(needed):
+    """One class of replica counts says how many are needed, as arrivals at more replicas are more regular."""
+    trial = Formula(100.0, dict.fromkeys(REGULARITY, 4.0), found=SHORT_SLACK)
+    assert trial.replicas_for(3.9 * needed, 1.0, inf) == needed
+    assert {replicas for _, replicas in trial.runs} == {regularity_class(needed)}
+
+
+@settings(max_examples=examples(100, 1000), deadline=None)
+@given(
+    classes=st.sampled_from([REGULARITY, REGULARITY_OF_BURSTS]),
+    noise=st.lists(st.floats(0.85, 1.0), min_size=2 * len(REGULARITY), max_size=2 * len(REGULARITY)),
+    rate=st.floats(11.0, 400.0),
+    copies=st.sampled_from([2, 3]),
+)
+def test_copies_carry_copies_of_a_load_whatever_runs_vary_by(classes, noise, rate, copies):
+    """Runs of one class of replica counts find up to a seventh less than those of another one, in any order."""
+    trial = Formula(100.0, dict(zip(classes, noise, strict=False)))
+    needed = trial.replicas_for(rate, 1.0, inf)
+    if copies * needed >= MANY_REPLICAS:
+        assert trial.replicas_for(copies * rate, 1.0, inf) <= copies * needed
 
 
 @settings(max_examples=examples(100, 1000), deadline=None)

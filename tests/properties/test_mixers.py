@@ -35,7 +35,7 @@ from capplan.phases.mixer_work import decode_cost, prefill_cost
 from capplan.phases.step import decode_step_costs, prefill_step_costs
 from capplan.readers.catalogue.efficiency import efficiency_for
 from capplan.readers.catalogue.hardware import device
-from capplan.replica.rates import step_rates
+from capplan.replica.plans import step_rates
 from capplan.replica.tables import context_limits
 from tests.properties.ideal_device import ideal_rates
 

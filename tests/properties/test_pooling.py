@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from capplan.families.head import pooled
+from capplan.families.model_config import pooled
 from capplan.readers.catalogue.models import read_model, shipped_config
 from capplan.scenario.scenario import read_scenario
 

@@ -450,6 +450,30 @@ def test_more_devices_than_allowed_and_a_link_that_is_too_slow_are_said(path):
     assert "does not join" in " ".join(item.reason for item in others.rejected)
 
 
+def test_pools_are_sized_only_where_they_may_cost_less_than_a_plan_that_is_known(allowed):
+    """At the cost of the plan nothing is cheaper; at a hundredth of it no pair is simulated; a dollar more changes nothing."""
+    asked, answer = allowed
+    (found, *_), cache = answer.with_pools, asked.cache
+
+    def under(usd_per_hour):
+        return pools_decision(
+            asked.question,
+            asked.scenario.fleet.pools,
+            terms_of(asked),
+            beyond=False,
+            cache=cache,
+            most_usd_per_hour=usd_per_hour,
+        )
+
+    (same, *_), _ = under(found.usd_per_hour + 1.0)
+    assert (same.gpus, same.usd_per_hour, same.ttft_s) == (found.gpus, found.usd_per_hour, found.ttft_s)
+    assert not under(found.usd_per_hour)[0]
+    none, searched = under(found.usd_per_hour / 100.0)
+    assert not none
+    assert searched.simulated_pairs == 0
+    assert {row.code for row in searched.rejected if "identical replicas" in row.reason} == {Refusal.COST}
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [

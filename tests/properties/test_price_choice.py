@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capplan.fleet.price import (
-    PriceChoice,
     PriceRecord,
+    Prices,
     choose_price,
     energy_usd_per_hour,
     usd_per_million_tokens,
@@ -31,7 +31,7 @@ OFFERS = st.lists(
 
 @given(offers=OFFERS)
 def test_chosen_price_lies_between_the_offers_and_never_rests_on_a_doubtful_one(offers):
-    chosen = choose_price(offers, "h100-sxm", PriceChoice())
+    chosen = choose_price(offers, "h100-sxm", Prices())
     usable = [
         o
         for o in offers
@@ -56,7 +56,7 @@ def test_of_two_providers_the_mean_counts_and_of_more_a_price_that_somebody_asks
     offers = [
         PriceRecord("b200", f"P{index}", "on-demand", usd, "page", None) for index, usd in enumerate(prices)
     ]
-    chosen = choose_price(offers, "b200", PriceChoice())
+    chosen = choose_price(offers, "b200", Prices())
     assert chosen.offers == len(prices)
     assert (chosen.low_usd_per_hour, chosen.high_usd_per_hour) == (min(prices), max(prices))
     if len(prices) == 2:
@@ -72,14 +72,14 @@ def test_of_two_providers_the_mean_counts_and_of_more_a_price_that_somebody_asks
 def test_order_of_the_list_does_not_change_the_price(offers, order):
     shuffled = list(offers)
     order.shuffle(shuffled)
-    first, second = (choose_price(o, "h100-sxm", PriceChoice()) for o in (offers, shuffled))
+    first, second = (choose_price(o, "h100-sxm", Prices()) for o in (offers, shuffled))
     assert (first and first.usd_per_hour) == (second and second.usd_per_hour)
     assert (first and first.basis) == (second and second.basis)
 
 
 @given(offers=OFFERS)
 def test_override_wins(offers):
-    chosen = choose_price(offers, "b200", PriceChoice(overrides={"b200": 3.0}))
+    chosen = choose_price(offers, "b200", Prices(per_gpu_hour={"b200": 3.0}))
     assert chosen.usd_per_hour == 3.0
     assert (chosen.records, chosen.offers, chosen.basis) == ((), 0, "the scenario")
 
@@ -89,8 +89,8 @@ def test_old_offers_are_left_out_of_any_but_not_of_their_provider():
         PriceRecord("b200", "New", "on-demand", 6.0, "page", date="2026-09-20"),
         PriceRecord("b200", "Old", "on-demand", 14.0, "page", date="2025"),
     ]
-    assert choose_price(offers, "b200", PriceChoice()).high_usd_per_hour == 6.0
-    assert choose_price(offers, "b200", PriceChoice(provider="old")).usd_per_hour == 14.0
+    assert choose_price(offers, "b200", Prices()).high_usd_per_hour == 6.0
+    assert choose_price(offers, "b200", Prices(provider="old")).usd_per_hour == 14.0
 
 
 @pytest.mark.parametrize(
@@ -108,14 +108,14 @@ def test_an_offer_counts_for_120_days(newest, old, kept):
         PriceRecord("b200", "New", "on-demand", 6.0, "page", date=newest),
         PriceRecord("b200", "Old", "on-demand", 14.0, "page", date=old),
     ]
-    assert choose_price(offers, "b200", PriceChoice()).high_usd_per_hour == (14.0 if kept else 6.0)
+    assert choose_price(offers, "b200", Prices()).high_usd_per_hour == (14.0 if kept else 6.0)
 
 
 def test_an_offer_of_a_term_counts_for_a_year():
     def offer(provider, usd, day):
         return PriceRecord("b200", provider, "reserved-1y", usd, "page", date=day)
 
-    year = PriceChoice(commitment="reserved-1y")
+    year = Prices(commitment="reserved-1y")
     offers = [offer("A", 3.0, "2026-07-01"), offer("B", 2.0, "2025-07-01"), offer("C", 1.0, "2025-06-30")]
     assert choose_price(offers, "b200", year).usd_per_hour == 2.5
 
@@ -132,7 +132,7 @@ def test_a_discount_for_a_term_is_taken_off_the_price_on_demand(rented, own, off
         *(PriceRecord("b200", name, "on-demand", rented, "page", date="2026-10-01") for name in "BCD"),
     ]  # fmt: skip
     chosen, demand = (
-        choose_price(offers, "b200", PriceChoice(commitment=commitment, provider=at))
+        choose_price(offers, "b200", Prices(commitment=commitment, provider=at))
         for commitment in ("reserved-1y", "on-demand")
     )
     assert demand.usd_per_hour == (own if at == "A" else rented)
@@ -144,7 +144,7 @@ def test_offers_without_any_date_are_all_taken():
         PriceRecord("b200", name, "on-demand", usd, "page", None)
         for name, usd in (("A", 4.0), ("B", 2.0), ("C", 3.0), ("D", 1.0))
     ]
-    chosen = choose_price(offers, "b200", PriceChoice())
+    chosen = choose_price(offers, "b200", Prices())
     assert chosen.usd_per_hour == 2.0  # the lower of the two in the middle, which somebody asks for
     assert (chosen.low_usd_per_hour, chosen.high_usd_per_hour) == (1.0, 4.0)
 
@@ -159,16 +159,14 @@ def test_a_provider_is_asked_for_by_its_newest_and_cheapest_offer():
         offer(6.0, "2026-02-01", "east"),
         offer(1.0, None),
     ]
-    assert choose_price(offers, "b200", PriceChoice()).usd_per_hour == 6.0
-    assert choose_price(offers, "b200", PriceChoice(provider="cloud")).usd_per_hour == 6.0
-    assert choose_price(offers, "b200", PriceChoice(provider="CLOUD INC")).usd_per_hour == 6.0
-    assert choose_price(offers, "b200", PriceChoice(provider="other")) is None
-    assert choose_price(offers, "b200", PriceChoice(region="west")).usd_per_hour == 7.0
-    assert (
-        choose_price(offers, "b200", PriceChoice(region="north")).usd_per_hour == 5.0
-    )  # an offer for any region
-    assert choose_price(offers, "b200", PriceChoice(commitment="spot")) is None
-    assert choose_price(offers, "h100-sxm", PriceChoice()) is None
+    assert choose_price(offers, "b200", Prices()).usd_per_hour == 6.0
+    assert choose_price(offers, "b200", Prices(provider="cloud")).usd_per_hour == 6.0
+    assert choose_price(offers, "b200", Prices(provider="CLOUD INC")).usd_per_hour == 6.0
+    assert choose_price(offers, "b200", Prices(provider="other")) is None
+    assert choose_price(offers, "b200", Prices(region="west")).usd_per_hour == 7.0
+    assert choose_price(offers, "b200", Prices(region="north")).usd_per_hour == 5.0  # an offer for any region
+    assert choose_price(offers, "b200", Prices(commitment="spot")) is None
+    assert choose_price(offers, "h100-sxm", Prices()) is None
 
 
 @given(usd=st.floats(0.01, 1e4), rate=st.floats(0.1, 1e6), factor=st.floats(0.1, 10))

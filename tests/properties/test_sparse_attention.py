@@ -25,7 +25,7 @@ from capplan.phases.mixer_work import decode_cost, prefill_cost
 from capplan.readers.catalogue.efficiency import efficiency_for
 from capplan.readers.catalogue.hardware import device
 from capplan.readers.catalogue.models import read_model
-from capplan.replica.rates import step_rates
+from capplan.replica.plans import step_rates
 
 SPARSE = CompressedAttention(64, 512, 64, 128, 8, 4, True, 64, 128, 512)
 HEAVY = CompressedAttention(64, 512, 64, 128, 8, 128)

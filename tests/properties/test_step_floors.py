@@ -26,8 +26,7 @@ from capplan.phases.token_work import head_costs
 from capplan.readers.catalogue.efficiency import efficiency_for
 from capplan.readers.catalogue.hardware import device
 from capplan.readers.catalogue.models import read_model
-from capplan.replica.plans import plans_of, plans_tables
-from capplan.replica.rates import step_rates
+from capplan.replica.plans import plans_of, plans_tables, step_rates
 from capplan.replica.replica import replica_of
 from capplan.replica.spec import ReplicaSpec
 from capplan.replica.tables import Knots, context_limits, device_tables, step_knots, table_of_plan, with_host

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from capplan.errors import InputError
 from capplan.readers.text_file import numbered_blocks
-from capplan.recorded.traces import delimited
+from capplan.recorded.traces import rows as delimited
 from capplan.recorded.traces.rows import (
     KIND,
     Columns,

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capplan.cli.main import main
-from capplan.fleet.search.target_values import statistic_of, target_values, undecided
+from capplan.fleet.simulation import statistic_of, target_values, undecided
 from capplan.numbers import Spread
 from capplan.serving.outcome import FINISHED, SHED, UNFINISHED, spread
 from capplan.workload.request_class import STATISTICS, Slo, Target

@@ -20,7 +20,7 @@ from capplan.model.parameters import active_parameters
 from capplan.model.sharding import Sharding
 from capplan.readers.catalogue.efficiency import efficiency_for
 from capplan.readers.catalogue.hardware import device
-from capplan.replica.rates import step_rates
+from capplan.replica.plans import step_rates
 from capplan.replica.replica import replica_of
 from capplan.replica.spec import ReplicaSpec
 from capplan.replica.tables import context_limits, device_tables, step_knots, table_of_plan, with_host

@@ -77,6 +77,10 @@ class Links(HTMLParser):
         self.targets += [values[key] for key in ("href", "src") if values.get(key)]
 
 
+def test_the_schemas_that_files_name_are_on_the_site(site):
+    assert {"scenario.json", "workload.json"} <= {path.name for path in (site / "schema").iterdir()}
+
+
 def test_every_link_and_anchor_of_the_site_is_there(site):
     pages = {page: Links(page) for page in pages_of(site)}
     broken = []

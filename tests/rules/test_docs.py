@@ -9,7 +9,7 @@ from textwrap import dedent
 import pytest
 
 from capplan.cli.commands import COMMANDS, FUNCTIONS
-from capplan.readers.yaml_file import parse_yaml
+from capplan.readers.yaml_file import parse_yaml, schema_line
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -57,6 +57,14 @@ def test_every_shipped_scenario_is_read(path):
 
     assert path.read_text(encoding="utf-8").startswith("# yaml-language-server: $schema=")
     assert read_scenario(path).name == path.stem
+
+
+@pytest.mark.parametrize("name", ["scenario", "workload"])
+def test_a_file_that_capplan_writes_names_a_schema_of_the_site(name):
+    """A file is committed: a path of one machine, or a file that is not there, helps no colleague."""
+    site = re.search(r"^site_url: (\S+)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE)[1]
+    assert schema_line(name) == f"# yaml-language-server: $schema={site}schema/{name}.json"
+    assert (ROOT / "docs" / "schema" / f"{name}.json").is_file()
 
 
 def test_changes_are_listed_under_a_version():

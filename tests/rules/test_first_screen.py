@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from capplan.library.calls import planned
+from capplan.library import planned
 from capplan.report.answer import Answer, Table
 from capplan.report.answers.fleet_words import rejected_text
 from capplan.report.tables import fitted, grid_of, terminal_text

@@ -399,9 +399,7 @@ def test_a_trace_of_years_and_a_start_of_days_have_no_line_of_minutes(tmp_path, 
 def test_where_points_go_is_settled_before_the_search_for_plans(tmp_path, monkeypatch, capsys, words, says):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "notes.txt").write_text("my only notes\n")
-    monkeypatch.setattr(
-        "capplan.questions.sweep.asked_scenario", lambda *_, **__: pytest.fail("was computed")
-    )
+    monkeypatch.setattr("capplan.questions.sweep.asked_fleet", lambda *_, **__: pytest.fail("was computed"))
     monkeypatch.setattr("capplan.fleet.search.workers.ANSWER_S", 0.5)
     assert says in error_of(capsys, "sweep", written(tmp_path / "s.yaml", SCENARIO), "--offline", *words)
     assert (tmp_path / "notes.txt").read_text() == "my only notes\n"

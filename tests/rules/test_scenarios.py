@@ -133,7 +133,7 @@ def test_paths_are_relative_to_the_scenario(tmp_path, monkeypatch):
     scenario = read_scenario(path)
     assert scenario.model == str(folder / "config.json")
     assert [entry.name for entry in scenario.fleet.hardware] == ["mine", "h100-sxm"]
-    assert scenario.prices.overrides == {"h100-sxm": 2.5}
+    assert scenario.prices.per_gpu_hour == {"h100-sxm": 2.5}
     (item,) = scenario.classes
     assert item.input_tokens.mean_tokens == 20.0
     assert item.request_rate_per_s == pytest.approx(1.5)

@@ -5,10 +5,9 @@ from collections.abc import Mapping
 import torch
 
 from capplan.calibrate.kernels import attention, engines, matmul
-from capplan.calibrate.kernels.arena import rewind_arenas
 from capplan.calibrate.kernels.case import Case, Kernel, Way
 from capplan.calibrate.machine import Abilities
-from capplan.calibrate.timing import Call
+from capplan.calibrate.timing import Call, rewind_arenas
 
 LARGEST_SETS = 256
 """Rotated copies of the operands, at most."""

@@ -13,10 +13,9 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from capplan.calibrate.kernels.arena import ELEMENT_BYTES, random_operand, torch_dtype
 from capplan.calibrate.kernels.case import Kernel, Shape, Way
 from capplan.calibrate.machine import Abilities
-from capplan.calibrate.timing import Call
+from capplan.calibrate.timing import ELEMENT_BYTES, Call, random_operand, torch_dtype
 
 PAGE_TOKENS = 256
 """Tokens of a page: FlashAttention 2 reads pages of multiples of 256."""
@@ -159,16 +158,8 @@ def _is_plain(shape: Shape) -> bool:
     return not shape.get("page_tokens") and not shape.get("window_tokens")
 
 
-def _attention_on_a_processor(able: Abilities, shape: Shape) -> bool:
-    return not able.is_card and _is_plain(shape)
-
-
 def _attention_on_a_card(able: Abilities, shape: Shape) -> bool:
     return able.is_card and _is_plain(shape)
-
-
-def _attention_on_nvidia(able: Abilities, shape: Shape) -> bool:
-    return _attention_on_a_card(able, shape) and not able.is_amd
 
 
 def _has_varlen(able: Abilities, shape: Shape) -> bool:
@@ -183,9 +174,11 @@ def _has_varlen(able: Abilities, shape: Shape) -> bool:
 
 
 _WAYS = {
-    "sdpa": Way(_dense(""), _attention_on_a_processor),
+    "sdpa": Way(_dense(""), lambda able, shape: not able.is_card and _is_plain(shape)),
     "sdpa flash": Way(_dense("sdpa flash"), _attention_on_a_card),
-    "sdpa cudnn": Way(_dense("sdpa cudnn"), _attention_on_nvidia),
+    "sdpa cudnn": Way(
+        _dense("sdpa cudnn"), lambda able, shape: _attention_on_a_card(able, shape) and not able.is_amd
+    ),
     "sdpa efficient": Way(_dense("sdpa efficient"), _attention_on_a_card),
     "varlen flash": Way(_varlen, _has_varlen),
 }
@@ -238,14 +231,6 @@ def folded_attention(query: torch.Tensor, cache: torch.Tensor, latent: int) -> t
 
 def _latent_on_a_card(able: Abilities, _shape: Shape) -> bool:
     return able.is_card
-
-
-def _latent_on_a_processor(able: Abilities, _shape: Shape) -> bool:
-    return not able.is_card
-
-
-def _latent_on_nvidia(able: Abilities, _shape: Shape) -> bool:
-    return able.is_card and not able.is_amd
 
 
 def _latent_decode_bytes(shape: Shape, dtype: str) -> float:
@@ -308,9 +293,9 @@ LATENT_DECODE = Kernel(
 LATENT_PREFILL = Kernel(
     _latent_prefill_bytes,
     {
-        "sdpa": _prefill("", _latent_on_a_processor),
+        "sdpa": _prefill("", lambda able, _shape: not able.is_card),
         "sdpa flash": _prefill("sdpa flash", _latent_on_a_card),
-        "sdpa cudnn": _prefill("sdpa cudnn", _latent_on_nvidia),
+        "sdpa cudnn": _prefill("sdpa cudnn", lambda able, _shape: able.is_card and not able.is_amd),
         "sdpa efficient": _prefill("sdpa efficient", _latent_on_a_card),
     },
     ("new_tokens",),

@@ -16,12 +16,11 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from capplan.calibrate.kernels.arena import ELEMENT_BYTES, LARGEST_DRAW, random_operand, result_space
 from capplan.calibrate.kernels.attention import PAGE_TOKENS, shuffled_pages, tokens_of
 from capplan.calibrate.kernels.case import Kernel, Shape, Way
 from capplan.calibrate.kernels.matmul import draw_routing
 from capplan.calibrate.machine import Abilities
-from capplan.calibrate.timing import Call
+from capplan.calibrate.timing import ELEMENT_BYTES, LARGEST_DRAW, Call, random_operand, result_space
 
 FLASHINFER, FLASH_ATTENTION_3, FLASH_MLA = "flashinfer", "flash_attn_interface", "flash_mla"
 DEEP_GEMM, VLLM = "deep_gemm", "vllm"

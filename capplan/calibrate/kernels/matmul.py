@@ -13,10 +13,9 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from capplan.calibrate.kernels.arena import ELEMENT_BYTES, SEED, random_operand, torch_dtype
 from capplan.calibrate.kernels.case import Kernel, Shape, Way
 from capplan.calibrate.machine import Abilities, unpublished
-from capplan.calibrate.timing import Call
+from capplan.calibrate.timing import ELEMENT_BYTES, SEED, Call, random_operand, torch_dtype
 from capplan.readers.calibration.file import MATMUL_BYTES
 
 BLOCK = 128

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from capplan.families.config import MOST_LAYERS, Config
-from capplan.families.head import labels_of, stated_class, unknown_head
+from capplan.families.model_config import labels_of, stated_class, unknown_head
 from capplan.families.parts.blocks import Heads, attention_output, decoder, gated_mlp, heads, plain_mlp, qkv
 from capplan.families.parts.blocks import attention as self_attention
 from capplan.families.parts.stacks import Traits, block, dense_mlp, layer_windows

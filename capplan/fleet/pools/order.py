@@ -5,9 +5,8 @@ from dataclasses import dataclass, replace
 from itertools import product
 from math import ceil, inf
 
-from capplan.fleet.order import OWN, Machine, Order
+from capplan.fleet.order import OWN, Machine, Order, Survival
 from capplan.fleet.price import ChosenPrice
-from capplan.fleet.survival import Survival
 
 MOST_DIVISIONS = 200
 """Divisions of machines that are few which are tried; of more possible ones, as many that are evenly spaced."""

@@ -52,7 +52,7 @@ from capplan.fleet.scenario import PoolsLimits
 from capplan.fleet.search.candidates import Rejections, rejection_rows
 from capplan.fleet.search.cheapest import OVER_BUDGET, TOO_FEW_MACHINES, Search, Sized, Terms
 from capplan.fleet.search.layouts import ScreenedLayout, search
-from capplan.fleet.search.recommended import rank
+from capplan.fleet.search.recommended import DEAR, rank
 from capplan.fleet.search.search_cache import SearchCache
 from capplan.fleet.simulation import FleetOutcome
 from capplan.fleet.unit_costs import unit_costs_at_mean
@@ -63,6 +63,7 @@ from capplan.workload.request_class import outside_use
 SHOWN = 3
 """Pairs of devices that get a plan; of the others only those that cost less by what either phase takes by itself. More are tried until one has a plan."""
 DEARER_POOLS = Reason(Refusal.COST, "costs more than pools of other devices")
+DEARER_THAN_ALIKE = Reason(Refusal.COST, f"costs over {DEAR:g} times as much as identical replicas")
 NEAR = 1.25
 """Layouts that cost under this many times the cheapest of their device for a phase by itself, or one machine more, are paired too ..."""
 NEAR_LAYOUTS = 3
@@ -79,6 +80,7 @@ def pools_decision(
     beyond: bool = True,
     progress: Callable[[int, int], None] | None = None,
     cache: SearchCache | None = None,
+    most_usd_per_hour: float = inf,
 ) -> tuple[tuple[Plan, ...], PoolsSearch]:
     """Return the plans with separate pools, cheapest first, and why other devices have none.
 
@@ -91,6 +93,8 @@ def pools_decision(
         range of the cost of the cheapest plan; else a plan counts as full, and has none of these
     progress : called with the pairs that are done, and all of them
     cache : runs that searches of similar questions share
+    most_usd_per_hour : [$/h]
+        only cheaper plans are looked for, among those with a price
 
     Returns
     -------
@@ -102,25 +106,32 @@ def pools_decision(
     groups, evaluated = _groups(question, pools, terms, rejected, cache)
     plans: list[Plan] = []
     simulated = 0
+
+    def least_known(group: Sequence[Contender], ratio: float = 1.0) -> float:
+        most = most_usd_per_hour if _priced(group[0], terms) else inf
+        return min(most, ratio * min((cost_of(plan) for plan in plans), default=inf))
+
     for place, (timed, group) in enumerate(groups):
-        least = min((cost_of(plan) for plan in plans), default=inf)
         shown = place < SHOWN or not plans
-        if not shown and rank_of(group[0], terms)(group[0].alone)[0] >= least:
-            for _, dearer in groups[place:]:
-                rejected[dearer[0].hardware, DEARER_POOLS] += 1
+        dearer = DEARER_POOLS if plans else DEARER_THAN_ALIKE
+        least, alone = least_known(group, WORTH_SHOWING if shown else 1.0), _alone_cost(group[0], terms)
+        most = most_usd_per_hour if shown else least_known(group)
+        if most < inf and alone >= most:
+            for _, others in groups[place:]:
+                rejected[others[0].hardware, dearer] += 1
             break
-        asking = _Asking(timed, question.demand, pools.link, terms, cache, beyond=beyond)
-        plan, tried = _confirmed(group, asking, rejected, (WORTH_SHOWING if shown else 1.0) * least)
+        asking = _Asking(timed, question.demand, pools.link, terms, cache, dearer, beyond=beyond)
+        plan, tried = _confirmed(group, asking, rejected, least)
         simulated += tried
         plans += [plan] if plan else []
         if progress:
             progress(min(place + 1, SHOWN), min(len(groups), SHOWN))
     for timed, group in groups if plans else groups[:SHOWN]:
-        least = min((cost_of(plan) for plan in plans), default=inf)
-        if rank_of(group[0], terms)(group[0].alone)[0] >= least:
+        least = least_known(group)
+        if _alone_cost(group[0], terms) >= least:
             break
         wider = _every_layout(timed, group, pools, terms, cache, least)
-        asking = _Asking(timed, question.demand, pools.link, terms, cache, beyond=beyond)
+        asking = _Asking(timed, question.demand, pools.link, terms, cache, DEARER_POOLS, beyond=beyond)
         plan, tried = _confirmed(wider, asking, Counter(), least) if wider else (None, 0)
         simulated += tried
         if plan:
@@ -297,6 +308,15 @@ def _cost(contender: Contender, terms: Terms) -> tuple[Rank, int, str]:
     return order, sum(side.gpus for side in contender.sides), contender.hardware
 
 
+def _alone_cost(contender: Contender, terms: Terms) -> float:
+    """Return what the two phases cost if neither waits for the other: at most what they cost together."""
+    return rank_of(contender, terms)(contender.alone)[0]
+
+
+def _priced(contender: Contender, terms: Terms) -> bool:
+    return all(terms.priced(side.trial.candidate.layout.device.name) for side in contender.sides)
+
+
 @dataclass(frozen=True, slots=True)
 class _Asking:
     """What a plan is asked to be."""
@@ -307,6 +327,8 @@ class _Asking:
     link: LinkTerms
     terms: Terms
     cache: SearchCache
+    dearer: Reason
+    """Why a plan that costs too much is not looked for."""
     beyond: bool
 
 
@@ -335,7 +357,7 @@ def _confirmed(
         if pair is not None:
             best, under = (contender, joint, pair), order(pair)
         elif best is None and contender is group[-1]:
-            rejected[contender.hardware, _no_pair(contender, joint, demanded, terms, under)] += 1
+            rejected[contender.hardware, _no_pair(contender, joint, demanded, asking, under)] += 1
     if best is None:
         return None, tried
     plan = _plan(*best, terms, asking.users, beyond=asking.beyond)
@@ -345,13 +367,13 @@ def _confirmed(
     return plan if reason is None else None, tried
 
 
-def _no_pair(contender: Contender, joint: Joint, demanded: Demanded, terms: Terms, under: Rank) -> Reason:
+def _no_pair(contender: Contender, joint: Joint, demanded: Demanded, asking: _Asking, under: Rank) -> Reason:
     """Return why no number of replicas was found: a limit on number or machines, the cost, or the targets."""
-    unmet, alone = _unmet(joint, contender.alone, demanded), contender.alone
+    unmet, alone, terms = _unmet(joint, contender.alone, demanded), contender.alone, asking.terms
     if joint.never(demanded):
         return unmet
-    if under < ANY_COST and not rank_of(contender, terms)(alone) < under:
-        return DEARER_POOLS
+    if under < ANY_COST:
+        return asking.dearer
     free = replace(terms, max_devices=None, prices={})
     pair, _ = joint.cheapest(alone, rank_of(contender, free), demanded)
     if pair is None:
@@ -360,7 +382,7 @@ def _no_pair(contender: Contender, joint: Joint, demanded: Demanded, terms: Term
     gpus = sum(terms.gpus(layout, count) for layout, count in zip(layouts, pair, strict=True))
     if terms.max_devices is not None and gpus > terms.max_devices:
         return _too_large(terms.max_devices)
-    return TOO_FEW_MACHINES if rank_of(contender, terms)(pair)[0] == inf else DEARER_POOLS
+    return TOO_FEW_MACHINES
 
 
 def _unmet(joint: Joint, alone: Pair, demanded: Demanded) -> Reason:

@@ -93,7 +93,9 @@ DIVISORS = (4, 8)
 """Divisors of the tokens that a step takes by default."""
 
 
-def smaller_chunks(question: Question, terms: Terms, now: Plan) -> tuple[ChunkedPlan, ...]:
+def smaller_chunks(
+    question: Question, terms: Terms, now: Plan, cache: SearchCache
+) -> tuple[ChunkedPlan, ...]:
     """Return the cheapest fleets whose steps take fewer tokens, which delays prompts and speeds up decoding.
 
     Parameters
@@ -101,6 +103,7 @@ def smaller_chunks(question: Question, terms: Terms, now: Plan) -> tuple[Chunked
     question : of the fleet
     terms : headroom, spares, prices
     now : the plan as it is
+    cache : runs that searches of similar questions share
 
     Returns
     -------
@@ -116,7 +119,7 @@ def smaller_chunks(question: Question, terms: Terms, now: Plan) -> tuple[Chunked
             continue
         # a device on which the engine runs more sequences by default would not fit them in a step
         smaller = replace(question, max_num_batched_tokens=tokens, max_num_seqs=int(scheduling.max_num_seqs))
-        fleet = Search(smaller, search(smaller).candidates, terms).cheapest(question.slo.confidence)
+        fleet = Search(smaller, search(smaller).candidates, terms, cache).cheapest(question.slo.confidence)
         if fleet is not None:
             plans.append(ChunkedPlan(tokens, plan_of(fleet, terms)))
     return tuple(plans)

@@ -6,8 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from math import inf, nextafter
 
-from capplan.accuracy.bounded import bounded, operation_interval, operation_of, served_by
-from capplan.accuracy.intervals import Interval
+from capplan.accuracy.bounded import Interval, bounded, operation_interval, operation_of, served_by
 from capplan.fleet.plan import Group, Plan, cost_of
 from capplan.fleet.price import HOURS_PER_MONTH, usd_per_million_tokens, usd_per_month
 from capplan.fleet.search.cheapest import LayoutName, Search, Sized, Terms

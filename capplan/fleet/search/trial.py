@@ -81,12 +81,12 @@ REGULARITY_OF_BURSTS = tuple(
 """Classes for arrivals in bursts, each at most half as large again as the next smaller one: more replicas even out bursts, so each carries more."""
 MANY_REPLICAS = 32
 """Replicas of a fleet from which a step of the scale of loads may be more than half of a replica."""
+LEAST_PART = 8
+"""Replicas of the smallest part of such a fleet: three of them are as many."""
 MOST_MISSED = 3
 """Numbers of replicas in a row that miss the targets before smaller ones are no longer tried."""
 FEWER = 0.8
 """Factor on replicas at which smaller fleets of users and requests are looked at."""
-LIKELY_REPLICAS = 16
-"""The class of replica counts that is tried first."""
 MANY_USERS = 48
 """Users of a replica from which one user more changes no latency by more than a run does."""
 MOST_HALVINGS = 2
@@ -207,11 +207,14 @@ def latencies_of(runs: Sequence[tuple[Seen, float]], classes: Sequence[RequestCl
     )
     itl = tuple((seen.itl, weight) for (seen, _), weight in zip(runs, each, strict=True))
     of_class = np.concatenate([seen.class_index for seen, _ in runs])
-    columns = [
-        np.concatenate([getattr(seen, name) for seen, _ in runs]) for name in ("ttft_s", "tpot_s", "e2e_s")
-    ]
+    names = ("ttft_s", "tpot_s", "e2e_s")
+    columns = [np.concatenate([getattr(seen, name) for seen, _ in runs]) for name in names]
     alike = len(runs) == 1
-    ttft, tpot, e2e = (spread(column) if alike else weighted_spread(column, weights) for column in columns)
+    if alike:
+        ttft, tpot, e2e = map(spread, columns)
+    else:  # all requests of a kind have one weight; kinds in order are merged sooner than they are sorted
+        in_order = (np.concatenate([np.sort(getattr(seen, name)) for seen, _ in runs]) for name in names)
+        ttft, tpot, e2e = (weighted_spread(column, weights) for column in in_order)
     rows = [(of_class == index) & np.isfinite(columns[2]) for index in range(len(classes))]
     responses = tuple(
         float(np.average(columns[2][of], weights=weights[of])) if of.any() else nan for of in rows
@@ -348,6 +351,17 @@ def scale_rate(step: int) -> float:
     (1.0, 2.0)
     """
     return float(2.0 ** (step / STEPS_PER_DOUBLING))
+
+
+def step_above(rate_per_s: float) -> int:
+    """Return the lowest step of the scale whose rate is no lower than a rate [1/s].
+
+    Examples
+    --------
+    >>> step_above(2.0), step_above(2.01)
+    (32, 33)
+    """
+    return ceil(STEPS_PER_DOUBLING * log2(rate_per_s) - 1e-9)
 
 
 def replicas_at(rate_per_s: float, limit_per_s: float) -> int:
@@ -857,52 +871,71 @@ class Trial:
     ) -> int | None:
         """Return the fewest replicas, from `at_least` to `most`, that meet the targets at a total rate; None if none do.
 
-        Classes are tried from many replicas, where arrivals are regular, down to few. If fewer replicas than the least of a
-        class are enough, the next class with less regular arrivals decides; its result is at most that least number.
+        The class of as many replicas as short runs ask for is tried first. If it needs as many as the next larger class has, that one
+        decides; if fewer than its least are enough, the next class with less regular arrivals decides, and its result is at most
+        that least number.
 
         With users, whose number at a replica is whole, fleets of about that many replicas are simulated as they are.
         """
         if self.demand.users:
             return self._replicas_of_users(rate_per_s, slowness, limits, most, at_least)
 
-        def carries(part: int, copies: int) -> bool:
-            """Return whether a part of the replicas carries that part of the rate, at a step of the scale."""
-            step = ceil(STEPS_PER_DOUBLING * log2(rate_per_s / (copies * part) * slowness) - 1e-9)
-            share = regularity_class(part, self.classes)
-            return step < self.scale[1] and self.holds(scale_rate(step) / slowness, share, slowness, limits)
-
-        above = inf
-        for least in self._classes_of(rate_per_s, slowness, limits, most):
-            too_little = rate_per_s / min(most, above - 1) if min(most, above - 1) >= 1 else inf
+        def needed_of(least: int, fewest: float) -> float:
+            """Return how many replicas carry the rate with the limit of a class; fewer than its least, or too many, need no exact number."""
             enough = rate_per_s / (least - 1) if least > 1 else inf
-            if at_least >= least:
-                enough = min(enough, rate_per_s / at_least)
             limit = self.limit(
-                least, slowness, limits, enough=enough, too_little=too_little, total=rate_per_s
+                least,
+                slowness,
+                limits,
+                enough=min(enough, rate_per_s / at_least) if at_least >= least else enough,
+                too_little=rate_per_s / fewest if fewest >= 1 else inf,
+                total=rate_per_s,
             )
-            needed = replicas_at(rate_per_s, limit) if limit > 0.0 else inf
+            return replicas_at(rate_per_s, limit) if limit > 0.0 else inf
+
+        classes, above = self.classes, inf
+        place = classes.index(self._likely_class(rate_per_s, slowness, limits, at_least))
+        while place and classes[place - 1] <= min(most, needed_of(classes[place], most)):
+            place -= 1
+        for least in classes[place:]:
+            needed = needed_of(least, min(most, above - 1))
             if max(needed, at_least) >= least:
                 needed = max(min(needed, above), at_least)
                 if needed > most or needed == inf:
                     return None
-                return in_copies(int(needed), at_least, carries)
+                return self._fewest_of_classes(int(needed), at_least, rate_per_s, slowness, limits)
             above = least
         return None
 
-    def _classes_of(
-        self, rate_per_s: float, slowness: float, limits: Mapping[Target, float], most: float
-    ) -> Sequence[int]:
-        """Return the classes of replica counts that can have the fewest replicas, from many down to few.
+    def _fewest_of_classes(
+        self, needed: int, at_least: int, rate_per_s: float, slowness: float, limits: Mapping[Target, float]
+    ) -> int:
+        """Return the fewest replicas whose arrivals are as regular as those of their own class or of a smaller one."""
+        for least in self._parts_of(needed):
+            while needed > max(at_least, least):
+                step = step_above(rate_per_s / (needed - 1) * slowness)
+                limit = scale_rate(step) / slowness
+                if step >= self.scale[1] or not self.holds(limit, least, slowness, limits):
+                    break
+                needed = max(replicas_at(rate_per_s, limit), at_least)
+        return needed
 
-        Most fleets have fewer than twice LIKELY_REPLICAS, so larger classes are asked about only if those are too few.
+    def _parts_of(self, replicas: int) -> Sequence[int]:
+        """Return the classes of replica counts that a large fleet can be made of.
+
+        A fleet carries what parts of it carry. Their arrivals are less regular, but a run of them may hold at a load at which the run of
+        the whole misses by noise: so k times the load never takes more than k times the replicas.
         """
-        least = LIKELY_REPLICAS
-        while least < min(REGULARITY[0], most):
-            enough = rate_per_s / (2 * least - 1)
-            if self.limit(least, slowness, limits, enough=enough, too_little=enough) >= enough:
-                break
-            least *= 2
-        return [each for each in self.classes if each < 2 * least]
+        return [least for least in self.classes if LEAST_PART <= least < replicas >= MANY_REPLICAS]
+
+    def _likely_class(
+        self, rate_per_s: float, slowness: float, limits: Mapping[Target, float], at_least: int
+    ) -> int:
+        """Return the class of as many replicas as short runs ask for, which overstate the limit; the largest one where they miss the targets."""
+        total = SHORT_SLACK * rate_per_s
+        limit = self.limit(self.classes[0], slowness, limits, total=total, short=True)
+        likely = replicas_at(total, limit) if limit > 0.0 else self.classes[0]
+        return regularity_class(max(likely, at_least), self.classes)
 
     def _about(self, rate_per_s: float, slowness: float, limits: Mapping[Target, float]) -> int | None:
         """Return about how many replicas meet the targets at a total rate, users in parts; None if none do."""
@@ -938,8 +971,16 @@ class Trial:
     def meets(
         self, replicas: int, slowness: float, limits: Mapping[Target, float], traffic_ratio: float = 1.0
     ) -> bool:
-        """Return whether a fleet of this many replicas meets the targets."""
-        return self.worst(self.fleet(replicas, slowness, traffic_ratio, limits), slowness, limits) <= 1.0
+        """Return whether a fleet of this many replicas meets the targets: at its load, or in parts at the next step of the scale."""
+        if self.worst(self.fleet(replicas, slowness, traffic_ratio, limits), slowness, limits) <= 1.0:
+            return True
+        if self.demand.users:
+            return False
+        step = step_above(self.total_rate * traffic_ratio / replicas * slowness)
+        return step < self.scale[1] and any(
+            self.holds(scale_rate(step) / slowness, least, slowness, limits)
+            for least in self._parts_of(replicas)
+        )
 
     def _replicas_of_users(
         self, rate_per_s: float, slowness: float, limits: Mapping[Target, float], most: float, at_least: int
@@ -952,18 +993,37 @@ class Trial:
             exact = self._about(rate_per_s, slowness, limits)
             enough = exact and self._fewest(exact, rate_per_s, slowness, limits, most, at_least)
         ratio = rate_per_s / self.total_rate
-        if enough and enough >= MANY_REPLICAS and not self._all_users:
-            enough = self._fewest(
-                self._fewer(enough, at_least, ratio, slowness, limits),
-                rate_per_s,
-                slowness,
-                limits,
-                enough,
-                at_least,
-            )
+        if self._all_users:
+            return self._users_in_parts(enough, rate_per_s, slowness, limits, most, at_least)
+        if enough and enough >= MANY_REPLICAS:
+            fewer = self._fewer(enough, at_least, ratio, slowness, limits)
+            enough = self._fewest(fewer, rate_per_s, slowness, limits, enough, at_least)
         return enough and in_copies(
             enough, at_least, lambda part, copies: self.meets(part, slowness, limits, ratio / copies)
         )
+
+    def _users_in_parts(
+        self,
+        enough: int | None,
+        rate_per_s: float,
+        slowness: float,
+        limits: Mapping[Target, float],
+        most: float,
+        at_least: int,
+    ) -> int | None:
+        """Return the replicas of two or three fleets for a half or a third of the users, if they are fewer than one fleet needs.
+
+        Users of fixed lengths keep in step, so one more at each replica may meet the targets where one fewer misses them, and a search by
+        strides may pass such a number. So k times the users never take more than k times the replicas.
+        """
+        for copies in (2, 3):
+            within = most if enough is None else enough - 1
+            if max(MANY_REPLICAS, at_least) <= within < inf:
+                part = self._replicas_of_users(
+                    rate_per_s / copies, slowness, limits, within // copies, ceil(at_least / copies)
+                )
+                enough = copies * part if part else enough
+        return enough
 
     def _fewer(
         self, enough: int, at_least: int, ratio: float, slowness: float, limits: Mapping[Target, float]
@@ -997,7 +1057,7 @@ class Trial:
         """
         ratio = rate_per_s / self.total_rate
         alone = ceil(ratio * self.demand.users)
-        enough, too_few, count = None, at_least - 1, max(about, at_least)
+        enough, too_few, count, added = None, at_least - 1, max(about, at_least), 0
         while enough is None or enough - too_few > 1:
             if self.meets(count, slowness, limits, ratio):
                 enough = count
@@ -1005,9 +1065,10 @@ class Trial:
                 too_few = count
                 if enough is None and (count > most or (count >= alone and self._all_users)):
                     return None
+                added = max(1, 2 * added)
             stride = max(1, count // 8)
             if enough is None:
-                count += stride
+                count += min(added // 2 or 1, stride)
             elif too_few < at_least:
                 count = max(enough - stride, at_least)
             else:

@@ -95,9 +95,10 @@ class Asking:
         return scenario_file(self.path).resolve().parent
 
     def changed(self, settings: Sequence[str]) -> AskedFleet:
-        """Return the question with more keys overridden."""
+        """Return the question with more keys overridden, whose searches share the runs of all others."""
         changed = overridden(self.document, settings)
-        return asked_fleet(scenario_from(changed, self.folder), offline=self.offline)
+        asked = asked_fleet(scenario_from(changed, self.folder), offline=self.offline)
+        return replace(asked, cache=self.shared)
 
     def trials(self, asked: AskedFleet) -> Search:
         """Return the search of a question."""
@@ -112,9 +113,6 @@ class Asking:
             choices = fleet_for(asked).choices
             return (choices.recommended, choices.cheapest) if choices else (None, None)
         affordable = mix_within_budget(asked.scenario, partial(replicas_by_group, asked))
-        apart = next((plan for plan in self.pools(asked) if affordable(plan)), None)
-        if apart is not None and _only_pools(asked):
-            return apart, apart
         trials = self.trials(asked)
         first = (
             layout_name(near.single.layout, near.single.weight_dtype)
@@ -123,21 +121,23 @@ class Asking:
         )
         pairs = [] if _only_pools(asked) else near_cheapest(trials, first)
         pairs = [pair for pair in pairs if affordable(pair[1])]
-        if not pairs and apart is None and not _only_pools(asked):
-            mixed = mixed_plan(asked.scenario, trials)
-            return mixed, mixed
-        if not pairs:
-            return apart, apart
         paid = paid_by_mix(asked.scenario, partial(replicas_by_group, asked))
-        best, least = recommended(pairs, trials.terms, paid)[0], pairs[0][1]
-        return _less(apart, best), _less(apart, least)
+        best = recommended(pairs, trials.terms, paid)[0] if pairs else None
+        apart = next(filter(affordable, self.pools(asked, (best and best.usd_per_hour) or inf)), None)
+        if best is not None:
+            return _less(apart, best), _less(apart, pairs[0][1])
+        if apart is None and not _only_pools(asked):
+            apart = mixed_plan(asked.scenario, trials)
+        return apart, apart
 
-    def pools(self, asked: AskedFleet) -> tuple[Plan, ...]:
-        """Return the plans with separate pools, cheapest first; none where a scenario does not allow them."""
+    def pools(self, asked: AskedFleet, under: float) -> tuple[Plan, ...]:
+        """Return the plans with separate pools that cost less per hour, cheapest first; none where a scenario does not allow them."""
         limits = asked.scenario.fleet.pools
         if limits is None:
             return ()
-        return pools_decision(asked.question, limits, terms_of(asked), beyond=False, cache=self.shared)[0]
+        return pools_decision(
+            asked.question, limits, terms_of(asked), beyond=False, cache=self.shared, most_usd_per_hour=under
+        )[0]
 
     def cheapest(self, asked: AskedFleet, confidence: float, under: float) -> tuple[Plan | None, Question]:
         """Return the cheapest plan of a question below a cost and within the budget, and the question as it was searched."""
@@ -146,7 +146,7 @@ class Asking:
             return least if least is not None and cost_of(least) < under else None, asked.question
         trials = self.trials(asked)
         affordable = mix_within_budget(asked.scenario, partial(replicas_by_group, asked))
-        apart = next((plan for plan in self.pools(asked) if affordable(plan)), None)
+        apart = next(filter(affordable, self.pools(asked, under)), None)
         if apart is not None and cost_of(apart) < under:
             under = cost_of(apart)
         else:

@@ -33,7 +33,7 @@ from capplan.readers.catalogue.hardware import device_names
 from capplan.readers.catalogue.prices import price_records, read_prices
 from capplan.replica.replica import replica_of
 from capplan.replica.speculation import DraftPlan, Method, draft_of, speculation
-from capplan.scenario.records.lengths import LengthFields
+from capplan.scenario.scenario_file import LengthFields
 from capplan.scenario.speculation import Published, not_published, published_acceptance
 from capplan.workload.multiples import divisible
 from capplan.workload.statistics import hits_by_replica
@@ -494,10 +494,10 @@ def commitments(base: Base) -> list[Lever]:
         return [idle("commitment", "another commitment", NO_PRICE)]
     levers = []
     for commitment in (*get_args(Commitment), *get_args(Term)):
-        change = f"{scenario.prices.commitment} -> {commitment}"
-        if commitment == scenario.prices.commitment:
+        change = f"{scenario.prices.paid_as} -> {commitment}"
+        if commitment == scenario.prices.paid_as:
             continue
-        if all(item.name in scenario.prices.overrides for item in scenario.fleet.hardware):
+        if all(item.name in scenario.prices.per_gpu_hour for item in scenario.fleet.hardware):
             levers.append(idle("commitment", change, "the scenario has its own prices: prices.per_gpu_hour"))
             continue
         settings = (f"prices.commitment={commitment}",)

@@ -10,14 +10,14 @@ import numpy as np
 
 from capplan.assumption import Assumption
 from capplan.errors import InputError
-from capplan.fleet.order import OWN, Machine, spares_in, units_of
+from capplan.fleet.order import OWN, Machine, Survival, spares_in, units_of
 from capplan.fleet.over_time import Counts, OverTime, RateLine, ReplicasAt, fleet_over_time
 from capplan.fleet.plan import Group, Plan
 from capplan.fleet.price import (
     TERM_YEARS,
     ChosenPrice,
-    PriceChoice,
     PriceRecord,
+    Prices,
     energy_usd_per_hour,
     price_of,
     usd_per_month,
@@ -27,7 +27,6 @@ from capplan.fleet.search.cheapest import Search, Sized, busy_bound
 from capplan.fleet.search.layouts import ScreenedLayout
 from capplan.fleet.search.one_layout import replicas_at_rates
 from capplan.fleet.search.recommended import plan_of
-from capplan.fleet.survival import Survival
 from capplan.hardware.device import Device
 from capplan.keys import Term
 from capplan.money.cash import PaidTerm, tied_up_ratio
@@ -42,8 +41,7 @@ from capplan.money.commitments import (
     use_fractions,
 )
 from capplan.readers.catalogue.prices import machine_records, records_of
-from capplan.scenario.records.money import Commitments, Owned, Reserved
-from capplan.scenario.scenario_file import Scenario
+from capplan.scenario.scenario_file import Commitments, Owned, Reserved, Scenario
 
 RESERVED_DISCOUNTS = {"reserved-1y": 0.35, "reserved-3y": 0.55}
 """Discounts on the price on demand for one and three years, where neither an offer nor a discount is given (an assumption)."""
@@ -63,10 +61,10 @@ class AskedMix:
     warnings: tuple[str, ...]
 
 
-def _price(records: Sequence[PriceRecord], device: Device, choice: PriceChoice) -> ChosenPrice | None:
+def _price(records: Sequence[PriceRecord], device: Device, choice: Prices) -> ChosenPrice | None:
     """Return the price of a device with its electricity; None where one of them is not known."""
     price = price_of(records, device, choice)
-    if price is None or (choice.usd_per_kwh is not None and device.tdp_w is None):
+    if price is None or (choice.electricity is not None and device.tdp_w is None):
         return None
     return with_electricity(price, device.tdp_w or 0.0, choice)
 
@@ -156,6 +154,21 @@ def owned_offer(terms: Owned, watts: float) -> Offer:
     return Offer("owned", fixed + upkeep + idle, power - idle, origin="the scenario")
 
 
+def _reserved_offers(
+    terms: Commitments, on_demand: ChosenPrice, listed: Callable[[Term], ChosenPrice | None]
+) -> dict[Term, Offer]:
+    """Return the reservations that a scenario allows, with the cost of what is paid upfront."""
+    stated: Mapping[Term, Reserved | None] = {
+        "reserved-1y": terms.reserved_1y,
+        "reserved-3y": terms.reserved_3y,
+    }
+    return {
+        term: _with_interest(_reserved_offer(term, key, listed(term), on_demand), key, terms.interest)
+        for term, key in stated.items()
+        if key is not None
+    }
+
+
 def offers_for(
     scenario: Scenario, device: Device, records: Sequence[PriceRecord], sold_as: str | None = None
 ) -> tuple[list[Offer], list[Assumption], list[str]]:
@@ -177,26 +190,17 @@ def offers_for(
         raise InputError(
             f"{scenario.path}: commitments: {sold_name} has no price on demand; give prices.per_gpu_hour.{device.name}"
         )
-    offers = [_of_listed("on-demand", on_demand, fixed=False)]
-    assumed: list[Assumption] = []
+    without = replace(choice, per_gpu_hour={})
+    reserved = _reserved_offers(
+        terms, on_demand, lambda term: _price(records, device, replace(without, commitment=term))
+    )
+    offers = [_of_listed("on-demand", on_demand, fixed=False), *reserved.values()]
+    assumed = [
+        Assumption(f"{term} of {sold_name}: {offer.origin}", f"commitments.{term.replace('-', '_')}.discount")
+        for term, offer in reserved.items()
+        if "assumed" in offer.origin
+    ]
     warnings: list[str] = []
-    without = replace(choice, overrides={})
-    reserved: Mapping[Term, Reserved | None] = {
-        "reserved-1y": terms.reserved_1y,
-        "reserved-3y": terms.reserved_3y,
-    }
-    for name, key in reserved.items():
-        if key is not None:
-            listed = _price(records, device, replace(without, commitment=name))
-            offer = _with_interest(_reserved_offer(name, key, listed, on_demand), key, terms.interest)
-            offers.append(offer)
-            if "assumed" in offer.origin:
-                assumed.append(
-                    Assumption(
-                        f"{name} of {sold_name}: {offer.origin}",
-                        f"commitments.{name.replace('-', '_')}.discount",
-                    )
-                )
     if terms.owned is not None:
         watts = device.tdp_w if terms.owned.power is None else terms.owned.power
         if watts is None:
@@ -244,7 +248,7 @@ def machine_offers(
     """
     if machine is not None and machine.provider == OWN:
         return [Offer(OWN, 0.0, 0.0, origin="machines that are there already")], [], []
-    if machine is None or not scenario.fleet.machines.named or device.name in scenario.prices.overrides:
+    if machine is None or not scenario.fleet.machines.named or device.name in scenario.prices.per_gpu_hour:
         return offers_for(scenario, device, records)
     of_its_own = replace(scenario, prices=replace(scenario.prices, provider="any", region=None))
     return offers_for(of_its_own, device, machine_records(machine), machine.sku)

@@ -17,7 +17,7 @@ import numpy as np
 from capplan.assumption import Assumption
 from capplan.fleet.over_time import OverTime, RateLine, ReplicasAt
 from capplan.fleet.plan import FleetAnswer, Group, Plan
-from capplan.fleet.price import PriceChoice
+from capplan.fleet.price import Prices
 from capplan.fleet.unit_costs import job_hours, mean_tokens_per_s
 from capplan.money.cash import Cash, CostLine, Growth, cash_of, growth_of
 from capplan.money.commitments import Mix
@@ -42,8 +42,7 @@ from capplan.questions.money.commitments import AskedMix, asked_mix, group_over_
 from capplan.questions.money.who_pays import PlanUse, class_use, plan_use, total_cost
 from capplan.questions.plans.plan_check import rent_warnings
 from capplan.readers.catalogue.prices import sku_of
-from capplan.scenario.records.money import Power
-from capplan.scenario.scenario_file import Scenario
+from capplan.scenario.scenario_file import Power, Scenario
 from capplan.scenario.traffic import rate_line
 from capplan.workload.daily_curve import HOURS
 
@@ -165,7 +164,7 @@ def _odd(energy: Energy) -> list[str]:
     return warnings
 
 
-def _terms(power: Power, group: Group, prices: PriceChoice) -> tuple[EnergyTerms, list[Assumption]]:
+def _terms(power: Power, group: Group, prices: Prices) -> tuple[EnergyTerms, list[Assumption]]:
     tdp, assumed = group.layout.device.tdp_w or 0.0, list[Assumption]()
 
     def watts(phase: str, measured: float | None, stated: float | None, otherwise: float) -> float:
@@ -183,9 +182,9 @@ def _terms(power: Power, group: Group, prices: PriceChoice) -> tuple[EnergyTerms
         decode_watts=watts("decode", power.measured.decode, power.decode, DECODE_FRACTION),
         prefill_watts=watts("prefill", power.measured.prefill, power.prefill, PREFILL_FRACTION),
         host_watts=watts("host", host, power.host, HOST_FRACTION),
-        facility_ratio=power.facility_ratio or prices.facility_ratio,
+        facility_ratio=power.facility_ratio or prices.power_ratio,
         kg_co2_per_kwh=power.grid,
-        usd_per_kwh=prices.usd_per_kwh,
+        usd_per_kwh=prices.electricity,
         rack_limit_watts=power.rack_limit,
     )
     if host is not None:

@@ -21,7 +21,7 @@ from capplan.fleet.order import OWN
 from capplan.fleet.plan import Plan
 from capplan.fleet.pools.order import PoolSize, pools_order
 from capplan.fleet.pools.search import pools_standing
-from capplan.fleet.price import MAX_AGE_DAYS, ChosenPrice, PriceChoice, choose_price, usd_per_month
+from capplan.fleet.price import MAX_AGE_DAYS, ChosenPrice, Prices, choose_price, usd_per_month
 from capplan.fleet.search.candidates import DEGREES
 from capplan.fleet.search.one_layout import adequacy, trial_of
 from capplan.hardware.device import Device
@@ -445,7 +445,7 @@ def checked_devices(today: date) -> Iterator[Row]:
     """Yield each device that is offered on demand, with the price that plans take and what is to be known of it."""
     records = price_records()
     for name in device_names():
-        chosen = choose_price(records, name, PriceChoice())
+        chosen = choose_price(records, name, Prices())
         if chosen is not None:
             yield {
                 "hardware": name,

@@ -10,6 +10,7 @@ from capplan.accuracy.bounded import BoundedSpread
 from capplan.errors import InputError, TargetError
 from capplan.fleet.load.demand import Demand
 from capplan.fleet.load.waits import waits_of
+from capplan.fleet.order import Survival
 from capplan.fleet.plan import (
     Certainty,
     Choices,
@@ -26,7 +27,6 @@ from capplan.fleet.plan import (
 from capplan.fleet.pools.link import LinkUse
 from capplan.fleet.price import HOURS_PER_MONTH
 from capplan.fleet.search.candidates import DEGREES, Layout
-from capplan.fleet.survival import Survival
 from capplan.model.sharding import Sharding
 from capplan.model.weight_format import kv_bytes_per_element
 from capplan.questions.fleet import AskedFleet, asked_fleet, fleet_for

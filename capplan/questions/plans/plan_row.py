@@ -13,16 +13,15 @@ import numpy as np
 
 from capplan.fleet.availability import plan_availability
 from capplan.fleet.load.demand import planned_demand
-from capplan.fleet.order import OWN, Order, OrderLine
+from capplan.fleet.order import OWN, Order, OrderLine, Survival
 from capplan.fleet.plan import Certainty, Group, Plan, plan_order, sized_groups, summed_usd_per_hour
 from capplan.fleet.price import ChosenPrice, usd_per_month
 from capplan.fleet.review import spec_of_layout
-from capplan.fleet.survival import Survival
 from capplan.fleet.unit_costs import UnitCosts
 from capplan.money.commitments import offered_costs
 from capplan.questions.fleet import AskedFleet
 from capplan.readers.catalogue.models import model_source
-from capplan.readers.catalogue.prices import stated_machines
+from capplan.readers.catalogue.prices import sku_of, stated_machines
 from capplan.readers.plan_file import COMPOSED, StatedGroup, StatedPlan
 from capplan.readers.text_file import MAX_BYTES, digest, path_of, whole_path
 from capplan.replica.plans import engine_scheduling, plans_of
@@ -322,6 +321,12 @@ def stated_order(plan: Plan | None) -> Plan | None:
     return replace(plan, groups=tuple(groups), usd_per_hour=summed_usd_per_hour(groups))
 
 
+def cheapest_to_order(plans: Sequence[Plan]) -> Plan | None:
+    """Return the plan whose order costs least in machines of which everything is stated; None if no order of theirs states everything."""
+    stated = [found for plan in plans if (found := stated_order(plan)) is not None]
+    return min(stated, key=lambda plan: plan.usd_per_hour or 0.0, default=None)
+
+
 def _stated_pools(plan: Plan) -> Plan | None:
     """Return separate pools in machines of one provider, of which everything is stated; the plan itself if its order is one."""
     if is_at_one_provider(plan) and all(
@@ -345,6 +350,26 @@ def _stated_pools(plan: Plan) -> Plan | None:
         if found:
             return min(found, key=lambda item: item.usd_per_hour or 0.0)
     return None
+
+
+def slower_networks(plan: Plan) -> dict[str, tuple[float, float]]:
+    """Return the machines that one replica spans and whose network is slower than the plan counts on.
+
+        m / g < b (1 - 10^-3)
+
+    Returns
+    -------
+    sku -> rates for each GPU [B/s]: m / g of the machine, whose network carries m for g GPUs, and b, which the plan counts on
+    """
+    found = {}
+    for group in plan.groups:
+        counted = group.layout.device.network_bytes_per_s
+        for placed in group.order.placed() if group.order and counted else ():
+            known = sku_of(placed.machine.sku) if placed.span > 1 else None
+            each = known.record.network / known.record.gpus if known and known.record.network else inf
+            if counted and each < counted * (1.0 - 1e-3):
+                found[placed.machine.sku] = (each, counted)
+    return found
 
 
 def is_at_one_provider(plan: Plan) -> bool:
@@ -398,7 +423,7 @@ def _stated_offers(price: ChosenPrice | None, device: str, *, on_demand: bool) -
     commitment = ON_DEMAND if on_demand else price.commitment
     return {
         name: replace(price, commitment=commitment, machines=(*own, *sold))
-        for name, sold in stated_machines(device, commitment).items()
+        for name, sold in stated_machines(device, commitment, price.limits).items()
     }
 
 

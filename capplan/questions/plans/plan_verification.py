@@ -9,8 +9,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from capplan.accuracy.benchmark import Benchmark, Kind
-from capplan.accuracy.bounded import Operation, operation_interval, operation_of, served_by
-from capplan.accuracy.intervals import Intervals
+from capplan.accuracy.bounded import Intervals, Operation, operation_interval, operation_of, served_by
 from capplan.accuracy.replay import FINISHED, OVERLOAD_SHARE, metrics_of, outcome_of, overloaded
 from capplan.accuracy.serving import LOADS
 from capplan.errors import InputError, Reason

@@ -6,7 +6,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from capplan.accuracy.intervals import Intervals, interval_of_ratios
+from capplan.accuracy.bounded import Intervals, interval_of_ratios
 from capplan.accuracy.slowness import SlownessRegime, SlownessTable, unmeasured_width
 from capplan.errors import InputError
 from capplan.hardware.device import BORROWED, Device, Efficiency, Fit, Kinship, not_measured
@@ -161,7 +161,7 @@ def efficiency_for(device: Device) -> Efficiency:
     known = device.vendor.lower() == "nvidia"
     kinship = kinship_of(device, nearest)
     what = f"kernel efficiencies of {device.name} are borrowed from {nearest}, which was measured"
-    off = f"{100 * BORROWED[kinship].error_fraction:.0f} % off"
+    off = f"{BORROWED[kinship].error_fraction:.0%} off"
     if known:
         what += f"; as {BORROWED[kinship].says}, typically {off}"
     else:

@@ -9,8 +9,7 @@ from typing import Annotated
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from capplan.errors import InputError, unknown
-from capplan.hardware.device import Device, Partition
-from capplan.hardware.slices import slice_of
+from capplan.hardware.device import Device, Partition, slice_of
 from capplan.keys import Bytes, BytesPerS, FlopPerS, Watts
 from capplan.readers.catalogue.offer_terms import ASSUMED, SourceRecord, source_of
 from capplan.readers.record import Record, one_or_more, validated

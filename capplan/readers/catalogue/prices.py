@@ -20,7 +20,14 @@ from pydantic import Field, model_validator
 from capplan.assumption import Assumption
 from capplan.errors import InputError, unknown
 from capplan.fleet.order import Machine, MachineLimits
-from capplan.fleet.price import ChosenPrice, PriceRecord, missing_price_warning, price_of, with_electricity
+from capplan.fleet.price import (
+    ANY_PROVIDER,
+    ChosenPrice,
+    PriceRecord,
+    missing_price_warning,
+    price_of,
+    with_electricity,
+)
 from capplan.fleet.scenario import Purchase
 from capplan.keys import Commitment, Term
 from capplan.readers.catalogue.hardware import catalogue_name, normalised
@@ -226,7 +233,7 @@ def scenario_prices(scenario: Purchase) -> tuple[dict[str, ChosenPrice | None], 
     records, remarks = records_of(scenario)
     chosen = {device.name: price_of(records, device, scenario.prices) for device in scenario.fleet.devices}
     cut = {device.partition.device for device in scenario.fleet.devices if device.partition}
-    others = [name for name in scenario.prices.overrides if name not in chosen and name not in cut]
+    others = [name for name in scenario.prices.per_gpu_hour if name not in chosen and name not in cut]
     warnings = list(remarks)
     warnings += [f"prices.per_gpu_hour: fleet.hardware has no {', '.join(others)}"] if others else []
     for name, price in chosen.items():
@@ -234,7 +241,7 @@ def scenario_prices(scenario: Purchase) -> tuple[dict[str, ChosenPrice | None], 
             warnings.append(missing_price_warning(records, name, scenario.prices))
         elif price.warning:
             warnings.append(price.warning)
-    if scenario.prices.usd_per_kwh is None:
+    if scenario.prices.electricity is None:
         return chosen, tuple(warnings)
     powered, more = _powered(chosen, scenario)
     return powered, (*warnings, *more)
@@ -335,10 +342,12 @@ def _record(machine: Machine, commitment: Commitment | Term) -> PriceRecord:
     )
 
 
-def stated_machines(device: str, commitment: str) -> dict[str, tuple[Machine, ...]]:
-    """Return the machines of a device of which name, region, price and its day are stated, by provider."""
+def stated_machines(device: str, commitment: str, limits: MachineLimits) -> dict[str, tuple[Machine, ...]]:
+    """Return the machines of a device that may be ordered and of which name, region, price and its day are stated, by provider."""
     found: dict[str, tuple[Machine, ...]] = {}
-    for machine in sold_machines(device, commitment):
+    for machine in sold_machines(
+        device, commitment, skus=limits.skus, providers=limits.providers, regions=limits.regions
+    ):
         if not machine.unstated:
             found[machine.provider] = (*found.get(machine.provider, ()), machine)
     return found
@@ -363,7 +372,7 @@ def unsold_devices(scenario: Purchase) -> dict[str, str]:
     if not limits.named:
         return {}
     skus, sellers = ({normalised(name) for name in names} for names in (limits.skus, limits.providers))
-    to_be_had = {item.device for item in limits.own} | set(scenario.prices.overrides)
+    to_be_had = {item.device for item in limits.own} | set(scenario.prices.per_gpu_hour)
     to_be_had |= {
         known.record.device
         for known in known_machines()
@@ -403,7 +412,7 @@ def machine_prices(scenario: Purchase) -> tuple[dict[str, ChosenPrice | None], t
             more += missing
         elif device.partition is None and price is not None:
             price = replace(price, machines=_sizes(price, device.name, scenario, records))
-        found[device.name] = None if price is None else _limited(price, device.name, limits)
+        found[device.name] = None if price is None else _limited(price, device.name, scenario)
     more += [
         f"fleet.own: {item.sku} serves nothing: fleet.hardware has no {item.device}"
         for item in limits.own
@@ -417,10 +426,10 @@ def _named_price(
 ) -> tuple[ChosenPrice | None, list[str]]:
     """Return the price of a device in the machines that a scenario names; a price by hand holds for each of their GPUs."""
     limits, terms = scenario.fleet.machines, scenario.prices
-    stated = terms.overrides.get(device)
+    stated = terms.per_gpu_hour.get(device)
     machines = sold_machines(
         device,
-        "on-demand" if stated is not None else terms.commitment,
+        "on-demand" if stated is not None else terms.paid_as,
         skus=limits.skus,
         providers=limits.providers,
         regions=limits.regions,
@@ -431,23 +440,23 @@ def _named_price(
     if not machines and there and price is not None:
         return replace(price, machines=there), []
     if not machines:
-        known = sorted({item.provider for item in sold_machines(device, terms.commitment)})
+        known = sorted({item.provider for item in sold_machines(device, terms.paid_as)})
         return None, [
-            f"no machine with {device} is listed {terms.commitment} for {_named(limits)}, so its cost is left out (listed at: "
+            f"no machine with {device} is listed {terms.paid_as} for {_named(limits)}, so its cost is left out (listed at: "
             f"{', '.join(known) or 'nobody'})"
         ]
     records = sorted(
-        (_record(item, terms.commitment) for item in machines),
+        (_record(item, terms.paid_as) for item in machines),
         key=lambda record: (record.usd_per_hour, record.sku or ""),
     )
     first = records[0]
     what = (
-        f"{device} costs {first.usd_per_hour:.2f} $/h {terms.commitment} in a {first.sku} of {first.devices}: {first.provider}, "
+        f"{device} costs {first.usd_per_hour:.2f} $/h {terms.paid_as} in a {first.sku} of {first.devices}: {first.provider}, "
         f"{first.date or 'date unknown'}"
     )
     return ChosenPrice(
         first.usd_per_hour,
-        terms.commitment,
+        terms.paid_as,
         (first,),
         len({record.provider for record in records}),
         first,
@@ -498,8 +507,12 @@ def _sizes(
     )
 
 
-def _limited(price: ChosenPrice, device: str, limits: MachineLimits) -> ChosenPrice:
-    """Return a price whose machines are at most as many as a scenario allows, after those that it has."""
+def _limited(price: ChosenPrice, device: str, scenario: Purchase) -> ChosenPrice:
+    """Return a price whose machines are at most as many as a scenario allows, after those that it has, and what may be ordered today."""
+    limits, terms = scenario.fleet.machines, scenario.prices
+    sellers = limits.providers or (() if terms.seller == ANY_PROVIDER else (terms.seller,))
+    regions = limits.regions or ((terms.region,) if terms.region else ())
+    price = replace(price, limits=MachineLimits(limits.skus, sellers, regions))
     most = {normalised(sku): count for sku, count in limits.most}
     own = tuple(item for item in limits.own if item.device == device and item not in price.machines)
     if not own and not most:

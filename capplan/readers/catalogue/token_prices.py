@@ -3,7 +3,7 @@
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, time
 from fnmatch import fnmatchcase
 from functools import lru_cache
@@ -18,9 +18,7 @@ from capplan.keys import (
     Discount,
     Seconds,
     Tokens,
-    UsdPerMillionTokens,
     UsdPerMillionTokensHour,
-    UsdPerPaidMillionTokens,
     first_day,
 )
 from capplan.money.hosted import LongerLife, PeakHours, PriceChange, TokenPrice, TokenRates
@@ -39,16 +37,8 @@ _WINDOW = re.compile(r"([01]\d|2[0-3]):([0-5]\d)-([01]\d|2[0-4]):([0-5]\d)")
 _LITELLM_TIER = re.compile(r"input_cost_per_token_above_(\d{1,6})k_tokens")
 
 
-class ListedRates(Record):
-    """Prices of one service tier, such as flex or priority."""
-
-    input: UsdPerPaidMillionTokens
-    output: UsdPerPaidMillionTokens
-    cache_read: UsdPerMillionTokens | None = None
-    cache_write: UsdPerMillionTokens | None = None
-
-
-class TokenTier(ListedRates):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenTier(TokenRates):
     """Prices of requests with long prompts, for all of their tokens."""
 
     above: Tokens
@@ -106,14 +96,16 @@ class CacheTerms(Record):
         )
 
 
-class ChangedPrices(ListedRates):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangedPrices(TokenRates):
     """Prices that a provider announced."""
 
     on: Day
     """First day of these prices."""
 
 
-class TokenOffer(ListedRates):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenOffer(TokenRates):
     """The prices of a hosted API."""
 
     provider: str
@@ -122,7 +114,7 @@ class TokenOffer(ListedRates):
     serves: str | None = None
     """Hub id of the open model behind it."""
     cache_storage: UsdPerMillionTokensHour | None = None
-    tiers: list[TokenTier] = Field(default_factory=list)
+    tiers: list[TokenTier] = field(default_factory=list)
     context: Annotated[int, Field(ge=1)] | None = None
     minimum_prefix: Tokens | None = None
     """Shortest prefix that is cached, instead of the provider's."""
@@ -130,7 +122,7 @@ class TokenOffer(ListedRates):
     """Discount on batches, instead of the provider's."""
     batch_read_discount: Discount | None = None
     """Discount on cache reads in batches, instead of the provider's."""
-    services: dict[Literal["flex", "priority"], ListedRates] = Field(default_factory=dict)
+    services: dict[Literal["flex", "priority"], TokenRates] = field(default_factory=dict)
     """Prices of other service tiers."""
     change: ChangedPrices | None = None
     """Other prices from a stated day."""
@@ -167,7 +159,7 @@ class TokenPriceFile(Record):
         return self
 
 
-def _rates(offer: ListedRates) -> TokenRates:
+def _rates(offer: TokenRates) -> TokenRates:
     return TokenRates(offer.input, offer.output, offer.cache_read, offer.cache_write)
 
 
@@ -228,7 +220,7 @@ def _price(offer: TokenOffer, file: TokenPriceFile) -> TokenPrice:
         context_tokens=offer.context,
         change=PriceChange(offer.change.on, _rates(offer.change)) if offer.change else None,
         retires=offer.retires,
-        services=tuple((name, _rates(prices)) for name, prices in offer.services.items()),
+        services=tuple(offer.services.items()),
         date=offer.date,
         source=file.sources[offer.source].url,
     )

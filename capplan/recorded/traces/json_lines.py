@@ -22,12 +22,16 @@ from capplan.numbers import Array
 from capplan.readers.text_file import is_there
 from capplan.recorded.results.read import request_log
 from capplan.recorded.results.record import ResultValues, result_objects
-from capplan.recorded.traces.delimited import ARRIVAL, INPUT, MOST_BAD_SHARE, OUTPUT, columns_of
 from capplan.recorded.traces.rows import (
+    ARRIVAL,
+    INPUT,
     LATEST_S,
     LONGEST_S,
+    MOST_BAD_SHARE,
     NO_BLOCKS,
+    OUTPUT,
     Row,
+    columns_of,
     lines_of,
     noted_unit,
     seconds_of,

@@ -11,8 +11,19 @@ import numpy as np
 
 from capplan.errors import InputError
 from capplan.numbers import Array
-from capplan.recorded.traces import delimited, json_lines, prometheus
-from capplan.recorded.traces.rows import LONGEST_S, YEAR_S, Columns, Row, blocks_of, head_of, parts_of
+from capplan.recorded.traces import json_lines, prometheus
+from capplan.recorded.traces.rows import (
+    LONGEST_S,
+    YEAR_S,
+    Columns,
+    Row,
+    blocks_of,
+    columns_of,
+    head_of,
+    parts_of,
+    table_rows,
+    tool_of,
+)
 from capplan.serving.prefix_cache import HitCurve, hit_curve, policy_hit_fractions
 from capplan.serving.requests import Requests
 from capplan.workload.sessions import LARGEST_BLOCK_TOKENS, output_blocks
@@ -68,12 +79,12 @@ def format_of(path: Path) -> str:
         line.startswith("#") or prometheus.SAMPLE.match(line) for line in lines
     ):
         return "prometheus"
-    columns = delimited.columns_of(first)
+    columns = columns_of(first)
     if {"client", "rate_rps"} <= set(columns):
         return "servegen"
     if tuple(columns) == json_lines.LENGTH_COLUMNS:
         raise InputError(f"{path}: is the length file of a ServeGen workload; give its client file instead")
-    return delimited.tool_of(columns)
+    return tool_of(columns)
 
 
 def _json_format(first: str) -> str:
@@ -113,7 +124,7 @@ class TraceFile:
         elif self.format in ("Mooncake", "Qwen-Bailian", "JSON lines"):
             rows = json_lines.object_rows(self.path, self.omissions)
         else:
-            rows = delimited.table_rows(self.path, self.omissions)
+            rows = table_rows(self.path, self.omissions)
         return parts_of(rows, self.omissions, str(self.path))
 
     @property

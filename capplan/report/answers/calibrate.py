@@ -19,29 +19,9 @@ SAME_KERNELS = (
 )
 
 
-def calibration_answer(
-    calibration: Calibration,
-    written: Path | None,
-    proof: Sequence[Mapping[str, Any]],
-    *,
-    interrupted: bool,
-) -> Answer:
-    """Return the fitted numbers and their error on held-out shapes.
-
-    Parameters
-    ----------
-    calibration : what was measured
-    written : file it was written to; None where it was only read
-    proof : rows of a verification, where there was one
-    interrupted : Ctrl-C ended the run; exit code 130
-    """
-    remarks = [
-        f"{name} in {key.partition('/')[2]}: {remark}"
-        for key, fit in calibration.fitted.items()
-        for name, score in fit.operators.items()
-        for remark in score.remarks
-    ]
-    tables = [
+def _fit_tables(calibration: Calibration) -> list[Table]:
+    """Return the error of the fit, and the fitted numbers."""
+    return [
         Table(
             [
                 {
@@ -70,9 +50,34 @@ def calibration_answer(
                 for key, fit in calibration.fitted.items()
                 for name, n in fit.numbers.items()
             ],
-            title="Fitted numbers, with 95 % intervals",
+            title="Fitted numbers, with 95% intervals",
         ),
     ]
+
+
+def calibration_answer(
+    calibration: Calibration,
+    written: Path | None,
+    proof: Sequence[Mapping[str, Any]],
+    *,
+    interrupted: bool,
+) -> Answer:
+    """Return the fitted numbers and their error on held-out shapes.
+
+    Parameters
+    ----------
+    calibration : what was measured
+    written : file it was written to; None where it was only read
+    proof : rows of a verification, where there was one
+    interrupted : Ctrl-C ended the run; exit code 130
+    """
+    remarks = [
+        f"{name} in {key.partition('/')[2]}: {remark}"
+        for key, fit in calibration.fitted.items()
+        for name, score in fit.operators.items()
+        for remark in score.remarks
+    ]
+    tables = _fit_tables(calibration)
     if proof:
         remarks.append(SAME_KERNELS)
         tables.append(Table(list(proof), title="One real layer: measured and predicted"))
@@ -282,7 +287,7 @@ def refit_answer(refit: HostRefit, written: Path | None) -> Answer:
                 title="Measured and replayed: before the refit, after it, and refitted without that result",
                 shown=_POINTS,
             ),
-            Table(numbers, title="Refitted numbers, with 95 % intervals"),
+            Table(numbers, title="Refitted numbers, with 95% intervals"),
         ),
         headline=(
             f"{refit.engine} {refit.engine_version} on {refit.hardware}, {refit.results} results: median error "
@@ -309,7 +314,7 @@ def comparison_answer(first: str, second: str, differences: Sequence[Any], notes
     return Answer(
         command="calibrate",
         result={"first": first, "second": second, "rows": rows, "notes": list(notes)},
-        tables=(Table(rows, titles={"first": first, "second": second, "agrees": "within 3 %"}),),
+        tables=(Table(rows, titles={"first": first, "second": second, "agrees": "within 3%"}),),
         headline=f"{first} against {second}",
         closing=tuple(notes),
     )

@@ -13,7 +13,7 @@ from capplan.assumption import Assumption
 from capplan.money.cash import total_usd
 from capplan.money.comparison import ComparedApi, Comparison, OwnFleet
 from capplan.money.hosted import NOT_CACHED, UNSTATED_TIME_TO_LIVE_S, CachedPrefix, TokenPrice
-from capplan.money.who_pays import Share, by_tenant
+from capplan.money.who_pays import Share
 from capplan.questions.money.comparison import AskedComparison
 from capplan.questions.money.who_pays import AskedBill
 from capplan.questions.plans.plan_row import order_row
@@ -21,7 +21,7 @@ from capplan.report.answer import Answer, Table
 from capplan.report.answers.fleet_money import currency_texts
 from capplan.report.answers.fleet_words import purchase_text
 from capplan.report.answers.order import ordered_texts
-from capplan.scenario.records.money import Currency
+from capplan.scenario.scenario_file import Currency
 
 IDLE = "idle"
 """Name of the line of GPUs that wait for requests."""
@@ -29,6 +29,10 @@ _BILL_TITLES = {
     "name": "class",
     "tenant": "",
 }
+_OF_TENANTS = (
+    "requests", "gpu_time_fraction", "prefill_usd", "decode_usd", "outside_usd", "usd", "idle_usd", "with_idle_usd",
+)  # fmt: skip
+"""Numbers of a tenant, which are sums over its classes."""
 _SPARE = ("usd_per_thousand_conversations", "usd_per_user", "prefill_usd", "decode_usd")
 """Columns that a narrow terminal does without, the first one first."""
 
@@ -44,18 +48,9 @@ def bill_answer(
     cost = "usd_per_job" if asked.of_job else "usd_per_month"
     rows = [_class_row(share) for share in asked.bill.shares]
     grouped = [
-        {
-            "tenant": tenant,
-            "requests": sum(share.use.requests for share in shares),
-            "gpu_time_fraction": sum(share.fraction for share in shares),
-            "prefill_usd": sum(share.prefill_usd for share in shares),
-            "decode_usd": sum(share.decode_usd for share in shares),
-            "outside_usd": sum(share.use.outside_usd for share in shares),
-            "usd": sum(share.usd for share in shares),
-            "idle_usd": sum(share.idle_usd for share in shares),
-            "with_idle_usd": sum(share.with_idle_usd for share in shares),
-        }
-        for tenant, shares in by_tenant(asked.bill.shares).items()
+        {"tenant": tenant}
+        | {key: sum(row[key] for row in rows if row["tenant"] == tenant) for key in _OF_TENANTS}
+        for tenant in dict.fromkeys(row["tenant"] for row in rows)
     ]
     span = "for the job" if asked.of_job else "per month"
     span = span if month is None else f"in {month[0]}-{month[1]:02} of {asked.hours:g} h"

@@ -80,11 +80,13 @@ from capplan.report.answers.fleet_words import (
     usd_per_job,
 )
 from capplan.report.answers.order import (
+    cheapest_order_row,
     failure_text,
+    first_order_texts,
     idle_texts,
+    network_texts,
     order_tables,
     order_texts,
-    ordered_texts,
     stated_order_row,
 )
 from capplan.report.safe_text import plain
@@ -141,13 +143,19 @@ def first_screen(
             *(_certainty_texts(answer, plan) if promised else ()),
             *most_assumed_texts(kernels, others),
             *commitments_text(outlook.mixes),
-            *ordered_texts([plan], brief=True),
+            *first_order_texts(plan, _others(answer, outlook)),
+            *network_texts(plan),
             *idle_texts(plan),
             failure_text(plan),
             *budget_texts(asked, answer),
             more_text(assumptions=len(kernels) + len(others), plans=len(answer.plans) - len(shown)),
         ),
     )
+
+
+def _others(answer: FleetAnswer, outlook: Outlook) -> Sequence[Plan]:
+    """Return the plans of which one may cost less to order today; none with commitments, whose mix decides what a plan costs."""
+    return () if outlook.mixes else answer.plans
 
 
 def first_rows(names: Sequence[str], count: int) -> list[int]:
@@ -250,9 +258,9 @@ def _reading(scenario: Scenario, plans: Sequence[Plan]) -> tuple[str, ...]:
     """Return how to read the plans."""
     prices, pooled = scenario.prices, scenario.pooled
     money = "GPUs x $/GPU/h = $/h" if paid_by_the_gpu(plans) else "$/h is the price of whole machines"
-    if prices.usd_per_kwh is not None:
+    if prices.electricity is not None:
         money = (
-            f"power (W) / 1000 x {prices.facility_ratio:g} (facility ratio) x {prices.usd_per_kwh:g} $/kWh = power ($/h); "
+            f"power (W) / 1000 x {prices.power_ratio:g} (facility ratio) x {prices.electricity:g} $/kWh = power ($/h); "
             "GPUs x $/GPU/h + power = $/h"
         )
     return (
@@ -379,6 +387,7 @@ def _fleet_result(
         else None,
         "mix": mix_result(answer),
         "stated_order": stated_order_row(answer.chosen),
+        "cheapest_stated_order": cheapest_order_row(_others(answer, outlook)),
         "over_time": outlook_over_time(outlook),
         "relaxations": [
             {
@@ -431,7 +440,7 @@ def _closing(asked: AskedFleet, answer: FleetAnswer, outlook: Outlook) -> tuple[
         *growth_closing(outlook.growth, asked.scenario),
         *cash_texts(outlook.cash),
         *total_texts(answer.chosen, outlook.total),
-        *order_texts(answer.chosen),
+        *order_texts(answer.chosen, _others(answer, outlook)),
         *mix_texts(answer),
         *(_reading(asked.scenario, answer.plans) if answer.plans else ()),
         *outside_texts(answer.chosen),
@@ -451,7 +460,7 @@ def _assumed_cells(plans: Sequence[Plan]) -> frozenset[tuple[int, str]]:
 def _plans_table(asked: AskedFleet, answer: FleetAnswer, rows: Sequence[dict[str, Any]]) -> Table:
     """Return every plan, with the columns that its traffic, its prices and its targets give a meaning."""
     kv = several_kv_dtypes(answer.plans)
-    columns: tuple[str, ...] = _POWERED if asked.scenario.prices.usd_per_kwh is not None else _SHOWN
+    columns: tuple[str, ...] = _POWERED if asked.scenario.prices.electricity is not None else _SHOWN
     columns = columns if asked.scenario.slo.targets else columns[:-1]
     columns = _of_prompts(columns) if asked.scenario.pooled else columns
     prices = [group.price for plan in answer.plans for group in plan.groups if group.price is not None]

@@ -13,7 +13,7 @@ from capplan.questions.money.commitments import AskedMix
 from capplan.questions.money.energy import Outlook
 from capplan.questions.plans.plan_row import OWN_PRICE, offers_row
 from capplan.report.answer import Table
-from capplan.scenario.records.money import Currency
+from capplan.scenario.scenario_file import Currency
 from capplan.workload.request_class import OutsideUse, Slo
 
 _JSON_NAMES = {"per month": "per_month", "per year": "per_year", "per job": "per_job"}

@@ -1,16 +1,24 @@
 """The order of a plan: machines line by line, and what of them stays idle."""
 
 from collections.abc import Iterator, Sequence
-from math import floor, log10
+from itertools import groupby
+from math import floor, inf, log10
 from typing import Any
 
 from capplan.fleet.availability import plan_availability
-from capplan.fleet.order import OWN, OrderLine
+from capplan.fleet.order import OWN, Machine, OrderLine
 from capplan.fleet.plan import Group, Plan, plan_order
 from capplan.fleet.pools.link import LinkTerms, reach_of
 from capplan.fleet.price import usd_per_month
-from capplan.questions.plans.plan_row import is_at_one_provider, order_row, stated_order
+from capplan.questions.plans.plan_row import (
+    cheapest_to_order,
+    is_at_one_provider,
+    order_row,
+    slower_networks,
+    stated_order,
+)
 from capplan.report.answer import Table
+from capplan.report.answers.fleet_words import layout_text, purchase_text
 
 _TITLES = {
     "gpus": "GPUs each",
@@ -46,11 +54,20 @@ def stated_order_row(plan: Plan | None) -> dict[str, Any] | None:
     return None if stated is None else order_row(stated)
 
 
-def order_texts(plan: Plan | None) -> tuple[str, ...]:
+def cheapest_order_row(plans: Sequence[Plan]) -> dict[str, Any] | None:
+    """Return the cheapest order that can be placed today for any of some plans, with its plan in words; None if no provider states all of one."""
+    cheapest = cheapest_to_order(plans)
+    order = None if cheapest is None else order_row(cheapest)
+    return None if cheapest is None or order is None else {"plan": purchase_text(cheapest), **order}
+
+
+def order_texts(plan: Plan | None, others: Sequence[Plan] = ()) -> tuple[str, ...]:
     """Return what of the machines stays idle, what may fail, and how likely enough replicas are in service."""
     if plan is None:
         return ()
-    return (*_unstated_texts(plan), *idle_texts(plan), *_survival_texts(plan))
+    return (
+        *_unstated_texts(plan), *_way_texts(plan, others), *network_texts(plan), *idle_texts(plan), *_survival_texts(plan),
+    )  # fmt: skip
 
 
 def ordered_texts(plans: Sequence[Plan], *, brief: bool = False) -> tuple[str, ...]:
@@ -59,14 +76,48 @@ def ordered_texts(plans: Sequence[Plan], *, brief: bool = False) -> tuple[str, .
     Parameters
     ----------
     plans : of one service, or of each part of it
-    brief : whether the order to place today is said without its machines
+    brief : whether an order that another one stands in for today is said without its machines
     """
     stated = [stated_order(plan) for plan in plans]
     today = [plan for plan in stated if plan is not None] if None not in stated else []
-    jobs_h = [plan.money.job_hours for plan in plans if plan.money is not None and plan.money.job_hours]
     return lines_texts(
-        _lines(plans), _lines(today), _terms(plans, today), job_hours=max(jobs_h, default=None), brief=brief
+        _lines(plans), _lines(today), _terms(plans, today), job_hours=_job_hours(plans), brief=brief
     )
+
+
+def first_order_texts(plan: Plan, others: Sequence[Plan]) -> tuple[str, ...]:
+    """Return the order of a plan, and the one to place today: of the same replicas, or of another plan that costs less today."""
+    cheapest = _cheapest_texts(plan, others)
+    said = ordered_texts([plan], brief=not cheapest)
+    if not said or not cheapest:
+        return said
+    return said[0] if len(said) == 1 else _priced_text(_lines([plan])), *cheapest
+
+
+def _cheapest_texts(plan: Plan, others: Sequence[Plan]) -> tuple[str, ...]:
+    """Return the cheapest order to place today for some plans, if it costs less than the one for the plan itself."""
+    cheapest, today = _cheaper(plan, others), stated_order(plan)
+    if cheapest is None:
+        return ()
+    lines, hours = _lines([cheapest]), _job_hours([plan])
+    instead = f" instead of {_cost_text(_lines([today]), hours)}" if today is not None else ""
+    return (
+        f"cheapest to order today{_terms([plan], [cheapest])}: {cheapest.hardware}, {layout_text(cheapest)}, as {_lines_text(lines)}; "
+        f"{_cost_text(lines, hours)}{instead}",
+    )
+
+
+def _cheaper(plan: Plan, others: Sequence[Plan]) -> Plan | None:
+    """Return the cheapest of other plans to order today, if it costs less than the plan itself."""
+    cheapest, today = cheapest_to_order(others), stated_order(plan)
+    usd = inf if today is None else today.usd_per_hour or 0.0
+    return cheapest if cheapest and (cheapest.usd_per_hour or 0.0) < usd * (1.0 - 1e-9) else None
+
+
+def _job_hours(plans: Sequence[Plan]) -> float | None:
+    """Return the hours until the jobs of plans are done; None if their machines are paid at all hours."""
+    hours = [plan.money.job_hours for plan in plans if plan.money is not None and plan.money.job_hours]
+    return max(hours, default=None)
 
 
 def _terms(plans: Sequence[Plan], today: Sequence[Plan]) -> str:
@@ -99,41 +150,64 @@ def lines_texts(
     today : machines of which everything is stated; empty if no provider states it
     terms : commitment of these, if it is another one
     job_hours : hours until a job is done; None: the machines are paid at all hours
-    brief : whether the order to place today is said without its machines
+    brief : whether the order is said without its machines if there is another one to place today, and not at all if that is at the same providers
     """
     if not all(line.machine.source or line.machine.provider == OWN for line in lines) or not lines:
         return ()
     order = f"order: {_lines_text(lines)}"
     if not today or list(today) == list(lines):
         return (order,)
-    usd = sum(line.count * line.machine.usd_per_hour for line in today)
-    cost = (
-        f"${usd_per_month(usd):,.0f} per month"
-        if job_hours is None
-        else f"${job_hours * usd:,.0f} for the job"
-    )
-    what = "; ".join(dict.fromkeys(map(_seller, today))) if brief else _lines_text(today)
-    return order, f"to order today{terms}: {what}; {cost} in all"
+    placed = f"to order today{terms}: {_lines_text(today)}; {_cost_text(today, job_hours)} in all"
+    if not brief:
+        return order, placed
+    same = {line.machine.provider for line in lines} == {line.machine.provider for line in today}
+    return (placed,) if same else (_priced_text(lines), placed)
+
+
+def _priced_text(lines: Sequence[OrderLine]) -> str:
+    """Return who offers the prices of an order, and of which day."""
+    machines = [line.machine for line in lines if line.machine.provider != OWN]
+    sellers = dict.fromkeys(f"{item.provider} ({item.date or 'no day'})" for item in machines)
+    return f"order: priced at {' and '.join(sellers)}"
+
+
+def _cost_text(lines: Sequence[OrderLine], job_hours: float | None) -> str:
+    """Return what all machines cost: per month, or until a job is done."""
+    usd = sum(line.count * line.machine.usd_per_hour for line in lines)
+    if job_hours is None:
+        return f"${usd_per_month(usd):,.0f} per month"
+    return f"${job_hours * usd:,.0f} for the job"
 
 
 def _lines_text(lines: Sequence[OrderLine]) -> str:
-    return "; ".join(map(_line_text, lines))
+    """Return machines in words: those of one provider, region and day together."""
+    sold = groupby(
+        lines,
+        lambda line: (line.machine.provider, line.machine.region, line.machine.date, line.machine.unstated),
+    )
+    return "; ".join(_sold_text([*some]) for _, some in sold)
 
 
-def _line_text(line: OrderLine) -> str:
-    machine = line.machine
-    size = machine.device if machine.gpus == 1 else f"({machine.gpus} x {machine.device})"
-    what = f"{line.count} x {machine.sku or size}"
+def _sold_text(lines: Sequence[OrderLine]) -> str:
+    machine, several = lines[0].machine, len(lines) > 1
+    counted = [f"{line.count} x {_machine_text(line.machine)}" for line in lines]
     if machine.provider == OWN:
-        return f"{what} of your own"
-    day = f", price of {machine.date}" if machine.date else ""
+        return f"{', '.join(counted)} of your own"
+    prices = [f"${line.machine.usd_per_hour:,.2f}" for line in lines]
+    what = (
+        ", ".join(f"{each} ({price})" for each, price in zip(counted, prices, strict=True))
+        if several
+        else counted[0]
+    )
+    seller = ", ".join(filter(None, (machine.provider, machine.region)))
+    cost = "per hour each" if several else f"{prices[0]} per hour each"
+    day = f", {'prices' if several else 'price'} of {machine.date}" if machine.date else ""
     unstated = f" (not stated: {' and '.join(machine.unstated)})" if machine.unstated else ""
-    return f"{what} at {_seller(line)}, ${machine.usd_per_hour:,.2f} per hour each{day}{unstated}"
+    return f"{what} at {seller}, {cost}{day}{unstated}"
 
 
-def _seller(line: OrderLine) -> str:
-    machine = line.machine
-    return ", ".join(filter(None, (machine.provider, machine.region)))
+def _machine_text(machine: Machine) -> str:
+    return machine.sku or (machine.device if machine.gpus == 1 else f"({machine.gpus} x {machine.device})")
 
 
 def _unstated_texts(plan: Plan) -> Iterator[str]:
@@ -153,7 +227,6 @@ def _unstated_texts(plan: Plan) -> Iterator[str]:
             yield f"to order {device}, its {' and '.join(unstated)} {verb} missing in the price list of {machines[0].provider}"
     if plan.transfer is not None:
         yield from _near_texts(plan, plan.transfer.terms)
-    yield from _way_texts(plan)
 
 
 def _near_texts(plan: Plan, link: LinkTerms) -> Iterator[str]:
@@ -173,17 +246,19 @@ def _sellers(group: Group) -> str:
     return " and ".join(dict.fromkeys(line.machine.provider for line in lines if line.machine.source))
 
 
-def _way_texts(plan: Plan) -> Iterator[str]:
-    """Yield how to get an order that can be placed, if the one of a plan cannot be."""
+def _way_texts(plan: Plan, others: Sequence[Plan]) -> Iterator[str]:
+    """Yield how to get an order that can be placed, if the one of a plan cannot be, or if another plan costs less to order today."""
     stated, said = stated_order(plan), ordered_texts([plan])
-    if stated is plan or not said:
+    if not said:
         return
+    yield from (*said[1:], *_cheapest_texts(plan, others))
     if stated is None:
         yield "no provider states machine, region and day for it: ask the provider, or state your own: prices.file"
-        return
-    sellers = ", ".join(dict.fromkeys(line.machine.provider for line in _lines([stated])))
-    yield from said[1:]
-    yield f"this order has the same replicas; for the cheapest plan at its prices: fleet.providers: [{sellers}]"
+    cheapest = _cheaper(plan, others)
+    if (shown := cheapest or stated) is not None and shown is not plan:
+        sellers = ", ".join(dict.fromkeys(line.machine.provider for line in _lines([shown])))
+        same = "" if cheapest else "this order has the same replicas; "
+        yield f"{same}for the cheapest plan at its prices: fleet.providers: [{sellers}]"
 
 
 def failure_text(plan: Plan) -> str:
@@ -191,6 +266,15 @@ def failure_text(plan: Plan) -> str:
     survive, found = plan.groups[0].survive, plan_availability(plan)
     lost = f"{survive.what_fails} may fail at the peak" if survive.count else "no replica is spare"
     return f"availability: {'' if found is None else f'{percent(found.now.time_fraction)}; '}{lost}"
+
+
+def network_texts(plan: Plan) -> tuple[str, ...]:
+    """Return the machines that a replica spans and whose network is slower than the plan counts on."""
+    return tuple(
+        f"a replica spans several {sku}, whose network carries {each / 1e9:.3g} GB/s for each GPU, and the plan counts on "
+        f"{counted / 1e9:.3g} GB/s: plan with fleet.network: {each / 1e9:.3g} GB/s"
+        for sku, (each, counted) in slower_networks(plan).items()
+    )
 
 
 def idle_texts(plan: Plan) -> tuple[str, ...]:

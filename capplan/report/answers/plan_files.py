@@ -8,7 +8,7 @@ from typing import Any
 
 from capplan.assumption import Assumption
 from capplan.fleet.plan import Plan
-from capplan.questions.fleet import AskedFleet
+from capplan.questions.fleet import AskedFleet, prices_of_others
 from capplan.questions.plans.plan_check import Change, Check, PlanCheck, Side, changes
 from capplan.questions.plans.plan_verification import LATENCIES, PROMETHEUS, Verification, next_settings
 from capplan.readers.catalogue.scenarios import scenario_word
@@ -50,6 +50,7 @@ def check_answer(asked: AskedFleet, file: PlanFile, checked: PlanCheck) -> Answe
         if failures
         else (),
         assumptions=asked.assumptions,
+        counted=prices_of_others(asked, [group.hardware for group in chosen.groups]),
         warnings=(*file.data_remarks, *asked.warnings),
         exit_code=4 if failures else 0,
     )

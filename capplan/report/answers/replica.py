@@ -6,11 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from capplan.accuracy.bounded import BoundedEstimate
-from capplan.accuracy.intervals import LEAST_GROUPS, LEAST_SOURCES
+from capplan.accuracy.bounded import LEAST_GROUPS, LEAST_SOURCES, BoundedEstimate
 from capplan.assumption import Assumption
 from capplan.fleet.fit import Fit, adapter_bytes_on_fullest_rank
-from capplan.model.adapters import network_adapter_elements
+from capplan.model.sharding import network_adapter_elements
 from capplan.replica.estimate import Estimate
 from capplan.replica.load import Load
 from capplan.replica.plans import engine_scheduling, replica_scheduling
@@ -68,7 +67,7 @@ def estimate_answer(
         tables=(
             Table(
                 latency,
-                title=f"Latency (low and high: 80 % interval of the mean{rests_on})",
+                title=f"Latency (low and high: 80% interval of the mean{rests_on})",
                 spare=("p90_s", "p50_s"),
             ),
             Table([figures], title="Throughput", upright=True),

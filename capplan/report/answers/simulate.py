@@ -614,7 +614,7 @@ def decision_table(scores: Sequence[DecisionScore]) -> Table:
             "questions": score.questions,
             "unanswered": score.unanswered,
             "pick broke its limit": score.broke_limit_fraction,
-            "by over 10 %": score.broke_by_10_fraction,
+            "by over 10%": score.broke_by_10_fraction,
             **{f"regret, {name}": value for name, value in score.regret.items()},
         }
         for score in scores

@@ -129,13 +129,14 @@ def amount_text(quantity: str, amount: float, largest: float, *, per: bool = Tru
 
     Examples
     --------
-    >>> amount_text("ttft_s", 0.2, 0.8), amount_text("usd_per_month", 5840.0, 5840.0)
-    ('200 ms', '$5,840 per month')
+    >>> amount_text("ttft_s", 0.2, 0.8), amount_text("usd_per_month", 5840.0, 5840.0), amount_text("used_fraction", 0.8, 0.8)
+    ('200 ms', '$5,840 per month', '80.0%')
     """
     screen = screen_of(quantity, [largest])
     if screen.unit.startswith("$"):
         return _money_text(amount, screen.unit) if per else f"${shown_money(amount, screen.unit)}"
-    return f"{shown_number(float(amount), screen.factor)} {screen.unit}".rstrip()
+    space = "" if screen.unit == "%" else " "
+    return f"{shown_number(float(amount), screen.factor)}{space}{screen.unit}".rstrip()
 
 
 def _money_text(amount: float, unit: str) -> str:

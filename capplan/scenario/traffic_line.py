@@ -7,17 +7,20 @@ import numpy as np
 
 from capplan.assumption import Assumption
 from capplan.errors import InputError
-from capplan.families.parts.images import FAMILIES
+from capplan.families.parts.blocks import FAMILIES
 from capplan.model.images import ImageRule, image_tokens, image_work
 from capplan.model.network import Network
 from capplan.numbers import Array
 from capplan.readers.yaml_file import KeyPath
 from capplan.recorded.traces.trace import prefix_reuse
 from capplan.scenario.reading import Reading
-from capplan.scenario.records.lengths import LengthFields, lengths
-from capplan.scenario.scenario_file import Scenario, ScenarioFile, Traffic
+from capplan.scenario.scenario_file import LengthFields, Scenario, ScenarioFile, Traffic, lengths
 from capplan.serving.prefix_cache import hit_curve
-from capplan.workload.length import Lengths, empirical, fixed
+from capplan.workload.length import (
+    Lengths,
+    empirical,
+    fixed,
+)
 from capplan.workload.multiples import batch_arrival_cv, longest_of, mean_attempts, padding_fraction, sum_of
 from capplan.workload.request_class import Outside, PromptImages, RequestClass
 from capplan.workload.sessions import (

@@ -1,1 +1,0 @@
-"""The records of YAML keys."""
