@@ -167,15 +167,14 @@ def host_of(hosts: Hosts, era: Era) -> HostOverhead:
     if generation(era) == TODAY:
         fitted["ranks_s"] = 0.0
     if era[0] == "trtllm":
-        return HostOverhead(eager_layer_s=COMPILED_LAYER_S, **fitted)
+        return HostOverhead.of_named({"eager_layer_s": COMPILED_LAYER_S} | fitted)
     own = {"eager_latent_s": EAGER_LATENT_S, "eager_scaled_s": EAGER_SCALED_S} if era[0] == "vllm" else {}
-    return HostOverhead(
-        eager_layer_s=EAGER_LAYER_S,
-        eager_experts_s=EAGER_EXPERTS_S,
-        graph_layer_s=GRAPH_LAYER_S,
-        **own,
-        **fitted,
-    )
+    eager = {
+        "eager_layer_s": EAGER_LAYER_S,
+        "eager_experts_s": EAGER_EXPERTS_S,
+        "graph_layer_s": GRAPH_LAYER_S,
+    }
+    return HostOverhead.of_named(eager | own | fitted)
 
 
 def errors_of(item: Item, host: HostOverhead, most_requests: int | None = None) -> Array:

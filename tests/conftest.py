@@ -7,7 +7,7 @@ import os
 import re
 import subprocess
 import sys
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from zlib import crc32
 
@@ -496,7 +496,7 @@ def host_file():
 
     own = profile("vllm")
     point = ResultPoint("run.json", "tpot_s", "llama-3.1-8b", 1.0, 0.03, 0.01, 0.03, 0.03)
-    slow = asdict(own.host) | {"step_s": 0.02}
+    slow = own.host.named | {"step_s": 0.02}
     return calibration_text(
         None,
         HostRefit(

@@ -59,8 +59,13 @@ def words_of(part: str, environment: str, folder: str) -> list[list[str]]:
                 f"{folder}/tiny",
                 f"{folder}/device.calibration.yaml",
                 fitted,
-                f"{folder}/endpoint.calibration.yaml",
-            ]
+            ],
+            [
+                "calibrate.live.queueing",
+                f"{folder}/endpoint",
+                f"{folder}/tiny",
+                f"{folder}/endpoint/endpoint.calibration.yaml",
+            ],
         ],
         "claims": [["calibrate.live.claims", folder, fitted, environment]],
         "memory": [["calibrate.live.memory", environment, folder]],

@@ -2,7 +2,6 @@
 
 import json
 import random
-import shutil
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -13,7 +12,7 @@ from typing import Any
 from calibrate.live.bench_files import bench_record
 from calibrate.live.model import write_model
 from calibrate.live.scheduler_runs import tokens
-from calibrate.live.server import LIMITS, on_processor, running
+from calibrate.live.server import LIMITS, Live, on_processor, running
 from capplan.calibrate.endpoint.client import Answered, Endpoint, Question, answered, endpoint_of
 from capplan.calibrate.endpoint.series import open_loop, shared_loop
 
@@ -111,11 +110,21 @@ def measured(
     """
     model = write_model(folder / "tiny")
     with running(on_processor(environment), model, folder / "server", LIMITS) as live:
-        server = replace(endpoint_of(live.url), model="tiny")
-        warmed(server)
-        for load in loads:
-            sent(load, server, 0.0 if load.users else rate(load), folder / f"{load.name}.{repeat}.json")
-    shutil.copy(live.steps, folder / f"steps.{loads[0].name}.{repeat}.jsonl")
+        sent_in_turn(loads, live, folder, repeat, rate)
+
+
+def sent_in_turn(
+    loads: Sequence[Load], live: Live, folder: Path, repeat: int, rate: Callable[[Load], float]
+) -> None:
+    """Warm a running engine, run loads, and write a record each and the log of their steps; see `measured`."""
+    server = replace(endpoint_of(live.url), model="tiny")
+    before = live.steps.stat().st_size
+    warmed(server)
+    for load in loads:
+        sent(load, server, 0.0 if load.users else rate(load), folder / f"{load.name}.{repeat}.json")
+    with live.steps.open("rb") as log:
+        log.seek(before)
+        (folder / f"steps.{loads[0].name}.{repeat}.jsonl").write_bytes(log.read())
 
 
 def warmed(server: Endpoint) -> None:

@@ -363,7 +363,7 @@ def main(words: list[str]) -> int:
     repeats = {load.name: len(records_of(folder, load.name)) for load in (*CLOSED, *OPEN)}
     logs = [
         logged_steps(folder, loads, repeat)
-        for loads in (CLOSED, OPEN)
+        for loads in (tuple(load for load in series if repeats[load.name]) for series in (CLOSED, OPEN))
         for repeat in range(1, 1 + min(repeats[load.name] for load in loads))
     ]
     outside = [log[ALONE][1] for log in logs if ALONE in log]

@@ -24,8 +24,10 @@ RAW = ("*.json", "steps.*.jsonl", "*.calibration.yaml", "tiny/config.json")
 SLOTS = KEPT / "llamacpp.tar.gz"
 RAW_OF_SLOTS = ("*.json", "*.[0-9].log", "*.calibration.yaml", "tiny/config.json")
 """The same of llama.cpp's server, from a folder of its own."""
-AGAIN, SLOTS_AGAIN = KEPT / "again.tar.gz", KEPT / "llamacpp-again.tar.gz"
-"""The same of a later run on a busier machine: loads, `--endpoint`, and forty loops for claims."""
+ENDPOINT = KEPT / "endpoint.tar.gz"
+"""The same of `--endpoint` on vLLM, from a folder of its own."""
+AGAIN = KEPT / "again.tar.gz"
+"""The same of a later run on a busier machine: closed loops, and forty loops for claims."""
 SOFTWARE = ("vllm", "torch", "transformers", "xllamacpp")
 
 
@@ -120,6 +122,7 @@ def main(words: list[str]) -> int:
         "table": load_rows,
         "claims": claim_rows,
         "memory": list,
+        "endpoint/table": load_rows,
         "llamacpp/table": load_rows,
     }
     for name, rows in kinds.items():
@@ -128,6 +131,7 @@ def main(words: list[str]) -> int:
             to = KEPT / f"{name.partition('/')[0]}.csv"
             write_rows(to, rows(json.loads(path.read_text(encoding="utf-8"))))
     pack(folder)
+    pack(folder / "endpoint", ENDPOINT)
     pack(folder / "llamacpp", SLOTS, RAW_OF_SLOTS)
     return 0
 

@@ -5,7 +5,7 @@ Each result of a benchmark tool becomes the run to replay, and the values that i
 
 import datetime
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Any
 
@@ -14,14 +14,15 @@ from numpy.typing import NDArray
 
 from capplan.accuracy.benchmark import MOST_REQUESTS, Benchmark, Kind
 from capplan.accuracy.replay import ONLINE_REQUESTS_PER_CLIENT, SERVER_KINDS, metrics_of, outcome_of
-from capplan.engine.profile import DECODE_BATCHES, PROMPT_TOKENS, EngineProfile, HostOverhead
+from capplan.engine.profile import OF_ROWS, EngineProfile, HostOverhead
 from capplan.errors import CapplanError, InputError
 from capplan.numbers import Array
-from capplan.readers.calibration.record import FittedNumber, HostRefit, ResultPoint
+from capplan.readers.calibration.record import FittedNumber, HostRefit, ResultPoint, StepPoint
 from capplan.recorded.results.record import BenchmarkResult, Latency
 from capplan.replica.replica import Replica, replica_of
 from capplan.replica.spec import ReplicaSpec, deployed_as
-from capplan.replica.tables import DeviceTables, table_of_plan, with_host
+from capplan.replica.tables import DeviceTables, ratio_at, table_of_plan, with_host
+from capplan.serving.step_table import decode_step_s
 
 FIRST_TOKEN_WEIGHT = 0.6
 """Weight of a time to first token relative to a time per token: repeats differ by 4 to 29 %, instead of 0.5 to 3.5 %."""
@@ -77,11 +78,13 @@ class Run:
         return self.tables[ratios]
 
     def replayed_s(self, host: HostOverhead) -> list[float]:
-        """Return the replayed time of each value with these host times [s]."""
-        spec = self.replica.spec
+        """Return the replayed time of each value with these host times [s]; that of decode steps needs no replay."""
+        spec, result = self.replica.spec, self.result
         table = table_of_plan(
             with_host(self.device_tables(host), host, spec.network, offline=spec.offline), 0
         )
+        if result.kind == "decode" and self.values[0].metric == "tpot_s":
+            return [float(decode_step_s(table, result.concurrency or 1.0, result.context_tokens or 0.0))]
         columns = metrics_of(outcome_of(self.benchmark, replace(self.replica, table=table)), spec.devices)
         return [_seconds(value.column, columns[value.column]) for value in self.values]
 
@@ -221,8 +224,7 @@ LEAST_RESULTS = 1
 """Results that a refit needs; with few of them the intervals are wide."""
 TYPICAL_ERROR = 0.1
 NOISE = 0.02
-"""Relative error of one result, which sets the weight of the priors."""
-LEAST_NOISE = 0.01
+"""Relative error of one result at least, which sets the weight of the priors and the least width of intervals."""
 MOST_GROUPS = 40
 """Most groups of results that are left out together: up to as many results, each is left out by itself."""
 STEPS_WITHOUT = 3
@@ -262,18 +264,20 @@ FREE = {
     "compute_rate_ratio": Free(4.0, 0.03, 0.3, is_ratio=True),
     "memory_rate_ratio": Free(4.0, 0.03, 0.3, is_ratio=True),
     "link_rate_ratio": Free(4.0, 0.03, 0.3, is_ratio=True),
-    **{f"decode_{batch}_ratio": Free(1.0, 0.03, 0.3, is_ratio=True) for batch in DECODE_BATCHES},
     "decode_attention_ratio": Free(3.0, 0.05, 0.7, is_ratio=True),
-    **{f"prompt_{tokens}_ratio": Free(1.0, 0.03, 0.3, is_ratio=True) for tokens in PROMPT_TOKENS},
 }
 """Fields of `HostOverhead` that results constrain. Rates have those of the datasheet or the calibration as prior. The others stay: launches outside graphs (eager_layer_s, graph_tokens), streaming of an embedded engine (stream_s)."""
-NAMES = tuple(FREE)
+ROWS_FREE = Free(1.0, 0.03, 0.3, is_ratio=True)
+"""The ratio of steps of one size, on processors."""
 UNKNOWN_RATE = 3.0
 """Times the usual width for the rates of a device whose kernels were not measured."""
 OF_PROMPTS = ("request_s", "prefill_excess_ratio")
 
 
-def refitted(pairs: Sequence[tuple[BenchmarkResult, ReplicaSpec]]) -> HostRefit:
+def refitted(
+    pairs: Sequence[tuple[BenchmarkResult, ReplicaSpec]],
+    steps: Sequence[tuple[BenchmarkResult, ReplicaSpec]] = (),
+) -> HostRefit:
     """Return the host times with which replays come closest to the measured results.
 
     Each result is replayed as `capplan validate` does, iteration by iteration, with the kernel times of its device;
@@ -283,16 +287,20 @@ def refitted(pairs: Sequence[tuple[BenchmarkResult, ReplicaSpec]]) -> HostRefit:
     Parameters
     ----------
     pairs : results, each with the replica it was measured on; all of one engine on one device
+    steps : decode steps of single numbers of sequences, with the same; no load, so none is left out
 
     Returns
     -------
     the numbers with intervals; the errors before, after, and with each result left out of the fit (many results: some at a time)
     """
-    runs, left_out = _runs(pairs)
+    rows = _rows(pairs, steps)
+    runs, left_out = _runs([(result, _with_rows(spec, rows)) for result, spec in pairs])
+    seen = [run_of(result, _with_rows(spec, rows)) for result, spec in steps]
     first = runs[0].replica.spec
     _refuse_mixture(runs)
     before = first.profile.host
-    problem = _Problem(tuple(runs), before)
+    steps_seen = (run for run in seen if isinstance(run, Run))
+    problem = _Problem((*runs, *steps_seen), before, len(runs), pairs[0][1].profile.host)
     solution = problem.solved()
     jacobian = problem.jacobian(solution)
     rest = problem.residuals(solution)
@@ -305,7 +313,7 @@ def refitted(pairs: Sequence[tuple[BenchmarkResult, ReplicaSpec]]) -> HostRefit:
         tools=tuple(dict.fromkeys(run.result.tool for run in runs)),
         models=tuple(dict.fromkeys(_model(run.replica.spec) for run in runs)),
         numbers=numbers,
-        kept={f.name: getattr(before, f.name) for f in fields(before) if f.name not in numbers},
+        kept={name: value for name, value in before.named.items() if name not in numbers},
         before_median_ape=_median_error(points, "before_s"),
         after_median_ape=_median_error(points, "after_s"),
         left_out_median_ape=_median_error(points, "left_out_s"),
@@ -313,7 +321,43 @@ def refitted(pairs: Sequence[tuple[BenchmarkResult, ReplicaSpec]]) -> HostRefit:
         remarks=(*left_out, *remarks),
         points=points,
         policy="slots" if first.profile.policy == "slots" else None,
+        steps=_step_points(problem, solution),
     )
+
+
+def _rows(
+    pairs: Sequence[tuple[BenchmarkResult, ReplicaSpec]], steps: Sequence[tuple[BenchmarkResult, ReplicaSpec]]
+) -> list[float]:
+    """Return the rows of steps that were measured: sequences of decode steps, and tokens of prompts; none on GPUs.
+
+    The records of GPUs are of the kernels that engines run there, a calibration of a processor is of torch's own. Decode steps are
+    those of `steps`, else those that closed loops have; a prompt longer than a step fills the step.
+    """
+    if not all(_on_processors(spec) for _, spec in pairs):
+        return []
+    sequences = {result.concurrency for result, _ in (*steps, *pairs) if result.concurrency}
+    tokens = {
+        min(result.input_tokens, replica_of(spec).scheduling.max_num_batched_tokens)
+        for result, spec in pairs
+        if result.input_tokens
+    }
+    return sorted({*map(round, sequences), *map(round, tokens)})
+
+
+def _on_processors(spec: ReplicaSpec) -> bool:
+    return spec.device.architecture == "cpu"
+
+
+def _with_rows(spec: ReplicaSpec, rows: Sequence[float]) -> ReplicaSpec:
+    """Return a replica that has ratios of steps with these rows, those of its profile, which are mostly 1.
+
+    A processor runs kernels one after the other, as they were timed: what CUDA graphs hide or add on GPUs is not there.
+    """
+    host = spec.profile.host
+    if _on_processors(spec):
+        host = replace(host, decode_excess_ratio=1.0, prefill_excess_ratio=1.0)
+    ratios = tuple(zip(rows, ratio_at(np.array(rows), host.row_ratios).tolist(), strict=True))
+    return replace(spec, profile=replace(spec.profile, host=replace(host, row_ratios=ratios)))
 
 
 def _runs(pairs: Sequence[tuple[BenchmarkResult, ReplicaSpec]]) -> tuple[list[Run], list[str]]:
@@ -370,14 +414,22 @@ class _Problem:
     """Replayed against measured times, as a function of the free numbers."""
 
     runs: tuple[Run, ...]
+    """Loads, then decode steps."""
     before: HostOverhead
+    loads: int
+    """Runs that are loads."""
+    shipped: HostOverhead
+    """Numbers of the engine version, without a refit."""
+
+    @property
+    def free(self) -> dict[str, Free]:
+        """Return the numbers that are fitted: those of every engine, and the ratios of rows that were measured."""
+        return FREE | {name: ROWS_FREE for name in self.before.named if OF_ROWS.fullmatch(name)}
 
     @property
     def start(self) -> Array:
-        values = [getattr(self.before, name) for name in NAMES]
-        return np.array(
-            [np.log(v) if free.is_ratio else v for v, free in zip(values, FREE.values(), strict=True)]
-        )
+        named = self.before.named
+        return np.array([np.log(named[n]) if free.is_ratio else named[n] for n, free in self.free.items()])
 
     @property
     def measured(self) -> Array:
@@ -393,9 +445,10 @@ class _Problem:
         return np.array([place for place, run in enumerate(self.runs) for _ in run.values])
 
     def host(self, numbers: Array) -> HostOverhead:
-        return replace(
-            self.before, **{name: _natural(name, x) for name, x in zip(NAMES, numbers.tolist(), strict=True)}
-        )
+        fitted = {
+            n: _natural(free, x) for (n, free), x in zip(self.free.items(), numbers.tolist(), strict=True)
+        }
+        return HostOverhead.of_named(self.before.named | fitted)
 
     def replayed(self, numbers: Array) -> Array:
         host = self.host(numbers)
@@ -409,7 +462,7 @@ class _Problem:
         """Return their derivatives, over steps larger than the granularity of a replay."""
         here = self.residuals(numbers)
         columns = []
-        for place, (name, free) in enumerate(FREE.items()):
+        for place, (name, free) in enumerate(self.free.items()):
             if name in self.unreached:
                 columns.append(np.zeros_like(here))
                 continue
@@ -425,26 +478,16 @@ class _Problem:
         known = all(run.replica.label != "assumed" for run in self.runs)
         usual = [
             free.usual * (UNKNOWN_RATE if name.endswith("_rate_ratio") and not known else 1.0)
-            for name, free in FREE.items()
+            for name, free in self.free.items()
         ]
-        return np.maximum(usual, np.where([free.is_ratio for free in FREE.values()], 0.0, self.start))
+        return np.maximum(usual, np.where([free.is_ratio for free in self.free.values()], 0.0, self.start))
 
     @property
     def fixed(self) -> frozenset[str]:
-        """Return the ratios of steps that are not fitted: batches beyond all concurrencies, tokens beyond all budgets, and all of them on GPUs.
-
-        The records of GPUs are of the kernels that engines run there, a calibration of a processor is of torch's own.
-        """
-        on_processors = all(run.replica.spec.device.architecture == "cpu" for run in self.runs)
-        most = max(run.result.concurrency or np.inf for run in self.runs) if on_processors else 0.0
-        budget = (
-            max(run.replica.scheduling.max_num_batched_tokens for run in self.runs) if on_processors else 0
-        )
-        return frozenset(
-            [f"decode_{batch}_ratio" for batch in DECODE_BATCHES if batch >= 2.0 * most]
-            + [f"prompt_{tokens}_ratio" for tokens in PROMPT_TOKENS if tokens >= 2 * budget]
-            + ([] if on_processors else ["decode_attention_ratio"])
-        )
+        """Return the numbers that are not fitted: on processors what CUDA graphs hide, on GPUs the rate of decode attention."""
+        if _on_processors(self.runs[0].replica.spec):
+            return frozenset({"decode_excess_ratio", "prefill_excess_ratio"})
+        return frozenset({"decode_attention_ratio"})
 
     @property
     def unreached(self) -> frozenset[str]:
@@ -460,8 +503,8 @@ class _Problem:
         """Return the numbers with the smallest robust error."""
         from scipy.optimize import least_squares  # only a fit needs scipy, which a plain installation lacks
 
-        high = np.array([free.high for free in FREE.values()])
-        low = np.array([free.low for free in FREE.values()])
+        high = np.array([free.high for free in self.free.values()])
+        low = np.array([free.low for free in self.free.values()])
         inside = np.clip(start, np.where(low < 0.0, 0.999 * low, 1e-3 * self.widths), 0.999 * high)
         solved = least_squares(
             residuals, inside, bounds=(low, high), loss="soft_l1", f_scale=TYPICAL_ERROR,
@@ -526,19 +569,19 @@ def _numbers(
 ) -> tuple[dict[str, FittedNumber], list[str]]:
     """Return the numbers with 95 % intervals, and which of them the results do not constrain."""
     widths = problem.widths
-    deviation = _deviation(rest)
+    deviation = _deviation(rest, len(widths))
     information = jacobian.T @ jacobian / deviation**2 + np.diag(1.0 / widths**2)
     half = np.sqrt(np.diag(np.linalg.inv(information)))
     prompts = any(value.metric == "ttft_s" for run in problem.runs for value in run.values)
     numbers, remarks = {}, []
-    for place, (name, free) in enumerate(FREE.items()):
+    for place, (name, free) in enumerate(problem.free.items()):
         if name in problem.fixed:
             continue
         value, reach = float(solution[place]), 1.96 * float(half[place])
         constrained = bool(half[place] < NARROWED * widths[place]) and value < 0.99 * free.high
         ends = max(value - reach, free.low), min(value + reach, free.high)
-        low, high = (_natural(name, end) for end in ends)
-        numbers[name] = FittedNumber(_natural(name, value), low, high, constrained)
+        low, high = (_natural(free, end) for end in ends)
+        numbers[name] = FittedNumber(_natural(free, value), low, high, constrained)
         if not constrained and name not in problem.unreached:
             lacking = name in OF_PROMPTS and not prompts
             needed = "times to first token" if lacking else "more different concurrencies and lengths"
@@ -546,27 +589,30 @@ def _numbers(
     return numbers, remarks
 
 
-def _natural(name: str, number: float) -> float:
+def _natural(free: Free, number: float) -> float:
     """Return a number as it is written: a ratio of rates is fitted by its logarithm."""
-    return float(np.exp(number)) if FREE[name].is_ratio else number
+    return float(np.exp(number)) if free.is_ratio else number
 
 
-def _deviation(rest: Array) -> float:
+def _deviation(rest: Array, numbers: int) -> float:
     """Return the deviation of one value; with no more values than numbers, that of a typical model."""
-    freedom = len(rest) - len(NAMES)
+    freedom = len(rest) - numbers
     if freedom <= 0:
         return TYPICAL_ERROR
-    return max(1.4826 * float(np.median(np.abs(rest))) * float(np.sqrt(len(rest) / freedom)), LEAST_NOISE)
+    return max(1.4826 * float(np.median(np.abs(rest))) * float(np.sqrt(len(rest) / freedom)), NOISE)
 
 
 def _points(problem: _Problem, solution: Array, jacobian: Array, rest: Array) -> tuple[ResultPoint, ...]:
-    before, after = problem.replayed(problem.start), problem.replayed(solution)
-    count = len(problem.runs)
+    before, after = (
+        [seconds for run in problem.runs for seconds in run.replayed_s(host)]
+        for host in (problem.shipped, problem.host(solution))
+    )
+    count = problem.loads
     groups = [range(first, count, MOST_GROUPS) for first in range(min(count, MOST_GROUPS))]
     hosts = [problem.host(problem.without(group, solution, jacobian, rest)) for group in groups]
     points = []
     row = 0
-    for place, run in enumerate(problem.runs):
+    for place, run in enumerate(problem.runs[:count]):
         alone = run.replayed_s(hosts[place % MOST_GROUPS])
         for value, left_out in zip(run.values, alone, strict=True):
             points.append(
@@ -576,8 +622,8 @@ def _points(problem: _Problem, solution: Array, jacobian: Array, rest: Array) ->
                     model=_model(run.replica.spec),
                     concurrency=run.result.concurrency,
                     measured_s=value.seconds,
-                    before_s=float(before[row]),
-                    after_s=float(after[row]),
+                    before_s=before[row],
+                    after_s=after[row],
                     left_out_s=float(left_out),
                     input_tokens=run.benchmark.input_tokens,
                     output_tokens=run.benchmark.output_tokens,
@@ -588,6 +634,20 @@ def _points(problem: _Problem, solution: Array, jacobian: Array, rest: Array) ->
             )
             row += 1
     return tuple(points)
+
+
+def _step_points(problem: _Problem, solution: Array) -> tuple[StepPoint, ...]:
+    """Return the decode steps that were measured, with those of the refit."""
+    host = problem.host(solution)
+    return tuple(
+        StepPoint(
+            sequences=run.result.concurrency or 1.0,
+            context_tokens=run.result.context_tokens or 0.0,
+            measured_s=run.values[0].seconds,
+            after_s=run.replayed_s(host)[0],
+        )
+        for run in problem.runs[problem.loads :]
+    )
 
 
 def _median_error(points: Sequence[ResultPoint], field: str) -> float:

@@ -3,6 +3,7 @@
 A few of the numbers were fitted; results that the fit of a deployment did not see, and how far off it was on each, come with them.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Literal, TypeAlias
@@ -119,10 +120,11 @@ class MemoryRules:
     """Rows of embedding and LM head are padded to a multiple of this, and of the ranks that they are split over."""
 
 
-DECODE_BATCHES = (1, 2, 4, 8, 16, 32)
-"""Sequences whose decode steps a deployment may correct; see `HostOverhead.decode_1_ratio`."""
-PROMPT_TOKENS = (128, 512, 2048)
-"""Tokens whose steps with prompts a deployment may correct; see `HostOverhead.prompt_128_ratio`."""
+Ratios: TypeAlias = tuple[tuple[float, float], ...]
+"""Sizes in order, each with a measured time over the predicted one; empty where nothing was measured."""
+
+OF_ROWS = re.compile(r"(?:rows|decode|prompt)_(\d+)_ratio")
+"""Name of the ratio of steps with a number of rows; older files tell decode steps from steps with prompts."""
 
 Policy: TypeAlias = Literal["mixed", "prefill_first", "slots", "static"]
 
@@ -199,47 +201,47 @@ class HostOverhead:
     """The same for reads of memory."""
     link_rate_ratio: float = 1.0
     """The same for messages between devices."""
-    decode_1_ratio: float = 1.0
-    """Measured decode step of one sequence over what the numbers above make of it: kernels that suit some batches more than others."""
-    decode_2_ratio: float = 1.0
-    """The same of two sequences; between the named batches it is interpolated."""
-    decode_4_ratio: float = 1.0
-    decode_8_ratio: float = 1.0
-    decode_16_ratio: float = 1.0
-    decode_32_ratio: float = 1.0
-    """The same of 32 sequences and more."""
-
     decode_attention_ratio: float = 1.0
     """The same of the attention of decode steps, which grows with their contexts."""
-    prompt_128_ratio: float = 1.0
-    """The same of the matrix products of a step with 128 tokens, prompts among them, and fewer; between the named tokens it is interpolated."""
-    prompt_512_ratio: float = 1.0
-    prompt_2048_ratio: float = 1.0
-    """The same of 2,048 tokens and more."""
+    row_ratios: Ratios = ()
+    """Rows of the matrix products of a step (the sequences of a decode step, the tokens of one with prompts), and what these products
+    take over what the numbers above make of them: kernels suit some numbers of rows more than others. Interpolated in between."""
+
+    @classmethod
+    def of_named(cls, numbers: Mapping[str, float]) -> "HostOverhead":
+        """Return the host times with these numbers, in which rows_6_ratio is the ratio of steps with six rows.
+
+        Examples
+        --------
+        >>> HostOverhead.of_named({"step_s": 0.002, "rows_6_ratio": 0.8, "rows_4_ratio": 1.1}).row_ratios
+        ((4.0, 1.1), (6.0, 0.8))
+        """
+        sized = {name: match for name in numbers if (match := OF_ROWS.fullmatch(name))}
+        plain = {name: value for name, value in numbers.items() if name not in sized}
+        ratios = sorted((float(match[1]), numbers[name]) for name, match in sized.items())
+        return cls(**plain, row_ratios=tuple(ratios))
+
+    @property
+    def named(self) -> dict[str, float]:
+        """Return all numbers by their names: the inverse of of_named."""
+        plain = {f.name: getattr(self, f.name) for f in fields(self) if isinstance(f.default, float)}
+        return plain | {f"rows_{rows:g}_ratio": ratio for rows, ratio in self.row_ratios}
 
     @property
     def rate_ratios(self) -> tuple[float, float, float]:
         """Return the ratios of compute, memory and links."""
         return self.compute_rate_ratio, self.memory_rate_ratio, self.link_rate_ratio
 
-    @property
-    def decode_ratios(self) -> tuple[float, ...]:
-        """Return the ratios of decode steps at DECODE_BATCHES."""
-        return (
-            self.decode_1_ratio, self.decode_2_ratio, self.decode_4_ratio,
-            self.decode_8_ratio, self.decode_16_ratio, self.decode_32_ratio,
-        )  # fmt: skip
-
-    @property
-    def prompt_ratios(self) -> tuple[float, ...]:
-        """Return the ratios of steps with prompts at PROMPT_TOKENS."""
-        return self.prompt_128_ratio, self.prompt_512_ratio, self.prompt_2048_ratio
-
     def of_version(self) -> tuple[float, ...]:
         """Return the numbers that a version of an engine has, in order: all but those of one deployment."""
-        own = {"compute_rate_ratio", "memory_rate_ratio", "link_rate_ratio", "decode_attention_ratio"}
-        own |= {f"decode_{batch}_ratio" for batch in DECODE_BATCHES}
-        own |= {f"prompt_{tokens}_ratio" for tokens in PROMPT_TOKENS}
+        own = {
+            "compute_rate_ratio",
+            "memory_rate_ratio",
+            "link_rate_ratio",
+            "decode_attention_ratio",
+            "decode_ratios",
+            "prompt_ratios",
+        }
         return tuple(getattr(self, f.name) for f in fields(self) if f.name not in own)
 
     def each_step_s(self, ranks: Number) -> Number:

@@ -333,7 +333,10 @@ def plans_tables(plans: Plans) -> PlansTables:
         float(plans.max_num_batched_tokens.max()),
         float(served_context_tokens(first)),
         context_limits(first.network),
-        graph_jumps(first.profile.graph_sizes, plans.launch),
+        (
+            *graph_jumps(first.profile.graph_sizes, plans.launch),
+            *(n for n, _ in first.profile.host.row_ratios),
+        ),
         first.profile.host.graph_tokens,
     )
     rates = stacked_rates([entry.rates for entry in labelled], index.reshape(-1, 1, 1))

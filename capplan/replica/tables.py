@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from capplan.engine.profile import DECODE_BATCHES, PROMPT_TOKENS, HostOverhead
+from capplan.engine.profile import HostOverhead, Ratios
 from capplan.memory.capacity import stage_shares
 from capplan.memory.launch import Launch
 from capplan.model.network import Network, layer_counts
@@ -232,10 +232,10 @@ def with_host(
 ) -> StepTable:
     """Return step tables with the time that the engine saves on kernels and the time that its host adds.
 
-        D = u + r_d (k - u) + t_step + S t_seq / g,   M = q(T) (f + r_p (k - f)) + t_step,   L = t_launch + t_step
+        D = q(S) (u + r_d (k - u)) + t_step + S t_seq / g,   M = q(T) (f + r_p (k - f)) + t_step,   L = t_launch + t_step
 
-    and D and decode attention times q(S), decode attention also times its own ratio; q(S) and q(T) are the ratios of decode steps at S sequences
-    and of steps with prompts at T tokens,
+    and decode attention times its own ratio; q(n) is the ratio of matrix products with n rows, the S sequences of a decode step, or the
+    T tokens of a step with prompts, and the head's of the sequences that get a token,
     with k the sum of kernel times, f their floors, u the time that cannot overlap; t_step includes what ranks_s adds where
     a model is split over several devices, g the groups of data-parallel attention: each group has a scheduler of its own, which handles
     its own sequences. A ratio r above 1 adds
@@ -255,19 +255,18 @@ def with_host(
     prefill = (device.floors, host.prefill_excess_ratio)
     per_sequence = host.token_s(offline=offline) * kernels.sequence_knots / device.groups[:, None]
     step_s = np.asarray(host.each_step_s(device.ranks))[:, None]
-    of_batch = ratio_at(kernels.sequence_knots, DECODE_BATCHES, host.decode_ratios)
-    of_tokens = ratio_at(kernels.token_knots, PROMPT_TOKENS, host.prompt_ratios)
+    of_batch, of_tokens = (
+        ratio_at(rows, host.row_ratios) for rows in (kernels.sequence_knots, kernels.token_knots)
+    )
     layers = len(network.layers) + (network.encoder.tower.layers if network.encoder else 0)
     launch_s = host.launch_s(
         kernels.token_knots, layers, network.routed_layers, network.latent_layers, network.scaled_products
     )
     return replace(
         kernels,
-        decode_s=(remaining("decode_s", *decode) + step_s + per_sequence) * of_batch,
-        head_s=remaining("head_s", *prefill) + per_sequence,
-        decode_attention_s=remaining("decode_attention_s", *decode)
-        * of_batch[:, None]
-        * host.decode_attention_ratio,
+        decode_s=remaining("decode_s", *decode) * of_batch + step_s + per_sequence,
+        head_s=remaining("head_s", *prefill) * of_batch + per_sequence,
+        decode_attention_s=remaining("decode_attention_s", *decode) * host.decode_attention_ratio,
         mixed_s=remaining("mixed_s", *prefill) * of_tokens + step_s,
         launch_s=launch_s + step_s,
         prefill_attention_s=remaining("prefill_attention_s", *prefill),
@@ -275,7 +274,7 @@ def with_host(
     )
 
 
-def ratio_at(size: Number, sizes: Sequence[float], ratios: Sequence[float]) -> Array:
+def ratio_at(size: Number, ratios: Ratios) -> Array:
     """Return the time of a deployment's step of some size over the predicted time.
 
         ln q(n) = linear in ln n between ln q(n_1), ln q(n_2), ...
@@ -284,10 +283,8 @@ def ratio_at(size: Number, sizes: Sequence[float], ratios: Sequence[float]) -> A
     ----------
     size : [-]
         n, sequences or tokens of a step; below the first and beyond the last of the sizes the outermost ratio applies.
-    sizes : [-]
-        n_1, n_2, ..., in order: DECODE_BATCHES or PROMPT_TOKENS.
     ratios : [-]
-        q at each of them.
+        n_1, n_2, ..., in order, each with its q; none: q is 1.
 
     Returns
     -------
@@ -296,16 +293,15 @@ def ratio_at(size: Number, sizes: Sequence[float], ratios: Sequence[float]) -> A
 
     Examples
     --------
-    >>> ratio_at(np.array([1.0, 2.0, 100.0]), (1, 2, 4), (1.0, 1.2, 0.8)).tolist()
+    >>> ratio_at(np.array([1.0, 2.0, 100.0]), ((1, 1.0), (2, 1.2), (4, 0.8))).tolist()
     [1.0, 1.2, 0.8]
 
     References
     ----------
     Press et al. 2007, "Numerical Recipes", section 3.2.
     """
-    knots = np.log(np.asarray(sizes, dtype=np.float64))
-    logs = np.interp(np.log(np.maximum(size, 1.0)), knots, np.log(np.asarray(ratios)))
-    return np.asarray(np.exp(logs))
+    sizes, times = np.asarray(ratios or ((1.0, 1.0),), dtype=np.float64).T
+    return np.asarray(np.exp(np.interp(np.log(np.maximum(size, 1.0)), np.log(sizes), np.log(times))))
 
 
 _BY_PLAN = ("decode_s", "head_s", "decode_attention_s", "mixed_s", "launch_s", "prefill_attention_s")

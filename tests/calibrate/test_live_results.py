@@ -18,12 +18,14 @@ from calibrate.live.queueing import (
     SCHEDULING,
     RecordedClock,
     calibrated_replica,
+    engine_of,
     logged_steps,
     measured,
     records_of,
+    row,
     simulated,
 )
-from calibrate.live.results import AGAIN, KEPT, SLOTS, unpacked
+from calibrate.live.results import AGAIN, ENDPOINT, KEPT, SLOTS, unpacked
 from capplan.serving.terms import EngineSetup
 
 
@@ -88,6 +90,20 @@ def test_plans_of_a_fitted_deployment_hold_as_often_as_they_claim(tmp_path):
     assert len(found) == 40
     for plan in PLANS:
         assert 0.7 <= np.mean([one.holds[plan] for one in found]) <= 0.9, plan
+
+
+@pytest.mark.long
+def test_a_calibration_of_a_running_server_predicts_its_open_loops(tmp_path):
+    """No fit saw them. Means over two repeats, as in docs/live.md: TTFT p50 within 10 % in six of seven, p95 within 15 % in all."""
+    folder = unpacked(tmp_path, ENDPOINT)
+    engine = engine_of(calibrated_replica(folder / "endpoint.calibration.yaml", folder / "tiny"))
+    errors = {"ttft_p50": [], "ttft_p95": []}
+    for load in OPEN:
+        found = row(load.name, records_of(folder, load.name), [engine])
+        for statistic, seen in errors.items():
+            seen.append(abs(found[statistic]["error"]))
+    assert sum(error <= 0.1 for error in errors["ttft_p50"]) >= 6
+    assert max(errors["ttft_p95"]) <= 0.15
 
 
 LOG = """0.01.000.000 D res  add_waiting_: add task 5 to waiting list. current waiting = 0 (before add)

@@ -15,6 +15,7 @@ from capplan.accuracy.replay import Servers, replayed_columns
 from capplan.calibrate import refit as refit_module
 from capplan.calibrate.refit import refitted, run_of
 from capplan.engine.lookup import profile
+from capplan.engine.profile import HostOverhead
 from capplan.errors import InputError
 from capplan.questions.benchmark_spec import benchmark_spec
 from capplan.questions.validation import replica_of_result
@@ -64,7 +65,7 @@ def spec():
 
 def results_with(spec, numbers, concurrencies=(1, 4, 16, 64), lengths=(100.0, 400.0)):
     """Return results that a replica with these host times would have measured."""
-    host = replace(spec.profile.host, **numbers)
+    host = HostOverhead.of_named(spec.profile.host.named | numbers)
     made = []
     for concurrency in map(float, concurrencies):
         for tokens in lengths:
@@ -150,32 +151,72 @@ def test_measured_and_replayed_times_share_a_unit(refit):
     assert {heading.rpartition(" ")[2] for heading in headings} == {"(ms)"}
 
 
+@pytest.fixture(scope="module")
+def processor(spec):
+    return replace(spec, device=replace(spec.device, architecture="cpu"))
+
+
+def rows(**ratios):
+    """Return the host times of a processor with these ratios of rows."""
+    return {name: TRUE[name] for name in ("step_s", "sequence_s", "request_s")} | ratios
+
+
 @pytest.mark.long
-def test_a_batch_that_suits_the_kernels_of_a_processor_less_is_found(spec):
+def test_a_batch_that_suits_the_kernels_of_a_processor_less_is_found(processor):
     """Two sequences take 25 % longer than one or four do, as with matrix products that work on blocks of rows."""
-    processor = replace(spec, device=replace(spec.device, architecture="cpu"))
-    made = results_with(processor, {**TRUE, "decode_2_ratio": 1.25}, (1, 2, 4, 8), (400.0,))
+    made = results_with(
+        processor, rows(rows_1_ratio=1.0, rows_2_ratio=1.25, rows_4_ratio=1.0), (1, 2, 4, 8), (400.0,)
+    )
     found = refitted(made)
     assert found.after_median_ape < 0.02
-    assert found.numbers["decode_2_ratio"].value / found.numbers["decode_1_ratio"].value > 1.1
-    assert found.kept["decode_16_ratio"] == 1.0  # no result has as many
-    assert not any("decode_16" in remark for remark in found.remarks)
+    assert found.numbers["rows_2_ratio"].value / found.numbers["rows_1_ratio"].value > 1.1
+    assert [name for name in found.numbers if name.startswith("rows_")] == [
+        f"rows_{measured}_ratio" for measured in (1, 2, 4, 8, 1000)
+    ]
 
 
 @pytest.mark.long
-def test_prompts_that_suit_the_kernels_of_a_processor_less_are_found(spec):
+def test_decode_steps_that_streams_show_are_each_met(processor):
+    """Batches of three and six suit the kernels better than two, four and eight, which have no loop of their own."""
+    true = {1: 1.0, 2: 1.2, 3: 0.8, 4: 1.1, 6: 0.75, 8: 1.1}
+    numbers = rows(**{f"rows_{sequences}_ratio": ratio for sequences, ratio in true.items()})
+    host = HostOverhead.of_named(processor.profile.host.named | numbers)
+    steps = []
+    for sequences in map(float, true):
+        seen = result(sequences, 1.0, kind="decode", context_tokens=1100.0)
+        (seconds,) = run_of(seen, refit_module._with_rows(processor, list(true))).replayed_s(host)
+        steps.append((replace(seen, tpot_s=latency(seconds)), processor))
+    found = refitted(results_with(processor, numbers, (1, 8), (400.0,)), steps)
+    assert [point.sequences for point in found.steps] == list(true)
+    assert all(point.after_s == pytest.approx(point.measured_s, rel=0.03) for point in found.steps)
+    assert found.results == 2  # steps are no loads, and none is left out
+    alone = refitted(results_with(processor, numbers, (1, 8), (400.0,)))
+    assert not alone.steps
+    assert "rows_3_ratio" not in alone.numbers
+
+
+@pytest.mark.long
+def test_prompts_that_suit_the_kernels_of_a_processor_less_are_found(processor):
     """Steps with 512 tokens take 20 % longer than the rate at 128 tokens says."""
-    processor = replace(spec, device=replace(spec.device, architecture="cpu"))
-    made = results_with(processor, {**TRUE, "prompt_512_ratio": 1.2}, (1, 2, 4, 8), (128.0, 512.0))
-    found = refitted(made)
+    made = [
+        (replace(one, input_tokens=tokens, path=f"{one.path}-{tokens:g}"), own)
+        for tokens in (128.0, 512.0)
+        for one, own in results_with(processor, {}, (1, 2, 4), (100.0,))
+    ]
+    host = HostOverhead.of_named(processor.profile.host.named | rows(rows_128_ratio=1.0, rows_512_ratio=1.2))
+    timed = []
+    for one, own in made:
+        tpot_s, ttft_s = run_of(one, own).replayed_s(host)
+        timed.append((replace(one, tpot_s=latency(tpot_s), ttft_s=latency(ttft_s)), own))
+    found = refitted(timed)
     assert found.after_median_ape < 0.02
-    assert found.numbers["prompt_512_ratio"].value / found.numbers["prompt_128_ratio"].value > 1.1
+    assert found.numbers["rows_512_ratio"].value / found.numbers["rows_128_ratio"].value > 1.1
 
 
-def test_the_kernels_of_a_gpu_suit_every_batch_and_every_prompt(refit):
-    own = [name for name in refit.numbers if name.startswith(("decode_", "prompt_"))]
-    assert own == ["decode_excess_ratio"]
-    assert refit.kept["decode_1_ratio"] == refit.kept["prompt_128_ratio"] == 1.0
+def test_the_kernels_of_a_gpu_suit_every_number_of_rows(refit):
+    own = [name for name in (*refit.numbers, *refit.kept) if name.startswith("rows_")]
+    assert own == []
+    assert refit.kept["decode_attention_ratio"] == 1.0
 
 
 def slow_device(factor):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy.interpolate import RegularGridInterpolator
 
 from capplan.engine.lookup import profile
-from capplan.engine.profile import DECODE_BATCHES, HostOverhead, Scheduling
+from capplan.engine.profile import HostOverhead, Scheduling
 from capplan.families.model_config import read_network
 from capplan.memory.capacity import engine_memory_bytes, padded_inputs_multiple
 from capplan.memory.launch import Launch, engine_launch
@@ -195,33 +195,25 @@ def test_an_engine_saves_of_its_kernels_and_its_host_adds_to_them(ratio, offline
     assert found.request_s == (0.0 if offline else 5e-3)
 
 
-def test_a_deployment_corrects_its_decode_steps_by_batch():
-    device_only = tables()
-    usual = with_host(device_only, HostOverhead(step_s=1e-3), NETWORK)
-    host = HostOverhead(step_s=1e-3, decode_2_ratio=1.2, decode_4_ratio=0.8)
-    found = with_host(device_only, host, NETWORK)
-    sequences = usual.sequence_knots
-    between = np.sqrt(1.2 * 0.8)  # the ratio half-way between 2 and 4 sequences, in logarithms
-    for batch, ratio in ((1.0, 1.0), (4.0, 0.8), (64.0, 1.0)):
-        place = np.flatnonzero(sequences == batch)
-        assert found.decode_s[:, place] == near(ratio * usual.decode_s[:, place])
-        assert found.decode_attention_s[:, place] == near(ratio * usual.decode_attention_s[:, place])
-    assert ratio_at(2.0 * np.sqrt(2.0), DECODE_BATCHES, host.decode_ratios) == near(between)
-    assert ratio_at(1000.0, DECODE_BATCHES, (1.0, 1.0, 1.0, 1.0, 1.0, 0.5)) == near(0.5)
-    assert found.mixed_s == near(usual.mixed_s)  # steps with prompts keep their time
-
-
-def test_a_deployment_corrects_its_steps_with_prompts_by_their_tokens():
+def test_a_deployment_corrects_matrix_products_by_their_rows():
+    """Decode steps by their sequences and steps with prompts by their tokens, with one function: the products are the same."""
     device_only = tables()
     bare, usual = (with_host(device_only, HostOverhead(step_s=s), NETWORK) for s in (0.0, 1e-3))
-    found = with_host(
-        device_only, HostOverhead(step_s=1e-3, prompt_128_ratio=0.9, prompt_512_ratio=1.2), NETWORK
-    )
-    at = usual.token_knots
-    ratios = np.exp(np.interp(np.log(at), np.log([128.0, 512.0, 2048.0]), np.log([0.9, 1.2, 1.0])))
-    assert found.mixed_s == near(ratios * bare.mixed_s + 1e-3)
-    assert found.decode_s == near(usual.decode_s)
-    assert found.launch_s == near(usual.launch_s)
+    ratios = ((1.0, 1.0), (2.0, 1.2), (4.0, 0.8), (128.0, 0.9), (512.0, 1.3))
+    found = with_host(device_only, HostOverhead(step_s=1e-3, row_ratios=ratios), NETWORK)
+    sizes, times = (np.log(column) for column in zip(*ratios, strict=True))
+    for name, knots, added_s in (
+        ("decode_s", usual.sequence_knots, 1e-3),
+        ("head_s", usual.sequence_knots, 0.0),
+        ("mixed_s", usual.token_knots, 1e-3),
+    ):
+        expected = np.exp(np.interp(np.log(knots), sizes, times)) * getattr(bare, name) + added_s
+        assert getattr(found, name) == near(expected), name
+    for name in ("decode_attention_s", "prefill_attention_s", "launch_s"):
+        assert getattr(found, name) == near(getattr(usual, name)), name
+    assert ratio_at(2.0 * np.sqrt(2.0), ratios) == near(np.sqrt(1.2 * 0.8))  # half-way in logarithms
+    assert ratio_at(1000.0, ratios) == near(1.3)
+    assert ratio_at(5.0, ()) == 1.0
 
 
 @pytest.mark.parametrize(("tensor", "pipeline"), [(1.0, 1.0), (2.0, 1.0), (1.0, 2.0), (4.0, 1.0)])

@@ -1,22 +1,24 @@
 """The calibration of a running server: a series of requests, and the numbers with which replays come closest to their times."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from capplan.calibrate.endpoint.client import Endpoint
-from capplan.calibrate.endpoint.probe import Probed, probed, served_model
-from capplan.calibrate.endpoint.series import Series, designed
+import numpy as np
+
+from capplan.calibrate.endpoint.client import Answered, Endpoint
+from capplan.calibrate.endpoint.decode_steps import decode_steps, paces_of, pooled, step_results
+from capplan.calibrate.endpoint.probe import TOOL, Probed, probed, served_model
+from capplan.calibrate.endpoint.series import MINUTES, SHORT, Series, designed
 from capplan.calibrate.refit import refitted
 from capplan.engine.lookup import with_slots
 from capplan.errors import InputError
 from capplan.questions.validation import replica_of_result
 from capplan.readers.calibration.file import read_calibration_file
-from capplan.readers.calibration.record import Calibration, HostRefit
+from capplan.readers.calibration.record import Calibration, HostRefit, Range
 from capplan.recorded.results.record import BenchmarkResult
+from capplan.replica.spec import ReplicaSpec
 from capplan.scenario.flags import ServingFlags, StatedResult
 
-MINUTES = 3.0
-"""Time of a series where none is given."""
 LEAST_ANSWER_S = 30.0
 
 
@@ -86,12 +88,37 @@ def measured_deployment(
         why = "".join(f"\n  {remark}" for remark in found.remarks[:5])
         raise InputError(f"--endpoint: {server.shown}: nothing was measured{why}")
     kernels = read_calibration_file(serving.calibration).kernels if serving.calibration else None
-    refit = refitted([(_stated(result, bare), spec) for result in found.results])
+    refit = refit_of(found, bare, spec)
     notices = [notice] if notice else []
     if has_slots:
         notices.append("the server is llama.cpp's: requests are replayed with its slots")
     remarks = (*notices, *found.remarks, *refit.remarks)
     return Deployment(server.shown, found, kernels, replace(refit, remarks=remarks))
+
+
+def refit_of(found: Probed, bare: BenchmarkResult, spec: ReplicaSpec) -> HostRefit:
+    """Return the numbers that explain what a series brought.
+
+    Parameters
+    ----------
+    found : results, and the streams of all requests
+    bare : a result that names model, device and engine
+    spec : the replica that was measured
+    """
+    sent = [*found.stairs, *(answers for _, answers in found.answers)]
+    loads = [decode_steps(answers) for answers in sent if _has_short_prompts(answers)]
+    steps = step_results(pooled(loads), replace(bare, tool=TOOL))
+    refit = refitted(
+        [(_stated(result, bare), spec) for result in found.results], [(result, spec) for result in steps]
+    )
+    paces = paces_of([load for load in loads if load])
+    spread = Range(min(paces), float(np.median(paces)), max(paces)) if len(paces) > 1 else None
+    return replace(refit, pace=spread)
+
+
+def _has_short_prompts(answers: Sequence[Answered]) -> bool:
+    """Return whether decode steps of a load differ from those of the others by its pace, and not by its contexts."""
+    return all(answer.input_tokens <= SHORT for answer in answers)
 
 
 def _stated(result: BenchmarkResult, bare: BenchmarkResult) -> BenchmarkResult:

@@ -49,6 +49,8 @@ class Probed:
     """The highest numbers of running and waiting requests and share of the cache in use that the server stated."""
     stopped: bool = False
     """Ended by Ctrl-C."""
+    stairs: list[list[Answered]] = field(default_factory=list)
+    """Answers of each stairs, first those before the closed loops."""
 
 
 class Served(NamedTuple):
@@ -207,16 +209,19 @@ def probed(server: Endpoint, series: Series, tell: Callable[[str], None], seed: 
     start_s = time.monotonic()
     with OwnCounters(server) as own:
         try:
+            _stairs(server, prompts, draw, series, found, tell)
+            stairs_s = time.monotonic() - start_s
             for number, point in enumerate(series.points):
                 tell(f"{number + 1} of {len(series.points) + 1}: {point.name}")
                 _closed(server, point, prompts, draw, series, found)
-                if _late(series, number, start_s):
+                if _late(series, number, start_s, stairs_s):
                     skipped = len(series.points) - number - 1
                     found.remarks.append(
                         f"out of time: {skipped} of {len(series.points)} closed loops were left out"
                     )
                     break
             _open(server, prompts, draw, series, found, tell)
+            _stairs(server, prompts, draw, series, found, tell)
         except KeyboardInterrupt:
             found.stopped = True
             found.remarks.append(
@@ -226,11 +231,30 @@ def probed(server: Endpoint, series: Series, tell: Callable[[str], None], seed: 
     return found
 
 
-def _late(series: Series, number: int, start_s: float) -> bool:
-    """Return whether the points so far took so long that the next one would end after the time."""
-    spent_s = time.monotonic() - start_s
+def _late(series: Series, number: int, start_s: float, stairs_s: float) -> bool:
+    """Return whether the points so far took so long that the next one, half an open loop and the last stairs would end after the time."""
+    spent_s = time.monotonic() - start_s - stairs_s
     left = number + 1 < len(series.points)
-    return left and spent_s + spent_s / (number + 1) > series.seconds * (1.0 - 0.5 * OPEN_TIME_SHARE)
+    room_s = series.seconds * (1.0 - 0.5 * OPEN_TIME_SHARE) - 2.0 * stairs_s
+    return left and spent_s + spent_s / (number + 1) > room_s
+
+
+def _stairs(
+    server: Endpoint,
+    prompts: Prompts,
+    draw: random.Random,
+    series: Series,
+    found: Probed,
+    tell: Callable[[str], None],
+) -> None:
+    """Send requests together that end one after the other."""
+    if not series.stairs:
+        return
+    asked = [prompts.unlike(draw, point) for point in series.stairs]
+    tell(
+        f"stairs: {len(asked)} requests at once, of {asked[-1].output_tokens} to {asked[0].output_tokens} tokens out"
+    )
+    found.stairs.append(shared_loop(server, asked, len(asked)))
 
 
 def _closed(

@@ -10,13 +10,22 @@ from typing import TypeAlias
 
 from capplan.calibrate.endpoint.client import Answered, Endpoint, Question, answered
 
-TINY, SHORT, LONG = 16, 128, 1024
-"""Prompt tokens. A tiny prompt of a single user takes hardly more than what each request spends outside the steps."""
+TINY, SHORT, LONG = 1, 128, 1024
+"""Prompt tokens. The step of a tiny prompt takes as long as a decode step, so the rest of its time to first token is spent outside the steps."""
 OUTPUT = 64
 OPEN_SHARE = 0.6
 """Rate of the open loop over the highest rate of the closed loops."""
 OPEN_TIME_SHARE = 0.2
 """Part of the time for the open loop."""
+STAIRS_TIME_SHARE = 0.15
+"""Part of the time for both stairs."""
+STAIR_TOKENS = 16
+"""Output tokens from one number of sequences to the next one of stairs, in a series of `MINUTES`."""
+LEAST_STAIR_TOKENS = 4
+MINUTES = 3.0
+"""Time of a series where none is given."""
+EVERY_NUMBER = 16
+"""Stairs stop at every number of sequences up to this one, and at every half power of two beyond."""
 REPEATS = 3
 """Requests of each user of a closed loop at least, where time allows."""
 MOST_REQUESTS = 400
@@ -49,23 +58,35 @@ class Series:
     points: tuple[Point, ...]
     seconds: float
     """Time for all points, the open loop included."""
+    stairs: tuple[Point, ...] = ()
+    """Requests that are sent together, before the points and again after them: they end one after the other, so that
+    decode steps of every number of sequences are seen, and twice, which tells how far the pace of the machine changed."""
 
     @property
     def point_s(self) -> float:
         """Return the time of one closed loop."""
-        return self.seconds * (1.0 - OPEN_TIME_SHARE) / len(self.points)
+        stairs_share = STAIRS_TIME_SHARE if self.stairs else 0.0
+        return self.seconds * (1.0 - OPEN_TIME_SHARE - stairs_share) / len(self.points)
 
     @property
     def most_requests(self) -> int:
         """Return the requests that are sent at most."""
-        return sum(point.most_requests for point in self.points) + MOST_REQUESTS
+        return sum(point.most_requests for point in self.points) + MOST_REQUESTS + 2 * len(self.stairs)
+
+    @property
+    def stairs_tokens(self) -> tuple[int, int]:
+        """Return input and output tokens of both stairs."""
+        inputs = sum(point.input_tokens for point in self.stairs)
+        return 2 * inputs, 2 * sum(point.output_tokens for point in self.stairs)
 
     @property
     def least_tokens(self) -> tuple[int, int]:
         """Return input and output tokens if each user of each point sends as few requests as count."""
         return (
-            sum(REPEATS * point.concurrency * point.input_tokens for point in self.points),
-            sum(REPEATS * point.concurrency * point.output_tokens for point in self.points),
+            sum(REPEATS * point.concurrency * point.input_tokens for point in self.points)
+            + self.stairs_tokens[0],
+            sum(REPEATS * point.concurrency * point.output_tokens for point in self.points)
+            + self.stairs_tokens[1],
         )
 
     @property
@@ -74,14 +95,16 @@ class Series:
         longest = max(self.points, key=lambda point: point.input_tokens)  # of the open loop too
         return (
             sum(point.most_requests * point.input_tokens for point in self.points)
-            + MOST_REQUESTS * longest.input_tokens,
+            + MOST_REQUESTS * longest.input_tokens
+            + self.stairs_tokens[0],
             sum(point.most_requests * point.output_tokens for point in self.points)
-            + MOST_REQUESTS * longest.output_tokens,
+            + MOST_REQUESTS * longest.output_tokens
+            + self.stairs_tokens[1],
         )
 
 
 def designed(minutes: float, max_concurrency: int, longest: int | None = None) -> Series:
-    """Return a series for a time: every concurrency with short prompts, three of them with long ones, and one user with tiny ones.
+    """Return a series for a time: stairs, every concurrency with short prompts, three of them with long ones, one user with tiny ones.
 
     The concurrencies double; one user tells the time of a step, many tell what sequences and prompts add to it. Tiny and long prompts
     separate the work on prompts from the time of a request. Interleaved, so that a series that is cut short still has all.
@@ -98,7 +121,7 @@ def designed(minutes: float, max_concurrency: int, longest: int | None = None) -
     Examples
     --------
     >>> [(point.concurrency, point.input_tokens) for point in designed(3.0, 4).points]
-    [(1, 16), (1, 128), (1, 1024), (2, 128), (4, 128), (4, 1024)]
+    [(1, 1), (1, 128), (1, 1024), (2, 128), (4, 128), (4, 1024)]
     """
     room = (longest or LONG + OUTPUT) - OUTPUT
     short, long = min(SHORT, max(room // 2, 1)), max(min(LONG, room), 1)
@@ -117,7 +140,45 @@ def designed(minutes: float, max_concurrency: int, longest: int | None = None) -
         points.append(Point(concurrency, short, OUTPUT))
         if concurrency in with_long and long > short:
             points.append(Point(concurrency, long, OUTPUT))
-    return Series(tuple(points), 60.0 * minutes)
+    return Series(
+        tuple(points), 60.0 * minutes, stairs(minutes, max_concurrency, short, room + OUTPUT - short)
+    )
+
+
+def stairs(minutes: float, most: int, input_tokens: int, most_output_tokens: int) -> tuple[Point, ...]:
+    """Return requests that are sent together and end one after the other, the longest first; none where the context has no room.
+
+    Parameters
+    ----------
+    minutes : [min]
+        time of the series
+    most : [-]
+        requests
+    input_tokens : [tokens]
+        of each
+    most_output_tokens : [tokens]
+        of the longest
+
+    Examples
+    --------
+    >>> [point.output_tokens for point in stairs(3.0, 4, 128, 1000)]
+    [64, 48, 32, 16]
+    """
+    levels = [level for level in range(1, EVERY_NUMBER + 1) if level <= most]
+    level = EVERY_NUMBER
+    while level < most:
+        level = 3 * level // 2 if level & (level - 1) == 0 else 4 * level // 3
+        levels.append(min(level, most))
+    wanted = min(max(round(STAIR_TOKENS * minutes / MINUTES), LEAST_STAIR_TOKENS), STAIR_TOKENS)
+    tokens = min(wanted, most_output_tokens // len(levels))
+    if tokens < LEAST_STAIR_TOKENS:
+        return ()
+    below = [0, *levels]
+    return tuple(
+        Point(1, input_tokens, tokens * (len(levels) - place))
+        for place, level in enumerate(levels)
+        for _ in range(level - below[place])
+    )
 
 
 Asked: TypeAlias = Question | Callable[[], Question]

@@ -11,7 +11,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from capplan.engine.profile import HostOverhead
+from capplan.engine.profile import OF_ROWS, HostOverhead
 from capplan.errors import InputError
 from capplan.hardware.device import Device
 from capplan.keys import ONLY_KNOWN_KEYS
@@ -268,17 +268,16 @@ def _checked_host(host: HostRefit, document: Document) -> HostRefit:
             if getattr(number, end) < 0:
                 place = document.place(("host", "numbers", name, end))
                 raise InputError(f"{place}: {getattr(number, end)} should be greater than or equal to 0")
-    later: dict[str, float] = {
-        f.name: f.default
-        for f in fields(HostOverhead)
-        if isinstance(f.default, float)
-        and (f.name in LATER or (f.name.endswith("_ratio") and "excess" not in f.name))
-    }
+    usual = HostOverhead().named
+    rates = {name for name in usual if name.endswith("_ratio") and "excess" not in name}
     lacking = {
-        name: value for name, value in later.items() if name not in host.numbers and name not in host.kept
+        name: usual[name]
+        for name in (*LATER, *sorted(rates))
+        if name not in host.numbers and name not in host.kept
     }
     kept = {**host.kept, **lacking}
-    written, known = [*host.numbers, *kept], [f.name for f in fields(HostOverhead)]
+    written = [*host.numbers, *kept]
+    known = [*usual, *{name for name in written if OF_ROWS.fullmatch(name)}]
     if sorted(written) != sorted(known):
         odd = sorted(set(written) ^ set(known)) or sorted(host.numbers.keys() & kept.keys())
         raise InputError(

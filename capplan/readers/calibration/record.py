@@ -230,6 +230,18 @@ class ResultPoint:
 
 
 @dataclass(frozen=True, slots=True)
+class StepPoint:
+    """Decode steps of one number of sequences, as clients of a running server saw them."""
+
+    sequences: Positive
+    context_tokens: ZeroOrMore
+    """In the cache, mean over the sequences."""
+    measured_s: Positive
+    after_s: Positive
+    """With the refitted numbers."""
+
+
+@dataclass(frozen=True, slots=True)
 class HostRefit:
     """Host times of an engine, and of its kernels in a step, fitted to results of a serving benchmark on one device."""
 
@@ -253,6 +265,10 @@ class HostRefit:
     points: tuple[ResultPoint, ...]
     policy: Literal["slots"] | None = None
     """Scheduler of the server where it is not the engine's own: the slots of llama.cpp's server."""
+    steps: tuple[StepPoint, ...] = ()
+    """Decode steps that streams of a running server showed; none of results, nor in older files."""
+    pace: Range | None = None
+    """Of the loads of a running server: what their steps took over the same steps at the mean pace of all loads."""
 
     @property
     def results(self) -> int:
@@ -272,7 +288,9 @@ class CalibrationFile:
 
 def refitted_overhead(host: "HostRefit") -> HostOverhead:
     """Return the host times of a refit: its numbers, and what it kept."""
-    return HostOverhead(**{name: number.value for name, number in host.numbers.items()}, **host.kept)
+    return HostOverhead.of_named(
+        {name: number.value for name, number in host.numbers.items()} | dict(host.kept)
+    )
 
 
 def refitted_profile(

@@ -335,6 +335,7 @@ def series_answer(address: str, series: Series) -> Answer:
     (least_in, least_out), (most_in, most_out) = series.least_tokens, series.most_tokens
     numbers = {
         "seconds": series.seconds,
+        "stairs_requests": len(series.stairs),
         "most_requests": series.most_requests,
         "least_input_tokens": least_in,
         "least_output_tokens": least_out,
@@ -344,7 +345,13 @@ def series_answer(address: str, series: Series) -> Answer:
     return Answer(
         command="calibrate",
         result={"endpoint": address, **numbers, "rows": rows},
-        tables=(Table(rows, title="Closed loops; an open loop follows"),),
+        tables=(
+            Table(
+                rows,
+                title=f"Closed loops; an open loop follows, and stairs of {len(series.stairs)} requests that end one after the other "
+                "come before and after",
+            ),
+        ),
         headline=f"{address}: {len(rows)} closed loops and an open loop, {series.seconds / 60.0:.3g} min",
         closing=(
             f"at most {most_in:,} input and {most_out:,} output tokens in {series.most_requests:,} requests; "
@@ -373,6 +380,10 @@ def deployment_answer(found: Deployment, written: Path) -> Answer:
     ]
     counted = found.probed.counted
     closing = list(base.closing)
+    pace = found.refit.pace
+    if pace:
+        said_pace = f"steps of a load took {pace.low:.2f} to {pace.high:.2f} times as long as at the mean pace of the series"
+        closing.insert(0, f"{said_pace}: a load of another moment may differ as much")
     if counted.get("prefix_queries"):
         share = counted.get("prefix_hits", 0.0) / counted["prefix_queries"]
         closing.insert(
@@ -389,12 +400,15 @@ def deployment_answer(found: Deployment, written: Path) -> Answer:
         **base.result,
         "endpoint": found.address,
         "measured": rows,
+        "decode_steps": [asdict(step) for step in found.refit.steps],
+        "pace": asdict(pace) if pace else None,
         "counted": counted,
         "fullest": fullest,
     }
+    steps = (Table(result["decode_steps"], title="Decode steps: measured, and with the refitted numbers"),)
     return replace(
         base,
         result={**result, "interrupted": found.probed.stopped},
-        tables=(Table(rows, title="Measured"), *base.tables),
+        tables=(Table(rows, title="Measured"), *(steps if result["decode_steps"] else ()), *base.tables),
         closing=tuple(closing),
     )
