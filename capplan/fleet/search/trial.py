@@ -390,6 +390,7 @@ def in_copies(needed: int, at_least: int, carries: Callable[[int, int], bool]) -
 
     One fleet carries as much: its arrivals are more regular. But its runs are others, and what they vary by is several of
     MANY_REPLICAS. So one part that does not carry its load does not end the walk to smaller ones; MOST_MISSED in a row do.
+    Strides double while parts carry their load.
 
     Parameters
     ----------
@@ -403,13 +404,17 @@ def in_copies(needed: int, at_least: int, carries: Callable[[int, int], bool]) -
     (98, 20)
     """
     for copies in (2, 3):
-        missed, part = 0, (needed - 1) // copies
-        while needed >= MANY_REPLICAS and copies * part >= at_least and missed < MOST_MISSED:
-            if carries(part, copies):
-                needed, missed = copies * part, 0
+        missed, stride = 0, 1
+        while needed >= MANY_REPLICAS and missed < MOST_MISSED:
+            part = (needed - 1) // copies + 1 - stride - missed
+            if copies * part < at_least and stride == 1:
+                break
+            if copies * part >= at_least and carries(part, copies):
+                needed, missed, stride = copies * part, 0, 2 * stride
+            elif stride > 1:
+                stride = 1
             else:
                 missed += 1
-            part -= 1
     return needed
 
 
@@ -1050,12 +1055,13 @@ class Trial:
         most: float,
         at_least: int,
     ) -> int | None:
-        """Return the fewest replicas near a number that meet the targets; None above `most`, or if one user each is too many.
+        """Return the fewest replicas near a number that meet the targets; None above `most`, below the scale of loads, or if one user each is too many.
 
         From the number on, counts go up or down in strides until one is enough and a lower one is not; then by halves.
         """
         ratio = rate_per_s / self.total_rate
         alone = ceil(ratio * self.demand.users)
+        most = min(most, max(alone, replicas_at(rate_per_s, scale_rate(self.scale[0]) / slowness)))
         enough, too_few, count, added = None, at_least - 1, max(about, at_least), 0
         while enough is None or enough - too_few > 1:
             if self.meets(count, slowness, limits, ratio):
