@@ -32,7 +32,7 @@ class DecodeSteps:
     steps: float
     mean_s: float
     context_tokens: float
-    """In the cache before a step, mean over sequences and steps."""
+    """Tokens of a sequence in the cache before a step, mean over sequences and steps."""
 
 
 def decode_steps(answers: Sequence[Answered]) -> dict[int, DecodeSteps]:

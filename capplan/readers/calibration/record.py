@@ -235,10 +235,10 @@ class StepPoint:
 
     sequences: Positive
     context_tokens: ZeroOrMore
-    """In the cache, mean over the sequences."""
+    """Tokens of a sequence in the cache, mean over the sequences."""
     measured_s: Positive
     after_s: Positive
-    """With the refitted numbers."""
+    """What the refitted numbers predict."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,7 +268,7 @@ class HostRefit:
     steps: tuple[StepPoint, ...] = ()
     """Decode steps that streams of a running server showed; none of results, nor in older files."""
     pace: Range | None = None
-    """Of the loads of a running server: what their steps took over the same steps at the mean pace of all loads."""
+    """Steps of the loads of a running server: what they took over the same steps at the mean pace of all loads."""
 
     @property
     def results(self) -> int:
