@@ -1,7 +1,7 @@
 """Two calibrations, or a calibration and the datasheet, side by side: rates in absolute units, fixed costs in seconds."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -108,7 +108,7 @@ def calibration_side(calibration: Calibration, title: str) -> Side:
 
 def _host_quantities(engine: str, host: HostOverhead) -> dict[str, float]:
     """Return the host times of an engine, as quantities of a side."""
-    return {f"host {engine} {f.name}": float(getattr(host, f.name)) for f in fields(host)}
+    return {f"host {engine} {name}": float(value) for name, value in host.named.items()}
 
 
 def file_side(file: CalibrationFile, title: str) -> Side:

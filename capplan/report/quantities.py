@@ -330,7 +330,7 @@ ARGUMENTS: Mapping[str, Argument] = {
     "parallelism": Argument("derived", "the degrees of the layout"),
     "machine_count": Argument("derived", "the cheapest machines that hold the replicas", "machines"),
     "machine_gpus": Argument("spec", "the catalogue of machines", "gpus_per_machine"),
-    "machine_usd_per_hour": Argument("spec", "the offer of the machine, with its provider and date", "usd_per_machine_hour"),
+    "machine_usd_per_hour": Argument("spec", "the offer of the machine, with its provider and date"),
     "order_energy": Argument("config", "scenario: prices.electricity", "energy_usd_per_hour"),
     "offers": Argument("spec", "price lists, each offer with its date; else scenario: prices.per_gpu_hour"),
     "month_usd_per_hour": Argument("derived", "the cheapest order for the replicas of that month", "usd_per_hour"),

@@ -89,7 +89,7 @@ def test_the_replicas_that_a_page_works_out_are_those_of_the_plan(plan, capsys):
     page = printed(capsys, "report", "--plan", plan, "--format", "markdown")
     number = r"([\d.,]+)"
     sentence = re.search(
-        rf"{number} req/s / \({number} req/s x {number} %\) = {number} replicas as predicted", page
+        rf"{number} req/s / \({number} req/s x {number}%\) = {number} replicas as predicted", page
     )
     peak, limit, kept, quotient = (float(part.replace(",", "")) for part in sentence.groups())
     assert peak / (limit * kept / 100.0) == pytest.approx(quotient, rel=1.5e-2)

@@ -44,7 +44,7 @@ def decode_steps(answers: Sequence[Answered]) -> dict[int, DecodeSteps]:
 
     Examples
     --------
-    >>> first = Answered(0.0, (1.0, 1.1, 1.2, 1.25, 1.3, 1.35), 10, 6, ended_s=1.35)
+    >>> first = Answered(0.0, (1.0, 1.06, 1.12, 1.19, 1.26, 1.35), 10, 6, ended_s=1.35)
     >>> {count: (seen.steps, round(seen.mean_s, 3)) for count, seen in decode_steps([first]).items()}
     {1: (5.0, 0.07)}
     """
