@@ -13,8 +13,9 @@ from capplan.errors import InputError, Reason
 from capplan.fleet.plan import Plan
 from capplan.fleet.price import ChosenPrice
 from capplan.fleet.search.cheapest import Terms
+from capplan.fleet.search.latencies import Latencies
 from capplan.fleet.search.one_layout import trial_of
-from capplan.fleet.search.trial import Latencies, Trial
+from capplan.fleet.search.trial import Trial
 from capplan.memory.plan import MemoryPlan
 from capplan.model.kv_cache import kv_bytes_per_token, state_bytes_per_sequence
 from capplan.model.weight_format import kv_bytes_per_element

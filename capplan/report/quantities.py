@@ -393,7 +393,7 @@ PLAN: Mapping[str, Quantity] = {
     "data_parallel": Quantity("Attention groups, each with different sequences"),
     "draft_tokens": Quantity("Tokens drafted in one round of speculation"),
     "concurrency_per_replica": Quantity(
-        "Mean number of requests in a replica at the peak, waiting ones included", "fleet.search.trial.Latencies.concurrency",
+        "Mean number of requests in a replica at the peak, waiting ones included", "fleet.search.latencies.Latencies.concurrency",
         {"request_rate_per_replica": "r", "e2e_s.mean": "t"}, SIMULATION,
     ),
     "request_rate_per_replica": Quantity("Request rate of a replica at the peak, spares idle", "R / n", {"request_rate": "R", "busy_replicas": "n"}, SIMULATION),

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from capplan.fleet.load.waits import WaitedTimes, Waits
-from capplan.fleet.search.trial import Seen, latencies_of
+from capplan.fleet.search.latencies import Seen, latencies_of
 from capplan.library import SimulationRecords, simulation
 from capplan.questions.fleet import asked_fleet, fleet_for
 from capplan.readers.plan_file import read_plan_file

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from capplan.fleet.load.offered import dealt_users, kinds_of_replicas
+from capplan.fleet.search.latencies import is_steady
 from capplan.fleet.search.trial import (
     MANY_REPLICAS,
     REGULARITY,
@@ -17,7 +18,6 @@ from capplan.fleet.search.trial import (
     SHORT_SLACK,
     STEPS_PER_DOUBLING,
     Trial,
-    is_steady,
     regularity_class,
     replicas_at,
     scale_rate,

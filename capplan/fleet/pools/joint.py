@@ -14,7 +14,8 @@ from capplan.fleet.load.session_load import peak_stream
 from capplan.fleet.load.waits import waits_of
 from capplan.fleet.pools.link import LinkTerms, LinkUse, link_use, unlinked_reason
 from capplan.fleet.review import Question
-from capplan.fleet.search.trial import demand_at_replica, is_steady, with_load_time
+from capplan.fleet.search.latencies import is_steady
+from capplan.fleet.search.trial import demand_at_replica, with_load_time
 from capplan.fleet.simulation import ENGINE_DEFAULTS, FleetOutcome, Stream
 from capplan.replica.replica import Replica
 from capplan.workload.request_class import Target
