@@ -21,7 +21,7 @@ from capplan.explain.subject import (
     input_of,
     within,
 )
-from capplan.explain.table import arguments, formula_in, tabled
+from capplan.explain.table import arguments, formula_in, ordered_gpus, tabled
 from capplan.fleet.plan import Group, Plan, paid_by_the_gpu
 from capplan.fleet.price import HOURS_PER_MONTH, SIDES
 from capplan.fleet.unit_costs import mean_requests_per_s
@@ -173,10 +173,13 @@ class GroupsSubject(PlanSubject, ABC):
                 quantity, self._sum("w_{0} g_{0}"), self._of_groups("g", "gpus"), MONEY, watts
             )
         if quantity == "energy_usd_per_hour":
-            costs = [_electricity(group) for group in self.plan.groups]
-            return self._worked(
-                quantity, self._sum("e_{0} g_{0}"), self._of_groups("g", "gpus"), MONEY, costs
-            )
+            of_groups = [(_electricity(group), _powered(group)) for group in self.plan.groups]
+            inputs = [
+                replace(item, symbol=f"{item.symbol}_{at}")
+                for at, pair in enumerate(of_groups)
+                for item in pair
+            ]
+            return explained(quantity, self.numbers[quantity], self._sum("e_{0} g_{0}"), inputs, MONEY)
         if place == "outside":
             return explained_outside(self, quantity)
         if place == "offers":
@@ -343,6 +346,10 @@ class PoolsSubject(GroupsSubject):
 def _electricity(pool: Group) -> Input:
     energy = pool.price.energy_usd_per_hour if pool.price else None
     return input_of("e", "energy_usd_per_gpu_hour", energy or 0.0, "config", "scenario: prices.electricity")
+
+
+def _powered(pool: Group) -> Input:
+    return input_of("g", "gpus", ordered_gpus(pool), "derived", "the GPUs of all machines of its order")
 
 
 _LATENCIES = ("ttft_s", "tpot_s", "e2e_s")

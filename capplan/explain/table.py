@@ -23,7 +23,7 @@ from capplan.fleet.availability import plan_failures_per_month
 from capplan.fleet.load.demand import planned_demand
 from capplan.fleet.load.offered import WARM_UP_SHARE
 from capplan.fleet.order import OWN, Machine, OrderLine
-from capplan.fleet.plan import plan_order
+from capplan.fleet.plan import Group, plan_order
 from capplan.fleet.price import HOURS_PER_MONTH
 from capplan.fleet.search.recommended import RANGE, latency_interval
 from capplan.fleet.unit_costs import mean_tokens_per_s
@@ -224,6 +224,11 @@ def _stated_by(machine: Machine) -> tuple[str, str]:
     return f"{machine.source}, {machine.provider}, {machine.date or 'date unknown'}", "spec"
 
 
+def ordered_gpus(group: Group) -> int:
+    """Return the GPUs of the machines of a group, idle ones included; those of its replicas without an order."""
+    return group.gpus if group.order is None else group.order.gpus
+
+
 _OF_ANY_PLAN: Mapping[str, Callable[[PlanSubject], Stated | list[Stated]]] = {
     "machine_count": lambda of: _lines(of, lambda line, sku: Stated(line.count, name=f"machines {sku}")),
     "machine_gpus": lambda of: _lines(of, lambda line, sku: Stated(line.machine.gpus, line.machine.source or "the scenario", name=f"gpus_per_machine {sku}")),
@@ -290,6 +295,7 @@ _OF_REPLICAS: Mapping[str, Callable[[Subject], Stated]] = {
     "sure_slowness_ratio": lambda of: _slowness(of, of.confidence, f"not exceeded in {of.confidence:.0%} of"),
     "low_slowness_ratio": lambda of: _slowness(of, RANGE[0], f"{RANGE[0]:.0%} point of"),
     "high_slowness_ratio": lambda of: _slowness(of, RANGE[1], f"{RANGE[1]:.0%} point of"),
+    "powered_gpus": lambda of: Stated(ordered_gpus(of.plan.groups[0])),
     "energy_usd_per_gpu_hour": lambda of: Stated(of.price.energy_usd_per_hour or 0.0),
     "tdp_w": _power,
     "output_tokens_per_s": lambda of: _at_peak(of, inputs_too=False),

@@ -157,17 +157,17 @@ class Group(GroupFigures):
 
     @property
     def energy_usd_per_hour(self) -> float | None:
-        """Return the electricity of all GPUs, part of `usd_per_hour`; None if their price includes it.
+        """Return the electricity of all machines, part of `usd_per_hour`; None if their price includes it.
 
             E = e g
 
         Returns
         -------
         [$/h]
-            E: g GPUs with electricity for e dollars an hour each
+            E: g GPUs, idle ones of the machines included, with electricity for e dollars an hour each
         """
-        usd = self.price.energy_usd_per_hour if self.price else None
-        return None if usd is None else usd * self.gpus
+        usd, order = self.price.energy_usd_per_hour if self.price else None, self.order
+        return None if usd is None else usd * (self.gpus if order is None else order.gpus)
 
     @property
     def total_rate_per_replica(self) -> float:

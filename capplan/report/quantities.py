@@ -335,6 +335,7 @@ ARGUMENTS: Mapping[str, Argument] = {
     "offers": Argument("spec", "price lists, each offer with its date; else scenario: prices.per_gpu_hour"),
     "month_usd_per_hour": Argument("derived", "the cheapest order for the replicas of that month", "usd_per_hour"),
     "offer_ratio": Argument("spec", "lowest or highest offer over the likely one"),
+    "powered_gpus": Argument("derived", "the GPUs of all machines of the order", "gpus"),
     "ordered_gpus": Argument("derived", "explain gpus", "gpus"),
     "outside": Argument("config", "scenario: traffic, outside: of each class"),
     "parameters": Argument("config", "capplan model"),
@@ -422,7 +423,7 @@ PLAN: Mapping[str, Quantity] = {
     ),
     "energy_usd_per_hour": Quantity(
         "Electricity of an hour, on top of the price, at the thermal design power", "fleet.plan.Group.energy_usd_per_hour",
-        {"energy_usd_per_gpu_hour": "e", "gpus": "g"}, MONEY,
+        {"energy_usd_per_gpu_hour": "e", "powered_gpus": "g"}, MONEY,
     ),
     "usd_per_month": Quantity("Cost of 730 hours", "fleet.price.usd_per_month", {"usd_per_hour": "h", "hours": "n"}, MONEY),
     "usd_per_month_low": Quantity(

@@ -103,3 +103,17 @@ def test_a_device_of_unknown_power_has_no_cost_where_electricity_is_paid(answere
     assert any("power of tpu-v6e is not known" in text for text in answer.warnings)
     for plan in answer.result["plans"]:
         assert (plan["usd_per_hour"] is None) == (plan["hardware"] == "tpu-v6e")
+
+
+def test_machines_draw_power_with_their_idle_gpus_too(answered):
+    """A replica of one GPU in a machine of eight of your own: the cost counted eight, and the line of electricity one."""
+    own = "  electricity: 0.2 $/kWh\n"
+    fleet = "fleet: {hardware: [h100-sxm], own: {8 x h100-sxm: 2}, tensor_parallel: 1, pipeline_parallel: 1, spare_replicas: 0}"
+    text = SCENARIO.replace(SCENARIO[SCENARIO.index("fleet:") : SCENARIO.index("\nprices:")], fleet)
+    (plan,) = answered(text + own).result["plans"][:1]
+    order = plan["order"]
+    assert order["gpus_idle"] > 0
+    assert plan["energy_usd_per_hour"] == pytest.approx(order["gpus"] * TDP_W["h100-sxm"] / 1000.0 * 0.2)
+    assert (
+        plan["usd_per_hour"] == order["usd_per_hour"] == pytest.approx(plan["energy_usd_per_hour"])
+    )  # your own cost nothing more
