@@ -69,10 +69,10 @@ def simulation_group(planned: Planned) -> Group:
     """Return what `capplan simulate` prints, without the flags that change the run."""
     run = simulation(planned.asked, planned.answer, SimulationRecords(), offline=True)
     numbers = {place: value for place, value in places_of(run.answer.result) if _is_explained(place)}
-    if planned.asked.scenario.pooled:
-        numbers = {place: value for place, value in numbers.items() if place[-1] != "output_tokens_per_s"}
     parts = run.outcome.parts
     columns = {name: np.concatenate([getattr(part, name) for part in parts]) for name in _COLUMNS}
+    if planned.asked.scenario.pooled:  # a prompt that is pooled has no output
+        columns["output_tokens"] = np.zeros_like(columns["output_tokens"])
     found = _Run(run, numbers, columns)
     return Group(
         numbers, partial(_explain, found, NextToPlan("simulate", numbers, _arguments(found), found.label))

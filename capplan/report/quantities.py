@@ -777,6 +777,10 @@ UNEXPLAINED: Mapping[str, str] = {
     "over_time": "a search for the replicas of each hour of the load curve",
     **dict.fromkeys(("stated_order", "cheapest_stated_order"), "of machines whose price list states region, price and day; explain PLAN order.usd_per_hour has the order of the plan"),
     "simulate.timeline": "counted in a slice of the run",
+    "simulate.transfer": "of the link between the pools in the run; explain PLAN transfer has that of the plan",
+    "simulate.operation": "counted behind the router, over the run and for each replica",
+    **dict.fromkeys(("simulate.seen_ttft_s", "simulate.seen_e2e_s"), "the latency of the engine, which explain takes without seen_, and what the class waits outside: wait_s"),
+    "simulate.wait_s": "as the scenario states it for each class: traffic[].outside",
     "simulate.seed": "the number that the draws of the run begin with: --seed",
     "levers": "of other searches; capplan fleet --set with the change of a lever plans it, and explain takes its plan",
     "check": "a number of the plan next to its limit; explain takes it by its own name",
@@ -805,13 +809,14 @@ def unexplained(path: str) -> str:
     >>> unexplained("plans[1].order.machines[0].count").partition(":")[0], unexplained("usd_per_month")
     ('a choice of the search', '')
     """
-    place = re.sub(r"\[\d+\]", "[]", _OF_A_PLAN.sub("", path, count=1))
+    place = re.sub(r"\[\d+\]", "[]", _OF_A_CLASS.sub("simulate.", _OF_A_PLAN.sub("", path, count=1)))
     return next(
         (why for start, why in UNEXPLAINED.items() if f"{place}.".startswith((f"{start}.", f"{start}["))), ""
     )
 
 
 _OF_A_PLAN = re.compile(r"^(?:plans\[\d+\]|choices\.\w+|certainty\[\d+\])\.")
+_OF_A_CLASS = re.compile(r"^simulate\.classes\.[^.]+\.")
 _OF_A_GROUP = re.compile(r"groups\[\d+\]\.")
 
 

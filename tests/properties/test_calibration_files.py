@@ -1,7 +1,6 @@
 """What is written into a calibration file comes back as it was, whatever the names and hashes in it look like."""
 
 import hashlib
-from dataclasses import fields
 
 import pytest
 import yaml
@@ -23,6 +22,7 @@ from capplan.readers.calibration.record import (
     Range,
     ResultPoint,
     Score,
+    StepPoint,
     Sustained,
 )
 from capplan.readers.catalogue.efficiency import efficiency_folder, read_efficiency
@@ -90,7 +90,7 @@ KERNELS = st.builds(
     missing=rows(TEXTS),
     conditions=st.none() | CONDITIONS,
 )  # fmt: skip
-TIMES = [f.name for f in fields(HostOverhead)]
+TIMES = [*HostOverhead().named]
 HOSTS = st.builds(
     HostRefit,
     engine=TEXTS,
@@ -98,7 +98,10 @@ HOSTS = st.builds(
     hardware=TEXTS,
     tools=rows(TEXTS),
     models=rows(TEXTS),
-    numbers=st.fixed_dictionaries(dict.fromkeys(TIMES[:4], NUMBERS)),
+    numbers=st.fixed_dictionaries(
+        dict.fromkeys(TIMES[:4], NUMBERS),
+        optional=dict.fromkeys(("rows_6_ratio", "rows_1024_ratio"), NUMBERS),
+    ),
     kept=st.fixed_dictionaries(dict.fromkeys(TIMES[4:], SIZES)),
     before_median_ape=ERRORS,
     after_median_ape=ERRORS,
@@ -108,6 +111,8 @@ HOSTS = st.builds(
     points=rows(
         st.builds(ResultPoint, TEXTS, TEXTS, TEXTS, st.none() | SIZES, ROUNDED, ROUNDED, ROUNDED, ROUNDED)
     ),
+    steps=rows(st.builds(StepPoint, ROUNDED, ERRORS, ROUNDED, ROUNDED)),
+    pace=RANGES,
 )
 
 
