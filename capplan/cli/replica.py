@@ -8,7 +8,8 @@ import typer
 from capplan.cli import options as o
 from capplan.cli.completion import models, weight_dtypes
 from capplan.cli.options import Group, fraction, grouped, measure, one_of, whole
-from capplan.scenario.flags import DraftFlags, LoadFlags, ServingFlags
+from capplan.scenario.command_flags import DraftFlags
+from capplan.scenario.flags import LoadFlags, ServingFlags
 
 Serving = Annotated[ServingFlags, o.SERVED.only(*(name for name in o.SERVED if name != "calibration"))]
 

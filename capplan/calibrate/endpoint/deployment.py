@@ -17,7 +17,8 @@ from capplan.readers.calibration.file import read_calibration_file
 from capplan.readers.calibration.record import Calibration, HostRefit, Range
 from capplan.recorded.results.record import BenchmarkResult
 from capplan.replica.spec import ReplicaSpec
-from capplan.scenario.flags import ServingFlags, StatedResult
+from capplan.scenario.command_flags import StatedResult
+from capplan.scenario.flags import ServingFlags
 
 LEAST_ANSWER_S = 30.0
 
