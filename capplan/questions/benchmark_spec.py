@@ -12,8 +12,7 @@ from capplan.engine.profile import EngineProfile, ExpertKernel
 from capplan.errors import unknown
 from capplan.fleet.engine_options import TierSize, offload_tier
 from capplan.fleet.pools.link import LinkTerms, link_between
-from capplan.hardware.device import Device
-from capplan.memory.capacity import engine_memory_bytes
+from capplan.hardware.device import Device, engine_memory_bytes
 from capplan.memory.plan import AUTO, cache_dtype
 from capplan.model.network import Network
 from capplan.model.sharding import Sharding

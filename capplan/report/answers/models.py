@@ -1,10 +1,9 @@
 """What `capplan model` and `capplan kv-size` show."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from capplan.families.gguf import quantisation
 from capplan.memory.plan import KvSize, KvSizes
 from capplan.model.network import Network
 from capplan.model.parameters import summary, weight_bytes_by_class, weight_elements_by_class
@@ -134,12 +133,18 @@ def model_answer(network: Network, weight_dtype: str | None, stored: StoredModel
         tables=(
             Table([figures], upright=True, assumed=frozenset({(0, "weight_bytes")} if assumptions else ())),
             Table(classes, title="Weights by class of tensor"),
-            *([Table(quantisation(stored), title="Tensors of the file by type")] if stored else []),
+            *([Table(_types(stored), title="Tensors of the file by type")] if stored else []),
         ),
         headline=network.name,
         closing=tuple(f"note: {note}" for note in network.notes),
         assumptions=assumptions,
     )
+
+
+def _types(stored: StoredModel) -> list[Mapping[str, object]]:
+    from capplan.families.gguf import quantisation
+
+    return quantisation(stored)
 
 
 def _file(stored: StoredModel) -> dict[str, Any]:
@@ -158,6 +163,6 @@ def _file(stored: StoredModel) -> dict[str, Any]:
         "architecture": stored.metadata.get("general.architecture"),
         "parts": stored.parts,
         "tensor_bytes": stored.tensor_bytes,
-        "types": quantisation(stored),
+        "types": _types(stored),
         "tensors": tensors,
     }
