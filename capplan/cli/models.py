@@ -73,7 +73,7 @@ def kv_size_command(
     to: o.Output,
 ) -> int:
     """Show the KV cache and state bytes of a model, as needed and as the engine reserves them."""
-    from capplan.memory.plan import kv_sizes
+    from capplan.memory.kv_sizes import kv_sizes
     from capplan.model.sharding import refuse_heads
     from capplan.readers.catalogue.models import read_model
     from capplan.report.answers.models import kv_answer

@@ -20,7 +20,7 @@ from capplan.fleet.load.routed import Operation, most_replicas, run_fleet, run_m
 from capplan.fleet.plan import FleetAnswer, Plan
 from capplan.fleet.scenario import SharingTerms
 from capplan.fleet.simulation import FleetOutcome
-from capplan.memory.plan import kv_sizes
+from capplan.memory.kv_sizes import kv_sizes
 from capplan.questions import simulation as inputs
 from capplan.questions.fleet import AskedFleet, asked_fleet, fleet_for
 from capplan.questions.money.energy import outlook_of

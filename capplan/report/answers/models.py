@@ -4,9 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from capplan.memory.plan import KvSize, KvSizes
+from capplan.memory.kv_sizes import KvSize, KvSizes
 from capplan.model.network import Network
-from capplan.model.parameters import summary, weight_bytes_by_class, weight_elements_by_class
 from capplan.model.stored_tensor import StoredModel
 from capplan.model.weight_format import in_weight_format, weight_format_assumptions
 from capplan.report.answer import Answer, Table
@@ -93,6 +92,8 @@ _MODEL_LISTED = (
 
 def models_answer(networks: Sequence[Network], refused: Sequence[str]) -> Answer:
     """Return the shipped models as one table."""
+    from capplan.model.parameters import summary
+
     rows = [asdict(summary(network)) for network in networks]
     return Answer(
         command="model",
@@ -114,6 +115,8 @@ def model_answer(network: Network, weight_dtype: str | None, stored: StoredModel
     weight_dtype : dtype to count the weights in; None keeps what the config says
     stored : the tensors of a GGUF file, where it was read from one
     """
+    from capplan.model.parameters import summary, weight_bytes_by_class, weight_elements_by_class
+
     held = in_weight_format(network, weight_dtype) if weight_dtype else network
     assumptions = weight_format_assumptions(network, weight_dtype) if weight_dtype else ()
     figures = asdict(summary(held))
