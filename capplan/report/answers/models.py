@@ -2,13 +2,15 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from capplan.memory.kv_sizes import KvSize, KvSizes
 from capplan.model.network import Network
 from capplan.model.stored_tensor import StoredModel
 from capplan.model.weight_format import in_weight_format, weight_format_assumptions
 from capplan.report.answer import Answer, Table
+
+if TYPE_CHECKING:
+    from capplan.memory.kv_sizes import KvSize, KvSizes
 
 _KV_SIZE_SHOWN = (
     "context_tokens", "kv_bytes_per_token", "kv_bytes_per_sequence", "state_bytes_per_sequence",
@@ -29,7 +31,7 @@ _KV_SIZE_TITLES = {
 }
 
 
-def kv_answer(sizes: KvSizes) -> Answer:
+def kv_answer(sizes: "KvSizes") -> Answer:
     """Return the sizes, with a warning for each context longer than the model supports."""
     rows = [asdict(size) for size in sizes.rows]
     first, network, engine = sizes.rows[0], sizes.network, sizes.engine
@@ -67,7 +69,7 @@ def kv_answer(sizes: KvSizes) -> Answer:
     )
 
 
-def _informative(sizes: Sequence[KvSize]) -> tuple[str, ...]:
+def _informative(sizes: "Sequence[KvSize]") -> tuple[str, ...]:
     """Return the columns that say something: totals of one sequence on one device repeat what is there."""
     silent: set[str] = set()
     if not any(size.state_bytes_per_sequence for size in sizes):
