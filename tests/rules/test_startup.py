@@ -101,8 +101,8 @@ QUICK = {
     "kv-size llama-3.1-8b --context 8192": (61, UNUSED | {"operators", "workload", "hardware"}),
     "model llama-3.1-8b": (50, UNUSED | {"operators", "workload", "hardware", "memory", "engine"}),
     "hardware h100-sxm": (32, UNUSED | {"operators", "families"}),
-    "fit llama-3.1-8b --hardware h100-sxm": (158, {"questions", "explain", "review", "deploy"}),
-    "estimate llama-3.1-8b --hardware h100-sxm --concurrency 8": (180, {"questions", "explain", "review"}),
+    "fit llama-3.1-8b --hardware h100-sxm": (159, {"questions", "explain", "review", "deploy"}),
+    "estimate llama-3.1-8b --hardware h100-sxm --concurrency 8": (181, {"questions", "explain", "review"}),
     "init --help": (17, UNUSED | {"operators", "workload", "hardware", "memory", "engine", "model"}),
     "--version": (8, UNUSED | {"operators", "workload", "hardware", "memory", "engine", "model", "readers"}),
 }
