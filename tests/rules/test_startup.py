@@ -101,6 +101,7 @@ QUICK = {
     "kv-size llama-3.1-8b --context 8192": (61, UNUSED | {"operators", "workload", "hardware"}),
     "model llama-3.1-8b": (50, UNUSED | {"operators", "workload", "hardware", "memory", "engine"}),
     "hardware h100-sxm": (32, UNUSED | {"operators", "families"}),
+    "list models": (56, {"fleet", "serving", "accuracy", "phases", "explain", "review", "deploy"}),
     "fit llama-3.1-8b --hardware h100-sxm": (159, {"questions", "explain", "review", "deploy"}),
     "estimate llama-3.1-8b --hardware h100-sxm --concurrency 8": (181, {"questions", "explain", "review"}),
     "init --help": (17, UNUSED | {"operators", "workload", "hardware", "memory", "engine", "model"}),
