@@ -772,16 +772,31 @@ class Trial:
     def meets(
         self, replicas: int, slowness: float, limits: Mapping[Target, float], traffic_ratio: float = 1.0
     ) -> bool:
-        """Return whether a fleet of this many replicas meets the targets: at its load, or in parts at the next step of the scale."""
-        if self.worst(self.fleet(replicas, slowness, traffic_ratio, limits), slowness, limits) <= 1.0:
-            return True
+        """Return whether a fleet of this many replicas meets the targets: at its load, or in parts, see `_copies_of` and `_parts_of`."""
         if self.demand.users:
-            return False
+            return any(
+                self._meets(replicas // copies, slowness, limits, traffic_ratio / copies)
+                for copies in self._copies_of(replicas)
+            )
+        if self._meets(replicas, slowness, limits, traffic_ratio):
+            return True
         step = step_above(self.total_rate * traffic_ratio / replicas * slowness)
         return step < self.scale[1] and any(
             self.holds(scale_rate(step) / slowness, least, slowness, limits)
             for least in self._parts_of(replicas)
         )
+
+    def _meets(
+        self, replicas: int, slowness: float, limits: Mapping[Target, float], traffic_ratio: float = 1.0
+    ) -> bool:
+        """Return whether a fleet that gets a multiple of the traffic meets the targets as a whole."""
+        seen = self.fleet(replicas, slowness, traffic_ratio, limits)
+        return self.worst(seen, slowness, limits) <= 1.0
+
+    def _copies_of(self, replicas: int) -> list[int]:
+        """Return the numbers of equal parts in which a fleet of users is sized, see `in_copies` and `_users_in_parts`."""
+        large = self.demand.users and replicas >= MANY_REPLICAS
+        return [copies for copies in ((1, 2, 3) if large else (1,)) if replicas % copies == 0]
 
     def _replicas_of_users(
         self, rate_per_s: float, slowness: float, limits: Mapping[Target, float], most: float, at_least: int
@@ -800,7 +815,7 @@ class Trial:
             fewer = self._fewer(enough, at_least, ratio, slowness, limits)
             enough = self._fewest(fewer, rate_per_s, slowness, limits, enough, at_least)
         return enough and in_copies(
-            enough, at_least, lambda part, copies: self.meets(part, slowness, limits, ratio / copies)
+            enough, at_least, lambda part, copies: self._meets(part, slowness, limits, ratio / copies)
         )
 
     def _users_in_parts(
@@ -837,7 +852,7 @@ class Trial:
         count, missed = enough, 0
         while missed < MOST_MISSED and count > at_least:
             count = max(int(FEWER * count), at_least)
-            if self.meets(count, slowness, limits, ratio):
+            if self._meets(count, slowness, limits, ratio):
                 enough, missed = count, 0
             else:
                 missed += 1
@@ -862,7 +877,7 @@ class Trial:
         most = min(most, max(alone, replicas_at(rate_per_s, scale_rate(self.scale[0]) / slowness)))
         enough, too_few, count, doubled = None, at_least - 1, max(about, at_least), 1
         while enough is None or enough - too_few > 1:
-            if self.meets(count, slowness, limits, ratio):
+            if self._meets(count, slowness, limits, ratio):
                 enough = count
             else:
                 too_few = count
@@ -878,8 +893,18 @@ class Trial:
         return enough if enough <= most else None
 
     def slowest(self, replicas: int, limits: Mapping[Target, float]) -> float:
-        """Return the largest factor by which all steps of a fleet may be slower than predicted while it meets the targets at the peak."""
-        rate_per_s, share = self.total_rate / replicas, regularity_class(replicas, self.classes)
+        """Return the largest factor by which all steps of a fleet may be slower than predicted while it meets the targets at the peak.
+
+        A large fleet of users may be as slow as the halves or thirds in which it was sized, see `_copies_of`.
+        """
+        return max(
+            self._slowest(replicas // copies, limits, 1.0 / copies) for copies in self._copies_of(replicas)
+        )
+
+    def _slowest(self, replicas: int, limits: Mapping[Target, float], traffic_ratio: float) -> float:
+        """Return the same of a fleet that gets a part of the traffic, whatever parts it has."""
+        rate_per_s = self.total_rate * traffic_ratio / replicas
+        share = regularity_class(replicas, self.classes)
         base = floor(STEPS_PER_DOUBLING * log2(rate_per_s))
 
         def slowness(step: int) -> float:
@@ -888,7 +913,7 @@ class Trial:
         def excess(step: int, of: Mapping[Target, float] | None = None) -> float:
             factor = slowness(step)
             seen = (
-                self.fleet(replicas, factor, limits=of)
+                self.fleet(replicas, factor, traffic_ratio, limits=of)
                 if self.demand.users
                 else self.at(rate_per_s, share, factor, limits=of)
             )
