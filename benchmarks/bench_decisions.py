@@ -16,7 +16,8 @@ from capplan.fleet.load.offered import SamplePath
 from capplan.fleet.plan import Plan
 from capplan.fleet.review import Question, spec_of_layout
 from capplan.fleet.simulation import Stream, simulated_fleet
-from capplan.questions.fleet import AskedFleet, asked_fleet, fleet_for
+from capplan.questions.fleet import AskedFleet, asked_fleet
+from capplan.questions.fleet_answer import fleet_for
 from capplan.replica.replica import replica_of
 from capplan.scenario.scenario import read_scenario
 

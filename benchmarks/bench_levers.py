@@ -8,7 +8,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from capplan.questions.fleet import asked_fleet, fleet_for
+from capplan.questions.fleet import asked_fleet
+from capplan.questions.fleet_answer import fleet_for
 from capplan.questions.levers.answer import asked_levers, checked_names, levers_of
 from capplan.scenario.scenario import read_scenario
 

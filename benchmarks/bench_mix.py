@@ -11,7 +11,8 @@ import time
 from dataclasses import replace
 
 from capplan.fleet.plan import Mix
-from capplan.questions.fleet import asked_fleet, fleet_for
+from capplan.questions.fleet import asked_fleet
+from capplan.questions.fleet_answer import fleet_for
 from capplan.readers.yaml_file import Document
 from capplan.scenario.scenario import scenario_from
 

@@ -13,7 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from capplan.fleet.order import Survival
-from capplan.questions.fleet import AskedFleet, asked_fleet, fleet_for
+from capplan.questions.fleet import AskedFleet, asked_fleet
+from capplan.questions.fleet_answer import fleet_for
 from capplan.scenario.scenario import read_scenario
 
 ROOT = Path(__file__).resolve().parents[1]

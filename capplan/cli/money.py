@@ -33,7 +33,8 @@ def compare_command(
     to: o.Output,
 ) -> int:
     """Compare a month of a scenario's fleet with hosted APIs, prompt caching included, and find the break-even traffic."""
-    from capplan.questions.fleet import fleet_for, prices_of_others
+    from capplan.questions.fleet import prices_of_others
+    from capplan.questions.fleet_answer import fleet_for
     from capplan.questions.money.comparison import asked_comparison, asked_prices
     from capplan.questions.plans.plan_check import current_day
     from capplan.questions.plans.plan_file import asked_of_plan
@@ -95,7 +96,8 @@ def bill_command(
     to: o.Output,
 ) -> int:
     """Show who pays for a scenario's fleet, by class and tenant, by request, user and conversation; --focus exports it."""
-    from capplan.questions.fleet import fleet_for, prices_of_others
+    from capplan.questions.fleet import prices_of_others
+    from capplan.questions.fleet_answer import fleet_for
     from capplan.questions.money.who_pays import asked_bill, bill_month
     from capplan.questions.plans.plan_check import current_day
     from capplan.questions.plans.plan_file import asked_of_plan

@@ -414,7 +414,7 @@ def report_command(
     to: Page,
 ) -> int:
     """Write the page for the planning review of a scenario: the decision first, then its evidence."""
-    from capplan.questions.fleet import fleet_for
+    from capplan.questions.fleet_answer import fleet_for
     from capplan.questions.levers.answer import asking_of
     from capplan.questions.plans.plan_file import asked_of_plan
     from capplan.readers.catalogue.models import model_source

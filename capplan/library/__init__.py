@@ -22,7 +22,8 @@ from capplan.fleet.scenario import SharingTerms
 from capplan.fleet.simulation import FleetOutcome
 from capplan.memory.kv_sizes import kv_sizes
 from capplan.questions import simulation as inputs
-from capplan.questions.fleet import AskedFleet, asked_fleet, fleet_for
+from capplan.questions.fleet import AskedFleet, asked_fleet
+from capplan.questions.fleet_answer import fleet_for
 from capplan.questions.money.energy import outlook_of
 from capplan.questions.plans.plan_check import current_day
 from capplan.questions.several_models import PartsAsked, cascade_for, sharing_for

@@ -1,9 +1,8 @@
 """A scenario -> the question that the fleet search answers: model, devices and engine looked up by name."""
 
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
-from math import ceil, inf
+from math import ceil
 from pathlib import Path
 
 from capplan.assumption import Assumption
@@ -11,18 +10,13 @@ from capplan.engine.lookup import profile
 from capplan.engine.profile import EngineProfile
 from capplan.errors import InputError
 from capplan.families.model_config import pooled
-from capplan.fleet.decision import SUREST_WITHIN, fleet_decision
 from capplan.fleet.load.demand import Demand, demand_of
 from capplan.fleet.over_time import ReplicasAt
-from capplan.fleet.plan import FleetAnswer, Group, Plan, Uneconomical
-from capplan.fleet.pools.search import pools_decision
-from capplan.fleet.pools.sizing import smaller_chunks, with_certainty_of_pools, with_pools
+from capplan.fleet.plan import Group, Plan
 from capplan.fleet.price import HOURS_PER_MONTH, ChosenPrice
 from capplan.fleet.review import Question
-from capplan.fleet.search.cheapest import Search, Terms
-from capplan.fleet.search.layouts import search
+from capplan.fleet.search.cheapest import Terms
 from capplan.fleet.search.one_layout import replicas_at_rates
-from capplan.fleet.search.recommended import DEAR
 from capplan.fleet.search.search_cache import SearchCache
 from capplan.hardware.device import Device
 from capplan.hardware.weight_kernel import no_kernel_reason
@@ -31,10 +25,6 @@ from capplan.model.network import Network
 from capplan.model.weight_format import in_weight_format, stored_formats, weight_format_assumptions
 from capplan.questions.money.budget import (
     budgeted,
-    carried_traffic,
-    paid_by_mix,
-    rented_within_budget,
-    within_budget,
 )
 from capplan.readers.calibration.record import refitted_profile
 from capplan.readers.catalogue.efficiency import efficiency_by, shipped_intervals, shipped_slowness
@@ -353,65 +343,3 @@ def terms_of(asked: AskedFleet) -> Terms:
     if budget is None or asked.scenario.file.commitments is not None:
         return terms
     return replace(terms, max_usd_per_hour=budget / HOURS_PER_MONTH)
-
-
-def fleet_for(asked: AskedFleet, progress: Callable[[int, int], None] | None = None) -> FleetAnswer:
-    """Return the fleets that serve a scenario within its limits, cheapest first, and what was rejected."""
-    terms, cache = terms_of(asked), asked.cache
-    budget = asked.scenario.budget_usd_per_month
-    if asked.scenario.fleet.mix != "off":
-        from capplan.questions.mix import with_mix
-
-        free = replace(asked, scenario=replace(asked.scenario, budget=None))
-        answer = with_mix(free, _either_way(free, terms_of(free), progress, cache))
-        return answer if budget is None else rented_within_budget(answer, budget)
-    answer = _either_way(asked, terms, progress, cache)
-    if budget is None:
-        return answer
-    if asked.scenario.file.commitments is not None:
-        trials = partial(_trials, asked, terms, cache)
-        answer = within_budget(asked.scenario, answer, trials, partial(replicas_by_group, asked))
-    elif answer.chosen is None:
-        over = _either_way(asked, replace(terms, max_usd_per_hour=None), progress, cache)
-        least = next(iter(over.plans), None)
-        usd = None if least is None else least.usd_per_month
-        answer = replace(answer, over_budget=least, over_budget_usd_per_month=usd)
-    usd = answer.over_budget_usd_per_month
-    if usd is None or answer.over_budget is None or answer.over_budget.has_pools:
-        return answer
-    return replace(answer, carried=carried_traffic(asked.scenario, asked.question, terms, cache, usd))
-
-
-def _trials(asked: AskedFleet, terms: Terms, cache: SearchCache) -> Search:
-    return Search(asked.question, search(asked.question).candidates, terms, cache)
-
-
-def _with_unsold(answer: FleetAnswer, asked: AskedFleet) -> FleetAnswer:
-    """Return an answer with a line for each device that no machine that may be ordered has."""
-    lines = tuple(Uneconomical(name, reason=reason) for name, reason in asked.unsold.items())
-    return replace(answer, uneconomical=(*answer.uneconomical, *lines))
-
-
-def _either_way(
-    asked: AskedFleet, terms: Terms, progress: Callable[[int, int], None] | None, cache: SearchCache
-) -> FleetAnswer:
-    """Return the fleets of identical replicas, and those with separate pools, as far as a scenario allows either."""
-    limits = asked.scenario.fleet.pools
-    paid = paid_by_mix(asked.scenario, partial(replicas_by_group, asked))
-    if limits is None:
-        return _with_unsold(fleet_decision(asked.question, terms, progress, cache, paid), asked)
-    alike = (
-        FleetAnswer((), (), 0)
-        if limits.only
-        else fleet_decision(asked.question, terms, progress, cache, paid)
-    )
-    alike = _with_unsold(alike, asked)
-    least = None if alike.choices is None else alike.choices.cheapest.usd_per_hour
-    plans, searched = pools_decision(
-        asked.question, limits, terms, progress=progress, cache=cache, most_usd_per_hour=DEAR * (least or inf)
-    )
-    if alike.chosen is not None:
-        chunked = smaller_chunks(asked.question, terms, alike.chosen, cache)
-        searched = replace(searched, chunked=chunked)
-    answer = with_pools(replace(alike, pools=searched), plans, SUREST_WITHIN)
-    return with_certainty_of_pools(answer, asked.question, terms, cache)

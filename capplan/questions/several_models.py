@@ -30,7 +30,8 @@ from capplan.money.several_models import (
     fewest_when_cut,
     wait_of_stages,
 )
-from capplan.questions.fleet import AskedFleet, asked_fleet, fleet_for, replicas_by_group, terms_of
+from capplan.questions.fleet import AskedFleet, asked_fleet, replicas_by_group, terms_of
+from capplan.questions.fleet_answer import fleet_for
 from capplan.questions.money.energy import asked_growth, growth_assumptions
 from capplan.questions.money.who_pays import PaidPlan, paid_plan
 from capplan.questions.plans.plan_row import stated_price

@@ -21,7 +21,8 @@ from capplan.fleet.search.candidates import Layout, refuse_illegal
 from capplan.fleet.search.trial import demand_at_replica
 from capplan.fleet.simulation import Stream, capacity_per_s
 from capplan.model.sharding import Sharding
-from capplan.questions.fleet import AskedFleet, fleet_for, parts_of
+from capplan.questions.fleet import AskedFleet, parts_of
+from capplan.questions.fleet_answer import fleet_for
 from capplan.readers.calibration.record import refitted_profile
 from capplan.readers.catalogue.efficiency import efficiency_by
 from capplan.readers.catalogue.hardware import device

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from capplan.money.comparison import ComparedApi
 from capplan.money.hosted import NOT_CACHED
-from capplan.questions.fleet import asked_fleet, fleet_for
+from capplan.questions.fleet import asked_fleet
+from capplan.questions.fleet_answer import fleet_for
 from capplan.questions.money.comparison import AskedComparison, asked_comparison, asked_prices
 from capplan.readers.catalogue.token_prices import token_prices
 from capplan.scenario.scenario import read_scenario

@@ -25,7 +25,8 @@ from capplan.fleet.plan import FleetAnswer, Plan, cost_of
 from capplan.fleet.search.layouts import search
 from capplan.fleet.search.one_layout import trial_of
 from capplan.fleet.simulation import FleetOutcome
-from capplan.questions.fleet import AskedFleet, asked_fleet, fleet_for, terms_of
+from capplan.questions.fleet import AskedFleet, asked_fleet, terms_of
+from capplan.questions.fleet_answer import fleet_for
 from capplan.questions.simulation import (
     asked_stream,
     chosen_of,

@@ -19,7 +19,8 @@ from capplan.money.commitments import (
     pure_usd_per_hour,
     use_fractions,
 )
-from capplan.questions.fleet import asked_fleet, fleet_for
+from capplan.questions.fleet import asked_fleet
+from capplan.questions.fleet_answer import fleet_for
 from capplan.questions.money.commitments import units_in_service
 from capplan.questions.money.energy import outlook_of
 from capplan.readers.catalogue.offer_terms import known_machines

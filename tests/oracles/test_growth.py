@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from capplan.fleet.over_time import replicas_over_time
 from capplan.money.cash import grown_ratios, growth_of
-from capplan.questions.fleet import asked_fleet, fleet_for
+from capplan.questions.fleet import asked_fleet
+from capplan.questions.fleet_answer import fleet_for
 from capplan.questions.money.energy import outlook_of
 from capplan.scenario.scenario import read_scenario
 

@@ -5,7 +5,8 @@ import pytest
 
 from capplan.fleet.over_time import replicas_over_time
 from capplan.fleet.search.one_layout import replicas_of_layout
-from capplan.questions.fleet import asked_fleet, fleet_for, replicas_by_group, terms_of
+from capplan.questions.fleet import asked_fleet, replicas_by_group, terms_of
+from capplan.questions.fleet_answer import fleet_for
 from capplan.questions.money.energy import outlook_of
 from capplan.scenario.scenario import read_scenario
 

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capplan.questions.fleet import asked_fleet, fleet_for
+from capplan.questions.fleet import asked_fleet
+from capplan.questions.fleet_answer import fleet_for
 from capplan.questions.levers.answer import asked_levers, levers_of
 from capplan.scenario.scenario import read_scenario
 from capplan.workload.request_class import answer_s

@@ -12,7 +12,8 @@ from hypothesis.extra.numpy import arrays
 from capplan.fleet.load.waits import WaitedTimes, Waits
 from capplan.fleet.search.latencies import Seen, latencies_of
 from capplan.library import SimulationRecords, simulation
-from capplan.questions.fleet import asked_fleet, fleet_for
+from capplan.questions.fleet import asked_fleet
+from capplan.questions.fleet_answer import fleet_for
 from capplan.readers.plan_file import read_plan_file
 from capplan.scenario.scenario import read_scenario
 from capplan.serving.outcome import WeightedHistogram, spread

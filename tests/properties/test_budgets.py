@@ -16,7 +16,8 @@ from capplan.fleet.price import OtherPrices, Prices
 from capplan.fleet.search.recommended import plan_of
 from capplan.money.cash import other_lines, total_usd
 from capplan.money.commitments import GroupUse, Offer, least_usd_per_hour, mix_of, use_fractions
-from capplan.questions.fleet import asked_fleet, fleet_for
+from capplan.questions.fleet import asked_fleet
+from capplan.questions.fleet_answer import fleet_for
 from capplan.questions.levers.answer import asked_levers
 from capplan.questions.money.budget import PARTS, _affordable_choices, most_parts
 from capplan.questions.money.energy import outlook_of

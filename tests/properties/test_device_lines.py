@@ -9,7 +9,8 @@ import pytest
 
 from capplan.cli.main import main
 from capplan.fleet.search.recommended import DEAR
-from capplan.questions.fleet import asked_fleet, fleet_for
+from capplan.questions.fleet import asked_fleet
+from capplan.questions.fleet_answer import fleet_for
 from capplan.readers.yaml_file import parse_yaml
 from capplan.report.answers.fleet_words import measuring_texts, tight_texts, uneconomical_text
 from capplan.scenario.scenario import scenario_from

@@ -10,7 +10,8 @@ from capplan.fleet.pools.link import LinkTerms, kv_bytes_per_prompt_token
 from capplan.fleet.pools.sizing import decode_question, prefill_question
 from capplan.fleet.review import spec_of_layout
 from capplan.fleet.search.layouts import search
-from capplan.questions.fleet import asked_fleet, fleet_for
+from capplan.questions.fleet import asked_fleet
+from capplan.questions.fleet_answer import fleet_for
 from capplan.questions.plans.plan_row import plan_row
 from capplan.replica.replica import replica_of
 from capplan.replica.speculation import (

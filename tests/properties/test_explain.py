@@ -10,7 +10,8 @@ import pytest
 from capplan.cli.main import main
 from capplan.explain.plans import explained_quantity
 from capplan.explain.subject import HELD, Subject, formula_of
-from capplan.questions.fleet import asked_fleet, fleet_for
+from capplan.questions.fleet import asked_fleet
+from capplan.questions.fleet_answer import fleet_for
 from capplan.report.quantities import quantity_of
 from capplan.scenario.scenario import read_scenario
 from tests.letters import symbols_of

@@ -12,7 +12,8 @@ from capplan.fleet.review import phase_times, plan_details, sizing_of, target_ma
 from capplan.fleet.search.layouts import search
 from capplan.fleet.search.steady_plans import LOADS
 from capplan.fleet.sweep import Contender, Point, between, summaries, swept
-from capplan.questions.fleet import asked_fleet, fleet_for
+from capplan.questions.fleet import asked_fleet
+from capplan.questions.fleet_answer import fleet_for
 from capplan.replica.replica import replica_of
 from capplan.scenario.scenario import read_scenario
 from capplan.serving.step_table import decode_step_s, mixed_step_s

@@ -12,7 +12,8 @@ from capplan.fleet.order import Machine, Survival
 from capplan.fleet.over_time import RateLine, fleet_over_time, replicas_over_time
 from capplan.fleet.search import cheapest
 from capplan.fleet.search.search_cache import SearchCache
-from capplan.questions.fleet import asked_fleet, fleet_for
+from capplan.questions.fleet import asked_fleet
+from capplan.questions.fleet_answer import fleet_for
 from capplan.questions.levers import answer as levers
 from capplan.questions.levers.answer import (
     AUTOSCALING,

@@ -19,7 +19,8 @@ from capplan.fleet.search.recommended import met_probability
 from capplan.fleet.search.trial import Trial
 from capplan.fleet.simulation import ENGINE_DEFAULTS, Stream, simulated_fleet
 from capplan.fleet.sweep import Contender, Point, point_result
-from capplan.questions.fleet import asked_fleet, fleet_for
+from capplan.questions.fleet import asked_fleet
+from capplan.questions.fleet_answer import fleet_for
 from capplan.questions.plans.plan_file import answer_of
 from capplan.questions.simulation import asked_stream, chosen_plan
 from capplan.readers.plan_file import read_plan_file

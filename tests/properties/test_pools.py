@@ -36,7 +36,8 @@ from capplan.fleet.search.trial import Trial
 from capplan.fleet.simulation import capacity_per_s
 from capplan.hardware.device import NETWORKS
 from capplan.model.sharding import Sharding
-from capplan.questions.fleet import asked_fleet, fleet_for, terms_of
+from capplan.questions.fleet import asked_fleet, terms_of
+from capplan.questions.fleet_answer import fleet_for
 from capplan.questions.simulation import asked_stream, chosen_of, operation_of_plan
 from capplan.readers.catalogue.hardware import device
 from capplan.replica.replica import replica_of

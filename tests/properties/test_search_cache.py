@@ -11,7 +11,8 @@ from capplan.fleet.review import Question, spec_of_layout
 from capplan.fleet.search.layouts import ScreenedLayout, search
 from capplan.fleet.search.search_cache import SearchCache
 from capplan.fleet.search.trial import Trial
-from capplan.questions.fleet import asked_fleet, fleet_for
+from capplan.questions.fleet import asked_fleet
+from capplan.questions.fleet_answer import fleet_for
 from capplan.readers.yaml_file import parse_yaml
 from capplan.replica.replica import replica_of
 from capplan.replica.spec import ReplicaSpec

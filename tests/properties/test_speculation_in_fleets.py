@@ -12,7 +12,8 @@ from capplan.fleet.order import NO_LOSS
 from capplan.fleet.search.cheapest import Search, Terms
 from capplan.fleet.search.layouts import search
 from capplan.phases.step import expected_tokens_by_position, expected_tokens_per_round, round_tokens
-from capplan.questions.fleet import asked_fleet, fleet_for
+from capplan.questions.fleet import asked_fleet
+from capplan.questions.fleet_answer import fleet_for
 from capplan.questions.levers.answer import asked_levers, levers_of
 from capplan.replica.replica import replica_of
 from capplan.replica.speculation import (

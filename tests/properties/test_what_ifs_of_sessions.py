@@ -7,7 +7,8 @@ import pytest
 from capplan.fleet.search.layouts import search
 from capplan.fleet.search.trial import Trial
 from capplan.fleet.sweep import resized
-from capplan.questions.fleet import asked_fleet, fleet_for, terms_of
+from capplan.questions.fleet import asked_fleet, terms_of
+from capplan.questions.fleet_answer import fleet_for
 from capplan.readers.yaml_file import parse_yaml
 from capplan.scenario.scenario import scenario_from
 

@@ -141,7 +141,7 @@ def test_an_output_that_cannot_be_is_refused_before_anything_is_computed(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "loop").symlink_to("loop")
     (tmp_path / "s.yaml").write_text(json.dumps(SCENARIO))
-    for place in ("capplan.fleet.search.workers.point_result", "capplan.questions.fleet.fleet_for"):
+    for place in ("capplan.fleet.search.workers.point_result", "capplan.questions.fleet_answer.fleet_for"):
         monkeypatch.setattr(place, lambda *_, **__: pytest.fail("was computed"))
     assert main([*words]) == 2
     said = capsys.readouterr()

@@ -17,7 +17,8 @@ from capplan.fleet.search.cheapest import Search, layout_name
 from capplan.fleet.search.layouts import search
 from capplan.fleet.search.recommended import near_cheapest, plan_of, recommended
 from capplan.fleet.search.search_cache import SearchCache
-from capplan.questions.fleet import AskedFleet, asked_fleet, fleet_for, replicas_by_group, terms_of
+from capplan.questions.fleet import AskedFleet, asked_fleet, replicas_by_group, terms_of
+from capplan.questions.fleet_answer import fleet_for
 from capplan.questions.levers import changes
 from capplan.questions.levers.changes import REGIONS, region_rows, routing, speculations
 from capplan.questions.levers.lever import (

@@ -319,7 +319,8 @@ def _side(path: Path, progress: Callable[[int, int], None] | None, *, offline: b
         return Side(
             path, file.version, file.inputs.model_dump(), record, file.result["chosen"], file.assumptions
         )
-    from capplan.questions.fleet import asked_fleet, fleet_for
+    from capplan.questions.fleet import asked_fleet
+    from capplan.questions.fleet_answer import fleet_for
     from capplan.scenario.scenario import read_scenario
 
     asked = asked_fleet(read_scenario(path), offline=offline)

@@ -29,7 +29,8 @@ from capplan.fleet.price import HOURS_PER_MONTH
 from capplan.fleet.search.candidates import DEGREES, Layout
 from capplan.model.sharding import Sharding
 from capplan.model.weight_format import kv_bytes_per_element
-from capplan.questions.fleet import AskedFleet, asked_fleet, fleet_for
+from capplan.questions.fleet import AskedFleet, asked_fleet
+from capplan.questions.fleet_answer import fleet_for
 from capplan.readers.catalogue.hardware import device
 from capplan.readers.plan_file import AGAIN, PlanFile, StatedGroup, StatedPlan, is_plan_file, read_plan_file
 from capplan.scenario.reading import overridden
