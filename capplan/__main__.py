@@ -39,6 +39,7 @@ def main() -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     finally:
+        gc.freeze()  # the interpreter ends without looking for cycles once more, which took a twentieth of a quick command
         if heard:
             signal.signal(signal.SIGINT, _leave)
 

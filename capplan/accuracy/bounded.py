@@ -18,8 +18,9 @@ from statistics import fmean, median
 import numpy as np
 
 from capplan.assumption import Label
+from capplan.engine.left_out import LEAST_LOADS, LeftOutResult, Served
 from capplan.engine.lookup import version_key
-from capplan.engine.profile import LEAST_LOADS, EngineProfile, LeftOutResult
+from capplan.engine.profile import EngineProfile
 from capplan.hardware.device import Device
 from capplan.model.network import Network, layer_counts
 from capplan.numbers import Number, Spread
@@ -35,18 +36,6 @@ LEAST_REPEATS = 6
 """Results beyond one a load from which their own deviation counts instead."""
 PER_DOUBLING = 0.03
 """Deviation that each doubling of a length or load beyond those of the results adds."""
-
-
-@dataclass(frozen=True, slots=True)
-class Served:
-    """What a replica is asked to serve."""
-
-    deployment: str
-    """Model with its parallelism and formats; see `replica.spec.deployed_as`."""
-    input_tokens: float
-    output_tokens: float
-    in_flight: float
-    """Requests in flight [-]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +168,7 @@ def left_out_spread(
 
     Examples
     --------
-    >>> seen = [LeftOutResult("m", users, 128.0, 64.0, None, {"tpot": error}) for users, error in ((1, 0.05), (2, -0.05), (4, 0.04), (8, -0.04))]
+    >>> seen = [LeftOutResult("m", 128.0, 64.0, users, None, {"tpot": error}) for users, error in ((1, 0.05), (2, -0.05), (4, 0.04), (8, -0.04))]
     >>> inside, beyond = (left_out_spread(seen, Served("m", 128.0, 64.0, users), ["tpot"]) for users in (4.0, 64.0))
     >>> round(inside.scale, 3), round(beyond.scale, 3), left_out_spread(seen, Served("other", 128.0, 64.0, 4.0), ["tpot"])
     (0.058, 0.078, None)

@@ -10,10 +10,10 @@ from capplan.accuracy.score import Prediction
 from capplan.engine.lookup import default_memory_fraction, profile, scheduling
 from capplan.engine.profile import EngineProfile
 from capplan.errors import CapplanError
-from capplan.hardware.device import Device
-from capplan.memory.capacity import engine_memory_bytes, has_fast_links, padded_inputs_multiple
+from capplan.hardware.device import Device, engine_memory_bytes, has_fast_links, padded_inputs_multiple
+from capplan.memory.kv_sizes import cache_dtype
 from capplan.memory.launch import Launch, prefill_graphs
-from capplan.memory.plan import CONTEXT_TOO_LONG, cache_dtype, first_stage_plan, memory_plan
+from capplan.memory.plan import CONTEXT_TOO_LONG, first_stage_plan, memory_plan
 from capplan.model.network import Attention, Network
 from capplan.model.parameters import draft_layer
 from capplan.model.weight_format import FORMATS, in_weight_format, kv_bytes_per_element, stored_formats

@@ -13,8 +13,8 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-from capplan.accuracy.bounded import LeftOutSpread, Served, left_out_spread
-from capplan.engine.profile import LeftOutResult
+from capplan.accuracy.bounded import LeftOutSpread, left_out_spread
+from capplan.engine.left_out import LeftOutResult, Served
 from capplan.hardware.device import Device, Efficiency
 from capplan.numbers import Array
 from capplan.workload.length import standard_normal_quantile

@@ -410,7 +410,8 @@ class _Problem:
         scores = {
             operator: score(operator, self.measurements, judged) for operator in _operators(self.measurements)
         }
-        return KernelFit(numbers, scores, _libraries(self.measurements)), judged
+        libraries = Counter(m.library for m in self.measurements if m.library)
+        return KernelFit(numbers, scores, tuple(name for name, _ in libraries.most_common())), judged
 
     def bounds(self) -> tuple[Array, Array]:
         return np.log([k.low for k in self.known()]), np.log([k.high for k in self.known()])
@@ -435,11 +436,6 @@ class _Problem:
         count = int(seen.sum())
         width = np.array([k.log_width for k in self.known()])
         return _intervals(best.jac[:count], best.residuals[:count], width)
-
-
-def _libraries(measurements: Sequence[Measurement]) -> tuple[str, ...]:
-    """Return what ran the shapes, most frequent first."""
-    return tuple(name for name, _ in Counter(m.library for m in measurements if m.library).most_common())
 
 
 def _operators(measurements: Sequence[Measurement]) -> list[str]:

@@ -152,8 +152,10 @@ def _give_up(run: Run, case: Case, target: Target) -> None:
 
 def _attempt(run: Run, case: Case, name: str, way: Way, target: Target, effort: Effort) -> Sample | None:
     """Return the times of one way; None where it failed. Running out of memory is not a failure of the kernel."""
+    # the host link is far slower than any cache
+    cold_bytes = 0.0 if case.operator in HOST_COPIES else target.cold_bytes
     try:
-        calls = calls_of(case, way, target.device, _cold_bytes(case, target))
+        calls = calls_of(case, way, target.device, cold_bytes)
         return sampled(target, calls, effort, graph=case.graph, watch=run.watch if target.is_cuda else None)
     except torch.OutOfMemoryError:
         raise
@@ -168,11 +170,6 @@ def _attempt(run: Run, case: Case, name: str, way: Way, target: Target, effort: 
         run.fail(case, name, error)
     settle(target, lost=f"{case.title}: {run.failures[case.kind, name][case.title]}")
     return None
-
-
-def _cold_bytes(case: Case, target: Target) -> float:
-    # the host link is far slower than any cache
-    return 0.0 if case.operator in HOST_COPIES else target.cold_bytes
 
 
 def settle(target: Target, lost: str = "") -> None:

@@ -9,8 +9,8 @@ import typer
 
 from capplan.errors import InputError
 from capplan.report.show import say
+from capplan.scenario.command_flags import FirstScenario
 from capplan.scenario.first_scenario import Known, Prompt, answers_of, open_questions
-from capplan.scenario.flags import FirstScenario
 
 
 def answered_by_people(

@@ -12,7 +12,8 @@ import typer
 from capplan.cli import options as o
 from capplan.cli.options import Group, grouped, whole
 from capplan.errors import InputError
-from capplan.scenario.flags import OutputFlags, ServingFlags, StatedResult
+from capplan.scenario.command_flags import StatedResult
+from capplan.scenario.flags import OutputFlags, ServingFlags
 
 if TYPE_CHECKING:
     from capplan.readers.calibration.record import Calibration as Measured

@@ -9,7 +9,7 @@ import typer
 from capplan.cli import options as o
 from capplan.cli.options import Group, grouped, one_of
 from capplan.errors import InputError
-from capplan.scenario.flags import USE_CASES, FirstScenario
+from capplan.scenario.command_flags import USE_CASES, FirstScenario
 
 File = Annotated[
     Path, typer.Argument(metavar="[FILE]", help="Scenario to write; it must not exist.", show_default=True)

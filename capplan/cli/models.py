@@ -73,7 +73,7 @@ def kv_size_command(
     to: o.Output,
 ) -> int:
     """Show the KV cache and state bytes of a model, as needed and as the engine reserves them."""
-    from capplan.memory.plan import kv_sizes
+    from capplan.memory.kv_sizes import kv_sizes
     from capplan.model.sharding import refuse_heads
     from capplan.readers.catalogue.models import read_model
     from capplan.report.answers.models import kv_answer
@@ -180,7 +180,6 @@ def list_command(
 ) -> int:
     """List shipped scenarios, models, hardware, machines, engines, prices or hosted APIs, all or those of a word."""
     from capplan.questions.listing import checked, having, listed
-    from capplan.questions.plans.plan_check import current_day
     from capplan.report.answers.catalogue import listing_answer
     from capplan.report.show import show
 
@@ -197,6 +196,8 @@ def list_command(
     if date is not None and prices is None:
         raise InputError("--date: is the day of a price file, and none is given; --prices FILE")
     if check:
+        from capplan.questions.plans.plan_check import current_day
+
         rows = having(kind, checked(kind, str(prices) if prices else None, date, current_day()), word)
         return show(listing_answer(f"{kind} --check", rows), to)
     return show(listing_answer(kind, listed(kind, word)), to)

@@ -9,7 +9,7 @@ import typer
 from capplan.cli import options as o
 from capplan.cli.options import Group, grouped, measure, whole
 from capplan.errors import unknown
-from capplan.scenario.flags import CachePriceFlags
+from capplan.scenario.command_flags import CachePriceFlags
 
 Api = Annotated[
     list[str] | None,

@@ -23,14 +23,7 @@ from capplan.cli.completion import (
 )
 from capplan.errors import InputError, unknown
 from capplan.ranges import MOST, Positive, Range, Share, Whole
-from capplan.scenario.flags import (
-    LOAD_RANGES,
-    REQUEST_RANGES,
-    SERVING_RANGES,
-    LoadFlags,
-    OutputFlags,
-    ServingFlags,
-)
+from capplan.scenario.flags import LOAD_RANGES, SERVING_RANGES, LoadFlags, OutputFlags, ServingFlags
 
 
 def whole(
@@ -458,4 +451,3 @@ Lengths: TypeAlias = Annotated[LoadFlags, LOAD.only("input_tokens", "output_toke
 Output: TypeAlias = Annotated[OutputFlags, OUTPUT]
 Calibration: TypeAlias = Annotated[Path | None, SERVING["calibration"]]
 Offline: TypeAlias = Annotated[bool, SERVING["offline"]]
-SEED = whole("--seed", allowed=REQUEST_RANGES["seed"], says="Seed of the random draws.")

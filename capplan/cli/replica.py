@@ -8,7 +8,8 @@ import typer
 from capplan.cli import options as o
 from capplan.cli.completion import models, weight_dtypes
 from capplan.cli.options import Group, fraction, grouped, measure, one_of, whole
-from capplan.scenario.flags import DraftFlags, LoadFlags, ServingFlags
+from capplan.scenario.command_flags import DraftFlags
+from capplan.scenario.flags import LoadFlags, ServingFlags
 
 Serving = Annotated[ServingFlags, o.SERVED.only(*(name for name in o.SERVED if name != "calibration"))]
 
@@ -21,8 +22,6 @@ def fit_command(
     from capplan.fleet.fit import fit
     from capplan.readers.catalogue.hardware import device, device_names
     from capplan.report.answers.replica import fit_answer, waterfall
-    from capplan.report.charts.of_answers import memory_chart
-    from capplan.report.charts.static import chart_picture
     from capplan.report.show import show, shown_anyway
     from capplan.scenario.replica import asked_replica
 
@@ -30,6 +29,9 @@ def fit_command(
     memory = fit(asked.spec, [device(name) for name in device_names()])
     answer = fit_answer(memory, asked.assumptions, asked.warnings)
     if picture:
+        from capplan.report.charts.of_answers import memory_chart
+        from capplan.report.charts.static import chart_picture
+
         with shown_anyway(answer, to):
             chart_picture(picture, [memory_chart(asked.spec.device.name, waterfall(memory))])
     return show(answer, to)
@@ -69,8 +71,6 @@ def estimate_command(
     from capplan.readers.catalogue.efficiency import shipped_intervals
     from capplan.replica.replica import replica_of
     from capplan.report.answers.replica import estimate_answer
-    from capplan.report.charts.of_answers import compute_dtype_of, roofline_chart
-    from capplan.report.charts.static import chart_picture
     from capplan.report.show import show, shown_anyway
     from capplan.scenario.replica import asked_replica
 
@@ -88,6 +88,9 @@ def estimate_command(
     warnings = (*launched.warnings, *asked.warnings)
     answer = estimate_answer(replica, load, bounded, asked.assumptions, warnings)
     if picture:
+        from capplan.report.charts.of_answers import compute_dtype_of, roofline_chart
+        from capplan.report.charts.static import chart_picture
+
         compute, operators = compute_dtype_of(asked.spec), bounded.estimate.breakdown
         with shown_anyway(answer, to):
             chart_picture(picture, [roofline_chart(asked.spec.device, compute, operators)])

@@ -9,17 +9,17 @@ import typer
 from capplan.cli import options as o
 from capplan.cli.completion import devices, models, models_and_scenarios
 from capplan.cli.options import Group, fraction, grouped, measure, one_of, whole
-from capplan.scenario.flags import (
+from capplan.scenario.command_flags import (
     PLAN_RANGES,
+    REQUEST_RANGES,
     EngineFlags,
     OperationFlags,
-    OutputFlags,
     PlanFlags,
     RequestFlags,
-    ServingFlags,
     SpeculationFlags,
     SweepFlags,
 )
+from capplan.scenario.flags import OutputFlags, ServingFlags
 
 TraceFiles = Annotated[
     list[Path],
@@ -86,6 +86,7 @@ def workload_command(
     return show(answer, to)
 
 
+SEED = whole("--seed", allowed=REQUEST_RANGES["seed"], says="Seed of the random draws.")
 Requests = Annotated[
     RequestFlags,
     Group(
@@ -97,7 +98,7 @@ Requests = Annotated[
             "--until",
             says="Stop after this simulated time, such as '10 min'; default: when all requests are done.",
         ),
-        seed=o.SEED,
+        seed=SEED,
         warm_up_s=measure(
             "--warm-up",
             says="Leave requests that arrive before this time out of all figures; default: the first 15% of drawn requests, the time in which sessions fill the caches, nothing of a trace.",
@@ -310,7 +311,7 @@ Swept = Annotated[
             help="For a model: a target such as 'ttft_p95=800 ms'; repeatable.",
         ),
         settings=o.SET,
-        seed=o.SEED,
+        seed=SEED,
     ),
 ]
 Serving = Annotated[

@@ -480,7 +480,7 @@ def read_command_line(text: str, place: str = "--launch", folder: Path | None = 
     said, unread, model = _options(table, words, place)
     model = said.pop("model", None) or model
     if model is None:
-        raise InputError(f"{place}: names no model; write it behind the program, e.g. {_example(engine)}")
+        raise InputError(f"{place}: names no model; write it behind the program, e.g. {_EXAMPLES[engine]}")
     launch = ReplicaLaunch(engine, version, model)
     launch = _with(launch, said, place)
     if "config" in said:
@@ -490,12 +490,11 @@ def read_command_line(text: str, place: str = "--launch", folder: Path | None = 
     return ReadLaunch(launch, (*before, *unread))
 
 
-def _example(engine: str) -> str:
-    return {
-        "vllm": "vllm serve OWNER/NAME",
-        "sglang": "--model-path OWNER/NAME",
-        "trtllm": "trtllm-serve OWNER/NAME",
-    }[engine]
+_EXAMPLES = {
+    "vllm": "vllm serve OWNER/NAME",
+    "sglang": "--model-path OWNER/NAME",
+    "trtllm": "trtllm-serve OWNER/NAME",
+}
 
 
 def _words(text: str, place: str) -> list[str]:

@@ -1,12 +1,9 @@
-"""What a version of a serving engine does, as data: scheduling, defaults, how it divides the memory of a device, host overhead.
-
-A few of the numbers were fitted; results that the fit of a deployment did not see, and how far off it was on each, come with them.
-"""
+"""What a version of a serving engine does, as data: scheduling, defaults, how it divides the memory of a device, host overhead."""
 
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import numpy as np
 
@@ -14,31 +11,8 @@ from capplan.assumption import Assumption
 from capplan.engine.versions import CacheRule
 from capplan.numbers import Number
 
-LEAST_LOADS = 3
-"""Loads below which the results of a deployment say nothing of their spread: the one of the back-test stays."""
-
-
-@dataclass(frozen=True, slots=True)
-class LeftOutResult:
-    """One result of a serving benchmark, predicted by numbers that were fitted without it."""
-
-    deployment: str
-    """Model with its parallelism and formats; see `replica.spec.deployed_as`."""
-    in_flight: float
-    """Requests in flight [-]: the users of a closed loop; of an open loop its rate times the mean latency."""
-    input_tokens: float
-    output_tokens: float
-    request_rate_per_s: float | None
-    """Rate of an open loop; None for a closed one."""
-    log_ratios: Mapping[str, float]
-    """Logarithm of measured over predicted time, by latency: ttft, tpot."""
-
-    @property
-    def load(self) -> tuple[float, float, float, float]:
-        """What was sent: equal for repeats of one load. A closed loop has no rate, and only its users count."""
-        flying = self.in_flight if self.request_rate_per_s is None else 0.0
-        return (self.request_rate_per_s or 0.0, flying, self.input_tokens, self.output_tokens)
-
+if TYPE_CHECKING:
+    from capplan.engine.left_out import LeftOutResult
 
 BudgetKind: TypeAlias = Literal["utilisation", "static_fraction", "free_fraction"]
 
@@ -395,7 +369,7 @@ class EngineProfile:
     """Decode attention reads the keys of a head as often as query heads share it, to this power; 0: once."""
     expert_kernels: tuple[ExpertKernel, ...] = ()
     """Kernels for routed experts, the first that fits, where it is not the first one timed."""
-    left_out: tuple[LeftOutResult, ...] = ()
+    left_out: "tuple[LeftOutResult, ...]" = ()
     """Errors of a calibration on results that its fit did not see; empty: the host times are those of the version."""
     asked_version: str | None = None
     """The version that was requested; None where none was."""

@@ -11,7 +11,6 @@ from typing import Any
 from capplan.assumption import Assumption
 from capplan.errors import InputError
 from capplan.families.config import MOST_KEYS_NAMED, Config
-from capplan.families.gguf import config_of, tables, with_stored_formats
 from capplan.families.registry import REFUSED, families, family
 from capplan.model.network import Attention, Network
 from capplan.model.stored_tensor import StoredModel
@@ -250,6 +249,8 @@ def read_gguf_network(stored: StoredModel, name: str, place: str) -> Network:
     InputError
         The architecture is not modelled, or the tensors are not those that the metadata describe.
     """
+    from capplan.families.gguf import config_of, tables, with_stored_formats
+
     config, keys = config_of(stored, place)
     network = with_stored_formats(read_network(config, name, place), stored, place)
     parts = f", over {stored.parts} files" if stored.parts > 1 else ""

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from capplan.fleet.search.candidates import Layout, layout_reason
-from capplan.hardware.device import Device
-from capplan.memory.capacity import engine_memory_bytes, stages_of
+from capplan.hardware.device import Device, engine_memory_bytes
+from capplan.memory.capacity import stages_of
 from capplan.memory.plan import MemoryPlan
 from capplan.model.network import Network
 from capplan.model.sharding import Sharding, adapter_bytes_per_rank

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from capplan.accuracy.bounded import Interval, Intervals, Operation, Served, network_class, operation_interval
+from capplan.accuracy.bounded import Interval, Intervals, Operation, network_class, operation_interval
 from capplan.accuracy.slowness import Slowness, SlownessTable, replica_slowness
 from capplan.assumption import Assumption
+from capplan.engine.left_out import Served
 from capplan.engine.profile import EngineProfile
 from capplan.fleet.fit import Fit, fit
 from capplan.fleet.load.demand import Demand

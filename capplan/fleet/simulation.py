@@ -136,13 +136,8 @@ def statistic_of(values: Array, target: Target) -> float:
     share = int(target.statistic[1:]) / 100.0
     if isinf(known[int(np.ceil(share * (known.size - 1)))]):
         return inf
-    return float(
-        np.quantile(known[np.isfinite(known)], share * (known.size - 1) / max(_finite(known) - 1, 1))
-    )
-
-
-def _finite(values: Array) -> int:
-    return int(np.count_nonzero(np.isfinite(values)))
+    finite = known[np.isfinite(known)]
+    return float(np.quantile(finite, share * (known.size - 1) / max(finite.size - 1, 1)))
 
 
 ENGINE_DEFAULTS = EngineOptions()

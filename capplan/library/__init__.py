@@ -20,7 +20,7 @@ from capplan.fleet.load.routed import Operation, most_replicas, run_fleet, run_m
 from capplan.fleet.plan import FleetAnswer, Plan
 from capplan.fleet.scenario import SharingTerms
 from capplan.fleet.simulation import FleetOutcome
-from capplan.memory.plan import kv_sizes
+from capplan.memory.kv_sizes import kv_sizes
 from capplan.questions import simulation as inputs
 from capplan.questions.fleet import AskedFleet, asked_fleet, fleet_for
 from capplan.questions.money.energy import outlook_of
@@ -34,16 +34,15 @@ from capplan.report.answers.several_models import cascade_answer, sharing_answer
 from capplan.report.answers.simulate import simulate_answer, warn_of_overload
 from capplan.report.charts.of_answers import Chart, fleet_charts
 from capplan.report.safe_text import plain
-from capplan.scenario.engine_use import engine_use_of
-from capplan.scenario.flags import (
+from capplan.scenario.command_flags import (
     EngineFlags,
-    LoadFlags,
     OperationFlags,
     PlanFlags,
     RequestFlags,
-    ServingFlags,
     SpeculationFlags,
 )
+from capplan.scenario.engine_use import engine_use_of
+from capplan.scenario.flags import LoadFlags, ServingFlags
 from capplan.scenario.scenario import read_scenario
 from capplan.scenario.scenario_file import Scenario
 

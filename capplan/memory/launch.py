@@ -75,7 +75,7 @@ def engine_launch(
     profile, sharding : [-]
         engine version; parallelism, numbers or arrays over plans
     device_memory_bytes, kv_bytes_per_element : [B]
-        total that a process sees (`capacity.engine_memory_bytes`), not the datasheet figure; cache dtype, scales included
+        total that a process sees (`hardware.device.engine_memory_bytes`), not the datasheet figure; cache dtype, scales included
     max_model_len : [tokens]
         longest sequence that the engine must be able to hold
     max_num_seqs, max_num_batched_tokens : [-], [tokens]
@@ -83,9 +83,9 @@ def engine_launch(
     gpu_memory_utilization : [-]
         memory fraction as the engine defines it; None: the engine's default for any model on NVIDIA devices (`default_memory_fractions`)
     fast_links : [-]
-        1 where tensor-parallel ranks communicate over NVLink or the like (`capacity.has_fast_links`)
+        1 where tensor-parallel ranks communicate over NVLink or the like (`hardware.device.has_fast_links`)
     padded_inputs : [elements]
-        multiple to which the inputs of mxfp4 experts are padded (`capacity.padded_inputs_multiple`)
+        multiple to which the inputs of mxfp4 experts are padded (`hardware.device.padded_inputs_multiple`)
 
     Returns
     -------

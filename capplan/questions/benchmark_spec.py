@@ -12,9 +12,8 @@ from capplan.engine.profile import EngineProfile, ExpertKernel
 from capplan.errors import unknown
 from capplan.fleet.engine_options import TierSize, offload_tier
 from capplan.fleet.pools.link import LinkTerms, link_between
-from capplan.hardware.device import Device
-from capplan.memory.capacity import engine_memory_bytes
-from capplan.memory.plan import AUTO, cache_dtype
+from capplan.hardware.device import Device, engine_memory_bytes
+from capplan.memory.kv_sizes import AUTO, cache_dtype
 from capplan.model.network import Network
 from capplan.model.sharding import Sharding
 from capplan.model.weight_format import KV_FORMATS, in_weight_format, kv_bytes_per_element, stored_dtypes

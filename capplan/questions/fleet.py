@@ -26,7 +26,7 @@ from capplan.fleet.search.recommended import DEAR
 from capplan.fleet.search.search_cache import SearchCache
 from capplan.hardware.device import Device
 from capplan.hardware.weight_kernel import no_kernel_reason
-from capplan.memory.plan import cache_dtype
+from capplan.memory.kv_sizes import cache_dtype
 from capplan.model.network import Network
 from capplan.model.weight_format import in_weight_format, stored_formats, weight_format_assumptions
 from capplan.questions.money.budget import (

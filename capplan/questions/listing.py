@@ -7,14 +7,10 @@ from typing import Any
 from capplan.engine.lookup import ENGINES
 from capplan.engine.versions import RELEASES
 from capplan.errors import unknown
-from capplan.questions.money.comparison import listed_prices
-from capplan.questions.plans.plan_check import checked_apis, checked_devices, current_day, offer_remarks
 from capplan.readers.catalogue.hardware import device, device_names, normalised
 from capplan.readers.catalogue.models import model_rows
 from capplan.readers.catalogue.offer_terms import known_machines
-from capplan.readers.catalogue.prices import price_records
 from capplan.readers.catalogue.scenarios import described, shipped_scenarios
-from capplan.readers.catalogue.token_prices import token_offers
 
 Row = Mapping[str, Any]
 
@@ -53,6 +49,8 @@ def _engines() -> Iterator[Row]:
 
 
 def _prices() -> Iterator[Row]:
+    from capplan.readers.catalogue.prices import price_records
+
     for offer in price_records():
         yield {
             "hardware": offer.device,
@@ -82,6 +80,9 @@ def _machines() -> Iterator[Row]:
 
 
 def _apis() -> Iterator[Row]:
+    from capplan.questions.plans.plan_check import current_day, offer_remarks
+    from capplan.readers.catalogue.token_prices import token_offers
+
     today = current_day()
     for offer in token_offers():
         yield {
@@ -116,8 +117,12 @@ def checked(kind: str, prices: str | None, day: str | None, today: date) -> list
     day : of a list that does not state it
     today : that prices are judged old by
     """
+    from capplan.questions.plans.plan_check import checked_apis, checked_devices
+
     if kind == "prices":
         return list(checked_devices(today))
+    from capplan.questions.money.comparison import listed_prices
+
     return list(checked_apis(today, None if prices is None else listed_prices(prices, day)))
 
 

@@ -29,8 +29,8 @@ from capplan.readers.catalogue.scenarios import scenario_word
 from capplan.recorded.traces.trace import Trace, read_trace
 from capplan.replica.replica import Replica, replica_of
 from capplan.replica.spec import ReplicaSpec
+from capplan.scenario.command_flags import OperationFlags, PlanFlags, RequestFlags
 from capplan.scenario.engine_use import operation_of
-from capplan.scenario.flags import OperationFlags, PlanFlags, RequestFlags
 from capplan.scenario.workload_file import is_workload
 from capplan.serving.requests import Admission, Requests
 from capplan.serving.server import simulate

@@ -23,8 +23,9 @@ from capplan.questions.simulation import (
     layout_name,
 )
 from capplan.replica.load import MOST_IN_FLIGHT, Load
+from capplan.scenario.command_flags import PlanFlags, SweepFlags
 from capplan.scenario.drawn_workload import names_a_scenario
-from capplan.scenario.flags import PlanFlags, ServingFlags, SweepFlags
+from capplan.scenario.flags import ServingFlags
 from capplan.scenario.reading import settings_of
 from capplan.scenario.replica import asked_replica
 from capplan.scenario.scenario import read_scenario

@@ -36,7 +36,8 @@ from capplan.recorded.results.read import read_results
 from capplan.recorded.results.record import BenchmarkResult
 from capplan.replica.replica import Replica
 from capplan.replica.spec import ReplicaSpec
-from capplan.scenario.flags import ServingFlags, StatedResult
+from capplan.scenario.command_flags import StatedResult
+from capplan.scenario.flags import ServingFlags
 from capplan.scenario.replica import asked_replica
 from capplan.workload.request_class import Target
 

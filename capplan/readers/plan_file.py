@@ -92,9 +92,9 @@ def _follows(key: str, written: float | None, worked_out: float | None, how: str
 
 
 class AnswerRow(Record):
-    """A part of the answer; figures that are not read again stay as they are."""
+    """A part of the answer; figures that are not read again stay as they are. Its schema is built when a file is read, which most commands never do."""
 
-    model_config = ConfigDict(extra="ignore", strict=True)
+    model_config = ConfigDict(extra="ignore", strict=True, defer_build=True)
 
 
 _NO_MORE_THAN_ONE = re.compile(r"(probability|probabilities|confidence|share|(?<!load_)fraction)$")

@@ -6,7 +6,6 @@ lie inside it when installed, next to it in a checkout.
 
 import csv
 import gzip
-import hashlib
 import json
 import os
 import re
@@ -16,7 +15,6 @@ import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from importlib.resources import files
 from io import BufferedIOBase, BufferedReader
 from itertools import zip_longest
 from mmap import ACCESS_READ, mmap
@@ -188,6 +186,8 @@ def digest(path: str | os.PathLike[str], most_bytes: int) -> str | None:
     content = first_bytes(Path(path), most_bytes + 1) if is_there(Path(path)) else None
     if not content or len(content) > most_bytes:
         return None
+    import hashlib  # loads OpenSSL
+
     return hashlib.sha256(content).hexdigest()[:16]
 
 
@@ -565,6 +565,6 @@ def json_values(text: str, name: str) -> list[Any]:
 
 def data_folder(name: str) -> Path:
     """Return a folder of shipped data, such as hardware_specs or scenarios."""
-    package = Path(str(files("capplan")))
+    package = Path(__file__).parents[1]
     inside = package / name
     return inside if inside.is_dir() else package.parent / name

@@ -12,14 +12,16 @@ from capplan.assumption import Assumption, Label
 from capplan.engine.lookup import scheduling
 from capplan.engine.profile import EngineProfile, HostOverhead, Scheduling
 from capplan.errors import InputError
-from capplan.hardware.device import MERGED, Device, Efficiency, not_measured
-from capplan.memory.capacity import (
+from capplan.hardware.device import (
+    MERGED,
+    Device,
+    Efficiency,
     engine_memory_bytes,
     has_fast_links,
+    not_measured,
     padded_inputs_multiple,
-    reserved_bytes_per_sequence,
-    token_capacity,
 )
+from capplan.memory.capacity import reserved_bytes_per_sequence, token_capacity
 from capplan.memory.launch import Launch, default_memory_fractions, engine_launch
 from capplan.memory.plan import MemoryPlan, memory_plan
 from capplan.model.network import Network, layer_counts

@@ -9,7 +9,7 @@ import numpy as np
 from capplan.assumption import Assumption, Label
 from capplan.engine.lookup import graph_max_sequences, tier
 from capplan.errors import DoesNotFitError, InputError
-from capplan.memory.capacity import engine_memory_bytes
+from capplan.hardware.device import engine_memory_bytes
 from capplan.model.network import Layer, Network
 from capplan.model.parameters import draft_layer, draft_layers_per_layer
 from capplan.model.sharding import Sharding, weight_bytes_per_rank

@@ -14,7 +14,6 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, is_dataclass
-from html import escape
 from typing import Any
 
 from capplan import __version__
@@ -180,6 +179,8 @@ def html_words(text: str) -> str:
     >>> html_words("<b> & 'c'")
     '&lt;b&gt; &amp; &#x27;c&#x27;'
     """
+    from html import escape  # loads the names of all entities
+
     return escape(visible(text))
 
 

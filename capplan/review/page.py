@@ -19,7 +19,6 @@ from urllib.parse import quote
 from capplan import __version__
 from capplan.assumption import Assumption
 from capplan.errors import InputError
-from capplan.fleet.sweep import WhatIf
 from capplan.readers.text_file import protecting_outputs, read_text
 from capplan.report.answer import Answer, Table
 from capplan.report.answers.fleet import assumed_kernels, fleet_answer
@@ -266,7 +265,15 @@ def _points(review: Review) -> str:
     plans = [
         {
             "charted": charted(plan, review.sensitivity),
-            "points": [_point(point, money_key(plan)) for point in points],
+            "points": [
+                {
+                    "ratio": point.traffic_ratio,
+                    "gpus": point.gpus,
+                    "usd": point.usd,
+                    "said": point_text(point, money_key(plan)),
+                }
+                for point in points
+            ],
         }
         for plan, points in review.sensitivity.what_if
     ]
@@ -274,15 +281,6 @@ def _points(review: Review) -> str:
         return ""
     text = json.dumps(plans).replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
     return f'<script type="application/json" id="what-if-points">{text}</script>\n'
-
-
-def _point(point: WhatIf, key: str) -> dict[str, Any]:
-    return {
-        "ratio": point.traffic_ratio,
-        "gpus": point.gpus,
-        "usd": point.usd,
-        "said": point_text(point, key),
-    }
 
 
 def _table(table: Table, section: str) -> str:

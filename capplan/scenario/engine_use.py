@@ -12,7 +12,7 @@ from capplan.hardware.device import NETWORKS
 from capplan.quantity import BYTES, BYTES_PER_S, SECONDS, quantity
 from capplan.replica.spec import ReplicaSpec
 from capplan.replica.speculation import DraftPlan
-from capplan.scenario.flags import EngineFlags, OperationFlags, SpeculationFlags
+from capplan.scenario.command_flags import EngineFlags, OperationFlags, SpeculationFlags
 from capplan.scenario.scenario_file import Scenario, Speculation
 from capplan.scenario.speculation import draft_beside, drafting_of, with_acceptance
 from capplan.serving.terms import ROUTINGS, Autoscaling, Failure, Hedging, Routing

@@ -9,7 +9,7 @@ from capplan.errors import InputError
 from capplan.readers.catalogue.models import read_model
 from capplan.readers.catalogue.scenarios import scenario_text
 from capplan.readers.yaml_file import parse_yaml, schema_line, yaml_text
-from capplan.scenario.flags import FirstScenario
+from capplan.scenario.command_flags import FirstScenario
 from capplan.scenario.scenario import DEFAULT_HARDWARE, scenario_from
 
 ASSUMED = "assumed; replace it"

@@ -11,8 +11,8 @@ from capplan.families.model_config import pooled
 from capplan.fleet.search.candidates import Layout, refuse_illegal
 from capplan.hardware.device import Device, Efficiency
 from capplan.hardware.weight_kernel import no_kernel_reason
+from capplan.memory.kv_sizes import cache_dtype
 from capplan.memory.layer_groups import narrow_states
-from capplan.memory.plan import cache_dtype
 from capplan.memory.pool import layout_assumptions
 from capplan.model.network import Adapters, LoraTerms, Network
 from capplan.model.sharding import MODULES, Sharding, adapted_matrices

@@ -21,7 +21,7 @@ from capplan.fleet.scenario import FleetLimits, MixBy, PoolsLimits
 from capplan.fleet.search.candidates import Ranges
 from capplan.hardware.device import NETWORKS, Device
 from capplan.hardware.weight_kernel import no_kernel_reason
-from capplan.memory.plan import AUTO
+from capplan.memory.kv_sizes import AUTO
 from capplan.model.weight_format import KV_FORMATS, named_weight_format
 from capplan.readers.catalogue.hardware import catalogue_name, device, planned_device
 from capplan.readers.catalogue.offer_terms import known_machines

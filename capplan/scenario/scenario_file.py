@@ -71,6 +71,7 @@ from capplan.workload.length import (
     standard_normal_quantile,
     uniform,
 )
+from capplan.workload.request_class import Images
 
 PROBABILITIES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
 Refuse = Callable[[str], InputError]
@@ -475,22 +476,6 @@ class Retries(Record):
     """Share of the outputs that are not valid."""
     attempts: Annotated[Whole, Field(ge=1, le=100)]
     """Most attempts, the first one included."""
-
-
-Pixels = Annotated[Whole, Field(ge=1, le=100_000)]
-
-
-class Images(Record):
-    """Images of every request, all of one size."""
-
-    count: Annotated[Whole, Field(ge=1, le=1000)] = 1
-    """Number of images in a request."""
-    width: Pixels
-    """Width in pixels, before the processor of the model scales the image."""
-    height: Pixels
-    """Height in pixels, before the processor of the model scales the image."""
-    max_pixels: Annotated[Whole, Field(ge=1024, le=1_000_000_000)] | None = None
-    """Limit of the processor (Qwen); default: that of the published one."""
 
 
 class Outside(Record):

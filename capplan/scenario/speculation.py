@@ -14,7 +14,8 @@ from capplan.readers.yaml_file import KeyPath
 from capplan.recorded.traces.prometheus import accepted_drafts
 from capplan.replica.spec import ReplicaSpec
 from capplan.replica.speculation import DraftModel, DraftPlan, Method, draft_of
-from capplan.scenario.flags import DraftFlags, ServingFlags
+from capplan.scenario.command_flags import DraftFlags
+from capplan.scenario.flags import ServingFlags
 from capplan.scenario.reading import Reading
 from capplan.scenario.replica import CompletedReplica, asked_replica
 from capplan.scenario.scenario_file import Speculation

@@ -290,11 +290,6 @@ def _sessions(
     return reading.attempt(partial(sessions_of, reading, item, index, prompts, outputs), None, *about)
 
 
-def _rate_key(item: Traffic) -> str:
-    """Return the key that says how often requests of a line of traffic come."""
-    return next((key for key in RATES if getattr(item, key) is not None), RATES[0])
-
-
 def _refuse_wrong_keys(reading: Reading, item: Traffic, at: KeyPath, rate_keys: list[KeyPath]) -> None:
     """Note keys of a line of traffic that do not belong together."""
     reading.attempt(partial(_frequency, reading, item, at), None, *rate_keys)
@@ -337,8 +332,9 @@ def _request_class(reading: Reading, item: Traffic, index: int, burst_ratio: flo
     reading.attempt(
         partial(refuse_idle_time, reading, fraction, (*at, mean_key)), None, *rate_keys, (*at, mean_key)
     )
+    rate_key = next((key for key in RATES if getattr(item, key) is not None), RATES[0])
     rate = reading.attempt(
-        partial(plausible_rate, reading, source.rate, (*at, _rate_key(item))), source.rate, *rate_keys
+        partial(plausible_rate, reading, source.rate, (*at, rate_key)), source.rate, *rate_keys
     )
     cv = _arrival_cv(reading, item, index, source)
     if len(reading.mistakes) > said or prompts is None or outputs is None:

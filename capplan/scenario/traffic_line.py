@@ -22,7 +22,7 @@ from capplan.workload.length import (
     fixed,
 )
 from capplan.workload.multiples import batch_arrival_cv, longest_of, mean_attempts, padding_fraction, sum_of
-from capplan.workload.request_class import Outside, PromptImages, RequestClass
+from capplan.workload.request_class import Images, Outside, RequestClass
 from capplan.workload.sessions import (
     Sessions,
     Turns,
@@ -118,7 +118,7 @@ MOST_RATIO = 200
 """Largest ratio of the sides of an image that processors accept."""
 
 
-def prompt_images(reading: Reading, item: Traffic, at: KeyPath) -> PromptImages | None:
+def prompt_images(reading: Reading, item: Traffic, at: KeyPath) -> Images | None:
     """Return the images of a line of traffic; None where it has none."""
     images = item.images
     if images is None:
@@ -133,7 +133,7 @@ def prompt_images(reading: Reading, item: Traffic, at: KeyPath) -> PromptImages 
             (*at, "images"),
             f"{images.width} x {images.height} is over {MOST_RATIO} times as long as wide; were width and height of one image meant?",
         )
-    return PromptImages(images.count, images.width, images.height, images.max_pixels)
+    return images
 
 
 def with_image_tokens(scenario: Scenario, network: Network) -> tuple[Scenario, tuple[Assumption, ...]]:
@@ -164,12 +164,12 @@ def with_image_tokens(scenario: Scenario, network: Network) -> tuple[Scenario, t
         if images is None:
             classes.append(item)
             continue
-        if images.most_pixels is not None and rule.kind != "resized":
+        if images.max_pixels is not None and rule.kind != "resized":
             raise InputError(
                 f"{scenario.path}: traffic[{index}].images.max_pixels: {network.name} scales images to {rule.side_pixels} pixels, whatever their area\n"
                 "  leave it out"
             )
-        tokens = image_tokens(rule, images.width, images.height, images.most_pixels)
+        tokens = image_tokens(rule, images.width, images.height, images.max_pixels)
         prompts = sum_of(item.input_tokens, fixed(float(images.count * tokens)))
         classes.append(replace(item, input_tokens=prompts))
         said.append(
@@ -206,7 +206,7 @@ def with_image_work(network: Network, classes: tuple[RequestClass, ...], prompt_
             rule,
             item.images.width,
             item.images.height,
-            item.images.most_pixels,
+            item.images.max_pixels,
             item.images.count * (1.0 - item.repeated_fraction) * rate / sum(rates) / prompt_tokens,
         )
         for item, rate in zip(classes, rates, strict=True)

@@ -69,24 +69,29 @@ def integers(values: Counts) -> array[int]:
 
 
 def flat_outcome(
-    requests: Requests, engine: EngineSetup, *, crowd: Crowd | None = None, until_s: float = inf
+    requests: Requests,
+    engine: EngineSetup,
+    *,
+    crowd: Crowd | None = None,
+    until_s: float = inf,
+    gauged: bool = True,
 ) -> Outcome:
-    """Return the outcome of eligible requests, the same as from Server."""
-    return flat_run(requests, engine, crowd, until_s)[0]
+    """Return the outcome of eligible requests, the same as from Server; without gauges and gaps between tokens if not `gauged`."""
+    return flat_run(requests, engine, crowd, until_s, gauged=gauged)[0]
 
 
 def flat_run(
-    requests: Requests, engine: EngineSetup, crowd: Crowd | None, until_s: float
+    requests: Requests, engine: EngineSetup, crowd: Crowd | None, until_s: float, *, gauged: bool = True
 ) -> tuple[Outcome, Gauges]:
     """Return the outcome, and the gauges of the engine."""
-    core = _flat_engine(requests, engine, crowd)
+    core = _flat_engine(requests, engine, crowd, gauged=gauged)
     core.advance(until_s)
     core.receive_arrived()
     ledger, gauges = written(core)
     return ledger.outcome(core.now_s, [gauges]), gauges
 
 
-def _flat_engine(requests: Requests, engine: EngineSetup, crowd: Crowd | None) -> FlatEngine:
+def _flat_engine(requests: Requests, engine: EngineSetup, crowd: Crowd | None, *, gauged: bool) -> FlatEngine:
     """Return the core at time zero with all its requests."""
     asked = crowd.requests if crowd is not None and isinstance(crowd.requests, Requests) else NO_REQUESTS
     check_requests(requests, 0, timed=True)
@@ -100,6 +105,7 @@ def _flat_engine(requests: Requests, engine: EngineSetup, crowd: Crowd | None) -
     )
     columns = doubles(when), prompt, output, cached, class_index
     limits, tables = _limits_and_tables(engine, (requests, asked))
+    limits = limits._replace(gauged=gauged)
     return FlatEngine(limits, tables, FlatRequests(columns, len(requests), *_turns(crowd, len(asked))))
 
 
@@ -154,6 +160,7 @@ def _limits_and_tables(
         terms.growth,
         terms.query_tokens,
         terms.asynchronous,
+        gauged=True,
     )
     most_tokens = max(terms.max_num_batched_tokens, longest) + terms.max_num_seqs * terms.query_tokens
     return limits, flat_tables(clock, terms.max_num_seqs, most_tokens)
@@ -179,11 +186,13 @@ def written(core: FlatEngine) -> tuple[Ledger, Gauges]:
         for index in range(len(core.class_seen))
         if core.class_seen[index]
     }
+    gauges = Gauges(core.capacity)
+    if not core.gauged:
+        return ledger, gauges
     bins = np.asarray(core.itl)
     places = np.flatnonzero(bins)
     weights = dict(zip((places - core.zero_bin).tolist(), bins[places].tolist(), strict=True))
     ledger.itl = WeightedHistogram.of(weights, core.itl_none, core.itl_weight, core.itl_total)
-    gauges = Gauges(core.capacity)
     gauges.batch_s = np.asarray(core.batch_s)[: core.batch_size].tolist()
     gauges.occupancy_s = np.asarray(core.occupancy_s).tolist()
     gauges.block_seconds, gauges.busy_s = core.block_seconds, core.busy_s

@@ -128,6 +128,7 @@ cdef double BINS_PER_E
 cdef class FlatEngine(FlatSteps):
     cdef public Py_ssize_t batch_size, zero_bin
     cdef bint shared_steps, released, asynchronous
+    cdef public bint gauged
     cdef double planned_s
     cdef long long hold_steps, hold_tokens, hold_prompts, gather_steps, poll_steps, looked, hold_from, gather_from
     cdef public double itl_none, itl_weight, itl_total, block_seconds, busy_s, span_s

@@ -72,6 +72,8 @@ class FlatLimits(NamedTuple):
     """Tokens of a step's budget that a decoding sequence takes."""
     asynchronous: bool
     """A step is planned when the one before it begins."""
+    gauged: bool
+    """Batches, blocks and gaps between tokens are recorded, not only the times of requests."""
 
 
 class FlatRequests(NamedTuple):
@@ -99,10 +101,11 @@ class FlatQueue:
         self.offered_s, self.offered_prompt, self.offered_output = columns[:3]
         self.offered_cached, self.offered_class = columns[3:]
         self.arrival, self.prompt, self.output, self.cached, self.class_index = columns
+        zeros = bytes(8 * count)
         if users:
-            self.arrival = array("d", bytes(8 * count))
-            self.prompt, self.output = array("q", bytes(8 * count)), array("q", bytes(8 * count))
-            self.cached, self.class_index = array("q", bytes(8 * count)), array("q", bytes(8 * count))
+            self.arrival = array("d", zeros)
+            self.prompt, self.output = array("q", zeros), array("q", zeros)
+            self.cached, self.class_index = array("q", zeros), array("q", zeros)
         self.users, self.arrivals, self.arrived, self.asked = users, arrivals, 0, arrivals
         self.ends = array("d", [user * limits.begin_s for user in range(users)])
         self.first_end, self.ends_count = 0, users
@@ -120,9 +123,9 @@ class FlatQueue:
         self.max_num_seqs, self.budget = limits.max_num_seqs, limits.max_num_batched_tokens
         self.chunked, self.block_tokens, self.capacity = limits.chunked, limits.block_tokens, limits.kv_blocks
         self.growth = limits.growth
-        self.remaining = array("q", bytes(8 * count)) if users else columns[2][:]
-        self.prompt_now = array("q", bytes(8 * count)) if users else columns[1][:]
-        self.shared, self.received, self.rank = (array("q", bytes(8 * count)) for _ in range(3))
+        self.remaining = array("q", zeros) if users else columns[2][:]
+        self.prompt_now = array("q", zeros) if users else columns[1][:]
+        self.shared, self.received, self.rank = (array("q", zeros) for _ in range(3))
         self.enqueued, self.first_token = (array("d", [float("nan")]) * count for _ in range(2))
         self.status = array("q", [UNFINISHED]) * count
         self.position = self.waiting = self.next_waiting = 0
@@ -360,12 +363,13 @@ class FlatBatch(FlatQueue):
         count = self.count
         self.reserved_output_fraction = limits.reserved_output_fraction
         self.query_tokens, self.counter = limits.query_tokens, 0
-        self.done, self.blocks, self.commit = (array("q", bytes(8 * count)) for _ in range(3))
-        self.base, self.end_step, self.serial = (array("q", bytes(8 * count)) for _ in range(3))
-        self.before, self.after = (array("q", bytes(8 * count)) for _ in range(2))
+        zeros = bytes(8 * count)
+        self.done, self.blocks, self.commit = (array("q", zeros) for _ in range(3))
+        self.base, self.end_step, self.serial = (array("q", zeros) for _ in range(3))
+        self.before, self.after = (array("q", zeros) for _ in range(2))
         unknown = array("d", [float("nan")]) * count
-        self.scheduled, self.last_token, self.queue_s = array("d", unknown), array("d", unknown), unknown[:]
-        self.ttft_s, self.e2e_s = array("d", unknown), array("d", unknown)
+        self.scheduled, self.last_token, self.queue_s = unknown[:], unknown[:], unknown[:]
+        self.ttft_s, self.e2e_s = unknown[:], unknown
         self.phases = array("q", bytes(8 * self.block_tokens))
         self.phase_sum = self.sequences = self.tokens = self.shared_sum = 0
         self.part = self.below = 0  # phases[0] + ... + phases[part - 1] sequences are below a part of a block
@@ -706,7 +710,9 @@ class FlatEngine(FlatSteps):
         self.hold_prompts, self.gather_steps = limits.hold_prompts, limits.gather_steps
         self.asynchronous, self.planned_s = limits.asynchronous, 0.0
         self.looked, self.hold_from, self.gather_from, self.released = 0, -1, -1, False
-        self.itl, self.zero_bin = array("d", bytes(8 * HISTOGRAM_BINS)), HISTOGRAM_ZERO
+        self.gauged = limits.gauged
+        self.itl = array("d", bytes(8 * HISTOGRAM_BINS if self.gauged else 8))
+        self.zero_bin = HISTOGRAM_ZERO
         self.itl_none = self.itl_weight = self.itl_total = 0.0
         self.batch_s, self.batch_size = array("d", bytes(8 * (2 * self.max_num_seqs + 64))), 64
         self.occupancy_s = array("d", bytes(8 * (OCCUPANCY_BINS + 1)))
@@ -1070,6 +1076,8 @@ class FlatEngine(FlatSteps):
 
     def gap(self, value: float, weight: float) -> None:
         """Record a gap between tokens; see WeightedHistogram."""
+        if not self.gauged:
+            return
         if value > 0.0:
             self.itl[HISTOGRAM_ZERO + lrint(log(value) * BINS_PER_E)] += weight
         else:
@@ -1079,6 +1087,8 @@ class FlatEngine(FlatSteps):
 
     def gauge(self, start_s: float, seconds: float, sequences: int, blocks: float) -> None:
         """Record a period with a constant batch; see Gauges."""
+        if not self.gauged:
+            return
         if sequences >= self.batch_size:
             self.batch_size = 2 * sequences
         self.batch_s[sequences] += seconds

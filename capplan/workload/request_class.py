@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 import numpy as np
 
+from capplan.keys import ONLY_KNOWN_KEYS, Counted
 from capplan.numbers import Number
 from capplan.workload.length import Lengths
 from capplan.workload.sessions import LEAST_GAP_S, Sessions, sessions_in_flight
@@ -63,17 +64,22 @@ def offered_request_rate_per_s(users: Number, think_time_s: Number, response_tim
     return users / (think_time_s + response_time_s)
 
 
-@dataclass(frozen=True, slots=True)
-class PromptImages:
+Pixels: TypeAlias = Annotated[int, Counted(1, 100_000)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Images:
     """Images of every request, all of one size."""
 
-    count: int
-    width: int
-    """[px]"""
-    height: int
-    """[px]"""
-    most_pixels: int | None
-    """Limit of the processor; None: that of the model."""
+    __pydantic_config__ = ONLY_KNOWN_KEYS
+    count: Annotated[int, Counted(1, 1000)] = 1
+    """Number of images in a request."""
+    width: Pixels
+    """Width in pixels, before the processor of the model scales the image."""
+    height: Pixels
+    """Height in pixels, before the processor of the model scales the image."""
+    max_pixels: Annotated[int, Counted(1024, 1_000_000_000)] | None = None
+    """Limit of the processor (Qwen); default: that of the published one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +146,7 @@ class RequestClass:
     """Share of the prompts that repeat one just sent, by another sample or attempt, and hit in the cache as a whole."""
     outside: Outside = NOTHING_OUTSIDE
     """Steps outside the GPUs; their wait is a part of `think_time_s` too, and of the think time of the sessions."""
-    images: PromptImages | None = None
+    images: Images | None = None
     """Images of a prompt next to the text; their tokens are part of input_tokens once a model is known."""
     pooled: bool = False
     """Requests return a vector or a score at the end of prefill; there is no decode."""

@@ -94,16 +94,14 @@ def test_plans_of_a_fitted_deployment_hold_as_often_as_they_claim(tmp_path):
 
 @pytest.mark.long
 def test_a_calibration_of_a_running_server_predicts_its_open_loops(tmp_path):
-    """No fit saw them. Means over two repeats, as in docs/live.md: TTFT p50 within 10 % in six of seven, p95 within 15 % in all."""
+    """No fit saw them. Means over two repeats, as in docs/live.md: TTFT p50 within 10 % in all, p95 within 7 % where repeats differ by less than 15 %."""
     folder = unpacked(tmp_path, ENDPOINT)
     engine = engine_of(calibrated_replica(folder / "endpoint.calibration.yaml", folder / "tiny"))
-    errors = {"ttft_p50": [], "ttft_p95": []}
-    for load in OPEN:
-        found = row(load.name, records_of(folder, load.name), [engine])
-        for statistic, seen in errors.items():
-            seen.append(abs(found[statistic]["error"]))
-    assert sum(error <= 0.1 for error in errors["ttft_p50"]) >= 6
-    assert max(errors["ttft_p95"]) <= 0.15
+    rows = [row(load.name, records_of(folder, load.name), [engine]) for load in OPEN]
+    assert max(abs(found["ttft_p50"]["error"]) for found in rows) <= 0.1
+    repeated = [found["ttft_p95"] for found in rows if found["ttft_p95"]["noise"] < 0.15]
+    assert len(repeated) == len(rows) - 1
+    assert max(abs(found["error"]) for found in repeated) <= 0.07
 
 
 LOG = """0.01.000.000 D res  add_waiting_: add task 5 to waiting list. current waiting = 0 (before add)

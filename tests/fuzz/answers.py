@@ -33,8 +33,8 @@ from capplan.questions.simulation import (
 )
 from capplan.readers.yaml_file import parse_yaml
 from capplan.replica.replica import replica_of
+from capplan.scenario.command_flags import EngineFlags, OperationFlags, RequestFlags, SpeculationFlags
 from capplan.scenario.engine_use import engine_use_of
-from capplan.scenario.flags import EngineFlags, OperationFlags, RequestFlags, SpeculationFlags
 from capplan.scenario.scenario import scenario_from
 from capplan.serving.requests import Crowd
 

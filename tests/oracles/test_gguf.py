@@ -8,7 +8,7 @@ import pytest
 
 from capplan.errors import InputError
 from capplan.families.gguf import _MATRICES, ARCHITECTURES
-from capplan.memory.plan import kv_sizes
+from capplan.memory.kv_sizes import kv_sizes
 from capplan.model.parameters import parameters, weight_bytes, weight_bytes_by_class, weight_bytes_per_rank
 from capplan.model.sharding import Sharding
 from capplan.model.stored_tensor import BLOCKS, OTHER_TYPES

@@ -10,8 +10,8 @@ from capplan.engine.lookup import profile
 from capplan.families.model_config import read_network
 from capplan.families.quantization.network_formats import quantised
 from capplan.memory.capacity import stages_of
+from capplan.memory.kv_sizes import kv_sizes
 from capplan.memory.layer_groups import cache_kinds, narrow_states
-from capplan.memory.plan import kv_sizes
 from capplan.memory.rank import rank_weight_bytes
 from capplan.model.kv_cache import state_bytes_per_sequence
 from capplan.model.parameters import parameters, weight_bytes, weight_bytes_per_rank

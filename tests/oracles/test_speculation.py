@@ -98,7 +98,8 @@ def test_a_draft_pays_at_small_batches_and_costs_at_large_ones():
     The direction, not the number: once a step is bound by arithmetic every drafted token is paid for.
     """
     from capplan.replica.replica import replica_of
-    from capplan.scenario.flags import DraftFlags, ServingFlags
+    from capplan.scenario.command_flags import DraftFlags
+    from capplan.scenario.flags import ServingFlags
     from capplan.scenario.speculation import asked_speculation
 
     asked = asked_speculation(
@@ -132,7 +133,8 @@ def test_tokens_of_a_round_are_exact_up_to_certain_acceptance(acceptance, drafts
 def test_spec_takes_the_published_acceptance_of_a_method():
     """Accepted lengths of MTP with Qwen3.5-397B: 1.92 tokens a round of one draft, 2.70 of two, 3.33 of three (InferenceX)."""
     from capplan.replica.replica import replica_of
-    from capplan.scenario.flags import DraftFlags, ServingFlags
+    from capplan.scenario.command_flags import DraftFlags
+    from capplan.scenario.flags import ServingFlags
     from capplan.scenario.speculation import asked_speculation
 
     flags, serving = (
@@ -148,7 +150,8 @@ def test_spec_takes_the_published_acceptance_of_a_method():
 
 
 def test_a_method_without_a_published_acceptance_asks_for_it():
-    from capplan.scenario.flags import DraftFlags, ServingFlags
+    from capplan.scenario.command_flags import DraftFlags
+    from capplan.scenario.flags import ServingFlags
     from capplan.scenario.speculation import asked_speculation
 
     flags, serving = DraftFlags(method="eagle"), ServingFlags(offline=True)

@@ -9,7 +9,7 @@ import pytest
 from capplan.engine.lookup import profile
 from capplan.errors import InputError
 from capplan.families.model_config import read_network
-from capplan.memory.plan import kv_sizes
+from capplan.memory.kv_sizes import kv_sizes
 from capplan.model.kv_cache import kv_bytes_per_sequence, kv_bytes_per_token
 from capplan.model.parameters import parameters
 from capplan.replica.spec import profile_as_served, refuse_prefixes

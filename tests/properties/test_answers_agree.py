@@ -64,7 +64,7 @@ def test_the_laws_hold_where_they_once_did_not(kind, number):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("kind", "number"), [("session-mixed", 400_020), ("user-drafts", 400_025)])
+@pytest.mark.parametrize(("kind", "number"), [("session-mixed", 400_020), ("user-drafts", 400_025), ("mixed", 500_029)])
 def test_copies_carry_copies_of_a_load_whose_latencies_hardly_grow(kind, number):
     """A target within 0.1% of its limit from 140 to 150 replicas, and users of whom 20 at a replica hold where 18 do not.
 

@@ -7,7 +7,8 @@ import pytest
 from capplan.engine.lookup import profile
 from capplan.families.model_config import read_network
 from capplan.fleet.search.candidates import Layout
-from capplan.memory.plan import LIMITS, MemoryPlan, kv_sizes
+from capplan.memory.kv_sizes import kv_sizes
+from capplan.memory.plan import LIMITS, MemoryPlan
 from capplan.model.parameters import summary
 from capplan.model.sharding import Sharding
 from capplan.readers.catalogue.hardware import device

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from capplan.fleet.plan import Certainty
-from capplan.memory.plan import kv_sizes
+from capplan.memory.kv_sizes import kv_sizes
 from capplan.readers.catalogue.hardware import device
 from capplan.readers.catalogue.models import read_model
 from capplan.replica.estimate import OperatorRow

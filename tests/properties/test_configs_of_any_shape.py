@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from capplan.errors import InputError
 from capplan.families.model_config import read_network
 from capplan.families.quantization.network_formats import quantised
-from capplan.memory.plan import kv_sizes
+from capplan.memory.kv_sizes import kv_sizes
 from capplan.model.parameters import summary
 from tests.sweeps import examples
 

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from capplan.deploy.known_deployment import known_deployment
 from capplan.readers.catalogue.scenarios import described, scenario_word, shipped_scenarios
 from capplan.readers.yaml_file import parse_yaml, schema_line
+from capplan.scenario.command_flags import USE_CASES, FirstScenario
 from capplan.scenario.first_scenario import (
     ASSUMED,
     CASES,
@@ -24,7 +25,6 @@ from capplan.scenario.first_scenario import (
     answers_of,
     first_scenario_text,
 )
-from capplan.scenario.flags import USE_CASES, FirstScenario
 from capplan.scenario.scenario import DEFAULT_HARDWARE, read_scenario, scenario_from
 from tests.sweeps import size_on_few_requests
 

@@ -11,7 +11,6 @@ from capplan.accuracy.bounded import (
     NOISE,
     PER_DOUBLING,
     Operation,
-    Served,
     bounded_estimate,
     deployment_interval,
     left_out_spread,
@@ -19,8 +18,8 @@ from capplan.accuracy.bounded import (
     unseen_doublings,
 )
 from capplan.accuracy.slowness import deployment_slowness, replica_slowness
+from capplan.engine.left_out import LEAST_LOADS, LeftOutResult, Served
 from capplan.engine.lookup import profile
-from capplan.engine.profile import LEAST_LOADS, LeftOutResult
 from capplan.readers.calibration.record import ResultPoint, left_out_results
 from capplan.readers.catalogue.efficiency import efficiency_by, shipped_intervals, shipped_slowness
 from capplan.readers.catalogue.hardware import device
@@ -37,7 +36,7 @@ MEAN, TAIL = Target("tpot", "mean", 1.0), Target("tpot", "p99", 1.0)
 
 
 def result(in_flight=8.0, ttft=0.0, tpot=0.0, rate=None, deployment=OWN.deployment):
-    return LeftOutResult(deployment, in_flight, 512.0, 128.0, rate, {"ttft": ttft, "tpot": tpot})
+    return LeftOutResult(deployment, 512.0, 128.0, in_flight, rate, {"ttft": ttft, "tpot": tpot})
 
 
 def noisy(draw, deviation, loads, repeats=1):

@@ -17,7 +17,8 @@ from capplan.fleet.search.workers import executor, finished_points, runner
 from capplan.fleet.sweep import swept
 from capplan.questions.sweep import asked_sweep
 from capplan.readers.point_file import PointFile
-from capplan.scenario.flags import LoadFlags, ServingFlags, SweepFlags
+from capplan.scenario.command_flags import SweepFlags
+from capplan.scenario.flags import LoadFlags, ServingFlags
 
 LOADS = ",".join(map(str, range(1, 25)))
 MANY_LOADS = ",".join(map(str, range(1, 201)))

@@ -9,9 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from capplan.engine.lookup import ENGINES, profile
+from capplan.memory.kv_sizes import kv_sizes
 from capplan.memory.launch import engine_launch
 from capplan.memory.layer_groups import cache_kinds, state_bytes_held
-from capplan.memory.plan import kv_sizes, memory_plan
+from capplan.memory.plan import memory_plan
 from capplan.model.kv_cache import kv_bytes_per_sequence, state_bytes, state_bytes_per_sequence
 from capplan.model.mixers import CachePart, Description, Heads, StatePart
 from capplan.model.network import (

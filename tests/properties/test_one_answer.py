@@ -26,7 +26,7 @@ from capplan.readers.plan_file import read_plan_file
 from capplan.replica.estimate import estimate
 from capplan.replica.load import Load
 from capplan.replica.replica import replica_of
-from capplan.scenario.flags import PlanFlags, RequestFlags
+from capplan.scenario.command_flags import PlanFlags, RequestFlags
 from capplan.scenario.scenario import read_scenario
 from capplan.workload.request_class import Target
 from tests.shipped import FLEETS, SCENARIOS, price_by_hand

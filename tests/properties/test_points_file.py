@@ -19,7 +19,8 @@ from capplan.fleet.sweep import swept
 from capplan.questions.sweep import asked_sweep
 from capplan.readers.point_file import PointFile
 from capplan.readers.text_file import data_folder
-from capplan.scenario.flags import LoadFlags, ServingFlags, SweepFlags
+from capplan.scenario.command_flags import SweepFlags
+from capplan.scenario.flags import LoadFlags, ServingFlags
 
 LOADS = "1, 2, 4"
 
@@ -50,7 +51,8 @@ def keys_in_processes():
     """Return the keys of two points of each place, from processes that hash texts differently."""
     code = (
         "import sys; from capplan.questions.sweep import asked_sweep;"
-        "from capplan.scenario.flags import LoadFlags, ServingFlags, SweepFlags;"
+        "from capplan.scenario.command_flags import SweepFlags;"
+        "from capplan.scenario.flags import LoadFlags, ServingFlags;"
         "f = SweepFlags(hardware=['l4'], concurrency='1,2');"
         f"[print(*(p.key for p in asked_sweep(w, f, LoadFlags(50, 8), ServingFlags(offline=True)).points)) for w in {PLACES!r}]"
     )

@@ -40,7 +40,7 @@ from capplan.questions.fleet import asked_fleet, fleet_for, terms_of
 from capplan.questions.simulation import asked_stream, chosen_of, operation_of_plan
 from capplan.readers.catalogue.hardware import device
 from capplan.replica.replica import replica_of
-from capplan.scenario.flags import OperationFlags, RequestFlags
+from capplan.scenario.command_flags import OperationFlags, RequestFlags
 from capplan.scenario.scenario import read_scenario
 from capplan.serving.step_table import decode_step_s
 from capplan.serving.terms import link_load_fraction, transfer_s

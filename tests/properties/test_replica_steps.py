@@ -14,7 +14,7 @@ from scipy.interpolate import RegularGridInterpolator
 from capplan.engine.lookup import profile
 from capplan.engine.profile import HostOverhead, Scheduling
 from capplan.families.model_config import read_network
-from capplan.memory.capacity import engine_memory_bytes, padded_inputs_multiple
+from capplan.hardware.device import engine_memory_bytes, padded_inputs_multiple
 from capplan.memory.launch import Launch, engine_launch
 from capplan.memory.plan import memory_plan
 from capplan.model.sharding import Sharding

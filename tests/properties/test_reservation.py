@@ -7,8 +7,8 @@ import pytest
 
 from capplan.engine.lookup import profile
 from capplan.memory.capacity import reserved_bytes_per_sequence
+from capplan.memory.kv_sizes import kv_sizes
 from capplan.memory.launch import engine_launch
-from capplan.memory.plan import kv_sizes
 from capplan.model.kv_cache import index_bytes_per_element, kv_bytes_per_sequence, state_bytes_per_sequence
 from capplan.model.sharding import Sharding
 from capplan.readers.catalogue.models import FOLDER, read_model

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from capplan.engine.lookup import profile
-from capplan.hardware.device import Device
-from capplan.memory.capacity import cache_capacity, engine_memory_bytes, token_capacity
+from capplan.hardware.device import Device, engine_memory_bytes
+from capplan.memory.capacity import cache_capacity, token_capacity
 from capplan.memory.launch import Launch
 from capplan.model.kv_cache import state_bytes
 from capplan.model.network import (

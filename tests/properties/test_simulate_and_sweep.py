@@ -16,7 +16,8 @@ from capplan.fleet.sweep import CONCURRENCIES, SHARES_OF_CAPACITY, knee, load_of
 from capplan.questions.sweep import asked_sweep, loads_of, slo_of
 from capplan.readers.point_file import PointFile
 from capplan.replica.replica import replica_of
-from capplan.scenario.flags import LoadFlags, ServingFlags, SweepFlags
+from capplan.scenario.command_flags import SweepFlags
+from capplan.scenario.flags import LoadFlags, ServingFlags
 from capplan.scenario.replica import asked_replica
 from capplan.serving.requests import Requests
 

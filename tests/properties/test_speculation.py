@@ -11,7 +11,8 @@ from capplan.memory.layer_groups import cache_kinds
 from capplan.phases.step import expected_tokens_per_round
 from capplan.replica.replica import replica_of
 from capplan.replica.speculation import breakeven_batch, speculation, target_and_draft_memory
-from capplan.scenario.flags import DraftFlags, ServingFlags
+from capplan.scenario.command_flags import DraftFlags
+from capplan.scenario.flags import ServingFlags
 from capplan.scenario.speculation import asked_speculation
 from capplan.serving.step_table import decode_step_s
 

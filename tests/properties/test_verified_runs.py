@@ -8,7 +8,7 @@ import pytest
 from capplan.cli.main import main
 from capplan.library import SimulationRecords, simulation
 from capplan.questions.plans.plan_file import asked_of_plan
-from capplan.scenario.flags import PlanFlags, RequestFlags
+from capplan.scenario.command_flags import PlanFlags, RequestFlags
 from tests.sweeps import size_on_few_requests
 
 pytestmark = pytest.mark.usefixtures("shared_runs")

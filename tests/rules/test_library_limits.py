@@ -10,7 +10,8 @@ import capplan as cp
 from capplan.cli.main import main
 from capplan.errors import CapplanError, InputError
 from capplan.ranges import Positive, Share, Text, Whole
-from capplan.scenario.flags import LOAD_RANGES, PLAN_RANGES, REQUEST_RANGES, SERVING_RANGES
+from capplan.scenario.command_flags import PLAN_RANGES, REQUEST_RANGES
+from capplan.scenario.flags import LOAD_RANGES, SERVING_RANGES
 from tests.sweeps import examples
 
 MODEL, DEVICE = "llama-3.1-8b", "h100-sxm"
@@ -104,7 +105,8 @@ def test_what_is_no_option_and_no_path_is_refused_in_words(call, words):
 def test_every_field_that_is_a_number_has_a_range():
     from dataclasses import fields
 
-    from capplan.scenario.flags import LoadFlags, PlanFlags, RequestFlags, ServingFlags
+    from capplan.scenario.command_flags import PlanFlags, RequestFlags
+    from capplan.scenario.flags import LoadFlags, ServingFlags
 
     for record, ranges in ((ServingFlags, SERVING_RANGES), (LoadFlags, LOAD_RANGES), (RequestFlags, REQUEST_RANGES), (PlanFlags, PLAN_RANGES)):  # fmt: skip
         numbers = {field.name for field in fields(record) if re.match(r"(int|float)\b", str(field.type))}

@@ -12,8 +12,8 @@ import pytest
 from capplan.explain.table import formula_in, function_of
 from capplan.fleet.unit_costs import UnitCosts
 from capplan.readers.plan_file import StatedGroup, StatedPlan
-from capplan.report.quantities import ARGUMENTS, MEMORY, NEXT_TO_A_PLAN, PLAN, TITLES, quantity_of
-from capplan.report.screen_units import screen_of, unit_of
+from capplan.report.quantities import ARGUMENTS, MEMORY, NEXT_TO_A_PLAN, PLAN, quantity_of
+from capplan.report.screen_units import TITLES, screen_of, unit_of
 from docs.generators import plan_numbers
 from tests.letters import symbols_of
 

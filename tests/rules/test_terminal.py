@@ -103,7 +103,7 @@ def test_every_model_that_is_completed_is_found():
 
 def test_every_dtype_that_is_completed_is_one():
     from capplan.cli.completion import KV_DTYPES, WEIGHT_DTYPES
-    from capplan.memory.plan import cache_dtype
+    from capplan.memory.kv_sizes import cache_dtype
     from capplan.model.weight_format import in_weight_format
     from capplan.readers.catalogue.models import read_model
 

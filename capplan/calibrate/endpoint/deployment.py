@@ -1,11 +1,11 @@
 """The calibration of a running server: a series of requests, and the numbers with which replays come closest to their times."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from capplan.calibrate.endpoint.client import Answered, Endpoint
+from capplan.calibrate.endpoint.client import Endpoint
 from capplan.calibrate.endpoint.decode_steps import decode_steps, paces_of, pooled, step_results
 from capplan.calibrate.endpoint.probe import TOOL, Probed, probed, served_model
 from capplan.calibrate.endpoint.series import MINUTES, SHORT, Series, designed
@@ -17,7 +17,8 @@ from capplan.readers.calibration.file import read_calibration_file
 from capplan.readers.calibration.record import Calibration, HostRefit, Range
 from capplan.recorded.results.record import BenchmarkResult
 from capplan.replica.spec import ReplicaSpec
-from capplan.scenario.flags import ServingFlags, StatedResult
+from capplan.scenario.command_flags import StatedResult
+from capplan.scenario.flags import ServingFlags
 
 LEAST_ANSWER_S = 30.0
 
@@ -106,7 +107,8 @@ def refit_of(found: Probed, bare: BenchmarkResult, spec: ReplicaSpec) -> HostRef
     spec : the replica that was measured
     """
     sent = [*found.stairs, *(answers for _, answers in found.answers)]
-    loads = [decode_steps(answers) for answers in sent if _has_short_prompts(answers)]
+    short = [answers for answers in sent if all(answer.input_tokens <= SHORT for answer in answers)]
+    loads = [decode_steps(answers) for answers in short]
     steps = step_results(pooled(loads), replace(bare, tool=TOOL))
     refit = refitted(
         [(_stated(result, bare), spec) for result in found.results], [(result, spec) for result in steps]
@@ -114,11 +116,6 @@ def refit_of(found: Probed, bare: BenchmarkResult, spec: ReplicaSpec) -> HostRef
     paces = paces_of([load for load in loads if load])
     spread = Range(min(paces), float(np.median(paces)), max(paces)) if len(paces) > 1 else None
     return replace(refit, pace=spread)
-
-
-def _has_short_prompts(answers: Sequence[Answered]) -> bool:
-    """Return whether decode steps of a load differ from those of the others by its pace, and not by its contexts."""
-    return all(answer.input_tokens <= SHORT for answer in answers)
 
 
 def _stated(result: BenchmarkResult, bare: BenchmarkResult) -> BenchmarkResult:

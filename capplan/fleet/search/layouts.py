@@ -307,7 +307,7 @@ class _Part:
         return within
 
 
-def _target_values(state: SteadyState, target: Target) -> Array:
+def target_values(state: SteadyState, target: Target) -> Array:
     """Return the latency that a target limits, over plans and loads; ITL is approximated by TPOT."""
     spread = {"ttft": state.ttft_s, "tpot": state.tpot_s, "itl": state.tpot_s, "e2e": state.e2e_s}[
         target.metric
@@ -321,7 +321,7 @@ def _least_values(state: SteadyState, target: Target) -> Array:
 
     The tail of the time per token is overstated where outputs are short; its mean is not.
     """
-    values = _target_values(state, target)
+    values = target_values(state, target)
     if target.metric in {"tpot", "itl"}:
         values = np.minimum(values, state.tpot_s.mean)
     return values / TARGET_SLACK

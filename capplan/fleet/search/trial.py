@@ -20,7 +20,7 @@ from capplan.fleet.load.offered import (
 )
 from capplan.fleet.review import Question, spec_of_layout
 from capplan.fleet.search.latencies import Latencies, Seen, latencies_of, odds, seen_in, sent_share
-from capplan.fleet.search.layouts import ScreenedLayout, longest_responses_s, rate_slack
+from capplan.fleet.search.layouts import ScreenedLayout, longest_responses_s, rate_slack, target_values
 from capplan.fleet.search.steady_plans import carried_shares, class_responses_s, steady_states
 from capplan.replica.plans import plans_of
 from capplan.replica.replica import Replica, replica_of
@@ -76,8 +76,6 @@ MOST_HALVINGS = 2
 """A kind of replica of which a fleet has few is simulated with half or a quarter of the requests of a run, and no fewer than ..."""
 LEAST_OF_KIND = 3000
 """... this many, if a run has them."""
-LIKELY_BELOW = 3 * STEPS_PER_DOUBLING
-"""Steps below DOUBLINGS where short runs with users look first: the bound allows for four times as many of them."""
 LIKELY_STRIDE = 4
 """Steps from the likely largest load of users to the next load that is tried, doubled until targets hold on only one side of it.
 
@@ -88,7 +86,7 @@ With open-loop traffic the number of replicas is known after fewer runs than it 
 SamplePaths = dict[tuple[tuple[float, ...], int, tuple[float, ...], float | None], SamplePath]
 """Drawn traffic of a question by its prefix-cache hits, the number of requests and what decides their mix: response times, or a share of users."""
 SeenRuns = dict[tuple[object, ...], Latencies]
-"""Latencies by prefix-cache hits, rate, replicas, slowness and requests of a run; or by hits, the replicas of a fleet and its traffic."""
+"""Latencies by whether gaps are recorded, prefix-cache hits, rate, replicas, slowness and requests of a run; or with the replicas of a fleet and its traffic."""
 
 
 def _hits(demand: Demand) -> tuple[object, ...]:
@@ -241,13 +239,16 @@ class Trial:
         """Mean response time of each class at the lightest load."""
         self.total_rate = sum(self.demand.rates_per_s(self.responses_s))
         """Requests per second of the whole traffic, with users at that response time."""
-        shares = carried_shares(state, self.demand)[0, ~state.saturated[0]]
+        self._state, self._shares = state, carried_shares(state, self.demand)
+        shares = self._shares[0, ~state.saturated[0]]
         slack = rate_slack(question) * (USER_SLACK if self.demand.users else 1.0)
         usual_ceiling = slack * self.total_rate * float(shares.max())
         self.rate_ceiling = max(usual_ceiling, self._ceiling_of_waiting(state))
         """Upper bound on the rate of a replica within the targets, or whatever the latency without users."""
         self.doublings = DOUBLINGS + ceil(log2(self.rate_ceiling / usual_ceiling))
         self.limits: Mapping[Target, float] = {target: target.limit_s for target in question.slo.targets}
+        self._gaps = any(target.metric == "itl" for target in self.limits)
+        """Whether gaps between tokens are recorded."""
         self._paths = paths
         self._engines: dict[float, EngineSetup] = {}
         self._seen: SeenRuns = {} if seen is None else seen
@@ -331,7 +332,14 @@ class Trial:
         count = self._requests(rate_per_s, short=short)
         if self._all_users or all(item.sessions is not None for item in demand.classes):
             replicas = 1.0  # no request is dealt to replicas in turn
-        key = (*_hits(demand), float(f"{scaled:.9g}"), replicas, slowness if demand.users else 1.0, count)
+        key = (
+            self._gaps,
+            *_hits(demand),
+            float(f"{scaled:.9g}"),
+            replicas,
+            slowness if demand.users else 1.0,
+            count,
+        )
         if key not in self._seen:
             seen = self._simulated(demand, rate_per_s, replicas, slowness, count)
             self._seen[key] = self._complete(latencies_of([(seen, 1.0)], demand.classes))
@@ -374,7 +382,7 @@ class Trial:
             return self.at(self.total_rate * traffic_ratio / replicas, replicas, slowness, limits=limits)
 
         def run(demand: Demand) -> Latencies:
-            key = (*_hits(demand), "fleet", replicas, slowness, traffic_ratio)
+            key = (self._gaps, *_hits(demand), "fleet", replicas, slowness, traffic_ratio)
             if key not in self._seen:
                 self._seen[key] = self._of_kinds(demand, replicas, slowness, traffic_ratio)
             return self._seen[key]
@@ -498,7 +506,7 @@ class Trial:
         while True:
             path = self._path(demand, count, user_share)
             offered = path.offered(share, replicas=replicas, slowness=slowness, users=users)
-            outcome = simulate(offered.requests, self._engine(demand), crowd=offered.crowd)
+            outcome = simulate(offered.requests, self._engine(demand), crowd=offered.crowd, gauged=self._gaps)
             seen = seen_in(outcome, demand, offered.crowd, rate_per_s * slowness)
             fitting = sent_share(seen, demand)
             if user_share is None or fitting is None:
@@ -507,7 +515,7 @@ class Trial:
             if halvings <= 0:
                 break
             user_share = user_share_of(odds(user_share) / 2.0**halvings)
-        if all(target.metric != "itl" for target in self.limits):
+        if not self._gaps:
             return seen
         both = simulate(offered.requests, self._engine(demand), crowd=offered.crowd, until_s=seen.end_s)
         return replace(seen, itl=both.itl)
@@ -577,8 +585,7 @@ class Trial:
         low, high = least, top
         middle, stride, grows = max((low + high) // 2, high - FIRST_STRIDE), FIRST_STRIDE, 1
         if self.demand.users:
-            usual_top = least + DOUBLINGS * STEPS_PER_DOUBLING
-            likely = usual_top - LIKELY_BELOW if short else self._short_step(slowness, limits)
+            likely = self._screened_step(slowness, limits) if short else self._short_step(slowness, limits)
             middle, stride, grows = min(max(likely, least + 1), top - 1), LIKELY_STRIDE, 2
         while high - low > 1:
             if scale_rate(high) / slowness <= too_little:
@@ -606,6 +613,14 @@ class Trial:
         ):
             return 0.0
         return scale_rate(low) / slowness
+
+    def _screened_step(self, slowness: float, limits: Mapping[Target, float]) -> int:
+        """Return the step of the largest load that meets the targets in closed form, near which short runs look for it; else the lightest one."""
+        within = ~self._state.saturated
+        for target, limit in limits.items():
+            within = within & (slowness * target_values(self._state, target) <= limit)
+        share = float(self._shares[within].max(initial=float(self._shares.min())))
+        return round(STEPS_PER_DOUBLING * log2(self.total_rate * share))
 
     def _short_step(self, slowness: float, limits: Mapping[Target, float]) -> int:
         """Return the step of the largest load in short runs, near which full runs look for it: the same whatever was asked before."""
@@ -757,16 +772,31 @@ class Trial:
     def meets(
         self, replicas: int, slowness: float, limits: Mapping[Target, float], traffic_ratio: float = 1.0
     ) -> bool:
-        """Return whether a fleet of this many replicas meets the targets: at its load, or in parts at the next step of the scale."""
-        if self.worst(self.fleet(replicas, slowness, traffic_ratio, limits), slowness, limits) <= 1.0:
-            return True
+        """Return whether a fleet of this many replicas meets the targets: at its load, or in parts, see `_copies_of` and `_parts_of`."""
         if self.demand.users:
-            return False
+            return any(
+                self._meets(replicas // copies, slowness, limits, traffic_ratio / copies)
+                for copies in self._copies_of(replicas)
+            )
+        if self._meets(replicas, slowness, limits, traffic_ratio):
+            return True
         step = step_above(self.total_rate * traffic_ratio / replicas * slowness)
         return step < self.scale[1] and any(
             self.holds(scale_rate(step) / slowness, least, slowness, limits)
             for least in self._parts_of(replicas)
         )
+
+    def _meets(
+        self, replicas: int, slowness: float, limits: Mapping[Target, float], traffic_ratio: float = 1.0
+    ) -> bool:
+        """Return whether a fleet that gets a multiple of the traffic meets the targets as a whole."""
+        seen = self.fleet(replicas, slowness, traffic_ratio, limits)
+        return self.worst(seen, slowness, limits) <= 1.0
+
+    def _copies_of(self, replicas: int) -> list[int]:
+        """Return the numbers of equal parts in which a fleet of users is sized, see `in_copies` and `_users_in_parts`."""
+        large = self.demand.users and replicas >= MANY_REPLICAS
+        return [copies for copies in ((1, 2, 3) if large else (1,)) if replicas % copies == 0]
 
     def _replicas_of_users(
         self, rate_per_s: float, slowness: float, limits: Mapping[Target, float], most: float, at_least: int
@@ -785,7 +815,7 @@ class Trial:
             fewer = self._fewer(enough, at_least, ratio, slowness, limits)
             enough = self._fewest(fewer, rate_per_s, slowness, limits, enough, at_least)
         return enough and in_copies(
-            enough, at_least, lambda part, copies: self.meets(part, slowness, limits, ratio / copies)
+            enough, at_least, lambda part, copies: self._meets(part, slowness, limits, ratio / copies)
         )
 
     def _users_in_parts(
@@ -822,7 +852,7 @@ class Trial:
         count, missed = enough, 0
         while missed < MOST_MISSED and count > at_least:
             count = max(int(FEWER * count), at_least)
-            if self.meets(count, slowness, limits, ratio):
+            if self._meets(count, slowness, limits, ratio):
                 enough, missed = count, 0
             else:
                 missed += 1
@@ -847,7 +877,7 @@ class Trial:
         most = min(most, max(alone, replicas_at(rate_per_s, scale_rate(self.scale[0]) / slowness)))
         enough, too_few, count, doubled = None, at_least - 1, max(about, at_least), 1
         while enough is None or enough - too_few > 1:
-            if self.meets(count, slowness, limits, ratio):
+            if self._meets(count, slowness, limits, ratio):
                 enough = count
             else:
                 too_few = count
@@ -863,8 +893,18 @@ class Trial:
         return enough if enough <= most else None
 
     def slowest(self, replicas: int, limits: Mapping[Target, float]) -> float:
-        """Return the largest factor by which all steps of a fleet may be slower than predicted while it meets the targets at the peak."""
-        rate_per_s, share = self.total_rate / replicas, regularity_class(replicas, self.classes)
+        """Return the largest factor by which all steps of a fleet may be slower than predicted while it meets the targets at the peak.
+
+        A large fleet of users may be as slow as the halves or thirds in which it was sized, see `_copies_of`.
+        """
+        return max(
+            self._slowest(replicas // copies, limits, 1.0 / copies) for copies in self._copies_of(replicas)
+        )
+
+    def _slowest(self, replicas: int, limits: Mapping[Target, float], traffic_ratio: float) -> float:
+        """Return the same of a fleet that gets a part of the traffic, whatever parts it has."""
+        rate_per_s = self.total_rate * traffic_ratio / replicas
+        share = regularity_class(replicas, self.classes)
         base = floor(STEPS_PER_DOUBLING * log2(rate_per_s))
 
         def slowness(step: int) -> float:
@@ -873,7 +913,7 @@ class Trial:
         def excess(step: int, of: Mapping[Target, float] | None = None) -> float:
             factor = slowness(step)
             seen = (
-                self.fleet(replicas, factor, limits=of)
+                self.fleet(replicas, factor, traffic_ratio, limits=of)
                 if self.demand.users
                 else self.at(rate_per_s, share, factor, limits=of)
             )

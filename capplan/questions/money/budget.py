@@ -234,7 +234,8 @@ def carried_traffic(
         )
         trials = Search(asked, search(asked).candidates, paid, cache)
         if scenario.file.commitments is not None:
-            return cheapest_by_mix(scenario, trials, _line_part(line, share), most_usd(budget))
+            part = line and replace(line, rates_per_s=line.rates_per_s * share)
+            return cheapest_by_mix(scenario, trials, part, most_usd(budget))
         sized = trials.cheapest(question.slo.confidence)
         plan = None if sized is None else plan_of(sized, paid)
         return None if plan is None or plan.usd_per_month is None else (plan, plan.usd_per_month)
@@ -270,7 +271,3 @@ def _class_part(item: RequestClass, share: float) -> RequestClass:
     """Return a class with a share of its traffic, with whole users where it has any."""
     part = busier(item, share)
     return part if part.users is None else replace(part, users=max(float(round(part.users)), 1.0))
-
-
-def _line_part(line: RateLine | None, share: float) -> RateLine | None:
-    return None if line is None else replace(line, rates_per_s=line.rates_per_s * share)

@@ -34,7 +34,7 @@ from capplan.readers.catalogue.token_prices import (
     token_prices,
 )
 from capplan.recorded.traces.trace import read_trace
-from capplan.scenario.flags import CachePriceFlags
+from capplan.scenario.command_flags import CachePriceFlags
 from capplan.scenario.scenario_file import Scenario
 from capplan.scenario.workload_file import is_workload
 from capplan.workload.request_class import ResponseTimes, responses_of_classes

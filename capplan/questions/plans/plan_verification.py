@@ -32,8 +32,8 @@ from capplan.recorded.traces.trace import format_of, workload_of
 from capplan.replica.estimate import estimate
 from capplan.replica.load import Load
 from capplan.replica.replica import Replica, replica_of
+from capplan.scenario.command_flags import EngineFlags, SpeculationFlags
 from capplan.scenario.engine_use import engine_use_of
-from capplan.scenario.flags import EngineFlags, SpeculationFlags
 from capplan.serving.outcome import Outcome
 from capplan.serving.requests import Requests
 from capplan.workload.length import Lengths as TokenLengths

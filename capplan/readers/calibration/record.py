@@ -12,8 +12,9 @@ from typing import Annotated, Literal, TypeAlias
 from pydantic import Field, PlainSerializer
 
 from capplan.assumption import Assumption
+from capplan.engine.left_out import LEAST_LOADS, LeftOutResult
 from capplan.engine.lookup import profile, with_slots
-from capplan.engine.profile import LEAST_LOADS, EngineProfile, HostOverhead, LeftOutResult
+from capplan.engine.profile import EngineProfile, HostOverhead
 from capplan.errors import InputError
 from capplan.hardware.device import Device
 

@@ -23,17 +23,14 @@ from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 from threading import Thread
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from capplan.errors import InputError, unknown
 from capplan.families.model_config import read_gguf_network, read_network
-from capplan.families.quantization.network_formats import quantised
-from capplan.families.quantization.schemes import FILES
-from capplan.hardware.device import Source
+from capplan.families.quantization.schemes import FILES, quantization_section
 from capplan.model.network import Network
 from capplan.model.stored_tensor import StoredModel
 from capplan.model.weight_format import in_weight_format
-from capplan.readers.gguf_file import is_gguf, read_gguf
 from capplan.readers.text_file import (
     data_folder,
     is_there,
@@ -43,6 +40,9 @@ from capplan.readers.text_file import (
     read_text,
     whole_path,
 )
+
+if TYPE_CHECKING:
+    from capplan.hardware.device import Source
 
 FOLDER = "model_configs"
 
@@ -238,6 +238,8 @@ def stored_model(name: str) -> StoredModel | None:
     -------
     the header of the file; None for anything else
     """
+    from capplan.readers.gguf_file import is_gguf, read_gguf
+
     path = path_of(name)
     return read_gguf(path) if _is_path(name, path) and is_gguf(path) else None
 
@@ -255,7 +257,7 @@ def shipped_networks() -> tuple[list[Network], list[str]]:
     return networks, refused
 
 
-def model_source(name: str, revision: str | None = None) -> Source:
+def model_source(name: str, revision: str | None = None) -> "Source":
     """Return where MODEL was read: a file, the shipped catalogue with its own source, or the hub.
 
     Parameters
@@ -272,6 +274,8 @@ def model_source(name: str, revision: str | None = None) -> Source:
     >>> model_source("llama-3.1-8b-instruct").title
     'meta-llama/Llama-3.1-8B-Instruct, config as shipped'
     """
+    from capplan.hardware.device import Source
+    from capplan.readers.gguf_file import is_gguf
     from capplan.readers.yaml_file import read_yaml
 
     if is_there(path_of(name)):
@@ -329,6 +333,8 @@ def _is_path(name: str, path: Path) -> bool:
 
 
 def _from_path(path: Path) -> Network:
+    from capplan.readers.gguf_file import is_gguf, read_gguf
+
     if is_gguf(path):
         return read_gguf_network(read_gguf(path), printable(path.stem), printable(str(path)))
     file = path / "config.json" if path.is_dir() else path
@@ -374,7 +380,11 @@ def _network(
         if quantization_file
         else None
     )
-    return replace(quantised(network, config, place, scheme), name=title)
+    if quantization_section(config, place, scheme) is not None:
+        from capplan.families.quantization.network_formats import quantised
+
+        network = quantised(network, config, place, scheme)
+    return replace(network, name=title)
 
 
 LONGEST_S = 60.0

@@ -2,6 +2,7 @@
 
 import os
 from functools import cache
+from itertools import takewhile
 from pathlib import Path
 from shlex import quote
 
@@ -37,12 +38,8 @@ def described(name: str) -> str:
     'A support assistant behind one long system prompt'
     """
     lines = scenario_text(name).splitlines()[1:]
-    comments = [line.removeprefix("#").strip() for line in lines[: _first_key(lines)]]
-    return " ".join(comments).strip()
-
-
-def _first_key(lines: list[str]) -> int:
-    return next((at for at, line in enumerate(lines) if not line.startswith("#")), len(lines))
+    comments = takewhile(lambda line: line.startswith("#"), lines)
+    return " ".join(line.removeprefix("#").strip() for line in comments).strip()
 
 
 def scenario_file(path: str | os.PathLike[str]) -> Path:

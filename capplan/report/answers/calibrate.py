@@ -153,19 +153,7 @@ def held_out_errors(calibration: Calibration) -> dict[str, dict[str, float | int
 
 def proof_rows(proofs: Sequence[Any]) -> list[dict[str, Any]]:
     """Return the rows of a verification."""
-    return [
-        {
-            "layer": p.layer,
-            "layers": p.layers,
-            "phase": p.phase,
-            "sequences": p.sequences,
-            "tokens": p.tokens,
-            "measured_s": p.measured_s,
-            "predicted_s": p.predicted_s,
-            "error_fraction": p.error_fraction,
-        }
-        for p in proofs
-    ]
+    return [asdict(proof) | {"error_fraction": proof.error_fraction} for proof in proofs]
 
 
 def proof_errors(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float | int]]:
@@ -300,17 +288,7 @@ def refit_answer(refit: HostRefit, written: Path | None) -> Answer:
 
 def comparison_answer(first: str, second: str, differences: Sequence[Any], notes: Sequence[str]) -> Answer:
     """Return two calibrations, or a calibration and the datasheet, side by side."""
-    rows = [
-        {
-            "quantity": d.quantity,
-            "unit": d.unit,
-            "first": d.first,
-            "second": d.second,
-            "ratio": d.ratio,
-            "agrees": d.agrees,
-        }
-        for d in differences
-    ]
+    rows = [asdict(one) | {"ratio": one.ratio, "agrees": one.agrees} for one in differences]
     return Answer(
         command="calibrate",
         result={"first": first, "second": second, "rows": rows, "notes": list(notes)},

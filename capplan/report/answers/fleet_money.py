@@ -197,17 +197,12 @@ def offers_tables(plans: Sequence[Plan]) -> tuple[Table, ...]:
             rows.append({"hardware": plan.hardware, "plan": each, "gpus": plan.gpus, **money})
     prices = {group.layout.device.name: group.price for plan in plans for group in plan.groups}
     makers = [row for name, price in prices.items() if price for row in _makers(name, price)]
+    titles = {name: _NAMES[name.partition(".")[2]] for row in rows for name in row if "." in name}
     return (
-        Table(rows, title="Range of the offers: every plan at the lowest, the median and the highest price", titles=_titles(rows),
+        Table(rows, title="Range of the offers: every plan at the lowest, the median and the highest price", titles={"plan": "layout"} | titles,
               spare=("plan", "usd_per_year.highest", "usd_per_year.lowest", "usd_per_year.likely")),
         Table(makers, title="Who makes these offers", titles={"offer": ""}),
     )  # fmt: skip
-
-
-def _titles(rows: Sequence[dict[str, Any]]) -> dict[str, str]:
-    return {"plan": "layout"} | {
-        name: _NAMES[name.partition(".")[2]] for row in rows for name in row if "." in name
-    }
 
 
 def _makers(device: str, price: ChosenPrice) -> list[dict[str, Any]]:

@@ -1,16 +1,16 @@
 """What `capplan model` and `capplan kv-size` show."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from capplan.families.gguf import quantisation
-from capplan.memory.plan import KvSize, KvSizes
 from capplan.model.network import Network
-from capplan.model.parameters import summary, weight_bytes_by_class, weight_elements_by_class
 from capplan.model.stored_tensor import StoredModel
 from capplan.model.weight_format import in_weight_format, weight_format_assumptions
 from capplan.report.answer import Answer, Table
+
+if TYPE_CHECKING:
+    from capplan.memory.kv_sizes import KvSize, KvSizes
 
 _KV_SIZE_SHOWN = (
     "context_tokens", "kv_bytes_per_token", "kv_bytes_per_sequence", "state_bytes_per_sequence",
@@ -31,7 +31,7 @@ _KV_SIZE_TITLES = {
 }
 
 
-def kv_answer(sizes: KvSizes) -> Answer:
+def kv_answer(sizes: "KvSizes") -> Answer:
     """Return the sizes, with a warning for each context longer than the model supports."""
     rows = [asdict(size) for size in sizes.rows]
     first, network, engine = sizes.rows[0], sizes.network, sizes.engine
@@ -69,7 +69,7 @@ def kv_answer(sizes: KvSizes) -> Answer:
     )
 
 
-def _informative(sizes: Sequence[KvSize]) -> tuple[str, ...]:
+def _informative(sizes: "Sequence[KvSize]") -> tuple[str, ...]:
     """Return the columns that say something: totals of one sequence on one device repeat what is there."""
     silent: set[str] = set()
     if not any(size.state_bytes_per_sequence for size in sizes):
@@ -94,6 +94,8 @@ _MODEL_LISTED = (
 
 def models_answer(networks: Sequence[Network], refused: Sequence[str]) -> Answer:
     """Return the shipped models as one table."""
+    from capplan.model.parameters import summary
+
     rows = [asdict(summary(network)) for network in networks]
     return Answer(
         command="model",
@@ -115,6 +117,8 @@ def model_answer(network: Network, weight_dtype: str | None, stored: StoredModel
     weight_dtype : dtype to count the weights in; None keeps what the config says
     stored : the tensors of a GGUF file, where it was read from one
     """
+    from capplan.model.parameters import summary, weight_bytes_by_class, weight_elements_by_class
+
     held = in_weight_format(network, weight_dtype) if weight_dtype else network
     assumptions = weight_format_assumptions(network, weight_dtype) if weight_dtype else ()
     figures = asdict(summary(held))
@@ -134,12 +138,18 @@ def model_answer(network: Network, weight_dtype: str | None, stored: StoredModel
         tables=(
             Table([figures], upright=True, assumed=frozenset({(0, "weight_bytes")} if assumptions else ())),
             Table(classes, title="Weights by class of tensor"),
-            *([Table(quantisation(stored), title="Tensors of the file by type")] if stored else []),
+            *([Table(_types(stored), title="Tensors of the file by type")] if stored else []),
         ),
         headline=network.name,
         closing=tuple(f"note: {note}" for note in network.notes),
         assumptions=assumptions,
     )
+
+
+def _types(stored: StoredModel) -> list[Mapping[str, object]]:
+    from capplan.families.gguf import quantisation
+
+    return quantisation(stored)
 
 
 def _file(stored: StoredModel) -> dict[str, Any]:
@@ -158,6 +168,6 @@ def _file(stored: StoredModel) -> dict[str, Any]:
         "architecture": stored.metadata.get("general.architecture"),
         "parts": stored.parts,
         "tensor_bytes": stored.tensor_bytes,
-        "types": quantisation(stored),
+        "types": _types(stored),
         "tensors": tensors,
     }

@@ -323,10 +323,7 @@ def verify_plan_answer(
         command="verify-plan",
         result={
             "rows": rows,
-            "targets": [
-                {"target": t.target, "limit_s": t.limit_s, "measured_s": t.measured_s, "holds": t.holds}
-                for t in verification.targets
-            ],
+            "targets": [asdict(target) | {"holds": target.holds} for target in verification.targets],
             "verdict": verdict,
             "lengths": verification.lengths,
             "recalibrate": list(verification.culprits),

@@ -16,7 +16,7 @@ from capplan.fleet.over_time import OverTime
 from capplan.fleet.plan import Certainty, FleetAnswer
 from capplan.hardware.device import Device
 from capplan.hardware.weight_kernel import matmul_kernel
-from capplan.memory.plan import KvSize
+from capplan.memory.kv_sizes import KvSize
 from capplan.model.weight_format import stored_formats
 from capplan.questions.money.energy import Outlook
 from capplan.replica.estimate import OperatorRow
