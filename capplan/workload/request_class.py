@@ -9,7 +9,7 @@ import numpy as np
 from capplan.keys import ONLY_KNOWN_KEYS, Counted
 from capplan.numbers import Number
 from capplan.workload.length import Lengths
-from capplan.workload.sessions import Sessions, sessions_in_flight
+from capplan.workload.sessions import LEAST_GAP_S, Sessions, sessions_in_flight
 from capplan.workload.statistics import PrefixReuse
 
 ResponseTimes: TypeAlias = float | Sequence[float]
@@ -174,6 +174,28 @@ class RequestClass:
             sessions_in_flight(rate, self.sessions.think_time_s, response_time_s)
             * self.input_tokens.mean_tokens
         )
+
+    def running_tokens(self, share: Number, response_time_s: Number) -> Number:
+        """Return the prompts of those sessions in flight that wait for a response, in a share of the traffic.
+
+            R = A t / (z + t)
+
+        Parameters
+        ----------
+        share : [-]
+            of the traffic
+        response_time_s : [s]
+            t, mean from a turn to the end of its response; z is the think time
+
+        Returns
+        -------
+        [tokens]
+            R, of the prompts A of all sessions in flight
+        """
+        if self.sessions is None:
+            return 0.0
+        cycle_s = np.maximum(self.sessions.think_time_s + response_time_s, LEAST_GAP_S)
+        return self.in_flight_tokens(share, response_time_s) * (response_time_s / cycle_s)
 
     @property
     def generated_tokens(self) -> float:

@@ -23,7 +23,7 @@ class Told(Joint):
         self, *, load=9.0, slowness=9.0, misses=(LATER,), grows=9.0, first_grows=9.0, links=(0.0, 0.0), linked=True, at_peak=()
     ):  # fmt: skip
         self.most, self.misses, self.grows, self.links = (load, slowness), misses, grows, links
-        self.linked, self.first_grows, self.runs = linked, first_grows, []
+        self.linked, self.first_grows, self.runs, self._borne = linked, first_grows, [], {}
         self.question = SimpleNamespace(slo=SimpleNamespace(targets=(FIRST, LATER)))
         self.peak = SimpleNamespace(seen=None, value=lambda target: inf if target in at_peak else 0.0)
 
@@ -163,6 +163,58 @@ def test_pools_much_larger_than_either_phase_takes_alone_are_found_in_a_few_stri
     pair, tried = cheapest_pair(lacks, (10, 10), lambda pair: (sum(pair), 0))
     assert pair == needs
     assert tried <= 45
+
+
+def too_few(needs):
+    """Return what pairs lack that have fewer replicas than needed: prefill replicas first."""
+
+    def lacks(pair):
+        names = ("prefill", "decode")
+        return frozenset(
+            [name for name, count, least in zip(names, pair, needs, strict=True) if count < least][:1]
+        )
+
+    return lacks
+
+
+def test_a_large_fleet_takes_a_dozen_pairs_from_a_likely_one_and_none_if_they_are_known():
+    """From the start of 108 prefill replicas a search took 13 pairs, each with a long run; now one pair gets that."""
+    confirmed, known = [], {}
+
+    def cheapest(under):
+        return cheapest_pair(
+            too_few((140, 9)),
+            (108, 9),
+            lambda pair: (pair[0] + 8.0 * pair[1], 0.0),
+            likely=lambda: (147, 10),
+            confirmed=lambda pair: confirmed.append(pair) or frozenset(),
+            under=under,
+            known=known,
+        )
+
+    pair, tried = cheapest((inf, 0.0))
+    assert pair == (140, 9)
+    assert tried == len(known) <= 12
+    assert confirmed == [(140, 9)]
+    assert cheapest((212.0, 0.0)) == (None, 0)
+
+
+def test_a_pair_that_lacks_something_in_longer_runs_is_not_the_cheapest():
+    longer = too_few((143, 9))
+    pair, _ = cheapest_pair(
+        too_few((140, 9)), (108, 9), lambda pair: (pair[0] + 8.0 * pair[1], 0.0), confirmed=longer
+    )
+    assert pair == (143, 9)
+
+
+def test_decode_replicas_that_were_enough_once_are_tried_again_with_more_prefill_replicas():
+    """With 223 prefill replicas later tokens are late, whatever the decode replicas: as few as 19 are enough with 224."""
+
+    def lacks(pair):
+        return frozenset({"decode"}) if pair[0] < 224 or pair[1] < 19 else frozenset()
+
+    pair, _ = cheapest_pair(lacks, (234, 24), lambda pair: (pair[0] + 8.0 * pair[1], 0.0))
+    assert pair == (224, 19)
 
 
 def test_a_target_that_no_number_of_replicas_meets_ends_the_walk():

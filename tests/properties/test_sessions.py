@@ -106,6 +106,22 @@ def test_the_hits_of_a_plan_are_those_of_a_block_by_block_simulation(classes, me
     assert expected == pytest.approx(outcome.prefix_hit_fraction, abs=0.08)
 
 
+@pytest.mark.parametrize(
+    ("users", "think"), [(45, "8 s"), (60, "4 s"), (60, "8 s"), (75, "8 s"), (90, "4 s")]
+)
+def test_users_who_wait_for_responses_leave_less_of_the_cache_to_those_who_think(classes, users, think):
+    """Prompts of users who wait stay in the cache: 60 users have 43 % hits, 90 have 6 %; without that they would have 59 % and 40 %."""
+    flags = ServingFlags(gpu_memory_utilization=0.5, max_model_len=8192, offline=True)
+    replica = replica_of(asked_replica("llama-3.1-8b", "h100-sxm", flags).spec)
+    demand = demand_of(classes(users=users, **FIXED | {"think_time": think}))
+    offered = offered_with_sessions(demand, seconds=200.0, seed=3, longest=8192, response_s=6.0)
+    stream = Stream(None, ("requests",), session_block_tokens(demand), crowd=offered.crowd, warm_up_share=0.3)
+    outcome = simulated_fleet(replica, stream, slo=Slo())
+    response_s, found = outcome.all.e2e_s.mean, outcome.prefix_hit_fraction
+    (expected,) = demand_at_replica(demand, replica, 1.0, response_s).hit_fractions
+    assert expected == pytest.approx(found, abs=0.08)
+
+
 @pytest.mark.long
 def test_drawn_traffic_keeps_its_rate_and_summarises_like_a_trace(classes, tmp_path):
     scenario = classes(request_rate=20, **FIXED | {"turns": {"mean": 6, "p95": 12}})

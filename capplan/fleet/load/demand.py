@@ -50,20 +50,28 @@ class Demand:
         """Return whether prefix-cache hits depend on the load of a replica too."""
         return any(request_class.sessions is not None for request_class in self.classes)
 
-    def in_flight_tokens(self, share: Number, response_s: Number) -> Number:
+    def in_flight_tokens(self, share: float, response_s: ResponseTimes) -> float:
         """Return the prompts of all sessions in flight in a share of the traffic [tokens]."""
-        return sum(
-            (request_class.in_flight_tokens(share, response_s) for request_class in self.classes), start=0.0
-        )
+        times = zip(self.classes, self.responses_s(response_s), strict=True)
+        return float(sum(item.in_flight_tokens(share, time_s) for item, time_s in times))
+
+    def running_tokens(self, share: float, response_s: ResponseTimes) -> float:
+        """Return the prompts of those sessions in flight that wait for a response [tokens]."""
+        times = zip(self.classes, self.responses_s(response_s), strict=True)
+        return float(sum(item.running_tokens(share, time_s) for item, time_s in times))
 
     def with_cache(
-        self, cache_tokens: float, tiers: Sequence[TierTokens] = (), in_flight_tokens: float | None = None
+        self,
+        cache_tokens: float,
+        tiers: Sequence[TierTokens] = (),
+        in_flight_tokens: float | None = None,
+        running_tokens: float = 0.0,
     ) -> "Demand":
         """Return the demand with the hits of a KV cache of this size, half of which is free for prefixes (an assumption).
 
         Hits are rounded to a hundredth of those in an unlimited cache, so that replicas of nearly the same size share their runs.
-        Tiers hold what was evicted from the cache, so their sizes add to its size; hits in a tier are loaded from it. The
-        prompts of sessions in flight are in the cache whether they run or wait, so all of it counts for them.
+        Tiers hold what was evicted from the cache, so their sizes add to its size; hits in a tier are loaded from it.
+        Prompts of sessions that wait for a response stay in the cache, so sessions between two turns share the rest of it.
 
         Parameters
         ----------
@@ -71,11 +79,14 @@ class Demand:
         tiers : below the cache
         in_flight_tokens : [tokens]
             prompts of all sessions at the replica that are in flight; None: of the whole traffic, with immediate responses
+        running_tokens : [tokens]
+            prompts of those sessions that wait for a response
         """
         held = self.in_flight_tokens(1.0, 0.0) if in_flight_tokens is None else in_flight_tokens
         below = np.cumsum([0.0, *(tier.tokens for tier in tiers)])
         curves = [
-            _hits(request_class.reuse, cache_tokens, below, float(held)) for request_class in self.classes
+            _hits(request_class.reuse, cache_tokens, below, held, running_tokens)
+            for request_class in self.classes
         ]
         hits = tuple(
             _rounded_hits(request_class.reuse, float(curve[-1]))
@@ -165,13 +176,26 @@ class Demand:
         ]
 
 
-def _hits(reuse: PrefixReuse | None, cache_tokens: float, below: Array, in_flight_tokens: float) -> Array:
-    """Return the hits of a class in the cache, and in it and each of the tiers below it together."""
+def _hits(
+    reuse: PrefixReuse | None,
+    cache_tokens: float,
+    below: Array,
+    in_flight_tokens: float,
+    running_tokens: float,
+) -> Array:
+    """Return the hits of a class in the cache, and in it and each of the tiers below it together.
+
+        h = H((N - R) / (A - R))
+
+    H is the curve of sessions whose responses take no time, over the ratio of a cache to the prompts of all sessions in flight; N is
+    the cache, A the prompts in flight and R those of sessions that wait for a response.
+    """
     if reuse is None:
         return np.zeros(below.size)
     if reuse.in_flight_tokens is None:
         return reuse.hit_fraction(FREE_SHARE * cache_tokens + below)
-    return reuse.hit_fraction((cache_tokens + below) * (reuse.in_flight_tokens / max(in_flight_tokens, 1.0)))
+    free = np.maximum(cache_tokens + below - running_tokens, 0.0)
+    return reuse.hit_fraction(free * (reuse.in_flight_tokens / max(in_flight_tokens - running_tokens, 1.0)))
 
 
 def _rounded_hits(reuse: PrefixReuse | None, hit_fraction: float) -> float:

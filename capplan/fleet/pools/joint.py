@@ -29,9 +29,12 @@ ANY_COST: Rank = (inf, 0.0)
 """A rank above that of every pair that may be had."""
 Lacking = frozenset[Phase]
 """Pools to which a replica has to be added, one of them at least; empty where nothing is missing."""
+_EITHER: Lacking = frozenset({"prefill", "decode"})
+_PREFILL: Lacking = frozenset({"prefill"})
+_DECODE: Lacking = frozenset({"decode"})
 
 FIRST_STRIDE = 1.0 / 16.0
-"""The first stride adds this share of its replicas to a pool that is short; each later stride adds twice the share, up to all."""
+"""The first stride adds this share of its replicas to a pool that is short, or takes it from one that is not; each later one is twice as long."""
 MOST_GROWN = 64
 """A pool grows to at most this multiple of the replicas that its phase takes by itself."""
 MOST_TRIED = 100
@@ -43,16 +46,19 @@ def cheapest_pair(
     start: Pair,
     rank: Callable[[Pair], Rank],
     *,
+    likely: Callable[[], Pair | None] = lambda: None,
     joined: Callable[[Pair], bool] = lambda _: True,
+    confirmed: Callable[[Pair], Lacking] = lambda _: frozenset(),
     under: Rank = ANY_COST,
     most_tried: int = MOST_TRIED,
+    known: dict[Pair, Lacking] | None = None,
 ) -> tuple[Pair | None, int]:
     """Return the cheapest pair of replica counts to which nothing is missing, and how many pairs were tried.
 
         min c(P, D)   with nothing missing at (P, D), P >= 1, D >= 1
 
     The pool that is short grows by strides in proportion to its size until nothing is missing. Then either pool shrinks by
-    bisection, and each cheaper pair that may still be enough is tried. What is missing with some replicas is missing with
+    strides that double, and each cheaper pair that may still be enough is tried. What is missing with some replicas is missing with
     fewer of either pool; a pair that lacks only prefill replicas lacks them with any number of decode replicas.
 
     Parameters
@@ -61,10 +67,14 @@ def cheapest_pair(
     start : [-]
         replicas that either phase takes by itself; nothing is tried if they cost too much
     rank : of a pair: its cost c in [$/h] or [-], then its size
+    likely : [-]
+        replicas from which the search goes on if a large start is short; None: from the start
     joined : whether the link joins a pair; if it does not, it joins no larger one
+    confirmed : what the cheapest pair lacks in longer runs; if it lacks something, the search goes on
     under : only pairs below this rank are tried
     most_tried : [-]
         after so many pairs the cheapest one so far counts; strides that find a first one are never cut short
+    known : what pairs lack that were tried before; the search adds those that it tries
 
     Returns
     -------
@@ -79,20 +89,19 @@ def cheapest_pair(
     >>> cheapest_pair(lacks, (1, 1), lambda pair: (pair[0] + 4.0 * pair[1], sum(pair)))[0]
     (3, 2)
     """
-    walk = _Walk(lacking, joined, rank, (MOST_GROWN * start[0], MOST_GROWN * start[1]), under)
+    tried = {} if known is None else known
+    walk = _Walk(lacking, joined, rank, (MOST_GROWN * start[0], MOST_GROWN * start[1]), under, tried)
     if not rank(start) < under:
         return None, 0
-    near = walk.grown(start) if joined(start) else start
-    best = walk.shrunk(near) if near in walk.enough else None
-    while len(walk.tried) < most_tried:
-        cheaper = walk.open_below(best)
-        if not cheaper:
-            break
-        middle = best[0] if best else near[0]
-        pair = min(cheaper, key=lambda item: abs(item[0] - middle))
-        if walk.meets(pair):
-            best = walk.shrunk(pair)
-    return best, len(walk.tried)
+    before, near = len(tried), start
+    if max(start) * FIRST_STRIDE > 1.0 and joined(start) and walk.missing(start):
+        near = walk.raised(start, likely())
+    while True:
+        best = walk.cheapest(near, before + most_tried)
+        missing = frozenset() if best is None else confirmed(best)
+        if best is None or not missing:
+            return best, len(tried) - before
+        tried[best], near = missing, best
 
 
 @dataclass(slots=True)
@@ -104,33 +113,56 @@ class _Walk:
     rank: Callable[[Pair], Rank]
     most: Pair
     under: Rank
-    tried: dict[Pair, Lacking] = field(default_factory=dict)
+    tried: dict[Pair, Lacking]
 
-    @property
-    def enough(self) -> set[Pair]:
-        """Pairs to which nothing is missing."""
-        return {pair for pair, missing in self.tried.items() if not missing}
+    def cheapest(self, near: Pair, most_tried: int) -> Pair | None:
+        """Return the cheapest pair that is enough, from a pair near it; None if there is none below the rank."""
+        near = self.grown(near) if self.joined(near) else near
+        best = self.shrunk(near) if self.tried.get(near) == frozenset() else None
+        while len(self.tried) < most_tried:
+            cheaper = self.open_below(best)
+            if not cheaper:
+                break
+            middle = best[0] if best else cheaper[len(cheaper) // 2][0]
+            pair = min(cheaper, key=lambda item: abs(item[0] - middle))
+            if not self.missing(pair):
+                best = self.shrunk(pair)
+        return best
 
-    def meets(self, pair: Pair) -> bool:
-        """Return whether nothing is missing to a pair."""
+    def raised(self, pair: Pair, likely: Pair | None) -> Pair:
+        """Return a pair with as many replicas as are likely in each pool of which it has fewer, if that is within all limits."""
+        larger = pair if likely is None else (max(pair[0], likely[0]), max(pair[1], likely[1]))
+        within = all(count <= most for count, most in zip(larger, self.most, strict=True))
+        return larger if within and self.rank(larger) < self.under and self.joined(larger) else pair
+
+    def missing(self, pair: Pair) -> Lacking:
+        """Return what a pair lacks; it is tried unless another one shows it."""
         if pair not in self.tried:
+            if shown := self.shown(pair):
+                return shown
             self.tried[pair] = self.lacking(pair)
-        return not self.tried[pair]
+        return self.tried[pair]
 
-    def short(self, pair: Pair) -> bool:
-        """Return whether a pair that was tried shows that something is missing to this one."""
-        return any(
-            missing
-            and (pair[0] <= other[0] or missing == {"decode"})
-            and (pair[1] <= other[1] or missing == {"prefill"})
-            for other, missing in self.tried.items()
+    def shown(self, pair: Pair) -> Lacking:
+        """Return what a pair that was tried shows to be missing to this one; empty if none does.
+
+        What lacks only decode replicas lacks them with any number of prefill replicas, unless another pair has as few and is enough.
+        """
+        prefill, decode = (
+            min((other[side] for other, missing in self.tried.items() if not missing), default=inf)
+            for side in (0, 1)
         )
+        for other, missing in self.tried.items():
+            any_prefill = missing == _DECODE and other[1] < decode
+            any_decode = missing == _PREFILL and other[0] < prefill
+            if missing and (pair[0] <= other[0] or any_prefill) and (pair[1] <= other[1] or any_decode):
+                return missing
+        return frozenset()
 
     def grown(self, pair: Pair) -> Pair:
         """Return the first pair that is enough as the pool that is short grows, or the last one within all limits."""
         share = FIRST_STRIDE
-        while not self.meets(pair):
-            missing = self.tried[pair]
+        while missing := self.missing(pair):
             larger = (
                 _strode(pair[0], share if "prefill" in missing else 0.0, self.most[0]),
                 _strode(pair[1], share if "decode" in missing else 0.0, self.most[1]),
@@ -144,11 +176,12 @@ class _Walk:
         """Return the pair that is enough after either pool shrank as far as it can, the dearer one first."""
         of_each = (self.rank((pair[0], 1)), self.rank((1, pair[1])))
         for side in sorted((0, 1), key=lambda side: of_each[side], reverse=True):
-            low = 0  # replicas that are too few
+            low, stride = 0, ceil(FIRST_STRIDE * pair[side])  # low: replicas that are too few
             while pair[side] - low > 1:
-                middle = (low + pair[side]) // 2
+                middle = max(pair[side] - stride, (low + pair[side]) // 2)
+                stride *= 2
                 fewer = (middle, pair[1]) if side == 0 else (pair[0], middle)
-                if self.short(fewer) or not self.meets(fewer):
+                if self.missing(fewer):
                     low = middle
                 else:
                     pair = fewer
@@ -164,7 +197,7 @@ class _Walk:
                 break
             while decode and not self.joined((prefill, decode)):
                 decode -= 1
-            if decode and not self.short((prefill, decode)):
+            if decode and not self.shown((prefill, decode)):
                 found.append((prefill, decode))
         return found
 
@@ -201,13 +234,8 @@ NO_LOAD = 1e-6
 """Multiple of the peak at which no request waits for another one."""
 BUSY_LINK = 0.2
 """Fraction of time for which the links of a prefill replica send, from which more of them shorten the wait for a transfer."""
-JointRuns: TypeAlias = dict[tuple[Pair, float, float, int | None], FleetOutcome]
-"""Replica counts, load, slowness and number of requests -> what they see; without a number, all of the peak."""
 Demanded: TypeAlias = tuple[tuple[float, float], ...]
 """Multiples of the peak, each with a slowness, at which all targets have to hold."""
-_EITHER: Lacking = frozenset({"prefill", "decode"})
-_PREFILL: Lacking = frozenset({"prefill"})
-_DECODE: Lacking = frozenset({"decode"})
 
 
 def demanded_of(headroom_fraction: float, slowness: float) -> Demanded:
@@ -219,6 +247,16 @@ def demanded_of(headroom_fraction: float, slowness: float) -> Demanded:
     ((1.25, 1.0), (1.0, 1.5))
     """
     return (1.0 / (1.0 - headroom_fraction), 1.0), (1.0, slowness)
+
+
+@dataclass(frozen=True, slots=True)
+class JointRuns:
+    """Runs of one layout of either pool under the same traffic and targets, and what pairs of replica counts lack."""
+
+    outcomes: dict[tuple[Pair, float, float, int | None], FleetOutcome] = field(default_factory=dict)
+    """What requests see by replica counts, load, slowness and number of requests; without a number, all of the peak."""
+    lacking: dict[Demanded, dict[Pair, Lacking]] = field(default_factory=dict)
+    """What pairs lack by what was demanded of them."""
 
 
 class Joint:
@@ -240,7 +278,9 @@ class Joint:
         self.decode, self.link = decode, link
         self._use = EngineOptions(tiers=question.demand.tiers) if named else ENGINE_DEFAULTS
         self.rate = sum(self.demand.rates_per_s(0.0))
-        self._seen: JointRuns = {} if seen is None else seen
+        self._seen = JointRuns() if seen is None else seen
+        self._borne: dict[Pair, dict[float, tuple[tuple[Target, ...], bool]]] = {}
+        """Targets that a pair misses by the slowness of its replicas, and whether no queue grows; see `slowest`."""
 
     @cached_property
     def stream(self) -> Stream:
@@ -279,7 +319,7 @@ class Joint:
 
     def _run(self, pair: Pair, load: float, slowness: float, count: int | None) -> FleetOutcome:
         key = (pair, load, slowness, count)
-        if key not in self._seen:
+        if key not in self._seen.outcomes:
             assert self.stream.requests is not None
             assert self.stream.requests.arrival_s is not None
             requests = self.stream.requests if count is None else self.stream.requests.between(0, count)
@@ -288,7 +328,7 @@ class Joint:
             waits = waits_of(self.demand.classes)
             waits = replace(waits, seconds=tuple(wait_s / slowness for wait_s in waits.seconds))
             stream = replace(self.stream, requests=requests, waits=waits if waits.are_unlike else None)
-            self._seen[key] = run_fleet(
+            self._seen.outcomes[key] = run_fleet(
                 self.prefill,
                 stream,
                 self.operation(pair, slowness),
@@ -296,7 +336,7 @@ class Joint:
                 slo=self.question.slo,
                 use=self._use,
             )
-        return self._seen[key]
+        return self._seen.outcomes[key]
 
     def missed(self, pair: Pair, load: float = 1.0, slowness: float = 1.0) -> tuple[Target, ...]:
         """Return the targets that are missed at a multiple of the peak, by replicas slower than predicted by a factor."""
@@ -331,7 +371,17 @@ class Joint:
         return unlinked_reason(self.prefill.spec, self.decode.spec, pair, self.link)
 
     def lacking(self, pair: Pair, demanded: Demanded) -> Lacking:
-        """Return what a pair lacks at the loads and slownesses that are demanded of it, and with all requests of the peak.
+        """Return what a pair lacks at the loads and slownesses that are demanded of it, and with all requests of the peak."""
+        missing = self._lacking_first(pair, demanded, demanded)
+        if missing:
+            return missing
+        seen = self.at_peak(pair)
+        missed = tuple(t for t in self.question.slo.targets if not _value(seen, t) <= t.limit_s)
+        later = _late_tokens(self.link_use(pair, max(load for load, _ in demanded)))
+        return frozenset() if not missed else _PREFILL if _late_first(missed) else later
+
+    def _lacking_first(self, pair: Pair, demanded: Demanded, looked: Demanded) -> Lacking:
+        """Return what a pair lacks with the first requests of the peak, at some of the loads and slownesses that are demanded.
 
         The first token comes from the prefill pool, whatever the decode pool; what comes later from the decode pool, and
         from the prefill pool as far as its links are busy.
@@ -341,30 +391,47 @@ class Joint:
         use = self.link_use(pair, max(load for load, _ in demanded))
         if use.load_fraction >= 1.0:
             return frozenset({"prefill" if use.prefill_load_fraction >= 1.0 else "decode"})
-        later: Lacking = _EITHER if use.prefill_load_fraction > BUSY_LINK else _DECODE
-        for load, factor in demanded:
+        later = _late_tokens(use)
+        for load, factor in looked:
             missed = self.missed(pair, load, factor)
             if missed or not self.steady(pair, load, factor):
                 first = _late_first(missed) or not self.steady_first(pair, load, factor)
                 return _PREFILL if first else later
-        seen = self.at_peak(pair)
-        missed = tuple(t for t in self.question.slo.targets if not _value(seen, t) <= t.limit_s)
-        return frozenset() if not missed else _PREFILL if _late_first(missed) else later
+        return frozenset()
 
     def cheapest(
-        self, alone: Pair, rank: Callable[[Pair], Rank], demanded: Demanded, under: Rank = ANY_COST
+        self,
+        alone: Pair,
+        rank: Callable[[Pair], Rank],
+        demanded: Demanded,
+        under: Rank = ANY_COST,
+        likely: Callable[[], Pair | None] = lambda: None,
     ) -> tuple[Pair | None, int]:
-        """Return the cheapest pair below a rank that meets what is demanded, or None, and how many pairs were tried."""
+        """Return the cheapest pair below a rank that meets what is demanded, or None, and how many pairs were tried.
+
+        Pairs are simulated where replicas are busiest. The cheapest one is simulated at all that is demanded, and with all requests of
+        the peak. If it lacks something there, the next pairs are simulated at all that is demanded too.
+        """
         if self.never(demanded):
             return None, 0
+        looked: Demanded = (max(demanded, key=lambda each: each[0] * each[1]),)
 
         def lacking(pair: Pair) -> Lacking:
-            return self.lacking(pair, demanded)
+            return self._lacking_first(pair, demanded, looked)
+
+        def confirmed(pair: Pair) -> Lacking:
+            nonlocal looked
+            missing = self.lacking(pair, demanded)
+            looked = demanded if missing else looked
+            return missing
 
         def joined(pair: Pair) -> bool:
             return not self.unlinked_reason(pair)
 
-        return cheapest_pair(lacking, alone, rank, joined=joined, under=under)
+        known = self._seen.lacking.setdefault(demanded, {})
+        return cheapest_pair(
+            lacking, alone, rank, likely=likely, joined=joined, confirmed=confirmed, under=under, known=known
+        )
 
     def never(self, demanded: Demanded) -> bool:
         """Return whether no number of replicas is enough, as the link does not join them or an idle pair misses a target."""
@@ -390,10 +457,20 @@ class Joint:
         What is asked for is tried first, so that a pair that was sized for it is never below it.
         """
         least, most = SLOWNESSES
-        enough = least < asked < most and self._holds(pair, 1.0, asked, alone)
+        enough = least < asked < most and self._bears(pair, asked, alone)
         between = (asked, most) if enough else (least, max(least, min(asked, most)))
-        most_borne = _largest(lambda factor: self._holds(pair, 1.0, factor, alone), between)
+        most_borne = _largest(lambda factor: self._bears(pair, factor, alone), between)
         return max(most_borne, asked) if enough else most_borne
+
+    def _bears(self, pair: Pair, slowness: float, alone: Target | None) -> bool:
+        """Return whether all targets, or one, are met at the peak; runs at other slownesses may tell, so that targets share them."""
+        runs = self._borne.setdefault(pair, {})
+        for factor, (missed, steady) in runs.items():
+            holds = steady and not (missed if alone is None else alone in missed)
+            if (factor >= slowness) if holds else (factor <= slowness):
+                return holds
+        runs[slowness] = self.missed(pair, 1.0, slowness), self.steady(pair, 1.0, slowness)
+        return self._bears(pair, slowness, alone)
 
     def bears(self, pair: Pair, slowness: float) -> bool:
         """Return whether all targets hold at the peak with replicas that are slower than predicted by a factor."""
@@ -415,10 +492,8 @@ class Joint:
 
         return _largest(carried, (1.0, TWICE), LOAD_HALVINGS)
 
-    def _holds(self, pair: Pair, load: float, slowness: float, alone: Target | None = None) -> bool:
-        missed = self.missed(pair, load, slowness)
-        missing = missed if alone is None else alone in missed
-        return not missing and self.steady(pair, load, slowness)
+    def _holds(self, pair: Pair, load: float, slowness: float) -> bool:
+        return not self.missed(pair, load, slowness) and self.steady(pair, load, slowness)
 
 
 def _largest(holds: Callable[[float], bool], between: tuple[float, float], halvings: int = HALVINGS) -> float:
@@ -436,6 +511,11 @@ def _value(outcome: FleetOutcome, target: Target, slowness: float = 1.0) -> floa
         return outcome.value(target) * slowness
     seen = outcome.seen.ttft_s if target.metric == "ttft" else outcome.seen.e2e_s
     return float(getattr(seen, target.statistic)) * slowness - target.outside_s
+
+
+def _late_tokens(use: LinkUse) -> Lacking:
+    """Return the pools that may be short where later tokens are late: of prefill replicas, their links."""
+    return _EITHER if use.prefill_load_fraction > BUSY_LINK else _DECODE
 
 
 def _late_first(missed: tuple[Target, ...]) -> bool:

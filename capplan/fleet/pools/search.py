@@ -9,6 +9,7 @@ for a device is then simulated together, with the link, and the cheapest pair of
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
 from math import inf, isnan
 
@@ -354,7 +355,8 @@ def _confirmed(
         joint = asking.cache.joint(question, *sides, asking.link)
         slowness = contender.slowness(question).quantile(question.slo.confidence)
         demanded = demanded_of(terms.headroom_fraction, slowness)
-        pair, more = joint.cheapest(alone, order, demanded, under)
+        likely = partial(contender.alone_if, demanded)
+        pair, more = joint.cheapest(alone, order, demanded, under, likely)
         tried += more
         if pair is not None:
             best, under = (contender, joint, pair), order(pair)
@@ -377,7 +379,8 @@ def _no_pair(contender: Contender, joint: Joint, demanded: Demanded, asking: _As
     if under < ANY_COST:
         return asking.dearer
     free = replace(terms, max_devices=None, prices={})
-    pair, _ = joint.cheapest(alone, rank_of(contender, free), demanded)
+    likely = partial(contender.alone_if, demanded)
+    pair, _ = joint.cheapest(alone, rank_of(contender, free), demanded, likely=likely)
     if pair is None:
         return unmet
     layouts = [side.trial.candidate.layout for side in contender.sides]

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from math import inf
 
 from capplan.accuracy.slowness import Slowness
@@ -18,10 +18,11 @@ from capplan.fleet.plan import (
     costs_less,
     whole_gpus,
 )
-from capplan.fleet.pools.joint import Demanded, Joint, Pair, Rank, demanded_of
+from capplan.fleet.pools.joint import ANY_COST, Demanded, Joint, Pair, Rank, demanded_of
 from capplan.fleet.pools.order import PoolSize, pools_order
+from capplan.fleet.price import HOURS_PER_MONTH
 from capplan.fleet.review import Question, spec_of_layout
-from capplan.fleet.search.cheapest import Search, Sized, Terms, busy_replicas
+from capplan.fleet.search.cheapest import Search, Sized, Terms, busy_replicas, layout_name
 from capplan.fleet.search.layouts import CONFIDENCES, search
 from capplan.fleet.search.one_layout import trial_of
 from capplan.fleet.search.recommended import RANGE, plan_of
@@ -33,6 +34,8 @@ from capplan.replica.speculation import drafting_of_prompts
 from capplan.workload.length import fixed
 from capplan.workload.request_class import ResponseTimes, Slo
 
+CENT = 0.01
+"""Cost per hour within which two plans count as equally dear [$/h]."""
 WHOLE_PROMPT = 1e9
 """Tokens of a shared prefix that holds every prompt."""
 
@@ -112,14 +115,15 @@ def smaller_chunks(
     scheduling = engine_scheduling(spec_of_layout(now.single.layout, now.single.weight_dtype, question))
     if question.max_num_batched_tokens is not None or not scheduling.chunked or scheduling.policy != "mixed":
         return ()
-    plans = []
+    plans, likely = [], layout_name(now.single.layout, now.single.weight_dtype)
     for divisor in DIVISORS:
         tokens = scheduling.max_num_batched_tokens // divisor
         if tokens < scheduling.max_num_seqs:
             continue
         # a device on which the engine runs more sequences by default would not fit them in a step
         smaller = replace(question, max_num_batched_tokens=tokens, max_num_seqs=int(scheduling.max_num_seqs))
-        fleet = Search(smaller, search(smaller).candidates, terms, cache).cheapest(question.slo.confidence)
+        trials = Search(smaller, search(smaller).candidates, terms, cache)
+        fleet = trials.cheapest(question.slo.confidence, likely=likely)
         if fleet is not None:
             plans.append(ChunkedPlan(tokens, plan_of(fleet, terms)))
     return tuple(plans)
@@ -141,6 +145,24 @@ class Contender:
     def alone(self) -> Pair:
         """Replicas that either phase takes by itself."""
         return self.prefill.busy, self.decode.busy
+
+    @property
+    def trials(self) -> tuple[Trial, Trial]:
+        """The simulated layout of the prefill pool and that of the decode pool."""
+        return self.prefill.trial, self.decode.trial
+
+    def alone_if(self, demanded: Demanded) -> Pair | None:
+        """Return the replicas that either phase takes by itself at the loads and slownesses that are demanded of both; None if no number is enough."""
+        counts = []
+        for trial in self.trials:
+            needed: int | None = 1
+            for load, slowness in demanded:
+                if needed is not None:
+                    total = load * trial.total_rate
+                    needed = trial.replicas_for(total, slowness, trial.limits, at_least=needed)
+            counts.append(needed)
+        prefill, decode = counts
+        return None if prefill is None or decode is None else (prefill, decode)
 
     @property
     def hardware(self) -> str:
@@ -204,35 +226,39 @@ class PoolsSizing:
     contender: Contender
     joint: Joint
 
-    def at_confidence(self, confidence: float) -> Pair | None:
-        """Return the cheapest replicas that meet the targets: as predicted with headroom, and with a confidence at the peak."""
-        alone = [busy_replicas(trial, trial.limits, confidence, self.terms) for trial in self._trials]
+    def at_confidence(self, confidence: float, under: Rank = ANY_COST) -> Pair | None:
+        """Return the cheapest replicas that meet the targets: as predicted with headroom, and with a confidence at the peak.
+
+        Parameters
+        ----------
+        confidence : [-]
+            that replicas are fast enough
+        under : only pairs below this rank count
+        """
+        trials = self.contender.trials
+        prefill, decode = (busy_replicas(trial, trial.limits, confidence, self.terms) for trial in trials)
         slower = self.contender.slowness(self.question).quantile(confidence)
-        return self._from(alone, demanded_of(self.terms.headroom_fraction, slower))
+        demanded = demanded_of(self.terms.headroom_fraction, slower)
+        if prefill is None or decode is None:
+            return None
+        return self._from((prefill, decode), demanded, under)
 
     def at_speed(self, part: float) -> Pair | None:
         """Return the cheapest replicas that carry the peak with headroom if they are as slow as in this part of the cases."""
         slower = self.contender.slowness(self.question).quantile(part)
-        alone = [
-            trial.replicas_for(trial.total_rate * self._room, slower, trial.limits) for trial in self._trials
-        ]
-        return self._from(alone, ((self._room, slower),))
+        demanded = ((self._room, slower),)
+        start = self.contender.alone_if(demanded)
+        return None if start is None else self._from(start, demanded)
 
     @property
     def _room(self) -> float:
         """Multiple of the peak that is carried with headroom."""
         return 1.0 / (1.0 - self.terms.headroom_fraction)
 
-    @property
-    def _trials(self) -> tuple[Trial, Trial]:
-        return self.contender.prefill.trial, self.contender.decode.trial
-
-    def _from(self, alone: Sequence[int | None], demanded: Demanded) -> Pair | None:
-        """Return the cheapest pair from what either phase takes by itself; None where one of them is never enough."""
-        prefill, decode = alone
-        if prefill is None or decode is None:
-            return None
-        return self.joint.cheapest((prefill, decode), rank_of(self.contender, self.terms), demanded)[0]
+    def _from(self, start: Pair, demanded: Demanded, under: Rank = ANY_COST) -> Pair | None:
+        """Return the cheapest pair below a rank, looked for from what either phase takes by itself."""
+        rank, likely = rank_of(self.contender, self.terms), partial(self.contender.alone_if, demanded)
+        return self.joint.cheapest(start, rank, demanded, under, likely)[0]
 
 
 def pools_sizing(
@@ -343,15 +369,21 @@ def with_certainty_of_pools(
     for confidence in sorted(CONFIDENCES, reverse=True):
         known = [replace(surer, confidence=confidence)]
         known += [together[confidence]] if confidence in together else []
-        if plan is not None and sizing is not None and not isinstance(sizing, Reason):
-            pair = sizing.at_confidence(confidence)
-            known += [_certainty(confidence, with_pair(plan, pair))] if pair is not None else []
         known += [
             _certainty(confidence, other) for other in listed if confidence <= other.slo_met_probability
         ]
+        if plan is not None and sizing is not None and not isinstance(sizing, Reason):
+            pair = sizing.at_confidence(confidence, _dearest_of_use(plan, known))
+            known += [_certainty(confidence, with_pair(plan, pair))] if pair is not None else []
         surer = min(known, key=_cost_of_certainty)
         rows.append(surer)
     return replace(answer, certainty=tuple(reversed(rows)))
+
+
+def _dearest_of_use(plan: Plan, known: Sequence[Certainty]) -> Rank:
+    """Return the rank above which a pair of a plan's layouts costs more than a row that is known."""
+    usd_per_month = min((row.usd_per_month for row in known if row.usd_per_month is not None), default=inf)
+    return ANY_COST if plan.usd_per_month is None else (usd_per_month / HOURS_PER_MONTH + CENT, inf)
 
 
 def _certainty(confidence: float, plan: Plan) -> Certainty:

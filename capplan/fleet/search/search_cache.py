@@ -109,7 +109,7 @@ class SearchCache:
         drafts = prefill.draft_tokens, decode.draft_tokens, question.drafting
         drawn = content_key((question.routing, question.max_model_len, question.slo, link, drafts))
         made_of = self._made_of(prefill.spec), self._made_of(decode.spec), self._key(question.demand), drawn
-        return Joint(question, prefill, decode, link, self._joint.setdefault(made_of, {}))
+        return Joint(question, prefill, decode, link, self._joint.setdefault(made_of, JointRuns()))
 
     def _made_of(self, spec: ReplicaSpec) -> tuple[object, ...]:
         """Return a key of everything that a replica is built from."""

@@ -117,8 +117,8 @@ def demand_at_replica(
         tier_in_tokens(spec.network, spec.device, spec.sharding, spec.kv_format, size, prompt)
         for size in demand.tiers
     ]
-    mean_s = np.average(demand.responses_s(response_s), weights=demand.rates_of_classes(response_s))
-    return demand.with_cache(float(tokens), tiers, float(demand.in_flight_tokens(share, float(mean_s))))
+    in_flight = demand.in_flight_tokens(share, response_s)
+    return demand.with_cache(float(tokens), tiers, in_flight, demand.running_tokens(share, response_s))
 
 
 def scale_rate(step: int) -> float:
