@@ -43,8 +43,9 @@ class Formula(Trial):
     def at(self, rate_per_s, replicas, slowness=1.0, **_how):
         return SimpleNamespace(load=rate_per_s * slowness, capacity=self.capacity[replicas])
 
-    def fleet(self, replicas, slowness=1.0, **_how):
-        return self.at(self.total_rate / replicas, regularity_class(replicas, self.classes), slowness)
+    def fleet(self, replicas, slowness=1.0, traffic_ratio=1.0, _limits=None, **_how):
+        rate_per_s = self.total_rate * traffic_ratio / replicas
+        return self.at(rate_per_s, regularity_class(replicas, self.classes), slowness)
 
     def worst(self, latencies, _slowness, limits):
         """Return the excess that `limits` gives a share of the capacity."""
@@ -212,7 +213,7 @@ def test_users_next_to_requests_get_a_far_smaller_fleet_where_more_replicas_take
     class Between(Formula):
         _all_users = False
 
-        def meets(self, replicas, *_):
+        def _meets(self, replicas, *_):
             return 80 <= replicas <= 160 or replicas >= 205
 
         def _short_step(self, *_):
