@@ -23,6 +23,7 @@ from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 from threading import Thread
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from capplan.errors import InputError, unknown
@@ -389,6 +390,8 @@ def _network(
 
 LONGEST_S = 60.0
 """Time limit for one file of some kilobytes: the limits of the client are for each answer and each part of one, so a hub that sends a little now and then never reaches them."""
+LISTENED_S = 0.1
+"""Longest wait for a download at a time: Ctrl-C that comes as a wait begins is heard only after it."""
 _REPOSITORY = re.compile(r"^[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?$")
 
 
@@ -504,7 +507,9 @@ def _in_time(download: Callable[[], Path]) -> Path:
 
     thread = Thread(target=run, daemon=True)
     thread.start()
-    thread.join(LONGEST_S)
+    until_s = monotonic() + LONGEST_S
+    while thread.is_alive() and monotonic() < until_s:
+        thread.join(LISTENED_S)
     if raised:
         raise raised[0]
     if not found:
