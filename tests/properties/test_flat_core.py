@@ -133,6 +133,15 @@ def test_flat_arrays_give_what_the_server_gives(core: str, policy: str, seed: in
     slow = served(requests, engine, **load)
     with running_on(core):
         assert_equal(flat_outcome(requests, engine, **load), slow)
+        bare = flat_outcome(requests, engine, gauged=False, **load)
+    for name in ("status", "arrival_s", "queue_s", "ttft_s", "tpot_s", "e2e_s", "class_index"):
+        assert getattr(bare, name).tobytes() == getattr(slow, name).tobytes(), name
+    assert (bare.steps, bare.preemptions, bare.prefill_tokens) == (
+        slow.steps,
+        slow.preemptions,
+        slow.prefill_tokens,
+    )
+    assert bare.itl.weight == bare.busy_fraction == 0.0
 
 
 def many_requests(rng: np.random.Generator) -> Requests:

@@ -18,7 +18,7 @@ from capplan.replica.replica import replica_of
 from capplan.replica.spec import ReplicaSpec
 from capplan.replica.speculation import DraftPlan
 from capplan.scenario.scenario import scenario_from
-from capplan.workload.request_class import Slo
+from capplan.workload.request_class import Slo, Target
 from tests.sweeps import share_runs, size_on_few_requests
 
 SCENARIO = """name: cached
@@ -105,6 +105,14 @@ def test_runs_with_other_hits_are_other_runs_of_the_same_replica(question, candi
     runs = len(first._seen)
     second.at(5.0, 1.0)
     assert len(second._seen) > runs
+
+
+def test_a_target_for_the_gaps_between_tokens_takes_no_run_that_recorded_none(question, candidate):
+    gaps = replace(question, slo=Slo((Target("itl", "p99", 0.05),)))
+    (target,), cache = gaps.slo.targets, SearchCache()
+    cache.trial(candidate, question, {}).at(5.0, 1.0)
+    shared, own = (of.trial(candidate, gaps, {}).at(5.0, 1.0) for of in (cache, SearchCache()))
+    assert shared.value(target) == own.value(target) > 0.0
 
 
 @pytest.mark.parametrize("name", ["layout.kv_format", "layout.sharding"])
