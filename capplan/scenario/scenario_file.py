@@ -547,7 +547,7 @@ class Traffic(Record):
     requests_per_conversation: Annotated[Number, Field(ge=1)] | None = None
     """Requests that a conversation has on average, for what a thousand of them cost."""
     arrival_cv: Annotated[float, Field(gt=0, le=100)] | None = None
-    """Burstiness: coefficient of variation of the time between arrivals; 1 is Poisson."""
+    """Burstiness: coefficient of variation of the time between arrivals; 1 is Poisson. Not for users or sessions: they send after responses."""
     priority: Annotated[Whole, Field(ge=0, le=1000)] | None = None
     """Order in a simulation: lower numbers are admitted first and preempted last; default 0."""
     deadline: Seconds | None = None

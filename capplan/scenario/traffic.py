@@ -300,8 +300,20 @@ def _refuse_wrong_keys(reading: Reading, item: Traffic, at: KeyPath, rate_keys: 
     reading.attempt(partial(_refuse_second_mean, reading, item, at), None, *means)
 
 
-def _arrival_cv(reading: Reading, item: Traffic, index: int, source: _Source) -> float:
+def _arrival_cv(
+    reading: Reading, item: Traffic, index: int, source: _Source, sessions: Sessions | None
+) -> float:
     """Return the burstiness of arrivals as it is stated, else as the trace has it, else that of a Poisson process."""
+    follows = "users" if item.users is not None else "turns" if sessions is not None else None
+    if follows:
+        if item.arrival_cv is not None:
+            key: KeyPath = ("traffic", index, "arrival_cv")
+            why = f"says how requests arrive by themselves, and those of {follows} follow responses and think times; leave it out"
+            reading.note(reading.refuse(key, why), key)
+        elif item.users is None:
+            said = "plans take turns for a Poisson process; turns of few long sessions come in waves, which simulate shows"
+            reading.assume(f"{item.name}: {said}", "fleet.headroom")
+        return 1.0
     stated = source.arrival_cv if item.arrival_cv is None else item.arrival_cv
     if stated is None:
         reading.assume(f"{item.name}: arrivals are a Poisson process", f"traffic[{index}].arrival_cv")
@@ -336,7 +348,9 @@ def _request_class(reading: Reading, item: Traffic, index: int, burst_ratio: flo
     rate = reading.attempt(
         partial(plausible_rate, reading, source.rate, (*at, rate_key)), source.rate, *rate_keys
     )
-    cv = _arrival_cv(reading, item, index, source)
+    if sessions is not None and with_one_turn(sessions):
+        sessions = None
+    cv = _arrival_cv(reading, item, index, source, sessions)
     if len(reading.mistakes) > said or prompts is None or outputs is None:
         return None
     described = RequestClass(
@@ -362,7 +376,7 @@ def _request_class(reading: Reading, item: Traffic, index: int, burst_ratio: flo
         burst_ratio=burst,
     )
     _warn_of_short_prompts(reading, described)
-    if sessions is not None and not with_one_turn(sessions):
+    if sessions is not None:
         return with_outside(reading, item, index, _of_turns(described, sessions))
     about = [(*at, key) for key in MULTIPLES]
     whole = reading.attempt(partial(with_multiples, reading, item, index, described), None, *about)

@@ -67,6 +67,8 @@ USERS_WARM_UP = 0.5
 OUTLAST = 2.0
 """Factor on a load of users and others, so that neither part ends before the run: users of slower replicas send their requests later,
 while what arrives comes sooner."""
+LENGTHENED = 5
+"""Times as long a run decides where targets seem to hold at more slowness than a plan bears: queues grow, and caches fill with sessions, for long."""
 MOST_REQUESTS = 250_000
 MOST_TURNS = 12_000
 """Of sessions, whose blocks are found in a cache one by one."""
@@ -161,7 +163,7 @@ def simulated(
     seed: int,
     slowness: float = 1.0,
     *,
-    per_replica: int = REQUESTS_PER_REPLICA,
+    lengthened: int = 1,
 ) -> FleetOutcome:
     """Simulate all replicas of a plan whose steps take longer by a factor: arrivals and thoughts come sooner, limits are that much shorter."""
     if slowness != 1.0 and not plan.has_pools and asked.question.demand.has_sessions:
@@ -172,7 +174,7 @@ def simulated(
     rate = each.request_rate_per_replica * each.busy_replicas
     most = MOST_TURNS if asked.question.demand.has_sessions else MOST_REQUESTS
     of_users = REQUESTS_PER_USER * asked.question.demand.users
-    count = min(max(per_replica * chosen.replicas, of_users, 6000), most)
+    count = min(max(REQUESTS_PER_REPLICA * chosen.replicas, of_users, 6000), most) * lengthened
     sampled = asked_stream(chosen, RequestFlags(None, count / rate, seed))
     use, _ = engine_use_of(
         asked.scenario, sampled.spec, EngineFlags(), SpeculationFlags(), planned_drafts=chosen.draft_tokens, offline=True
@@ -222,10 +224,10 @@ def excess(
     seed: int,
     slowness: float = 1.0,
     *,
-    per_replica: int = REQUESTS_PER_REPLICA,
+    lengthened: int = 1,
 ) -> tuple[float, str]:
     """Return the largest ratio of a target's value to its limit, and the words of it."""
-    outcome = simulated(asked, plan, seed, slowness, per_replica=per_replica)
+    outcome = simulated(asked, plan, seed, slowness, lengthened=lengthened)
     ratios = [
         (outcome.value(target) * slowness / target.limit_s, target.key)
         for target in asked.scenario.slo.targets
@@ -297,8 +299,8 @@ def _certainty(asked: AskedFleet, plan: Plan, seed: int) -> list[Broken]:
     missed, which = excess(asked, plan, seed + 3000, high)
     if missed <= 1.0 / NOISE:
         missed, which = max((missed, which), excess(asked, plan, seed + 4000, high))
-    if missed <= 1.0 / NOISE:  # a queue may grow over more requests than these runs have
-        longer = excess(asked, plan, seed + 3000, high, per_replica=asked.question.requests)
+    if missed <= 1.0 / NOISE:
+        longer = excess(asked, plan, seed + 3000, high, lengthened=LENGTHENED)
         missed, which = max((missed, which), longer)
     if missed <= 1.0 / NOISE:
         found.append(

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from capplan.errors import InputError
 from capplan.fleet.load.demand import demand_of
 from capplan.fleet.load.session_load import offered_with_sessions, session_block_tokens
 from capplan.fleet.search.trial import demand_at_replica
@@ -35,6 +36,23 @@ def classes(tmp_path):
         return read_scenario(path)
 
     return read
+
+
+@pytest.mark.parametrize("who", [{"users": 5}, {"request_rate": 5}])
+def test_burstiness_is_rejected_where_requests_follow_responses(classes, who):
+    """It changed nothing there, and was named as the way to replace an assumption."""
+    with pytest.raises(InputError, match=r"traffic\[0\]\.arrival_cv: says how requests arrive by themselves"):
+        classes(arrival_cv=2, **who, **FIXED)
+    words = [line.what for line in classes(**who, **FIXED).assumptions]
+    assert not any("arrivals are a Poisson process" in text for text in words)
+    assert any("plans take turns for a Poisson process" in text for text in words) == ("users" not in who)
+
+
+def test_users_without_turns_have_no_burstiness_either(classes):
+    line = {"users": 5, "think_time": "4 s", "input_tokens": 900, "output_tokens": 90}
+    with pytest.raises(InputError, match="those of users follow responses and think times"):
+        classes(arrival_cv=2, **line)
+    assert not any("Poisson" in said.what for said in classes(**line).assumptions)
 
 
 @given(n=st.integers(1, 12), f=st.integers(1, 300), a=st.integers(1, 40), o=st.integers(1, 40))
