@@ -5,11 +5,13 @@ A formula takes numbers or numpy arrays that broadcast and returns the same.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Any, Generic, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+
+from capplan.frozen import frozen
 
 Array: TypeAlias = NDArray[np.float64]
 Number: TypeAlias = float | Array
@@ -21,7 +23,7 @@ T = TypeVar("T")
 Value = TypeVar("Value", float, Array, float | None)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Spread(Generic[Value]):
     """Mean and percentiles of one quantity: nan if nothing was measured, None if a file does not state it."""
 

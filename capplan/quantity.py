@@ -3,12 +3,13 @@
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
 from types import MappingProxyType
 
 from capplan.errors import InputError
+from capplan.frozen import frozen
 
 DECIMAL = MappingProxyType({"": 0, "k": 1, "M": 2, "G": 3, "T": 4, "P": 5, "E": 6})
 """Prefix -> power of 1000."""
@@ -26,7 +27,7 @@ _GROUPED = re.compile(r"^[+-]?[0-9]{1,3}(?:[,_][0-9]{3})+(?:\.[0-9]*)?(?:[eE][+-
 _LARGEST = 1e24
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Unit:
     """A wanted unit: its base, what may be written for it, and an example."""
 

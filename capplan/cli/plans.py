@@ -3,7 +3,6 @@
 import shlex
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import date as day
 from pathlib import Path
 from typing import Annotated
@@ -14,6 +13,7 @@ from capplan.cli import options as o
 from capplan.cli.completion import devices, plans_and_scenarios
 from capplan.cli.options import Group, fraction, grouped, measure, one_of, whole
 from capplan.errors import InputError
+from capplan.frozen import frozen
 from capplan.scenario.flags import OutputFlags
 
 Hardware = Annotated[
@@ -367,7 +367,7 @@ def _day(written: str | None) -> str | None:
 Page = Annotated[OutputFlags, Group("Output", form=_FORM, file=o.OUTPUT["file"])]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PageFlags:
     """What a page has in addition to its plan."""
 

@@ -1,12 +1,13 @@
 """What is known of a deployment: `init --from` a trace, counters or the command of an engine, and the replica of `estimate --launch`."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import isfinite
 from pathlib import Path
 from typing import Any
 
 from capplan.deploy.command_line import ReadLaunch, read_command_line
 from capplan.errors import InputError, unknown
+from capplan.frozen import frozen
 from capplan.model.network import LoraTerms
 from capplan.numbers import GIB
 from capplan.readers.catalogue.scenarios import shipped_scenarios
@@ -116,7 +117,7 @@ def _lengths(lengths: LengthSummary) -> object:
     return {"values": [round(value) for value in lengths.values]}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LaunchedReplica:
     """A model and how it is served."""
 

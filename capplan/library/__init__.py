@@ -7,7 +7,7 @@ What `capplan.plan` and `capplan.simulate` return: plans and simulations as tabl
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from functools import partial, wraps
 from inspect import Parameter, signature
 from os import PathLike, fspath
@@ -20,6 +20,7 @@ from capplan.fleet.load.routed import Operation, most_replicas, run_fleet, run_m
 from capplan.fleet.plan import FleetAnswer, Plan
 from capplan.fleet.scenario import SharingTerms
 from capplan.fleet.simulation import FleetOutcome
+from capplan.frozen import frozen
 from capplan.memory.kv_sizes import kv_sizes
 from capplan.questions import simulation as inputs
 from capplan.questions.fleet import AskedFleet, asked_fleet
@@ -55,7 +56,7 @@ LINES = 24
 COLUMNS = 100
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@frozen
 class Result:
     """The answer to one question, in base units: seconds, bytes, tokens, dollars."""
 
@@ -114,7 +115,7 @@ class Result:
         return DataFrame(self.rows)
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@frozen
 class FleetResult(Result):
     """The fleets that serve a scenario, cheapest first."""
 
@@ -501,7 +502,7 @@ def planned(
     return fleet_answer(asked, answer, outlook, settings), fleet_charts(answer, outlook)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SimulationRecords:
     """What is simulated, and how; defaults are those of the command."""
 
@@ -512,7 +513,7 @@ class SimulationRecords:
     speculation: SpeculationFlags = field(default_factory=SpeculationFlags)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Simulation:
     """A run of a fleet, and what was asked."""
 

@@ -1,11 +1,12 @@
 """Memory of one device of a plan: what it holds, what is left for the KV cache, and how an engine divides it."""
 
-from dataclasses import dataclass, fields
+from dataclasses import fields
 
 import numpy as np
 from numpy.typing import NDArray
 
 from capplan.engine.profile import EngineProfile
+from capplan.frozen import frozen
 from capplan.memory.capacity import Stage, cache_capacity, stages_of
 from capplan.memory.launch import Launch
 from capplan.memory.rank import rank_activation_bytes, rank_graph_bytes, rank_weight_bytes, warmup_bytes
@@ -26,7 +27,7 @@ CONTEXT_TOO_LONG = 3
 """Code of a cache that is smaller than one sequence."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class MemoryPlan:
     """Memory of one device of a replica, of the pipeline stage with the smallest cache; numbers or arrays."""
 

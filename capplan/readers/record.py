@@ -3,7 +3,8 @@
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import fields, is_dataclass
+from functools import cache
 from typing import Any, TypeVar, cast, get_type_hints
 
 from pydantic import (
@@ -18,13 +19,14 @@ from pydantic.fields import FieldInfo
 from pydantic_core import CoreSchema, ErrorDetails, PydanticCustomError
 
 from capplan.errors import InputError, nearest, together, unknown
+from capplan.frozen import frozen
 from capplan.readers.yaml_file import Document, KeyPath
 
 
 class Record(BaseModel):
     """A record of a file: a misspelt key is an error, never a silent default."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
 
 class OrNumber:
@@ -182,12 +184,18 @@ def _without_echoes(schema: type, document: Document, details: list[ErrorDetails
     ]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Mistakes:
     """The errors of a document, each with its key path."""
 
     errors: tuple[InputError, ...]
     paths: tuple[KeyPath, ...]
+
+
+@cache
+def _adapter(schema: type) -> TypeAdapter[Any]:
+    """Return what checks and writes the records of a schema; pydantic takes milliseconds to build it."""
+    return TypeAdapter(schema)
 
 
 def checked(schema: type[T], document: Document) -> T | Mistakes:
@@ -203,7 +211,7 @@ def checked(schema: type[T], document: Document) -> T | Mistakes:
     The record, its quantities in base units; or errors that name file, line and key.
     """
     try:
-        record: T = TypeAdapter(schema).validate_python(document.value)
+        record: T = _adapter(cast("Any", schema)).validate_python(document.value)
     except ValidationError as error:
         details = _without_echoes(schema, document, error.errors(include_url=False))
         return Mistakes(
@@ -269,5 +277,5 @@ def plain(record: Any) -> dict[str, Any]:
     -------
     what `validated` reads back
     """
-    values: dict[str, Any] = TypeAdapter(type(record)).dump_python(record, mode="json")
+    values: dict[str, Any] = _adapter(cast("Any", type(record))).dump_python(record, mode="json")
     return values

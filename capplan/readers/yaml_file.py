@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 import yaml
 
 from capplan.errors import LONGEST_SHOWN, InputError
+from capplan.frozen import frozen
 from capplan.readers.text_file import MAX_BYTES, MAX_DEPTH, read_text
 
 MAX_NODES = 200_000
@@ -34,7 +35,7 @@ _NAMED = {"": None, "~": None, "null": None, "Null": None, "NULL": None} | {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Document:
     """The content of a YAML file, with line numbers."""
 

@@ -1,7 +1,7 @@
 """Speculative decoding on one replica: sources of drafts, speedup by batch and draft length, and the replica for the simulator."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -9,6 +9,7 @@ import numpy as np
 from capplan.assumption import Assumption, Label
 from capplan.engine.lookup import graph_max_sequences, tier
 from capplan.errors import DoesNotFitError, InputError
+from capplan.frozen import frozen
 from capplan.hardware.device import engine_memory_bytes
 from capplan.model.network import Layer, Network
 from capplan.model.parameters import draft_layer, draft_layers_per_layer
@@ -34,7 +35,7 @@ BATCHES = tuple(2**power for power in range(9))
 """Default batches to try."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DraftModel:
     """A separate draft model, on the same devices as the target."""
 
@@ -46,7 +47,7 @@ class DraftModel:
     """Whether it has a separate KV cache."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StepTimes:
     """The parts of a round; arrays over (batch, draft tokens)."""
 
@@ -55,7 +56,7 @@ class StepTimes:
     target_step_s: Number
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SpeculationRow:
     """One batch with one draft length."""
 
@@ -75,7 +76,7 @@ class SpeculationRow:
     """Whether this many sequences fit in memory next to both models; None without a model."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TargetAndDraftMemory:
     """Memory of one device with the target and its draft."""
 
@@ -93,7 +94,7 @@ class TargetAndDraftMemory:
     """Most sequences at once in the whole replica, each of `context_tokens`."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Speculation:
     """Speedup by batch and draft length."""
 
@@ -465,7 +466,7 @@ CACHING: frozenset[str] = frozenset({"draft-model", "eagle", "mtp", "dspark"})
 """Methods whose drafter has a KV cache, which holds the prompt before the first draft."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DraftPlan:
     """Speculative decoding of any replica of a target."""
 

@@ -1,6 +1,6 @@
 """The serving flags of a command line -> one replica, checked before anything is computed; LoRA adapters as a scenario or flags state them."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from capplan.assumption import Assumption
@@ -9,6 +9,7 @@ from capplan.engine.profile import EngineProfile
 from capplan.errors import InputError, unknown
 from capplan.families.model_config import pooled
 from capplan.fleet.search.candidates import Layout, refuse_illegal
+from capplan.frozen import frozen
 from capplan.hardware.device import Device, Efficiency
 from capplan.hardware.weight_kernel import no_kernel_reason
 from capplan.memory.kv_sizes import cache_dtype
@@ -138,7 +139,7 @@ def adapter_assumptions(network: Network, place: str) -> tuple[Assumption, ...]:
     return tuple(said)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CompletedReplica:
     """A replica, with the assumptions that complete it."""
 

@@ -1,12 +1,12 @@
 """Input and output lengths: distributions of token counts as quantile functions."""
 
 import math
-from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from capplan.frozen import frozen
 from capplan.numbers import Array, Number
 
 Kind: TypeAlias = Literal["fixed", "lognormal", "uniform", "empirical"]
@@ -162,7 +162,7 @@ def clipped_lognormal_mean(mean: float, sigma: float, low: float, high: float) -
     return below + inside + above
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Lengths:
     """A distribution of token counts, created by `fixed`, `lognormal`, `uniform` or `empirical`."""
 

@@ -1,7 +1,6 @@
 """What requests see in a run of one replica, and the latencies of the replicas of a fleet together, which targets limit."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import nan, sqrt
 
 import numpy as np
@@ -10,6 +9,7 @@ from numpy.typing import NDArray
 from capplan.fleet.load.demand import Demand
 from capplan.fleet.load.offered import WARM_UP_SHARE, load_ends_s, user_share_of, users_idle_from_s
 from capplan.fleet.load.waits import WaitedTimes, seen_by_users, waits_of
+from capplan.frozen import frozen
 from capplan.numbers import Spread
 from capplan.serving.outcome import (
     Outcome,
@@ -30,7 +30,7 @@ STEADY_DEVIATIONS = 2.0
 """A run is steady too if what is left unfinished stays within this many standard deviations of the requests in flight."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Latencies:
     """Latencies of one replica at one load, without the warm-up; ITL includes it."""
 
@@ -89,7 +89,7 @@ class Latencies:
         return None if self.waited is None else seen_by_users(*self.waited)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Seen:
     """What the requests of one run saw, without the warm-up."""
 

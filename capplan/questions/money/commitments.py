@@ -2,7 +2,7 @@
 
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from math import inf
 
@@ -27,6 +27,7 @@ from capplan.fleet.search.cheapest import Search, Sized, busy_bound
 from capplan.fleet.search.layouts import ScreenedLayout
 from capplan.fleet.search.one_layout import replicas_at_rates
 from capplan.fleet.search.recommended import plan_of
+from capplan.frozen import frozen
 from capplan.hardware.device import Device
 from capplan.keys import Term
 from capplan.money.cash import PaidTerm, tied_up_ratio
@@ -49,7 +50,7 @@ HOURS_PER_YEAR_OF_UPKEEP = 8760.0
 FLAT = "the load has no curve, so every replica but the spares counts as busy at all hours"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class AskedMix:
     """The mix of one plan, and what it rests on."""
 

@@ -6,7 +6,7 @@ A plan and what follows from it: replicas over time, the cheapest mix of commitm
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import date
 from functools import partial
 from itertools import pairwise
@@ -19,6 +19,7 @@ from capplan.fleet.over_time import OverTime, RateLine, ReplicasAt
 from capplan.fleet.plan import FleetAnswer, Group, Plan
 from capplan.fleet.price import Prices
 from capplan.fleet.unit_costs import job_hours, mean_tokens_per_s
+from capplan.frozen import frozen
 from capplan.money.cash import Cash, CostLine, Growth, cash_of, growth_of
 from capplan.money.commitments import Mix
 from capplan.money.energy import (
@@ -47,7 +48,7 @@ from capplan.scenario.traffic import rate_line
 from capplan.workload.daily_curve import HOURS
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class AskedEnergy:
     """The energy of a plan, and what it rests on."""
 
@@ -254,7 +255,7 @@ def growth_assumptions(scenario: Scenario, growth: Growth) -> tuple[Assumption, 
     return tuple(stated)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Outlook:
     """What follows from the plans of a fleet."""
 

@@ -8,7 +8,7 @@ What of the prices is old, retired, or contradicted by another offer or by a new
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, date, datetime
 from math import inf
 from pathlib import Path
@@ -24,6 +24,7 @@ from capplan.fleet.pools.search import pools_standing
 from capplan.fleet.price import MAX_AGE_DAYS, ChosenPrice, Prices, choose_price, usd_per_month
 from capplan.fleet.search.candidates import DEGREES
 from capplan.fleet.search.one_layout import adequacy, trial_of
+from capplan.frozen import frozen
 from capplan.hardware.device import Device
 from capplan.keys import first_day
 from capplan.money.hosted import TokenPrice
@@ -42,7 +43,7 @@ _SURE_ENOUGH = 1e-9
 """Rounding of a probability."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Check:
     """One thing that a plan has to keep."""
 
@@ -54,7 +55,7 @@ class Check:
     holds: bool
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PlanCheck:
     """What a plan has to keep, and whether it does."""
 
@@ -264,7 +265,7 @@ def latest_day(written: str) -> date:
     return date.fromordinal(after.toordinal() - 1)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Side:
     """One side of a comparison: what was asked, and the plan that answers it."""
 
@@ -281,7 +282,7 @@ class Side:
     warnings: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Change:
     """An input that differs."""
 

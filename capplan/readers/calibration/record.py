@@ -4,7 +4,7 @@ The file is these records as YAML: names, order, what is allowed and which figur
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from math import log
 from pathlib import Path
 from typing import Annotated, Literal, TypeAlias
@@ -16,6 +16,7 @@ from capplan.engine.left_out import LEAST_LOADS, LeftOutResult
 from capplan.engine.lookup import profile, with_slots
 from capplan.engine.profile import EngineProfile, HostOverhead
 from capplan.errors import InputError
+from capplan.frozen import frozen
 from capplan.hardware.device import Device
 
 SCHEMA_VERSION = 4
@@ -36,7 +37,7 @@ ZeroOrMore: TypeAlias = Annotated[Rounded, Field(ge=0)]
 Positive: TypeAlias = Annotated[Rounded, Field(gt=0)]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Machine:
     """The device that was measured, and its software."""
 
@@ -68,7 +69,7 @@ class Machine:
     """Formats that the device has no units for, so that none of their times is here; empty in older files."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Measurement:
     """One shape of one operator."""
 
@@ -90,7 +91,7 @@ class Measurement:
     """True where every repeat ran while the device slowed itself down for heat: no fit sees it."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FittedNumber:
     """One number of a form, with the interval that follows from the residuals."""
 
@@ -102,7 +103,7 @@ class FittedNumber:
     """False where the shapes do not determine this number, or it is at the end of its range."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Score:
     """How well a fitted form describes one operator."""
 
@@ -116,7 +117,7 @@ class Score:
     """Shapes that the form does not fit."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class KernelFit:
     """The numbers of one kernel in one dtype, which several operators may share."""
 
@@ -127,7 +128,7 @@ class KernelFit:
     """What ran the shapes, most frequent first; empty in older files."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Peaks:
     """Best rates seen: the denominators of the fitted fractions."""
 
@@ -142,7 +143,7 @@ class Peaks:
     """Ranks of the group on this machine."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Range:
     """Lowest, middle and highest of what was read during a run."""
 
@@ -151,7 +152,7 @@ class Range:
     high: ZeroOrMore
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Sustained:
     """One large matmul repeated for about two seconds, at the start of a run."""
 
@@ -163,7 +164,7 @@ class Sustained:
     dtype: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Conditions:
     """What the driver showed while the benchmarks ran."""
 
@@ -184,7 +185,7 @@ class Conditions:
     sustained: Sustained | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Calibration:
     """One run of the microbenchmarks."""
 
@@ -206,7 +207,7 @@ class Calibration:
     """Clocks, power and heat during the run; None in older files."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ResultPoint:
     """One value of one result of a serving benchmark, measured and replayed."""
 
@@ -230,7 +231,7 @@ class ResultPoint:
     """Rate of an open loop; None for a closed one, and in older files."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StepPoint:
     """Decode steps of one number of sequences, as clients of a running server saw them."""
 
@@ -242,7 +243,7 @@ class StepPoint:
     """What the refitted numbers predict."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class HostRefit:
     """Host times of an engine, and of its kernels in a step, fitted to results of a serving benchmark on one device."""
 
@@ -277,7 +278,7 @@ class HostRefit:
         return len({point.result for point in self.points})
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CalibrationFile:
     """The content of a calibration file: measured kernels, refitted host times, or both."""
 
