@@ -251,7 +251,7 @@ def simulate_command(
     to: o.Output,
 ) -> int:
     """Simulate a scenario's fleet, request by request, under its traffic or a trace."""
-    from capplan.library import SimulationRecords, simulated
+    from capplan.library.simulated_fleet import SimulationRecords, simulated
     from capplan.questions.plans.plan_file import asked_of_plan
     from capplan.report.show import row_progress, show
     from capplan.scenario.reading import settings_of

@@ -14,7 +14,7 @@ from capplan.explain.table import Stated
 from capplan.fleet.load.waits import waits_of
 from capplan.fleet.simulation import FleetOutcome, arrived_in, finished_in, goodput_limits, request_columns
 from capplan.frozen import frozen
-from capplan.library import Simulation, SimulationRecords, simulation
+from capplan.library.simulated_fleet import Simulation, SimulationRecords, simulation
 from capplan.numbers import Array
 from capplan.report.quantities import SIMULATION, quantity_of
 from capplan.serving.outcome import slo_met

@@ -237,15 +237,27 @@ def _beyond_range(value: object, path: KeyPath) -> Iterator[KeyPath]:
     elif isinstance(value, float):
         if not math.isfinite(value):
             yield path
-    elif isinstance(value, (list, tuple)):
-        for index, item in enumerate(value):
-            yield from _beyond_range(item, (*path, index))
-    elif isinstance(value, Mapping):
-        for key, item in value.items():
-            yield from _beyond_range(item, (*path, str(key)))
-    elif is_dataclass(value) or isinstance(value, BaseModel):
-        for name in value.__dataclass_fields__ if is_dataclass(value) else type(value).model_fields:
-            yield from _beyond_range(getattr(value, name, None), (*path, name))
+    else:
+        for key, entry in _entries(value):
+            if type(entry) not in _NO_NUMBERS and not (type(entry) is float and math.isfinite(entry)):
+                yield from _beyond_range(entry, (*path, key))
+
+
+_NO_NUMBERS = frozenset((str, bool, type(None)))
+"""Types of most values of a file, which are in range without a look."""
+
+
+def _entries(value: object) -> Iterable[tuple[str | int, object]]:
+    """Return key and value of what a list, a mapping or a record has."""
+    if isinstance(value, BaseModel):
+        return value.__dict__.items()
+    if isinstance(value, (list, tuple)):
+        return enumerate(value)
+    if isinstance(value, Mapping):
+        return ((str(key), entry) for key, entry in value.items())
+    if is_dataclass(value):
+        return ((key.name, getattr(value, key.name, None)) for key in fields(value))
+    return ()
 
 
 def validated(schema: type[T], document: Document) -> T:
