@@ -74,3 +74,16 @@ def stacked(values: Sequence[T], index: NDArray[np.intp]) -> T:
             gathered[field.name] = np.asarray(column, dtype=np.float64)[index]
     result: T = replace(first, **gathered)
     return result
+
+
+def distinct(values: NDArray[Any]) -> NDArray[Any]:
+    """Return the different values of an array in their order; `np.unique` loads `numpy.ma`, which a quick command would wait for.
+
+    Examples
+    --------
+    >>> distinct(np.array([2.0, 1.0, 2.0])).tolist(), distinct(np.array([])).tolist()
+    ([1.0, 2.0], [])
+    """
+    ordered: NDArray[Any] = np.sort(values, axis=None)
+    first: NDArray[np.bool_] = np.append(True, ordered[1:] != ordered[:-1])[: ordered.size]
+    return np.asarray(ordered[first])

@@ -366,7 +366,7 @@ def lengths_of(benchmark: Benchmark, requests: int) -> tuple[Array, Array]:
 
 
 def _chat_lengths(
-    random: np.random.Generator, requests: int, mean: float, spread: float, longest: float
+    random: "np.random.Generator", requests: int, mean: float, spread: float, longest: float
 ) -> Array:
     """Return lognormal lengths of a given mean, cut at a maximum."""
     if mean <= 1.0:

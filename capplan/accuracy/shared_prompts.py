@@ -137,7 +137,7 @@ def id_tokens_of(prompt_tokens: float, block_tokens: int) -> int:
     return block_tokens * max(1, ceil(prompt_tokens / (block_tokens * MOST_BLOCK_IDS)))
 
 
-def order_of(shared: SharedPrompts, requests: int, random: np.random.Generator) -> Counts:
+def order_of(shared: SharedPrompts, requests: int, random: "np.random.Generator") -> Counts:
     """Return which prompt each request sends: all in one shuffled order, over and over."""
     order = random.permutation(shared.distinct)
     sent: Counts = order[np.arange(requests) % shared.distinct]

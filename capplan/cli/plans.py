@@ -107,8 +107,9 @@ def check_command(
     to: o.Output,
 ) -> int:
     """Show whether a plan still holds: SLO targets, attainment, capacity, budget and the dates of its prices; exits 4 if not."""
+    from capplan.keys import current_day
     from capplan.questions.fleet import asked_fleet
-    from capplan.questions.plans.plan_check import check_plan, current_day
+    from capplan.questions.plans.plan_check import check_plan
     from capplan.questions.plans.plan_file import scenario_beside
     from capplan.readers.plan_file import read_plan_file
     from capplan.report.answers.plan_files import check_answer

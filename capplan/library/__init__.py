@@ -249,8 +249,8 @@ def plan_fleet(scenario: Scenario | str | PathLike[str], *, offline: bool = Fals
     InputError
         the scenario has mistakes, or names what capplan does not know
     """
+    from capplan.keys import current_day
     from capplan.questions.money.energy import outlook_of
-    from capplan.questions.plans.plan_check import current_day
     from capplan.report.answers.fleet import fleet_answer
 
     asked = _asked(scenario, offline=offline)
@@ -402,8 +402,8 @@ def compare(
     -------
     `rows` has one line for each API, cheapest first
     """
+    from capplan.keys import current_day
     from capplan.questions.money.comparison import asked_comparison, asked_prices
-    from capplan.questions.plans.plan_check import current_day
     from capplan.report.answers.compare import compare_answer
 
     check_list(apis, Text(), "apis")
@@ -475,7 +475,7 @@ def planned(
     if scenario.several is not None:
         if pictured:
             raise InputError(f"--plot: draws one fleet, and {scenario.path} has several")
-        from capplan.questions.plans.plan_check import current_day
+        from capplan.keys import current_day
         from capplan.questions.several_models import PartsAsked, cascade_for, sharing_for
         from capplan.report.answers.several_models import cascade_answer, sharing_answer
 
@@ -483,8 +483,8 @@ def planned(
         if isinstance(scenario.several, SharingTerms):
             return sharing_answer(sharing_for(parts)), []
         return cascade_answer(cascade_for(parts)), []
+    from capplan.keys import current_day
     from capplan.questions.money.energy import outlook_of
-    from capplan.questions.plans.plan_check import current_day
     from capplan.report.answers.fleet import fleet_answer
 
     asked = asked_fleet(scenario, offline=offline)

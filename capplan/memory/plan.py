@@ -12,7 +12,7 @@ from capplan.memory.launch import Launch
 from capplan.memory.rank import rank_activation_bytes, rank_graph_bytes, rank_weight_bytes, warmup_bytes
 from capplan.model.network import Network
 from capplan.model.sharding import adapter_bytes_per_rank
-from capplan.numbers import Array, Number
+from capplan.numbers import Array, Number, distinct
 
 LIMITS = (
     "fits",
@@ -76,7 +76,7 @@ class MemoryPlan:
     @property
     def limits(self) -> tuple[str, ...]:
         """Reasons that prevent a start, in words; for arrays, all that occur."""
-        return tuple(LIMITS[code] for code in np.unique(self.limit_codes).tolist() if code)
+        return tuple(LIMITS[code] for code in distinct(self.limit_codes).tolist() if code)
 
 
 def memory_plan(
@@ -119,7 +119,7 @@ def memory_plan(
     """
     shape, columns = launch.shape, launch.as_columns()
     results: list[tuple[NDArray[np.bool_], MemoryPlan]] = []
-    for stage_count in sorted(set(np.asarray(columns.pipeline).tolist())):  # np.unique would load numpy.ma
+    for stage_count in distinct(np.asarray(columns.pipeline)).tolist():
         here = np.asarray(columns.pipeline == stage_count)
         part = columns.selected(here)
         plans = [

@@ -15,7 +15,7 @@ from capplan.model.network import Layer, Network
 from capplan.model.parameters import draft_layer, draft_layers_per_layer
 from capplan.model.sharding import Sharding, weight_bytes_per_rank
 from capplan.model.weight_format import kv_bytes_per_element
-from capplan.numbers import Array, Number
+from capplan.numbers import Array, Number, distinct
 from capplan.phases.cost import total_s, unsaved_s
 from capplan.phases.step import (
     decode_step_costs,
@@ -256,8 +256,7 @@ def _tried_batches(asked: Sequence[int], target: Replica | float, both: TargetAn
         return np.array(asked, dtype=np.float64)
     most = min(float(target.scheduling.max_num_seqs), both.max_sequences)
     admitted = np.arange(1, max(1, int(most)) + 1)
-    batches: Array = np.unique(np.concatenate([admitted, asked])).astype(np.float64)
-    return batches
+    return distinct(np.concatenate([admitted, asked])).astype(np.float64)
 
 
 def breakeven_batch(batches: Array, best_speedup: Array) -> int | None:

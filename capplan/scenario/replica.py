@@ -19,7 +19,7 @@ from capplan.model.network import Adapters, LoraTerms, Network
 from capplan.model.sharding import MODULES, Sharding, adapted_matrices
 from capplan.model.weight_format import in_weight_format, stored_formats, weight_format_assumptions
 from capplan.operators.matmul import sequences_with_slots
-from capplan.readers.calibration.record import refitted_profile
+from capplan.readers.calibration.refitted import refitted_profile
 from capplan.readers.catalogue.efficiency import efficiency_for
 from capplan.readers.catalogue.hardware import named_device
 from capplan.readers.catalogue.models import read_model

@@ -12,7 +12,6 @@ from capplan.model.sharding import Sharding, refuse_heads
 from capplan.model.weight_format import in_weight_format, weight_format_assumptions
 from capplan.readers.catalogue.models import read_model
 from capplan.readers.yaml_file import KeyPath
-from capplan.recorded.traces.prometheus import accepted_drafts
 from capplan.replica.spec import ReplicaSpec
 from capplan.replica.speculation import DraftModel, DraftPlan, Method, draft_of
 from capplan.scenario.command_flags import DraftFlags
@@ -198,6 +197,8 @@ def _acceptance(reading: Reading, section: Speculation) -> list[float]:
         raise reading.refuse(("speculation", "metrics"), "acceptance is stated already; give one of them")
     if section.metrics is None:
         return section.acceptance
+    from capplan.recorded.traces.prometheus import accepted_drafts
+
     paths = [Path(reading.resolved(name)) for name in section.metrics]
     seen = accepted_drafts(paths, section.draft_tokens)
     shares = ", ".join(f"{fraction:.1%}" for fraction in seen.fractions)

@@ -209,7 +209,7 @@ class Lengths:
         points = np.asarray(self.values) if self.kind == "empirical" else self.quantile(middles)
         return np.asarray(np.maximum(np.rint(points), 1.0))
 
-    def sample(self, count: int, seed: int | np.random.Generator) -> NDArray[np.int64]:
+    def sample(self, count: int, seed: "int | np.random.Generator") -> NDArray[np.int64]:
         """Return random whole token counts of at least one."""
         generator = np.random.default_rng(seed)
         if self.kind == "empirical":

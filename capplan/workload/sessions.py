@@ -86,7 +86,7 @@ class Turns:
 
 
 def drawn_turns(
-    sessions: Sessions, count: int, random: np.random.Generator, longest: float = math.inf
+    sessions: Sessions, count: int, random: "np.random.Generator", longest: float = math.inf
 ) -> Turns:
     """Return the turns of random sessions.
 
@@ -125,7 +125,7 @@ def drawn_turns(
 
 
 def held_in_turn(
-    sessions: Sessions, users: int, turns: int, random: np.random.Generator, longest: float = math.inf
+    sessions: Sessions, users: int, turns: int, random: "np.random.Generator", longest: float = math.inf
 ) -> tuple[Turns, list[int]]:
     """Return the turns of users who hold one session after another, user after user, and where those of each user end.
 
@@ -171,7 +171,7 @@ class SingleTurns:
 
 
 def single_turns(
-    sessions: Sessions, count: int, random: np.random.Generator, longest: float = math.inf
+    sessions: Sessions, count: int, random: "np.random.Generator", longest: float = math.inf
 ) -> SingleTurns:
     """Return random turns, out of a fixed number of drawn sessions: the first turns of a longer draw are those of a shorter one.
 
@@ -233,7 +233,7 @@ def kept_context_probability(
     return float(min(max(context, 0.0), 1.0)), float(min(found / shared, 1.0) if shared else 0.0)
 
 
-def drawn_gaps_s(sessions: Sessions, count: int, response_s: float, random: np.random.Generator) -> Array:
+def drawn_gaps_s(sessions: Sessions, count: int, response_s: float, random: "np.random.Generator") -> Array:
     """Return random times from one turn to the next: the mean response, and an exponential time of the user or the tools [s]."""
     return np.maximum(random.exponential(1.0, count) * sessions.think_time_s + response_s, LEAST_GAP_S)
 

@@ -170,7 +170,7 @@ def session_reuse_by_age(
     request_rate: float,
     response_s: float,
     longest: int,
-    random: np.random.Generator,
+    random: "np.random.Generator",
     count: int = DRAWN_SESSIONS,
 ) -> SessionReuse:
     """Return what the prompts of random sessions repeat, and how long ago it was sent.

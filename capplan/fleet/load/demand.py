@@ -207,7 +207,7 @@ def _rounded_hits(reuse: PrefixReuse | None, hit_fraction: float) -> float:
 
 
 def _found_of_turns(
-    turns: SingleTurns, hit_fraction: float, random: np.random.Generator
+    turns: SingleTurns, hit_fraction: float, random: "np.random.Generator"
 ) -> NDArray[np.int64]:
     """Return the prompt tokens of each turn that the prefix cache holds: the context of its session, or what all share [tokens]."""
     kept, shared = kept_context_probability(hit_fraction, turns.left_tokens, turns.shared_tokens)
@@ -327,7 +327,7 @@ def drawn_requests(
     many requests are drawn.
     """
 
-    def random(what: int, index: int | None = None) -> np.random.Generator:
+    def random(what: int, index: int | None = None) -> "np.random.Generator":
         return np.random.default_rng([seed, 0, stream, what, *(() if index is None else (index,))])
 
     shares = np.array(
@@ -349,7 +349,7 @@ def drawn_requests(
 
 
 def _drawn_of_class(
-    demand: Demand, index: int, count: int, random: Callable[[int], np.random.Generator], longest: int
+    demand: Demand, index: int, count: int, random: "Callable[[int], np.random.Generator]", longest: int
 ) -> tuple[Counts, Counts, Counts]:
     """Return input, output and cached tokens of random requests of one class; `random` gives the generator of each of them."""
     item = demand.classes[index]

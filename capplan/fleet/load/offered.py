@@ -512,7 +512,7 @@ class SamplePath:
         return self._timed[cv]
 
 
-def _gaps(random: np.random.Generator, cv: float, count: int) -> Array:
+def _gaps(random: "np.random.Generator", cv: float, count: int) -> Array:
     """Return gamma-distributed times between arrivals with a mean of one."""
     if cv <= STEADY_CV:
         return np.ones(count)

@@ -163,7 +163,7 @@ class _Named:
         )
 
     def users(
-        self, users: float, sessions: Sessions, seconds: float, response_s: float, random: np.random.Generator, first_id: int, index: int,
+        self, users: float, sessions: Sessions, seconds: float, response_s: float, random: "np.random.Generator", first_id: int, index: int,
     ) -> tuple[list[Crowd], int]:  # fmt: skip
         """Return each user as a crowd of one, who sends the turns of own sessions in their order, and the first id after theirs."""
         gap_s = max(sessions.think_time_s + response_s, LEAST_GAP_S)
@@ -223,7 +223,7 @@ def _turns_in_time(
     seconds: float,
     response_s: float,
     longest: int,
-    random: np.random.Generator,
+    random: "np.random.Generator",
     *,
     cold: bool,
 ) -> tuple[Turns, Array]:

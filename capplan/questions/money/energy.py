@@ -39,9 +39,14 @@ from capplan.money.energy import (
 from capplan.money.hosted import hosted_traffic
 from capplan.numbers import Array
 from capplan.questions.fleet import AskedFleet, parts_of, replicas_by_group
-from capplan.questions.money.commitments import AskedMix, asked_mix, group_over_time, paid_terms
+from capplan.questions.money.commitments import (
+    AskedMix,
+    asked_mix,
+    group_over_time,
+    paid_terms,
+    rent_warnings,
+)
 from capplan.questions.money.who_pays import PlanUse, class_use, plan_use, total_cost
-from capplan.questions.plans.plan_check import rent_warnings
 from capplan.readers.catalogue.prices import sku_of
 from capplan.scenario.scenario_file import Power, Scenario
 from capplan.scenario.traffic import rate_line

@@ -21,6 +21,7 @@ from capplan.fleet.price import HOURS_PER_MONTH, usd_per_month
 from capplan.fleet.review import Question, phase_times, plan_spec
 from capplan.fleet.search.trial import demand_at_replica
 from capplan.frozen import frozen
+from capplan.keys import current_day
 from capplan.model.parameters import weight_bytes
 from capplan.money.cash import CostLine, Sold, other_lines, total_usd
 from capplan.money.commitments import Mix
@@ -35,8 +36,7 @@ from capplan.money.who_pays import (
     who_pays_for_pools,
 )
 from capplan.questions.fleet import AskedFleet, parts_of, replicas_by_group
-from capplan.questions.money.commitments import AskedMix, asked_mix
-from capplan.questions.plans.plan_check import current_day, rent_warnings
+from capplan.questions.money.commitments import AskedMix, asked_mix, rent_warnings
 from capplan.replica.load import Load
 from capplan.replica.replica import Replica, replica_of
 from capplan.scenario.money_terms import memory_usd_per_month

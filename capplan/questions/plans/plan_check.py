@@ -9,7 +9,7 @@ What of the prices is old, retired, or contradicted by another offer or by a new
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, date, datetime
+from datetime import date
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -534,11 +534,6 @@ SOON_DAYS = 120
 """A model whose provider ends it within this time is named."""
 
 
-def current_day() -> date:
-    """Return the day that prices are judged old by."""
-    return datetime.now(tz=UTC).date()
-
-
 def life_warnings(prices: Sequence[TokenPrice], time_to_live_s: float | None) -> list[str]:
     """Return a warning for each API that keeps a prefix for less time than is stated, and does not sell more."""
     return [
@@ -578,21 +573,3 @@ def age_warnings(prices: Sequence[TokenPrice], today: date) -> tuple[str, ...]:
         if price.retires is not None and (first_day(price.retires) - today).days <= SOON_DAYS
     ]
     return tuple(warnings)
-
-
-def rent_warnings(plan: Plan, today: date) -> tuple[str, ...]:
-    """Return the warnings for devices of the plan whose newest offer is older than MAX_AGE_DAYS, and for offers of an unknown day."""
-    prices = dict.fromkeys(group.price for group in plan.groups if group.price)
-    records = [record for price in prices for record in price.records]
-    undated = [
-        f"the price of {record.device} at {record.provider} has no date: check it there"
-        for record in records
-        if record.date is None
-    ]
-    old = [
-        f"the newest price of {record.device} is of {price.newest_day}, over {MAX_AGE_DAYS} days old: check it at {record.provider}"
-        for price in prices
-        for record in price.records[:1]
-        if price.newest_day is not None and (today - first_day(price.newest_day)).days > MAX_AGE_DAYS
-    ]
-    return (*undated, *old)
