@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from capplan.assumption import Assumption
 from capplan.engine.lookup import own_sequences, profile
@@ -25,14 +26,18 @@ from capplan.readers.catalogue.hardware import named_device
 from capplan.readers.catalogue.models import read_model
 from capplan.replica.spec import ReplicaSpec, network_as_served, profile_as_served
 from capplan.scenario.flags import ServingFlags
-from capplan.scenario.reading import Reading
-from capplan.scenario.scenario_file import Lora
-from capplan.scenario.traffic_line import ANSWERED, UNMEASURED
+
+if TYPE_CHECKING:
+    from capplan.scenario.reading import Reading
+    from capplan.scenario.scenario_file import Lora
+
+ANSWERED = "a vector or a score comes with the prefill of its prompt: no decode, no cache kept after it"
+UNMEASURED = "no run of embeddings or rerankers was measured: intervals are those of the prompts of models that generate"
 
 DEFAULT_RANK = 16
 
 
-def lora_terms(reading: Reading, lora: Lora | None) -> LoraTerms | None:
+def lora_terms(reading: "Reading", lora: "Lora | None") -> LoraTerms | None:
     """Return the adapters of a scenario; None where it has none."""
     if lora is None:
         return None

@@ -13,6 +13,7 @@ from capplan.model.network import Network
 from capplan.numbers import Array
 from capplan.readers.yaml_file import KeyPath
 from capplan.scenario.reading import Reading
+from capplan.scenario.replica import ANSWERED, UNMEASURED
 from capplan.scenario.scenario_file import LengthFields, Scenario, ScenarioFile, Traffic, lengths
 from capplan.serving.prefix_cache import hit_curve
 from capplan.workload.length import (
@@ -280,8 +281,6 @@ def with_outside(reading: Reading, item: Traffic, index: int, described: Request
 
 
 _OF_OUTPUTS = ("output_tokens", "reasoning_tokens", "samples", "retries", "turns", "trace")
-ANSWERED = "a vector or a score comes with the prefill of its prompt: no decode, no cache kept after it"
-UNMEASURED = "no run of embeddings or rerankers was measured: intervals are those of the prompts of models that generate"
 
 
 def pooled_traffic(reading: Reading, file: ScenarioFile) -> list[Traffic]:
