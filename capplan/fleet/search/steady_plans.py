@@ -1,6 +1,5 @@
 """Replicas in steady state, in closed form: rates and latencies of arrays of plans at a range of loads."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
