@@ -46,8 +46,7 @@ def steady_states(
     mixtures = replace(demand, lengths=demand.lengths_at(assumed))
     states = _of_mixture(plans, table, cache_tokens, mixtures, speculating, times=MIXTURES)
     errors = sum(
-        np.square(np.log(own / s))
-        for own, s in zip(class_responses_s(states, demand), assumed, strict=True)
+        np.square(np.log(own / s)) for own, s in zip(class_responses_s(states, demand), assumed, strict=True)
     )
     return _picked(states, np.argmin(np.reshape(errors, (MIXTURES, -1, LOADS)), axis=0))
 
@@ -65,12 +64,14 @@ def _typical_responses(state: SteadyState, demand: Demand) -> list[Array]:
 def _picked(states: SteadyState, choice: NDArray[np.int_]) -> SteadyState:
     """Return the state that has, for each plan and load, the chosen one of MIXTURES states."""
 
-    def of(values: Array) -> Array:
+    def of(values: Array | NDArray[np.bool_]) -> Array:
         by_mixture = np.broadcast_to(values, (MIXTURES * len(choice), LOADS)).reshape(MIXTURES, -1, LOADS)
         return np.asarray(np.take_along_axis(by_mixture, choice[None], axis=0)[0])
 
     def spread_of(spread: Spread[Array]) -> Spread[Array]:
-        return Spread(*(of(values) for values in (spread.mean, spread.p50, spread.p90, spread.p95, spread.p99)))
+        return Spread(
+            *(of(values) for values in (spread.mean, spread.p50, spread.p90, spread.p95, spread.p99))
+        )
 
     return SteadyState(
         spread_of(states.ttft_s),
@@ -79,7 +80,7 @@ def _picked(states: SteadyState, choice: NDArray[np.int_]) -> SteadyState:
         of(states.requests_per_s),
         of(states.wait_s),
         of(states.prefill_token_s),
-        of(states.saturated),
+        of(states.saturated) > 0.0,
     )
 
 
