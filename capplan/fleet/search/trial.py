@@ -439,7 +439,9 @@ class Trial:
         limits_s = engine_limits(limits, slowness, demand.classes)
         if self._runs.exceeded(key, limits_s):
             return MISSED
-        seen = self._simulated(demand, rate_per_s, replicas, slowness, count, None, key, limits_s)
+        # Without users a run serves every slowness: it goes on until it misses at the predicted speed too.
+        loosest_s = limits_s if demand.users else engine_limits(limits, min(slowness, 1.0), demand.classes)
+        seen = self._simulated(demand, rate_per_s, replicas, slowness, count, None, key, loosest_s)
         if seen is None:
             return MISSED
         self._runs.latencies[key] = self._complete(latencies_of([(seen, 1.0)], demand.classes))
