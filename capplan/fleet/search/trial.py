@@ -19,7 +19,18 @@ from capplan.fleet.load.offered import (
     user_share_of,
 )
 from capplan.fleet.review import Question, spec_of_layout
-from capplan.fleet.search.latencies import Latencies, Seen, latencies_of, odds, seen_in, sent_share
+from capplan.fleet.search.latencies import (
+    MISSED,
+    Latencies,
+    Runs,
+    Seen,
+    early_end,
+    engine_limits,
+    latencies_of,
+    odds,
+    seen_in,
+    sent_share,
+)
 from capplan.fleet.search.layouts import ScreenedLayout, longest_responses_s, rate_slack, target_values
 from capplan.fleet.search.steady_plans import carried_shares, class_responses_s, steady_states
 from capplan.replica.plans import plans_of
@@ -76,17 +87,19 @@ MOST_HALVINGS = 2
 """A kind of replica of which a fleet has few is simulated with half or a quarter of the requests of a run, and no fewer than ..."""
 LEAST_OF_KIND = 3000
 """... this many, if a run has them."""
-LIKELY_STRIDE = 4
-"""Steps from the likely largest load of users to the next load that is tried, doubled until targets hold on only one side of it.
+LIKELY_STRIDES = {True: 4, False: 2}
+"""Half of the steps from the likely largest load of users to the next load that is tried, in short and in full runs, doubled until targets hold on only one side of it.
 
 With open-loop traffic the number of replicas is known after fewer runs than it takes to find a likely load.
 """
+SHORT_STEPS_ABOVE = 4
+"""Steps by which the largest load of users in short runs is usually above that in full runs."""
+SLOWER_STEPS = 16
+"""Steps by which the largest load of users usually falls where a replica is twice as slow: by the square root of two, next to the factor itself."""
 
 
 SamplePaths = dict[tuple[tuple[float, ...], int, tuple[float, ...], float | None], SamplePath]
 """Drawn traffic of a question by its prefix-cache hits, the number of requests and what decides their mix: response times, or a share of users."""
-SeenRuns = dict[tuple[object, ...], Latencies]
-"""Latencies by whether gaps are recorded, prefix-cache hits, rate, replicas, slowness and requests of a run; or with the replicas of a fleet and its traffic."""
 
 
 def _hits(demand: Demand) -> tuple[object, ...]:
@@ -198,6 +211,78 @@ def in_copies(needed: int, at_least: int, carries: Callable[[int, int], bool]) -
     return needed
 
 
+def last_that_holds(
+    holds: Callable[[int], bool],
+    least: int,
+    top: int,
+    first: int,
+    stride: int,
+    growth: int = 1,
+    known: Callable[[int, int], bool] = lambda low, high: high - low <= 1,
+) -> tuple[int, int]:
+    """Return two steps of a scale of which targets hold at the lower one and not at the upper one: neighbours, or as close as need be known.
+
+    Parameters
+    ----------
+    holds : whether targets hold at a step
+    least, top : steps between which it is asked; the least counts as one that holds, the top as one that does not
+    first : step to try first
+    stride : from there on in one direction until the other one is right; then by halves
+    growth : factor on the stride each time
+    known : whether the answer needs no closer steps
+
+    Examples
+    --------
+    >>> last_that_holds(lambda step: step <= 37, 0, 100, first=30, stride=4)
+    (37, 38)
+    >>> last_that_holds(lambda step: step <= 37, 0, 100, first=30, stride=4, known=lambda low, high: low >= 34)
+    (34, 100)
+    """
+    low, high, middle = least, top, first
+    while not known(low, high):
+        low, high = (middle, high) if holds(middle) else (low, middle)
+        halfway, stride = (low + high) // 2, growth * stride
+        if high == top:
+            middle = min(low + stride, halfway)
+        elif low == least:
+            middle = max(high - stride, halfway)
+        else:
+            middle = halfway
+    return low, high
+
+
+def _slower_step(step: int, slowness: float) -> int:
+    """Return about the largest load of users that meets the targets at a slowness, from that at the predicted speed."""
+    return step - round(SLOWER_STEPS * log2(slowness))
+
+
+def _last_that_meets(excess: Callable[[int], float], least: int, top: int, first: int) -> tuple[int, int]:
+    """Return two neighbouring steps of slowness of which the lower one meets all targets and the upper one does not.
+
+    Latencies grow by no less than the slowness, so a value at half of its limit leaves one more doubling at most.
+
+    Parameters
+    ----------
+    excess : largest ratio of a value to its limit at a step
+    least, top : steps between which it is asked; the least counts as one that meets them, the top as one that does not
+    first : step to try first
+    """
+    low, high, most = least, top, top
+    step, stride = min(max(first, low + 1), high - 1), LIKELY_STRIDES[False]
+    while high - low > 1:
+        ratio = excess(step)
+        if ratio <= 1.0:
+            low = step
+            most = min(
+                most if step < most else high, step + floor(STEPS_PER_DOUBLING * -log2(max(ratio, 1e-9))) + 1
+            )
+        else:
+            high, stride = step, 2 * stride
+        halfway = max((low + min(high, most)) // 2, low + 1)
+        step = max(high - stride, halfway) if low == least else halfway
+    return low, high
+
+
 class Trial:
     """A layout that is simulated on demand, once per load."""
 
@@ -212,11 +297,11 @@ class Trial:
         question: Question,
         paths: SamplePaths,
         replica: Replica | None = None,
-        seen: SeenRuns | None = None,
+        runs: Runs | None = None,
     ) -> None:
         """Take the replica, or build it; nothing is simulated yet.
 
-        `paths` shares sample paths with other layouts, `seen` the runs of this layout with other questions.
+        `paths` shares sample paths with other layouts, `runs` the runs of this layout with other questions.
         """
         self.candidate = candidate
         self.demand = candidate.demand
@@ -251,7 +336,8 @@ class Trial:
         """Whether gaps between tokens are recorded."""
         self._paths = paths
         self._engines: dict[float, EngineSetup] = {}
-        self._seen: SeenRuns = {} if seen is None else seen
+        self._runs = runs or Runs()
+        """Each has a key: whether gaps are recorded, prefix-cache hits, rate, replicas, slowness and requests; or the replicas of a fleet and its traffic."""
         self._short_steps: dict[tuple[object, ...], int] = {}
         self._kinds: dict[tuple[object, ...], Seen] = {}
 
@@ -290,10 +376,11 @@ class Trial:
         demand = self.with_hits(share, self.responses_s)
         while True:
             seen = run(demand)
+            if not seen.steady or (limits is not None and self.worst(seen, slowness, limits) > 1.0):
+                return seen
             waits = tuple(slowness * wait_s for wait_s in seen.responses_s)
             slower = self.with_hits(share, waits)
-            missed = not seen.steady or (limits is not None and self.worst(seen, slowness, limits) > 1.0)
-            if missed or slower.lengths.cached_tokens >= demand.lengths.cached_tokens:
+            if slower.lengths.cached_tokens >= demand.lengths.cached_tokens:
                 return seen
             demand = slower
 
@@ -312,20 +399,27 @@ class Trial:
     ) -> Latencies:
         """Return the latencies of one of several replicas at a rate, with all steps slower by a factor.
 
-        `short` takes them from a short run, with the most hits that sessions may have; with `limits` they may be too short where
-        one of these is missed anyway.
+        `short` takes them from a short run, with the most hits that sessions may have; with `limits` they may be too short or MISSED
+        where one of these is missed anyway.
         """
         share = rate_per_s / self.total_rate
 
         def run(demand: Demand) -> Latencies:
-            return self._at(demand, rate_per_s, replicas, slowness, short=short)
+            return self._at(demand, rate_per_s, replicas, slowness, limits or {}, short=short)
 
         if short and self.demand.has_sessions:
             return run(self.with_hits(share, self.responses_s))
         return self._settled(run, share, slowness, limits)
 
     def _at(
-        self, demand: Demand, rate_per_s: float, replicas: float, slowness: float, *, short: bool
+        self,
+        demand: Demand,
+        rate_per_s: float,
+        replicas: float,
+        slowness: float,
+        limits: Mapping[Target, float],
+        *,
+        short: bool,
     ) -> Latencies:
         """Return the same with the hits of a demand."""
         scaled = rate_per_s * slowness
@@ -340,10 +434,18 @@ class Trial:
             slowness if demand.users else 1.0,
             count,
         )
-        if key not in self._seen:
-            seen = self._simulated(demand, rate_per_s, replicas, slowness, count)
-            self._seen[key] = self._complete(latencies_of([(seen, 1.0)], demand.classes))
-        return self._seen[key]
+        if key in self._runs.latencies:
+            return self._runs.latencies[key]
+        limits_s = engine_limits(limits, slowness, demand.classes)
+        if self._runs.exceeded(key, limits_s):
+            return MISSED
+        # Without users a run serves every slowness: it goes on until it misses at the predicted speed too.
+        loosest_s = limits_s if demand.users else engine_limits(limits, min(slowness, 1.0), demand.classes)
+        seen = self._simulated(demand, rate_per_s, replicas, slowness, count, None, key, loosest_s)
+        if seen is None:
+            return MISSED
+        self._runs.latencies[key] = self._complete(latencies_of([(seen, 1.0)], demand.classes))
+        return self._runs.latencies[key]
 
     @property
     def _most_alike(self) -> float:
@@ -376,20 +478,31 @@ class Trial:
         traffic_ratio : [-]
             multiple of the traffic; a part of a user counts as a user
         limits : by target [s]
-            latencies may be too short where one of these is missed anyway
+            latencies may be too short or MISSED where one of these is missed anyway
         """
         if not self.demand.users:
             return self.at(self.total_rate * traffic_ratio / replicas, replicas, slowness, limits=limits)
 
         def run(demand: Demand) -> Latencies:
             key = (self._gaps, *_hits(demand), "fleet", replicas, slowness, traffic_ratio)
-            if key not in self._seen:
-                self._seen[key] = self._of_kinds(demand, replicas, slowness, traffic_ratio)
-            return self._seen[key]
+            if key not in self._runs.latencies:
+                limits_s = engine_limits(limits or {}, slowness, demand.classes)
+                together = self._of_kinds(demand, replicas, slowness, traffic_ratio, limits_s)
+                if together is MISSED:
+                    return together
+                self._runs.latencies[key] = together
+            return self._runs.latencies[key]
 
         return self._settled(run, traffic_ratio / replicas, slowness, limits)
 
-    def _of_kinds(self, demand: Demand, replicas: int, slowness: float, traffic_ratio: float) -> Latencies:
+    def _of_kinds(
+        self,
+        demand: Demand,
+        replicas: int,
+        slowness: float,
+        traffic_ratio: float,
+        limits_s: Mapping[Target, float],
+    ) -> Latencies:
         users = [
             ceil(traffic_ratio * (self.demand.classes[index].users or 0.0) - 1e-9)
             for index in self.demand.user_classes
@@ -399,27 +512,51 @@ class Trial:
             kinds = kinds[:1]
         arrivals = 1.0 if self._all_users else float(regularity_class(replicas, self.classes))
         rate = self.total_rate * traffic_ratio / replicas
-        runs = []
-        for kind, count in kinds:
-            if self._all_users and not any(kind):
-                continue
+
+        def seen_by(
+            kind: tuple[int, ...], count: int, limits_s: Mapping[Target, float]
+        ) -> Seen | set[Target]:
             whole = self._requests(rate, short=False)
             part = max(whole >> min(int(log2(replicas / count)), MOST_HALVINGS), min(whole, LEAST_OF_KIND))
-            key = (*_hits(demand), kind, None if self._all_users else rate, arrivals, slowness, part)
-            if key not in self._kinds:
-                self._kinds[key] = self._simulated(demand, rate, arrivals, slowness, part, kind)
-            runs.append((self._kinds[key], float(count)))
+            return self._seen_by_kind(demand, rate, arrivals, slowness, part, kind, limits_s)
+
+        busy = [(kind, count) for kind, count in kinds if any(kind) or not self._all_users]
+        exceeded = set(limits_s)
+        for kind, count in busy:
+            seen = seen_by(kind, count, {target: limits_s[target] for target in exceeded})
+            exceeded = set() if isinstance(seen, Seen) else seen
+            if not exceeded:
+                break
+        if exceeded:
+            return MISSED
+        runs = [
+            (seen, float(count)) for kind, count in busy if isinstance(seen := seen_by(kind, count, {}), Seen)
+        ]
         together = self._complete(latencies_of(runs, demand.classes))
         if traffic_ratio == 1.0:  # by the response times, as every page counts the requests of users
             waits = tuple(slowness * response_s for response_s in together.responses_s)
             peak = slowness * planned_demand(self.demand, waits).peak_requests_per_s
             return replace(together, requests_per_s=peak / replicas)
-        busy = sum(count for _, count in runs)
-        return self._complete(
-            replace(
-                together, requests_per_s=together.requests_per_s * busy / sum(count for _, count in kinds)
-            )
-        )
+        working = sum(count for _, count in busy) / sum(count for _, count in kinds)
+        return self._complete(replace(together, requests_per_s=together.requests_per_s * working))
+
+    def _seen_by_kind(
+        self,
+        demand: Demand,
+        rate_per_s: float,
+        arrivals: float,
+        slowness: float,
+        count: int,
+        users: tuple[int, ...],
+        limits_s: Mapping[Target, float],
+    ) -> Seen | set[Target]:
+        """Return what requests see at a replica with these users, or which limits they exceed in a run that ended early."""
+        key = (*_hits(demand), users, None if self._all_users else rate_per_s, arrivals, slowness, count)
+        if key not in self._kinds and not self._runs.exceeded(key, limits_s):
+            seen = self._simulated(demand, rate_per_s, arrivals, slowness, count, users, key, limits_s)
+            if seen is not None:
+                self._kinds[key] = seen
+        return self._kinds[key] if key in self._kinds else self._runs.exceeded(key, limits_s)
 
     def _complete(self, latencies: Latencies) -> Latencies:
         """Return latencies with a response time for every class, at the lightest load where no response came."""
@@ -494,28 +631,42 @@ class Trial:
         replicas: float,
         slowness: float,
         count: int,
-        users: Sequence[int] | None = None,
-    ) -> Seen:
+        users: Sequence[int] | None,
+        key: tuple[object, ...],
+        limits_s: Mapping[Target, float],
+    ) -> Seen | None:
         """Return what requests see at one replica: users' requests and others last about equally long there, so that neither part runs out first.
 
         How many requests users send is known after a run: where it is less than half as many as at the lightest load, the run is repeated
-        with half as many, or a quarter, ..., so that loads next to each other share a draw.
+        with half as many, or a quarter, ..., so that loads next to each other share a draw. A run that surely exceeds a limit ends early;
+        then the limit is noted by the key of the run, and the result is None.
         """
         share = rate_per_s / self.total_rate
         user_share = self._lightest_user_share(demand, count, share, users)
         while True:
             path = self._path(demand, count, user_share)
             offered = path.offered(share, replicas=replicas, slowness=slowness, users=users)
-            outcome = simulate(offered.requests, self._engine(demand), crowd=offered.crowd, gauged=self._gaps)
-            seen = seen_in(outcome, demand, offered.crowd, rate_per_s * slowness)
-            fitting = sent_share(seen, demand)
+            until = early_end(limits_s, offered)
+            outcome = simulate(
+                offered.requests,
+                self._engine(demand),
+                crowd=offered.crowd,
+                gauged=self._gaps,
+                early_end=until,
+            )
+            seen = None if outcome.missed else seen_in(outcome, demand, offered.crowd, rate_per_s * slowness)
+            of_class = outcome.class_index[until.from_row :] if seen is None else seen.class_index
+            fitting = sent_share(of_class, demand)
             if user_share is None or fitting is None:
-                return seen
+                break
             halvings = int(log2(odds(user_share) / odds(fitting)))
             if halvings <= 0:
                 break
             user_share = user_share_of(odds(user_share) / 2.0**halvings)
-        if not self._gaps:
+        if outcome.missed is not None:
+            exceeded = {limit: target for target, limit in zip(limits_s, until.limits, strict=True)}
+            self._runs.note(key, exceeded[outcome.missed], outcome.missed.limit_s)
+        if seen is None or not self._gaps or user_share is None or fitting is None:
             return seen
         both = simulate(offered.requests, self._engine(demand), crowd=offered.crowd, until_s=seen.end_s)
         return replace(seen, itl=both.itl)
@@ -542,10 +693,11 @@ class Trial:
         short: bool = False,
     ) -> bool:
         """Return whether all targets hold at a rate."""
-        latencies = self.at(rate_per_s, replicas, slowness, short=short, limits=None if short else limits)
+        borne = {target: SHORT_TARGET_SLACK * limit for target, limit in limits.items()} if short else limits
+        latencies = self.at(rate_per_s, replicas, slowness, short=short, limits=borne)
         if short:
             latencies = replace(latencies, steady=True)
-        return self.worst(latencies, slowness, limits) <= (SHORT_TARGET_SLACK if short else 1.0)
+        return self.worst(latencies, slowness, borne) <= 1.0
 
     @property
     def scale(self) -> tuple[int, int]:
@@ -563,6 +715,7 @@ class Trial:
         too_little: float = 0.0,
         total: float = 0.0,
         short: bool = False,
+        likely: int | None = None,
     ) -> float:
         """Return the largest rate at which one of several replicas meets the targets [1/s]; 0 if no rate does.
 
@@ -580,39 +733,32 @@ class Trial:
         total : [1/s]
             stop once the number of replicas that carry this rate is known
         short : use short runs, accurate to SHORT_SLACK
+        likely : step near which users' largest load is looked for; None: that of the closed form, or of short runs
         """
         least, top = self.scale
-        low, high = least, top
-        middle, stride, grows = max((low + high) // 2, high - FIRST_STRIDE), FIRST_STRIDE, 1
+        first, stride, growth = max((least + top) // 2, top - FIRST_STRIDE), FIRST_STRIDE, 1
         if self.demand.users:
-            likely = self._screened_step(slowness, limits) if short else self._short_step(slowness, limits)
-            middle, stride, grows = min(max(likely, least + 1), top - 1), LIKELY_STRIDE, 2
-        while high - low > 1:
-            if scale_rate(high) / slowness <= too_little:
-                return scale_rate(low) / slowness
-            if low > least and (
-                scale_rate(low) / slowness >= enough
-                or replicas_at(total, scale_rate(low) / slowness)
-                == replicas_at(total, scale_rate(high - 1) / slowness)
-                > 0
-            ):
-                break
-            if self.holds(scale_rate(middle) / slowness, replicas, slowness, limits, short=short):
-                low = middle
-            else:
-                high = middle
-            halfway, stride = (low + high) // 2, grows * stride
-            if high == top:
-                middle = min(low + stride, halfway)
-            elif low == least:
-                middle = max(high - stride, halfway)
-            else:
-                middle = halfway
-        if low == least and not self.holds(
-            scale_rate(low) / slowness, replicas, slowness, limits, short=short
-        ):
+            if likely is None:
+                near = self._screened_step if short else self._short_step
+                likely = near(slowness, limits) - (0 if short else SHORT_STEPS_ABOVE)
+            first, stride, growth = min(max(likely, least + 1), top - 1), LIKELY_STRIDES[short], 2
+
+        def rate(step: int) -> float:
+            return scale_rate(step) / slowness
+
+        def holds(step: int) -> bool:
+            return self.holds(rate(step), replicas, slowness, limits, short=short)
+
+        def known(low: int, high: int) -> bool:
+            if high - low <= 1 or rate(high) <= too_little:
+                return True
+            count = replicas_at(total, rate(low)) if low > least else 0
+            return low > least and (rate(low) >= enough or count == replicas_at(total, rate(high - 1)) > 0)
+
+        low, high = last_that_holds(holds, least, top, first, stride, growth, known)
+        if low == least and (high - low == 1 or rate(high) > too_little) and not holds(low):
             return 0.0
-        return scale_rate(low) / slowness
+        return rate(low)
 
     def _screened_step(self, slowness: float, limits: Mapping[Target, float]) -> int:
         """Return the step of the largest load that meets the targets in closed form, near which short runs look for it; else the lightest one."""
@@ -626,7 +772,8 @@ class Trial:
         """Return the step of the largest load in short runs, near which full runs look for it: the same whatever was asked before."""
         key = slowness, tuple(limits.items())
         if key not in self._short_steps:
-            rate = self.limit(REGULARITY[0], slowness, limits, short=True) * slowness
+            likely = None if slowness == 1.0 else _slower_step(self._short_step(1.0, limits), slowness)
+            rate = self.limit(REGULARITY[0], slowness, limits, short=True, likely=likely) * slowness
             least, _ = self.scale
             self._short_steps[key] = round(STEPS_PER_DOUBLING * log2(rate)) if rate > 0.0 else least
         return self._short_steps[key]
@@ -645,12 +792,20 @@ class Trial:
         return step < top and self.holds(rate, share, slowness, limits, short=short)
 
     def rate_bound(
-        self, slowness: float, limits: Mapping[Target, float], *, enough: float = inf, total: float = 0.0
+        self,
+        slowness: float,
+        limits: Mapping[Target, float],
+        *,
+        enough: float = inf,
+        total: float = 0.0,
+        predicted: float | None = None,
     ) -> float:
         """Return an upper bound, from short runs, on the rate at which a replica meets the targets [1/s].
 
-        Less exact once it is at least `enough`, or once the number of replicas that carry the rate `total` is known.
+        Less exact once it is at least `enough`, or once the number of replicas that carry the rate `total` is known; sooner known
+        with the bound of a replica as quick as `predicted`.
         """
+        near = None if predicted is None else _slower_step(step_above(predicted / SHORT_SLACK), slowness)
         bound = SHORT_SLACK * self.limit(
             REGULARITY[0],
             slowness,
@@ -658,6 +813,7 @@ class Trial:
             enough=enough / SHORT_SLACK,
             total=total / SHORT_SLACK,
             short=True,
+            likely=near,
         )
         return bound if self._most_alike == inf else max(bound, self.total_rate / (self._most_alike + 1.0))
 
@@ -919,14 +1075,17 @@ class Trial:
             )
             return self.worst(seen, factor, limits)
 
-        least = low = base - 2 * STEPS_PER_DOUBLING
-        high, stride = base + 3 * STEPS_PER_DOUBLING, 5 * STEPS_PER_DOUBLING
-        if not self.demand.users:  # the loads that `limit` tries, some of which it has
-            low, high, stride = min(low, self.scale[0]), max(base + 2, self.scale[1]), FIRST_STRIDE
-        while high - low > 1:
-            middle = max((low + high) // 2, high - stride)
-            holds = middle <= least or excess(middle, limits) <= 1.0
-            low, high = (middle, high) if holds else (low, middle)
+        least, top = base - 2 * STEPS_PER_DOUBLING, base + 3 * STEPS_PER_DOUBLING
+        if self.demand.users:
+            likely = self.candidate.slowness.quantile(self.question.slo.confidence)
+            first = base + round(STEPS_PER_DOUBLING * log2(likely))
+            low, high = _last_that_meets(lambda step: excess(step, limits), least, top, first)
+        else:  # the loads that `limit` tries, some of which it has
+            low, top = min(least, self.scale[0]), max(base + 2, self.scale[1])
+            first = max((low + top) // 2, top - FIRST_STRIDE)
+            low, high = last_that_holds(
+                lambda step: step <= least or excess(step, limits) <= 1.0, low, top, first, FIRST_STRIDE
+            )
         below, over = excess(low), excess(high)
         if not 0.0 < below <= 1.0 or not below < over < inf:
             return slowness(low)
