@@ -195,3 +195,6 @@ cdef class FlatRouter:
     cdef Py_ssize_t choice(self, double at_s) except -1
 
 cdef run(FlatEngine core, double until_s)
+
+@cython.locals(tree="long long[::1]", counts="long long[::1]", row=cython.Py_ssize_t, place=cython.longlong, others=cython.longlong)
+cpdef counts_of_greater(long long[::1] ranks, long long span)
