@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from capplan.numbers import Array
-from capplan.serving.flat_core import FlatEngine, FlatLimits, FlatRequests, FlatRouter
+from capplan.serving.flat_core import FlatEngine, FlatLimits, FlatRequests, FlatRouter, link_arrivals
 from capplan.serving.outcome import FINISHED, SHED, ClassTotals, Gauges, Ledger, Outcome, WeightedHistogram
 from capplan.serving.requests import BEGIN_S, NO_REQUESTS, Admission, Counts, Crowd, Requests, check_requests
 from capplan.serving.step_table import (
@@ -118,13 +118,15 @@ def _turns(crowd: Crowd | None, count: int) -> tuple[array[int], array[int], int
     return integers(crowd.first_turns()), groups, most
 
 
-def empty_core(requests: Requests, engine: EngineSetup, room: int) -> FlatEngine:
-    """Return a core at time zero without requests, to which any of these can be sent: with room for some, which grows."""
+def empty_cores(
+    requests: Requests, engine: EngineSetup, replicas: int, *, gauged: bool
+) -> list[FlatEngine]:
+    """Return cores at time zero without requests, to which any of these can be sent: with room for an equal share, which grows."""
     limits, tables = _limits_and_tables(engine, (requests,))
-    columns = array("d"), array("q"), array("q"), array("q"), array("q")
-    core = FlatEngine(limits._replace(delay_s=0.0), tables, FlatRequests(columns, 0, *NO_TURNS))
-    core.make_rows(room)
-    return core
+    limits = limits._replace(delay_s=0.0, gauged=gauged)
+    zeros = bytes(8 * -(-len(requests) // replicas))
+    columns = array("d", zeros), array("q", zeros), array("q", zeros), array("q", zeros), array("q", zeros)
+    return [FlatEngine(limits, tables, FlatRequests(columns, 0, *NO_TURNS)) for _ in range(replicas)]
 
 
 def _limits_and_tables(
@@ -179,6 +181,13 @@ def written(core: FlatEngine) -> tuple[Ledger, Gauges]:
         class_index=np.asarray(core.class_index)[:seen],
         status=np.asarray(core.status)[:seen],
     )
+    ledger.add_totals(totals_of(core))
+    return ledger, gauges_of(core)
+
+
+def totals_of(core: FlatEngine) -> Ledger:
+    """Return the totals of a core, without the rows of requests."""
+    ledger = Ledger()
     ledger.steps, ledger.preemptions = core.steps, core.preemptions
     ledger.prefill_tokens, ledger.cached_tokens = core.prefill_tokens, core.cached_tokens
     ledger.class_totals = {
@@ -186,20 +195,26 @@ def written(core: FlatEngine) -> tuple[Ledger, Gauges]:
         for index in range(len(core.class_seen))
         if core.class_seen[index]
     }
-    gauges = Gauges(core.capacity)
-    if not core.gauged:
-        return ledger, gauges
-    bins = np.asarray(core.itl)
-    places = np.flatnonzero(bins)
-    weights = dict(zip((places - core.zero_bin).tolist(), bins[places].tolist(), strict=True))
-    ledger.itl = WeightedHistogram.of(weights, core.itl_none, core.itl_weight, core.itl_total)
-    gauges.batch_s = np.asarray(core.batch_s)[: core.batch_size].tolist()
-    gauges.occupancy_s = np.asarray(core.occupancy_s).tolist()
-    gauges.block_seconds, gauges.busy_s = core.block_seconds, core.busy_s
-    gauges.set_timeline(
-        core.span_s, [np.asarray(b).tolist() for b in (core.by_batch, core.by_blocks, core.by_busy)]
-    )
-    return ledger, gauges
+    if core.gauged:
+        bins = np.asarray(core.itl)
+        places = np.flatnonzero(bins)
+        weights = dict(zip((places - core.zero_bin).tolist(), bins[places].tolist(), strict=True))
+        ledger.itl = WeightedHistogram.of(weights, core.itl_none, core.itl_weight, core.itl_total)
+    return ledger
+
+
+def gauges_of(core: FlatEngine) -> Gauges:
+    """Return the gauges of a core; without gauges, its busy time only."""
+    gauges = Gauges(core.capacity, recorded=core.gauged)
+    gauges.busy_s = core.busy_s
+    if core.gauged:
+        gauges.batch_s = np.asarray(core.batch_s)[: core.batch_size].tolist()
+        gauges.occupancy_s = np.asarray(core.occupancy_s).tolist()
+        gauges.block_seconds = core.block_seconds
+        gauges.set_timeline(
+            core.span_s, [np.asarray(b).tolist() for b in (core.by_batch, core.by_blocks, core.by_busy)]
+        )
+    return gauges
 
 
 def flat_tables(clock: StepClock, max_num_seqs: int, most_tokens: int) -> list[array[float]]:
@@ -240,22 +255,21 @@ FLAT_ROUTINGS: tuple[Routing, ...] = ("round_robin", "least_loaded")
 
 
 class FlatPool:
-    """Identical engines behind one router, and the requests that each of them got."""
+    """Identical engines behind one router."""
 
-    def __init__(self, requests: Requests, engine: EngineSetup, replicas: int, routing: Routing) -> None:
+    def __init__(
+        self, requests: Requests, engine: EngineSetup, replicas: int, routing: Routing, *, gauged: bool
+    ) -> None:
         """Start without requests; those that may be sent are known."""
         self.terms = engine_terms(engine)
-        room = -(-len(requests) // replicas)
-        self.cores = [empty_core(requests, engine, room) for _ in range(replicas)]
-        self.sent: list[Counts] = []
-        """Requests sent to each engine, by their index among all requests."""
+        self.cores = empty_cores(requests, engine, replicas, gauged=gauged)
+        self.by_load = routing == "least_loaded"
         self._requests = requests
-        self._router = FlatRouter(self.cores, by_load=routing == "least_loaded")
 
     def serve(self, order: Counts, at_s: Array, first_token_s: Array) -> None:
         """Run requests that reach the pool at times that ascend in this order; nan where none returned a first token before."""
         given = self._requests
-        chosen = self._router.serve(
+        FlatRouter(self.cores, by_load=self.by_load).serve(
             integers(order),
             doubles(at_s),
             doubles(given.times_s),
@@ -267,8 +281,11 @@ class FlatPool:
             ),
             doubles(first_token_s),
         )
-        places = np.asarray(chosen)
-        self.sent = [order[places == engine] for engine in range(len(self.cores))]
+
+    @property
+    def sent(self) -> list[Counts]:
+        """Requests sent to each engine, by their index among all requests."""
+        return [np.asarray(core.rank)[: core.arrivals] for core in self.cores]
 
     def write(self, name: str, into: NDArray[Any]) -> None:
         """Write what the engines say of their requests into a column of all requests."""
@@ -337,14 +354,18 @@ def _moved(
     requests: Requests, moves: NDArray[np.bool_], first_token_s: Array, sent: Sequence[Counts], link: KvLink
 ) -> tuple[Counts, Array]:
     """Return the requests whose KV cache goes over the link in order of its arrival, and when it arrives by request [s]."""
-    arrives_s, engines = np.full(len(requests), inf), np.zeros(len(requests), dtype=np.int64)
-    takes_s = transfer_s(requests.input_tokens.astype(float), link.bytes_per_token, link.bytes_per_s, 0.0)
+    engines = np.full(len(requests), -1)
     for engine, rows in enumerate(sent):
-        moved = rows[moves[rows]]
-        free_s, freed = 0.0, []
-        for end_s, needs_s in zip(first_token_s[moved].tolist(), takes_s[moved].tolist(), strict=True):
-            free_s = max(free_s, end_s) + needs_s
-            freed.append(free_s)
-        arrives_s[moved], engines[moved] = np.asarray(freed) + link.latency_s, engine
-    order = np.lexsort((engines, first_token_s, arrives_s))
-    return order[: np.count_nonzero(moves)], arrives_s
+        engines[rows] = engine
+    engines[~moves] = -1
+    takes_s = transfer_s(requests.input_tokens.astype(float), link.bytes_per_token, link.bytes_per_s, 0.0)
+    arrives_s = np.asarray(
+        link_arrivals(
+            len(sent), integers(engines), doubles(first_token_s), doubles(takes_s), link.latency_s
+        )
+    )
+    count = int(np.count_nonzero(moves))
+    order = np.argsort(arrives_s)[:count]
+    if not np.all(np.diff(arrives_s[order])):  # of equal times by first token, then by engine
+        order = np.lexsort((engines, first_token_s, arrives_s))[:count]
+    return order, arrives_s

@@ -73,7 +73,7 @@ class FlatLimits(NamedTuple):
     asynchronous: bool
     """A step is planned when the one before it begins."""
     gauged: bool
-    """Batches, blocks and gaps between tokens are recorded, not only the times of requests."""
+    """Batches, blocks and gaps between tokens are recorded, not only the times of requests and of all steps."""
 
 
 class FlatRequests(NamedTuple):
@@ -90,11 +90,64 @@ class FlatRequests(NamedTuple):
     """Requests that users of all groups send in a run."""
 
 
+class FlatEvents:
+    """Events in order of time; of equal times the one that was added first."""
+
+    def __init__(self) -> None:
+        """Start without events."""
+        self.times = array("d", bytes(8 * 64))
+        self.serials, self.values = array("q", bytes(8 * 64)), array("q", bytes(8 * 64))
+        self.count = self.added = 0
+
+    def next_s(self) -> float:
+        """Return the time of the first event; infinite if there is none."""
+        return self.times[0] if self.count else float("inf")
+
+    def push(self, at_s: float, value: int) -> None:
+        """Add an event."""
+        if self.count == len(self.times):
+            more = bytes(8 * self.count)
+            self.times = array("d", bytes(self.times) + more)
+            self.serials = array("q", bytes(self.serials) + more)
+            self.values = array("q", bytes(self.values) + more)
+        times, place = self.times, self.count
+        self.count += 1
+        self.added += 1
+        while place and times[(place - 1) // 2] > at_s:
+            times[place] = times[(place - 1) // 2]
+            self.serials[place] = self.serials[(place - 1) // 2]
+            self.values[place] = self.values[(place - 1) // 2]
+            place = (place - 1) // 2
+        times[place] = at_s
+        self.serials[place], self.values[place] = self.added, value
+
+    def pop(self) -> int:
+        """Remove the first event and return its value."""
+        self.count -= 1
+        times, serials, size, place = self.times, self.serials, self.count, 0
+        value, at_s, serial = self.values[0], times[size], serials[size]
+        while 2 * place + 1 < size:
+            child = 2 * place + 1
+            if child + 1 < size and (
+                times[child + 1] < times[child]
+                or (times[child + 1] == times[child] and serials[child + 1] < serials[child])
+            ):
+                child += 1
+            if at_s < times[child] or (at_s == times[child] and serial < serials[child]):
+                break
+            times[place], serials[place] = times[child], serials[child]
+            self.values[place] = self.values[child]
+            place = child
+        times[place], serials[place] = at_s, serial
+        self.values[place] = self.values[size]
+        return value
+
+
 class FlatQueue:
     """The requests of one engine, and those of them that wait."""
 
     def __init__(self, limits: FlatLimits, requests: FlatRequests) -> None:
-        """Take the limits and the requests. Without users nothing is copied; with users each request gets its row when it arrives."""
+        """Take the limits and the requests; requests that users send, or another engine, get their rows when they arrive."""
         columns, arrivals, turns, group_requests, most_asked = requests
         users, count = len(turns), arrivals + most_asked if len(turns) else len(columns[0])
         self.count = count
@@ -102,11 +155,15 @@ class FlatQueue:
         self.offered_cached, self.offered_class = columns[3:]
         self.arrival, self.prompt, self.output, self.cached, self.class_index = columns
         zeros = bytes(8 * count)
-        if users:
+        is_sent = not users and not arrivals
+        if is_sent:
+            self.offered_s = array("d", zeros)
+        if users or is_sent:
             self.arrival = array("d", zeros)
             self.prompt, self.output = array("q", zeros), array("q", zeros)
             self.cached, self.class_index = array("q", zeros), array("q", zeros)
-        self.users, self.arrivals, self.arrived, self.asked = users, arrivals, 0, arrivals
+        self.users, self.arrivals, self.arrived = users, arrivals, 0
+        self.asked = arrivals if users else count
         self.ends = array("d", [user * limits.begin_s for user in range(users)])
         self.first_end, self.ends_count = 0, users
         bounds, reached = array("q", [arrivals]), arrivals
@@ -114,8 +171,7 @@ class FlatQueue:
             reached += rows
             bounds.append(reached)
         self.ends_group, self.next_of_group, self.end_of_group = turns[:], bounds[:], bounds[1:]
-        self.thinking_s, self.thinking = array("d", bytes(8 * users)), array("q", bytes(8 * users))
-        self.thinking_count, self.user_group = 0, array("q", [-1]) * (count if users else 0)
+        self.thinking, self.user_group = FlatEvents(), array("q", [-1]) * (count if users else 0)
         self.taken_row, self.taken_group = (
             array("q", bytes(8 * (most_asked if users else 0))) for _ in range(2)
         )
@@ -129,8 +185,11 @@ class FlatQueue:
         self.enqueued, self.first_token = (array("d", [float("nan")]) * count for _ in range(2))
         self.status = array("q", [UNFINISHED]) * count
         self.position = self.waiting = self.next_waiting = 0
-        self.ranked_heap, self.ranked_count = array("q", bytes(8 * (self.max_num_seqs + 2))), 0
+        most_ranked = self.max_num_seqs + 2 + (count if is_sent else 0)
+        self.ranked_heap, self.ranked_count = array("q", bytes(8 * most_ranked)), 0
         self.over, self.last_over, self.last_over_s = 0, 0, -1.0
+        self.reporting, self.reports = False, 0
+        self.report_s, self.report_rows = array("d", bytes(8 * 8)), array("q", bytes(8 * 8))
         self.now_s, self.next_s = 0.0, float("inf")
         self.find_next()
 
@@ -180,8 +239,7 @@ class FlatQueue:
         next_s = float("inf")
         if self.arrived < self.arrivals:
             next_s = self.offered_s[self.arrived]
-        if self.thinking_count and self.thinking_s[0] < next_s:
-            next_s = self.thinking_s[0]
+        next_s = min(next_s, self.thinking.next_s())
         next_s += self.delay_s
         if self.ends_count and self.ends[self.first_end] < next_s:
             next_s = self.ends[self.first_end]
@@ -214,8 +272,8 @@ class FlatQueue:
         self.ends_count = kept
 
     def think(self) -> None:
-        """Give the user who has been free the longest the next request of the user's group; push it on a heap by time and order."""
-        group, place = self.ends_group[self.first_end], self.thinking_count
+        """Give the user who has been free the longest the next request of the user's group."""
+        group = self.ends_group[self.first_end]
         taken, row = self.asked - self.arrivals, self.next_of_group[group]
         at_s = self.ends[self.first_end] + self.offered_s[row]
         self.taken_row[taken], self.taken_group[taken] = row, group
@@ -225,43 +283,18 @@ class FlatQueue:
         self.ends_count = self.ends_count - 1 if self.asked < self.count else 0
         if row + 1 >= self.end_of_group[group]:
             self.drop_ends(group)
-        self.thinking_count += 1
-        while place and self.thinking_s[(place - 1) // 2] > at_s:
-            self.thinking_s[place] = self.thinking_s[(place - 1) // 2]
-            self.thinking[place] = self.thinking[(place - 1) // 2]
-            place = (place - 1) // 2
-        self.thinking_s[place] = at_s
-        self.thinking[place] = taken
-
-    def thought(self) -> None:
-        """Pop the request whose think time ends next; of equal times the one taken first."""
-        self.thinking_count -= 1
-        times, rows, size, place = self.thinking_s, self.thinking, self.thinking_count, 0
-        at_s, row = times[size], rows[size]
-        while 2 * place + 1 < size:
-            child = 2 * place + 1
-            if child + 1 < size and (
-                times[child + 1] < times[child]
-                or (times[child + 1] == times[child] and rows[child + 1] < rows[child])
-            ):
-                child += 1
-            if at_s < times[child] or (at_s == times[child] and row < rows[child]):
-                break
-            times[place] = times[child]
-            rows[place] = rows[child]
-            place = child
-        times[place] = at_s
-        rows[place] = row
+        self.thinking.push(at_s, taken)
 
     def bring(self, row: int) -> None:
         """Give the next request its row in order of arrival; of equal times the open-loop arrival is first."""
         place = self.arrived
-        if self.thinking_count and (place >= self.arrivals or self.thinking_s[0] < self.offered_s[place]):
-            taken = self.thinking[0]
+        if self.thinking.count and (
+            place >= self.arrivals or self.thinking.next_s() < self.offered_s[place]
+        ):
+            self.arrival[row] = self.thinking.next_s()
+            taken = self.thinking.pop()
             place = self.taken_row[taken]
-            self.arrival[row] = self.thinking_s[0]
             self.user_group[row] = self.taken_group[taken]
-            self.thought()
         else:
             self.arrived += 1
             self.arrival[row] = self.offered_s[place]
@@ -277,25 +310,40 @@ class FlatQueue:
                 self.think()
                 self.find_next()
                 continue
-            row = self.position
-            self.enqueued[row] = self.next_s
-            if self.users:
-                self.bring(row)
-            else:
-                self.arrived += 1
-            self.position += 1
-            self.find_next()
-            self.cached[row] = min(self.cached[row], self.prompt[row] - 1)
-            self.shared[row] = self.cached[row] // self.block_tokens * self.block_tokens
+            row = self.arrive()
             if self.too_long(row):
                 self.status[row] = SHED
                 self.over += 1
                 self.ended(row, self.enqueued[row])
+                if self.reporting:
+                    self.report(row, self.enqueued[row])
             elif self.received[row]:
                 self.queue_push(row)
                 self.next_waiting = self.position
             else:
                 self.waiting += 1
+
+    def arrive(self) -> int:
+        """Let the next request reach the queue, and return its row."""
+        row = self.position
+        self.enqueued[row] = self.next_s
+        if self.users:
+            self.bring(row)
+        else:
+            self.arrived += 1
+        self.position += 1
+        self.find_next()
+        self.cached[row] = min(self.cached[row], self.prompt[row] - 1)
+        self.shared[row] = self.cached[row] // self.block_tokens * self.block_tokens
+        return row
+
+    def report(self, row: int, at_s: float) -> None:
+        """Note the end of a request for FlatPools, which sent it."""
+        if self.reports == len(self.report_rows):
+            self.report_s = array("d", bytes(self.report_s) + bytes(8 * self.reports))
+            self.report_rows = array("q", bytes(self.report_rows) + bytes(8 * self.reports))
+        self.report_s[self.reports], self.report_rows[self.reports] = at_s, row
+        self.reports += 1
 
     def too_long(self, row: int) -> bool:
         """Return whether a request cannot run even by itself."""
@@ -711,14 +759,15 @@ class FlatEngine(FlatSteps):
         self.asynchronous, self.planned_s = limits.asynchronous, 0.0
         self.looked, self.hold_from, self.gather_from, self.released = 0, -1, -1, False
         self.gauged = limits.gauged
-        self.itl = array("d", bytes(8 * HISTOGRAM_BINS if self.gauged else 8))
+        bins = 8 if self.gauged else 0
+        self.itl = array("d", bytes(bins * HISTOGRAM_BINS))
         self.zero_bin = HISTOGRAM_ZERO
         self.itl_none = self.itl_weight = self.itl_total = 0.0
-        self.batch_s, self.batch_size = array("d", bytes(8 * (2 * self.max_num_seqs + 64))), 64
-        self.occupancy_s = array("d", bytes(8 * (OCCUPANCY_BINS + 1)))
+        self.batch_s, self.batch_size = array("d", bytes(bins * (2 * self.max_num_seqs + 64))), 64
+        self.occupancy_s = array("d", bytes(bins * (OCCUPANCY_BINS + 1)))
         self.block_seconds = self.busy_s = 0.0
         self.span_s = 1e-3
-        self.by_batch, self.by_blocks, self.by_busy = (array("d", bytes(8 * TIMELINE_BINS)) for _ in range(3))
+        self.by_batch, self.by_blocks, self.by_busy = (array("d", bytes(bins * TIMELINE_BINS)) for _ in range(3))
 
     def advance(self, until_s: float) -> None:
         """Run every step that starts before a time; a running step completes."""
@@ -1073,6 +1122,8 @@ class FlatEngine(FlatSteps):
         self.last_over += 1
         if self.asked < self.count:
             self.ended(row, self.now_s)
+        if self.reporting:
+            self.report(row, self.now_s)
 
     def gap(self, value: float, weight: float) -> None:
         """Record a gap between tokens; see WeightedHistogram."""
@@ -1087,6 +1138,7 @@ class FlatEngine(FlatSteps):
 
     def gauge(self, start_s: float, seconds: float, sequences: int, blocks: float) -> None:
         """Record a period with a constant batch; see Gauges."""
+        self.busy_s += seconds
         if not self.gauged:
             return
         if sequences >= self.batch_size:
@@ -1095,7 +1147,6 @@ class FlatEngine(FlatSteps):
         place = min(lrint(floor(blocks * OCCUPANCY_BINS / self.capacity)), OCCUPANCY_BINS)
         self.occupancy_s[place] += seconds
         self.block_seconds += blocks * seconds
-        self.busy_s += seconds
         end = start_s + seconds
         while end >= self.span_s * TIMELINE_BINS:
             self.double_span()
@@ -1132,7 +1183,7 @@ class FlatRouter:
 
     def __init__(self, cores: list[FlatEngine], *, by_load: bool) -> None:
         """Take engines without requests."""
-        self.cores, self.by_load, self.turn = cores, by_load, 0
+        self.cores, self.by_load = cores, by_load
 
     def serve(
         self,
@@ -1141,38 +1192,40 @@ class FlatRouter:
         arrival_s: Doubles,
         columns: tuple[Integers, Integers, Integers, Integers],
         first_token_s: Doubles,
-    ) -> Integers:
-        """Send requests at times that ascend in this order, run all of them, and return the engine of each place in the order.
+    ) -> None:
+        """Send requests at times that ascend in this order, and run all of them; each engine keeps which ones it got as their rank.
 
-        The columns are prompt, output and cached tokens, and class; see FlatQueue.send.
+        The columns are prompt, output and cached tokens, and class; see FlatQueue.send. Engines that are served in turn know nothing
+        of each other, so they run one after the other.
         """
         prompt, output, cached, class_index = columns
-        chosen = array("q", bytes(8 * len(order)))
-        for place in range(len(order)):
-            row = order[place]
-            chosen[place] = self.choice(at_s[row])
-            core = self.cores[chosen[place]]
-            run(core, at_s[row])
-            core.send(
-                at_s[row],
-                arrival_s[row],
-                prompt[row],
-                output[row],
-                cached[row],
-                class_index[row],
-                first_token_s[row],
-                row,
-            )
-        for core in self.cores:
-            run(core, float("inf"))
-        return chosen
+        engines = len(self.cores)
+        turns = 1 if self.by_load else engines
+        for turn in range(turns):
+            core = self.cores[turn]
+            for place in range(turn, len(order), turns):
+                row = order[place]
+                if self.by_load:
+                    core = self.cores[self.least_loaded(at_s[row])]
+                run(core, at_s[row])
+                core.send(
+                    at_s[row],
+                    arrival_s[row],
+                    prompt[row],
+                    output[row],
+                    cached[row],
+                    class_index[row],
+                    first_token_s[row],
+                    row,
+                )
+            if not self.by_load:
+                run(core, float("inf"))
+        if self.by_load:
+            for core in self.cores:
+                run(core, float("inf"))
 
-    def choice(self, at_s: float) -> int:
-        """Return the engine whose turn it is, or the first of those with the fewest requests; see Router."""
-        if not self.by_load:
-            turn = self.turn
-            self.turn = (turn + 1) % len(self.cores)
-            return turn
+    def least_loaded(self, at_s: float) -> int:
+        """Return the first of the engines with the fewest requests; see Router."""
         best, least = 0, 0
         for place in range(len(self.cores)):
             core = self.cores[place]
@@ -1187,3 +1240,17 @@ def run(core: FlatEngine, until_s: float) -> None:
     """Run every step that starts before a time; see EngineInstance.advance."""
     if core.arrivals > core.over and core.now_s < until_s:
         core.advance(until_s)
+
+
+def link_arrivals(
+    engines: int, engine: Integers, ends_s: Doubles, needs_s: Doubles, latency_s: float
+) -> Doubles:
+    """Return when KV caches arrive that each engine sends one after the other, in order of their requests; infinite where the engine is -1."""
+    free_s = array("d", bytes(8 * engines))
+    arrives_s = array("d", [float("inf")]) * len(engine)
+    for row in range(len(engine)):
+        place = engine[row]
+        if place >= 0:
+            free_s[place] = max(free_s[place], ends_s[row]) + needs_s[row]
+            arrives_s[row] = free_s[place] + latency_s
+    return arrives_s

@@ -10,7 +10,16 @@ import numpy as np
 
 from capplan.errors import InputError
 from capplan.serving.dispatcher import Dispatcher, EnginePool, HandOver, Hedges, Operations, Router
-from capplan.serving.flat import FlatPool, eligible, flat_run, pools_eligible, serve_in_pools, written
+from capplan.serving.flat import (
+    FlatPool,
+    eligible,
+    flat_run,
+    gauges_of,
+    pools_eligible,
+    serve_in_pools,
+    totals_of,
+)
+from capplan.serving.flat_core import FlatEngine
 from capplan.serving.outcome import Gauges, Ledger, Outcome
 from capplan.serving.queue import Feed, WaitingLine
 from capplan.serving.requests import Admission, Crowd, Requests, check_admission, offered
@@ -142,6 +151,7 @@ def simulate_disaggregated(
     crowd: Crowd | None = None,
     until_s: float = inf,
     admission: Admission = ADMIT_ALL,
+    gauged: bool = True,
 ) -> FleetRun:
     """Simulate disaggregated serving: prefill on one pool of engines, decode on another.
 
@@ -155,6 +165,7 @@ def simulate_disaggregated(
         output nor speculate; decode engines have no prefix cache.
     link, concurrency, crowd, until_s : between the pools; as for a fleet
     admission : to the prefill engines; priorities hold in both pools
+    gauged : record batches, blocks in use and gaps between tokens; the compiled core is quicker without them, and leaves them empty
 
     Returns
     -------
@@ -189,7 +200,7 @@ def simulate_disaggregated(
     requests, crowd = _offered(requests, concurrency, crowd, until_s, admission)
     pools = [(plan.engine, plan.routing) for plan in plans]
     if crowd is None and until_s == inf and pools_eligible(requests, pools, admission):
-        return _flat_pools(requests, plans, link)
+        return _flat_pools(requests, plans, link, gauged=gauged)
     dispatcher = _dispatcher(requests, engine, crowd, admission)
     for plan, rules in zip(plans, (admission, Admission(priority=admission.priority)), strict=True):
         _add_pool(dispatcher, plan, rules)
@@ -310,21 +321,26 @@ def _together(
     return FleetRun(replace(outcome, hit_blocks=hit_blocks), tuple(uses), replica_seconds)
 
 
-def _flat_pools(requests: Requests, plans: Sequence[EnginePlan], link: KvLink) -> FleetRun:
+def _flat_pools(requests: Requests, plans: Sequence[EnginePlan], link: KvLink, *, gauged: bool) -> FleetRun:
     """Run eligible requests through a prefill and a decode pool."""
     prompts = replace(requests, output_tokens=np.ones_like(requests.output_tokens))
     received = replace(requests, cached_tokens=None)
     prefill, decode = (
-        FlatPool(part, plan.engine, plan.replicas, plan.routing)
+        FlatPool(part, plan.engine, plan.replicas, plan.routing, gauged=gauged)
         for part, plan in zip((prompts, received), plans, strict=True)
     )
     ledger = serve_in_pools(requests, prefill, decode, link, plans[0].engine.clock.request_s)
-    uses, seconds = [], max(core.now_s for core in (*prefill.cores, *decode.cores))
-    pools: tuple[tuple[Literal["prefill", "decode"], FlatPool], ...]
+    return _run_of_cores(ledger, prefill.cores, decode.cores)
+
+
+def _run_of_cores(ledger: Ledger, prefill: Sequence[FlatEngine], decode: Sequence[FlatEngine]) -> FleetRun:
+    """Return the run whose rows are known, with the totals of its cores."""
+    uses, seconds = [], max(core.now_s for core in (*prefill, *decode))
+    pools: tuple[tuple[Literal["prefill", "decode"], Sequence[FlatEngine]], ...]
     pools = ("prefill", prefill), ("decode", decode)
-    for phase, pool in pools:
-        for number, (core, sent) in enumerate(zip(pool.cores, pool.sent, strict=True)):
-            totals, gauges = written(core)
-            ledger.add_totals(totals)
-            uses.append(ReplicaUse(number, 0.0, seconds, len(sent), totals.preemptions, gauges, phase))
+    for phase, cores in pools:
+        for number, core in enumerate(cores):
+            ledger.add_totals(totals_of(core))
+            gauges = gauges_of(core)
+            uses.append(ReplicaUse(number, 0.0, seconds, core.arrivals, core.preemptions, gauges, phase))
     return _together(ledger, seconds, uses, hit_blocks=(0,))

@@ -107,15 +107,15 @@ class Gauges:
         "occupancy_s",
     )
 
-    def __init__(self, capacity_blocks: int) -> None:
-        """Start at zero with spans of one millisecond, which double whenever the timeline is full."""
+    def __init__(self, capacity_blocks: int, *, recorded: bool = True) -> None:
+        """Start at zero with spans of one millisecond, which double whenever the timeline is full; without bins if nothing is recorded."""
         self.capacity = max(capacity_blocks, 1)
         self.batch_s: list[float] = [0.0] * 64
-        self.occupancy_s: list[float] = [0.0] * (OCCUPANCY_BINS + 1)
+        self.occupancy_s: list[float] = [0.0] * (OCCUPANCY_BINS * recorded + 1)
         self.block_seconds = 0.0
         self.busy_s = 0.0
         self._span_s = 1e-3
-        self._bins: list[list[float]] = [[0.0] * TIMELINE_BINS for _ in range(3)]
+        self._bins: list[list[float]] = [[0.0] * (TIMELINE_BINS * recorded) for _ in range(3)]
 
     def add(self, start_s: float, seconds: float, sequences: int, blocks: float) -> None:
         """Add a period with a constant batch and a mean number of blocks in use."""
@@ -158,7 +158,7 @@ class Gauges:
 
     def timeline(self, until_s: float) -> Timeline:
         """Return the means over time, from zero to the last span that began."""
-        count = min(int(until_s / self._span_s) + 1, TIMELINE_BINS)
+        count = min(int(until_s / self._span_s) + 1, len(self._bins[0]))
         sums: Array = np.asarray(self._bins, dtype=np.float64)[:, :count] / self._span_s
         start: Array = np.arange(count, dtype=np.float64) * self._span_s
         return Timeline(start, self._span_s, sums[0], sums[1], sums[2])

@@ -95,6 +95,7 @@ def _routed_fleet(
     until_s: float,
     admission: Admission | None,
     use: EngineOptions,
+    gauged: bool,
 ) -> FleetOutcome:
     """Simulate identical replicas behind one router.
 
@@ -110,6 +111,7 @@ def _routed_fleet(
         stop at this time
     admission : admission rules; None: admit all
     use : options of the engines
+    gauged : record batches, blocks in use and gaps between tokens, which separate pools need not
 
     Returns
     -------
@@ -131,7 +133,9 @@ def _routed_fleet(
     )
     admission = admission or Admission()
     if apart:
-        run = _disaggregated(engines, later, stream, operation, routing, until_s, admission)
+        run = _disaggregated(
+            engines, later, stream, operation, routing, until_s, admission, gauged=gauged
+        )
     else:
         scaling = operation.autoscaling
         if scaling is not None:
@@ -185,6 +189,7 @@ def run_fleet(
     until_s: float = inf,
     admission: Admission | None = None,
     use: EngineOptions = ENGINE_DEFAULTS,
+    gauged: bool = True,
 ) -> FleetOutcome:
     """Simulate a fleet: replicas one by one on a stream split beforehand if that is enough, else behind a router.
 
@@ -199,8 +204,9 @@ def run_fleet(
             replica, stream, replicas=replicas, slo=slo, until_s=until_s, admission=admission, use=use
         )
     return _routed_fleet(
-        replica, stream, operation, replicas=replicas, slo=slo, until_s=until_s, admission=admission, use=use
-    )
+        replica, stream, operation,
+        replicas=replicas, slo=slo, until_s=until_s, admission=admission, use=use, gauged=gauged,
+    )  # fmt: skip
 
 
 _DEALT = 29
@@ -366,6 +372,8 @@ def _disaggregated(
     routing: Routing,
     until_s: float,
     admission: Admission,
+    *,
+    gauged: bool,
 ) -> FleetRun:
     terms = operation.kv_link or LinkTerms()
     counts = (operation.prefill_replicas or 0, operation.decode_replicas or 0)
@@ -383,4 +391,5 @@ def _disaggregated(
         crowd=stream.crowd,
         until_s=until_s,
         admission=admission,
+        gauged=gauged,
     )

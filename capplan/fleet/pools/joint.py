@@ -335,6 +335,7 @@ class Joint:
                 replicas=sum(pair),
                 slo=self.question.slo,
                 use=self._use,
+                gauged=any(target.metric == "itl" for target in self.question.slo.targets),
             )
         return self._seen.outcomes[key]
 
