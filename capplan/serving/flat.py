@@ -12,7 +12,9 @@ from numpy.typing import NDArray
 
 from capplan.numbers import Array
 from capplan.serving.flat_core import FlatEngine, FlatLimits, FlatRequests, FlatRouter, link_arrivals
-from capplan.serving.outcome import FINISHED, SHED, ClassTotals, Gauges, Ledger, Outcome, WeightedHistogram
+from capplan.serving.outcome import (
+    FINISHED, SHED, ClassTotals, Gauges, Ledger, Outcome, ReplicaUse, WeightedHistogram,
+)
 from capplan.serving.requests import BEGIN_S, NO_REQUESTS, Admission, Counts, Crowd, Requests, check_requests
 from capplan.serving.step_table import (
     StepClock,
@@ -116,17 +118,6 @@ def _turns(crowd: Crowd | None, count: int) -> tuple[array[int], array[int], int
     groups = array("q", [group.requests for group in crowd.groups] or [count])
     most = count if crowd.most_requests is None else min(crowd.most_requests, count)
     return integers(crowd.first_turns()), groups, most
-
-
-def empty_cores(
-    requests: Requests, engine: EngineSetup, replicas: int, *, gauged: bool
-) -> list[FlatEngine]:
-    """Return cores at time zero without requests, to which any of these can be sent: with room for an equal share, which grows."""
-    limits, tables = _limits_and_tables(engine, (requests,))
-    limits = limits._replace(delay_s=0.0, gauged=gauged)
-    zeros = bytes(8 * -(-len(requests) // replicas))
-    columns = array("d", zeros), array("q", zeros), array("q", zeros), array("q", zeros), array("q", zeros)
-    return [FlatEngine(limits, tables, FlatRequests(columns, 0, *NO_TURNS)) for _ in range(replicas)]
 
 
 def _limits_and_tables(
@@ -255,42 +246,68 @@ FLAT_ROUTINGS: tuple[Routing, ...] = ("round_robin", "least_loaded")
 
 
 class FlatPool:
-    """Identical engines behind one router."""
+    """Identical engines behind one router, what they did, and the columns of the requests that they got."""
 
     def __init__(
         self, requests: Requests, engine: EngineSetup, replicas: int, routing: Routing, *, gauged: bool
     ) -> None:
         """Start without requests; those that may be sent are known."""
-        self.terms = engine_terms(engine)
-        self.cores = empty_cores(requests, engine, replicas, gauged=gauged)
-        self.by_load = routing == "least_loaded"
-        self._requests = requests
+        self.terms, self.totals = engine_terms(engine), Ledger()
+        self.uses: list[ReplicaUse] = []
+        count = len(requests)
+        self.times_s = {name: np.full(count, nan) for name in ("queue_s", "ttft_s", "e2e_s", "first_token")}
+        self.status = np.full(count, SHED, dtype=np.int64)
+        self.engine = np.full(count, -1)
+        """Engine that got each request; -1: none did."""
+        self._requests, self._replicas, self._by_load = requests, replicas, routing == "least_loaded"
+        limits, self._tables = _limits_and_tables(engine, (requests,))
+        self._limits = limits._replace(delay_s=0.0, gauged=gauged)
+
+    def empty_core(self) -> FlatEngine:
+        """Return an engine at time zero without requests, with room for an equal share of them, which grows."""
+        zeros = bytes(8 * -(-len(self._requests) // self._replicas))
+        columns = (
+            array("d", zeros), array("q", zeros), array("q", zeros), array("q", zeros), array("q", zeros)
+        )  # fmt: skip
+        return FlatEngine(self._limits, self._tables, FlatRequests(columns, 0, *NO_TURNS))
 
     def serve(self, order: Counts, at_s: Array, first_token_s: Array) -> None:
-        """Run requests that reach the pool at times that ascend in this order; nan where none returned a first token before."""
-        given = self._requests
-        FlatRouter(self.cores, by_load=self.by_load).serve(
-            integers(order),
-            doubles(at_s),
-            doubles(given.times_s),
-            (
-                integers(given.input_tokens),
-                integers(given.output_tokens),
-                integers(given.column("cached_tokens")),
-                integers(given.column("class_index")),
-            ),
-            doubles(first_token_s),
+        """Run requests that reach the pool at times that ascend in this order; nan where none returned a first token before.
+
+        Engines that are served in turn know nothing of each other, so one after the other runs, and only one is in memory.
+        """
+        given, turns = self._requests, 1 if self._by_load else self._replicas
+        sent = doubles(at_s), doubles(given.times_s)
+        columns = (
+            integers(given.input_tokens),
+            integers(given.output_tokens),
+            integers(given.column("cached_tokens")),
+            integers(given.column("class_index")),
+        )
+        known = doubles(first_token_s)
+        for turn in range(turns):
+            cores = [self.empty_core() for _ in range(self._replicas // turns)]
+            FlatRouter(cores).serve(integers(order[turn::turns]), *sent, columns, known)
+            for core in cores:
+                self.record(core)
+
+    def record(self, core: FlatEngine) -> None:
+        """Add what the next engine did, and what it says of its requests."""
+        count = core.arrivals
+        sent = np.asarray(core.rank)[:count]
+        for name, into in self.times_s.items():
+            into[sent] = np.asarray(getattr(core, name))[:count]
+        self.status[sent] = np.asarray(core.status)[:count]
+        self.engine[sent] = len(self.uses)
+        self.totals.add_totals(totals_of(core))
+        self.uses.append(
+            ReplicaUse(len(self.uses), 0.0, core.now_s, count, core.preemptions, gauges_of(core))
         )
 
     @property
-    def sent(self) -> list[Counts]:
-        """Requests sent to each engine, by their index among all requests."""
-        return [np.asarray(core.rank)[: core.arrivals] for core in self.cores]
-
-    def write(self, name: str, into: NDArray[Any]) -> None:
-        """Write what the engines say of their requests into a column of all requests."""
-        for core, sent in zip(self.cores, self.sent, strict=True):
-            into[sent] = np.asarray(getattr(core, name))[: sent.size]
+    def seconds(self) -> float:
+        """Return when the last step ended."""
+        return max(use.until_s for use in self.uses)
 
 
 def pools_eligible(
@@ -305,7 +322,7 @@ def pools_eligible(
 def serve_in_pools(
     requests: Requests, prefill: FlatPool, decode: FlatPool, link: KvLink, request_s: float
 ) -> Ledger:
-    """Send requests through both pools, which are empty, and return their rows; totals stay in the cores.
+    """Send requests through both pools, which are empty, and return their rows and the totals.
 
     Parameters
     ----------
@@ -317,26 +334,24 @@ def serve_in_pools(
         from the arrival of a request until it reaches a prefill engine
     """
     check_requests(requests, 0, timed=True)
-    count, enters_s = len(requests), requests.times_s + request_s
-    status = np.full(count, SHED, dtype=np.int64)
-    times = {name: np.full(count, nan) for name in ("queue_s", "ttft_s", "e2e_s", "first_token")}
-    prefill.serve(np.flatnonzero(_held(requests, decode.terms)), enters_s, times["first_token"])
-    for name, values in times.items():
-        prefill.write(name, values)
-    prefill.write("status", status)
-    first_token_s = times.pop("first_token")
-    moves = (status == FINISHED) & (requests.output_tokens > 1)
-    decode.serve(*_moved(requests, moves, first_token_s, prefill.sent, link), first_token_s)
-    decode.write("e2e_s", times["e2e_s"])
-    decode.write("status", status)
-    return Ledger.of_columns(
-        **times,
+    unknown = np.full(len(requests), nan)
+    prefill.serve(np.flatnonzero(_held(requests, decode.terms)), requests.times_s + request_s, unknown)
+    moves = (prefill.status == FINISHED) & (requests.output_tokens > 1)
+    order, arrives_s = _moved(requests, moves, prefill, link)
+    decode.serve(order, arrives_s, prefill.times_s["first_token"])
+    ledger = Ledger.of_columns(
+        queue_s=prefill.times_s["queue_s"],
+        ttft_s=prefill.times_s["ttft_s"],
+        e2e_s=np.where(moves, decode.times_s["e2e_s"], prefill.times_s["e2e_s"]),
         arrival_s=requests.times_s,
         input_tokens=requests.input_tokens,
         output_tokens=requests.output_tokens,
         class_index=requests.column("class_index"),
-        status=status,
+        status=np.where(moves, decode.status, prefill.status),
     )
+    ledger.add_totals(prefill.totals)
+    ledger.add_totals(decode.totals)
+    return ledger
 
 
 def _held(requests: Requests, terms: EngineTerms) -> NDArray[np.bool_]:
@@ -351,17 +366,14 @@ def _held(requests: Requests, terms: EngineTerms) -> NDArray[np.bool_]:
 
 
 def _moved(
-    requests: Requests, moves: NDArray[np.bool_], first_token_s: Array, sent: Sequence[Counts], link: KvLink
+    requests: Requests, moves: NDArray[np.bool_], prefill: FlatPool, link: KvLink
 ) -> tuple[Counts, Array]:
     """Return the requests whose KV cache goes over the link in order of its arrival, and when it arrives by request [s]."""
-    engines = np.full(len(requests), -1)
-    for engine, rows in enumerate(sent):
-        engines[rows] = engine
-    engines[~moves] = -1
+    engines, first_token_s = np.where(moves, prefill.engine, -1), prefill.times_s["first_token"]
     takes_s = transfer_s(requests.input_tokens.astype(float), link.bytes_per_token, link.bytes_per_s, 0.0)
     arrives_s = np.asarray(
         link_arrivals(
-            len(sent), integers(engines), doubles(first_token_s), doubles(takes_s), link.latency_s
+            len(prefill.uses), integers(engines), doubles(first_token_s), doubles(takes_s), link.latency_s
         )
     )
     count = int(np.count_nonzero(moves))

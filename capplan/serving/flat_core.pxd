@@ -194,12 +194,11 @@ cdef class FlatEngine(FlatSteps):
 
 cdef class FlatRouter:
     cdef list cores
-    cdef bint by_load
 
-    @cython.locals(prompt="long long[::1]", output="long long[::1]", cached="long long[::1]", class_index="long long[::1]", engines=cython.Py_ssize_t, turns=cython.Py_ssize_t, turn=cython.Py_ssize_t, place=cython.Py_ssize_t, row=cython.Py_ssize_t, core=FlatEngine)
+    @cython.locals(prompt="long long[::1]", output="long long[::1]", cached="long long[::1]", class_index="long long[::1]", place=cython.Py_ssize_t, row=cython.Py_ssize_t, core=FlatEngine)
     cpdef serve(self, long long[::1] order, double[::1] at_s, double[::1] arrival_s, tuple columns, double[::1] first_token_s)
-    @cython.locals(best=cython.Py_ssize_t, least=cython.longlong, load=cython.longlong, place=cython.Py_ssize_t, core=FlatEngine)
-    cdef Py_ssize_t least_loaded(self, double at_s) except -1
+    @cython.locals(best=FlatEngine, least=cython.longlong, load=cython.longlong, place=cython.Py_ssize_t, core=FlatEngine)
+    cdef FlatEngine least_loaded(self, double at_s)
 
 cdef run(FlatEngine core, double until_s)
 

@@ -1179,11 +1179,11 @@ class FlatEngine(FlatSteps):
 
 
 class FlatRouter:
-    """Identical engines behind one router, least loaded or in turn."""
+    """Identical engines behind a router that sends each request to the least loaded one; one engine gets all requests."""
 
-    def __init__(self, cores: list[FlatEngine], *, by_load: bool) -> None:
+    def __init__(self, cores: list[FlatEngine]) -> None:
         """Take engines without requests."""
-        self.cores, self.by_load = cores, by_load
+        self.cores = cores
 
     def serve(
         self,
@@ -1195,44 +1195,35 @@ class FlatRouter:
     ) -> None:
         """Send requests at times that ascend in this order, and run all of them; each engine keeps which ones it got as their rank.
 
-        The columns are prompt, output and cached tokens, and class; see FlatQueue.send. Engines that are served in turn know nothing
-        of each other, so they run one after the other.
+        The columns are prompt, output and cached tokens, and class; see FlatQueue.send.
         """
         prompt, output, cached, class_index = columns
-        engines = len(self.cores)
-        turns = 1 if self.by_load else engines
-        for turn in range(turns):
-            core = self.cores[turn]
-            for place in range(turn, len(order), turns):
-                row = order[place]
-                if self.by_load:
-                    core = self.cores[self.least_loaded(at_s[row])]
-                run(core, at_s[row])
-                core.send(
-                    at_s[row],
-                    arrival_s[row],
-                    prompt[row],
-                    output[row],
-                    cached[row],
-                    class_index[row],
-                    first_token_s[row],
-                    row,
-                )
-            if not self.by_load:
-                run(core, float("inf"))
-        if self.by_load:
-            for core in self.cores:
-                run(core, float("inf"))
+        for place in range(len(order)):
+            row = order[place]
+            core = self.least_loaded(at_s[row])
+            run(core, at_s[row])
+            core.send(
+                at_s[row],
+                arrival_s[row],
+                prompt[row],
+                output[row],
+                cached[row],
+                class_index[row],
+                first_token_s[row],
+                row,
+            )
+        for core in self.cores:
+            run(core, float("inf"))
 
-    def least_loaded(self, at_s: float) -> int:
+    def least_loaded(self, at_s: float) -> FlatEngine:
         """Return the first of the engines with the fewest requests; see Router."""
-        best, least = 0, 0
-        for place in range(len(self.cores)):
+        best, least = self.cores[0], 0
+        for place in range(len(self.cores) if len(self.cores) > 1 else 0):
             core = self.cores[place]
             run(core, at_s)
             load = core.unfinished(at_s)
             if not place or load < least:
-                best, least = place, load
+                best, least = core, load
         return best
 
 

@@ -4,23 +4,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from math import inf
-from typing import Literal
 
 import numpy as np
 
 from capplan.errors import InputError
 from capplan.serving.dispatcher import Dispatcher, EnginePool, HandOver, Hedges, Operations, Router
 from capplan.serving.flat import (
-    FlatPool,
-    eligible,
-    flat_run,
-    gauges_of,
-    pools_eligible,
-    serve_in_pools,
-    totals_of,
+    FlatPool, eligible, flat_run, pools_eligible, serve_in_pools,
 )
-from capplan.serving.flat_core import FlatEngine
-from capplan.serving.outcome import Gauges, Ledger, Outcome
+from capplan.serving.outcome import Ledger, Outcome, ReplicaUse
 from capplan.serving.queue import Feed, WaitingLine
 from capplan.serving.requests import Admission, Crowd, Requests, check_admission, offered
 from capplan.serving.server import ADMIT_ALL, continuous_server
@@ -36,21 +28,6 @@ from capplan.serving.terms import (
     check_link,
     engine_terms,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class ReplicaUse:
-    """What one replica did from start to end."""
-
-    replica: int
-    from_s: float
-    until_s: float
-    requests: int
-    """Sent to it, copies and rerouted ones included."""
-    preemptions: int
-    gauges: Gauges
-    pool: Literal["prefill", "decode"] | None = None
-    """Pool of this replica, if prefill and decode replicas are separate; each pool is numbered from 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,17 +307,9 @@ def _flat_pools(requests: Requests, plans: Sequence[EnginePlan], link: KvLink, *
         for part, plan in zip((prompts, received), plans, strict=True)
     )
     ledger = serve_in_pools(requests, prefill, decode, link, plans[0].engine.clock.request_s)
-    return _run_of_cores(ledger, prefill.cores, decode.cores)
-
-
-def _run_of_cores(ledger: Ledger, prefill: Sequence[FlatEngine], decode: Sequence[FlatEngine]) -> FleetRun:
-    """Return the run whose rows are known, with the totals of its cores."""
-    uses, seconds = [], max(core.now_s for core in (*prefill, *decode))
-    pools: tuple[tuple[Literal["prefill", "decode"], Sequence[FlatEngine]], ...]
-    pools = ("prefill", prefill), ("decode", decode)
-    for phase, cores in pools:
-        for number, core in enumerate(cores):
-            ledger.add_totals(totals_of(core))
-            gauges = gauges_of(core)
-            uses.append(ReplicaUse(number, 0.0, seconds, core.arrivals, core.preemptions, gauges, phase))
+    seconds = max(prefill.seconds, decode.seconds)
+    uses = [
+        *(replace(use, until_s=seconds, pool="prefill") for use in prefill.uses),
+        *(replace(use, until_s=seconds, pool="decode") for use in decode.uses),
+    ]
     return _together(ledger, seconds, uses, hit_blocks=(0,))

@@ -9,7 +9,7 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import exp, log, nan
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -162,6 +162,21 @@ class Gauges:
         sums: Array = np.asarray(self._bins, dtype=np.float64)[:, :count] / self._span_s
         start: Array = np.arange(count, dtype=np.float64) * self._span_s
         return Timeline(start, self._span_s, sums[0], sums[1], sums[2])
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaUse:
+    """What one replica did from start to end."""
+
+    replica: int
+    from_s: float
+    until_s: float
+    requests: int
+    """Sent to it, copies and rerouted ones included."""
+    preemptions: int
+    gauges: Gauges
+    pool: Literal["prefill", "decode"] | None = None
+    """Pool of this replica, if prefill and decode replicas are separate; each pool is numbered from 0."""
 
 
 def weighted_percentile(weights: Array, fraction: float) -> int:
