@@ -5,15 +5,29 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Sequence
 from math import ceil, inf, nan
-from typing import Any, TypeGuard
+from typing import TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
 
 from capplan.numbers import Array
-from capplan.serving.flat_core import FlatEngine, FlatLimits, FlatRequests, FlatRouter, link_arrivals
+from capplan.serving.flat_core import (
+    FlatEngine,
+    FlatLimits,
+    FlatPools,
+    FlatRequests,
+    FlatRouter,
+    link_arrivals,
+)
 from capplan.serving.outcome import (
-    FINISHED, SHED, ClassTotals, Gauges, Ledger, Outcome, ReplicaUse, WeightedHistogram,
+    FINISHED,
+    SHED,
+    ClassTotals,
+    Gauges,
+    Ledger,
+    Outcome,
+    ReplicaUse,
+    WeightedHistogram,
 )
 from capplan.serving.requests import BEGIN_S, NO_REQUESTS, Admission, Counts, Crowd, Requests, check_requests
 from capplan.serving.step_table import (
@@ -95,7 +109,30 @@ def flat_run(
 
 def _flat_engine(requests: Requests, engine: EngineSetup, crowd: Crowd | None, *, gauged: bool) -> FlatEngine:
     """Return the core at time zero with all its requests."""
-    asked = crowd.requests if crowd is not None and isinstance(crowd.requests, Requests) else NO_REQUESTS
+    limits, tables = _limits_and_tables(engine, (requests, asked_of(crowd)))
+    return FlatEngine(limits._replace(gauged=gauged), tables, _flat_requests(requests, crowd))
+
+
+def asked_of(crowd: Crowd | None) -> Requests:
+    """Return the requests that users send."""
+    return crowd.requests if crowd is not None and isinstance(crowd.requests, Requests) else NO_REQUESTS
+
+
+def every_request(requests: Requests, crowd: Crowd | None) -> Requests:
+    """Return the requests that arrive at their times, then those of users, whose times are not known."""
+    if crowd is None:
+        return requests
+    parts = requests, asked_of(crowd)
+    prompt, output, cached, class_index = (
+        np.concatenate([part.column(name) for part in parts])
+        for name in ("input_tokens", "output_tokens", "cached_tokens", "class_index")
+    )
+    return Requests(prompt, output, None, cached, class_index)
+
+
+def _flat_requests(requests: Requests, crowd: Crowd | None) -> FlatRequests:
+    """Return requests that arrive at their times, and those of users, as the core reads them."""
+    asked = asked_of(crowd)
     check_requests(requests, 0, timed=True)
     check_requests(asked, 0, timed=False)
     when = np.append(requests.times_s, np.zeros(len(asked)))
@@ -106,9 +143,7 @@ def _flat_engine(requests: Requests, engine: EngineSetup, crowd: Crowd | None, *
         for name in ("input_tokens", "output_tokens", "cached_tokens", "class_index")
     )
     columns = doubles(when), prompt, output, cached, class_index
-    limits, tables = _limits_and_tables(engine, (requests, asked))
-    limits = limits._replace(gauged=gauged)
-    return FlatEngine(limits, tables, FlatRequests(columns, len(requests), *_turns(crowd, len(asked))))
+    return FlatRequests(columns, len(requests), *_turns(crowd, len(asked)))
 
 
 def _turns(crowd: Crowd | None, count: int) -> tuple[array[int], array[int], int]:
@@ -259,24 +294,24 @@ class FlatPool:
         self.status = np.full(count, SHED, dtype=np.int64)
         self.engine = np.full(count, -1)
         """Engine that got each request; -1: none did."""
-        self._requests, self._replicas, self._by_load = requests, replicas, routing == "least_loaded"
+        self._requests, self.replicas, self.by_load = requests, replicas, routing == "least_loaded"
         limits, self._tables = _limits_and_tables(engine, (requests,))
-        self._limits = limits._replace(delay_s=0.0, gauged=gauged)
+        self.limits = limits._replace(delay_s=0.0, gauged=gauged)
 
     def empty_core(self) -> FlatEngine:
         """Return an engine at time zero without requests, with room for an equal share of them, which grows."""
-        zeros = bytes(8 * -(-len(self._requests) // self._replicas))
+        zeros = bytes(8 * -(-len(self._requests) // self.replicas))
         columns = (
             array("d", zeros), array("q", zeros), array("q", zeros), array("q", zeros), array("q", zeros)
         )  # fmt: skip
-        return FlatEngine(self._limits, self._tables, FlatRequests(columns, 0, *NO_TURNS))
+        return FlatEngine(self.limits, self._tables, FlatRequests(columns, 0, *NO_TURNS))
 
     def serve(self, order: Counts, at_s: Array, first_token_s: Array) -> None:
         """Run requests that reach the pool at times that ascend in this order; nan where none returned a first token before.
 
         Engines that are served in turn know nothing of each other, so one after the other runs, and only one is in memory.
         """
-        given, turns = self._requests, 1 if self._by_load else self._replicas
+        given, turns = self._requests, 1 if self.by_load else self.replicas
         sent = doubles(at_s), doubles(given.times_s)
         columns = (
             integers(given.input_tokens),
@@ -286,7 +321,7 @@ class FlatPool:
         )
         known = doubles(first_token_s)
         for turn in range(turns):
-            cores = [self.empty_core() for _ in range(self._replicas // turns)]
+            cores = [self.empty_core() for _ in range(self.replicas // turns)]
             FlatRouter(cores).serve(integers(order[turn::turns]), *sent, columns, known)
             for core in cores:
                 self.record(core)
@@ -304,65 +339,105 @@ class FlatPool:
             ReplicaUse(len(self.uses), 0.0, core.now_s, count, core.preemptions, gauges_of(core))
         )
 
-    @property
-    def seconds(self) -> float:
-        """Return when the last step ended."""
-        return max(use.until_s for use in self.uses)
-
 
 def pools_eligible(
-    requests: object, pools: Sequence[tuple[EngineSetup, Routing]], admission: Admission
+    requests: object,
+    pools: Sequence[tuple[EngineSetup, Routing]],
+    admission: Admission,
+    crowd: Crowd | None = None,
 ) -> TypeGuard[Requests]:
-    """Return whether the flat core can run both pools for requests that no users send."""
+    """Return whether the flat core can run all pools."""
     return isinstance(requests, Requests) and all(
-        eligible(requests, engine, admission) and routing in FLAT_ROUTINGS for engine, routing in pools
+        eligible(requests, engine, admission, crowd) and routing in FLAT_ROUTINGS for engine, routing in pools
     )
 
 
-def serve_in_pools(
-    requests: Requests, prefill: FlatPool, decode: FlatPool, link: KvLink, request_s: float
-) -> Ledger:
-    """Send requests through both pools, which are empty, and return their rows and the totals.
+def serve_in_pools(requests: Requests, pools: Sequence[FlatPool], link: KvLink, request_s: float) -> Ledger:
+    """Send requests through a prefill and a decode pool, or one pool, and return their rows and the totals.
 
     Parameters
     ----------
     requests : in order of arrival
-    prefill : its requests have one token of output
-    decode : its requests have no cached tokens
-    link : between the pools
+    pools : empty; the requests of a prefill pool have one token of output, those of a decode pool no cached tokens
+    link : between two pools
     request_s : [s]
-        from the arrival of a request until it reaches a prefill engine
+        from the arrival of a request until it reaches an engine
     """
     check_requests(requests, 0, timed=True)
-    unknown = np.full(len(requests), nan)
-    prefill.serve(np.flatnonzero(_held(requests, decode.terms)), requests.times_s + request_s, unknown)
-    moves = (prefill.status == FINISHED) & (requests.output_tokens > 1)
-    order, arrives_s = _moved(requests, moves, prefill, link)
-    decode.serve(order, arrives_s, prefill.times_s["first_token"])
+    first, last = pools[0], pools[-1]
+    unknown, arrives_s = np.full(len(requests), nan), requests.times_s + request_s
+    first.serve(np.flatnonzero(_held(requests, last.terms, whole=first is last)), arrives_s, unknown)
+    e2e_s, status = first.times_s["e2e_s"], first.status
+    if first is not last:
+        moves = (status == FINISHED) & (requests.output_tokens > 1)
+        order, arrives_s = _moved(requests, moves, first, link)
+        last.serve(order, arrives_s, first.times_s["first_token"])
+        e2e_s, status = np.where(moves, last.times_s["e2e_s"], e2e_s), np.where(moves, last.status, status)
     ledger = Ledger.of_columns(
-        queue_s=prefill.times_s["queue_s"],
-        ttft_s=prefill.times_s["ttft_s"],
-        e2e_s=np.where(moves, decode.times_s["e2e_s"], prefill.times_s["e2e_s"]),
+        queue_s=first.times_s["queue_s"],
+        ttft_s=first.times_s["ttft_s"],
+        e2e_s=e2e_s,
         arrival_s=requests.times_s,
         input_tokens=requests.input_tokens,
         output_tokens=requests.output_tokens,
         class_index=requests.column("class_index"),
-        status=np.where(moves, decode.status, prefill.status),
+        status=status,
     )
-    ledger.add_totals(prefill.totals)
-    ledger.add_totals(decode.totals)
+    for pool in pools:
+        ledger.add_totals(pool.totals)
     return ledger
 
 
-def _held(requests: Requests, terms: EngineTerms) -> NDArray[np.bool_]:
-    """Return which requests a decode engine could hold, or need none; see HandOver.prepare."""
+def serve_users(
+    requests: Requests,
+    crowd: Crowd,
+    pools: Sequence[FlatPool],
+    link: KvLink,
+    request_s: float,
+    until_s: float,
+) -> Ledger:
+    """Send requests and those of users through one or two pools, which are empty; see serve_in_pools."""
+    cores = [[pool.empty_core() for _ in range(pool.replicas)] for pool in pools]
+    queue = FlatPools(
+        pools[-1].limits._replace(delay_s=request_s),
+        _flat_requests(requests, crowd),
+        [core for own in cores for core in own],
+        pools[0].replicas,
+        (pools[0].by_load, pools[-1].by_load),
+        (link.bytes_per_token, link.bytes_per_s, link.latency_s),
+    )
+    queue.serve(until_s)
+    for pool, own in zip(pools, cores, strict=True):
+        for core in own:
+            pool.record(core)
+    seen = queue.position
+    ledger = Ledger.of_columns(
+        queue_s=pools[0].times_s["queue_s"][:seen],
+        ttft_s=pools[0].times_s["ttft_s"][:seen],
+        e2e_s=np.asarray(queue.e2e_s)[:seen],
+        arrival_s=np.asarray(queue.arrival)[:seen],
+        input_tokens=np.asarray(queue.prompt)[:seen],
+        output_tokens=np.asarray(queue.output)[:seen],
+        class_index=np.asarray(queue.class_index)[:seen],
+        status=np.asarray(queue.status)[:seen],
+    )
+    for pool in pools:
+        ledger.add_totals(pool.totals)
+    return ledger
+
+
+def _held(requests: Requests, terms: EngineTerms, *, whole: bool) -> NDArray[np.bool_]:
+    """Return which requests an engine can hold: `whole` ones from the first token to the last, else those that decode; see EngineTerms.too_long."""
     cached = np.minimum(requests.column("cached_tokens"), requests.input_tokens - 1)
     shared = cached // terms.block_tokens * terms.block_tokens
     overshoot = 0 if terms.growth == 1.0 else ceil(terms.growth)
     tokens = requests.input_tokens - shared + requests.output_tokens - 1 + overshoot
-    fits = -(-tokens // terms.block_tokens) <= terms.kv_blocks
-    held: NDArray[np.bool_] = np.logical_or(fits, requests.output_tokens == 1)
-    return held
+    fits: NDArray[np.bool_] = -(-tokens // terms.block_tokens) <= terms.kv_blocks
+    if not whole:
+        fits |= requests.output_tokens == 1
+    elif not terms.chunked:
+        fits &= requests.input_tokens - cached <= terms.max_num_batched_tokens
+    return fits
 
 
 def _moved(

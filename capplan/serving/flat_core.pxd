@@ -22,7 +22,8 @@ cdef class FlatQueue:
     cdef Py_ssize_t count, users, arrived, asked, first_end, ends_count, next_waiting, reports
     cdef public Py_ssize_t over
     cdef Py_ssize_t ranked_count, last_over
-    cdef bint chunked, reporting
+    cdef bint chunked
+    cdef public bint reporting
     cdef FlatEvents thinking
     cdef public double now_s
     cdef double delay_s, next_s, growth, last_over_s
@@ -199,6 +200,46 @@ cdef class FlatRouter:
     cpdef serve(self, long long[::1] order, double[::1] at_s, double[::1] arrival_s, tuple columns, double[::1] first_token_s)
     @cython.locals(best=FlatEngine, least=cython.longlong, load=cython.longlong, place=cython.Py_ssize_t, core=FlatEngine)
     cdef FlatEngine least_loaded(self, double at_s)
+
+cdef class FlatStarts:
+    cdef Py_ssize_t leaves
+    cdef double[::1] times
+
+    @cython.locals(place=cython.Py_ssize_t)
+    cdef Py_ssize_t first(self) noexcept
+    @cython.locals(times="double[::1]", place=cython.Py_ssize_t)
+    cdef void set(self, Py_ssize_t engine, double at_s) noexcept
+
+cdef class FlatPools(FlatQueue):
+    cdef list cores
+    cdef Py_ssize_t prefills, turn_first, turn_later
+    cdef bint loaded_first, loaded_later
+    cdef double bytes_per_token, bytes_per_s, latency_s
+    cdef public double[::1] e2e_s
+    cdef double[::1] link_free_s
+    cdef long long[::1] load, stalled
+    cdef FlatStarts starts
+    cdef FlatEvents done, moving
+
+    @cython.locals(event_s=cython.double, place=cython.Py_ssize_t)
+    cpdef serve(self, double until_s)
+    @cython.locals(core=FlatEngine, start_s=cython.double)
+    cdef start(self, Py_ssize_t place)
+    @cython.locals(core=FlatEngine, entry=cython.Py_ssize_t, start_s=cython.double)
+    cdef note(self, Py_ssize_t place)
+    @cython.locals(row=cython.Py_ssize_t)
+    cdef handle(self, double at_s)
+    @cython.locals(at_s=cython.double, end=cython.longlong, place=cython.Py_ssize_t, core=FlatEngine, there=cython.Py_ssize_t, row=cython.Py_ssize_t, needs_s=cython.double)
+    cdef settle(self, double until_s)
+    cdef void close(self, Py_ssize_t row, double at_s, long long status) noexcept
+    @cython.locals(place=cython.Py_ssize_t, output=cython.longlong)
+    cdef send_first(self, Py_ssize_t row)
+    @cython.locals(place=cython.Py_ssize_t)
+    cdef send_later(self, Py_ssize_t row)
+    @cython.locals(place=cython.Py_ssize_t, best=cython.Py_ssize_t)
+    cdef Py_ssize_t least_loaded(self, Py_ssize_t first, Py_ssize_t end) except -1
+    @cython.locals(core=FlatEngine)
+    cdef send_to(self, Py_ssize_t place, Py_ssize_t row, long long output, long long cached, double first_token_s)
 
 cdef run(FlatEngine core, double until_s)
 

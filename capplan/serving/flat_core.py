@@ -1,4 +1,4 @@
-"""The plain case of Server on flat arrays: continuous batching of one engine, first come first served, and a router of such engines.
+"""The plain case of Server on flat arrays: continuous batching of one engine, first come first served, and routers of such engines.
 
 The same events in the same order, with the same floating-point operations as Server, which is the readable reference and
 runs everything else. `flat.eligible` says what this file may run; a randomised differential test compares the two.
@@ -6,7 +6,7 @@ runs everything else. `flat.eligible` says what this file may run; a randomised 
 Requests are columns of arrays instead of objects, so that Cython can compile this file: flat_core.pxd gives the types, and
 without a compiler this is ordinary Python. Names follow Server, KvBlocks and WaitingLine. One engine is built up in four
 classes: FlatQueue (who waits), FlatBatch (who runs, and on which blocks), FlatSteps (how long a step takes), FlatEngine (the
-order of events, and the results).
+order of events, and the results). FlatRouter sends requests whose times are known; FlatPools also those of users, who wait for answers.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 from array import array
 from typing import NamedTuple, TypeAlias
 
-from capplan.serving.c_math import ceil, floor, isnan, log, lrint, sqrt
+from capplan.serving.c_math import ceil, floor, isnan, log, lrint, nextafter, sqrt
 
 Doubles: TypeAlias = "array[float]"
 Integers: TypeAlias = "array[int]"
@@ -288,9 +288,7 @@ class FlatQueue:
     def bring(self, row: int) -> None:
         """Give the next request its row in order of arrival; of equal times the open-loop arrival is first."""
         place = self.arrived
-        if self.thinking.count and (
-            place >= self.arrivals or self.thinking.next_s() < self.offered_s[place]
-        ):
+        if self.thinking.count and (place >= self.arrivals or self.thinking.next_s() < self.offered_s[place]):
             self.arrival[row] = self.thinking.next_s()
             taken = self.thinking.pop()
             place = self.taken_row[taken]
@@ -767,7 +765,9 @@ class FlatEngine(FlatSteps):
         self.occupancy_s = array("d", bytes(bins * (OCCUPANCY_BINS + 1)))
         self.block_seconds = self.busy_s = 0.0
         self.span_s = 1e-3
-        self.by_batch, self.by_blocks, self.by_busy = (array("d", bytes(bins * TIMELINE_BINS)) for _ in range(3))
+        self.by_batch, self.by_blocks, self.by_busy = (
+            array("d", bytes(bins * TIMELINE_BINS)) for _ in range(3)
+        )
 
     def advance(self, until_s: float) -> None:
         """Run every step that starts before a time; a running step completes."""
@@ -1225,6 +1225,186 @@ class FlatRouter:
             if not place or load < least:
                 best, least = core, load
         return best
+
+
+class FlatStarts:
+    """When each engine starts its next step, as a tree of which every node has the earlier time of the two below it."""
+
+    def __init__(self, engines: int) -> None:
+        """Start without steps."""
+        self.leaves = 1
+        while self.leaves < engines:
+            self.leaves *= 2
+        self.times = array("d", [float("inf")]) * (2 * self.leaves)
+
+    def first(self) -> int:
+        """Return the engine that starts first; of equal times the first engine."""
+        place = 1
+        while place < self.leaves:
+            place = 2 * place + (self.times[2 * place + 1] < self.times[2 * place])
+        return place - self.leaves
+
+    def set(self, engine: int, at_s: float) -> None:
+        """Set when an engine starts its next step; infinite if it has none."""
+        times, place = self.times, self.leaves + engine
+        times[place] = at_s
+        while place > 1:
+            place //= 2
+            times[place] = min(times[2 * place], times[2 * place + 1])
+
+
+class FlatPools(FlatQueue):
+    """Engines that users share: the next request of a user waits for the answer before, so all engines advance together.
+
+    The same events in the same order as Dispatcher with a HandOver: engines that prefill, engines that decode, and a link for each
+    engine that prefills. Without any that decode, the first ones do both. Its queue is that of the router: requests wait there while
+    users think, its limits are those of the engines that decode, and it keeps the row of every request.
+    """
+
+    def __init__(
+        self,
+        limits: FlatLimits,
+        requests: FlatRequests,
+        cores: list[FlatEngine],
+        prefills: int,
+        by_load: tuple[bool, bool],
+        link: tuple[float, float, float],
+    ) -> None:
+        """Take engines without requests, the first of which prefill, and of the link [B/token], [B/s], [s]."""
+        super().__init__(limits, requests)
+        self.cores, self.prefills = cores, prefills
+        self.loaded_first, self.loaded_later = by_load
+        self.bytes_per_token, self.bytes_per_s, self.latency_s = link
+        self.turn_first, self.turn_later = 0, prefills
+        self.e2e_s = array("d", [float("nan")]) * self.count
+        self.load, self.stalled = (array("q", bytes(8 * len(cores))) for _ in range(2))
+        self.link_free_s = array("d", bytes(8 * len(cores)))
+        self.starts, self.done, self.moving = FlatStarts(len(cores)), FlatEvents(), FlatEvents()
+        for core in cores:
+            core.reporting = True
+
+    def serve(self, until_s: float) -> None:
+        """Handle all events and start all steps before a time; see Dispatcher.run."""
+        while True:
+            event_s = min(self.next_s, self.moving.next_s(), self.done.next_s(), until_s)
+            place = self.starts.first()
+            if self.starts.times[self.starts.leaves + place] < event_s:
+                self.start(place)
+                continue
+            if event_s >= until_s:
+                break
+            self.now_s = max(event_s, self.now_s)
+            self.handle(event_s)
+        self.settle(float("inf"))
+
+    def start(self, place: int) -> None:
+        """Run one step of an engine; see EngineInstance.step."""
+        core = self.cores[place]
+        start_s = self.starts.times[self.starts.leaves + place]
+        core.advance(nextafter(start_s, float("inf")))
+        self.stalled[place] = core.now_s <= start_s
+        self.note(place)
+
+    def note(self, place: int) -> None:
+        """Note what an engine reports, and when it starts its next step; see EngineInstance.next_start_s."""
+        core = self.cores[place]
+        for entry in range(core.reports):
+            self.done.push(core.report_s[entry], (place << 32) | core.report_rows[entry])
+        core.reports = 0
+        start_s = core.now_s
+        if self.stalled[place]:
+            start_s = float("inf")
+        elif not (core.waiting or core.sequences or core.partial >= 0):
+            start_s = max(core.next_s, core.now_s)
+        self.starts.set(place, start_s)
+
+    def handle(self, at_s: float) -> None:
+        """Handle the events of one time: ends first, then one KV cache that has arrived, or else one user; see Dispatcher."""
+        self.settle(at_s)
+        if self.moving.next_s() <= at_s:
+            self.send_later(self.moving.pop())
+        elif self.next_s > at_s:
+            return
+        elif self.ends_count and self.ends[self.first_end] <= self.next_s:
+            self.think()
+            self.find_next()
+        else:
+            row = self.arrive()
+            self.received[row] = self.prefills < len(self.cores)
+            if (self.received[row] and self.output[row] == 1) or not self.too_long(row):
+                self.send_first(row)
+            else:
+                self.close(row, at_s, SHED)
+
+    def settle(self, until_s: float) -> None:
+        """Settle the ends up to a time: a prompt that is done moves on, another request is closed."""
+        while self.done.count and self.done.next_s() <= until_s:
+            at_s = self.done.next_s()
+            end = self.done.pop()
+            place = end >> 32
+            core, there = self.cores[place], end & 0xFFFFFFFF
+            row = core.rank[there]
+            self.load[place] -= 1
+            if (
+                core.status[there] == FINISHED
+                and place < self.prefills < len(self.cores)
+                and self.output[row] > 1
+            ):
+                self.first_token[row] = core.first_token[there]
+                needs_s = self.prompt[row] * self.bytes_per_token / self.bytes_per_s
+                self.link_free_s[place] = max(at_s, self.link_free_s[place]) + needs_s
+                self.moving.push(max(self.link_free_s[place] + self.latency_s, self.now_s), row)
+            else:
+                self.close(row, at_s, core.status[there])
+
+    def close(self, row: int, at_s: float, status: int) -> None:
+        """End a request, and free its user."""
+        self.status[row] = status
+        if status == FINISHED:
+            self.e2e_s[row] = at_s - self.arrival[row]
+        self.ended(row, max(at_s, self.now_s))
+
+    def send_first(self, row: int) -> None:
+        """Send a request to an engine that prefills, with one token of output if another one decodes."""
+        place = self.turn_first
+        self.turn_first = (place + 1) % self.prefills
+        if self.loaded_first:
+            place = self.least_loaded(0, self.prefills)
+        output = 1 if self.received[row] else self.output[row]
+        self.send_to(place, row, output, self.cached[row], float("nan"))
+
+    def send_later(self, row: int) -> None:
+        """Send a request whose first token is known to an engine that decodes."""
+        place = self.turn_later
+        self.turn_later = place + 1 if place + 1 < len(self.cores) else self.prefills
+        if self.loaded_later:
+            place = self.least_loaded(self.prefills, len(self.cores))
+        self.send_to(place, row, self.output[row], 0, self.first_token[row])
+
+    def least_loaded(self, first: int, end: int) -> int:
+        """Return the first of some engines with the fewest requests, all of which have run up to now."""
+        best = first
+        for place in range(first, end):
+            if self.load[place] < self.load[best]:
+                best = place
+        return best
+
+    def send_to(self, place: int, row: int, output: int, cached: int, first_token_s: float) -> None:
+        """Send a request to an engine now."""
+        core = self.cores[place]
+        core.send(
+            self.now_s,
+            self.arrival[row],
+            self.prompt[row],
+            output,
+            cached,
+            self.class_index[row],
+            first_token_s,
+            row,
+        )
+        self.load[place] += 1
+        self.stalled[place] = 0
+        self.note(place)
 
 
 def run(core: FlatEngine, until_s: float) -> None:

@@ -4,13 +4,20 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from math import inf
+from typing import Literal
 
 import numpy as np
 
 from capplan.errors import InputError
 from capplan.serving.dispatcher import Dispatcher, EnginePool, HandOver, Hedges, Operations, Router
 from capplan.serving.flat import (
-    FlatPool, eligible, flat_run, pools_eligible, serve_in_pools,
+    FlatPool,
+    eligible,
+    every_request,
+    flat_run,
+    pools_eligible,
+    serve_in_pools,
+    serve_users,
 )
 from capplan.serving.outcome import Ledger, Outcome, ReplicaUse
 from capplan.serving.queue import Feed, WaitingLine
@@ -109,6 +116,10 @@ def simulate_fleet(
     requests, crowd = _offered(requests, None, crowd, until_s, admission)
     if replicas == 1 and not planned and autoscaling is None and hedging is None:
         return _alone(requests, replace(engine, table=engine.clock), crowd, until_s, admission)
+    if not planned and autoscaling is None and hedging is None and (until_s == inf or crowd is not None):
+        plan = replace(plan, engine=replace(engine, table=engine.clock))
+        if pools_eligible(requests, [(plan.engine, routing)], admission, crowd):
+            return _run_on_cores(requests, [plan], KvLink(0.0, inf), crowd, until_s)
     dispatcher = _dispatcher(requests, engine, crowd, admission)
     operations = _add_pool(dispatcher, plan, admission)
     dispatcher.entry = lambda flight: not dispatcher.pools[0].terms.too_long(flight)
@@ -176,8 +187,8 @@ def simulate_disaggregated(
     check_link(link)
     requests, crowd = _offered(requests, concurrency, crowd, until_s, admission)
     pools = [(plan.engine, plan.routing) for plan in plans]
-    if crowd is None and until_s == inf and pools_eligible(requests, pools, admission):
-        return _flat_pools(requests, plans, link, gauged=gauged)
+    if (until_s == inf or crowd is not None) and pools_eligible(requests, pools, admission, crowd):
+        return _run_on_cores(requests, plans, link, crowd, until_s, gauged=gauged)
     dispatcher = _dispatcher(requests, engine, crowd, admission)
     for plan, rules in zip(plans, (admission, Admission(priority=admission.priority)), strict=True):
         _add_pool(dispatcher, plan, rules)
@@ -298,18 +309,34 @@ def _together(
     return FleetRun(replace(outcome, hit_blocks=hit_blocks), tuple(uses), replica_seconds)
 
 
-def _flat_pools(requests: Requests, plans: Sequence[EnginePlan], link: KvLink, *, gauged: bool) -> FleetRun:
-    """Run eligible requests through a prefill and a decode pool."""
-    prompts = replace(requests, output_tokens=np.ones_like(requests.output_tokens))
-    received = replace(requests, cached_tokens=None)
-    prefill, decode = (
+def _run_on_cores(
+    requests: Requests,
+    plans: Sequence[EnginePlan],
+    link: KvLink,
+    crowd: Crowd | None,
+    until_s: float,
+    *,
+    gauged: bool = True,
+) -> FleetRun:
+    """Run eligible requests through a prefill and a decode pool, or one pool."""
+    every = every_request(requests, crowd)
+    names: tuple[Literal["prefill", "decode"] | None, ...] = (None,)
+    parts = [every]
+    if len(plans) > 1:
+        names = ("prefill", "decode")
+        parts = [
+            replace(every, output_tokens=np.ones_like(every.output_tokens)),
+            replace(every, cached_tokens=None),
+        ]
+    pools = [
         FlatPool(part, plan.engine, plan.replicas, plan.routing, gauged=gauged)
-        for part, plan in zip((prompts, received), plans, strict=True)
-    )
-    ledger = serve_in_pools(requests, prefill, decode, link, plans[0].engine.clock.request_s)
-    seconds = max(prefill.seconds, decode.seconds)
-    uses = [
-        *(replace(use, until_s=seconds, pool="prefill") for use in prefill.uses),
-        *(replace(use, until_s=seconds, pool="decode") for use in decode.uses),
+        for part, plan in zip(parts, plans, strict=True)
     ]
-    return _together(ledger, seconds, uses, hit_blocks=(0,))
+    request_s = plans[0].engine.clock.request_s
+    if crowd is None:
+        ledger = serve_in_pools(requests, pools, link, request_s)
+    else:
+        ledger = serve_users(requests, crowd, pools, link, request_s, until_s)
+    uses = [replace(use, pool=name) for name, pool in zip(names, pools, strict=True) for use in pool.uses]
+    seconds = max(use.until_s for use in uses)
+    return _together(ledger, seconds, [replace(use, until_s=seconds) for use in uses], hit_blocks=(0,))

@@ -36,23 +36,23 @@ steps = import_module("test_serving_simulator")
 
 
 def as_python():
-    """Return the engine and the router as Python, whether compiled ones are beside them or not."""
+    """Return the classes of the core as Python, whether compiled ones are beside them or not."""
     spec = importlib.util.spec_from_file_location(
         "flat_core_as_python", Path(flat.__file__).with_name("flat_core.py")
     )
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return module.FlatEngine, module.FlatRouter
+    return module
 
 
-CORES = {"as installed": (flat_core.FlatEngine, flat_core.FlatRouter), "in Python": as_python()}
+CLASSES = ("FlatEngine", "FlatRouter", "FlatPools")
+CORES = {"as installed": flat_core, "in Python": as_python()}
 
 
 @contextmanager
 def running_on(core: str):
     """Run the flat core as it is installed, or as Python."""
-    engine, router = CORES[core]
-    with mock.patch.object(flat, "FlatEngine", engine), mock.patch.object(flat, "FlatRouter", router):
+    with mock.patch.multiple(flat, **{name: getattr(CORES[core], name) for name in CLASSES}):
         yield
 
 
@@ -90,6 +90,16 @@ def who_asks(requests: Requests, options: dict, seed: int) -> tuple[Requests, Cr
         think_s = np.round(think_s, 1)
     crowd = Crowd(asked, int(rng.integers(1, 40)), think_s)
     return requests.between(0, clocked), crowd if rng.random() < 0.5 else in_groups(crowd, rng)
+
+
+def alike(requests: Requests, rng: np.random.Generator) -> Requests:
+    """Requests without block ids; some are all of one length, whose steps end at the same times, and some have one token of output."""
+    requests = replace(requests, block_ids=None, block_counts=None)
+    if rng.random() < 0.3:
+        one = np.ones_like(requests.input_tokens)
+        requests = replace(requests, input_tokens=20 * one, output_tokens=5 * one, cached_tokens=None)
+    single = rng.random(len(requests)) < rng.choice([0.0, 0.3])
+    return replace(requests, output_tokens=np.where(single, 1, requests.output_tokens))
 
 
 def in_groups(crowd: Crowd, rng: np.random.Generator) -> Crowd:
@@ -236,14 +246,14 @@ def assert_same_run(fast: FleetRun, slow: FleetRun) -> None:
 
 
 @pytest.mark.parametrize("core", CORES)
-@settings(max_examples=examples(40, 400), deadline=None)
-@given(seed=st.integers(0, 10**6))
-def test_flat_pools_give_what_the_dispatcher_gives(core: str, seed: int) -> None:
-    """Prefill and decode engines of other speeds and sizes, in turn or by load; a queue limit that nobody meets asks the dispatcher."""
+@settings(max_examples=examples(100, 400), deadline=None)
+@given(seed=st.integers(0, 10**6), by_clock=st.booleans())
+def test_flat_pools_give_what_the_dispatcher_gives(core: str, seed: int, by_clock: bool) -> None:
+    """Prefill and decode engines of other speeds and sizes, in turn or by load, for requests that arrive or that users send."""
     rng = np.random.default_rng(seed)
     policy = str(rng.choice(["mixed", "prefill_first"]))
     requests, table, scheduling, blocks, options = steps.random_case(seed, policy)
-    requests = replace(requests, block_ids=None, block_counts=None)
+    requests = alike(requests, rng)
     scheduling = replace(scheduling, reserved_output_fraction=options["fraction"])
     stages = int(rng.choice([1, 1, 2, 3]))
     table = replace(table, stages=stages, stage_fraction=min(1.1 / stages, 1.0))
@@ -256,13 +266,23 @@ def test_flat_pools_give_what_the_dispatcher_gives(core: str, seed: int) -> None
         for engine in (first, with_rounds(later, seed))
     )
     link = KvLink(*(float(rng.choice(values)) for values in ((0, 1e5), (1e6, 1e8, inf), (0, 1e-3, 0.1))))
-    runs = []
-    for admission in (Admission(), Admission(queue_limit=10**6)):
-        watched = mock.patch.object(fleet_simulator, "serve_in_pools", wraps=flat.serve_in_pools)
-        with running_on(core), watched as flat_run:
-            runs.append(simulate_disaggregated(requests, prefill, decode, link, admission=admission))
-            assert flat_run.called == (admission == Admission())
-    assert_same_run(*runs)
+    requests, crowd = (requests, None) if by_clock else who_asks(requests, options, seed)
+    until_s = inf if crowd is None else options["until_s"]
+    with running_on(core), without_dispatcher():
+        fast = simulate_disaggregated(requests, prefill, decode, link, crowd=crowd, until_s=until_s)
+    slow = dispatched(requests, prefill, decode, link, crowd=crowd, until_s=until_s)
+    assert_same_run(fast, slow)
+
+
+def without_dispatcher():
+    """Let no run reach the dispatcher."""
+    return mock.patch.object(fleet_simulator, "_dispatcher", side_effect=AssertionError("not on the core"))
+
+
+def dispatched(*load, **options) -> FleetRun:
+    """Run separate pools on the dispatcher."""
+    with mock.patch.object(fleet_simulator, "pools_eligible", return_value=False):
+        return simulate_disaggregated(*load, **options)
 
 
 def test_crowded_pools_preempt_alike() -> None:
@@ -271,12 +291,37 @@ def test_crowded_pools_preempt_alike() -> None:
     requests = many_requests(rng)
     engine = EngineSetup(steps.random_table(rng), Scheduling("mixed", 64, 256), 400)
     link = KvLink(1e4, 1e8, 1e-3)
+    crowd = Crowd(requests, 150, rng.exponential(0.5, len(requests)))
     for routing in ("round_robin", "least_loaded"):
         plans = EnginePlan(engine, 8, routing), EnginePlan(engine, 2, routing)
-        fast = simulate_disaggregated(requests, *plans, link)
-        slow = simulate_disaggregated(requests, *plans, link, admission=Admission(queue_limit=10**6))
-        assert slow.outcome.preemptions > 100
-        assert_same_run(fast, slow)
+        for arrives, asks in ((requests, None), (NO_REQUESTS, crowd), (requests, crowd)):
+            slow = dispatched(arrives, *plans, link, crowd=asks)
+            assert slow.outcome.preemptions > 100
+            with without_dispatcher():
+                assert_same_run(simulate_disaggregated(arrives, *plans, link, crowd=asks), slow)
+
+
+@pytest.mark.parametrize("core", CORES)
+@settings(max_examples=examples(40, 400), deadline=None)
+@given(seed=st.integers(0, 10**6), by_clock=st.booleans())
+def test_users_behind_a_router_of_cores_see_what_the_dispatcher_gives(
+    core: str, seed: int, by_clock: bool
+) -> None:
+    """Identical replicas in turn or by load, for requests that arrive or that users send."""
+    rng = np.random.default_rng(seed)
+    policy = str(rng.choice(["mixed", "prefill_first"]))
+    requests, table, scheduling, blocks, options = steps.random_case(seed, policy)
+    requests = alike(requests, rng)
+    scheduling = replace(scheduling, reserved_output_fraction=options["fraction"])
+    engine = with_rounds(EngineSetup(table, scheduling, blocks), seed)
+    requests, crowd = (requests, None) if by_clock else who_asks(requests, options, seed)
+    routing = str(rng.choice(["round_robin", "least_loaded"]))
+    load = {"routing": routing, "crowd": crowd, "until_s": inf if crowd is None else options["until_s"]}
+    replicas = int(rng.integers(2, 5))
+    with running_on(core), without_dispatcher():
+        fast = simulate_fleet(requests, engine, replicas, **load)
+    with mock.patch.object(fleet_simulator, "pools_eligible", return_value=False):
+        assert_same_run(fast, simulate_fleet(requests, engine, replicas, **load))
 
 
 def test_a_router_of_pools_counts_no_request_as_ended_before_it_has() -> None:

@@ -133,9 +133,7 @@ def _routed_fleet(
     )
     admission = admission or Admission()
     if apart:
-        run = _disaggregated(
-            engines, later, stream, operation, routing, until_s, admission, gauged=gauged
-        )
+        run = _disaggregated(engines, later, stream, operation, routing, until_s, admission, gauged=gauged)
     else:
         scaling = operation.autoscaling
         if scaling is not None:
