@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from math import ceil, inf, nan
 from typing import TypeGuard
 
@@ -23,6 +24,7 @@ from capplan.serving.outcome import (
     FINISHED,
     SHED,
     ClassTotals,
+    EarlyEnd,
     Gauges,
     Ledger,
     Outcome,
@@ -41,6 +43,9 @@ from capplan.serving.step_table import (
 from capplan.serving.terms import EngineSetup, EngineTerms, KvLink, Routing, engine_terms, transfer_s
 
 FIRST_COME = Admission()
+FULL_RUN = EarlyEnd((), 0)
+METRICS = ("ttft", "tpot", "e2e")
+"""Latencies in the order in which the core numbers them."""
 NO_TURNS = array("q"), array("q"), 0
 """No users, no groups, no requests of users."""
 MOST_TABLE_ENTRIES = 4_000_000
@@ -91,26 +96,44 @@ def flat_outcome(
     crowd: Crowd | None = None,
     until_s: float = inf,
     gauged: bool = True,
+    early_end: EarlyEnd = FULL_RUN,
 ) -> Outcome:
     """Return the outcome of eligible requests, the same as from Server; without gauges and gaps between tokens if not `gauged`."""
-    return flat_run(requests, engine, crowd, until_s, gauged=gauged)[0]
+    return flat_run(requests, engine, crowd, until_s, gauged=gauged, early_end=early_end)[0]
 
 
 def flat_run(
-    requests: Requests, engine: EngineSetup, crowd: Crowd | None, until_s: float, *, gauged: bool = True
+    requests: Requests,
+    engine: EngineSetup,
+    crowd: Crowd | None,
+    until_s: float,
+    *,
+    gauged: bool = True,
+    early_end: EarlyEnd = FULL_RUN,
 ) -> tuple[Outcome, Gauges]:
     """Return the outcome, and the gauges of the engine."""
-    core = _flat_engine(requests, engine, crowd, gauged=gauged)
+    core = _flat_engine(requests, engine, crowd, gauged, early_end)
     core.advance(until_s)
     core.receive_arrived()
     ledger, gauges = written(core)
-    return ledger.outcome(core.now_s, [gauges]), gauges
+    outcome = ledger.outcome(core.now_s, [gauges])
+    return outcome if core.missed < 0 else replace(outcome, missed=early_end.limits[core.missed]), gauges
 
 
-def _flat_engine(requests: Requests, engine: EngineSetup, crowd: Crowd | None, *, gauged: bool) -> FlatEngine:
+def _flat_engine(
+    requests: Requests, engine: EngineSetup, crowd: Crowd | None, gauged: bool, early_end: EarlyEnd
+) -> FlatEngine:
     """Return the core at time zero with all its requests."""
     limits, tables = _limits_and_tables(engine, (requests, asked_of(crowd)))
-    return FlatEngine(limits._replace(gauged=gauged), tables, _flat_requests(requests, crowd))
+    limits = limits._replace(
+        gauged=gauged,
+        judged_from=early_end.from_row,
+        judged_until_s=early_end.until_s,
+        judged_metrics=array("q", [METRICS.index(limit.metric) for limit in early_end.limits]),
+        judged_limits_s=array("d", [limit.limit_s for limit in early_end.limits]),
+        judged_most=array("q", [limit.most_above for limit in early_end.limits]),
+    )
+    return FlatEngine(limits, tables, _flat_requests(requests, crowd))
 
 
 def asked_of(crowd: Crowd | None) -> Requests:
@@ -188,7 +211,12 @@ def _limits_and_tables(
         terms.growth,
         terms.query_tokens,
         terms.asynchronous,
-        gauged=True,
+        True,
+        0,
+        inf,
+        array("q"),
+        array("d"),
+        array("q"),
     )
     most_tokens = max(terms.max_num_batched_tokens, longest) + terms.max_num_seqs * terms.query_tokens
     return limits, flat_tables(clock, terms.max_num_seqs, most_tokens)
