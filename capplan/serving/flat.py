@@ -235,26 +235,26 @@ def written(core: FlatEngine) -> tuple[Ledger, Gauges]:
         class_index=np.asarray(core.class_index)[:seen],
         status=np.asarray(core.status)[:seen],
     )
-    ledger.add_totals(totals_of(core))
+    add_totals_of(core, ledger)
     return ledger, gauges_of(core)
 
 
-def totals_of(core: FlatEngine) -> Ledger:
-    """Return the totals of a core, without the rows of requests."""
-    ledger = Ledger()
-    ledger.steps, ledger.preemptions = core.steps, core.preemptions
-    ledger.prefill_tokens, ledger.cached_tokens = core.prefill_tokens, core.cached_tokens
-    ledger.class_totals = {
-        index: ClassTotals(core.class_prompt[index], core.class_cached[index], core.class_preempted[index])
-        for index in range(len(core.class_seen))
-        if core.class_seen[index]
-    }
+def add_totals_of(core: FlatEngine, into: Ledger) -> None:
+    """Add the totals of a core to those of other cores."""
+    into.steps += core.steps
+    into.preemptions += core.preemptions
+    into.prefill_tokens += core.prefill_tokens
+    into.cached_tokens += core.cached_tokens
+    for index in range(len(core.class_seen)):
+        if core.class_seen[index]:
+            into.class_totals.setdefault(index, ClassTotals()).add(
+                ClassTotals(core.class_prompt[index], core.class_cached[index], core.class_preempted[index])
+            )
     if core.gauged:
         bins = np.asarray(core.itl)
         places = np.flatnonzero(bins)
         weights = dict(zip((places - core.zero_bin).tolist(), bins[places].tolist(), strict=True))
-        ledger.itl = WeightedHistogram.of(weights, core.itl_none, core.itl_weight, core.itl_total)
-    return ledger
+        into.itl.merge(WeightedHistogram.of(weights, core.itl_none, core.itl_weight, core.itl_total))
 
 
 def gauges_of(core: FlatEngine) -> Gauges:
@@ -362,7 +362,7 @@ class FlatPool:
             into[sent] = np.asarray(getattr(core, name))[:count]
         self.status[sent] = np.asarray(core.status)[:count]
         self.engine[sent] = len(self.uses)
-        self.totals.add_totals(totals_of(core))
+        add_totals_of(core, self.totals)
         self.uses.append(
             ReplicaUse(len(self.uses), 0.0, core.now_s, count, core.preemptions, gauges_of(core))
         )

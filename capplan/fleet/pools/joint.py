@@ -257,6 +257,8 @@ class JointRuns:
     """What requests see by replica counts, load, slowness and number of requests; without a number, all of the peak."""
     lacking: dict[Demanded, dict[Pair, Lacking]] = field(default_factory=dict)
     """What pairs lack by what was demanded of them."""
+    met: set[Pair] = field(default_factory=set)
+    """Pairs that meet all targets with all requests of the peak."""
 
 
 class Joint:
@@ -372,14 +374,20 @@ class Joint:
         return unlinked_reason(self.prefill.spec, self.decode.spec, pair, self.link)
 
     def lacking(self, pair: Pair, demanded: Demanded) -> Lacking:
-        """Return what a pair lacks at the loads and slownesses that are demanded of it, and with all requests of the peak."""
+        """Return what a pair lacks at the loads and slownesses that are demanded of it, and with all requests of the peak.
+
+        A pair that has no fewer replicas in either pool than one that meets the targets with all requests of the peak meets them too.
+        """
         missing = self._lacking_first(pair, demanded, demanded)
-        if missing:
+        if missing or any(pair[0] >= met[0] and pair[1] >= met[1] for met in self._seen.met):
             return missing
         seen = self.at_peak(pair)
         missed = tuple(t for t in self.question.slo.targets if not _value(seen, t) <= t.limit_s)
         later = _late_tokens(self.link_use(pair, max(load for load, _ in demanded)))
-        return frozenset() if not missed else _PREFILL if _late_first(missed) else later
+        if not missed:
+            self._seen.met.add(pair)
+            return frozenset()
+        return _PREFILL if _late_first(missed) else later
 
     def _lacking_first(self, pair: Pair, demanded: Demanded, looked: Demanded) -> Lacking:
         """Return what a pair lacks with the first requests of the peak, at some of the loads and slownesses that are demanded.
