@@ -437,7 +437,9 @@ def fleet_outcome(
     return FleetOutcome(
         all=every,
         classes={
-            name: _figures(measured, columns["class_index"] == index) if len(stream.class_names) > 1 else every
+            name: _figures(measured, columns["class_index"] == index)
+            if len(stream.class_names) > 1
+            else every
             for index, name in enumerate(stream.class_names)
         },
         seconds=seconds,
