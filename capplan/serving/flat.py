@@ -26,6 +26,7 @@ from capplan.serving.outcome import (
     ClassTotals,
     EarlyEnd,
     Gauges,
+    LatencyLimit,
     Ledger,
     Outcome,
     ReplicaUse,
@@ -380,8 +381,14 @@ def pools_eligible(
     )
 
 
-def serve_in_pools(requests: Requests, pools: Sequence[FlatPool], link: KvLink, request_s: float) -> Ledger:
-    """Send requests through a prefill and a decode pool, or one pool, and return their rows and the totals.
+def serve_in_pools(
+    requests: Requests,
+    pools: Sequence[FlatPool],
+    link: KvLink,
+    request_s: float,
+    early_end: EarlyEnd = FULL_RUN,
+) -> tuple[Ledger, LatencyLimit | None]:
+    """Send requests through a prefill and a decode pool, or one pool; return their rows and the totals, and the limit that ended the run.
 
     Parameters
     ----------
@@ -390,14 +397,16 @@ def serve_in_pools(requests: Requests, pools: Sequence[FlatPool], link: KvLink, 
     link : between two pools
     request_s : [s]
         from the arrival of a request until it reaches an engine
+    early_end : no prompt moves on to the decode pool once the first tokens have missed one of these limits
     """
     check_requests(requests, 0, timed=True)
     first, last = pools[0], pools[-1]
     unknown, arrives_s = np.full(len(requests), nan), requests.times_s + request_s
     first.serve(np.flatnonzero(_held(requests, last.terms, whole=first is last)), arrives_s, unknown)
     e2e_s, status = first.times_s["e2e_s"], first.status
+    missed = early_end.missed_by(requests.times_s, first.times_s["ttft_s"])
     if first is not last:
-        moves = (status == FINISHED) & (requests.output_tokens > 1)
+        moves = (status == FINISHED) & (requests.output_tokens > 1) & (missed is None)
         order, arrives_s = _moved(requests, moves, first, link)
         last.serve(order, arrives_s, first.times_s["first_token"])
         e2e_s, status = np.where(moves, last.times_s["e2e_s"], e2e_s), np.where(moves, last.status, status)
@@ -413,7 +422,7 @@ def serve_in_pools(requests: Requests, pools: Sequence[FlatPool], link: KvLink, 
     )
     for pool in pools:
         ledger.add_totals(pool.totals)
-    return ledger
+    return ledger, missed
 
 
 def serve_users(

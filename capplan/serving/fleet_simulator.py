@@ -11,6 +11,7 @@ import numpy as np
 from capplan.errors import InputError
 from capplan.serving.dispatcher import Dispatcher, EnginePool, HandOver, Hedges, Operations, Router
 from capplan.serving.flat import (
+    FULL_RUN,
     FlatPool,
     eligible,
     every_request,
@@ -19,7 +20,7 @@ from capplan.serving.flat import (
     serve_in_pools,
     serve_users,
 )
-from capplan.serving.outcome import Ledger, Outcome, ReplicaUse
+from capplan.serving.outcome import EarlyEnd, Ledger, Outcome, ReplicaUse
 from capplan.serving.queue import Feed, WaitingLine
 from capplan.serving.requests import Admission, Crowd, Requests, check_admission, offered
 from capplan.serving.server import ADMIT_ALL, continuous_server
@@ -140,6 +141,7 @@ def simulate_disaggregated(
     until_s: float = inf,
     admission: Admission = ADMIT_ALL,
     gauged: bool = True,
+    early_end: EarlyEnd = FULL_RUN,
 ) -> FleetRun:
     """Simulate disaggregated serving: prefill on one pool of engines, decode on another.
 
@@ -154,6 +156,7 @@ def simulate_disaggregated(
     link, concurrency, crowd, until_s : between the pools; as for a fleet
     admission : to the prefill engines; priorities hold in both pools
     gauged : record batches, blocks in use and gaps between tokens; the compiled core is quicker without them, and leaves them empty
+    early_end : a run that the compiled core takes may end before its prompts are decoded, once first tokens have missed one of these limits
 
     Returns
     -------
@@ -188,7 +191,7 @@ def simulate_disaggregated(
     requests, crowd = _offered(requests, concurrency, crowd, until_s, admission)
     pools = [(plan.engine, plan.routing) for plan in plans]
     if (until_s == inf or crowd is not None) and pools_eligible(requests, pools, admission, crowd):
-        return _run_on_cores(requests, plans, link, crowd, until_s, gauged=gauged)
+        return _run_on_cores(requests, plans, link, crowd, until_s, gauged=gauged, early_end=early_end)
     dispatcher = _dispatcher(requests, engine, crowd, admission)
     for plan, rules in zip(plans, (admission, Admission(priority=admission.priority)), strict=True):
         _add_pool(dispatcher, plan, rules)
@@ -317,6 +320,7 @@ def _run_on_cores(
     until_s: float,
     *,
     gauged: bool = True,
+    early_end: EarlyEnd = FULL_RUN,
 ) -> FleetRun:
     """Run eligible requests through a prefill and a decode pool, or one pool."""
     every = every_request(requests, crowd)
@@ -334,9 +338,10 @@ def _run_on_cores(
     ]
     request_s = plans[0].engine.clock.request_s
     if crowd is None:
-        ledger = serve_in_pools(requests, pools, link, request_s)
+        ledger, missed = serve_in_pools(requests, pools, link, request_s, early_end)
     else:
-        ledger = serve_users(requests, crowd, pools, link, request_s, until_s)
+        missed, ledger = None, serve_users(requests, crowd, pools, link, request_s, until_s)
     uses = [replace(use, pool=name) for name, pool in zip(names, pools, strict=True) for use in pool.uses]
     seconds = max(use.until_s for use in uses)
-    return _together(ledger, seconds, [replace(use, until_s=seconds) for use in uses], hit_blocks=(0,))
+    run = _together(ledger, seconds, [replace(use, until_s=seconds) for use in uses], hit_blocks=(0,))
+    return run if missed is None else replace(run, outcome=replace(run.outcome, missed=missed))

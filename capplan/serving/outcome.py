@@ -289,6 +289,15 @@ class EarlyEnd:
     until_s: float = inf
     """... those that arrive after this time, or once users have taken all of their requests."""
 
+    def missed_by(self, arrival_s: Array, ttft_s: Array) -> LatencyLimit | None:
+        """Return the first limit that the first tokens of a run without users have missed; None if there is none."""
+        counts = (np.arange(arrival_s.size) >= self.from_row) & (arrival_s <= self.until_s)
+        for limit in self.limits:
+            late = int(np.count_nonzero(counts & (ttft_s > limit.limit_s)))
+            if limit.metric == "ttft" and late > limit.most_above:
+                return limit
+        return None
+
 
 def most_above(quantile: float, count: int) -> int:
     """Return how many of some values may exceed a limit that their quantile does not exceed.

@@ -32,6 +32,9 @@ class Told(Joint):
         self.runs.append((load, slowness))
         return self.misses if load > self.most[0] or slowness > self.most[1] else ()
 
+    def late(self, _pair, _load, _slowness):
+        return False
+
     def steady(self, _pair, load, slowness):
         return load * slowness < min(self.grows, self.first_grows)
 

@@ -23,12 +23,14 @@ from capplan.fleet.simulation import (
 from capplan.replica.replica import Replica
 from capplan.replica.spec import ReplicaSpec, served_context_tokens
 from capplan.replica.speculation import best_speculating_replica, drafting_of_prompts
+from capplan.serving.flat import FULL_RUN
 from capplan.serving.fleet_simulator import (
     EnginePlan,
     FleetRun,
     simulate_disaggregated,
     simulate_fleet,
 )
+from capplan.serving.outcome import EarlyEnd
 from capplan.serving.requests import Admission, Requests, offered
 from capplan.serving.terms import Autoscaling, EngineSetup, Failure, Hedging, Routing
 from capplan.workload.request_class import Slo
@@ -96,6 +98,7 @@ def _routed_fleet(
     admission: Admission | None,
     use: EngineOptions,
     gauged: bool,
+    early_end: EarlyEnd,
 ) -> FleetOutcome:
     """Simulate identical replicas behind one router.
 
@@ -112,6 +115,7 @@ def _routed_fleet(
     admission : admission rules; None: admit all
     use : options of the engines
     gauged : record batches, blocks in use and gaps between tokens, which separate pools need not
+    early_end : limits on the first token that may end a run of separate pools
 
     Returns
     -------
@@ -133,7 +137,9 @@ def _routed_fleet(
     )
     admission = admission or Admission()
     if apart:
-        run = _disaggregated(engines, later, stream, operation, routing, until_s, admission, gauged=gauged)
+        run = _disaggregated(
+            engines, later, stream, operation, routing, until_s, admission, gauged=gauged, early_end=early_end
+        )
     else:
         scaling = operation.autoscaling
         if scaling is not None:
@@ -188,6 +194,7 @@ def run_fleet(
     admission: Admission | None = None,
     use: EngineOptions = ENGINE_DEFAULTS,
     gauged: bool = True,
+    early_end: EarlyEnd = FULL_RUN,
 ) -> FleetOutcome:
     """Simulate a fleet: replicas one by one on a stream split beforehand if that is enough, else behind a router.
 
@@ -203,7 +210,7 @@ def run_fleet(
         )
     return _routed_fleet(
         replica, stream, operation,
-        replicas=replicas, slo=slo, until_s=until_s, admission=admission, use=use, gauged=gauged,
+        replicas=replicas, slo=slo, until_s=until_s, admission=admission, use=use, gauged=gauged, early_end=early_end,
     )  # fmt: skip
 
 
@@ -372,6 +379,7 @@ def _disaggregated(
     admission: Admission,
     *,
     gauged: bool,
+    early_end: EarlyEnd,
 ) -> FleetRun:
     terms = operation.kv_link or LinkTerms()
     counts = (operation.prefill_replicas or 0, operation.decode_replicas or 0)
@@ -390,4 +398,5 @@ def _disaggregated(
         until_s=until_s,
         admission=admission,
         gauged=gauged,
+        early_end=early_end,
     )
