@@ -199,7 +199,7 @@ def _short_bound(trial: Trial, confidence: float, terms: Terms, most: float) -> 
     if predicted <= 0.0:
         return inf
     needed = replicas_at(total / left, predicted)
-    sure = trial.rate_bound(slower, trial.limits, enough=total / needed, total=total)
+    sure = trial.rate_bound(slower, trial.limits, enough=total / needed, total=total, predicted=predicted)
     return max(needed, replicas_at(total, sure)) if sure > 0.0 else inf
 
 
