@@ -199,10 +199,13 @@ class _Walk:
         """Return, for each number of prefill replicas, the largest pair cheaper than the best that may be enough."""
         below = self.under if best is None else self.rank(best)
         found = []
+        most = self._most_decode(1, below)
         for prefill in range(1, self.most[0] + 1):
-            decode = self._most_decode(prefill, below)
-            if not decode:
+            while most and not self.rank((prefill, most)) < below:
+                most -= 1
+            if not most:
                 break
+            decode = most
             while decode and not self.joined((prefill, decode)):
                 decode -= 1
             if decode and not self.shown((prefill, decode)):
