@@ -1,7 +1,7 @@
 """Measured engine starts, predicted: the settings of a logged row, run through the same budget as `fit`."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -10,6 +10,7 @@ from capplan.accuracy.score import Prediction
 from capplan.engine.lookup import default_memory_fraction, profile, scheduling
 from capplan.engine.profile import EngineProfile
 from capplan.errors import CapplanError
+from capplan.frozen import frozen
 from capplan.hardware.device import Device, engine_memory_bytes, has_fast_links, padded_inputs_multiple
 from capplan.memory.kv_sizes import cache_dtype
 from capplan.memory.launch import Launch, prefill_graphs
@@ -28,7 +29,7 @@ NOT_A_QUESTION_OF_MEMORY = frozenset({"failed-before-KV"})
 _KV = {"auto": None, "fp8_e4m3": "fp8", "fp8_e5m2": "fp8", "bfloat16": "bf16", "float16": "fp16"}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class MemoryPrediction:
     """The predictions for one logged start."""
 

@@ -1,12 +1,12 @@
 """Two calibrations, or a calibration and the datasheet, side by side: rates in absolute units, fixed costs in seconds."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from capplan.engine.lookup import profile
 from capplan.engine.profile import HostOverhead
+from capplan.frozen import frozen
 from capplan.hardware.device import Device, Efficiency
 from capplan.readers.calibration.measured_fit import COMPUTE_FRACTIONS, EFFICIENCY_KERNELS, RELATIVE_FRACTIONS
 from capplan.readers.calibration.record import (
@@ -17,8 +17,8 @@ from capplan.readers.calibration.record import (
     Machine,
     Measurement,
     Range,
-    refitted_overhead,
 )
+from capplan.readers.calibration.refitted import refitted_overhead
 
 SETTINGS = ("power.limit", "persistence_mode", "ecc.mode.current", "mig.mode.current", "clocks.max.sm")
 """Settings of the driver, compared where both runs have them."""
@@ -33,7 +33,7 @@ REPEATABLE_FRACTION = 0.03
 """Repeated runs on an idle device agree within this."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Side:
     """One side of a comparison."""
 
@@ -42,7 +42,7 @@ class Side:
     """Quantities by name, in base units."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Difference:
     """One quantity of both sides."""
 

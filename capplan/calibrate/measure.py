@@ -37,6 +37,7 @@ from capplan.calibrate.timing import (
     warmed_up,
 )
 from capplan.errors import InputError
+from capplan.frozen import frozen
 from capplan.readers.calibration.file import same_device
 from capplan.readers.calibration.record import (
     Calibration,
@@ -55,7 +56,7 @@ REPEATS_S = 0.04
 """Estimated time of its repeats where they agree at once."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PlannedKind:
     """The shapes of one operator, dtype and library."""
 
@@ -69,7 +70,7 @@ class PlannedKind:
     """Memory of the largest shape, with its rotated operands."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Plan:
     """A run before it starts."""
 
@@ -196,7 +197,7 @@ class Pace:
         return one_s + (ways * (self.build_s + TRIAL.seconds + calls * call_s) if ways > 1 else 0.0)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Announced:
     """What fits into the time of a run."""
 

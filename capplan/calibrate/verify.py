@@ -5,7 +5,7 @@ about an engine's kernels: results of an engine do (`--results`).
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -30,6 +30,7 @@ from capplan.calibrate.timing import (
 )
 from capplan.engine.lookup import profile
 from capplan.errors import CapplanError, InputError
+from capplan.frozen import frozen
 from capplan.hardware.device import Device, Efficiency
 from capplan.model.network import Layer, Network, layer_counts
 from capplan.model.sharding import Sharding
@@ -50,7 +51,7 @@ CPU_DECODES = ((1, 256), (1, 2048), (4, 256), (4, 1024), (16, 256))
 CPU_PREFILLS = ((1, 32), (1, 128), (1, 512), (2, 64))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Proof:
     """Measured and predicted time of one shape of one kind of layer."""
 
@@ -219,7 +220,7 @@ def fitted_to_memory(layer: Layer, target: Target, tell: Callable[[str], None]) 
     return trial
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Trial:
     """One kind of layer on one machine."""
 
@@ -330,7 +331,7 @@ class _Trial:
         return float(total_s(costs))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class EngineProof:
     """One value of one result, measured and replayed."""
 

@@ -1,6 +1,6 @@
 """What is known of a deployment: `init --from` a trace, counters or the command of an engine, and the replica of `estimate --launch`."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -116,37 +116,22 @@ def _lengths(lengths: LengthSummary) -> object:
     return {"values": [round(value) for value in lengths.values]}
 
 
-@dataclass(frozen=True, slots=True)
-class LaunchedReplica:
-    """A model and how it is served."""
-
-    model: str
-    serving: ServingFlags
-    warnings: tuple[str, ...] = ()
-
-
 def launched_replica(
-    model: str | None, launch: str | None, serving: ServingFlags, load: LoadFlags
-) -> LaunchedReplica:
-    """Return the replica of a command line, else that of a model and flags.
+    model: str | None, launch: str, serving: ServingFlags, load: LoadFlags
+) -> tuple[str, ServingFlags, tuple[str, ...]]:
+    """Return the replica of a command line.
 
     Parameters
     ----------
-    model : whose config is read; together with a command line, instead of the model that it names
+    model : whose config is read instead of that of the model that the command line names; None: the latter
     launch : command line of an engine
     serving : flags; those that stand for options of the command line must not be given together with it
     load : that it serves; prefixes hit only where they are cached
 
     Returns
     -------
-    the replica, and a warning that names what was not read of the command line
+    the model, how it is served, and a warning that names what was not read of the command line
     """
-    if launch is None:
-        if model is None:
-            raise InputError(
-                "no model is given\n  name one, or the command of an engine: --launch 'vllm serve OWNER/NAME'"
-            )
-        return LaunchedReplica(model, serving)
     read = read_command_line(launch)
     if load.prefix_hit_fraction and not read.launch.prefix_caching:
         raise InputError(
@@ -156,7 +141,7 @@ def launched_replica(
     if serving.engine_version is not None:
         said["engine_version"] = serving.engine_version
     unread = (f"not read of --launch: {', '.join(read.unread)}",) if read.unread else ()
-    return LaunchedReplica(model or read.launch.model, replace(serving, **said), unread)
+    return model or read.launch.model, replace(serving, **said), unread
 
 
 def serving_flags(read: ReadLaunch) -> dict[str, Any]:

@@ -4,7 +4,7 @@ The head of a network: `architectures` names the class, and not every class ends
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from difflib import get_close_matches
 from typing import Any
 
@@ -12,6 +12,7 @@ from capplan.assumption import Assumption
 from capplan.errors import InputError
 from capplan.families.config import MOST_KEYS_NAMED, Config
 from capplan.families.registry import REFUSED, families, family
+from capplan.frozen import frozen
 from capplan.model.network import Attention, Network
 from capplan.model.stored_tensor import StoredModel
 
@@ -269,7 +270,7 @@ _SCALED = ("yarn", "linear", "dynamic")
 _LARGEST_FACTOR = 1024.0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Scaling:
     """Scaled rotary positions, as a section of a config states them."""
 

@@ -1,9 +1,10 @@
 """Whether one replica fits: the memory budget of a device, the sequences it holds, and changes that make it fit."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from capplan.fleet.search.candidates import Layout, layout_reason
+from capplan.frozen import frozen
 from capplan.hardware.device import Device, engine_memory_bytes
 from capplan.memory.capacity import stages_of
 from capplan.memory.plan import MemoryPlan
@@ -21,7 +22,7 @@ _SHORTEST_CONTEXT = 512
 _SEARCH_ROUNDS = 40
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Change:
     """A change that makes a replica fit."""
 
@@ -32,7 +33,7 @@ class Change:
     """Sequences of the maximum context that then fit."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Fit:
     """The memory of one replica."""
 

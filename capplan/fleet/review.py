@@ -6,7 +6,6 @@ Details of a plan: margins of its targets, its sizing step by step, memory and o
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -19,6 +18,7 @@ from capplan.fleet.fit import Fit, fit
 from capplan.fleet.load.demand import Demand
 from capplan.fleet.plan import Group, Plan
 from capplan.fleet.search.candidates import Layout, Ranges
+from capplan.frozen import frozen
 from capplan.hardware.device import Device, Efficiency
 from capplan.model.network import Network
 from capplan.replica.estimate import OperatorRow, breakdown_of
@@ -36,7 +36,7 @@ SIMULATED_REQUESTS = 15_000
 """Requests of each simulated run. A tenth of them overstates the largest rate by 4 to 7 %; one long run beats several seeds."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Question:
     """The input of a search, resolved: one network per weight dtype, one efficiency per device."""
 
@@ -107,7 +107,7 @@ def spec_of_layout(layout: Layout, weight_dtype: str, question: Question) -> Rep
     )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TargetMargin:
     """One target, and the margin that a plan leaves."""
 
@@ -126,7 +126,7 @@ class TargetMargin:
         return self.target.stated_s
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Sizing:
     """The sizing of a plan, from the peak to the number of devices."""
 
@@ -157,7 +157,7 @@ class Sizing:
         return self.peak_requests_per_s / self.sure_limit_requests_per_s
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PlanDetail:
     """Memory, operators and phase times of one replica of a plan."""
 

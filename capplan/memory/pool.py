@@ -8,20 +8,20 @@ layout; other engines may differ.
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 
 from capplan.assumption import Assumption
 from capplan.engine.profile import MemoryRules
+from capplan.frozen import frozen
 from capplan.memory.layer_groups import CacheKind, group_layers, state_bytes_held
 from capplan.model.mixers import CachePart, held_vector_bytes
 from capplan.model.network import CompressedAttention, Mixer, Network, layer_counts
 from capplan.numbers import Array, Number
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PoolLayout:
     """Layout of the pool of one rank, for sequences of the maximum context."""
 
@@ -343,7 +343,7 @@ _WAITING_PAGE_TOKENS = {True: 4.0, False: 8.0}
 """Waiting tokens per page, with and without overlapping entries."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SlidingGroup:
     """Layers whose sliding caches share a block table: windows, or tokens that wait to be compressed."""
 
@@ -353,7 +353,7 @@ class SlidingGroup:
     """Block tables that its layers are split into."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PackedLayout:
     """The pool of one rank."""
 

@@ -9,8 +9,9 @@ Key figures of a network, to compare with its model card.
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from capplan.frozen import frozen
 from capplan.model.network import (
     Attention,
     CompressedAttention,
@@ -344,7 +345,7 @@ def _feeds_forward(layer: Layer) -> bool:
     return layer.experts is not None or any(p.tensor_class in _FEED_FORWARD for p in layer.projections)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Summary:
     """The figures of one network."""
 

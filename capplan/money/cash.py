@@ -8,7 +8,6 @@ What is paid in which month: upfront parts, purchases, terms that outlast the ho
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from math import inf
 
 import numpy as np
@@ -16,11 +15,12 @@ import numpy as np
 from capplan.fleet.over_time import ReplicasAt
 from capplan.fleet.plan import Plan, ordered_text
 from capplan.fleet.price import OtherPrices, usd_per_month
+from capplan.frozen import frozen
 from capplan.money.commitments import Mix, Offer
 from capplan.numbers import Array
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class BudgetTerms:
     """A budget as a scenario states it."""
 
@@ -80,7 +80,7 @@ def grown_ratios(growth_fraction: float, months: int) -> Array:
     return np.asarray((1.0 + growth_fraction) ** np.arange(months))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class GrowthMonth:
     """The fleet of one month."""
 
@@ -108,7 +108,7 @@ class GrowthMonth:
         return self.usd_per_month if self.mix_usd_per_month is None else self.mix_usd_per_month
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Growth:
     """A plan as its traffic grows."""
 
@@ -190,7 +190,7 @@ def _outgrown(row: GrowthMonth, plan: Plan) -> bool:
     return any(count > group.replicas for count, group in zip(counts, plan.groups, strict=True))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Sold:
     """What a line of machines is, as it is sold."""
 
@@ -204,7 +204,7 @@ class Sold:
     """GPUs of all machines of the line."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CostLine:
     """One line of the total: a quantity at a price."""
 
@@ -279,7 +279,7 @@ def other_lines(
     return tuple(line for line in lines if line.usd)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PaidTerm:
     """How a committed device is paid for."""
 
@@ -297,7 +297,7 @@ class PaidTerm:
     """Whether the device is owned: nothing is owed after the horizon, and it is worth something."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CashMonth:
     """What is paid in one month."""
 
@@ -328,7 +328,7 @@ class CashMonth:
         return self.upfront_usd + self.running_usd - self.residual_usd
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class BegunTerm:
     """Reservations that begin in the same month."""
 
@@ -343,7 +343,7 @@ class BegunTerm:
     """Monthly parts that are due after the last month that is looked at."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Cash:
     """Payments by month, and what is left when the horizon ends."""
 
@@ -398,7 +398,7 @@ def tied_up_ratio(upfront_fraction: float, term_months: float, interest_fraction
     return 1.0 + upfront_fraction * interest_fraction * (term_months + 1.0) / 24.0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Started:
     offer: Offer
     month: int

@@ -1,12 +1,13 @@
 """Energy of a fleet: watts by phase and load, joules and kilowatt-hours per token, carbon dioxide, racks."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import ceil, floor
 
 import numpy as np
 
 from capplan.fleet.price import HOURS_PER_MONTH
+from capplan.frozen import frozen
 from capplan.numbers import Array, Number
 
 IDLE_FRACTION = 0.12
@@ -124,7 +125,7 @@ def kwh_per_million_tokens(watts: Number, tokens_per_s: Number) -> Number:
     return 1e6 * watts / (tokens_per_s * J_PER_KWH)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class EnergyTerms:
     """Power of a device by phase, and what is around it."""
 
@@ -140,7 +141,7 @@ class EnergyTerms:
     rack_limit_watts: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Servers:
     """Servers of one kind, as they are connected to power and put into racks."""
 
@@ -194,7 +195,7 @@ def servers_of(
     return Servers(sku, device, count, gpus, watts, per_rack)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Phase:
     """What the devices do, and for how much of the time."""
 
@@ -203,7 +204,7 @@ class Phase:
     watts_per_gpu: float
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Energy:
     """The energy of a fleet over a month, or until one job is done."""
 

@@ -1,6 +1,6 @@
 """A benchmark of a measured row -> the replica that ran it: model, device and engine looked up by name."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -12,12 +12,13 @@ from capplan.engine.profile import EngineProfile, ExpertKernel
 from capplan.errors import unknown
 from capplan.fleet.engine_options import TierSize, offload_tier
 from capplan.fleet.pools.link import LinkTerms, link_between
+from capplan.frozen import frozen
 from capplan.hardware.device import Device, engine_memory_bytes
 from capplan.memory.kv_sizes import AUTO, cache_dtype
 from capplan.model.network import Network
 from capplan.model.sharding import Sharding
 from capplan.model.weight_format import KV_FORMATS, in_weight_format, kv_bytes_per_element, stored_dtypes
-from capplan.readers.calibration.record import row_profile
+from capplan.readers.calibration.refitted import row_profile
 from capplan.readers.catalogue.efficiency import efficiency_by
 from capplan.readers.catalogue.hardware import device
 from capplan.readers.catalogue.models import read_model
@@ -74,7 +75,7 @@ def cache_format(network: Network, asked: str, engine: str) -> str:
     return "fp8" if narrow and asked in {"", AUTO} else cache_dtype(network, asked or None)[0]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RunSettings:
     """How the engine behind a row was started; None is the engine's default."""
 

@@ -1,7 +1,7 @@
 """Speculative decoding on one replica: sources of drafts, speedup by batch and draft length, and the replica for the simulator."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -9,12 +9,13 @@ import numpy as np
 from capplan.assumption import Assumption, Label
 from capplan.engine.lookup import graph_max_sequences, tier
 from capplan.errors import DoesNotFitError, InputError
+from capplan.frozen import frozen
 from capplan.hardware.device import engine_memory_bytes
 from capplan.model.network import Layer, Network
 from capplan.model.parameters import draft_layer, draft_layers_per_layer
 from capplan.model.sharding import Sharding, weight_bytes_per_rank
 from capplan.model.weight_format import kv_bytes_per_element
-from capplan.numbers import Array, Number
+from capplan.numbers import Array, Number, distinct
 from capplan.phases.cost import total_s, unsaved_s
 from capplan.phases.step import (
     decode_step_costs,
@@ -34,7 +35,7 @@ BATCHES = tuple(2**power for power in range(9))
 """Default batches to try."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DraftModel:
     """A separate draft model, on the same devices as the target."""
 
@@ -46,7 +47,7 @@ class DraftModel:
     """Whether it has a separate KV cache."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StepTimes:
     """The parts of a round; arrays over (batch, draft tokens)."""
 
@@ -55,7 +56,7 @@ class StepTimes:
     target_step_s: Number
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SpeculationRow:
     """One batch with one draft length."""
 
@@ -75,7 +76,7 @@ class SpeculationRow:
     """Whether this many sequences fit in memory next to both models; None without a model."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TargetAndDraftMemory:
     """Memory of one device with the target and its draft."""
 
@@ -93,7 +94,7 @@ class TargetAndDraftMemory:
     """Most sequences at once in the whole replica, each of `context_tokens`."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Speculation:
     """Speedup by batch and draft length."""
 
@@ -255,8 +256,7 @@ def _tried_batches(asked: Sequence[int], target: Replica | float, both: TargetAn
         return np.array(asked, dtype=np.float64)
     most = min(float(target.scheduling.max_num_seqs), both.max_sequences)
     admitted = np.arange(1, max(1, int(most)) + 1)
-    batches: Array = np.unique(np.concatenate([admitted, asked])).astype(np.float64)
-    return batches
+    return distinct(np.concatenate([admitted, asked])).astype(np.float64)
 
 
 def breakeven_batch(batches: Array, best_speedup: Array) -> int | None:
@@ -465,7 +465,7 @@ CACHING: frozenset[str] = frozenset({"draft-model", "eagle", "mtp", "dspark"})
 """Methods whose drafter has a KV cache, which holds the prompt before the first draft."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DraftPlan:
     """Speculative decoding of any replica of a target."""
 

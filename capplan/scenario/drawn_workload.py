@@ -1,7 +1,7 @@
 """The traffic of a scenario, drawn and summarised like a trace."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +9,7 @@ import numpy as np
 from capplan.errors import InputError
 from capplan.fleet.load.demand import demand_of
 from capplan.fleet.load.session_load import offered_with_sessions, session_block_tokens
+from capplan.frozen import frozen
 from capplan.readers.catalogue.models import read_model
 from capplan.readers.catalogue.scenarios import shipped_scenarios
 from capplan.readers.text_file import is_there
@@ -26,7 +27,7 @@ SESSION_TIMES = 5.0
 _SEED = 0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Drawn:
     """Drawn requests, in the shape of a trace."""
 

@@ -1,11 +1,12 @@
 """The regions of a scenario -> the requests of one fleet, what its machines, its electricity and the way to it are there, and which failures it survives."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from capplan.fleet.order import DOMAINS, NO_LOSS, Domain, Failures, Survival
+from capplan.frozen import frozen
 from capplan.readers.catalogue.prices import refuse_unknown_region
 from capplan.readers.yaml_file import KeyPath
 from capplan.scenario.reading import Reading
@@ -22,7 +23,7 @@ _WITHOUT = {
 """Key of a scenario -> why there are no regions with it."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Located:
     """Where the machines of a fleet are, and the requests that it serves."""
 

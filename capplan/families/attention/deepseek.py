@@ -11,7 +11,7 @@ DeepSeek V4.1: entries that later layers share, an index of two levels, hashed t
 Shapes after the reference code that is published with the model (inference/model.py of deepseek-ai/DeepSeek-V4.1-Flash).
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from capplan.families.config import Config
 from capplan.families.parts.blocks import (
@@ -40,6 +40,7 @@ from capplan.families.parts.stacks import (
 )
 from capplan.families.parts.towers import clip_of_ocr, encoder_block, linear, segment_anything
 from capplan.families.parts.vision import moonvit
+from capplan.frozen import frozen
 from capplan.model.network import CompressedAttention, Layer, Network, Projection
 from capplan.model.parameters import layer_parameters
 
@@ -434,7 +435,7 @@ def read_deepseek_v41_text(config: Config, name: str) -> Network:
     return _with_drafter(config, network, hidden)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Form:
     """What one layer reads beyond its window, and what of it is its own."""
 
@@ -444,7 +445,7 @@ class _Form:
     indexes: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Sources:
     ratios: tuple[int, ...]
     entries: frozenset[int]

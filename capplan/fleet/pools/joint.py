@@ -23,6 +23,7 @@ from capplan.fleet.simulation import (
     arrived_in,
     measured_time,
 )
+from capplan.frozen import frozen
 from capplan.replica.replica import Replica
 from capplan.serving.flat import FULL_RUN
 from capplan.serving.outcome import EarlyEnd, LatencyLimit, most_above
@@ -262,7 +263,7 @@ def demanded_of(headroom_fraction: float, slowness: float) -> Demanded:
     return (1.0 / (1.0 - headroom_fraction), 1.0), (1.0, slowness)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class JointRuns:
     """Runs of one layout of either pool under the same traffic and targets, and what pairs of replica counts lack."""
 

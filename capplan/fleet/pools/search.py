@@ -8,7 +8,7 @@ for a device is then simulated together, with the link, and the cheapest pair of
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import product
 from math import inf, isnan
@@ -57,6 +57,7 @@ from capplan.fleet.search.recommended import DEAR, rank
 from capplan.fleet.search.search_cache import SearchCache
 from capplan.fleet.simulation import FleetOutcome
 from capplan.fleet.unit_costs import unit_costs_at_mean
+from capplan.frozen import frozen
 from capplan.numbers import Spread
 from capplan.replica.replica import Replica
 from capplan.workload.request_class import outside_use
@@ -145,7 +146,7 @@ def pools_decision(
     return tuple(plans), PoolsSearch(rejection_rows(rejected), evaluated, simulated)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PoolsStanding:
     """How a plan with separate pools stands to the traffic and the targets of a question."""
 
@@ -320,7 +321,7 @@ def _priced(contender: Contender, terms: Terms) -> bool:
     return all(terms.priced(side.trial.candidate.layout.device.name) for side in contender.sides)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Asking:
     """What a plan is asked to be."""
 
@@ -491,7 +492,7 @@ def _met_probability(slowness: Slowness, slowest: float, asked: float, confidenc
     return max(probability, confidence) if slowest >= asked else probability
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _PoolLoad:
     """What the requests of the peak ask of one pool."""
 

@@ -6,13 +6,14 @@ import math
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from capplan.engine.profile import OF_ROWS, HostOverhead
 from capplan.errors import InputError
+from capplan.frozen import frozen
 from capplan.hardware.device import Device
 from capplan.keys import ONLY_KNOWN_KEYS
 from capplan.readers.calibration.record import (
@@ -148,7 +149,7 @@ MIGRATED = {
 """Older schemas that are read, and what they lack."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class _HostFile:
     """A file without kernels."""
 
@@ -158,7 +159,7 @@ class _HostFile:
     host: HostRefit
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class _KernelFile(Calibration):
     """A file with measured kernels."""
 

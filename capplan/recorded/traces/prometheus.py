@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from capplan.errors import InputError
+from capplan.frozen import frozen
 from capplan.numbers import Array
 from capplan.phases.step import acceptance_of_round
 from capplan.recorded.traces.rows import lines_of
@@ -327,7 +328,7 @@ def _acceptance(scrape: Scrape, notes: list[str]) -> tuple[float | None, float |
 MOST_POSITIONS = 64
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class AcceptedDrafts:
     """How likely drafts are accepted, given that all before them were."""
 

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from capplan.errors import InputError
+from capplan.frozen import frozen
 from capplan.numbers import Array
 from capplan.readers.text_file import numbered_blocks, numbered_lines, numbered_lines_of_block
 from capplan.recorded.results.record import CLOCK_STEP_S
@@ -29,7 +30,7 @@ LATEST_US = 2**53
 """Number of microseconds up to which every count is exact as a float."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Columns:
     """Requests of successive lines, as in the file."""
 
@@ -44,7 +45,7 @@ class Columns:
         return int(self.input_tokens.size)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TableLayout:
     """Positions of the columns of a table."""
 
