@@ -323,6 +323,7 @@ class FlatPool:
         self.status = np.full(count, SHED, dtype=np.int64)
         self.engine = np.full(count, -1)
         """Engine that got each request; -1: none did."""
+        self.tokens = {name: np.zeros(count, dtype=np.int64) for name in ("admitted", "found")}
         self._requests, self.replicas, self.by_load = requests, replicas, routing == "least_loaded"
         limits, self._tables = _limits_and_tables(engine, (requests,))
         self.limits = limits._replace(delay_s=0.0, gauged=gauged)
@@ -363,6 +364,9 @@ class FlatPool:
             into[sent] = np.asarray(getattr(core, name))[:count]
         self.status[sent] = np.asarray(core.status)[:count]
         self.engine[sent] = len(self.uses)
+        if core.gauged:
+            for name, tokens in self.tokens.items():
+                tokens[sent] = np.asarray(getattr(core, name))[:count]
         add_totals_of(core, self.totals)
         self.uses.append(
             ReplicaUse(len(self.uses), 0.0, core.now_s, count, core.preemptions, gauges_of(core))
@@ -420,8 +424,7 @@ def serve_in_pools(
         class_index=requests.column("class_index"),
         status=status,
     )
-    for pool in pools:
-        ledger.add_totals(pool.totals)
+    add_pools(pools, ledger, by_request=first is last)
     return ledger, missed
 
 
@@ -458,9 +461,18 @@ def serve_users(
         class_index=np.asarray(queue.class_index)[:seen],
         status=np.asarray(queue.status)[:seen],
     )
-    for pool in pools:
-        ledger.add_totals(pool.totals)
+    add_pools(pools, ledger, by_request=True)
     return ledger
+
+
+def add_pools(pools: Sequence[FlatPool], into: Ledger, *, by_request: bool) -> None:
+    """Add the totals of pools, and the tokens of each request that was admitted."""
+    for pool in pools:
+        into.add_totals(pool.totals)
+        if by_request:
+            places = np.flatnonzero(pool.tokens["admitted"]).tolist()
+            admitted, found = (pool.tokens[name][places].tolist() for name in ("admitted", "found"))
+            into.add_tokens(places, admitted, found)
 
 
 def _held(requests: Requests, terms: EngineTerms, *, whole: bool) -> NDArray[np.bool_]:

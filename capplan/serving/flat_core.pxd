@@ -82,7 +82,7 @@ cdef class FlatBatch(FlatQueue):
     cdef public long long steps, preemptions, prefill_tokens, cached_tokens
     cdef public double[::1] scheduled, last_token, queue_s, ttft_s, e2e_s
     cdef double[::1] group_since
-    cdef public long long[::1] done, blocks, commit, base, end_step, serial, before, after
+    cdef public long long[::1] done, blocks, commit, base, end_step, serial, before, after, admitted, found
     cdef long long[::1] phases
     cdef long long[::1] group_sequences, end_keys, end_rows, ended_rows
     cdef public long long[::1] class_prompt, class_cached, class_preempted, class_seen

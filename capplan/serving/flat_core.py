@@ -32,7 +32,7 @@ TIMES = (
     "e2e_s",
 )
 COUNTS = ("prompt", "output", "cached", "class_index", "remaining", "prompt_now", "shared", "done", "blocks", "commit",
-          "base", "end_step", "serial", "before", "after", "status", "received", "rank")  # fmt: skip
+          "base", "end_step", "serial", "before", "after", "status", "received", "rank", "admitted", "found")  # fmt: skip
 """Columns with one entry for each request."""
 BINS_PER_E = 200
 HISTOGRAM_ZERO = 12000
@@ -73,7 +73,7 @@ class FlatLimits(NamedTuple):
     asynchronous: bool
     """A step is planned when the one before it begins."""
     gauged: bool
-    """Batches, blocks and gaps between tokens are recorded, not only the times of requests and of all steps."""
+    """Batches, blocks, gaps between tokens and admitted tokens are recorded, not only the times of requests and of all steps."""
     judged_from: int
     """First request that counts, and when the last one arrives, where a run ends with the first limit that it has surely missed; see EarlyEnd."""
     judged_until_s: float
@@ -421,6 +421,7 @@ class FlatBatch(FlatQueue):
         self.done, self.blocks, self.commit = (array("q", zeros) for _ in range(3))
         self.base, self.end_step, self.serial = (array("q", zeros) for _ in range(3))
         self.before, self.after = (array("q", zeros) for _ in range(2))
+        self.admitted, self.found = (array("q", zeros if limits.gauged else b"") for _ in range(2))
         unknown = array("d", [float("nan")]) * count
         self.scheduled, self.last_token, self.queue_s = unknown[:], unknown[:], unknown[:]
         self.ttft_s, self.e2e_s = unknown[:], unknown
@@ -997,6 +998,9 @@ class FlatEngine(FlatSteps):
         self.class_prompt[index] += self.prompt_now[row]
         self.class_cached[index] += self.cached[row]
         self.cached_tokens += self.cached[row]
+        if self.gauged:
+            self.admitted[row] += self.prompt_now[row]
+            self.found[row] += self.cached[row]
         if isnan(self.scheduled[row]):
             self.scheduled[row] = self.now_s
 

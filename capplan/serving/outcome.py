@@ -6,7 +6,7 @@ The results of a simulation: one row per request, and totals of the engine.
 """
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import exp, floor, inf, log, nan
 from typing import Any, Literal, NamedTuple
@@ -593,13 +593,14 @@ class Ledger:
         self.steps += other.steps
         for index, totals in other.class_totals.items():
             self.class_totals.setdefault(index, ClassTotals()).add(totals)
-        for mine, its in (
-            (self.admitted_tokens, other.admitted_tokens),
-            (self.found_tokens, other.found_tokens),
-        ):
-            for index, tokens in its.items():
-                _add(mine, index, tokens)
+        self.add_tokens(other.admitted_tokens, other.admitted_tokens.values(), other.found_tokens.values())
         self.itl.merge(other.itl)
+
+    def add_tokens(self, rows: Iterable[int], admitted: Iterable[int], found: Iterable[int]) -> None:
+        """Add the prompt tokens of requests that were admitted, and those of them that were found in the prefix cache."""
+        for row, tokens, cached in zip(rows, admitted, found, strict=True):
+            _add(self.admitted_tokens, row, tokens)
+            _add(self.found_tokens, row, cached)
 
     def outcome(
         self,
