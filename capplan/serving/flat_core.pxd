@@ -251,3 +251,6 @@ cdef run(FlatEngine core, double until_s)
 
 @cython.locals(free_s="double[::1]", arrives_s="double[::1]", row=cython.Py_ssize_t, place=cython.Py_ssize_t)
 cpdef link_arrivals(Py_ssize_t engines, long long[::1] engine, double[::1] ends_s, double[::1] needs_s, double latency_s)
+
+@cython.locals(tree="long long[::1]", counts="long long[::1]", row=cython.Py_ssize_t, place=cython.longlong, others=cython.longlong)
+cpdef counts_of_greater(long long[::1] ranks, long long span)

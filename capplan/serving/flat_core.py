@@ -1458,3 +1458,19 @@ def link_arrivals(
             free_s[place] = max(free_s[place], ends_s[row]) + needs_s[row]
             arrives_s[row] = free_s[place] + latency_s
     return arrives_s
+
+
+def counts_of_greater(ranks: Integers, span: int) -> Integers:
+    """Return for each rank, from 0 to below `span`, how many earlier ones are greater; see prefix_cache.earlier_greater."""
+    tree, counts = array("q", bytes(8 * (span + 1))), array("q", bytes(8 * len(ranks)))
+    for row in range(len(ranks)):
+        place, others = ranks[row] + 1, 0
+        while place:
+            others += tree[place]
+            place &= place - 1
+        counts[row] = row - others
+        place = ranks[row] + 1
+        while place <= span:
+            tree[place] += 1
+            place += place & -place
+    return counts
