@@ -237,6 +237,8 @@ def written(core: FlatEngine) -> tuple[Ledger, Gauges]:
         status=np.asarray(core.status)[:seen],
     )
     add_totals_of(core, ledger)
+    if core.gauged:
+        ledger.counted_tokens = np.asarray(core.admitted)[:seen], np.asarray(core.found)[:seen]
     return ledger, gauges_of(core)
 
 
@@ -424,7 +426,7 @@ def serve_in_pools(
         class_index=requests.column("class_index"),
         status=status,
     )
-    add_pools(pools, ledger, by_request=first is last)
+    add_pools(pools, ledger, len(requests))
     return ledger, missed
 
 
@@ -461,18 +463,19 @@ def serve_users(
         class_index=np.asarray(queue.class_index)[:seen],
         status=np.asarray(queue.status)[:seen],
     )
-    add_pools(pools, ledger, by_request=True)
+    add_pools(pools, ledger, seen)
     return ledger
 
 
-def add_pools(pools: Sequence[FlatPool], into: Ledger, *, by_request: bool) -> None:
-    """Add the totals of pools, and the tokens of each request that was admitted."""
+def add_pools(pools: Sequence[FlatPool], into: Ledger, rows: int) -> None:
+    """Add the totals of pools, and the tokens of each of the requests that arrived."""
     for pool in pools:
         into.add_totals(pool.totals)
-        if by_request:
-            places = np.flatnonzero(pool.tokens["admitted"]).tolist()
-            admitted, found = (pool.tokens[name][places].tolist() for name in ("admitted", "found"))
-            into.add_tokens(places, admitted, found)
+    if pools[0].limits.gauged:
+        into.counted_tokens = (
+            np.sum([pool.tokens["admitted"][:rows] for pool in pools], axis=0),
+            np.sum([pool.tokens["found"][:rows] for pool in pools], axis=0),
+        )
 
 
 def _held(requests: Requests, terms: EngineTerms, *, whole: bool) -> NDArray[np.bool_]:

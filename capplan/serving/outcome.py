@@ -6,7 +6,7 @@ The results of a simulation: one row per request, and totals of the engine.
 """
 
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import exp, floor, inf, log, nan
 from typing import Any, Literal, NamedTuple
@@ -502,6 +502,7 @@ class Ledger:
         "admitted_tokens",
         "cached_tokens",
         "class_totals",
+        "counted_tokens",
         "found_tokens",
         "in_flight",
         "itl",
@@ -517,6 +518,8 @@ class Ledger:
         self._class = array("l")
         self.admitted_tokens: dict[int, int] = {}
         self.found_tokens: dict[int, int] = {}
+        self.counted_tokens: tuple[NDArray[np.int64] | None, NDArray[np.int64] | None] = (None, None)
+        """Both as columns, where the compiled core counts them."""
         self._status = bytearray()
         self.itl = WeightedHistogram()
         self.preemptions = 0
@@ -593,14 +596,13 @@ class Ledger:
         self.steps += other.steps
         for index, totals in other.class_totals.items():
             self.class_totals.setdefault(index, ClassTotals()).add(totals)
-        self.add_tokens(other.admitted_tokens, other.admitted_tokens.values(), other.found_tokens.values())
+        for mine, its in (
+            (self.admitted_tokens, other.admitted_tokens),
+            (self.found_tokens, other.found_tokens),
+        ):
+            for index, tokens in its.items():
+                _add(mine, index, tokens)
         self.itl.merge(other.itl)
-
-    def add_tokens(self, rows: Iterable[int], admitted: Iterable[int], found: Iterable[int]) -> None:
-        """Add the prompt tokens of requests that were admitted, and those of them that were found in the prefix cache."""
-        for row, tokens, cached in zip(rows, admitted, found, strict=True):
-            _add(self.admitted_tokens, row, tokens)
-            _add(self.found_tokens, row, cached)
 
     def outcome(
         self,
@@ -646,8 +648,8 @@ class Ledger:
             busy_fraction=busy / sum(spans_s) if sum(spans_s) else 0.0,
             timeline=joint_timeline([gauge.timeline(seconds) for gauge in gauges], lifetimes_s),
             class_totals=self.class_totals,
-            admitted_tokens=_by_row(self.admitted_tokens, len(self._status)),
-            found_tokens=_by_row(self.found_tokens, len(self._status)),
+            admitted_tokens=_by_row(self.admitted_tokens, self.counted_tokens[0], len(self._status)),
+            found_tokens=_by_row(self.found_tokens, self.counted_tokens[1], len(self._status)),
         )
 
 
@@ -655,10 +657,10 @@ def _add(tokens: dict[int, int], index: int, more: int) -> None:
     tokens[index] = tokens.get(index, 0) + more
 
 
-def _by_row(tokens: dict[int, int], rows: int) -> NDArray[np.int64] | None:
-    """Return tokens by request; None where none were counted by request."""
+def _by_row(tokens: dict[int, int], counted: NDArray[np.int64] | None, rows: int) -> NDArray[np.int64] | None:
+    """Return tokens by request, which may have been counted as a column; None where none were counted by request."""
     if not tokens:
-        return None
+        return counted
     column = np.zeros(rows, dtype=np.int64)
     column[list(tokens)] = list(tokens.values())
     return column

@@ -58,7 +58,7 @@ def running_on(core: str):
         yield
 
 
-def assert_equal(fast, slow, *, by_request: bool = False) -> None:
+def assert_equal(fast, slow) -> None:
     for field in fields(slow):
         left, right = getattr(fast, field.name), getattr(slow, field.name)
         if field.name == "itl":
@@ -71,8 +71,7 @@ def assert_equal(fast, slow, *, by_request: bool = False) -> None:
             for name in ("start_s", "span_s", "batch_sequences", "kv_blocks", "busy_fraction"):
                 assert np.array_equal(getattr(left, name), getattr(right, name)), name
         elif field.name in ("admitted_tokens", "found_tokens"):
-            # Of one engine, and of pools without users, the core keeps the sums, which are compared.
-            assert np.array_equal(left, right) if by_request else left is None
+            assert right is None or np.array_equal(left, right), field.name
         elif isinstance(right, np.ndarray):
             assert left.tobytes() == right.tobytes(), field.name
         elif field.name != "hit_blocks":
@@ -267,9 +266,9 @@ def test_a_fleet_of_one_is_the_same_core(seed: int) -> None:
     assert len(runs[0].replicas) == 1
 
 
-def assert_same_run(fast: FleetRun, slow: FleetRun, *, by_request: bool = False) -> None:
+def assert_same_run(fast: FleetRun, slow: FleetRun) -> None:
     """All rows, all totals, and what each replica did."""
-    assert_equal(fast.outcome, slow.outcome, by_request=by_request)
+    assert_equal(fast.outcome, slow.outcome)
     assert fast.replica_seconds == slow.replica_seconds
     for one, other in zip(fast.replicas, slow.replicas, strict=True):
         for name in ("replica", "pool", "from_s", "until_s", "requests", "preemptions"):
@@ -308,7 +307,7 @@ def test_flat_pools_give_what_the_dispatcher_gives(core: str, seed: int, by_cloc
     with running_on(core), without_dispatcher():
         fast = simulate_disaggregated(requests, prefill, decode, link, crowd=crowd, until_s=until_s)
     slow = dispatched(requests, prefill, decode, link, crowd=crowd, until_s=until_s)
-    assert_same_run(fast, slow, by_request=crowd is not None)
+    assert_same_run(fast, slow)
 
 
 def without_dispatcher():
@@ -336,7 +335,7 @@ def test_crowded_pools_preempt_alike() -> None:
             assert slow.outcome.preemptions > 100
             with without_dispatcher():
                 fast = simulate_disaggregated(arrives, *plans, link, crowd=asks)
-            assert_same_run(fast, slow, by_request=asks is not None)
+            assert_same_run(fast, slow)
 
 
 @pytest.mark.parametrize("core", CORES)
@@ -359,7 +358,7 @@ def test_users_behind_a_router_of_cores_see_what_the_dispatcher_gives(
     with running_on(core), without_dispatcher():
         fast = simulate_fleet(requests, engine, replicas, **load)
     with mock.patch.object(fleet_simulator, "pools_eligible", return_value=False):
-        assert_same_run(fast, simulate_fleet(requests, engine, replicas, **load), by_request=True)
+        assert_same_run(fast, simulate_fleet(requests, engine, replicas, **load))
 
 
 def test_a_router_of_pools_counts_no_request_as_ended_before_it_has() -> None:
