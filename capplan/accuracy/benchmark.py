@@ -208,10 +208,10 @@ def benchmark_of(row: Mapping[str, str]) -> Benchmark:
     concurrency = _number(row, "concurrency")
     static = _number(row, "batch_static")
     limits = {key: int(value) for key in LIMITS if (value := _number(row, key))}
-    named_here = named_engine(row.get("engine") or "")
-    engine, date = named_here.engine, (row.get("date") or "").strip()
+    engine, packaged = named_engine(row.get("engine") or "")
+    date = (row.get("date") or "").strip()
     # NIM and Dynamo count their versions on their own: the date says which engine is inside.
-    version = "" if named_here.packaged else (row.get("engine_version") or "").strip()
+    version = "" if packaged else (row.get("engine_version") or "").strip()
     model = (row.get("model_hf_id") or "").strip()
     if not model:
         raise InputError("model_hf_id: missing")
@@ -223,7 +223,7 @@ def benchmark_of(row: Mapping[str, str]) -> Benchmark:
     return Benchmark(
         kind=kind,
         engine=engine,
-        engine_version=version or version_of(engine, date, candidates=not named_here.packaged),
+        engine_version=version or version_of(engine, date, candidates=not packaged),
         model=model,
         weight_format=(row.get("weights_dtype") or "auto").strip(),
         kv_format=(row.get("kv_dtype") or "auto").strip(),

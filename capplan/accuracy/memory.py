@@ -1,7 +1,7 @@
 """Measured engine starts, predicted: the settings of a logged row, run through the same budget as `fit`."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -26,15 +26,6 @@ NOT_A_QUESTION_OF_MEMORY = frozenset({"failed-before-KV"})
 """Starts that ended before memory was allocated: they do not show whether the plan fits."""
 
 _KV = {"auto": None, "fp8_e4m3": "fp8", "fp8_e5m2": "fp8", "bfloat16": "bf16", "float16": "fp16"}
-
-
-@dataclass(frozen=True, slots=True)
-class MemoryPrediction:
-    """The predictions for one logged start."""
-
-    values: Mapping[str, float]
-    """Predicted value of each metric, in the unit of the column."""
-    starts: bool
 
 
 def row_profile(row: Mapping[str, str]) -> EngineProfile:
@@ -91,7 +82,7 @@ def row_network(row: Mapping[str, str], network: Network) -> Network:
 
 def predict_memory_row(
     row: Mapping[str, str], network: Network, device: Device, engine: EngineProfile | None = None
-) -> MemoryPrediction:
+) -> dict[str, float]:
     """Return the predicted log output of one start.
 
     Parameters
@@ -103,7 +94,8 @@ def predict_memory_row(
 
     Returns
     -------
-    the prediction; weights and available memory of the first pipeline stage, which logs first
+    predicted value of each metric, in the unit of its column, and `starts` as 1 or 0; weights and available memory are those of
+    the first pipeline stage, which logs first
 
     Raises
     ------
@@ -129,7 +121,7 @@ def predict_memory_row(
     if code == CONTEXT_TOO_LONG and not _number(row, "max_model_len"):
         # The launch set a context that the row does not state: only memory can be judged.
         code = 0
-    return MemoryPrediction(values, starts=code == 0)
+    return {**values, "starts": float(code == 0)}
 
 
 def with_draft_layer(network: Network) -> Network:
@@ -251,7 +243,7 @@ def started(row: Mapping[str, str]) -> bool | None:
 
 
 def memory_predictions(
-    row: Mapping[str, str], name: str, predicted: MemoryPrediction | None, reason: str = ""
+    row: Mapping[str, str], name: str, predicted: Mapping[str, float] | None, reason: str = ""
 ) -> list[Prediction]:
     """Return one record per measured value of a row, refused or not, and one for whether it starts.
 
@@ -279,13 +271,13 @@ def memory_predictions(
     records = []
     for metric in METRICS:
         if (row.get(metric) or "").strip():
-            value = predicted.values[metric] if predicted else None
+            value = predicted[metric] if predicted else None
             records.append(
                 Prediction(name, metric, _number(row, metric), value, reason=reason, groups=groups)
             )
     outcome = started(row)
     if outcome is not None:
-        value = None if predicted is None else float(predicted.starts)
+        value = None if predicted is None else predicted["starts"]
         records.append(Prediction(name, "starts", float(outcome), value, reason=reason, groups=groups))
     return records
 

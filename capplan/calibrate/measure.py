@@ -15,6 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from capplan.calibrate.collectives import Group, best_link_rate, collective_times, group_of_environment
 from capplan.calibrate.fit import Family, Fitting, copy_fit, fit_all, launch_fit
@@ -56,24 +57,11 @@ REPEATS_S = 0.04
 
 
 @dataclass(frozen=True, slots=True)
-class PlannedKind:
-    """The shapes of one operator, dtype and library."""
-
-    operator: str
-    dtype: str
-    library: str
-    """Ways that are tried; the quickest of each shape is measured."""
-    shapes: int
-    held_out: int
-    peak_bytes: float
-    """Memory of the largest shape, with its rotated operands."""
-
-
-@dataclass(frozen=True, slots=True)
 class Plan:
     """A run before it starts."""
 
-    kinds: tuple[PlannedKind, ...]
+    kinds: tuple[dict[str, Any], ...]
+    """Rows of the shapes of each operator, dtype and library; the memory is that of the largest shape, with its rotated operands."""
     shapes: int
     seconds: float
     """Estimate, of measuring and without the fit."""
@@ -113,18 +101,17 @@ def planned_run(target: Target, *, quick: bool, minutes: float | None) -> Plan:
     )
 
 
-def _kind(target: Target, chosen: Sequence[Case], places: Sequence[int], unseen: set[int]) -> PlannedKind:
+def _kind(target: Target, chosen: Sequence[Case], places: Sequence[int], unseen: set[int]) -> dict[str, Any]:
     first = chosen[places[0]]
     ways = dict.fromkeys(name for place in places for name in ways_of(chosen[place], target.abilities))
-    largest = max(case_bytes(chosen[place], 0.0) for place in places)
-    return PlannedKind(
-        first.operator,
-        first.dtype,
-        ", ".join(ways) or "none",
-        len(places),
-        len(unseen.intersection(places)),
-        largest,
-    )
+    return {
+        "operator": first.operator,
+        "dtype": first.dtype,
+        "library": ", ".join(ways) or "none",  # ways that are tried; the quickest of each shape is measured
+        "shapes": len(places),
+        "held_out": len(unseen.intersection(places)),
+        "peak_bytes": max(case_bytes(chosen[place], 0.0) for place in places),
+    }
 
 
 def _announced(

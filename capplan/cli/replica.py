@@ -76,16 +76,16 @@ def estimate_command(
 
     if launch is not None:
         o.refuse_unread(context, STATED, "is said by --launch; leave one of them out")
-    launched = launched_replica(model, launch, serving, load)
-    if launched.serving.runner == "pooling":
+    model, serving, unread = launched_replica(model, launch, serving, load)
+    if serving.runner == "pooling":
         o.refuse_unread(
             context, ("output_tokens",), "a runner of vectors or scores generates no tokens; leave it out"
         )
         load = load.of_prompts()
-    asked = asked_replica(launched.model, hardware, launched.serving)
+    asked = asked_replica(model, hardware, serving)
     replica = replica_of(replace(asked.spec, typical_context_tokens=load.tokens))
     bounded = bounded_estimate(replica, load, shipped_intervals())
-    warnings = (*launched.warnings, *asked.warnings)
+    warnings = (*unread, *asked.warnings)
     answer = estimate_answer(replica, load, bounded, asked.assumptions, warnings)
     if picture:
         from capplan.report.charts.of_answers import compute_dtype_of, roofline_chart

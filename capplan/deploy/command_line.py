@@ -447,16 +447,7 @@ _POOLS = {
 _COUNTS = ("tensor_parallel", "pipeline_parallel", "data_parallel", "expert_parallel", "max_model_len", "max_num_seqs", "max_num_batched_tokens")  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class ReadLaunch:
-    """What a command line says of a replica, and what of it was not read."""
-
-    launch: ReplicaLaunch
-    unread: tuple[str, ...]
-    """Options and variables that were not read, as written."""
-
-
-def read_command_line(text: str, place: str = "--launch", folder: Path | None = None) -> ReadLaunch:
+def read_command_line(text: str, place: str = "--launch", folder: Path | None = None) -> ReplicaLaunch:
     """Return the replica that a command line starts.
 
     Parameters
@@ -467,7 +458,7 @@ def read_command_line(text: str, place: str = "--launch", folder: Path | None = 
 
     Returns
     -------
-    the launch, and what was not read of it
+    the launch
 
     Raises
     ------
@@ -487,7 +478,7 @@ def read_command_line(text: str, place: str = "--launch", folder: Path | None = 
         launch = configured(launch, (folder or Path()) / said["config"], place)
     if engine == "trtllm" and "attention_groups" in said:
         launch = grouped(launch)
-    return ReadLaunch(launch, (*before, *unread))
+    return replace(launch, unread=(*before, *unread))
 
 
 _EXAMPLES = {

@@ -1,11 +1,12 @@
 """What is known of a deployment: `init --from` a trace, counters or the command of an engine, and the replica of `estimate --launch`."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from capplan.deploy.command_line import ReadLaunch, read_command_line
+from capplan.deploy.command_line import read_command_line
+from capplan.deploy.replica_launch import ReplicaLaunch
 from capplan.errors import InputError, unknown
 from capplan.model.network import LoraTerms
 from capplan.numbers import GIB
@@ -54,8 +55,7 @@ def known_deployment(source: str, folder: Path) -> Known:
     return _of_traffic(path, source, folder)
 
 
-def _of_launch(read: ReadLaunch, source: str) -> Known:
-    launch = read.launch
+def _of_launch(launch: ReplicaLaunch, source: str) -> Known:
     top: dict[str, object] = {"model": launch.model, **launch.stated}
     if launch.adapters is not None:
         top["lora"] = _lora(launch.adapters)
@@ -63,7 +63,7 @@ def _of_launch(read: ReadLaunch, source: str) -> Known:
         top["prefix_caching"] = False
     if launch.host_cache_bytes is not None:
         top["kv_offload"] = [{"name": "host", "capacity": f"{launch.host_cache_bytes / GIB:g} GiB"}]
-    remarks = [f"not read: {', '.join(read.unread)}"] if read.unread else []
+    remarks = [f"not read: {', '.join(launch.unread)}"] if launch.unread else []
     if launch.drafts is not None:
         remarks.append(
             f"it speculates by {launch.drafts.method} with {launch.drafts.draft_tokens} draft tokens: add the key speculation with the measured acceptance"
@@ -116,19 +116,10 @@ def _lengths(lengths: LengthSummary) -> object:
     return {"values": [round(value) for value in lengths.values]}
 
 
-@dataclass(frozen=True, slots=True)
-class LaunchedReplica:
-    """A model and how it is served."""
-
-    model: str
-    serving: ServingFlags
-    warnings: tuple[str, ...] = ()
-
-
 def launched_replica(
     model: str | None, launch: str | None, serving: ServingFlags, load: LoadFlags
-) -> LaunchedReplica:
-    """Return the replica of a command line, else that of a model and flags.
+) -> tuple[str, ServingFlags, tuple[str, ...]]:
+    """Return model and serving of a command line, else those of the flags, and warnings.
 
     Parameters
     ----------
@@ -139,16 +130,16 @@ def launched_replica(
 
     Returns
     -------
-    the replica, and a warning that names what was not read of the command line
+    the model, how it is served, and a warning that names what was not read of the command line
     """
     if launch is None:
         if model is None:
             raise InputError(
                 "no model is given\n  name one, or the command of an engine: --launch 'vllm serve OWNER/NAME'"
             )
-        return LaunchedReplica(model, serving)
+        return model, serving, ()
     read = read_command_line(launch)
-    if load.prefix_hit_fraction and not read.launch.prefix_caching:
+    if load.prefix_hit_fraction and not read.prefix_caching:
         raise InputError(
             "--prefix-hit-fraction: --launch turns prefix caching off, so nothing hits; leave one of them out"
         )
@@ -156,10 +147,10 @@ def launched_replica(
     if serving.engine_version is not None:
         said["engine_version"] = serving.engine_version
     unread = (f"not read of --launch: {', '.join(read.unread)}",) if read.unread else ()
-    return LaunchedReplica(model or read.launch.model, replace(serving, **said), unread)
+    return model or read.model, replace(serving, **said), unread
 
 
-def serving_flags(read: ReadLaunch) -> dict[str, Any]:
+def serving_flags(launch: ReplicaLaunch) -> dict[str, Any]:
     """Return what a command line says in the words of capplan's own options; what is not said keeps their defaults.
 
     Raises
@@ -167,7 +158,6 @@ def serving_flags(read: ReadLaunch) -> dict[str, Any]:
     InputError
         it drafts, keeps prefixes in host memory or serves one phase only, which an estimate of one replica does not model
     """
-    launch = read.launch
     if launch.drafts is not None:
         raise InputError(
             "--launch: it speculates, which an estimate does not model; leave it out, or see: capplan spec --help"

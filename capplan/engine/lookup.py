@@ -65,7 +65,7 @@ def profile(engine: str, version: str | None = None) -> EngineProfile:
     >>> profile("sglang").policy
     'prefill_first'
     """
-    name = named_engine(engine).engine
+    name = named_engine(engine)[0]
     versioned = _versioned(name, version)
     asked = version_key(version) if version else None
     host = _host_of(name, asked or version_key(versioned.version) or (0, 0, 0))

@@ -92,7 +92,7 @@ def replica_of_result(result: BenchmarkResult, serving: ServingFlags) -> Replica
         raise InputError(
             f"{result.path}: a result of {result.tool} does not name all settings\n  give {' and '.join(missing)} as well"
         )
-    engine = named_engine(result.engine or "vllm").engine
+    engine = named_engine(result.engine or "vllm")[0]
     layout: dict[str, Any] = {name: getattr(result, name) or 1 for name in _LAYOUT}
     said = replace(serving, **layout, engine=engine, engine_version=result.engine_version)
     return asked_replica(result.model or "", result.hardware or "", said).spec

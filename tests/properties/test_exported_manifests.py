@@ -574,7 +574,7 @@ def test_pools_of_engines_are_read_back_as_pools(pools):
     file, fleet = pools
     text = export_text(file, replace(fleet, image=None), "vllm")
     prefill, decode = (
-        read_command_line(part[part.index("vllm serve") :]).launch for part in text.split("\n# ")[-2:]
+        read_command_line(part[part.index("vllm serve") :]) for part in text.split("\n# ")[-2:]
     )
     assert (prefill.role, prefill.tensor_parallel, prefill.max_num_seqs) == ("either", 2, None)
     assert (decode.role, decode.tensor_parallel, decode.max_num_seqs) == (
@@ -584,7 +584,7 @@ def test_pools_of_engines_are_read_back_as_pools(pools):
     )
     assert "limits of the prefill engines are left to the engine" in text
     sglang = [replace(group.launch, engine="sglang", version="0.5.23") for group in fleet.groups]
-    assert [read_command_line(shell_text(command_of(launch))).launch.role for launch in sglang] == [
+    assert [read_command_line(shell_text(command_of(launch))).role for launch in sglang] == [
         "prefill",
         "decode",
     ]

@@ -144,13 +144,13 @@ def _pools_measured(asked: AskedFleet, plan: Plan) -> Iterator[Check]:
     if isinstance(stands, Reason):
         yield Check(f"layout: {stands.words}", None, plan.hardware, holds=False)
         return
-    now = stands.plan
+    now, lacking = stands
     for target in asked.question.slo.targets:
         yield _at_most(f"slo.{target.key}", target.stated_s, now.value(target))
     if asked.question.slo.targets:
         yield _sure(asked, now.slo_met_probability)
     for group in now.groups:
-        enough = group.role not in stands.lacking
+        enough = group.role not in lacking
         needed = group.busy_replicas if enough else None
         yield Check(f"{group.role}: capacity", group.busy_replicas, needed, enough)
 
@@ -229,7 +229,7 @@ def _order_usd_per_hour(asked: AskedFleet, chosen: StatedPlan) -> float | None:
         sizes.append(PoolSize(price, row.gpus_per_replica, nodes[row.hardware]))
     busy = [row.busy_replicas for row in chosen.groups]
     if chosen.transfer is not None:
-        return pools_order(sizes, busy, survive).usd_per_hour
+        return pools_order(sizes, busy, survive)[0]
     return sum(
         size.price.order_usd_per_hour(size.replica_gpus, size.node_gpus, count, survive=survive)
         for size, count in zip(sizes, busy, strict=True)

@@ -118,7 +118,7 @@ def survival_row(plan: Plan) -> dict[str, Any] | None:
     found, survive = plan_availability(plan), plan.groups[0].survive
     if found is None:
         return None
-    now, more = found.now, found.one_more
+    now, more = found
     return {
         "domain": survive.domain,
         "count": survive.count,

@@ -215,7 +215,7 @@ def plan_answer(machine: Machine, plan: Any, busy: str) -> Answer:
     plan : of `calibrate.plan`
     busy : who else uses the device; empty if nobody is seen
     """
-    rows = [asdict(kind) for kind in plan.kinds]
+    rows = list(plan.kinds)
     numbers = {
         name: getattr(plan, name) for name in ("shapes", "seconds", "budget_s", "peak_bytes", "free_bytes")
     }
