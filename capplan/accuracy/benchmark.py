@@ -228,7 +228,7 @@ def benchmark_of(row: Mapping[str, str]) -> Benchmark:
         weight_format=(row.get("weights_dtype") or "auto").strip(),
         kv_format=(row.get("kv_dtype") or "auto").strip(),
         device=(row.get("gpu") or "").strip(),
-        sharding=pools[0].sharding if pools else sharding_of(row, replicas),
+        sharding=pools[0][1] if pools else sharding_of(row, replicas),
         input_tokens=input_tokens,
         output_tokens=1.0 if kind == "first_token" else output_tokens or _needed(row, "osl"),
         lengths=_lengths_named(row),

@@ -173,7 +173,6 @@ class Run:
 class Decision:
     """One question with its limit, and what was picked."""
 
-    asked: tuple[str, ...]
     tpot_limit_ms: float
     picked: Run
     best: Run
@@ -321,7 +320,7 @@ def decisions_of(
     decisions, unanswered questions; a question is left out where no run keeps the limit, or only one plan was measured
     """
     decisions, unanswered = [], 0
-    for asked, own in _closed(runs).items():
+    for own in _closed(runs).values():
         for limit in limits_ms:
             kept = [run for run in own if run.tpot_ms <= limit]
             promised = [run for run in own if run.promised_ms(confidence) <= limit]
@@ -332,7 +331,7 @@ def decisions_of(
                 continue
             picked = max(promised, key=lambda run: run.predicted_tokens_per_s)
             best = max(kept, key=lambda run: run.tokens_per_s)
-            decisions.append(Decision(asked, limit, picked, best))
+            decisions.append(Decision(limit, picked, best))
     return decisions, unanswered
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -40,26 +41,6 @@ class Side:
     title: str
     quantities: Mapping[str, float]
     """Quantities by name, in base units."""
-
-
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """One quantity of both sides."""
-
-    quantity: str
-    unit: str
-    first: float | None
-    second: float | None
-
-    @property
-    def ratio(self) -> float | None:
-        """First over second."""
-        return self.first / self.second if self.first is not None and self.second else None
-
-    @property
-    def agrees(self) -> bool | None:
-        """True where both differ by no more than repeated runs."""
-        return None if self.ratio is None else abs(self.ratio - 1.0) <= REPEATABLE_FRACTION
 
 
 def unit_of(quantity: str) -> str:
@@ -140,12 +121,16 @@ def datasheet_side(device: Device, efficiency: Efficiency) -> Side:
     return Side(device.title, quantities)
 
 
-def differences(first: Side, second: Side) -> list[Difference]:
-    """Return every quantity that both sides have, in the order of the first."""
-    shared = [name for name in first.quantities if name in second.quantities]
-    return [
-        Difference(name, unit_of(name), first.quantities[name], second.quantities[name]) for name in shared
-    ]
+def differences(first: Side, second: Side) -> list[dict[str, Any]]:
+    """Return every quantity that both sides have, in the order of the first, and whether both differ by no more than repeated runs."""
+    rows = []
+    for name, one in first.quantities.items():
+        if (other := second.quantities.get(name)) is not None:
+            ratio = one / other if other else None
+            agrees = None if ratio is None else abs(ratio - 1.0) <= REPEATABLE_FRACTION
+            row = {"quantity": name, "unit": unit_of(name), "first": one, "second": other}
+            rows.append({**row, "ratio": ratio, "agrees": agrees})
+    return rows
 
 
 def machine_differences(first: Machine, second: Machine) -> Sequence[str]:

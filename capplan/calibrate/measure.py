@@ -56,22 +56,9 @@ REPEATS_S = 0.04
 """Estimated time of its repeats where they agree at once."""
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """A run before it starts."""
-
-    kinds: tuple[dict[str, Any], ...]
-    """Rows of the shapes of each operator, dtype and library; the memory is that of the largest shape, with its rotated operands."""
-    shapes: int
-    seconds: float
-    """Estimate, of measuring and without the fit."""
-    budget_s: float
-    """Time after which measuring ends."""
-    peak_bytes: float
-    free_bytes: float
-
-
-def planned_run(target: Target, *, quick: bool, minutes: float | None) -> Plan:
+def planned_run(
+    target: Target, *, quick: bool, minutes: float | None
+) -> tuple[dict[str, float], list[dict[str, Any]]]:
     """Return what `calibrated` would do.
 
     Parameters
@@ -82,7 +69,8 @@ def planned_run(target: Target, *, quick: bool, minutes: float | None) -> Plan:
 
     Returns
     -------
-    kinds of kernels with their shapes, time and memory
+    its figures: the time [s] is an estimate for measuring without the fit, and measuring ends after `budget_s`; a row for each kind of kernels
+    with its shapes and the memory of the largest, rotated operands included
     """
     budget_s = budget_of(target, quick=quick, minutes=minutes)
     chosen, seconds = _announced(target, cases(target.abilities, quick=quick), budget_s, quick=quick)
@@ -90,15 +78,14 @@ def planned_run(target: Target, *, quick: bool, minutes: float | None) -> Plan:
     groups: dict[tuple[str, str, str], list[int]] = {}
     for place, case in enumerate(chosen):
         groups.setdefault(case.kind, []).append(place)
-    kinds = [_kind(target, chosen, places, unseen) for places in groups.values()]
-    return Plan(
-        tuple(kinds),
-        len(chosen),
-        min(budget_s, seconds),
-        budget_s,
-        peak_bytes(chosen, target),
-        target.free_bytes,
-    )
+    figures = {
+        "shapes": len(chosen),
+        "seconds": min(budget_s, seconds),
+        "budget_s": budget_s,
+        "peak_bytes": peak_bytes(chosen, target),
+        "free_bytes": target.free_bytes,
+    }
+    return figures, [_kind(target, chosen, places, unseen) for places in groups.values()]
 
 
 def _kind(target: Target, chosen: Sequence[Case], places: Sequence[int], unseen: set[int]) -> dict[str, Any]:

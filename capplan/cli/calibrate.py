@@ -247,8 +247,8 @@ def _planned(measuring: Measuring) -> "Answer":
     from capplan.calibrate.measure import planned_run
     from capplan.report.answers.calibrate import plan_answer
 
-    plan = planned_run(target, quick=measuring.quick, minutes=measuring.minutes)
-    return plan_answer(target.machine, plan, target.busy)
+    plan, rows = planned_run(target, quick=measuring.quick, minutes=measuring.minutes)
+    return plan_answer(target.machine, plan, rows, target.busy)
 
 
 def _proven(model: str, paths: Sequence[Path], stated: StatedResult, serving: ServingFlags) -> "Answer":
@@ -296,11 +296,10 @@ def _proof(network: Any, target: Any, path: Path, *, quick: bool) -> list[dict[s
         device_from_calibration,
         torch_efficiency,
     )
-    from capplan.report.answers.calibrate import proof_rows
 
     device = device_from_calibration(path)
     efficiency = torch_efficiency(path, device)
-    return proof_rows(verified(network, target, device, efficiency, quick=quick, tell=_tell))
+    return verified(network, target, device, efficiency, quick=quick, tell=_tell)
 
 
 def _verified(model: str, calibration: Path, measuring: Measuring, *, offline: bool) -> "Answer":

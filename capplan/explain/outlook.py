@@ -152,8 +152,8 @@ _POWER, _TRAFFIC = "scenario: energy", "scenario: traffic"
 
 def energy_group(planned: Planned) -> Group:
     """Return the energy that `capplan fleet` prints, where the scenario asks for it."""
-    asked = asked_energy(planned.asked, planned.plan)
-    if asked is None or (energy := asked.energy) is None:
+    energy, *_ = asked_energy(planned.asked, planned.plan) or (None,)
+    if energy is None:
         return Group({}, no_number)
     numbers = dict(places_of(energy_result(energy)))
     of = NextToPlan("energy", numbers, _energy_arguments(planned, energy), "assumed")

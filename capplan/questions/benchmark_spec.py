@@ -244,7 +244,7 @@ def benchmark_servers(benchmark: Benchmark, calibration: Path | None = None) -> 
         pulls = benchmark.deployment.pulls
         link = link_between(replica.spec, replica.spec, POOL_LINK, benchmark.input_tokens) if pulls else None
         return Servers(replica, link=link, host_cache=host)
-    decode = replica_of(benchmark_spec(replace(benchmark, sharding=pools[1].sharding), calibration))
+    decode = replica_of(benchmark_spec(replace(benchmark, sharding=pools[1][1]), calibration))
     link = link_between(replica.spec, decode.spec, POOL_LINK, benchmark.input_tokens)
     return Servers(replica, decode, link, host)
 

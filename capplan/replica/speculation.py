@@ -47,15 +47,6 @@ class DraftModel:
 
 
 @dataclass(frozen=True, slots=True)
-class StepTimes:
-    """The parts of a round; arrays over (batch, draft tokens)."""
-
-    draft_step_s: Number
-    verify_s: Number
-    target_step_s: Number
-
-
-@dataclass(frozen=True, slots=True)
 class SpeculationRow:
     """One batch with one draft length."""
 
@@ -146,8 +137,8 @@ def step_times(
     batch: Array,
     draft_tokens: Array,
     context_tokens: float,
-) -> StepTimes:
-    """Return the times of a draft step, a verification and a plain step.
+) -> tuple[Number, Number, Number]:
+    """Return the times of a draft step, a verification and a plain step, arrays over (batch, draft tokens).
 
     A given time of the target is used for a plain step and for a verification alike, at every batch. Host time counts once
     per target step; draft steps are launched back to back without it.
@@ -164,7 +155,7 @@ def step_times(
         plain = step_time_s(target, batch, context_tokens, one) + host
         verify = step_time_s(target, batch, context_tokens, draft_tokens + 1.0) + host
     drafting = draft if isinstance(draft, float) else step_time_s(draft.spec, batch, context_tokens, one)
-    return StepTimes(drafting * one, verify, plain)
+    return drafting * one, verify, plain
 
 
 def speculation(
@@ -241,11 +232,12 @@ def speculation(
     )
 
 
-def _round_columns(times: StepTimes, expected: Array, draft_tokens: Array) -> list[Array]:
+def _round_columns(times: tuple[Number, Number, Number], expected: Array, draft_tokens: Array) -> list[Array]:
     """Return tokens, draft step, verification, round, plain step and speedup, arrays over (batch, draft tokens)."""
-    whole = round_time_s(draft_tokens, times.draft_step_s, times.verify_s)
-    speedup = speculative_speedup_ratio(expected, whole, times.target_step_s)
-    columns = (expected, times.draft_step_s, times.verify_s, whole, times.target_step_s, speedup)
+    draft_step_s, verify_s, target_step_s = times
+    whole = round_time_s(draft_tokens, draft_step_s, verify_s)
+    speedup = speculative_speedup_ratio(expected, whole, target_step_s)
+    columns = (expected, draft_step_s, verify_s, whole, target_step_s, speedup)
     return list(np.broadcast_arrays(*columns))
 
 
@@ -570,12 +562,12 @@ def best_draft_tokens(plan: DraftPlan, target: ReplicaSpec, batch: float, contex
     most = len(plan.acceptance_fractions)
     lengths = np.array([g for g in DRAFT_TOKENS if most == 1 or g <= most], dtype=np.float64)
     sequences = np.array([[max(batch, 1.0)]])
-    times = step_times(target, draft_of(plan, target), sequences, lengths[None, :], context_tokens)
-    yields: Array = np.array([round_tokens(plan.acceptance_fractions, int(g)) for g in lengths])
-    rates = (
-        yields
-        / np.broadcast_to(round_time_s(lengths, times.draft_step_s, times.verify_s), (1, lengths.size))[0]
+    draft_step_s, verify_s, _ = step_times(
+        target, draft_of(plan, target), sequences, lengths[None, :], context_tokens
     )
+    yields: Array = np.array([round_tokens(plan.acceptance_fractions, int(g)) for g in lengths])
+    rounds_s = np.broadcast_to(round_time_s(lengths, draft_step_s, verify_s), (1, lengths.size))[0]
+    rates = yields / rounds_s
     return int(lengths[int(np.argmax(rates))])
 
 

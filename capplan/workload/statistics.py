@@ -9,8 +9,9 @@ The summary of a workload comes from a trace, from statistics of clients, or fro
 
 import math
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -388,18 +389,6 @@ class PrefixReuse:
         blocks = np.array([0.0, *(float(size) for size, _ in self.curve)])
         shares = np.array([0.0, *(share for _, share in self.curve)])
         return np.asarray(np.interp(np.asarray(cache_tokens) / self.block_tokens, blocks, shares))
-
-
-@dataclass(frozen=True, slots=True)
-class EvictionHits:
-    """Prefix-cache hits in a trace under one rule of eviction."""
-
-    policy: str
-    blocks: int
-    """Blocks of the cache."""
-    cache_tokens: int
-    hit_fraction: float
-    """Fraction of the prompt tokens that hit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -785,8 +774,8 @@ class WorkloadSummary:
     input_tokens: LengthSummary
     output_tokens: LengthSummary
     prefix: PrefixReuse | None = None
-    evictions: tuple[EvictionHits, ...] = ()
-    """Hits under the rules of eviction that were asked for."""
+    evictions: tuple[Mapping[str, Any], ...] = ()
+    """Rows of the hits under each rule of eviction that was asked for, as a part of the prompt tokens, by blocks and tokens of the cache."""
     prefix_hit_fraction: float | None = None
     """Fraction of prompt tokens that hit the prefix cache of the server, where it counted them."""
     measured: MeasuredLatency | None = None

@@ -54,20 +54,8 @@ class Check:
     holds: bool
 
 
-@dataclass(frozen=True, slots=True)
-class PlanCheck:
-    """What a plan has to keep, and whether it does."""
-
-    checks: tuple[Check, ...]
-
-    @property
-    def failures(self) -> tuple[Check, ...]:
-        """Return the checks that do not hold."""
-        return tuple(check for check in self.checks if not check.holds)
-
-
-def check_plan(asked: AskedFleet, file: PlanFile, today: date, max_price_age_days: int) -> PlanCheck:
-    """Return whether a plan holds for a scenario.
+def check_plan(asked: AskedFleet, file: PlanFile, today: date, max_price_age_days: int) -> tuple[Check, ...]:
+    """Return what a plan has to keep for a scenario, and whether it does.
 
     Parameters
     ----------
@@ -79,11 +67,11 @@ def check_plan(asked: AskedFleet, file: PlanFile, today: date, max_price_age_day
 
     Returns
     -------
-    PlanCheck; latencies, certainty and capacity are left out where the scenario no longer allows the plan
+    the checks; latencies, certainty and capacity are left out where the scenario no longer allows the plan
     """
     chosen = file.answer.chosen
     if chosen.has_pools and asked.scenario.fleet.pools is None:
-        return PlanCheck((Check("fleet.disaggregation", "off", "separate pools", holds=False),))
+        return (Check("fleet.disaggregation", "off", "separate pools", holds=False),)
     allowed = tuple(_allowed(asked, file, chosen))
     measured: tuple[Check, ...] = ()
     if all(check.holds for check in allowed):
@@ -92,7 +80,7 @@ def check_plan(asked: AskedFleet, file: PlanFile, today: date, max_price_age_day
             measured = tuple(_groups_measured(asked, plan))
         else:
             measured = tuple(_pools_measured(asked, plan) if plan.has_pools else _measured(asked, plan))
-    return PlanCheck((*allowed, *measured, *_money(asked, file, chosen, today, max_price_age_days)))
+    return (*allowed, *measured, *_money(asked, file, chosen, today, max_price_age_days))
 
 
 def _allowed(asked: AskedFleet, file: PlanFile, chosen: StatedPlan) -> Iterator[Check]:

@@ -31,7 +31,7 @@ def over_time_result(over_time: OverTime) -> dict[str, Any]:
         "autoscaled_short_fraction": over_time.short_fraction,
         "foreseen_gpu_hours": over_time.gpu_hours(over_time.foreseen),
         "burst_ratio": over_time.burst_ratio,
-        "spares": [asdict(row) for row in over_time.spares],
+        "spares": list(over_time.spares),
         "request_rate": over_time.rates_per_s.tolist(),
         "needed_gpus": (over_time.needed * gpus).tolist(),
         "autoscaled_gpus": (over_time.autoscaled * gpus).tolist(),
@@ -62,7 +62,7 @@ def over_time_tables(over_time: OverTime, pool: str = "") -> tuple[Table, ...]:
                 "foreseen_gpus": int(np.max(over_time.foreseen[part])) * gpus,
             }
         )
-    spares = [asdict(row) for row in over_time.spares]
+    spares = list(over_time.spares)
     return (
         Table(
             ways,

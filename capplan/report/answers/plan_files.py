@@ -1,7 +1,7 @@
 """What commands show of a plan that is there: whether it holds (`check`), what changed (`diff`), and predicted next to measured (`verify-plan`)."""
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,7 @@ from typing import Any
 from capplan.assumption import Assumption
 from capplan.fleet.plan import Plan
 from capplan.questions.fleet import AskedFleet, prices_of_others
-from capplan.questions.plans.plan_check import Change, Check, PlanCheck, Side, changes
+from capplan.questions.plans.plan_check import Change, Check, Side, changes
 from capplan.questions.plans.plan_verification import LATENCIES, PROMETHEUS, Verification, next_settings
 from capplan.readers.catalogue.scenarios import scenario_word
 from capplan.readers.plan_file import PlanFile
@@ -20,9 +20,9 @@ _UNITS = {"slo.confidence": "confidence_fraction", "budget.usd_per_month": "usd_
 """Check -> the name that says its unit; latencies are in seconds, the others are counts and words."""
 
 
-def check_answer(asked: AskedFleet, file: PlanFile, checked: PlanCheck) -> Answer:
+def check_answer(asked: AskedFleet, file: PlanFile, checks: Sequence[Check]) -> Answer:
     """Return whether a plan meets its checks; exit code 4 if it does not."""
-    failures, chosen = checked.failures, file.answer.chosen
+    failures, chosen = [check for check in checks if not check.holds], file.answer.chosen
     plan = f"{chosen.gpus} x {chosen.hardware}"
     missed = ", ".join(_missed(check) for check in failures)
     name = asked.scenario.name
@@ -31,18 +31,18 @@ def check_answer(asked: AskedFleet, file: PlanFile, checked: PlanCheck) -> Answe
         result={
             "holds": not failures,
             "failures": [_failure(check) for check in failures],
-            "checks": [{**_failure(check), "holds": check.holds} for check in checked.checks],
+            "checks": [{**_failure(check), "holds": check.holds} for check in checks],
             "scenario": name,
             "plan": str(file.path),
         },
         tables=(
             Table(
-                [_check_row(check) for check in checked.checks],
+                [_check_row(check) for check in checks],
                 title=f"Checks of the plan of {plan}",
                 titles={"holds": "met"},
             ),
         ),
-        csv_rows=[{**_failure(check), "holds": check.holds} for check in checked.checks],
+        csv_rows=[{**_failure(check), "holds": check.holds} for check in checks],
         headline=f"{name}: the plan of {plan} no longer meets {missed}"
         if failures
         else f"{name}: the plan of {plan} meets every check",

@@ -456,7 +456,7 @@ def workload_result(summary: WorkloadSummary) -> dict[str, Any]:
         "input_tokens": _lengths(summary.input_tokens),
         "output_tokens": _lengths(summary.output_tokens),
         "prefix": prefix,
-        "evictions": [asdict(item) for item in summary.evictions],
+        "evictions": list(summary.evictions),
         "prefix_hit_fraction": summary.prefix_hit_fraction,
         "measured": asdict(summary.measured) if summary.measured else None,
         "acceptance_fraction": summary.acceptance_fraction,
@@ -504,8 +504,8 @@ def _workload_tables(summary: WorkloadSummary) -> tuple[Table, ...]:
         rows = [{"blocks": n, "cache_tokens": n * size, "hit_fraction": h} for n, h in summary.prefix.curve]
         tables.append(Table(rows, title=f"Prefix hits by cache size, in blocks of {size} tokens"))
     if summary.evictions:
-        rows = [asdict(item) for item in summary.evictions]
-        tables.append(Table(rows, title="Prefix hits by rule of eviction"))
+        hits = list(summary.evictions)
+        tables.append(Table(hits, title="Prefix hits by rule of eviction"))
     return tuple(tables)
 
 
