@@ -170,25 +170,6 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
-    """One question with its limit, and what was picked."""
-
-    tpot_limit_ms: float
-    picked: Run
-    best: Run
-
-    @property
-    def broken(self) -> bool:
-        """Return whether the pick was measured above the limit."""
-        return self.picked.tpot_ms > self.tpot_limit_ms
-
-    @property
-    def regret(self) -> float:
-        """Return the fraction of the best plan's throughput per GPU that the pick gives up."""
-        return 1.0 - self.picked.tokens_per_s / self.best.tokens_per_s
-
-
-@dataclass(frozen=True, slots=True)
 class DecisionScore:
     """How good picks are."""
 
@@ -304,7 +285,7 @@ def _closed(runs: Iterable[Run]) -> dict[tuple[str, ...], list[Run]]:
 
 def decisions_of(
     runs: Iterable[Run], limits_ms: Sequence[float], confidence: float | None = None
-) -> tuple[list[Decision], int]:
+) -> tuple[list[tuple[float, Run, Run]], int]:
     """Return what predictions pick for every question and limit, and how many have no pick.
 
     Parameters
@@ -317,7 +298,7 @@ def decisions_of(
 
     Returns
     -------
-    decisions, unanswered questions; a question is left out where no run keeps the limit, or only one plan was measured
+    limit [ms], pick and best run of every decision, and the unanswered questions; a question is left out where no run keeps the limit, or only one plan was measured
     """
     decisions, unanswered = [], 0
     for own in _closed(runs).values():
@@ -331,7 +312,7 @@ def decisions_of(
                 continue
             picked = max(promised, key=lambda run: run.predicted_tokens_per_s)
             best = max(kept, key=lambda run: run.tokens_per_s)
-            decisions.append(Decision(limit, picked, best))
+            decisions.append((limit, picked, best))
     return decisions, unanswered
 
 
@@ -347,7 +328,13 @@ def decision_score(
     decisions, unanswered = decisions_of(runs, limits_ms, confidence)
     count = max(len(decisions), 1)
     kept = (
-        np.array([decision.regret for decision in decisions if not decision.broken])
+        np.array(
+            [
+                1.0 - picked.tokens_per_s / best.tokens_per_s  # of the throughput that the pick gives up
+                for limit, picked, best in decisions
+                if picked.tpot_ms <= limit
+            ]
+        )
         if decisions
         else np.zeros(0)
     )
@@ -358,6 +345,6 @@ def decision_score(
             "mean": float(kept.mean()),
             "p90": float(np.quantile(kept, 0.9)),
         }
-    clearly = sum(decision.picked.tpot_ms > CLEARLY * decision.tpot_limit_ms for decision in decisions)
-    broken = sum(decision.broken for decision in decisions)
+    clearly = sum(picked.tpot_ms > CLEARLY * limit for limit, picked, _ in decisions)
+    broken = sum(picked.tpot_ms > limit for limit, picked, _ in decisions)
     return DecisionScore(len(decisions), unanswered, broken / count, clearly / count, regret, confidence)

@@ -367,10 +367,10 @@ def _compared(first: str, second: str) -> "Answer":
     own = read_calibration_file(first)
     if not _is_calibration(second):
         sheet = device(second)
-        sides = file_side(own, first), shipped_side(sheet, efficiency_for(sheet), own.host)
+        sides = file_side(own), shipped_side(sheet, efficiency_for(sheet), own.host)
         return comparison_answer(first, sheet.title, differences(*sides), own.notes)
     other = read_calibration_file(second)
-    sides = file_side(own, first), file_side(other, second)
+    sides = file_side(own), file_side(other)
     notes = [*own.notes, *other.notes]
     if own.kernels and other.kernels:
         notes += machine_differences(own.kernels.machine, other.kernels.machine)

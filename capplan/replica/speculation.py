@@ -1,8 +1,8 @@
 """Speculative decoding on one replica: sources of drafts, speedup by batch and draft length, and the replica for the simulator."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -47,26 +47,6 @@ class DraftModel:
 
 
 @dataclass(frozen=True, slots=True)
-class SpeculationRow:
-    """One batch with one draft length."""
-
-    batch: int
-    draft_tokens: int
-    acceptance: float
-    """Acceptance of the last position, where positions differ."""
-    expected_tokens_per_round: float
-    draft_step_s: float
-    draft_s: float
-    """All draft steps of a round."""
-    verify_s: float
-    round_s: float
-    target_step_s: float
-    speedup: float
-    fits: bool | None
-    """Whether this many sequences fit in memory next to both models; None without a model."""
-
-
-@dataclass(frozen=True, slots=True)
 class TargetAndDraftMemory:
     """Memory of one device with the target and its draft."""
 
@@ -88,10 +68,12 @@ class TargetAndDraftMemory:
 class Speculation:
     """Speedup by batch and draft length."""
 
-    rows: tuple[SpeculationRow, ...]
+    rows: tuple[Mapping[str, Any], ...]
+    """Rounds of one batch with one draft length each; the acceptance is that of the last position, `draft_s` the time of all draft steps, and `fits`
+    says whether so many sequences fit in memory next to both models, None without a model."""
     best_draft_tokens: int
     """Best length at the smallest batch."""
-    best: tuple[SpeculationRow, ...]
+    best: tuple[Mapping[str, Any], ...]
     """The best draft length of every batch."""
     breakeven_batch: int | None
     """Smallest batch from which on no draft length is faster than plain decoding; None if the largest batch still gains."""
@@ -208,25 +190,32 @@ def speculation(
     columns = _round_columns(step_times(spec, draft, grid, drafts, context_tokens), expected, drafts)
     speedup = columns[-1]
 
-    def row(batch: int, at: int) -> SpeculationRow:
+    def row(batch: int, at: int) -> dict[str, Any]:
         place = int(np.searchsorted(every, batch))
         tokens, step_s, verify_s, round_s, plain_s, ratio = (float(c[place, at]) for c in columns)
         length = int(lengths[at])
-        fits = batch <= of_length[length].max_sequences if of_length else None
-        accepted = fractions[0 if positions == 1 else length - 1]
-        return SpeculationRow(
-            batch, length, accepted, tokens, step_s, length * step_s, verify_s, round_s, plain_s,
-            ratio, fits,
-        )  # fmt: skip
+        return {
+            "batch": batch,
+            "draft_tokens": length,
+            "acceptance": fractions[0 if positions == 1 else length - 1],
+            "expected_tokens_per_round": tokens,
+            "draft_step_s": step_s,
+            "draft_s": length * step_s,
+            "verify_s": verify_s,
+            "round_s": round_s,
+            "target_step_s": plain_s,
+            "speedup": ratio,
+            "fits": batch <= of_length[length].max_sequences if of_length else None,
+        }
 
     best = tuple(row(b, int(speedup[np.searchsorted(every, b)].argmax())) for b in asked)
     return Speculation(
         rows=tuple(row(b, i) for b in asked for i in range(lengths.size)),
-        best_draft_tokens=best[0].draft_tokens,
+        best_draft_tokens=best[0]["draft_tokens"],
         best=best,
         breakeven_batch=breakeven_batch(every, speedup.max(axis=1)),
         largest_batch=int(every[-1] if both is None else max(1.0, min(every[-1], both.max_sequences))),
-        memory=of_length.get(best[0].draft_tokens),
+        memory=of_length.get(best[0]["draft_tokens"]),
         label="assumed" if isinstance(target, float) else target.label,
         assumptions=() if isinstance(target, float) else target.rates.assumptions,
     )

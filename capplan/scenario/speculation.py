@@ -198,13 +198,13 @@ def _acceptance(reading: Reading, section: Speculation) -> list[float]:
     if section.metrics is None:
         return section.acceptance
     paths = [Path(reading.resolved(name)) for name in section.metrics]
-    seen = accepted_drafts(paths, section.draft_tokens)
-    shares = ", ".join(f"{fraction:.1%}" for fraction in seen.fractions)
+    fractions, counted = accepted_drafts(paths, section.draft_tokens)
+    shares = ", ".join(f"{fraction:.1%}" for fraction in fractions)
     reading.assume(
-        f"drafts are accepted with {shares} probability, given those before them: {paths[-1].name} counted {seen.counted}",
+        f"drafts are accepted with {shares} probability, given those before them: {paths[-1].name} counted {counted}",
         "speculation.acceptance",
     )
-    return list(seen.fractions)
+    return list(fractions)
 
 
 def with_acceptance(plan: Speculation, target: Network) -> tuple[Speculation, tuple[Assumption, ...]]:

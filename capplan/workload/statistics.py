@@ -391,17 +391,6 @@ class PrefixReuse:
         return np.asarray(np.interp(np.asarray(cache_tokens) / self.block_tokens, blocks, shares))
 
 
-@dataclass(frozen=True, slots=True)
-class MeasuredLatency:
-    """Mean latencies in the file [s]; None where it has none."""
-
-    ttft_s: float | None
-    tpot_s: float | None
-    """Time per output token after the first."""
-    e2e_s: float | None
-    queue_s: float | None = None
-
-
 LONGEST_TOKENS = 10_000_000
 """A longer input or output is an error in the file."""
 KEPT_ARRIVALS = 8_000_000
@@ -778,7 +767,8 @@ class WorkloadSummary:
     """Rows of the hits under each rule of eviction that was asked for, as a part of the prompt tokens, by blocks and tokens of the cache."""
     prefix_hit_fraction: float | None = None
     """Fraction of prompt tokens that hit the prefix cache of the server, where it counted them."""
-    measured: MeasuredLatency | None = None
+    measured: Mapping[str, float | None] | None = None
+    """Mean TTFT, time per output token after the first, end-to-end latency and time in the queue [s], each None where the file has none of it."""
     acceptance_fraction: float | None = None
     """Fraction of draft tokens that were accepted."""
     accepted_tokens_per_round: float | None = None

@@ -269,17 +269,6 @@ class Side:
     warnings: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
-    """An input that differs."""
-
-    path: str
-    """Key of the scenario; below `inputs`, what was looked up for it."""
-    before: Any
-    """As written; None where it is not."""
-    after: Any
-
-
 def both_sides(
     before: Path, after: Path, progress: Callable[[int, int], None] | None = None, *, offline: bool = False
 ) -> tuple[Side, Side]:
@@ -338,28 +327,26 @@ def _record(written: Mapping[str, Any], path: Path) -> Mapping[str, Any]:
     return record.model_dump(exclude_unset=True)
 
 
-def changes(before: Side, after: Side) -> tuple[Change, ...]:
+def changes(before: Side, after: Side) -> tuple[dict[str, Any], ...]:
     """Return the inputs that differ: keys of the scenario as written, then what was looked up for them.
 
     A key that says the same in another unit, such as 0.8 s for 800 ms, has not changed.
     """
     was, now = (dict(_leaves(side.inputs["content"])) for side in (before, after))
-    found = [
-        Change(key_path(path), was.get(path), now.get(path))
+    written = [
+        path
         for path in dict.fromkeys((*was, *now))
         if was.get(path) != now.get(path) and not _same(_at(before.record, path), _at(after.record, path))
     ]
     traced = before.inputs["files"] != after.inputs["files"]
     priced = [{row["hardware"] for row in side.inputs["prices"]} for side in (before, after)]
     devices = set.intersection(*priced)
-    was, now = (dict(_leaves(_looked_up(side, devices, traced=traced))) for side in (before, after))
-    return (
-        *found,
-        *(
-            Change(key_path(path), was.get(path), now.get(path))
-            for path in dict.fromkeys((*was, *now))
-            if was.get(path) != now.get(path)
-        ),
+    then, today = (dict(_leaves(_looked_up(side, devices, traced=traced))) for side in (before, after))
+    looked_up = [path for path in dict.fromkeys((*then, *today)) if then.get(path) != today.get(path)]
+    return tuple(
+        {"path": key_path(path), "before": old.get(path), "after": new.get(path)}
+        for paths, old, new in ((written, was, now), (looked_up, then, today))
+        for path in paths
     )
 
 

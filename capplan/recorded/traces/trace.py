@@ -30,7 +30,6 @@ from capplan.workload.sessions import LARGEST_BLOCK_TOKENS, output_blocks
 from capplan.workload.statistics import (
     ArrivalCounts,
     Counts,
-    MeasuredLatency,
     Omissions,
     PrefixReuse,
     RateSummary,
@@ -299,9 +298,10 @@ def _latency_sums(part: TracePart) -> Array:
     return np.array([[np.nansum(column), np.count_nonzero(~np.isnan(column))] for column in columns])
 
 
-def _measured(sums: Array) -> MeasuredLatency | None:
+def _measured(sums: Array) -> dict[str, float | None] | None:
     ttft, tpot, e2e = (float(total / count) if count else None for total, count in sums)
-    return MeasuredLatency(ttft, tpot, e2e) if ttft or e2e else None
+    means = {"ttft_s": ttft, "tpot_s": tpot, "e2e_s": e2e, "queue_s": None}
+    return means if ttft or e2e else None
 
 
 MAX_REQUESTS = 2_000_000

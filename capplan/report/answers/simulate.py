@@ -458,7 +458,7 @@ def workload_result(summary: WorkloadSummary) -> dict[str, Any]:
         "prefix": prefix,
         "evictions": list(summary.evictions),
         "prefix_hit_fraction": summary.prefix_hit_fraction,
-        "measured": asdict(summary.measured) if summary.measured else None,
+        "measured": summary.measured and dict(summary.measured),
         "acceptance_fraction": summary.acceptance_fraction,
         "accepted_tokens_per_round": summary.accepted_tokens_per_round,
         "kv_cache_tokens": summary.kv_cache_tokens,
@@ -489,7 +489,7 @@ def _workload_tables(summary: WorkloadSummary) -> tuple[Table, ...]:
         "kv_cache_tokens": summary.kv_cache_tokens,
     }
     if summary.measured:
-        overview |= {f"measured_{key}": value for key, value in asdict(summary.measured).items()}
+        overview |= {f"measured_{key}": value for key, value in summary.measured.items()}
     known = {key: value for key, value in overview.items() if value is not None}
     tables = [
         Table([known], title="Traffic", upright=True),
