@@ -23,8 +23,8 @@ from capplan.fleet.simulation import Stream, capacity_per_s
 from capplan.model.sharding import Sharding
 from capplan.questions.fleet import AskedFleet, parts_of
 from capplan.questions.fleet_answer import fleet_for
-from capplan.readers.calibration.record import refitted_profile
-from capplan.readers.catalogue.efficiency import efficiency_by
+from capplan.readers.calibration.file import refitted_profile
+from capplan.readers.calibration.measured_device import efficiency_by
 from capplan.readers.catalogue.hardware import device
 from capplan.readers.catalogue.scenarios import scenario_word
 from capplan.recorded.traces.trace import Trace, read_trace

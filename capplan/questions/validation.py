@@ -28,7 +28,8 @@ from capplan.engine.versions import named_engine
 from capplan.errors import CapplanError, InputError
 from capplan.hardware.device import BORROWED, Device, Efficiency
 from capplan.questions.benchmark_spec import benchmark_servers
-from capplan.readers.catalogue.efficiency import efficiency_by, shipped_slowness, timed_efficiency
+from capplan.readers.calibration.measured_device import efficiency_by
+from capplan.readers.catalogue.efficiency import shipped_slowness, timed_efficiency
 from capplan.readers.catalogue.hardware import device
 from capplan.readers.catalogue.models import read_model
 from capplan.recorded.measured import MeasuredKind, impossible_number, measured_table

@@ -47,24 +47,6 @@ class DraftModel:
 
 
 @dataclass(frozen=True, slots=True)
-class TargetAndDraftMemory:
-    """Memory of one device with the target and its draft."""
-
-    target_weight_bytes: float
-    draft_weight_bytes: float
-    kv_bytes_alone: float
-    """KV-cache bytes without a draft."""
-    kv_bytes_left: float
-    """KV-cache bytes for both models."""
-    target_bytes_per_sequence: float
-    draft_bytes_per_sequence: float
-    context_tokens: int
-    max_sequences_alone: float
-    max_sequences: float
-    """Most sequences at once in the whole replica, each of `context_tokens`."""
-
-
-@dataclass(frozen=True, slots=True)
 class Speculation:
     """Speedup by batch and draft length."""
 
@@ -79,7 +61,7 @@ class Speculation:
     """Smallest batch from which on no draft length is faster than plain decoding; None if the largest batch still gains."""
     largest_batch: int
     """Largest batch that was tried and fits in memory."""
-    memory: TargetAndDraftMemory | None
+    memory: Mapping[str, float] | None
     label: Label
     assumptions: tuple[Assumption, ...]
     """Assumptions of the step times of both models."""
@@ -205,7 +187,7 @@ def speculation(
             "round_s": round_s,
             "target_step_s": plain_s,
             "speedup": ratio,
-            "fits": batch <= of_length[length].max_sequences if of_length else None,
+            "fits": batch <= of_length[length]["max_concurrency"] if of_length else None,
         }
 
     best = tuple(row(b, int(speedup[np.searchsorted(every, b)].argmax())) for b in asked)
@@ -214,7 +196,7 @@ def speculation(
         best_draft_tokens=best[0]["draft_tokens"],
         best=best,
         breakeven_batch=breakeven_batch(every, speedup.max(axis=1)),
-        largest_batch=int(every[-1] if both is None else max(1.0, min(every[-1], both.max_sequences))),
+        largest_batch=int(every[-1] if both is None else max(1.0, min(every[-1], both["max_concurrency"]))),
         memory=of_length.get(best[0]["draft_tokens"]),
         label="assumed" if isinstance(target, float) else target.label,
         assumptions=() if isinstance(target, float) else target.rates.assumptions,
@@ -230,11 +212,11 @@ def _round_columns(times: tuple[Number, Number, Number], expected: Array, draft_
     return list(np.broadcast_arrays(*columns))
 
 
-def _tried_batches(asked: Sequence[int], target: Replica | float, both: TargetAndDraftMemory | None) -> Array:
+def _tried_batches(asked: Sequence[int], target: Replica | float, both: Mapping[str, float] | None) -> Array:
     """Return the batches to try: those asked for, and all that scheduler and memory admit."""
     if isinstance(target, float) or both is None:
         return np.array(asked, dtype=np.float64)
-    most = min(float(target.scheduling.max_num_seqs), both.max_sequences)
+    most = min(float(target.scheduling.max_num_seqs), both["max_concurrency"])
     admitted = np.arange(1, max(1, int(most)) + 1)
     batches: Array = np.unique(np.concatenate([admitted, asked])).astype(np.float64)
     return batches
@@ -268,8 +250,8 @@ def breakeven_batch(batches: Array, best_speedup: Array) -> int | None:
 
 def target_and_draft_memory(
     target: Replica, draft: DraftModel | float, context_tokens: float, draft_tokens: int
-) -> TargetAndDraftMemory:
-    """Return the memory of one device with the draft, and how many sequences fit next to both models.
+) -> dict[str, float]:
+    """Return the memory of one device with the draft, and how many sequences fit next to both models, in the whole replica, each of the context.
 
     A recurrent state cannot be rolled back, so engines keep one for every draft token that may be accepted, and one more.
 
@@ -299,17 +281,17 @@ def target_and_draft_memory(
             "  try a smaller draft, --draft-weight-dtype fp8, --weight-dtype fp8, or a larger --tensor-parallel"
         )
     groups = float(spec.sharding.data)
-    return TargetAndDraftMemory(
-        target_weight_bytes=float(plan.weight_bytes),
-        draft_weight_bytes=held,
-        kv_bytes_alone=alone,
-        kv_bytes_left=left,
-        target_bytes_per_sequence=with_drafts,
-        draft_bytes_per_sequence=per_draft,
-        context_tokens=int(context_tokens),
-        max_sequences_alone=groups * alone / per_target if per_target else np.inf,
-        max_sequences=groups * left / (with_drafts + per_draft) if with_drafts + per_draft else np.inf,
-    )
+    return {
+        "target_weight_bytes_per_gpu": float(plan.weight_bytes),
+        "draft_weight_bytes_per_gpu": held,
+        "kv_bytes_available_alone_per_gpu": alone,
+        "kv_bytes_available_per_gpu": left,
+        "target_kv_bytes_per_sequence_per_gpu": with_drafts,
+        "draft_kv_bytes_per_sequence_per_gpu": per_draft,
+        "context_tokens": int(context_tokens),
+        "max_concurrency_alone": groups * alone / per_target if per_target else np.inf,
+        "max_concurrency": groups * left / (with_drafts + per_draft) if with_drafts + per_draft else np.inf,
+    }
 
 
 def _as_served(draft: ReplicaSpec, target: ReplicaSpec) -> ReplicaSpec:
@@ -368,7 +350,7 @@ def speculating_replica(
     blocks = replica.kv_blocks
     if isinstance(draft, DraftModel) or _recurrent_bytes(replica.spec):
         both = target_and_draft_memory(replica, draft, context_tokens, draft_tokens)
-        blocks = max(int(blocks * both.max_sequences / both.max_sequences_alone), 1)
+        blocks = max(int(blocks * both["max_concurrency"] / both["max_concurrency_alone"]), 1)
     scheduling = replica.scheduling
     seats = min(scheduling.max_num_seqs, max(scheduling.max_num_batched_tokens // query, 1))
     return replace(

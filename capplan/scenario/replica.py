@@ -18,7 +18,6 @@ from capplan.model.network import Adapters, LoraTerms, Network
 from capplan.model.sharding import MODULES, Sharding, adapted_matrices
 from capplan.model.weight_format import in_weight_format, stored_formats, weight_format_assumptions
 from capplan.operators.matmul import sequences_with_slots
-from capplan.readers.calibration.record import refitted_profile
 from capplan.readers.catalogue.efficiency import efficiency_for
 from capplan.readers.catalogue.hardware import named_device
 from capplan.readers.catalogue.models import read_model
@@ -174,7 +173,12 @@ def asked_replica(
     rules = profile_as_served(profile(flags.engine, flags.engine_version), network, flags.chunked_prefill)
     _refuse_short_steps(flags, network)
     target = named_device(hardware, flags.calibration)
-    rules, host_assumptions, host_warnings = refitted_profile(flags.calibration, rules, target)
+    host_assumptions: tuple[Assumption, ...] = ()
+    host_warnings: tuple[str, ...] = ()
+    if flags.calibration is not None:  # which most commands never read
+        from capplan.readers.calibration.file import refitted_profile
+
+        rules, host_assumptions, host_warnings = refitted_profile(flags.calibration, rules, target)
     format_assumptions = weight_format_assumptions(network, weight_dtype) if weight_dtype else ()
     served = network_as_served(in_weight_format(network, weight_dtype) if weight_dtype else network, rules)
     served = _with_adapters(served, flags)

@@ -504,7 +504,7 @@ def test_a_fleet_takes_the_refitted_host_of_its_device_alone(host_file):
 
 
 def test_measured_rows_of_the_same_engine_device_and_version_take_the_refitted_host(host_file):
-    from capplan.readers.calibration.record import row_profile
+    from capplan.readers.calibration.file import row_profile
 
     newest, old, other = profile("vllm"), profile("vllm", "0.5.4"), profile("sglang")
     own = device("h100-sxm")

@@ -113,11 +113,13 @@ def test_higher_acceptance_never_slows_a_round_and_never_shortens_the_best_draft
 def test_a_draft_takes_cache_and_weights_from_the_target(pair):
     target, draft = pair
     both = speculation(target, draft, 0.7, context_tokens=2048.0).memory
-    assert both.kv_bytes_left == pytest.approx(both.kv_bytes_alone - both.draft_weight_bytes)
-    assert 0.0 < both.max_sequences < both.max_sequences_alone
+    assert both["kv_bytes_available_per_gpu"] == pytest.approx(
+        both["kv_bytes_available_alone_per_gpu"] - both["draft_weight_bytes_per_gpu"]
+    )
+    assert 0.0 < both["max_concurrency"] < both["max_concurrency_alone"]
     alone = speculation(target, 0.001, 0.7, context_tokens=2048.0).memory
-    assert alone.draft_weight_bytes == 0.0
-    assert alone.max_sequences == alone.max_sequences_alone
+    assert alone["draft_weight_bytes_per_gpu"] == 0.0
+    assert alone["max_concurrency"] == alone["max_concurrency_alone"]
 
 
 def test_a_stated_draft_of_the_same_cost_gives_the_same_rounds(pair):
@@ -154,7 +156,7 @@ def test_a_recurrent_target_keeps_a_state_for_every_draft():
     )
     target = replica_of(asked.target)
     held = [
-        target_and_draft_memory(target, 0.001, 4096.0, drafts).target_bytes_per_sequence
+        target_and_draft_memory(target, 0.001, 4096.0, drafts)["target_kv_bytes_per_sequence_per_gpu"]
         for drafts in (0, 1, 3)
     ]
     [state] = [

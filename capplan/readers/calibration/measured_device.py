@@ -281,6 +281,15 @@ def efficiency_from_calibration(path: str | os.PathLike[str], device: Device) ->
     return merged_efficiency(calibration, device, Path(path).name, os.fspath(path))
 
 
+def efficiency_by(calibration: Path | None, device: Device) -> Efficiency:
+    """Return the fits of a device: the calibration file's if it was measured on that device, else those of the catalogue."""
+    if calibration is None:
+        return efficiency_for(device)
+    kernels = read_calibration_file(calibration).kernels
+    measured_here = kernels is not None and same_device(kernels.machine, device)
+    return efficiency_from_calibration(calibration, device) if measured_here else efficiency_for(device)
+
+
 def torch_efficiency(path: str | os.PathLike[str], device: Device) -> Efficiency:
     """Return the efficiencies of torch's own kernels on the measured device.
 

@@ -4,19 +4,14 @@ The file is these records as YAML: names, order, what is allowed and which figur
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import log
-from pathlib import Path
 from typing import Annotated, Literal, TypeAlias
 
 from pydantic import Field, PlainSerializer
 
-from capplan.assumption import Assumption
-from capplan.engine.left_out import LEAST_LOADS, LeftOutResult
-from capplan.engine.lookup import profile, with_slots
-from capplan.engine.profile import EngineProfile, HostOverhead
-from capplan.errors import InputError
-from capplan.hardware.device import Device
+from capplan.engine.left_out import LeftOutResult
+from capplan.engine.profile import HostOverhead
 
 SCHEMA_VERSION = 4
 """Version of a calibration file; raised when a name changes its meaning or a part is added."""
@@ -287,77 +282,11 @@ class CalibrationFile:
     """What was migrated on load."""
 
 
-def refitted_overhead(host: "HostRefit") -> HostOverhead:
+def refitted_overhead(host: HostRefit) -> HostOverhead:
     """Return the host times of a refit: its numbers, and what it kept."""
     return HostOverhead.of_named(
         {name: number.value for name, number in host.numbers.items()} | dict(host.kept)
     )
-
-
-def refitted_profile(
-    path: Path | None, rules: EngineProfile, device: Device
-) -> tuple[EngineProfile, tuple[Assumption, ...], tuple[str, ...]]:
-    """Return the profile of an engine with the host times that a calibration refitted, if it did.
-
-    Parameters
-    ----------
-    path : a calibration file; None leaves the profile as it is
-    rules : profile of the engine
-    device : that the engine runs on
-
-    Returns
-    -------
-    the profile, the assumption that states where its host times come from, and warnings
-
-    Raises
-    ------
-    InputError
-        The file was refitted for another engine or on another device.
-    """
-    if path is None:
-        return rules, (), ()
-    from capplan.readers.calibration.file import read_calibration_file
-
-    calibration_file = read_calibration_file(path)
-    host = calibration_file.host
-    if host is None:
-        return rules, (), calibration_file.notes
-    refuse_other_device(path, host, device)
-    if host.engine != rules.engine:
-        raise InputError(
-            f"{path}: its host times were refitted for {host.engine}, not for {rules.engine}\n"
-            f"  use it with --engine {host.engine}, or refit from results of {rules.engine}: capplan calibrate --from"
-        )
-    line = Assumption(
-        f"host times of {host.engine} {host.engine_version} from {path.name}: refitted from {host.results} results of "
-        f"{', '.join(host.tools)} ({', '.join(host.models)}), {host.left_out_median_ape:.1%} off on results left out"
-        f"{_certainty_text(host)}",
-        "--calibration",
-        "calibration",
-    )
-    other = (
-        f"{path.name}: its host times are those of {host.engine} {host.engine_version}, and are used for "
-        f"{rules.asked_version or rules.version}"
-    )
-    if host.policy == "slots":
-        rules = with_slots(rules)
-    is_same = _same_host(host, rules)
-    warnings = () if is_same else (other,)
-    fitted = replace(
-        rules, host=refitted_overhead(host), left_out=left_out_results(host.points) if is_same else ()
-    )
-    return fitted, (line,), (*calibration_file.notes, *warnings)
-
-
-def _certainty_text(host: "HostRefit") -> str:
-    """Return what the certainty of this deployment rests on; empty for an older file, whose results state no lengths."""
-    results = left_out_results(host.points)
-    if not results:
-        return ""
-    loads = len({result.load for result in results})
-    if loads < LEAST_LOADS:
-        return f"; {loads} of {LEAST_LOADS} loads that it takes to say how certain it is, so intervals are those of the back-test"
-    return "; intervals and the certainty of plans of this deployment rest on these results"
 
 
 def left_out_results(points: Sequence[ResultPoint]) -> tuple[LeftOutResult, ...]:
@@ -398,42 +327,3 @@ def _left_out_result(points: Sequence[ResultPoint]) -> LeftOutResult | None:
 
 LATENCIES = ("tpot_s", "ttft_s")
 """Values of a result that plans have targets for."""
-
-
-def row_profile(path: Path | None, rules: EngineProfile, device: Device) -> EngineProfile:
-    """Return the profile of a measured row: with refitted host times where they are of its engine, version and device."""
-    host = refit_of(path)
-    if (
-        host is None
-        or host.engine != rules.engine
-        or host.hardware != device.name
-        or not _same_host(host, rules)
-    ):
-        return rules
-    return replace(rules, host=refitted_overhead(host))
-
-
-def refit_of(path: Path | None) -> "HostRefit | None":
-    """Return the host times in a calibration file; None where it has none, or there is no file."""
-    if path is None:
-        return None
-    from capplan.readers.calibration.file import read_calibration_file
-
-    return read_calibration_file(path).host
-
-
-def refuse_other_device(path: Path, host: "HostRefit", device: Device) -> None:
-    """Refuse host times that were refitted on another device."""
-    if host.hardware != device.name:
-        raise InputError(
-            f"{path}: its host times were refitted on {host.hardware}, not on {device.name}\n"
-            f"  use it with {host.hardware} only, or refit from results on {device.name}: capplan calibrate --from"
-        )
-
-
-def _same_host(host: "HostRefit", rules: EngineProfile) -> bool:
-    """Return whether the engine's version has the host times that the refit replaces."""
-    return (
-        profile(host.engine, host.engine_version).host
-        == profile(rules.engine, rules.asked_version or rules.version).host
-    )

@@ -280,7 +280,7 @@ def spec_answer(
     """Return rounds by batch and draft length, the best of each batch, and the memory of both models."""
     rows, best = list(speculated.rows), list(speculated.best)
     shown = tuple(name for name in _REPLICA_SHOWN if name != "fits" or speculated.memory is not None)
-    memory = _memory_rows(speculated)
+    memory = speculated.memory and dict(speculated.memory)
     tables = []
     if len(best) > 1 and len(rows) > len(best):
         tables.append(
@@ -363,20 +363,3 @@ _MEMORY_TITLES = {
     "context_tokens": "context of a sequence",
     "max_concurrency": "concurrent sequences with the draft",
 }
-
-
-def _memory_rows(speculated: Speculation) -> dict[str, Any] | None:
-    both = speculated.memory
-    if both is None:
-        return None
-    return {
-        "target_weight_bytes_per_gpu": both.target_weight_bytes,
-        "draft_weight_bytes_per_gpu": both.draft_weight_bytes,
-        "kv_bytes_available_alone_per_gpu": both.kv_bytes_alone,
-        "kv_bytes_available_per_gpu": both.kv_bytes_left,
-        "target_kv_bytes_per_sequence_per_gpu": both.target_bytes_per_sequence,
-        "draft_kv_bytes_per_sequence_per_gpu": both.draft_bytes_per_sequence,
-        "context_tokens": both.context_tokens,
-        "max_concurrency_alone": both.max_sequences_alone,
-        "max_concurrency": both.max_sequences,
-    }
