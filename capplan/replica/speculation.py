@@ -170,23 +170,16 @@ def speculation(
     grid, drafts = every[:, None], lengths[None, :]
     expected = np.array([[round_tokens(fractions, g) for g in tried]])
     columns = _round_columns(step_times(spec, draft, grid, drafts, context_tokens), expected, drafts)
-    speedup = columns[-1]
+    speedup = columns["speedup"]
 
     def row(batch: int, at: int) -> dict[str, Any]:
         place = int(np.searchsorted(every, batch))
-        tokens, step_s, verify_s, round_s, plain_s, ratio = (float(c[place, at]) for c in columns)
         length = int(lengths[at])
         return {
             "batch": batch,
             "draft_tokens": length,
             "acceptance": fractions[0 if positions == 1 else length - 1],
-            "expected_tokens_per_round": tokens,
-            "draft_step_s": step_s,
-            "draft_s": length * step_s,
-            "verify_s": verify_s,
-            "round_s": round_s,
-            "target_step_s": plain_s,
-            "speedup": ratio,
+            **{name: float(column[place, at]) for name, column in columns.items()},
             "fits": batch <= of_length[length]["max_concurrency"] if of_length else None,
         }
 
@@ -203,13 +196,22 @@ def speculation(
     )
 
 
-def _round_columns(times: tuple[Number, Number, Number], expected: Array, draft_tokens: Array) -> list[Array]:
-    """Return tokens, draft step, verification, round, plain step and speedup, arrays over (batch, draft tokens)."""
+def _round_columns(
+    times: tuple[Number, Number, Number], expected: Array, draft_tokens: Array
+) -> dict[str, Array]:
+    """Return the figures of a round by name, arrays over (batch, draft tokens)."""
     draft_step_s, verify_s, target_step_s = times
     whole = round_time_s(draft_tokens, draft_step_s, verify_s)
-    speedup = speculative_speedup_ratio(expected, whole, target_step_s)
-    columns = (expected, draft_step_s, verify_s, whole, target_step_s, speedup)
-    return list(np.broadcast_arrays(*columns))
+    columns = {
+        "expected_tokens_per_round": expected,
+        "draft_step_s": draft_step_s,
+        "draft_s": draft_tokens * draft_step_s,
+        "verify_s": verify_s,
+        "round_s": whole,
+        "target_step_s": target_step_s,
+        "speedup": speculative_speedup_ratio(expected, whole, target_step_s),
+    }
+    return dict(zip(columns, np.broadcast_arrays(*columns.values()), strict=True))
 
 
 def _tried_batches(asked: Sequence[int], target: Replica | float, both: Mapping[str, float] | None) -> Array:
