@@ -177,7 +177,7 @@ _PERIODS = ("usd_per_month", "usd_per_year")
 
 def _has_range(plan: Plan) -> bool:
     costs = offered_costs(plan)
-    return bool(costs) and costs["low"].usd_per_hour < costs["high"].usd_per_hour
+    return bool(costs) and costs["low"][0] < costs["high"][0]
 
 
 def _period_keys(row: dict[str, Any]) -> tuple[str, ...]:
@@ -234,7 +234,7 @@ def offers_closing(plan: Plan | None) -> tuple[str, ...]:
         side: ", ".join(f"${row[side][key]:,.0f} {_SPANS[key]}" for key in _period_keys(row))
         for side in ("low", "high")
     }
-    makers = {side: named_offers(costs[side].records) for side in SIDES}
+    makers = {side: named_offers(costs[side][1]) for side in SIDES}
     return (
         f"at the lowest offers the plan costs {ends['low']} ({makers['low']}), at the highest {ends['high']} ({makers['high']})",
     )
