@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from capplan.engine.profile import HostOverhead, Ratios
 from capplan.memory.capacity import stage_shares
@@ -313,6 +314,15 @@ def table_of_plan(tables: StepTable, plan: int) -> StepTable:
     stages = np.broadcast_to(tables.stages, tables.decode_s.shape[:1])[plan]
     fraction = np.broadcast_to(tables.stage_fraction, tables.decode_s.shape[:1])[plan]
     return replace(tables, **times, stages=stages, stage_fraction=fraction)
+
+
+def tables_of_plans(tables: StepTable, rows: NDArray[np.intp]) -> StepTable:
+    """Return the tables of the plans in some rows of an array of plans; a row may come several times."""
+    plans = tables.decode_s.shape[:1]
+    times: dict[str, Any] = {name: values[rows] for name, values in _by_plan(tables)}
+    for name in ("stages", "stage_fraction"):
+        times[name] = np.broadcast_to(getattr(tables, name), plans)[rows]
+    return replace(tables, **times)
 
 
 def table_of_plans(table: StepTable) -> StepTable:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from math import ceil, inf, nan
 from typing import Any, TypeGuard
 
@@ -12,7 +13,16 @@ from numpy.typing import NDArray
 
 from capplan.numbers import Array
 from capplan.serving.flat_core import FlatEngine, FlatLimits, FlatRequests, FlatRouter
-from capplan.serving.outcome import FINISHED, SHED, ClassTotals, Gauges, Ledger, Outcome, WeightedHistogram
+from capplan.serving.outcome import (
+    FINISHED,
+    SHED,
+    ClassTotals,
+    EarlyEnd,
+    Gauges,
+    Ledger,
+    Outcome,
+    WeightedHistogram,
+)
 from capplan.serving.requests import BEGIN_S, NO_REQUESTS, Admission, Counts, Crowd, Requests, check_requests
 from capplan.serving.step_table import (
     StepClock,
@@ -25,6 +35,9 @@ from capplan.serving.step_table import (
 from capplan.serving.terms import EngineSetup, EngineTerms, KvLink, Routing, engine_terms, transfer_s
 
 FIRST_COME = Admission()
+FULL_RUN = EarlyEnd((), 0)
+METRICS = ("ttft", "tpot", "e2e")
+"""Latencies in the order in which the core numbers them."""
 NO_TURNS = array("q"), array("q"), 0
 """No users, no groups, no requests of users."""
 MOST_TABLE_ENTRIES = 4_000_000
@@ -75,23 +88,33 @@ def flat_outcome(
     crowd: Crowd | None = None,
     until_s: float = inf,
     gauged: bool = True,
+    early_end: EarlyEnd = FULL_RUN,
 ) -> Outcome:
     """Return the outcome of eligible requests, the same as from Server; without gauges and gaps between tokens if not `gauged`."""
-    return flat_run(requests, engine, crowd, until_s, gauged=gauged)[0]
+    return flat_run(requests, engine, crowd, until_s, gauged=gauged, early_end=early_end)[0]
 
 
 def flat_run(
-    requests: Requests, engine: EngineSetup, crowd: Crowd | None, until_s: float, *, gauged: bool = True
+    requests: Requests,
+    engine: EngineSetup,
+    crowd: Crowd | None,
+    until_s: float,
+    *,
+    gauged: bool = True,
+    early_end: EarlyEnd = FULL_RUN,
 ) -> tuple[Outcome, Gauges]:
     """Return the outcome, and the gauges of the engine."""
-    core = _flat_engine(requests, engine, crowd, gauged=gauged)
+    core = _flat_engine(requests, engine, crowd, gauged, early_end)
     core.advance(until_s)
     core.receive_arrived()
     ledger, gauges = written(core)
-    return ledger.outcome(core.now_s, [gauges]), gauges
+    outcome = ledger.outcome(core.now_s, [gauges])
+    return outcome if core.missed < 0 else replace(outcome, missed=early_end.limits[core.missed]), gauges
 
 
-def _flat_engine(requests: Requests, engine: EngineSetup, crowd: Crowd | None, *, gauged: bool) -> FlatEngine:
+def _flat_engine(
+    requests: Requests, engine: EngineSetup, crowd: Crowd | None, gauged: bool, early_end: EarlyEnd
+) -> FlatEngine:
     """Return the core at time zero with all its requests."""
     asked = crowd.requests if crowd is not None and isinstance(crowd.requests, Requests) else NO_REQUESTS
     check_requests(requests, 0, timed=True)
@@ -105,7 +128,14 @@ def _flat_engine(requests: Requests, engine: EngineSetup, crowd: Crowd | None, *
     )
     columns = doubles(when), prompt, output, cached, class_index
     limits, tables = _limits_and_tables(engine, (requests, asked))
-    limits = limits._replace(gauged=gauged)
+    limits = limits._replace(
+        gauged=gauged,
+        judged_from=early_end.from_row,
+        judged_until_s=early_end.until_s,
+        judged_metrics=array("q", [METRICS.index(limit.metric) for limit in early_end.limits]),
+        judged_limits_s=array("d", [limit.limit_s for limit in early_end.limits]),
+        judged_most=array("q", [limit.most_above for limit in early_end.limits]),
+    )
     return FlatEngine(limits, tables, FlatRequests(columns, len(requests), *_turns(crowd, len(asked))))
 
 
@@ -160,7 +190,12 @@ def _limits_and_tables(
         terms.growth,
         terms.query_tokens,
         terms.asynchronous,
-        gauged=True,
+        True,
+        0,
+        inf,
+        array("q"),
+        array("d"),
+        array("q"),
     )
     most_tokens = max(terms.max_num_batched_tokens, longest) + terms.max_num_seqs * terms.query_tokens
     return limits, flat_tables(clock, terms.max_num_seqs, most_tokens)

@@ -129,7 +129,11 @@ cdef class FlatEngine(FlatSteps):
     cdef public Py_ssize_t batch_size, zero_bin
     cdef bint shared_steps, released, asynchronous
     cdef public bint gauged
-    cdef double planned_s
+    cdef double planned_s, judged_until_s
+    cdef Py_ssize_t judged_from, judged
+    cdef public Py_ssize_t missed
+    cdef long long[::1] judged_metrics, judged_left
+    cdef double[::1] judged_limits_s
     cdef long long hold_steps, hold_tokens, hold_prompts, gather_steps, poll_steps, looked, hold_from, gather_from
     cdef public double itl_none, itl_weight, itl_total, block_seconds, busy_s, span_s
     cdef public double[::1] itl, batch_s, occupancy_s, by_batch, by_blocks, by_busy
@@ -170,6 +174,8 @@ cdef class FlatEngine(FlatSteps):
     @cython.locals(row=cython.Py_ssize_t)
     cdef void complete(self) noexcept
     cdef void finish(self, Py_ssize_t row) noexcept
+    @cython.locals(place=cython.Py_ssize_t)
+    cdef void judge(self, Py_ssize_t row, long long metric, double value_s) noexcept
     @cython.locals(key=cython.Py_ssize_t)
     cdef void gap(self, double value, double weight) noexcept
     @cython.locals(place=cython.Py_ssize_t, span=cython.double, first=cython.Py_ssize_t, end=cython.double, part=cython.double)

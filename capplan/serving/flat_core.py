@@ -74,6 +74,14 @@ class FlatLimits(NamedTuple):
     """A step is planned when the one before it begins."""
     gauged: bool
     """Batches, blocks and gaps between tokens are recorded, not only the times of requests."""
+    judged_from: int
+    """First request that counts, and when the last one arrives, where a run ends with the first limit that it has surely missed; see EarlyEnd."""
+    judged_until_s: float
+    judged_metrics: Integers
+    """Latency that each limit is for: 0 for TTFT, 1 for TPOT, 2 for E2E."""
+    judged_limits_s: Doubles
+    judged_most: Integers
+    """Requests that may exceed each limit."""
 
 
 class FlatRequests(NamedTuple):
@@ -719,10 +727,13 @@ class FlatEngine(FlatSteps):
         self.block_seconds = self.busy_s = 0.0
         self.span_s = 1e-3
         self.by_batch, self.by_blocks, self.by_busy = (array("d", bytes(8 * TIMELINE_BINS)) for _ in range(3))
+        self.judged_from, self.judged_until_s = limits.judged_from, limits.judged_until_s
+        self.judged_metrics, self.judged_limits_s = limits.judged_metrics, limits.judged_limits_s
+        self.judged_left, self.judged, self.missed = limits.judged_most[:], len(limits.judged_most), -1
 
     def advance(self, until_s: float) -> None:
-        """Run every step that starts before a time; a running step completes."""
-        while self.now_s < until_s:
+        """Run every step that starts before a time, or until a limit is missed; a running step completes."""
+        while self.now_s < until_s and self.missed < 0:
             self.receive(self.seen_s())
             preempted = (self.sequences > 0 or self.partial >= 0) and self.make_room()
             self.chunks = 0
@@ -997,6 +1008,8 @@ class FlatEngine(FlatSteps):
             self.first_token[row] = self.now_s
             self.queue_s[row] = self.scheduled[row] - self.enqueued[row]
             self.ttft_s[row] = self.now_s - self.arrival[row]
+            if self.judged:
+                self.judge(row, 0, self.ttft_s[row])
         else:
             self.gap(self.now_s - self.last_token[row], 1.0)
         if self.remaining[row]:
@@ -1066,6 +1079,10 @@ class FlatEngine(FlatSteps):
         else:
             self.committed -= self.commit[row]
         self.e2e_s[row] = self.now_s - self.arrival[row]
+        if self.judged:
+            self.judge(row, 2, self.e2e_s[row])
+            if self.output[row] > 1:
+                self.judge(row, 1, (self.e2e_s[row] - self.ttft_s[row]) / (self.output[row] - 1))
         self.status[row] = FINISHED
         if self.now_s > self.last_over_s:
             self.last_over_s, self.last_over = self.now_s, 0
@@ -1073,6 +1090,18 @@ class FlatEngine(FlatSteps):
         self.last_over += 1
         if self.asked < self.count:
             self.ended(row, self.now_s)
+
+    def judge(self, row: int, metric: int, value_s: float) -> None:
+        """Count a latency above its limit; note the limit once more requests exceed it than may. See EarlyEnd."""
+        if row < self.judged_from or self.arrival[row] > self.judged_until_s:
+            return
+        if self.users and self.asked + self.ends_count >= self.count:
+            return
+        for place in range(self.judged):
+            if self.judged_metrics[place] == metric and value_s > self.judged_limits_s[place]:
+                self.judged_left[place] -= 1
+                if self.judged_left[place] < 0:
+                    self.missed = place
 
     def gap(self, value: float, weight: float) -> None:
         """Record a gap between tokens; see WeightedHistogram."""

@@ -8,8 +8,8 @@ The results of a simulation: one row per request, and totals of the engine.
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import exp, log, nan
-from typing import Any
+from math import exp, floor, inf, log, nan
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -255,6 +255,57 @@ class ClassTotals:
         self.preemptions += other.preemptions
 
 
+class LatencyLimit(NamedTuple):
+    """A latency that few requests of a run may exceed."""
+
+    metric: Literal["ttft", "tpot", "e2e"]
+    limit_s: float
+    most_above: int
+    """Requests that may exceed it."""
+
+
+@dataclass(frozen=True, slots=True)
+class EarlyEnd:
+    """A run may end as soon as it has missed one of these limits, whatever comes after."""
+
+    limits: tuple[LatencyLimit, ...]
+    from_row: int
+    """Requests that arrive before this one do not count, nor do ..."""
+    until_s: float = inf
+    """... those that arrive after this time, or once users have taken all of their requests."""
+
+
+def most_above(quantile: float, count: int) -> int:
+    """Return how many of some values may exceed a limit that their quantile does not exceed.
+
+        m = n - 1 - floor(q (n - 1))
+
+    With one more, the lower of the two values that the quantile lies between exceeds the limit too.
+
+    Parameters
+    ----------
+    quantile : [-]
+        q
+    count : [-]
+        n, values
+
+    Returns
+    -------
+    [-]
+        m
+
+    Examples
+    --------
+    >>> most_above(0.95, 101), most_above(0.5, 2)
+    (5, 1)
+
+    References
+    ----------
+    Hyndman, Fan 1996, "Sample quantiles in statistical packages", definition 7, doi:10.2307/2684934.
+    """
+    return count - 1 - floor(quantile * (count - 1))
+
+
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """Results by request (nan if missing), in order of arrival, and totals."""
@@ -297,6 +348,8 @@ class Outcome:
     """Prompt tokens of each request that hit in the prefix cache, once for each admission."""
     hit_blocks: tuple[int, ...] = ()
     """Prefix-cache hits of admitted prompts, in block ids: on the device, then in each offload tier."""
+    missed: LatencyLimit | None = None
+    """The limit that so many requests exceed that the run ended early; None: the run did not end early."""
 
     def count(self, status: int) -> int:
         """Return how many requests have this status."""

@@ -21,8 +21,8 @@ from math import ceil, inf, isnan
 
 from capplan.errors import InputError
 from capplan.serving.block_cache import BlockCache, KvBlocks
-from capplan.serving.flat import eligible, flat_outcome
-from capplan.serving.outcome import Gauges, Ledger, Outcome, TokenGaps
+from capplan.serving.flat import FULL_RUN, eligible, flat_outcome
+from capplan.serving.outcome import EarlyEnd, Gauges, Ledger, Outcome, TokenGaps
 from capplan.serving.queue import Feed, Source, WaitingLine
 from capplan.serving.requests import Admission, Crowd, InFlight, Requests, check_admission, offered
 from capplan.serving.static_batch import StaticServer
@@ -850,6 +850,7 @@ def simulate(
     until_s: float = inf,
     admission: Admission = ADMIT_ALL,
     gauged: bool = True,
+    early_end: EarlyEnd = FULL_RUN,
 ) -> Outcome:
     """Simulate one engine.
 
@@ -868,6 +869,7 @@ def simulate(
     admission : queue limit, deadlines, priorities
     gauged : record batches, blocks in use and gaps between tokens; a run that the compiled core takes is quicker without them, and
         leaves them empty
+    early_end : a run that the compiled core takes may end once it has missed one of these limits
 
     Returns
     -------
@@ -897,7 +899,9 @@ def simulate(
     check_admission(admission, crowd)
     engine = replace(engine, table=engine.clock)
     if isinstance(requests, Requests) and eligible(requests, engine, admission, crowd):
-        return flat_outcome(requests, engine, crowd=crowd, until_s=until_s, gauged=gauged)
+        return flat_outcome(
+            requests, engine, crowd=crowd, until_s=until_s, gauged=gauged, early_end=early_end
+        )
     return served(requests, engine, crowd=crowd, until_s=until_s, admission=admission)
 
 

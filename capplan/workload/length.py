@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -200,13 +201,12 @@ class Lengths:
         >>> Lengths("uniform", 100.0, low_tokens=0.0, high_tokens=200.0).midpoints(4)
         array([ 25.,  75., 125., 175.])
         """
-        points = self.quantile((np.arange(count) + 0.5) / count)
+        points = _quantiles_of_slices(self, count)
         return np.asarray(points * (self.mean_tokens / points.mean()))
 
     def whole_tokens(self, count: int) -> Array:
         """Return lengths of equal weight that stand for what `sample` draws: whole tokens, at least one; `count` or all values."""
-        middles = (np.arange(count) + 0.5) / count
-        points = np.asarray(self.values) if self.kind == "empirical" else self.quantile(middles)
+        points = np.asarray(self.values) if self.kind == "empirical" else _quantiles_of_slices(self, count)
         return np.asarray(np.maximum(np.rint(points), 1.0))
 
     def sample(self, count: int, seed: int | np.random.Generator) -> NDArray[np.int64]:
@@ -217,6 +217,14 @@ class Lengths:
         else:
             drawn = self.quantile(generator.random(count))
         return np.asarray(np.maximum(np.rint(drawn), 1.0), dtype=np.int64)
+
+
+@lru_cache(maxsize=64)
+def _quantiles_of_slices(lengths: Lengths, count: int) -> Array:
+    """Return the quantiles in the middle of `count` equal slices of a distribution, not to be written to: a search asks for few of them often."""
+    points = lengths.quantile((np.arange(count) + 0.5) / count)
+    points.flags.writeable = False
+    return points
 
 
 def fixed(tokens: float) -> Lengths:

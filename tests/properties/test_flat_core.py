@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from capplan.engine.profile import Scheduling
+from capplan.fleet.load.offered import users_idle_from_s
 from capplan.serving import flat, flat_core, fleet_simulator
 from capplan.serving.block_cache import PrefixCaching
 from capplan.serving.flat import eligible, flat_outcome
@@ -25,6 +26,7 @@ from capplan.serving.fleet_simulator import (
     simulate_disaggregated,
     simulate_fleet,
 )
+from capplan.serving.outcome import EarlyEnd, LatencyLimit
 from capplan.serving.requests import NO_REQUESTS, Admission, Crowd, Requests, UserGroup, offered
 from capplan.serving.server import served
 from capplan.serving.step_table import StepTable
@@ -142,6 +144,40 @@ def test_flat_arrays_give_what_the_server_gives(core: str, policy: str, seed: in
         slow.prefill_tokens,
     )
     assert bare.itl.weight == bare.busy_fraction == 0.0
+
+
+@pytest.mark.parametrize("policy", ["mixed", "prefill_first"])
+@pytest.mark.parametrize("core", CORES)
+@settings(max_examples=examples(60, 400), deadline=None)
+@given(seed=st.integers(0, 10**6), metric=st.sampled_from(flat.METRICS), share=st.floats(0.0, 1.2))
+def test_a_run_ends_early_only_where_the_whole_run_misses_the_limit(core, policy, seed, metric, share):
+    """What requests saw until then is what they see in the whole run; a run by the clock always ends early where it misses."""
+    requests, table, scheduling, blocks, options = steps.random_case(seed, policy)
+    engine = EngineSetup(table, scheduling, blocks)
+    requests, crowd = who_asks(replace(requests, block_ids=None, block_counts=None), options, seed)
+    if crowd is not None and crowd.groups:
+        crowd = replace(crowd, groups=(), users=min(crowd.users, 40), most_requests=None)
+    rng = np.random.default_rng(seed)
+    with running_on(core):
+        whole = flat_outcome(requests, engine, crowd=crowd)
+        values, first = getattr(whole, f"{metric}_s"), int(rng.integers(0, whole.arrival_s.size))
+        limit_s = share * float(np.nanmax(values, initial=1e-9))
+        until_s = float(rng.choice([inf, whole.arrival_s[-1] * rng.random()]))
+        end = EarlyEnd((LatencyLimit(metric, limit_s, int(rng.integers(0, 8))),), first, until_s)
+        run = flat_outcome(requests, engine, crowd=crowd, early_end=end)
+    counts = (np.arange(values.size) >= first) & (whole.arrival_s <= until_s)
+    if crowd is not None:
+        counts &= whole.arrival_s <= users_idle_from_s(
+            whole.arrival_s, whole.e2e_s, min(crowd.users, len(crowd.requests))
+        )
+    above = np.count_nonzero(values[counts] > limit_s)
+    if run.missed is None:
+        assert_equal(run, whole)
+        assert crowd is not None or above <= end.limits[0].most_above
+    else:
+        assert above > end.limits[0].most_above or (crowd is not None and len(requests))
+        done = np.isfinite(run.e2e_s)
+        assert np.array_equal(run.e2e_s[done], whole.e2e_s[: done.size][done])
 
 
 def many_requests(rng: np.random.Generator) -> Requests:

@@ -4,13 +4,15 @@ from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from capplan.fleet.engine_options import TierSize
 from capplan.fleet.pools.link import LinkTerms
 from capplan.fleet.review import Question, spec_of_layout
 from capplan.fleet.search.layouts import ScreenedLayout, search
 from capplan.fleet.search.search_cache import SearchCache
-from capplan.fleet.search.trial import Trial
+from capplan.fleet.search.trial import Trial, scale_rate
 from capplan.questions.fleet import asked_fleet
 from capplan.questions.fleet_answer import fleet_for
 from capplan.readers.yaml_file import parse_yaml
@@ -19,7 +21,7 @@ from capplan.replica.spec import ReplicaSpec
 from capplan.replica.speculation import DraftPlan
 from capplan.scenario.scenario import scenario_from
 from capplan.workload.request_class import Slo, Target
-from tests.sweeps import share_runs, size_on_few_requests
+from tests.sweeps import examples, share_runs, size_on_few_requests
 
 SCENARIO = """name: cached
 model: llama-3.1-8b-instruct
@@ -94,7 +96,7 @@ def test_every_field_of_a_question_and_of_a_layout_is_judged(question, candidate
 @pytest.mark.parametrize("name", [f.name for f in fields(Question) if f.name not in NEVER])
 def test_questions_that_differ_in_what_a_run_depends_on_share_none(question, candidate, name):
     cache, changed = SearchCache(), replace(question, **other_question(question)[name])
-    assert cache.trial(candidate, question, {})._seen is not cache.trial(candidate, changed, {})._seen
+    assert cache.trial(candidate, question, {})._runs is not cache.trial(candidate, changed, {})._runs
 
 
 @pytest.mark.parametrize("name", ["demand.hit_fractions", "demand.load_s"])
@@ -102,9 +104,9 @@ def test_runs_with_other_hits_are_other_runs_of_the_same_replica(question, candi
     cache, changed = SearchCache(), replace(candidate, **other_layout(candidate)[name])
     first, second = (cache.trial(item, question, {}) for item in (candidate, changed))
     first.at(5.0, 1.0)
-    runs = len(first._seen)
+    runs = len(first._runs.latencies)
     second.at(5.0, 1.0)
-    assert len(second._seen) > runs
+    assert len(second._runs.latencies) > runs
 
 
 def test_a_target_for_the_gaps_between_tokens_takes_no_run_that_recorded_none(question, candidate):
@@ -118,7 +120,7 @@ def test_a_target_for_the_gaps_between_tokens_takes_no_run_that_recorded_none(qu
 @pytest.mark.parametrize("name", ["layout.kv_format", "layout.sharding"])
 def test_layouts_that_differ_share_no_run(question, candidate, name):
     cache, changed = SearchCache(), replace(candidate, **other_layout(candidate)[name])
-    assert cache.trial(candidate, question, {})._seen is not cache.trial(changed, question, {})._seen
+    assert cache.trial(candidate, question, {})._runs is not cache.trial(changed, question, {})._runs
 
 
 def test_equal_questions_share_their_runs_whichever_records_they_are_made_of(question, candidate):
@@ -127,11 +129,11 @@ def test_equal_questions_share_their_runs_whichever_records_they_are_made_of(que
     assert again.demand is not question.demand
     cache = SearchCache()
     assert (
-        cache.trial(candidate, question, {})._seen
-        is cache.trial(search(again).candidates[0], again, {})._seen
+        cache.trial(candidate, question, {})._runs
+        is cache.trial(search(again).candidates[0], again, {})._runs
     )
     looser = replace(again, slo=Slo(()))
-    assert cache.trial(candidate, looser, {})._seen is cache.trial(candidate, question, {})._seen
+    assert cache.trial(candidate, looser, {})._runs is cache.trial(candidate, question, {})._runs
 
 
 def test_the_same_mixture_at_another_rate_shares_its_runs_and_no_runs_of_pools(question, candidate):
@@ -146,7 +148,7 @@ def test_the_same_mixture_at_another_rate_shares_its_runs_and_no_runs_of_pools(q
     for order in ((question, busier), (busier, question)):
         cache = SearchCache()
         one, two = (cache.trial(candidate, each, {}) for each in order)
-        assert one._seen is two._seen
+        assert one._runs is two._runs
         first_pair, second_pair = (cache.joint(each, replica, replica, link) for each in order)
         assert first_pair._seen is not second_pair._seen
         assert cache.joint(order[0], replica, replica, link)._seen is first_pair._seen
@@ -203,3 +205,43 @@ def test_what_is_asked_twice_by_the_tests_of_a_module_is_simulated_once(monkeypa
     monkeypatch.setattr(Trial, "_simulated", unwanted)
     again = fleet_for(asked_fleet(scenario, offline=True)).chosen
     assert (again.gpus, again.usd_per_hour) == (first.gpus, first.usd_per_hour)
+
+
+USERS = ("request_rate: 20 req/s", "users: 60, think_time: 4 s")
+TARGETS = {"ttft": ("mean", "p50", "p95", "p99"), "tpot": ("mean", "p90", "p95"), "e2e": ("p50", "p95")}
+
+
+@pytest.mark.parametrize("change", [("", ""), USERS], ids=["requests", "users"])
+@settings(
+    max_examples=examples(25, 200), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    steps=st.lists(st.integers(-60, 20), min_size=2, max_size=4),
+    targets=st.lists(
+        st.sampled_from([(m, s) for m, names in TARGETS.items() for s in names]),
+        min_size=1,
+        max_size=3,
+        unique=True,
+    ),
+    tight=st.floats(0.3, 2.0),
+    replicas=st.sampled_from([1, 3, 7]),
+    slowness=st.sampled_from([1.0, 1.3]),
+)
+def test_runs_that_end_early_decide_what_whole_runs_decide(change, steps, targets, tight, replicas, slowness):
+    """Whether targets hold is the same whatever was asked before: at looser limits, at other loads, of a fleet or of a replica."""
+    text = SCENARIO.replace(*change) if change[0] else SCENARIO
+    asked = asked_fleet(scenario_from(parse_yaml(text, "early.yaml"), Path()), offline=True)
+    limits = [Target(metric, statistic, 1.0) for metric, statistic in targets]
+    question = replace(asked.question, requests=400, slo=Slo(tuple(limits)))
+    (candidate, *_) = search(question).candidates
+    trial, whole = (SearchCache().trial(candidate, question, {}) for _ in range(2))
+    for step in steps:
+        rate = trial.total_rate / 8 * scale_rate(step)
+        for factor in (1.001, 0.999, 4.0, 0.5, tight):
+            seen = whole.at(rate, replicas, slowness)
+            borne = {target: factor * seen.value(target, slowness) for target in limits}
+            holds = whole.worst(seen, slowness, borne) <= 1.0
+            assert trial.holds(rate, replicas, slowness, borne) == holds
+            count = max(int(8 * 2.0 ** (-step / 32)), 1)
+            met = whole.worst(whole.fleet(count, slowness), slowness, borne) <= 1.0
+            assert (trial.worst(trial.fleet(count, slowness, limits=borne), slowness, borne) <= 1.0) == met

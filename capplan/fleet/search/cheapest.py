@@ -225,6 +225,8 @@ class Search:
         self.candidates = tuple(candidates)
         self._trials: dict[int, Trial] = {}
         self._sizes: dict[tuple[int, float], Sized] = {}
+        self._least_busy: dict[int, dict[float, float]] = {}
+        """Lower bounds on the replicas of layouts that short runs gave, by confidence."""
         self._paths: SamplePaths = {}
         self.cache = cache or SearchCache()
 
@@ -412,7 +414,7 @@ class Search:
         waiting = []
         for candidate in candidates:
             name = layout_name(candidate.layout, candidate.weight_dtype)
-            busy = busy_bound(candidate, confidence, self.terms)
+            busy = max(busy_bound(candidate, confidence, self.terms), self._known_busy(candidate, confidence))
             bound = self._least(candidate, self.terms.least_gpus(candidate.layout, busy), priced=priced)
             if bound < inf:
                 waiting.append(
@@ -436,11 +438,18 @@ class Search:
                 return bound, candidate
             most = allowed(candidate)
             busy = inf
-            if most >= 1.0:
+            if most >= 1.0 and self._known_busy(candidate, confidence) <= most:
                 busy = _short_bound(self.trial(candidate), confidence, self.terms, most)
+                least = floor(most) + 1.0 if busy == inf and most < inf else busy
+                self._least_busy.setdefault(id(candidate), {})[confidence] = least
             gpus = self.terms.least_gpus(candidate.layout, busy)
             closer = self._least(candidate, gpus, priced=priced)
             heappush(waiting, (max(bound, closer), name, True, candidate))
+
+    def _known_busy(self, candidate: ScreenedLayout, confidence: float) -> float:
+        """Return a lower bound on replicas from short runs at this confidence or at lower ones, which never take more replicas."""
+        known = self._least_busy.get(id(candidate), {})
+        return max((busy for sure, busy in known.items() if sure <= confidence), default=1.0)
 
     def sized(self, candidate: ScreenedLayout, confidence: float) -> Sized | None:
         """Return the fewest replicas of a layout that meet the targets with a probability; None if no number does."""

@@ -1,21 +1,24 @@
 """What requests see in a run of one replica, and the latencies of the replicas of a fleet together, which targets limit."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import nan, sqrt
+from math import inf, nan, sqrt
 
 import numpy as np
 from numpy.typing import NDArray
 
 from capplan.fleet.load.demand import Demand
-from capplan.fleet.load.offered import WARM_UP_SHARE, load_ends_s, user_share_of, users_idle_from_s
+from capplan.fleet.load.offered import WARM_UP_SHARE, Offered, load_ends_s, user_share_of, users_idle_from_s
 from capplan.fleet.load.waits import WaitedTimes, seen_by_users, waits_of
 from capplan.numbers import Spread
 from capplan.serving.outcome import (
+    EarlyEnd,
+    LatencyLimit,
     Outcome,
     SeenByUsers,
     WeightedHistogram,
     histogram_spread,
+    most_above,
     spread,
     weighted_spread,
 )
@@ -105,6 +108,73 @@ class Seen:
     """When the load ended; a part of it may have gone on."""
 
 
+MISSED = Latencies(*((Spread(inf, inf, inf, inf, inf),) * 2), (), Spread(inf, inf, inf, inf, inf), 0.0, False)
+"""What stands for the latencies of a run that ended early: it misses the targets that it was to be compared with."""
+
+
+class Runs:
+    """The runs of one layout, by what they were run with."""
+
+    def __init__(self) -> None:
+        """Start empty."""
+        self.latencies: dict[tuple[object, ...], Latencies] = {}
+        self._exceeded: dict[tuple[object, ...], float] = {}
+
+    def note(self, key: tuple[object, ...], exceeded: Target, limit_s: float) -> None:
+        """Note that a run that ended early exceeds a limit of `engine_limits` on what a target limits [s]."""
+        name = exceeded.key, *key
+        self._exceeded[name] = max(limit_s, self._exceeded.get(name, -inf))
+
+    def exceeded(self, key: tuple[object, ...], limits_s: Mapping[Target, float]) -> set[Target]:
+        """Return which limits of `engine_limits` a run that ended early is known to exceed [s]."""
+        return {
+            target
+            for target, limit_s in limits_s.items()
+            if self._exceeded.get((target.key, *key), -inf) >= limit_s
+        }
+
+
+def engine_limits(
+    limits: Mapping[Target, float], slowness: float, classes: Sequence[RequestClass]
+) -> dict[Target, float]:
+    """Return the latency of the simulated engine above which each target is missed, where one request after another shows that [s].
+
+    It is what `Latencies.value` compares. A mean, a gap between tokens and classes that wait differently long outside need the whole run.
+
+    Parameters
+    ----------
+    limits : by target [s]
+    slowness : [-]
+        factor on the time of each step, by which what is simulated is multiplied
+    classes : of requests
+    """
+    waits = waits_of(classes)
+    return {
+        target: (limit_s - (waits.seconds[0] - target.outside_s if target.outside_s else 0.0)) / slowness
+        for target, limit_s in limits.items()
+        if target.metric != "itl"
+        and target.statistic != "mean"
+        and not (target.outside_s and waits.are_unlike)
+    }
+
+
+def early_end(limits_s: Mapping[Target, float], offered: Offered) -> EarlyEnd:
+    """Return when a run has surely missed one of these limits, in the order of the targets, by what `seen_in` looks at [s]."""
+    arrivals = 0 if offered.requests is None else len(offered.requests)
+    of_users = 0 if offered.crowd is None else offered.crowd.most_requests or 0
+    first = int(WARM_UP_SHARE * (arrivals + of_users))
+    count = arrivals + of_users - first
+    return EarlyEnd(
+        tuple(
+            LatencyLimit(target.metric, limit_s, most_above(float(target.statistic[1:]) / 100.0, count))
+            for target, limit_s in limits_s.items()
+            if target.metric != "itl"
+        ),
+        first,
+        inf if offered.requests is None else float(offered.requests.times_s[-1]),
+    )
+
+
 def latencies_of(runs: Sequence[tuple[Seen, float]], classes: Sequence[RequestClass]) -> Latencies:
     """Return the latencies of all requests of some kinds of replicas together.
 
@@ -191,9 +261,9 @@ def seen_in(outcome: Outcome, demand: Demand, crowd: Crowd | None, rate_per_s: f
     )
 
 
-def sent_share(seen: Seen, demand: Demand) -> float | None:
-    """Return the share of the requests of a run that users sent, in the steps of `user_share_of`; None if they sent all or none."""
-    by_users = np.array([item.users is not None for item in demand.classes])[seen.class_index]
+def sent_share(class_index: NDArray[np.int64], demand: Demand) -> float | None:
+    """Return the share of some requests that users sent, in the steps of `user_share_of`; None if they sent all or none."""
+    by_users = np.array([item.users is not None for item in demand.classes])[class_index]
     counts = np.count_nonzero(by_users), np.count_nonzero(~by_users)
     return user_share_of(counts[0] / counts[1]) if all(counts) else None
 

@@ -11,8 +11,9 @@ from capplan.fleet.load.demand import Demand
 from capplan.fleet.pools.joint import Joint, JointRuns
 from capplan.fleet.pools.link import LinkTerms
 from capplan.fleet.review import Question, spec_of_layout
+from capplan.fleet.search.latencies import Runs
 from capplan.fleet.search.layouts import ScreenedLayout
-from capplan.fleet.search.trial import SamplePaths, SeenRuns, Trial
+from capplan.fleet.search.trial import SamplePaths, Trial
 from capplan.replica.replica import Replica, replica_of
 from capplan.replica.spec import ReplicaSpec
 
@@ -81,7 +82,7 @@ class SearchCache:
     def __init__(self) -> None:
         """Start empty."""
         self._replicas: dict[tuple[object, ...], Replica] = {}
-        self._runs: dict[tuple[object, ...], SeenRuns] = {}
+        self._runs: dict[tuple[object, ...], Runs] = {}
         self._joint: dict[tuple[object, ...], JointRuns] = {}
         self._keys: dict[tuple[int, Callable[[Any], Any] | None], tuple[Any, str]] = {}
 
@@ -97,12 +98,12 @@ class SearchCache:
         draws = (question.routing, question.requests, question.seed, question.drafting)
         traffic = self._key(question.demand, _mix), content_key(draws)
         drafts = candidate.speculating and candidate.speculating.draft_tokens
-        seen = self._runs.setdefault((made_of, *traffic, drafts), {})
+        runs = self._runs.setdefault((made_of, *traffic, drafts), Runs())
         if candidate.speculating is not None:
-            return Trial(candidate, question, paths, candidate.speculating, seen)
+            return Trial(candidate, question, paths, candidate.speculating, runs)
         if made_of not in self._replicas:
             self._replicas[made_of] = replica_of(spec)
-        return Trial(candidate, question, paths, self._replicas[made_of], seen)
+        return Trial(candidate, question, paths, self._replicas[made_of], runs)
 
     def joint(self, question: Question, prefill: Replica, decode: Replica, link: LinkTerms) -> Joint:
         """Return both pools together, reusing the runs of earlier searches with the same layouts, traffic and targets."""

@@ -1,6 +1,5 @@
 """Replicas in steady state, in closed form: rates and latencies of arrays of plans at a range of loads."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -10,6 +9,7 @@ from capplan.fleet.load.demand import Demand
 from capplan.numbers import Array, Spread
 from capplan.replica.plans import Plans, plans_step_function
 from capplan.replica.replica import Replica
+from capplan.replica.tables import tables_of_plans
 from capplan.serving.steady_state import (
     Lengths,
     Limits,
@@ -43,47 +43,44 @@ def steady_states(
     if not demand.mix_depends_on_responses:
         return first
     assumed = _typical_responses(first, demand)
-    mixtures = [replace(demand, lengths=demand.lengths_at(responses)) for responses in assumed]
-    states = [_of_mixture(plans, table, cache_tokens, mixture, speculating) for mixture in mixtures]
-    errors = [
-        sum(
-            np.square(np.log(own / s))
-            for own, s in zip(class_responses_s(state, demand), responses, strict=True)
-        )
-        for state, responses in zip(states, assumed, strict=True)
-    ]
-    return _picked(states, np.argmin(np.array(errors), axis=0))
+    mixtures = replace(demand, lengths=demand.lengths_at(assumed))
+    states = _of_mixture(plans, table, cache_tokens, mixtures, speculating, times=MIXTURES)
+    errors = sum(
+        np.square(np.log(own / s)) for own, s in zip(class_responses_s(states, demand), assumed, strict=True)
+    )
+    return _picked(states, np.argmin(np.reshape(errors, (MIXTURES, -1, LOADS)), axis=0))
 
 
-def _typical_responses(state: SteadyState, demand: Demand) -> list[list[Array]]:
-    """Return the response times of all classes at MIXTURES loads of each plan, from the quickest to the slowest tokens, as columns."""
+def _typical_responses(state: SteadyState, demand: Demand) -> list[Array]:
+    """Return the response times of each class as a column: at the load of each plan with the quickest tokens, then at slower ones, MIXTURES in all."""
     order = np.argsort(state.tpot_s.mean, axis=1, kind="stable")
     places = np.linspace(0, order.shape[1] - 1, MIXTURES).round().astype(np.int64)
-    by_class = class_responses_s(state, demand)
     return [
-        [np.take_along_axis(response, order[:, [place]], axis=1) for response in by_class] for place in places
+        np.concatenate([np.take_along_axis(response, order[:, [place]], axis=1) for place in places])
+        for response in class_responses_s(state, demand)
     ]
 
 
-def _picked(states: Sequence[SteadyState], choice: NDArray[np.int_]) -> SteadyState:
-    """Return a state that is, in each plan and load, the chosen one of several states."""
+def _picked(states: SteadyState, choice: NDArray[np.int_]) -> SteadyState:
+    """Return the state that has, for each plan and load, the chosen one of MIXTURES states."""
 
-    def of(values: Sequence[Array]) -> Array:
-        stacked = np.stack([np.broadcast_to(value, choice.shape) for value in values])
-        return np.asarray(np.take_along_axis(stacked, choice[None], axis=0)[0])
+    def of(values: Array | NDArray[np.bool_]) -> Array:
+        by_mixture = np.broadcast_to(values, (MIXTURES * len(choice), LOADS)).reshape(MIXTURES, -1, LOADS)
+        return np.asarray(np.take_along_axis(by_mixture, choice[None], axis=0)[0])
 
-    def spread_of(spreads: Sequence[Spread[Array]]) -> Spread[Array]:
-        columns = zip(*((s.mean, s.p50, s.p90, s.p95, s.p99) for s in spreads), strict=True)
-        return Spread(*(of(column) for column in columns))
+    def spread_of(spread: Spread[Array]) -> Spread[Array]:
+        return Spread(
+            *(of(values) for values in (spread.mean, spread.p50, spread.p90, spread.p95, spread.p99))
+        )
 
     return SteadyState(
-        spread_of([state.ttft_s for state in states]),
-        spread_of([state.tpot_s for state in states]),
-        spread_of([state.e2e_s for state in states]),
-        of([state.requests_per_s for state in states]),
-        of([state.wait_s for state in states]),
-        of([state.prefill_token_s for state in states]),
-        of([state.saturated.astype(np.float64) for state in states]) > 0.0,
+        spread_of(states.ttft_s),
+        spread_of(states.tpot_s),
+        spread_of(states.e2e_s),
+        of(states.requests_per_s),
+        of(states.wait_s),
+        of(states.prefill_token_s),
+        of(states.saturated) > 0.0,
     )
 
 
@@ -109,24 +106,33 @@ def class_responses_s(state: SteadyState, demand: Demand) -> list[Array]:
 
 
 def _of_mixture(
-    plans: Plans, table: StepTable, cache_tokens: Array, demand: Demand, speculating: Replica | None
+    plans: Plans,
+    table: StepTable,
+    cache_tokens: Array,
+    demand: Demand,
+    speculating: Replica | None,
+    times: int = 1,
 ) -> SteadyState:
+    """Return the states of all plans, several times over where the lengths of the demand are those of as many mixtures."""
+    rows = np.tile(np.arange(cache_tokens.size), times)
+    tables, cache = tables_of_plans(table, rows), cache_tokens[rows, None]
+    lengths, budget = demand.lengths, plans.max_num_batched_tokens[rows, None]
     if speculating is not None:
-        return _of_rounds(plans, table, cache_tokens, demand, speculating)
-    per_sequence = demand.lengths.input_tokens + demand.lengths.output_tokens
-    most = np.maximum(np.minimum(plans.max_num_seqs[:, None], cache_tokens[:, None] / per_sequence), 1.0)
-    profile, budget = plans.specs[0].profile, plans.max_num_batched_tokens[:, None]
+        return _of_rounds(tables, cache, budget, demand, speculating)
+    per_sequence = lengths.input_tokens + lengths.output_tokens
+    most = np.maximum(np.minimum(plans.max_num_seqs[rows, None], cache / per_sequence), 1.0)
+    profile = plans.specs[0].profile
     return screened(
-        plans_step_function(table, demand.lengths, budget),
-        demand.lengths,
+        plans_step_function(tables, lengths, budget),
+        lengths,
         Limits(
             most,
             budget,
             prefill_first=profile.policy == "prefill_first",
             request_s=profile.host.request_s + demand.load_s,
-            asynchronous=plans.asynchronous[:, None],
+            asynchronous=plans.asynchronous[rows, None],
         ),
-        LOAD_GRID[None, :] * _fullest(most, budget, demand.lengths),
+        LOAD_GRID[None, :] * _fullest(most, budget, lengths),
     )
 
 
@@ -138,14 +144,14 @@ def _fullest(most: Array, budget: Array, lengths: Lengths) -> Array:
 
 
 def _of_rounds(
-    plans: Plans, table: StepTable, cache_tokens: Array, demand: Demand, speculating: Replica
+    tables: StepTable, cache_tokens: Array, budget: Array, demand: Demand, speculating: Replica
 ) -> SteadyState:
-    lengths, tokens = demand.lengths, speculating.tokens_per_step
-    budget, scheduling = plans.max_num_batched_tokens[:, None], speculating.scheduling
+    """Return the same for replicas that speculate; cache and budget are columns over plans."""
+    lengths, tokens, scheduling = demand.lengths, speculating.tokens_per_step, speculating.scheduling
     whole = lengths.input_tokens + lengths.output_tokens
-    most = np.maximum(np.minimum(scheduling.max_num_seqs, cache_tokens[:, None] / whole), 1.0)
+    most = np.maximum(np.minimum(scheduling.max_num_seqs, cache_tokens / whole), 1.0)
     state = screened(
-        plans_step_function(table, lengths, budget, speculating.query_tokens),
+        plans_step_function(tables, lengths, budget, speculating.query_tokens),
         replace(lengths, output_tokens=1.0 + (lengths.output_tokens - 1.0) / tokens),
         Limits(
             most,

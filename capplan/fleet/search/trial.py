@@ -19,7 +19,18 @@ from capplan.fleet.load.offered import (
     user_share_of,
 )
 from capplan.fleet.review import Question, spec_of_layout
-from capplan.fleet.search.latencies import Latencies, Seen, latencies_of, odds, seen_in, sent_share
+from capplan.fleet.search.latencies import (
+    MISSED,
+    Latencies,
+    Runs,
+    Seen,
+    early_end,
+    engine_limits,
+    latencies_of,
+    odds,
+    seen_in,
+    sent_share,
+)
 from capplan.fleet.search.layouts import ScreenedLayout, longest_responses_s, rate_slack, target_values
 from capplan.fleet.search.steady_plans import carried_shares, class_responses_s, steady_states
 from capplan.replica.plans import plans_of
@@ -85,8 +96,6 @@ With open-loop traffic the number of replicas is known after fewer runs than it 
 
 SamplePaths = dict[tuple[tuple[float, ...], int, tuple[float, ...], float | None], SamplePath]
 """Drawn traffic of a question by its prefix-cache hits, the number of requests and what decides their mix: response times, or a share of users."""
-SeenRuns = dict[tuple[object, ...], Latencies]
-"""Latencies by whether gaps are recorded, prefix-cache hits, rate, replicas, slowness and requests of a run; or with the replicas of a fleet and its traffic."""
 
 
 def _hits(demand: Demand) -> tuple[object, ...]:
@@ -212,11 +221,11 @@ class Trial:
         question: Question,
         paths: SamplePaths,
         replica: Replica | None = None,
-        seen: SeenRuns | None = None,
+        runs: Runs | None = None,
     ) -> None:
         """Take the replica, or build it; nothing is simulated yet.
 
-        `paths` shares sample paths with other layouts, `seen` the runs of this layout with other questions.
+        `paths` shares sample paths with other layouts, `runs` the runs of this layout with other questions.
         """
         self.candidate = candidate
         self.demand = candidate.demand
@@ -251,7 +260,8 @@ class Trial:
         """Whether gaps between tokens are recorded."""
         self._paths = paths
         self._engines: dict[float, EngineSetup] = {}
-        self._seen: SeenRuns = {} if seen is None else seen
+        self._runs = runs or Runs()
+        """Each has a key: whether gaps are recorded, prefix-cache hits, rate, replicas, slowness and requests; or the replicas of a fleet and its traffic."""
         self._short_steps: dict[tuple[object, ...], int] = {}
         self._kinds: dict[tuple[object, ...], Seen] = {}
 
@@ -290,10 +300,11 @@ class Trial:
         demand = self.with_hits(share, self.responses_s)
         while True:
             seen = run(demand)
+            if not seen.steady or (limits is not None and self.worst(seen, slowness, limits) > 1.0):
+                return seen
             waits = tuple(slowness * wait_s for wait_s in seen.responses_s)
             slower = self.with_hits(share, waits)
-            missed = not seen.steady or (limits is not None and self.worst(seen, slowness, limits) > 1.0)
-            if missed or slower.lengths.cached_tokens >= demand.lengths.cached_tokens:
+            if slower.lengths.cached_tokens >= demand.lengths.cached_tokens:
                 return seen
             demand = slower
 
@@ -312,20 +323,27 @@ class Trial:
     ) -> Latencies:
         """Return the latencies of one of several replicas at a rate, with all steps slower by a factor.
 
-        `short` takes them from a short run, with the most hits that sessions may have; with `limits` they may be too short where
-        one of these is missed anyway.
+        `short` takes them from a short run, with the most hits that sessions may have; with `limits` they may be too short or MISSED
+        where one of these is missed anyway.
         """
         share = rate_per_s / self.total_rate
 
         def run(demand: Demand) -> Latencies:
-            return self._at(demand, rate_per_s, replicas, slowness, short=short)
+            return self._at(demand, rate_per_s, replicas, slowness, limits or {}, short=short)
 
         if short and self.demand.has_sessions:
             return run(self.with_hits(share, self.responses_s))
         return self._settled(run, share, slowness, limits)
 
     def _at(
-        self, demand: Demand, rate_per_s: float, replicas: float, slowness: float, *, short: bool
+        self,
+        demand: Demand,
+        rate_per_s: float,
+        replicas: float,
+        slowness: float,
+        limits: Mapping[Target, float],
+        *,
+        short: bool,
     ) -> Latencies:
         """Return the same with the hits of a demand."""
         scaled = rate_per_s * slowness
@@ -340,10 +358,16 @@ class Trial:
             slowness if demand.users else 1.0,
             count,
         )
-        if key not in self._seen:
-            seen = self._simulated(demand, rate_per_s, replicas, slowness, count)
-            self._seen[key] = self._complete(latencies_of([(seen, 1.0)], demand.classes))
-        return self._seen[key]
+        if key in self._runs.latencies:
+            return self._runs.latencies[key]
+        limits_s = engine_limits(limits, slowness, demand.classes)
+        if self._runs.exceeded(key, limits_s):
+            return MISSED
+        seen = self._simulated(demand, rate_per_s, replicas, slowness, count, None, key, limits_s)
+        if seen is None:
+            return MISSED
+        self._runs.latencies[key] = self._complete(latencies_of([(seen, 1.0)], demand.classes))
+        return self._runs.latencies[key]
 
     @property
     def _most_alike(self) -> float:
@@ -376,20 +400,31 @@ class Trial:
         traffic_ratio : [-]
             multiple of the traffic; a part of a user counts as a user
         limits : by target [s]
-            latencies may be too short where one of these is missed anyway
+            latencies may be too short or MISSED where one of these is missed anyway
         """
         if not self.demand.users:
             return self.at(self.total_rate * traffic_ratio / replicas, replicas, slowness, limits=limits)
 
         def run(demand: Demand) -> Latencies:
             key = (self._gaps, *_hits(demand), "fleet", replicas, slowness, traffic_ratio)
-            if key not in self._seen:
-                self._seen[key] = self._of_kinds(demand, replicas, slowness, traffic_ratio)
-            return self._seen[key]
+            if key not in self._runs.latencies:
+                limits_s = engine_limits(limits or {}, slowness, demand.classes)
+                together = self._of_kinds(demand, replicas, slowness, traffic_ratio, limits_s)
+                if together is MISSED:
+                    return together
+                self._runs.latencies[key] = together
+            return self._runs.latencies[key]
 
         return self._settled(run, traffic_ratio / replicas, slowness, limits)
 
-    def _of_kinds(self, demand: Demand, replicas: int, slowness: float, traffic_ratio: float) -> Latencies:
+    def _of_kinds(
+        self,
+        demand: Demand,
+        replicas: int,
+        slowness: float,
+        traffic_ratio: float,
+        limits_s: Mapping[Target, float],
+    ) -> Latencies:
         users = [
             ceil(traffic_ratio * (self.demand.classes[index].users or 0.0) - 1e-9)
             for index in self.demand.user_classes
@@ -399,27 +434,51 @@ class Trial:
             kinds = kinds[:1]
         arrivals = 1.0 if self._all_users else float(regularity_class(replicas, self.classes))
         rate = self.total_rate * traffic_ratio / replicas
-        runs = []
-        for kind, count in kinds:
-            if self._all_users and not any(kind):
-                continue
+
+        def seen_by(
+            kind: tuple[int, ...], count: int, limits_s: Mapping[Target, float]
+        ) -> Seen | set[Target]:
             whole = self._requests(rate, short=False)
             part = max(whole >> min(int(log2(replicas / count)), MOST_HALVINGS), min(whole, LEAST_OF_KIND))
-            key = (*_hits(demand), kind, None if self._all_users else rate, arrivals, slowness, part)
-            if key not in self._kinds:
-                self._kinds[key] = self._simulated(demand, rate, arrivals, slowness, part, kind)
-            runs.append((self._kinds[key], float(count)))
+            return self._seen_by_kind(demand, rate, arrivals, slowness, part, kind, limits_s)
+
+        busy = [(kind, count) for kind, count in kinds if any(kind) or not self._all_users]
+        exceeded = set(limits_s)
+        for kind, count in busy:
+            seen = seen_by(kind, count, {target: limits_s[target] for target in exceeded})
+            exceeded = set() if isinstance(seen, Seen) else seen
+            if not exceeded:
+                break
+        if exceeded:
+            return MISSED
+        runs = [
+            (seen, float(count)) for kind, count in busy if isinstance(seen := seen_by(kind, count, {}), Seen)
+        ]
         together = self._complete(latencies_of(runs, demand.classes))
         if traffic_ratio == 1.0:  # by the response times, as every page counts the requests of users
             waits = tuple(slowness * response_s for response_s in together.responses_s)
             peak = slowness * planned_demand(self.demand, waits).peak_requests_per_s
             return replace(together, requests_per_s=peak / replicas)
-        busy = sum(count for _, count in runs)
-        return self._complete(
-            replace(
-                together, requests_per_s=together.requests_per_s * busy / sum(count for _, count in kinds)
-            )
-        )
+        working = sum(count for _, count in busy) / sum(count for _, count in kinds)
+        return self._complete(replace(together, requests_per_s=together.requests_per_s * working))
+
+    def _seen_by_kind(
+        self,
+        demand: Demand,
+        rate_per_s: float,
+        arrivals: float,
+        slowness: float,
+        count: int,
+        users: tuple[int, ...],
+        limits_s: Mapping[Target, float],
+    ) -> Seen | set[Target]:
+        """Return what requests see at a replica with these users, or which limits they exceed in a run that ended early."""
+        key = (*_hits(demand), users, None if self._all_users else rate_per_s, arrivals, slowness, count)
+        if key not in self._kinds and not self._runs.exceeded(key, limits_s):
+            seen = self._simulated(demand, rate_per_s, arrivals, slowness, count, users, key, limits_s)
+            if seen is not None:
+                self._kinds[key] = seen
+        return self._kinds[key] if key in self._kinds else self._runs.exceeded(key, limits_s)
 
     def _complete(self, latencies: Latencies) -> Latencies:
         """Return latencies with a response time for every class, at the lightest load where no response came."""
@@ -494,28 +553,42 @@ class Trial:
         replicas: float,
         slowness: float,
         count: int,
-        users: Sequence[int] | None = None,
-    ) -> Seen:
+        users: Sequence[int] | None,
+        key: tuple[object, ...],
+        limits_s: Mapping[Target, float],
+    ) -> Seen | None:
         """Return what requests see at one replica: users' requests and others last about equally long there, so that neither part runs out first.
 
         How many requests users send is known after a run: where it is less than half as many as at the lightest load, the run is repeated
-        with half as many, or a quarter, ..., so that loads next to each other share a draw.
+        with half as many, or a quarter, ..., so that loads next to each other share a draw. A run that surely exceeds a limit ends early;
+        then the limit is noted by the key of the run, and the result is None.
         """
         share = rate_per_s / self.total_rate
         user_share = self._lightest_user_share(demand, count, share, users)
         while True:
             path = self._path(demand, count, user_share)
             offered = path.offered(share, replicas=replicas, slowness=slowness, users=users)
-            outcome = simulate(offered.requests, self._engine(demand), crowd=offered.crowd, gauged=self._gaps)
-            seen = seen_in(outcome, demand, offered.crowd, rate_per_s * slowness)
-            fitting = sent_share(seen, demand)
+            until = early_end(limits_s, offered)
+            outcome = simulate(
+                offered.requests,
+                self._engine(demand),
+                crowd=offered.crowd,
+                gauged=self._gaps,
+                early_end=until,
+            )
+            seen = None if outcome.missed else seen_in(outcome, demand, offered.crowd, rate_per_s * slowness)
+            of_class = outcome.class_index[until.from_row :] if seen is None else seen.class_index
+            fitting = sent_share(of_class, demand)
             if user_share is None or fitting is None:
-                return seen
+                break
             halvings = int(log2(odds(user_share) / odds(fitting)))
             if halvings <= 0:
                 break
             user_share = user_share_of(odds(user_share) / 2.0**halvings)
-        if not self._gaps:
+        if outcome.missed is not None:
+            exceeded = {limit: target for target, limit in zip(limits_s, until.limits, strict=True)}
+            self._runs.note(key, exceeded[outcome.missed], outcome.missed.limit_s)
+        if seen is None or not self._gaps or user_share is None or fitting is None:
             return seen
         both = simulate(offered.requests, self._engine(demand), crowd=offered.crowd, until_s=seen.end_s)
         return replace(seen, itl=both.itl)
@@ -542,10 +615,11 @@ class Trial:
         short: bool = False,
     ) -> bool:
         """Return whether all targets hold at a rate."""
-        latencies = self.at(rate_per_s, replicas, slowness, short=short, limits=None if short else limits)
+        borne = {target: SHORT_TARGET_SLACK * limit for target, limit in limits.items()} if short else limits
+        latencies = self.at(rate_per_s, replicas, slowness, short=short, limits=borne)
         if short:
             latencies = replace(latencies, steady=True)
-        return self.worst(latencies, slowness, limits) <= (SHORT_TARGET_SLACK if short else 1.0)
+        return self.worst(latencies, slowness, borne) <= 1.0
 
     @property
     def scale(self) -> tuple[int, int]:
