@@ -249,10 +249,6 @@ def untold(row: Mapping[str, str], requests: int | None) -> tuple[str, tuple[str
     row : text by column name
     requests : of the run
 
-    Returns
-    -------
-    -
-
     Examples
     --------
     >>> untold({"n_failed": "85"}, 100)[1], untold({"n_failed": "5"}, 100)

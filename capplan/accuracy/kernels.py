@@ -414,10 +414,6 @@ def kernel_case(row: Mapping[str, Any]) -> KernelCase | str:
     ----------
     row : columns by name, as a CSV reader gives them
 
-    Returns
-    -------
-    the call, or a reason
-
     Examples
     --------
     >>> row = {"gpu": "h100_sxm", "family": "gemm", "dtype": "fp8", "backend": "vllm", "m": 8, "n": 4096, "k": 64}

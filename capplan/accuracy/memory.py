@@ -35,10 +35,6 @@ def row_profile(row: Mapping[str, str]) -> EngineProfile:
     ----------
     row : columns `engine` and `engine_release`
 
-    Returns
-    -------
-    the profile
-
     Examples
     --------
     >>> row_profile({"engine": "vllm", "engine_release": "0.11.0"}).version
@@ -160,10 +156,6 @@ def row_launch(row: Mapping[str, str], network: Network, device: Device, engine:
     network : the model in the format of the row
     device : as the catalogue has it
     engine : its profile
-
-    Returns
-    -------
-    the settings
     """
     memory = (
         _number(row, "gpu_memory_gib") * GIB
@@ -226,10 +218,6 @@ def started(row: Mapping[str, str]) -> bool | None:
     Parameters
     ----------
     row : column `status`
-
-    Returns
-    -------
-    True, False or None
 
     Examples
     --------

@@ -456,10 +456,6 @@ def read_command_line(text: str, place: str = "--launch", folder: Path | None = 
     place : of the text, for errors
     folder : that files in it are relative to; None: the working folder
 
-    Returns
-    -------
-    the launch
-
     Raises
     ------
     InputError

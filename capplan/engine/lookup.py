@@ -159,10 +159,6 @@ def tier(
     architecture : of the device; some engines keep small defaults on Ampere whatever its memory
     device_name : from the catalogue, for single devices that are treated the same way
 
-    Returns
-    -------
-    the tier
-
     Examples
     --------
     >>> tier(profile("vllm", "0.11.0"), 79.2 * 2**30, "hopper").max_num_seqs
@@ -383,10 +379,6 @@ def cache_rule(engine: EngineProfile, model_type: str, architecture: str | None 
     engine : the profile
     model_type : of the model
     architecture : of the device; None: what holds on every device, or what some device needs
-
-    Returns
-    -------
-    the rule
 
     Examples
     --------

@@ -295,10 +295,6 @@ def slice_of(device: Device, partition: Partition) -> Device:
     device : whole, with P [FLOP/s] and B [B/s]
     partition : one of its profiles
 
-    Returns
-    -------
-    Device
-
     References
     ----------
     NVIDIA, "Multi-Instance GPU user guide", chapters "Concepts" (a memory slice has about an eighth of capacity and bandwidth)
@@ -480,10 +476,6 @@ def has_fast_links(device: Device) -> bool:
     Parameters
     ----------
     device : from the catalogue
-
-    Returns
-    -------
-    True or False
 
     Examples
     --------

@@ -48,10 +48,6 @@ def stages_of(network: Network, stages: int) -> list[Stage]:
     stages : [-]
         pipeline ranks
 
-    Returns
-    -------
-    stages in order
-
     Examples
     --------
     >>> from capplan.model.network import Layer, Projection

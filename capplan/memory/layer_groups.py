@@ -41,10 +41,6 @@ def held_format(
     activation_format : dtype of the model
     recurrent_format : of the engine (`MemoryRules.recurrent_format`); None: the dtype of the model
 
-    Returns
-    -------
-    name of a format
-
     Examples
     --------
     >>> held_format(StatePart(8, 8, "fp32", recurrent=True), "bf16"), held_format(StatePart(8, 8, "fp32"), "bf16")

@@ -141,10 +141,6 @@ def first_stage_plan(
     profile : of the engine version
     eager : as for `memory_plan`
 
-    Returns
-    -------
-    the plan of that stage only
-
     Examples
     --------
     >>> from capplan.engine.lookup import profile

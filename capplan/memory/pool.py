@@ -138,10 +138,6 @@ def grouped_layout(
     stage_share : [-]
         fraction of the layers on this pipeline stage
 
-    Returns
-    -------
-    the layout
-
     Examples
     --------
     Two groups of three layers with 512 blocks of 16 tokens for the full ones and 513 for the sliding ones:
@@ -388,10 +384,6 @@ def packed_layout(mixers: Sequence[Mixer], kv_bytes_per_element: Number) -> Pack
     mixers : of all layers
     kv_bytes_per_element : [B]
         of the cache dtype
-
-    Returns
-    -------
-    the layout
 
     Examples
     --------

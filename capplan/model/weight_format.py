@@ -582,10 +582,6 @@ def in_weight_format(network: Network, dtype: str) -> Network:
     network : the model
     dtype : one of `WEIGHT_DTYPES`, or a grouped name such as w4a16-g128
 
-    Returns
-    -------
-    the same network, formats replaced
-
     Examples
     --------
     >>> from capplan.model.network import Layer, Projection

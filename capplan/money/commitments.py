@@ -284,10 +284,6 @@ def mix_of(groups: Sequence[GroupUse], owned_people_usd_per_hour: float = 0.0) -
     groups : of a plan; what one of them is paid by does not depend on the others, but for those people
     owned_people_usd_per_hour : [$/h]
         in all, whatever the number of owned devices
-
-    Returns
-    -------
-    Mix
     """
     pure = _pure(groups, owned_people_usd_per_hour)
     parts = _parts(groups)

@@ -339,10 +339,6 @@ def energy_of(
     tokens_per_s : [token/s]
         input and output, mean over the month
     servers : that the devices are in
-
-    Returns
-    -------
-    Energy
     """
     prefill = np.minimum(prefill_share, occupied)
     share = float(np.mean(prefill)), float(np.mean(occupied - prefill))

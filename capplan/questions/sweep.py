@@ -108,10 +108,6 @@ def asked_sweep(what: str, flags: SweepFlags, lengths: Load, serving: ServingFla
     flags : plans, loads, and the targets of a model
     lengths : of the requests of a model
     serving : of a model; a scenario states its serving itself, all but a calibration
-
-    Returns
-    -------
-    the points and what was assumed
     """
     loads = loads_of(flags.request_rate, flags.concurrency)
     if names_a_scenario(Path(what)):

@@ -81,10 +81,6 @@ def replica_of_result(result: BenchmarkResult, serving: ServingFlags) -> Replica
     ----------
     result : with model, hardware, parallelism and engine, from its file or stated together with it
     serving : everything else
-
-    Returns
-    -------
-    the replica
     """
     missing = [
         flag for flag, value in (("--model", result.model), ("--hardware", result.hardware)) if value is None

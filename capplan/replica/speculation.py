@@ -236,10 +236,6 @@ def breakeven_batch(batches: Array, best_speedup: Array) -> int | None:
     best_speedup : [-]
         of the best draft length at each batch
 
-    Returns
-    -------
-    a batch, or None
-
     Examples
     --------
     >>> breakeven_batch(np.array([1.0, 2.0, 4.0, 8.0]), np.array([1.4, 0.9, 1.1, 0.8]))

@@ -127,10 +127,6 @@ def findings(
     date, author : of the page, as people say them
     levers : what every lever is worth, where that was asked for
     others : whether the plans of other devices are taken at other traffic too
-
-    Returns
-    -------
-    Findings
     """
     chosen = answer.chosen
     found = Findings(asked, answer, command, source, margins=())

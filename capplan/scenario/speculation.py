@@ -379,10 +379,6 @@ def asked_speculation(
     acceptance_fraction : [-]
         None: the published one of the method
 
-    Returns
-    -------
-    target, draft, assumptions, warnings
-
     Raises
     ------
     InputError

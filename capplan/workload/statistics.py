@@ -229,10 +229,6 @@ def reuse_by_age(
     block_tokens : [tokens]
         of a block
 
-    Returns
-    -------
-    RepeatedBlocks
-
     Examples
     --------
     Two blocks, and 7 s later the same two and a new one:

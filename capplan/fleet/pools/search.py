@@ -96,10 +96,6 @@ def pools_decision(
     cache : runs that searches of similar questions share
     most_usd_per_hour : [$/h]
         only cheaper plans are looked for, among those with a price
-
-    Returns
-    -------
-    plans, PoolsSearch
     """
     check_known((*pools.prefill_devices, *pools.decode_devices), pools.link)
     rejected: Rejections = Counter()

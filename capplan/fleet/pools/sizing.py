@@ -350,10 +350,6 @@ def with_certainty_of_pools(
     question : of the whole fleet
     terms : headroom, spares and prices
     cache : runs of the search before
-
-    Returns
-    -------
-    FleetAnswer
     """
     listed = answer.with_pools
     plan = answer.chosen if answer.chosen is not None and answer.chosen.has_pools else None

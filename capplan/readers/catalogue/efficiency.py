@@ -134,10 +134,6 @@ def efficiency_for(device: Device) -> Efficiency:
     Parameters
     ----------
     device : as the vendor states it
-
-    Returns
-    -------
-    the fits
     """
     if device.partition is not None:
         return _of_slice(replace(device, name=device.partition.device, partition=None), device.name)

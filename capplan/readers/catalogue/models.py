@@ -110,10 +110,6 @@ def shipped_id(name: str) -> str | None:
     ----------
     name : an id (owner/name), the name without its owner, or an alias
 
-    Returns
-    -------
-    the id of a shipped model
-
     Examples
     --------
     >>> shipped_id("llama 3.1 70B instruct")
@@ -214,10 +210,6 @@ def read_model(
     revision : branch, tag or commit on the hub; asks the hub even where the model is shipped
     offline : never open a connection
     weight_dtype : dtype to hold the weights in; None leaves what the config says
-
-    Returns
-    -------
-    the network, its quantisation applied
 
     Raises
     ------

@@ -269,10 +269,6 @@ def is_model(name: str, model: ScriptModel) -> bool:
     name : `owner/name` or a name
     model : its names
 
-    Returns
-    -------
-    -
-
     Examples
     --------
     >>> model = ScriptModel(names=["DeepSeek-R1-0528"], weights="fp8")
