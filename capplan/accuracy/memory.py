@@ -123,10 +123,6 @@ def predict_memory_row(
 def with_draft_layer(network: Network) -> Network:
     """Return the network with one multi-token-prediction layer: the last caching layer again, with its input matrix.
 
-    Parameters
-    ----------
-    network : the model
-
     Returns
     -------
     the network that an engine holds for speculative decoding with the model's own draft layer

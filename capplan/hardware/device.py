@@ -338,10 +338,6 @@ def cuts(profiles: Sequence[Partition]) -> tuple[Amounts, ...]:
 
     An instance begins at a memory slice that its profile allows, and has no memory slice in common with another one.
 
-    Parameters
-    ----------
-    profiles : of one device
-
     Examples
     --------
     >>> half = Partition("x", "2g", 2, 4, 2, 4, 2, 28, 12e9, (0, 2), {}, {}, ())
@@ -473,10 +469,6 @@ USUAL_PADDED_INPUTS = 128.0
 def has_fast_links(device: Device) -> bool:
     """Return whether tensor-parallel ranks communicate over a GPU link instead of PCIe.
 
-    Parameters
-    ----------
-    device : from the catalogue
-
     Examples
     --------
     >>> has_fast_links(Device("x", "X", "v", "hopper", 80e9, None, 1.0, {}, None, None, None, "nvlink4", None, 1, None, 8, None, {}))
@@ -487,10 +479,6 @@ def has_fast_links(device: Device) -> bool:
 
 def padded_inputs_multiple(device: Device) -> float:
     """Return the multiple to which kernels of a device pad the inputs of mxfp4 experts.
-
-    Parameters
-    ----------
-    device : from the catalogue
 
     Returns
     -------
@@ -506,10 +494,6 @@ def padded_inputs_multiple(device: Device) -> float:
 
 def engine_memory_bytes(device: Device) -> float:
     """Return the device memory that an engine budgets.
-
-    Parameters
-    ----------
-    device : from the catalogue
 
     Returns
     -------

@@ -59,12 +59,6 @@ def held_format(
 def narrow_states(network: Network, rules: MemoryRules, engine: str) -> tuple[Assumption, ...]:
     """Return what is assumed where an engine stores recurrent states in fewer bits than the reference computes them in.
 
-    Parameters
-    ----------
-    network : the model
-    rules : of the engine
-    engine : its name
-
     Returns
     -------
     one assumption, or none
@@ -219,10 +213,6 @@ def group_layers(kinds: list[CacheKind]) -> int:
     """Return the layers per group; every layer of a group has a slot in each block.
 
         g = layers of the rarest kind, or of the commonest where that has fewer than 1.5 x as many
-
-    Parameters
-    ----------
-    kinds : the kinds of caches
 
     Returns
     -------

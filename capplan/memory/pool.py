@@ -567,11 +567,6 @@ def summed_capacity(
 def layout_assumptions(network: Network, rules: MemoryRules) -> tuple[Assumption, ...]:
     """Return what is assumed about the layout of compressed attention in an engine.
 
-    Parameters
-    ----------
-    network : the model
-    rules : of the engine
-
     Returns
     -------
     one assumption where the engine's layout is not modelled, otherwise none

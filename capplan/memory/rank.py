@@ -547,13 +547,6 @@ def rank_activation_bytes(stage: Stage, network: Network, launch: Launch, profil
 
         A = max(layer + buffers, sampler + hidden states + resident buffers) + images + stage input and output
 
-    Parameters
-    ----------
-    stage : the layers
-    network : the whole model
-    launch : sizes and parallelism
-    profile : of the engine version
-
     Returns
     -------
     [B]
@@ -634,13 +627,6 @@ def _workspace_of_cached(layer: Layer, launch: Launch, element: float) -> Number
 def rank_graph_bytes(stage: Stage, network: Network, launch: Launch, profile: EngineProfile) -> Number:
     """Return the memory of the CUDA graphs of one rank of a stage.
 
-    Parameters
-    ----------
-    stage : the layers
-    network : the whole model
-    launch : sequences that may run
-    profile : of the engine version
-
     Returns
     -------
     [B]
@@ -670,12 +656,6 @@ def warmup_bytes(network: Network, launch: Launch, profile: EngineProfile) -> Nu
     """Return what must be left free for the sampler to warm up once cache and graphs are in place.
 
         F = s (w v + e)
-
-    Parameters
-    ----------
-    network : the whole model
-    launch : sequences that may run
-    profile : of the engine version
 
     Returns
     -------

@@ -46,10 +46,6 @@ def parameters(network: Network) -> int:
 
     Multi-token-prediction layers are left out: checkpoints hold them, the served model does not.
 
-    Parameters
-    ----------
-    network : the model
-
     Returns
     -------
     [-]
@@ -73,10 +69,6 @@ def parameters(network: Network) -> int:
 def layer_parameters(layer: Layer) -> int:
     """Return the parameters that one layer holds.
 
-    Parameters
-    ----------
-    layer : one block
-
     Returns
     -------
     [-]
@@ -98,10 +90,6 @@ def active_parameters(network: Network) -> int:
     Counted: attention, dense and shared feed-forward, router, norms, state tensors, the LM head (tied or
     not), and experts_per_token of the routed experts. Not counted: the token embedding, of which one row
     is looked up; vision towers; multi-token-prediction layers. Model cards often add the embedding.
-
-    Parameters
-    ----------
-    network : the model
 
     Returns
     -------
@@ -136,10 +124,6 @@ def _active_of_layer(layer: Layer) -> int:
 
 def weight_elements_by_class(network: Network) -> dict[TensorClass, int]:
     """Return the parameters of each tensor class.
-
-    Parameters
-    ----------
-    network : the model
 
     Returns
     -------
@@ -274,10 +258,6 @@ def draft_layer(network: Network) -> Layer | None:
     Where that layer has no feed-forward part of its own (Nemotron-H: a layer has one part), the last such layer is added.
     Matrices are in the dtype of the activations and experts in the format that the checkpoint stores those of its prediction layers in.
 
-    Parameters
-    ----------
-    network : the model
-
     Returns
     -------
     the layer; None where no layer has a KV cache
@@ -347,10 +327,6 @@ def _feeds_forward(layer: Layer) -> bool:
 
 def summary(network: Network) -> dict[str, Any]:
     """Return the figures of a network.
-
-    Parameters
-    ----------
-    network : the model
 
     Returns
     -------

@@ -673,10 +673,6 @@ def weight_format_assumptions(network: Network, dtype: str) -> tuple[Assumption,
 def stored_formats(network: Network) -> tuple[str, ...]:
     """Return the weight formats of the layers' matrices, most elements first.
 
-    Parameters
-    ----------
-    network : the model
-
     Returns
     -------
     names of formats
@@ -702,10 +698,6 @@ def stored_formats(network: Network) -> tuple[str, ...]:
 
 def stored_dtypes(network: Network) -> frozenset[str]:
     """Return the dtypes of the layers' matrices.
-
-    Parameters
-    ----------
-    network : the model
 
     Returns
     -------

@@ -216,11 +216,6 @@ def benchmark_spec(benchmark: Benchmark, calibration: Path | None = None) -> Rep
 def benchmark_servers(benchmark: Benchmark, calibration: Path | None = None) -> Servers:
     """Return the engines behind a benchmark.
 
-    Parameters
-    ----------
-    benchmark : what was measured
-    calibration : as for `benchmark_spec`
-
     Returns
     -------
     one replica of each kind, the link between pools, and their host memory; InputError where a name is not known

@@ -61,10 +61,6 @@ def efficiency_folder() -> Path:
 def read_efficiency(path: Path) -> tuple[Efficiency, tuple[str, ...]]:
     """Return the fits in one file, and the hardware entries that are its device.
 
-    Parameters
-    ----------
-    path : a YAML file
-
     Returns
     -------
     the fits, and catalogue names

@@ -223,10 +223,6 @@ def read_model(
 def stored_model(name: str) -> StoredModel | None:
     """Return the tensors that MODEL lists, where it is a GGUF file.
 
-    Parameters
-    ----------
-    name : as given to `read_model`
-
     Returns
     -------
     the header of the file; None for anything else

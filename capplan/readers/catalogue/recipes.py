@@ -327,10 +327,6 @@ def script_change(benchmark: Benchmark) -> ScriptChange | None:
 def recipe_settings(benchmark: Benchmark) -> RecipeSettings:
     """Return the settings of a benchmark that its source's scripts state.
 
-    Parameters
-    ----------
-    benchmark : what was measured
-
     Returns
     -------
     the settings of its launch script and of all recipes that match, later ones over earlier ones; empty for any other source
