@@ -110,9 +110,9 @@ def _announced(
     if target.is_cuda:
         repeats_s = min(REPEATS_S, each.seconds)
         return list(chosen), WARM_S + PASSES[kind] * len(chosen) * (BUILD_S + repeats_s)
-    known = prepared(chosen, target, each, budget_s)
+    kept, pass_s, _ = prepared(chosen, target, each, budget_s)
     drop_arenas()
-    return [chosen[place] for place in known.kept], PASSES[kind] * known.pass_s
+    return [chosen[place] for place in kept], PASSES[kind] * pass_s
 
 
 Kind = tuple[str, str, str]
@@ -170,21 +170,10 @@ class Pace:
         return one_s + (ways * (self.build_s + TRIAL.seconds + calls * call_s) if ways > 1 else 0.0)
 
 
-@dataclass(frozen=True, slots=True)
-class Announced:
-    """What fits into the time of a run."""
-
-    kept: tuple[int, ...]
-    """Places in the plan, in its order."""
-    pass_s: float
-    """Expected time of one pass over them."""
-    pace: Pace
-
-
 def announced(
     target: Target, chosen: Sequence[Case], effort: Effort, budget_s: float, room_bytes: float
-) -> Announced:
-    """Return which shapes are measured and how long one pass takes; on a processor their kinds are timed for it.
+) -> tuple[tuple[int, ...], float, Pace]:
+    """Return the places of the shapes that are measured, how long one pass over them takes [s], and their pace; on a processor their kinds are timed for it.
 
     Parameters
     ----------
@@ -199,7 +188,7 @@ def announced(
     all shapes on a card, whose calls are short; those that fit on a processor
     """
     if target.is_cuda:
-        return Announced(tuple(range(len(chosen))), 0.0, Pace())
+        return tuple(range(len(chosen))), 0.0, Pace()
     begin = time.monotonic()
     pace = _probed(target, chosen, room_bytes, NEXT_CALL_FRACTION * budget_s)
     left_s = budget_s - (time.monotonic() - begin)
@@ -210,7 +199,7 @@ def announced(
         if cost_s <= limits[case.kind] and total_s + cost_s <= left_s:
             kept.append(place)
             total_s += cost_s
-    return Announced(tuple(kept), total_s, pace)
+    return tuple(kept), total_s, pace
 
 
 def _limits(chosen: Sequence[Case], costs: Sequence[float], most_s: float) -> dict[Kind, float]:
@@ -463,19 +452,24 @@ def calibrated(
 
 
 def _told(
-    run: Run, chosen: Sequence[Case], known: Announced, target: Target, budget_s: float, passes: int
+    run: Run,
+    chosen: Sequence[Case],
+    kept: Sequence[int],
+    target: Target,
+    budget_s: float,
+    all_passes_s: float,
 ) -> None:
     """Say what will be measured and how long that takes, which is what was timed and at most the budget."""
-    few = len(known.kept) < len(chosen)
+    few = len(kept) < len(chosen)
     shapes = (
-        f"{len(known.kept)} of {len(chosen)} shapes (the others take too long here)"
+        f"{len(kept)} of {len(chosen)} shapes (the others take too long here)"
         if few
         else f"{len(chosen)} shapes"
     )
-    seconds = min(budget_s, passes * known.pass_s) if known.pass_s else budget_s
+    seconds = min(budget_s, all_passes_s) if all_passes_s else budget_s
     run.tell(
         f"{target.machine.name}: {shapes}, about {seconds / 60:.1f} min and the fit; uses up to "
-        f"{peak_bytes([chosen[place] for place in known.kept] or chosen, target) / 1e9:.2f} GB of {target.free_bytes / 1e9:.1f} GB free; clocks and settings are left unchanged"
+        f"{peak_bytes([chosen[place] for place in kept] or chosen, target) / 1e9:.2f} GB of {target.free_bytes / 1e9:.1f} GB free; clocks and settings are left unchanged"
     )
 
 
@@ -485,7 +479,9 @@ def effort_of_a_pass(chosen: Sequence[Case], target: Target, effort: Effort, bud
     return replace(effort, seconds=min(effort.seconds, 0.6 * budget_s / max(len(chosen), 1)) / passes)
 
 
-def prepared(chosen: Sequence[Case], target: Target, effort: Effort, budget_s: float) -> Announced:
+def prepared(
+    chosen: Sequence[Case], target: Target, effort: Effort, budget_s: float
+) -> tuple[tuple[int, ...], float, Pace]:
     """Fill the operands of a run, and return which of its shapes are measured and how long a pass takes.
 
     Parameters
@@ -516,12 +512,12 @@ def _measured(
     try:
         each = effort_of_a_pass(chosen, target, effort, budget_s)
         run.room_bytes = _room_bytes(chosen, target)
-        known = prepared(chosen, target, each, budget_s)
-        _told(run, chosen, known, target, budget_s, PASSES[target.device.type])
+        kept, pass_s, pace = prepared(chosen, target, each, budget_s)
+        _told(run, chosen, kept, target, budget_s, PASSES[target.device.type] * pass_s)
         sustained = warmed_up(target, target.abilities.wide, run.watch or Watch(target.sensors))
         # a card is warmed up before its time begins, a processor needs none
         start = time.monotonic() if target.is_cuda else begin
-        _measure_all(run, chosen, known, target, each, start + budget_s)
+        _measure_all(run, chosen, kept, pace, target, each, start + budget_s)
     except KeyboardInterrupt:
         run.ended_early = f"interrupted after {len(run.samples)} of {len(chosen)} shapes"
         run.stopped = True
@@ -536,11 +532,16 @@ def _measured(
 
 
 def _measure_all(
-    run: Run, chosen: Sequence[Case], known: Announced, target: Target, effort: Effort, end: float
+    run: Run,
+    chosen: Sequence[Case],
+    kept: tuple[int, ...],
+    pace: Pace,
+    target: Target,
+    effort: Effort,
+    end: float,
 ) -> None:
     """Measure what was announced, pass after pass until `end`; a shape that would end later is left out of its pass."""
     passes, most = PASSES[target.device.type], MOST_PASSES[target.device.type]
-    kept = known.kept
     progress = Progress(end - time.monotonic())
     done, late, tried = 0, False, set[int]()
     try:
@@ -551,7 +552,7 @@ def _measure_all(
             progress.show(number / (passes * len(kept)), case.title)
             if case.kind not in run.unsupported:
                 ways = 1 if place in run.samples else len(run.open_ways(case, target))
-                if now + known.pace.pass_s(case, ways, effort) > end and not target.is_cuda:
+                if now + pace.pass_s(case, ways, effort) > end and not target.is_cuda:
                     late = late or number < len(kept)
                     continue
                 tried.add(place)

@@ -214,6 +214,10 @@ def group_layers(kinds: list[CacheKind]) -> int:
 
         g = layers of the rarest kind, or of the commonest where that has fewer than 1.5 x as many
 
+    Parameters
+    ----------
+    kinds : the kinds of caches
+
     Returns
     -------
     [-]

@@ -385,6 +385,10 @@ def packed_layout(mixers: Sequence[Mixer], kv_bytes_per_element: Number) -> Pack
     kv_bytes_per_element : [B]
         of the cache dtype
 
+    Returns
+    -------
+    the layout
+
     Examples
     --------
     DeepSeek-V4-Pro in fp8, 30 layers with an entry per 4 tokens and 31 with one per 128:

@@ -547,6 +547,13 @@ def rank_activation_bytes(stage: Stage, network: Network, launch: Launch, profil
 
         A = max(layer + buffers, sampler + hidden states + resident buffers) + images + stage input and output
 
+    Parameters
+    ----------
+    stage : the layers
+    network : the whole model
+    launch : sizes and parallelism
+    profile : of the engine version
+
     Returns
     -------
     [B]
@@ -656,6 +663,12 @@ def warmup_bytes(network: Network, launch: Launch, profile: EngineProfile) -> Nu
     """Return what must be left free for the sampler to warm up once cache and graphs are in place.
 
         F = s (w v + e)
+
+    Parameters
+    ----------
+    network : the whole model
+    launch : sequences that may run
+    profile : of the engine version
 
     Returns
     -------

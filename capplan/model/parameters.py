@@ -46,6 +46,10 @@ def parameters(network: Network) -> int:
 
     Multi-token-prediction layers are left out: checkpoints hold them, the served model does not.
 
+    Parameters
+    ----------
+    network : the model
+
     Returns
     -------
     [-]
@@ -90,6 +94,10 @@ def active_parameters(network: Network) -> int:
     Counted: attention, dense and shared feed-forward, router, norms, state tensors, the LM head (tied or
     not), and experts_per_token of the routed experts. Not counted: the token embedding, of which one row
     is looked up; vision towers; multi-token-prediction layers. Model cards often add the embedding.
+
+    Parameters
+    ----------
+    network : the model
 
     Returns
     -------

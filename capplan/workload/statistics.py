@@ -435,17 +435,6 @@ def weighted_quantile(values: Array, weights: Array, probability: Array) -> Arra
 
 
 @dataclass(frozen=True, slots=True)
-class LognormalFit:
-    """The lognormal distribution with the same mean and spread of logarithms, and how far it is off."""
-
-    mean: float
-    sigma: float
-    p95: float
-    largest_error_fraction: float
-    """Largest distance between the two cumulative distributions (Kolmogorov-Smirnov)."""
-
-
-@dataclass(frozen=True, slots=True)
 class LengthSummary:
     """Token counts of inputs or outputs."""
 
@@ -456,7 +445,8 @@ class LengthSummary:
     max: float
     values: tuple[float, ...]
     """Quantiles of equal weight that stand for the distribution, ascending, with its mean."""
-    fit: LognormalFit
+    fit: Mapping[str, float]
+    """Their lognormal distribution; see `lognormal_fit`."""
 
 
 VALUES = 100
@@ -488,16 +478,18 @@ def length_summary(tokens: Array, weights: Array) -> LengthSummary:
     )
 
 
-def lognormal_fit(tokens: Array, share: Array, mean: float) -> LognormalFit:
+def lognormal_fit(tokens: Array, share: Array, mean: float) -> dict[str, float]:
     """Return the lognormal distribution with this mean and the spread of the logarithms, and how far it is off.
+
+    The error is the largest distance between the two cumulative distributions (Kolmogorov-Smirnov).
 
     Examples
     --------
     Half of the prompts have 100 tokens, half have 10,000: no lognormal distribution is near that.
 
     >>> fit = lognormal_fit(np.array([100.0, 10_000.0]), np.array([0.5, 0.5]), 5050.0)
-    >>> fit.mean, round(fit.sigma, 2), round(fit.largest_error_fraction, 2)
-    (5050.0, 2.3, 0.43)
+    >>> [round(fit[name], 2) for name in ("mean", "sigma", "largest_error_fraction")]
+    [5050.0, 2.3, 0.43]
     """
     logs = np.log(np.maximum(tokens, 1.0))
     centre = float(logs @ share)
@@ -505,12 +497,13 @@ def lognormal_fit(tokens: Array, share: Array, mean: float) -> LognormalFit:
     shift = np.log(mean) - sigma**2 / 2.0
     p95 = float(np.exp(shift + sigma * float(standard_normal_quantile(0.95))))
     if sigma == 0.0:
-        return LognormalFit(mean, 0.0, mean, 0.0)
+        return {"mean": mean, "sigma": 0.0, "p95": mean, "largest_error_fraction": 0.0}
     grid = np.arange(1, 200) / 200.0
     drawn = np.exp(shift + sigma * standard_normal_quantile(grid))
     reached = np.concatenate(([0.0], np.cumsum(share)))
     seen = reached[np.searchsorted(tokens, drawn, side="right")]
-    return LognormalFit(mean, sigma, p95, float(np.abs(seen - grid).max()))
+    error = float(np.abs(seen - grid).max())
+    return {"mean": mean, "sigma": sigma, "p95": p95, "largest_error_fraction": error}
 
 
 class TokenCounts:

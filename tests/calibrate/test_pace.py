@@ -189,7 +189,7 @@ def test_the_pace_knows_a_slow_shape_from_quicker_ones(processor):
         if case.operator not in ("launch", "launch_eager")
     ]
     effort = SimpleNamespace(seconds=0.05)
-    known = measure.announced(target, chosen, effort, 100.0, 4e9).pace
+    *_, known = measure.announced(target, chosen, effort, 100.0, 4e9)
     rates = slower(OLD, 16)
     truth = [(case, call_s(case, rates)) for case in chosen if call_s(case, rates) > 0.1]
     assert len(truth) > 20

@@ -197,7 +197,7 @@ def energy_result(energy: Energy | None) -> dict[str, Any] | None:
         return None
     span = "month" if energy.job_hours is None else "job"
     return {
-        "phases": [asdict(phase) for phase in energy.phases],
+        "phases": list(energy.phases),
         **{name: getattr(energy, name) for name in _WATTS},
         f"kwh_per_{span}": energy.kwh,
         **{name: getattr(energy, name) for name in _PER_TOKEN},
@@ -222,7 +222,7 @@ def energy_tables(energy: Energy | None) -> tuple[Table, ...]:
     columns = ("sku", "count", "gpus", "watts") + (("per_rack", "racks") if energy.racks else ())
     return (
         Table(
-            [asdict(phase) for phase in energy.phases],
+            list(energy.phases),
             title="Power of a GPU by phase, spares included",
             titles=_ENERGY_TITLES,
         ),

@@ -424,7 +424,7 @@ def _lengths(lengths: LengthSummary) -> dict[str, Any]:
         "p95": lengths.p95,
         "p99": lengths.p99,
         "max": lengths.max,
-        "lognormal": asdict(lengths.fit),
+        "lognormal": dict(lengths.fit),
     }
 
 
@@ -471,7 +471,7 @@ def _workload_tables(summary: WorkloadSummary) -> tuple[Table, ...]:
     rate = summary.rate
     lengths = [
         {"tokens": name, "mean": s.mean, "p50": s.p50, "p95": s.p95, "p99": s.p99, "max": s.max,
-         "lognormal p95": s.fit.p95, "fit_error_fraction": s.fit.largest_error_fraction}
+         "lognormal p95": s.fit["p95"], "fit_error_fraction": s.fit["largest_error_fraction"]}
         for name, s in (("input", summary.input_tokens), ("output", summary.output_tokens))
     ]  # fmt: skip
     overview = {
