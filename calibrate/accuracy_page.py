@@ -71,7 +71,12 @@ from capplan.accuracy.score import DecisionScore, Prediction, scored
 from capplan.engine.host_times import FITTED, HOST_TIMES
 from capplan.errors import CapplanError
 from capplan.questions.validation import Validation, validation
-from capplan.readers.catalogue.efficiency import efficiency_for, shipped_efficiencies, shipped_intervals
+from capplan.readers.catalogue.efficiency import (
+    efficiency_for,
+    fitted_devices,
+    shipped_efficiency,
+    shipped_intervals,
+)
 from capplan.readers.catalogue.hardware import device
 from capplan.report.answers.simulate import decision_scores
 from capplan.report.charts.of_answers import Line, Lines
@@ -293,8 +298,8 @@ def fitted_section() -> str:
     """Return how many numbers were fitted, by part."""
     kernels = sum(
         fit.fitted_numbers
-        for own, _ in shipped_efficiencies().values()
-        for fit in own.fits.values()
+        for fitted in dict.fromkeys(fitted_devices().values())
+        for fit in shipped_efficiency(fitted).fits.values()
         if fit.label == "measured"
     )
     eras = len({host for versions in HOST_TIMES.values() for host in versions.values()})

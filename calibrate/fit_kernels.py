@@ -24,7 +24,8 @@ from capplan.hardware.device import Device, Efficiency, Fit
 from capplan.readers.catalogue.efficiency import (
     efficiency_folder,
     efficiency_text,
-    shipped_efficiencies,
+    fitted_devices,
+    shipped_efficiency,
     timed_efficiency,
 )
 from capplan.readers.catalogue.hardware import device
@@ -136,8 +137,8 @@ def held_out_errors(pooled: Mapping[str, Pooled]) -> Unseen:
 def count_table() -> str:
     """Return how many numbers of each kernel were fitted, over all files."""
     counts: dict[str, list[float]] = {}
-    for efficiency, _ in shipped_efficiencies().values():
-        for key, fit in efficiency.fits.items():
+    for fitted in dict.fromkeys(fitted_devices().values()):
+        for key, fit in shipped_efficiency(fitted).fits.items():
             own = counts.setdefault(key.partition("/")[0], [0.0, 0.0, 0.0])
             own[0] += fit.fitted_numbers
             own[1] += fit.label == "measured"
@@ -212,7 +213,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             file, names = CATALOGUE_NAMES[name]
             text = efficiency_text(Efficiency(file, with_missing_kernels(fits, fitted)), names, HEAD)
             (efficiency_folder() / f"{file}.yaml").write_text(text, encoding="utf-8")
-        shipped_efficiencies.cache_clear()
+        shipped_efficiency.cache_clear()
+        fitted_devices.cache_clear()
     rows = [row for row in rows if DEVICES.get(str(row["gpu"])) in chosen]
     predicted = predictions(rows, {name: timed_efficiency(device(name)) for name in chosen})
     sys.stdout.write(score_table(rows, predicted, unseen) + count_table())

@@ -22,9 +22,10 @@ from capplan.numbers import Array
 from capplan.readers.catalogue.efficiency import (
     SIBLINGS,
     efficiency_for,
+    fitted_devices,
     kinship_of,
     nearest_device,
-    shipped_efficiencies,
+    shipped_efficiency,
 )
 from capplan.readers.catalogue.hardware import device
 from capplan.recorded.measured import measured_table
@@ -57,10 +58,9 @@ def stand_ins(rows: Sequence[Mapping[str, str]]) -> Iterator[StandIn]:
     ----------
     rows : of the kernel tables
     """
-    shipped = shipped_efficiencies()
     for name, catalogue in DEVICES.items():
         gpu = device(catalogue)
-        own = next(fitted for fitted, (_, names) in shipped.items() if gpu.name in names)
+        own = fitted_devices()[gpu.name]
         timed = [row for row in rows if row["gpu"] == name]
         donors: list[str] = []
         for hidden in ({own}, {own, *SIBLINGS.get(gpu.architecture, ())}):
@@ -70,7 +70,7 @@ def stand_ins(rows: Sequence[Mapping[str, str]]) -> Iterator[StandIn]:
                 ratios = [
                     float(row["latency_us"]) / predicted
                     for row in timed
-                    if (predicted := predicted_latency(row, gpu, shipped[donor][0])[0])
+                    if (predicted := predicted_latency(row, gpu, shipped_efficiency(donor))[0])
                 ]
                 yield StandIn(gpu.name, donor, kinship_of(gpu, donor), np.array(ratios))
 

@@ -29,6 +29,9 @@ def main() -> int:
     import gc
 
     gc.set_threshold(OBJECTS_BETWEEN_COLLECTIONS)
+    os.environ.setdefault(
+        "PYDANTIC_DISABLE_PLUGINS", "__all__"
+    )  # no plugin of other packages has a say here; the search for them is slow
     bytes(LARGE_BLOCK_BYTES)
     from capplan.cli.main import main as run
 

@@ -7,7 +7,7 @@ reads it from a file; code creates it with numbers in base units.
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import date
+from datetime import UTC, date, datetime
 from typing import Annotated, Any, Literal, LiteralString, TypeAlias
 
 from capplan import quantity as q
@@ -220,3 +220,8 @@ FacilityRatio: TypeAlias = Annotated[float, Limits(1, 5)]
 Day: TypeAlias = Annotated[str, Dated()]
 Whole: TypeAlias = Annotated[int, Counted()]
 """A whole number, written as flags are; Field() says which ones."""
+
+
+def current_day() -> date:
+    """Return the day that prices are judged old by."""
+    return datetime.now(tz=UTC).date()

@@ -5,11 +5,13 @@ A formula takes numbers or numpy arrays that broadcast and returns the same.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Any, Generic, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+
+from capplan.frozen import frozen
 
 Array: TypeAlias = NDArray[np.float64]
 Number: TypeAlias = float | Array
@@ -21,7 +23,7 @@ T = TypeVar("T")
 Value = TypeVar("Value", float, Array, float | None)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Spread(Generic[Value]):
     """Mean and percentiles of one quantity: nan if nothing was measured, None if a file does not state it."""
 
@@ -72,3 +74,16 @@ def stacked(values: Sequence[T], index: NDArray[np.intp]) -> T:
             gathered[field.name] = np.asarray(column, dtype=np.float64)[index]
     result: T = replace(first, **gathered)
     return result
+
+
+def distinct(values: NDArray[Any]) -> NDArray[Any]:
+    """Return the different values of an array in their order; `np.unique` loads `numpy.ma`, which a quick command would wait for.
+
+    Examples
+    --------
+    >>> distinct(np.array([2.0, 1.0, 2.0])).tolist(), distinct(np.array([])).tolist()
+    ([1.0, 2.0], [])
+    """
+    ordered: NDArray[Any] = np.sort(values, axis=None)
+    first: NDArray[np.bool_] = np.append(True, ordered[1:] != ordered[:-1])[: ordered.size]
+    return np.asarray(ordered[first])

@@ -3,12 +3,14 @@
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
+from functools import cache
 from types import MappingProxyType
 
 from capplan.errors import InputError
+from capplan.frozen import frozen
 
 DECIMAL = MappingProxyType({"": 0, "k": 1, "M": 2, "G": 3, "T": 4, "P": 5, "E": 6})
 """Prefix -> power of 1000."""
@@ -26,7 +28,7 @@ _GROUPED = re.compile(r"^[+-]?[0-9]{1,3}(?:[,_][0-9]{3})+(?:\.[0-9]*)?(?:[eE][+-
 _LARGEST = 1e24
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Unit:
     """A wanted unit: its base, what may be written for it, and an example."""
 
@@ -198,6 +200,12 @@ def _refusal(text: object, place: str, why: str) -> InputError:
     return InputError(f"{f'{place}: ' if place else ''}{str(text)[:60]!r} {why}")
 
 
+@cache
+def _exact(factor: float) -> Fraction:
+    """Return the factor of a unit as a fraction, so that 66.9 TFLOP/s, 800 ms and 500k req/d are exact to the last bit."""
+    return Fraction(factor).limit_denominator(10**9)
+
+
 def quantity(text: object, unit: Unit, place: str = "") -> float:
     """Return a quantity in the base unit of `unit`.
 
@@ -247,10 +255,8 @@ def quantity(text: object, unit: Unit, place: str = "") -> float:
     if factor is None:
         hint = _hint(written, unit) if written else "the unit is missing"
         raise _none(text, unit if written else _with_example(unit, number), place, hint, otherwise="in ")
-    # as a fraction, so that 66.9 TFLOP/s, 800 ms and 500k req/d are exact to the last bit
-    exact = Fraction(factor).limit_denominator(10**9)
     try:
-        result = float(Fraction(digits) * exact)
+        result = float(Fraction(digits) * _exact(factor)) if factor != 1.0 else float(digits)
     except OverflowError:
         result = math.inf
     if not math.isfinite(result) or abs(result) > _LARGEST:

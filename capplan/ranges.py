@@ -1,18 +1,18 @@
 """What a number that people give may be: one range, which the command line and the library check alike."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from math import inf, isfinite
 from numbers import Integral, Real
 from typing import Any
 
 from capplan.errors import LONGEST_SHOWN, InputError
+from capplan.frozen import frozen
 
 MOST = 1_000_000_000
 """The largest whole number where nothing else limits it."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Whole:
     """Whole numbers of something, from `least` to `most`."""
 
@@ -33,7 +33,7 @@ class Whole:
             raise InputError(f"{place}: {_short(shown)} is out of range; {allowed} are allowed")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Share:
     """Fractions from 0 to 1."""
 
@@ -46,7 +46,7 @@ class Share:
             raise InputError(f"{place}: {shown} is out of range; 0 to 1 (or 0 % to 100 %) is allowed")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Positive:
     """Finite quantities above zero, or from zero."""
 
@@ -67,7 +67,7 @@ class Positive:
             raise InputError(f"{place}: {shown} is not finite; e.g. '{self.example}'")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Text:
     """Words, such as the name of a dtype."""
 

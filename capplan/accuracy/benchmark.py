@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import inf
 from typing import Literal, TypeAlias, get_args
 
@@ -18,6 +18,7 @@ from capplan.accuracy.shared_prompts import (
 )
 from capplan.engine.versions import named_engine, version_of
 from capplan.errors import InputError, unknown
+from capplan.frozen import frozen
 from capplan.model.sharding import Sharding
 from capplan.numbers import Array
 
@@ -63,7 +64,7 @@ MOST_REQUESTS = 1_000_000
 """Maximum requests of one run that are replayed."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Benchmark:
     """How one row was measured."""
 
@@ -348,7 +349,7 @@ def lengths_of(benchmark: Benchmark, requests: int) -> tuple[Array, Array]:
 
 
 def _chat_lengths(
-    random: np.random.Generator, requests: int, mean: float, spread: float, longest: float
+    random: "np.random.Generator", requests: int, mean: float, spread: float, longest: float
 ) -> Array:
     """Return lognormal lengths of a given mean, cut at a maximum."""
     if mean <= 1.0:

@@ -12,13 +12,14 @@ kv_dtype, backend, kernel and the shape. A row that is not modelled gives a reas
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache, partial
 from operator import itemgetter
 from typing import Any
 
 import numpy as np
 
+from capplan.frozen import frozen
 from capplan.hardware.device import Device, Efficiency, fit_of
 from capplan.numbers import Array, Number
 from capplan.operators import attention, collective, latent_attention, linear_attention
@@ -143,7 +144,7 @@ DEEPSEEK = {"hidden": 7168.0, "q_lora": 1536.0, "kv_lora": 512.0, "rope": 64.0, 
 """Widths of the MLA layers that were timed (DeepSeek-V3, arXiv:2412.19437, section 4.2)."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class KernelCase:
     """One timing as a call: the fit it needs, and the arguments."""
 
@@ -197,11 +198,6 @@ def _case(row: Mapping[str, Any], kernel: str, fmt: str, part: str, **arguments:
     )
 
 
-def _with(case: KernelCase, **changes: Any) -> KernelCase:
-    values = {name: getattr(case, name) for name in KernelCase.__slots__}
-    return KernelCase(**{**values, **changes})
-
-
 def _matmul(row: Mapping[str, Any]) -> KernelCase | str:
     fmt = FORMATS.get(_text(row, "dtype"), "")
     if fmt in {"w4a16", "w8a16"}:
@@ -216,10 +212,10 @@ def _matmul(row: Mapping[str, Any]) -> KernelCase | str:
         weight_bytes=weight, activation_bytes=activation,
     )  # fmt: skip
     if fmt == "bf16":
-        return _with(case, engine="")
+        return replace(case, engine="")
     eager = fmt == "fp8_block" and case.engine == "vllm"
     variant = "flashinfer" if _text(row, "kernel").startswith("FlashInferFp8") else ""
-    return _with(case, eager=eager, variant=variant)
+    return replace(case, eager=eager, variant=variant)
 
 
 def _attention_format(row: Mapping[str, Any]) -> str:
@@ -255,7 +251,7 @@ def _attention(row: Mapping[str, Any]) -> KernelCase | str:
     else:
         shape["context_tokens"] = _number(row, "past_tokens", _number(row, "seq") - 1.0) + 1.0
     case = _case(row, "attention", fmt, "prefill" if prefill else "decode", **shape)
-    return _with(case, variant=variant)
+    return replace(case, variant=variant)
 
 
 def _latent(row: Mapping[str, Any]) -> KernelCase | str:
@@ -280,7 +276,7 @@ def _latent(row: Mapping[str, Any]) -> KernelCase | str:
     if module:
         gemm = FORMATS.get(_text(row, "gemm_type"), "bf16")
         shape["matmul_format"] = float(list(BYTES).index(gemm))
-    return _with(_case(row, "latent_attention", fmt, part, **shape), variant=variant)
+    return replace(_case(row, "latent_attention", fmt, part, **shape), variant=variant)
 
 
 def _bmm(row: Mapping[str, Any]) -> KernelCase | str:
@@ -326,7 +322,7 @@ def _experts(row: Mapping[str, Any]) -> KernelCase | str:
         intermediate_size=_number(row, "inter_size") / _number(row, "moe_tp_size", 1.0),
         gated=0.0 if kernel.endswith("nongated") else 1.0, weight_bytes=weight, activation_bytes=activation,
     )  # fmt: skip
-    return _with(case, variant=kernel.removeprefix(f"{case.engine}_").lower())
+    return replace(case, variant=kernel.removeprefix(f"{case.engine}_").lower())
 
 
 def _linear(row: Mapping[str, Any]) -> KernelCase | str:
@@ -350,7 +346,7 @@ def _linear(row: Mapping[str, Any]) -> KernelCase | str:
         value_head_dim=_number(row, "head_v_dim", 0.0),
         state_bytes=2.0 if _text(row, "backend") == "trtllm" else 4.0,
     )  # fmt: skip
-    return _with(case, variant="triton" if kernel.endswith("_triton") else "")
+    return replace(case, variant="triton" if kernel.endswith("_triton") else "")
 
 
 def _quantise(row: Mapping[str, Any]) -> KernelCase | str:
@@ -381,7 +377,7 @@ def _collective(row: Mapping[str, Any]) -> KernelCase | str:
             ranks=_number(row, "ep_size"), experts_per_token=_number(row, "topk"),
             inputs=_number(row, "hidden_size"), sent_bytes=sent if dispatch else 2.0,
         )  # fmt: skip
-        return _with(case, unit_s=1e-9)
+        return replace(case, unit_s=1e-9)
     if operation not in _COLLECTIVES:
         return f"collective {operation!r} is not modelled"
     message = _number(row, "message_bytes")
@@ -392,8 +388,8 @@ def _collective(row: Mapping[str, Any]) -> KernelCase | str:
     case = _case(row, "link", "bf16", part, ranks=_number(row, "num_gpus"), message_bytes=message,
                  operation=float(["all_reduce", "all_gather", "reduce_scatter", "all_to_all"].index(name)))  # fmt: skip
     if part == "nccl":
-        return _with(case, engine="nccl")
-    return _with(
+        return replace(case, engine="nccl")
+    return replace(
         case,
         engine="trtllm" if kernel in {"TRTLLM", "all_reduce"} else case.engine,
         eager=kernel.endswith("eager"),
@@ -438,7 +434,7 @@ NEVER_S = 1e3
 """Start time of an algorithm that a library does not have."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Part:
     """One kind of timing: the numbers of a record that it determines, and its predicted time."""
 

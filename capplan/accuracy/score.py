@@ -12,16 +12,17 @@ run is taken at its predicted time, however slow it may be.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from capplan.accuracy.slowness import Slowness
+from capplan.frozen import frozen
 from capplan.numbers import Array
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Prediction:
     """One measured value and its prediction, in the unit of the measured column."""
 
@@ -38,7 +39,7 @@ class Prediction:
     """Name of a grouping -> group, such as device -> h100-sxm."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Score:
     """Errors of one metric; every figure is weighted."""
 
@@ -145,7 +146,7 @@ SlownessByStep: TypeAlias = Callable[[float], Slowness]
 """Predicted time per output token [s] -> how slow the replica may be."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Run:
     """One measured closed loop, and what was predicted of it."""
 
@@ -169,7 +170,7 @@ class Run:
         return self.predicted_tpot_ms * slower
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DecisionScore:
     """How good picks are."""
 

@@ -2,12 +2,13 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import ceil
 
 import numpy as np
 
 from capplan.errors import InputError
+from capplan.frozen import frozen
 from capplan.numbers import Array
 from capplan.serving.requests import Counts, Crowd, Requests, UserGroup
 
@@ -24,7 +25,7 @@ MOST_BLOCK_IDS = 128
 """Block ids of a prompt; a longer prompt has ids of several blocks each."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SharedPrompts:
     """Prompts in groups that share a prefix, sent over and over in one shuffled order."""
 
@@ -41,7 +42,7 @@ class SharedPrompts:
         return self.groups * (self.per_prefix or 1)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Conversation:
     """Conversations about a document: each turn has all that was said before as its prompt."""
 
@@ -136,7 +137,7 @@ def id_tokens_of(prompt_tokens: float, block_tokens: int) -> int:
     return block_tokens * max(1, ceil(prompt_tokens / (block_tokens * MOST_BLOCK_IDS)))
 
 
-def order_of(shared: SharedPrompts, requests: int, random: np.random.Generator) -> Counts:
+def order_of(shared: SharedPrompts, requests: int, random: "np.random.Generator") -> Counts:
     """Return which prompt each request sends: all in one shuffled order, over and over."""
     order = random.permutation(shared.distinct)
     sent: Counts = order[np.arange(requests) % shared.distinct]

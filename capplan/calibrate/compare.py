@@ -17,8 +17,8 @@ from capplan.readers.calibration.record import (
     Machine,
     Measurement,
     Range,
-    refitted_overhead,
 )
+from capplan.readers.calibration.refitted import refitted_overhead
 
 SETTINGS = ("power.limit", "persistence_mode", "ecc.mode.current", "mig.mode.current", "clocks.max.sm")
 """Settings of the driver, compared where both runs have them."""

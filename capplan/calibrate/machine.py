@@ -24,6 +24,7 @@ import numpy as np
 import torch
 
 from capplan.errors import InputError
+from capplan.frozen import frozen
 from capplan.readers.calibration.file import emulated_formats
 from capplan.readers.calibration.record import Machine, Range
 from capplan.readers.text_file import system_text
@@ -144,7 +145,7 @@ Reading: TypeAlias = Mapping[str, Any]
 """What the sensors show at one moment: clocks, power, temperature, each None where it is missing, and why the device slows itself down."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Sensors:
     """How to read the sensors of one device."""
 
@@ -263,7 +264,7 @@ GROUPED_PRODUCTS = ((9, 0), (10, 0), (10, 3))
 can contain."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Abilities:
     """Formats and kernels of one device."""
 
@@ -454,7 +455,7 @@ CPU_TILE_ROWS = {"bf16": 16.0, "int8": 16.0, "fp16": 2.0, "fp32": 2.0}
 """Rows of the smallest tile: of a matrix register (AMX), and of vector kernels according to timings."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Target:
     """A device to measure."""
 

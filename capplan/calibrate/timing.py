@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from capplan.calibrate.machine import Target, Watch, abilities_of, capability_of
+from capplan.frozen import frozen
 from capplan.readers.calibration.record import Sustained
 
 Call = Callable[[], Any]
@@ -30,7 +31,7 @@ ENOUGH_SPREAD_FRACTION = 0.01
 """Repetition stops once the standard error of the median is below this fraction of it."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Sample:
     """Repeats of one measurement, in one pass or in several."""
 
@@ -62,7 +63,7 @@ class Sample:
         return Sample((*self.passes, *other.passes), self.throttled)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Effort:
     """How long to repeat."""
 

@@ -5,7 +5,7 @@ about an engine's kernels: results of an engine do (`--results`).
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -31,6 +31,7 @@ from capplan.calibrate.timing import (
 )
 from capplan.engine.lookup import profile
 from capplan.errors import CapplanError, InputError
+from capplan.frozen import frozen
 from capplan.hardware.device import Device, Efficiency
 from capplan.model.network import Layer, Network, layer_counts
 from capplan.model.sharding import Sharding
@@ -201,7 +202,7 @@ def fitted_to_memory(layer: Layer, target: Target, tell: Callable[[str], None]) 
     return trial
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Trial:
     """One kind of layer on one machine."""
 

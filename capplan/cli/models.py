@@ -196,7 +196,7 @@ def list_command(
     if date is not None and prices is None:
         raise InputError("--date: is the day of a price file, and none is given; --prices FILE")
     if check:
-        from capplan.questions.plans.plan_check import current_day
+        from capplan.keys import current_day
 
         rows = having(kind, checked(kind, str(prices) if prices else None, date, current_day()), word)
         return show(listing_answer(f"{kind} --check", rows), to)

@@ -33,10 +33,10 @@ def compare_command(
     to: o.Output,
 ) -> int:
     """Compare a month of a scenario's fleet with hosted APIs, prompt caching included, and find the break-even traffic."""
+    from capplan.keys import current_day
     from capplan.questions.fleet import prices_of_others
     from capplan.questions.fleet_answer import fleet_for
     from capplan.questions.money.comparison import asked_comparison, asked_prices
-    from capplan.questions.plans.plan_check import current_day
     from capplan.questions.plans.plan_file import asked_of_plan
     from capplan.report.answers.compare import compare_answer
     from capplan.report.charts.static import cost_picture
@@ -96,10 +96,10 @@ def bill_command(
     to: o.Output,
 ) -> int:
     """Show who pays for a scenario's fleet, by class and tenant, by request, user and conversation; --focus exports it."""
+    from capplan.keys import current_day
     from capplan.questions.fleet import prices_of_others
     from capplan.questions.fleet_answer import fleet_for
     from capplan.questions.money.who_pays import asked_bill, bill_month
-    from capplan.questions.plans.plan_check import current_day
     from capplan.questions.plans.plan_file import asked_of_plan
     from capplan.report.answers.compare import bill_answer
     from capplan.report.focus import focus_text
@@ -171,12 +171,12 @@ def cache_command(
     to: o.Output,
 ) -> int:
     """Show what prompt caching at a hosted API saves for a shared prefix, and from which request on it pays."""
+    from capplan.keys import current_day
     from capplan.money.hosted import cached_prefix
     from capplan.questions.money.comparison import cache_price
     from capplan.questions.plans.plan_check import (
         age_warnings,
         change_warnings,
-        current_day,
         life_warnings,
     )
     from capplan.report.answers.compare import cache_answer

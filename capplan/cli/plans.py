@@ -3,7 +3,6 @@
 import shlex
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import date as day
 from pathlib import Path
 from typing import Annotated
@@ -14,6 +13,7 @@ from capplan.cli import options as o
 from capplan.cli.completion import devices, plans_and_scenarios
 from capplan.cli.options import Group, fraction, grouped, measure, one_of, whole
 from capplan.errors import InputError
+from capplan.frozen import frozen
 from capplan.scenario.flags import OutputFlags
 
 Hardware = Annotated[
@@ -51,7 +51,6 @@ def fleet_command(
 ) -> int:
     """Find the cheapest fleet that serves a scenario, with the runners-up and what was rejected; -o plan.json keeps the plan."""
     from capplan.library import planned
-    from capplan.report.charts.static import chart_picture
     from capplan.report.show import row_progress, show, shown_anyway
     from capplan.scenario.reading import settings_of
 
@@ -59,6 +58,8 @@ def fleet_command(
     with row_progress("plans") as progress:
         found, charts = planned(scenario, changed, progress, pictured=picture is not None, offline=offline)
     if picture and charts:
+        from capplan.report.charts.static import chart_picture
+
         with shown_anyway(found, to):
             chart_picture(picture, charts)
     return show(found, to, full=full)
@@ -106,8 +107,9 @@ def check_command(
     to: o.Output,
 ) -> int:
     """Show whether a plan still holds: SLO targets, attainment, capacity, budget and the dates of its prices; exits 4 if not."""
+    from capplan.keys import current_day
     from capplan.questions.fleet import asked_fleet
-    from capplan.questions.plans.plan_check import check_plan, current_day
+    from capplan.questions.plans.plan_check import check_plan
     from capplan.questions.plans.plan_file import scenario_beside
     from capplan.readers.plan_file import read_plan_file
     from capplan.report.answers.plan_files import check_answer
@@ -367,7 +369,7 @@ def _day(written: str | None) -> str | None:
 Page = Annotated[OutputFlags, Group("Output", form=_FORM, file=o.OUTPUT["file"])]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PageFlags:
     """What a page has in addition to its plan."""
 

@@ -8,6 +8,7 @@ import typer
 from capplan.cli import options as o
 from capplan.cli.completion import models, weight_dtypes
 from capplan.cli.options import Group, fraction, grouped, measure, one_of, whole
+from capplan.errors import InputError
 from capplan.scenario.command_flags import DraftFlags
 from capplan.scenario.flags import LoadFlags, ServingFlags
 
@@ -67,16 +68,22 @@ def estimate_command(
 ) -> int:
     """Estimate latency and throughput of one replica at a concurrency or at a request rate."""
     from capplan.accuracy.bounded import bounded_estimate
-    from capplan.deploy.known_deployment import launched_replica
     from capplan.readers.catalogue.efficiency import shipped_intervals
     from capplan.replica.replica import replica_of
     from capplan.report.answers.replica import estimate_answer
     from capplan.report.show import show, shown_anyway
     from capplan.scenario.replica import asked_replica
 
+    unread: tuple[str, ...] = ()
     if launch is not None:
+        from capplan.deploy.known_deployment import launched_replica
+
         o.refuse_unread(context, STATED, "is said by --launch; leave one of them out")
-    model, serving, unread = launched_replica(model, launch, serving, load)
+        model, serving, unread = launched_replica(model, launch, serving, load)
+    if model is None:
+        raise InputError(
+            "no model is given\n  name one, or the command of an engine: --launch 'vllm serve OWNER/NAME'"
+        )
     if serving.runner == "pooling":
         o.refuse_unread(
             context, ("output_tokens",), "a runner of vectors or scores generates no tokens; leave it out"
@@ -85,8 +92,7 @@ def estimate_command(
     asked = asked_replica(model, hardware, serving)
     replica = replica_of(replace(asked.spec, typical_context_tokens=load.tokens))
     bounded = bounded_estimate(replica, load, shipped_intervals())
-    warnings = (*unread, *asked.warnings)
-    answer = estimate_answer(replica, load, bounded, asked.assumptions, warnings)
+    answer = estimate_answer(replica, load, bounded, asked.assumptions, (*unread, *asked.warnings))
     if picture:
         from capplan.report.charts.of_answers import compute_dtype_of, roofline_chart
         from capplan.report.charts.static import chart_picture

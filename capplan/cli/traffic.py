@@ -1,6 +1,5 @@
 """Traffic: `capplan workload`, `simulate`, `sweep` and `validate`."""
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -9,6 +8,7 @@ import typer
 from capplan.cli import options as o
 from capplan.cli.completion import devices, models, models_and_scenarios
 from capplan.cli.options import Group, fraction, grouped, measure, one_of, whole
+from capplan.frozen import frozen
 from capplan.scenario.command_flags import (
     PLAN_RANGES,
     REQUEST_RANGES,
@@ -224,7 +224,7 @@ Speculation = Annotated[
 ]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ScenarioChanges:
     """Keys that replace those of the scenario."""
 
@@ -251,7 +251,7 @@ def simulate_command(
     to: o.Output,
 ) -> int:
     """Simulate a scenario's fleet, request by request, under its traffic or a trace."""
-    from capplan.library import SimulationRecords, simulated
+    from capplan.library.simulated_fleet import SimulationRecords, simulated
     from capplan.questions.plans.plan_file import asked_of_plan
     from capplan.report.show import row_progress, show
     from capplan.scenario.reading import settings_of
@@ -319,7 +319,7 @@ Serving = Annotated[
 ]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Work:
     """Where points are computed, and the file that keeps them."""
 

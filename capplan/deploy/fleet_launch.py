@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeVar
 
 from capplan.deploy.command_line import checked_name
@@ -10,6 +10,7 @@ from capplan.deploy.replica_launch import ReplicaLaunch, launch_of
 from capplan.errors import InputError
 from capplan.fleet.order import OWN
 from capplan.fleet.search.candidates import DEGREES
+from capplan.frozen import frozen
 from capplan.readers.plan_file import AGAIN, LaunchRow, OrderedRow, PlanFile, ServerRow, StatedGroup
 from capplan.readers.record import validated
 from capplan.readers.yaml_file import Document
@@ -34,7 +35,7 @@ _LIMITS_FOLLOW = ("hardware", *DEGREES)
 """What the limits of an engine depend on."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Group:
     """Replicas that are started alike: all of them, or those of one pool."""
 
@@ -102,7 +103,7 @@ class Group:
         return devices // each
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FleetLaunch:
     """What a plan starts."""
 

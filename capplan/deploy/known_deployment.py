@@ -117,13 +117,13 @@ def _lengths(lengths: LengthSummary) -> object:
 
 
 def launched_replica(
-    model: str | None, launch: str | None, serving: ServingFlags, load: LoadFlags
+    model: str | None, launch: str, serving: ServingFlags, load: LoadFlags
 ) -> tuple[str, ServingFlags, tuple[str, ...]]:
-    """Return model and serving of a command line, else those of the flags, and warnings.
+    """Return the replica of a command line.
 
     Parameters
     ----------
-    model : whose config is read; together with a command line, instead of the model that it names
+    model : whose config is read instead of that of the model that the command line names; None: the latter
     launch : command line of an engine
     serving : flags; those that stand for options of the command line must not be given together with it
     load : that it serves; prefixes hit only where they are cached
@@ -132,12 +132,6 @@ def launched_replica(
     -------
     the model, how it is served, and a warning that names what was not read of the command line
     """
-    if launch is None:
-        if model is None:
-            raise InputError(
-                "no model is given\n  name one, or the command of an engine: --launch 'vllm serve OWNER/NAME'"
-            )
-        return model, serving, ()
     read = read_command_line(launch)
     if load.prefix_hit_fraction and not read.prefix_caching:
         raise InputError(

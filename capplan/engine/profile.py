@@ -2,13 +2,14 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import numpy as np
 
 from capplan.assumption import Assumption
 from capplan.engine.versions import CacheRule
+from capplan.frozen import frozen
 from capplan.numbers import Number
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ PrefillGraphs: TypeAlias = Literal["none", "plain", "latent"]
 """Graphs of prefill steps that an engine captures: none, those of a model with keys and values, those of one with latents."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PrefillCapture:
     """The models and layouts for which an engine captures prefill steps on NVIDIA devices; never with pipeline stages."""
 
@@ -35,7 +36,7 @@ class PrefillCapture:
     """Types with a tower that keep their graphs, and types with delta attention that do."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class MemoryRules:
     """What an engine takes out of a device before the KV cache gets the rest.
 
@@ -103,7 +104,7 @@ OF_ROWS = re.compile(r"(?:rows|decode|prompt)_(\d+)_ratio")
 Policy: TypeAlias = Literal["mixed", "prefill_first", "slots", "static"]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Scheduling:
     """How an engine forms its steps.
 
@@ -138,7 +139,7 @@ class Scheduling:
     --async-scheduling)."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class HostOverhead:
     """What an engine adds to the kernels of a step, and how much of their time it hides; see `replica.tables.with_host`."""
 
@@ -265,7 +266,7 @@ class HostOverhead:
         return self.sequence_s + (0.0 if offline else self.stream_s)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ExpertKernel:
     """A kernel for routed experts, and where an engine chooses it, as its source states."""
 
@@ -281,7 +282,7 @@ class ExpertKernel:
     """How the experts of a token are chosen (`Experts.routing`); empty: in any way."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Tier:
     """Defaults that an engine chooses by the memory of the device."""
 
@@ -307,7 +308,7 @@ FIRST_GROUP_EXPONENT = 0.25
 offline maxima, which were too fast the more heads share a key, and right without sharing (docs/accuracy.md)."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class EngineProfile:
     """A serving engine of a version, as data."""
 

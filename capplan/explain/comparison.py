@@ -10,6 +10,7 @@ from capplan.explain.subject import Explained, Input, Place, explained, formula_
 from capplan.explain.table import Stated
 from capplan.fleet.over_time import replicas_over_time
 from capplan.fleet.price import HOURS_PER_MONTH, usd_per_month
+from capplan.keys import current_day
 from capplan.money.cash import CostLine
 from capplan.money.comparison import ComparedApi, Comparison, PaidReplicas
 from capplan.money.hosted import (
@@ -23,7 +24,6 @@ from capplan.money.hosted import (
 from capplan.money.who_pays import ClassUse, by_tenant
 from capplan.questions.money.comparison import asked_comparison, asked_prices
 from capplan.questions.money.who_pays import AskedBill, PaidPlan, asked_bill, paid_plan
-from capplan.questions.plans.plan_check import current_day
 from capplan.report.answers.compare import bill_answer, compare_answer
 from capplan.report.quantities import MONEY
 from capplan.scenario.money_terms import memory_usd_per_month

@@ -16,6 +16,7 @@ from capplan.fleet.search.cheapest import Terms
 from capplan.fleet.search.latencies import Latencies
 from capplan.fleet.search.one_layout import trial_of
 from capplan.fleet.search.trial import Trial
+from capplan.frozen import frozen
 from capplan.memory.plan import MemoryPlan
 from capplan.model.kv_cache import kv_bytes_per_token, state_bytes_per_sequence
 from capplan.model.weight_format import kv_bytes_per_element
@@ -34,7 +35,7 @@ _OF_SCENARIO = re.compile(r"scenario: ([\w-]+(?:\.[\w-]+)*)")
 """A source that is a key of the scenario."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Input:
     """One symbol of a formula."""
 
@@ -48,7 +49,7 @@ class Input:
     """A datasheet, a price list, a key of the scenario, measured rows, or the quantity that explains it further."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Explained:
     """A quantity with everything that it was made from."""
 

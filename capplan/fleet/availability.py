@@ -1,17 +1,18 @@
 """How likely the replicas of a plan are in service over a month: machines fail and are repaired independently."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import ceil, exp, lgamma, log, log1p, sqrt
 
 from capplan.fleet.order import Failures, OrderLine, units_of
 from capplan.fleet.plan import Group, Plan
+from capplan.frozen import frozen
 
 SECONDS_PER_MONTH = 730.0 * 3600.0
 """Seconds of an average month."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Machines:
     """Machines that fail independently, each with as many replicas as another."""
 
@@ -22,7 +23,7 @@ class Machines:
     """Failures of one of them."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Availability:
     """How likely enough replicas are in service."""
 
@@ -131,7 +132,7 @@ def availability(machines: Sequence[Machines], busy: int, repair_s: float) -> Av
     )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class OneMore:
     """What one machine more buys."""
 

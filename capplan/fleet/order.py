@@ -4,12 +4,12 @@ What a fleet survives: the part of it that may fail while its targets hold, and 
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil, inf
 from typing import Literal, TypeAlias
 
 from capplan.errors import InputError
+from capplan.frozen import frozen
 
 Domain: TypeAlias = Literal["replica", "machine", "rack", "zone"]
 """What fails as one."""
@@ -55,7 +55,7 @@ def failures_per_s(gpus: int) -> float:
     return (BY_GPU * gpus / 8.0 + BY_SERVER) / (SERVER_DAYS * 86400.0)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Failures:
     """How often machines fail, and how long their repair takes."""
 
@@ -69,7 +69,7 @@ class Failures:
         return failures_per_s(gpus) if self.time_to_failure_s is None else 1.0 / self.time_to_failure_s
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Survival:
     """Domains that may fail at once while the rest of the fleet carries the peak."""
 
@@ -156,7 +156,7 @@ MOST_REPLICAS = 10**9
 """Replicas above which an amount is said to pay for any number."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Machine:
     """A machine that can be ordered, or that is there already."""
 
@@ -179,7 +179,7 @@ class Machine:
         return () if self.provider == OWN else tuple(word for word, value in known if not value)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class MachineLimits:
     """Which machines may be ordered, and which are there already."""
 
@@ -202,7 +202,7 @@ ANY_MACHINES = MachineLimits()
 """Nothing is limited, and none is there."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class OrderLine:
     """Machines of one kind in an order."""
 
@@ -212,7 +212,7 @@ class OrderLine:
     """Replicas that these machines can hold."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Placement:
     """Machines of one kind that hold equally many replicas."""
 
@@ -224,7 +224,7 @@ class Placement:
     """Machines that one replica spans."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Order:
     """Machines that hold the replicas of one group."""
 

@@ -1,7 +1,6 @@
 """Replicas over the time of a trace: autoscaled, static, and spare ones."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from math import ceil
 
 import numpy as np
@@ -9,6 +8,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from capplan.fleet.plan import Group
+from capplan.frozen import frozen
 from capplan.numbers import Array
 
 Counts = NDArray[np.int64]
@@ -21,7 +21,7 @@ DOWN = (0, 1, 2)
 """Replicas that may be down at the same time, a row of spares for each."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RateLine:
     """Requests per second in successive windows."""
 
@@ -39,7 +39,7 @@ class RateLine:
         return float(self.rates_per_s.max()) / self.mean_per_s if self.mean_per_s else 1.0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class OverTime:
     """A plan over the time of a trace; only `spares` counts spare replicas."""
 

@@ -1,7 +1,7 @@
 """The result of a fleet search: groups of identical replicas, plans of one kind of replica or of separate pools, choices, and what was rejected."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from math import isclose
 from typing import Literal, TypeAlias
 
@@ -14,6 +14,7 @@ from capplan.fleet.pools.order import PoolSize, pools_order, with_machines
 from capplan.fleet.price import ChosenPrice, Side, usd_per_month
 from capplan.fleet.search.candidates import Layout, Rejection
 from capplan.fleet.unit_costs import UnitCosts
+from capplan.frozen import frozen
 from capplan.numbers import Spread
 from capplan.serving.outcome import SeenByUsers
 from capplan.serving.terms import Routing
@@ -23,7 +24,7 @@ Role: TypeAlias = Literal["serve", "prefill", "decode"]
 """What a group of replicas does with a request: all of it, or one phase."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RoutedRequests:
     """Requests that the router of a mix sends to one of its groups: whole classes, their prompts of some lengths, or a share of each class."""
 
@@ -52,7 +53,7 @@ class RoutedRequests:
         return ", ".join(self.classes)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class GroupFigures:
     """Identical replicas that do the same part of the work: what JSON and plan files hold of them as it is."""
 
@@ -90,7 +91,7 @@ class GroupFigures:
         return self.replicas - self.spare_replicas
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class Group(GroupFigures):
     """The same replicas with their layout and what they cost."""
 
@@ -244,7 +245,7 @@ def with_their_machines(groups: Sequence[Group]) -> tuple[Group, ...]:
     return tuple(replace(group, machines=part) for group, part in zip(groups, machines, strict=True))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PlanOrder:
     """The machines of a whole plan."""
 
@@ -328,7 +329,7 @@ def summed_usd_per_hour(groups: Iterable[Group]) -> float | None:
     return _summed(group.usd_per_hour for group in groups)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Transfer:
     """How KV caches get from the prefill pool to the decode pool."""
 
@@ -336,7 +337,7 @@ class Transfer:
     at_peak: LinkUse
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class PlanFigures:
     """What requests see of a plan at the peak, and what it costs: the part that JSON and plan files hold as it is."""
 
@@ -367,7 +368,7 @@ class PlanFigures:
     """Requests simulated at the peak, all of which the latencies count; None where it is not said."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class Plan(PlanFigures):
     """One way to serve the scenario: groups of identical replicas, what requests see at the peak, and what it costs."""
 
@@ -554,7 +555,7 @@ class Plan(PlanFigures):
         )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Relaxation:
     """The smallest change to one target that would make a plan feasible."""
 
@@ -564,7 +565,7 @@ class Relaxation:
     layout: Layout
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Choices:
     """The plans to choose from."""
 
@@ -578,7 +579,7 @@ class Choices:
     """Why the recommended plan is recommended."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Certainty:
     """The cheapest fleet at one confidence."""
 
@@ -611,7 +612,7 @@ class Certainty:
         return self.kv_dtype is not None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Relaxed:
     """GPUs that are enough at a looser limit."""
 
@@ -619,7 +620,7 @@ class Relaxed:
     gpus: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Uneconomical:
     """A device that was asked for and has no plan among those shown: its best plan costs too much, or it has none."""
 
@@ -645,7 +646,7 @@ class Uneconomical:
     """Why its best plan costs so much: GPUs that are bought, price of one, and machines that are larger than what they carry."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TightTarget:
     """The target that leaves the recommended plan a small part of the throughput of its device."""
 
@@ -659,7 +660,7 @@ class TightTarget:
     """GPUs that are enough at looser limits."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Step:
     """The recommended layout, sized for another confidence."""
 
@@ -669,7 +670,7 @@ class Step:
     usd_per_month: float | None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Sizing:
     """GPUs of a layout, and what they cost."""
 
@@ -677,7 +678,7 @@ class Sizing:
     usd_per_month: float | None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Unproven:
     """A device whose kernels were not measured, and whose plan would cost less than the recommended one if they were as predicted."""
 
@@ -687,7 +688,7 @@ class Unproven:
     usd_per_month: float
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class NextSteps:
     """What more certainty of the recommended plan takes, on the same device and layout, and what a measurement would save."""
 
@@ -698,7 +699,7 @@ class NextSteps:
     unmeasured: tuple[Unproven, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PoolsSearch:
     """How plans with separate pools were searched, and what they are compared with."""
 
@@ -710,7 +711,7 @@ class PoolsSearch:
     """Tokens of a smaller step -> cheapest fleet of identical replicas, which does for decoding what separate pools do."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CarriedTraffic:
     """The part of the traffic that a budget pays for, where it does not pay for all of it."""
 
@@ -721,7 +722,7 @@ class CarriedTraffic:
     """Cost of the plan, by its cheapest mix if the scenario names commitments."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Mix:
     """The cheapest mix, and what it saves."""
 
@@ -759,7 +760,7 @@ class Mix:
         return first.up_to_tokens if first else None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class NoMix:
     """Why one kind of fleet serves all requests."""
 
@@ -767,7 +768,7 @@ class NoMix:
     tried: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FleetAnswer:
     """The answer of a fleet search."""
 

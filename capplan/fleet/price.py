@@ -1,7 +1,7 @@
 """Prices: cost formulas, and the choice of a price for a device."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from datetime import date
 from math import inf
 from statistics import median_low
@@ -20,6 +20,7 @@ from capplan.fleet.order import (
     most_busy_on,
     order_of,
 )
+from capplan.frozen import frozen
 from capplan.hardware.device import Device
 from capplan.keys import (
     ONLY_KNOWN_KEYS,
@@ -172,7 +173,7 @@ def energy_usd_per_hour(watts: Number, usd_per_kwh: Number, facility_ratio: Numb
     return watts * facility_ratio * usd_per_kwh / 1000.0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PriceRecord:
     """A price offered by a provider."""
 
@@ -212,7 +213,7 @@ ASSUMED_PEOPLE_USD_PER_MONTH = 15_000.0
 """One engineer, where prices.other asks for defaults and prices.people says nothing (an assumption)."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class OtherPrices:
     """Prices of costs of a service other than GPUs, each a line of its total cost."""
 
@@ -245,7 +246,7 @@ class OtherPrices:
         return ASSUMED_OTHER[key] if key in self.assumed else stated or 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Prices:
     """Which prices to use: the offers that a scenario accepts, electricity, and what else a service costs."""
 
@@ -359,7 +360,7 @@ class Prices:
         return (usd - people - others) / (1.0 + overhead + support)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ChosenPrice:
     """The price chosen for one device, and its origin."""
 

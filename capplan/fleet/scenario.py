@@ -1,6 +1,6 @@
 """What a scenario asks of a fleet: the traffic, the latency targets, and what may be bought."""
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
 
 from capplan.fleet.engine_options import TierSize
@@ -8,6 +8,7 @@ from capplan.fleet.order import MachineLimits, Survival
 from capplan.fleet.pools.link import LinkTerms
 from capplan.fleet.price import Prices
 from capplan.fleet.search.candidates import Ranges
+from capplan.frozen import frozen
 from capplan.hardware.device import Device
 from capplan.workload.request_class import RequestClass, Slo
 
@@ -18,7 +19,7 @@ MixBy = Literal["off", "classes", "lengths", "shares", "any"]
 SharedBy = Literal["device", "hour", "mig"]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PoolsLimits:
     """What separate prefill and decode pools may be made of."""
 
@@ -29,7 +30,7 @@ class PoolsLimits:
     """Identical replicas are no answer."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FleetLimits:
     """What the search may choose from, headroom, spares, and the assumptions about operation."""
 
@@ -59,7 +60,7 @@ class FleetLimits:
         return tuple({device.name: device for device in (*self.hardware, *both)}.values())
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SharingTerms:
     """Models that share GPUs, as written in a scenario."""
 
@@ -72,7 +73,7 @@ class SharingTerms:
     """Names of the models without traffic, which only hold memory."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Purchase:
     """What is bought for which traffic: all that the search and the prices of a fleet take from a scenario."""
 

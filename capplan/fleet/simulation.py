@@ -4,7 +4,7 @@ The values that targets limit: latencies of all requests, including those that w
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from math import inf, isinf, nan
 from typing import Any
 
@@ -22,6 +22,7 @@ from capplan.fleet.load.offered import (
     users_idle_from_s,
 )
 from capplan.fleet.load.waits import WaitedTimes, Waits, seen_by_users
+from capplan.frozen import frozen
 from capplan.numbers import Array, Spread
 from capplan.replica.replica import Replica
 from capplan.replica.spec import ReplicaSpec
@@ -146,7 +147,7 @@ CAPACITY_REQUESTS = 2000
 """Requests from which the capacity of a replica is measured."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Stream:
     """The load of a fleet, in order of arrival."""
 
@@ -198,7 +199,7 @@ class Stream:
         return self.crowd.requests
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Figures:
     """Counts, latencies and rates of some of the requests."""
 
@@ -220,7 +221,7 @@ class Figures:
     preemptions: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FleetOutcome:
     """The result of a fleet simulation."""
 
@@ -579,7 +580,7 @@ def _gauges(parts: Sequence[Outcome], seconds: float, begin: float, end: float) 
     )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Measured:
     """What the figures of some of the requests are taken from."""
 

@@ -6,7 +6,7 @@ Throughput against latency over a range of loads: one simulation per plan and lo
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import lru_cache
 from math import isfinite
 from typing import Any
@@ -30,6 +30,7 @@ from capplan.fleet.search.recommended import RANGE, replicas_at_speed
 from capplan.fleet.search.search_cache import SearchCache, content_key
 from capplan.fleet.search.trial import demand_at_replica, with_load_time
 from capplan.fleet.simulation import FleetOutcome, Stream, capacity_per_s, middle_rate, simulated_fleet
+from capplan.frozen import frozen
 from capplan.numbers import Number
 from capplan.replica.replica import Replica, replica_of
 from capplan.replica.spec import ReplicaSpec, served_context_tokens
@@ -44,7 +45,7 @@ Busy = tuple[int, ...]
 """Replicas in service, by group."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Turn:
     """The fleet after one change."""
 
@@ -56,7 +57,7 @@ class Turn:
     """Cost of a month, or of the job; None where no price is known or no fleet is enough."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Swing:
     """One thing that may turn out otherwise, in both directions."""
 
@@ -74,7 +75,7 @@ class Swing:
         return abs(self.high.usd - self.low.usd)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class WhatIf:
     """A plan at another traffic."""
 
@@ -195,7 +196,7 @@ Row = dict[str, Any]
 Runner = Callable[[Sequence["Point"]], Iterator[tuple["Point", Row]]]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DecodePool:
     """What a plan with separate pools has in addition to its prefill replicas."""
 
@@ -205,7 +206,7 @@ class DecodePool:
     link: LinkTerms
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Contender:
     """One plan of the sweep."""
 
@@ -228,7 +229,7 @@ class Contender:
         return prefill * self.spec.devices + decode * self.decode.spec.devices
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Point:
     """One plan at one load: everything a worker needs, and nothing that changes from run to run."""
 

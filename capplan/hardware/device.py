@@ -10,7 +10,7 @@ Slices of a device (MIG): what one of them is as a device of its own, and how ma
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cache
 from itertools import count
 from math import ceil
@@ -20,9 +20,10 @@ from typing import Literal, TypeAlias
 
 from capplan.assumption import Assumption, Label
 from capplan.errors import InputError
+from capplan.frozen import frozen
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Source:
     """Where a figure comes from."""
 
@@ -33,7 +34,7 @@ class Source:
     note: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Partition:
     """A profile of NVIDIA's Multi-Instance GPU (MIG): what an instance of it takes of the device that is cut."""
 
@@ -67,7 +68,7 @@ class Partition:
         return len(self.starts)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Device:
     """One accelerator. Unknown is None and stops the calculation that needs it."""
 
@@ -143,7 +144,7 @@ MERGED = "calibration_merge"
 """Key of the statement that says what a calibration changed; it marks nothing as uncertain."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Fit:
     """The fitted numbers of one kernel, and how well they describe what was measured."""
 
@@ -170,7 +171,7 @@ Kinship: TypeAlias = Literal["sibling", "neighbour", "distant"]
 and a server chip, or another vendor."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Borrowed:
     """How well borrowed fits describe a device: its timed kernels, predicted while its own fits were hidden."""
 
@@ -189,7 +190,7 @@ BORROWED: Mapping[Kinship, Borrowed] = {
 """Quality of borrowed fits by kinship; `python -m calibrate.hidden_devices` measures them (docs/accuracy.md)."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Efficiency:
     """All fits of one device, by `kernel/format` or `kernel/format@engine`."""
 

@@ -7,42 +7,23 @@ What `capplan.plan` and `capplan.simulate` return: plans and simulations as tabl
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
-from functools import partial, wraps
+from dataclasses import fields, replace
+from functools import wraps
 from inspect import Parameter, signature
 from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict, TypeVar, Unpack, get_args, get_type_hints
 
-from capplan.assumption import Assumption
 from capplan.errors import InputError, TargetError, unknown
-from capplan.fleet.load.routed import Operation, most_replicas, run_fleet, run_mix
 from capplan.fleet.plan import FleetAnswer, Plan
 from capplan.fleet.scenario import SharingTerms
-from capplan.fleet.simulation import FleetOutcome
+from capplan.frozen import frozen
 from capplan.memory.kv_sizes import kv_sizes
-from capplan.questions import simulation as inputs
 from capplan.questions.fleet import AskedFleet, asked_fleet
 from capplan.questions.fleet_answer import fleet_for
-from capplan.questions.money.energy import outlook_of
-from capplan.questions.plans.plan_check import current_day
-from capplan.questions.several_models import PartsAsked, cascade_for, sharing_for
 from capplan.ranges import Text, check_list
-from capplan.replica.replica import replica_of
 from capplan.report.answer import Answer, flattened
-from capplan.report.answers.fleet import fleet_answer
-from capplan.report.answers.several_models import cascade_answer, sharing_answer
-from capplan.report.answers.simulate import simulate_answer, warn_of_overload
-from capplan.report.charts.of_answers import Chart, fleet_charts
 from capplan.report.safe_text import plain
-from capplan.scenario.command_flags import (
-    EngineFlags,
-    OperationFlags,
-    PlanFlags,
-    RequestFlags,
-    SpeculationFlags,
-)
-from capplan.scenario.engine_use import engine_use_of
 from capplan.scenario.flags import LoadFlags, ServingFlags
 from capplan.scenario.scenario import read_scenario
 from capplan.scenario.scenario_file import Scenario
@@ -50,12 +31,14 @@ from capplan.scenario.scenario_file import Scenario
 if TYPE_CHECKING:
     from pandas import DataFrame
 
+    from capplan.report.charts.of_answers import Chart
+
 LINES = 24
 """Lines of a result as Python prints it."""
 COLUMNS = 100
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@frozen
 class Result:
     """The answer to one question, in base units: seconds, bytes, tokens, dollars."""
 
@@ -114,7 +97,7 @@ class Result:
         return DataFrame(self.rows)
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@frozen
 class FleetResult(Result):
     """The fleets that serve a scenario, cheapest first."""
 
@@ -243,8 +226,6 @@ def load_scenario(path: str | PathLike[str], *settings: str) -> Scenario:
     InputError
         the file has mistakes; the message lists all of them with their lines
     """
-    from capplan.scenario.scenario import read_scenario
-
     path = _named(path, "path")
     check_list(settings, Text(), "settings")
     return read_scenario(Path(path), settings)
@@ -268,8 +249,8 @@ def plan_fleet(scenario: Scenario | str | PathLike[str], *, offline: bool = Fals
     InputError
         the scenario has mistakes, or names what capplan does not know
     """
+    from capplan.keys import current_day
     from capplan.questions.money.energy import outlook_of
-    from capplan.questions.plans.plan_check import current_day
     from capplan.report.answers.fleet import fleet_answer
 
     asked = _asked(scenario, offline=offline)
@@ -395,6 +376,9 @@ def simulate(
     -------
     `data` has latencies, goodput, prefix hits and occupancy, for all and by class
     """
+    from capplan.library.simulated_fleet import SimulationRecords, simulated
+    from capplan.scenario.command_flags import RequestFlags
+
     _refuse_no_path(trace, "trace")
     requests = RequestFlags(None if trace is None else Path(trace), until_s, seed, warm_up_s)
     return Result(
@@ -418,8 +402,8 @@ def compare(
     -------
     `rows` has one line for each API, cheapest first
     """
+    from capplan.keys import current_day
     from capplan.questions.money.comparison import asked_comparison, asked_prices
-    from capplan.questions.plans.plan_check import current_day
     from capplan.report.answers.compare import compare_answer
 
     check_list(apis, Text(), "apis")
@@ -476,8 +460,8 @@ def planned(
     *,
     pictured: bool,
     offline: bool,
-) -> tuple[Answer, list[Chart]]:
-    """Return the fleets that serve a scenario, and their charts.
+) -> tuple[Answer, "list[Chart]"]:
+    """Return the fleets that serve a scenario, and the charts that are asked for.
 
     Parameters
     ----------
@@ -491,109 +475,24 @@ def planned(
     if scenario.several is not None:
         if pictured:
             raise InputError(f"--plot: draws one fleet, and {scenario.path} has several")
+        from capplan.keys import current_day
+        from capplan.questions.several_models import PartsAsked, cascade_for, sharing_for
+        from capplan.report.answers.several_models import cascade_answer, sharing_answer
+
         parts = PartsAsked(path, tuple(settings), current_day(), progress, offline)
         if isinstance(scenario.several, SharingTerms):
             return sharing_answer(sharing_for(parts)), []
         return cascade_answer(cascade_for(parts)), []
+    from capplan.keys import current_day
+    from capplan.questions.money.energy import outlook_of
+    from capplan.report.answers.fleet import fleet_answer
+
     asked = asked_fleet(scenario, offline=offline)
     answer = fleet_for(asked, progress)
     outlook = outlook_of(asked, answer, current_day())
-    return fleet_answer(asked, answer, outlook, settings), fleet_charts(answer, outlook)
+    shown = fleet_answer(asked, answer, outlook, settings)
+    if not pictured:
+        return shown, []
+    from capplan.report.charts.of_answers import fleet_charts
 
-
-@dataclass(frozen=True, slots=True)
-class SimulationRecords:
-    """What is simulated, and how; defaults are those of the command."""
-
-    requests: RequestFlags = field(default_factory=RequestFlags)
-    plan: PlanFlags = field(default_factory=PlanFlags)
-    running: OperationFlags = field(default_factory=OperationFlags)
-    engine: EngineFlags = field(default_factory=EngineFlags)
-    speculation: SpeculationFlags = field(default_factory=SpeculationFlags)
-
-
-@dataclass(frozen=True, slots=True)
-class Simulation:
-    """A run of a fleet, and what was asked."""
-
-    chosen: inputs.Chosen
-    stream: inputs.AskedStream
-    outcome: FleetOutcome
-    seed: int
-    utilisation: float
-    stated: Sequence[Assumption]
-    operation: Operation | None
-
-    @property
-    def answer(self) -> Answer:
-        """Return what the run comes to."""
-        return simulate_answer(
-            self.chosen, self.stream, self.outcome, self.seed, self.utilisation, self.stated, self.operation
-        )
-
-
-def simulated(
-    asked: AskedFleet,
-    answer: FleetAnswer | None,
-    given: SimulationRecords,
-    progress: Callable[[int, int], None] | None = None,
-    *,
-    offline: bool,
-) -> Answer:
-    """Return what a simulation of a scenario's fleet comes to; the parameters are those of `simulation`."""
-    return simulation(asked, answer, given, progress, offline=offline).answer
-
-
-def simulation(
-    asked: AskedFleet,
-    answer: FleetAnswer | None,
-    given: SimulationRecords,
-    progress: Callable[[int, int], None] | None = None,
-    *,
-    offline: bool,
-) -> Simulation:
-    """Simulate a scenario's fleet.
-
-    Parameters
-    ----------
-    asked : the question of the scenario
-    answer : its plans; None: they are searched, unless `given.plan` names one
-    given : requests, plan, operation, engine and speculation
-    progress : of the search; called with the plans that are done, and all of them
-    offline : never open a connection
-    """
-    chosen = inputs.chosen_plan(asked, given.plan, progress, answer)
-    operation = inputs.operation_of_plan(chosen, given.running, given.plan.replicas)
-    stream = inputs.asked_stream(chosen, given.requests)
-    replica, scenario = replica_of(stream.spec), asked.scenario
-    use, stated = engine_use_of(
-        scenario,
-        stream.spec,
-        given.engine,
-        given.speculation,
-        planned_drafts=chosen.draft_tokens,
-        offline=offline,
-    )
-    groups = inputs.mixed_groups(chosen, operation, stream.stream)
-    if given.speculation.draft_tokens is not None:
-        groups = tuple(replace(group, draft_tokens=None) for group in groups)
-    most = most_replicas(operation, chosen.replicas)
-    utilisation = (
-        inputs.utilisation_of_mix(groups, stream, use)
-        if groups
-        else inputs.utilisation_of(replica, stream, most, use, operation)
-    )
-    warn_of_overload(stream, utilisation)
-    limits = (given.running.queue_limit, given.running.deadline_s)
-    until_s = given.requests.until_s
-    run = (
-        partial(run_mix, groups, stream.stream)
-        if groups
-        else partial(run_fleet, replica, stream.stream, operation, replicas=chosen.replicas)
-    )
-    outcome = run(
-        slo=scenario.slo, use=use,
-        until_s=float("inf") if until_s is None else stream.stream.warm_up_s + until_s,
-        admission=inputs.admission_of(stream.stream, *limits, scenario.classes),
-    )  # fmt: skip
-    return Simulation(chosen, stream, outcome, given.requests.seed, utilisation, stated, operation)
+    return shown, fleet_charts(answer, outlook)

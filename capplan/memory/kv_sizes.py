@@ -1,7 +1,6 @@
 """Cache of one sequence at several contexts: in which dtype, what the architecture needs, and what an engine reserves."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -9,6 +8,7 @@ from capplan.assumption import Assumption
 from capplan.engine.lookup import cache_rule, profile, scheduling
 from capplan.engine.profile import EngineProfile
 from capplan.errors import InputError
+from capplan.frozen import frozen
 from capplan.memory.capacity import encoder_reason, reserved_bytes_per_sequence
 from capplan.memory.launch import engine_launch
 from capplan.memory.layer_groups import cache_kinds, narrow_states
@@ -78,7 +78,7 @@ _USUAL_CONTEXTS = (4096, 16384, 65536, 131072)
 _USUAL_DEVICE_BYTES = 80 * 2.0**30
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class KvSize:
     """Cache at one context."""
 
@@ -101,7 +101,7 @@ class KvSize:
     """The same for all sequences on one device."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class KvSizes:
     """Cache at several contexts."""
 

@@ -1,20 +1,21 @@
 """How an engine lays out the caches of different layers in one pool of equal blocks."""
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
 
 from capplan.assumption import Assumption
 from capplan.engine.profile import MemoryRules
+from capplan.frozen import frozen
 from capplan.model.mixers import CachePart, StatePart, held_vector_bytes, state_elements_on_rank
 from capplan.model.network import Network, layer_counts
 from capplan.model.weight_format import FORMATS
 from capplan.numbers import Number
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CacheKind:
     """Layers whose caches have the same shape, on one rank."""
 

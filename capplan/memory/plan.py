@@ -1,17 +1,18 @@
 """Memory of one device of a plan: what it holds, what is left for the KV cache, and how an engine divides it."""
 
-from dataclasses import dataclass, fields
+from dataclasses import fields
 
 import numpy as np
 from numpy.typing import NDArray
 
 from capplan.engine.profile import EngineProfile
+from capplan.frozen import frozen
 from capplan.memory.capacity import Stage, cache_capacity, stages_of
 from capplan.memory.launch import Launch
 from capplan.memory.rank import rank_activation_bytes, rank_graph_bytes, rank_weight_bytes, warmup_bytes
 from capplan.model.network import Network
 from capplan.model.sharding import adapter_bytes_per_rank
-from capplan.numbers import Array, Number
+from capplan.numbers import Array, Number, distinct
 
 LIMITS = (
     "fits",
@@ -26,7 +27,7 @@ CONTEXT_TOO_LONG = 3
 """Code of a cache that is smaller than one sequence."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class MemoryPlan:
     """Memory of one device of a replica, of the pipeline stage with the smallest cache; numbers or arrays."""
 
@@ -75,7 +76,7 @@ class MemoryPlan:
     @property
     def limits(self) -> tuple[str, ...]:
         """Reasons that prevent a start, in words; for arrays, all that occur."""
-        return tuple(LIMITS[code] for code in np.unique(self.limit_codes).tolist() if code)
+        return tuple(LIMITS[code] for code in distinct(self.limit_codes).tolist() if code)
 
 
 def memory_plan(
@@ -118,7 +119,7 @@ def memory_plan(
     """
     shape, columns = launch.shape, launch.as_columns()
     results: list[tuple[NDArray[np.bool_], MemoryPlan]] = []
-    for stage_count in sorted(set(np.asarray(columns.pipeline).tolist())):  # np.unique would load numpy.ma
+    for stage_count in distinct(np.asarray(columns.pipeline)).tolist():
         here = np.asarray(columns.pipeline == stage_count)
         part = columns.selected(here)
         plans = [

@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Literal, TypeAlias
 
 from capplan.assumption import Assumption
+from capplan.frozen import frozen
 from capplan.model.images import ImageRule, ImageWork, Tower
 from capplan.model.mixers import (
     Attention,
@@ -53,7 +54,7 @@ TensorClass: TypeAlias = Literal[
 Split: TypeAlias = Literal["columns", "rows", "none"]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Projection:
     """One weight matrix as an engine multiplies it: q, k and v fused, gate and up fused."""
 
@@ -103,7 +104,7 @@ Routing: TypeAlias = Literal["softmax", "sigmoid", "grouped"]
 """How the experts of a token are chosen: the largest scores of a softmax or of a biased sigmoid, or, as in DeepSeek, those of the best groups."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Experts:
     """The routed experts of one layer; shared experts and the router are projections."""
 
@@ -143,7 +144,7 @@ class Experts:
         return self.experts * self.parameters_per_expert
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Layer:
     """One block: its mixers (usually one), its matmuls in order, its experts."""
 
@@ -164,7 +165,7 @@ class Layer:
     """The part of `norm_parameters` that tensor-parallel ranks divide: norms over heads that they divide as well."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LoraTerms:
     """LoRA adapters that a scenario, flags or the command line of an engine ask for."""
 
@@ -181,7 +182,7 @@ class LoraTerms:
     """Fraction of the requests that use an adapter."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Adapters(LoraTerms):
     """LoRA adapters that are served with a network, next to matrices that it has."""
 
@@ -197,7 +198,7 @@ class Adapters(LoraTerms):
         return self.adapted_fraction * max(1.0 - self.slots / self.adapters, 0.0)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Encoder:
     """What reads the source of every request, all of one length, before the decoder takes its first token."""
 

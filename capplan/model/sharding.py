@@ -4,18 +4,19 @@ LoRA adapters: the low-rank matrices next to those of a network, what one of the
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from capplan.errors import InputError, Reason, Refusal
+from capplan.frozen import frozen
 from capplan.model.mixers import Attention
 from capplan.model.network import Adapters, Experts, Layer, Network, Projection, layer_counts
 from capplan.model.weight_format import FORMATS
 from capplan.numbers import Array, Number
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Sharding:
     """Parallelism of one replica; every field is a number or an array over plans.
 

@@ -1,7 +1,7 @@
 """The cheapest mix of commitments for a load curve (base load on long terms, peaks on demand), and what a plan costs across the offers of its devices."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -10,6 +10,7 @@ from capplan.fleet.order import OWN
 from capplan.fleet.over_time import Counts
 from capplan.fleet.plan import Plan
 from capplan.fleet.price import SIDES, PriceRecord, Side
+from capplan.frozen import frozen
 from capplan.numbers import Array, Number
 
 HOURS_PER_YEAR = 8760.0
@@ -54,7 +55,7 @@ def annuity_usd_per_hour(capex_usd: Number, life_years: Number, interest_fractio
     return capex_usd * factor / HOURS_PER_YEAR
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Offer:
     """One way to pay for a device."""
 
@@ -82,7 +83,7 @@ class Offer:
         return self.fixed_usd_per_hour + self.used_usd_per_hour * used_fraction
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class MixedPart:
     """The replicas, or the machines, of a mix that are paid for in one way."""
 
@@ -230,7 +231,7 @@ def pure_usd_per_hour(used: Array, offer: Offer, devices: int) -> float:
     return float(np.sum(offer.usd_per_hour(used))) * devices
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Mix:
     """The cheapest mix for one plan, and what each single commitment would cost."""
 
@@ -253,7 +254,7 @@ class Mix:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class GroupUse:
     """Replicas of one layout, or the machines of one kind that hold them, and the ways to pay for them."""
 

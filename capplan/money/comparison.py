@@ -1,7 +1,7 @@
 """A fleet of one's own against hosted APIs: a month of both for the same traffic, and the traffic at which they cost the same."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -9,6 +9,7 @@ from capplan.fleet.load.demand import Demand
 from capplan.fleet.over_time import replicas_over_time
 from capplan.fleet.plan import Group, Plan
 from capplan.fleet.price import Prices, most_usd
+from capplan.frozen import frozen
 from capplan.money.cash import CostLine, total_usd
 from capplan.money.hosted import (
     Hosted,
@@ -30,7 +31,7 @@ POINTS = 400
 """Points of the picture."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PaidReplicas:
     """Replicas of one layout, as they are paid for."""
 
@@ -40,7 +41,7 @@ class PaidReplicas:
     """Replicas that carry the peak -> cost of the cheapest order of them and of their spares, for a month or for one job [$]."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class OwnFleet:
     """The plan as it is paid for at any traffic: whole machines at all hours, as many as the peak needs with its spares."""
 
@@ -94,7 +95,7 @@ class OwnFleet:
         return self.terms.usd(self.machines_usd, total_usd(self.other)) + self.outside_usd
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ComparedApi:
     """One hosted API for the same traffic."""
 
@@ -108,7 +109,7 @@ class ComparedApi:
     """How each class uses the cache: the cheapest way."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Comparison:
     """The self-hosted fleet and the APIs, cheapest first."""
 

@@ -1,13 +1,14 @@
 """Energy of a fleet: watts by phase and load, joules and kilowatt-hours per token, carbon dioxide, racks."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import ceil, floor
 from typing import Any
 
 import numpy as np
 
 from capplan.fleet.price import HOURS_PER_MONTH
+from capplan.frozen import frozen
 from capplan.numbers import Array, Number
 
 IDLE_FRACTION = 0.12
@@ -125,7 +126,7 @@ def kwh_per_million_tokens(watts: Number, tokens_per_s: Number) -> Number:
     return 1e6 * watts / (tokens_per_s * J_PER_KWH)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class EnergyTerms:
     """Power of a device by phase, and what is around it."""
 
@@ -141,7 +142,7 @@ class EnergyTerms:
     rack_limit_watts: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Servers:
     """Servers of one kind, as they are connected to power and put into racks."""
 
@@ -195,7 +196,7 @@ def servers_of(
     return Servers(sku, device, count, gpus, watts, per_rack)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Energy:
     """The energy of a fleet over a month, or until one job is done."""
 

@@ -1,7 +1,7 @@
 """A month of traffic at a hosted API: prices by kind of token, what decides the bill of a class of requests, and a day of one shared prefix with and without caching."""
 
 import math
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from math import ceil
 from typing import Annotated, Literal
 
@@ -9,6 +9,7 @@ import numpy as np
 
 from capplan.fleet.load.offered import replica_arrival_cv
 from capplan.fleet.price import HOURS_PER_MONTH
+from capplan.frozen import frozen
 from capplan.keys import (
     ONLY_KNOWN_KEYS,
     Day,
@@ -32,7 +33,7 @@ from capplan.workload.request_class import SLICES, RequestClass
 from capplan.workload.statistics import Reuse
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Provisioned:
     """Throughput that you rent from a hosted API by the hour, in units, instead of paying by the token."""
 
@@ -72,7 +73,7 @@ class Provisioned:
         return max(self.least, self.step * steps)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Hosted:
     """How hosted APIs are used, for `capplan compare`."""
 
@@ -112,7 +113,7 @@ class Hosted:
         return (1.0 + self.surcharge) * (1.0 - self.discount)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class HostedBill:
     """Dollars of a month, or of one batch job."""
 
@@ -145,7 +146,7 @@ class HostedBill:
         return HostedBill(*(getattr(self, p.name) + getattr(other, p.name) for p in fields(self)))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PerRequest:
     """Mean dollars of one request of a class."""
 
@@ -166,7 +167,7 @@ BATCH_WINDOW_S = 86_400.0
 """Time in which batch endpoints answer; a job that has at least this long is sent there."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TokenRates:
     """Dollars per million tokens, by kind."""
 
@@ -179,7 +180,7 @@ class TokenRates:
     """Price of input that is written to the cache; none: as other input."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LongerLife:
     """A longer time to live that a provider sells."""
 
@@ -190,7 +191,7 @@ class LongerLife:
     """Price of a cache write over the price of input."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PeakHours:
     """Hours of the day at which a provider asks for more."""
 
@@ -230,7 +231,7 @@ class PeakHours:
         return float(1.0 + (rates * dearer).sum() / rates.sum()) if rates.sum() else 1.0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TokenPrice:
     """Prices of a hosted API, and the terms of its cache and its batches."""
 
@@ -279,7 +280,7 @@ class TokenPrice:
         return f"{self.provider}/{self.model}"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class HostedTraffic:
     """Requests of one class as a hosted API sees them."""
 
@@ -331,7 +332,7 @@ def written_to_live(price: TokenPrice, time_to_live_s: float | None) -> TokenPri
     return replace(price, rates=dearer(price.rates), tiers=tiers)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CacheWay:
     """A way to use the cache of an API, with the prices and terms that it has then."""
 
@@ -342,7 +343,7 @@ class CacheWay:
 NOT_CACHED, BY_ITSELF, WRITTEN_ANEW = "not cached", "kept by itself", "every prompt written"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class BilledClass:
     """What decides the cost of one class at a hosted API."""
 
@@ -863,7 +864,7 @@ DAY_S = 86_400.0
 DAYS_PER_MONTH = 365.0 / 12.0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CachedPrefix:
     """A day of requests with one prefix, with and without caching."""
 

@@ -1,8 +1,9 @@
 """The cost of a fleet by class of requests and by tenant: by the time that their prefill and decode take of the GPUs."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from capplan.frozen import frozen
 from capplan.numbers import Number
 
 
@@ -39,7 +40,7 @@ def decode_s_per_request(output_tokens: Number, step_s: Number, sequences: Numbe
     return (output_tokens - 1.0) * step_s / sequences
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ClassUse:
     """What one class of requests asks of a fleet, mean over the time that is paid for."""
 
@@ -64,7 +65,7 @@ class ClassUse:
         return self.requests * (self.prefill_s + self.decode_s)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Share:
     """What one class, or one tenant, pays."""
 
@@ -146,7 +147,7 @@ class Share:
         return None if each is None else 1000.0 * each * self.usd_per_request
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PaidPool:
     """Replicas that are paid for together: all of them, or those that prefill or decode."""
 
@@ -160,7 +161,7 @@ class PaidPool:
     """Cost of people and what else a service takes, which is never idle."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PoolCost:
     """What is known of a pool once its work is."""
 
@@ -177,7 +178,7 @@ class PoolCost:
         return self.busy_usd + self.idle_usd
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class WhoPays:
     """The cost of a fleet: what classes use of it by the time of its GPUs, and what idle GPUs cost."""
 

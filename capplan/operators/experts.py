@@ -1,9 +1,8 @@
 """Routed experts: how many of them receive a token, how uneven ranks are, and grouped matmuls with routing, sorting and combining."""
 
-from dataclasses import dataclass
-
 import numpy as np
 
+from capplan.frozen import frozen
 from capplan.numbers import Number
 from capplan.operators.roofline import TiledKernelRates, TiledProduct, tiled_time_s
 
@@ -94,7 +93,7 @@ _NEVER = 1e12
 """Count of tiles that rules a tile size out."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ExpertRates(TiledKernelRates):
     """What a device achieves in grouped expert matmuls of one weight format and engine.
 
@@ -234,7 +233,7 @@ def experts_bytes(
     return weights + routed * (inputs + intermediate_size_on_rank) * (activation_bytes_per_element + 2.0)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ExpertLoads:
     """The tokens that the routed experts of one rank receive in one step."""
 

@@ -1,9 +1,8 @@
 """Multi-head latent attention (MLA), expanded in prefill and absorbed in decode: FLOP, bytes and time."""
 
-from dataclasses import dataclass
-
 import numpy as np
 
+from capplan.frozen import frozen
 from capplan.numbers import Number
 from capplan.operators.attention import (
     DECODE_SHARPNESS,
@@ -193,7 +192,7 @@ def mla_decode_bytes(
     return sequences * (cache + queries)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LatentAttentionRates(FlashRates):
     """What a device achieves in MLA kernels of one KV format and engine."""
 

@@ -18,8 +18,7 @@ from capplan.memory.kv_sizes import AUTO, cache_dtype
 from capplan.model.network import Network
 from capplan.model.sharding import Sharding
 from capplan.model.weight_format import KV_FORMATS, in_weight_format, kv_bytes_per_element, stored_dtypes
-from capplan.readers.calibration.file import row_profile
-from capplan.readers.calibration.measured_device import efficiency_by
+from capplan.readers.calibration.refitted import efficiency_by, row_profile
 from capplan.readers.catalogue.hardware import device
 from capplan.readers.catalogue.models import read_model
 from capplan.readers.catalogue.recipes import NOMINAL_SHARE, RecipeSettings, recipe_settings

@@ -1,7 +1,7 @@
 """A scenario -> the question that the fleet search answers: model, devices and engine looked up by name."""
 
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from math import ceil
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from capplan.fleet.review import Question
 from capplan.fleet.search.cheapest import Terms
 from capplan.fleet.search.one_layout import replicas_at_rates
 from capplan.fleet.search.search_cache import SearchCache
+from capplan.frozen import frozen
 from capplan.hardware.device import Device
 from capplan.hardware.weight_kernel import no_kernel_reason
 from capplan.memory.kv_sizes import cache_dtype
@@ -26,8 +27,7 @@ from capplan.model.weight_format import in_weight_format, stored_formats, weight
 from capplan.questions.money.budget import (
     budgeted,
 )
-from capplan.readers.calibration.file import refitted_profile
-from capplan.readers.calibration.measured_device import efficiency_by
+from capplan.readers.calibration.refitted import efficiency_by, refitted_profile
 from capplan.readers.catalogue.efficiency import shipped_intervals, shipped_slowness
 from capplan.readers.catalogue.models import read_model
 from capplan.readers.catalogue.prices import machine_prices, unsold_devices
@@ -46,7 +46,7 @@ LONGEST_STEP = 1024
 """The maximum context is rounded up to a multiple of this many tokens."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class AskedFleet:
     """The question, what it costs, and what was assumed to ask it."""
 

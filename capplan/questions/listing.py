@@ -80,7 +80,8 @@ def _machines() -> Iterator[Row]:
 
 
 def _apis() -> Iterator[Row]:
-    from capplan.questions.plans.plan_check import current_day, offer_remarks
+    from capplan.keys import current_day
+    from capplan.questions.plans.plan_check import offer_remarks
     from capplan.readers.catalogue.token_prices import token_offers
 
     today = current_day()

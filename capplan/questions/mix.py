@@ -1,7 +1,7 @@
 """Several fleets for one service: each serves some classes, prompts up to a length, or a share, on the GPUs that suit them best."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from itertools import product
 from math import inf
 from typing import TypeVar
@@ -32,6 +32,7 @@ from capplan.fleet.search.layouts import ScreenedLayout, search
 from capplan.fleet.search.recommended import confirmed
 from capplan.fleet.search.search_cache import SearchCache
 from capplan.fleet.unit_costs import unit_costs_at_mean
+from capplan.frozen import frozen
 from capplan.numbers import Spread
 from capplan.questions.fleet import AskedFleet, part_of, terms_of
 from capplan.serving.outcome import SeenByUsers
@@ -51,7 +52,7 @@ Group = tuple[tuple[str, ...], frozenset[str]]
 Division = tuple[Group, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Part:
     """The requests of one class that a group gets."""
 

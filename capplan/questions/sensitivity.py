@@ -1,7 +1,7 @@
 """What moves the number of a plan: traffic, lengths, prices and efficiency, each turned by itself, and the plans at other traffic."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from capplan.fleet.load.demand import demand_of
 from capplan.fleet.plan import FleetAnswer, Plan
@@ -20,6 +20,7 @@ from capplan.fleet.sweep import (
     speed_swing,
     turned,
 )
+from capplan.frozen import frozen
 from capplan.questions.fleet import (
     AskedFleet,
     part_of,
@@ -35,7 +36,7 @@ CHANGE = 0.2
 """Traffic and lengths are taken this much lower and higher."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Sensitivity:
     """What moves the number."""
 
@@ -45,7 +46,7 @@ class Sensitivity:
     """Plans at other traffic, the recommended one first."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Turning:
     """A plan whose question is changed, and the runs that the changed questions share."""
 

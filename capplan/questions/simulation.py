@@ -1,7 +1,7 @@
 """The inputs of `simulate` and `sweep`: the scenario's plan (or one that is given), and the requests."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import inf
 from pathlib import Path
 
@@ -20,11 +20,11 @@ from capplan.fleet.review import spec_of_layout
 from capplan.fleet.search.candidates import Layout, refuse_illegal
 from capplan.fleet.search.trial import demand_at_replica
 from capplan.fleet.simulation import Stream, capacity_per_s
+from capplan.frozen import frozen
 from capplan.model.sharding import Sharding
 from capplan.questions.fleet import AskedFleet, parts_of
 from capplan.questions.fleet_answer import fleet_for
-from capplan.readers.calibration.file import refitted_profile
-from capplan.readers.calibration.measured_device import efficiency_by
+from capplan.readers.calibration.refitted import efficiency_by, refitted_profile
 from capplan.readers.catalogue.hardware import device
 from capplan.readers.catalogue.scenarios import scenario_word
 from capplan.recorded.traces.trace import Trace, read_trace
@@ -42,7 +42,7 @@ PILOT_REQUESTS = 2000
 Progress = Callable[[int, int], None] | None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Chosen:
     """The plan that is simulated, and where it comes from."""
 
@@ -240,7 +240,7 @@ def _count_text(replicas: int) -> str:
     return f"{replicas} {'replica' if replicas == 1 else 'replicas'}"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class AskedStream:
     """The requests, with assumptions and warnings about them."""
 

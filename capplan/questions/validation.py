@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import lru_cache
 from math import isfinite
 from pathlib import Path
@@ -26,9 +26,10 @@ from capplan.accuracy.serving import predict_row, refused_row
 from capplan.accuracy.slowness import Slowness, replica_slowness
 from capplan.engine.versions import named_engine
 from capplan.errors import CapplanError, InputError
+from capplan.frozen import frozen
 from capplan.hardware.device import BORROWED, Device, Efficiency
 from capplan.questions.benchmark_spec import benchmark_servers
-from capplan.readers.calibration.measured_device import efficiency_by
+from capplan.readers.calibration.refitted import efficiency_by
 from capplan.readers.catalogue.efficiency import shipped_slowness, timed_efficiency
 from capplan.readers.catalogue.hardware import device
 from capplan.readers.catalogue.models import read_model
@@ -252,7 +253,7 @@ BUILT_IN_POINTS = Path(__file__).parent.parent / "accuracy" / "data" / "measured
 """Measured results that come with the package, each with its source."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Validation:
     """Predictions of one or several files, and how good they are."""
 

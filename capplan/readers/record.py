@@ -3,7 +3,8 @@
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import fields, is_dataclass
+from functools import cache
 from typing import Any, TypeVar, cast, get_type_hints
 
 from pydantic import (
@@ -18,13 +19,14 @@ from pydantic.fields import FieldInfo
 from pydantic_core import CoreSchema, ErrorDetails, PydanticCustomError
 
 from capplan.errors import InputError, nearest, together, unknown
+from capplan.frozen import frozen
 from capplan.readers.yaml_file import Document, KeyPath
 
 
 class Record(BaseModel):
     """A record of a file: a misspelt key is an error, never a silent default."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
 
 class OrNumber:
@@ -182,12 +184,18 @@ def _without_echoes(schema: type, document: Document, details: list[ErrorDetails
     ]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Mistakes:
     """The errors of a document, each with its key path."""
 
     errors: tuple[InputError, ...]
     paths: tuple[KeyPath, ...]
+
+
+@cache
+def _adapter(schema: type) -> TypeAdapter[Any]:
+    """Return what checks and writes the records of a schema; pydantic takes milliseconds to build it."""
+    return TypeAdapter(schema)
 
 
 def checked(schema: type[T], document: Document) -> T | Mistakes:
@@ -203,7 +211,7 @@ def checked(schema: type[T], document: Document) -> T | Mistakes:
     The record, its quantities in base units; or errors that name file, line and key.
     """
     try:
-        record: T = TypeAdapter(schema).validate_python(document.value)
+        record: T = _adapter(cast("Any", schema)).validate_python(document.value)
     except ValidationError as error:
         details = _without_echoes(schema, document, error.errors(include_url=False))
         return Mistakes(
@@ -229,15 +237,27 @@ def _beyond_range(value: object, path: KeyPath) -> Iterator[KeyPath]:
     elif isinstance(value, float):
         if not math.isfinite(value):
             yield path
-    elif isinstance(value, (list, tuple)):
-        for index, item in enumerate(value):
-            yield from _beyond_range(item, (*path, index))
-    elif isinstance(value, Mapping):
-        for key, item in value.items():
-            yield from _beyond_range(item, (*path, str(key)))
-    elif is_dataclass(value) or isinstance(value, BaseModel):
-        for name in value.__dataclass_fields__ if is_dataclass(value) else type(value).model_fields:
-            yield from _beyond_range(getattr(value, name, None), (*path, name))
+    else:
+        for key, entry in _entries(value):
+            if type(entry) not in _NO_NUMBERS and not (type(entry) is float and math.isfinite(entry)):
+                yield from _beyond_range(entry, (*path, key))
+
+
+_NO_NUMBERS = frozenset((str, bool, type(None)))
+"""Types of most values of a file, which are in range without a look."""
+
+
+def _entries(value: object) -> Iterable[tuple[str | int, object]]:
+    """Return key and value of what a list, a mapping or a record has."""
+    if isinstance(value, BaseModel):
+        return value.__dict__.items()
+    if isinstance(value, (list, tuple)):
+        return enumerate(value)
+    if isinstance(value, Mapping):
+        return ((str(key), entry) for key, entry in value.items())
+    if is_dataclass(value):
+        return ((key.name, getattr(value, key.name, None)) for key in fields(value))
+    return ()
 
 
 def validated(schema: type[T], document: Document) -> T:
@@ -269,5 +289,5 @@ def plain(record: Any) -> dict[str, Any]:
     -------
     what `validated` reads back
     """
-    values: dict[str, Any] = TypeAdapter(type(record)).dump_python(record, mode="json")
+    values: dict[str, Any] = _adapter(cast("Any", type(record))).dump_python(record, mode="json")
     return values

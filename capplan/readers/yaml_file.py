@@ -8,13 +8,14 @@ reads back unchanged.
 import math
 import os
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias, cast
 
 import yaml
 
 from capplan.errors import LONGEST_SHOWN, InputError
+from capplan.frozen import frozen
 from capplan.readers.text_file import MAX_BYTES, MAX_DEPTH, read_text
 
 MAX_NODES = 200_000
@@ -27,6 +28,8 @@ KeyPath: TypeAlias = tuple[str | int, ...]
 _INTEGER = re.compile(r"[-+]?(?:0|[1-9][0-9]{0,30})")
 _FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+\.[0-9]*|[0-9]+(?=[eE]))(?:[eE][-+]?[0-9]+)?")
 _NOT_FINITE = re.compile(r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)")
+_NUMBERS = frozenset("+-.0123456789")
+"""What a number begins with."""
 _HASH = re.compile(r"(?=.*[0-9])[0-9a-f]{8,}")
 """Hexadecimal digits are quoted, whatever a reader might take them for."""
 _NAMED = {"": None, "~": None, "null": None, "Null": None, "NULL": None} | {
@@ -34,7 +37,7 @@ _NAMED = {"": None, "~": None, "null": None, "Null": None, "NULL": None} | {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Document:
     """The content of a YAML file, with line numbers."""
 
@@ -87,13 +90,15 @@ class _Reader:
     """Builds values from events, counting what it builds."""
 
     name: str
-    events: Iterator[Any]
+    text: str
     most_nodes: int = MAX_NODES
     finite: bool = True
     """Numbers that are not finite are errors."""
     nodes: int = 0
     lines: dict[KeyPath, int] = field(default_factory=dict)
     anchors: dict[str, _Anchor | None] = field(default_factory=dict)
+    event: Callable[[], Any] = field(init=False)
+    """Returns the next event."""
 
     def refuse(self, event: Any, message: str) -> InputError:
         return InputError(f"{self.name}: line {event.start_mark.line + 1}: {message}")
@@ -107,23 +112,25 @@ class _Reader:
 
     def documents(self, most: int) -> list[Any]:
         """Return the value of each document in the stream."""
+        self.event = getattr(yaml, "CSafeLoader", yaml.SafeLoader)(self.text).get_event
         values: list[Any] = []
-        next(self.events)  # the start of the stream
-        while not isinstance(start := next(self.events), yaml.StreamEndEvent):
+        self.event()  # the start of the stream
+        while not isinstance(start := self.event(), yaml.StreamEndEvent):
             if len(values) == most:
                 raise self.refuse(start, "a second document starts here; keep one per file")
-            values.append(self.value(next(self.events), ()))
-            next(self.events)  # the end of the document
+            event = self.event()
+            self.lines.setdefault((), event.start_mark.line + 1)
+            values.append(self.value(event, ()))
+            self.event()  # the end of the document
         if not values:
             raise InputError(f"{self.name}: is empty apart from comments")
         return values
 
     def value(self, event: Any, path: KeyPath) -> Any:
         """Return the value that starts at an event."""
-        self.lines.setdefault(path, event.start_mark.line + 1)
         if isinstance(event, yaml.AliasEvent):
             return self.alias(event)
-        if getattr(event, "tag", None) is not None:
+        if event.tag is not None:
             raise self.refuse(event, f"the tag {event.tag[:60]!r} is not read; write a plain value")
         if len(path) > MAX_DEPTH:
             raise self.refuse(event, f"is nested deeper than {MAX_DEPTH} levels")
@@ -152,27 +159,29 @@ class _Reader:
 
     def sequence(self, path: KeyPath) -> list[Any]:
         values: list[Any] = []
-        while not isinstance(event := next(self.events), yaml.SequenceEndEvent):
-            values.append(self.value(event, (*path, len(values))))
+        while not isinstance(event := self.event(), yaml.SequenceEndEvent):
+            place = (*path, len(values))
+            self.lines[place] = event.start_mark.line + 1
+            values.append(self.value(event, place))
         return values
 
     def mapping(self, path: KeyPath) -> dict[str, Any]:
         table: dict[str, Any] = {}
-        while not isinstance(event := next(self.events), yaml.MappingEndEvent):
+        while not isinstance(event := self.event(), yaml.MappingEndEvent):
             if not isinstance(event, yaml.ScalarEvent) or event.tag is not None:
                 raise self.refuse(event, "a key must be a plain word")
-            key = str(event.value)
-            mark: Any = event.start_mark
+            key, mark = event.value, cast("Any", event.start_mark)
             if key in table:
                 where = f" in {key_path(path)}" if path else ""
                 raise self.refuse(event, f"{key[:60]!r} is given twice{where}; keep one")
-            self.lines[(*path, key)] = mark.line + 1
-            table[key] = self.value(next(self.events), (*path, key))
+            place = (*path, key)
+            self.lines[place] = mark.line + 1
+            table[key] = self.value(self.event(), place)
         return table
 
     def scalar(self, event: Any) -> str | int | float | bool | None:
-        text = str(event.value)
-        if event.style not in (None, ""):
+        text: str = event.value
+        if event.style:
             return text
         value = _plain_scalar(text)
         if self.finite and isinstance(value, float) and not math.isfinite(value):
@@ -184,6 +193,8 @@ def _plain_scalar(text: str) -> str | int | float | bool | None:
     """Return the value of a scalar without quotes."""
     if text in _NAMED:
         return _NAMED[text]
+    if text[0] not in _NUMBERS:
+        return text
     if _INTEGER.fullmatch(text):
         return int(text)
     if _NOT_FINITE.fullmatch(text):
@@ -211,14 +222,14 @@ def yaml_values(text: str, name: str) -> list[Any]:
     >>> yaml_values("{rate: .inf}", "x.yaml")
     [{'rate': inf}]
     """
-    reader = replace(_reader(text, name), most_nodes=MOST_RESULT_NODES, finite=False)
+    reader = _reader(text, name, most_nodes=MOST_RESULT_NODES, finite=False)
     return _values(reader, most=len(text))
 
 
-def _reader(text: str, name: str) -> _Reader:
+def _reader(text: str, name: str, **limits: Any) -> _Reader:
     if not text.isascii() and any("\ud800" <= letter <= "\udfff" for letter in text):
         raise InputError(f"{name}: {text[:LONGEST_SHOWN]!r} is not Unicode text")
-    return _Reader(name, iter(yaml.parse(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))))
+    return _Reader(name, text, **limits)
 
 
 def _remedy(problem: str) -> str:

@@ -1,11 +1,11 @@
 """Latency and throughput of one replica at a load, and where the time goes."""
 
-from dataclasses import dataclass
 from math import isnan
 
 import numpy as np
 
 from capplan.errors import InputError
+from capplan.frozen import frozen
 from capplan.model.weight_format import kv_bytes_per_element
 from capplan.numbers import Array, Spread
 from capplan.phases.cost import Bound, OperatorCost, bound
@@ -21,7 +21,7 @@ SATURATED_SHARE = 0.95
 """An open loop is saturated if requests finish at less than this fraction of the arrival rate (an assumption)."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class OperatorRow:
     """One operator of one phase."""
 
@@ -33,7 +33,7 @@ class OperatorRow:
     bound: Bound
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Estimate:
     """Steady state of one replica under a load."""
 

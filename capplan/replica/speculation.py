@@ -1,7 +1,7 @@
 """Speculative decoding on one replica: sources of drafts, speedup by batch and draft length, and the replica for the simulator."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -9,12 +9,13 @@ import numpy as np
 from capplan.assumption import Assumption, Label
 from capplan.engine.lookup import graph_max_sequences, tier
 from capplan.errors import DoesNotFitError, InputError
+from capplan.frozen import frozen
 from capplan.hardware.device import engine_memory_bytes
 from capplan.model.network import Layer, Network
 from capplan.model.parameters import draft_layer, draft_layers_per_layer
 from capplan.model.sharding import Sharding, weight_bytes_per_rank
 from capplan.model.weight_format import kv_bytes_per_element
-from capplan.numbers import Array, Number
+from capplan.numbers import Array, Number, distinct
 from capplan.phases.cost import total_s, unsaved_s
 from capplan.phases.step import (
     decode_step_costs,
@@ -34,7 +35,7 @@ BATCHES = tuple(2**power for power in range(9))
 """Default batches to try."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DraftModel:
     """A separate draft model, on the same devices as the target."""
 
@@ -46,7 +47,7 @@ class DraftModel:
     """Whether it has a separate KV cache."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Speculation:
     """Speedup by batch and draft length."""
 
@@ -220,8 +221,7 @@ def _tried_batches(asked: Sequence[int], target: Replica | float, both: Mapping[
         return np.array(asked, dtype=np.float64)
     most = min(float(target.scheduling.max_num_seqs), both["max_concurrency"])
     admitted = np.arange(1, max(1, int(most)) + 1)
-    batches: Array = np.unique(np.concatenate([admitted, asked])).astype(np.float64)
-    return batches
+    return distinct(np.concatenate([admitted, asked])).astype(np.float64)
 
 
 def breakeven_batch(batches: Array, best_speedup: Array) -> int | None:
@@ -426,7 +426,7 @@ CACHING: frozenset[str] = frozenset({"draft-model", "eagle", "mtp", "dspark"})
 """Methods whose drafter has a KV cache, which holds the prompt before the first draft."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DraftPlan:
     """Speculative decoding of any replica of a target."""
 

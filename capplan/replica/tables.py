@@ -5,18 +5,19 @@ One call of the step formulas covers all plans and all knots. Every command that
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from capplan.engine.profile import HostOverhead, Ratios
+from capplan.frozen import frozen
 from capplan.memory.capacity import stage_shares
 from capplan.memory.launch import Launch
 from capplan.model.network import Network, layer_counts
 from capplan.model.sharding import Sharding
-from capplan.numbers import Array, Number
+from capplan.numbers import Array, Number, distinct
 from capplan.phases.cost import OperatorCost, StepRates, floor_s, total_s, unsaved_s
 from capplan.phases.step import decode_attention_costs, prefill_attention_costs, token_costs
 from capplan.phases.token_work import head_costs
@@ -33,7 +34,7 @@ EXCESS_SHARE = 1.0 / 3.0
 """Excess of a kernel over its floor, as a fraction of its time, in a long prefill: the scale of excess ratios above 1."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Knots:
     """Where step times are computed; between knots they are interpolated linearly."""
 
@@ -47,8 +48,7 @@ class Knots:
 def _geometric(last: float, per_octave: int, first: float = 1.0) -> Array:
     """Return ascending whole numbers from `first` to `last`, `per_octave` per doubling."""
     count = max(2, int(np.ceil(np.log2(max(last, first + 1.0) / first) * per_octave)) + 1)
-    knots: Array = np.unique(np.round(np.geomspace(first, max(last, first + 1.0), count)))
-    return knots
+    return distinct(np.round(np.geomspace(first, max(last, first + 1.0), count)))
 
 
 def context_limits(network: Network) -> tuple[float, ...]:
@@ -111,30 +111,30 @@ def step_knots(
     inner_bends = np.array([bend for bend in bends if bend < max_context])
     tokens = _geometric(max_tokens, 4)
     if max_context > max_tokens:
-        tokens = np.unique(np.append(tokens, _geometric(max(max_context, 2.0 * max_tokens), 4, tokens[-1])))
+        tokens = distinct(np.append(tokens, _geometric(max(max_context, 2.0 * max_tokens), 4, tokens[-1])))
     jumps = [batch for batch in batches if batch <= max_sequences]
     behind = [last for last in (graph_tokens, graph_tokens + 1.0) if 1.0 < last < tokens[-1]]
     return Knots(
-        sequences=np.unique(np.concatenate([_geometric(max_sequences, 4), jumps])),
-        contexts=np.unique(np.concatenate([[0.0], _geometric(max_context, 2, 64.0), inner_bends])),
-        tokens=np.unique(np.append(tokens, behind)),
-        new=np.unique(np.append(tokens, inner_bends)),
-        past=np.unique(np.concatenate([[0.0, 1.0], _geometric(max_context, 2, 256.0), inner_bends])),
+        sequences=distinct(np.concatenate([_geometric(max_sequences, 4), jumps])),
+        contexts=distinct(np.concatenate([[0.0], _geometric(max_context, 2, 64.0), inner_bends])),
+        tokens=distinct(np.append(tokens, behind)),
+        new=distinct(np.append(tokens, inner_bends)),
+        past=distinct(np.concatenate([[0.0, 1.0], _geometric(max_context, 2, 256.0), inner_bends])),
     )
 
 
 def graph_jumps(graph_sizes: Sequence[float], launch: Launch) -> tuple[float, ...]:
     """Return the batches of whole replicas at which the padded batch of some plan jumps, and those right behind them."""
-    engines = np.unique(np.asarray(launch.data) * np.asarray(launch.pipeline))
+    engines = distinct(np.asarray(launch.data) * np.asarray(launch.pipeline))
     held = np.outer(engines, np.asarray(graph_sizes, dtype=np.float64))
-    return tuple(np.unique(np.concatenate([held, held + engines[:, None]])).tolist())
+    return tuple(distinct(np.concatenate([held, held + engines[:, None]])).tolist())
 
 
 def _spread(time: Number, shape: tuple[int, ...]) -> Array:
     return np.array(np.broadcast_to(time, shape), dtype=np.float64)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DeviceTables:
     """Step times of the device, without host time."""
 

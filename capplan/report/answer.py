@@ -5,13 +5,14 @@ Everything is in base units. The names of keys and columns carry the unit (`kv_b
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from capplan.assumption import Assumption
+from capplan.frozen import frozen
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Table:
     """Rows of the same keys. A cell is a number, text, a flag, None (unknown), a list, or a mapping of numbers."""
 
@@ -31,7 +32,7 @@ class Table:
     """Extra columns of an upright record: heading -> quantity -> text."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Answer:
     """The result of one command."""
 

@@ -6,8 +6,9 @@ table has to say it again. This is the only place where results get prefixes.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
+
+from capplan.frozen import frozen
 
 
 class Unit(NamedTuple):
@@ -223,7 +224,7 @@ _SPELT |= {"itl": "ITL", "moe": "MoE", "id": "id", "cuda": "CUDA", "mtp": "MTP",
 _SPELT |= {"pcie": "PCIe", "url": "URL", "lm": "LM", "mla": "MLA", "nvlink": "NVLink"}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Screen:
     """How one column is shown."""
 

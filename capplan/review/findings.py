@@ -9,7 +9,7 @@ The first screen of a review: what to buy, what it costs, whether it holds, what
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from math import inf
 from typing import Any
 
@@ -17,6 +17,7 @@ from capplan.fleet.plan import FleetAnswer, Plan, plan_order
 from capplan.fleet.price import HOURS_PER_MONTH, TERM_YEARS
 from capplan.fleet.review import PlanDetail, Question, plan_details, target_margins
 from capplan.fleet.search.recommended import CLEARLY_SURER, SMALL_EXTRA
+from capplan.frozen import frozen
 from capplan.hardware.device import Source
 from capplan.money.cash import total_usd
 from capplan.questions.fleet import AskedFleet, parts_of
@@ -41,7 +42,7 @@ from capplan.report.answers.fleet_words import (
 from capplan.report.charts.of_answers import Chart, amount_text, certainty_chart
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Section:
     """One heading with what stands under it, in this order."""
 
@@ -53,7 +54,7 @@ class Section:
     code: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Review:
     """A whole page."""
 
@@ -70,7 +71,7 @@ class Review:
     """Sections that a reader sees at once."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Findings:
     """What the sections are written from."""
 

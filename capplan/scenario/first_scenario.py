@@ -2,10 +2,11 @@
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from pathlib import Path
 
 from capplan.errors import InputError
+from capplan.frozen import frozen
 from capplan.readers.catalogue.models import read_model
 from capplan.readers.catalogue.scenarios import scenario_text
 from capplan.readers.yaml_file import parse_yaml, schema_line, yaml_text
@@ -17,7 +18,7 @@ _COLUMN = 46
 """Where comments start."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Prompt:
     """One of the five questions."""
 
@@ -37,7 +38,7 @@ QUESTIONS = (
 """What a scenario needs from people."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Known:
     """What is known before anything is asked: keys of a scenario, and where they were read."""
 
@@ -251,7 +252,7 @@ _MLPERF = "MLPerf Inference 5.0, {} (99th percentile): https://mlcommons.org/202
 _TURNS = "pauses between speakers, Stivers et al. 2009: https://doi.org/10.1073/pnas.0903616106; speech recognition and synthesis take a part of it"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class UseCase:
     """What is usual of one kind of service."""
 

@@ -1,9 +1,10 @@
 """Command-line options that commands share, as plain records: one field per flag of a group."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
+from capplan.frozen import frozen
 from capplan.ranges import DEVICES, TOKENS, Positive, Range, Share, Text, Whole, check_fields
 from capplan.replica.load import Load
 
@@ -31,7 +32,7 @@ LOAD_RANGES: Mapping[str, Range] = {
 """What the fields of `LoadFlags` may be."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ServingFlags:
     """How one replica is sharded, stored and run, and where its model and efficiencies come from."""
 
@@ -75,7 +76,7 @@ class ServingFlags:
         check_fields(self, SERVING_RANGES)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LoadFlags(Load):
     """A load with the request lengths that commands assume by default."""
 
@@ -96,7 +97,7 @@ class LoadFlags(Load):
         return self.input_tokens + self.output_tokens / 2.0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class OutputFlags:
     """Where an answer goes, and in which format."""
 

@@ -1,7 +1,8 @@
 """The serving flags of a command line -> one replica, checked before anything is computed; LoRA adapters as a scenario or flags state them."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from capplan.assumption import Assumption
 from capplan.engine.lookup import own_sequences, profile
@@ -9,6 +10,7 @@ from capplan.engine.profile import EngineProfile
 from capplan.errors import InputError, unknown
 from capplan.families.model_config import pooled
 from capplan.fleet.search.candidates import Layout, refuse_illegal
+from capplan.frozen import frozen
 from capplan.hardware.device import Device, Efficiency
 from capplan.hardware.weight_kernel import no_kernel_reason
 from capplan.memory.kv_sizes import cache_dtype
@@ -18,19 +20,24 @@ from capplan.model.network import Adapters, LoraTerms, Network
 from capplan.model.sharding import MODULES, Sharding, adapted_matrices
 from capplan.model.weight_format import in_weight_format, stored_formats, weight_format_assumptions
 from capplan.operators.matmul import sequences_with_slots
+from capplan.readers.calibration.refitted import refitted_profile
 from capplan.readers.catalogue.efficiency import efficiency_for
 from capplan.readers.catalogue.hardware import named_device
 from capplan.readers.catalogue.models import read_model
 from capplan.replica.spec import ReplicaSpec, network_as_served, profile_as_served
 from capplan.scenario.flags import ServingFlags
-from capplan.scenario.reading import Reading
-from capplan.scenario.scenario_file import Lora
-from capplan.scenario.traffic_line import ANSWERED, UNMEASURED
+
+if TYPE_CHECKING:
+    from capplan.scenario.reading import Reading
+    from capplan.scenario.scenario_file import Lora
+
+ANSWERED = "a vector or a score comes with the prefill of its prompt: no decode, no cache kept after it"
+UNMEASURED = "no run of embeddings or rerankers was measured: intervals are those of the prompts of models that generate"
 
 DEFAULT_RANK = 16
 
 
-def lora_terms(reading: Reading, lora: Lora | None) -> LoraTerms | None:
+def lora_terms(reading: "Reading", lora: "Lora | None") -> LoraTerms | None:
     """Return the adapters of a scenario; None where it has none."""
     if lora is None:
         return None
@@ -137,7 +144,7 @@ def adapter_assumptions(network: Network, place: str) -> tuple[Assumption, ...]:
     return tuple(said)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CompletedReplica:
     """A replica, with the assumptions that complete it."""
 
@@ -169,12 +176,7 @@ def asked_replica(
     rules = profile_as_served(profile(flags.engine, flags.engine_version), network, flags.chunked_prefill)
     _refuse_short_steps(flags, network)
     target = named_device(hardware, flags.calibration)
-    host_assumptions: tuple[Assumption, ...] = ()
-    host_warnings: tuple[str, ...] = ()
-    if flags.calibration is not None:  # which most commands never read
-        from capplan.readers.calibration.file import refitted_profile
-
-        rules, host_assumptions, host_warnings = refitted_profile(flags.calibration, rules, target)
+    rules, host_assumptions, host_warnings = refitted_profile(flags.calibration, rules, target)
     format_assumptions = weight_format_assumptions(network, weight_dtype) if weight_dtype else ()
     served = network_as_served(in_weight_format(network, weight_dtype) if weight_dtype else network, rules)
     served = _with_adapters(served, flags)

@@ -1,17 +1,17 @@
 """Speculation as a scenario or flags state it: a method with its acceptance, published or given, and the target and draft it is for."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from capplan.assumption import Assumption
 from capplan.errors import InputError
+from capplan.frozen import frozen
 from capplan.model.network import Network
 from capplan.model.sharding import Sharding, refuse_heads
 from capplan.model.weight_format import in_weight_format, weight_format_assumptions
 from capplan.readers.catalogue.models import read_model
 from capplan.readers.yaml_file import KeyPath
-from capplan.recorded.traces.prometheus import accepted_drafts
 from capplan.replica.spec import ReplicaSpec
 from capplan.replica.speculation import DraftModel, DraftPlan, Method, draft_of
 from capplan.scenario.command_flags import DraftFlags
@@ -21,7 +21,7 @@ from capplan.scenario.replica import CompletedReplica, asked_replica
 from capplan.scenario.scenario_file import Speculation
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Published:
     """What was published of one method on the models of one kin."""
 
@@ -197,6 +197,8 @@ def _acceptance(reading: Reading, section: Speculation) -> list[float]:
         raise reading.refuse(("speculation", "metrics"), "acceptance is stated already; give one of them")
     if section.metrics is None:
         return section.acceptance
+    from capplan.recorded.traces.prometheus import accepted_drafts
+
     paths = [Path(reading.resolved(name)) for name in section.metrics]
     fractions, counted = accepted_drafts(paths, section.draft_tokens)
     shares = ", ".join(f"{fraction:.1%}" for fraction in fractions)
@@ -334,7 +336,7 @@ _COST_OF: dict[Method, Assumption] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class AskedSpeculation:
     """Target and draft, with the assumptions that complete them."""
 

@@ -8,7 +8,6 @@ import numpy as np
 from capplan.fleet.over_time import RateLine
 from capplan.numbers import Array
 from capplan.readers.yaml_file import KeyPath
-from capplan.recorded.traces.trace import read_trace
 from capplan.scenario.reading import Reading, plausible_rate, refuse_idle_time, refuse_rare_users
 from capplan.scenario.scenario_file import Scenario, SharedPrefix, Traffic, lengths
 from capplan.scenario.traffic_line import (
@@ -78,6 +77,8 @@ def _of(item: RequestClass, response_s: float) -> Array | None:
     if is_workload(item.trace):
         hours = read_workload(item.trace).rate_by_hour
         return np.repeat(np.array(hours), int(HOUR_S / WINDOW_S)) if hours else None
+    from capplan.recorded.traces.trace import read_trace
+
     trace = read_trace(item.trace)
     whole = int(trace.seconds // WINDOW_S)
     if whole < 1:
@@ -187,6 +188,8 @@ class _Source:
 
 def _of_trace(reading: Reading, name: str, path: str, index: int) -> _Source:
     """Return the figures of a trace: peak rate (its busiest minute), mean rate, arrivals, and lengths."""
+    from capplan.recorded.traces.trace import read_trace
+
     trace = read_trace(path)
     if trace.seconds > MOST_WINDOWS * WINDOW_S:
         reading.warnings.append(

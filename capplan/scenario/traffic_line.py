@@ -12,8 +12,8 @@ from capplan.model.images import ImageRule, image_tokens, image_work
 from capplan.model.network import Network
 from capplan.numbers import Array
 from capplan.readers.yaml_file import KeyPath
-from capplan.recorded.traces.trace import prefix_reuse
 from capplan.scenario.reading import Reading
+from capplan.scenario.replica import ANSWERED, UNMEASURED
 from capplan.scenario.scenario_file import LengthFields, Scenario, ScenarioFile, Traffic, lengths
 from capplan.serving.prefix_cache import hit_curve
 from capplan.workload.length import (
@@ -281,8 +281,6 @@ def with_outside(reading: Reading, item: Traffic, index: int, described: Request
 
 
 _OF_OUTPUTS = ("output_tokens", "reasoning_tokens", "samples", "retries", "turns", "trace")
-ANSWERED = "a vector or a score comes with the prefill of its prompt: no decode, no cache kept after it"
-UNMEASURED = "no run of embeddings or rerankers was measured: intervals are those of the prompts of models that generate"
 
 
 def pooled_traffic(reading: Reading, file: ScenarioFile) -> list[Traffic]:
@@ -414,6 +412,8 @@ def session_reuse(sessions: Sessions) -> PrefixReuse:
     The blocks of a response are used, but none of their tokens count: they hit as a part of the next prompt. The draw ends
     when there are fewer sessions in flight: with fewer, a cache would seem to hold more of each.
     """
+    from capplan.recorded.traces.trace import prefix_reuse
+
     turns = _drawn(sessions, IN_FLIGHT * SESSIONS_EACH)
     sent_s, end_s = _one_after_the_other_s(turns)
     mean = float(turns.input_tokens.mean())

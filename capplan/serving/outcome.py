@@ -14,6 +14,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from capplan.frozen import frozen
 from capplan.numbers import Array, Number, Spread
 from capplan.serving.requests import InFlight
 
@@ -82,7 +83,7 @@ class WeightedHistogram:
         return float("nan")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Timeline:
     """Means over equal spans of time."""
 
@@ -228,7 +229,7 @@ NEGLIGIBLE_FRACTION = 1e-9
 """An engine that runs for less than this fraction of a span counts as absent: the rest is rounding error."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SeenByUsers:
     """Latencies from the moment that users ask: with what each request waits before its prompt is sent."""
 
@@ -264,7 +265,7 @@ class LatencyLimit(NamedTuple):
     """Requests that may exceed it."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class EarlyEnd:
     """A run may end as soon as it has missed one of these limits, whatever comes after."""
 
@@ -306,7 +307,7 @@ def most_above(quantile: float, count: int) -> int:
     return count - 1 - floor(quantile * (count - 1))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Outcome:
     """Results by request (nan if missing), in order of arrival, and totals."""
 

@@ -2,13 +2,13 @@
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from heapq import heappop, heappush
 
 import numpy as np
 from numpy.typing import NDArray
 
 from capplan.errors import InputError
+from capplan.frozen import frozen
 from capplan.numbers import Array, Number
 
 Counts = NDArray[np.int64]
@@ -17,7 +17,7 @@ NEVER = np.iinfo(np.int64).max
 """Stack distance of the first touch of a block."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class HitCurve:
     """Hit fraction as a function of the cache size in blocks."""
 

@@ -1,12 +1,13 @@
 """What the simulator is told: the set-up of an engine, and events and mechanisms of a running fleet (failures, autoscaling, hedging, links)."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from math import ceil, inf, isnan
 from typing import Literal, NamedTuple, TypeVar, get_args
 
 from capplan.engine.profile import Policy, Scheduling
 from capplan.errors import InputError
+from capplan.frozen import frozen
 from capplan.numbers import Array
 from capplan.serving.block_cache import PrefixCaching, check_prefix_caching
 from capplan.serving.requests import InFlight
@@ -16,7 +17,7 @@ MIXED: frozenset[Policy] = frozenset({"mixed", "slots"})
 """Policies whose steps hold prompts and decoding sequences together."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class EngineSetup:
     """One engine, ready to serve: step times, scheduling and KV cache."""
 
@@ -42,7 +43,7 @@ class EngineSetup:
         return self.table if isinstance(self.table, StepClock) else StepClock(self.table)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class EngineTerms(Scheduling):
     """Limits and scheduling of one engine, checked, with what its cache and speculation add."""
 
@@ -190,7 +191,7 @@ class Failure(NamedTuple):
     """Time until it serves again, with an empty cache; infinite: never."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Autoscaling:
     """When replicas are added and removed, decided at fixed intervals."""
 
@@ -207,7 +208,7 @@ class Autoscaling:
     """A replica is added when more requests per replica than this are queued, whatever the slots."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Hedging:
     """A request that still waits for its first token is copied to another replica; the faster copy wins."""
 
@@ -217,7 +218,7 @@ class Hedging:
     """What a copy must do first to win; the other is cancelled at the end of its step."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class KvLink:
     """The link that carries KV caches from prefill to decode replicas, one prompt at a time."""
 

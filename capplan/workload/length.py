@@ -1,13 +1,13 @@
 """Input and output lengths: distributions of token counts as quantile functions."""
 
 import math
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from capplan.frozen import frozen
 from capplan.numbers import Array, Number
 
 Kind: TypeAlias = Literal["fixed", "lognormal", "uniform", "empirical"]
@@ -163,7 +163,7 @@ def clipped_lognormal_mean(mean: float, sigma: float, low: float, high: float) -
     return below + inside + above
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Lengths:
     """A distribution of token counts, created by `fixed`, `lognormal`, `uniform` or `empirical`."""
 
@@ -209,7 +209,7 @@ class Lengths:
         points = np.asarray(self.values) if self.kind == "empirical" else _quantiles_of_slices(self, count)
         return np.asarray(np.maximum(np.rint(points), 1.0))
 
-    def sample(self, count: int, seed: int | np.random.Generator) -> NDArray[np.int64]:
+    def sample(self, count: int, seed: "int | np.random.Generator") -> NDArray[np.int64]:
         """Return random whole token counts of at least one."""
         generator = np.random.default_rng(seed)
         if self.kind == "empirical":

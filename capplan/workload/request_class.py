@@ -1,11 +1,12 @@
 """A kind of request: how often it comes, how long it is, what its prompts share, and which latencies its users are promised."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Annotated, Literal, TypeAlias
 
 import numpy as np
 
+from capplan.frozen import frozen
 from capplan.keys import ONLY_KNOWN_KEYS, Counted
 from capplan.numbers import Number
 from capplan.workload.length import Lengths
@@ -67,7 +68,7 @@ def offered_request_rate_per_s(users: Number, think_time_s: Number, response_tim
 Pixels: TypeAlias = Annotated[int, Counted(1, 100_000)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class Images:
     """Images of every request, all of one size."""
 
@@ -82,7 +83,7 @@ class Images:
     """Limit of the processor (Qwen); default: that of the published one."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Outside:
     """What a request takes outside the GPUs."""
 
@@ -103,7 +104,7 @@ class Outside:
 NOTHING_OUTSIDE = Outside()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RequestClass:
     """One line of a scenario's traffic."""
 
@@ -246,7 +247,7 @@ METRICS: tuple[Metric, ...] = ("ttft", "tpot", "itl", "e2e")
 STATISTICS: tuple[Statistic, ...] = ("mean", "p50", "p90", "p95", "p99")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Target:
     """One limit, such as a p95 time to first token of 0.8 s."""
 
@@ -280,7 +281,7 @@ class Target:
         return f"{self.metric}_{self.statistic}"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Slo:
     """All limits of a scenario."""
 
@@ -292,7 +293,7 @@ class Slo:
 SECONDS_PER_HOUR = 3600.0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ClassOutside:
     """What the requests of one class take outside."""
 
@@ -314,7 +315,7 @@ class ClassOutside:
         return self.requests * self.usd_per_request
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class OutsideUse:
     """What all requests take outside."""
 

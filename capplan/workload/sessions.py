@@ -1,11 +1,12 @@
 """Sessions of several turns: each prompt holds all that was said before it, so prefix reuse follows from the traffic, or is found in a trace."""
 
 import math
-from dataclasses import astuple, dataclass
+from dataclasses import astuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from capplan.frozen import frozen
 from capplan.numbers import Array, Number
 from capplan.workload.length import Lengths
 
@@ -20,7 +21,7 @@ LEAST_GAP_S = 0.1
 """Shortest time from one turn to the next, where neither the response nor the user or tool takes any time."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Sessions:
     """Conversations, or runs of an agent, that send their whole context again at every turn."""
 
@@ -69,7 +70,7 @@ def sessions_in_flight(request_rate: Number, think_time_s: Number, response_time
     return request_rate * (think_time_s + response_time_s)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Turns:
     """Turns of drawn sessions as columns of equal length, session after session."""
 
@@ -85,7 +86,7 @@ class Turns:
 
 
 def drawn_turns(
-    sessions: Sessions, count: int, random: np.random.Generator, longest: float = math.inf
+    sessions: Sessions, count: int, random: "np.random.Generator", longest: float = math.inf
 ) -> Turns:
     """Return the turns of random sessions.
 
@@ -124,7 +125,7 @@ def drawn_turns(
 
 
 def held_in_turn(
-    sessions: Sessions, users: int, turns: int, random: np.random.Generator, longest: float = math.inf
+    sessions: Sessions, users: int, turns: int, random: "np.random.Generator", longest: float = math.inf
 ) -> tuple[Turns, list[int]]:
     """Return the turns of users who hold one session after another, user after user, and where those of each user end.
 
@@ -157,7 +158,7 @@ def held_in_turn(
     return Turns(*(column[: ends[-1]] for column in astuple(drawn))), ends
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SingleTurns:
     """Turns of different sessions, each at a random place in its session."""
 
@@ -170,7 +171,7 @@ class SingleTurns:
 
 
 def single_turns(
-    sessions: Sessions, count: int, random: np.random.Generator, longest: float = math.inf
+    sessions: Sessions, count: int, random: "np.random.Generator", longest: float = math.inf
 ) -> SingleTurns:
     """Return random turns, out of a fixed number of drawn sessions: the first turns of a longer draw are those of a shorter one.
 
@@ -232,7 +233,7 @@ def kept_context_probability(
     return float(min(max(context, 0.0), 1.0)), float(min(found / shared, 1.0) if shared else 0.0)
 
 
-def drawn_gaps_s(sessions: Sessions, count: int, response_s: float, random: np.random.Generator) -> Array:
+def drawn_gaps_s(sessions: Sessions, count: int, response_s: float, random: "np.random.Generator") -> Array:
     """Return random times from one turn to the next: the mean response, and an exponential time of the user or the tools [s]."""
     return np.maximum(random.exponential(1.0, count) * sessions.think_time_s + response_s, LEAST_GAP_S)
 
@@ -249,7 +250,7 @@ def block_tokens_for(mean_tokens: float) -> int:
     return SMALLEST_BLOCK_TOKENS << int(doublings)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TurnBlocks:
     """Ids of the whole blocks of prompts and responses, each concatenated over the turns, with the number of each turn."""
 

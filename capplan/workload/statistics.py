@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from capplan.frozen import frozen
 from capplan.numbers import Array, Number
 from capplan.workload.length import standard_normal_quantile
 from capplan.workload.sessions import Sessions, drawn_gaps_s, drawn_turns, turn_starts_s
@@ -26,7 +27,7 @@ DRAWN_SESSIONS = 4000
 """Sessions that are drawn, from which the reuse of all sessions is taken."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ReuseByAge:
     """Prompt blocks that were sent before, by their age."""
 
@@ -57,7 +58,7 @@ class ReuseByAge:
         return float(np.searchsorted(self.ages_s, alive_s, side="right")) / max(self.blocks, 1)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RepeatedBlocks:
     """What the prompts of a trace repeat, prompt by prompt."""
 
@@ -97,7 +98,7 @@ class RepeatedBlocks:
         return ReuseByAge(np.sort(ages), int(self.blocks[self.blocks >= least].sum()), self.request_rate)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SessionReuse:
     """What the prompts of sessions repeat, turn by turn; more traffic means more sessions, not quicker ones."""
 
@@ -170,7 +171,7 @@ def session_reuse_by_age(
     request_rate: float,
     response_s: float,
     longest: int,
-    random: np.random.Generator,
+    random: "np.random.Generator",
     count: int = DRAWN_SESSIONS,
 ) -> SessionReuse:
     """Return what the prompts of random sessions repeat, and how long ago it was sent.
@@ -301,7 +302,7 @@ PART_REQUESTS = 65_536
 """Requests in one part: the most that is held in memory while a long trace is read."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TracePart:
     """Consecutive requests, as columns of equal length, in the order of the file."""
 
@@ -361,7 +362,7 @@ class Omissions:
         ]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PrefixReuse:
     """Prefix-cache hits in a trace, by the size of a least-recently-used cache."""
 
@@ -434,7 +435,7 @@ def weighted_quantile(values: Array, weights: Array, probability: Array) -> Arra
     return np.asarray(low + (high - low) * (place - np.floor(place)))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LengthSummary:
     """Token counts of inputs or outputs."""
 
@@ -534,7 +535,7 @@ class TokenCounts:
         return length_summary(tokens.astype(np.float64), self._counts[tokens].astype(np.float64))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RateSummary:
     """Arrival rates; None where the trace is too short."""
 
@@ -741,7 +742,7 @@ def rate_summary(
     )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class WorkloadSummary:
     """One workload as a planner needs it."""
 

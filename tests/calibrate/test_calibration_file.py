@@ -12,7 +12,8 @@ import yaml
 from capplan.errors import InputError
 from capplan.readers.calibration.file import calibration_text, read_calibration, read_calibration_file
 from capplan.readers.calibration.measured_device import device_from_calibration, efficiency_from_calibration
-from capplan.readers.calibration.record import SCHEMA_VERSION, refitted_overhead
+from capplan.readers.calibration.record import SCHEMA_VERSION
+from capplan.readers.calibration.refitted import refitted_overhead
 from capplan.readers.catalogue.hardware import planned_device
 
 ROOT = Path(__file__).resolve().parents[2]

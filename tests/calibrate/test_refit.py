@@ -20,7 +20,7 @@ from capplan.errors import InputError
 from capplan.questions.benchmark_spec import benchmark_spec
 from capplan.questions.validation import replica_of_result
 from capplan.readers.calibration.file import calibration_text, read_calibration, read_calibration_file
-from capplan.readers.calibration.record import refitted_overhead
+from capplan.readers.calibration.refitted import refitted_overhead
 from capplan.readers.catalogue.hardware import device
 from capplan.recorded.results.read import read_results
 from capplan.recorded.results.record import BenchmarkResult, latency
@@ -504,7 +504,7 @@ def test_a_fleet_takes_the_refitted_host_of_its_device_alone(host_file):
 
 
 def test_measured_rows_of_the_same_engine_device_and_version_take_the_refitted_host(host_file):
-    from capplan.readers.calibration.file import row_profile
+    from capplan.readers.calibration.refitted import row_profile
 
     newest, old, other = profile("vllm"), profile("vllm", "0.5.4"), profile("sglang")
     own = device("h100-sxm")

@@ -9,6 +9,7 @@ from datetime import date
 import numpy as np
 import pytest
 
+from capplan.keys import current_day
 from capplan.money.hosted import (
     BY_ITSELF,
     NOT_CACHED,
@@ -29,7 +30,6 @@ from capplan.money.hosted import (
     written_to_live,
 )
 from capplan.money.prompt_cache import fixed_life_fractions, renewals
-from capplan.questions.plans.plan_check import current_day
 from capplan.readers.catalogue.token_prices import litellm_prices, token_offers, token_prices
 from capplan.workload.length import fixed
 from capplan.workload.request_class import RequestClass

@@ -16,8 +16,10 @@ from capplan.accuracy.kernels import DEVICES, kernel_case, predicted_latency
 from capplan.hardware.device import BORROWED
 from capplan.questions.validation import kernel_row_predictions
 from capplan.readers.catalogue.efficiency import (
+    efficiency_folder,
     efficiency_for,
-    shipped_efficiencies,
+    fitted_devices,
+    read_efficiency,
     shipped_intervals,
     timed_efficiency,
 )
@@ -106,7 +108,7 @@ def test_a_hidden_device_is_described_as_well_as_promised(shared):
     """Every timed device, predicted with the fits of another: the nearer the better."""
     found = list(stand_ins(sampled(shared / "data")))
     assert {entry.device for entry in found} == set(DEVICES.values())
-    assert all(entry.device not in shipped_efficiencies()[entry.donor][1] for entry in found)
+    assert all(fitted_devices()[entry.device] != entry.donor for entry in found)
     for kinship, borrowed in BORROWED.items():
         error, interval = pooled(found, kinship)
         assert error == pytest.approx(borrowed.error_fraction, abs=0.01), "python -m calibrate.hidden_devices"
@@ -119,8 +121,12 @@ def test_a_hidden_device_is_described_as_well_as_promised(shared):
 
 
 def test_every_shipped_fit_was_measured_or_says_where_it_comes_from():
-    for efficiency, names in shipped_efficiencies().values():
-        assert names
+    paths = sorted(efficiency_folder().glob("*.yaml"))
+    assert {path.stem for path in paths} == set(fitted_devices().values())
+    for path in paths:
+        efficiency, names = read_efficiency(path)
+        assert names == tuple(name for name, fitted in fitted_devices().items() if fitted == path.stem)
+        assert efficiency.device == path.stem
         for key, fit in efficiency.fits.items():
             assert fit.fitted_on, key
             assert fit.rows >= 4 or fit.label == "assumed", key

@@ -11,7 +11,7 @@ from hypothesis.extra.numpy import arrays
 
 from capplan.fleet.load.waits import WaitedTimes, Waits
 from capplan.fleet.search.latencies import Seen, latencies_of
-from capplan.library import SimulationRecords, simulation
+from capplan.library.simulated_fleet import SimulationRecords, simulation
 from capplan.questions.fleet import asked_fleet
 from capplan.questions.fleet_answer import fleet_for
 from capplan.readers.plan_file import read_plan_file

@@ -14,7 +14,7 @@ from capplan.memory.capacity import reserved_bytes_per_sequence
 from capplan.memory.launch import engine_launch
 from capplan.questions.benchmark_spec import benchmark_network, benchmark_spec
 from capplan.questions.validation import BUILT_IN_POINTS
-from capplan.readers.catalogue.efficiency import PCIE_CROWDING_EXPONENT, efficiency_for, shipped_efficiencies
+from capplan.readers.catalogue.efficiency import PCIE_CROWDING_EXPONENT, efficiency_for, shipped_efficiency
 from capplan.readers.catalogue.hardware import device
 from capplan.readers.catalogue.recipes import recipe_columns, recipe_file, recipe_settings
 from capplan.recorded.measured import measured_rows, with_run_columns
@@ -190,14 +190,12 @@ def test_lengths_of_a_data_set_keep_their_mean_and_their_limit(name, spread):
 
 def test_a_server_of_cards_shares_less_of_its_path_than_the_timed_one():
     """The collectives that were timed on the L40S keep their own number; a served one takes that of served results."""
-    timed, names = shipped_efficiencies()["l40s"]
+    timed = shipped_efficiency("l40s")
     key = next(key for key in timed.fits if key.startswith("link/"))
     assert timed.fits[key].numbers["crowding_exponent"] > 1.0
-    assert efficiency_for(device(names[0])).fits[key].numbers["crowding_exponent"] == PCIE_CROWDING_EXPONENT
+    assert efficiency_for(device("l40s")).fits[key].numbers["crowding_exponent"] == PCIE_CROWDING_EXPONENT
     linked = efficiency_for(device("h100-sxm"))
-    assert (
-        linked is shipped_efficiencies()["h100"][0] or linked.fits == shipped_efficiencies()["h100"][0].fits
-    )
+    assert linked.fits == shipped_efficiency("h100").fits
 
 
 def test_a_kernel_that_was_asked_for_is_taken_from_whoever_timed_it():

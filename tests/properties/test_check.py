@@ -52,7 +52,7 @@ def checked(folder, monkeypatch, capsys):
     """Return a function that checks the plan against the scenario with some keys overridden, on a day."""
 
     def check(*settings, today=IN_TIME, words=()):
-        monkeypatch.setattr("capplan.questions.plans.plan_check.current_day", lambda: today)
+        monkeypatch.setattr("capplan.keys.current_day", lambda: today)
         options = [part for setting in settings for part in ("--set", setting)]
         line = [
             "check",
@@ -128,7 +128,7 @@ def test_a_price_holds_for_as_long_as_it_is_told_to(folder, checked):
 
 
 def test_without_a_scenario_the_plan_is_held_against_its_own(folder, capsys, monkeypatch):
-    monkeypatch.setattr("capplan.questions.plans.plan_check.current_day", lambda: IN_TIME)
+    monkeypatch.setattr("capplan.keys.current_day", lambda: IN_TIME)
     assert main(["check", "--plan", str(folder / "plan.json"), "--offline"]) == 0
     assert "meets" in capsys.readouterr().out.splitlines()[0]
 

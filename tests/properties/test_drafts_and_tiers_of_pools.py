@@ -152,7 +152,7 @@ def test_each_phase_is_asked_with_its_drafts(path):
 
 def test_a_plan_of_pools_with_drafts_is_what_its_pools_do_when_they_are_simulated(path):
     """The plan says how many tokens are drafted; both pools by the engine options of `simulate` see the latencies of the plan."""
-    from capplan.library import SimulationRecords, simulated
+    from capplan.library.simulated_fleet import SimulationRecords, simulated
 
     asked = asked_of(path, "speculation={method: eagle, acceptance: 0.8, draft_tokens: 3}")
     answer = fleet_for(asked)

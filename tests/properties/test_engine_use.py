@@ -306,7 +306,7 @@ def test_a_rate_that_nobody_can_serve_is_said_before_the_run(tmp_path, capsys, m
     def never(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("capplan.library.run_fleet", never)
+    monkeypatch.setattr("capplan.library.simulated_fleet.run_fleet", never)
     assert main(["simulate", str(path), *PLAN]) == 130
     said = capsys.readouterr().err
     assert "4e+03 req/s is" in said

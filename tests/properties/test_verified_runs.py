@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from capplan.cli.main import main
-from capplan.library import SimulationRecords, simulation
+from capplan.library.simulated_fleet import SimulationRecords, simulation
 from capplan.questions.plans.plan_file import asked_of_plan
 from capplan.scenario.command_flags import PlanFlags, RequestFlags
 from tests.sweeps import size_on_few_requests

@@ -10,8 +10,9 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 from capplan.errors import InputError
+from capplan.keys import current_day
 from capplan.money.hosted import LongerLife, PeakHours, TokenPrice, TokenRates
-from capplan.questions.plans.plan_check import age_warnings, current_day
+from capplan.questions.plans.plan_check import age_warnings
 from capplan.readers.catalogue.token_prices import (
     find_price,
     genai_price,
@@ -473,7 +474,7 @@ def test_a_price_that_a_provider_announced_holds_from_its_day_on_for_a_prefix_to
     words = ("--prefix-tokens", "5000", "--requests-per-day", "900", "--api", "google/gemini-4-argon", "--format", "json")  # fmt: skip
     usd = []
     for day in (date(2026, 11, 30), date(2026, 12, 1)):
-        monkeypatch.setattr("capplan.questions.plans.plan_check.current_day", lambda day=day: day)
+        monkeypatch.setattr("capplan.keys.current_day", lambda day=day: day)
         ran = capplan("cache", *words)
         usd.append(json.loads(ran.out)["result"]["uncached_usd_per_day"])
         assert ("announced other prices from 2026-12-01" in ran.err) == (day.month == 11)

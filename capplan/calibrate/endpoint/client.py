@@ -7,11 +7,12 @@ import socket
 import ssl
 import threading
 import time
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 from urllib.parse import urlsplit
 
 from capplan.errors import InputError
+from capplan.frozen import frozen
 
 KEY = "OPENAI_API_KEY"
 """Environment variable that may hold the API key; it is neither written nor printed, not even where a server repeats it."""
@@ -22,7 +23,7 @@ MOST_ERROR_CHARACTERS = 160
 OK = 200
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Endpoint:
     """A server, and how long one answer may take."""
 
@@ -52,7 +53,7 @@ class Endpoint:
         return " ".join(self.without_key(str(said)).split())[:MOST_ERROR_CHARACTERS]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Question:
     """One request: token ids, or text for servers that take no ids."""
 
@@ -63,7 +64,7 @@ class Question:
     """Ask for the ids of the generated tokens, which vLLM and SGLang stream next to their text (vllm-project/vllm#22587, sgl-project/sglang#30917)."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Answered:
     """What came back."""
 

@@ -21,6 +21,7 @@ from capplan.calibrate.endpoint.series import (
     shared_loop,
 )
 from capplan.errors import InputError
+from capplan.frozen import frozen
 from capplan.readers.catalogue.models import called_alike, shipped_id
 from capplan.recorded.results.record import BenchmarkResult, Latency, latency
 from capplan.workload.statistics import LONGEST_TOKENS
@@ -117,7 +118,7 @@ Pieces: TypeAlias = Sequence[int] | Sequence[str]
 """Pieces of a prompt: token ids, or words."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Prompts:
     """How to write prompts for a server."""
 

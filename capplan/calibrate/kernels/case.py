@@ -1,12 +1,13 @@
 """One shape of one kernel to time, and how a kernel is described."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 
 from capplan.calibrate.machine import Abilities
 from capplan.calibrate.timing import Call
+from capplan.frozen import frozen
 
 Shape = Mapping[str, float]
 Builder = Callable[[Shape, str, torch.device], Call]
@@ -15,7 +16,7 @@ NO_DETAIL = {"past_tokens": 0.0, "window_tokens": 0.0, "query_tokens": 1.0, "pag
 LEAST_SHRUNK = 64
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Case:
     """One shape of one kernel to time."""
 
@@ -48,7 +49,7 @@ def _everywhere(_able: Abilities, _shape: Shape) -> bool:
     return True
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Way:
     """One way to run an operator."""
 
@@ -59,7 +60,7 @@ class Way:
     """Calls that share one set of operands, each with the routing of that number."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Kernel:
     """How one operator is run."""
 

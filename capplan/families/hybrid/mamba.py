@@ -9,7 +9,7 @@ RecurrentGemma (Griffin): two gated linear recurrences, then one local attention
 LFM2 and LFM3: gated short convolutions, a few attention layers, dense or expert feed-forward.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
 from capplan.families.config import Config
@@ -35,6 +35,7 @@ from capplan.families.parts.state_blocks import (
     rank_of,
     state_format,
 )
+from capplan.frozen import frozen
 from capplan.model.network import Experts, Layer, Network, Projection, ShortConvolution, StateSpace
 from capplan.model.parameters import layer_parameters
 
@@ -320,7 +321,7 @@ _NAMES = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Blocks:
     """Layers by kind, made on first use: a network without experts has no expert keys."""
 

@@ -4,10 +4,11 @@ Which families turn an image into how many tokens, by the keys of their files; l
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
 from capplan.families.config import Config
+from capplan.frozen import frozen
 from capplan.model.images import ImageRule, Tower
 from capplan.model.network import (
     Attention,
@@ -153,7 +154,7 @@ Part = tuple[tuple[Projection, ...], Experts | None]
 """A feed-forward: its matmuls in order, and its routed experts if it has any."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Heads:
     """The heads of grouped-query attention; their divisibility is checked."""
 

@@ -1,7 +1,7 @@
 """Whole stacks of attention and feed-forward, which most families are up to a few traits."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
 from capplan.families.config import Config
@@ -19,10 +19,11 @@ from capplan.families.parts.blocks import (
     routed,
     router,
 )
+from capplan.frozen import frozen
 from capplan.model.network import Layer, Network, Projection, Routing
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Traits:
     """What distinguishes the attention and feed-forward blocks of most families."""
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import astuple, dataclass, replace
+from dataclasses import astuple, replace
 from functools import partial
 
 import numpy as np
@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from capplan.fleet.engine_options import TierSize, TierTokens
 from capplan.fleet.scenario import Purchase
+from capplan.frozen import frozen
 from capplan.numbers import Array, Number
 from capplan.serving.requests import Counts, Requests
 from capplan.serving.steady_state import Lengths
@@ -25,7 +26,7 @@ SLICES = 64
 """Number of equally likely lengths that represent a distribution when its moments are computed."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Demand:
     """The traffic: request classes, lengths, and prefix-cache hits."""
 
@@ -206,7 +207,7 @@ def _rounded_hits(reuse: PrefixReuse | None, hit_fraction: float) -> float:
 
 
 def _found_of_turns(
-    turns: SingleTurns, hit_fraction: float, random: np.random.Generator
+    turns: SingleTurns, hit_fraction: float, random: "np.random.Generator"
 ) -> NDArray[np.int64]:
     """Return the prompt tokens of each turn that the prefix cache holds: the context of its session, or what all share [tokens]."""
     kept, shared = kept_context_probability(hit_fraction, turns.left_tokens, turns.shared_tokens)
@@ -259,7 +260,7 @@ def without_users(demand: Demand, response_s: ResponseTimes) -> Demand:
     return replace(demand_of_classes(classes), tiers=demand.tiers)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PlannedDemand:
     """Requests per second of all classes, at the response times of a plan: the one peak and the one mean that every page states."""
 
@@ -326,7 +327,7 @@ def drawn_requests(
     many requests are drawn.
     """
 
-    def random(what: int, index: int | None = None) -> np.random.Generator:
+    def random(what: int, index: int | None = None) -> "np.random.Generator":
         return np.random.default_rng([seed, 0, stream, what, *(() if index is None else (index,))])
 
     shares = np.array(
@@ -348,7 +349,7 @@ def drawn_requests(
 
 
 def _drawn_of_class(
-    demand: Demand, index: int, count: int, random: Callable[[int], np.random.Generator], longest: int
+    demand: Demand, index: int, count: int, random: "Callable[[int], np.random.Generator]", longest: int
 ) -> tuple[Counts, Counts, Counts]:
     """Return input, output and cached tokens of random requests of one class; `random` gives the generator of each of them."""
     item = demand.classes[index]

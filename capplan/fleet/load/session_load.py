@@ -6,7 +6,7 @@ The traffic of a scenario at its peak as a stream of requests: what `simulate` r
 """
 
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass, fields, replace
+from dataclasses import astuple, fields, replace
 from math import ceil
 
 import numpy as np
@@ -15,6 +15,7 @@ from capplan.fleet.load.demand import Demand
 from capplan.fleet.load.offered import WARM_UP_SHARE, Offered, SamplePath, selected_requests
 from capplan.fleet.load.waits import waits_of
 from capplan.fleet.simulation import Stream
+from capplan.frozen import frozen
 from capplan.numbers import Array
 from capplan.serving.requests import Crowd, Requests, joined_crowd
 from capplan.serving.terms import Routing
@@ -134,7 +135,7 @@ def _sample_path(
     return open_loop, crowd.parts, rates, most
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Named:
     """Turns of sessions as requests whose blocks have ids."""
 
@@ -162,7 +163,7 @@ class _Named:
         )
 
     def users(
-        self, users: float, sessions: Sessions, seconds: float, response_s: float, random: np.random.Generator, first_id: int, index: int,
+        self, users: float, sessions: Sessions, seconds: float, response_s: float, random: "np.random.Generator", first_id: int, index: int,
     ) -> tuple[list[Crowd], int]:  # fmt: skip
         """Return each user as a crowd of one, who sends the turns of own sessions in their order, and the first id after theirs."""
         gap_s = max(sessions.think_time_s + response_s, LEAST_GAP_S)
@@ -222,7 +223,7 @@ def _turns_in_time(
     seconds: float,
     response_s: float,
     longest: int,
-    random: np.random.Generator,
+    random: "np.random.Generator",
     *,
     cold: bool,
 ) -> tuple[Turns, Array]:

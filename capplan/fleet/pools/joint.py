@@ -17,6 +17,7 @@ from capplan.fleet.review import Question
 from capplan.fleet.search.latencies import is_steady
 from capplan.fleet.search.trial import demand_at_replica, with_load_time
 from capplan.fleet.simulation import ENGINE_DEFAULTS, FleetOutcome, Stream
+from capplan.frozen import frozen
 from capplan.replica.replica import Replica
 from capplan.workload.request_class import Target
 
@@ -249,7 +250,7 @@ def demanded_of(headroom_fraction: float, slowness: float) -> Demanded:
     return (1.0 / (1.0 - headroom_fraction), 1.0), (1.0, slowness)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class JointRuns:
     """Runs of one layout of either pool under the same traffic and targets, and what pairs of replica counts lack."""
 

@@ -1,7 +1,7 @@
 """A layout of either pool: each phase as a question of its own, its cost and certainty, and what smaller chunks would do instead."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, partial
 from math import inf
 
@@ -27,6 +27,7 @@ from capplan.fleet.search.one_layout import trial_of
 from capplan.fleet.search.recommended import RANGE, plan_of
 from capplan.fleet.search.search_cache import SearchCache
 from capplan.fleet.search.trial import Trial
+from capplan.frozen import frozen
 from capplan.hardware.device import Device
 from capplan.replica.plans import engine_scheduling
 from capplan.replica.speculation import drafting_of_prompts
@@ -126,7 +127,7 @@ def smaller_chunks(question: Question, terms: Terms, now: Plan, cache: SearchCac
     return plans
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Contender:
     """One layout of either phase, each sized separately."""
 
@@ -214,7 +215,7 @@ def contender_of(
     return Contender(sides[0], sides[1])
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PoolsSizing:
     """The layouts and the link of a plan under a question, which its replicas are counted for."""
 

@@ -5,7 +5,6 @@ until the bound exceeds the best fleet so far. Device types are independent: one
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from math import ceil, floor, inf
 
@@ -17,6 +16,7 @@ from capplan.fleet.search.candidates import Layout, Rejections
 from capplan.fleet.search.layouts import ScreenedLayout
 from capplan.fleet.search.search_cache import SearchCache
 from capplan.fleet.search.trial import SamplePaths, Trial, replicas_at
+from capplan.frozen import frozen
 from capplan.workload.request_class import Target
 
 SIMULATED = Reason(Refusal.SIMULATION, "misses a target when simulated with the scenario's own lengths")
@@ -26,7 +26,7 @@ TOO_FEW_MACHINES = Reason(Refusal.MACHINES, "needs more machines than fleet.max_
 DEARER = Reason(Refusal.COST, "another layout of this GPU costs no more")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Terms:
     """Headroom, what may fail, prices and size limit of a fleet."""
 
@@ -119,7 +119,7 @@ class Terms:
         return self.max_devices is not None and self.gpus(layout, busy) > self.max_devices
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Sized:
     """A layout with the number of replicas that meets the targets."""
 
@@ -199,7 +199,7 @@ def _short_bound(trial: Trial, confidence: float, terms: Terms, most: float) -> 
     if predicted <= 0.0:
         return inf
     needed = replicas_at(total / left, predicted)
-    sure = trial.rate_bound(slower, trial.limits, enough=total / needed, total=total)
+    sure = trial.rate_bound(slower, trial.limits, enough=total / needed, total=total, predicted=predicted)
     return max(needed, replicas_at(total, sure)) if sure > 0.0 else inf
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import inf, nan, sqrt
 
 import numpy as np
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 from capplan.fleet.load.demand import Demand
 from capplan.fleet.load.offered import WARM_UP_SHARE, Offered, load_ends_s, user_share_of, users_idle_from_s
 from capplan.fleet.load.waits import WaitedTimes, seen_by_users, waits_of
+from capplan.frozen import frozen
 from capplan.numbers import Spread
 from capplan.serving.outcome import (
     EarlyEnd,
@@ -33,7 +35,7 @@ STEADY_DEVIATIONS = 2.0
 """A run is steady too if what is left unfinished stays within this many standard deviations of the requests in flight."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Latencies:
     """Latencies of one replica at one load, without the warm-up; ITL includes it."""
 
@@ -92,7 +94,7 @@ class Latencies:
         return None if self.waited is None else seen_by_users(*self.waited)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Seen:
     """What the requests of one run saw, without the warm-up."""
 
@@ -106,6 +108,11 @@ class Seen:
     steady: bool
     end_s: float
     """When the load ended; a part of it may have gone on."""
+
+    @cached_property
+    def in_order(self) -> tuple[NDArray[np.float64], ...]:
+        """TTFT, TPOT and E2E, each in ascending order: a kind of replica is merged with others again and again."""
+        return np.sort(self.ttft_s), np.sort(self.tpot_s), np.sort(self.e2e_s)
 
 
 MISSED = Latencies(*((Spread(inf, inf, inf, inf, inf),) * 2), (), Spread(inf, inf, inf, inf, inf), 0.0, False)
@@ -201,8 +208,8 @@ def latencies_of(runs: Sequence[tuple[Seen, float]], classes: Sequence[RequestCl
     if alike:
         ttft, tpot, e2e = map(spread, columns)
     else:  # all requests of a kind have one weight; kinds in order are merged sooner than they are sorted
-        in_order = (np.concatenate([np.sort(getattr(seen, name)) for seen, _ in runs]) for name in names)
-        ttft, tpot, e2e = (weighted_spread(column, weights) for column in in_order)
+        merged = map(np.concatenate, zip(*(seen.in_order for seen, _ in runs), strict=True))
+        ttft, tpot, e2e = (weighted_spread(column, weights) for column in merged)
     rows = [(of_class == index) & np.isfinite(columns[2]) for index in range(len(classes))]
     responses = tuple(
         float(np.average(columns[2][of], weights=weights[of])) if of.any() else nan for of in rows

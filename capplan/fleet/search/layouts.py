@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,7 @@ from capplan.fleet.search.steady_plans import (
     usual_states,
     usual_step_s,
 )
+from capplan.frozen import frozen
 from capplan.memory.plan import LIMITS
 from capplan.model.network import Network
 from capplan.numbers import Array
@@ -61,7 +62,7 @@ def rate_slack(question: Question) -> float:
     return float(max(RATE_SLACK, FORM_SLACK + DEVIATIONS * bursts / question.requests**0.5))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ScreenedLayout:
     """A layout that may meet the targets, and upper bounds on the share of the traffic that one replica can carry."""
 
@@ -87,7 +88,7 @@ class ScreenedLayout:
     """The replica, if it speculates."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SearchResult:
     """The layouts that may meet the targets at some load, and the number of the others by reason."""
 
@@ -134,7 +135,7 @@ def longest_responses_s(slo: Slo, demand: Demand) -> tuple[float, ...]:
     )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Part:
     """The plans of one weight dtype and one KV dtype."""
 

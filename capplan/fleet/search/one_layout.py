@@ -1,7 +1,7 @@
 """A single layout simulated under a scenario, to check or explain a plan that was chosen earlier."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from math import inf, isclose
 
@@ -18,6 +18,7 @@ from capplan.fleet.search.layouts import ScreenedLayout, search
 from capplan.fleet.search.recommended import met_probability
 from capplan.fleet.search.search_cache import SearchCache
 from capplan.fleet.search.trial import Trial
+from capplan.frozen import frozen
 from capplan.workload.request_class import Target
 
 _ANY_LATENCY_S = 1e9
@@ -146,7 +147,7 @@ def replicas_at_rates(
     return replicas_at
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Adequacy:
     """Whether a number of replicas is enough for the traffic and the targets."""
 

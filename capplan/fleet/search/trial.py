@@ -87,11 +87,15 @@ MOST_HALVINGS = 2
 """A kind of replica of which a fleet has few is simulated with half or a quarter of the requests of a run, and no fewer than ..."""
 LEAST_OF_KIND = 3000
 """... this many, if a run has them."""
-LIKELY_STRIDE = 4
-"""Steps from the likely largest load of users to the next load that is tried, doubled until targets hold on only one side of it.
+LIKELY_STRIDES = {True: 4, False: 2}
+"""Half of the steps from the likely largest load of users to the next load that is tried, in short and in full runs, doubled until targets hold on only one side of it.
 
 With open-loop traffic the number of replicas is known after fewer runs than it takes to find a likely load.
 """
+SHORT_STEPS_ABOVE = 4
+"""Steps by which the largest load of users in short runs is usually above that in full runs."""
+SLOWER_STEPS = 16
+"""Steps by which the largest load of users usually falls where a replica is twice as slow: by the square root of two, next to the factor itself."""
 
 
 SamplePaths = dict[tuple[tuple[float, ...], int, tuple[float, ...], float | None], SamplePath]
@@ -205,6 +209,78 @@ def in_copies(needed: int, at_least: int, carries: Callable[[int, int], bool]) -
             else:
                 missed += 1
     return needed
+
+
+def last_that_holds(
+    holds: Callable[[int], bool],
+    least: int,
+    top: int,
+    first: int,
+    stride: int,
+    growth: int = 1,
+    known: Callable[[int, int], bool] = lambda low, high: high - low <= 1,
+) -> tuple[int, int]:
+    """Return two steps of a scale of which targets hold at the lower one and not at the upper one: neighbours, or as close as need be known.
+
+    Parameters
+    ----------
+    holds : whether targets hold at a step
+    least, top : steps between which it is asked; the least counts as one that holds, the top as one that does not
+    first : step to try first
+    stride : from there on in one direction until the other one is right; then by halves
+    growth : factor on the stride each time
+    known : whether the answer needs no closer steps
+
+    Examples
+    --------
+    >>> last_that_holds(lambda step: step <= 37, 0, 100, first=30, stride=4)
+    (37, 38)
+    >>> last_that_holds(lambda step: step <= 37, 0, 100, first=30, stride=4, known=lambda low, high: low >= 34)
+    (34, 100)
+    """
+    low, high, middle = least, top, first
+    while not known(low, high):
+        low, high = (middle, high) if holds(middle) else (low, middle)
+        halfway, stride = (low + high) // 2, growth * stride
+        if high == top:
+            middle = min(low + stride, halfway)
+        elif low == least:
+            middle = max(high - stride, halfway)
+        else:
+            middle = halfway
+    return low, high
+
+
+def _slower_step(step: int, slowness: float) -> int:
+    """Return about the largest load of users that meets the targets at a slowness, from that at the predicted speed."""
+    return step - round(SLOWER_STEPS * log2(slowness))
+
+
+def _last_that_meets(excess: Callable[[int], float], least: int, top: int, first: int) -> tuple[int, int]:
+    """Return two neighbouring steps of slowness of which the lower one meets all targets and the upper one does not.
+
+    Latencies grow by no less than the slowness, so a value at half of its limit leaves one more doubling at most.
+
+    Parameters
+    ----------
+    excess : largest ratio of a value to its limit at a step
+    least, top : steps between which it is asked; the least counts as one that meets them, the top as one that does not
+    first : step to try first
+    """
+    low, high, most = least, top, top
+    step, stride = min(max(first, low + 1), high - 1), LIKELY_STRIDES[False]
+    while high - low > 1:
+        ratio = excess(step)
+        if ratio <= 1.0:
+            low = step
+            most = min(
+                most if step < most else high, step + floor(STEPS_PER_DOUBLING * -log2(max(ratio, 1e-9))) + 1
+            )
+        else:
+            high, stride = step, 2 * stride
+        halfway = max((low + min(high, most)) // 2, low + 1)
+        step = max(high - stride, halfway) if low == least else halfway
+    return low, high
 
 
 class Trial:
@@ -363,7 +439,9 @@ class Trial:
         limits_s = engine_limits(limits, slowness, demand.classes)
         if self._runs.exceeded(key, limits_s):
             return MISSED
-        seen = self._simulated(demand, rate_per_s, replicas, slowness, count, None, key, limits_s)
+        # Without users a run serves every slowness: it goes on until it misses at the predicted speed too.
+        loosest_s = limits_s if demand.users else engine_limits(limits, min(slowness, 1.0), demand.classes)
+        seen = self._simulated(demand, rate_per_s, replicas, slowness, count, None, key, loosest_s)
         if seen is None:
             return MISSED
         self._runs.latencies[key] = self._complete(latencies_of([(seen, 1.0)], demand.classes))
@@ -637,6 +715,7 @@ class Trial:
         too_little: float = 0.0,
         total: float = 0.0,
         short: bool = False,
+        likely: int | None = None,
     ) -> float:
         """Return the largest rate at which one of several replicas meets the targets [1/s]; 0 if no rate does.
 
@@ -654,39 +733,32 @@ class Trial:
         total : [1/s]
             stop once the number of replicas that carry this rate is known
         short : use short runs, accurate to SHORT_SLACK
+        likely : step near which users' largest load is looked for; None: that of the closed form, or of short runs
         """
         least, top = self.scale
-        low, high = least, top
-        middle, stride, grows = max((low + high) // 2, high - FIRST_STRIDE), FIRST_STRIDE, 1
+        first, stride, growth = max((least + top) // 2, top - FIRST_STRIDE), FIRST_STRIDE, 1
         if self.demand.users:
-            likely = self._screened_step(slowness, limits) if short else self._short_step(slowness, limits)
-            middle, stride, grows = min(max(likely, least + 1), top - 1), LIKELY_STRIDE, 2
-        while high - low > 1:
-            if scale_rate(high) / slowness <= too_little:
-                return scale_rate(low) / slowness
-            if low > least and (
-                scale_rate(low) / slowness >= enough
-                or replicas_at(total, scale_rate(low) / slowness)
-                == replicas_at(total, scale_rate(high - 1) / slowness)
-                > 0
-            ):
-                break
-            if self.holds(scale_rate(middle) / slowness, replicas, slowness, limits, short=short):
-                low = middle
-            else:
-                high = middle
-            halfway, stride = (low + high) // 2, grows * stride
-            if high == top:
-                middle = min(low + stride, halfway)
-            elif low == least:
-                middle = max(high - stride, halfway)
-            else:
-                middle = halfway
-        if low == least and not self.holds(
-            scale_rate(low) / slowness, replicas, slowness, limits, short=short
-        ):
+            if likely is None:
+                near = self._screened_step if short else self._short_step
+                likely = near(slowness, limits) - (0 if short else SHORT_STEPS_ABOVE)
+            first, stride, growth = min(max(likely, least + 1), top - 1), LIKELY_STRIDES[short], 2
+
+        def rate(step: int) -> float:
+            return scale_rate(step) / slowness
+
+        def holds(step: int) -> bool:
+            return self.holds(rate(step), replicas, slowness, limits, short=short)
+
+        def known(low: int, high: int) -> bool:
+            if high - low <= 1 or rate(high) <= too_little:
+                return True
+            count = replicas_at(total, rate(low)) if low > least else 0
+            return low > least and (rate(low) >= enough or count == replicas_at(total, rate(high - 1)) > 0)
+
+        low, high = last_that_holds(holds, least, top, first, stride, growth, known)
+        if low == least and (high - low == 1 or rate(high) > too_little) and not holds(low):
             return 0.0
-        return scale_rate(low) / slowness
+        return rate(low)
 
     def _screened_step(self, slowness: float, limits: Mapping[Target, float]) -> int:
         """Return the step of the largest load that meets the targets in closed form, near which short runs look for it; else the lightest one."""
@@ -700,7 +772,8 @@ class Trial:
         """Return the step of the largest load in short runs, near which full runs look for it: the same whatever was asked before."""
         key = slowness, tuple(limits.items())
         if key not in self._short_steps:
-            rate = self.limit(REGULARITY[0], slowness, limits, short=True) * slowness
+            likely = None if slowness == 1.0 else _slower_step(self._short_step(1.0, limits), slowness)
+            rate = self.limit(REGULARITY[0], slowness, limits, short=True, likely=likely) * slowness
             least, _ = self.scale
             self._short_steps[key] = round(STEPS_PER_DOUBLING * log2(rate)) if rate > 0.0 else least
         return self._short_steps[key]
@@ -719,12 +792,20 @@ class Trial:
         return step < top and self.holds(rate, share, slowness, limits, short=short)
 
     def rate_bound(
-        self, slowness: float, limits: Mapping[Target, float], *, enough: float = inf, total: float = 0.0
+        self,
+        slowness: float,
+        limits: Mapping[Target, float],
+        *,
+        enough: float = inf,
+        total: float = 0.0,
+        predicted: float | None = None,
     ) -> float:
         """Return an upper bound, from short runs, on the rate at which a replica meets the targets [1/s].
 
-        Less exact once it is at least `enough`, or once the number of replicas that carry the rate `total` is known.
+        Less exact once it is at least `enough`, or once the number of replicas that carry the rate `total` is known; sooner known
+        with the bound of a replica as quick as `predicted`.
         """
+        near = None if predicted is None else _slower_step(step_above(predicted / SHORT_SLACK), slowness)
         bound = SHORT_SLACK * self.limit(
             REGULARITY[0],
             slowness,
@@ -732,6 +813,7 @@ class Trial:
             enough=enough / SHORT_SLACK,
             total=total / SHORT_SLACK,
             short=True,
+            likely=near,
         )
         return bound if self._most_alike == inf else max(bound, self.total_rate / (self._most_alike + 1.0))
 
@@ -993,14 +1075,17 @@ class Trial:
             )
             return self.worst(seen, factor, limits)
 
-        least = low = base - 2 * STEPS_PER_DOUBLING
-        high, stride = base + 3 * STEPS_PER_DOUBLING, 5 * STEPS_PER_DOUBLING
-        if not self.demand.users:  # the loads that `limit` tries, some of which it has
-            low, high, stride = min(low, self.scale[0]), max(base + 2, self.scale[1]), FIRST_STRIDE
-        while high - low > 1:
-            middle = max((low + high) // 2, high - stride)
-            holds = middle <= least or excess(middle, limits) <= 1.0
-            low, high = (middle, high) if holds else (low, middle)
+        least, top = base - 2 * STEPS_PER_DOUBLING, base + 3 * STEPS_PER_DOUBLING
+        if self.demand.users:
+            likely = self.candidate.slowness.quantile(self.question.slo.confidence)
+            first = base + round(STEPS_PER_DOUBLING * log2(likely))
+            low, high = _last_that_meets(lambda step: excess(step, limits), least, top, first)
+        else:  # the loads that `limit` tries, some of which it has
+            low, top = min(least, self.scale[0]), max(base + 2, self.scale[1])
+            first = max((low + top) // 2, top - FIRST_STRIDE)
+            low, high = last_that_holds(
+                lambda step: step <= least or excess(step, limits) <= 1.0, low, top, first, FIRST_STRIDE
+            )
         below, over = excess(low), excess(high)
         if not 0.0 < below <= 1.0 or not below < over < inf:
             return slowness(low)

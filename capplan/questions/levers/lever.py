@@ -1,7 +1,7 @@
 """What one change to a question is worth: its plan next to the plan of the scenario as it is, and why it costs more."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from math import inf
 
 import numpy as np
@@ -13,6 +13,7 @@ from capplan.fleet.plan import Plan, cost_of
 from capplan.fleet.review import Question, spec_of_layout
 from capplan.fleet.search.one_layout import trial_of
 from capplan.fleet.search.search_cache import SearchCache
+from capplan.frozen import frozen
 from capplan.questions.fleet import AskedFleet, terms_of
 from capplan.replica.plans import engine_scheduling
 from capplan.scenario.money_terms import memory_usd_per_month
@@ -20,7 +21,7 @@ from capplan.scenario.scenario_file import ScenarioFile
 from capplan.workload.request_class import Target
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Lever:
     """A change to a scenario, or why there is none to try."""
 
@@ -49,7 +50,7 @@ class Lever:
     """How its plan is found, where another search of the changed scenario does not say it; None: by that search."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LeverRow:
     """A lever by itself, and the plan of the changed question."""
 
@@ -75,7 +76,7 @@ class LeverRow:
         return not self.lever.reason
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Combination:
     """The cheapest plan of all combinations of levers."""
 
@@ -91,7 +92,7 @@ class Combination:
     """Cost of host memory in offload tiers, on top of the plan."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LeversAnswer:
     """The plan as it is, every lever separately, and the best combination."""
 
@@ -252,7 +253,7 @@ def scaled_plan(plan: Plan, over_time: Sequence[OverTime], *, foreseen: bool) ->
     )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Base:
     """The scenario, its question and its plan."""
 

@@ -2,7 +2,8 @@
 
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from datetime import date
 from functools import partial
 from math import inf
 
@@ -14,6 +15,7 @@ from capplan.fleet.order import OWN, Machine, Survival, spares_in, units_of
 from capplan.fleet.over_time import Counts, OverTime, RateLine, ReplicasAt, fleet_over_time
 from capplan.fleet.plan import Group, Plan
 from capplan.fleet.price import (
+    MAX_AGE_DAYS,
     TERM_YEARS,
     ChosenPrice,
     PriceRecord,
@@ -27,8 +29,9 @@ from capplan.fleet.search.cheapest import Search, Sized, busy_bound
 from capplan.fleet.search.layouts import ScreenedLayout
 from capplan.fleet.search.one_layout import replicas_at_rates
 from capplan.fleet.search.recommended import plan_of
+from capplan.frozen import frozen
 from capplan.hardware.device import Device
-from capplan.keys import Term
+from capplan.keys import Term, first_day
 from capplan.money.cash import PaidTerm, tied_up_ratio
 from capplan.money.commitments import (
     GroupUse,
@@ -49,7 +52,7 @@ HOURS_PER_YEAR_OF_UPKEEP = 8760.0
 FLAT = "the load has no curve, so every replica but the spares counts as busy at all hours"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class AskedMix:
     """The mix of one plan, and what it rests on."""
 
@@ -477,3 +480,21 @@ def group_over_time(
     return fleet_over_time(
         group, line, replicas_at, start_up_s=limits.start_up_s, burst_ratio=limits.burst_ratio
     )  # fmt: skip
+
+
+def rent_warnings(plan: Plan, today: date) -> tuple[str, ...]:
+    """Return the warnings for devices of the plan whose newest offer is older than MAX_AGE_DAYS, and for offers of an unknown day."""
+    prices = dict.fromkeys(group.price for group in plan.groups if group.price)
+    records = [record for price in prices for record in price.records]
+    undated = [
+        f"the price of {record.device} at {record.provider} has no date: check it there"
+        for record in records
+        if record.date is None
+    ]
+    old = [
+        f"the newest price of {record.device} is of {price.newest_day}, over {MAX_AGE_DAYS} days old: check it at {record.provider}"
+        for price in prices
+        for record in price.records[:1]
+        if price.newest_day is not None and (today - first_day(price.newest_day)).days > MAX_AGE_DAYS
+    ]
+    return (*undated, *old)

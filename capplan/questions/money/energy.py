@@ -6,7 +6,7 @@ A plan and what follows from it: replicas over time, the cheapest mix of commitm
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import date
 from functools import partial
 from itertools import pairwise
@@ -19,6 +19,7 @@ from capplan.fleet.over_time import OverTime, RateLine, ReplicasAt
 from capplan.fleet.plan import FleetAnswer, Group, Plan
 from capplan.fleet.price import Prices
 from capplan.fleet.unit_costs import job_hours, mean_tokens_per_s
+from capplan.frozen import frozen
 from capplan.money.cash import Cash, CostLine, Growth, cash_of, growth_of
 from capplan.money.commitments import Mix
 from capplan.money.energy import (
@@ -38,9 +39,14 @@ from capplan.money.energy import (
 from capplan.money.hosted import hosted_traffic
 from capplan.numbers import Array
 from capplan.questions.fleet import AskedFleet, parts_of, replicas_by_group
-from capplan.questions.money.commitments import AskedMix, asked_mix, group_over_time, paid_terms
+from capplan.questions.money.commitments import (
+    AskedMix,
+    asked_mix,
+    group_over_time,
+    paid_terms,
+    rent_warnings,
+)
 from capplan.questions.money.who_pays import PlanUse, class_use, plan_use, total_cost
-from capplan.questions.plans.plan_check import rent_warnings
 from capplan.readers.catalogue.prices import sku_of
 from capplan.scenario.scenario_file import Power, Scenario
 from capplan.scenario.traffic import rate_line
@@ -249,7 +255,7 @@ def growth_assumptions(scenario: Scenario, growth: Growth) -> tuple[Assumption, 
     return tuple(stated)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Outlook:
     """What follows from the plans of a fleet."""
 

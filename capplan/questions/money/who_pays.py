@@ -8,7 +8,7 @@ A scenario and its plan -> what each class and tenant pays, and the month that a
 import re
 from calendar import monthrange
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from datetime import date
 from typing import Any
 
@@ -20,6 +20,8 @@ from capplan.fleet.plan import FleetAnswer, Plan, plan_order
 from capplan.fleet.price import HOURS_PER_MONTH, usd_per_month
 from capplan.fleet.review import Question, phase_times, plan_spec
 from capplan.fleet.search.trial import demand_at_replica
+from capplan.frozen import frozen
+from capplan.keys import current_day
 from capplan.model.parameters import weight_bytes
 from capplan.money.cash import CostLine, Sold, other_lines, total_usd
 from capplan.money.commitments import Mix
@@ -34,8 +36,7 @@ from capplan.money.who_pays import (
     who_pays_for_pools,
 )
 from capplan.questions.fleet import AskedFleet, parts_of, replicas_by_group
-from capplan.questions.money.commitments import AskedMix, asked_mix
-from capplan.questions.plans.plan_check import current_day, rent_warnings
+from capplan.questions.money.commitments import AskedMix, asked_mix, rent_warnings
 from capplan.replica.load import Load
 from capplan.replica.replica import Replica, replica_of
 from capplan.scenario.money_terms import memory_usd_per_month
@@ -155,7 +156,7 @@ def _mix_lines(mix: Mix, hours: float) -> list[CostLine]:
     return [*lines, people]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PaidPlan:
     """A plan with what its machines cost, and what that rests on."""
 
@@ -260,7 +261,7 @@ def own_assumptions(scenario: Scenario) -> list[Assumption]:
     return stated
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class AskedBill(PaidPlan):
     """The bill of a plan, and what it rests on."""
 
@@ -269,7 +270,7 @@ class AskedBill(PaidPlan):
     """The same cost by what is bought: machines, people and the rest."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PlanUse:
     """The replicas of a plan under its traffic."""
 

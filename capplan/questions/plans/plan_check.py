@@ -8,8 +8,8 @@ What of the prices is old, retired, or contradicted by another offer or by a new
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from datetime import UTC, date, datetime
+from dataclasses import replace
+from datetime import date
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from capplan.fleet.pools.search import pools_standing
 from capplan.fleet.price import MAX_AGE_DAYS, ChosenPrice, Prices, choose_price, usd_per_month
 from capplan.fleet.search.candidates import DEGREES
 from capplan.fleet.search.one_layout import adequacy, trial_of
+from capplan.frozen import frozen
 from capplan.hardware.device import Device
 from capplan.keys import first_day
 from capplan.money.hosted import TokenPrice
@@ -42,7 +43,7 @@ _SURE_ENOUGH = 1e-9
 """Rounding of a probability."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Check:
     """One thing that a plan has to keep."""
 
@@ -252,7 +253,7 @@ def latest_day(written: str) -> date:
     return date.fromordinal(after.toordinal() - 1)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Side:
     """One side of a comparison: what was asked, and the plan that answers it."""
 
@@ -508,11 +509,6 @@ SOON_DAYS = 120
 """A model whose provider ends it within this time is named."""
 
 
-def current_day() -> date:
-    """Return the day that prices are judged old by."""
-    return datetime.now(tz=UTC).date()
-
-
 def life_warnings(prices: Sequence[TokenPrice], time_to_live_s: float | None) -> list[str]:
     """Return a warning for each API that keeps a prefix for less time than is stated, and does not sell more."""
     return [
@@ -552,21 +548,3 @@ def age_warnings(prices: Sequence[TokenPrice], today: date) -> tuple[str, ...]:
         if price.retires is not None and (first_day(price.retires) - today).days <= SOON_DAYS
     ]
     return tuple(warnings)
-
-
-def rent_warnings(plan: Plan, today: date) -> tuple[str, ...]:
-    """Return the warnings for devices of the plan whose newest offer is older than MAX_AGE_DAYS, and for offers of an unknown day."""
-    prices = dict.fromkeys(group.price for group in plan.groups if group.price)
-    records = [record for price in prices for record in price.records]
-    undated = [
-        f"the price of {record.device} at {record.provider} has no date: check it there"
-        for record in records
-        if record.date is None
-    ]
-    old = [
-        f"the newest price of {record.device} is of {price.newest_day}, over {MAX_AGE_DAYS} days old: check it at {record.provider}"
-        for price in prices
-        for record in price.records[:1]
-        if price.newest_day is not None and (today - first_day(price.newest_day)).days > MAX_AGE_DAYS
-    ]
-    return (*undated, *old)

@@ -1,7 +1,7 @@
 """Does a plan hold in reality: its replica predicted under the load of a measurement, next to what was measured."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import inf
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -22,6 +22,7 @@ from capplan.fleet.review import spec_of_layout
 from capplan.fleet.search.one_layout import trial_of
 from capplan.fleet.search.trial import Trial, demand_at_replica
 from capplan.fleet.simulation import Stream
+from capplan.frozen import frozen
 from capplan.questions.fleet import AskedFleet, parts_of, terms_of
 from capplan.questions.plans.plan_file import asked_of_plan
 from capplan.questions.simulation import responses_s
@@ -58,7 +59,7 @@ CLOSED_REQUESTS = 1000
 """Requests of a closed loop whose number is not stated."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Compared:
     """One quantity, predicted with its 80 % interval and measured, in base units."""
 
@@ -81,7 +82,7 @@ class Compared:
         return self.measured > self.high if is_latency else self.measured < self.low
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Verification:
     """Measurements of a plan next to its predictions."""
 

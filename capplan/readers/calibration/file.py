@@ -6,16 +6,14 @@ import math
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from capplan.assumption import Assumption
-from capplan.engine.left_out import LEAST_LOADS
-from capplan.engine.lookup import profile, with_slots
-from capplan.engine.profile import OF_ROWS, EngineProfile, HostOverhead
+from capplan.engine.profile import OF_ROWS, HostOverhead
 from capplan.errors import InputError
+from capplan.frozen import frozen
 from capplan.hardware.device import Device
 from capplan.keys import ONLY_KNOWN_KEYS
 from capplan.readers.calibration.record import (
@@ -25,8 +23,6 @@ from capplan.readers.calibration.record import (
     HostRefit,
     Machine,
     Peaks,
-    left_out_results,
-    refitted_overhead,
 )
 from capplan.readers.record import plain, validated
 from capplan.readers.yaml_file import Document, read_yaml, yaml_text
@@ -153,7 +149,7 @@ MIGRATED = {
 """Older schemas that are read, and what they lack."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class _HostFile:
     """A file without kernels."""
 
@@ -163,7 +159,7 @@ class _HostFile:
     host: HostRefit
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class _KernelFile(Calibration):
     """A file with measured kernels."""
 
@@ -294,92 +290,3 @@ def _checked_host(host: HostRefit, document: Document) -> HostRefit:
 
 def _checksum(body: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()[:16]
-
-
-def refitted_profile(
-    path: Path | None, rules: EngineProfile, device: Device
-) -> tuple[EngineProfile, tuple[Assumption, ...], tuple[str, ...]]:
-    """Return the profile of an engine with the host times that a calibration refitted, if it did.
-
-    Parameters
-    ----------
-    path : a calibration file; None leaves the profile as it is
-    rules : profile of the engine
-    device : that the engine runs on
-
-    Returns
-    -------
-    the profile, the assumption that states where its host times come from, and warnings
-
-    Raises
-    ------
-    InputError
-        The file was refitted for another engine or on another device.
-    """
-    if path is None:
-        return rules, (), ()
-    calibration_file = read_calibration_file(path)
-    host = calibration_file.host
-    if host is None:
-        return rules, (), calibration_file.notes
-    if host.hardware != device.name:
-        raise InputError(
-            f"{path}: its host times were refitted on {host.hardware}, not on {device.name}\n"
-            f"  use it with {host.hardware} only, or refit from results on {device.name}: capplan calibrate --from"
-        )
-    if host.engine != rules.engine:
-        raise InputError(
-            f"{path}: its host times were refitted for {host.engine}, not for {rules.engine}\n"
-            f"  use it with --engine {host.engine}, or refit from results of {rules.engine}: capplan calibrate --from"
-        )
-    line = Assumption(
-        f"host times of {host.engine} {host.engine_version} from {path.name}: refitted from {host.results} results of "
-        f"{', '.join(host.tools)} ({', '.join(host.models)}), {host.left_out_median_ape:.1%} off on results left out"
-        f"{_certainty_text(host)}",
-        "--calibration",
-        "calibration",
-    )
-    other = (
-        f"{path.name}: its host times are those of {host.engine} {host.engine_version}, and are used for "
-        f"{rules.asked_version or rules.version}"
-    )
-    if host.policy == "slots":
-        rules = with_slots(rules)
-    is_same = _same_host(host, rules)
-    warnings = () if is_same else (other,)
-    fitted = replace(
-        rules, host=refitted_overhead(host), left_out=left_out_results(host.points) if is_same else ()
-    )
-    return fitted, (line,), (*calibration_file.notes, *warnings)
-
-
-def row_profile(path: Path | None, rules: EngineProfile, device: Device) -> EngineProfile:
-    """Return the profile of a measured row: with refitted host times where they are of its engine, version and device."""
-    host = None if path is None else read_calibration_file(path).host
-    if (
-        host is None
-        or host.engine != rules.engine
-        or host.hardware != device.name
-        or not _same_host(host, rules)
-    ):
-        return rules
-    return replace(rules, host=refitted_overhead(host))
-
-
-def _same_host(host: HostRefit, rules: EngineProfile) -> bool:
-    """Return whether the engine's version has the host times that the refit replaces."""
-    return (
-        profile(host.engine, host.engine_version).host
-        == profile(rules.engine, rules.asked_version or rules.version).host
-    )
-
-
-def _certainty_text(host: HostRefit) -> str:
-    """Return what the certainty of this deployment rests on; empty for an older file, whose results state no lengths."""
-    results = left_out_results(host.points)
-    if not results:
-        return ""
-    loads = len({result.load for result in results})
-    if loads < LEAST_LOADS:
-        return f"; {loads} of {LEAST_LOADS} loads that it takes to say how certain it is, so intervals are those of the back-test"
-    return "; intervals and the certainty of plans of this deployment rest on these results"

@@ -7,11 +7,12 @@ to its record (`device_ratio`).
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from capplan.assumption import Assumption
 from capplan.errors import InputError
+from capplan.frozen import frozen
 from capplan.hardware.device import MERGED, Device, Efficiency, Fit, Source
 from capplan.readers.calibration.file import read_calibration, read_calibration_file, same_device
 from capplan.readers.calibration.measured_fit import (
@@ -40,7 +41,7 @@ def _numbers_of(operator: str) -> Callable[[str], bool]:
     return lambda name: name.startswith(part) or (part == "prefill_" and name in _OF_BOTH)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SameLibrary:
     """A measured kernel, and the fits of the record that ran the same library."""
 
@@ -279,15 +280,6 @@ def efficiency_from_calibration(path: str | os.PathLike[str], device: Device) ->
     if machine.device == "cpu":
         return torch_efficiency(path, device)
     return merged_efficiency(calibration, device, Path(path).name, os.fspath(path))
-
-
-def efficiency_by(calibration: Path | None, device: Device) -> Efficiency:
-    """Return the fits of a device: the calibration file's if it was measured on that device, else those of the catalogue."""
-    if calibration is None:
-        return efficiency_for(device)
-    kernels = read_calibration_file(calibration).kernels
-    measured_here = kernels is not None and same_device(kernels.machine, device)
-    return efficiency_from_calibration(calibration, device) if measured_here else efficiency_for(device)
 
 
 def torch_efficiency(path: str | os.PathLike[str], device: Device) -> Efficiency:

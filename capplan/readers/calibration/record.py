@@ -3,15 +3,13 @@
 The file is these records as YAML: names, order, what is allowed and which figures are rounded stand only here.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from math import log
+from collections.abc import Mapping
+from dataclasses import field
 from typing import Annotated, Literal, TypeAlias
 
 from pydantic import Field, PlainSerializer
 
-from capplan.engine.left_out import LeftOutResult
-from capplan.engine.profile import HostOverhead
+from capplan.frozen import frozen
 
 SCHEMA_VERSION = 4
 """Version of a calibration file; raised when a name changes its meaning or a part is added."""
@@ -31,7 +29,7 @@ ZeroOrMore: TypeAlias = Annotated[Rounded, Field(ge=0)]
 Positive: TypeAlias = Annotated[Rounded, Field(gt=0)]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Machine:
     """The device that was measured, and its software."""
 
@@ -63,7 +61,7 @@ class Machine:
     """Formats that the device has no units for, so that none of their times is here; empty in older files."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Measurement:
     """One shape of one operator."""
 
@@ -85,7 +83,7 @@ class Measurement:
     """True where every repeat ran while the device slowed itself down for heat: no fit sees it."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FittedNumber:
     """One number of a form, with the interval that follows from the residuals."""
 
@@ -97,7 +95,7 @@ class FittedNumber:
     """False where the shapes do not determine this number, or it is at the end of its range."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Score:
     """How well a fitted form describes one operator."""
 
@@ -111,7 +109,7 @@ class Score:
     """Shapes that the form does not fit."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class KernelFit:
     """The numbers of one kernel in one dtype, which several operators may share."""
 
@@ -122,7 +120,7 @@ class KernelFit:
     """What ran the shapes, most frequent first; empty in older files."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Peaks:
     """Best rates seen: the denominators of the fitted fractions."""
 
@@ -137,7 +135,7 @@ class Peaks:
     """Ranks of the group on this machine."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Range:
     """Lowest, middle and highest of what was read during a run."""
 
@@ -146,7 +144,7 @@ class Range:
     high: ZeroOrMore
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Sustained:
     """One large matmul repeated for about two seconds, at the start of a run."""
 
@@ -158,7 +156,7 @@ class Sustained:
     dtype: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Conditions:
     """What the driver showed while the benchmarks ran."""
 
@@ -179,7 +177,7 @@ class Conditions:
     sustained: Sustained | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Calibration:
     """One run of the microbenchmarks."""
 
@@ -201,7 +199,7 @@ class Calibration:
     """Clocks, power and heat during the run; None in older files."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ResultPoint:
     """One value of one result of a serving benchmark, measured and replayed."""
 
@@ -225,7 +223,7 @@ class ResultPoint:
     """Rate of an open loop; None for a closed one, and in older files."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StepPoint:
     """Decode steps of one number of sequences, as clients of a running server saw them."""
 
@@ -237,7 +235,7 @@ class StepPoint:
     """What the refitted numbers predict."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class HostRefit:
     """Host times of an engine, and of its kernels in a step, fitted to results of a serving benchmark on one device."""
 
@@ -272,7 +270,7 @@ class HostRefit:
         return len({point.result for point in self.points})
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CalibrationFile:
     """The content of a calibration file: measured kernels, refitted host times, or both."""
 
@@ -280,50 +278,3 @@ class CalibrationFile:
     host: HostRefit | None
     notes: tuple[str, ...] = ()
     """What was migrated on load."""
-
-
-def refitted_overhead(host: HostRefit) -> HostOverhead:
-    """Return the host times of a refit: its numbers, and what it kept."""
-    return HostOverhead.of_named(
-        {name: number.value for name, number in host.numbers.items()} | dict(host.kept)
-    )
-
-
-def left_out_results(points: Sequence[ResultPoint]) -> tuple[LeftOutResult, ...]:
-    """Return how far off each result was that the fit did not see; none of an older file, which does not state lengths."""
-    results: list[list[ResultPoint]] = []
-    for point in points:
-        last = results[-1] if results else []
-        if not last or last[0].result != point.result or point.metric in {other.metric for other in last}:
-            results.append([])
-        results[-1].append(point)
-    return tuple(filter(None, map(_left_out_result, results)))
-
-
-def _left_out_result(points: Sequence[ResultPoint]) -> LeftOutResult | None:
-    """Return the latencies of one result; None if its load is not stated."""
-    first = points[0]
-    seconds = {
-        point.metric.removesuffix("_s"): point.measured_s for point in points if point.metric in LATENCIES
-    }
-    if first.input_tokens is None or first.output_tokens is None or not seconds:
-        return None
-    rate = first.request_rate_per_s
-    response_s = seconds.get("ttft", 0.0) + first.output_tokens * seconds.get("tpot", 0.0)
-    in_flight = rate * response_s if rate else first.concurrency or 1.0
-    return LeftOutResult(
-        deployment=first.model,
-        in_flight=max(in_flight, 1.0),
-        input_tokens=first.input_tokens,
-        output_tokens=first.output_tokens,
-        request_rate_per_s=rate,
-        log_ratios={
-            point.metric.removesuffix("_s"): log(point.measured_s / point.left_out_s)
-            for point in points
-            if point.metric in LATENCIES
-        },
-    )
-
-
-LATENCIES = ("tpot_s", "ttft_s")
-"""Values of a result that plans have targets for."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +11,8 @@ from capplan.accuracy.slowness import SlownessRegime, SlownessTable, unmeasured_
 from capplan.errors import InputError
 from capplan.hardware.device import BORROWED, Device, Efficiency, Fit, Kinship, not_measured
 from capplan.readers.record import Record, validated
-from capplan.readers.text_file import data_folder
-from capplan.readers.yaml_file import read_yaml, yaml_text
+from capplan.readers.text_file import data_folder, read_text
+from capplan.readers.yaml_file import parse_yaml, read_yaml, yaml_text
 
 SCHEMA_VERSION = 1
 """Version of the efficiency files; raised when a name changes its meaning."""
@@ -75,11 +75,20 @@ def read_efficiency(path: Path) -> tuple[Efficiency, tuple[str, ...]]:
     return Efficiency(record.device, record.fits), tuple(record.catalogue_names)
 
 
-@lru_cache(maxsize=1)
-def shipped_efficiencies() -> dict[str, tuple[Efficiency, tuple[str, ...]]]:
-    """Return all shipped efficiency files by device."""
-    efficiencies = [read_efficiency(path) for path in sorted(efficiency_folder().glob("*.yaml"))]
-    return {efficiency.device: (efficiency, names) for efficiency, names in efficiencies}
+@cache
+def shipped_efficiency(fitted: str) -> Efficiency:
+    """Return the shipped fits of a fitted device."""
+    return read_efficiency(efficiency_folder() / f"{fitted}.yaml")[0]
+
+
+@cache
+def fitted_devices() -> dict[str, str]:
+    """Return hardware entry -> fitted device, from the lines above the fits of each shipped file: all fits together are half of all YAML."""
+    fitted: dict[str, str] = {}
+    for path in sorted(efficiency_folder().glob("*.yaml")):
+        head, _, _ = read_text(path, kind="an efficiency YAML").partition("\nfits:")
+        fitted |= dict.fromkeys(parse_yaml(head, str(path)).value["catalogue_names"], path.stem)
+    return fitted
 
 
 def nearest_device(device: Device, hidden: Collection[str] = ()) -> str:
@@ -94,7 +103,7 @@ def nearest_device(device: Device, hidden: Collection[str] = ()) -> str:
 
     Returns
     -------
-    key of `shipped_efficiencies`
+    a fitted device
     """
     architecture = device.architecture.lower()
     siblings = SIBLINGS.get(architecture, ())
@@ -117,7 +126,7 @@ def kinship_of(device: Device, donor: str) -> Kinship:
     Parameters
     ----------
     device : as the vendor states it
-    donor : key of `shipped_efficiencies`
+    donor : the fitted device
     """
     if device.vendor.lower() != "nvidia" or is_card(device) != (donor in CARDS):
         return "distant"
@@ -133,11 +142,12 @@ def efficiency_for(device: Device) -> Efficiency:
     """
     if device.partition is not None:
         return _of_slice(replace(device, name=device.partition.device, partition=None), device.name)
-    shipped = shipped_efficiencies()
-    for efficiency, names in shipped.values():
-        if device.name in names:
-            return _uncrowded(efficiency) if _over_pcie(device) else efficiency
-    nearest = nearest_device(device)
+    own = fitted_devices().get(device.name)
+    nearest = own or nearest_device(device)
+    efficiency = shipped_efficiency(nearest)
+    taken = _uncrowded(efficiency) if _over_pcie(device) else efficiency
+    if own is not None:
+        return taken
     known = device.vendor.lower() == "nvidia"
     kinship = kinship_of(device, nearest)
     what = f"kernel efficiencies of {device.name} are borrowed from {nearest}, which was measured"
@@ -147,7 +157,6 @@ def efficiency_for(device: Device) -> Efficiency:
     else:
         vendor = device.title.partition(" ")[0]
         what += f"; no device of {vendor} was measured, and kernels predicted from another kind of GPU are typically {off}"
-    taken = _uncrowded(shipped[nearest][0]) if _over_pcie(device) else shipped[nearest][0]
     found = Efficiency(nearest, taken.fits, kinship=kinship, foreign=not known)
     if found.unmeasured:
         what += (
@@ -176,8 +185,8 @@ def timed_efficiency(device: Device) -> Efficiency:
     -------
     for the back-test of kernel timings; `efficiency_for` is for serving
     """
-    shipped = (efficiency for efficiency, names in shipped_efficiencies().values() if device.name in names)
-    return next(shipped, None) or efficiency_for(device)
+    fitted = fitted_devices().get(device.name)
+    return efficiency_for(device) if fitted is None else shipped_efficiency(fitted)
 
 
 def _over_pcie(device: Device) -> bool:

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from capplan.errors import InputError
+from capplan.frozen import frozen
 from capplan.numbers import Array
 from capplan.readers.text_file import numbered_blocks, numbered_lines, numbered_lines_of_block
 from capplan.recorded.results.record import CLOCK_STEP_S
@@ -28,7 +29,7 @@ LATEST_US = 2**53
 """Number of microseconds up to which every count is exact as a float."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Columns:
     """Requests of successive lines, as in the file."""
 
@@ -43,7 +44,7 @@ class Columns:
         return int(self.input_tokens.size)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TableLayout:
     """Positions of the columns of a table."""
 
