@@ -74,22 +74,13 @@ def estimate_command(
     from capplan.report.show import show, shown_anyway
     from capplan.scenario.replica import asked_replica
 
-    unread: tuple[str, ...] = ()
-    if launch is not None:
-        from capplan.deploy.known_deployment import launched_replica
-
-        o.refuse_unread(context, STATED, "is said by --launch; leave one of them out")
-        model, serving, unread = launched_replica(model, launch, serving, load)
-    if model is None:
-        raise InputError(
-            "no model is given\n  name one, or the command of an engine: --launch 'vllm serve OWNER/NAME'"
-        )
+    named, serving, unread = _served(context, model, launch, serving, load)
     if serving.runner == "pooling":
         o.refuse_unread(
             context, ("output_tokens",), "a runner of vectors or scores generates no tokens; leave it out"
         )
         load = load.of_prompts()
-    asked = asked_replica(model, hardware, serving)
+    asked = asked_replica(named, hardware, serving)
     replica = replica_of(replace(asked.spec, typical_context_tokens=load.tokens))
     bounded = bounded_estimate(replica, load, shipped_intervals())
     answer = estimate_answer(replica, load, bounded, asked.assumptions, (*unread, *asked.warnings))
@@ -101,6 +92,22 @@ def estimate_command(
         with shown_anyway(answer, to):
             chart_picture(picture, [roofline_chart(asked.spec.device, compute, operators)])
     return show(answer, to)
+
+
+def _served(
+    context: typer.Context, model: str | None, launch: str | None, serving: ServingFlags, load: LoadFlags
+) -> tuple[str, ServingFlags, tuple[str, ...]]:
+    """Return the model, how it is served, and a warning that names what was not read of the command of an engine."""
+    if launch is not None:
+        from capplan.deploy.known_deployment import launched_replica
+
+        o.refuse_unread(context, STATED, "is said by --launch; leave one of them out")
+        return launched_replica(model, launch, serving, load)
+    if model is None:
+        raise InputError(
+            "no model is given\n  name one, or the command of an engine: --launch 'vllm serve OWNER/NAME'"
+        )
+    return model, serving, ()
 
 
 if TYPE_CHECKING:
