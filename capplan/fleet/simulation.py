@@ -439,6 +439,8 @@ def fleet_outcome(
         all=every,
         classes={
             name: _figures(measured, columns["class_index"] == index)
+            if len(stream.class_names) > 1
+            else every
             for index, name in enumerate(stream.class_names)
         },
         seconds=seconds,

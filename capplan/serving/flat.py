@@ -6,21 +6,30 @@ from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from math import ceil, inf, nan
-from typing import Any, TypeGuard
+from typing import TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
 
 from capplan.numbers import Array
-from capplan.serving.flat_core import FlatEngine, FlatLimits, FlatRequests, FlatRouter
+from capplan.serving.flat_core import (
+    FlatEngine,
+    FlatLimits,
+    FlatPools,
+    FlatRequests,
+    FlatRouter,
+    link_arrivals,
+)
 from capplan.serving.outcome import (
     FINISHED,
     SHED,
     ClassTotals,
     EarlyEnd,
     Gauges,
+    LatencyLimit,
     Ledger,
     Outcome,
+    ReplicaUse,
     WeightedHistogram,
 )
 from capplan.serving.requests import BEGIN_S, NO_REQUESTS, Admission, Counts, Crowd, Requests, check_requests
@@ -116,7 +125,38 @@ def _flat_engine(
     requests: Requests, engine: EngineSetup, crowd: Crowd | None, gauged: bool, early_end: EarlyEnd
 ) -> FlatEngine:
     """Return the core at time zero with all its requests."""
-    asked = crowd.requests if crowd is not None and isinstance(crowd.requests, Requests) else NO_REQUESTS
+    limits, tables = _limits_and_tables(engine, (requests, asked_of(crowd)))
+    limits = limits._replace(
+        gauged=gauged,
+        judged_from=early_end.from_row,
+        judged_until_s=early_end.until_s,
+        judged_metrics=array("q", [METRICS.index(limit.metric) for limit in early_end.limits]),
+        judged_limits_s=array("d", [limit.limit_s for limit in early_end.limits]),
+        judged_most=array("q", [limit.most_above for limit in early_end.limits]),
+    )
+    return FlatEngine(limits, tables, _flat_requests(requests, crowd))
+
+
+def asked_of(crowd: Crowd | None) -> Requests:
+    """Return the requests that users send."""
+    return crowd.requests if crowd is not None and isinstance(crowd.requests, Requests) else NO_REQUESTS
+
+
+def every_request(requests: Requests, crowd: Crowd | None) -> Requests:
+    """Return the requests that arrive at their times, then those of users, whose times are not known."""
+    if crowd is None:
+        return requests
+    parts = requests, asked_of(crowd)
+    prompt, output, cached, class_index = (
+        np.concatenate([part.column(name) for part in parts])
+        for name in ("input_tokens", "output_tokens", "cached_tokens", "class_index")
+    )
+    return Requests(prompt, output, None, cached, class_index)
+
+
+def _flat_requests(requests: Requests, crowd: Crowd | None) -> FlatRequests:
+    """Return requests that arrive at their times, and those of users, as the core reads them."""
+    asked = asked_of(crowd)
     check_requests(requests, 0, timed=True)
     check_requests(asked, 0, timed=False)
     when = np.append(requests.times_s, np.zeros(len(asked)))
@@ -127,16 +167,7 @@ def _flat_engine(
         for name in ("input_tokens", "output_tokens", "cached_tokens", "class_index")
     )
     columns = doubles(when), prompt, output, cached, class_index
-    limits, tables = _limits_and_tables(engine, (requests, asked))
-    limits = limits._replace(
-        gauged=gauged,
-        judged_from=early_end.from_row,
-        judged_until_s=early_end.until_s,
-        judged_metrics=array("q", [METRICS.index(limit.metric) for limit in early_end.limits]),
-        judged_limits_s=array("d", [limit.limit_s for limit in early_end.limits]),
-        judged_most=array("q", [limit.most_above for limit in early_end.limits]),
-    )
-    return FlatEngine(limits, tables, FlatRequests(columns, len(requests), *_turns(crowd, len(asked))))
+    return FlatRequests(columns, len(requests), *_turns(crowd, len(asked)))
 
 
 def _turns(crowd: Crowd | None, count: int) -> tuple[array[int], array[int], int]:
@@ -146,15 +177,6 @@ def _turns(crowd: Crowd | None, count: int) -> tuple[array[int], array[int], int
     groups = array("q", [group.requests for group in crowd.groups] or [count])
     most = count if crowd.most_requests is None else min(crowd.most_requests, count)
     return integers(crowd.first_turns()), groups, most
-
-
-def empty_core(requests: Requests, engine: EngineSetup, room: int) -> FlatEngine:
-    """Return a core at time zero without requests, to which any of these can be sent: with room for some, which grows."""
-    limits, tables = _limits_and_tables(engine, (requests,))
-    columns = array("d"), array("q"), array("q"), array("q"), array("q")
-    core = FlatEngine(limits._replace(delay_s=0.0), tables, FlatRequests(columns, 0, *NO_TURNS))
-    core.make_rows(room)
-    return core
 
 
 def _limits_and_tables(
@@ -214,27 +236,40 @@ def written(core: FlatEngine) -> tuple[Ledger, Gauges]:
         class_index=np.asarray(core.class_index)[:seen],
         status=np.asarray(core.status)[:seen],
     )
-    ledger.steps, ledger.preemptions = core.steps, core.preemptions
-    ledger.prefill_tokens, ledger.cached_tokens = core.prefill_tokens, core.cached_tokens
-    ledger.class_totals = {
-        index: ClassTotals(core.class_prompt[index], core.class_cached[index], core.class_preempted[index])
-        for index in range(len(core.class_seen))
-        if core.class_seen[index]
-    }
-    gauges = Gauges(core.capacity)
-    if not core.gauged:
-        return ledger, gauges
-    bins = np.asarray(core.itl)
-    places = np.flatnonzero(bins)
-    weights = dict(zip((places - core.zero_bin).tolist(), bins[places].tolist(), strict=True))
-    ledger.itl = WeightedHistogram.of(weights, core.itl_none, core.itl_weight, core.itl_total)
-    gauges.batch_s = np.asarray(core.batch_s)[: core.batch_size].tolist()
-    gauges.occupancy_s = np.asarray(core.occupancy_s).tolist()
-    gauges.block_seconds, gauges.busy_s = core.block_seconds, core.busy_s
-    gauges.set_timeline(
-        core.span_s, [np.asarray(b).tolist() for b in (core.by_batch, core.by_blocks, core.by_busy)]
-    )
-    return ledger, gauges
+    add_totals_of(core, ledger)
+    return ledger, gauges_of(core)
+
+
+def add_totals_of(core: FlatEngine, into: Ledger) -> None:
+    """Add the totals of a core to those of other cores."""
+    into.steps += core.steps
+    into.preemptions += core.preemptions
+    into.prefill_tokens += core.prefill_tokens
+    into.cached_tokens += core.cached_tokens
+    for index in range(len(core.class_seen)):
+        if core.class_seen[index]:
+            into.class_totals.setdefault(index, ClassTotals()).add(
+                ClassTotals(core.class_prompt[index], core.class_cached[index], core.class_preempted[index])
+            )
+    if core.gauged:
+        bins = np.asarray(core.itl)
+        places = np.flatnonzero(bins)
+        weights = dict(zip((places - core.zero_bin).tolist(), bins[places].tolist(), strict=True))
+        into.itl.merge(WeightedHistogram.of(weights, core.itl_none, core.itl_weight, core.itl_total))
+
+
+def gauges_of(core: FlatEngine) -> Gauges:
+    """Return the gauges of a core; without gauges, its busy time only."""
+    gauges = Gauges(core.capacity, recorded=core.gauged)
+    gauges.busy_s = core.busy_s
+    if core.gauged:
+        gauges.batch_s = np.asarray(core.batch_s)[: core.batch_size].tolist()
+        gauges.occupancy_s = np.asarray(core.occupancy_s).tolist()
+        gauges.block_seconds = core.block_seconds
+        gauges.set_timeline(
+            core.span_s, [np.asarray(b).tolist() for b in (core.by_batch, core.by_blocks, core.by_busy)]
+        )
+    return gauges
 
 
 def flat_tables(clock: StepClock, max_num_seqs: int, most_tokens: int) -> list[array[float]]:
@@ -275,111 +310,198 @@ FLAT_ROUTINGS: tuple[Routing, ...] = ("round_robin", "least_loaded")
 
 
 class FlatPool:
-    """Identical engines behind one router, and the requests that each of them got."""
+    """Identical engines behind one router, what they did, and the columns of the requests that they got."""
 
-    def __init__(self, requests: Requests, engine: EngineSetup, replicas: int, routing: Routing) -> None:
+    def __init__(
+        self, requests: Requests, engine: EngineSetup, replicas: int, routing: Routing, *, gauged: bool
+    ) -> None:
         """Start without requests; those that may be sent are known."""
-        self.terms = engine_terms(engine)
-        room = -(-len(requests) // replicas)
-        self.cores = [empty_core(requests, engine, room) for _ in range(replicas)]
-        self.sent: list[Counts] = []
-        """Requests sent to each engine, by their index among all requests."""
-        self._requests = requests
-        self._router = FlatRouter(self.cores, by_load=routing == "least_loaded")
+        self.terms, self.totals = engine_terms(engine), Ledger()
+        self.uses: list[ReplicaUse] = []
+        count = len(requests)
+        self.times_s = {name: np.full(count, nan) for name in ("queue_s", "ttft_s", "e2e_s", "first_token")}
+        self.status = np.full(count, SHED, dtype=np.int64)
+        self.engine = np.full(count, -1)
+        """Engine that got each request; -1: none did."""
+        self.tokens = {name: np.zeros(count, dtype=np.int64) for name in ("admitted", "found")}
+        self._requests, self.replicas, self.by_load = requests, replicas, routing == "least_loaded"
+        limits, self._tables = _limits_and_tables(engine, (requests,))
+        self.limits = limits._replace(delay_s=0.0, gauged=gauged)
+
+    def empty_core(self) -> FlatEngine:
+        """Return an engine at time zero without requests, with room for an equal share of them, which grows."""
+        zeros = bytes(8 * -(-len(self._requests) // self.replicas))
+        columns = (
+            array("d", zeros), array("q", zeros), array("q", zeros), array("q", zeros), array("q", zeros)
+        )  # fmt: skip
+        return FlatEngine(self.limits, self._tables, FlatRequests(columns, 0, *NO_TURNS))
 
     def serve(self, order: Counts, at_s: Array, first_token_s: Array) -> None:
-        """Run requests that reach the pool at times that ascend in this order; nan where none returned a first token before."""
-        given = self._requests
-        chosen = self._router.serve(
-            integers(order),
-            doubles(at_s),
-            doubles(given.times_s),
-            (
-                integers(given.input_tokens),
-                integers(given.output_tokens),
-                integers(given.column("cached_tokens")),
-                integers(given.column("class_index")),
-            ),
-            doubles(first_token_s),
-        )
-        places = np.asarray(chosen)
-        self.sent = [order[places == engine] for engine in range(len(self.cores))]
+        """Run requests that reach the pool at times that ascend in this order; nan where none returned a first token before.
 
-    def write(self, name: str, into: NDArray[Any]) -> None:
-        """Write what the engines say of their requests into a column of all requests."""
-        for core, sent in zip(self.cores, self.sent, strict=True):
-            into[sent] = np.asarray(getattr(core, name))[: sent.size]
+        Engines that are served in turn know nothing of each other, so one after the other runs, and only one is in memory.
+        """
+        given, turns = self._requests, 1 if self.by_load else self.replicas
+        sent = doubles(at_s), doubles(given.times_s)
+        columns = (
+            integers(given.input_tokens),
+            integers(given.output_tokens),
+            integers(given.column("cached_tokens")),
+            integers(given.column("class_index")),
+        )
+        known = doubles(first_token_s)
+        for turn in range(turns):
+            cores = [self.empty_core() for _ in range(self.replicas // turns)]
+            FlatRouter(cores).serve(integers(order[turn::turns]), *sent, columns, known)
+            for core in cores:
+                self.record(core)
+
+    def record(self, core: FlatEngine) -> None:
+        """Add what the next engine did, and what it says of its requests."""
+        count = core.arrivals
+        sent = np.asarray(core.rank)[:count]
+        for name, into in self.times_s.items():
+            into[sent] = np.asarray(getattr(core, name))[:count]
+        self.status[sent] = np.asarray(core.status)[:count]
+        self.engine[sent] = len(self.uses)
+        if core.gauged:
+            for name, tokens in self.tokens.items():
+                tokens[sent] = np.asarray(getattr(core, name))[:count]
+        add_totals_of(core, self.totals)
+        self.uses.append(
+            ReplicaUse(len(self.uses), 0.0, core.now_s, count, core.preemptions, gauges_of(core))
+        )
 
 
 def pools_eligible(
-    requests: object, pools: Sequence[tuple[EngineSetup, Routing]], admission: Admission
+    requests: object,
+    pools: Sequence[tuple[EngineSetup, Routing]],
+    admission: Admission,
+    crowd: Crowd | None = None,
 ) -> TypeGuard[Requests]:
-    """Return whether the flat core can run both pools for requests that no users send."""
+    """Return whether the flat core can run all pools."""
     return isinstance(requests, Requests) and all(
-        eligible(requests, engine, admission) and routing in FLAT_ROUTINGS for engine, routing in pools
+        eligible(requests, engine, admission, crowd) and routing in FLAT_ROUTINGS for engine, routing in pools
     )
 
 
 def serve_in_pools(
-    requests: Requests, prefill: FlatPool, decode: FlatPool, link: KvLink, request_s: float
-) -> Ledger:
-    """Send requests through both pools, which are empty, and return their rows; totals stay in the cores.
+    requests: Requests,
+    pools: Sequence[FlatPool],
+    link: KvLink,
+    request_s: float,
+    early_end: EarlyEnd = FULL_RUN,
+) -> tuple[Ledger, LatencyLimit | None]:
+    """Send requests through a prefill and a decode pool, or one pool; return their rows and the totals, and the limit that ended the run.
 
     Parameters
     ----------
     requests : in order of arrival
-    prefill : its requests have one token of output
-    decode : its requests have no cached tokens
-    link : between the pools
+    pools : empty; the requests of a prefill pool have one token of output, those of a decode pool no cached tokens
+    link : between two pools
     request_s : [s]
-        from the arrival of a request until it reaches a prefill engine
+        from the arrival of a request until it reaches an engine
+    early_end : no prompt moves on to the decode pool once the first tokens have missed one of these limits
     """
     check_requests(requests, 0, timed=True)
-    count, enters_s = len(requests), requests.times_s + request_s
-    status = np.full(count, SHED, dtype=np.int64)
-    times = {name: np.full(count, nan) for name in ("queue_s", "ttft_s", "e2e_s", "first_token")}
-    prefill.serve(np.flatnonzero(_held(requests, decode.terms)), enters_s, times["first_token"])
-    for name, values in times.items():
-        prefill.write(name, values)
-    prefill.write("status", status)
-    first_token_s = times.pop("first_token")
-    moves = (status == FINISHED) & (requests.output_tokens > 1)
-    decode.serve(*_moved(requests, moves, first_token_s, prefill.sent, link), first_token_s)
-    decode.write("e2e_s", times["e2e_s"])
-    decode.write("status", status)
-    return Ledger.of_columns(
-        **times,
+    first, last = pools[0], pools[-1]
+    unknown, arrives_s = np.full(len(requests), nan), requests.times_s + request_s
+    first.serve(np.flatnonzero(_held(requests, last.terms, whole=first is last)), arrives_s, unknown)
+    e2e_s, status = first.times_s["e2e_s"], first.status
+    missed = early_end.missed_by(requests.times_s, first.times_s["ttft_s"])
+    if first is not last:
+        moves = (status == FINISHED) & (requests.output_tokens > 1) & (missed is None)
+        order, arrives_s = _moved(requests, moves, first, link)
+        last.serve(order, arrives_s, first.times_s["first_token"])
+        e2e_s, status = np.where(moves, last.times_s["e2e_s"], e2e_s), np.where(moves, last.status, status)
+    ledger = Ledger.of_columns(
+        queue_s=first.times_s["queue_s"],
+        ttft_s=first.times_s["ttft_s"],
+        e2e_s=e2e_s,
         arrival_s=requests.times_s,
         input_tokens=requests.input_tokens,
         output_tokens=requests.output_tokens,
         class_index=requests.column("class_index"),
         status=status,
     )
+    add_pools(pools, ledger, by_request=first is last)
+    return ledger, missed
 
 
-def _held(requests: Requests, terms: EngineTerms) -> NDArray[np.bool_]:
-    """Return which requests a decode engine could hold, or need none; see HandOver.prepare."""
+def serve_users(
+    requests: Requests,
+    crowd: Crowd,
+    pools: Sequence[FlatPool],
+    link: KvLink,
+    request_s: float,
+    until_s: float,
+) -> Ledger:
+    """Send requests and those of users through one or two pools, which are empty; see serve_in_pools."""
+    cores = [[pool.empty_core() for _ in range(pool.replicas)] for pool in pools]
+    queue = FlatPools(
+        pools[-1].limits._replace(delay_s=request_s),
+        _flat_requests(requests, crowd),
+        [core for own in cores for core in own],
+        pools[0].replicas,
+        (pools[0].by_load, pools[-1].by_load),
+        (link.bytes_per_token, link.bytes_per_s, link.latency_s),
+    )
+    queue.serve(until_s)
+    for pool, own in zip(pools, cores, strict=True):
+        for core in own:
+            pool.record(core)
+    seen = queue.position
+    ledger = Ledger.of_columns(
+        queue_s=pools[0].times_s["queue_s"][:seen],
+        ttft_s=pools[0].times_s["ttft_s"][:seen],
+        e2e_s=np.asarray(queue.e2e_s)[:seen],
+        arrival_s=np.asarray(queue.arrival)[:seen],
+        input_tokens=np.asarray(queue.prompt)[:seen],
+        output_tokens=np.asarray(queue.output)[:seen],
+        class_index=np.asarray(queue.class_index)[:seen],
+        status=np.asarray(queue.status)[:seen],
+    )
+    add_pools(pools, ledger, by_request=True)
+    return ledger
+
+
+def add_pools(pools: Sequence[FlatPool], into: Ledger, *, by_request: bool) -> None:
+    """Add the totals of pools, and the tokens of each request that was admitted."""
+    for pool in pools:
+        into.add_totals(pool.totals)
+        if by_request:
+            places = np.flatnonzero(pool.tokens["admitted"]).tolist()
+            admitted, found = (pool.tokens[name][places].tolist() for name in ("admitted", "found"))
+            into.add_tokens(places, admitted, found)
+
+
+def _held(requests: Requests, terms: EngineTerms, *, whole: bool) -> NDArray[np.bool_]:
+    """Return which requests an engine can hold: `whole` ones from the first token to the last, else those that decode; see EngineTerms.too_long."""
     cached = np.minimum(requests.column("cached_tokens"), requests.input_tokens - 1)
     shared = cached // terms.block_tokens * terms.block_tokens
     overshoot = 0 if terms.growth == 1.0 else ceil(terms.growth)
     tokens = requests.input_tokens - shared + requests.output_tokens - 1 + overshoot
-    fits = -(-tokens // terms.block_tokens) <= terms.kv_blocks
-    held: NDArray[np.bool_] = np.logical_or(fits, requests.output_tokens == 1)
-    return held
+    fits: NDArray[np.bool_] = -(-tokens // terms.block_tokens) <= terms.kv_blocks
+    if not whole:
+        fits |= requests.output_tokens == 1
+    elif not terms.chunked:
+        fits &= requests.input_tokens - cached <= terms.max_num_batched_tokens
+    return fits
 
 
 def _moved(
-    requests: Requests, moves: NDArray[np.bool_], first_token_s: Array, sent: Sequence[Counts], link: KvLink
+    requests: Requests, moves: NDArray[np.bool_], prefill: FlatPool, link: KvLink
 ) -> tuple[Counts, Array]:
     """Return the requests whose KV cache goes over the link in order of its arrival, and when it arrives by request [s]."""
-    arrives_s, engines = np.full(len(requests), inf), np.zeros(len(requests), dtype=np.int64)
+    engines, first_token_s = np.where(moves, prefill.engine, -1), prefill.times_s["first_token"]
     takes_s = transfer_s(requests.input_tokens.astype(float), link.bytes_per_token, link.bytes_per_s, 0.0)
-    for engine, rows in enumerate(sent):
-        moved = rows[moves[rows]]
-        free_s, freed = 0.0, []
-        for end_s, needs_s in zip(first_token_s[moved].tolist(), takes_s[moved].tolist(), strict=True):
-            free_s = max(free_s, end_s) + needs_s
-            freed.append(free_s)
-        arrives_s[moved], engines[moved] = np.asarray(freed) + link.latency_s, engine
-    order = np.lexsort((engines, first_token_s, arrives_s))
-    return order[: np.count_nonzero(moves)], arrives_s
+    arrives_s = np.asarray(
+        link_arrivals(
+            len(prefill.uses), integers(engines), doubles(first_token_s), doubles(takes_s), link.latency_s
+        )
+    )
+    count = int(np.count_nonzero(moves))
+    order = np.argsort(arrives_s)[:count]
+    if not np.all(np.diff(arrives_s[order])):  # of equal times by first token, then by engine
+        order = np.lexsort((engines, first_token_s, arrives_s))[:count]
+    return order, arrives_s

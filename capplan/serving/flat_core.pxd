@@ -3,21 +3,35 @@ cimport cython
 
 cdef long long SHED, UNFINISHED
 
+cdef class FlatEvents:
+    cdef Py_ssize_t count
+    cdef long long added
+    cdef double[::1] times
+    cdef long long[::1] serials, values
+
+    cdef double next_s(self) noexcept
+    @cython.locals(times="double[::1]", place=cython.Py_ssize_t)
+    cdef void push(self, double at_s, long long value) noexcept
+    @cython.locals(times="double[::1]", serials="long long[::1]", size=cython.Py_ssize_t, place=cython.Py_ssize_t, child=cython.Py_ssize_t, value=cython.longlong, at_s=cython.double, serial=cython.longlong)
+    cdef long long pop(self) noexcept
+
 cdef class FlatQueue:
     cdef public Py_ssize_t position
     cdef public Py_ssize_t arrivals
     cdef public Py_ssize_t waiting
-    cdef Py_ssize_t count, users, arrived, asked, first_end, ends_count, thinking_count, next_waiting
+    cdef Py_ssize_t count, users, arrived, asked, first_end, ends_count, next_waiting, reports
     cdef public Py_ssize_t over
     cdef Py_ssize_t ranked_count, last_over
     cdef bint chunked
+    cdef public bint reporting
+    cdef FlatEvents thinking
     cdef public double now_s
     cdef double delay_s, next_s, growth, last_over_s
     cdef public long long capacity
     cdef long long max_num_seqs, budget, block_tokens
     cdef public double[::1] arrival, offered_s, enqueued, first_token
-    cdef double[::1] ends, thinking_s
-    cdef long long[::1] offered_prompt, offered_output, offered_cached, offered_class, thinking
+    cdef double[::1] ends, report_s
+    cdef long long[::1] offered_prompt, offered_output, offered_cached, offered_class, report_rows
     cdef long long[::1] user_group, taken_row, taken_group, ends_group, next_of_group, end_of_group
     cdef public long long[::1] prompt, output, cached, class_index, remaining, prompt_now, shared, received, rank, status
     cdef long long[::1] ranked_heap
@@ -32,14 +46,15 @@ cdef class FlatQueue:
     cdef void ended(self, Py_ssize_t row, double at_s) noexcept
     @cython.locals(kept=cython.Py_ssize_t, size=cython.Py_ssize_t, first=cython.Py_ssize_t, place=cython.Py_ssize_t)
     cdef void drop_ends(self, Py_ssize_t group) noexcept
-    @cython.locals(group=cython.Py_ssize_t, taken=cython.Py_ssize_t, row=cython.Py_ssize_t, place=cython.Py_ssize_t, at_s=cython.double)
+    @cython.locals(group=cython.Py_ssize_t, taken=cython.Py_ssize_t, row=cython.Py_ssize_t, at_s=cython.double)
     cdef void think(self) noexcept
-    @cython.locals(times="double[::1]", rows="long long[::1]", size=cython.Py_ssize_t, place=cython.Py_ssize_t, child=cython.Py_ssize_t, at_s=cython.double, row=cython.longlong)
-    cdef void thought(self) noexcept
     @cython.locals(place=cython.Py_ssize_t, taken=cython.Py_ssize_t)
     cdef void bring(self, Py_ssize_t row) noexcept
     @cython.locals(row=cython.Py_ssize_t)
     cdef void receive(self, double until_s) noexcept
+    @cython.locals(row=cython.Py_ssize_t)
+    cdef Py_ssize_t arrive(self) noexcept
+    cdef void report(self, Py_ssize_t row, double at_s) noexcept
     @cython.locals(tokens=cython.longlong)
     cdef bint too_long(self, Py_ssize_t row) noexcept
     cdef Py_ssize_t queue_head(self) noexcept
@@ -67,7 +82,7 @@ cdef class FlatBatch(FlatQueue):
     cdef public long long steps, preemptions, prefill_tokens, cached_tokens
     cdef public double[::1] scheduled, last_token, queue_s, ttft_s, e2e_s
     cdef double[::1] group_since
-    cdef public long long[::1] done, blocks, commit, base, end_step, serial, before, after
+    cdef public long long[::1] done, blocks, commit, base, end_step, serial, before, after, admitted, found
     cdef long long[::1] phases
     cdef long long[::1] group_sequences, end_keys, end_rows, ended_rows
     cdef public long long[::1] class_prompt, class_cached, class_preempted, class_seen
@@ -186,12 +201,56 @@ cdef class FlatEngine(FlatSteps):
 
 cdef class FlatRouter:
     cdef list cores
-    cdef bint by_load
-    cdef Py_ssize_t turn
 
-    @cython.locals(prompt="long long[::1]", output="long long[::1]", cached="long long[::1]", class_index="long long[::1]", chosen="long long[::1]", place=cython.Py_ssize_t, row=cython.Py_ssize_t, core=FlatEngine)
+    @cython.locals(prompt="long long[::1]", output="long long[::1]", cached="long long[::1]", class_index="long long[::1]", place=cython.Py_ssize_t, row=cython.Py_ssize_t, core=FlatEngine)
     cpdef serve(self, long long[::1] order, double[::1] at_s, double[::1] arrival_s, tuple columns, double[::1] first_token_s)
-    @cython.locals(turn=cython.Py_ssize_t, best=cython.Py_ssize_t, least=cython.longlong, load=cython.longlong, place=cython.Py_ssize_t, core=FlatEngine)
-    cdef Py_ssize_t choice(self, double at_s) except -1
+    @cython.locals(best=FlatEngine, least=cython.longlong, load=cython.longlong, place=cython.Py_ssize_t, core=FlatEngine)
+    cdef FlatEngine least_loaded(self, double at_s)
+
+cdef class FlatStarts:
+    cdef Py_ssize_t leaves
+    cdef double[::1] times
+
+    @cython.locals(place=cython.Py_ssize_t)
+    cdef Py_ssize_t first(self) noexcept
+    @cython.locals(times="double[::1]", place=cython.Py_ssize_t)
+    cdef void set(self, Py_ssize_t engine, double at_s) noexcept
+
+cdef class FlatPools(FlatQueue):
+    cdef list cores
+    cdef Py_ssize_t prefills, turn_first, turn_later
+    cdef bint loaded_first, loaded_later
+    cdef double bytes_per_token, bytes_per_s, latency_s
+    cdef public double[::1] e2e_s
+    cdef double[::1] link_free_s
+    cdef long long[::1] load, stalled
+    cdef FlatStarts starts
+    cdef FlatEvents done, moving
+
+    @cython.locals(event_s=cython.double, place=cython.Py_ssize_t)
+    cpdef serve(self, double until_s)
+    @cython.locals(core=FlatEngine, start_s=cython.double)
+    cdef start(self, Py_ssize_t place)
+    @cython.locals(core=FlatEngine, entry=cython.Py_ssize_t, start_s=cython.double)
+    cdef note(self, Py_ssize_t place)
+    @cython.locals(row=cython.Py_ssize_t)
+    cdef handle(self, double at_s)
+    @cython.locals(at_s=cython.double, end=cython.longlong, place=cython.Py_ssize_t, core=FlatEngine, there=cython.Py_ssize_t, row=cython.Py_ssize_t, needs_s=cython.double)
+    cdef settle(self, double until_s)
+    cdef void close(self, Py_ssize_t row, double at_s, long long status) noexcept
+    @cython.locals(place=cython.Py_ssize_t, output=cython.longlong)
+    cdef send_first(self, Py_ssize_t row)
+    @cython.locals(place=cython.Py_ssize_t)
+    cdef send_later(self, Py_ssize_t row)
+    @cython.locals(place=cython.Py_ssize_t, best=cython.Py_ssize_t)
+    cdef Py_ssize_t least_loaded(self, Py_ssize_t first, Py_ssize_t end) except -1
+    @cython.locals(core=FlatEngine)
+    cdef send_to(self, Py_ssize_t place, Py_ssize_t row, long long output, long long cached, double first_token_s)
 
 cdef run(FlatEngine core, double until_s)
+
+@cython.locals(free_s="double[::1]", arrives_s="double[::1]", row=cython.Py_ssize_t, place=cython.Py_ssize_t)
+cpdef link_arrivals(Py_ssize_t engines, long long[::1] engine, double[::1] ends_s, double[::1] needs_s, double latency_s)
+
+@cython.locals(tree="long long[::1]", counts="long long[::1]", row=cython.Py_ssize_t, place=cython.longlong, others=cython.longlong)
+cpdef counts_of_greater(long long[::1] ranks, long long span)

@@ -1,4 +1,4 @@
-"""The plain case of Server on flat arrays: continuous batching of one engine, first come first served, and a router of such engines.
+"""The plain case of Server on flat arrays: continuous batching of one engine, first come first served, and routers of such engines.
 
 The same events in the same order, with the same floating-point operations as Server, which is the readable reference and
 runs everything else. `flat.eligible` says what this file may run; a randomised differential test compares the two.
@@ -6,7 +6,7 @@ runs everything else. `flat.eligible` says what this file may run; a randomised 
 Requests are columns of arrays instead of objects, so that Cython can compile this file: flat_core.pxd gives the types, and
 without a compiler this is ordinary Python. Names follow Server, KvBlocks and WaitingLine. One engine is built up in four
 classes: FlatQueue (who waits), FlatBatch (who runs, and on which blocks), FlatSteps (how long a step takes), FlatEngine (the
-order of events, and the results).
+order of events, and the results). FlatRouter sends requests whose times are known; FlatPools also those of users, who wait for answers.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 from array import array
 from typing import NamedTuple, TypeAlias
 
-from capplan.serving.c_math import ceil, floor, isnan, log, lrint, sqrt
+from capplan.serving.c_math import ceil, floor, isnan, log, lrint, nextafter, sqrt
 
 Doubles: TypeAlias = "array[float]"
 Integers: TypeAlias = "array[int]"
@@ -32,7 +32,7 @@ TIMES = (
     "e2e_s",
 )
 COUNTS = ("prompt", "output", "cached", "class_index", "remaining", "prompt_now", "shared", "done", "blocks", "commit",
-          "base", "end_step", "serial", "before", "after", "status", "received", "rank")  # fmt: skip
+          "base", "end_step", "serial", "before", "after", "status", "received", "rank", "admitted", "found")  # fmt: skip
 """Columns with one entry for each request."""
 BINS_PER_E = 200
 HISTOGRAM_ZERO = 12000
@@ -73,7 +73,7 @@ class FlatLimits(NamedTuple):
     asynchronous: bool
     """A step is planned when the one before it begins."""
     gauged: bool
-    """Batches, blocks and gaps between tokens are recorded, not only the times of requests."""
+    """Batches, blocks, gaps between tokens and admitted tokens are recorded, not only the times of requests and of all steps."""
     judged_from: int
     """First request that counts, and when the last one arrives, where a run ends with the first limit that it has surely missed; see EarlyEnd."""
     judged_until_s: float
@@ -98,11 +98,64 @@ class FlatRequests(NamedTuple):
     """Requests that users of all groups send in a run."""
 
 
+class FlatEvents:
+    """Events in order of time; of equal times the one that was added first."""
+
+    def __init__(self) -> None:
+        """Start without events."""
+        self.times = array("d", bytes(8 * 64))
+        self.serials, self.values = array("q", bytes(8 * 64)), array("q", bytes(8 * 64))
+        self.count = self.added = 0
+
+    def next_s(self) -> float:
+        """Return the time of the first event; infinite if there is none."""
+        return self.times[0] if self.count else float("inf")
+
+    def push(self, at_s: float, value: int) -> None:
+        """Add an event."""
+        if self.count == len(self.times):
+            more = bytes(8 * self.count)
+            self.times = array("d", bytes(self.times) + more)
+            self.serials = array("q", bytes(self.serials) + more)
+            self.values = array("q", bytes(self.values) + more)
+        times, place = self.times, self.count
+        self.count += 1
+        self.added += 1
+        while place and times[(place - 1) // 2] > at_s:
+            times[place] = times[(place - 1) // 2]
+            self.serials[place] = self.serials[(place - 1) // 2]
+            self.values[place] = self.values[(place - 1) // 2]
+            place = (place - 1) // 2
+        times[place] = at_s
+        self.serials[place], self.values[place] = self.added, value
+
+    def pop(self) -> int:
+        """Remove the first event and return its value."""
+        self.count -= 1
+        times, serials, size, place = self.times, self.serials, self.count, 0
+        value, at_s, serial = self.values[0], times[size], serials[size]
+        while 2 * place + 1 < size:
+            child = 2 * place + 1
+            if child + 1 < size and (
+                times[child + 1] < times[child]
+                or (times[child + 1] == times[child] and serials[child + 1] < serials[child])
+            ):
+                child += 1
+            if at_s < times[child] or (at_s == times[child] and serial < serials[child]):
+                break
+            times[place], serials[place] = times[child], serials[child]
+            self.values[place] = self.values[child]
+            place = child
+        times[place], serials[place] = at_s, serial
+        self.values[place] = self.values[size]
+        return value
+
+
 class FlatQueue:
     """The requests of one engine, and those of them that wait."""
 
     def __init__(self, limits: FlatLimits, requests: FlatRequests) -> None:
-        """Take the limits and the requests. Without users nothing is copied; with users each request gets its row when it arrives."""
+        """Take the limits and the requests; requests that users send, or another engine, get their rows when they arrive."""
         columns, arrivals, turns, group_requests, most_asked = requests
         users, count = len(turns), arrivals + most_asked if len(turns) else len(columns[0])
         self.count = count
@@ -110,11 +163,15 @@ class FlatQueue:
         self.offered_cached, self.offered_class = columns[3:]
         self.arrival, self.prompt, self.output, self.cached, self.class_index = columns
         zeros = bytes(8 * count)
-        if users:
+        is_sent = not users and not arrivals
+        if is_sent:
+            self.offered_s = array("d", zeros)
+        if users or is_sent:
             self.arrival = array("d", zeros)
             self.prompt, self.output = array("q", zeros), array("q", zeros)
             self.cached, self.class_index = array("q", zeros), array("q", zeros)
-        self.users, self.arrivals, self.arrived, self.asked = users, arrivals, 0, arrivals
+        self.users, self.arrivals, self.arrived = users, arrivals, 0
+        self.asked = arrivals if users else count
         self.ends = array("d", [user * limits.begin_s for user in range(users)])
         self.first_end, self.ends_count = 0, users
         bounds, reached = array("q", [arrivals]), arrivals
@@ -122,8 +179,7 @@ class FlatQueue:
             reached += rows
             bounds.append(reached)
         self.ends_group, self.next_of_group, self.end_of_group = turns[:], bounds[:], bounds[1:]
-        self.thinking_s, self.thinking = array("d", bytes(8 * users)), array("q", bytes(8 * users))
-        self.thinking_count, self.user_group = 0, array("q", [-1]) * (count if users else 0)
+        self.thinking, self.user_group = FlatEvents(), array("q", [-1]) * (count if users else 0)
         self.taken_row, self.taken_group = (
             array("q", bytes(8 * (most_asked if users else 0))) for _ in range(2)
         )
@@ -137,8 +193,11 @@ class FlatQueue:
         self.enqueued, self.first_token = (array("d", [float("nan")]) * count for _ in range(2))
         self.status = array("q", [UNFINISHED]) * count
         self.position = self.waiting = self.next_waiting = 0
-        self.ranked_heap, self.ranked_count = array("q", bytes(8 * (self.max_num_seqs + 2))), 0
+        most_ranked = self.max_num_seqs + 2 + (count if is_sent else 0)
+        self.ranked_heap, self.ranked_count = array("q", bytes(8 * most_ranked)), 0
         self.over, self.last_over, self.last_over_s = 0, 0, -1.0
+        self.reporting, self.reports = False, 0
+        self.report_s, self.report_rows = array("d", bytes(8 * 8)), array("q", bytes(8 * 8))
         self.now_s, self.next_s = 0.0, float("inf")
         self.find_next()
 
@@ -188,8 +247,7 @@ class FlatQueue:
         next_s = float("inf")
         if self.arrived < self.arrivals:
             next_s = self.offered_s[self.arrived]
-        if self.thinking_count and self.thinking_s[0] < next_s:
-            next_s = self.thinking_s[0]
+        next_s = min(next_s, self.thinking.next_s())
         next_s += self.delay_s
         if self.ends_count and self.ends[self.first_end] < next_s:
             next_s = self.ends[self.first_end]
@@ -222,8 +280,8 @@ class FlatQueue:
         self.ends_count = kept
 
     def think(self) -> None:
-        """Give the user who has been free the longest the next request of the user's group; push it on a heap by time and order."""
-        group, place = self.ends_group[self.first_end], self.thinking_count
+        """Give the user who has been free the longest the next request of the user's group."""
+        group = self.ends_group[self.first_end]
         taken, row = self.asked - self.arrivals, self.next_of_group[group]
         at_s = self.ends[self.first_end] + self.offered_s[row]
         self.taken_row[taken], self.taken_group[taken] = row, group
@@ -233,43 +291,16 @@ class FlatQueue:
         self.ends_count = self.ends_count - 1 if self.asked < self.count else 0
         if row + 1 >= self.end_of_group[group]:
             self.drop_ends(group)
-        self.thinking_count += 1
-        while place and self.thinking_s[(place - 1) // 2] > at_s:
-            self.thinking_s[place] = self.thinking_s[(place - 1) // 2]
-            self.thinking[place] = self.thinking[(place - 1) // 2]
-            place = (place - 1) // 2
-        self.thinking_s[place] = at_s
-        self.thinking[place] = taken
-
-    def thought(self) -> None:
-        """Pop the request whose think time ends next; of equal times the one taken first."""
-        self.thinking_count -= 1
-        times, rows, size, place = self.thinking_s, self.thinking, self.thinking_count, 0
-        at_s, row = times[size], rows[size]
-        while 2 * place + 1 < size:
-            child = 2 * place + 1
-            if child + 1 < size and (
-                times[child + 1] < times[child]
-                or (times[child + 1] == times[child] and rows[child + 1] < rows[child])
-            ):
-                child += 1
-            if at_s < times[child] or (at_s == times[child] and row < rows[child]):
-                break
-            times[place] = times[child]
-            rows[place] = rows[child]
-            place = child
-        times[place] = at_s
-        rows[place] = row
+        self.thinking.push(at_s, taken)
 
     def bring(self, row: int) -> None:
         """Give the next request its row in order of arrival; of equal times the open-loop arrival is first."""
         place = self.arrived
-        if self.thinking_count and (place >= self.arrivals or self.thinking_s[0] < self.offered_s[place]):
-            taken = self.thinking[0]
+        if self.thinking.count and (place >= self.arrivals or self.thinking.next_s() < self.offered_s[place]):
+            self.arrival[row] = self.thinking.next_s()
+            taken = self.thinking.pop()
             place = self.taken_row[taken]
-            self.arrival[row] = self.thinking_s[0]
             self.user_group[row] = self.taken_group[taken]
-            self.thought()
         else:
             self.arrived += 1
             self.arrival[row] = self.offered_s[place]
@@ -285,25 +316,40 @@ class FlatQueue:
                 self.think()
                 self.find_next()
                 continue
-            row = self.position
-            self.enqueued[row] = self.next_s
-            if self.users:
-                self.bring(row)
-            else:
-                self.arrived += 1
-            self.position += 1
-            self.find_next()
-            self.cached[row] = min(self.cached[row], self.prompt[row] - 1)
-            self.shared[row] = self.cached[row] // self.block_tokens * self.block_tokens
+            row = self.arrive()
             if self.too_long(row):
                 self.status[row] = SHED
                 self.over += 1
                 self.ended(row, self.enqueued[row])
+                if self.reporting:
+                    self.report(row, self.enqueued[row])
             elif self.received[row]:
                 self.queue_push(row)
                 self.next_waiting = self.position
             else:
                 self.waiting += 1
+
+    def arrive(self) -> int:
+        """Let the next request reach the queue, and return its row."""
+        row = self.position
+        self.enqueued[row] = self.next_s
+        if self.users:
+            self.bring(row)
+        else:
+            self.arrived += 1
+        self.position += 1
+        self.find_next()
+        self.cached[row] = min(self.cached[row], self.prompt[row] - 1)
+        self.shared[row] = self.cached[row] // self.block_tokens * self.block_tokens
+        return row
+
+    def report(self, row: int, at_s: float) -> None:
+        """Note the end of a request for FlatPools, which sent it."""
+        if self.reports == len(self.report_rows):
+            self.report_s = array("d", bytes(self.report_s) + bytes(8 * self.reports))
+            self.report_rows = array("q", bytes(self.report_rows) + bytes(8 * self.reports))
+        self.report_s[self.reports], self.report_rows[self.reports] = at_s, row
+        self.reports += 1
 
     def too_long(self, row: int) -> bool:
         """Return whether a request cannot run even by itself."""
@@ -375,6 +421,7 @@ class FlatBatch(FlatQueue):
         self.done, self.blocks, self.commit = (array("q", zeros) for _ in range(3))
         self.base, self.end_step, self.serial = (array("q", zeros) for _ in range(3))
         self.before, self.after = (array("q", zeros) for _ in range(2))
+        self.admitted, self.found = (array("q", zeros if limits.gauged else b"") for _ in range(2))
         unknown = array("d", [float("nan")]) * count
         self.scheduled, self.last_token, self.queue_s = unknown[:], unknown[:], unknown[:]
         self.ttft_s, self.e2e_s = unknown[:], unknown
@@ -719,14 +766,17 @@ class FlatEngine(FlatSteps):
         self.asynchronous, self.planned_s = limits.asynchronous, 0.0
         self.looked, self.hold_from, self.gather_from, self.released = 0, -1, -1, False
         self.gauged = limits.gauged
-        self.itl = array("d", bytes(8 * HISTOGRAM_BINS if self.gauged else 8))
+        bins = 8 if self.gauged else 0
+        self.itl = array("d", bytes(bins * HISTOGRAM_BINS))
         self.zero_bin = HISTOGRAM_ZERO
         self.itl_none = self.itl_weight = self.itl_total = 0.0
-        self.batch_s, self.batch_size = array("d", bytes(8 * (2 * self.max_num_seqs + 64))), 64
-        self.occupancy_s = array("d", bytes(8 * (OCCUPANCY_BINS + 1)))
+        self.batch_s, self.batch_size = array("d", bytes(bins * (2 * self.max_num_seqs + 64))), 64
+        self.occupancy_s = array("d", bytes(bins * (OCCUPANCY_BINS + 1)))
         self.block_seconds = self.busy_s = 0.0
         self.span_s = 1e-3
-        self.by_batch, self.by_blocks, self.by_busy = (array("d", bytes(8 * TIMELINE_BINS)) for _ in range(3))
+        self.by_batch, self.by_blocks, self.by_busy = (
+            array("d", bytes(bins * TIMELINE_BINS)) for _ in range(3)
+        )
         self.judged_from, self.judged_until_s = limits.judged_from, limits.judged_until_s
         self.judged_metrics, self.judged_limits_s = limits.judged_metrics, limits.judged_limits_s
         self.judged_left, self.judged, self.missed = limits.judged_most[:], len(limits.judged_most), -1
@@ -948,6 +998,9 @@ class FlatEngine(FlatSteps):
         self.class_prompt[index] += self.prompt_now[row]
         self.class_cached[index] += self.cached[row]
         self.cached_tokens += self.cached[row]
+        if self.gauged:
+            self.admitted[row] += self.prompt_now[row]
+            self.found[row] += self.cached[row]
         if isnan(self.scheduled[row]):
             self.scheduled[row] = self.now_s
 
@@ -1090,6 +1143,8 @@ class FlatEngine(FlatSteps):
         self.last_over += 1
         if self.asked < self.count:
             self.ended(row, self.now_s)
+        if self.reporting:
+            self.report(row, self.now_s)
 
     def judge(self, row: int, metric: int, value_s: float) -> None:
         """Count a latency above its limit; note the limit once more requests exceed it than may. See EarlyEnd."""
@@ -1116,6 +1171,7 @@ class FlatEngine(FlatSteps):
 
     def gauge(self, start_s: float, seconds: float, sequences: int, blocks: float) -> None:
         """Record a period with a constant batch; see Gauges."""
+        self.busy_s += seconds
         if not self.gauged:
             return
         if sequences >= self.batch_size:
@@ -1124,7 +1180,6 @@ class FlatEngine(FlatSteps):
         place = min(lrint(floor(blocks * OCCUPANCY_BINS / self.capacity)), OCCUPANCY_BINS)
         self.occupancy_s[place] += seconds
         self.block_seconds += blocks * seconds
-        self.busy_s += seconds
         end = start_s + seconds
         while end >= self.span_s * TIMELINE_BINS:
             self.double_span()
@@ -1157,11 +1212,11 @@ class FlatEngine(FlatSteps):
 
 
 class FlatRouter:
-    """Identical engines behind one router, least loaded or in turn."""
+    """Identical engines behind a router that sends each request to the least loaded one; one engine gets all requests."""
 
-    def __init__(self, cores: list[FlatEngine], *, by_load: bool) -> None:
+    def __init__(self, cores: list[FlatEngine]) -> None:
         """Take engines without requests."""
-        self.cores, self.by_load, self.turn = cores, by_load, 0
+        self.cores = cores
 
     def serve(
         self,
@@ -1170,17 +1225,15 @@ class FlatRouter:
         arrival_s: Doubles,
         columns: tuple[Integers, Integers, Integers, Integers],
         first_token_s: Doubles,
-    ) -> Integers:
-        """Send requests at times that ascend in this order, run all of them, and return the engine of each place in the order.
+    ) -> None:
+        """Send requests at times that ascend in this order, and run all of them; each engine keeps which ones it got as their rank.
 
         The columns are prompt, output and cached tokens, and class; see FlatQueue.send.
         """
         prompt, output, cached, class_index = columns
-        chosen = array("q", bytes(8 * len(order)))
         for place in range(len(order)):
             row = order[place]
-            chosen[place] = self.choice(at_s[row])
-            core = self.cores[chosen[place]]
+            core = self.least_loaded(at_s[row])
             run(core, at_s[row])
             core.send(
                 at_s[row],
@@ -1194,25 +1247,230 @@ class FlatRouter:
             )
         for core in self.cores:
             run(core, float("inf"))
-        return chosen
 
-    def choice(self, at_s: float) -> int:
-        """Return the engine whose turn it is, or the first of those with the fewest requests; see Router."""
-        if not self.by_load:
-            turn = self.turn
-            self.turn = (turn + 1) % len(self.cores)
-            return turn
-        best, least = 0, 0
-        for place in range(len(self.cores)):
+    def least_loaded(self, at_s: float) -> FlatEngine:
+        """Return the first of the engines with the fewest requests; see Router."""
+        best, least = self.cores[0], 0
+        for place in range(len(self.cores) if len(self.cores) > 1 else 0):
             core = self.cores[place]
             run(core, at_s)
             load = core.unfinished(at_s)
             if not place or load < least:
-                best, least = place, load
+                best, least = core, load
         return best
+
+
+class FlatStarts:
+    """When each engine starts its next step, as a tree of which every node has the earlier time of the two below it."""
+
+    def __init__(self, engines: int) -> None:
+        """Start without steps."""
+        self.leaves = 1
+        while self.leaves < engines:
+            self.leaves *= 2
+        self.times = array("d", [float("inf")]) * (2 * self.leaves)
+
+    def first(self) -> int:
+        """Return the engine that starts first; of equal times the first engine."""
+        place = 1
+        while place < self.leaves:
+            place = 2 * place + (self.times[2 * place + 1] < self.times[2 * place])
+        return place - self.leaves
+
+    def set(self, engine: int, at_s: float) -> None:
+        """Set when an engine starts its next step; infinite if it has none."""
+        times, place = self.times, self.leaves + engine
+        times[place] = at_s
+        while place > 1:
+            place //= 2
+            times[place] = min(times[2 * place], times[2 * place + 1])
+
+
+class FlatPools(FlatQueue):
+    """Engines that users share: the next request of a user waits for the answer before, so all engines advance together.
+
+    The same events in the same order as Dispatcher with a HandOver: engines that prefill, engines that decode, and a link for each
+    engine that prefills. Without any that decode, the first ones do both. Its queue is that of the router: requests wait there while
+    users think, its limits are those of the engines that decode, and it keeps the row of every request.
+    """
+
+    def __init__(
+        self,
+        limits: FlatLimits,
+        requests: FlatRequests,
+        cores: list[FlatEngine],
+        prefills: int,
+        by_load: tuple[bool, bool],
+        link: tuple[float, float, float],
+    ) -> None:
+        """Take engines without requests, the first of which prefill, and of the link [B/token], [B/s], [s]."""
+        super().__init__(limits, requests)
+        self.cores, self.prefills = cores, prefills
+        self.loaded_first, self.loaded_later = by_load
+        self.bytes_per_token, self.bytes_per_s, self.latency_s = link
+        self.turn_first, self.turn_later = 0, prefills
+        self.e2e_s = array("d", [float("nan")]) * self.count
+        self.load, self.stalled = (array("q", bytes(8 * len(cores))) for _ in range(2))
+        self.link_free_s = array("d", bytes(8 * len(cores)))
+        self.starts, self.done, self.moving = FlatStarts(len(cores)), FlatEvents(), FlatEvents()
+        for core in cores:
+            core.reporting = True
+
+    def serve(self, until_s: float) -> None:
+        """Handle all events and start all steps before a time; see Dispatcher.run."""
+        while True:
+            event_s = min(self.next_s, self.moving.next_s(), self.done.next_s(), until_s)
+            place = self.starts.first()
+            if self.starts.times[self.starts.leaves + place] < event_s:
+                self.start(place)
+                continue
+            if event_s >= until_s:
+                break
+            self.now_s = max(event_s, self.now_s)
+            self.handle(event_s)
+        self.settle(float("inf"))
+
+    def start(self, place: int) -> None:
+        """Run one step of an engine; see EngineInstance.step."""
+        core = self.cores[place]
+        start_s = self.starts.times[self.starts.leaves + place]
+        core.advance(nextafter(start_s, float("inf")))
+        self.stalled[place] = core.now_s <= start_s
+        self.note(place)
+
+    def note(self, place: int) -> None:
+        """Note what an engine reports, and when it starts its next step; see EngineInstance.next_start_s."""
+        core = self.cores[place]
+        for entry in range(core.reports):
+            self.done.push(core.report_s[entry], (place << 32) | core.report_rows[entry])
+        core.reports = 0
+        start_s = core.now_s
+        if self.stalled[place]:
+            start_s = float("inf")
+        elif not (core.waiting or core.sequences or core.partial >= 0):
+            start_s = max(core.next_s, core.now_s)
+        self.starts.set(place, start_s)
+
+    def handle(self, at_s: float) -> None:
+        """Handle the events of one time: ends first, then one KV cache that has arrived, or else one user; see Dispatcher."""
+        self.settle(at_s)
+        if self.moving.next_s() <= at_s:
+            self.send_later(self.moving.pop())
+        elif self.next_s > at_s:
+            return
+        elif self.ends_count and self.ends[self.first_end] <= self.next_s:
+            self.think()
+            self.find_next()
+        else:
+            row = self.arrive()
+            self.received[row] = self.prefills < len(self.cores)
+            if (self.received[row] and self.output[row] == 1) or not self.too_long(row):
+                self.send_first(row)
+            else:
+                self.close(row, at_s, SHED)
+
+    def settle(self, until_s: float) -> None:
+        """Settle the ends up to a time: a prompt that is done moves on, another request is closed."""
+        while self.done.count and self.done.next_s() <= until_s:
+            at_s = self.done.next_s()
+            end = self.done.pop()
+            place = end >> 32
+            core, there = self.cores[place], end & 0xFFFFFFFF
+            row = core.rank[there]
+            self.load[place] -= 1
+            if (
+                core.status[there] == FINISHED
+                and place < self.prefills < len(self.cores)
+                and self.output[row] > 1
+            ):
+                self.first_token[row] = core.first_token[there]
+                needs_s = self.prompt[row] * self.bytes_per_token / self.bytes_per_s
+                self.link_free_s[place] = max(at_s, self.link_free_s[place]) + needs_s
+                self.moving.push(max(self.link_free_s[place] + self.latency_s, self.now_s), row)
+            else:
+                self.close(row, at_s, core.status[there])
+
+    def close(self, row: int, at_s: float, status: int) -> None:
+        """End a request, and free its user."""
+        self.status[row] = status
+        if status == FINISHED:
+            self.e2e_s[row] = at_s - self.arrival[row]
+        self.ended(row, max(at_s, self.now_s))
+
+    def send_first(self, row: int) -> None:
+        """Send a request to an engine that prefills, with one token of output if another one decodes."""
+        place = self.turn_first
+        self.turn_first = (place + 1) % self.prefills
+        if self.loaded_first:
+            place = self.least_loaded(0, self.prefills)
+        output = 1 if self.received[row] else self.output[row]
+        self.send_to(place, row, output, self.cached[row], float("nan"))
+
+    def send_later(self, row: int) -> None:
+        """Send a request whose first token is known to an engine that decodes."""
+        place = self.turn_later
+        self.turn_later = place + 1 if place + 1 < len(self.cores) else self.prefills
+        if self.loaded_later:
+            place = self.least_loaded(self.prefills, len(self.cores))
+        self.send_to(place, row, self.output[row], 0, self.first_token[row])
+
+    def least_loaded(self, first: int, end: int) -> int:
+        """Return the first of some engines with the fewest requests, all of which have run up to now."""
+        best = first
+        for place in range(first, end):
+            if self.load[place] < self.load[best]:
+                best = place
+        return best
+
+    def send_to(self, place: int, row: int, output: int, cached: int, first_token_s: float) -> None:
+        """Send a request to an engine now."""
+        core = self.cores[place]
+        core.send(
+            self.now_s,
+            self.arrival[row],
+            self.prompt[row],
+            output,
+            cached,
+            self.class_index[row],
+            first_token_s,
+            row,
+        )
+        self.load[place] += 1
+        self.stalled[place] = 0
+        self.note(place)
 
 
 def run(core: FlatEngine, until_s: float) -> None:
     """Run every step that starts before a time; see EngineInstance.advance."""
     if core.arrivals > core.over and core.now_s < until_s:
         core.advance(until_s)
+
+
+def link_arrivals(
+    engines: int, engine: Integers, ends_s: Doubles, needs_s: Doubles, latency_s: float
+) -> Doubles:
+    """Return when KV caches arrive that each engine sends one after the other, in order of their requests; infinite where the engine is -1."""
+    free_s = array("d", bytes(8 * engines))
+    arrives_s = array("d", [float("inf")]) * len(engine)
+    for row in range(len(engine)):
+        place = engine[row]
+        if place >= 0:
+            free_s[place] = max(free_s[place], ends_s[row]) + needs_s[row]
+            arrives_s[row] = free_s[place] + latency_s
+    return arrives_s
+
+
+def counts_of_greater(ranks: Integers, span: int) -> Integers:
+    """Return for each rank, from 0 to below `span`, how many earlier ones are greater; see prefix_cache.earlier_greater."""
+    tree, counts = array("q", bytes(8 * (span + 1))), array("q", bytes(8 * len(ranks)))
+    for row in range(len(ranks)):
+        place, others = ranks[row] + 1, 0
+        while place:
+            others += tree[place]
+            place &= place - 1
+        counts[row] = row - others
+        place = ranks[row] + 1
+        while place <= span:
+            tree[place] += 1
+            place += place & -place
+    return counts

@@ -11,8 +11,17 @@ import numpy as np
 from capplan.errors import InputError
 from capplan.frozen import frozen
 from capplan.serving.dispatcher import Dispatcher, EnginePool, HandOver, Hedges, Operations, Router
-from capplan.serving.flat import FlatPool, eligible, flat_run, pools_eligible, serve_in_pools, written
-from capplan.serving.outcome import Gauges, Ledger, Outcome
+from capplan.serving.flat import (
+    FULL_RUN,
+    FlatPool,
+    eligible,
+    every_request,
+    flat_run,
+    pools_eligible,
+    serve_in_pools,
+    serve_users,
+)
+from capplan.serving.outcome import EarlyEnd, Ledger, Outcome, ReplicaUse
 from capplan.serving.queue import Feed, WaitingLine
 from capplan.serving.requests import Admission, Crowd, Requests, check_admission, offered
 from capplan.serving.server import ADMIT_ALL, continuous_server
@@ -28,21 +37,6 @@ from capplan.serving.terms import (
     check_link,
     engine_terms,
 )
-
-
-@frozen
-class ReplicaUse:
-    """What one replica did from start to end."""
-
-    replica: int
-    from_s: float
-    until_s: float
-    requests: int
-    """Sent to it, copies and rerouted ones included."""
-    preemptions: int
-    gauges: Gauges
-    pool: Literal["prefill", "decode"] | None = None
-    """Pool of this replica, if prefill and decode replicas are separate; each pool is numbered from 0."""
 
 
 @frozen
@@ -124,6 +118,10 @@ def simulate_fleet(
     requests, crowd = _offered(requests, None, crowd, until_s, admission)
     if replicas == 1 and not planned and autoscaling is None and hedging is None:
         return _alone(requests, replace(engine, table=engine.clock), crowd, until_s, admission)
+    if not planned and autoscaling is None and hedging is None and (until_s == inf or crowd is not None):
+        plan = replace(plan, engine=replace(engine, table=engine.clock))
+        if pools_eligible(requests, [(plan.engine, routing)], admission, crowd):
+            return _run_on_cores(requests, [plan], KvLink(0.0, inf), crowd, until_s)
     dispatcher = _dispatcher(requests, engine, crowd, admission)
     operations = _add_pool(dispatcher, plan, admission)
     dispatcher.entry = lambda flight: not dispatcher.pools[0].terms.too_long(flight)
@@ -143,6 +141,8 @@ def simulate_disaggregated(
     crowd: Crowd | None = None,
     until_s: float = inf,
     admission: Admission = ADMIT_ALL,
+    gauged: bool = True,
+    early_end: EarlyEnd = FULL_RUN,
 ) -> FleetRun:
     """Simulate disaggregated serving: prefill on one pool of engines, decode on another.
 
@@ -156,6 +156,8 @@ def simulate_disaggregated(
         output nor speculate; decode engines have no prefix cache.
     link, concurrency, crowd, until_s : between the pools; as for a fleet
     admission : to the prefill engines; priorities hold in both pools
+    gauged : record batches, blocks in use and gaps between tokens; the compiled core is quicker without them, and leaves them empty
+    early_end : a run that the compiled core takes may end before its prompts are decoded, once first tokens have missed one of these limits
 
     Returns
     -------
@@ -189,8 +191,8 @@ def simulate_disaggregated(
     check_link(link)
     requests, crowd = _offered(requests, concurrency, crowd, until_s, admission)
     pools = [(plan.engine, plan.routing) for plan in plans]
-    if crowd is None and until_s == inf and pools_eligible(requests, pools, admission):
-        return _flat_pools(requests, plans, link)
+    if (until_s == inf or crowd is not None) and pools_eligible(requests, pools, admission, crowd):
+        return _run_on_cores(requests, plans, link, crowd, until_s, gauged=gauged, early_end=early_end)
     dispatcher = _dispatcher(requests, engine, crowd, admission)
     for plan, rules in zip(plans, (admission, Admission(priority=admission.priority)), strict=True):
         _add_pool(dispatcher, plan, rules)
@@ -311,21 +313,36 @@ def _together(
     return FleetRun(replace(outcome, hit_blocks=hit_blocks), tuple(uses), replica_seconds)
 
 
-def _flat_pools(requests: Requests, plans: Sequence[EnginePlan], link: KvLink) -> FleetRun:
-    """Run eligible requests through a prefill and a decode pool."""
-    prompts = replace(requests, output_tokens=np.ones_like(requests.output_tokens))
-    received = replace(requests, cached_tokens=None)
-    prefill, decode = (
-        FlatPool(part, plan.engine, plan.replicas, plan.routing)
-        for part, plan in zip((prompts, received), plans, strict=True)
-    )
-    ledger = serve_in_pools(requests, prefill, decode, link, plans[0].engine.clock.request_s)
-    uses, seconds = [], max(core.now_s for core in (*prefill.cores, *decode.cores))
-    pools: tuple[tuple[Literal["prefill", "decode"], FlatPool], ...]
-    pools = ("prefill", prefill), ("decode", decode)
-    for phase, pool in pools:
-        for number, (core, sent) in enumerate(zip(pool.cores, pool.sent, strict=True)):
-            totals, gauges = written(core)
-            ledger.add_totals(totals)
-            uses.append(ReplicaUse(number, 0.0, seconds, len(sent), totals.preemptions, gauges, phase))
-    return _together(ledger, seconds, uses, hit_blocks=(0,))
+def _run_on_cores(
+    requests: Requests,
+    plans: Sequence[EnginePlan],
+    link: KvLink,
+    crowd: Crowd | None,
+    until_s: float,
+    *,
+    gauged: bool = True,
+    early_end: EarlyEnd = FULL_RUN,
+) -> FleetRun:
+    """Run eligible requests through a prefill and a decode pool, or one pool."""
+    every = every_request(requests, crowd)
+    names: tuple[Literal["prefill", "decode"] | None, ...] = (None,)
+    parts = [every]
+    if len(plans) > 1:
+        names = ("prefill", "decode")
+        parts = [
+            replace(every, output_tokens=np.ones_like(every.output_tokens)),
+            replace(every, cached_tokens=None),
+        ]
+    pools = [
+        FlatPool(part, plan.engine, plan.replicas, plan.routing, gauged=gauged)
+        for part, plan in zip(parts, plans, strict=True)
+    ]
+    request_s = plans[0].engine.clock.request_s
+    if crowd is None:
+        ledger, missed = serve_in_pools(requests, pools, link, request_s, early_end)
+    else:
+        missed, ledger = None, serve_users(requests, crowd, pools, link, request_s, until_s)
+    uses = [replace(use, pool=name) for name, pool in zip(names, pools, strict=True) for use in pool.uses]
+    seconds = max(use.until_s for use in uses)
+    run = _together(ledger, seconds, [replace(use, until_s=seconds) for use in uses], hit_blocks=(0,))
+    return run if missed is None else replace(run, outcome=replace(run.outcome, missed=missed))

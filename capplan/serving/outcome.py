@@ -6,7 +6,7 @@ The results of a simulation: one row per request, and totals of the engine.
 """
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import exp, floor, inf, log, nan
 from typing import Any, Literal, NamedTuple
@@ -108,15 +108,15 @@ class Gauges:
         "occupancy_s",
     )
 
-    def __init__(self, capacity_blocks: int) -> None:
-        """Start at zero with spans of one millisecond, which double whenever the timeline is full."""
+    def __init__(self, capacity_blocks: int, *, recorded: bool = True) -> None:
+        """Start at zero with spans of one millisecond, which double whenever the timeline is full; without bins if nothing is recorded."""
         self.capacity = max(capacity_blocks, 1)
         self.batch_s: list[float] = [0.0] * 64
-        self.occupancy_s: list[float] = [0.0] * (OCCUPANCY_BINS + 1)
+        self.occupancy_s: list[float] = [0.0] * (OCCUPANCY_BINS * recorded + 1)
         self.block_seconds = 0.0
         self.busy_s = 0.0
         self._span_s = 1e-3
-        self._bins: list[list[float]] = [[0.0] * TIMELINE_BINS for _ in range(3)]
+        self._bins: list[list[float]] = [[0.0] * (TIMELINE_BINS * recorded) for _ in range(3)]
 
     def add(self, start_s: float, seconds: float, sequences: int, blocks: float) -> None:
         """Add a period with a constant batch and a mean number of blocks in use."""
@@ -159,10 +159,25 @@ class Gauges:
 
     def timeline(self, until_s: float) -> Timeline:
         """Return the means over time, from zero to the last span that began."""
-        count = min(int(until_s / self._span_s) + 1, TIMELINE_BINS)
+        count = min(int(until_s / self._span_s) + 1, len(self._bins[0]))
         sums: Array = np.asarray(self._bins, dtype=np.float64)[:, :count] / self._span_s
         start: Array = np.arange(count, dtype=np.float64) * self._span_s
         return Timeline(start, self._span_s, sums[0], sums[1], sums[2])
+
+
+@frozen
+class ReplicaUse:
+    """What one replica did from start to end."""
+
+    replica: int
+    from_s: float
+    until_s: float
+    requests: int
+    """Sent to it, copies and rerouted ones included."""
+    preemptions: int
+    gauges: Gauges
+    pool: Literal["prefill", "decode"] | None = None
+    """Pool of this replica, if prefill and decode replicas are separate; each pool is numbered from 0."""
 
 
 def weighted_percentile(weights: Array, fraction: float) -> int:
@@ -274,6 +289,15 @@ class EarlyEnd:
     """Requests that arrive before this one do not count, nor do ..."""
     until_s: float = inf
     """... those that arrive after this time, or once users have taken all of their requests."""
+
+    def missed_by(self, arrival_s: Array, ttft_s: Array) -> LatencyLimit | None:
+        """Return the first limit that the first tokens of a run without users have missed; None if there is none."""
+        counts = (np.arange(arrival_s.size) >= self.from_row) & (arrival_s <= self.until_s)
+        for limit in self.limits:
+            late = int(np.count_nonzero(counts & (ttft_s > limit.limit_s)))
+            if limit.metric == "ttft" and late > limit.most_above:
+                return limit
+        return None
 
 
 def most_above(quantile: float, count: int) -> int:
@@ -569,13 +593,14 @@ class Ledger:
         self.steps += other.steps
         for index, totals in other.class_totals.items():
             self.class_totals.setdefault(index, ClassTotals()).add(totals)
-        for mine, its in (
-            (self.admitted_tokens, other.admitted_tokens),
-            (self.found_tokens, other.found_tokens),
-        ):
-            for index, tokens in its.items():
-                _add(mine, index, tokens)
+        self.add_tokens(other.admitted_tokens, other.admitted_tokens.values(), other.found_tokens.values())
         self.itl.merge(other.itl)
+
+    def add_tokens(self, rows: Iterable[int], admitted: Iterable[int], found: Iterable[int]) -> None:
+        """Add the prompt tokens of requests that were admitted, and those of them that were found in the prefix cache."""
+        for row, tokens, cached in zip(rows, admitted, found, strict=True):
+            _add(self.admitted_tokens, row, tokens)
+            _add(self.found_tokens, row, cached)
 
     def outcome(
         self,

@@ -1,5 +1,6 @@
 """Exact hit rates of a prefix cache: at every size from one pass over a trace (least recently used), and under other rules of eviction."""
 
+from array import array
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 from capplan.errors import InputError
 from capplan.frozen import frozen
 from capplan.numbers import Array, Number
+from capplan.serving.flat_core import counts_of_greater
 
 Counts = NDArray[np.int64]
 
@@ -61,13 +63,12 @@ class HitCurve:
 def earlier_greater(values: Counts) -> Counts:
     """Return for each value how many earlier values are greater.
 
-    Bottom-up merge sort: at each width the values in the right half of every block are ranked in its sorted left half,
-    all blocks at once.
+    A tree over the values has the number of those so far in ranges of powers of two, so each count takes about log2 n steps.
 
     Parameters
     ----------
     values : [-]
-        whole numbers that span less than 2**62 / len(values).
+        whole numbers; the tree is as long as their range.
 
     Returns
     -------
@@ -81,32 +82,12 @@ def earlier_greater(values: Counts) -> Counts:
 
     References
     ----------
-    Knuth 1998, "The Art of Computer Programming" vol. 3, section 5.1.1, exercise 21 (inversions by merging).
+    Fenwick 1994, "A new data structure for cumulative frequency tables", doi:10.1002/spe.4380240306.
     """
-    count = values.size
-    size = 1 << max(count - 1, 0).bit_length()
-    low = int(values.min()) if count else 0
-    span = int(values.max()) - low + 2 if count else 1
-    padded = np.full(size, span - 1, dtype=np.int64)
-    padded[:count] = values - low
-    order = np.arange(size)
-    result = np.zeros(size, dtype=np.int64)
-    width = 1
-    while width < size:
-        pairs = padded[order].reshape(-1, 2, width)
-        offset = (np.arange(pairs.shape[0], dtype=np.int64) * span)[:, None]
-        left = (pairs[:, 0, :] + offset).ravel()
-        right = (pairs[:, 1, :] + offset).ravel()
-        below = np.searchsorted(left, right, side="right")
-        block_start = np.repeat(np.arange(pairs.shape[0]) * width, width)
-        at_right = order.reshape(-1, 2, width)[:, 1, :].ravel()
-        result[at_right] += width - (below - block_start)
-        width *= 2
-        keys = padded[order].reshape(-1, width)
-        order = np.take_along_axis(
-            order.reshape(-1, width), np.argsort(keys, axis=1, kind="stable"), axis=1
-        ).ravel()
-    return result[:count]
+    ranks = np.asarray(values, dtype=np.int64) - min(values.min(initial=0), 0)
+    return np.asarray(
+        counts_of_greater(array("q", ranks.tobytes()), int(ranks.max(initial=0)) + 1), dtype=np.int64
+    )
 
 
 def stack_distances(block_ids: Counts) -> Counts:

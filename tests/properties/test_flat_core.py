@@ -38,27 +38,27 @@ steps = import_module("test_serving_simulator")
 
 
 def as_python():
-    """Return the engine and the router as Python, whether compiled ones are beside them or not."""
+    """Return the classes of the core as Python, whether compiled ones are beside them or not."""
     spec = importlib.util.spec_from_file_location(
         "flat_core_as_python", Path(flat.__file__).with_name("flat_core.py")
     )
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return module.FlatEngine, module.FlatRouter
+    return module
 
 
-CORES = {"as installed": (flat_core.FlatEngine, flat_core.FlatRouter), "in Python": as_python()}
+CLASSES = ("FlatEngine", "FlatRouter", "FlatPools")
+CORES = {"as installed": flat_core, "in Python": as_python()}
 
 
 @contextmanager
 def running_on(core: str):
     """Run the flat core as it is installed, or as Python."""
-    engine, router = CORES[core]
-    with mock.patch.object(flat, "FlatEngine", engine), mock.patch.object(flat, "FlatRouter", router):
+    with mock.patch.multiple(flat, **{name: getattr(CORES[core], name) for name in CLASSES}):
         yield
 
 
-def assert_equal(fast, slow) -> None:
+def assert_equal(fast, slow, *, by_request: bool = False) -> None:
     for field in fields(slow):
         left, right = getattr(fast, field.name), getattr(slow, field.name)
         if field.name == "itl":
@@ -71,7 +71,8 @@ def assert_equal(fast, slow) -> None:
             for name in ("start_s", "span_s", "batch_sequences", "kv_blocks", "busy_fraction"):
                 assert np.array_equal(getattr(left, name), getattr(right, name)), name
         elif field.name in ("admitted_tokens", "found_tokens"):
-            assert left is None  # the compiled core keeps the sums, which are compared
+            # Of one engine, and of pools without users, the core keeps the sums, which are compared.
+            assert np.array_equal(left, right) if by_request else left is None
         elif isinstance(right, np.ndarray):
             assert left.tobytes() == right.tobytes(), field.name
         elif field.name != "hit_blocks":
@@ -92,6 +93,16 @@ def who_asks(requests: Requests, options: dict, seed: int) -> tuple[Requests, Cr
         think_s = np.round(think_s, 1)
     crowd = Crowd(asked, int(rng.integers(1, 40)), think_s)
     return requests.between(0, clocked), crowd if rng.random() < 0.5 else in_groups(crowd, rng)
+
+
+def alike(requests: Requests, rng: np.random.Generator) -> Requests:
+    """Requests without block ids; some are all of one length, whose steps end at the same times, and some have one token of output."""
+    requests = replace(requests, block_ids=None, block_counts=None)
+    if rng.random() < 0.3:
+        one = np.ones_like(requests.input_tokens)
+        requests = replace(requests, input_tokens=20 * one, output_tokens=5 * one, cached_tokens=None)
+    single = rng.random(len(requests)) < rng.choice([0.0, 0.3])
+    return replace(requests, output_tokens=np.where(single, 1, requests.output_tokens))
 
 
 def in_groups(crowd: Crowd, rng: np.random.Generator) -> Crowd:
@@ -143,7 +154,8 @@ def test_flat_arrays_give_what_the_server_gives(core: str, policy: str, seed: in
         slow.preemptions,
         slow.prefill_tokens,
     )
-    assert bare.itl.weight == bare.busy_fraction == 0.0
+    assert bare.busy_fraction == slow.busy_fraction
+    assert bare.itl.weight == bare.batch_mean == bare.timeline.start_s.size == 0
 
 
 @pytest.mark.parametrize("policy", ["mixed", "prefill_first"])
@@ -255,9 +267,9 @@ def test_a_fleet_of_one_is_the_same_core(seed: int) -> None:
     assert len(runs[0].replicas) == 1
 
 
-def assert_same_run(fast: FleetRun, slow: FleetRun) -> None:
+def assert_same_run(fast: FleetRun, slow: FleetRun, *, by_request: bool = False) -> None:
     """All rows, all totals, and what each replica did."""
-    assert_equal(fast.outcome, slow.outcome)
+    assert_equal(fast.outcome, slow.outcome, by_request=by_request)
     assert fast.replica_seconds == slow.replica_seconds
     for one, other in zip(fast.replicas, slow.replicas, strict=True):
         for name in ("replica", "pool", "from_s", "until_s", "requests", "preemptions"):
@@ -271,14 +283,14 @@ def assert_same_run(fast: FleetRun, slow: FleetRun) -> None:
 
 
 @pytest.mark.parametrize("core", CORES)
-@settings(max_examples=examples(40, 400), deadline=None)
-@given(seed=st.integers(0, 10**6))
-def test_flat_pools_give_what_the_dispatcher_gives(core: str, seed: int) -> None:
-    """Prefill and decode engines of other speeds and sizes, in turn or by load; a queue limit that nobody meets asks the dispatcher."""
+@settings(max_examples=examples(100, 400), deadline=None)
+@given(seed=st.integers(0, 10**6), by_clock=st.booleans())
+def test_flat_pools_give_what_the_dispatcher_gives(core: str, seed: int, by_clock: bool) -> None:
+    """Prefill and decode engines of other speeds and sizes, in turn or by load, for requests that arrive or that users send."""
     rng = np.random.default_rng(seed)
     policy = str(rng.choice(["mixed", "prefill_first"]))
     requests, table, scheduling, blocks, options = steps.random_case(seed, policy)
-    requests = replace(requests, block_ids=None, block_counts=None)
+    requests = alike(requests, rng)
     scheduling = replace(scheduling, reserved_output_fraction=options["fraction"])
     stages = int(rng.choice([1, 1, 2, 3]))
     table = replace(table, stages=stages, stage_fraction=min(1.1 / stages, 1.0))
@@ -291,13 +303,23 @@ def test_flat_pools_give_what_the_dispatcher_gives(core: str, seed: int) -> None
         for engine in (first, with_rounds(later, seed))
     )
     link = KvLink(*(float(rng.choice(values)) for values in ((0, 1e5), (1e6, 1e8, inf), (0, 1e-3, 0.1))))
-    runs = []
-    for admission in (Admission(), Admission(queue_limit=10**6)):
-        watched = mock.patch.object(fleet_simulator, "serve_in_pools", wraps=flat.serve_in_pools)
-        with running_on(core), watched as flat_run:
-            runs.append(simulate_disaggregated(requests, prefill, decode, link, admission=admission))
-            assert flat_run.called == (admission == Admission())
-    assert_same_run(*runs)
+    requests, crowd = (requests, None) if by_clock else who_asks(requests, options, seed)
+    until_s = inf if crowd is None else options["until_s"]
+    with running_on(core), without_dispatcher():
+        fast = simulate_disaggregated(requests, prefill, decode, link, crowd=crowd, until_s=until_s)
+    slow = dispatched(requests, prefill, decode, link, crowd=crowd, until_s=until_s)
+    assert_same_run(fast, slow, by_request=crowd is not None)
+
+
+def without_dispatcher():
+    """Let no run reach the dispatcher."""
+    return mock.patch.object(fleet_simulator, "_dispatcher", side_effect=AssertionError("not on the core"))
+
+
+def dispatched(*load, **options) -> FleetRun:
+    """Run separate pools on the dispatcher."""
+    with mock.patch.object(fleet_simulator, "pools_eligible", return_value=False):
+        return simulate_disaggregated(*load, **options)
 
 
 def test_crowded_pools_preempt_alike() -> None:
@@ -306,12 +328,38 @@ def test_crowded_pools_preempt_alike() -> None:
     requests = many_requests(rng)
     engine = EngineSetup(steps.random_table(rng), Scheduling("mixed", 64, 256), 400)
     link = KvLink(1e4, 1e8, 1e-3)
+    crowd = Crowd(requests, 150, rng.exponential(0.5, len(requests)))
     for routing in ("round_robin", "least_loaded"):
         plans = EnginePlan(engine, 8, routing), EnginePlan(engine, 2, routing)
-        fast = simulate_disaggregated(requests, *plans, link)
-        slow = simulate_disaggregated(requests, *plans, link, admission=Admission(queue_limit=10**6))
-        assert slow.outcome.preemptions > 100
-        assert_same_run(fast, slow)
+        for arrives, asks in ((requests, None), (NO_REQUESTS, crowd), (requests, crowd)):
+            slow = dispatched(arrives, *plans, link, crowd=asks)
+            assert slow.outcome.preemptions > 100
+            with without_dispatcher():
+                fast = simulate_disaggregated(arrives, *plans, link, crowd=asks)
+            assert_same_run(fast, slow, by_request=asks is not None)
+
+
+@pytest.mark.parametrize("core", CORES)
+@settings(max_examples=examples(40, 400), deadline=None)
+@given(seed=st.integers(0, 10**6), by_clock=st.booleans())
+def test_users_behind_a_router_of_cores_see_what_the_dispatcher_gives(
+    core: str, seed: int, by_clock: bool
+) -> None:
+    """Identical replicas in turn or by load, for requests that arrive or that users send."""
+    rng = np.random.default_rng(seed)
+    policy = str(rng.choice(["mixed", "prefill_first"]))
+    requests, table, scheduling, blocks, options = steps.random_case(seed, policy)
+    requests = alike(requests, rng)
+    scheduling = replace(scheduling, reserved_output_fraction=options["fraction"])
+    engine = with_rounds(EngineSetup(table, scheduling, blocks), seed)
+    requests, crowd = (requests, None) if by_clock else who_asks(requests, options, seed)
+    routing = str(rng.choice(["round_robin", "least_loaded"]))
+    load = {"routing": routing, "crowd": crowd, "until_s": inf if crowd is None else options["until_s"]}
+    replicas = int(rng.integers(2, 5))
+    with running_on(core), without_dispatcher():
+        fast = simulate_fleet(requests, engine, replicas, **load)
+    with mock.patch.object(fleet_simulator, "pools_eligible", return_value=False):
+        assert_same_run(fast, simulate_fleet(requests, engine, replicas, **load), by_request=True)
 
 
 def test_a_router_of_pools_counts_no_request_as_ended_before_it_has() -> None:

@@ -380,6 +380,21 @@ def test_the_first_token_comes_from_the_prefill_pool_alone(joint):
     assert slow.sized((2, 2)).all.ttft_s == pairs[0].ttft_s
 
 
+def test_first_tokens_are_late_where_a_whole_run_misses_their_target_and_with_any_decode_pool(joint):
+    """Late is what the prefill pool shows; a run that is not late is the whole run, and serves the other questions too."""
+    found = set()
+    for load, slowness in product((0.25, 0.5, 1.0, 1.5, 2.0, 4.0), (0.7, 1.0, 1.6)):
+        early, whole = (Joint(joint.question, joint.prefill, joint.decode, joint.link) for _ in range(2))
+        late = early.late((2, 2), load, slowness)
+        missed = {target.metric for target in whole.missed((2, 2), load, slowness)}
+        assert late == ("ttft" in missed)
+        assert late == early.late((2, 5), load, slowness)
+        if not late:
+            assert early.sized((2, 2), load, slowness).all == whole.sized((2, 2), load, slowness).all
+        found.add(late)
+    assert found == {True, False}
+
+
 def test_queues_grow_at_many_times_the_load_and_links_carry_it_in_proportion(joint):
     assert joint.steady((3, 3), 0.5, 1.0)
     assert not joint.steady((1, 1), 8.0, 1.0)

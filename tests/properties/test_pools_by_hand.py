@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from capplan.fleet.pools.joint import BUSY_LINK, Joint, cheapest_pair, demanded_of
+from capplan.fleet.pools.joint import BUSY_LINK, Joint, JointRuns, cheapest_pair, demanded_of
 from capplan.fleet.pools.link import LinkUse
 from capplan.fleet.pools.search import _met_probability
 from capplan.workload.request_class import Target
@@ -24,12 +24,16 @@ class Told(Joint):
     ):  # fmt: skip
         self.most, self.misses, self.grows, self.links = (load, slowness), misses, grows, links
         self.linked, self.first_grows, self.runs, self._borne = linked, first_grows, [], {}
+        self._seen, self.peaks = JointRuns(), 0
         self.question = SimpleNamespace(slo=SimpleNamespace(targets=(FIRST, LATER)))
         self.peak = SimpleNamespace(seen=None, value=lambda target: inf if target in at_peak else 0.0)
 
     def missed(self, _pair, load=1.0, slowness=1.0):
         self.runs.append((load, slowness))
         return self.misses if load > self.most[0] or slowness > self.most[1] else ()
+
+    def late(self, _pair, _load, _slowness):
+        return False
 
     def steady(self, _pair, load, slowness):
         return load * slowness < min(self.grows, self.first_grows)
@@ -44,6 +48,7 @@ class Told(Joint):
         return "" if self.linked else "too far apart"
 
     def at_peak(self, _pair):
+        self.peaks += 1
         return self.peak
 
 
@@ -115,6 +120,16 @@ BUSY, IDLE = 1.01 * BUSY_LINK / ROOM, 0.99 * BUSY_LINK / ROOM
 )
 def test_what_a_pair_lacks_is_the_pool_that_can_mend_it(told, lacks):
     assert Told(**told).lacking((2, 3), demanded_of(0.2, 1.5)) == frozenset(lacks.split())
+
+
+def test_a_larger_pair_than_one_that_meets_all_targets_needs_no_long_run():
+    told = Told()
+    for pair, runs in (((2, 3), 1), ((2, 3), 1), ((5, 3), 1), ((5, 2), 2), ((1, 9), 3), ((9, 2), 3)):
+        assert told.lacking(pair, demanded_of(0.2, 1.5)) == frozenset()
+        assert told.peaks == runs
+    told = Told(at_peak=(FIRST,))
+    assert [told.lacking(pair, demanded_of(0.2, 1.5)) for pair in ((2, 3), (5, 3))] == [{"prefill"}] * 2
+    assert told.peaks == 2
 
 
 def test_headroom_is_asked_of_replicas_as_fast_as_predicted_alone():

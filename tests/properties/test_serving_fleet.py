@@ -303,7 +303,7 @@ def test_a_replica_that_is_taken_away_is_there_until_its_step_ends() -> None:
 def test_every_block_comes_back_whatever_happens(policy: str, seed: int) -> None:
     """No engine, ended or not, holds a request, a token or a promise of blocks when all is over and the last output has arrived."""
     lives, cores = [], []
-    start, empty_core = EnginePool.start, flat.empty_core
+    start, empty_core = EnginePool.start, flat.FlatPool.empty_core
 
     def kept(pool, number, at_s):
         lives.append(start(pool, number, at_s))
@@ -315,10 +315,11 @@ def test_every_block_comes_back_whatever_happens(policy: str, seed: int) -> None
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(EnginePool, "start", kept)
-        patch.setattr(flat, "empty_core", kept_core)
+        patch.setattr(flat.FlatPool, "empty_core", kept_core)
         random_run(seed, policy)
         random_disaggregation(seed, 1e3)
         patch.setattr(fleet_simulator, "pools_eligible", lambda *_: False)
+        random_run(seed, policy)
         random_disaggregation(seed, 1e3)
     assert len(lives) >= 4
     for core in cores:

@@ -40,6 +40,6 @@ def test_the_hits_of_a_run_are_those_of_its_own_response_times(slowness):
     trial = Trial(search(question).candidates[0], question, {})
     seen = trial.fleet(replicas, slowness)
     hits = trial.with_hits(1.0 / replicas, tuple(slowness * wait_s for wait_s in seen.responses_s))
-    again = trial._at(hits, trial.total_rate / replicas, replicas, slowness, short=False)
+    again = trial._at(hits, trial.total_rate / replicas, replicas, slowness, {}, short=False)
     assert (again.ttft_s, again.responses_s) == (seen.ttft_s, seen.responses_s)
     assert hits.hit_fractions < trial.with_hits(1.0 / replicas, trial.responses_s).hit_fractions

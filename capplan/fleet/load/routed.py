@@ -24,12 +24,14 @@ from capplan.frozen import frozen
 from capplan.replica.replica import Replica
 from capplan.replica.spec import ReplicaSpec, served_context_tokens
 from capplan.replica.speculation import best_speculating_replica, drafting_of_prompts
+from capplan.serving.flat import FULL_RUN
 from capplan.serving.fleet_simulator import (
     EnginePlan,
     FleetRun,
     simulate_disaggregated,
     simulate_fleet,
 )
+from capplan.serving.outcome import EarlyEnd
 from capplan.serving.requests import Admission, Requests, offered
 from capplan.serving.terms import Autoscaling, EngineSetup, Failure, Hedging, Routing
 from capplan.workload.request_class import Slo
@@ -96,6 +98,8 @@ def _routed_fleet(
     until_s: float,
     admission: Admission | None,
     use: EngineOptions,
+    gauged: bool,
+    early_end: EarlyEnd,
 ) -> FleetOutcome:
     """Simulate identical replicas behind one router.
 
@@ -111,6 +115,8 @@ def _routed_fleet(
         stop at this time
     admission : admission rules; None: admit all
     use : options of the engines
+    gauged : record batches, blocks in use and gaps between tokens, which separate pools need not
+    early_end : limits on the first token that may end a run of separate pools
 
     Returns
     -------
@@ -132,7 +138,9 @@ def _routed_fleet(
     )
     admission = admission or Admission()
     if apart:
-        run = _disaggregated(engines, later, stream, operation, routing, until_s, admission)
+        run = _disaggregated(
+            engines, later, stream, operation, routing, until_s, admission, gauged=gauged, early_end=early_end
+        )
     else:
         scaling = operation.autoscaling
         if scaling is not None:
@@ -186,6 +194,8 @@ def run_fleet(
     until_s: float = inf,
     admission: Admission | None = None,
     use: EngineOptions = ENGINE_DEFAULTS,
+    gauged: bool = True,
+    early_end: EarlyEnd = FULL_RUN,
 ) -> FleetOutcome:
     """Simulate a fleet: replicas one by one on a stream split beforehand if that is enough, else behind a router.
 
@@ -200,8 +210,9 @@ def run_fleet(
             replica, stream, replicas=replicas, slo=slo, until_s=until_s, admission=admission, use=use
         )
     return _routed_fleet(
-        replica, stream, operation, replicas=replicas, slo=slo, until_s=until_s, admission=admission, use=use
-    )
+        replica, stream, operation,
+        replicas=replicas, slo=slo, until_s=until_s, admission=admission, use=use, gauged=gauged, early_end=early_end,
+    )  # fmt: skip
 
 
 _DEALT = 29
@@ -367,6 +378,9 @@ def _disaggregated(
     routing: Routing,
     until_s: float,
     admission: Admission,
+    *,
+    gauged: bool,
+    early_end: EarlyEnd,
 ) -> FleetRun:
     terms = operation.kv_link or LinkTerms()
     counts = (operation.prefill_replicas or 0, operation.decode_replicas or 0)
@@ -384,4 +398,6 @@ def _disaggregated(
         crowd=stream.crowd,
         until_s=until_s,
         admission=admission,
+        gauged=gauged,
+        early_end=early_end,
     )

@@ -16,10 +16,18 @@ from capplan.fleet.pools.link import LinkTerms, LinkUse, link_use, unlinked_reas
 from capplan.fleet.review import Question
 from capplan.fleet.search.latencies import is_steady
 from capplan.fleet.search.trial import demand_at_replica, with_load_time
-from capplan.fleet.simulation import ENGINE_DEFAULTS, FleetOutcome, Stream
+from capplan.fleet.simulation import (
+    ENGINE_DEFAULTS,
+    FleetOutcome,
+    Stream,
+    arrived_in,
+    measured_time,
+)
 from capplan.frozen import frozen
 from capplan.replica.replica import Replica
-from capplan.workload.request_class import Target
+from capplan.serving.flat import FULL_RUN
+from capplan.serving.outcome import EarlyEnd, LatencyLimit, most_above
+from capplan.workload.request_class import Slo, Target
 
 Phase = Literal["prefill", "decode"]
 Pair = tuple[int, int]
@@ -192,10 +200,13 @@ class _Walk:
         """Return, for each number of prefill replicas, the largest pair cheaper than the best that may be enough."""
         below = self.under if best is None else self.rank(best)
         found = []
+        most = self._most_decode(1, below)
         for prefill in range(1, self.most[0] + 1):
-            decode = self._most_decode(prefill, below)
-            if not decode:
+            while most and not self.rank((prefill, most)) < below:
+                most -= 1
+            if not most:
                 break
+            decode = most
             while decode and not self.joined((prefill, decode)):
                 decode -= 1
             if decode and not self.shown((prefill, decode)):
@@ -233,6 +244,8 @@ LOAD_HALVINGS = 4
 """... with this many halvings, to 4.4 %."""
 NO_LOAD = 1e-6
 """Multiple of the peak at which no request waits for another one."""
+ROUNDING = 1e-9
+"""A latency that exceeds its limit by less than this share of it may be within."""
 BUSY_LINK = 0.2
 """Fraction of time for which the links of a prefill replica send, from which more of them shorten the wait for a transfer."""
 Demanded: TypeAlias = tuple[tuple[float, float], ...]
@@ -258,6 +271,10 @@ class JointRuns:
     """What requests see by replica counts, load, slowness and number of requests; without a number, all of the peak."""
     lacking: dict[Demanded, dict[Pair, Lacking]] = field(default_factory=dict)
     """What pairs lack by what was demanded of them."""
+    late: set[tuple[int, float, float]] = field(default_factory=set)
+    """Prefill replicas, loads and slownesses at which the first requests surely get their first tokens late."""
+    met: set[Pair] = field(default_factory=set)
+    """Pairs that meet all targets with all requests of the peak."""
 
 
 class Joint:
@@ -318,26 +335,48 @@ class Joint:
         wanted = ceil(STAYS * self.rate * (stay_s + min(waits, default=0.0)))
         return min(max(SIZING_REQUESTS, wanted), MOST_SIZING_REQUESTS)
 
-    def _run(self, pair: Pair, load: float, slowness: float, count: int | None) -> FleetOutcome:
+    def _run(
+        self, pair: Pair, load: float, slowness: float, count: int | None, *, ends_early: bool = False
+    ) -> FleetOutcome:
+        """Return a run; one that may end early, as first tokens are late, is kept only if it did not."""
         key = (pair, load, slowness, count)
-        if key not in self._seen.outcomes:
-            assert self.stream.requests is not None
-            assert self.stream.requests.arrival_s is not None
-            requests = self.stream.requests if count is None else self.stream.requests.between(0, count)
-            if load * slowness != 1.0:
-                requests = replace(requests, arrival_s=np.asarray(requests.arrival_s) / (load * slowness))
-            waits = waits_of(self.demand.classes)
-            waits = replace(waits, seconds=tuple(wait_s / slowness for wait_s in waits.seconds))
-            stream = replace(self.stream, requests=requests, waits=waits if waits.are_unlike else None)
-            self._seen.outcomes[key] = run_fleet(
-                self.prefill,
-                stream,
-                self.operation(pair, slowness),
-                replicas=sum(pair),
-                slo=self.question.slo,
-                use=self._use,
-            )
-        return self._seen.outcomes[key]
+        if key in self._seen.outcomes:
+            return self._seen.outcomes[key]
+        stream = self._stream_at(load, slowness, count)
+        outcome = run_fleet(
+            self.prefill,
+            stream,
+            self.operation(pair, slowness),
+            replicas=sum(pair),
+            slo=self.question.slo,
+            use=self._use,
+            gauged=any(target.metric == "itl" for target in self.question.slo.targets),
+            early_end=first_token_limits(self.question.slo, stream, slowness) if ends_early else FULL_RUN,
+        )
+        if outcome.parts[0].missed is None:
+            self._seen.outcomes[key] = outcome
+        return outcome
+
+    def _stream_at(self, load: float, slowness: float, count: int | None) -> Stream:
+        """Return the first requests, or all of them, at a multiple of the peak, in units of `slowness` seconds."""
+        assert self.stream.requests is not None
+        assert self.stream.requests.arrival_s is not None
+        requests = self.stream.requests if count is None else self.stream.requests.between(0, count)
+        if load * slowness != 1.0:
+            requests = replace(requests, arrival_s=np.asarray(requests.arrival_s) / (load * slowness))
+        waits = waits_of(self.demand.classes)
+        waits = replace(waits, seconds=tuple(wait_s / slowness for wait_s in waits.seconds))
+        return replace(self.stream, requests=requests, waits=waits if waits.are_unlike else None)
+
+    def late(self, pair: Pair, load: float, slowness: float) -> bool:
+        """Return whether first tokens are surely late: the prefill pool shows that by itself, whatever the decode pool."""
+        key = pair[0], load, slowness
+        if key not in self._seen.late:
+            outcome = self._run(pair, load, slowness, self._sizing_requests, ends_early=True)
+            if outcome.parts[0].missed is None:
+                return False
+            self._seen.late.add(key)
+        return True
 
     def missed(self, pair: Pair, load: float = 1.0, slowness: float = 1.0) -> tuple[Target, ...]:
         """Return the targets that are missed at a multiple of the peak, by replicas slower than predicted by a factor."""
@@ -372,14 +411,20 @@ class Joint:
         return unlinked_reason(self.prefill.spec, self.decode.spec, pair, self.link)
 
     def lacking(self, pair: Pair, demanded: Demanded) -> Lacking:
-        """Return what a pair lacks at the loads and slownesses that are demanded of it, and with all requests of the peak."""
+        """Return what a pair lacks at the loads and slownesses that are demanded of it, and with all requests of the peak.
+
+        A pair that has no fewer replicas in either pool than one that meets the targets with all requests of the peak meets them too.
+        """
         missing = self._lacking_first(pair, demanded, demanded)
-        if missing:
+        if missing or any(pair[0] >= met[0] and pair[1] >= met[1] for met in self._seen.met):
             return missing
         seen = self.at_peak(pair)
         missed = tuple(t for t in self.question.slo.targets if not _value(seen, t) <= t.limit_s)
         later = _late_tokens(self.link_use(pair, max(load for load, _ in demanded)))
-        return frozenset() if not missed else _PREFILL if _late_first(missed) else later
+        if not missed:
+            self._seen.met.add(pair)
+            return frozenset()
+        return _PREFILL if _late_first(missed) else later
 
     def _lacking_first(self, pair: Pair, demanded: Demanded, looked: Demanded) -> Lacking:
         """Return what a pair lacks with the first requests of the peak, at some of the loads and slownesses that are demanded.
@@ -394,6 +439,8 @@ class Joint:
             return frozenset({"prefill" if use.prefill_load_fraction >= 1.0 else "decode"})
         later = _late_tokens(use)
         for load, factor in looked:
+            if self.late(pair, load, factor):
+                return _PREFILL
             missed = self.missed(pair, load, factor)
             if missed or not self.steady(pair, load, factor):
                 first = _late_first(missed) or not self.steady_first(pair, load, factor)
@@ -494,7 +541,31 @@ class Joint:
         return _largest(carried, (1.0, TWICE), LOAD_HALVINGS)
 
     def _holds(self, pair: Pair, load: float, slowness: float) -> bool:
+        if self.late(pair, load, slowness):
+            return False
         return not self.missed(pair, load, slowness) and self.steady(pair, load, slowness)
+
+
+def first_token_limits(slo: Slo, stream: Stream, slowness: float) -> EarlyEnd:
+    """Return the limits on first tokens, in units of `slowness` seconds, that a run without users surely misses if too many exceed them.
+
+    A value that is above its limit by rounding counts as within it. Targets on means, or with waits outside, have no such limit.
+    """
+    requests = stream.requests
+    assert requests is not None
+    columns = {name: requests.column(name) for name in ("class_index", "input_tokens", "output_tokens")}
+    begin, end = measured_time({"arrival_s": requests.times_s, **columns}, stream, inf)
+    count = int(np.count_nonzero(arrived_in({"arrival_s": requests.times_s}, begin, end)))
+    limits = tuple(
+        LatencyLimit(
+            "ttft",
+            target.limit_s / slowness * (1.0 + ROUNDING),
+            most_above(float(target.statistic[1:]) / 100.0, count),
+        )
+        for target in slo.targets
+        if target.metric == "ttft" and target.statistic != "mean" and not target.outside_s
+    )
+    return EarlyEnd(limits, int(np.searchsorted(requests.times_s, begin)), end)
 
 
 def _largest(holds: Callable[[float], bool], between: tuple[float, float], halvings: int = HALVINGS) -> float:
