@@ -36,27 +36,16 @@ Kind: TypeAlias = Literal[
 Arrivals: TypeAlias = Literal["poisson", "constant"]
 
 
-@frozen
-class Dataset:
-    """Spread of the request lengths of a dataset whose means are known."""
-
-    prompt_spread: float
-    """Log standard deviation of input lengths."""
-    longest_prompt: float
-    answer_spread: float
-    longest_answer: float
-
-
 CHAT_LENGTHS = (1.1, 8.0, 0.9, 2.5)
 """Spread, and maximum over mean, of inputs and outputs: chat data without further detail (an assumption)."""
 
 DATASETS = {
-    "sharegpt_standard_v1": Dataset(1.17, 2100.0, 0.9, 512.0),
-    "sharegpt_edge_v1": Dataset(1.19, 600.0, 0.9, 512.0),
-    "sharegpt_longctx_v1": Dataset(0.02, 29932.0, 0.0, 256.0),
-    "mlperf-deepseek-r1": Dataset(0.6, 3300.0, 1.08, 20000.0),
+    "sharegpt_standard_v1": (1.17, 2100.0, 0.9, 512.0),
+    "sharegpt_edge_v1": (1.19, 600.0, 0.9, 512.0),
+    "sharegpt_longctx_v1": (0.02, 29932.0, 0.0, 256.0),
+    "mlperf-deepseek-r1": (0.6, 3300.0, 1.08, 20000.0),
 }
-"""AccelMark's, in tokens: quartiles and 99th percentile of inputs and the limit of outputs in suites/suite_*/suite.json
+"""Log standard deviation and longest of inputs and of outputs; AccelMark's, in tokens: quartiles and 99th percentile of inputs and the limit of outputs in suites/suite_*/suite.json
 and suites/README.md, https://github.com/FreedomIntelligence/AccelMark. MLPerf's reasoning set: mean over median of the response times in a submission
 (mean 251 s, median 140 s), the limit of 20,000 tokens of its rules; the spread of its inputs is assumed."""
 
@@ -209,10 +198,10 @@ def benchmark_of(row: Mapping[str, str]) -> Benchmark:
     concurrency = _number(row, "concurrency")
     static = _number(row, "batch_static")
     limits = {key: int(value) for key in LIMITS if (value := _number(row, key))}
-    named_here = named_engine(row.get("engine") or "")
-    engine, date = named_here.engine, (row.get("date") or "").strip()
+    engine, packaged = named_engine(row.get("engine") or "")
+    date = (row.get("date") or "").strip()
     # NIM and Dynamo count their versions on their own: the date says which engine is inside.
-    version = "" if named_here.packaged else (row.get("engine_version") or "").strip()
+    version = "" if packaged else (row.get("engine_version") or "").strip()
     model = (row.get("model_hf_id") or "").strip()
     if not model:
         raise InputError("model_hf_id: missing")
@@ -224,12 +213,12 @@ def benchmark_of(row: Mapping[str, str]) -> Benchmark:
     return Benchmark(
         kind=kind,
         engine=engine,
-        engine_version=version or version_of(engine, date, candidates=not named_here.packaged),
+        engine_version=version or version_of(engine, date, candidates=not packaged),
         model=model,
         weight_format=(row.get("weights_dtype") or "auto").strip(),
         kv_format=(row.get("kv_dtype") or "auto").strip(),
         device=(row.get("gpu") or "").strip(),
-        sharding=pools[0].sharding if pools else sharding_of(row, replicas),
+        sharding=pools[0][1] if pools else sharding_of(row, replicas),
         input_tokens=input_tokens,
         output_tokens=1.0 if kind == "first_token" else output_tokens or _needed(row, "osl"),
         lengths=_lengths_named(row),
@@ -260,10 +249,6 @@ def untold(row: Mapping[str, str], requests: int | None) -> tuple[str, tuple[str
     ----------
     row : text by column name
     requests : of the run
-
-    Returns
-    -------
-    -
 
     Examples
     --------
@@ -349,15 +334,13 @@ def lengths_of(benchmark: Benchmark, requests: int) -> tuple[Array, Array]:
         draws = [random.uniform(low, high, requests) * (2.0 * mean / (low + high)) for mean in means]
     elif "sharegpt" in benchmark.lengths or benchmark.lengths in DATASETS:
         prompt, longest_prompt, output, longest_output = CHAT_LENGTHS
-        usual = Dataset(prompt, longest_prompt * means[0], output, longest_output * means[1])
-        lengths_of_set = DATASETS.get(benchmark.lengths.partition(" ")[0], usual)
+        usual = prompt, longest_prompt * means[0], output, longest_output * means[1]
+        prompt, longest_prompt, output, longest_output = DATASETS.get(
+            benchmark.lengths.partition(" ")[0], usual
+        )
         draws = [
-            _chat_lengths(
-                random, requests, means[0], lengths_of_set.prompt_spread, lengths_of_set.longest_prompt
-            ),
-            _chat_lengths(
-                random, requests, means[1], lengths_of_set.answer_spread, lengths_of_set.longest_answer
-            ),
+            _chat_lengths(random, requests, means[0], prompt, longest_prompt),
+            _chat_lengths(random, requests, means[1], output, longest_output),
         ]
     else:
         draws = [np.full(requests, mean) for mean in means]

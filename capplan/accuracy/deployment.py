@@ -53,14 +53,6 @@ ROUTERS: tuple[tuple[str, Routing], ...] = (
 
 
 @frozen
-class Pool:
-    """Identical engines that only prefill or only decode."""
-
-    replicas: int
-    sharding: Sharding
-
-
-@frozen
 class Deployment:
     """The engines that served a run."""
 
@@ -68,8 +60,8 @@ class Deployment:
     """Identical engines; with separate pools those of both."""
     routing: Routing = "round_robin"
     """Routing of the replicas, or of the prefill pool."""
-    pools: tuple[Pool, Pool] | None = None
-    """Prefill and decode; None: every engine does both."""
+    pools: tuple[tuple[int, Sharding], tuple[int, Sharding]] | None = None
+    """Prefill and decode: identical engines and their layout; None: every engine does both."""
     host_cache_bytes: float = 0.0
     """Host memory of one replica for evicted blocks ..."""
     host_cache_tokens: float = 0.0
@@ -138,7 +130,7 @@ def deployment_of(row: Mapping[str, str], *, split: bool) -> Deployment:
     if split:
         pools = _pools(row, text)
         return Deployment(
-            pools[0].replicas + pools[1].replicas,
+            pools[0][0] + pools[1][0],
             "least_loaded" if not row.get("router") else routing_named(row["router"]),
             pools,
             *size,
@@ -174,7 +166,7 @@ def _host_cache(row: Mapping[str, str]) -> tuple[float, float]:
     return (float(next(part for part in found.groups() if part)) * 2.0**30 if found else 0.0), 0.0
 
 
-def _pools(row: Mapping[str, str], text: str) -> tuple[Pool, Pool]:
+def _pools(row: Mapping[str, str], text: str) -> tuple[tuple[int, Sharding], tuple[int, Sharding]]:
     """Return the prefill and the decode pool of a row: from `8P(TP1)+2D(TP4)`, else with layouts that config_basis states."""
     counts = _POOLS.fullmatch(text)
     if counts is None:
@@ -187,8 +179,8 @@ def _pools(row: Mapping[str, str], text: str) -> tuple[Pool, Pool]:
         own = counts[place + 1] or ""
         found = re.search(_POOL_LAYOUT.format(name), basis, re.IGNORECASE)
         layout = own or (found[1] if found else "")
-        pools.append(Pool(int(counts[place]), _sharding_named(layout, row)))
-    devices = sum(pool.replicas * float(pool.sharding.devices) for pool in pools)
+        pools.append((int(counts[place]), _sharding_named(layout, row)))
+    devices = sum(replicas * float(sharding.devices) for replicas, sharding in pools)
     stated = float(row.get("num_gpus") or devices)
     if devices != stated:
         raise InputError(

@@ -37,18 +37,6 @@ FEW = (0.01, 2.0)
 DRAWS = 5
 
 
-@frozen
-class RankLoad:
-    """Load of the timed rank."""
-
-    routed: float
-    """Tokens, one for each expert that a token chose."""
-    hit: float
-    """Experts that get a token."""
-    row_tiles: tuple[float, ...]
-    """Tiles that the rows of all experts fill, by tile of `EXPERT_TILES`."""
-
-
 def _even_counts(tokens: int, experts: int, experts_per_token: int) -> Array:
     """Return the tokens of each expert where consecutive tokens take consecutive experts."""
     stride = -(-experts // experts_per_token)
@@ -81,7 +69,9 @@ def _uneven_counts(tokens: int, experts_per_token: int, exponent: float, quantil
 
 
 @lru_cache(maxsize=20000)
-def rank_load(tokens: int, experts: int, experts_per_token: int, ranks: int, router: str) -> RankLoad:
+def rank_load(
+    tokens: int, experts: int, experts_per_token: int, ranks: int, router: str
+) -> tuple[float, float, tuple[float, ...]]:
     """Return the mean load of the timed rank.
 
     Parameters
@@ -94,12 +84,12 @@ def rank_load(tokens: int, experts: int, experts_per_token: int, ranks: int, rou
 
     Returns
     -------
-    the load
+    tokens, one for each expert that a token chose; experts that get a token; tiles that the rows of all experts fill, by tile of `EXPERT_TILES`
 
     Examples
     --------
     >>> rank_load(64, 8, 2, 1, "balanced")
-    RankLoad(routed=128.0, hit=8.0, row_tiles=(16.0, 8.0, 8.0, 8.0, 8.0))
+    (128.0, 8.0, (16.0, 8.0, 8.0, 8.0, 8.0))
     """
     random = np.random.default_rng(0)
     if router in POWER_LAWS:
@@ -111,7 +101,7 @@ def rank_load(tokens: int, experts: int, experts_per_token: int, ranks: int, rou
         ]
     else:
         per_draw = [_even_counts(tokens, experts, experts_per_token).reshape(ranks, -1)[0]]
-    return RankLoad(
+    return (
         float(np.mean([counts.sum() for counts in per_draw])),
         float(np.mean([(counts > 0).sum() for counts in per_draw])),
         tuple(
@@ -324,11 +314,11 @@ def _experts(row: Mapping[str, Any]) -> KernelCase | str:
     if router != "balanced" and router not in POWER_LAWS:
         return f"router distribution {router!r} is not modelled"
     tokens, experts, chosen = (_number(row, name) for name in ("num_tokens", "num_experts", "topk"))
-    load = rank_load(int(tokens), int(experts), int(chosen), int(ranks), router)
-    tiles = {tile_name(rows): count for (rows, _), count in zip(EXPERT_TILES, load.row_tiles, strict=True)}
+    routed, hit, row_tiles = rank_load(int(tokens), int(experts), int(chosen), int(ranks), router)
+    tiles = {tile_name(rows): count for (rows, _), count in zip(EXPERT_TILES, row_tiles, strict=True)}
     case = _case(
         row, "experts", fmt, "experts", tokens=tokens, experts=experts, experts_on_rank=experts / ranks,
-        experts_per_token=chosen, routed=load.routed, hit=load.hit, **tiles, inputs=_number(row, "hidden_size"),
+        experts_per_token=chosen, routed=routed, hit=hit, **tiles, inputs=_number(row, "hidden_size"),
         intermediate_size=_number(row, "inter_size") / _number(row, "moe_tp_size", 1.0),
         gated=0.0 if kernel.endswith("nongated") else 1.0, weight_bytes=weight, activation_bytes=activation,
     )  # fmt: skip
@@ -419,10 +409,6 @@ def kernel_case(row: Mapping[str, Any]) -> KernelCase | str:
     Parameters
     ----------
     row : columns by name, as a CSV reader gives them
-
-    Returns
-    -------
-    the call, or a reason
 
     Examples
     --------

@@ -10,7 +10,6 @@ from capplan.accuracy.score import Prediction
 from capplan.engine.lookup import default_memory_fraction, profile, scheduling
 from capplan.engine.profile import EngineProfile
 from capplan.errors import CapplanError
-from capplan.frozen import frozen
 from capplan.hardware.device import Device, engine_memory_bytes, has_fast_links, padded_inputs_multiple
 from capplan.memory.kv_sizes import cache_dtype
 from capplan.memory.launch import Launch, prefill_graphs
@@ -29,25 +28,12 @@ NOT_A_QUESTION_OF_MEMORY = frozenset({"failed-before-KV"})
 _KV = {"auto": None, "fp8_e4m3": "fp8", "fp8_e5m2": "fp8", "bfloat16": "bf16", "float16": "fp16"}
 
 
-@frozen
-class MemoryPrediction:
-    """The predictions for one logged start."""
-
-    values: Mapping[str, float]
-    """Predicted value of each metric, in the unit of the column."""
-    starts: bool
-
-
 def row_profile(row: Mapping[str, str]) -> EngineProfile:
     """Return the profile of the engine and release that a row names.
 
     Parameters
     ----------
     row : columns `engine` and `engine_release`
-
-    Returns
-    -------
-    the profile
 
     Examples
     --------
@@ -92,7 +78,7 @@ def row_network(row: Mapping[str, str], network: Network) -> Network:
 
 def predict_memory_row(
     row: Mapping[str, str], network: Network, device: Device, engine: EngineProfile | None = None
-) -> MemoryPrediction:
+) -> dict[str, float]:
     """Return the predicted log output of one start.
 
     Parameters
@@ -104,7 +90,8 @@ def predict_memory_row(
 
     Returns
     -------
-    the prediction; weights and available memory of the first pipeline stage, which logs first
+    predicted value of each metric, in the unit of its column, and `starts` as 1 or 0; weights and available memory are those of
+    the first pipeline stage, which logs first
 
     Raises
     ------
@@ -130,15 +117,11 @@ def predict_memory_row(
     if code == CONTEXT_TOO_LONG and not _number(row, "max_model_len"):
         # The launch set a context that the row does not state: only memory can be judged.
         code = 0
-    return MemoryPrediction(values, starts=code == 0)
+    return {**values, "starts": float(code == 0)}
 
 
 def with_draft_layer(network: Network) -> Network:
     """Return the network with one multi-token-prediction layer: the last caching layer again, with its input matrix.
-
-    Parameters
-    ----------
-    network : the model
 
     Returns
     -------
@@ -169,10 +152,6 @@ def row_launch(row: Mapping[str, str], network: Network, device: Device, engine:
     network : the model in the format of the row
     device : as the catalogue has it
     engine : its profile
-
-    Returns
-    -------
-    the settings
     """
     memory = (
         _number(row, "gpu_memory_gib") * GIB
@@ -236,10 +215,6 @@ def started(row: Mapping[str, str]) -> bool | None:
     ----------
     row : column `status`
 
-    Returns
-    -------
-    True, False or None
-
     Examples
     --------
     >>> [started({"status": status}) for status in ("ok", "OOM-after-KV-alloc", "failed-before-KV")]
@@ -252,7 +227,7 @@ def started(row: Mapping[str, str]) -> bool | None:
 
 
 def memory_predictions(
-    row: Mapping[str, str], name: str, predicted: MemoryPrediction | None, reason: str = ""
+    row: Mapping[str, str], name: str, predicted: Mapping[str, float] | None, reason: str = ""
 ) -> list[Prediction]:
     """Return one record per measured value of a row, refused or not, and one for whether it starts.
 
@@ -280,13 +255,13 @@ def memory_predictions(
     records = []
     for metric in METRICS:
         if (row.get(metric) or "").strip():
-            value = predicted.values[metric] if predicted else None
+            value = predicted[metric] if predicted else None
             records.append(
                 Prediction(name, metric, _number(row, metric), value, reason=reason, groups=groups)
             )
     outcome = started(row)
     if outcome is not None:
-        value = None if predicted is None else float(predicted.starts)
+        value = None if predicted is None else predicted["starts"]
         records.append(Prediction(name, "starts", float(outcome), value, reason=reason, groups=groups))
     return records
 

@@ -176,9 +176,9 @@ def _run(
         return simulate_fleet(asked, engine, deployment.replicas, routing=routing, crowd=crowd).outcome
     assert servers.decode is not None
     assert servers.link is not None
-    prefill, decode = deployment.pools
+    (prefill, _), (decode, _) = deployment.pools
     after = _engine(benchmark, servers.decode, int(benchmark.input_tokens))
-    plans = EnginePlan(engine, prefill.replicas, routing), EnginePlan(after, decode.replicas)
+    plans = EnginePlan(engine, prefill, routing), EnginePlan(after, decode)
     return _as_streamed(
         simulate_disaggregated(asked, *plans, servers.link, crowd=crowd).outcome, servers.link
     )
@@ -351,7 +351,7 @@ def devices_of(benchmark: Benchmark, servers: Servers) -> int:
     pools = benchmark.deployment.pools
     if pools is None or servers.decode is None:
         return benchmark.deployment.replicas * servers.replica.spec.devices
-    return pools[0].replicas * servers.replica.spec.devices + pools[1].replicas * servers.decode.spec.devices
+    return pools[0][0] * servers.replica.spec.devices + pools[1][0] * servers.decode.spec.devices
 
 
 def queue_grows(outcome: Outcome) -> bool:

@@ -171,26 +171,6 @@ class Run:
 
 
 @frozen
-class Decision:
-    """One question with its limit, and what was picked."""
-
-    asked: tuple[str, ...]
-    tpot_limit_ms: float
-    picked: Run
-    best: Run
-
-    @property
-    def broken(self) -> bool:
-        """Return whether the pick was measured above the limit."""
-        return self.picked.tpot_ms > self.tpot_limit_ms
-
-    @property
-    def regret(self) -> float:
-        """Return the fraction of the best plan's throughput per GPU that the pick gives up."""
-        return 1.0 - self.picked.tokens_per_s / self.best.tokens_per_s
-
-
-@frozen
 class DecisionScore:
     """How good picks are."""
 
@@ -306,7 +286,7 @@ def _closed(runs: Iterable[Run]) -> dict[tuple[str, ...], list[Run]]:
 
 def decisions_of(
     runs: Iterable[Run], limits_ms: Sequence[float], confidence: float | None = None
-) -> tuple[list[Decision], int]:
+) -> tuple[list[tuple[float, Run, Run]], int]:
     """Return what predictions pick for every question and limit, and how many have no pick.
 
     Parameters
@@ -319,10 +299,10 @@ def decisions_of(
 
     Returns
     -------
-    decisions, unanswered questions; a question is left out where no run keeps the limit, or only one plan was measured
+    limit [ms], pick and best run of every decision, and the unanswered questions; a question is left out where no run keeps the limit, or only one plan was measured
     """
     decisions, unanswered = [], 0
-    for asked, own in _closed(runs).items():
+    for own in _closed(runs).values():
         for limit in limits_ms:
             kept = [run for run in own if run.tpot_ms <= limit]
             promised = [run for run in own if run.promised_ms(confidence) <= limit]
@@ -333,7 +313,7 @@ def decisions_of(
                 continue
             picked = max(promised, key=lambda run: run.predicted_tokens_per_s)
             best = max(kept, key=lambda run: run.tokens_per_s)
-            decisions.append(Decision(asked, limit, picked, best))
+            decisions.append((limit, picked, best))
     return decisions, unanswered
 
 
@@ -349,7 +329,13 @@ def decision_score(
     decisions, unanswered = decisions_of(runs, limits_ms, confidence)
     count = max(len(decisions), 1)
     kept = (
-        np.array([decision.regret for decision in decisions if not decision.broken])
+        np.array(
+            [
+                1.0 - picked.tokens_per_s / best.tokens_per_s  # of the throughput that the pick gives up
+                for limit, picked, best in decisions
+                if picked.tpot_ms <= limit
+            ]
+        )
         if decisions
         else np.zeros(0)
     )
@@ -360,6 +346,6 @@ def decision_score(
             "mean": float(kept.mean()),
             "p90": float(np.quantile(kept, 0.9)),
         }
-    clearly = sum(decision.picked.tpot_ms > CLEARLY * decision.tpot_limit_ms for decision in decisions)
-    broken = sum(decision.broken for decision in decisions)
+    clearly = sum(picked.tpot_ms > CLEARLY * limit for limit, picked, _ in decisions)
+    broken = sum(picked.tpot_ms > limit for limit, picked, _ in decisions)
     return DecisionScore(len(decisions), unanswered, broken / count, clearly / count, regret, confidence)

@@ -275,10 +275,6 @@ def slowness_of(
     on_slice : the replica is on a slice of a device, on which no open loop was measured
     unmeasured_kernels : [-]
         0 where kernels were timed on the device or on one of its generation; 1 where they were on another generation; 2 of another vendor
-
-    Returns
-    -------
-    its distribution
     """
     latencies, part = latencies_of_targets(targets)
     regime = table.regimes[f"{latencies}/{part}/{load}"]

@@ -1,12 +1,12 @@
 """Two calibrations, or a calibration and the datasheet, side by side: rates in absolute units, fixed costs in seconds."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from capplan.engine.lookup import profile
 from capplan.engine.profile import HostOverhead
-from capplan.frozen import frozen
 from capplan.hardware.device import Device, Efficiency
 from capplan.readers.calibration.measured_fit import COMPUTE_FRACTIONS, EFFICIENCY_KERNELS, RELATIVE_FRACTIONS
 from capplan.readers.calibration.record import (
@@ -31,35 +31,6 @@ SENSORS = {
 """Sensor -> field of `Conditions`, unit on screen, and its size in base units."""
 REPEATABLE_FRACTION = 0.03
 """Repeated runs on an idle device agree within this."""
-
-
-@frozen
-class Side:
-    """One side of a comparison."""
-
-    title: str
-    quantities: Mapping[str, float]
-    """Quantities by name, in base units."""
-
-
-@frozen
-class Difference:
-    """One quantity of both sides."""
-
-    quantity: str
-    unit: str
-    first: float | None
-    second: float | None
-
-    @property
-    def ratio(self) -> float | None:
-        """First over second."""
-        return self.first / self.second if self.first is not None and self.second else None
-
-    @property
-    def agrees(self) -> bool | None:
-        """True where both differ by no more than repeated runs."""
-        return None if self.ratio is None else abs(self.ratio - 1.0) <= REPEATABLE_FRACTION
 
 
 def unit_of(quantity: str) -> str:
@@ -92,8 +63,8 @@ def _reached(
     return sides
 
 
-def calibration_side(calibration: Calibration, title: str) -> Side:
-    """Return a calibration as absolute quantities."""
+def calibration_side(calibration: Calibration) -> dict[str, float]:
+    """Return a calibration as absolute quantities by name, in base units."""
     peaks = calibration.peaks
     quantities = {"peak memory bytes_per_s": peaks.memory_bytes_per_s}
     quantities |= {f"peak {dtype} flop_per_s": rate for dtype, rate in peaks.flop_per_s.items()}
@@ -103,7 +74,7 @@ def calibration_side(calibration: Calibration, title: str) -> Side:
         )
         values = {name: number.value for name, number in fit.numbers.items()}
         quantities |= _reached(key, values, flop, peaks.memory_bytes_per_s)
-    return Side(title, quantities)
+    return quantities
 
 
 def _host_quantities(engine: str, host: HostOverhead) -> dict[str, float]:
@@ -111,24 +82,24 @@ def _host_quantities(engine: str, host: HostOverhead) -> dict[str, float]:
     return {f"host {engine} {name}": float(value) for name, value in host.named.items()}
 
 
-def file_side(file: CalibrationFile, title: str) -> Side:
+def file_side(file: CalibrationFile) -> dict[str, float]:
     """Return a calibration file, of kernels, a host or both, as absolute quantities."""
-    quantities = dict(calibration_side(file.kernels, title).quantities) if file.kernels else {}
+    quantities = calibration_side(file.kernels) if file.kernels else {}
     if file.host:
         quantities |= _host_quantities(file.host.engine, refitted_overhead(file.host))
-    return Side(title, quantities)
+    return quantities
 
 
-def shipped_side(device: Device, efficiency: Efficiency, host: HostRefit | None) -> Side:
+def shipped_side(device: Device, efficiency: Efficiency, host: HostRefit | None) -> dict[str, float]:
     """Return the catalogue's figures of a device, and the shipped host overhead of an engine where a refit is given."""
     side = datasheet_side(device, efficiency)
     if host is None:
         return side
     shipped = profile(host.engine, host.engine_version).host
-    return Side(side.title, {**side.quantities, **_host_quantities(host.engine, shipped)})
+    return side | _host_quantities(host.engine, shipped)
 
 
-def datasheet_side(device: Device, efficiency: Efficiency) -> Side:
+def datasheet_side(device: Device, efficiency: Efficiency) -> dict[str, float]:
     """Return the catalogue's figures of a device: datasheet peaks, and what kernels achieve by default."""
     quantities = {"peak memory bytes_per_s": device.memory_bytes_per_s}
     quantities |= {f"peak {dtype} flop_per_s": rate for dtype, rate in device.peak_flop_per_s.items()}
@@ -137,15 +108,19 @@ def datasheet_side(device: Device, efficiency: Efficiency) -> Side:
         if kernel in EFFICIENCY_KERNELS and f"{kernel}/{dtype}" == key:
             flop = device.peak_flop_per_s.get(dtype) or device.peak_flop_per_s.get("bf16")
             quantities |= _reached(key, fit.numbers, flop, device.memory_bytes_per_s)
-    return Side(device.title, quantities)
+    return quantities
 
 
-def differences(first: Side, second: Side) -> list[Difference]:
-    """Return every quantity that both sides have, in the order of the first."""
-    shared = [name for name in first.quantities if name in second.quantities]
-    return [
-        Difference(name, unit_of(name), first.quantities[name], second.quantities[name]) for name in shared
-    ]
+def differences(first: Mapping[str, float], second: Mapping[str, float]) -> list[dict[str, Any]]:
+    """Return every quantity that both sides have, in the order of the first, and whether both differ by no more than repeated runs."""
+    rows = []
+    for name, one in first.items():
+        if (other := second.get(name)) is not None:
+            ratio = one / other if other else None
+            agrees = None if ratio is None else abs(ratio - 1.0) <= REPEATABLE_FRACTION
+            row = {"quantity": name, "unit": unit_of(name), "first": one, "second": other}
+            rows.append({**row, "ratio": ratio, "agrees": agrees})
+    return rows
 
 
 def machine_differences(first: Machine, second: Machine) -> Sequence[str]:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -141,15 +141,8 @@ HOT = frozenset({"hardware slowdown", "software thermal", "hardware thermal", "p
 """Reasons that pass when the card cools: repeats under them are rejected. A power cap is how the card serves, and stays."""
 
 
-@frozen
-class Reading:
-    """What the sensors show at one moment; None where one of them is missing."""
-
-    clock_hz: float | None = None
-    memory_clock_hz: float | None = None
-    power_w: float | None = None
-    temperature_c: float | None = None
-    slowed: frozenset[str] = frozenset()
+Reading: TypeAlias = Mapping[str, Any]
+"""What the sensors show at one moment: clocks, power, temperature, each None where it is missing, and why the device slows itself down."""
 
 
 @frozen
@@ -181,7 +174,7 @@ class Watch:
 
     def range(self, name: str) -> Range | None:
         """Return lowest, median and highest of one sensor."""
-        values = [value for one in self.readings if (value := getattr(one, name)) is not None]
+        values = [value for one in self.readings if (value := one[name]) is not None]
         if not values:
             return None
         low, median, high = np.quantile(values, (0.0, 0.5, 1.0))
@@ -189,8 +182,10 @@ class Watch:
 
     def slowed_fraction(self) -> Mapping[str, float]:
         """Return by reason the fraction of readings that showed it."""
-        names = sorted({name for one in self.readings for name in one.slowed})
-        return {name: sum(name in one.slowed for one in self.readings) / len(self.readings) for name in names}
+        names = sorted({name for one in self.readings for name in one["slowed"]})
+        return {
+            name: sum(name in one["slowed"] for one in self.readings) / len(self.readings) for name in names
+        }
 
 
 def sensors_of(properties: Any) -> Sensors:
@@ -224,13 +219,13 @@ def _nvml_sensors(uuid: str) -> Sensors:
     def read() -> Reading:
         clock, memory = (number(library.nvmlDeviceGetClockInfo, kind) for kind in (SM_CLOCK, MEMORY_CLOCK))
         power = number(library.nvmlDeviceGetPowerUsage)
-        return Reading(
-            clock_hz=_scaled(clock, 1e6),
-            memory_clock_hz=_scaled(memory, 1e6),
-            power_w=_scaled(power, 1e-3),
-            temperature_c=number(library.nvmlDeviceGetTemperature, 0),
-            slowed=slowed(),
-        )
+        return {
+            "clock_hz": _scaled(clock, 1e6),
+            "memory_clock_hz": _scaled(memory, 1e6),
+            "power_w": _scaled(power, 1e-3),
+            "temperature_c": number(library.nvmlDeviceGetTemperature, 0),
+            "slowed": slowed(),
+        }
 
     return Sensors(read, slowed)
 
@@ -241,12 +236,13 @@ def _scaled(value: float | None, unit: float) -> float | None:
 
 def _amd_reading(files: Path) -> Reading:
     """Return a reading from the files of the amdgpu driver: hertz, microwatts, thousandths of a degree."""
-    return Reading(
-        clock_hz=_file(files, "freq1_input", 1.0),
-        memory_clock_hz=_file(files, "freq2_input", 1.0),
-        power_w=_file(files, "power1_average", 1e-6) or _file(files, "power1_input", 1e-6),
-        temperature_c=_file(files, "temp1_input", 1e-3),
-    )
+    return {
+        "clock_hz": _file(files, "freq1_input", 1.0),
+        "memory_clock_hz": _file(files, "freq2_input", 1.0),
+        "power_w": _file(files, "power1_average", 1e-6) or _file(files, "power1_input", 1e-6),
+        "temperature_c": _file(files, "temp1_input", 1e-3),
+        "slowed": frozenset(),
+    }
 
 
 def _file(files: Path, name: str, unit: float) -> float | None:

@@ -15,6 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from capplan.calibrate.collectives import Group, best_link_rate, collective_times, group_of_environment
 from capplan.calibrate.fit import Family, Fitting, copy_fit, fit_all, launch_fit
@@ -37,7 +38,6 @@ from capplan.calibrate.timing import (
     warmed_up,
 )
 from capplan.errors import InputError
-from capplan.frozen import frozen
 from capplan.readers.calibration.file import same_device
 from capplan.readers.calibration.record import (
     Calibration,
@@ -56,35 +56,9 @@ REPEATS_S = 0.04
 """Estimated time of its repeats where they agree at once."""
 
 
-@frozen
-class PlannedKind:
-    """The shapes of one operator, dtype and library."""
-
-    operator: str
-    dtype: str
-    library: str
-    """Ways that are tried; the quickest of each shape is measured."""
-    shapes: int
-    held_out: int
-    peak_bytes: float
-    """Memory of the largest shape, with its rotated operands."""
-
-
-@frozen
-class Plan:
-    """A run before it starts."""
-
-    kinds: tuple[PlannedKind, ...]
-    shapes: int
-    seconds: float
-    """Estimate, of measuring and without the fit."""
-    budget_s: float
-    """Time after which measuring ends."""
-    peak_bytes: float
-    free_bytes: float
-
-
-def planned_run(target: Target, *, quick: bool, minutes: float | None) -> Plan:
+def planned_run(
+    target: Target, *, quick: bool, minutes: float | None
+) -> tuple[dict[str, float], list[dict[str, Any]]]:
     """Return what `calibrated` would do.
 
     Parameters
@@ -95,7 +69,8 @@ def planned_run(target: Target, *, quick: bool, minutes: float | None) -> Plan:
 
     Returns
     -------
-    kinds of kernels with their shapes, time and memory
+    its figures: the time [s] is an estimate for measuring without the fit, and measuring ends after `budget_s`; a row for each kind of kernels
+    with its shapes and the memory of the largest, rotated operands included
     """
     budget_s = budget_of(target, quick=quick, minutes=minutes)
     chosen, seconds = _announced(target, cases(target.abilities, quick=quick), budget_s, quick=quick)
@@ -103,29 +78,27 @@ def planned_run(target: Target, *, quick: bool, minutes: float | None) -> Plan:
     groups: dict[tuple[str, str, str], list[int]] = {}
     for place, case in enumerate(chosen):
         groups.setdefault(case.kind, []).append(place)
-    kinds = [_kind(target, chosen, places, unseen) for places in groups.values()]
-    return Plan(
-        tuple(kinds),
-        len(chosen),
-        min(budget_s, seconds),
-        budget_s,
-        peak_bytes(chosen, target),
-        target.free_bytes,
-    )
+    figures = {
+        "shapes": len(chosen),
+        "seconds": min(budget_s, seconds),
+        "budget_s": budget_s,
+        "peak_bytes": peak_bytes(chosen, target),
+        "free_bytes": target.free_bytes,
+    }
+    return figures, [_kind(target, chosen, places, unseen) for places in groups.values()]
 
 
-def _kind(target: Target, chosen: Sequence[Case], places: Sequence[int], unseen: set[int]) -> PlannedKind:
+def _kind(target: Target, chosen: Sequence[Case], places: Sequence[int], unseen: set[int]) -> dict[str, Any]:
     first = chosen[places[0]]
     ways = dict.fromkeys(name for place in places for name in ways_of(chosen[place], target.abilities))
-    largest = max(case_bytes(chosen[place], 0.0) for place in places)
-    return PlannedKind(
-        first.operator,
-        first.dtype,
-        ", ".join(ways) or "none",
-        len(places),
-        len(unseen.intersection(places)),
-        largest,
-    )
+    return {
+        "operator": first.operator,
+        "dtype": first.dtype,
+        "library": ", ".join(ways) or "none",  # ways that are tried; the quickest of each shape is measured
+        "shapes": len(places),
+        "held_out": len(unseen.intersection(places)),
+        "peak_bytes": max(case_bytes(chosen[place], 0.0) for place in places),
+    }
 
 
 def _announced(
@@ -137,9 +110,9 @@ def _announced(
     if target.is_cuda:
         repeats_s = min(REPEATS_S, each.seconds)
         return list(chosen), WARM_S + PASSES[kind] * len(chosen) * (BUILD_S + repeats_s)
-    known = prepared(chosen, target, each, budget_s)
+    kept, pass_s, _ = prepared(chosen, target, each, budget_s)
     drop_arenas()
-    return [chosen[place] for place in known.kept], PASSES[kind] * known.pass_s
+    return [chosen[place] for place in kept], PASSES[kind] * pass_s
 
 
 Kind = tuple[str, str, str]
@@ -197,21 +170,10 @@ class Pace:
         return one_s + (ways * (self.build_s + TRIAL.seconds + calls * call_s) if ways > 1 else 0.0)
 
 
-@frozen
-class Announced:
-    """What fits into the time of a run."""
-
-    kept: tuple[int, ...]
-    """Places in the plan, in its order."""
-    pass_s: float
-    """Expected time of one pass over them."""
-    pace: Pace
-
-
 def announced(
     target: Target, chosen: Sequence[Case], effort: Effort, budget_s: float, room_bytes: float
-) -> Announced:
-    """Return which shapes are measured and how long one pass takes; on a processor their kinds are timed for it.
+) -> tuple[tuple[int, ...], float, Pace]:
+    """Return the places of the shapes that are measured, how long one pass over them takes [s], and their pace; on a processor their kinds are timed for it.
 
     Parameters
     ----------
@@ -226,7 +188,7 @@ def announced(
     all shapes on a card, whose calls are short; those that fit on a processor
     """
     if target.is_cuda:
-        return Announced(tuple(range(len(chosen))), 0.0, Pace())
+        return tuple(range(len(chosen))), 0.0, Pace()
     begin = time.monotonic()
     pace = _probed(target, chosen, room_bytes, NEXT_CALL_FRACTION * budget_s)
     left_s = budget_s - (time.monotonic() - begin)
@@ -237,7 +199,7 @@ def announced(
         if cost_s <= limits[case.kind] and total_s + cost_s <= left_s:
             kept.append(place)
             total_s += cost_s
-    return Announced(tuple(kept), total_s, pace)
+    return tuple(kept), total_s, pace
 
 
 def _limits(chosen: Sequence[Case], costs: Sequence[float], most_s: float) -> dict[Kind, float]:
@@ -490,19 +452,24 @@ def calibrated(
 
 
 def _told(
-    run: Run, chosen: Sequence[Case], known: Announced, target: Target, budget_s: float, passes: int
+    run: Run,
+    chosen: Sequence[Case],
+    kept: Sequence[int],
+    target: Target,
+    budget_s: float,
+    all_passes_s: float,
 ) -> None:
     """Say what will be measured and how long that takes, which is what was timed and at most the budget."""
-    few = len(known.kept) < len(chosen)
+    few = len(kept) < len(chosen)
     shapes = (
-        f"{len(known.kept)} of {len(chosen)} shapes (the others take too long here)"
+        f"{len(kept)} of {len(chosen)} shapes (the others take too long here)"
         if few
         else f"{len(chosen)} shapes"
     )
-    seconds = min(budget_s, passes * known.pass_s) if known.pass_s else budget_s
+    seconds = min(budget_s, all_passes_s) if all_passes_s else budget_s
     run.tell(
         f"{target.machine.name}: {shapes}, about {seconds / 60:.1f} min and the fit; uses up to "
-        f"{peak_bytes([chosen[place] for place in known.kept] or chosen, target) / 1e9:.2f} GB of {target.free_bytes / 1e9:.1f} GB free; clocks and settings are left unchanged"
+        f"{peak_bytes([chosen[place] for place in kept] or chosen, target) / 1e9:.2f} GB of {target.free_bytes / 1e9:.1f} GB free; clocks and settings are left unchanged"
     )
 
 
@@ -512,7 +479,9 @@ def effort_of_a_pass(chosen: Sequence[Case], target: Target, effort: Effort, bud
     return replace(effort, seconds=min(effort.seconds, 0.6 * budget_s / max(len(chosen), 1)) / passes)
 
 
-def prepared(chosen: Sequence[Case], target: Target, effort: Effort, budget_s: float) -> Announced:
+def prepared(
+    chosen: Sequence[Case], target: Target, effort: Effort, budget_s: float
+) -> tuple[tuple[int, ...], float, Pace]:
     """Fill the operands of a run, and return which of its shapes are measured and how long a pass takes.
 
     Parameters
@@ -543,12 +512,12 @@ def _measured(
     try:
         each = effort_of_a_pass(chosen, target, effort, budget_s)
         run.room_bytes = _room_bytes(chosen, target)
-        known = prepared(chosen, target, each, budget_s)
-        _told(run, chosen, known, target, budget_s, PASSES[target.device.type])
+        kept, pass_s, pace = prepared(chosen, target, each, budget_s)
+        _told(run, chosen, kept, target, budget_s, PASSES[target.device.type] * pass_s)
         sustained = warmed_up(target, target.abilities.wide, run.watch or Watch(target.sensors))
         # a card is warmed up before its time begins, a processor needs none
         start = time.monotonic() if target.is_cuda else begin
-        _measure_all(run, chosen, known, target, each, start + budget_s)
+        _measure_all(run, chosen, kept, pace, target, each, start + budget_s)
     except KeyboardInterrupt:
         run.ended_early = f"interrupted after {len(run.samples)} of {len(chosen)} shapes"
         run.stopped = True
@@ -563,11 +532,16 @@ def _measured(
 
 
 def _measure_all(
-    run: Run, chosen: Sequence[Case], known: Announced, target: Target, effort: Effort, end: float
+    run: Run,
+    chosen: Sequence[Case],
+    kept: tuple[int, ...],
+    pace: Pace,
+    target: Target,
+    effort: Effort,
+    end: float,
 ) -> None:
     """Measure what was announced, pass after pass until `end`; a shape that would end later is left out of its pass."""
     passes, most = PASSES[target.device.type], MOST_PASSES[target.device.type]
-    kept = known.kept
     progress = Progress(end - time.monotonic())
     done, late, tried = 0, False, set[int]()
     try:
@@ -578,7 +552,7 @@ def _measure_all(
             progress.show(number / (passes * len(kept)), case.title)
             if case.kind not in run.unsupported:
                 ways = 1 if place in run.samples else len(run.open_ways(case, target))
-                if now + known.pace.pass_s(case, ways, effort) > end and not target.is_cuda:
+                if now + pace.pass_s(case, ways, effort) > end and not target.is_cuda:
                     late = late or number < len(kept)
                     continue
                 tried.add(place)

@@ -24,10 +24,6 @@ FIRST = ("copy", "read", "launch")
 def interleaved(planned: Sequence[Case]) -> list[Case]:
     """Return the cases with their kinds interleaved, so that every kind gets its share of a limited time.
 
-    Parameters
-    ----------
-    planned : in any order
-
     Returns
     -------
     bandwidth and launches first, then the first shape of every kernel and dtype, the second of each, ...; within

@@ -7,6 +7,7 @@ about an engine's kernels: results of an engine do (`--results`).
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -51,26 +52,6 @@ CPU_DECODES = ((1, 256), (1, 2048), (4, 256), (4, 1024), (16, 256))
 CPU_PREFILLS = ((1, 32), (1, 128), (1, 512), (2, 64))
 
 
-@frozen
-class Proof:
-    """Measured and predicted time of one shape of one kind of layer."""
-
-    layer: str
-    layers: int
-    """How many of these the model has."""
-    phase: str
-    sequences: int
-    tokens: int
-    """New tokens of each sequence in prefill, cached tokens in decode."""
-    measured_s: float
-    predicted_s: float
-
-    @property
-    def error_fraction(self) -> float:
-        """Predicted over measured, less one."""
-        return self.predicted_s / self.measured_s - 1.0
-
-
 def verified(
     network: Network,
     target: Target,
@@ -79,7 +60,7 @@ def verified(
     *,
     quick: bool,
     tell: Callable[[str], None] = lambda _line: None,
-) -> list[Proof]:
+) -> list[dict[str, Any]]:
     """Return measured and predicted times of one layer of each kind in a model.
 
     Parameters
@@ -93,13 +74,14 @@ def verified(
 
     Returns
     -------
-    one row per kind of layer, phase, batch and context; kinds that torch cannot run are left out and reported
+    one row per kind of layer with how many of these the model has, phase, batch and tokens, measured and predicted time, and its error;
+    tokens are new ones of each sequence in prefill, cached ones in decode; kinds that torch cannot run are left out and reported
     """
     plain = _in_format(network, target.abilities.wide)
     drop_arenas()
     torch.manual_seed(SEED)
     decodes, prefills = (CUDA_DECODES, CUDA_PREFILLS) if target.is_cuda else (CPU_DECODES, CPU_PREFILLS)
-    proofs: list[Proof] = []
+    proofs: list[dict[str, Any]] = []
     refused: list[str] = []
     for number, (layer, count) in enumerate(layer_counts(plain)):
         title = _layer_title(number, layer)
@@ -234,7 +216,7 @@ class _Trial:
 
     def add_rows(
         self,
-        proofs: list[Proof],
+        proofs: list[dict[str, Any]],
         decodes: Sequence[tuple[int, int]],
         prefills: Sequence[tuple[int, int]],
         tell: Callable[[str], None],
@@ -256,7 +238,16 @@ class _Trial:
                     continue
                 predicted_s = self.predicted_s(phase, sequences, tokens)
                 proofs.append(
-                    Proof(self.title, self.count, phase, sequences, tokens, measured_s, predicted_s)
+                    {
+                        "layer": self.title,
+                        "layers": self.count,
+                        "phase": phase,
+                        "sequences": sequences,
+                        "tokens": tokens,
+                        "measured_s": measured_s,
+                        "predicted_s": predicted_s,
+                        "error_fraction": predicted_s / measured_s - 1.0,
+                    }
                 )
 
     def measured_s(self, real: Sequence[RealLayer], phase: str, sequences: int, tokens: int) -> float | str:
@@ -331,21 +322,7 @@ class _Trial:
         return float(total_s(costs))
 
 
-@frozen
-class EngineProof:
-    """One value of one result, measured and replayed."""
-
-    result: str
-    metric: str
-    engine: str
-    measured_s: float
-    predicted_s: float
-    """Predicted value with the calibration."""
-    shipped_s: float
-    """Predicted value with the shipped kernels of the device."""
-
-
-def engine_proofs(pairs: Sequence[tuple[BenchmarkResult, ReplicaSpec]]) -> list[EngineProof]:
+def engine_proofs(pairs: Sequence[tuple[BenchmarkResult, ReplicaSpec]]) -> list[dict[str, Any]]:
     """Return measured and replayed times of an engine, with and without the calibration.
 
     Parameters
@@ -354,9 +331,9 @@ def engine_proofs(pairs: Sequence[tuple[BenchmarkResult, ReplicaSpec]]) -> list[
 
     Returns
     -------
-    one row for each value; an error names the reason where no result can be replayed
+    one row for each value: its measured time, its prediction with the calibration and with the shipped kernels; an error names the reason where no result can be replayed
     """
-    rows: list[EngineProof] = []
+    rows: list[dict[str, Any]] = []
     reasons = []
     for result, spec in pairs:
         try:
@@ -370,7 +347,15 @@ def engine_proofs(pairs: Sequence[tuple[BenchmarkResult, ReplicaSpec]]) -> list[
         host = spec.profile.host
         both = zip(run.values, run.replayed_s(host), shipped.replayed_s(host), strict=True)
         rows += [
-            EngineProof(result.path, value.metric, spec.profile.engine, value.seconds, own, without)
+            {
+                "result": result.path,
+                "metric": value.metric,
+                "engine": spec.profile.engine,
+                "measured_s": value.seconds,
+                "predicted_s": own,
+                "shipped_s": without,
+                "error_fraction": own / value.seconds - 1.0,
+            }
             for value, own, without in both
         ]
     if not rows:

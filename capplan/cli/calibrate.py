@@ -248,8 +248,8 @@ def _planned(measuring: Measuring) -> "Answer":
     from capplan.calibrate.measure import planned_run
     from capplan.report.answers.calibrate import plan_answer
 
-    plan = planned_run(target, quick=measuring.quick, minutes=measuring.minutes)
-    return plan_answer(target.machine, plan, target.busy)
+    plan, rows = planned_run(target, quick=measuring.quick, minutes=measuring.minutes)
+    return plan_answer(target.machine, plan, rows, target.busy)
 
 
 def _proven(model: str, paths: Sequence[Path], stated: StatedResult, serving: ServingFlags) -> "Answer":
@@ -297,11 +297,10 @@ def _proof(network: Any, target: Any, path: Path, *, quick: bool) -> list[dict[s
         device_from_calibration,
         torch_efficiency,
     )
-    from capplan.report.answers.calibrate import proof_rows
 
     device = device_from_calibration(path)
     efficiency = torch_efficiency(path, device)
-    return proof_rows(verified(network, target, device, efficiency, quick=quick, tell=_tell))
+    return verified(network, target, device, efficiency, quick=quick, tell=_tell)
 
 
 def _verified(model: str, calibration: Path, measuring: Measuring, *, offline: bool) -> "Answer":
@@ -369,10 +368,10 @@ def _compared(first: str, second: str) -> "Answer":
     own = read_calibration_file(first)
     if not _is_calibration(second):
         sheet = device(second)
-        sides = file_side(own, first), shipped_side(sheet, efficiency_for(sheet), own.host)
+        sides = file_side(own), shipped_side(sheet, efficiency_for(sheet), own.host)
         return comparison_answer(first, sheet.title, differences(*sides), own.notes)
     other = read_calibration_file(second)
-    sides = file_side(own, first), file_side(other, second)
+    sides = file_side(own), file_side(other)
     notes = [*own.notes, *other.notes]
     if own.kernels and other.kernels:
         notes += machine_differences(own.kernels.machine, other.kernels.machine)

@@ -421,7 +421,7 @@ def report_command(
     from capplan.questions.plans.plan_file import asked_of_plan
     from capplan.readers.catalogue.models import model_source
     from capplan.report.show import row_progress
-    from capplan.review.findings import Written, findings
+    from capplan.review.findings import findings
     from capplan.review.levers import wanted_levers
     from capplan.review.page import review_of, review_output, show_review, written_with
 
@@ -436,8 +436,10 @@ def report_command(
     levers = wanted_levers(asking, page.levers_file, asked, answer)
     source = model_source(asked.scenario.model, asked.scenario.file.revision)
     words = _command_line(scenario, plan_file, settings or (), page, offline=offline, to=to)
-    written, others = Written(page.date, page.author), to_page.form != "markdown"
-    found = findings(asked, answer, words, source, written, levers=levers, others=others)
+    others = to_page.form != "markdown"
+    found = findings(
+        asked, answer, words, source, date=page.date, author=page.author, levers=levers, others=others
+    )
     return show_review(review_of(found), to_page)
 
 

@@ -448,16 +448,7 @@ _POOLS = {
 _COUNTS = ("tensor_parallel", "pipeline_parallel", "data_parallel", "expert_parallel", "max_model_len", "max_num_seqs", "max_num_batched_tokens")  # fmt: skip
 
 
-@frozen
-class ReadLaunch:
-    """What a command line says of a replica, and what of it was not read."""
-
-    launch: ReplicaLaunch
-    unread: tuple[str, ...]
-    """Options and variables that were not read, as written."""
-
-
-def read_command_line(text: str, place: str = "--launch", folder: Path | None = None) -> ReadLaunch:
+def read_command_line(text: str, place: str = "--launch", folder: Path | None = None) -> ReplicaLaunch:
     """Return the replica that a command line starts.
 
     Parameters
@@ -465,10 +456,6 @@ def read_command_line(text: str, place: str = "--launch", folder: Path | None = 
     text : as typed in a shell, on one line or several; `docker run ...` and variables may stand before it
     place : of the text, for errors
     folder : that files in it are relative to; None: the working folder
-
-    Returns
-    -------
-    the launch, and what was not read of it
 
     Raises
     ------
@@ -488,7 +475,7 @@ def read_command_line(text: str, place: str = "--launch", folder: Path | None = 
         launch = configured(launch, (folder or Path()) / said["config"], place)
     if engine == "trtllm" and "attention_groups" in said:
         launch = grouped(launch)
-    return ReadLaunch(launch, (*before, *unread))
+    return replace(launch, unread=(*before, *unread))
 
 
 _EXAMPLES = {

@@ -5,7 +5,8 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from capplan.deploy.command_line import ReadLaunch, read_command_line
+from capplan.deploy.command_line import read_command_line
+from capplan.deploy.replica_launch import ReplicaLaunch
 from capplan.errors import InputError, unknown
 from capplan.model.network import LoraTerms
 from capplan.numbers import GIB
@@ -54,8 +55,7 @@ def known_deployment(source: str, folder: Path) -> Known:
     return _of_traffic(path, source, folder)
 
 
-def _of_launch(read: ReadLaunch, source: str) -> Known:
-    launch = read.launch
+def _of_launch(launch: ReplicaLaunch, source: str) -> Known:
     top: dict[str, object] = {"model": launch.model, **launch.stated}
     if launch.adapters is not None:
         top["lora"] = _lora(launch.adapters)
@@ -63,7 +63,7 @@ def _of_launch(read: ReadLaunch, source: str) -> Known:
         top["prefix_caching"] = False
     if launch.host_cache_bytes is not None:
         top["kv_offload"] = [{"name": "host", "capacity": f"{launch.host_cache_bytes / GIB:g} GiB"}]
-    remarks = [f"not read: {', '.join(read.unread)}"] if read.unread else []
+    remarks = [f"not read: {', '.join(launch.unread)}"] if launch.unread else []
     if launch.drafts is not None:
         remarks.append(
             f"it speculates by {launch.drafts.method} with {launch.drafts.draft_tokens} draft tokens: add the key speculation with the measured acceptance"
@@ -133,7 +133,7 @@ def launched_replica(
     the model, how it is served, and a warning that names what was not read of the command line
     """
     read = read_command_line(launch)
-    if load.prefix_hit_fraction and not read.launch.prefix_caching:
+    if load.prefix_hit_fraction and not read.prefix_caching:
         raise InputError(
             "--prefix-hit-fraction: --launch turns prefix caching off, so nothing hits; leave one of them out"
         )
@@ -141,10 +141,10 @@ def launched_replica(
     if serving.engine_version is not None:
         said["engine_version"] = serving.engine_version
     unread = (f"not read of --launch: {', '.join(read.unread)}",) if read.unread else ()
-    return model or read.launch.model, replace(serving, **said), unread
+    return model or read.model, replace(serving, **said), unread
 
 
-def serving_flags(read: ReadLaunch) -> dict[str, Any]:
+def serving_flags(launch: ReplicaLaunch) -> dict[str, Any]:
     """Return what a command line says in the words of capplan's own options; what is not said keeps their defaults.
 
     Raises
@@ -152,7 +152,6 @@ def serving_flags(read: ReadLaunch) -> dict[str, Any]:
     InputError
         it drafts, keeps prefixes in host memory or serves one phase only, which an estimate of one replica does not model
     """
-    launch = read.launch
     if launch.drafts is not None:
         raise InputError(
             "--launch: it speculates, which an estimate does not model; leave it out, or see: capplan spec --help"

@@ -274,6 +274,8 @@ class ReplicaLaunch:
     """Bytes of host memory for prefixes, of the whole replica."""
     role: Role | None = None
     """Role of a replica in a pool of its own; either where the engine is not told which."""
+    unread: tuple[str, ...] = ()
+    """Options and variables of its command line that were not read, as written."""
 
     @property
     def devices(self) -> int:

@@ -65,7 +65,7 @@ def profile(engine: str, version: str | None = None) -> EngineProfile:
     >>> profile("sglang").policy
     'prefill_first'
     """
-    name = named_engine(engine).engine
+    name = named_engine(engine)[0]
     versioned = _versioned(name, version)
     asked = version_key(version) if version else None
     host = _host_of(name, asked or version_key(versioned.version) or (0, 0, 0))
@@ -158,10 +158,6 @@ def tier(
         as the driver reports it
     architecture : of the device; some engines keep small defaults on Ampere whatever its memory
     device_name : from the catalogue, for single devices that are treated the same way
-
-    Returns
-    -------
-    the tier
 
     Examples
     --------
@@ -383,10 +379,6 @@ def cache_rule(engine: EngineProfile, model_type: str, architecture: str | None 
     engine : the profile
     model_type : of the model
     architecture : of the device; None: what holds on every device, or what some device needs
-
-    Returns
-    -------
-    the rule
 
     Examples
     --------

@@ -9,7 +9,6 @@ Engines as texts name them: spellings, and the days on which versions were relea
 
 import re
 from collections.abc import Mapping
-from typing import NamedTuple
 
 from capplan.errors import InputError, unknown
 from capplan.frozen import frozen
@@ -134,17 +133,10 @@ _PACKAGED = re.compile(r"(?:nvidia-)?(?P<package>nim|dynamo|triton)\b-?[(/-]?(?P
 _SPLIT = re.compile(r"[(-]?disagg(regated)?\)?$")
 
 
-class NamedEngine(NamedTuple):
-    """What a text says about a serving engine."""
+def named_engine(text: str) -> tuple[str, bool]:
+    """Return the engine that a text means, whatever its case and punctuation, and whether a package ships it.
 
-    engine: str
-    """vllm, sglang or trtllm."""
-    packaged: bool = False
-    """Shipped inside NIM, Dynamo or Triton, which count their versions on their own."""
-
-
-def named_engine(text: str) -> NamedEngine:
-    """Return the engine that a text means, whatever its case and punctuation.
+    NIM, Dynamo and Triton are such packages; they count their versions on their own.
 
     Parameters
     ----------
@@ -157,10 +149,8 @@ def named_engine(text: str) -> NamedEngine:
 
     Examples
     --------
-    >>> named_engine("TensorRT-LLM").engine, named_engine("nim(trtllm)").engine
-    ('trtllm', 'trtllm')
-    >>> named_engine("dynamo-sglang")
-    NamedEngine(engine='sglang', packaged=True)
+    >>> named_engine("TensorRT-LLM"), named_engine("nim(trtllm)")
+    (('trtllm', False), ('trtllm', True))
     """
     name = re.sub(r"[\s_]+", "-", text.strip().lower())
     if _SPLIT.search(name):
@@ -177,7 +167,7 @@ def named_engine(text: str) -> NamedEngine:
         )
     if inside not in _ENGINE:
         raise unknown("engine", text, SPELLINGS)
-    return NamedEngine(_ENGINE[inside], package is not None)
+    return _ENGINE[inside], package is not None
 
 
 RELEASES: dict[str, tuple[tuple[str, str], ...]] = {

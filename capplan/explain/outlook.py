@@ -152,8 +152,8 @@ _POWER, _TRAFFIC = "scenario: energy", "scenario: traffic"
 
 def energy_group(planned: Planned) -> Group:
     """Return the energy that `capplan fleet` prints, where the scenario asks for it."""
-    asked = asked_energy(planned.asked, planned.plan)
-    if asked is None or (energy := asked.energy) is None:
+    energy, *_ = asked_energy(planned.asked, planned.plan) or (None,)
+    if energy is None:
         return Group({}, no_number)
     numbers = dict(places_of(energy_result(energy)))
     of = NextToPlan("energy", numbers, _energy_arguments(planned, energy), "assumed")
@@ -166,10 +166,10 @@ def _energy_arguments(planned: Planned, energy: Energy) -> Arguments:
 
     def phase(place: Place) -> Stated:
         found = energy.phases[int(place[1])]
-        doing = found.phase.rpartition(" ")[2]
+        doing = found["phase"].rpartition(" ")[2]
         measured = getattr(power.measured, doing) is not None
         key = f"measured.{doing}" if measured else f"{doing}, a share of the thermal design power"
-        return Stated(found.watts_per_gpu, f"{_POWER}.{key}", name=f"{doing}_watts")
+        return Stated(found["watts_per_gpu"], f"{_POWER}.{key}", name=f"{doing}_watts")
 
     def server(place: Place) -> Servers:
         return energy.servers[int(place[1])] if place[0] == "servers" else energy.fullest
@@ -219,7 +219,7 @@ def _energy(planned: Planned, energy: Energy, of: NextToPlan, place: Place, valu
 
 def _time_fraction(planned: Planned, energy: Energy, position: int) -> Explained:
     phase = energy.phases[position]
-    doing = phase.phase.rpartition(" ")[2]
+    doing = phase["phase"].rpartition(" ")[2]
     formula = {
         "prefill": "mean over the hours of rate times the prefill of a request, over the replicas; spares idle",
         "decode": f"{formula_of(occupied_fraction)}, mean over the hours, less prefill; spares idle",
@@ -227,7 +227,7 @@ def _time_fraction(planned: Planned, energy: Energy, position: int) -> Explained
     }[doing]
     plan = planned.plan
     named = zip(plan.group_names, plan.groups, strict=True)
-    at = next((at for at, (name, _) in enumerate(named) if name and phase.phase.startswith(name)), -1)
+    at = next((at for at, (name, _) in enumerate(named) if name and phase["phase"].startswith(name)), -1)
     group = plan.groups[at]
     load = input_of(
         "N",
@@ -236,7 +236,7 @@ def _time_fraction(planned: Planned, energy: Energy, position: int) -> Explained
         group.label,
         f"explain {_path(plan, at % len(plan.groups))}concurrency_per_replica; of each hour, by its rate over that of the peak",
     )
-    return explained("time_fraction", phase.time_fraction, formula, (load,), MONEY)
+    return explained("time_fraction", phase["time_fraction"], formula, (load,), MONEY)
 
 
 def growth_group(planned: Planned) -> Group:

@@ -267,14 +267,8 @@ _TABLES = re.compile(
 
 Formats = Counter[str]
 """Elements by block format."""
-
-
-@dataclass(slots=True)
-class _LayerTensors:
-    """What the file has for one layer."""
-
-    matrices: dict[str, Formats] = field(default_factory=dict)
-    vectors: Formats = field(default_factory=Counter)
+_OTHERS = "norms and biases"
+"""What a layer has besides matrices."""
 
 
 def with_stored_formats(network: Network, stored: StoredModel, place: str) -> Network:
@@ -307,11 +301,11 @@ def with_stored_formats(network: Network, stored: StoredModel, place: str) -> Ne
     }
     for name, elements in expected.items():
         _compare(name, ends[name].total(), elements, place)
-    plain: Formats = sum((tensors.vectors for tensors in layers), ends["output_norm"] + ends["output.bias"])
+    plain: Formats = sum((tensors[_OTHERS] for tensors in layers), ends["output_norm"] + ends["output.bias"])
     formatted = with_formats(
         network,
-        lambda index, projection: blend_name(layers[index].matrices[projection.name]),
-        lambda index, _: blend_name(layers[index].matrices[_TENSORS_EXPERTS]),
+        lambda index, projection: blend_name(layers[index][projection.name]),
+        lambda index, _: blend_name(layers[index][_TENSORS_EXPERTS]),
     )
     embedding = blend_name(ends["token_embd.weight"])
     head = embedding if network.tied_embeddings else blend_name(ends["output.weight"])
@@ -330,12 +324,12 @@ def tables(stored: StoredModel) -> list[StoredTensor]:
 
 def _sorted(
     network: Network, tensors: Iterable[StoredTensor], place: str
-) -> tuple[dict[str, Formats], list[_LayerTensors]]:
+) -> tuple[dict[str, Formats], list[dict[str, Formats]]]:
     """Return elements by format of the tensors outside the layers, and of each layer."""
     ends: dict[str, Formats] = {
         name: Counter() for name in ("token_embd.weight", "output.weight", "output_norm", "output.bias")
     }
-    layers = [_LayerTensors() for _ in network.layers]
+    layers = [{_OTHERS: Formats()} for _ in network.layers]
     for tensor in tensors:
         match = _LAYER.fullmatch(tensor.name)
         index = int(match[1]) if match else -1
@@ -357,7 +351,7 @@ def _sorted(
     return ends, layers
 
 
-def _slot(layer: Layer, tensors: _LayerTensors, name: str) -> Formats | None:
+def _slot(layer: Layer, tensors: dict[str, Formats], name: str) -> Formats | None:
     """Return where a tensor of a layer counts; None where it has no place."""
     stem, _, kind = name.rpartition(".")
     split = _SPLIT_EXPERTS.fullmatch(stem)
@@ -367,11 +361,11 @@ def _slot(layer: Layer, tensors: _LayerTensors, name: str) -> Formats | None:
     )
     for candidate in candidates:
         if candidate in names:
-            return tensors.matrices.setdefault(candidate, Counter())
-    return tensors.vectors if not candidates and _VECTORS.fullmatch(name) else None
+            return tensors.setdefault(candidate, Counter())
+    return tensors[_OTHERS] if not candidates and _VECTORS.fullmatch(name) else None
 
 
-def _compare_layer(layer: Layer, tensors: _LayerTensors, place: str) -> None:
+def _compare_layer(layer: Layer, tensors: dict[str, Formats], place: str) -> None:
     expected = {projection.name: projection.inputs * projection.outputs for projection in layer.projections}
     vectors = layer.norm_parameters + layer.state_parameters + layer.other_parameters
     vectors += sum(projection.bias for projection in layer.projections)
@@ -380,8 +374,8 @@ def _compare_layer(layer: Layer, tensors: _LayerTensors, place: str) -> None:
         expected[_TENSORS_EXPERTS] = layer.experts.parameters - biases
         vectors += biases
     for name, elements in expected.items():
-        _compare(name, tensors.matrices.get(name, Counter()).total(), elements, place)
-    _compare("norms and biases", tensors.vectors.total(), vectors, place)
+        _compare(name, tensors.get(name, Counter()).total(), elements, place)
+    _compare(_OTHERS, tensors[_OTHERS].total(), vectors, place)
 
 
 def _compare(name: str, elements: int, expected: int, place: str) -> None:

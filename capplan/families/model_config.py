@@ -12,7 +12,6 @@ from capplan.assumption import Assumption
 from capplan.errors import InputError
 from capplan.families.config import MOST_KEYS_NAMED, Config
 from capplan.families.registry import REFUSED, families, family
-from capplan.frozen import frozen
 from capplan.model.network import Attention, Network
 from capplan.model.stored_tensor import StoredModel
 
@@ -270,16 +269,6 @@ _SCALED = ("yarn", "linear", "dynamic")
 _LARGEST_FACTOR = 1024.0
 
 
-@frozen
-class Scaling:
-    """Scaled rotary positions, as a section of a config states them."""
-
-    kind: str
-    factor: float
-    original_tokens: int | None
-    """Positions before scaling; None where the section does not state them."""
-
-
 def with_scaled_context(network: Network, config: Config) -> Network:
     """Return the network with the context that engines derive from scaled rotary positions.
 
@@ -304,16 +293,17 @@ def with_scaled_context(network: Network, config: Config) -> Network:
     found = next(_scalings(config), None)
     if found is None or stated is None or network.bidirectional:
         return network
+    kind, factor, original_tokens = found
     if "gemma3" in config.model_type or "gemma3" in network.model_type:
-        rows = round(stated * found.factor) if found.kind == "linear" else 0
+        rows = round(stated * factor) if kind == "linear" else 0
         return replace(network, scaled_rotary_tokens=rows)
-    start = found.original_tokens if found.kind == "yarn" and found.original_tokens else stated
-    scaled = int(start * found.factor)
-    kept = stated if found.original_tokens else int(stated * found.factor)
+    start = original_tokens if kind == "yarn" and original_tokens else stated
+    scaled = int(start * factor)
+    kept = stated if original_tokens else int(stated * factor)
     return replace(network, max_context_tokens=scaled, stated_context_tokens=None if kept == scaled else kept)
 
 
-def _scalings(config: Config) -> Iterator[Scaling]:
+def _scalings(config: Config) -> Iterator[tuple[str, float, int | None]]:
     """Yield the scalings of the file and of the sections of its text model that were read."""
     for section in config.sections:
         if any(name in section.section_path for name in ("vision", "audio", "visual", "quant")):
@@ -324,8 +314,8 @@ def _scalings(config: Config) -> Iterator[Scaling]:
                 yield from _of_section(values)
 
 
-def _of_section(values: Mapping[str, Any]) -> Iterator[Scaling]:
-    """Yield the scaling of a section, or of each kind of layer that it has."""
+def _of_section(values: Mapping[str, Any]) -> Iterator[tuple[str, float, int | None]]:
+    """Yield kind, factor and stated positions before scaling of a section, or of each kind of layer that it has."""
     layers = [inner for inner in values.values() if isinstance(inner, Mapping)]
     for one in layers or [values]:
         kind, factor = one.get("rope_type", one.get("type")), one.get("factor")
@@ -338,4 +328,4 @@ def _of_section(values: Mapping[str, Any]) -> Iterator[Scaling]:
             continue
         if kind in _SCALED:
             whole = isinstance(original, int) and not isinstance(original, bool) and 0 < original < 2**31
-            yield Scaling(str(kind), float(factor), original if whole else None)
+            yield str(kind), float(factor), original if whole else None

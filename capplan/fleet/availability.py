@@ -1,6 +1,7 @@
 """How likely the replicas of a plan are in service over a month: machines fail and are repaired independently."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import ceil, exp, lgamma, log, log1p, sqrt
 
 from capplan.fleet.order import Failures, OrderLine, units_of
@@ -140,17 +141,11 @@ class OneMore:
     availability: Availability
 
 
-@frozen
-class PlanAvailability:
-    """How likely all groups of a plan carry the peak."""
+def plan_availability(plan: Plan) -> tuple[Availability, OneMore | None] | None:
+    """Return how likely enough replicas of each group are in service at any time and over a month; None without an order.
 
-    now: Availability
-    one_more: OneMore | None
-    """One machine more in the group that is short most often; None if its order has no price."""
-
-
-def plan_availability(plan: Plan) -> PlanAvailability | None:
-    """Return how likely enough replicas of each group are in service at any time and over a month; None without an order."""
+    One machine more is in the group that is short most often; it is None if the order of that group has no price.
+    """
     found = []
     for group in plan.groups:
         machines = _machines(group)
@@ -160,15 +155,15 @@ def plan_availability(plan: Plan) -> PlanAvailability | None:
     short = min(range(len(found)), key=lambda place: found[place].time_fraction)
     more = _one_more(plan.groups[short])
     if more is None:
-        return PlanAvailability(_together(found), None)
+        return _together(found), None
     others = [*found[:short], more.availability, *found[short + 1 :]]
-    return PlanAvailability(_together(found), OneMore(more.machine, more.usd_per_hour, _together(others)))
+    return _together(found), replace(more, availability=_together(others))
 
 
 def plan_failures_per_month(plan: Plan) -> float:
     """Return how many machines of a plan fail in a month; zero without an order."""
     found = plan_availability(plan)
-    return 0.0 if found is None else found.now.failures_per_month
+    return 0.0 if found is None else found[0].failures_per_month
 
 
 def _together(groups: Sequence[Availability]) -> Availability:

@@ -498,10 +498,6 @@ def _choices_of(pairs: list[tuple[Sized, Plan]], terms: Terms, paid: Paid | None
     pairs : plans, cheapest first, at least one
     terms : prices
     paid : what a plan costs by its mix of commitments, for the recommended one; None: what its order costs
-
-    Returns
-    -------
-    the choices
     """
     plans = [plan for _, plan in pairs]
     surest = surest_within(pairs, terms, SUREST_WITHIN) if pairs[0][0].trial.limits else plans[0]

@@ -76,10 +76,6 @@ def engines_of(replica: Replica, use: EngineOptions, id_tokens: int, prompt_toke
     prompt_tokens : [tokens]
         of a typical prompt, whose KV bytes per token are used for all
 
-    Returns
-    -------
-    engines, and what was assumed
-
     Raises
     ------
     InputError

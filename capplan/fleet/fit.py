@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 from capplan.fleet.search.candidates import Layout, layout_reason
 from capplan.frozen import frozen
@@ -23,17 +24,6 @@ _SEARCH_ROUNDS = 40
 
 
 @frozen
-class Change:
-    """A change that makes a replica fit."""
-
-    change: str
-    """As command-line flags."""
-    gpus: int
-    max_concurrency: float
-    """Sequences of the maximum context that then fit."""
-
-
-@frozen
 class Fit:
     """The memory of one replica."""
 
@@ -44,8 +34,8 @@ class Fit:
     """Total that a process sees."""
     longest_context_tokens: int
     """Longest context of a single sequence, at most the model's maximum."""
-    changes: tuple[Change, ...] = ()
-    """The smallest changes that would make it fit; empty if it fits."""
+    changes: tuple[dict[str, Any], ...] = ()
+    """Rows of the smallest changes that would make it fit: command-line flags, GPUs and sequences of the maximum context; none if it fits."""
 
 
 def fit(spec: ReplicaSpec, others: Sequence[Device] = ()) -> Fit:
@@ -106,7 +96,7 @@ def adapter_bytes_on_fullest_rank(network: Network, sharding: Sharding) -> float
     return max(float(adapter_bytes_per_rank(stage.network, sharding)) for stage in stages)
 
 
-def changes_that_fit(spec: ReplicaSpec, others: Sequence[Device] = ()) -> tuple[Change, ...]:
+def changes_that_fit(spec: ReplicaSpec, others: Sequence[Device] = ()) -> tuple[dict[str, Any], ...]:
     """Return the smallest change of each kind that makes a replica fit; a pair of changes if no single one does.
 
     Parameters
@@ -130,7 +120,7 @@ def changes_that_fit(spec: ReplicaSpec, others: Sequence[Device] = ()) -> tuple[
         tokens = shorter - shorter % 16 or shorter
         alone.append(_change(f"--max-model-len {tokens}", replace(spec, max_model_len=tokens)))
     if alone:
-        return tuple(sorted(alone, key=lambda change: change.gpus))
+        return tuple(sorted(alone, key=lambda change: float(change["gpus"])))
     pairs = [
         (f"{first} {second}", both)
         for first, changed in kinds[0]
@@ -141,15 +131,16 @@ def changes_that_fit(spec: ReplicaSpec, others: Sequence[Device] = ()) -> tuple[
     return (both,) if both else ()
 
 
-def _first_that_fits(variants: Sequence[tuple[str, ReplicaSpec]]) -> Change | None:
+def _first_that_fits(variants: Sequence[tuple[str, ReplicaSpec]]) -> dict[str, Any] | None:
     for flags, variant in variants:
         if _is_legal(variant) and bool(memory_of(variant).fits):
             return _change(flags, variant)
     return None
 
 
-def _change(flags: str, spec: ReplicaSpec) -> Change:
-    return Change(flags, spec.devices, float(memory_of(spec).max_concurrency))
+def _change(flags: str, spec: ReplicaSpec) -> dict[str, Any]:
+    concurrency = float(memory_of(spec).max_concurrency)
+    return {"change": flags, "gpus": spec.devices, "max_concurrency": concurrency}
 
 
 def _is_legal(spec: ReplicaSpec) -> bool:

@@ -1,6 +1,6 @@
 """Replicas over the time of a trace: autoscaled, static, and spare ones."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from math import ceil
 
 import numpy as np
@@ -40,17 +40,6 @@ class RateLine:
 
 
 @frozen
-class SpareRow:
-    """Size of a static fleet that tolerates a number of failures, without and with a burst above the peak."""
-
-    failed_replicas: int
-    replicas: int
-    gpus: int
-    burst_replicas: int
-    burst_gpus: int
-
-
-@frozen
 class OverTime:
     """A plan over the time of a trace; only `spares` counts spare replicas."""
 
@@ -71,7 +60,8 @@ class OverTime:
     """Fraction of the requests that arrive while fewer replicas serve than are needed."""
     peak_to_mean_ratio: float
     static_replicas: int
-    spares: tuple[SpareRow, ...]
+    spares: tuple[Mapping[str, int], ...]
+    """Rows of the size of a static fleet that tolerates a number of failures, without and with a burst above the peak."""
 
     def gpu_hours(self, replicas: Counts) -> float:
         """Return the GPU-hours of the replicas in each window: `paid` or `foreseen`."""
@@ -303,6 +293,13 @@ def fleet_over_time(
         peak_to_mean_ratio=line.peak_to_mean_ratio,
         static_replicas=peak,
         spares=tuple(
-            SpareRow(k, peak + k, (peak + k) * devices, burst + k, (burst + k) * devices) for k in DOWN
+            {
+                "failed_replicas": k,
+                "replicas": peak + k,
+                "gpus": (peak + k) * devices,
+                "burst_replicas": burst + k,
+                "burst_gpus": (burst + k) * devices,
+            }
+            for k in DOWN
         ),
     )

@@ -1,7 +1,7 @@
 """The result of a fleet search: groups of identical replicas, plans of one kind of replica or of separate pools, choices, and what was rejected."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import field, fields, replace
 from math import isclose
 from typing import Literal, TypeAlias
 
@@ -241,8 +241,8 @@ def with_their_machines(groups: Sequence[Group]) -> tuple[Group, ...]:
     ]
     if tuple(group.role for group in groups) != PHASES or len(sizes) < len(groups):
         return tuple(groups)
-    order = pools_order(sizes, [group.busy_replicas for group in groups], groups[0].survive)
-    return tuple(replace(group, machines=part) for group, part in zip(groups, order.machines, strict=True))
+    _, machines = pools_order(sizes, [group.busy_replicas for group in groups], groups[0].survive)
+    return tuple(replace(group, machines=part) for group, part in zip(groups, machines, strict=True))
 
 
 @frozen
@@ -700,14 +700,6 @@ class NextSteps:
 
 
 @frozen
-class ChunkedPlan:
-    """The cheapest fleet of identical replicas whose steps take no more than some tokens."""
-
-    max_num_batched_tokens: int
-    plan: Plan
-
-
-@frozen
 class PoolsSearch:
     """How plans with separate pools were searched, and what they are compared with."""
 
@@ -715,8 +707,8 @@ class PoolsSearch:
     evaluated: int
     simulated_pairs: int
     """Pairs of replica counts that were simulated."""
-    chunked: tuple[ChunkedPlan, ...] = ()
-    """Fleets of identical replicas with smaller steps, which do for decoding what separate pools do."""
+    chunked: Mapping[int, Plan] = field(default_factory=dict)
+    """Tokens of a smaller step -> cheapest fleet of identical replicas, which does for decoding what separate pools do."""
 
 
 @frozen

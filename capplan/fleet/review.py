@@ -6,6 +6,7 @@ Details of a plan: margins of its targets, its sizing step by step, memory and o
 """
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -108,56 +109,6 @@ def spec_of_layout(layout: Layout, weight_dtype: str, question: Question) -> Rep
 
 
 @frozen
-class TargetMargin:
-    """One target, and the margin that a plan leaves."""
-
-    target: Target
-    predicted_s: float
-    low_s: float
-    high_s: float
-    """The measured value lies between low and high in 80 % of the cases."""
-    margin_fraction: float
-    """Margin over the limit; negative if the target is missed."""
-    met_probability: float
-
-    @property
-    def limit_s(self) -> float:
-        """Limit as the scenario states it, with what it allows for waits outside."""
-        return self.target.stated_s
-
-
-@frozen
-class Sizing:
-    """The sizing of a plan, from the peak to the number of devices."""
-
-    peak_requests_per_s: float
-    limit_requests_per_s: float
-    """Largest rate at which one replica meets the targets, as predicted."""
-    headroom_fraction: float
-    sure_limit_requests_per_s: float
-    """The same for a replica as slow as the required confidence allows for."""
-    busy_replicas: int
-    spare_replicas: int
-    devices_per_replica: int
-    devices: int
-
-    @property
-    def planned_requests_per_s(self) -> float:
-        """Rate of one replica, less headroom."""
-        return self.limit_requests_per_s * (1.0 - self.headroom_fraction)
-
-    @property
-    def predicted_replicas(self) -> float:
-        """Replicas as predicted with headroom, before rounding up."""
-        return self.peak_requests_per_s / self.planned_requests_per_s
-
-    @property
-    def sure_replicas(self) -> float:
-        """Replicas with the required confidence at the peak, before rounding up."""
-        return self.peak_requests_per_s / self.sure_limit_requests_per_s
-
-
-@frozen
 class PlanDetail:
     """Memory, operators and phase times of one replica of a plan."""
 
@@ -189,24 +140,29 @@ def kernel_assumptions(group: Group, question: Question) -> tuple[Assumption, ..
     return tuple(assumption.of_scenario() for assumption in rates.assumptions)
 
 
-def target_margins(plan: Plan, question: Question) -> tuple[TargetMargin, ...]:
-    """Return every target of the scenario with the plan's prediction and margin."""
+def target_margins(plan: Plan, question: Question) -> tuple[dict[str, Any], ...]:
+    """Return a row for every target of the scenario: its limit, the prediction of the plan, and what that leaves.
+
+    The limit is as the scenario states it, with what it allows for waits outside. The measured value lies between `low_s` and `high_s` in 80 % of
+    the cases; the margin over the limit is negative if the target is missed.
+    """
     return tuple(_margin(plan, question, target) for target in question.slo.targets)
 
 
-def _margin(plan: Plan, question: Question, target: Target) -> TargetMargin:
+def _margin(plan: Plan, question: Question, target: Target) -> dict[str, Any]:
     predicted, engine = plan.value(target), plan.engine_value(target)
     first, last = plan.groups[0], plan.groups[-1]
     seen_at = plan.groups if plan.is_mix else (first if target.metric == "ttft" else last,)
     intervals = [_interval(group, question, target) for group in seen_at]
-    return TargetMargin(
-        target,
-        predicted,
-        predicted + engine * (min(interval.low_ratio for interval in intervals) - 1.0),
-        predicted + engine * (max(interval.high_ratio for interval in intervals) - 1.0),
-        1.0 - predicted / target.stated_s,
-        plan.target_probabilities[target.key],
-    )
+    return {
+        "target": target.key,
+        "limit_s": target.stated_s,
+        "predicted_s": predicted,
+        "low_s": predicted + engine * (min(interval.low_ratio for interval in intervals) - 1.0),
+        "high_s": predicted + engine * (max(interval.high_ratio for interval in intervals) - 1.0),
+        "margin_fraction": 1.0 - predicted / target.stated_s,
+        "met_probability": plan.target_probabilities[target.key],
+    }
 
 
 def _interval(group: Group, question: Question, target: Target) -> Interval:
@@ -218,21 +174,30 @@ def _interval(group: Group, question: Question, target: Target) -> Interval:
     return operation_interval(question.intervals, target.metric, "open", operation, target.statistic)
 
 
-def sizing_of(group: Group, headroom_fraction: float) -> Sizing:
-    """Return the steps from the peak of the requests of a group to its number of devices."""
+def sizing_of(group: Group, headroom_fraction: float) -> dict[str, float]:
+    """Return the steps from the peak of the requests of a group to its number of devices.
+
+    Replicas are counted before rounding up: as predicted with headroom, R / (l (1 - h)), and with the required confidence, R / s, at a peak rate R,
+    for the largest rate l at which one replica meets the targets as predicted, and s at which one does that is as slow as the confidence allows for.
+    """
     limit, sure_limit = group.request_rate_limit_per_replica, group.sure_request_rate_limit_per_replica
     assert limit is not None
     assert sure_limit is not None
-    return Sizing(
-        peak_requests_per_s=group.request_rate_per_replica * group.busy_replicas,
-        limit_requests_per_s=limit,
-        headroom_fraction=headroom_fraction,
-        sure_limit_requests_per_s=sure_limit,
-        busy_replicas=group.busy_replicas,
-        spare_replicas=group.spare_replicas,
-        devices_per_replica=group.layout.devices,
-        devices=group.gpus,
-    )
+    peak, planned = group.request_rate_per_replica * group.busy_replicas, limit * (1.0 - headroom_fraction)
+    return {
+        "peak_request_rate": peak,
+        "limit_request_rate": limit,
+        "headroom_fraction": headroom_fraction,
+        "planned_request_rate": planned,
+        "predicted_replicas": peak / planned,
+        "sure_limit_request_rate": sure_limit,
+        "sure_replicas": peak / sure_limit,
+        "busy_replicas": group.busy_replicas,
+        "spare_replicas": group.spare_replicas,
+        "devices_per_replica": group.layout.devices,
+        "devices": group.gpus,
+        "utilisation_fraction": group.request_rate_per_replica / limit,
+    }
 
 
 def plan_details(plan: Plan, questions: Sequence[Question]) -> tuple[PlanDetail, ...]:

@@ -433,7 +433,7 @@ def fleet_outcome(
         histogram.merge(part.itl)
     itl_s = histogram_spread(histogram)
     measured = _Measured(columns, met, seen, done, end - begin, parts)
-    gauges = _gauges(parts, seconds, begin, end)
+    busy, batch, kv_occupancy = _gauges(parts, seconds, begin, end)
     every = _figures(measured, np.ones(met.size, dtype=bool))
     return FleetOutcome(
         all=every,
@@ -449,10 +449,10 @@ def fleet_outcome(
         itl_s=itl_s,
         prefix_hit_fraction=every.prefix_hit_fraction,
         preemptions=every.preemptions,
-        kv_occupancy_mean=gauges.kv_occupancy,
+        kv_occupancy_mean=kv_occupancy,
         kv_occupancy_p99=max(part.kv_occupancy_p99 for part in parts),
-        batch_mean=gauges.batch,
-        busy_fraction=gauges.busy,
+        batch_mean=batch,
+        busy_fraction=busy,
         replicas=len(parts),
         parts=tuple(parts),
         target_values=target_values(columns, seen, slo, until_s, itl_s),
@@ -558,25 +558,12 @@ def finished_in(columns: Mapping[str, NDArray[Any]], begin: float, end: float) -
     return finished
 
 
-@frozen
-class _Gauges:
-    """Means over the measured time, of all replicas."""
-
-    busy: float
-    batch: float
-    kv_occupancy: float
-
-
-def _gauges(parts: Sequence[Outcome], seconds: float, begin: float, end: float) -> _Gauges:
-    """Return the gauges of the whole run, scaled to the measured time by the timeline of all replicas together."""
+def _gauges(parts: Sequence[Outcome], seconds: float, begin: float, end: float) -> tuple[float, float, float]:
+    """Return busy fraction, batch and KV occupancy of the whole run, scaled to the measured time by the timeline of all replicas together."""
     busy_s = [part.busy_fraction * part.seconds for part in parts]
     there_s = len(parts) * seconds or 1.0
     batches = sum(part.batch_mean * busy for part, busy in zip(parts, busy_s, strict=True))
-    whole = _Gauges(
-        sum(busy_s) / there_s,
-        batches / (sum(busy_s) or 1.0),
-        sum(part.kv_occupancy_mean * part.seconds for part in parts) / there_s,
-    )
+    occupancy = sum(part.kv_occupancy_mean * part.seconds for part in parts) / there_s
     line = joint_timeline([part.timeline for part in parts])
     ends = np.minimum(line.start_s + line.span_s, seconds)
     spans = np.maximum(ends - line.start_s, 0.0)
@@ -588,10 +575,10 @@ def _gauges(parts: Sequence[Outcome], seconds: float, begin: float, end: float) 
         return there / all_of_it * spans.sum() / inside.sum() if all_of_it and inside.any() else 1.0
 
     busy = ratio(line.busy_fraction)
-    return _Gauges(
-        min(whole.busy * busy, 1.0),
-        whole.batch * (ratio(line.batch_sequences) / busy if busy else 1.0),
-        min(whole.kv_occupancy * ratio(line.kv_blocks), 1.0),
+    return (
+        min(sum(busy_s) / there_s * busy, 1.0),
+        batches / (sum(busy_s) or 1.0) * (ratio(line.batch_sequences) / busy if busy else 1.0),
+        min(occupancy * ratio(line.kv_blocks), 1.0),
     )
 
 

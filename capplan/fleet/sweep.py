@@ -101,10 +101,6 @@ def turned(change: str, plan: Plan, busy: Busy | None, side: Side = "likely") ->
     plan : its layouts stay, and what it survives
     busy : replicas in service, by group; None: no number of them is enough
     side : of the offers
-
-    Returns
-    -------
-    Turn
     """
     if busy is None:
         return Turn(change, None, None)

@@ -119,10 +119,6 @@ def unit_costs_at_mean(demand: Demand, usd_per_hour: float, response_s: Response
     response_s : [s]
         response times that users wait for, of all classes or of each
 
-    Returns
-    -------
-    UnitCosts
-
     References
     ----------
     See `capplan.fleet.price.usd_per_million_tokens`.

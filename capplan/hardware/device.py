@@ -296,10 +296,6 @@ def slice_of(device: Device, partition: Partition) -> Device:
     device : whole, with P [FLOP/s] and B [B/s]
     partition : one of its profiles
 
-    Returns
-    -------
-    Device
-
     References
     ----------
     NVIDIA, "Multi-Instance GPU user guide", chapters "Concepts" (a memory slice has about an eighth of capacity and bandwidth)
@@ -342,10 +338,6 @@ def cuts(profiles: Sequence[Partition]) -> tuple[Amounts, ...]:
     """Return the ways to cut one device that leave no room for another instance: how many of each profile.
 
     An instance begins at a memory slice that its profile allows, and has no memory slice in common with another one.
-
-    Parameters
-    ----------
-    profiles : of one device
 
     Examples
     --------
@@ -478,14 +470,6 @@ USUAL_PADDED_INPUTS = 128.0
 def has_fast_links(device: Device) -> bool:
     """Return whether tensor-parallel ranks communicate over a GPU link instead of PCIe.
 
-    Parameters
-    ----------
-    device : from the catalogue
-
-    Returns
-    -------
-    True or False
-
     Examples
     --------
     >>> has_fast_links(Device("x", "X", "v", "hopper", 80e9, None, 1.0, {}, None, None, None, "nvlink4", None, 1, None, 8, None, {}))
@@ -496,10 +480,6 @@ def has_fast_links(device: Device) -> bool:
 
 def padded_inputs_multiple(device: Device) -> float:
     """Return the multiple to which kernels of a device pad the inputs of mxfp4 experts.
-
-    Parameters
-    ----------
-    device : from the catalogue
 
     Returns
     -------
@@ -515,10 +495,6 @@ def padded_inputs_multiple(device: Device) -> float:
 
 def engine_memory_bytes(device: Device) -> float:
     """Return the device memory that an engine budgets.
-
-    Parameters
-    ----------
-    device : from the catalogue
 
     Returns
     -------

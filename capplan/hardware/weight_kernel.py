@@ -67,10 +67,6 @@ def emulated_reason(device: Device, formats: Iterable[str]) -> str:
     device : as it was measured
     formats : of weights or of the cache
 
-    Returns
-    -------
-    words for people
-
     Examples
     --------
     >>> old = Device("cpu", "An old processor", "cpu", "cpu", 8e9, None, 2e10, {"fp32": 1e11}, 1, None, None, None, None, 1, None, 1, None, {}, emulated=("bf16", "fp16"))
@@ -98,10 +94,6 @@ def no_kernel_reason(weight_format: str) -> str:
     Parameters
     ----------
     weight_format : name of a format, or of a mixture of GGUF files
-
-    Returns
-    -------
-    words for people
 
     Examples
     --------
@@ -190,10 +182,6 @@ def experts_kernel(device: Device, weight_format: str) -> WeightKernel:
     ----------
     device : as the vendor states it
     weight_format : one of WEIGHT_FORMATS
-
-    Returns
-    -------
-    the kernel
 
     Examples
     --------

@@ -49,10 +49,6 @@ def stages_of(network: Network, stages: int) -> list[Stage]:
     stages : [-]
         pipeline ranks
 
-    Returns
-    -------
-    stages in order
-
     Examples
     --------
     >>> from capplan.model.network import Layer, Projection
@@ -136,21 +132,9 @@ def stage_shares(network: Network, stages: Array) -> tuple[Array, Array]:
     return largest, last
 
 
-@frozen
-class CacheCapacity:
-    """Capacity of the pool of one device; numbers or arrays over plans."""
-
-    tokens: Number
-    """As the engine prints it."""
-    sequences: Number
-    """Sequences of the maximum context that fit at once."""
-    bytes_per_sequence: Number
-    """Bytes that one of them reserves in the pool."""
-
-
 def cache_capacity(
     kv_bytes_available: Number, network: Network, launch: Launch, profile: EngineProfile, layer_share: Number
-) -> CacheCapacity:
+) -> tuple[Number, Number, Number]:
     """Return the capacity of the pool of one device, in the layout of its engine.
 
     Parameters
@@ -176,8 +160,8 @@ def cache_capacity(
     >>> head = Projection("lm_head", "lm_head", 64, 1000, "columns")
     >>> network = Network("n", "t", 64, 1000, (Layer((Attention(4, 4, 16, 16),), ()),), head, True, 64000)
     >>> launch = Launch(1.0, 1.0, 1.0, 1.0, 8e9, 2.0, 100.0, 64.0, 2048.0, 0.9, 16.0)
-    >>> held = cache_capacity(81920.0, network, launch, profile("vllm", "0.19.0"), 1.0)
-    >>> float(held.tokens), float(held.bytes_per_sequence)
+    >>> tokens, _, size = cache_capacity(81920.0, network, launch, profile("vllm", "0.19.0"), 1.0)
+    >>> float(tokens), float(size)
     (320.0, 28672.0)
 
     References
@@ -194,7 +178,7 @@ def cache_capacity(
     if not kinds:
         free = np.maximum(kv_bytes_available, 0.0)
         endless = np.where(free > 0, launch.max_num_seqs, 0.0)
-        return CacheCapacity(endless * context, endless, 0.0 * free)
+        return endless * context, endless, 0.0 * free
     if rules.whole_windows or (rules.budget == "utilisation" and not rules.layer_groups):
         kinds = [replace(kind, kind="full") if kind.kind == "window" else kind for kind in kinds]
     if rules.budget != "utilisation":
@@ -211,11 +195,10 @@ def cache_capacity(
             replace(k, token_bytes=k.token_bytes * layer_share, state_bytes=k.state_bytes * layer_share)
             for k in kinds
         ]
-        pools = split_capacity(kv_bytes_available, held, launch.block_tokens, context, step, rules)
-        return CacheCapacity(*pools)
+        return split_capacity(kv_bytes_available, held, launch.block_tokens, context, step, rules)
     layout = grouped_layout(kinds, launch.block_tokens, context, step, layer_share)
     tokens, sequences = block_capacity(kv_bytes_available, layout, context, rules)
-    return CacheCapacity(tokens, sequences, layout.sequence_blocks * layout.block_bytes)
+    return tokens, sequences, layout.sequence_blocks * layout.block_bytes
 
 
 def encoder_reason(network: Network, profile: EngineProfile) -> Reason | None:
@@ -228,16 +211,16 @@ def encoder_reason(network: Network, profile: EngineProfile) -> Reason | None:
 
 def _compressed_capacity(
     available: Number, mixers: list[Mixer], launch: Launch, rules: MemoryRules, share: Number
-) -> CacheCapacity:
+) -> tuple[Number, Number, Number]:
     """Return the capacity for compressed attention, whose vectors have several widths and compression rates."""
     step, context, element = launch.max_num_batched_tokens, launch.max_model_len, launch.kv_bytes_per_element
     # Caches of all stages are laid out alike: a stage holds its share of every block.
     whole = available / share
     if rules.budget == "utilisation" and not shares_entries(mixers):
         tokens, sequences, size = packed_capacity(whole, packed_layout(mixers, element), context, step)
-        return CacheCapacity(tokens, sequences, size * share)
+        return tokens, sequences, size * share
     tokens, sequences, size = summed_capacity(whole, mixers, element, context, step, launch.block_tokens)
-    return CacheCapacity(tokens, sequences, size * share)
+    return tokens, sequences, size * share
 
 
 def reserved_bytes_per_sequence(network: Network, launch: Launch, profile: EngineProfile) -> Number:
@@ -274,7 +257,7 @@ def reserved_bytes_per_sequence(network: Network, launch: Launch, profile: Engin
     """
     columns = launch.as_columns()
     share, _ = stage_shares(network, np.asarray(columns.pipeline))
-    size = cache_capacity(0.0, network, columns, profile, share).bytes_per_sequence
+    _, _, size = cache_capacity(0.0, network, columns, profile, share)
     return np.broadcast_to(size, share.shape).reshape(launch.shape)
 
 

@@ -42,10 +42,6 @@ def held_format(
     activation_format : dtype of the model
     recurrent_format : of the engine (`MemoryRules.recurrent_format`); None: the dtype of the model
 
-    Returns
-    -------
-    name of a format
-
     Examples
     --------
     >>> held_format(StatePart(8, 8, "fp32", recurrent=True), "bf16"), held_format(StatePart(8, 8, "fp32"), "bf16")
@@ -63,12 +59,6 @@ def held_format(
 
 def narrow_states(network: Network, rules: MemoryRules, engine: str) -> tuple[Assumption, ...]:
     """Return what is assumed where an engine stores recurrent states in fewer bits than the reference computes them in.
-
-    Parameters
-    ----------
-    network : the model
-    rules : of the engine
-    engine : its name
 
     Returns
     -------

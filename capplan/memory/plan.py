@@ -142,10 +142,6 @@ def first_stage_plan(
     profile : of the engine version
     eager : as for `memory_plan`
 
-    Returns
-    -------
-    the plan of that stage only
-
     Examples
     --------
     >>> from capplan.engine.lookup import profile
@@ -185,7 +181,7 @@ def _stage_plan(
     else:
         usable = total - runtime
         available = fraction * (usable - weights - activations)
-    held = cache_capacity(available, network, launch, profile, stage.layer_share)
+    tokens, sequences, size = cache_capacity(available, network, launch, profile, stage.layer_share)
     warm = warmup_bytes(network, launch, profile) if stage.last else 0.0
     late = np.where(several & ~fast, rules.late_collective_bytes, 0.0)
     left = total - late - weights - runtime - graphs - np.maximum(available, 0.0)
@@ -196,9 +192,9 @@ def _stage_plan(
         cuda_graph_bytes=graphs,
         usable_bytes=usable,
         kv_bytes_available=available,
-        kv_cache_tokens=held.tokens,
-        max_concurrency=held.sequences,
-        reserved_bytes_per_sequence=held.bytes_per_sequence,
+        kv_cache_tokens=tokens,
+        max_concurrency=sequences,
+        reserved_bytes_per_sequence=size,
         headroom_bytes=left - warm,
     )
 

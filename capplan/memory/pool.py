@@ -9,6 +9,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from functools import partial
+from typing import TypeAlias
 
 import numpy as np
 
@@ -136,10 +137,6 @@ def grouped_layout(
         token budget of a step
     stage_share : [-]
         fraction of the layers on this pipeline stage
-
-    Returns
-    -------
-    the layout
 
     Examples
     --------
@@ -343,25 +340,6 @@ _WAITING_PAGE_TOKENS = {True: 4.0, False: 8.0}
 """Waiting tokens per page, with and without overlapping entries."""
 
 
-@frozen
-class SlidingGroup:
-    """Layers whose sliding caches share a block table: windows, or tokens that wait to be compressed."""
-
-    window_tokens: float
-    page_tokens: float
-    tables: int
-    """Block tables that its layers are split into."""
-
-
-@frozen
-class PackedLayout:
-    """The pool of one rank."""
-
-    block_bytes: Number
-    """Bytes of one block, over all layers."""
-    groups: tuple[SlidingGroup, ...]
-
-
 def compressed_layers(network: Network) -> list[Mixer]:
     """Return the mixers whose caches engines lay out in pages of several sizes, layer by layer.
 
@@ -391,6 +369,11 @@ def shares_entries(mixers: Sequence[Mixer]) -> bool:
     return any(isinstance(mixer, CompressedAttention) and mixer.shared_entries for mixer in mixers)
 
 
+PackedLayout: TypeAlias = tuple[Number, tuple[tuple[float, float, int], ...]]
+"""Bytes of one block of one rank over all layers; window tokens, tokens of a page and block tables of each group of layers whose sliding caches
+share a block table: windows, or tokens that wait to be compressed."""
+
+
 def packed_layout(mixers: Sequence[Mixer], kv_bytes_per_element: Number) -> PackedLayout:
     """Return how a pool lays out windows, entries and waiting tokens.
 
@@ -413,7 +396,7 @@ def packed_layout(mixers: Sequence[Mixer], kv_bytes_per_element: Number) -> Pack
     >>> from capplan.model.network import CompressedAttention
     >>> sparse = CompressedAttention(128, 512, 64, 128, 16, 4, True, 64, 128, 1024)
     >>> layout = packed_layout([sparse] * 30 + [CompressedAttention(128, 512, 64, 128, 16, 128)] * 31, 1.0)
-    >>> float(layout.block_bytes), [group.tables for group in layout.groups]
+    >>> float(layout[0]), [tables for _, _, tables in layout[1]]
     (1473408.0, [2, 1, 1])
 
     References
@@ -428,18 +411,18 @@ def packed_layout(mixers: Sequence[Mixer], kv_bytes_per_element: Number) -> Pack
     wide = page(_WINDOW_PAGE_TOKENS, held_vector_bytes(window, kv_bytes_per_element))
     # Windows, entries of the smallest ratio and waiting tokens share the slots of the widest page.
     block = max([-(-len(mixers) // tables), *counts]) * wide
-    groups = [SlidingGroup(window.window_tokens, _WINDOW_PAGE_TOKENS, tables)]
+    groups = [(window.window_tokens, float(_WINDOW_PAGE_TOKENS), tables)]
     for ratio, (entry, *keys) in of.items():
         series = 2 if entry.overlapping else 1
         held = _WAITING_PAGE_TOKENS[entry.overlapping]
-        groups.append(SlidingGroup(float(series * ratio), held, 1))
+        groups.append((float(series * ratio), held, 1))
         if BLOCK_TOKENS / ratio != _WINDOW_PAGE_TOKENS:
             vector = held_vector_bytes(entry, kv_bytes_per_element)
             block = block + layers[ratio] * page(BLOCK_TOKENS / ratio, vector)
         for key in keys:
             vectors = page(BLOCK_TOKENS / ratio, held_vector_bytes(key, kv_bytes_per_element))
             block = block + layers[ratio] * np.maximum(vectors, page(held, 8.0 * series * key.elements))
-    return PackedLayout(block, tuple(groups))
+    return block, tuple(groups)
 
 
 def _page_bytes(kv_bytes_per_element: Number, tokens: float, vector_bytes: Number) -> Number:
@@ -501,7 +484,7 @@ def packed_capacity(
     --------
     Blocks of 100 bytes, a window of 128 in pages of 64: 4 + 3 blocks, and two more for a step of 128 tokens.
 
-    >>> layout = PackedLayout(100.0, (SlidingGroup(128.0, 64.0, 1),))
+    >>> layout = 100.0, ((128.0, 64.0, 1),)
     >>> tokens, sequences, size = packed_capacity(1600.0, layout, 1024.0, 128.0)
     >>> float(tokens), float(sequences), float(size)
     (2048.0, 2.0, 700.0)
@@ -512,15 +495,16 @@ def packed_capacity(
     """
     held_blocks: Number = np.ceil(context_tokens / BLOCK_TOKENS)
     most: Number = held_blocks
-    for group in layout.groups:
-        near = np.minimum(group.window_tokens, context_tokens)
-        reach = np.minimum(group.window_tokens - 1.0 + step_tokens, np.maximum(context_tokens, near))
-        held = np.ceil(near / group.page_tokens) + 1.0
-        held_blocks = held_blocks + group.tables * held
-        most = most + group.tables * np.maximum(np.ceil(reach / group.page_tokens) + 1.0, held)
-    blocks = np.floor(np.maximum(available_bytes, 0.0) / layout.block_bytes)
+    block_bytes, groups = layout
+    for window_tokens, page_tokens, tables in groups:
+        near = np.minimum(window_tokens, context_tokens)
+        reach = np.minimum(window_tokens - 1.0 + step_tokens, np.maximum(context_tokens, near))
+        held = np.ceil(near / page_tokens) + 1.0
+        held_blocks = held_blocks + tables * held
+        most = most + tables * np.maximum(np.ceil(reach / page_tokens) + 1.0, held)
+    blocks = np.floor(np.maximum(available_bytes, 0.0) / block_bytes)
     sequences: Number = np.maximum(blocks - (most - held_blocks), 0.0) / held_blocks
-    return np.floor(sequences * context_tokens), sequences, held_blocks * layout.block_bytes
+    return np.floor(sequences * context_tokens), sequences, held_blocks * block_bytes
 
 
 def summed_capacity(
@@ -586,11 +570,6 @@ def summed_capacity(
 
 def layout_assumptions(network: Network, rules: MemoryRules) -> tuple[Assumption, ...]:
     """Return what is assumed about the layout of compressed attention in an engine.
-
-    Parameters
-    ----------
-    network : the model
-    rules : of the engine
 
     Returns
     -------

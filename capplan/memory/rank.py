@@ -634,13 +634,6 @@ def _workspace_of_cached(layer: Layer, launch: Launch, element: float) -> Number
 def rank_graph_bytes(stage: Stage, network: Network, launch: Launch, profile: EngineProfile) -> Number:
     """Return the memory of the CUDA graphs of one rank of a stage.
 
-    Parameters
-    ----------
-    stage : the layers
-    network : the whole model
-    launch : sequences that may run
-    profile : of the engine version
-
     Returns
     -------
     [B]

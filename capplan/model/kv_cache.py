@@ -82,10 +82,6 @@ def index_bytes_per_element(kv_bytes_per_element: Number) -> Number:
 def has_fp8_index_keys(network: Network) -> bool:
     """Return whether engines store index keys of the model in fp8, as for sparse latent and compressed attention.
 
-    Parameters
-    ----------
-    network : the model
-
     Returns
     -------
     False for models without an indexer, and for block-sparse attention, whose keys are in the cache dtype

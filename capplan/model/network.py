@@ -336,10 +336,6 @@ def _in_blocks(weight_format: str) -> bool:
 def layer_counts(network: Network) -> tuple[tuple[Layer, int], ...]:
     """Return each distinct layer with the number of times it occurs, in order of first occurrence.
 
-    Parameters
-    ----------
-    network : the model
-
     Returns
     -------
     pairs of a layer and its count [-]

@@ -8,10 +8,10 @@ Key figures of a network, to compare with its model card.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
+from typing import Any
 
-from capplan.frozen import frozen
 from capplan.model.network import (
     Attention,
     CompressedAttention,
@@ -73,10 +73,6 @@ def parameters(network: Network) -> int:
 def layer_parameters(layer: Layer) -> int:
     """Return the parameters that one layer holds.
 
-    Parameters
-    ----------
-    layer : one block
-
     Returns
     -------
     [-]
@@ -136,10 +132,6 @@ def _active_of_layer(layer: Layer) -> int:
 
 def weight_elements_by_class(network: Network) -> dict[TensorClass, int]:
     """Return the parameters of each tensor class.
-
-    Parameters
-    ----------
-    network : the model
 
     Returns
     -------
@@ -274,10 +266,6 @@ def draft_layer(network: Network) -> Layer | None:
     Where that layer has no feed-forward part of its own (Nemotron-H: a layer has one part), the last such layer is added.
     Matrices are in the dtype of the activations and experts in the format that the checkpoint stores those of its prediction layers in.
 
-    Parameters
-    ----------
-    network : the model
-
     Returns
     -------
     the layer; None where no layer has a KV cache
@@ -345,42 +333,14 @@ def _feeds_forward(layer: Layer) -> bool:
     return layer.experts is not None or any(p.tensor_class in _FEED_FORWARD for p in layer.projections)
 
 
-@frozen
-class Summary:
-    """The figures of one network."""
-
-    model: str
-    model_type: str
-    layers: int
-    parameters: int
-    """As the reference implementation counts them; without multi-token-prediction layers."""
-    active_parameters: int
-    """Multiplied or added for one generated token; without the embedding lookup."""
-    embedding_parameters: int
-    mtp_parameters: int
-    weight_bytes: float
-    hidden_size: int
-    vocabulary_size: int
-    attention_layers: int
-    """Layers with softmax attention of any kind."""
-    mixers: Mapping[str, int]
-    """Number of mixers by kind."""
-    experts: int
-    """Routed experts of a layer that has them; 0 for a dense model."""
-    experts_per_token: int
-    max_context_tokens: int | None
-
-
-def summary(network: Network) -> Summary:
+def summary(network: Network) -> dict[str, Any]:
     """Return the figures of a network.
-
-    Parameters
-    ----------
-    network : the model
 
     Returns
     -------
-    counts [-], weights [B] in the formats that the network holds
+    counts [-], weights [B] in the formats that the network holds: `parameters` as the reference implementation counts them, without layers for
+    multi-token prediction; `active_parameters` are multiplied or added for one generated token, without the embedding lookup;
+    `attention_layers` have softmax attention of any kind; `mixers` are counted by kind; `experts` of a layer that has them, 0 if none does
 
     Examples
     --------
@@ -388,8 +348,8 @@ def summary(network: Network) -> Summary:
     >>> head = Projection("lm_head", "lm_head", 8, 10, "columns")
     >>> layer = Layer((Attention(2, 1, 4, 4),), (Projection("qkv", "attention", 8, 16, "columns"),))
     >>> tiny = summary(Network("n", "t", 8, 10, (layer,) * 3, head, True, 80))
-    >>> tiny.attention_layers, tiny.mixers, tiny.parameters, tiny.weight_bytes
-    (3, {'attention': 3}, 464, 928.0)
+    >>> [tiny[name] for name in ("attention_layers", "mixers", "parameters", "weight_bytes")]
+    [3, {'attention': 3}, 464, 928.0]
     """
     mixers: Counter[str] = Counter()
     attention_layers = 0
@@ -399,20 +359,20 @@ def summary(network: Network) -> Summary:
         for description in descriptions:
             mixers[description.name] += count
     routed = next((layer.experts for layer in network.layers if layer.experts), None)
-    return Summary(
-        model=network.name,
-        model_type=network.model_type,
-        layers=len(network.layers),
-        parameters=parameters(network),
-        active_parameters=active_parameters(network),
-        embedding_parameters=network.embedding_parameters,
-        mtp_parameters=network.mtp_parameters,
-        weight_bytes=float(weight_bytes(network)),
-        hidden_size=network.hidden_size,
-        vocabulary_size=network.vocabulary_size,
-        attention_layers=attention_layers,
-        mixers=dict(mixers),
-        experts=routed.experts if routed else 0,
-        experts_per_token=routed.experts_per_token if routed else 0,
-        max_context_tokens=network.max_context_tokens,
-    )
+    return {
+        "model": network.name,
+        "model_type": network.model_type,
+        "layers": len(network.layers),
+        "parameters": parameters(network),
+        "active_parameters": active_parameters(network),
+        "embedding_parameters": network.embedding_parameters,
+        "mtp_parameters": network.mtp_parameters,
+        "weight_bytes": float(weight_bytes(network)),
+        "hidden_size": network.hidden_size,
+        "vocabulary_size": network.vocabulary_size,
+        "attention_layers": attention_layers,
+        "mixers": dict(mixers),
+        "experts": routed.experts if routed else 0,
+        "experts_per_token": routed.experts_per_token if routed else 0,
+        "max_context_tokens": network.max_context_tokens,
+    }

@@ -583,10 +583,6 @@ def in_weight_format(network: Network, dtype: str) -> Network:
     network : the model
     dtype : one of `WEIGHT_DTYPES`, or a grouped name such as w4a16-g128
 
-    Returns
-    -------
-    the same network, formats replaced
-
     Examples
     --------
     >>> from capplan.model.network import Layer, Projection
@@ -678,10 +674,6 @@ def weight_format_assumptions(network: Network, dtype: str) -> tuple[Assumption,
 def stored_formats(network: Network) -> tuple[str, ...]:
     """Return the weight formats of the layers' matrices, most elements first.
 
-    Parameters
-    ----------
-    network : the model
-
     Returns
     -------
     names of formats
@@ -707,10 +699,6 @@ def stored_formats(network: Network) -> tuple[str, ...]:
 
 def stored_dtypes(network: Network) -> frozenset[str]:
     """Return the dtypes of the layers' matrices.
-
-    Parameters
-    ----------
-    network : the model
 
     Returns
     -------

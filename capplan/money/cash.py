@@ -9,6 +9,7 @@ What is paid in which month: upfront parts, purchases, terms that outlast the ho
 
 from collections.abc import Callable, Mapping, Sequence
 from math import inf
+from typing import Any
 
 import numpy as np
 
@@ -329,21 +330,6 @@ class CashMonth:
 
 
 @frozen
-class BegunTerm:
-    """Reservations that begin in the same month."""
-
-    name: str
-    month: int
-    """The first."""
-    until_month: int
-    devices: int
-    usd: float
-    """Upfront and monthly parts of the whole term."""
-    usd_after_horizon: float
-    """Monthly parts that are due after the last month that is looked at."""
-
-
-@frozen
 class Cash:
     """Payments by month, and what is left when the horizon ends."""
 
@@ -354,7 +340,7 @@ class Cash:
     """Last month of them; None where nothing is owed."""
     worth_usd: float
     """Value of bought devices at the end of the horizon, falling evenly to their residual value."""
-    begun: tuple[BegunTerm, ...] = ()
+    begun: tuple[Mapping[str, Any], ...] = ()
     """Every reservation, by the month in which it is first needed."""
 
     @property
@@ -478,7 +464,14 @@ def _ended(months: Sequence[CashMonth], started: Sequence[_Started], terms: Mapp
             after = item.devices * max(left, 0.0) * term.running_usd_per_month
             all_of_it = item.devices * (term.upfront_usd + term.months * term.running_usd_per_month)
             begun.append(
-                BegunTerm(item.offer.name, item.month, int(last + left), item.devices, all_of_it, after)
+                {
+                    "name": item.offer.name,
+                    "month": item.month,
+                    "until_month": int(last + left),
+                    "devices": item.devices,
+                    "usd": all_of_it,
+                    "usd_after_horizon": after,
+                }
             )
         if left <= 0.0:
             continue

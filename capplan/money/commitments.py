@@ -285,10 +285,6 @@ def mix_of(groups: Sequence[GroupUse], owned_people_usd_per_hour: float = 0.0) -
     groups : of a plan; what one of them is paid by does not depend on the others, but for those people
     owned_people_usd_per_hour : [$/h]
         in all, whatever the number of owned devices
-
-    Returns
-    -------
-    Mix
     """
     pure = _pure(groups, owned_people_usd_per_hour)
     parts = _parts(groups)
@@ -329,20 +325,8 @@ def _pure(groups: Sequence[GroupUse], people_usd_per_hour: float) -> tuple[tuple
     return tuple(pure)
 
 
-@frozen
-class OfferedCost:
-    """A plan at one end of the offers, or at the likely price."""
-
-    usd_per_hour: float
-    """Price of all devices, with electricity where it is paid separately."""
-    records: tuple[PriceRecord, ...]
-    """The offers that it is from; empty where the scenario states every price."""
-    usd_per_job: float | None
-    """None for continuous traffic."""
-
-
-def offered_costs(plan: Plan) -> dict[Side, OfferedCost]:
-    """Return what a plan costs at each side of the offers; empty where a price is unknown.
+def offered_costs(plan: Plan) -> dict[Side, tuple[float, tuple[PriceRecord, ...]]]:
+    """Return what a plan costs at each side of the offers, and these offers; empty where a price is unknown.
 
         c_s = c  sum_i(g_i p_i,s) / sum_i(g_i p_i)
 
@@ -355,9 +339,9 @@ def offered_costs(plan: Plan) -> dict[Side, OfferedCost]:
 
     Returns
     -------
-    by side, lowest first
+    by side, lowest first: [$/h] of all devices, with electricity where it is paid separately; offers are none where the scenario states every price
     """
-    sums, job_hours = dict[Side, float](), plan.money.job_hours if plan.money else None
+    sums: dict[Side, float] = {}
     records: dict[Side, tuple[PriceRecord, ...]] = {}
     for side in SIDES:
         parts = [group.price.at(side) for group in plan.groups if group.price is not None]
@@ -366,11 +350,7 @@ def offered_costs(plan: Plan) -> dict[Side, OfferedCost]:
         sums[side] = sum(usd * group.gpus for (usd, _), group in zip(parts, plan.groups, strict=True))
         records[side] = tuple(dict.fromkeys(offer for _, offers in parts for offer in offers))
     likely = sums["likely"] or 1.0
-    hourly = {side: (plan.usd_per_hour or 0.0) * usd / likely for side, usd in sums.items()}
-    return {
-        side: OfferedCost(usd, records[side], None if job_hours is None else usd * job_hours)
-        for side, usd in hourly.items()
-    }
+    return {side: ((plan.usd_per_hour or 0.0) * usd / likely, records[side]) for side, usd in sums.items()}
 
 
 def named_offers(records: Sequence[PriceRecord]) -> str:

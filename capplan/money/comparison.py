@@ -245,10 +245,6 @@ def compare(
     prices : of the APIs
     terms : how the APIs are used
     repeated : by class, what its prompts repeat, where a trace names their blocks or sessions send them again
-
-    Returns
-    -------
-    Comparison
     """
     traffic = tuple(
         hosted_traffic(request_class, response_s)

@@ -1,8 +1,9 @@
 """Energy of a fleet: watts by phase and load, joules and kilowatt-hours per token, carbon dioxide, racks."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import ceil, floor
+from typing import Any
 
 import numpy as np
 
@@ -196,19 +197,11 @@ def servers_of(
 
 
 @frozen
-class Phase:
-    """What the devices do, and for how much of the time."""
-
-    phase: str
-    time_fraction: float
-    watts_per_gpu: float
-
-
-@frozen
 class Energy:
     """The energy of a fleet over a month, or until one job is done."""
 
-    phases: tuple[Phase, ...]
+    phases: tuple[Mapping[str, Any], ...]
+    """Rows of what the devices do, for how much of the time, and at what power."""
     gpu_watts: float
     """Mean of all devices."""
     server_watts: float
@@ -340,10 +333,6 @@ def energy_of(
     tokens_per_s : [token/s]
         input and output, mean over the month
     servers : that the devices are in
-
-    Returns
-    -------
-    Energy
     """
     prefill = np.minimum(prefill_share, occupied)
     share = float(np.mean(prefill)), float(np.mean(occupied - prefill))
@@ -352,10 +341,13 @@ def energy_of(
     gpu_watts = watts * busy_gpus + terms.idle_watts * idle_gpus
     server_watts = gpu_watts + terms.host_watts * gpus
     fraction = busy_gpus / gpus
-    phases = (
-        Phase("prefill", share[0] * fraction, terms.prefill_watts),
-        Phase("decode", share[1] * fraction, terms.decode_watts),
-        Phase("idle", 1.0 - sum(share) * fraction, terms.idle_watts),
+    phases = tuple(
+        {"phase": phase, "time_fraction": part, "watts_per_gpu": watts_each}
+        for phase, part, watts_each in (
+            ("prefill", share[0] * fraction, terms.prefill_watts),
+            ("decode", share[1] * fraction, terms.decode_watts),
+            ("idle", 1.0 - sum(share) * fraction, terms.idle_watts),
+        )
     )
     return Energy(
         phases, gpu_watts, server_watts, server_watts * terms.facility_ratio, design_watts, gpus, tokens_per_s[1], tokens_per_s[0],
@@ -367,14 +359,14 @@ def apart(prefill: Energy, decode: Energy) -> Energy:
     """Return the energy of a prefill pool and a decode pool together; their racks are filled apart."""
     gpus = [prefill.gpus, decode.gpus]
     phases = tuple(
-        replace(
-            phase,
-            phase=f"{pool} pool: {phase.phase}",
-            time_fraction=phase.time_fraction * mine / sum(gpus),
-        )
+        {
+            **row,
+            "phase": f"{pool} pool: {row['phase']}",
+            "time_fraction": row["time_fraction"] * mine / sum(gpus),
+        }
         for pool, energy, mine in zip(("prefill", "decode"), (prefill, decode), gpus, strict=True)
-        for phase in energy.phases
-        if phase.phase in (pool, "idle")
+        for row in energy.phases
+        if row["phase"] in (pool, "idle")
     )
     return replace(
         together((prefill, decode)),
@@ -390,11 +382,13 @@ def together(parts: Sequence[Energy], names: Sequence[str] = ()) -> Energy:
     return replace(
         parts[-1],
         phases=tuple(
-            replace(
-                phase, phase=f"{name}: {phase.phase}", time_fraction=phase.time_fraction * part.gpus / gpus
-            )
+            {
+                **row,
+                "phase": f"{name}: {row['phase']}",
+                "time_fraction": row["time_fraction"] * part.gpus / gpus,
+            }
             for name, part in zip(names, parts, strict=False)
-            for phase in part.phases
+            for row in part.phases
         ),
         gpu_watts=sum(part.gpu_watts for part in parts),
         server_watts=sum(part.server_watts for part in parts),

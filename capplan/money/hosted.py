@@ -232,15 +232,6 @@ class PeakHours:
 
 
 @frozen
-class PriceChange:
-    """Prices that a provider announced."""
-
-    on: str
-    """The day from which they hold."""
-    rates: TokenRates
-
-
-@frozen
 class TokenPrice:
     """Prices of a hosted API, and the terms of its cache and its batches."""
 
@@ -276,7 +267,8 @@ class TokenPrice:
     on_request: bool = False
     """Nothing is cached unless a request asks for it."""
     peak: PeakHours | None = None
-    change: PriceChange | None = None
+    change: tuple[str, TokenRates] | None = None
+    """Day from which other prices hold, and these prices, if the provider announced some."""
     retires: str | None = None
     """Day on which the provider ends the model."""
     services: tuple[tuple[str, TokenRates], ...] = ()
@@ -626,18 +618,18 @@ def price_on(price: TokenPrice, day: str) -> TokenPrice:
 
     Examples
     --------
-    >>> price = TokenPrice("a", "b", TokenRates(2.0, 10.0), "2026-11", "page", change=PriceChange("2026-12-01", TokenRates(4.0, 20.0)))
+    >>> price = TokenPrice("a", "b", TokenRates(2.0, 10.0), "2026-11", "page", change=("2026-12-01", TokenRates(4.0, 20.0)))
     >>> price_on(price, "2026-11-30").rates.input, price_on(price, "2026-12-01").rates.input
     (2.0, 4.0)
     """
-    change = price.change
-    if change is None or day < change.on:
+    if price.change is None or day < price.change[0]:
         return price
+    _, changed = price.change
     return replace(
         price,
-        rates=change.rates,
-        tiers=tuple((above, _times(rates, price.rates, change.rates)) for above, rates in price.tiers),
-        services=tuple((name, _times(rates, price.rates, change.rates)) for name, rates in price.services),
+        rates=changed,
+        tiers=tuple((above, _times(rates, price.rates, changed)) for above, rates in price.tiers),
+        services=tuple((name, _times(rates, price.rates, changed)) for name, rates in price.services),
         change=None,
     )
 

@@ -74,17 +74,8 @@ def breakeven_fraction(fleets: CascadeFleets, alone_usd: float) -> float | None:
     return float(steps[int(np.argmax(dearer))]) if dearer.any() else 1.0
 
 
-@frozen
-class Wait:
-    """How long users wait for something that comes in stages."""
-
-    mean_s: float
-    nine_in_ten_s: float
-    """Nine in ten requests take no longer; of several stages a bound."""
-
-
-def wait_of_stages(means_s: Sequence[float], nines_s: Sequence[float]) -> Wait:
-    """Return the wait for stages that follow each other.
+def wait_of_stages(means_s: Sequence[float], nines_s: Sequence[float]) -> dict[str, float]:
+    """Return how long users wait for stages that follow each other, in the mean and at most nine in ten of them.
 
         m = sum_k m_k,   w = sum_k w_k
 
@@ -99,18 +90,19 @@ def wait_of_stages(means_s: Sequence[float], nines_s: Sequence[float]) -> Wait:
 
     Returns
     -------
-    Wait
+    [s]
+        m, and w, which is a bound if the stages are several
 
     Examples
     --------
     >>> wait_of_stages([2.0, 0.5], [4.0, 1.0])
-    Wait(mean_s=2.5, nine_in_ten_s=5.0)
+    {'mean': 2.5, 'nine_in_ten': 5.0}
 
     References
     ----------
     Ross 2014, "A First Course in Probability", section 2.4: Boole's inequality.
     """
-    return Wait(sum(means_s), sum(nines_s))
+    return {"mean": sum(means_s), "nine_in_ten": sum(nines_s)}
 
 
 MOST_WAYS = 20_000

@@ -116,10 +116,6 @@ def kernel_rates(kernel: str, device: Device, fmt: str, fit: Fit, dtype: str | N
     fmt : format of the fit
     fit : its numbers
     dtype : compute dtype, where it differs from that of the format
-
-    Returns
-    -------
-    MatmulRates, AttentionRates, ...
     """
     if kernel == "link":
         return _link_rates(device, fit)
@@ -140,10 +136,6 @@ def _link_rates(device: Device, fit: Fit) -> LinkRates:
     ----------
     device : as the vendor states it
     fit : its numbers
-
-    Returns
-    -------
-    the record
     """
     pcie_bytes_per_s = device.pcie_bytes_per_s or 32e9
     linked = device.link_bytes_per_s and device.link_domain_devices > 1

@@ -308,7 +308,7 @@ def grouped_experts_time_s(
         column_bytes = column_bytes + 2.0 * loads.routed * width_out
         row_bytes = loads.routed * width_in * activation_bytes_per_element
         product = TiledProduct(allowed, width_in, width_out, row_bytes, column_bytes, groups=loads.hit)
-        total_s = total_s + tiled_time_s(product, EXPERT_TILES, (1.0,), rates.tile_rates())
+        total_s = total_s + tiled_time_s(product, EXPERT_TILES, (1.0,), rates)
     moved = (rates.routed_passes * loads.routed + rates.token_passes * loads.tokens) * inputs
     pair_width = inputs + (2.0 + gated) * intermediate_size_on_rank
     moved = moved + rates.pair_passes * loads.pairs * pair_width

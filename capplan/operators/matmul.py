@@ -157,8 +157,7 @@ def matmul_time_s(
         column_bytes=matmul_bytes(rows, inputs, outputs, weight_bytes_per_element, 0.0),
         partial_bytes=4.0 * rows * outputs,
     )
-    reached = rates.tile_rates(rates.sustained_loss, rates.largest_split)
-    product_s = tiled_time_s(product, tiles, SPLITS, reached)
+    product_s = tiled_time_s(product, tiles, SPLITS, rates, rates.sustained_loss, rates.largest_split)
     quantise_s = rates.quantise_passes * rows * inputs / rates.bytes_per_s
     return product_s + quantise_s + rates.floor_s
 

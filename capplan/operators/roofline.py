@@ -162,71 +162,31 @@ def scheduled_flop(
 
 
 @frozen
-class TileRates:
-    """What a device achieves in tiled matrix products."""
+class TiledKernelRates:
+    """What a device achieves in one kernel of tiled matrix products."""
 
     flop_per_s: Number
-    """P, achieved by large tiles, not the datasheet peak."""
+    """P_0, datasheet peak of the compute dtype, dense."""
     bytes_per_s: Number
-    """B, achieved by a fully busy device."""
+    """B_0, datasheet memory bandwidth."""
     multiprocessors: Number
     """S."""
+    compute_fraction: Number
+    """P / P_0, achieved fraction of the peak in large tiles."""
+    memory_fraction: Number
+    """B / B_0, achieved fraction of the bandwidth on a fully busy device."""
+    sharpness: Number
+    """p of `soft_maximum`."""
+    floor_s: Number
+    """Fixed cost of one kernel inside a CUDA graph."""
     tile_edge: Number
     """h, rows (or columns) of a tile at which it achieves half the rate of a very large one: small tiles reuse operands less."""
     start_inputs: Number
     """k_0, prologue and epilogue of a tile, in inputs."""
     wave_fraction: Number
-    """q of `waves`."""
+    """q of `waves`: 1 where the last wave waits for its last tile, 0 where work is spread evenly."""
     starved_exponent: Number
     """z, bandwidth lost to multiprocessors without a column of 128 outputs: 0 none, 1 their whole share."""
-    sustained_loss: Number
-    """d, slow-down of long products by lower clocks."""
-    sharpness: Number
-    """p of `soft_maximum`."""
-    largest_split: Number = np.inf
-    """Most parts that the library cuts the summed dimension into."""
-
-
-@frozen
-class TiledKernelRates:
-    """What a device achieves in one kernel of tiled matrix products."""
-
-    flop_per_s: Number
-    """Datasheet peak of the compute dtype, dense."""
-    bytes_per_s: Number
-    """Datasheet memory bandwidth."""
-    multiprocessors: Number
-    compute_fraction: Number
-    """Achieved fraction of the peak in large tiles."""
-    memory_fraction: Number
-    """Achieved fraction of the bandwidth."""
-    sharpness: Number
-    """p of the soft maximum."""
-    floor_s: Number
-    """Fixed cost of one kernel inside a CUDA graph."""
-    tile_edge: Number
-    """Rows (or columns) of a tile at which it achieves half the rate of a very large one."""
-    start_inputs: Number
-    """Prologue and epilogue of a tile, in inputs."""
-    wave_fraction: Number
-    """1 where the last wave waits for its last tile, 0 where work is spread evenly."""
-    starved_exponent: Number
-    """How much bandwidth idle multiprocessors leave unused: 0 none, 1 their whole share."""
-
-    def tile_rates(self, sustained_loss: Number = 0.0, largest_split: Number = np.inf) -> TileRates:
-        """Return what its tiles achieve; without a loss, products are too short to lower the clocks."""
-        return TileRates(
-            flop_per_s=self.flop_per_s * self.compute_fraction,
-            bytes_per_s=self.bytes_per_s * self.memory_fraction,
-            multiprocessors=self.multiprocessors,
-            tile_edge=self.tile_edge,
-            start_inputs=self.start_inputs,
-            wave_fraction=self.wave_fraction,
-            starved_exponent=self.starved_exponent,
-            sustained_loss=sustained_loss,
-            sharpness=self.sharpness,
-            largest_split=largest_split,
-        )
 
 
 @frozen
@@ -253,7 +213,9 @@ def tiled_time_s(
     product: TiledProduct,
     tiles: tuple[tuple[Number, float], ...],
     splits: tuple[float, ...],
-    rates: TileRates,
+    rates: TiledKernelRates,
+    sustained_loss: Number = 0.0,
+    largest_split: Number = np.inf,
 ) -> Number:
     """Return the time of a tiled matrix product, with the best tile and split as a library would choose.
 
@@ -269,6 +231,10 @@ def tiled_time_s(
     splits : [-]
         values of s, parts that the summed dimension may be cut into.
     rates : P, B, S and the terms that keep small products below them
+    sustained_loss : [-]
+        d, slow-down of long products by lower clocks; 0: products are too short for it
+    largest_split : [-]
+        most parts that the library cuts the summed dimension into
 
     Returns
     -------
@@ -280,7 +246,7 @@ def tiled_time_s(
     One full wave of 100 tiles, each 2 x 128 x 128 x 1000 FLOP at 1 GFLOP/s per multiprocessor:
 
     >>> product = TiledProduct((10.0,), 1000.0, 1280.0, row_bytes=1.0, column_bytes=0.0)
-    >>> rates = TileRates(1e11, 1e9, 100.0, 0.0, 0.0, 1.0, 0.0, 0.0, 8.0)
+    >>> rates = TiledKernelRates(1e11, 1e9, 100.0, 1.0, 1.0, 8.0, 0.0, 0.0, 0.0, 1.0, 0.0)
     >>> round(float(tiled_time_s(product, ((128.0, 128.0),), (1.0,), rates)), 6)
     0.032768
 
@@ -289,19 +255,21 @@ def tiled_time_s(
     Osama et al. 2023, "Stream-K", sections 2 and 3, https://arxiv.org/abs/2301.03598
     """
     best_s: Number = np.inf
+    flop_per_s = rates.flop_per_s * rates.compute_fraction
+    bytes_per_s = rates.bytes_per_s * rates.memory_fraction
     for (rows, columns), tiles_down in zip(tiles, product.row_tiles, strict=True):
         grid = tiles_down * np.ceil(product.outputs / columns)
-        tile_s = 2.0 * rows * columns * rates.multiprocessors / rates.flop_per_s
+        tile_s = 2.0 * rows * columns * rates.multiprocessors / flop_per_s
         tile_s = tile_s * (1.0 + rates.tile_edge * (1.0 / rows + 1.0 / columns))
         for split in splits:
             wave_count = waves(grid * split, rates.multiprocessors, rates.wave_fraction)
             compute_s = wave_count * tile_s * (product.inputs / split + rates.start_inputs)
             if split > 1.0:
-                compute_s = compute_s + split * product.partial_bytes / rates.bytes_per_s
-            throttled_s = compute_s * (1.0 + rates.sustained_loss * compute_s / (compute_s + SUSTAINED_S))
+                compute_s = compute_s + split * product.partial_bytes / bytes_per_s
+            throttled_s = compute_s * (1.0 + sustained_loss * compute_s / (compute_s + SUSTAINED_S))
             busy = np.minimum(1.0, product.groups * product.outputs * split / (128.0 * rates.multiprocessors))
             column_bytes = product.column_bytes / busy**rates.starved_exponent
-            memory_s = (product.row_bytes + column_bytes) / rates.bytes_per_s
+            memory_s = (product.row_bytes + column_bytes) / bytes_per_s
             split_s = soft_maximum(throttled_s, memory_s, rates.sharpness)
-            best_s = np.minimum(best_s, np.where(split <= rates.largest_split, split_s, np.inf))
+            best_s = np.minimum(best_s, np.where(split <= largest_split, split_s, np.inf))
     return best_s

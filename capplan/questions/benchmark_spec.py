@@ -3,6 +3,7 @@
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from capplan.accuracy import deployment
 from capplan.accuracy.benchmark import Benchmark
@@ -12,14 +13,12 @@ from capplan.engine.profile import EngineProfile, ExpertKernel
 from capplan.errors import unknown
 from capplan.fleet.engine_options import TierSize, offload_tier
 from capplan.fleet.pools.link import LinkTerms, link_between
-from capplan.frozen import frozen
 from capplan.hardware.device import Device, engine_memory_bytes
 from capplan.memory.kv_sizes import AUTO, cache_dtype
 from capplan.model.network import Network
 from capplan.model.sharding import Sharding
 from capplan.model.weight_format import KV_FORMATS, in_weight_format, kv_bytes_per_element, stored_dtypes
-from capplan.readers.calibration.refitted import row_profile
-from capplan.readers.catalogue.efficiency import efficiency_by
+from capplan.readers.calibration.refitted import efficiency_by, row_profile
 from capplan.readers.catalogue.hardware import device
 from capplan.readers.catalogue.models import read_model
 from capplan.readers.catalogue.recipes import NOMINAL_SHARE, RecipeSettings, recipe_settings
@@ -75,19 +74,6 @@ def cache_format(network: Network, asked: str, engine: str) -> str:
     return "fp8" if narrow and asked in {"", AUTO} else cache_dtype(network, asked or None)[0]
 
 
-@frozen
-class RunSettings:
-    """How the engine behind a row was started; None is the engine's default."""
-
-    profile: EngineProfile
-    kv_format: str
-    max_model_len: int | None = None
-    max_num_seqs: int | None = None
-    max_num_batched_tokens: int | None = None
-    memory_fraction: float | None = None
-    expert_parallel: bool = False
-
-
 def recipe_limits(recipe: RecipeSettings, benchmark: Benchmark) -> tuple[int | None, int | None]:
     """Return the limits of one engine that a script states, as numbers.
 
@@ -119,15 +105,20 @@ def recipe_limits(recipe: RecipeSettings, benchmark: Benchmark) -> tuple[int | N
     return sequences and max(1, sequences // groups), tokens and max(1, tokens // groups)
 
 
-def run_settings(benchmark: Benchmark, network: Network, gpu: Device, engine: EngineProfile) -> RunSettings:
-    """Return the settings of a run: those the row states, else its source's scripts, else NVIDIA's benchmark tool."""
+def run_settings(
+    benchmark: Benchmark, network: Network, gpu: Device, engine: EngineProfile
+) -> tuple[dict[str, Any], bool]:
+    """Return how the engine behind a row was started: those the row states, else its source's scripts, else NVIDIA's benchmark tool.
+
+    Settings have the names of `ReplicaSpec`, and None is the engine's default; the other value says whether experts are parallel.
+    """
     groups = int(benchmark.sharding.data) if benchmark.engine == "sglang" else 1
     stated = {name: max(1, limit // groups) for name, limit in benchmark.limits.items()}
     kv_format = cache_format(network, benchmark.kv_format, benchmark.engine)
     recipe = recipe_settings(benchmark)
     engine = replace(engine, graph_sizes=tuple(recipe.graph_sizes or ()))
     if benchmark.kind == "offline_max" and engine.engine == "trtllm" and not stated:
-        return _tool_settings(benchmark, network, gpu, engine, kv_format)
+        return _tool_settings(benchmark, network, gpu, engine, kv_format), False
     started = replace(
         engine,
         hold_steps=recipe.hold_steps or 0,
@@ -145,20 +136,20 @@ def run_settings(benchmark: Benchmark, network: Network, gpu: Device, engine: En
     if recipe.embedded:
         started = embedded(started)
     sequences, tokens = recipe_limits(recipe, benchmark)
-    return RunSettings(
-        profile=started,
-        max_model_len=recipe.max_model_len,
-        kv_format=recipe.kv_dtype if recipe.kv_dtype and benchmark.kv_format == "auto" else kv_format,
-        max_num_seqs=stated.get("max_num_seqs", sequences),
-        max_num_batched_tokens=stated.get("max_num_batched_tokens", tokens),
-        memory_fraction=recipe.memory_fraction,
-        expert_parallel=recipe.expert_parallel or False,
-    )
+    settings = {
+        "profile": started,
+        "max_model_len": recipe.max_model_len,
+        "kv_format": recipe.kv_dtype if recipe.kv_dtype and benchmark.kv_format == "auto" else kv_format,
+        "max_num_seqs": stated.get("max_num_seqs", sequences),
+        "max_num_batched_tokens": stated.get("max_num_batched_tokens", tokens),
+        "gpu_memory_utilization": recipe.memory_fraction,
+    }
+    return settings, recipe.expert_parallel or False
 
 
 def _tool_settings(
     benchmark: Benchmark, network: Network, gpu: Device, engine: EngineProfile, kv_format: str
-) -> RunSettings:
+) -> dict[str, Any]:
     """Return the settings that `trtllm-bench` chooses."""
     prompt, answer = benchmark.input_tokens, benchmark.output_tokens
     held = deployment.cache_requests(
@@ -172,13 +163,14 @@ def _tool_settings(
     batch, tokens = deployment.limits(held, prompt, answer, stages)
     if not engine.chunked:
         tokens = max(tokens, int(prompt) + batch)
-    return RunSettings(
-        engine,
-        kv_format,
-        max_num_seqs=batch * stages,
-        max_num_batched_tokens=tokens,
-        memory_fraction=deployment.memory_fraction(engine.version),
-    )
+    return {
+        "profile": engine,
+        "max_model_len": None,
+        "kv_format": kv_format,
+        "max_num_seqs": batch * stages,
+        "max_num_batched_tokens": tokens,
+        "gpu_memory_utilization": deployment.memory_fraction(engine.version),
+    }
 
 
 def benchmark_spec(benchmark: Benchmark, calibration: Path | None = None) -> ReplicaSpec:
@@ -207,20 +199,14 @@ def benchmark_spec(benchmark: Benchmark, calibration: Path | None = None) -> Rep
     if recipe.data_parallel and float(sharding.data) == 1.0:
         sharding = Sharding(1.0, sharding.pipeline, sharding.tensor, sharding.tensor)
         benchmark = replace(benchmark, sharding=sharding)
-    run = run_settings(benchmark, network, gpu, row_profile(calibration, engine, gpu))
+    run, expert = run_settings(benchmark, network, gpu, row_profile(calibration, engine, gpu))
+    run["max_model_len"] = run["max_model_len"] or max(2048, min(longest, tokens))
     return ReplicaSpec(
+        **run,
         network=network,
         device=gpu,
         efficiency=efficiency_by(calibration, gpu),
-        profile=run.profile,
-        sharding=replace(sharding, expert=sharding.tensor * sharding.data)
-        if run.expert_parallel
-        else sharding,
-        kv_format=run.kv_format,
-        max_model_len=run.max_model_len or max(2048, min(longest, tokens)),
-        max_num_seqs=run.max_num_seqs,
-        max_num_batched_tokens=run.max_num_batched_tokens,
-        gpu_memory_utilization=run.memory_fraction,
+        sharding=replace(sharding, expert=sharding.tensor * sharding.data) if expert else sharding,
         typical_context_tokens=int(benchmark.input_tokens + benchmark.output_tokens),
         offline=benchmark.kind not in SERVER_KINDS,
     )
@@ -228,11 +214,6 @@ def benchmark_spec(benchmark: Benchmark, calibration: Path | None = None) -> Rep
 
 def benchmark_servers(benchmark: Benchmark, calibration: Path | None = None) -> Servers:
     """Return the engines behind a benchmark.
-
-    Parameters
-    ----------
-    benchmark : what was measured
-    calibration : as for `benchmark_spec`
 
     Returns
     -------
@@ -245,7 +226,7 @@ def benchmark_servers(benchmark: Benchmark, calibration: Path | None = None) -> 
         pulls = benchmark.deployment.pulls
         link = link_between(replica.spec, replica.spec, POOL_LINK, benchmark.input_tokens) if pulls else None
         return Servers(replica, link=link, host_cache=host)
-    decode = replica_of(benchmark_spec(replace(benchmark, sharding=pools[1].sharding), calibration))
+    decode = replica_of(benchmark_spec(replace(benchmark, sharding=pools[1][1]), calibration))
     link = link_between(replica.spec, decode.spec, POOL_LINK, benchmark.input_tokens)
     return Servers(replica, decode, link, host)
 

@@ -27,8 +27,8 @@ from capplan.model.weight_format import in_weight_format, stored_formats, weight
 from capplan.questions.money.budget import (
     budgeted,
 )
-from capplan.readers.calibration.refitted import refitted_profile
-from capplan.readers.catalogue.efficiency import efficiency_by, shipped_intervals, shipped_slowness
+from capplan.readers.calibration.refitted import efficiency_by, refitted_profile
+from capplan.readers.catalogue.efficiency import shipped_intervals, shipped_slowness
 from capplan.readers.catalogue.models import read_model
 from capplan.readers.catalogue.prices import machine_prices, unsold_devices
 from capplan.replica.spec import network_as_served, profile_as_served, refuse_prefixes

@@ -2,11 +2,11 @@
 
 import json
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import date
 from math import inf
-from typing import TypeAlias, get_args
+from typing import Any, TypeAlias, get_args
 
 import numpy as np
 
@@ -25,7 +25,6 @@ from capplan.money.cash import Growth
 from capplan.money.comparison import OwnFleet, own_fleet
 from capplan.money.several_models import (
     CascadeFleets,
-    Wait,
     breakeven_fraction,
     devices_by_hour,
     fewest_when_cut,
@@ -117,19 +116,6 @@ class PartFleet:
 
 
 @frozen
-class UserWait:
-    """What users wait for whose requests take the same way."""
-
-    who: str
-    fraction: float
-    """Fraction of all requests."""
-    first_token: Wait
-    """Wait until something is seen."""
-    answer: Wait
-    """Wait until the whole answer is seen."""
-
-
-@frozen
 class CascadeAnswer:
     """The fleets of a cascade, and the large model only."""
 
@@ -142,8 +128,8 @@ class CascadeAnswer:
     """Requests in the time that is paid for: a month, or a job."""
     breakeven_fraction: float | None
     """Share of escalated requests up to which the cascade never costs more; None where one is too many, or a fleet is not known."""
-    waits: tuple[UserWait, ...]
-    """Waits on each way through the cascade, and with only the large model."""
+    waits: tuple[dict[str, Any], ...]
+    """Rows of the waits on each way through the cascade, and with only the large model: until something is seen, and until the answer is whole."""
     assumptions: tuple[Assumption, ...]
     warnings: tuple[str, ...]
 
@@ -155,11 +141,11 @@ class CascadeAnswer:
     @property
     def mean_waits_s(self) -> tuple[float, float]:
         """Mean over all requests of the cascade, until something is seen and until the answer is whole."""
-        ways = [wait for wait in self.waits if wait.who != ALONE]
-        return (
-            sum(wait.fraction * wait.first_token.mean_s for wait in ways),
-            sum(wait.fraction * wait.answer.mean_s for wait in ways),
+        seen, whole = (
+            sum(row["share_fraction"] * row[end]["mean"] for row in self.waits if row["who"] != ALONE)
+            for end in ("first_token_s", "answer_s")
         )
+        return seen, whole
 
 
 ACCEPTED, ESCALATED, ALONE = "answered by the small model", "escalated", "large model only"
@@ -212,16 +198,16 @@ def cascade_for(parts_asked: PartsAsked) -> CascadeAnswer:
     )
 
 
-def _late(scenario: Scenario, waits: Sequence[UserWait]) -> list[str]:
+def _late(scenario: Scenario, waits: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return what users wait for longer than a target of the fleets says, where already the mean does."""
-    limits = {"ttft": "a first token", "e2e": "the whole answer"}
+    limits = {"ttft": ("first_token_s", "a first token"), "e2e": ("answer_s", "the whole answer")}
     late = []
     for target in scenario.slo.targets:
-        for wait in waits:
-            end = wait.first_token if target.metric == "ttft" else wait.answer
-            if target.metric in limits and wait.who != ALONE and end.mean_s > target.limit_s:
+        end, what = limits.get(target.metric, ("", ""))
+        for wait in waits if end else ():
+            if wait["who"] != ALONE and wait[end]["mean"] > target.limit_s:
                 late.append(
-                    f"requests {wait.who} wait {end.mean_s:.3g} s for {limits[target.metric]} in the mean, beyond the {target.limit_s:g} s "
+                    f"requests {wait['who']} wait {wait[end]['mean']:.3g} s for {what} in the mean, beyond the {target.limit_s:g} s "
                     f"of slo.{target.key}, which each fleet meets for itself"
                 )
     return late
@@ -256,7 +242,9 @@ def _breakeven(terms: Cascade, found: dict[CascadePart, PartFleet], alone: PartF
     return breakeven_fraction(fleets, alone.paid.machines_usd)
 
 
-def _waits(terms: Cascade, found: dict[CascadePart, PartFleet], alone: PartFleet) -> tuple[UserWait, ...]:
+def _waits(
+    terms: Cascade, found: dict[CascadePart, PartFleet], alone: PartFleet
+) -> tuple[dict[str, Any], ...]:
     """Return what users wait for on each way that requests take."""
     judged = terms.after == "answer"
     waits = []
@@ -273,7 +261,7 @@ def _waits(terms: Cascade, found: dict[CascadePart, PartFleet], alone: PartFleet
     return tuple(waits)
 
 
-def _way(who: str, fraction: float, verdict_s: float, seen: Stages, whole: Stages) -> UserWait:
+def _way(who: str, fraction: float, verdict_s: float, seen: Stages, whole: Stages) -> dict[str, Any]:
     """Return the waits of requests that pass the stages up to the first token, and up to the whole answer."""
     first_token, answer = (
         wait_of_stages(
@@ -282,7 +270,7 @@ def _way(who: str, fraction: float, verdict_s: float, seen: Stages, whole: Stage
         )
         for stages in (seen, whole)
     )
-    return UserWait(who, fraction, first_token, answer)
+    return {"who": who, "share_fraction": fraction, "first_token_s": first_token, "answer_s": answer}
 
 
 HOURS = 24

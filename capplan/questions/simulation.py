@@ -24,8 +24,7 @@ from capplan.frozen import frozen
 from capplan.model.sharding import Sharding
 from capplan.questions.fleet import AskedFleet, parts_of
 from capplan.questions.fleet_answer import fleet_for
-from capplan.readers.calibration.refitted import refitted_profile
-from capplan.readers.catalogue.efficiency import efficiency_by
+from capplan.readers.calibration.refitted import efficiency_by, refitted_profile
 from capplan.readers.catalogue.hardware import device
 from capplan.readers.catalogue.scenarios import scenario_word
 from capplan.recorded.traces.trace import Trace, read_trace

@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import product
 from pathlib import Path
+from typing import TypeAlias
 
 from capplan.assumption import Assumption
 from capplan.errors import InputError, unknown
@@ -38,14 +39,8 @@ MOST_LOADS = 200
 _ALONE = r"[\d._]+\s*[kKM]?"
 """A number without a unit; in a list, the unit of the last entry then holds for it."""
 REQUESTS = replace(COUNT, example="1,8,64")
-
-
-@frozen
-class Loads:
-    """Loads to try; with neither given, rates up to what a plan can serve, or the default concurrencies."""
-
-    request_rates: tuple[float, ...]
-    concurrencies: tuple[int, ...]
+Loads: TypeAlias = tuple[tuple[float, ...], tuple[int, ...]]
+"""Request rates [1/s] and concurrencies."""
 
 
 @frozen
@@ -60,7 +55,10 @@ class AskedSweep:
 
 
 def loads_of(request_rate: str | None, concurrency: str | None) -> Loads:
-    """Return the loads in the texts of the flags, such as '1, 2, 4 req/s' or '1,8,64'."""
+    """Return request rates and concurrencies to try, as the texts of the flags say, such as '1, 2, 4 req/s' or '1,8,64'.
+
+    With neither given, rates up to what a plan can serve are tried, or the default concurrencies.
+    """
     if request_rate and concurrency:
         raise InputError("give --request-rate or --concurrency, not both")
     rates = _list(request_rate, "--request-rate")
@@ -70,13 +68,10 @@ def loads_of(request_rate: str | None, concurrency: str | None) -> Loads:
     in_flight = [whole_number(count, REQUESTS, "--concurrency", "requests") for count in counts]
     if not all(1 <= count <= MOST_IN_FLIGHT for count in in_flight):
         raise InputError(f"--concurrency: {concurrency!r} is out of range; allowed: 1 to {MOST_IN_FLIGHT}")
-    loads = Loads(
-        tuple(sorted({quantity(rate, REQUESTS_PER_S, "--request-rate") for rate in written})),
-        tuple(sorted(set(in_flight))),
-    )
-    if any(rate <= 0 for rate in loads.request_rates):
+    per_s = sorted({quantity(rate, REQUESTS_PER_S, "--request-rate") for rate in written})
+    if any(rate <= 0 for rate in per_s):
         raise InputError("--request-rate: 0 is not above zero; e.g. '1, 2, 4 req/s'")
-    return loads
+    return tuple(per_s), tuple(sorted(set(in_flight)))
 
 
 def _list(text: str | None, option: str) -> list[str]:
@@ -114,10 +109,6 @@ def asked_sweep(what: str, flags: SweepFlags, lengths: Load, serving: ServingFla
     flags : plans, loads, and the targets of a model
     lengths : of the requests of a model
     serving : of a model; a scenario states its serving itself, all but a calibration
-
-    Returns
-    -------
-    the points and what was assumed
     """
     loads = loads_of(flags.request_rate, flags.concurrency)
     if names_a_scenario(Path(what)):
@@ -140,7 +131,7 @@ def _scenario_sweep(path: Path, loads: Loads, flags: SweepFlags, serving: Servin
         best = {(plan.hardware, len(plan.groups)): plan for plan in reversed(every)}
         picked = every[: flags.plans] if flags.plans else sorted(best.values(), key=every.index)
         contenders += [_contender(plan, asked) for plan in picked]
-    if any(item.think_time_s == 0.0 for item in asked.scenario.classes) and not loads.concurrencies:
+    if any(item.think_time_s == 0.0 for item in asked.scenario.classes) and not loads[1]:
         raise InputError(
             f"sweep {path}: users with a think_time of 0 s have no rate, only a number in flight\n  e.g. --concurrency 1,8,64"
         )
@@ -225,7 +216,7 @@ def _model_sweep(
         context = 1024 * -(-(prompt + output) // 1024)
         spec = replace(asked.spec, max_model_len=min(context, longest) if longest else context)
         contenders.append(Contender(f"{asked.spec.device.name} TP{tensor}", spec))
-    rates = None if not loads.request_rates else partial(offered_rates, demand=demand, seed=flags.seed)
+    rates = None if not loads[0] else partial(offered_rates, demand=demand, seed=flags.seed)
     points = _points(contenders, demand, slo, loads, flags.seed, rates)
     return AskedSweep(model, points, slo, tuple(assumptions), tuple(warnings))
 
@@ -240,11 +231,12 @@ def _points(
 ) -> tuple[Point, ...]:
     """Return the loads of each plan: those given, else rates up to what it can serve; without `rates_of` concurrencies."""
     points = []
+    request_rates, concurrencies = loads
     for contender in contenders:
-        if rates_of is None or loads.concurrencies:
-            counts = loads.concurrencies or CONCURRENCIES
+        if rates_of is None or concurrencies:
+            counts = concurrencies or CONCURRENCIES
             points += [Point(contender, demand, slo, seed, concurrency=count) for count in counts]
         else:
-            rates = loads.request_rates or rates_of(contender)
+            rates = request_rates or rates_of(contender)
             points += [Point(contender, demand, slo, seed, request_rate=rate) for rate in rates]
     return tuple(points)

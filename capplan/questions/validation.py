@@ -29,7 +29,8 @@ from capplan.errors import CapplanError, InputError
 from capplan.frozen import frozen
 from capplan.hardware.device import BORROWED, Device, Efficiency
 from capplan.questions.benchmark_spec import benchmark_servers
-from capplan.readers.catalogue.efficiency import efficiency_by, shipped_slowness, timed_efficiency
+from capplan.readers.calibration.refitted import efficiency_by
+from capplan.readers.catalogue.efficiency import shipped_slowness, timed_efficiency
 from capplan.readers.catalogue.hardware import device
 from capplan.readers.catalogue.models import read_model
 from capplan.recorded.measured import MeasuredKind, impossible_number, measured_table
@@ -81,10 +82,6 @@ def replica_of_result(result: BenchmarkResult, serving: ServingFlags) -> Replica
     ----------
     result : with model, hardware, parallelism and engine, from its file or stated together with it
     serving : everything else
-
-    Returns
-    -------
-    the replica
     """
     missing = [
         flag for flag, value in (("--model", result.model), ("--hardware", result.hardware)) if value is None
@@ -93,7 +90,7 @@ def replica_of_result(result: BenchmarkResult, serving: ServingFlags) -> Replica
         raise InputError(
             f"{result.path}: a result of {result.tool} does not name all settings\n  give {' and '.join(missing)} as well"
         )
-    engine = named_engine(result.engine or "vllm").engine
+    engine = named_engine(result.engine or "vllm")[0]
     layout: dict[str, Any] = {name: getattr(result, name) or 1 for name in _LAYOUT}
     said = replace(serving, **layout, engine=engine, engine_version=result.engine_version)
     return asked_replica(result.model or "", result.hardware or "", said).spec

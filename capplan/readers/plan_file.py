@@ -226,23 +226,12 @@ class OrderedRow(AnswerRow):
     source: str | None
 
 
-class PlacementRow(AnswerRow):
-    """Machines with equally many replicas."""
-
-    sku: str | None
-    machines: Positive
-    replicas: Count
-    machines_per_replica: Positive
-
-
 class OrderRow(AnswerRow):
     """The machines of a plan."""
 
     machines: list[OrderedRow]
-    placement: list[PlacementRow] = Field(default_factory=list)
     gpus: Positive
     gpus_idle: Count
-    free_replicas: Count
     usd_per_hour: Amount
     usd_per_month: Amount
 
@@ -466,6 +455,12 @@ class OverTimeRow(AnswerRow):
     needed_gpus: tuple[Positive, ...] = Field(strict=False)
 
 
+class OriginRow(AnswerRow):
+    """The part of the origin that holds the inputs."""
+
+    inputs: InputsRow
+
+
 class ResultRow(AnswerRow):
     """The answer of a fleet search."""
 
@@ -481,6 +476,7 @@ class ResultRow(AnswerRow):
     next_steps: Annotated[NextSteps, Stated()] | None
     disaggregated: DisaggregatedRow | None
     over_time: OverTimeRow | dict[str, OverTimeRow] | None = None
+    plan_file: OriginRow
 
     def over_time_of(self, group: int) -> OverTimeRow | None:
         """Return load and GPUs of a group of the chosen plan over time; None without a curve."""
@@ -490,20 +486,8 @@ class ResultRow(AnswerRow):
         return rows[group] if len(rows) == len(self.chosen.groups) else None
 
 
-class _OriginRow(AnswerRow):
-    """The part of the origin that holds the inputs."""
-
-    inputs: InputsRow
-
-
-class _WholeRow(ResultRow):
-    """A result with what it was made from."""
-
-    plan_file: _OriginRow
-
-
-def checked_result(path: Path, result: Any) -> tuple[ResultRow, InputsRow]:
-    """Return the answer of a plan file, and what it was made from.
+def checked_result(path: Path, result: Any) -> ResultRow:
+    """Return the answer of a plan file.
 
     Parameters
     ----------
@@ -515,8 +499,7 @@ def checked_result(path: Path, result: Any) -> tuple[ResultRow, InputsRow]:
     InputError
         a figure is missing, is one that cannot be, or contradicts the rest of its plan
     """
-    found = validated(_WholeRow, Document(str(path), result, {}))
-    return found, found.plan_file.inputs
+    return validated(ResultRow, Document(str(path), result, {}))
 
 
 LEVERS_AGAIN = "write it with: capplan levers --plan plan.json -o levers.json"
@@ -645,15 +628,18 @@ class PlanFile:
     """Keys of the scenario that were overridden, each KEY=VALUE."""
     result: Mapping[str, Any]
     """As it was written."""
-    answer: "ResultRow"
+    answer: ResultRow
     """What is read of it."""
-    inputs: "InputsRow"
-    """What it was made from, as it was then."""
     assumptions: tuple[Assumption, ...]
     remarks: tuple[str, ...]
     """What has changed since it was written, the shipped data included."""
     data_remarks: tuple[str, ...]
     """Remarks that say which of the shipped data changed."""
+
+    @property
+    def inputs(self) -> InputsRow:
+        """Return what it was made from, as it was then."""
+        return self.answer.plan_file.inputs
 
     @property
     def document(self) -> Document:
@@ -727,7 +713,7 @@ def read_plan_file(path: Path) -> PlanFile:
         )
     if not result.get("chosen"):
         raise InputError(f"{path}: has no plan: no fleet meets the targets of {origin['scenario']}")
-    answer, inputs = checked_result(path, result)
+    answer = checked_result(path, result)
     changed = ", ".join(changed_data(origin.get("data", {})))
     data_remarks = (f"{path}: data of capplan changed since: {changed}; {AGAIN}",) if changed else ()
     scenario = Path(origin["scenario"])
@@ -740,9 +726,8 @@ def read_plan_file(path: Path) -> PlanFile:
         tuple(origin["settings"]),
         result,
         answer,
-        inputs,
         tuple(_assumptions(envelope)),
-        (*_remarks(path, envelope, origin, scenario, inputs), *data_remarks),
+        (*_remarks(path, envelope, origin, scenario, answer.plan_file.inputs), *data_remarks),
         data_remarks,
     )
 
@@ -796,7 +781,7 @@ def _wrong(origin: Mapping[str, Any]) -> str | None:
 
 
 def _remarks(
-    path: Path, envelope: Mapping[str, Any], origin: Mapping[str, Any], scenario: Path, inputs: "InputsRow"
+    path: Path, envelope: Mapping[str, Any], origin: Mapping[str, Any], scenario: Path, inputs: InputsRow
 ) -> list[str]:
     remarks = []
     if envelope.get("capplan") != __version__:

@@ -282,10 +282,6 @@ def read_text(
     unpacked : bool
         Read what gzip packed; if not set, such a file is an error.
 
-    Returns
-    -------
-    The text, without a byte-order mark.
-
     Raises
     ------
     InputError

@@ -3,7 +3,7 @@
 Kernel rates of one network on one device, for every format of its weights.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -369,23 +369,20 @@ def _attention_at_context(tables: StepTable, context_tokens: Number) -> Array:
     return cut
 
 
-@frozen
-class _Line:
-    """One table of one variable per plan."""
+def _along(knots: Array, values: Array) -> Callable[[Array], Array]:
+    """Return a table of one variable per plan as a function of it, at values of shape (plans, loads)."""
+    plans = np.arange(values.shape[0])[:, None]
 
-    knots: Array
-    values: Array
-
-    def at(self, x: Array) -> Array:
-        """Return the values at x of shape (plans, loads)."""
-        lower, upper, weight = bracket(self.knots, x)
-        plans = np.arange(self.values.shape[0])[:, None]
-        low = self.values[plans, lower]
-        values_at: Array = low + (self.values[plans, upper] - low) * weight
+    def at(x: Array) -> Array:
+        lower, upper, weight = bracket(knots, x)
+        low = values[plans, lower]
+        values_at: Array = low + (values[plans, upper] - low) * weight
         return values_at
 
+    return at
 
-def _attention_along_prompt(tables: StepTable, lengths: Lengths) -> _Line:
+
+def _attention_along_prompt(tables: StepTable, lengths: Lengths) -> Callable[[Array], Array]:
     """Return prefill attention per new token of one chunk, halfway through its prompt."""
     new, knots, values = prefill_attention_per_token_s(tables)
     plans, columns = np.arange(values.shape[0])[:, None], np.arange(new.size)
@@ -393,7 +390,7 @@ def _attention_along_prompt(tables: StepTable, lengths: Lengths) -> _Line:
     past = cached + np.maximum(prefill_tokens_per_prompt(lengths).reshape(-1, 1) - new, 0.0) / 2.0
     lower, upper, weight = bracket(knots, past)
     cut: Array = values[plans, columns, lower] * (1.0 - weight) + values[plans, columns, upper] * weight
-    return _Line(new, cut)
+    return _along(new, cut)
 
 
 def plans_step_function(
@@ -417,10 +414,10 @@ def plans_step_function(
     to follow one with as many prompts, so that the pipeline is full
     """
     attention = _attention_at_context(tables, mean_context_tokens(lengths))
-    decode = _Line(tables.sequence_knots, tables.decode_s + attention)
-    head = _Line(tables.sequence_knots, tables.head_s)
-    cache = _Line(tables.sequence_knots, attention)
-    mixed = _Line(tables.token_knots, tables.mixed_s)
+    decode = _along(tables.sequence_knots, tables.decode_s + attention)
+    head = _along(tables.sequence_knots, tables.head_s)
+    cache = _along(tables.sequence_knots, attention)
+    mixed = _along(tables.token_knots, tables.mixed_s)
     chunk = _attention_along_prompt(tables, lengths)
     stages, stage_fraction = (
         np.broadcast_to(value, tables.decode_s.shape[:1])[:, None]
@@ -429,7 +426,7 @@ def plans_step_function(
 
     def step_s(sequences: Array, context_tokens: Array, prefill_tokens: Array, prompts: Array) -> Array:
         del context_tokens
-        plain = decode.at(sequences) * (sequences > 0.0)
+        plain = decode(sequences) * (sequences > 0.0)
         if not np.any(prefill_tokens > 0.0):
             return plain
         chunks = np.maximum(prompts, 1e-9)
@@ -439,12 +436,12 @@ def plans_step_function(
         largest = np.maximum(prompt_micro_batch(prefill_tokens, longest, room, stages), 1e-9)
         micro_batches = np.maximum(prefill_tokens / largest, 1.0)
         shared = 0.0 if tables.two_passes else 1.0
-        beside = plain if tables.two_passes else cache.at(sequences) * (sequences > 0.0)
+        beside = plain if tables.two_passes else cache(sequences) * (sequences > 0.0)
         busy = (
-            mixed.at(shared * tokens / stages + largest)
-            + head.at(shared * sequences + chunks)
+            mixed(shared * tokens / stages + largest)
+            + head(shared * sequences + chunks)
             + beside
-            + prefill_tokens / micro_batches * chunk.at(prefill_tokens / chunks)
+            + prefill_tokens / micro_batches * chunk(prefill_tokens / chunks)
         ) * turn_ratio(micro_batches, micro_batches, stage_fraction)
         return np.where(prefill_tokens > 0.0, busy, plain)
 

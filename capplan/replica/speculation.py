@@ -1,8 +1,8 @@
 """Speculative decoding on one replica: sources of drafts, speedup by batch and draft length, and the replica for the simulator."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -48,66 +48,21 @@ class DraftModel:
 
 
 @frozen
-class StepTimes:
-    """The parts of a round; arrays over (batch, draft tokens)."""
-
-    draft_step_s: Number
-    verify_s: Number
-    target_step_s: Number
-
-
-@frozen
-class SpeculationRow:
-    """One batch with one draft length."""
-
-    batch: int
-    draft_tokens: int
-    acceptance: float
-    """Acceptance of the last position, where positions differ."""
-    expected_tokens_per_round: float
-    draft_step_s: float
-    draft_s: float
-    """All draft steps of a round."""
-    verify_s: float
-    round_s: float
-    target_step_s: float
-    speedup: float
-    fits: bool | None
-    """Whether this many sequences fit in memory next to both models; None without a model."""
-
-
-@frozen
-class TargetAndDraftMemory:
-    """Memory of one device with the target and its draft."""
-
-    target_weight_bytes: float
-    draft_weight_bytes: float
-    kv_bytes_alone: float
-    """KV-cache bytes without a draft."""
-    kv_bytes_left: float
-    """KV-cache bytes for both models."""
-    target_bytes_per_sequence: float
-    draft_bytes_per_sequence: float
-    context_tokens: int
-    max_sequences_alone: float
-    max_sequences: float
-    """Most sequences at once in the whole replica, each of `context_tokens`."""
-
-
-@frozen
 class Speculation:
     """Speedup by batch and draft length."""
 
-    rows: tuple[SpeculationRow, ...]
+    rows: tuple[Mapping[str, Any], ...]
+    """Rounds of one batch with one draft length each; the acceptance is that of the last position, `draft_s` the time of all draft steps, and `fits`
+    says whether so many sequences fit in memory next to both models, None without a model."""
     best_draft_tokens: int
     """Best length at the smallest batch."""
-    best: tuple[SpeculationRow, ...]
+    best: tuple[Mapping[str, Any], ...]
     """The best draft length of every batch."""
     breakeven_batch: int | None
     """Smallest batch from which on no draft length is faster than plain decoding; None if the largest batch still gains."""
     largest_batch: int
     """Largest batch that was tried and fits in memory."""
-    memory: TargetAndDraftMemory | None
+    memory: Mapping[str, float] | None
     label: Label
     assumptions: tuple[Assumption, ...]
     """Assumptions of the step times of both models."""
@@ -147,8 +102,8 @@ def step_times(
     batch: Array,
     draft_tokens: Array,
     context_tokens: float,
-) -> StepTimes:
-    """Return the times of a draft step, a verification and a plain step.
+) -> tuple[Number, Number, Number]:
+    """Return the times of a draft step, a verification and a plain step, arrays over (batch, draft tokens).
 
     A given time of the target is used for a plain step and for a verification alike, at every batch. Host time counts once
     per target step; draft steps are launched back to back without it.
@@ -165,7 +120,7 @@ def step_times(
         plain = step_time_s(target, batch, context_tokens, one) + host
         verify = step_time_s(target, batch, context_tokens, draft_tokens + 1.0) + host
     drafting = draft if isinstance(draft, float) else step_time_s(draft.spec, batch, context_tokens, one)
-    return StepTimes(drafting * one, verify, plain)
+    return drafting * one, verify, plain
 
 
 def speculation(
@@ -216,45 +171,55 @@ def speculation(
     grid, drafts = every[:, None], lengths[None, :]
     expected = np.array([[round_tokens(fractions, g) for g in tried]])
     columns = _round_columns(step_times(spec, draft, grid, drafts, context_tokens), expected, drafts)
-    speedup = columns[-1]
+    speedup = columns["speedup"]
 
-    def row(batch: int, at: int) -> SpeculationRow:
+    def row(batch: int, at: int) -> dict[str, Any]:
         place = int(np.searchsorted(every, batch))
-        tokens, step_s, verify_s, round_s, plain_s, ratio = (float(c[place, at]) for c in columns)
         length = int(lengths[at])
-        fits = batch <= of_length[length].max_sequences if of_length else None
-        accepted = fractions[0 if positions == 1 else length - 1]
-        return SpeculationRow(
-            batch, length, accepted, tokens, step_s, length * step_s, verify_s, round_s, plain_s,
-            ratio, fits,
-        )  # fmt: skip
+        return {
+            "batch": batch,
+            "draft_tokens": length,
+            "acceptance": fractions[0 if positions == 1 else length - 1],
+            **{name: float(column[place, at]) for name, column in columns.items()},
+            "fits": batch <= of_length[length]["max_concurrency"] if of_length else None,
+        }
 
     best = tuple(row(b, int(speedup[np.searchsorted(every, b)].argmax())) for b in asked)
     return Speculation(
         rows=tuple(row(b, i) for b in asked for i in range(lengths.size)),
-        best_draft_tokens=best[0].draft_tokens,
+        best_draft_tokens=best[0]["draft_tokens"],
         best=best,
         breakeven_batch=breakeven_batch(every, speedup.max(axis=1)),
-        largest_batch=int(every[-1] if both is None else max(1.0, min(every[-1], both.max_sequences))),
-        memory=of_length.get(best[0].draft_tokens),
+        largest_batch=int(every[-1] if both is None else max(1.0, min(every[-1], both["max_concurrency"]))),
+        memory=of_length.get(best[0]["draft_tokens"]),
         label="assumed" if isinstance(target, float) else target.label,
         assumptions=() if isinstance(target, float) else target.rates.assumptions,
     )
 
 
-def _round_columns(times: StepTimes, expected: Array, draft_tokens: Array) -> list[Array]:
-    """Return tokens, draft step, verification, round, plain step and speedup, arrays over (batch, draft tokens)."""
-    whole = round_time_s(draft_tokens, times.draft_step_s, times.verify_s)
-    speedup = speculative_speedup_ratio(expected, whole, times.target_step_s)
-    columns = (expected, times.draft_step_s, times.verify_s, whole, times.target_step_s, speedup)
-    return list(np.broadcast_arrays(*columns))
+def _round_columns(
+    times: tuple[Number, Number, Number], expected: Array, draft_tokens: Array
+) -> dict[str, Array]:
+    """Return the figures of a round by name, arrays over (batch, draft tokens)."""
+    draft_step_s, verify_s, target_step_s = times
+    whole = round_time_s(draft_tokens, draft_step_s, verify_s)
+    columns = {
+        "expected_tokens_per_round": expected,
+        "draft_step_s": draft_step_s,
+        "draft_s": draft_tokens * draft_step_s,
+        "verify_s": verify_s,
+        "round_s": whole,
+        "target_step_s": target_step_s,
+        "speedup": speculative_speedup_ratio(expected, whole, target_step_s),
+    }
+    return dict(zip(columns, np.broadcast_arrays(*columns.values()), strict=True))
 
 
-def _tried_batches(asked: Sequence[int], target: Replica | float, both: TargetAndDraftMemory | None) -> Array:
+def _tried_batches(asked: Sequence[int], target: Replica | float, both: Mapping[str, float] | None) -> Array:
     """Return the batches to try: those asked for, and all that scheduler and memory admit."""
     if isinstance(target, float) or both is None:
         return np.array(asked, dtype=np.float64)
-    most = min(float(target.scheduling.max_num_seqs), both.max_sequences)
+    most = min(float(target.scheduling.max_num_seqs), both["max_concurrency"])
     admitted = np.arange(1, max(1, int(most)) + 1)
     return distinct(np.concatenate([admitted, asked])).astype(np.float64)
 
@@ -271,10 +236,6 @@ def breakeven_batch(batches: Array, best_speedup: Array) -> int | None:
     best_speedup : [-]
         of the best draft length at each batch
 
-    Returns
-    -------
-    a batch, or None
-
     Examples
     --------
     >>> breakeven_batch(np.array([1.0, 2.0, 4.0, 8.0]), np.array([1.4, 0.9, 1.1, 0.8]))
@@ -287,8 +248,8 @@ def breakeven_batch(batches: Array, best_speedup: Array) -> int | None:
 
 def target_and_draft_memory(
     target: Replica, draft: DraftModel | float, context_tokens: float, draft_tokens: int
-) -> TargetAndDraftMemory:
-    """Return the memory of one device with the draft, and how many sequences fit next to both models.
+) -> dict[str, float]:
+    """Return the memory of one device with the draft, and how many sequences fit next to both models, in the whole replica, each of the context.
 
     A recurrent state cannot be rolled back, so engines keep one for every draft token that may be accepted, and one more.
 
@@ -318,17 +279,17 @@ def target_and_draft_memory(
             "  try a smaller draft, --draft-weight-dtype fp8, --weight-dtype fp8, or a larger --tensor-parallel"
         )
     groups = float(spec.sharding.data)
-    return TargetAndDraftMemory(
-        target_weight_bytes=float(plan.weight_bytes),
-        draft_weight_bytes=held,
-        kv_bytes_alone=alone,
-        kv_bytes_left=left,
-        target_bytes_per_sequence=with_drafts,
-        draft_bytes_per_sequence=per_draft,
-        context_tokens=int(context_tokens),
-        max_sequences_alone=groups * alone / per_target if per_target else np.inf,
-        max_sequences=groups * left / (with_drafts + per_draft) if with_drafts + per_draft else np.inf,
-    )
+    return {
+        "target_weight_bytes_per_gpu": float(plan.weight_bytes),
+        "draft_weight_bytes_per_gpu": held,
+        "kv_bytes_available_alone_per_gpu": alone,
+        "kv_bytes_available_per_gpu": left,
+        "target_kv_bytes_per_sequence_per_gpu": with_drafts,
+        "draft_kv_bytes_per_sequence_per_gpu": per_draft,
+        "context_tokens": int(context_tokens),
+        "max_concurrency_alone": groups * alone / per_target if per_target else np.inf,
+        "max_concurrency": groups * left / (with_drafts + per_draft) if with_drafts + per_draft else np.inf,
+    }
 
 
 def _as_served(draft: ReplicaSpec, target: ReplicaSpec) -> ReplicaSpec:
@@ -387,7 +348,7 @@ def speculating_replica(
     blocks = replica.kv_blocks
     if isinstance(draft, DraftModel) or _recurrent_bytes(replica.spec):
         both = target_and_draft_memory(replica, draft, context_tokens, draft_tokens)
-        blocks = max(int(blocks * both.max_sequences / both.max_sequences_alone), 1)
+        blocks = max(int(blocks * both["max_concurrency"] / both["max_concurrency_alone"]), 1)
     scheduling = replica.scheduling
     seats = min(scheduling.max_num_seqs, max(scheduling.max_num_batched_tokens // query, 1))
     return replace(
@@ -570,12 +531,12 @@ def best_draft_tokens(plan: DraftPlan, target: ReplicaSpec, batch: float, contex
     most = len(plan.acceptance_fractions)
     lengths = np.array([g for g in DRAFT_TOKENS if most == 1 or g <= most], dtype=np.float64)
     sequences = np.array([[max(batch, 1.0)]])
-    times = step_times(target, draft_of(plan, target), sequences, lengths[None, :], context_tokens)
-    yields: Array = np.array([round_tokens(plan.acceptance_fractions, int(g)) for g in lengths])
-    rates = (
-        yields
-        / np.broadcast_to(round_time_s(lengths, times.draft_step_s, times.verify_s), (1, lengths.size))[0]
+    draft_step_s, verify_s, _ = step_times(
+        target, draft_of(plan, target), sequences, lengths[None, :], context_tokens
     )
+    yields: Array = np.array([round_tokens(plan.acceptance_fractions, int(g)) for g in lengths])
+    rounds_s = np.broadcast_to(round_time_s(lengths, draft_step_s, verify_s), (1, lengths.size))[0]
+    rates = yields / rounds_s
     return int(lengths[int(np.argmax(rates))])
 
 

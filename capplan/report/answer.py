@@ -60,10 +60,6 @@ class Answer:
 def flattened(row: Mapping[str, Any]) -> dict[str, Any]:
     """Return a row whose cells are single values: mappings become `name.key`, lists become text.
 
-    Parameters
-    ----------
-    row : cells by column name
-
     Returns
     -------
     cells by column name

@@ -6,7 +6,7 @@ Why this plan and not the others, and its costs: every plan with its margins, ho
 """
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from capplan.assumption import Assumption
 from capplan.engine.profile import EngineProfile
 from capplan.fleet.plan import PHASES, Group, Plan, Transfer, paid_by_the_gpu
 from capplan.fleet.price import HOURS_PER_MONTH, usd_per_month
-from capplan.fleet.review import PlanDetail, Sizing, kernel_assumptions, sizing_of
+from capplan.fleet.review import PlanDetail, kernel_assumptions, sizing_of
 from capplan.fleet.search.recommended import DEAR
 from capplan.hardware.device import Device
 from capplan.money.cash import total_usd
@@ -408,8 +408,8 @@ def plan_rows(given: Findings) -> list[dict[str, Any]]:
                 **plan_row(plan),
                 "label": kernels_label(plan),
                 **_difference(plan, given.chosen),
-                "margin_fraction": {m.target.key: m.margin_fraction for m in margins},
-                "met_probability": {m.target.key: m.met_probability for m in margins},
+                "margin_fraction": {m["target"]: m["margin_fraction"] for m in margins},
+                "met_probability": {m["target"]: m["met_probability"] for m in margins},
             }
         )
     return rows
@@ -429,7 +429,7 @@ def plans_section(given: Findings) -> Section:
     rows = plan_rows(given)
     shown_names: tuple[str, ...] = (
         "rank", "hardware", "gpus", "plan", "kv_dtype", "usd_per_month", "more_usd_per_month", "price_ratio",
-        *(f"margin_fraction.{m.target.key}" for m in given.margins[0]), "slo_met_probability", "bottleneck", "label",
+        *(f"margin_fraction.{m['target']}" for m in given.margins[0]), "slo_met_probability", "bottleneck", "label",
     )  # fmt: skip
     if not given.margins[0]:
         shown_names = tuple(name for name in shown_names if name != "slo_met_probability")
@@ -445,7 +445,7 @@ def plans_section(given: Findings) -> Section:
         "more_usd_per_month": "more than chosen",
         "usd_per_month": "cost",
         "label": "kernels",
-        **{f"margin_fraction.{m.target.key}": f"margin {m.target.key}" for m in given.margins[0]},
+        **{f"margin_fraction.{m['target']}": f"margin {m['target']}" for m in given.margins[0]},
     }
     text = [
         "The first line is the chosen plan. A margin is the share of the limit that the prediction leaves. Kernels are measured "
@@ -484,11 +484,11 @@ def _plan_pictures(given: Findings) -> tuple[Bars, ...]:
     for at, margin in enumerate(given.margins[0]):
         rows = [margins[at] for margins in given.margins[:CHARTED]]
         bars = tuple(
-            Bar(_short(plan), ((margin.target.key, row.predicted_s),), row.low_s, row.high_s)
+            Bar(_short(plan), ((margin["target"], row["predicted_s"]),), row["low_s"], row["high_s"])
             for plan, row in zip(plans, rows, strict=True)
         )
-        title = f"{margin.target.key}: prediction, 80% interval, and limit"
-        pictures.append(Bars(title, "s", bars, margin.limit_s, "limit"))
+        title = f"{margin['target']}: prediction, 80% interval, and limit"
+        pictures.append(Bars(title, "s", bars, margin["limit_s"], "limit"))
     return tuple(pictures)
 
 
@@ -505,27 +505,13 @@ def sizing_section(given: Findings) -> Section:
     if plan.transfer is not None:
         return _pools_section(given, plan, plan.transfer)
     parts = zip(plan.group_names, plan.groups, strict=True)
-    lines = [_sizing(given, name, group, sizing_of(group, limits.headroom_fraction)) for name, group in parts]
+    confidence = given.asked.scenario.slo.confidence
+    lines = [_sizing(sizing_of(group, limits.headroom_fraction), name, confidence) for name, group in parts]
     return Section(SIZING, text=tuple(text for text, _ in lines), tables=tuple(table for _, table in lines))
 
 
-def _sizing(given: Findings, name: str, group: Group, sizing: Sizing) -> tuple[str, Table]:
+def _sizing(row: Mapping[str, float], name: str, confidence: float) -> tuple[str, Table]:
     """Return how the replicas of a group follow from the peak of its requests, in words and line by line."""
-    confidence = given.asked.scenario.slo.confidence
-    row = {
-        "peak_request_rate": sizing.peak_requests_per_s,
-        "limit_request_rate": sizing.limit_requests_per_s,
-        "headroom_fraction": sizing.headroom_fraction,
-        "planned_request_rate": sizing.planned_requests_per_s,
-        "predicted_replicas": sizing.predicted_replicas,
-        "sure_limit_request_rate": sizing.sure_limit_requests_per_s,
-        "sure_replicas": sizing.sure_replicas,
-        "busy_replicas": sizing.busy_replicas,
-        "spare_replicas": sizing.spare_replicas,
-        "devices_per_replica": sizing.devices_per_replica,
-        "devices": sizing.devices,
-        "utilisation_fraction": group.request_rate_per_replica / sizing.limit_requests_per_s,
-    }
     titles = {
         "peak_request_rate": f"peak rate, {name or 'all traffic'}",
         "sure_limit_request_rate": f"maximum rate that one replica reaches in {confidence:.0%} of cases",
@@ -535,12 +521,14 @@ def _sizing(given: Findings, name: str, group: Group, sizing: Sizing) -> tuple[s
         "devices": "GPUs in total",
         "utilisation_fraction": "load of one replica at peak, spares idle",
     }
+    peak, limit, sure_limit = (
+        shown("request_rate", row[f"{name}request_rate"]) for name in ("peak_", "limit_", "sure_limit_")
+    )
     text = (
-        f"{f'{name}: ' if name else ''}{shown('request_rate', sizing.peak_requests_per_s)} / ({shown('request_rate', sizing.limit_requests_per_s)} "
-        f"x {shown('fraction', 1.0 - sizing.headroom_fraction)}) = {sizing.predicted_replicas:.2f} replicas as predicted, with headroom for "
-        f"unforeseen traffic; {shown('request_rate', sizing.peak_requests_per_s)} / "
-        f"{shown('request_rate', sizing.sure_limit_requests_per_s)} = {sizing.sure_replicas:.2f} for {confidence:.0%} required confidence, "
-        f"as replicas may be slower than predicted. So ({sizing.busy_replicas} + {sizing.spare_replicas} spare) x {sizing.devices_per_replica} = {sizing.devices} devices."
+        f"{f'{name}: ' if name else ''}{peak} / ({limit} x {shown('fraction', 1.0 - row['headroom_fraction'])}) = "
+        f"{row['predicted_replicas']:.2f} replicas as predicted, with headroom for unforeseen traffic; {peak} / {sure_limit} = "
+        f"{row['sure_replicas']:.2f} for {confidence:.0%} required confidence, as replicas may be slower than predicted. "
+        f"So ({row['busy_replicas']} + {row['spare_replicas']} spare) x {row['devices_per_replica']} = {row['devices']} devices."
     )
     return text, Table([row], upright=True, titles=titles, title=name)
 

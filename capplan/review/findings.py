@@ -15,7 +15,7 @@ from typing import Any
 
 from capplan.fleet.plan import FleetAnswer, Plan, plan_order
 from capplan.fleet.price import HOURS_PER_MONTH, TERM_YEARS
-from capplan.fleet.review import PlanDetail, Question, TargetMargin, plan_details, target_margins
+from capplan.fleet.review import PlanDetail, Question, plan_details, target_margins
 from capplan.fleet.search.recommended import CLEARLY_SURER, SMALL_EXTRA
 from capplan.frozen import frozen
 from capplan.hardware.device import Source
@@ -72,15 +72,6 @@ class Review:
 
 
 @frozen
-class Written:
-    """What people say about a page."""
-
-    date: str | None = None
-    """YYYY-MM-DD; never that of the clock, so that the same inputs give the same bytes."""
-    author: str | None = None
-
-
-@frozen
 class Findings:
     """What the sections are written from."""
 
@@ -89,14 +80,16 @@ class Findings:
     command: str
     """As it was typed."""
     model_source: Source
-    margins: tuple[tuple[TargetMargin, ...], ...]
+    margins: tuple[tuple[Mapping[str, Any], ...], ...]
     """Margins of every plan."""
     details: tuple[PlanDetail, ...] = ()
     """Details of the chosen plan, one for each group; empty where there is no plan."""
     outlook: Outlook = field(default_factory=Outlook)
     """Commitments, growth and energy of the plans, and their replicas over time."""
     sensitivity: Sensitivity = field(default_factory=Sensitivity)
-    written: Written = field(default_factory=Written)
+    date: str | None = None
+    """Date of the page, YYYY-MM-DD; never that of the clock, so that the same inputs give the same bytes."""
+    author: str | None = None
     levers: Mapping[str, Any] | None = None
     """What every lever is worth, where that was asked for."""
 
@@ -118,8 +111,9 @@ def findings(
     answer: FleetAnswer,
     command: str,
     source: Source,
-    written: Written | None = None,
     *,
+    date: str | None = None,
+    author: str | None = None,
     levers: Mapping[str, Any] | None = None,
     others: bool = True,
 ) -> Findings:
@@ -131,13 +125,9 @@ def findings(
     answer : its plans
     command : as it was typed
     source : of the model
-    written : what people say about the page
+    date, author : of the page, as people say them
     levers : what every lever is worth, where that was asked for
     others : whether the plans of other devices are taken at other traffic too
-
-    Returns
-    -------
-    Findings
     """
     chosen = answer.chosen
     found = Findings(asked, answer, command, source, margins=())
@@ -147,7 +137,8 @@ def findings(
         details=plan_details(chosen, _questions(asked, chosen)) if chosen else (),
         outlook=outlook_of(asked, answer),
         sensitivity=sensitivity_of(asked, answer, others=others),
-        written=written or Written(),
+        date=date,
+        author=author,
         levers=levers,
     )
 
@@ -337,14 +328,10 @@ def verdicts_section(given: Findings) -> Section:
         return Section("Does it hold")
     rows = [
         {
-            "target": margin.target.key,
-            "verdict": verdict(margin.met_probability),
-            "met_probability": margin.met_probability,
-            "limit_s": margin.limit_s,
-            "predicted_s": margin.predicted_s,
-            "low_s": margin.low_s,
-            "high_s": margin.high_s,
-            "margin_fraction": margin.margin_fraction,
+            "target": margin["target"],
+            "verdict": verdict(margin["met_probability"]),
+            "met_probability": margin["met_probability"],
+            **margin,
         }
         for margin in given.margins[0]
     ]
@@ -356,7 +343,10 @@ def verdicts_section(given: Findings) -> Section:
     return Section(
         "Does it hold",
         text=(
-            *(f"{target_words(margin)}: {verdict(margin.met_probability)}." for margin in given.margins[0]),
+            *(
+                f"{target_words(margin)}: {verdict(margin['met_probability'])}."
+                for margin in given.margins[0]
+            ),
             *(f"{text}." for text in class_texts(given.chosen, given.asked.scenario.slo)),
             f"All targets together hold with a probability of {sure(chance)}, {enough} the {confidence:.0%} that the scenario asks for. "
             "Low and high are where 80% of measured results of this kind lie.",
@@ -370,14 +360,14 @@ def kernels_label(plan: Plan) -> str:
     return "assumed" if any(group.label == "assumed" for group in plan.groups) else "measured"
 
 
-def target_words(margin: TargetMargin) -> str:
+def target_words(margin: Mapping[str, Any]) -> str:
     """Return a target as a person says it, with its limit."""
     names = {
         "ttft": "Time to first token", "tpot": "Time per output token", "itl": "Time between tokens", "e2e": "Whole response",
     }  # fmt: skip
-    statistic = "mean" if margin.target.statistic == "mean" else f"{margin.target.statistic[1:]}% of requests"
-    limit = shown("s", margin.limit_s)
-    return f"{names[margin.target.metric]}, {statistic}, at most {limit} ({margin.target.key})"
+    metric, _, statistic = margin["target"].partition("_")
+    of = "mean" if statistic == "mean" else f"{statistic[1:]}% of requests"
+    return f"{names[metric]}, {of}, at most {shown('s', margin['limit_s'])} ({margin['target']})"
 
 
 def verdict(probability: float) -> str:

@@ -118,9 +118,7 @@ def byline(given: Findings) -> str:
         if record.date
     ]
     parts = [f"capplan {__version__}", *([f"prices as of {max(days)}"] if days else [])]
-    written = given.written
-    parts += [written.date] if written.date else []
-    return " · ".join([*parts, *([written.author] if written.author else [])])
+    return " · ".join(filter(None, [*parts, given.date, given.author]))
 
 
 def assumptions_of(given: Findings) -> tuple[Assumption, ...]:
@@ -151,23 +149,9 @@ def _answer(given: Findings, said: str, sections: Sequence[Section], rows: list[
     result = {
         **fleet.result,
         "decision": said,
-        "margins": [
-            [
-                {
-                    "target": m.target.key,
-                    "limit_s": m.limit_s,
-                    "predicted_s": m.predicted_s,
-                    "low_s": m.low_s,
-                    "high_s": m.high_s,
-                    "margin_fraction": m.margin_fraction,
-                    "met_probability": m.met_probability,
-                }
-                for m in margins
-            ]
-            for margins in given.margins
-        ],
-        "author": given.written.author,
-        "date": given.written.date,
+        "margins": [list(margins) for margins in given.margins],
+        "author": given.author,
+        "date": given.date,
         "what_if": levers.what_if_rows(given.sensitivity),
         "sections": [
             {"title": section.title, "tables": [list(table.rows) for table in section.tables]}

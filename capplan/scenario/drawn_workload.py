@@ -1,7 +1,5 @@
 """The traffic of a scenario, drawn and summarised like a trace."""
 
-from collections.abc import Iterator
-from dataclasses import field
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +7,6 @@ import numpy as np
 from capplan.errors import InputError
 from capplan.fleet.load.demand import demand_of
 from capplan.fleet.load.session_load import offered_with_sessions, session_block_tokens
-from capplan.frozen import frozen
 from capplan.readers.catalogue.models import read_model
 from capplan.readers.catalogue.scenarios import shipped_scenarios
 from capplan.readers.text_file import is_there
@@ -18,40 +15,12 @@ from capplan.scenario.scenario import read_scenario
 from capplan.scenario.several import refuse_several
 from capplan.scenario.traffic_line import with_image_tokens
 from capplan.scenario.workload_file import is_workload
-from capplan.serving.requests import Requests
 from capplan.workload.statistics import Omissions, TracePart, WorkloadSummary
 
 LEAST_REQUESTS, MOST_REQUESTS = 5_000, 50_000
 SESSION_TIMES = 5.0
 """Time drawn over the mean time of a session, so that few of the sessions are cut at its start."""
 _SEED = 0
-
-
-@frozen
-class _Drawn:
-    """Drawn requests, in the shape of a trace."""
-
-    path: Path
-    requests: Requests
-    block_tokens: int
-    format: str
-    """What the requests were drawn from, in words."""
-    omissions: Omissions = field(default_factory=Omissions)
-
-    def parts(self) -> Iterator[TracePart]:
-        """Yield all requests as one part."""
-        drawn, unknown = self.requests, np.full(len(self.requests), np.nan)
-        assert drawn.arrival_s is not None
-        none, counts = np.zeros(0, dtype=np.int64), np.zeros(len(drawn), dtype=np.int64)
-        yield TracePart(
-            drawn.arrival_s,
-            drawn.input_tokens,
-            drawn.output_tokens,
-            counts if drawn.block_counts is None else drawn.block_counts,
-            none if drawn.block_ids is None else drawn.block_ids,
-            unknown,
-            unknown,
-        )
 
 
 def names_a_scenario(path: Path) -> bool:
@@ -99,4 +68,16 @@ def drawn_workload(path: Path, policies: tuple[str, ...] = ()) -> WorkloadSummar
     told = "drawn from a scenario"
     if offered.crowd is not None:
         told += f" without its {offered.crowd.users:,} users, whose requests follow from the responses"
-    return trace_summary(_Drawn(path, offered.requests, session_block_tokens(demand), told), policies)
+    drawn, unknown = offered.requests, np.full(len(offered.requests), np.nan)
+    assert drawn.arrival_s is not None
+    none, counts = np.zeros(0, dtype=np.int64), np.zeros(len(drawn), dtype=np.int64)
+    part = TracePart(
+        drawn.arrival_s,
+        drawn.input_tokens,
+        drawn.output_tokens,
+        counts if drawn.block_counts is None else drawn.block_counts,
+        none if drawn.block_ids is None else drawn.block_ids,
+        unknown,
+        unknown,
+    )
+    return trace_summary(path, told, [part], lambda: session_block_tokens(demand), policies, Omissions())

@@ -148,10 +148,6 @@ def engine_use_of(
         drafted in a round of the plan, where the scenario leaves that to the search
     offline : how a draft model is looked up
 
-    Returns
-    -------
-    the set-up, and what was assumed
-
     Raises
     ------
     InputError

@@ -6,7 +6,6 @@ from dataclasses import replace
 import numpy as np
 
 from capplan.fleet.order import DOMAINS, NO_LOSS, Domain, Failures, Survival
-from capplan.frozen import frozen
 from capplan.readers.catalogue.prices import refuse_unknown_region
 from capplan.readers.yaml_file import KeyPath
 from capplan.scenario.reading import Reading
@@ -23,17 +22,9 @@ _WITHOUT = {
 """Key of a scenario -> why there are no regions with it."""
 
 
-@frozen
-class Located:
-    """Where the machines of a fleet are, and the requests that it serves."""
-
-    file: ScenarioFile
-    """The scenario with what is stated for the region of the machines."""
-    classes: tuple[RequestClass, ...]
-    """Requests at the busiest hour of all of them, with the time to the machines."""
-
-
-def located(reading: Reading, file: ScenarioFile, classes: tuple[RequestClass, ...]) -> Located:
+def located(
+    reading: Reading, file: ScenarioFile, classes: tuple[RequestClass, ...]
+) -> tuple[ScenarioFile, tuple[RequestClass, ...]]:
     """Return the requests of one fleet in a region, and the scenario with what is stated there; as they are without regions.
 
     Raises
@@ -43,7 +34,7 @@ def located(reading: Reading, file: ScenarioFile, classes: tuple[RequestClass, .
     """
     if not file.regions:
         _refuse_unplaced(reading, file)
-        return Located(file, classes)
+        return file, classes
     for key, why in _WITHOUT.items():
         if getattr(file, key) is not None:
             raise reading.refuse(AT, f"not with {key}: {why}; leave one of them out")
@@ -66,7 +57,7 @@ def located(reading: Reading, file: ScenarioFile, classes: tuple[RequestClass, .
         raise reading.refuse(
             at, "says where machines are ordered, and so does fleet.regions; give one of them"
         )
-    return Located(_as_there(file, where), waiting)
+    return _as_there(file, where), waiting
 
 
 def _refuse_unplaced(reading: Reading, file: ScenarioFile) -> None:

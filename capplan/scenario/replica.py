@@ -165,10 +165,6 @@ def asked_replica(
     flags : how it is sharded, stored and run; capplan rejects parallelism that the model cannot be split by
     drafts : tokens are drafted and verified
 
-    Returns
-    -------
-    the replica, its assumptions and warnings
-
     Raises
     ------
     InputError

@@ -455,7 +455,7 @@ def _located(
     found = reading.attempt(
         partial(located, reading, file, classes), None, ("regions",), ("traffic",), ("fleet",)
     )
-    return (file, classes) if found is None else (found.file, found.classes)
+    return found or (file, classes)
 
 
 def scenario_from(document: Document, folder: Path) -> Scenario:

@@ -159,10 +159,6 @@ def lengths(record: LengthFields, refuse: Refuse) -> Lengths:
     record : LengthFields
     refuse : function
         Makes the error from a message and adds the place.
-
-    Returns
-    -------
-    Lengths
     """
     quantiles = {name: value for name in PROBABILITIES if (value := getattr(record, name)) is not None}
     given = {name for name in LengthFields.model_fields if getattr(record, name) is not None}

@@ -200,13 +200,13 @@ def _acceptance(reading: Reading, section: Speculation) -> list[float]:
     from capplan.recorded.traces.prometheus import accepted_drafts
 
     paths = [Path(reading.resolved(name)) for name in section.metrics]
-    seen = accepted_drafts(paths, section.draft_tokens)
-    shares = ", ".join(f"{fraction:.1%}" for fraction in seen.fractions)
+    fractions, counted = accepted_drafts(paths, section.draft_tokens)
+    shares = ", ".join(f"{fraction:.1%}" for fraction in fractions)
     reading.assume(
-        f"drafts are accepted with {shares} probability, given those before them: {paths[-1].name} counted {seen.counted}",
+        f"drafts are accepted with {shares} probability, given those before them: {paths[-1].name} counted {counted}",
         "speculation.acceptance",
     )
-    return list(seen.fractions)
+    return list(fractions)
 
 
 def with_acceptance(plan: Speculation, target: Network) -> tuple[Speculation, tuple[Assumption, ...]]:
@@ -380,10 +380,6 @@ def asked_speculation(
     serving : how the target is served
     acceptance_fraction : [-]
         None: the published one of the method
-
-    Returns
-    -------
-    target, draft, assumptions, warnings
 
     Raises
     ------

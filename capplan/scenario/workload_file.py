@@ -96,8 +96,8 @@ def workload_reuse(path: str) -> PrefixReuse | None:
 def _lengths_text(lengths: LengthSummary, *, lognormal: bool) -> str:
     if lengths.values[0] == lengths.values[-1]:
         return f"{lengths.values[0]:.0f}"
-    if lognormal and lengths.fit.sigma > 0:
-        return f"{{mean: {lengths.mean:.6g}, p95: {lengths.fit.p95:.6g}}}"
+    if lognormal and lengths.fit["sigma"] > 0:
+        return f"{{mean: {lengths.mean:.6g}, p95: {lengths.fit['p95']:.6g}}}"
     return "{values: [" + ", ".join(f"{value:.0f}" for value in lengths.values) + "]}"
 
 

@@ -142,10 +142,6 @@ def hit_curve(
     input_tokens : [tokens]
         of each prompt, so that a partial last block counts with its tokens; None: all blocks are full.
 
-    Returns
-    -------
-    the curve
-
     Examples
     --------
     The second prompt of 32 tokens finds the first block of the first one, the third finds both if two blocks are kept:

@@ -871,10 +871,6 @@ def simulate(
         leaves them empty
     early_end : a run that the compiled core takes may end once it has missed one of these limits
 
-    Returns
-    -------
-    results by request and totals
-
     Raises
     ------
     InputError

@@ -9,8 +9,9 @@ The summary of a workload comes from a trace, from statistics of clients, or fro
 
 import math
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -229,10 +230,6 @@ def reuse_by_age(
     block_tokens : [tokens]
         of a block
 
-    Returns
-    -------
-    RepeatedBlocks
-
     Examples
     --------
     Two blocks, and 7 s later the same two and a new one:
@@ -391,29 +388,6 @@ class PrefixReuse:
         return np.asarray(np.interp(np.asarray(cache_tokens) / self.block_tokens, blocks, shares))
 
 
-@frozen
-class EvictionHits:
-    """Prefix-cache hits in a trace under one rule of eviction."""
-
-    policy: str
-    blocks: int
-    """Blocks of the cache."""
-    cache_tokens: int
-    hit_fraction: float
-    """Fraction of the prompt tokens that hit."""
-
-
-@frozen
-class MeasuredLatency:
-    """Mean latencies in the file [s]; None where it has none."""
-
-    ttft_s: float | None
-    tpot_s: float | None
-    """Time per output token after the first."""
-    e2e_s: float | None
-    queue_s: float | None = None
-
-
 LONGEST_TOKENS = 10_000_000
 """A longer input or output is an error in the file."""
 KEPT_ARRIVALS = 8_000_000
@@ -462,17 +436,6 @@ def weighted_quantile(values: Array, weights: Array, probability: Array) -> Arra
 
 
 @frozen
-class LognormalFit:
-    """The lognormal distribution with the same mean and spread of logarithms, and how far it is off."""
-
-    mean: float
-    sigma: float
-    p95: float
-    largest_error_fraction: float
-    """Largest distance between the two cumulative distributions (Kolmogorov-Smirnov)."""
-
-
-@frozen
 class LengthSummary:
     """Token counts of inputs or outputs."""
 
@@ -483,7 +446,8 @@ class LengthSummary:
     max: float
     values: tuple[float, ...]
     """Quantiles of equal weight that stand for the distribution, ascending, with its mean."""
-    fit: LognormalFit
+    fit: Mapping[str, float]
+    """Their lognormal distribution; see `lognormal_fit`."""
 
 
 VALUES = 100
@@ -515,16 +479,18 @@ def length_summary(tokens: Array, weights: Array) -> LengthSummary:
     )
 
 
-def lognormal_fit(tokens: Array, share: Array, mean: float) -> LognormalFit:
+def lognormal_fit(tokens: Array, share: Array, mean: float) -> dict[str, float]:
     """Return the lognormal distribution with this mean and the spread of the logarithms, and how far it is off.
+
+    The error is the largest distance between the two cumulative distributions (Kolmogorov-Smirnov).
 
     Examples
     --------
     Half of the prompts have 100 tokens, half have 10,000: no lognormal distribution is near that.
 
     >>> fit = lognormal_fit(np.array([100.0, 10_000.0]), np.array([0.5, 0.5]), 5050.0)
-    >>> fit.mean, round(fit.sigma, 2), round(fit.largest_error_fraction, 2)
-    (5050.0, 2.3, 0.43)
+    >>> [round(fit[name], 2) for name in ("mean", "sigma", "largest_error_fraction")]
+    [5050.0, 2.3, 0.43]
     """
     logs = np.log(np.maximum(tokens, 1.0))
     centre = float(logs @ share)
@@ -532,12 +498,13 @@ def lognormal_fit(tokens: Array, share: Array, mean: float) -> LognormalFit:
     shift = np.log(mean) - sigma**2 / 2.0
     p95 = float(np.exp(shift + sigma * float(standard_normal_quantile(0.95))))
     if sigma == 0.0:
-        return LognormalFit(mean, 0.0, mean, 0.0)
+        return {"mean": mean, "sigma": 0.0, "p95": mean, "largest_error_fraction": 0.0}
     grid = np.arange(1, 200) / 200.0
     drawn = np.exp(shift + sigma * standard_normal_quantile(grid))
     reached = np.concatenate(([0.0], np.cumsum(share)))
     seen = reached[np.searchsorted(tokens, drawn, side="right")]
-    return LognormalFit(mean, sigma, p95, float(np.abs(seen - grid).max()))
+    error = float(np.abs(seen - grid).max())
+    return {"mean": mean, "sigma": sigma, "p95": p95, "largest_error_fraction": error}
 
 
 class TokenCounts:
@@ -786,11 +753,12 @@ class WorkloadSummary:
     input_tokens: LengthSummary
     output_tokens: LengthSummary
     prefix: PrefixReuse | None = None
-    evictions: tuple[EvictionHits, ...] = ()
-    """Hits under the rules of eviction that were asked for."""
+    evictions: tuple[Mapping[str, Any], ...] = ()
+    """Rows of the hits under each rule of eviction that was asked for, as a part of the prompt tokens, by blocks and tokens of the cache."""
     prefix_hit_fraction: float | None = None
     """Fraction of prompt tokens that hit the prefix cache of the server, where it counted them."""
-    measured: MeasuredLatency | None = None
+    measured: Mapping[str, float | None] | None = None
+    """Mean TTFT, time per output token after the first, end-to-end latency and time in the queue [s], each None where the file has none of it."""
     acceptance_fraction: float | None = None
     """Fraction of draft tokens that were accepted."""
     accepted_tokens_per_round: float | None = None

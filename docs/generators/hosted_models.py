@@ -32,7 +32,7 @@ def comparisons() -> dict[date, AskedComparison]:
     asked = asked_fleet(read_scenario(SCENARIO), offline=True)
     prices = asked_prices(MODELS, asked)
     newest = date.fromisoformat(max(price.date for price in token_prices()))
-    changes = {date.fromisoformat(price.change.on) for price in prices if price.change is not None}
+    changes = {date.fromisoformat(price.change[0]) for price in prices if price.change is not None}
     answer = fleet_for(asked)
     return {
         day: asked_comparison(asked, answer, prices, day)
@@ -51,7 +51,7 @@ def written(by_day: Mapping[date, AskedComparison]) -> str:
         dearer = [
             f" until {day - timedelta(days=1)}, then {changed.bill.usd:,.0f}"
             for day, changed in changes
-            if api.price.change is not None and api.price.change.on == day.isoformat()
+            if api.price.change is not None and api.price.change[0] == day.isoformat()
         ]
         rate = api.breakeven_request_rate
         at = "no rate" if rate is None else f"a peak of {rate:.3g} req/s"

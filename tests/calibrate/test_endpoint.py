@@ -148,20 +148,20 @@ def test_a_server_without_the_model_is_refused(behaviour, model, words):
 )
 def test_the_expected_model_of_a_server_is_found_by_its_name(behaviour, name, notice):
     with stub(behaviour) as server:
-        found = served_model(endpoint_of(server.url), "qwen3-8b")
-    assert (found.server.model, found.longest, found.notice) == (name, 600, notice)
+        found, longest, said, _ = served_model(endpoint_of(server.url), "qwen3-8b")
+    assert (found.model, longest, said) == (name, 600, notice)
 
 
 @pytest.mark.parametrize(("behaviour", "has_slots"), [("serves tiny", False), ("llama.cpp", True)])
 def test_the_server_of_llama_cpp_is_known_by_what_it_says_of_its_models(behaviour, has_slots):
     with stub(behaviour) as server:
-        assert served_model(endpoint_of(server.url), "tiny").has_slots == has_slots
+        assert served_model(endpoint_of(server.url), "tiny")[3] == has_slots
 
 
 @pytest.mark.parametrize("behaviour", ["true", "10" * 200, '"600"', "-5"])
 def test_a_context_that_no_model_has_is_not_stated(behaviour):
     with stub(f"context {behaviour}") as server:
-        assert served_model(endpoint_of(server.url), "tiny").longest is None
+        assert served_model(endpoint_of(server.url), "tiny")[1] is None
 
 
 def test_an_answer_that_is_nested_beyond_reason_does_not_count():

@@ -170,12 +170,12 @@ def test_dense_and_moe_gqa_and_mla_are_measured_beside_their_prediction(written,
     own = device_from_calibration(written)
     efficiency = torch_efficiency(written, own)
     proofs = verified(network(dense(), sparse(), latent()), target, own, efficiency, quick=True)
-    assert {(p.layer, p.phase) for p in proofs} == {
+    assert {(p["layer"], p["phase"]) for p in proofs} == {
         (layer, phase)
         for layer in ("1: attention, dense", "2: attention, 8 experts", "3: mla, dense")
         for phase in ("prefill", "decode")
     }
-    assert all(p.measured_s > 0 and p.predicted_s > 0 for p in proofs)
+    assert all(p["measured_s"] > 0 and p["predicted_s"] > 0 for p in proofs)
 
 
 def test_a_layer_that_torch_cannot_run_is_left_out_and_said(written, target):

@@ -159,13 +159,13 @@ def test_the_minutes_asked_for_are_kept(minutes, processor):
 
 def test_a_dry_run_announces_what_the_run_announces(processor):
     target, clock = processor(slower(OLD, 16))
-    plan = planned_run(target, quick=True, minutes=None)
+    plan, _ = planned_run(target, quick=True, minutes=None)
     taken, lines = clock.now, []
     calibrated(target, quick=True, tell=lines.append)
     minutes, line = said_minutes(lines)
-    assert f" {plan.shapes} of " in line
-    assert plan.seconds == pytest.approx(60 * minutes, abs=4.0)
-    assert taken < 0.1 * plan.seconds
+    assert f" {plan['shapes']} of " in line
+    assert plan["seconds"] == pytest.approx(60 * minutes, abs=4.0)
+    assert taken < 0.1 * plan["seconds"]
 
 
 def test_a_fit_that_is_late_starts_from_one_point(calibration, monkeypatch):
@@ -189,7 +189,7 @@ def test_the_pace_knows_a_slow_shape_from_quicker_ones(processor):
         if case.operator not in ("launch", "launch_eager")
     ]
     effort = SimpleNamespace(seconds=0.05)
-    known = measure.announced(target, chosen, effort, 100.0, 4e9).pace
+    *_, known = measure.announced(target, chosen, effort, 100.0, 4e9)
     rates = slower(OLD, 16)
     truth = [(case, call_s(case, rates)) for case in chosen if call_s(case, rates) > 0.1]
     assert len(truth) > 20

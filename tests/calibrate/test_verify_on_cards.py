@@ -53,8 +53,8 @@ def proofs(insert, monkeypatch, folder):
 )
 def test_layers_run_on_every_card_and_stand_beside_their_prediction(card, model, proofs):
     rows, _ = proofs(card, model)
-    assert {p.phase for p in rows} == {"prefill", "decode"}
-    assert all(p.measured_s > 0 and p.predicted_s > 0 for p in rows)
+    assert {p["phase"] for p in rows} == {"prefill", "decode"}
+    assert all(p["measured_s"] > 0 and p["predicted_s"] > 0 for p in rows)
 
 
 @pytest.mark.long

@@ -43,7 +43,7 @@ from capplan.replica.estimate import OperatorRow
 from capplan.replica.load import Load
 from capplan.replica.plans import step_rates
 from capplan.report.answers.fleet import fleet_answer
-from capplan.review.findings import Findings, Written
+from capplan.review.findings import Findings
 from capplan.review.page import review_html, review_markdown, review_of
 from capplan.scenario.scenario import read_scenario
 from capplan.workload.request_class import Slo
@@ -147,7 +147,7 @@ def given(asked):
         tuple(target_margins(item, asked.question) for item in plans),
         (PlanDetail(
             spec, fit(spec), rows, Load(1000, 200, request_rate=8.0), {"prefill": 0.007, "decode": 0.0035}
-        ),), sensitivity=sensitivity(plans), written=Written("2026-11-22", "Platform team"),
+        ),), sensitivity=sensitivity(plans), date="2026-11-22", author="Platform team",
     )  # fmt: skip
 
 

@@ -31,8 +31,8 @@ def test_nine_in_ten_of_two_stages_take_no_longer_than_is_said(together):
     second = together * first + (1.0 - abs(together)) * other
     stages = np.exp(first), np.exp(1.5 * second)
     wait = wait_of_stages([float(s.mean()) for s in stages], [float(np.quantile(s, 0.95)) for s in stages])
-    assert wait.mean_s == pytest.approx(float((stages[0] + stages[1]).mean()))
-    assert np.quantile(stages[0] + stages[1], 0.9) <= wait.nine_in_ten_s
+    assert wait["mean"] == pytest.approx(float((stages[0] + stages[1]).mean()))
+    assert np.quantile(stages[0] + stages[1], 0.9) <= wait["nine_in_ten"]
 
 
 def own(rate, spare, usd):

@@ -44,7 +44,7 @@ def test_energy_by_hand():
     assert energy.kg_co2 == pytest.approx(energy.kwh * 0.4)
     assert energy.joules_per_output_token == pytest.approx(energy.facility_watts / 100)
     assert energy.kwh_per_million_tokens == pytest.approx(energy.facility_watts / 1000 / 3.6)
-    assert [phase.time_fraction for phase in energy.phases] == pytest.approx([0.2, 0.4, 0.4])
+    assert [phase["time_fraction"] for phase in energy.phases] == pytest.approx([0.2, 0.4, 0.4])
 
 
 @pytest.mark.long
@@ -77,8 +77,8 @@ def test_mean_power_lies_between_idle_and_prefill_and_adds_up_by_phase(shares, b
     energy = energy_of(shares[:, 0], shares[:, 1], busy, spare, 900.0, TERMS, (1.0, 1.0), ())
     gpus = busy + spare
     assert 80.0 * gpus - 1e-6 <= energy.gpu_watts <= 650.0 * gpus + 1e-6
-    assert sum(phase.time_fraction for phase in energy.phases) == pytest.approx(1.0)
-    by_phase = sum(phase.time_fraction * phase.watts_per_gpu for phase in energy.phases)
+    assert sum(phase["time_fraction"] for phase in energy.phases) == pytest.approx(1.0)
+    by_phase = sum(phase["time_fraction"] * phase["watts_per_gpu"] for phase in energy.phases)
     assert energy.gpu_watts == pytest.approx(gpus * by_phase)
 
 

@@ -17,7 +17,6 @@ from capplan.money.hosted import (
     HostedTraffic,
     LongerLife,
     PeakHours,
-    PriceChange,
     Provisioned,
     TokenPrice,
     TokenRates,
@@ -180,7 +179,7 @@ def test_no_way_of_caching_costs_more_than_none():
 
 def test_announced_prices_hold_from_their_day_on():
     later = TokenRates(4.0, 20.0, 0.2)
-    offer = price(TokenRates(2.0, 10.0, 0.1), change=PriceChange("2026-12-01", later))
+    offer = price(TokenRates(2.0, 10.0, 0.1), change=("2026-12-01", later))
     assert price_on(offer, "2026-11-30").rates == offer.rates
     assert price_on(offer, "2026-12-01").rates == later
     argon = next(p for p in token_prices() if p.name == "google/gemini-4-argon")

@@ -49,7 +49,7 @@ def predicted(row):
 
 @pytest.mark.parametrize(("launch", "printed"), STARTED, ids=lambda value: "-".join(map(str, value[:8])))
 def test_budget_is_what_the_engine_printed(launch, printed):
-    found = predicted(row_of(launch)).values
+    found = predicted(row_of(launch))
     for name, value in zip(PRINTED, printed, strict=True):
         relative = 0.005 if name == "weights_gib" else 0.012
         assert found[name] == pytest.approx(value, rel=relative, abs=0.006), name
@@ -60,7 +60,7 @@ def test_start_that_ran_out_of_memory_after_the_cache_is_refused():
     one = ("vllm", "0.19.0", "openai/gpt-oss-20b", "mxfp4", "auto", "h100", "1", *H100)
     two = (*one[:6], "2", *H100)
     lower = (*two[:9], "0.90", *two[10:])
-    assert [predicted(row_of(launch)).starts for launch in (one, two, lower)] == [False, False, True]
+    assert [bool(predicted(row_of(launch))["starts"]) for launch in (one, two, lower)] == [False, False, True]
 
 
 def test_context_beyond_the_cache_is_refused():
@@ -80,9 +80,9 @@ def test_context_beyond_the_cache_is_refused():
         "",
     )
     found = predicted(row_of(long))
-    assert not found.starts
-    assert predicted(row_of((*long[:8], "20000", *long[9:]))).starts
-    assert found.values["kv_cache_tokens"] == pytest.approx(23648, rel=0.02)
+    assert not found["starts"]
+    assert predicted(row_of((*long[:8], "20000", *long[9:])))["starts"]
+    assert found["kv_cache_tokens"] == pytest.approx(23648, rel=0.02)
 
 
 def scored(rows):

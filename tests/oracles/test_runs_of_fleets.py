@@ -39,8 +39,8 @@ def predicted(row):
 
 def test_the_layouts_of_pools_are_read_from_the_text_that_states_them():
     prefill, decode = benchmark_of(POOLS).deployment.pools
-    assert (prefill.replicas, float(prefill.sharding.tensor)) == (8, 1.0)
-    assert (decode.replicas, float(decode.sharding.tensor)) == (2, 4.0)
+    assert (prefill[0], float(prefill[1].tensor)) == (8, 1.0)
+    assert (decode[0], float(decode[1].tensor)) == (2, 4.0)
     assert benchmark_of({**POOLS, "replicas": "8P(TP1)+2D(TP4)", "config_basis": ""}).deployment.pools == (
         prefill,
         decode,

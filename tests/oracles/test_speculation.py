@@ -67,10 +67,10 @@ def test_the_rule_produces_the_tokens_of_the_target():
 def test_the_worked_example_of_a_draft_of_2_ms_and_a_target_of_35_ms():
     """Acceptance 0.8 and five drafts: 3.69 tokens per round of 45 ms, 2.87 times faster (published example)."""
     (row,) = speculation(0.035, 0.002, 0.8, draft_tokens=(5,), batches=(1,)).rows
-    assert row.expected_tokens_per_round == pytest.approx(3.69, abs=0.005)
-    assert row.round_s == pytest.approx(0.045)
-    assert row.draft_s + row.verify_s == pytest.approx(row.round_s)
-    assert row.speedup == pytest.approx(2.87, abs=0.005)
+    assert row["expected_tokens_per_round"] == pytest.approx(3.69, abs=0.005)
+    assert row["round_s"] == pytest.approx(0.045)
+    assert row["draft_s"] + row["verify_s"] == pytest.approx(row["round_s"])
+    assert row["speedup"] == pytest.approx(2.87, abs=0.005)
 
 
 def test_four_drafts_at_an_acceptance_of_nine_tenths_yield_4_1_tokens():
@@ -110,15 +110,15 @@ def test_a_draft_pays_at_small_batches_and_costs_at_large_ones():
         0.6,
     )
     found = speculation(replica_of(asked.target), asked.draft, 0.6, context_tokens=300.0)
-    by_batch = {row.batch: row.speedup for row in found.best}
+    by_batch = {row["batch"]: row["speedup"] for row in found.best}
     assert by_batch[1] > 1.3
     assert by_batch[256] < 0.85 * by_batch[1]
-    lengths = [row.draft_tokens for row in found.best]
+    lengths = [row["draft_tokens"] for row in found.best]
     assert lengths == sorted(lengths, reverse=True)
-    some = [row.speedup for row in found.rows if row.draft_tokens == 4]
+    some = [row["speedup"] for row in found.rows if row["draft_tokens"] == 4]
     assert some[0] > 1.0 > some[-1]
     likely = speculation(replica_of(asked.target), asked.draft, 0.8, context_tokens=300.0)
-    long = [row.speedup for row in likely.rows if row.draft_tokens == 8]
+    long = [row["speedup"] for row in likely.rows if row["draft_tokens"] == 8]
     assert long[0] > 1.0 > long[-1]
 
 
@@ -143,7 +143,7 @@ def test_spec_takes_the_published_acceptance_of_a_method():
     )
     asked = asked_speculation("qwen3.5-397b-a17b", "b200", flags, serving, None)
     found = speculation(replica_of(asked.target), asked.draft, asked.acceptance_fractions, batches=(1,))
-    tokens = [row.expected_tokens_per_round for row in found.rows]
+    tokens = [row["expected_tokens_per_round"] for row in found.rows]
     assert tokens[:3] == pytest.approx([1.92, 2.70, 3.33], abs=0.01)
     assert len(tokens) == len(asked.acceptance_fractions)
     assert any("Qwen3.5-397B" in one.what for one in asked.assumptions)

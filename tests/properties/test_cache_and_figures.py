@@ -109,17 +109,19 @@ def test_the_figures_of_a_model_in_one_line():
     attention = 256 * 32 * (8 + 2 * 4) + 256 * 256
     dense = summary(network(DENSE))
     layer = attention + 3 * 256 * 768 + 2 * 256
-    assert (dense.layers, dense.attention_layers, dense.experts, dense.experts_per_token) == (6, 6, 0, 0)
-    assert dense.parameters == 6 * layer + 256 + 2 * 256 * 1000
-    assert dense.active_parameters == dense.parameters - 256 * 1000
-    assert dense.weight_bytes == 2 * dense.parameters
-    assert dense.mixers == {"attention": 6}
-    assert (dense.hidden_size, dense.vocabulary_size, dense.max_context_tokens) == (256, 1000, 20_000)
+    counted = ("layers", "attention_layers", "experts", "experts_per_token")
+    assert [dense[name] for name in counted] == [6, 6, 0, 0]
+    assert dense["parameters"] == 6 * layer + 256 + 2 * 256 * 1000
+    assert dense["active_parameters"] == dense["parameters"] - 256 * 1000
+    assert dense["weight_bytes"] == 2 * dense["parameters"]
+    assert dense["mixers"] == {"attention": 6}
+    sizes = ("hidden_size", "vocabulary_size", "max_context_tokens")
+    assert [dense[name] for name in sizes] == [256, 1000, 20_000]
     hybrid = summary(network(HYBRID))
-    assert (hybrid.layers, hybrid.attention_layers, hybrid.experts, hybrid.experts_per_token) == (6, 2, 8, 2)
-    assert hybrid.mixers == {"gated_delta": 4, "attention": 2}
-    assert hybrid.parameters - hybrid.active_parameters == 256 * 1000 + 6 * 6 * 3 * 256 * 64
-    assert summary(network(SLIDING)).mixers == {"sliding_window": 6}
+    assert [hybrid[name] for name in counted] == [6, 2, 8, 2]
+    assert hybrid["mixers"] == {"gated_delta": 4, "attention": 2}
+    assert hybrid["parameters"] - hybrid["active_parameters"] == 256 * 1000 + 6 * 6 * 3 * 256 * 64
+    assert summary(network(SLIDING))["mixers"] == {"sliding_window": 6}
 
 
 @pytest.mark.parametrize(

@@ -172,7 +172,7 @@ def test_as_many_replicas_as_the_search_asks_for_stand_and_fewer_do_not(judged):
 
 def test_the_checks_of_a_plan_name_no_price_without_one(judged):
     asked, file, _, _ = judged
-    names = [check.name for check in check_plan(asked, file, IN_TIME, 365).checks]
+    names = [check.name for check in check_plan(asked, file, IN_TIME, 365)]
     assert len(names) == len(set(names))
     assert "budget.usd_per_month" not in names
 

@@ -66,7 +66,7 @@ def spoilt_configs(draw):
 def test_a_config_gives_finite_figures_or_one_clear_refusal(config):
     try:
         network = quantised(read_network(config, "spoilt", "config.json"), config, "config.json")
-        figures = asdict(summary(network))
+        figures = summary(network)
         sizes = kv_sizes(network, [1000], kv_dtype="bf16").rows
     except InputError as error:
         first = str(error).splitlines()[0]

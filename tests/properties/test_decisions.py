@@ -46,7 +46,7 @@ RUNS = [
 def test_a_pick_that_breaks_its_limit_and_one_that_costs():
     found, unanswered = decisions_of(RUNS, (10.0, 20.0, 30.0, 5.0))
     assert unanswered == 0
-    assert [(item.picked.row, item.best.row) for item in found] == [
+    assert [(picked.row, best.row) for _, picked, best in found] == [
         ("small", "small"),
         ("wide", "large"),
         ("wide", "wide"),
@@ -104,8 +104,8 @@ def test_a_surer_pick_keeps_its_limit_with_a_slower_replica():
     fast = run("fast", 18.0, 18.0, 300.0, 300.0, plan="h200")
     slow = run("slow", 12.0, 12.0, 200.0, 200.0)
     for confidence, picked in ((None, "fast"), (0.5, "fast"), (0.9, "slow")):
-        (decision,), _ = decisions_of([fast, slow], (20.0,), confidence)
-        assert decision.picked.row == picked
+        ((_, pick, _),), _ = decisions_of([fast, slow], (20.0,), confidence)
+        assert pick.row == picked
     assert decisions_of([fast, slow], (20.0,), 0.99) == ([], 1)
 
 
@@ -126,10 +126,9 @@ def test_more_confidence_never_promises_more(values):
     for (less, unanswered), (more, still) in pairwise(found):
         assert still >= unanswered
         assert len(more) + still == len(less) + unanswered
-        usual = {decision.tpot_limit_ms: decision.picked for decision in less}
-        for decision in more:
-            before = usual[decision.tpot_limit_ms]
-            assert decision.picked.predicted_tokens_per_s <= before.predicted_tokens_per_s
+        usual = {limit: picked for limit, picked, _ in less}
+        for limit, picked, _ in more:
+            assert picked.predicted_tokens_per_s <= usual[limit].predicted_tokens_per_s
 
 
 QUESTION = """name: small

@@ -3,7 +3,7 @@
 Doctests set most dimensions to one, where a factor that is left out does not show.
 """
 
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -28,7 +28,7 @@ from capplan.operators.latent_attention import (
 )
 from capplan.operators.linear_attention import gated_delta_prefill_flop, short_convolution_bytes
 from capplan.operators.matmul import MatmulRates, matmul_bytes, matmul_flop, matmul_time_s
-from capplan.operators.roofline import TiledProduct, TileRates, tiled_time_s, waves
+from capplan.operators.roofline import TiledKernelRates, TiledProduct, tiled_time_s, waves
 from capplan.phases.cost import OperatorCost, floor_s, unsaved_s
 from capplan.phases.step import expected_tokens_per_round, round_time_s, speculative_speedup_ratio
 
@@ -125,12 +125,12 @@ def test_recurrences():
 
 def test_tiles_start_split_and_slow_down():
     """Two tiles of 10 x 20 on four multiprocessors, 100 inputs, 16 FLOP/s: 5000 s in one wave of two."""
-    rates = TileRates(16.0, 2.0, 4.0, 0.0, 0.0, 1.0, 0.0, 0.0, 1e6)
+    rates = TiledKernelRates(32.0, 8.0, 4.0, 0.5, 0.25, 1e6, 0.0, 0.0, 0.0, 1.0, 0.0)
     product = TiledProduct((2.0,), 100.0, 20.0, row_bytes=3.0, column_bytes=4.0, partial_bytes=6.0)
 
     def time_of(splits=(1.0,), product=product, **changed):
-        fields = {name: getattr(rates, name) for name in TileRates.__slots__} | changed
-        return tiled_time_s(product, ((10.0, 20.0),), splits, TileRates(**fields))
+        more = {name: changed.pop(name) for name in ("sustained_loss", "largest_split") if name in changed}
+        return tiled_time_s(product, ((10.0, 20.0),), splits, replace(rates, **changed), **more)
 
     tile = 2 * 10 * 20 * 100 / (16 / 4)
     assert tile == 10_000
@@ -143,7 +143,7 @@ def test_tiles_start_split_and_slow_down():
     assert time_of((1.0, 4.0), largest_split=1.0) == near(tile)
     # In long products all of the loss to lower clocks has set in, after half a millisecond half of it.
     assert time_of(sustained_loss=0.5) == near(tile * (1 + 0.5 * tile / (tile + 5e-4)))
-    short = time_of(sustained_loss=0.5, flop_per_s=16.0 * tile / 5e-4, bytes_per_s=1e12)
+    short = time_of(sustained_loss=0.5, flop_per_s=32.0 * tile / 5e-4, bytes_per_s=1e12)
     assert short == near(5e-4 * 1.25)
     # Traffic alone: columns of 128 outputs keep a multiprocessor busy, here 20 x 1 of 4 x 128.
     fast = {"flop_per_s": 1e15}

@@ -82,7 +82,7 @@ def test_another_unit_is_no_change_and_every_other_key_is(folder, tmp_path):
     same = BASE.replace("600 ms", "0.6 s").replace("30 req/s", "30").replace("4 $/h", "4.00 $/h")
     (tmp_path / "base.yaml").write_text(same.replace("fleet: {", "fleet: {headroom: 25 %, "))
     found = changes(*both_sides(folder / "base.json", tmp_path / "base.yaml", offline=True))
-    assert [(change.path, change.before, change.after) for change in found] == [
+    assert [(change["path"], change["before"], change["after"]) for change in found] == [
         ("fleet.headroom", None, "25 %")
     ]
 
@@ -101,8 +101,8 @@ def test_the_changes_lead_from_one_scenario_to_the_other(folder, tmp_path_factor
         side_of(file, asked_fleet(read_scenario(file), offline=True), None)
         for file in (folder / "base.yaml", path)
     )
-    keys = [change for change in changes(before, after) if not change.path.startswith("inputs.")]
-    changed = scenario_document(folder / "base.yaml", [f"{key.path}={key.after}" for key in keys])
+    keys = [change for change in changes(before, after) if not change["path"].startswith("inputs.")]
+    changed = scenario_document(folder / "base.yaml", [f"{key['path']}={key['after']}" for key in keys])
     assert changed.value == after.inputs["content"]
 
 
@@ -131,7 +131,7 @@ def test_a_price_that_changed_since_is_an_input(folder, tmp_path):
             main(["fleet", str(tmp_path / "s.yaml"), "--offline", "-o", str(tmp_path / f"{day}.json")]) == 0
         )
         sides.append(tmp_path / f"{day}.json")
-    found = {change.path: (change.before, change.after) for change in changes(*both_sides(*sides))}
+    found = {change["path"]: (change["before"], change["after"]) for change in changes(*both_sides(*sides))}
     assert found["inputs.prices.h100-sxm.usd_per_gpu_hour"] == (2.0, 3.0)
     assert found["inputs.prices.h100-sxm.dates"] == (["2026-01-05"], ["2026-02-05"])
     assert set(found) == {

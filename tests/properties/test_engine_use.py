@@ -117,8 +117,8 @@ def test_rounds_take_as_long_as_the_command_spec_says(replica):
                 replica, draft, 0.7, draft_tokens=[length], batches=[batch], context_tokens=1024.0
             ).rows[0]
             found = float(decode_step_s(rounds.table, float(batch), 1024.0))
-            assert found == pytest.approx(row.round_s, rel=1e-3)
-            assert rounds.tokens_per_step == pytest.approx(row.expected_tokens_per_round)
+            assert found == pytest.approx(row["round_s"], rel=1e-3)
+            assert rounds.tokens_per_step == pytest.approx(row["expected_tokens_per_round"])
         assert rounds.query_tokens == length + 1
         assert rounds.kv_blocks < replica.kv_blocks
 

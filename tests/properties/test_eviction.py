@@ -83,8 +83,10 @@ def test_a_trace_with_blocks_is_run_and_one_without_is_refused(tmp_path):
     chats = tmp_path / "chats.jsonl"
     chats.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
     summary = workload_of([chats], policies=["lfu", "prefix", "lfu"])
-    assert [item.policy for item in summary.evictions] == ["lfu", "prefix"]
-    assert all(item.cache_tokens == item.blocks * summary.prefix.block_tokens for item in summary.evictions)
+    assert [item["policy"] for item in summary.evictions] == ["lfu", "prefix"]
+    assert all(
+        item["cache_tokens"] == item["blocks"] * summary.prefix.block_tokens for item in summary.evictions
+    )
     day = tmp_path / "day.csv"
     day.write_text("arrival_s,input_tokens,output_tokens\n0,10,5\n1,20,5\n", encoding="utf-8")
     with pytest.raises(InputError, match="--eviction"):

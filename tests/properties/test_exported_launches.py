@@ -106,7 +106,7 @@ def test_an_exported_command_is_read_back_as_the_same_replica(engine, data, tmp_
     if command.config:
         (folder / "trtllm.yaml").write_text(json.dumps(command.config))
     read = read_command_line(shell_text(command), folder=folder)
-    assert read.launch == replace(launch, version=None)
+    assert read == replace(launch, version=None)
     assert read.unread == ()
 
 
@@ -248,7 +248,7 @@ def test_the_exported_replica_holds_what_the_plan_says(capplan, kind, tmp_path, 
         **serving_flags(read)
         | {"engine_version": inputs["plan_file"]["inputs"]["engine"]["version"], "offline": True}
     )
-    spec = asked_replica(read.launch.model, inputs["chosen"]["hardware"], serving).spec
+    spec = asked_replica(read.model, inputs["chosen"]["hardware"], serving).spec
     plans = plans_of([spec])
     (tokens,) = plans_cache_tokens(plans, plans_memory(plans), 1020.0)
     assert tokens == pytest.approx(inputs["chosen"]["kv_cache_tokens"], rel=1e-9)
@@ -307,12 +307,12 @@ PER_TARGET = {
 
 @pytest.mark.parametrize("target", ["k8s", "compose", "dynamo"])
 def test_every_manifest_starts_the_same_replica(capplan, plan, target):
-    alone = read_command_line(exported(capplan, plan, "vllm")).launch
+    alone = read_command_line(exported(capplan, plan, "vllm"))
     text = exported(capplan, plan, target, *(["--image", "r/n:1"] if target == "dynamo" else []))
     commands = PER_TARGET[target](list(yaml.safe_load_all(text)))
     assert commands
     for words in commands:
-        assert read_command_line(shlex.join(words)).launch == alone
+        assert replace(read_command_line(shlex.join(words)), unread=()) == replace(alone, unread=())
 
 
 @pytest.mark.parametrize("target", ["kserve", "llm-d"])
@@ -330,8 +330,8 @@ def test_platforms_that_write_the_parallelism_get_the_rest_as_options(capplan, p
     assert ("--enable-expert-parallel" in words) == (target == "llm-d")
     assert part["parallelism"].get("expert") == (True if target == "kserve" else None)
     kept = [word for word in words if word != "--enable-expert-parallel"]
-    read = read_command_line(shlex.join(["vllm", "serve", "o/n", *kept])).launch
-    whole = read_command_line(exported(capplan, moe, "vllm")).launch
+    read = read_command_line(shlex.join(["vllm", "serve", "o/n", *kept]))
+    whole = read_command_line(exported(capplan, moe, "vllm"))
     assert replace(read, model="") == replace(
         whole, model="", tensor_parallel=1, data_parallel=1, expert_parallel=1
     )
@@ -396,7 +396,7 @@ def test_what_was_named_by_hand_is_served(capplan, plan, tmp_path):
     )  # fmt: skip
     launch = read_command_line(
         exported(capplan, changed, "vllm", "--checkpoint", "o/x-w4a16", "--draft", "o/EAGLE3-y")
-    ).launch
+    )
     assert (launch.model, launch.weight_dtype, launch.drafts) == (
         "o/x-w4a16",
         None,
@@ -421,7 +421,7 @@ def test_what_no_option_says_stands_in_a_comment(capplan, plan, tmp_path):
 def model_or_refusal(line):
     """Return the model of a command line and no reason, or no model and the reason."""
     try:
-        return read_command_line(line).launch.model, ""
+        return read_command_line(line).model, ""
     except InputError as error:
         return "", str(error)
 
@@ -498,7 +498,7 @@ def test_a_launch_that_cannot_be_read_is_refused(capplan, line, says):
     ],
 )  # fmt: skip
 def test_launches_as_people_write_them(line, read):
-    launch = read_command_line(line).launch
+    launch = read_command_line(line)
     assert launch.model == "o/n"
     assert {name: getattr(launch, name) for name in read} == read
 
@@ -590,4 +590,4 @@ def test_a_plan_for_scores_is_exported(capplan, tmp_path, monkeypatch, target):
     assert "scheduler" not in text
     assert "is named with --checkpoint" in text
     if target == "vllm":
-        assert read_command_line(text).launch.pooling
+        assert read_command_line(text).pooling

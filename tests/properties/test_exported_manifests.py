@@ -413,6 +413,13 @@ def test_pools_are_started_apart(pools, target):
         ]
 
 
+def with_inputs(file, **changed):
+    """Return a plan file that was made from other inputs."""
+    origin = file.answer.plan_file
+    origin = origin.model_copy(update={"inputs": origin.inputs.model_copy(update=changed)})
+    return replace(file, answer=file.answer.model_copy(update={"plan_file": origin}))
+
+
 @pytest.fixture(scope="module")
 def mix(plans):
     """Return what a mix starts: chat on three of one GPU, documents on two of two."""
@@ -432,11 +439,8 @@ def mix(plans):
     ]
     launch = file.inputs.launch.model_copy(update={"servers": servers})
     mixed = replace(file.answer.chosen, groups=tuple(groups))
-    return replace(
-        file,
-        answer=file.answer.model_copy(update={"chosen": mixed}),
-        inputs=file.inputs.model_copy(update={"launch": launch}),
-    )
+    answer = file.answer.model_copy(update={"chosen": mixed})
+    return with_inputs(replace(file, answer=answer), launch=launch)
 
 
 @pytest.mark.parametrize("target", ["compose", "k8s", "kserve", "llm-d", "dynamo", "keda"])
@@ -518,7 +522,7 @@ def test_groups_of_a_mix_ask_for_what_their_own_servers_have(mix):
         ServerRow(devices_per_server=8, vendor="AMD"),
     ]
     launch = mix.inputs.launch.model_copy(update={"servers": servers})
-    other = replace(mix, inputs=mix.inputs.model_copy(update={"launch": launch}))
+    other = with_inputs(mix, launch=launch)
     assert [group.resource for group in fleet_launch(other, image=None).groups] == [
         "nvidia.com/gpu",
         "amd.com/gpu",
@@ -563,7 +567,7 @@ def test_pods_of_each_group_run_on_the_machines_that_were_ordered_for_it(mix, ta
 
 def test_a_mix_is_not_scaled_between_the_limits_of_one_group(mix):
     content = mix.inputs.content | {"commitments": {"max_replicas": 9}}
-    limited = replace(mix, inputs=mix.inputs.model_copy(update={"content": content}))
+    limited = with_inputs(mix, content=content)
     with pytest.raises(
         InputError, match="count the replicas of one group, and the plan is a mix; leave them out"
     ):
@@ -574,7 +578,7 @@ def test_pools_of_engines_are_read_back_as_pools(pools):
     file, fleet = pools
     text = export_text(file, replace(fleet, image=None), "vllm")
     prefill, decode = (
-        read_command_line(part[part.index("vllm serve") :]).launch for part in text.split("\n# ")[-2:]
+        read_command_line(part[part.index("vllm serve") :]) for part in text.split("\n# ")[-2:]
     )
     assert (prefill.role, prefill.tensor_parallel, prefill.max_num_seqs) == ("either", 2, None)
     assert (decode.role, decode.tensor_parallel, decode.max_num_seqs) == (
@@ -584,7 +588,7 @@ def test_pools_of_engines_are_read_back_as_pools(pools):
     )
     assert "limits of the prefill engines are left to the engine" in text
     sglang = [replace(group.launch, engine="sglang", version="0.5.23") for group in fleet.groups]
-    assert [read_command_line(shell_text(command_of(launch))).launch.role for launch in sglang] == [
+    assert [read_command_line(shell_text(command_of(launch))).role for launch in sglang] == [
         "prefill",
         "decode",
     ]

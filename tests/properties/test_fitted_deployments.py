@@ -21,8 +21,8 @@ from capplan.accuracy.slowness import deployment_slowness, replica_slowness
 from capplan.engine.left_out import LEAST_LOADS, LeftOutResult, Served
 from capplan.engine.lookup import profile
 from capplan.readers.calibration.record import ResultPoint
-from capplan.readers.calibration.refitted import left_out_results
-from capplan.readers.catalogue.efficiency import efficiency_by, shipped_intervals, shipped_slowness
+from capplan.readers.calibration.refitted import efficiency_by, left_out_results
+from capplan.readers.catalogue.efficiency import shipped_intervals, shipped_slowness
 from capplan.readers.catalogue.hardware import device
 from capplan.replica.load import Load
 from capplan.replica.replica import replica_of

@@ -99,23 +99,29 @@ def test_dollars_and_watts_are_of_all_devices_spares_included(asked, plans):
 def test_margins_and_sizing_say_what_the_plan_says(asked, plans):
     for plan in plans[:2]:
         sizing = sizing_of(plan.single, 0.25)
-        assert sizing.busy_replicas + sizing.spare_replicas == plan.replicas
-        assert sizing.planned_requests_per_s == near(0.75 * plan.single.request_rate_limit_per_replica)
+        assert sizing["busy_replicas"] + sizing["spare_replicas"] == plan.replicas
+        assert sizing["planned_request_rate"] == near(0.75 * plan.single.request_rate_limit_per_replica)
         assert (
-            max(ceil(sizing.predicted_replicas - 1e-9), ceil(sizing.sure_replicas - 1e-9))
-            <= sizing.busy_replicas
+            max(ceil(sizing["predicted_replicas"] - 1e-9), ceil(sizing["sure_replicas"] - 1e-9))
+            <= sizing["busy_replicas"]
         )
-        assert sizing.devices == sizing.devices_per_replica * plan.replicas == plan.gpus
+        assert sizing["devices"] == sizing["devices_per_replica"] * plan.replicas == plan.gpus
         margins = target_margins(plan, asked.question)
-        assert [m.target.key for m in margins] == ["ttft_p95", "tpot_p95", "e2e_p99"]
-        for margin, value in zip(margins, (plan.ttft_s.p95, plan.tpot_s.p95, plan.e2e_s.p99), strict=True):
-            assert margin.predicted_s == value
-            assert margin.margin_fraction == near(1 - value / margin.target.limit_s)
+        assert [m["target"] for m in margins] == ["ttft_p95", "tpot_p95", "e2e_p99"]
+        seen = zip(
+            asked.question.slo.targets,
+            margins,
+            (plan.ttft_s.p95, plan.tpot_s.p95, plan.e2e_s.p99),
+            strict=True,
+        )
+        for target, margin, value in seen:
+            assert margin["predicted_s"] == value
+            assert margin["margin_fraction"] == near(1 - value / target.limit_s)
             assert (
-                margin.low_s <= value <= margin.high_s
+                margin["low_s"] <= value <= margin["high_s"]
             )  # that of a regime that is biased begins at the prediction
-            assert margin.low_s < margin.high_s
-        assert [m.met_probability for m in margins] == list(plan.target_probabilities.values())
+            assert margin["low_s"] < margin["high_s"]
+        assert [m["met_probability"] for m in margins] == list(plan.target_probabilities.values())
         for spread in (plan.ttft_s, plan.tpot_s, plan.e2e_s):
             assert spread.low < spread.mean < spread.high
 

@@ -12,7 +12,6 @@ from capplan.money.hosted import (
     Hosted,
     LongerLife,
     PeakHours,
-    PriceChange,
     TokenPrice,
     TokenRates,
     billed_class,
@@ -74,7 +73,7 @@ def offer_of(case, alive_s):
     times = case["service_ratio"]
     rates = case["rates"]
     other = tuple((name, of_service(rates, times)) for name in ("flex", "priority"))
-    change = PriceChange("2026-12-01", of_service(rates, CHANGE))
+    change = ("2026-12-01", of_service(rates, CHANGE))
     hours = case["peak"]
     return TokenPrice(
         "a", "b", rates, "2026", "page",

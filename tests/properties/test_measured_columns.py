@@ -73,7 +73,7 @@ def test_notes_and_texts_of_a_start_change_what_it_holds_once_they_are_columns()
     network, gpu = read_model(START["model_hf_id"], offline=True), device(START["gpu"])
 
     def weights_and_cache(**texts):
-        values = predict_memory_row(with_start_columns({**START, **texts}), network, gpu).values
+        values = predict_memory_row(with_start_columns({**START, **texts}), network, gpu)
         return values["weights_gib"], values["available_kv_gib"]
 
     weights, cache = weights_and_cache()

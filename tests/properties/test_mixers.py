@@ -163,8 +163,8 @@ def test_a_mixer_that_nobody_has_heard_of_is_counted_cut_and_named():
     assert [(k.kind, k.layers, float(k.token_bytes), float(k.state_bytes)) for k in kinds] == [
         ("full", 4, 256.0, 0.0), ("state", 4, 0.0, 40.0), ("full", 4, 512.0, 0.0),
     ]  # fmt: skip
-    assert summary(PAIRED).mixers == {"paired": 4, "attention": 4}
-    assert summary(PAIRED).attention_layers == 8
+    assert summary(PAIRED)["mixers"] == {"paired": 4, "attention": 4}
+    assert summary(PAIRED)["attention_layers"] == 8
     assert head_reason(paired, 3).words == "8 pairs neither divide nor replicate over tensor-parallel 3"
     assert head_reason(paired, 16) is None
     assert context_limits(PAIRED) == (640.0,)

@@ -58,14 +58,14 @@ def test_a_recurrent_mixer_keeps_its_state_alone_unless_it_convolves():
 )
 def test_a_stage_with_half_of_the_layers_holds_as_many_sequences_in_half_of_the_bytes(engine, mixer):
     rules, model = profile(engine), network(*[mixer] * 8)
-    whole = cache_capacity(2e9, model, LAUNCH, rules, 1.0)
-    half = cache_capacity(1e9, model, LAUNCH, rules, 0.5)
-    assert half.bytes_per_sequence == near(float(whole.bytes_per_sequence) / 2)
-    assert half.sequences == near(float(whole.sequences))
-    assert half.tokens == near(float(whole.tokens))
-    assert whole.sequences > 1.0
+    tokens, sequences, size = cache_capacity(2e9, model, LAUNCH, rules, 1.0)
+    half_tokens, half_sequences, half_size = cache_capacity(1e9, model, LAUNCH, rules, 0.5)
+    assert half_size == near(float(size) / 2)
+    assert half_sequences == near(float(sequences))
+    assert half_tokens == near(float(tokens))
+    assert sequences > 1.0
     # All of them fit; compressed attention keeps room for the chunk in flight besides.
-    reserved = float(whole.sequences) * float(whole.bytes_per_sequence)
+    reserved = float(sequences) * float(size)
     assert reserved <= 2e9
     assert reserved > 2e9 * (0.98 if isinstance(mixer, Attention) else 0.8)
 
@@ -79,12 +79,12 @@ def test_tokens_of_equal_sequences_are_sequences_times_their_length():
 def test_networks_without_a_cache_hold_every_sequence_that_may_run():
     empty = network()
     rules = profile("vllm")
-    held = cache_capacity(1.0, empty, LAUNCH, rules, 1.0)
-    assert float(held.sequences) == 64.0
-    assert float(held.tokens) == 64.0 * 4096.0
-    assert float(held.bytes_per_sequence) == 0.0
-    none = cache_capacity(-1.0, empty, LAUNCH, rules, 1.0)
-    assert float(none.sequences) == float(none.tokens) == 0.0
+    tokens, sequences, size = cache_capacity(1.0, empty, LAUNCH, rules, 1.0)
+    assert float(sequences) == 64.0
+    assert float(tokens) == 64.0 * 4096.0
+    assert float(size) == 0.0
+    tokens, sequences, _ = cache_capacity(-1.0, empty, LAUNCH, rules, 1.0)
+    assert float(sequences) == float(tokens) == 0.0
 
 
 def test_a_sparse_decode_attends_to_the_selected_tokens_and_scores_all():

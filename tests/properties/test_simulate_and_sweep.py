@@ -276,9 +276,9 @@ def test_a_points_file_of_something_else_is_left_alone(tmp_path):
 
 
 def test_rates_are_read_with_or_without_their_unit():
-    assert loads_of("1, 2, 4 req/s", None).request_rates == (1.0, 2.0, 4.0)
-    assert loads_of("60,120 req/min", None).request_rates == (1.0, 2.0)
-    assert loads_of(None, "8,1").concurrencies == (1, 8)
+    assert loads_of("1, 2, 4 req/s", None)[0] == (1.0, 2.0, 4.0)
+    assert loads_of("60,120 req/min", None)[0] == (1.0, 2.0)
+    assert loads_of(None, "8,1")[1] == (1, 8)
 
 
 def test_the_loads_of_a_sweep_double_or_reach_the_capacity_in_steps():

@@ -11,8 +11,6 @@ from hypothesis import strategies as st
 
 from capplan.engine.lookup import profile
 from capplan.memory.pool import (
-    PackedLayout,
-    SlidingGroup,
     compressed_layers,
     packed_capacity,
     packed_layout,
@@ -150,7 +148,7 @@ def test_pools_hold_no_more_than_their_bytes_and_no_less_with_more_of_them(model
 
 
 def test_one_sequence_starts_where_it_and_the_chunk_in_flight_fit():
-    layout = PackedLayout(10.0, (SlidingGroup(128.0, 64.0, 2), SlidingGroup(8.0, 4.0, 1)))
+    layout = 10.0, ((128.0, 64.0, 2), (8.0, 4.0, 1))
     # 4 blocks of 256 tokens, windows of ceil((127 + 512) / 64) + 1 twice, waiting tokens of ceil((7 + 512) / 4) + 1.
     most = 4 + 2 * 11 + 131
     (_, fits, _), (_, short, _) = (packed_capacity(10.0 * n, layout, 1024.0, 512.0) for n in (most, most - 1))

@@ -44,10 +44,12 @@ def test_the_speedup_of_stated_times_is_bounded_by_the_tokens_of_a_round(
 ):
     found = speculation(target_s, draft_s, acceptance, draft_tokens=(drafts,), batches=(1, 8))
     for row in found.rows:
-        assert row.speedup <= row.expected_tokens_per_round + 1e-9
-        assert row.round_s == pytest.approx(row.draft_s + row.verify_s)
-        assert row.speedup == pytest.approx(row.expected_tokens_per_round * row.target_step_s / row.round_s)
-    assert found.breakeven_batch == (1 if found.rows[0].speedup <= 1.0 else None)
+        assert row["speedup"] <= row["expected_tokens_per_round"] + 1e-9
+        assert row["round_s"] == pytest.approx(row["draft_s"] + row["verify_s"])
+        assert row["speedup"] == pytest.approx(
+            row["expected_tokens_per_round"] * row["target_step_s"] / row["round_s"]
+        )
+    assert found.breakeven_batch == (1 if found.rows[0]["speedup"] <= 1.0 else None)
 
 
 @given(st.lists(st.floats(0.1, 4.0), min_size=1, max_size=20))
@@ -77,7 +79,7 @@ def pair():
 def test_a_verification_takes_longer_than_a_step_and_shorter_than_as_many_steps(pair):
     target, draft = pair
     for row in speculation(target, draft, 0.7, draft_tokens=(1, 4), batches=(1, 16, 128)).rows:
-        assert row.target_step_s <= row.verify_s <= (row.draft_tokens + 1) * row.target_step_s
+        assert row["target_step_s"] <= row["verify_s"] <= (row["draft_tokens"] + 1) * row["target_step_s"]
 
 
 def test_a_plain_step_is_that_of_every_other_prediction(pair):
@@ -87,42 +89,44 @@ def test_a_plain_step_is_that_of_every_other_prediction(pair):
     batches = [int(target.table.sequence_knots[i]) for i in (0, 3, 9)]
     found = speculation(target, draft, 0.7, draft_tokens=(2,), batches=batches, context_tokens=context)
     for row in found.rows:
-        assert row.target_step_s == pytest.approx(
-            float(decode_step_s(target.table, float(row.batch), context))
+        assert row["target_step_s"] == pytest.approx(
+            float(decode_step_s(target.table, float(row["batch"]), context))
         )
 
 
 def test_a_draft_step_of_a_small_model_is_shorter_than_a_step_of_the_target(pair):
     target, draft = pair
     for row in speculation(target, draft, 0.7, batches=(1, 64)).rows:
-        assert row.draft_step_s < row.target_step_s
-        assert row.draft_s == pytest.approx(row.draft_tokens * row.draft_step_s)
+        assert row["draft_step_s"] < row["target_step_s"]
+        assert row["draft_s"] == pytest.approx(row["draft_tokens"] * row["draft_step_s"])
 
 
 def test_higher_acceptance_never_slows_a_round_and_never_shortens_the_best_draft(pair):
     target, draft = pair
     low, high = (speculation(target, draft, a, batches=(1, 32)) for a in (0.4, 0.9))
     for before, after in zip(low.rows, high.rows, strict=True):
-        assert before.round_s == after.round_s
-        assert before.speedup < after.speedup
+        assert before["round_s"] == after["round_s"]
+        assert before["speedup"] < after["speedup"]
     assert low.best_draft_tokens <= high.best_draft_tokens
 
 
 def test_a_draft_takes_cache_and_weights_from_the_target(pair):
     target, draft = pair
     both = speculation(target, draft, 0.7, context_tokens=2048.0).memory
-    assert both.kv_bytes_left == pytest.approx(both.kv_bytes_alone - both.draft_weight_bytes)
-    assert 0.0 < both.max_sequences < both.max_sequences_alone
+    assert both["kv_bytes_available_per_gpu"] == pytest.approx(
+        both["kv_bytes_available_alone_per_gpu"] - both["draft_weight_bytes_per_gpu"]
+    )
+    assert 0.0 < both["max_concurrency"] < both["max_concurrency_alone"]
     alone = speculation(target, 0.001, 0.7, context_tokens=2048.0).memory
-    assert alone.draft_weight_bytes == 0.0
-    assert alone.max_sequences == alone.max_sequences_alone
+    assert alone["draft_weight_bytes_per_gpu"] == 0.0
+    assert alone["max_concurrency"] == alone["max_concurrency_alone"]
 
 
 def test_a_stated_draft_of_the_same_cost_gives_the_same_rounds(pair):
     target, draft = pair
     modelled = speculation(target, draft, 0.7, draft_tokens=(3,), batches=(1,)).rows[0]
-    stated = speculation(target, modelled.draft_step_s, 0.7, draft_tokens=(3,), batches=(1,)).rows[0]
-    assert stated.speedup == pytest.approx(modelled.speedup)
+    stated = speculation(target, modelled["draft_step_s"], 0.7, draft_tokens=(3,), batches=(1,)).rows[0]
+    assert stated["speedup"] == pytest.approx(modelled["speedup"])
 
 
 def test_the_tables_of_the_command_multiply_across(capplan):
@@ -152,7 +156,7 @@ def test_a_recurrent_target_keeps_a_state_for_every_draft():
     )
     target = replica_of(asked.target)
     held = [
-        target_and_draft_memory(target, 0.001, 4096.0, drafts).target_bytes_per_sequence
+        target_and_draft_memory(target, 0.001, 4096.0, drafts)["target_kv_bytes_per_sequence_per_gpu"]
         for drafts in (0, 1, 3)
     ]
     [state] = [

@@ -81,18 +81,18 @@ def test_the_fitted_lognormal_and_its_distance_are_those_of_scipy(seed, mean, si
     drawn = np.random.default_rng(seed).lognormal(math.log(mean), sigma, 400).round() + 1.0
     values, weights = np.unique(drawn, return_counts=True)
     fit = lognormal_fit(values, weights / weights.sum(), float(drawn.mean()))
-    assert fit.sigma == near(np.log(drawn).std())
-    law = stats.lognorm(s=fit.sigma, scale=drawn.mean() / math.exp(fit.sigma**2 / 2))
-    assert law.mean() == near(fit.mean) == near(drawn.mean())
-    assert fit.p95 == pytest.approx(law.ppf(0.95), rel=1e-7)
+    assert fit["sigma"] == near(np.log(drawn).std())
+    law = stats.lognorm(s=fit["sigma"], scale=drawn.mean() / math.exp(fit["sigma"] ** 2 / 2))
+    assert law.mean() == near(fit["mean"]) == near(drawn.mean())
+    assert fit["p95"] == pytest.approx(law.ppf(0.95), rel=1e-7)
     # The distance is looked for on 199 quantiles, half a percent apart.
     apart = stats.kstest(drawn, law.cdf).statistic
-    assert apart - 0.01 - 1 / 400 <= fit.largest_error_fraction <= apart + 1e-9
+    assert apart - 0.01 - 1 / 400 <= fit["largest_error_fraction"] <= apart + 1e-9
 
 
 def test_lengths_without_spread_are_their_own_fit():
     fit = lognormal_fit(np.array([7.0]), np.array([1.0]), 7.0)
-    assert (fit.mean, fit.sigma, fit.p95, fit.largest_error_fraction) == (7.0, 0.0, 7.0, 0.0)
+    assert (fit["mean"], fit["sigma"], fit["p95"], fit["largest_error_fraction"]) == (7.0, 0.0, 7.0, 0.0)
 
 
 @FEW

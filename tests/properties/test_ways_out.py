@@ -36,7 +36,7 @@ def spec(network, gpu=L4, tensor=1.0, context=4096, kv="bf16"):
 
 
 def kinds(changes):
-    return {change.change.split()[0]: change.change.split(maxsplit=1)[1] for change in changes}
+    return {change["change"].split()[0]: change["change"].split(maxsplit=1)[1] for change in changes}
 
 
 @pytest.mark.parametrize(("billions", "ranks"), [(25, 4), (50, 8), (110, 16), (230, 32), (480, 64)])
@@ -46,17 +46,18 @@ def test_as_many_ranks_are_offered_as_the_weights_need(billions, ranks):
     assert not memory_of(replace(asked, sharding=Sharding(ranks / 2))).fits
     offered = kinds(changes_that_fit(asked))
     assert offered["--tensor-parallel"] == str(ranks)
-    (change,) = (c for c in changes_that_fit(asked) if c.change.startswith("--tensor"))
-    assert change.gpus == ranks
+    (change,) = (c for c in changes_that_fit(asked) if c["change"].startswith("--tensor"))
+    assert change["gpus"] == ranks
     assert (
-        change.max_concurrency == memory_of(replace(asked, sharding=Sharding(float(ranks)))).max_concurrency
+        change["max_concurrency"]
+        == memory_of(replace(asked, sharding=Sharding(float(ranks)))).max_concurrency
     )
 
 
 def test_ranks_beyond_a_link_domain_are_not_offered():
     # Sixteen would do, but eight are all there are; with lighter weights four are enough.
     (both,) = changes_that_fit(spec(model(110), L4))
-    assert both.change == "--tensor-parallel 4 --weight-dtype nvfp4"
+    assert both["change"] == "--tensor-parallel 4 --weight-dtype nvfp4"
     # From two ranks on the next is four, not one.
     assert kinds(changes_that_fit(spec(model(20), L4, tensor=2.0)))["--tensor-parallel"] == "4"
 
@@ -111,12 +112,12 @@ def test_the_smallest_larger_device_of_the_same_vendor_is_offered():
 
 def test_changes_come_with_the_fewest_devices_first_and_in_pairs_only_where_none_helps_alone():
     changes = changes_that_fit(spec(model(20), L4), [device("h200-sxm")])
-    gpus = [change.gpus for change in changes]
+    gpus = [change["gpus"] for change in changes]
     assert gpus == sorted(gpus)
-    assert all(" --" not in change.change for change in changes)
+    assert all(" --" not in change["change"] for change in changes)
     (both,) = changes_that_fit(spec(model(110), L4), [device("h200-sxm")])
-    assert both.change.count("--") == 2
+    assert both["change"].count("--") == 2
     # 220 GB in 16 bit: two H200, or eight L4 with int8 weights; the fewest devices win.
-    assert both.change == "--tensor-parallel 2 --hardware h200-sxm"
-    assert both.gpus == 2
+    assert both["change"] == "--tensor-parallel 2 --hardware h200-sxm"
+    assert both["gpus"] == 2
     assert changes_that_fit(spec(model(3000), L4)) == ()

@@ -79,7 +79,7 @@ def test_counters_that_say_nothing_are_left_out_and_that_is_said(mistake, tmp_pa
 
 def test_a_latency_without_its_sum_is_unknown_rather_than_zero(tmp_path):
     path = scraped(tmp_path, "vllm:time_to_first_token_seconds_count 9")
-    assert workload_of([path]).measured.ttft_s is None
+    assert workload_of([path]).measured["ttft_s"] is None
 
 
 def test_lengths_keep_the_mean_of_the_sums_where_the_buckets_agree(tmp_path):

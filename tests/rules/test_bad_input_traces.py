@@ -163,7 +163,7 @@ def test_a_line_of_hashes_that_is_no_request_is_counted(mistake, place, tmp_path
 
 def test_latencies_that_cannot_be_are_unknown(tmp_path):
     rows = [f'{{"arrival_s": {i}, "input_tokens": 9, "output_tokens": 9, "ttft": {ttft}}}' for i, ttft in enumerate(("NaN", -1, "Infinity", 2))]  # fmt: skip
-    assert found_in(tmp_path, "\n".join(rows)).measured.ttft_s == 2.0
+    assert found_in(tmp_path, "\n".join(rows)).measured["ttft_s"] == 2.0
 
 
 def served(tmp_path, clients, lengths="input_tokens,3,1\noutput_tokens,3,1\n"):

@@ -11,7 +11,7 @@ import pytest
 
 from capplan.errors import InputError
 from capplan.keys import current_day
-from capplan.money.hosted import LongerLife, PeakHours, PriceChange, TokenPrice, TokenRates
+from capplan.money.hosted import LongerLife, PeakHours, TokenPrice, TokenRates
 from capplan.questions.plans.plan_check import age_warnings
 from capplan.readers.catalogue.token_prices import (
     find_price,
@@ -411,9 +411,9 @@ def test_the_file_of_genai_prices_is_read(tmp_path):
     assert (nova.context_tokens, nova.peak, nova.change) == (500_000, None, None)
     assert tide.rates == TokenRates(2.0, 8.0)
     assert tide.peak == PeakHours((0, 1, 22, 23), 2.5, day_fraction=1.0)
-    assert tide.change == PriceChange("2027-01-01", TokenRates(3.0, 12.0))
+    assert tide.change == ("2027-01-01", TokenRates(3.0, 12.0))
     (_, before) = json_prices(file, "2026-09-30")
-    assert (before.rates.input, before.change.on) == (1.0, "2026-10-01")
+    assert (before.rates.input, before.change[0]) == (1.0, "2026-10-01")
 
 
 def test_the_file_of_genai_prices_counts_in_every_command(capplan, tmp_path):
@@ -498,7 +498,7 @@ def test_the_package_itself_is_read_where_it_is_installed():
         genai_price("google", "gemini-3-flash-preview", "2026-11-01").storage_usd_per_million_tokens_hour
         is None
     )
-    assert genai_price("google", "gemini-4-argon", "2026-11-01").change == PriceChange("2026-12-01", TokenRates(4.0, 20.0, 0.2))  # fmt: skip
+    assert genai_price("google", "gemini-4-argon", "2026-11-01").change == ("2026-12-01", TokenRates(4.0, 20.0, 0.2))  # fmt: skip
     assert genai_price("deepseek", "deepseek-v4-pro", "2026-11-01").peak == PeakHours(
         (1, 2, 3, 6, 7, 8, 9), 2.0
     )

@@ -11,8 +11,6 @@ USERS = ("capplan", "calibrate", "docs/generators", "docs/examples", "benchmarks
 ALLOWED = {
     "hardware/device.py: Device.memory_kind": "`capplan hardware` prints the whole record",
     "library/__init__.py: kv_size": "a function of `import capplan`, which finds it by name",
-    "money/cash.py: BegunTerm.until_month": "the page of cash prints the whole record",
-    "model/parameters.py: Summary.attention_layers": "`capplan model` prints the whole record",
 }
 """Place and name -> why it stays."""
 

@@ -5,7 +5,7 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -54,26 +54,18 @@ class Probed:
     """Answers of each stairs, first those before the closed loops."""
 
 
-class Served(NamedTuple):
-    """What a server serves."""
-
-    server: Endpoint
-    """The server, with the name that it has for the model."""
-    longest: int | None = None
-    """Longest context, if the server says so."""
-    notice: str = ""
-    """What is uncertain about the model; empty if nothing is."""
-    has_slots: bool = False
-    """It is llama.cpp's server."""
-
-
-def served_model(server: Endpoint, model: str) -> Served:
+def served_model(server: Endpoint, model: str) -> tuple[Endpoint, int | None, str, bool]:
     """Return what a server serves: the only model, or of several the one that is called like the expected one.
 
     Parameters
     ----------
     server : that lists its models
     model : that is expected there
+
+    Returns
+    -------
+    the server with the name that it has for the model; its longest context, if it says so; what is uncertain about the model, empty if nothing
+    is; whether it is llama.cpp's server
 
     Raises
     ------
@@ -103,7 +95,7 @@ def served_model(server: Endpoint, model: str) -> Served:
     longest = rows[name]["longest"]
     stated = isinstance(longest, int) and not isinstance(longest, bool) and 0 < longest <= LONGEST_TOKENS
     has_slots = rows[name]["owner"] == LLAMACPP
-    return Served(replace(server, model=name), longest if stated else None, notice, has_slots)
+    return replace(server, model=name), longest if stated else None, notice, has_slots
 
 
 def _listed_models(text: str) -> dict[str, dict[str, Any]]:

@@ -12,6 +12,7 @@ Shapes after the reference code that is published with the model (inference/mode
 """
 
 from dataclasses import replace
+from typing import TypeAlias
 
 from capplan.families.config import Config
 from capplan.families.parts.blocks import (
@@ -40,7 +41,6 @@ from capplan.families.parts.stacks import (
 )
 from capplan.families.parts.towers import clip_of_ocr, encoder_block, linear, segment_anything
 from capplan.families.parts.vision import moonvit
-from capplan.frozen import frozen
 from capplan.model.network import CompressedAttention, Layer, Network, Projection
 from capplan.model.parameters import layer_parameters
 
@@ -408,17 +408,12 @@ def read_deepseek_v41_text(config: Config, name: str) -> Network:
     of class "other", so that no quantiser converts them.
     """
     hidden, count = config.dimension("hidden_size"), config.layers()
-    plan = _Sources.read(config, count)
+    forms = _forms(config, count)
     part = _v41_mixture(
         config, hidden, config.dimension("n_routed_experts"), config.dimension("num_experts_per_tok")
     )
-    made = {}
-    layers = []
-    for index in range(count):
-        form = plan.of(index)
-        if form not in made:
-            made[form] = _v41_layer(config, hidden, form, part)
-        layers.append(made[form])
+    made = {form: _v41_layer(config, hidden, form, part) for form in dict.fromkeys(forms)}
+    layers = [made[form] for form in forms]
     for index, rows in _tables(config, count):
         matmuls, vectors = _ngrams(config, hidden, rows)
         layer = layers[index]
@@ -435,57 +430,41 @@ def read_deepseek_v41_text(config: Config, name: str) -> Network:
     return _with_drafter(config, network, hidden)
 
 
-@frozen
-class _Form:
-    """What one layer reads beyond its window, and what of it is its own."""
-
-    ratio: int
-    """Tokens per entry; 0: window only."""
-    compresses: bool = False
-    indexes: bool = False
+_Form: TypeAlias = tuple[int, bool, bool]
+"""Tokens per entry of what one layer reads beyond its window (0: window only), whether it makes the entries, and whether it selects them."""
 
 
-@frozen
-class _Sources:
-    ratios: tuple[int, ...]
-    entries: frozenset[int]
-    """Layers that make entries and index keys."""
-    selections: frozenset[int]
-    """Layers that select entries."""
-
-    @classmethod
-    def read(cls, config: Config, count: int) -> "_Sources":
-        """Return the tokens per entry of each layer and the layers that later ones read from."""
-        ratios = config.per_layer("compress_ratios", layers=count)
-        for index, ratio in enumerate(ratios):
-            if ratio not in (0, 1, 2):
-                raise config.error(
-                    f"compress_ratios[{index}]", f"{ratio} is not modelled", "allowed: 0 (window only), 1, 2"
-                )
-        listed = []
-        for key, other in (
-            ("kv_source_layer_ids", "kv_source_layers"),
-            ("index_source_layer_ids", "index_source_layers"),
-        ):
-            found = config.whole_numbers(key, other)
-            if found is None:
-                raise config.missing(key)
-            listed.append(frozenset(found))
-        for index, ratio in enumerate(ratios):
-            earlier = [max((one for one in layers if one <= index), default=None) for layers in listed]
-            if ratio and (None in earlier or ratios[earlier[0] or 0] != ratio):
-                raise config.error(
-                    "kv_source_layer_ids",
-                    f"layer {index} has no source of entries of {ratio} tokens before it",
-                )
-        if not listed[0] <= listed[1]:
-            raise config.error("index_source_layer_ids", "a layer that makes entries has to select them too")
-        return cls(ratios, *listed)
-
-    def of(self, index: int) -> _Form:
-        """Return the form of one layer."""
-        ratio = self.ratios[index]
-        return _Form(ratio, bool(ratio) and index in self.entries, bool(ratio) and index in self.selections)
+def _forms(config: Config, count: int) -> list[_Form]:
+    """Return what each layer reads beyond its window, and what of it is its own."""
+    ratios = config.per_layer("compress_ratios", layers=count)
+    for index, ratio in enumerate(ratios):
+        if ratio not in (0, 1, 2):
+            raise config.error(
+                f"compress_ratios[{index}]", f"{ratio} is not modelled", "allowed: 0 (window only), 1, 2"
+            )
+    listed = []
+    for key, other in (
+        ("kv_source_layer_ids", "kv_source_layers"),
+        ("index_source_layer_ids", "index_source_layers"),
+    ):
+        found = config.whole_numbers(key, other)
+        if found is None:
+            raise config.missing(key)
+        listed.append(frozenset(found))
+    for index, ratio in enumerate(ratios):
+        earlier = [max((one for one in layers if one <= index), default=None) for layers in listed]
+        if ratio and (None in earlier or ratios[earlier[0] or 0] != ratio):
+            raise config.error(
+                "kv_source_layer_ids",
+                f"layer {index} has no source of entries of {ratio} tokens before it",
+            )
+    if not listed[0] <= listed[1]:
+        raise config.error("index_source_layer_ids", "a layer that makes entries has to select them too")
+    entries, selections = listed
+    return [
+        (ratio, bool(ratio) and index in entries, bool(ratio) and index in selections)
+        for index, ratio in enumerate(ratios)
+    ]
 
 
 def _v41_mixture(config: Config, hidden: int, experts: int, per_token: int) -> Part:
@@ -498,25 +477,26 @@ def _v41_mixture(config: Config, hidden: int, experts: int, per_token: int) -> P
 
 
 def _v41_layer(config: Config, hidden: int, form: _Form, part: Part) -> Layer:
-    plain, rank, matmuls, vectors = streamed_attention(config, hidden, form.ratio)
+    ratio, compresses, indexes = form
+    plain, rank, matmuls, vectors = streamed_attention(config, hidden, ratio)
     width, streams = plain.head_dim, config.dimension("hc_mult", default=4)
     index_heads, index_dim = config.dimension("index_n_heads"), config.dimension("index_head_dim")
     mixer = replace(
         plain,
-        index_heads=index_heads if form.indexes else 0,
-        index_head_dim=index_dim if form.indexes else 0,
-        index_top_entries=config.dimension("index_topk") if form.ratio else 0,
+        index_heads=index_heads if indexes else 0,
+        index_head_dim=index_dim if indexes else 0,
+        index_top_entries=config.dimension("index_topk") if ratio else 0,
         shared_entries=True,
-        owns_entries=form.compresses,
+        owns_entries=compresses,
     )
-    if form.compresses:
-        series = 2 if form.ratio > 1 else 1  # values, and their gates where there is something to pool
+    if compresses:
+        series = 2 if ratio > 1 else 1  # values, and their gates where there is something to pool
         matmuls += (
             Projection("compress", "other", hidden, series * width, "none"),
             Projection("index_k", "other", width, index_dim, "none"),
         )
         vectors += width + index_dim
-    if form.indexes:
+    if indexes:
         matmuls += (
             Projection("index_q", "attention", rank, index_heads * index_dim, "none"),
             Projection("index_weights", "other", hidden, index_heads, "none"),
@@ -559,7 +539,7 @@ def _with_drafter(config: Config, network: Network, hidden: int) -> Network:
     experts, rank = config.dimension("dspark_n_routed_experts"), config.dimension("dspark_markov_rank")
     per_token = config.dimension("dspark_num_experts_per_tok", "dspark_n_activated_experts")
     part = _v41_mixture(config, hidden, experts, per_token)
-    layer = _v41_layer(config, hidden, _Form(0), part)
+    layer = _v41_layer(config, hidden, (0, False, False), part)
     targets = config.whole_numbers("dspark_target_layer_ids") or ()
     around = len(targets) * hidden * hidden + 2 * hidden
     around += 2 * rank * network.vocabulary_size + hidden + rank

@@ -245,10 +245,6 @@ def name_list(entries: Iterable[tuple[str, str]], place: str) -> NameList:
     entries : name or pattern, value
     place : the section of the config, as errors name it
 
-    Returns
-    -------
-    the index
-
     Raises
     ------
     InputError

@@ -104,10 +104,6 @@ def in_scheme(network: Network, scheme: Scheme) -> Network:
     network : the model
     scheme : what the quantiser did
 
-    Returns
-    -------
-    the network, formats replaced
-
     Examples
     --------
     >>> head = Projection("lm_head", "lm_head", 8, 10, "columns")
@@ -174,10 +170,6 @@ def read_scheme(section: Config, *, expert_dtype: str | None = None) -> Scheme:
     ----------
     section : the object under `quantization_config`
     expert_dtype : `expert_dtype` of the config (DeepSeek V4), which the section does not mention
-
-    Returns
-    -------
-    the scheme
 
     Examples
     --------

@@ -50,10 +50,6 @@ def quantization_section(
     place : the file, as errors name it
     quantization_file : name and content of the first of `FILES` next to it, where there is one
 
-    Returns
-    -------
-    the section with its place
-
     Examples
     --------
     >>> quantization_section({"quantization_config": None}, "config.json") is None
@@ -127,10 +123,6 @@ def algorithm_format(algorithm: str, group_size: int, place: str) -> str:
     group_size : weights that share a scale; 0 where the file does not say
     place : file and key, as errors name them
 
-    Returns
-    -------
-    name of a weight format
-
     Examples
     --------
     >>> algorithm_format("NVFP4", 16, "here"), algorithm_format("W4A16_AWQ", 128, "here")
@@ -156,10 +148,6 @@ def packed_format(bits: int, group_size: int, *, zero_points: bool, place: str) 
     zero_points : whether the checkpoint stores zero points (GPTQ always does)
     place : file and key, as errors name them
 
-    Returns
-    -------
-    name of a weight format
-
     Examples
     --------
     >>> packed_format(4, 128, zero_points=True, place="here")
@@ -184,10 +172,6 @@ def compressed_format(group: Mapping[str, Any], place: str) -> str:
     ----------
     group : an object with `weights` and perhaps `input_activations`
     place : file and key, as errors name them
-
-    Returns
-    -------
-    name of a weight format
 
     Examples
     --------
@@ -288,10 +272,6 @@ def block_format(block: Any, place: str) -> str:
     block : rows and columns
     place : file and key, as errors name them
 
-    Returns
-    -------
-    name of a weight format
-
     Examples
     --------
     >>> block_format([128, 128], "here"), block_format([1, 32], "here"), block_format([64, 128], "here")
@@ -383,10 +363,6 @@ def torchao_format(kind: Mapping[str, Any], place: str) -> str:
     kind : an object with `_type` and `_data`
     place : file and key, as errors name them
 
-    Returns
-    -------
-    name of a weight format
-
     Examples
     --------
     >>> torchao_format({"_type": "Int4WeightOnlyConfig", "_data": {"group_size": 64}}, "here")
@@ -424,10 +400,6 @@ def kv_format(scheme: Any, place: str) -> str:
     ----------
     scheme : a name, or an object with num_bits and type
     place : file and key, as errors name them
-
-    Returns
-    -------
-    name of a cache format
 
     Examples
     --------

@@ -39,17 +39,9 @@ def with_machines(price: ChosenPrice, machines: Machines) -> ChosenPrice:
     return price if machines == price.machines else replace(price, machines=machines)
 
 
-@frozen
-class PoolsOrder:
-    """The cheapest order of both pools."""
-
-    usd_per_hour: float
-    """Price of all machines, with electricity; infinite if there are too few."""
-    machines: tuple[Machines, ...]
-    """Machines that each pool may have."""
-
-
-def pools_order(pools: Sequence[PoolSize], busy: Sequence[int], survive: Survival) -> PoolsOrder:
+def pools_order(
+    pools: Sequence[PoolSize], busy: Sequence[int], survive: Survival
+) -> tuple[float, tuple[Machines, ...]]:
     """Return the cheapest order of both pools, and which machines each of them may have.
 
         h = min over providers and divisions of h_prefill + h_decode
@@ -66,10 +58,10 @@ def pools_order(pools: Sequence[PoolSize], busy: Sequence[int], survive: Surviva
 
     Returns
     -------
-    PoolsOrder; h is its price [$/h]
+    h [$/h], the price of all machines with electricity, infinite if there are too few; the machines that each pool may have
     """
     every = tuple(pool.price.machines for pool in pools)
-    best = PoolsOrder(inf, every)
+    best: tuple[float, tuple[Machines, ...]] = inf, every
     for near in _at_one_provider(every):
         for machines in _divisions(pools, near, busy, survive):
             orders = [
@@ -80,8 +72,8 @@ def pools_order(pools: Sequence[PoolSize], busy: Sequence[int], survive: Surviva
                 inf if order is None else pool.usd_per_hour(order)
                 for pool, order in zip(pools, orders, strict=True)
             )
-            if usd < best.usd_per_hour - 1e-9:
-                best = PoolsOrder(usd, machines)
+            if usd < best[0] - 1e-9:
+                best = usd, machines
     return best
 
 

@@ -97,10 +97,6 @@ def pools_decision(
     cache : runs that searches of similar questions share
     most_usd_per_hour : [$/h]
         only cheaper plans are looked for, among those with a price
-
-    Returns
-    -------
-    plans, PoolsSearch
     """
     check_known((*pools.prefill_devices, *pools.decode_devices), pools.link)
     rejected: Rejections = Counter()
@@ -146,17 +142,7 @@ def pools_decision(
     return tuple(plans), PoolsSearch(rejection_rows(rejected), evaluated, simulated)
 
 
-@frozen
-class PoolsStanding:
-    """How a plan with separate pools stands to the traffic and the targets of a question."""
-
-    plan: Plan
-    """The plan with its latencies and its probability under the traffic of now."""
-    lacking: Lacking
-    """Pools that are too small."""
-
-
-def pools_standing(question: Question, plan: Plan, terms: Terms) -> PoolsStanding | Reason:
+def pools_standing(question: Question, plan: Plan, terms: Terms) -> tuple[Plan, Lacking] | Reason:
     """Return how a plan stands that was chosen before, or the reason where one of its layouts cannot serve the model at all.
 
     Parameters
@@ -167,7 +153,7 @@ def pools_standing(question: Question, plan: Plan, terms: Terms) -> PoolsStandin
 
     Returns
     -------
-    PoolsStanding
+    the plan with its latencies and its probability under the traffic of now, and the pools that are too small
     """
     sizing = pools_sizing(question, plan, terms)
     if isinstance(sizing, Reason):
@@ -175,10 +161,8 @@ def pools_standing(question: Question, plan: Plan, terms: Terms) -> PoolsStandin
     contender, joint = sizing.contender, sizing.joint
     pair = (plan.groups[0].busy_replicas, plan.groups[1].busy_replicas)
     slowness = contender.slowness(question).quantile(question.slo.confidence)
-    return PoolsStanding(
-        _plan(contender, joint, pair, terms, question.demand, beyond=False),
-        joint.lacking(pair, demanded_of(terms.headroom_fraction, slowness)),
-    )
+    now = _plan(contender, joint, pair, terms, question.demand, beyond=False)
+    return now, joint.lacking(pair, demanded_of(terms.headroom_fraction, slowness))
 
 
 def _groups(
@@ -438,10 +422,9 @@ def _plan(
     slowness = contender.slowness(question)
     asked = slowness.quantile(question.slo.confidence)
     planned = joint.most_load(pair, terms.headroom_fraction, asked) if beyond else 1.0
-    first_s = outcome.all.ttft_s.mean
-    prefill = _pool(contender.prefill, pair[0], outcome, terms, _PoolLoad("prefill", rate, first_s, planned))
-    later_s = outcome.all.e2e_s.mean - first_s
-    decode = _pool(contender.decode, pair[1], outcome, terms, _PoolLoad("decode", rate, later_s, planned))
+    first_s, whole_s = outcome.all.ttft_s.mean, outcome.all.e2e_s.mean
+    prefill = _pool("prefill", contender.prefill, pair[0], outcome, terms, rate, first_s, planned)
+    decode = _pool("decode", contender.decode, pair[1], outcome, terms, rate, whole_s - first_s, planned)
     decode = replace(decode, draft_tokens=joint.decode.draft_tokens)
     groups = sized_groups((prefill, decode), pair)
     usd = summed_usd_per_hour(groups)
@@ -492,32 +475,32 @@ def _met_probability(slowness: Slowness, slowest: float, asked: float, confidenc
     return max(probability, confidence) if slowest >= asked else probability
 
 
-@frozen
-class _PoolLoad:
-    """What the requests of the peak ask of one pool."""
+def _pool(
+    phase: Phase,
+    side: Sized,
+    count: int,
+    outcome: FleetOutcome,
+    terms: Terms,
+    request_rate: float,
+    stay_s: float,
+    planned_ratio: float,
+) -> Group:
+    """Return one pool of a plan before its spares, with the mean time in steps over the time in service of its replicas.
 
-    phase: Phase
-    request_rate: float
-    stay_s: float
-    """Mean time of a request at the pool, waiting included."""
-    planned_ratio: float
-    """Multiple of the peak that both pools carry."""
-
-
-def _pool(side: Sized, count: int, outcome: FleetOutcome, terms: Terms, load: _PoolLoad) -> Group:
-    """Return one pool of a plan before its spares, with the mean time in steps over the time in service of its replicas."""
+    A request of the peak stays in the pool for `stay_s`, waiting included; both pools carry `planned_ratio` times the peak.
+    """
     assert outcome.run is not None
     shares = [
         use.gauges.busy_s / max(use.until_s - use.from_s, 1e-12)
         for use in outcome.run.replicas
-        if use.pool == load.phase
+        if use.pool == phase
     ]
     candidate = side.trial.candidate
-    each = load.request_rate / count
+    each = request_rate / count
     # one replica fewer was not enough for today's traffic, whatever two halvings of a load leave open
-    fewer = inf if count == 1 else (1.0 - 1e-9) * load.request_rate / (count - 1)
+    fewer = inf if count == 1 else (1.0 - 1e-9) * request_rate / (count - 1)
     return Group(
-        role=load.phase,
+        role=phase,
         model=side.trial.question.networks[candidate.weight_dtype].name,
         layout=candidate.layout,
         weight_dtype=candidate.weight_dtype,
@@ -527,8 +510,8 @@ def _pool(side: Sized, count: int, outcome: FleetOutcome, terms: Terms, load: _P
         busy_fraction=sum(shares) / len(shares),
         kv_cache_tokens=candidate.kv_cache_tokens,
         label=candidate.label,
-        concurrency_per_replica=each * load.stay_s,
+        concurrency_per_replica=each * stay_s,
         request_rate_per_replica=each,
-        planned_request_rate_limit_per_replica=min(each * load.planned_ratio, fewer),
+        planned_request_rate_limit_per_replica=min(each * planned_ratio, fewer),
         price=terms.prices.get(candidate.layout.device.name),
     )

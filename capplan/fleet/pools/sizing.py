@@ -11,7 +11,6 @@ from capplan.fleet.load.demand import Demand, demand_of_classes, without_users
 from capplan.fleet.plan import (
     Certainty,
     Choices,
-    ChunkedPlan,
     FleetAnswer,
     Plan,
     cost_of,
@@ -97,10 +96,8 @@ DIVISORS = (4, 8)
 """Divisors of the tokens that a step takes by default."""
 
 
-def smaller_chunks(
-    question: Question, terms: Terms, now: Plan, cache: SearchCache
-) -> tuple[ChunkedPlan, ...]:
-    """Return the cheapest fleets whose steps take fewer tokens, which delays prompts and speeds up decoding.
+def smaller_chunks(question: Question, terms: Terms, now: Plan, cache: SearchCache) -> dict[int, Plan]:
+    """Return the cheapest fleets whose steps take fewer tokens, by these tokens; this delays prompts and speeds up decoding.
 
     Parameters
     ----------
@@ -115,8 +112,8 @@ def smaller_chunks(
     """
     scheduling = engine_scheduling(spec_of_layout(now.single.layout, now.single.weight_dtype, question))
     if question.max_num_batched_tokens is not None or not scheduling.chunked or scheduling.policy != "mixed":
-        return ()
-    plans, likely = [], layout_name(now.single.layout, now.single.weight_dtype)
+        return {}
+    plans, likely = {}, layout_name(now.single.layout, now.single.weight_dtype)
     for divisor in DIVISORS:
         tokens = scheduling.max_num_batched_tokens // divisor
         if tokens < scheduling.max_num_seqs:
@@ -126,8 +123,8 @@ def smaller_chunks(
         trials = Search(smaller, search(smaller).candidates, terms, cache)
         fleet = trials.cheapest(question.slo.confidence, likely=likely)
         if fleet is not None:
-            plans.append(ChunkedPlan(tokens, plan_of(fleet, terms)))
-    return tuple(plans)
+            plans[tokens] = plan_of(fleet, terms)
+    return plans
 
 
 @frozen
@@ -200,7 +197,7 @@ def rank_of(contender: Contender, terms: Terms) -> Callable[[Pair], Rank]:
             return inf, busy
         if len(sizes) < len(layouts):
             return float(gpus), busy
-        return round(pools_order(sizes, pair, terms.survive).usd_per_hour, 9), busy
+        return round(pools_order(sizes, pair, terms.survive)[0], 9), busy
 
     return rank
 
@@ -354,10 +351,6 @@ def with_certainty_of_pools(
     question : of the whole fleet
     terms : headroom, spares and prices
     cache : runs of the search before
-
-    Returns
-    -------
-    FleetAnswer
     """
     listed = answer.with_pools
     plan = answer.chosen if answer.chosen is not None and answer.chosen.has_pools else None

@@ -253,10 +253,6 @@ def levers_of(
     base : the scenario as it is
     names : of the levers to try
     progress : called with the changes tried, and all of them
-
-    Returns
-    -------
-    LeversAnswer
     """
     named = tuple(names) != checked_names(None)
     levers = [lever for name in names if name in LEVERS for lever in LEVERS[name](base)]

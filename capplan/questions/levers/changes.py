@@ -651,8 +651,8 @@ def region_rows(planned: Planned, base: Base) -> list[LeverRow]:
 
 def kg_co2_per_month(asked: AskedFleet, plan: Plan | None) -> float | None:
     """Return the carbon dioxide of the electricity of a plan; None if a scenario does not state what it takes to say it."""
-    found = None if plan is None else asked_energy(asked, plan)
-    return None if found is None or found.energy is None else found.energy.kg_co2
+    energy, *_ = (None if plan is None else asked_energy(asked, plan)) or (None,)
+    return None if energy is None else energy.kg_co2
 
 
 def _elsewhere(planned: Planned, base: Base, names: Sequence[str]) -> Iterator[LeverRow]:

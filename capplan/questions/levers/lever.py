@@ -301,16 +301,6 @@ def first_line(error: Exception) -> str:
     return str(error).partition("\n")[0]
 
 
-@frozen
-class _Held:
-    """The targets of a plan with the required confidence, for one change or none."""
-
-    values_s: dict[Target, float]
-    """Latency by target, with steps as slow as the required confidence allows for."""
-    slowness: float
-    """Slowness that the required confidence allows for."""
-
-
 def why_dearer(base: AskedFleet, changed: AskedFleet, plan: Plan, cache: SearchCache) -> str:
     """Return what a change does to the plan as it is, with the number that decides; empty if all its targets are still met.
 
@@ -335,21 +325,25 @@ def why_dearer(base: AskedFleet, changed: AskedFleet, plan: Plan, cache: SearchC
         return f"{same} cannot serve it: {then.words}"
     if isinstance(now, Reason):
         return ""
-    target = max(then.values_s, key=lambda item: then.values_s[item] / item.limit_s)
-    if then.values_s[target] <= target.limit_s:
+    (values_s, slowness), (values_now_s, slowness_now) = then, now
+    target = max(values_s, key=lambda item: values_s[item] / item.limit_s)
+    if values_s[target] <= target.limit_s:
         return ""
-    value = then.values_s[target] + target.outside_s
-    before = {item.key: seen + item.outside_s for item, seen in now.values_s.items()}.get(target.key, 0.0)
+    value = values_s[target] + target.outside_s
+    before = {item.key: seen + item.outside_s for item, seen in values_now_s.items()}.get(target.key, 0.0)
     steps = ""
-    if abs(then.slowness / now.slowness - 1.0) > 0.01:
-        steps = f"; steps may be {then.slowness:.2f} times as long as predicted, instead of {now.slowness:.2f} times"
+    if abs(slowness / slowness_now - 1.0) > 0.01:
+        steps = (
+            f"; steps may be {slowness:.2f} times as long as predicted, instead of {slowness_now:.2f} times"
+        )
     return (
         f"{target.key} of {same} may be {1e3 * value:,.0f} ms with the required confidence, instead of {1e3 * before:,.0f} ms; "
         f"the limit is {1e3 * target.stated_s:,.0f} ms{steps}"
     )
 
 
-def _held(asked: AskedFleet, plan: Plan, cache: SearchCache) -> _Held | Reason:
+def _held(asked: AskedFleet, plan: Plan, cache: SearchCache) -> tuple[dict[Target, float], float] | Reason:
+    """Return the latency of a plan by target with steps as slow as the required confidence allows for, and this slowness."""
     question = asked.question
     dtype = (
         plan.single.weight_dtype
@@ -366,4 +360,4 @@ def _held(asked: AskedFleet, plan: Plan, cache: SearchCache) -> _Held | Reason:
         return trial
     slower = trial.candidate.slowness.quantile(question.slo.confidence)
     seen = trial.fleet(plan.single.busy_replicas, slower)
-    return _Held({target: seen.value(target, slower) for target in trial.limits}, slower)
+    return {target: seen.value(target, slower) for target in trial.limits}, slower

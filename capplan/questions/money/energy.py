@@ -53,18 +53,10 @@ from capplan.scenario.traffic import rate_line
 from capplan.workload.daily_curve import HOURS
 
 
-@frozen
-class AskedEnergy:
-    """The energy of a plan, and what it rests on."""
-
-    energy: Energy | None
-    """None where the power of the device is not known."""
-    assumptions: tuple[Assumption, ...] = ()
-    warnings: tuple[str, ...] = ()
-
-
-def asked_energy(asked: AskedFleet, plan: Plan) -> AskedEnergy | None:
-    """Return the energy of a plan; None where the scenario does not ask for it."""
+def asked_energy(
+    asked: AskedFleet, plan: Plan
+) -> tuple[Energy | None, tuple[Assumption, ...], tuple[str, ...]] | None:
+    """Return the energy of a plan, assumptions and warnings; None where the scenario does not ask for it, no energy where the power of a device is not known."""
     scenario, question = asked.scenario, asked.question
     power = scenario.file.energy
     if power is None:
@@ -74,7 +66,7 @@ def asked_energy(asked: AskedFleet, plan: Plan) -> AskedEnergy | None:
     unknown = [group.layout.device.name for group in plan.groups if group.layout.device.tdp_w is None]
     if unknown:
         warning = f"the power of {unknown[0]} is not known, so its energy is left out; give chip.power in your own hardware YAML"
-        return AskedEnergy(None, warnings=(warning,))
+        return None, (), (warning,)
     use = plan_use(plan, question)
     energies, assumed, warnings = [], [], []
     for group, shares in zip(plan.groups, _shares(use, plan.groups), strict=True):
@@ -91,22 +83,25 @@ def asked_energy(asked: AskedFleet, plan: Plan) -> AskedEnergy | None:
     energy = energies[0] if len(energies) == 1 else apart(energies[0], energies[1])
     if power.grid is None:
         assumed.append(Assumption("no carbon dioxide is shown: the grid is not stated", "energy.grid"))
-    return AskedEnergy(
+    return (
         replace(energy, job_hours=job_hours(question.demand)),
         tuple(dict.fromkeys(assumed)),
         tuple(dict.fromkeys(warnings)),
     )
 
 
-def _energy_of_mix(parts: Sequence[AskedEnergy | None], names: Sequence[str]) -> AskedEnergy:
+def _energy_of_mix(
+    parts: Sequence[tuple[Energy | None, tuple[Assumption, ...], tuple[str, ...]] | None],
+    names: Sequence[str],
+) -> tuple[Energy | None, tuple[Assumption, ...], tuple[str, ...]]:
     """Return the energy of all groups of a mix; none if that of one group is not known."""
     found = [part for part in parts if part is not None]
-    energies = [part.energy for part in found if part.energy is not None]
+    energies = [energy for energy, _, _ in found if energy is not None]
     known = len(energies) == len(parts)
-    return AskedEnergy(
+    return (
         together(energies, names) if known else None,
-        tuple(dict.fromkeys(item for part in found for item in part.assumptions)),
-        tuple(dict.fromkeys(text for part in found for text in part.warnings)),
+        tuple(dict.fromkeys(item for _, assumptions, _ in found for item in assumptions)),
+        tuple(dict.fromkeys(text for _, _, warnings in found for text in warnings)),
     )
 
 
@@ -292,7 +287,7 @@ def outlook_of(asked: AskedFleet, answer: FleetAnswer, today: date | None = None
         return Outlook()
     line = rate_line(scenario, chosen.responses_s)
     growth = asked_growth(asked, chosen, line)
-    power = asked_energy(asked, chosen) or AskedEnergy(None)
+    energy, assumed, warned = asked_energy(asked, chosen) or (None, (), ())
     plans = (chosen, *(plan for plan in answer.plans if plan != chosen))
     mixed = (asked_mix(scenario, plan, line, replicas_by_group(asked, plan)) for plan in plans)
     mixes = tuple(mix for mix in mixed if mix is not None)
@@ -302,18 +297,18 @@ def outlook_of(asked: AskedFleet, answer: FleetAnswer, today: date | None = None
     return Outlook(
         over_time[0] if len(over_time) == 1 else None,
         mixes,
-        power.energy,
+        energy,
         growth,
         assumptions=(
             *(mixes[0].assumptions if mixes else ()),
             *(growth_assumptions(scenario, growth) if growth else ()),
-            *power.assumptions,
+            *assumed,
         ),
         warnings=tuple(
             dict.fromkeys(
                 (
                     *(text for item in mixes for text in item.warnings),
-                    *power.warnings,
+                    *warned,
                     *(rent_warnings(chosen, today) if today else ()),
                 )
             )

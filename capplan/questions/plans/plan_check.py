@@ -55,20 +55,8 @@ class Check:
     holds: bool
 
 
-@frozen
-class PlanCheck:
-    """What a plan has to keep, and whether it does."""
-
-    checks: tuple[Check, ...]
-
-    @property
-    def failures(self) -> tuple[Check, ...]:
-        """Return the checks that do not hold."""
-        return tuple(check for check in self.checks if not check.holds)
-
-
-def check_plan(asked: AskedFleet, file: PlanFile, today: date, max_price_age_days: int) -> PlanCheck:
-    """Return whether a plan holds for a scenario.
+def check_plan(asked: AskedFleet, file: PlanFile, today: date, max_price_age_days: int) -> tuple[Check, ...]:
+    """Return what a plan has to keep for a scenario, and whether it does.
 
     Parameters
     ----------
@@ -80,11 +68,11 @@ def check_plan(asked: AskedFleet, file: PlanFile, today: date, max_price_age_day
 
     Returns
     -------
-    PlanCheck; latencies, certainty and capacity are left out where the scenario no longer allows the plan
+    the checks; latencies, certainty and capacity are left out where the scenario no longer allows the plan
     """
     chosen = file.answer.chosen
     if chosen.has_pools and asked.scenario.fleet.pools is None:
-        return PlanCheck((Check("fleet.disaggregation", "off", "separate pools", holds=False),))
+        return (Check("fleet.disaggregation", "off", "separate pools", holds=False),)
     allowed = tuple(_allowed(asked, file, chosen))
     measured: tuple[Check, ...] = ()
     if all(check.holds for check in allowed):
@@ -93,7 +81,7 @@ def check_plan(asked: AskedFleet, file: PlanFile, today: date, max_price_age_day
             measured = tuple(_groups_measured(asked, plan))
         else:
             measured = tuple(_pools_measured(asked, plan) if plan.has_pools else _measured(asked, plan))
-    return PlanCheck((*allowed, *measured, *_money(asked, file, chosen, today, max_price_age_days)))
+    return (*allowed, *measured, *_money(asked, file, chosen, today, max_price_age_days))
 
 
 def _allowed(asked: AskedFleet, file: PlanFile, chosen: StatedPlan) -> Iterator[Check]:
@@ -145,13 +133,13 @@ def _pools_measured(asked: AskedFleet, plan: Plan) -> Iterator[Check]:
     if isinstance(stands, Reason):
         yield Check(f"layout: {stands.words}", None, plan.hardware, holds=False)
         return
-    now = stands.plan
+    now, lacking = stands
     for target in asked.question.slo.targets:
         yield _at_most(f"slo.{target.key}", target.stated_s, now.value(target))
     if asked.question.slo.targets:
         yield _sure(asked, now.slo_met_probability)
     for group in now.groups:
-        enough = group.role not in stands.lacking
+        enough = group.role not in lacking
         needed = group.busy_replicas if enough else None
         yield Check(f"{group.role}: capacity", group.busy_replicas, needed, enough)
 
@@ -230,7 +218,7 @@ def _order_usd_per_hour(asked: AskedFleet, chosen: StatedPlan) -> float | None:
         sizes.append(PoolSize(price, row.gpus_per_replica, nodes[row.hardware]))
     busy = [row.busy_replicas for row in chosen.groups]
     if chosen.transfer is not None:
-        return pools_order(sizes, busy, survive).usd_per_hour
+        return pools_order(sizes, busy, survive)[0]
     return sum(
         size.price.order_usd_per_hour(size.replica_gpus, size.node_gpus, count, survive=survive)
         for size, count in zip(sizes, busy, strict=True)
@@ -280,17 +268,6 @@ class Side:
     """The recommended plan, with the keys of `capplan fleet`; None where no plan meets the targets."""
     assumptions: tuple[Assumption, ...]
     warnings: tuple[str, ...] = ()
-
-
-@frozen
-class Change:
-    """An input that differs."""
-
-    path: str
-    """Key of the scenario; below `inputs`, what was looked up for it."""
-    before: Any
-    """As written; None where it is not."""
-    after: Any
 
 
 def both_sides(
@@ -351,28 +328,26 @@ def _record(written: Mapping[str, Any], path: Path) -> Mapping[str, Any]:
     return record.model_dump(exclude_unset=True)
 
 
-def changes(before: Side, after: Side) -> tuple[Change, ...]:
+def changes(before: Side, after: Side) -> tuple[dict[str, Any], ...]:
     """Return the inputs that differ: keys of the scenario as written, then what was looked up for them.
 
     A key that says the same in another unit, such as 0.8 s for 800 ms, has not changed.
     """
     was, now = (dict(_leaves(side.inputs["content"])) for side in (before, after))
-    found = [
-        Change(key_path(path), was.get(path), now.get(path))
+    written = [
+        path
         for path in dict.fromkeys((*was, *now))
         if was.get(path) != now.get(path) and not _same(_at(before.record, path), _at(after.record, path))
     ]
     traced = before.inputs["files"] != after.inputs["files"]
     priced = [{row["hardware"] for row in side.inputs["prices"]} for side in (before, after)]
     devices = set.intersection(*priced)
-    was, now = (dict(_leaves(_looked_up(side, devices, traced=traced))) for side in (before, after))
-    return (
-        *found,
-        *(
-            Change(key_path(path), was.get(path), now.get(path))
-            for path in dict.fromkeys((*was, *now))
-            if was.get(path) != now.get(path)
-        ),
+    then, today = (dict(_leaves(_looked_up(side, devices, traced=traced))) for side in (before, after))
+    looked_up = [path for path in dict.fromkeys((*then, *today)) if then.get(path) != today.get(path)]
+    return tuple(
+        {"path": key_path(path), "before": old.get(path), "after": new.get(path)}
+        for paths, old, new in ((written, was, now), (looked_up, then, today))
+        for path in paths
     )
 
 
@@ -551,8 +526,8 @@ def life_warnings(prices: Sequence[TokenPrice], time_to_live_s: float | None) ->
 def change_warnings(prices: Sequence[TokenPrice]) -> list[str]:
     """Return a warning for each API whose provider announced other prices."""
     return [
-        f"{price.name} announced other prices from {price.change.on}: input ${price.change.rates.input:g}, "
-        f"output ${price.change.rates.output:g} per million tokens"
+        f"{price.name} announced other prices from {price.change[0]}: input ${price.change[1].input:g}, "
+        f"output ${price.change[1].output:g} per million tokens"
         for price in prices
         if price.change is not None
     ]

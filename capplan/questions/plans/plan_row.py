@@ -118,7 +118,7 @@ def survival_row(plan: Plan) -> dict[str, Any] | None:
     found, survive = plan_availability(plan), plan.groups[0].survive
     if found is None:
         return None
-    now, more = found.now, found.one_more
+    now, more = found
     return {
         "domain": survive.domain,
         "count": survive.count,
@@ -144,17 +144,17 @@ def certainty_row(row: Certainty) -> dict[str, Any]:
 
 def offers_row(plan: Plan) -> dict[str, Any] | None:
     """Return what a plan costs at the lowest offers, at those it is priced at, and at the highest; None without a price."""
-    costs = offered_costs(plan)
+    job_hours = plan.money.job_hours if plan.money else None
     return {
         side: {
-            "usd_per_hour": cost.usd_per_hour,
-            "usd_per_month": usd_per_month(cost.usd_per_hour),
-            "usd_per_year": MONTHS_PER_YEAR * usd_per_month(cost.usd_per_hour),
-            "usd_per_job": cost.usd_per_job,
-            "providers": [record.provider for record in cost.records] or [OWN_PRICE],
-            "dates": [record.date for record in cost.records],
+            "usd_per_hour": usd,
+            "usd_per_month": usd_per_month(usd),
+            "usd_per_year": MONTHS_PER_YEAR * usd_per_month(usd),
+            "usd_per_job": None if job_hours is None else usd * job_hours,
+            "providers": [record.provider for record in records] or [OWN_PRICE],
+            "dates": [record.date for record in records],
         }
-        for side, cost in costs.items()
+        for side, (usd, records) in offered_costs(plan).items()
     } or None
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import inf
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
@@ -83,32 +83,6 @@ class Compared:
 
 
 @frozen
-class MissedTarget:
-    """A target of the plan, and what was measured of it."""
-
-    target: str
-    limit_s: float
-    measured_s: float
-
-    @property
-    def holds(self) -> bool:
-        """Return whether the measured value is within the target."""
-        return self.measured_s <= self.limit_s
-
-
-@frozen
-class AsMeasured:
-    """What a replica that is slower or faster than predicted means for the number of GPUs."""
-
-    slowness: float
-    """Factor on the time of all steps with which the predicted mean response becomes the measured one."""
-    busy_replicas: int | None
-    """Fewest replicas of this speed that meet the targets at the peak with headroom, spares left out; None if no number does."""
-    gpus: int | None
-    """GPUs of these replicas and their spares."""
-
-
-@frozen
 class Verification:
     """Measurements of a plan next to its predictions."""
 
@@ -116,12 +90,12 @@ class Verification:
     replicas: int
     """Replicas that were measured."""
     rows: tuple[Compared, ...]
-    targets: tuple[MissedTarget, ...]
+    targets: tuple[Mapping[str, Any], ...]
     lengths: Lengths = "fixed"
     """Lengths of the requests that were predicted."""
     share: float | None = None
     """Share of the traffic of the plan that was sent; None: the load was that of the result."""
-    as_measured: AsMeasured | None = None
+    as_measured: Mapping[str, Any] | None = None
     """None if the prediction holds, or no response was timed."""
 
     @property
@@ -226,9 +200,9 @@ def _of_counters(paths: Sequence[Path], interval_s: float | None) -> tuple[Bench
         requests=summary.requests,
         input_tokens=summary.input_tokens.mean,
         output_tokens=summary.output_tokens.mean,
-        ttft_s=latency(seen.ttft_s),
-        tpot_s=latency(seen.tpot_s),
-        e2e_s=latency(seen.e2e_s),
+        ttft_s=latency(seen["ttft_s"]),
+        tpot_s=latency(seen["tpot_s"]),
+        e2e_s=latency(seen["e2e_s"]),
         requests_per_s=summary.rate.mean,
     )
     return result, summary.prefix_hit_fraction or 0.0
@@ -289,8 +263,12 @@ def verified(
     )
 
 
-def _as_measured(asked: AskedFleet, plan: Plan, rows: Sequence[Compared], load: str) -> AsMeasured | None:
-    """Return how many replicas of the measured speed the traffic of the plan takes; None if it is not known."""
+def _as_measured(asked: AskedFleet, plan: Plan, rows: Sequence[Compared], load: str) -> dict[str, Any] | None:
+    """Return how many replicas of the measured speed the traffic of the plan takes; None if it is not known.
+
+    `slowness` is the factor on the time of all steps with which the predicted mean response becomes the measured one, `busy_replicas` are the
+    fewest that meet the targets at the peak with headroom, without spares (None if no number does), and `gpus` those of them with their spares.
+    """
     terms, group = terms_of(asked), plan.single
     trial = trial_of(asked.question, group.layout, group.weight_dtype, terms)
     response = next((row for row in rows if row.quantity == "e2e_s.mean"), None)
@@ -301,7 +279,8 @@ def _as_measured(asked: AskedFleet, plan: Plan, rows: Sequence[Compared], load: 
         slowness = _slowness(trial, group.busy_replicas, slowness)
     peak_per_s = trial.total_rate / (1.0 - terms.headroom_fraction)
     needed = trial.replicas_for(peak_per_s, slowness, trial.limits)
-    return AsMeasured(slowness, needed, None if needed is None else terms.gpus(group.layout, needed))
+    gpus = None if needed is None else terms.gpus(group.layout, needed)
+    return {"slowness": slowness, "busy_replicas": needed, "gpus": gpus}
 
 
 def _slowness(trial: Trial, busy: int, ratio: float) -> float:
@@ -607,13 +586,15 @@ def _statistic(outcome: Outcome, latency: str, statistic: str) -> float | None:
     return float(known.mean() if statistic == "mean" else np.percentile(known, float(statistic[1:])))
 
 
-def _targets(asked: AskedFleet, plan: Plan, result: BenchmarkResult) -> Iterator[MissedTarget]:
+def _targets(asked: AskedFleet, plan: Plan, result: BenchmarkResult) -> Iterator[dict[str, Any]]:
+    """Yield the targets of the plan, what was measured of each, and whether that is within it."""
     for target in asked.question.slo.targets:
         metric, _, statistic = target.key.partition("_")
         spread = getattr(result, f"{metric}_s", None)
         value = getattr(spread, statistic, None) if spread is not None else None
         if value is not None:
-            yield MissedTarget(target.key, plan.engine_limit_s(target), value)
+            limit_s = plan.engine_limit_s(target)
+            yield {"target": target.key, "limit_s": limit_s, "measured_s": value, "holds": value <= limit_s}
 
 
 def next_settings(asked: AskedFleet, verification: Verification) -> tuple[str, ...]:

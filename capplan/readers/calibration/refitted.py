@@ -1,4 +1,4 @@
-"""What refitted host times of a calibration file change: the profile of an engine, and the results that its certainty rests on."""
+"""What a calibration file changes: the efficiencies of a device, the profile of an engine, and the results that its certainty rests on."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -11,10 +11,23 @@ from capplan.engine.left_out import LEAST_LOADS, LeftOutResult
 from capplan.engine.lookup import profile, with_slots
 from capplan.engine.profile import EngineProfile, HostOverhead
 from capplan.errors import InputError
-from capplan.hardware.device import Device
+from capplan.hardware.device import Device, Efficiency
+from capplan.readers.catalogue.efficiency import efficiency_for
 
 if TYPE_CHECKING:
     from capplan.readers.calibration.record import HostRefit, ResultPoint
+
+
+def efficiency_by(calibration: Path | None, device: Device) -> Efficiency:
+    """Return the fits of a device: the calibration file's if it was measured on that device, else those of the catalogue."""
+    if calibration is None:
+        return efficiency_for(device)
+    from capplan.readers.calibration.file import read_calibration_file, same_device
+    from capplan.readers.calibration.measured_device import efficiency_from_calibration
+
+    kernels = read_calibration_file(calibration).kernels
+    measured_here = kernels is not None and same_device(kernels.machine, device)
+    return efficiency_from_calibration(calibration, device) if measured_here else efficiency_for(device)
 
 
 def refitted_overhead(host: "HostRefit") -> HostOverhead:

@@ -61,10 +61,6 @@ def efficiency_folder() -> Path:
 def read_efficiency(path: Path) -> tuple[Efficiency, tuple[str, ...]]:
     """Return the fits in one file, and the hardware entries that are its device.
 
-    Parameters
-    ----------
-    path : a YAML file
-
     Returns
     -------
     the fits, and catalogue names
@@ -137,28 +133,12 @@ def kinship_of(device: Device, donor: str) -> Kinship:
     return "sibling" if donor in SIBLINGS.get(device.architecture.lower(), ()) else "neighbour"
 
 
-def efficiency_by(calibration: Path | None, device: Device) -> Efficiency:
-    """Return the fits of a device: the calibration file's if it was measured on that device, else those of the catalogue."""
-    if calibration is None:
-        return efficiency_for(device)
-    from capplan.readers.calibration.file import read_calibration_file, same_device
-    from capplan.readers.calibration.measured_device import efficiency_from_calibration
-
-    kernels = read_calibration_file(calibration).kernels
-    measured_here = kernels is not None and same_device(kernels.machine, device)
-    return efficiency_from_calibration(calibration, device) if measured_here else efficiency_for(device)
-
-
 def efficiency_for(device: Device) -> Efficiency:
     """Return the fits of a device, or those of the nearest fitted device, labelled assumed.
 
     Parameters
     ----------
     device : as the vendor states it
-
-    Returns
-    -------
-    the fits
     """
     if device.partition is not None:
         return _of_slice(replace(device, name=device.partition.device, partition=None), device.name)

@@ -452,10 +452,6 @@ def named_device(hardware: str, calibration: str | os.PathLike[str] | None) -> D
     ----------
     hardware : name or path; cpu (or measured) means the device of the calibration
     calibration : file, if any
-
-    Returns
-    -------
-    the device
     """
     if hardware.lower() in MEASURED_NAMES:
         if calibration is None:
@@ -476,10 +472,6 @@ def planned_device(hardware: str, calibration: str | None) -> Device:
     ----------
     hardware : name or path; cpu means the processor that the calibration measured, measured any device that it did
     calibration : file, if any
-
-    Returns
-    -------
-    the device
     """
     if calibration is not None and hardware.lower() in MEASURED_NAMES:
         from capplan.readers.calibration.file import read_calibration_file
@@ -497,10 +489,6 @@ def device(name: str) -> Device:
     ----------
     name : str
         Case and punctuation do not matter; something that ends in .yaml or holds a / is a path.
-
-    Returns
-    -------
-    Device
 
     Raises
     ------

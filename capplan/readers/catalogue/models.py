@@ -110,10 +110,6 @@ def shipped_id(name: str) -> str | None:
     ----------
     name : an id (owner/name), the name without its owner, or an alias
 
-    Returns
-    -------
-    the id of a shipped model
-
     Examples
     --------
     >>> shipped_id("llama 3.1 70B instruct")
@@ -215,10 +211,6 @@ def read_model(
     offline : never open a connection
     weight_dtype : dtype to hold the weights in; None leaves what the config says
 
-    Returns
-    -------
-    the network, its quantisation applied
-
     Raises
     ------
     InputError
@@ -230,10 +222,6 @@ def read_model(
 
 def stored_model(name: str) -> StoredModel | None:
     """Return the tensors that MODEL lists, where it is a GGUF file.
-
-    Parameters
-    ----------
-    name : as given to `read_model`
 
     Returns
     -------

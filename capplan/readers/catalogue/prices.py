@@ -222,10 +222,6 @@ def _machine_offers() -> Iterator[PriceRecord]:
 def scenario_prices(scenario: Purchase) -> tuple[dict[str, ChosenPrice | None], tuple[str, ...]]:
     """Return the price of each device that a scenario allows, and the warnings.
 
-    Parameters
-    ----------
-    scenario : Purchase
-
     Returns
     -------
     device name -> ChosenPrice, None where no offer is known; and warnings

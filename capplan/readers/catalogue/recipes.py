@@ -269,10 +269,6 @@ def is_model(name: str, model: ScriptModel) -> bool:
     name : `owner/name` or a name
     model : its names
 
-    Returns
-    -------
-    -
-
     Examples
     --------
     >>> model = ScriptModel(names=["DeepSeek-R1-0528"], weights="fp8")
@@ -330,10 +326,6 @@ def script_change(benchmark: Benchmark) -> ScriptChange | None:
 
 def recipe_settings(benchmark: Benchmark) -> RecipeSettings:
     """Return the settings of a benchmark that its source's scripts state.
-
-    Parameters
-    ----------
-    benchmark : what was measured
 
     Returns
     -------

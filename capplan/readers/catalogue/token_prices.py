@@ -22,7 +22,7 @@ from capplan.keys import (
     UsdPerMillionTokensHour,
     first_day,
 )
-from capplan.money.hosted import LongerLife, PeakHours, PriceChange, TokenPrice, TokenRates
+from capplan.money.hosted import LongerLife, PeakHours, TokenPrice, TokenRates
 from capplan.readers.catalogue.offer_terms import PageSource
 from capplan.readers.record import Record, validated
 from capplan.readers.text_file import data_folder, json_values, read_json, read_text
@@ -210,7 +210,7 @@ def _price(offer: TokenOffer, file: TokenPriceFile) -> TokenPrice:
         rates=_rates(offer),
         tiers=tuple((tier.above, _rates(tier)) for tier in sorted(offer.tiers, key=lambda tier: tier.above)),
         context_tokens=offer.context,
-        change=PriceChange(offer.change.on, _rates(offer.change)) if offer.change else None,
+        change=(offer.change.on, _rates(offer.change)) if offer.change else None,
         retires=offer.retires,
         services=tuple(offer.services.items()),
         date=offer.date,
@@ -560,14 +560,14 @@ def _of_genai(provider: str, model: Any, day: str, source: str) -> TokenPrice | 
     )  # fmt: skip
 
 
-def _genai_change(model: Any, at: datetime, usual: TokenRates) -> PriceChange | None:
+def _genai_change(model: Any, at: datetime, usual: TokenRates) -> tuple[str, TokenRates] | None:
     """Return the next prices that genai-prices dates later than a time."""
     dated = getattr(model, "prices", ())
     parts = dated if isinstance(dated, (list, tuple)) else ()
     starts = (getattr(part.constraint, "start_date", None) for part in parts)
     later = sorted(start for start in starts if start is not None and start > at.date())
     rates = _genai_rates(model.get_prices(datetime.combine(later[0], at.timetz())), None) if later else None
-    return None if rates is None or rates == usual else PriceChange(later[0].isoformat(), rates)
+    return None if rates is None or rates == usual else (later[0].isoformat(), rates)
 
 
 def _genai_usd(listed: Any, kind: str, above: int | None) -> float | None:

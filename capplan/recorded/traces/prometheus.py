@@ -10,14 +10,12 @@ from pathlib import Path
 import numpy as np
 
 from capplan.errors import InputError
-from capplan.frozen import frozen
 from capplan.numbers import Array
 from capplan.phases.step import acceptance_of_round
 from capplan.recorded.traces.rows import lines_of
 from capplan.workload.statistics import (
     LONGEST_TOKENS,
     LengthSummary,
-    MeasuredLatency,
     Omissions,
     RateSummary,
     WorkloadSummary,
@@ -211,7 +209,12 @@ def prometheus_summary(paths: Sequence[Path], interval_s: float | None) -> Workl
         input_tokens=prompts,
         output_tokens=outputs,
         prefix_hit_fraction=hits,
-        measured=MeasuredLatency(scrape.mean(TTFT), scrape.mean(TPOT), scrape.mean(E2E), scrape.mean(QUEUE)),
+        measured={
+            "ttft_s": scrape.mean(TTFT),
+            "tpot_s": scrape.mean(TPOT),
+            "e2e_s": scrape.mean(E2E),
+            "queue_s": scrape.mean(QUEUE),
+        },
         acceptance_fraction=accepted,
         accepted_tokens_per_round=rounds,
         kv_cache_tokens=scrape.cache_tokens
@@ -328,20 +331,8 @@ def _acceptance(scrape: Scrape, notes: list[str]) -> tuple[float | None, float |
 MOST_POSITIONS = 64
 
 
-@frozen
-class AcceptedDrafts:
-    """How likely drafts are accepted, given that all before them were."""
-
-    fractions: tuple[float, ...]
-    """One for all positions, or one for each."""
-    draft_tokens: float
-    """Drafted in a round, on average."""
-    counted: str
-    """What the engine counted, in words."""
-
-
-def accepted_drafts(paths: Sequence[Path], draft_tokens: int | None = None) -> AcceptedDrafts:
-    """Return the acceptance that an engine measured.
+def accepted_drafts(paths: Sequence[Path], draft_tokens: int | None = None) -> tuple[tuple[float, ...], str]:
+    """Return the acceptance that an engine measured: one for all positions or one for each, given that all drafts before were accepted, and what it counted, in words.
 
     Parameters
     ----------
@@ -360,10 +351,10 @@ def accepted_drafts(paths: Sequence[Path], draft_tokens: int | None = None) -> A
         words = f"{rounds:,.0f} rounds with {drafted:,.0f} drafts"
         if scrape.accepted:
             fractions = _by_position(scrape.accepted, rounds, path)
-            return AcceptedDrafts(fractions, drafted / rounds, words)
+            return fractions, words
         accepted = _at_most(scrape.values.get(ACCEPTED, 0.0), drafted, f"{ACCEPTED}, {DRAFTED}", path)
         fraction = acceptance_of_round(1.0 + accepted / rounds, drafted / rounds)
-        return AcceptedDrafts((fraction,), drafted / rounds, words)
+        return (fraction,), words
     return _of_gauges(scrape, draft_tokens, path)
 
 
@@ -384,7 +375,7 @@ def _by_position(accepted: Mapping[int, float], rounds: float, path: Path) -> tu
     return tuple(fractions)
 
 
-def _of_gauges(scrape: Scrape, draft_tokens: int | None, path: Path) -> AcceptedDrafts:
+def _of_gauges(scrape: Scrape, draft_tokens: int | None, path: Path) -> tuple[tuple[float, ...], str]:
     """Return the acceptance from the mean tokens of a round, or from the accepted share of the drafts."""
     share, tokens = (_mean(scrape, names) for names in (ACCEPTANCE_GAUGES, LENGTH_GAUGES))
     if share is None and tokens is None:
@@ -400,7 +391,7 @@ def _of_gauges(scrape: Scrape, draft_tokens: int | None, path: Path) -> Accepted
     accepted = tokens - 1.0 if tokens is not None else (share or 0.0) * drafts
     _at_most(accepted, drafts, "accepted tokens of a round, drafts", path)
     words = f"{1.0 + accepted:.3g} tokens a round of {drafts:.3g} drafts"
-    return AcceptedDrafts((acceptance_of_round(1.0 + accepted, drafts),), drafts, words)
+    return (acceptance_of_round(1.0 + accepted, drafts),), words
 
 
 def _mean(scrape: Scrape, names: Sequence[str]) -> float | None:

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -251,32 +250,24 @@ def time_unit(first: float) -> tuple[float, str]:
     return 1.0, "s"
 
 
-class Problem(NamedTuple):
-    """Why a row cannot be used."""
-
-    words: str
-    broken: bool = False
-    """The row is broken, not just unusable: strict reading refuses the file."""
-
-
-def problem_of(row: Row) -> Problem | None:
-    """Return why a row cannot be used; None where it can."""
+def problem_of(row: Row) -> tuple[str, bool] | None:
+    """Return why a row cannot be used, and whether it is broken, so that strict reading rejects the file; None where it can be used."""
     if not (math.isfinite(row.input_tokens) and math.isfinite(row.output_tokens)):
-        return Problem("a token count is not a finite number", broken=True)
+        return "a token count is not a finite number", True
     if row.input_tokens < 0 or row.output_tokens < 0:
-        return Problem("a token count is negative", broken=True)
+        return "a token count is negative", True
     if row.output_tokens < 1:
-        return Problem("no output token")
+        return "no output token", False
     if row.input_tokens < 1:
-        return Problem("no prompt token")
+        return "no prompt token", False
     if row.input_tokens > LONGEST_TOKENS or row.output_tokens > LONGEST_TOKENS:
-        return Problem(f"more than {LONGEST_TOKENS:,} tokens")
+        return f"more than {LONGEST_TOKENS:,} tokens", False
     if row.arrival_s < 0:
-        return Problem("the time stamp is negative", broken=True)
+        return "the time stamp is negative", True
     if math.isinf(row.arrival_s) or row.arrival_s > LATEST_S:
-        return Problem("the time stamp is out of range")
+        return "the time stamp is out of range", False
     if row.ttft_s > row.e2e_s + CLOCK_STEP_S:
-        return Problem("the first token is later than the end")
+        return "the first token is later than the end", False
     return None
 
 
@@ -316,7 +307,7 @@ def _usable_parts(rows: Iterable[Row | Columns], omissions: Omissions) -> Iterat
             continue
         problem = problem_of(row)
         if problem:
-            omissions.drop(problem.words, row.line, broken=problem.broken)
+            omissions.drop(problem[0], row.line, broken=problem[1])
             continue
         held.append(row)
         blocks += len(row.block_ids)
@@ -337,7 +328,7 @@ def _part_of_columns(columns: Columns, omissions: Omissions) -> TracePart:
         )
         problem = problem_of(row)
         if problem:
-            omissions.drop(problem.words, row.line, broken=problem.broken)
+            omissions.drop(problem[0], row.line, broken=problem[1])
     count = int(np.count_nonzero(usable))
     unknown = np.full(count, np.nan)
     return TracePart(

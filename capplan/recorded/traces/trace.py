@@ -2,10 +2,10 @@
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any
 
 import numpy as np
 
@@ -31,8 +31,6 @@ from capplan.workload.sessions import LARGEST_BLOCK_TOKENS, output_blocks
 from capplan.workload.statistics import (
     ArrivalCounts,
     Counts,
-    EvictionHits,
-    MeasuredLatency,
     Omissions,
     PrefixReuse,
     RateSummary,
@@ -138,29 +136,6 @@ class TraceFile:
         return json_lines.block_tokens_of(json_lines.sample_of(self.path))
 
 
-class RequestParts(Protocol):
-    """Requests to be summarised: those of a trace, or drawn ones."""
-
-    @property
-    def omissions(self) -> Omissions:
-        """Return the rows that were left out."""
-
-    @property
-    def path(self) -> Path:
-        """Return the file that they come from."""
-
-    @property
-    def format(self) -> str:
-        """Return the name of its format."""
-
-    @property
-    def block_tokens(self) -> int:
-        """Return the tokens of one block id; 0 where they have none."""
-
-    def parts(self) -> Iterator[TracePart]:
-        """Yield the requests in parts."""
-
-
 def trace_file(path: Path) -> TraceFile:
     """Return a trace that is ready to be read; InputError for a file without individual requests."""
     kind = format_of(path)
@@ -201,7 +176,10 @@ def workload_of(
         )
     if kinds[0] == "servegen":
         return json_lines.servegen_summary(paths[0])
-    return trace_summary(TraceFile(paths[0], kinds[0]), policies)
+    file = TraceFile(paths[0], kinds[0])
+    return trace_summary(
+        file.path, file.format, file.parts(), lambda: file.block_tokens, policies, file.omissions
+    )
 
 
 def _no_blocks(path: Path) -> InputError:
@@ -211,14 +189,31 @@ def _no_blocks(path: Path) -> InputError:
     )
 
 
-def trace_summary(trace: RequestParts, policies: Sequence[str]) -> WorkloadSummary:
-    """Return the summary of a trace, which is read once, part by part."""
+def trace_summary(
+    path: Path,
+    kind: str,
+    parts: Iterable[TracePart],
+    block_tokens_of: Callable[[], int],
+    policies: Sequence[str],
+    omissions: Omissions,
+) -> WorkloadSummary:
+    """Return the summary of requests, which are read once, part by part.
+
+    Parameters
+    ----------
+    path : of the file that they come from
+    kind : its format, or what the requests were drawn from
+    parts : the requests
+    block_tokens_of : tokens of one block id, asked for requests that have some
+    policies : rules of eviction under which the prefix cache is run block by block
+    omissions : rows that are left out while the parts are read
+    """
     inputs, outputs, arrivals = TokenCounts(), TokenCounts(), ArrivalCounts()
     blocks: list[tuple[Counts, Counts, Counts]] = []
     latency = np.zeros((3, 2))
     touched = 0
     timed = True
-    for part in trace.parts():
+    for part in parts:
         inputs.add(part.input_tokens)
         outputs.add(part.output_tokens)
         timed = timed and bool(np.isfinite(part.arrival_s).all())
@@ -229,8 +224,8 @@ def trace_summary(trace: RequestParts, policies: Sequence[str]) -> WorkloadSumma
             touched += int(part.block_ids.size)
         latency += _latency_sums(part)
     if policies and not blocks:
-        raise _no_blocks(trace.path)
-    notes = list(trace.omissions.notes)
+        raise _no_blocks(path)
+    notes = list(omissions.notes)
     if arrivals.unsorted:
         notes.append(f"{arrivals.unsorted:,} requests were out of order; sorted by arrival")
     rate = arrivals.summary() if timed else RateSummary(0.0, None, None, None, None, ())
@@ -243,16 +238,16 @@ def trace_summary(trace: RequestParts, policies: Sequence[str]) -> WorkloadSumma
     if touched >= MOST_BLOCKS:
         notes.append(f"prefix reuse is that of the first {touched:,} blocks")
     return WorkloadSummary(
-        name=trace.path.name.split(".")[0],
-        format="request log" if trace.format == "log" else trace.format,
+        name=path.name.split(".")[0],
+        format="request log" if kind == "log" else kind,
         requests=inputs.total,
         rate=rate,
         input_tokens=inputs.summary(),
         output_tokens=outputs.summary(),
-        prefix=prefix_reuse(_curve(blocks, trace.block_tokens)) if blocks else None,
-        evictions=_evictions(blocks, trace.block_tokens, policies) if policies else (),
+        prefix=prefix_reuse(_curve(blocks, block_tokens_of())) if blocks else None,
+        evictions=_evictions(blocks, block_tokens_of(), policies) if policies else (),
         measured=_measured(latency),
-        omissions=tuple(trace.omissions.lines()),
+        omissions=tuple(omissions.lines()),
         notes=tuple(notes),
     )
 
@@ -264,13 +259,13 @@ def _curve(blocks: list[tuple[Counts, Counts, Counts]], block_tokens: int) -> Hi
 
 def _evictions(
     blocks: list[tuple[Counts, Counts, Counts]], block_tokens: int, policies: Sequence[str]
-) -> tuple[EvictionHits, ...]:
+) -> tuple[dict[str, Any], ...]:
     """Return the hits of caches of round sizes, smaller than all blocks together, under each rule of eviction."""
     ids, counts, tokens = (np.concatenate(column) for column in zip(*blocks, strict=True))
     distinct = np.unique(ids).size
     sizes = [size for size in CURVE_BLOCKS if size < distinct] or [distinct]
     return tuple(
-        EvictionHits(policy, size, size * block_tokens, fraction)
+        {"policy": policy, "blocks": size, "cache_tokens": size * block_tokens, "hit_fraction": fraction}
         for policy in dict.fromkeys(policies)
         for size, fraction in zip(
             sizes,
@@ -304,9 +299,10 @@ def _latency_sums(part: TracePart) -> Array:
     return np.array([[np.nansum(column), np.count_nonzero(~np.isnan(column))] for column in columns])
 
 
-def _measured(sums: Array) -> MeasuredLatency | None:
+def _measured(sums: Array) -> dict[str, float | None] | None:
     ttft, tpot, e2e = (float(total / count) if count else None for total, count in sums)
-    return MeasuredLatency(ttft, tpot, e2e) if ttft or e2e else None
+    means = {"ttft_s": ttft, "tpot_s": tpot, "e2e_s": e2e, "queue_s": None}
+    return means if ttft or e2e else None
 
 
 MAX_REQUESTS = 2_000_000

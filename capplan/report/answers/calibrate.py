@@ -151,11 +151,6 @@ def held_out_errors(calibration: Calibration) -> dict[str, dict[str, float | int
     return {name: {"n": len(e), "median_ape": float(np.median(e))} for name, e in errors.items()}
 
 
-def proof_rows(proofs: Sequence[Any]) -> list[dict[str, Any]]:
-    """Return the rows of a verification."""
-    return [asdict(proof) | {"error_fraction": proof.error_fraction} for proof in proofs]
-
-
 def proof_errors(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float | int]]:
     """Return the number of rows of a verification and their median error, by phase."""
     phases = dict.fromkeys(str(row["phase"]) for row in rows)
@@ -179,20 +174,17 @@ def proof_answer(
     )
 
 
-def engine_proof_answer(model: str, calibration: str, proofs: Sequence[Any]) -> Answer:
+def engine_proof_answer(model: str, calibration: str, rows: Sequence[Mapping[str, Any]]) -> Answer:
     """Return results of an engine, measured and replayed with a calibration and with the shipped kernels.
 
     Parameters
     ----------
     model : that the engine served
     calibration : file
-    proofs : of `calibrate.proof`
+    rows : of `calibrate.verify.engine_proofs`
     """
-    rows = [
-        asdict(proof) | {"error_fraction": proof.predicted_s / proof.measured_s - 1.0} for proof in proofs
-    ]
     errors = {
-        name: float(np.median([abs(getattr(p, field) / p.measured_s - 1.0) for p in proofs]))
+        name: float(np.median([abs(row[field] / row["measured_s"] - 1.0) for row in rows]))
         for name, field in (("calibrated", "predicted_s"), ("shipped", "shipped_s"))
     }
     return Answer(
@@ -206,26 +198,24 @@ def engine_proof_answer(model: str, calibration: str, proofs: Sequence[Any]) -> 
     )
 
 
-def plan_answer(machine: Machine, plan: Any, busy: str) -> Answer:
+def plan_answer(
+    machine: Machine, plan: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], busy: str
+) -> Answer:
     """Return what a run would measure.
 
     Parameters
     ----------
     machine : the device
-    plan : of `calibrate.plan`
+    plan, rows : of `calibrate.measure.planned_run`
     busy : who else uses the device; empty if nobody is seen
     """
-    rows = [asdict(kind) for kind in plan.kinds]
-    numbers = {
-        name: getattr(plan, name) for name in ("shapes", "seconds", "budget_s", "peak_bytes", "free_bytes")
-    }
     return Answer(
         command="calibrate",
-        result={"device": machine.name, **numbers, "rows": rows},
+        result={"device": machine.name, **plan, "rows": rows},
         tables=(Table(rows, title="What would be measured"),),
         headline=(
-            f"{machine.name}: {plan.shapes} shapes, about {plan.seconds:.0f} s of at most {plan.budget_s:.0f} s, up to "
-            f"{plan.peak_bytes / 1e9:.1f} GB of {plan.free_bytes / 1e9:.1f} GB free"
+            f"{machine.name}: {plan['shapes']} shapes, about {plan['seconds']:.0f} s of at most {plan['budget_s']:.0f} s, up to "
+            f"{plan['peak_bytes'] / 1e9:.1f} GB of {plan['free_bytes'] / 1e9:.1f} GB free"
         ),
         closing=("nothing was written; the fit takes up to a minute more",),
         warnings=(f"in use: {busy}; a run needs --force",) if busy else (),
@@ -286,9 +276,10 @@ def refit_answer(refit: HostRefit, written: Path | None) -> Answer:
     )
 
 
-def comparison_answer(first: str, second: str, differences: Sequence[Any], notes: Sequence[str]) -> Answer:
+def comparison_answer(
+    first: str, second: str, rows: Sequence[Mapping[str, Any]], notes: Sequence[str]
+) -> Answer:
     """Return two calibrations, or a calibration and the datasheet, side by side."""
-    rows = [asdict(one) | {"ratio": one.ratio, "agrees": one.agrees} for one in differences]
     return Answer(
         command="calibrate",
         result={"first": first, "second": second, "rows": rows, "notes": list(notes)},

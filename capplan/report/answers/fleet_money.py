@@ -83,7 +83,7 @@ def cash_result(cash: Cash | None) -> dict[str, Any] | None:
         "bound_until_month": cash.bound_until_month,
         "worth_usd": cash.worth_usd,
         "interest_usd": cash.interest_usd,
-        "terms": [asdict(term) for term in cash.begun],
+        "terms": list(cash.begun),
     }
 
 
@@ -91,7 +91,7 @@ def cash_tables(cash: Cash | None) -> tuple[Table, ...]:
     """Return what is paid in which month, and what each term costs by the month in which it begins; nothing if every month pays alike."""
     if cash is None or len({round(row.usd, 2) for row in cash.months}) == 1:
         return ()
-    terms = [asdict(term) for term in cash.begun]
+    terms = list(cash.begun)
     rows = [{**asdict(row), "usd": row.usd} for row in cash.months]
     shown = ["month", "upfront_usd", "running_usd", "residual_usd", "usd", "interest_usd", "cost_usd"]
     kept = tuple(name for name in shown if name in {"month", "usd"} or any(row[name] for row in rows))
@@ -177,7 +177,7 @@ _PERIODS = ("usd_per_month", "usd_per_year")
 
 def _has_range(plan: Plan) -> bool:
     costs = offered_costs(plan)
-    return bool(costs) and costs["low"].usd_per_hour < costs["high"].usd_per_hour
+    return bool(costs) and costs["low"][0] < costs["high"][0]
 
 
 def _period_keys(row: dict[str, Any]) -> tuple[str, ...]:
@@ -234,7 +234,7 @@ def offers_closing(plan: Plan | None) -> tuple[str, ...]:
         side: ", ".join(f"${row[side][key]:,.0f} {_SPANS[key]}" for key in _period_keys(row))
         for side in ("low", "high")
     }
-    makers = {side: named_offers(costs[side].records) for side in SIDES}
+    makers = {side: named_offers(costs[side][1]) for side in SIDES}
     return (
         f"at the lowest offers the plan costs {ends['low']} ({makers['low']}), at the highest {ends['high']} ({makers['high']})",
     )

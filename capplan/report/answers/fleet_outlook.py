@@ -31,7 +31,7 @@ def over_time_result(over_time: OverTime) -> dict[str, Any]:
         "autoscaled_short_fraction": over_time.short_fraction,
         "foreseen_gpu_hours": over_time.gpu_hours(over_time.foreseen),
         "burst_ratio": over_time.burst_ratio,
-        "spares": [asdict(row) for row in over_time.spares],
+        "spares": list(over_time.spares),
         "request_rate": over_time.rates_per_s.tolist(),
         "needed_gpus": (over_time.needed * gpus).tolist(),
         "autoscaled_gpus": (over_time.autoscaled * gpus).tolist(),
@@ -62,7 +62,7 @@ def over_time_tables(over_time: OverTime, pool: str = "") -> tuple[Table, ...]:
                 "foreseen_gpus": int(np.max(over_time.foreseen[part])) * gpus,
             }
         )
-    spares = [asdict(row) for row in over_time.spares]
+    spares = list(over_time.spares)
     return (
         Table(
             ways,
@@ -197,7 +197,7 @@ def energy_result(energy: Energy | None) -> dict[str, Any] | None:
         return None
     span = "month" if energy.job_hours is None else "job"
     return {
-        "phases": [asdict(phase) for phase in energy.phases],
+        "phases": list(energy.phases),
         **{name: getattr(energy, name) for name in _WATTS},
         f"kwh_per_{span}": energy.kwh,
         **{name: getattr(energy, name) for name in _PER_TOKEN},
@@ -222,7 +222,7 @@ def energy_tables(energy: Energy | None) -> tuple[Table, ...]:
     columns = ("sku", "count", "gpus", "watts") + (("per_rack", "racks") if energy.racks else ())
     return (
         Table(
-            [asdict(phase) for phase in energy.phases],
+            list(energy.phases),
             title="Power of a GPU by phase, spares included",
             titles=_ENERGY_TITLES,
         ),

@@ -486,12 +486,8 @@ def pools_result(answer: FleetAnswer) -> dict[str, Any] | None:
         "evaluated": answer.pools.evaluated,
         "simulated_pairs": answer.pools.simulated_pairs,
         "smaller_chunks": [
-            {
-                "max_num_batched_tokens": item.max_num_batched_tokens,
-                "gpus": item.plan.gpus,
-                "usd_per_month": item.plan.usd_per_month,
-            }
-            for item in answer.pools.chunked
+            {"max_num_batched_tokens": tokens, "gpus": plan.gpus, "usd_per_month": plan.usd_per_month}
+            for tokens, plan in answer.pools.chunked.items()
         ],
     }
 
@@ -513,8 +509,8 @@ def pools_tables(answer: FleetAnswer) -> list[Table]:
     if answer.together is not None:
         rows.append(_together(answer.together, "together"))
     rows += [
-        _together(item.plan, f"together, {item.max_num_batched_tokens:,} tokens a step")
-        for item in answer.pools.chunked
+        _together(plan, f"together, {tokens:,} tokens a step")
+        for tokens, plan in answer.pools.chunked.items()
     ]
     no_plan = [
         asdict(item) for item in answer.pools.rejected if " + " in item.hardware or not answer.with_pools
@@ -572,9 +568,9 @@ def pools_closing(answer: FleetAnswer) -> tuple[str, ...]:
 def _cheaper_chunks(pools: PoolsSearch, cost: float) -> tuple[str, ...]:
     """Return which smaller steps would cost less than either way."""
     return tuple(
-        f"cheaper than both: identical replicas with --set max_num_batched_tokens={item.max_num_batched_tokens}"
-        for item in pools.chunked
-        if cost_of(item.plan) < cost
+        f"cheaper than both: identical replicas with --set max_num_batched_tokens={tokens}"
+        for tokens, plan in pools.chunked.items()
+        if cost_of(plan) < cost
     )
 
 

@@ -96,7 +96,7 @@ def models_answer(networks: Sequence[Network], refused: Sequence[str]) -> Answer
     """Return the shipped models as one table."""
     from capplan.model.parameters import summary
 
-    rows = [asdict(summary(network)) for network in networks]
+    rows = [summary(network) for network in networks]
     return Answer(
         command="model",
         result={"models": rows, "not_modelled": list(refused)},
@@ -121,7 +121,7 @@ def model_answer(network: Network, weight_dtype: str | None, stored: StoredModel
 
     held = in_weight_format(network, weight_dtype) if weight_dtype else network
     assumptions = weight_format_assumptions(network, weight_dtype) if weight_dtype else ()
-    figures = asdict(summary(held))
+    figures = summary(held)
     elements, sizes = weight_elements_by_class(held), weight_bytes_by_class(held)
     classes = [
         {"tensor_class": name, "parameters": elements[name], "weight_bytes": sizes[name]} for name in elements

@@ -265,7 +265,7 @@ def failure_text(plan: Plan) -> str:
     """Return for how much of the time enough replicas for the peak are in service, and what may fail at the peak."""
     survive, found = plan.groups[0].survive, plan_availability(plan)
     lost = f"{survive.what_fails} may fail at the peak" if survive.count else "no replica is spare"
-    return f"availability: {'' if found is None else f'{percent(found.now.time_fraction)}; '}{lost}"
+    return f"availability: {'' if found is None else f'{percent(found[0].time_fraction)}; '}{lost}"
 
 
 def network_texts(plan: Plan) -> tuple[str, ...]:
@@ -311,7 +311,7 @@ def _survival_texts(plan: Plan) -> Iterator[str]:
         yield from _more_than_spares(plan)
     if found is None:
         return
-    now, more = found.now, found.one_more
+    now, more = found
     rate = (
         "machines fail as often as published for H100 servers"
         if survive.failures.time_to_failure_s is None

@@ -1,15 +1,14 @@
 """What commands show of a plan that is there: whether it holds (`check`), what changed (`diff`), and predicted next to measured (`verify-plan`)."""
 
 import shlex
-from collections.abc import Mapping
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from capplan.assumption import Assumption
 from capplan.fleet.plan import Plan
 from capplan.questions.fleet import AskedFleet, prices_of_others
-from capplan.questions.plans.plan_check import Change, Check, PlanCheck, Side, changes
+from capplan.questions.plans.plan_check import Check, Side, changes
 from capplan.questions.plans.plan_verification import LATENCIES, PROMETHEUS, Verification, next_settings
 from capplan.readers.catalogue.scenarios import scenario_word
 from capplan.readers.plan_file import PlanFile
@@ -20,9 +19,9 @@ _UNITS = {"slo.confidence": "confidence_fraction", "budget.usd_per_month": "usd_
 """Check -> the name that says its unit; latencies are in seconds, the others are counts and words."""
 
 
-def check_answer(asked: AskedFleet, file: PlanFile, checked: PlanCheck) -> Answer:
+def check_answer(asked: AskedFleet, file: PlanFile, checks: Sequence[Check]) -> Answer:
     """Return whether a plan meets its checks; exit code 4 if it does not."""
-    failures, chosen = checked.failures, file.answer.chosen
+    failures, chosen = [check for check in checks if not check.holds], file.answer.chosen
     plan = f"{chosen.gpus} x {chosen.hardware}"
     missed = ", ".join(_missed(check) for check in failures)
     name = asked.scenario.name
@@ -31,18 +30,18 @@ def check_answer(asked: AskedFleet, file: PlanFile, checked: PlanCheck) -> Answe
         result={
             "holds": not failures,
             "failures": [_failure(check) for check in failures],
-            "checks": [{**_failure(check), "holds": check.holds} for check in checked.checks],
+            "checks": [{**_failure(check), "holds": check.holds} for check in checks],
             "scenario": name,
             "plan": str(file.path),
         },
         tables=(
             Table(
-                [_check_row(check) for check in checked.checks],
+                [_check_row(check) for check in checks],
                 title=f"Checks of the plan of {plan}",
                 titles={"holds": "met"},
             ),
         ),
-        csv_rows=[{**_failure(check), "holds": check.holds} for check in checked.checks],
+        csv_rows=[{**_failure(check), "holds": check.holds} for check in checks],
         headline=f"{name}: the plan of {plan} no longer meets {missed}"
         if failures
         else f"{name}: the plan of {plan} meets every check",
@@ -137,7 +136,7 @@ def diff_answer(before: Side, after: Side) -> Answer:
         result={
             "before": {"file": str(before.path), "scenario": before.inputs["content"].get("name")},
             "after": {"file": str(after.path), "scenario": after.inputs["content"].get("name")},
-            "changes": [{"path": c.path, "before": c.before, "after": c.after} for c in found],
+            "changes": list(found),
             "plan": plan,
             **results,
         },
@@ -161,7 +160,7 @@ def diff_answer(before: Side, after: Side) -> Answer:
             if table.rows
         ),
         csv_rows=[
-            *({"path": c.path, "before": c.before, "after": c.after} for c in found),
+            *found,
             *({"path": f"plan.{name}", **pair} for name, pair in (*results.items(), *plan.items())),
         ],
         headline=_headline(before, after, results),
@@ -229,8 +228,12 @@ def _text(value: Any, unit: str, factor: float) -> str:
     return shown_money(value, unit) if unit.startswith("$") else shown_number(value, factor)
 
 
-def _changed(change: Change) -> dict[str, str]:
-    return {"key": change.path, "before": _written(change.before), "after": _written(change.after)}
+def _changed(change: Mapping[str, Any]) -> dict[str, str]:
+    return {
+        "key": change["path"],
+        "before": _written(change["before"]),
+        "after": _written(change["after"]),
+    }
 
 
 def _written(value: Any) -> str:
@@ -303,7 +306,7 @@ def verify_plan_answer(
 ) -> Answer:
     """Return a plan next to its measurement; exit code 4 where it is slower than predicted or misses a target."""
     result, verdict = verification.result, verification.verdict
-    missed = [target for target in verification.targets if not target.holds]
+    missed = [target for target in verification.targets if not target["holds"]]
     settings = next_settings(asked, verification)
     rows = [
         {name: getattr(row, name) for name in ("quantity", "predicted", "low", "high", "measured", "inside")}
@@ -323,21 +326,21 @@ def verify_plan_answer(
         command="verify-plan",
         result={
             "rows": rows,
-            "targets": [asdict(target) | {"holds": target.holds} for target in verification.targets],
+            "targets": list(verification.targets),
             "verdict": verdict,
             "lengths": verification.lengths,
             "recalibrate": list(verification.culprits),
             "next_settings": list(settings),
-            "as_measured": verification.as_measured and asdict(verification.as_measured),
+            "as_measured": verification.as_measured,
         },
         tables=(
             Table([_measured_row(row) for row in rows], title=f"Predicted and measured, {load} on {of}"),
-            *([Table([_target(t.target, t.limit_s, t.measured_s, holds=t.holds) for t in verification.targets], title="Targets of the plan")]
+            *([Table([_target(**target) for target in verification.targets], title="Targets of the plan")]
               if verification.targets else []),
         ),
         csv_rows=rows,
         headline=f"{asked.scenario.name}: {_WORDS[verdict]}"
-        + (f"; missed: {', '.join(target.target for target in missed)}" if missed else ""),
+        + (f"; missed: {', '.join(target['target'] for target in missed)}" if missed else ""),
         closing=tuple(_closing(asked, plan, verification, settings, results)),
         assumptions=(*asked.assumptions, _LENGTHS[verification.lengths]),
         warnings=(*asked.warnings, *result.notes),
@@ -359,10 +362,10 @@ def _measured_row(row: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _target(name: str, limit_s: float, measured_s: float, *, holds: bool) -> dict[str, Any]:
+def _target(target: str, limit_s: float, measured_s: float, *, holds: bool) -> dict[str, Any]:
     screen = screen_of("s", [limit_s, measured_s])
     return {
-        "target": name,
+        "target": target,
         "limit": shown_number(limit_s, screen.factor),
         "measured": shown_number(measured_s, screen.factor),
         "unit": screen.unit,
@@ -416,11 +419,11 @@ def _machines(plan: Plan, verification: Verification) -> list[str]:
         return [f"the replica is as fast as predicted: {planned}, as planned"]
     if seen is None:
         return []
-    speed = f"steps take {seen.slowness:.2g} times as long as predicted"
-    if seen.busy_replicas is None or seen.gpus is None:
+    speed = f"steps take {seen['slowness']:.2g} times as long as predicted"
+    if seen["gpus"] is None:
         return [f"{speed}: no number of such replicas meets the targets"]
     return [
-        f"{speed}: {_in_service(seen.busy_replicas, seen.gpus)} to meet the targets with headroom; planned: {planned}"
+        f"{speed}: {_in_service(seen['busy_replicas'], seen['gpus'])} to meet the targets with headroom; planned: {planned}"
     ]
 
 

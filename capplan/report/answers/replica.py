@@ -127,7 +127,7 @@ def fit_answer(fit: Fit, assumptions: Sequence[Assumption], warnings: Sequence[s
     spec = fit.spec
     place = f"{spec.devices} x {spec.device.name}"
     verdict = "fits" if fit.fits else "does not fit"
-    changes = [asdict(change) for change in fit.changes]
+    changes = list(fit.changes)
     steps = waterfall(fit)
     hidden = _IN_WATERFALL | (_OF_CACHES if spec.network.bidirectional else set())
     tables = [
@@ -278,10 +278,9 @@ def spec_answer(
     warnings: Sequence[str],
 ) -> Answer:
     """Return rounds by batch and draft length, the best of each batch, and the memory of both models."""
-    rows = [asdict(row) for row in speculated.rows]
-    best = [asdict(row) for row in speculated.best]
+    rows, best = list(speculated.rows), list(speculated.best)
     shown = tuple(name for name in _REPLICA_SHOWN if name != "fits" or speculated.memory is not None)
-    memory = _memory_rows(speculated)
+    memory = speculated.memory and dict(speculated.memory)
     tables = []
     if len(best) > 1 and len(rows) > len(best):
         tables.append(
@@ -335,10 +334,10 @@ def _headline(speculated: Speculation, target: ReplicaSpec | float, draft: Draft
     first = speculated.best[0]
     what = f"{_name(draft) or 'a draft of given step time'} drafting for {_name(target) or 'a target of given step time'}"
     place = "" if isinstance(target, float) else f" on {target.devices} x {target.device.name}"
-    at = "" if isinstance(target, float) else f" at batch {first.batch}"
+    at = "" if isinstance(target, float) else f" at batch {first['batch']}"
     return (
-        f"{what}{place}: {first.speedup:.3g}x{at} with {first.draft_tokens} draft "
-        f"{'token' if first.draft_tokens == 1 else 'tokens'} per round"
+        f"{what}{place}: {first['speedup']:.3g}x{at} with {first['draft_tokens']} draft "
+        f"{'token' if first['draft_tokens'] == 1 else 'tokens'} per round"
     )
 
 
@@ -364,20 +363,3 @@ _MEMORY_TITLES = {
     "context_tokens": "context of a sequence",
     "max_concurrency": "concurrent sequences with the draft",
 }
-
-
-def _memory_rows(speculated: Speculation) -> dict[str, Any] | None:
-    both = speculated.memory
-    if both is None:
-        return None
-    return {
-        "target_weight_bytes_per_gpu": both.target_weight_bytes,
-        "draft_weight_bytes_per_gpu": both.draft_weight_bytes,
-        "kv_bytes_available_alone_per_gpu": both.kv_bytes_alone,
-        "kv_bytes_available_per_gpu": both.kv_bytes_left,
-        "target_kv_bytes_per_sequence_per_gpu": both.target_bytes_per_sequence,
-        "draft_kv_bytes_per_sequence_per_gpu": both.draft_bytes_per_sequence,
-        "context_tokens": both.context_tokens,
-        "max_concurrency_alone": both.max_sequences_alone,
-        "max_concurrency": both.max_sequences,
-    }

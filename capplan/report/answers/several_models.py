@@ -10,7 +10,6 @@ from capplan.assumption import Assumption
 from capplan.fleet.order import Order
 from capplan.fleet.plan import Plan
 from capplan.fleet.price import usd_per_month
-from capplan.money.several_models import Wait
 from capplan.questions.plans.plan_row import machine_rows, plan_row
 from capplan.questions.several_models import (
     ALONE,
@@ -290,15 +289,7 @@ def cascade_answer(found: CascadeAnswer) -> Answer:
         "gpus": sum(part.plan.gpus for part in found.parts),
         **_usd(found.usd, found, cost),
     }
-    waits = [
-        {
-            "who": wait.who,
-            "share_fraction": wait.fraction,
-            "first_token_s": _wait(wait.first_token),
-            "answer_s": _wait(wait.answer),
-        }
-        for wait in found.waits
-    ]
+    waits = list(found.waits)
     grown = _growth_rows(found)
     shown = ("fleet", "model", "request_rate", "purchase", "gpus", cost, "usd_per_thousand_requests")
     promised = ("slo_met_probability",) if found.scenario.slo.targets else ()
@@ -366,10 +357,6 @@ def _usd(usd: float, found: CascadeAnswer, cost: str) -> dict[str, float]:
     return {cost: usd, "usd_per_thousand_requests": 1000.0 * usd / found.requests}
 
 
-def _wait(wait: Wait) -> dict[str, float]:
-    return {"mean": wait.mean_s, "nine_in_ten": wait.nine_in_ten_s}
-
-
 def _cascade_result(
     found: CascadeAnswer, waits: list[dict[str, Any]], grown: list[dict[str, Any]], cost: str
 ) -> dict[str, Any]:
@@ -424,14 +411,14 @@ def percent_below(share: float) -> str:
 def _against_large_texts(found: CascadeAnswer) -> tuple[str, ...]:
     """Return up to which escalated share the cascade saves money, and how much later a first token comes."""
     share, seen = found.breakeven_fraction, found.mean_waits_s[0]
-    ways = {wait.who: wait for wait in found.waits}
-    alone = ways[ALONE].first_token.mean_s
+    ways = {wait["who"]: wait["first_token_s"]["mean"] for wait in found.waits}
+    alone = ways[ALONE]
     even = "the cascade costs more than the large model only, however few requests are escalated"
     if share is not None:
         even = f"up to an escalated share of {percent_below(share)} the cascade costs no more than the large model only, if replicas carry as many requests as planned"
     lines = [even] if found.parts[0].part == "first" else []
     if ESCALATED in ways:
-        extra = ways[ESCALATED].first_token.mean_s - alone
+        extra = ways[ESCALATED] - alone
         lines.append(
             f"escalated requests see their first token {extra:.3g} s later than at the large model only; over all requests the mean is "
             f"{seen:.3g} s against {alone:.3g} s"
@@ -440,7 +427,7 @@ def _against_large_texts(found: CascadeAnswer) -> tuple[str, ...]:
 
 
 def _closing(found: CascadeAnswer) -> tuple[str, ...]:
-    bound = ESCALATED in {wait.who for wait in found.waits} and found.terms.after == "answer"
+    bound = ESCALATED in {wait["who"] for wait in found.waits} and found.terms.after == "answer"
     return (
         *_against_large_texts(found),
         *(

@@ -424,7 +424,7 @@ def _lengths(lengths: LengthSummary) -> dict[str, Any]:
         "p95": lengths.p95,
         "p99": lengths.p99,
         "max": lengths.max,
-        "lognormal": asdict(lengths.fit),
+        "lognormal": dict(lengths.fit),
     }
 
 
@@ -456,9 +456,9 @@ def workload_result(summary: WorkloadSummary) -> dict[str, Any]:
         "input_tokens": _lengths(summary.input_tokens),
         "output_tokens": _lengths(summary.output_tokens),
         "prefix": prefix,
-        "evictions": [asdict(item) for item in summary.evictions],
+        "evictions": list(summary.evictions),
         "prefix_hit_fraction": summary.prefix_hit_fraction,
-        "measured": asdict(summary.measured) if summary.measured else None,
+        "measured": summary.measured and dict(summary.measured),
         "acceptance_fraction": summary.acceptance_fraction,
         "accepted_tokens_per_round": summary.accepted_tokens_per_round,
         "kv_cache_tokens": summary.kv_cache_tokens,
@@ -471,7 +471,7 @@ def _workload_tables(summary: WorkloadSummary) -> tuple[Table, ...]:
     rate = summary.rate
     lengths = [
         {"tokens": name, "mean": s.mean, "p50": s.p50, "p95": s.p95, "p99": s.p99, "max": s.max,
-         "lognormal p95": s.fit.p95, "fit_error_fraction": s.fit.largest_error_fraction}
+         "lognormal p95": s.fit["p95"], "fit_error_fraction": s.fit["largest_error_fraction"]}
         for name, s in (("input", summary.input_tokens), ("output", summary.output_tokens))
     ]  # fmt: skip
     overview = {
@@ -489,7 +489,7 @@ def _workload_tables(summary: WorkloadSummary) -> tuple[Table, ...]:
         "kv_cache_tokens": summary.kv_cache_tokens,
     }
     if summary.measured:
-        overview |= {f"measured_{key}": value for key, value in asdict(summary.measured).items()}
+        overview |= {f"measured_{key}": value for key, value in summary.measured.items()}
     known = {key: value for key, value in overview.items() if value is not None}
     tables = [
         Table([known], title="Traffic", upright=True),
@@ -504,8 +504,8 @@ def _workload_tables(summary: WorkloadSummary) -> tuple[Table, ...]:
         rows = [{"blocks": n, "cache_tokens": n * size, "hit_fraction": h} for n, h in summary.prefix.curve]
         tables.append(Table(rows, title=f"Prefix hits by cache size, in blocks of {size} tokens"))
     if summary.evictions:
-        rows = [asdict(item) for item in summary.evictions]
-        tables.append(Table(rows, title="Prefix hits by rule of eviction"))
+        hits = list(summary.evictions)
+        tables.append(Table(hits, title="Prefix hits by rule of eviction"))
     return tuple(tables)
 
 

@@ -345,10 +345,6 @@ def svg_of(chart: Chart, *, index: int = 0) -> str:
     ----------
     chart : as data
     index : number of the chart on its page
-
-    Returns
-    -------
-    an `<svg>` element
     """
     if isinstance(chart, Bars):
         return bars_svg(chart, index)
