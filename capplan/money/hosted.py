@@ -622,9 +622,11 @@ def price_on(price: TokenPrice, day: str) -> TokenPrice:
     >>> price_on(price, "2026-11-30").rates.input, price_on(price, "2026-12-01").rates.input
     (2.0, 4.0)
     """
-    if price.change is None or day < price.change[0]:
+    if price.change is None:
         return price
-    _, changed = price.change
+    first_day, changed = price.change
+    if day < first_day:
+        return price
     return replace(
         price,
         rates=changed,

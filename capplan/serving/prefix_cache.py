@@ -85,9 +85,8 @@ def earlier_greater(values: Counts) -> Counts:
     Fenwick 1994, "A new data structure for cumulative frequency tables", doi:10.1002/spe.4380240306.
     """
     ranks = np.asarray(values, dtype=np.int64) - min(values.min(initial=0), 0)
-    return np.asarray(
-        counts_of_greater(array("q", ranks.tobytes()), int(ranks.max(initial=0)) + 1), dtype=np.int64
-    )
+    counts = counts_of_greater(array("q", ranks.tobytes()), int(ranks.max(initial=0)) + 1)
+    return np.frombuffer(counts, dtype=np.int64)
 
 
 def stack_distances(block_ids: Counts) -> Counts:

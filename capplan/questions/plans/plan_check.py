@@ -526,10 +526,10 @@ def life_warnings(prices: Sequence[TokenPrice], time_to_live_s: float | None) ->
 def change_warnings(prices: Sequence[TokenPrice]) -> list[str]:
     """Return a warning for each API whose provider announced other prices."""
     return [
-        f"{price.name} announced other prices from {price.change[0]}: input ${price.change[1].input:g}, "
-        f"output ${price.change[1].output:g} per million tokens"
+        f"{price.name} announced other prices from {day}: input ${rates.input:g}, output ${rates.output:g} per million tokens"
         for price in prices
         if price.change is not None
+        for day, rates in [price.change]
     ]
 
 
