@@ -2,6 +2,7 @@
 cimport cython
 
 cdef long long SHED, UNFINISHED
+cdef double NEVER_S, UNKNOWN_S
 
 cdef class FlatEvents:
     cdef Py_ssize_t count

@@ -40,6 +40,7 @@ HISTOGRAM_BINS = 24000
 TIMELINE_BINS = 512
 OCCUPANCY_BINS = 400
 FINISHED = 0
+NEVER_S, UNKNOWN_S = float("inf"), float("nan")
 
 
 class FlatLimits(NamedTuple):
@@ -109,7 +110,7 @@ class FlatEvents:
 
     def next_s(self) -> float:
         """Return the time of the first event; infinite if there is none."""
-        return self.times[0] if self.count else float("inf")
+        return self.times[0] if self.count else NEVER_S
 
     def push(self, at_s: float, value: int) -> None:
         """Add an event."""
@@ -190,7 +191,7 @@ class FlatQueue:
         self.remaining = array("q", zeros) if users else columns[2][:]
         self.prompt_now = array("q", zeros) if users else columns[1][:]
         self.shared, self.received, self.rank = (array("q", zeros) for _ in range(3))
-        self.enqueued, self.first_token = (array("d", [float("nan")]) * count for _ in range(2))
+        self.enqueued, self.first_token = (array("d", [UNKNOWN_S]) * count for _ in range(2))
         self.status = array("q", [UNFINISHED]) * count
         self.position = self.waiting = self.next_waiting = 0
         most_ranked = self.max_num_seqs + 2 + (count if is_sent else 0)
@@ -198,7 +199,7 @@ class FlatQueue:
         self.over, self.last_over, self.last_over_s = 0, 0, -1.0
         self.reporting, self.reports = False, 0
         self.report_s, self.report_rows = array("d", bytes(8 * 8)), array("q", bytes(8 * 8))
-        self.now_s, self.next_s = 0.0, float("inf")
+        self.now_s, self.next_s = 0.0, NEVER_S
         self.find_next()
 
     def send(
@@ -231,7 +232,7 @@ class FlatQueue:
 
     def make_rows(self, more: int) -> None:
         """Make room for more requests that are sent."""
-        unknown = bytes(array("d", [float("nan")]) * more)
+        unknown = bytes(array("d", [UNKNOWN_S]) * more)
         for name in TIMES:
             setattr(self, name, array("d", bytes(getattr(self, name)) + unknown))
         for name in COUNTS:
@@ -244,7 +245,7 @@ class FlatQueue:
 
     def find_next(self) -> None:
         """Set the time at which the next request reaches the queue or a free user takes the next one."""
-        next_s = float("inf")
+        next_s = NEVER_S
         if self.arrived < self.arrivals:
             next_s = self.offered_s[self.arrived]
         next_s = min(next_s, self.thinking.next_s())
@@ -422,7 +423,7 @@ class FlatBatch(FlatQueue):
         self.base, self.end_step, self.serial = (array("q", zeros) for _ in range(3))
         self.before, self.after = (array("q", zeros) for _ in range(2))
         self.admitted, self.found = (array("q", zeros if limits.gauged else b"") for _ in range(2))
-        unknown = array("d", [float("nan")]) * count
+        unknown = array("d", [UNKNOWN_S]) * count
         self.scheduled, self.last_token, self.queue_s = unknown[:], unknown[:], unknown[:]
         self.ttft_s, self.e2e_s = unknown[:], unknown
         self.phases = array("q", bytes(8 * self.block_tokens))
@@ -1246,7 +1247,7 @@ class FlatRouter:
                 row,
             )
         for core in self.cores:
-            run(core, float("inf"))
+            run(core, NEVER_S)
 
     def least_loaded(self, at_s: float) -> FlatEngine:
         """Return the first of the engines with the fewest requests; see Router."""
@@ -1268,7 +1269,7 @@ class FlatStarts:
         self.leaves = 1
         while self.leaves < engines:
             self.leaves *= 2
-        self.times = array("d", [float("inf")]) * (2 * self.leaves)
+        self.times = array("d", [NEVER_S]) * (2 * self.leaves)
 
     def first(self) -> int:
         """Return the engine that starts first; of equal times the first engine."""
@@ -1309,7 +1310,7 @@ class FlatPools(FlatQueue):
         self.loaded_first, self.loaded_later = by_load
         self.bytes_per_token, self.bytes_per_s, self.latency_s = link
         self.turn_first, self.turn_later = 0, prefills
-        self.e2e_s = array("d", [float("nan")]) * self.count
+        self.e2e_s = array("d", [UNKNOWN_S]) * self.count
         self.load, self.stalled = (array("q", bytes(8 * len(cores))) for _ in range(2))
         self.link_free_s = array("d", bytes(8 * len(cores)))
         self.starts, self.done, self.moving = FlatStarts(len(cores)), FlatEvents(), FlatEvents()
@@ -1328,13 +1329,13 @@ class FlatPools(FlatQueue):
                 break
             self.now_s = max(event_s, self.now_s)
             self.handle(event_s)
-        self.settle(float("inf"))
+        self.settle(NEVER_S)
 
     def start(self, place: int) -> None:
         """Run one step of an engine; see EngineInstance.step."""
         core = self.cores[place]
         start_s = self.starts.times[self.starts.leaves + place]
-        core.advance(nextafter(start_s, float("inf")))
+        core.advance(nextafter(start_s, NEVER_S))
         self.stalled[place] = core.now_s <= start_s
         self.note(place)
 
@@ -1346,7 +1347,7 @@ class FlatPools(FlatQueue):
         core.reports = 0
         start_s = core.now_s
         if self.stalled[place]:
-            start_s = float("inf")
+            start_s = NEVER_S
         elif not (core.waiting or core.sequences or core.partial >= 0):
             start_s = max(core.next_s, core.now_s)
         self.starts.set(place, start_s)
@@ -1404,7 +1405,7 @@ class FlatPools(FlatQueue):
         if self.loaded_first:
             place = self.least_loaded(0, self.prefills)
         output = 1 if self.received[row] else self.output[row]
-        self.send_to(place, row, output, self.cached[row], float("nan"))
+        self.send_to(place, row, output, self.cached[row], UNKNOWN_S)
 
     def send_later(self, row: int) -> None:
         """Send a request whose first token is known to an engine that decodes."""
@@ -1451,7 +1452,7 @@ def link_arrivals(
 ) -> Doubles:
     """Return when KV caches arrive that each engine sends one after the other, in order of their requests; infinite where the engine is -1."""
     free_s = array("d", bytes(8 * engines))
-    arrives_s = array("d", [float("inf")]) * len(engine)
+    arrives_s = array("d", [NEVER_S]) * len(engine)
     for row in range(len(engine)):
         place = engine[row]
         if place >= 0:
