@@ -26,7 +26,7 @@ from capplan.serving.fleet_simulator import (
     simulate_disaggregated,
     simulate_fleet,
 )
-from capplan.serving.outcome import EarlyEnd, LatencyLimit
+from capplan.serving.outcome import FINISHED, SHED, EarlyEnd, LatencyLimit
 from capplan.serving.requests import NO_REQUESTS, Admission, Crowd, Requests, UserGroup, offered
 from capplan.serving.server import served
 from capplan.serving.step_table import StepTable
@@ -319,6 +319,35 @@ def dispatched(*load, **options) -> FleetRun:
     """Run separate pools on the dispatcher."""
     with mock.patch.object(fleet_simulator, "pools_eligible", return_value=False):
         return simulate_disaggregated(*load, **options)
+
+
+@pytest.mark.parametrize("core", CORES)
+def test_prompts_that_end_together_move_on_in_the_order_of_their_engines(core: str) -> None:
+    """Two prompts of 1 s on two engines, of which the first decodes longer: each decode engine gets the one that the dispatcher sends it."""
+    one, none = np.array([1.0]), np.array([[0.0]])
+    table = StepTable(one, 0.5 * one, 0 * one, one, none, one, one, one, one, none)
+    engine = EngineSetup(table, Scheduling("mixed", 4, 64), 10)
+    plans = EnginePlan(engine, 2), EnginePlan(engine, 2)
+    requests = Requests(np.full(2, 9), np.array([9, 3]), np.zeros(2))
+    crowd = Crowd(Requests(np.array([9]), np.array([2])), 1, np.array([30.0]))
+    with running_on(core), without_dispatcher():
+        fast = simulate_disaggregated(requests, *plans, KvLink(0.0, inf), crowd=crowd)
+    assert_same_run(fast, dispatched(requests, *plans, KvLink(0.0, inf), crowd=crowd))
+    assert [round(use.gauges.busy_s, 9) for use in fast.replicas if use.pool == "decode"] == [4.5, 1.0]
+
+
+@pytest.mark.parametrize("core", CORES)
+def test_a_request_of_one_token_needs_no_room_in_a_decode_engine(core: str) -> None:
+    """Forty blocks of prompt, where decode engines hold three: served if one token is asked for, else shed."""
+    one, none = np.array([1.0]), np.array([[0.0]])
+    table = StepTable(one, 0.5 * one, 0 * one, one, none, one, one, one, one, none)
+    rules = Scheduling("mixed", 4, 1024)
+    plans = EnginePlan(EngineSetup(table, rules, 100), 1), EnginePlan(EngineSetup(table, rules, 3), 1)
+    users = Requests(np.full(3, 640), np.array([1, 2, 1]))
+    with running_on(core), without_dispatcher():
+        fast = simulate_disaggregated(NO_REQUESTS, *plans, KvLink(0.0, inf), crowd=Crowd(users, 1))
+    assert_same_run(fast, dispatched(NO_REQUESTS, *plans, KvLink(0.0, inf), crowd=Crowd(users, 1)))
+    assert fast.outcome.status.tolist() == [FINISHED, SHED, FINISHED]
 
 
 def test_crowded_pools_preempt_alike() -> None:
