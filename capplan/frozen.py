@@ -5,7 +5,8 @@ the time of a quick command. All records here share six of the seven methods, an
 """
 
 from collections.abc import Callable
-from dataclasses import MISSING, FrozenInstanceError, dataclass, field, fields
+from copy import copy
+from dataclasses import FrozenInstanceError, dataclass, field, fields, make_dataclass
 from operator import attrgetter
 from typing import Any, TypeVar, dataclass_transform, overload
 
@@ -29,7 +30,8 @@ class _Methods:
         return hash(self.__hashed__(self))
 
     def __repr__(self) -> str:
-        shown = (f"{item.name}={getattr(self, item.name)!r}" for item in fields(self) if item.repr)  # type: ignore[arg-type]
+        record: Any = self
+        shown = (f"{item.name}={getattr(self, item.name)!r}" for item in fields(record) if item.repr)
         return f"{type(self).__qualname__}({', '.join(shown)})"
 
     def __setattr__(self, name: str, value: object) -> None:
@@ -99,24 +101,9 @@ class _Initialiser:
 
 
 def _initialiser(record: Any) -> Any:
-    """Return the `__init__` of a record, which writes its slots."""
-    taken, lines = ["self"], []
-    known: dict[str, Any] = {"MISSING": MISSING}
-    for item in sorted(fields(record), key=lambda item: bool(item.kw_only)):
-        name, value, default = item.name, item.name, ""
-        if item.default_factory is not MISSING:
-            known[f"_{name}"] = item.default_factory
-            default, value = "=MISSING", f"_{name}() if {name} is MISSING else {name}"
-        elif item.default is not MISSING:
-            known[f"_{name}"] = item.default
-            default = f"=_{name}"
-        if item.kw_only and "*" not in taken:
-            taken.append("*")
-        taken.append(name + default)
-        known[f"set_{name}"] = getattr(record, name).__set__
-        lines.append(f" set_{name}(self, {value})\n")
-    if hasattr(record, "__post_init__"):
-        lines.append(" self.__post_init__()\n")
-    exec(f"def __init__({', '.join(taken)}):\n{''.join(lines) or ' pass'}", known)  # noqa: S102 - as dataclasses does
-    known["__init__"].__qualname__ = f"{record.__qualname__}.__init__"
-    return known["__init__"]
+    """Return the `__init__` that the standard library writes for a frozen dataclass with these fields."""
+    own = {"__post_init__": record.__post_init__} if hasattr(record, "__post_init__") else {}
+    columns = [(item.name, item.type, copy(item)) for item in fields(record)]
+    twin: Any = make_dataclass(record.__name__, columns, namespace=own, frozen=True, repr=False, eq=False)
+    twin.__init__.__qualname__ = f"{record.__qualname__}.__init__"
+    return twin.__init__
