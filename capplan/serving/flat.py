@@ -6,7 +6,7 @@ from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from math import ceil, inf, nan
-from typing import TypeGuard
+from typing import Any, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -227,19 +227,27 @@ def written(core: FlatEngine) -> tuple[Ledger, Gauges]:
     """Return the results of the core as a ledger and gauges."""
     seen = core.position
     ledger = Ledger.of_columns(
-        arrival_s=np.asarray(core.arrival)[:seen],
         queue_s=np.asarray(core.queue_s)[:seen],
         ttft_s=np.asarray(core.ttft_s)[:seen],
-        e2e_s=np.asarray(core.e2e_s)[:seen],
-        input_tokens=np.asarray(core.prompt)[:seen],
-        output_tokens=np.asarray(core.output)[:seen],
-        class_index=np.asarray(core.class_index)[:seen],
-        status=np.asarray(core.status)[:seen],
+        **asked_and_ended(core),
     )
     add_totals_of(core, ledger)
     if core.gauged:
         ledger.counted_tokens = np.asarray(core.admitted)[:seen], np.asarray(core.found)[:seen]
     return ledger, gauges_of(core)
+
+
+def asked_and_ended(core: FlatEngine | FlatPools) -> dict[str, NDArray[Any]]:
+    """Return what requests asked for, and how they ended, as columns of a ledger."""
+    columns = {
+        "arrival_s": core.arrival,
+        "e2e_s": core.e2e_s,
+        "input_tokens": core.prompt,
+        "output_tokens": core.output,
+        "class_index": core.class_index,
+        "status": core.status,
+    }
+    return {name: np.asarray(column)[: core.position] for name, column in columns.items()}
 
 
 def add_totals_of(core: FlatEngine, into: Ledger) -> None:
@@ -456,12 +464,7 @@ def serve_users(
     ledger = Ledger.of_columns(
         queue_s=pools[0].times_s["queue_s"][:seen],
         ttft_s=pools[0].times_s["ttft_s"][:seen],
-        e2e_s=np.asarray(queue.e2e_s)[:seen],
-        arrival_s=np.asarray(queue.arrival)[:seen],
-        input_tokens=np.asarray(queue.prompt)[:seen],
-        output_tokens=np.asarray(queue.output)[:seen],
-        class_index=np.asarray(queue.class_index)[:seen],
-        status=np.asarray(queue.status)[:seen],
+        **asked_and_ended(queue),
     )
     add_pools(pools, ledger, seen)
     return ledger

@@ -11,17 +11,16 @@ from hypothesis import strategies as st
 
 from capplan.fleet.load.offered import dealt_users, kinds_of_replicas
 from capplan.fleet.search.latencies import is_steady
-from capplan.fleet.search.trial import (
+from capplan.fleet.search.load_scale import (
     MANY_REPLICAS,
     REGULARITY,
     REGULARITY_OF_BURSTS,
-    SHORT_SLACK,
     STEPS_PER_DOUBLING,
-    Trial,
     regularity_class,
     replicas_at,
     scale_rate,
 )
+from capplan.fleet.search.trial import SHORT_SLACK, Trial
 from tests.sweeps import examples
 
 STEP = 2.0 ** (1 / STEPS_PER_DOUBLING)

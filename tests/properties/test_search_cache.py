@@ -11,8 +11,9 @@ from capplan.fleet.engine_options import TierSize
 from capplan.fleet.pools.link import LinkTerms
 from capplan.fleet.review import Question, spec_of_layout
 from capplan.fleet.search.layouts import ScreenedLayout, search
+from capplan.fleet.search.load_scale import scale_rate
 from capplan.fleet.search.search_cache import SearchCache
-from capplan.fleet.search.trial import Trial, scale_rate
+from capplan.fleet.search.trial import Trial
 from capplan.questions.fleet import asked_fleet
 from capplan.questions.fleet_answer import fleet_for
 from capplan.readers.yaml_file import parse_yaml

@@ -14,7 +14,7 @@ from capplan.fleet.load.session_load import peak_stream
 from capplan.fleet.load.waits import waits_of
 from capplan.fleet.pools.link import LinkTerms, LinkUse, link_use, unlinked_reason
 from capplan.fleet.review import Question
-from capplan.fleet.search.latencies import is_steady
+from capplan.fleet.search.latencies import ROUNDING, is_steady
 from capplan.fleet.search.trial import demand_at_replica, with_load_time
 from capplan.fleet.simulation import (
     ENGINE_DEFAULTS,
@@ -244,8 +244,6 @@ LOAD_HALVINGS = 4
 """... with this many halvings, to 4.4 %."""
 NO_LOAD = 1e-6
 """Multiple of the peak at which no request waits for another one."""
-ROUNDING = 1e-9
-"""A latency that exceeds its limit by less than this share of it may be within."""
 BUSY_LINK = 0.2
 """Fraction of time for which the links of a prefill replica send, from which more of them shorten the wait for a transfer."""
 Demanded: TypeAlias = tuple[tuple[float, float], ...]

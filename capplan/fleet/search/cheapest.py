@@ -14,8 +14,9 @@ from capplan.fleet.price import ChosenPrice
 from capplan.fleet.review import Question
 from capplan.fleet.search.candidates import Layout, Rejections
 from capplan.fleet.search.layouts import ScreenedLayout
+from capplan.fleet.search.load_scale import replicas_at
 from capplan.fleet.search.search_cache import SearchCache
-from capplan.fleet.search.trial import SamplePaths, Trial, replicas_at
+from capplan.fleet.search.trial import SamplePaths, Trial
 from capplan.frozen import frozen
 from capplan.workload.request_class import Target
 

@@ -29,6 +29,8 @@ from capplan.workload.request_class import RequestClass, Target
 
 LEAST_SEEN = 0.5
 """Fraction of the requests that a run looks at in any case, warm-up included, however many users it has."""
+ROUNDING = 1e-9
+"""A latency that is above its limit by less than this share of it may be within: a run does not end early for it."""
 STEADY_SHARE = 0.97
 """A run is steady if requests finish at no less than this fraction of the arrival rate; otherwise its queue grows."""
 STEADY_DEVIATIONS = 2.0
@@ -116,7 +118,7 @@ class Seen:
 
 
 MISSED = Latencies(*((Spread(inf, inf, inf, inf, inf),) * 2), (), Spread(inf, inf, inf, inf, inf), 0.0, False)
-"""What stands for the latencies of a run that ended early: it misses the targets that it was to be compared with."""
+"""Stands for the latencies of a run that ended early: it misses a target that was asked about."""
 
 
 class Runs:
@@ -133,7 +135,7 @@ class Runs:
         self._exceeded[name] = max(limit_s, self._exceeded.get(name, -inf))
 
     def exceeded(self, key: tuple[object, ...], limits_s: Mapping[Target, float]) -> set[Target]:
-        """Return which limits of `engine_limits` a run that ended early is known to exceed [s]."""
+        """Return the targets whose limit of `engine_limits` an early end has shown to be exceeded [s]."""
         return {
             target
             for target, limit_s in limits_s.items()
@@ -144,9 +146,10 @@ class Runs:
 def engine_limits(
     limits: Mapping[Target, float], slowness: float, classes: Sequence[RequestClass]
 ) -> dict[Target, float]:
-    """Return the latency of the simulated engine above which each target is missed, where one request after another shows that [s].
+    """Return the latency of the simulated engine above which each target is surely missed [s].
 
-    It is what `Latencies.value` compares. A mean, a gap between tokens and classes that wait differently long outside need the whole run.
+    It is the limit on what `Latencies.value` starts from, with some room for rounding. Targets on a mean or on gaps between tokens
+    are left out, as are those for classes that wait differently long outside: only a whole run tells.
 
     Parameters
     ----------
@@ -157,7 +160,9 @@ def engine_limits(
     """
     waits = waits_of(classes)
     return {
-        target: (limit_s - (waits.seconds[0] - target.outside_s if target.outside_s else 0.0)) / slowness
+        target: (limit_s - (waits.seconds[0] - target.outside_s if target.outside_s else 0.0))
+        / slowness
+        * (1.0 + ROUNDING)
         for target, limit_s in limits.items()
         if target.metric != "itl"
         and target.statistic != "mean"
@@ -166,7 +171,7 @@ def engine_limits(
 
 
 def early_end(limits_s: Mapping[Target, float], offered: Offered) -> EarlyEnd:
-    """Return when a run has surely missed one of these limits, in the order of the targets, by what `seen_in` looks at [s]."""
+    """Return when a run ends early: once it has surely missed one of these limits in the requests that `seen_in` looks at [s]."""
     arrivals = 0 if offered.requests is None else len(offered.requests)
     of_users = 0 if offered.crowd is None else offered.crowd.most_requests or 0
     first = int(WARM_UP_SHARE * (arrivals + of_users))

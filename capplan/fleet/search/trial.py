@@ -1,7 +1,7 @@
 """Simulation of one layout under the traffic of a question: the largest load that meets the targets, and the replicas needed.
 
-Loads are steps of a fixed scale, so the same ones are tried for all targets, traffics and candidates: a looser target can
-only move a bisection up, and nothing is simulated twice.
+Loads are steps of a fixed scale (`load_scale`), so the same ones are tried for all targets, traffics and candidates: a looser target
+can only move a bisection up, and no run is simulated twice unless it ended early.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -32,6 +32,23 @@ from capplan.fleet.search.latencies import (
     sent_share,
 )
 from capplan.fleet.search.layouts import ScreenedLayout, longest_responses_s, rate_slack, target_values
+from capplan.fleet.search.load_scale import (
+    FIRST_STRIDE,
+    LIKELY_STRIDES,
+    MANY_REPLICAS,
+    MOST_MISSED,
+    REGULARITY,
+    REGULARITY_OF_BURSTS,
+    STEPS_PER_DOUBLING,
+    in_copies,
+    last_that_holds,
+    last_that_meets,
+    regularity_class,
+    replicas_at,
+    scale_rate,
+    slower_step,
+    step_above,
+)
 from capplan.fleet.search.steady_plans import carried_shares, class_responses_s, steady_states
 from capplan.replica.plans import plans_of
 from capplan.replica.replica import Replica, replica_of
@@ -41,8 +58,6 @@ from capplan.serving.steady_state import SteadyState
 from capplan.serving.terms import EngineSetup
 from capplan.workload.request_class import ResponseTimes, Target
 
-STEPS_PER_DOUBLING = 32
-"""Steps of the scale of loads: 2.2 % each, about the uncertainty of a run."""
 DOUBLINGS = 10
 """Range of the scale below the largest rate of a replica whose requests do not wait; a plan that needs a lower load is dropped."""
 SHORT_REQUESTS = 1500
@@ -65,20 +80,8 @@ MOST_DOUBLINGS = 60.0
 """Most doublings of slowness beyond the last load tried, where latencies hardly grow with it: more than any replica is slow, and still a number."""
 USER_SLACK = 4.0
 """Factor by which users may be more than the closed form says: those who wait longer ask less often."""
-FIRST_STRIDE = 2 * STEPS_PER_DOUBLING
-"""The search first goes down by factors of four until the targets hold: most limits exceed a quarter of the largest rate."""
-REGULARITY = (256, 128, 64, 32, 16, 8, 4, 2, 1)
-"""Classes of replica counts, each twice the next: arrivals at each replica are as regular as behind a router with the least count of its class."""
-REGULARITY_OF_BURSTS = tuple(
-    sorted({*REGULARITY, *(3 * least // 4 for least in REGULARITY[:-2])}, reverse=True)
-)
-"""Classes for arrivals in bursts, each at most half as large again as the next smaller one: more replicas even out bursts, so each carries more."""
-MANY_REPLICAS = 32
-"""Replicas of a fleet from which a step of the scale of loads may be more than half of a replica."""
 LEAST_PART = 8
 """Replicas of the smallest part of such a fleet: three of them are as many."""
-MOST_MISSED = 3
-"""Numbers of replicas in a row that miss the targets before smaller ones are no longer tried."""
 FEWER = 0.8
 """Factor on replicas at which smaller fleets of users and requests are looked at."""
 MANY_USERS = 48
@@ -87,15 +90,8 @@ MOST_HALVINGS = 2
 """A kind of replica of which a fleet has few is simulated with half or a quarter of the requests of a run, and no fewer than ..."""
 LEAST_OF_KIND = 3000
 """... this many, if a run has them."""
-LIKELY_STRIDES = {True: 4, False: 2}
-"""Half of the steps from the likely largest load of users to the next load that is tried, in short and in full runs, doubled until targets hold on only one side of it.
-
-With open-loop traffic the number of replicas is known after fewer runs than it takes to find a likely load.
-"""
 SHORT_STEPS_ABOVE = 4
 """Steps by which the largest load of users in short runs is usually above that in full runs."""
-SLOWER_STEPS = 16
-"""Steps by which the largest load of users usually falls where a replica is twice as slow: by the square root of two, next to the factor itself."""
 
 
 SamplePaths = dict[tuple[tuple[float, ...], int, tuple[float, ...], float | None], SamplePath]
@@ -132,155 +128,6 @@ def demand_at_replica(
     ]
     in_flight = demand.in_flight_tokens(share, response_s)
     return demand.with_cache(float(tokens), tiers, in_flight, demand.running_tokens(share, response_s))
-
-
-def scale_rate(step: int) -> float:
-    """Return the request rate at a step of the scale [1/s].
-
-    Examples
-    --------
-    >>> scale_rate(0), scale_rate(STEPS_PER_DOUBLING)
-    (1.0, 2.0)
-    """
-    return float(2.0 ** (step / STEPS_PER_DOUBLING))
-
-
-def step_above(rate_per_s: float) -> int:
-    """Return the lowest step of the scale whose rate is no lower than a rate [1/s].
-
-    Examples
-    --------
-    >>> step_above(2.0), step_above(2.01)
-    (32, 33)
-    """
-    return ceil(STEPS_PER_DOUBLING * log2(rate_per_s) - 1e-9)
-
-
-def replicas_at(rate_per_s: float, limit_per_s: float) -> int:
-    """Return how many replicas, each at its limit, carry a rate.
-
-    Examples
-    --------
-    >>> replicas_at(20.0, 5.0), replicas_at(20.0, 4.9)
-    (4, 5)
-    """
-    return ceil(rate_per_s / limit_per_s - 1e-9)
-
-
-def regularity_class(replicas: int, classes: Sequence[int] = REGULARITY) -> int:
-    """Return the smallest number of replicas in the same class of arrival regularity.
-
-    Examples
-    --------
-    >>> [regularity_class(n) for n in (1, 3, 8, 100)]
-    [1, 2, 8, 64]
-    """
-    return next(least for least in classes if replicas >= least)
-
-
-def in_copies(needed: int, at_least: int, carries: Callable[[int, int], bool]) -> int:
-    """Return the replicas of two or three fleets that each carry a half or a third of the load, if they are fewer than one fleet needs.
-
-    One fleet carries as much: its arrivals are more regular. But its runs are others, and what they vary by is several of
-    MANY_REPLICAS. So one part that does not carry its load does not end the walk to smaller ones; MOST_MISSED in a row do.
-    Strides double while parts carry their load.
-
-    Parameters
-    ----------
-    needed, at_least : [-]
-        replicas of one fleet, and the fewest to return
-    carries : whether some replicas carry one of some equal parts of the load
-
-    Examples
-    --------
-    >>> in_copies(102, 1, carries=lambda part, copies: copies * part >= 98), in_copies(20, 1, carries=lambda part, copies: True)
-    (98, 20)
-    """
-    for copies in (2, 3):
-        missed, stride = 0, 1
-        while needed >= MANY_REPLICAS and missed < MOST_MISSED:
-            part = (needed - 1) // copies + 1 - stride - missed
-            if copies * part < at_least and stride == 1:
-                break
-            if copies * part >= at_least and carries(part, copies):
-                needed, missed, stride = copies * part, 0, 2 * stride
-            elif stride > 1:
-                stride = 1
-            else:
-                missed += 1
-    return needed
-
-
-def last_that_holds(
-    holds: Callable[[int], bool],
-    least: int,
-    top: int,
-    first: int,
-    stride: int,
-    growth: int = 1,
-    known: Callable[[int, int], bool] = lambda low, high: high - low <= 1,
-) -> tuple[int, int]:
-    """Return two steps of a scale of which targets hold at the lower one and not at the upper one: neighbours, or as close as need be known.
-
-    Parameters
-    ----------
-    holds : whether targets hold at a step
-    least, top : steps between which it is asked; the least counts as one that holds, the top as one that does not
-    first : step to try first
-    stride : from there on in one direction until the other one is right; then by halves
-    growth : factor on the stride each time
-    known : whether the answer needs no closer steps
-
-    Examples
-    --------
-    >>> last_that_holds(lambda step: step <= 37, 0, 100, first=30, stride=4)
-    (37, 38)
-    >>> last_that_holds(lambda step: step <= 37, 0, 100, first=30, stride=4, known=lambda low, high: low >= 34)
-    (34, 100)
-    """
-    low, high, middle = least, top, first
-    while not known(low, high):
-        low, high = (middle, high) if holds(middle) else (low, middle)
-        halfway, stride = (low + high) // 2, growth * stride
-        if high == top:
-            middle = min(low + stride, halfway)
-        elif low == least:
-            middle = max(high - stride, halfway)
-        else:
-            middle = halfway
-    return low, high
-
-
-def _slower_step(step: int, slowness: float) -> int:
-    """Return about the largest load of users that meets the targets at a slowness, from that at the predicted speed."""
-    return step - round(SLOWER_STEPS * log2(slowness))
-
-
-def _last_that_meets(excess: Callable[[int], float], least: int, top: int, first: int) -> tuple[int, int]:
-    """Return two neighbouring steps of slowness of which the lower one meets all targets and the upper one does not.
-
-    Latencies grow by no less than the slowness, so a value at half of its limit leaves one more doubling at most.
-
-    Parameters
-    ----------
-    excess : largest ratio of a value to its limit at a step
-    least, top : steps between which it is asked; the least counts as one that meets them, the top as one that does not
-    first : step to try first
-    """
-    low, high, most = least, top, top
-    step, stride = min(max(first, low + 1), high - 1), LIKELY_STRIDES[False]
-    while high - low > 1:
-        ratio = excess(step)
-        if ratio <= 1.0:
-            low = step
-            most = min(
-                most if step < most else high, step + floor(STEPS_PER_DOUBLING * -log2(max(ratio, 1e-9))) + 1
-            )
-        else:
-            high, stride = step, 2 * stride
-        halfway = max((low + min(high, most)) // 2, low + 1)
-        step = max(high - stride, halfway) if low == least else halfway
-    return low, high
 
 
 class Trial:
@@ -772,7 +619,7 @@ class Trial:
         """Return the step of the largest load in short runs, near which full runs look for it: the same whatever was asked before."""
         key = slowness, tuple(limits.items())
         if key not in self._short_steps:
-            likely = None if slowness == 1.0 else _slower_step(self._short_step(1.0, limits), slowness)
+            likely = None if slowness == 1.0 else slower_step(self._short_step(1.0, limits), slowness)
             rate = self.limit(REGULARITY[0], slowness, limits, short=True, likely=likely) * slowness
             least, _ = self.scale
             self._short_steps[key] = round(STEPS_PER_DOUBLING * log2(rate)) if rate > 0.0 else least
@@ -805,7 +652,7 @@ class Trial:
         Less exact once it is at least `enough`, or once the number of replicas that carry the rate `total` is known; sooner known
         with the bound of a replica as quick as `predicted`.
         """
-        near = None if predicted is None else _slower_step(step_above(predicted / SHORT_SLACK), slowness)
+        near = None if predicted is None else slower_step(step_above(predicted / SHORT_SLACK), slowness)
         bound = SHORT_SLACK * self.limit(
             REGULARITY[0],
             slowness,
@@ -1079,7 +926,7 @@ class Trial:
         if self.demand.users:
             likely = self.candidate.slowness.quantile(self.question.slo.confidence)
             first = base + round(STEPS_PER_DOUBLING * log2(likely))
-            low, high = _last_that_meets(lambda step: excess(step, limits), least, top, first)
+            low, high = last_that_meets(lambda step: excess(step, limits), least, top, first)
         else:  # the loads that `limit` tries, some of which it has
             low, top = min(least, self.scale[0]), max(base + 2, self.scale[1])
             first = max((low + top) // 2, top - FIRST_STRIDE)

@@ -227,10 +227,12 @@ def stored_model(name: str) -> StoredModel | None:
     -------
     the header of the file; None for anything else
     """
+    path = path_of(name)
+    if not _is_path(name, path):
+        return None
     from capplan.readers.gguf_file import is_gguf, read_gguf
 
-    path = path_of(name)
-    return read_gguf(path) if _is_path(name, path) and is_gguf(path) else None
+    return read_gguf(path) if is_gguf(path) else None
 
 
 def shipped_networks() -> tuple[list[Network], list[str]]:
@@ -264,10 +266,11 @@ def model_source(name: str, revision: str | None = None) -> "Source":
     'meta-llama/Llama-3.1-8B-Instruct, config as shipped'
     """
     from capplan.hardware.device import Source
-    from capplan.readers.gguf_file import is_gguf
     from capplan.readers.yaml_file import read_yaml
 
     if is_there(path_of(name)):
+        from capplan.readers.gguf_file import is_gguf
+
         what = "header" if is_gguf(path_of(name)) else "config"
         return Source("model", f"{what} of {Path(name).name}", note="a file next to the scenario")
     model = None if revision else shipped_id(name)
