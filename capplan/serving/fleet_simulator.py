@@ -116,9 +116,10 @@ def simulate_fleet(
     planned = [Failure(*failure) for failure in failures]
     check_events(planned, autoscaling, hedging, replicas)
     requests, crowd = _offered(requests, None, crowd, until_s, admission)
-    if replicas == 1 and not planned and autoscaling is None and hedging is None:
+    is_steady = not (planned or autoscaling or hedging)
+    if replicas == 1 and is_steady:
         return _alone(requests, replace(engine, table=engine.clock), crowd, until_s, admission)
-    if not planned and autoscaling is None and hedging is None and (until_s == inf or crowd is not None):
+    if is_steady and (until_s == inf or crowd is not None):
         plan = replace(plan, engine=replace(engine, table=engine.clock))
         if pools_eligible(requests, [(plan.engine, routing)], admission, crowd):
             return _run_on_cores(requests, [plan], KvLink(0.0, inf), crowd, until_s)

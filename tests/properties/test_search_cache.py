@@ -2,6 +2,7 @@
 
 from dataclasses import fields, replace
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from capplan.fleet.engine_options import TierSize
 from capplan.fleet.pools.link import LinkTerms
 from capplan.fleet.review import Question, spec_of_layout
+from capplan.fleet.search import trial as trial_module
 from capplan.fleet.search.layouts import ScreenedLayout, search
 from capplan.fleet.search.load_scale import scale_rate
 from capplan.fleet.search.search_cache import SearchCache
@@ -21,6 +23,7 @@ from capplan.replica.replica import replica_of
 from capplan.replica.spec import ReplicaSpec
 from capplan.replica.speculation import DraftPlan
 from capplan.scenario.scenario import scenario_from
+from capplan.serving.flat import FULL_RUN
 from capplan.workload.request_class import Slo, Target
 from tests.sweeps import examples, share_runs, size_on_few_requests
 
@@ -208,13 +211,41 @@ def test_what_is_asked_twice_by_the_tests_of_a_module_is_simulated_once(monkeypa
     assert (again.gpus, again.usd_per_hour) == (first.gpus, first.usd_per_hour)
 
 
-USERS = ("request_rate: 20 req/s", "users: 60, think_time: 4 s")
+CHAT = "{name: chat, request_rate: 20 req/s, input_tokens: 900, output_tokens: 120}"
+TRAFFICS = {
+    "requests": [CHAT],
+    "two classes that wait differently long": [
+        CHAT.replace("chat,", "near,").replace("20 req/s", "20 req/s, region: near"),
+        CHAT.replace("chat,", "far,").replace("20 req/s", "12 req/s, region: far"),
+    ],
+    "users": [CHAT.replace("request_rate: 20 req/s", "users: 60, think_time: 4 s")],
+    "users of two classes": [
+        CHAT.replace("request_rate: 20 req/s", "users: 40, think_time: 4 s"),
+        "{name: code, users: 30, think_time: 9 s, input_tokens: 2500, output_tokens: 300}",
+    ],
+    "users and requests": [
+        CHAT.replace("20 req/s", "8 req/s"),
+        "{name: code, users: 30, think_time: 9 s, input_tokens: 2500, output_tokens: 300}",
+    ],
+    "sessions": [
+        "{name: agent, request_rate: 6 req/s, turns: 8, input_tokens: 3000, added_tokens: 500, output_tokens: 120, think_time: 6 s}"
+    ],
+    "sessions of users": [
+        "{name: agent, users: 40, turns: 8, input_tokens: 3000, added_tokens: 500, output_tokens: 120, think_time: 6 s}"
+    ],
+}
+REGIONS = "regions: [{name: near, utc_offset: 1, delay: {far: 180 ms}}, {name: far, utc_offset: 9}]\n"
 TARGETS = {"ttft": ("mean", "p50", "p95", "p99"), "tpot": ("mean", "p90", "p95"), "e2e": ("p50", "p95")}
 
 
-@pytest.mark.parametrize("change", [("", ""), USERS], ids=["requests", "users"])
+def whole_runs():
+    """Let no run end early."""
+    return mock.patch.object(trial_module, "early_end", return_value=FULL_RUN)
+
+
+@pytest.mark.parametrize("traffic", TRAFFICS)
 @settings(
-    max_examples=examples(25, 200), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=examples(10, 200), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(
     steps=st.lists(st.integers(-60, 20), min_size=2, max_size=4),
@@ -228,21 +259,31 @@ TARGETS = {"ttft": ("mean", "p50", "p95", "p99"), "tpot": ("mean", "p90", "p95")
     replicas=st.sampled_from([1, 3, 7]),
     slowness=st.sampled_from([1.0, 1.3]),
 )
-def test_runs_that_end_early_decide_what_whole_runs_decide(change, steps, targets, tight, replicas, slowness):
+def test_runs_that_end_early_decide_what_whole_runs_decide(
+    traffic, steps, targets, tight, replicas, slowness
+):
     """Whether targets hold is the same whatever was asked before: at looser limits, at other loads, of a fleet or of a replica."""
-    text = SCENARIO.replace(*change) if change[0] else SCENARIO
+    text = SCENARIO.replace(CHAT, "\n  - ".join(TRAFFICS[traffic]))
+    if "region:" in text:
+        text = REGIONS + text.replace("fleet: {", "fleet: {location: near, ")
     asked = asked_fleet(scenario_from(parse_yaml(text, "early.yaml"), Path()), offline=True)
-    limits = [Target(metric, statistic, 1.0) for metric, statistic in targets]
-    question = replace(asked.question, requests=400, slo=Slo(tuple(limits)))
-    (candidate, *_) = search(question).candidates
+    limits = [
+        replace(t, metric=metric, statistic=statistic)
+        for metric, statistic in targets
+        for t in asked.question.slo.targets[:1]
+    ]
+    question = replace(asked.question, requests=400, slo=Slo(tuple(replace(t, limit_s=9.0) for t in limits)))
+    candidate, *_ = search(question).candidates
     trial, whole = (SearchCache().trial(candidate, question, {}) for _ in range(2))
     for step in steps:
         rate = trial.total_rate / 8 * scale_rate(step)
-        for factor in (1.001, 0.999, 4.0, 0.5, tight):
+        count = max(int(8 * 2.0 ** (-step / 32)), 1)
+        with whole_runs():
             seen = whole.at(rate, replicas, slowness)
-            borne = {target: factor * seen.value(target, slowness) for target in limits}
-            holds = whole.worst(seen, slowness, borne) <= 1.0
+        for factor in (1.001, 0.999, 4.0, 0.5, tight):
+            borne = {target: factor * seen.value(target, slowness) for target in question.slo.targets}
+            with whole_runs():
+                holds = whole.holds(rate, replicas, slowness, borne)
+                met = whole.worst(whole.fleet(count, slowness, limits=borne), slowness, borne) <= 1.0
             assert trial.holds(rate, replicas, slowness, borne) == holds
-            count = max(int(8 * 2.0 ** (-step / 32)), 1)
-            met = whole.worst(whole.fleet(count, slowness), slowness, borne) <= 1.0
             assert (trial.worst(trial.fleet(count, slowness, limits=borne), slowness, borne) <= 1.0) == met
