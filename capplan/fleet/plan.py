@@ -132,10 +132,12 @@ class Group(GroupFigures):
     @property
     def quote(self) -> ChosenPrice | None:
         """Price of one GPU in the machines of the order, with the offers that it is of; None without a price."""
-        if self._paid is None:
+        if self.price is None or self._paid is None:
             return None
-        return self._paid.of_order(
-            self.layout.devices, self.layout.device.node_devices, self.busy_replicas, self.survive
+        size = (self.layout.devices, self.layout.device.node_devices, self.busy_replicas, self.survive)
+        paid, anywhere = self._paid.of_order(*size), self.price.of_order(*size)
+        return replace(
+            anywhere, usd_per_hour=paid.usd_per_hour, records=paid.records, newest_day=paid.newest_day
         )
 
     @property

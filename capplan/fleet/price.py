@@ -499,7 +499,7 @@ class ChosenPrice:
             return energy
         able = [item for item in self.machines if machines_per_replica(item.gpus, replica_gpus, node_gpus)[1]]
         each: dict[str, float] = {}
-        for item in able:
+        for item in able or self.machines:
             if item.usd_per_hour > 0.0:
                 seller = item.provider if self.at_one_provider else ""
                 each[seller] = min(each.get(seller, inf), item.usd_per_hour / item.gpus)

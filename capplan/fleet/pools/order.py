@@ -35,8 +35,8 @@ class PoolSize:
 
 
 def with_machines(price: ChosenPrice, machines: Machines) -> ChosenPrice:
-    """Return a price whose device is sold in these machines."""
-    return price if machines == price.machines else replace(price, machines=machines)
+    """Return a price whose device is sold in these machines, whoever sells them."""
+    return price if machines == price.machines else replace(price, machines=machines, at_one_provider=False)
 
 
 def pools_order(
@@ -62,7 +62,9 @@ def pools_order(
     -------
     h [$/h], the price of all machines with electricity, infinite if there are too few; the machines that each pool may have
     """
-    every = tuple(pool.price.machines for pool in pools)
+    every = tuple(
+        () if pool.price.is_by_the_gpu(pool.replica_gpus) else pool.price.machines for pool in pools
+    )
     found: list[tuple[float, tuple[Machines, ...]]] = []
     for near in _at_one_provider(every):
         best: tuple[float, tuple[Machines, ...]] = inf, near
