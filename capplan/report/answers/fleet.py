@@ -69,6 +69,7 @@ from capplan.report.answers.fleet_words import (
     rejected_text,
     relaxation_text,
     router_text,
+    row_text,
     seconds_text,
     several_kv_dtypes,
     slices_texts,
@@ -118,7 +119,7 @@ def first_screen(
     kept = first_rows([plan.hardware for plan in answer.plans], _ROWS_ON_FIRST)
     shown = [answer.plans[at] for at in kept]
     kv = several_kv_dtypes(shown)
-    rows: list[dict[str, Any]] = [{**plan_row(item), "layout": layout_text(item, kv=kv)} for item in shown]
+    rows: list[dict[str, Any]] = [{**plan_row(item), "layout": row_text(item, kv=kv)} for item in shown]
     guessed = [at for at, item in enumerate(shown) if any(group.label == "assumed" for group in item.groups)]
     columns = tuple(cost if name == "cost" else name for name in _SHOWN_FIRST[: None if promised else -1])
     table = Table(
@@ -460,7 +461,7 @@ def _plans_table(asked: AskedFleet, answer: FleetAnswer, rows: Sequence[dict[str
     if any(row["usd_per_job"] for row in rows):
         columns = tuple("usd_per_job" if name == "usd_per_month" else name for name in columns)
     return Table(
-        [{**row, "plan": layout_text(plan, kv=kv)} for row, plan in zip(rows, answer.plans, strict=True)],
+        [{**row, "plan": row_text(plan, kv=kv)} for row, plan in zip(rows, answer.plans, strict=True)],
         title="Plans, cheapest first",
         shown=columns,
         titles=_TITLES,

@@ -376,6 +376,12 @@ def by_the_gpu_text(group: Group) -> str:
     return f"at a price per GPU of {group.price.offers} {noun}"
 
 
+def row_text(plan: Plan, *, kv: bool) -> str:
+    """Return the layout of a plan in a row of a table, and whether its price is one of GPUs of which no machine is listed."""
+    pieces = dict.fromkeys(by_the_gpu_text(group) for group in plan.groups if group.is_by_the_gpu)
+    return "; ".join((layout_text(plan, kv=kv), *pieces))
+
+
 def _replicas_text(group: Group) -> str:
     replicas = f"{group.replicas} {'replica' if group.replicas == 1 else 'replicas'}"
     each = f"{group.layout.devices} {'GPU' if group.layout.devices == 1 else 'GPUs'}"
