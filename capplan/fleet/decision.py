@@ -5,7 +5,7 @@ A device that was asked for and is not among the plans shown: the one reason, wi
 The answer of a fleet search: the plans of every device, three choices, the recommendation, and the cost of confidence.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import floor, inf, isfinite, isinf, log10
 
@@ -36,6 +36,7 @@ from capplan.fleet.search.recommended import (
     DEAR,
     TIGHT_SHARE,
     Paid,
+    Pair,
     best_plan,
     by_cost,
     confirmed,
@@ -328,17 +329,9 @@ def fleet_decision(
         if progress:
             progress(min(done, steps), steps)
 
-    best: dict[str, Sized] = {}
-    for device in question.devices:
-        if fleet := trials.best_of(device.name, question.slo.confidence, rejected):
-            best[device.name] = fleet
-        step()
-    unlisted = {
-        device.name: fleet
-        for device in question.devices
-        if device.name not in best
-        and (fleet := others.best_of(device.name, question.slo.confidence, rejected))
-    }
+    names = [device.name for device in question.devices]
+    best = _best_of_each(trials, names, rejected, step)
+    unlisted = _best_of_each(others, [name for name in names if name not in best], rejected)
     if not best:
         best, trials, unlisted = unlisted, others, {}
     rows = {name: best_plan(trials, best[name]) for name in _shown(best, terms)}
@@ -353,17 +346,12 @@ def fleet_decision(
     if surer is not None and rank(surer, terms)[0] < rank(sized[0], terms)[0]:
         sized.append(surer)
     sized.sort(key=lambda fleet: rank(fleet, terms))
-    checked = [pair for pair in (confirmed(fleet, terms) for fleet in sized) if pair is not None]
-    pairs = sorted(((fleet, _with_range(plan, fleet, terms)) for fleet, plan in checked), key=by_cost)
+    pairs = _confirmed_by_cost(sized, terms)
     choices = _choices_of(pairs, terms, paid) if pairs else None
     chosen = None if choices is None else _sized_as(choices.recommended, pairs)
     grown = _grown(chosen, terms)
-    pieces = [pair for fleet in unlisted.values() if (pair := confirmed(fleet, terms)) is not None]
     return FleetAnswer(
-        (
-            *(plan for _, plan in pairs),
-            *(_with_range(plan, fleet, terms) for fleet, plan in sorted(pieces, key=by_cost)),
-        ),
+        tuple(plan for _, plan in (*pairs, *_confirmed_by_cost(unlisted.values(), terms))),
         rejection_rows(rejected),
         result.evaluated,
         () if pairs else tuple(sorted(result.relaxations, key=lambda r: r.needed_s / r.limit_s)[:3]),
@@ -422,6 +410,25 @@ class FleetsByDevice:
         """Return why a device has no plan."""
         device = next(item for item in self._trials.question.devices if item.name == hardware)
         return without_plan(device, self._result, self._rejected, self._trials)
+
+
+def _confirmed_by_cost(fleets: Iterable[Sized], terms: Terms) -> list[Pair]:
+    """Return the plans of some fleets that reach the required confidence, cheapest first, each with the range of its cost."""
+    pairs = [pair for pair in (confirmed(fleet, terms) for fleet in fleets) if pair is not None]
+    return sorted(((fleet, _with_range(plan, fleet, terms)) for fleet, plan in pairs), key=by_cost)
+
+
+def _best_of_each(
+    trials: Search, names: Iterable[str], rejected: Rejections, step: Callable[[], None] | None = None
+) -> dict[str, Sized]:
+    """Return the cheapest fleet of each device that has one."""
+    best: dict[str, Sized] = {}
+    for name in names:
+        if fleet := trials.best_of(name, trials.question.slo.confidence, rejected):
+            best[name] = fleet
+        if step:
+            step()
+    return best
 
 
 def _shown(best: Mapping[str, Sized], terms: Terms) -> list[str]:

@@ -379,7 +379,7 @@ class _Fleets:
         part, candidates, terms = self._screened(names)
         allowed = [item for item in candidates if item.layout.device.name not in elsewhere]
         shared = self._parts[names[0]].share is not None
-        trials = Search(part.question, allowed, terms, self._runs if shared else SearchCache())
+        trials = Search(part.question, terms.listed(allowed), terms, self._runs if shared else SearchCache())
         found = trials.cheapest(part.question.slo.confidence, under=most)
         pair = None if found is None else confirmed(found, terms)
         if pair is None or pair[1].usd_per_hour is None or pair[1].usd_per_hour >= most:

@@ -298,6 +298,7 @@ PLAN: Mapping[str, Quantity] = {
     "order.gpus": Quantity("GPUs of all machines", "sum(n g)", {"machine_count": "n", "machine_gpus": "g"}, MONEY),
     "order.gpus_idle": Quantity("GPUs of the machines that no replica uses", "o - g", {"order.gpus": "o", "gpus": "g"}, MONEY),
     "order.free_replicas": Quantity("Replicas that fit on idle GPUs at no cost", "h - n", {"replicas_held": "h", "replicas": "n"}, MONEY),
+    "order.energy_usd_per_hour": Quantity("Electricity of all machines per hour, if it is paid separately", "e", {"order_energy": "e"}, MONEY),
     "order.usd_per_hour": Quantity("Cost of an hour of all machines", "sum(n p) + e", {"machine_count": "n", "machine_usd_per_hour": "p", "order_energy": "e"}, MONEY),
     "order.usd_per_month": Quantity("Cost of 730 hours of all machines", "fleet.price.usd_per_month", {"order.usd_per_hour": "h", "hours": "n"}, MONEY),
     "survival.count": Quantity("Replicas, machines, racks or zones that may fail at once", "n", {"count": "n"}, MONEY),

@@ -4,7 +4,7 @@ Layouts are taken in order of a lower bound on their GPUs, first from the closed
 until the bound exceeds the best fleet so far. Device types are independent: one more can only add an answer.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from heapq import heapify, heappop, heappush
 from math import ceil, floor, inf
 
@@ -46,6 +46,11 @@ class Terms:
         """Return whether no list states a machine for a replica of a layout, and the scenario states no price of its own."""
         price = self.prices.get(layout.device.name)
         return price is None or (bool(price.records) and price.is_by_the_gpu(layout.devices))
+
+    def listed(self, candidates: Sequence[ScreenedLayout]) -> list[ScreenedLayout]:
+        """Return the candidates that can be ordered; all of them if none can be."""
+        able = [item for item in candidates if not self.is_unlisted(item.layout)]
+        return able or list(candidates)
 
     def spares(self, layout: Layout, busy: int) -> int:
         """Return the spare replicas in addition to those that carry the peak: what the domains hold that may fail."""

@@ -494,7 +494,8 @@ def _machines_of_device(
     sellers = () if terms.seller == ANY_PROVIDER else (terms.seller,)
     regions = (terms.region, ANY_REGION, None) if terms.region else ()
     sold = sold_machines(device, terms.paid_as, providers=sellers, regions=regions)
-    return tuple(recent(item for item in sold if item.is_listed))
+    containers = {known.provider for known in known_machines() if known.serverless}
+    return tuple(recent(item for item in sold if item.is_listed and item.provider not in containers))
 
 
 def _machines_of_file(device: str, scenario: Purchase, records: Iterable[PriceRecord]) -> tuple[Machine, ...]:

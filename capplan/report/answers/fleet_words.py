@@ -22,7 +22,7 @@ from capplan.fleet.plan import (
     Uneconomical,
     cost_of,
 )
-from capplan.fleet.price import HOURS_PER_MONTH
+from capplan.fleet.price import HOURS_PER_MONTH, usd_per_month
 from capplan.questions.fleet import AskedFleet
 from capplan.questions.plans.plan_row import plan_row
 from capplan.readers.catalogue.scenarios import scenario_word
@@ -239,7 +239,12 @@ def slices_texts(plans: Iterable[Plan]) -> Iterator[str]:
         cut = plan.single.layout.device.partition
         if cut is None:
             continue
-        yield f"{plan.gpus} x {plan.hardware} are cut from {ceil(plan.gpus / cut.per_device)} whole GPUs"
+        wholes, price = ceil(plan.gpus / cut.per_device), plan.single.price
+        cost = ""
+        if price is not None and price.is_by_the_gpu(1):
+            usd = usd_per_month(price.total_usd_per_hour * cut.per_device * wholes)
+            cost = f", ${usd:,.0f} per month where slices are not sold one by one"
+        yield f"{plan.gpus} x {plan.hardware} are cut from {wholes} whole GPUs{cost}"
 
 
 def rejected_text(answer: FleetAnswer) -> str:
