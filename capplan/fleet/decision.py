@@ -335,6 +335,7 @@ def fleet_decision(
     if not best:
         best, trials, unlisted = unlisted, others, {}
     rows = {name: best_plan(trials, best[name]) for name in _shown(best, terms)}
+    dear = {name: fleet for name, fleet in best.items() if name not in rows}
     sized = sorted(rows.values(), key=lambda fleet: rank(fleet, terms))
     if sized:
         step()
@@ -364,11 +365,7 @@ def fleet_decision(
             for device in question.devices
             if device.name not in rows and device.name not in unlisted
         ),
-        dear=tuple(
-            pair[1]
-            for name, fleet in best.items()
-            if name not in rows and (pair := confirmed(fleet, terms)) is not None
-        ),
+        dear=tuple(plan for _, plan in _confirmed_by_cost(dear.values(), terms)),
         tight=None if chosen is None else tight_target(chosen, trials),
         next_steps=_next_steps(chosen, grown, rows, terms),
     )
