@@ -5,6 +5,7 @@ A device that was asked for and is not among the plans shown: the one reason, wi
 The answer of a fleet search: the plans of every device, three choices, the recommendation, and the cost of confidence.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import floor, inf, isfinite, isinf, log10
@@ -179,7 +180,7 @@ def _unlimited_order(candidate: ScreenedLayout, price: ChosenPrice, trials: Sear
 
 
 def _limited(name: str, trials: Search) -> str:
-    """Return which limit of the scenario a device exceeds, and by how much as far as the closed form knows."""
+    """Return which limit of the scenario a device exceeds, and by how much: the fewest GPUs that are enough, or a lower bound."""
     terms, confidence = trials.terms, trials.question.slo.confidence
     least = min(
         terms.least_gpus(item.layout, busy_bound(item, confidence, terms))
@@ -197,13 +198,28 @@ def _limited(name: str, trials: Search) -> str:
         return _unheld(name, held, price, trials)
     if terms.max_devices is not None and terms.max_devices <= paid:
         limit = f"fleet.max_gpus allows {terms.max_devices}"
+        if (enough := _fewest_gpus(name, trials)) is not None:
+            return f"it takes {enough} GPUs, and {limit}"
     elif not terms.priced(name):
         return "its price is not known, so no plan is known to be within the budget"
     else:
         limit = f"the budget pays for {paid:.0f}"
     if most < least < inf:
-        return f"it needs at least {least:.0f} GPUs, and {limit}"
+        return f"it takes {least:.0f} GPUs or more (a lower bound), and {limit}"
     return f"no plan of that many GPUs meets the targets: {limit}"
+
+
+def _fewest_gpus(name: str, trials: Search) -> int | None:
+    """Return the fewest GPUs of a device that meet the targets without a limit on their number; None if none do."""
+    free = replace(trials.terms, prices={}, max_devices=None, max_usd_per_hour=None)
+    mine = [item for item in trials.candidates if item.layout.device.name == name]
+    found = Search(trials.question, mine, free, trials.cache).best_of(
+        name, trials.question.slo.confidence, Counter()
+    )
+    pair = None if found is None else confirmed(found, free)
+    if pair is None:
+        return None
+    return trials.terms.gpus(pair[0].trial.candidate.layout, pair[0].busy)
 
 
 def _missed(trial: Trial, trials: Search) -> Uneconomical | None:

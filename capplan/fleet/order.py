@@ -618,6 +618,34 @@ def order_of(
     )
 
 
+@lru_cache(maxsize=10_000)
+def machines_at_median(
+    machines: tuple[Machine, ...], replica_gpus: int, node_gpus: int
+) -> tuple[Machine, ...]:
+    """Return the machines of the provider whose cheapest machine for a replica has the lower median price, and those that are there already.
+
+    Providers are compared by the price of the machine in which a replica costs least; those that sell no machine for a replica do not
+    count. If none does, all machines are returned.
+
+    Examples
+    --------
+    >>> sold = tuple(Machine(name, name, "gpu", 8, usd) for name, usd in (("A", 9.0), ("B", 16.0), ("C", 40.0)))
+    >>> [machine.provider for machine in machines_at_median(sold, 2, 8)]
+    ['B']
+    """
+    each: dict[str, float] = {}
+    for machine in machines:
+        group, held = machines_per_replica(machine.gpus, replica_gpus, node_gpus)
+        if held and machine.provider != OWN:
+            usd = group * machine.usd_per_hour / held
+            each[machine.provider] = min(each.get(machine.provider, inf), usd)
+    if not each:
+        return machines
+    ranked = sorted(each, key=lambda name: (each[name], name))
+    seller = ranked[(len(ranked) - 1) // 2]
+    return tuple(machine for machine in machines if machine.provider in (OWN, seller))
+
+
 @lru_cache(maxsize=100_000)
 def orders_by_provider(
     machines: tuple[Machine, ...], replica_gpus: int, node_gpus: int, busy: int, survive: Survival = NO_LOSS

@@ -72,10 +72,16 @@ def test_a_device_that_exceeds_a_limit_of_the_scenario_says_by_how_much():
     needed, allowed = map(
         int,
         re.search(
-            r"l40s has no plan: it needs at least (\d+) GPUs, and fleet.max_gpus allows (\d+)$", few["l40s"]
+            r"l40s has no plan: it takes (\d+) GPUs, and fleet.max_gpus allows (\d+)$", few["l40s"]
         ).groups(),
     )
     assert allowed == free["h100-sxm"] < needed <= free["l40s"]
+    for most, names in ((needed, {"l40s"}), (needed - 1, set())):
+        limit = ("pipeline_parallel: 1}", f"pipeline_parallel: 1, max_gpus: {most}}}")
+        plans = answered(SMALL, ("[l4, l40s, h100-sxm]", "[l40s]"), limit).plans
+        assert {plan.hardware for plan in plans} == names, (
+            "what is said to be enough is, and one GPU fewer is not"
+        )
 
 
 def test_a_target_out_of_reach_is_named_with_what_a_replica_may_take():
