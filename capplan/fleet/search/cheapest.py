@@ -258,7 +258,7 @@ class Search:
         mine = [candidate for candidate in self.candidates if candidate.layout.device.name == device]
         waiting = self._bounded(mine, confidence, priced=priced)
         best: Sized | None = None
-        cost = self._limit(mine[0], priced=priced) if mine else inf
+        cost = self._limit(priced=priced)
 
         def allowed(candidate: ScreenedLayout) -> float:
             within = self._busy_within(candidate, cost, priced=priced) if best else inf
@@ -383,14 +383,12 @@ class Search:
         """Return the GPUs of so many replicas and their spares; none if not one of them is held."""
         return 0.0 if busy < 1.0 else self.terms.least_gpus(layout, busy)
 
-    def _limit(self, candidate: ScreenedLayout, *, priced: bool) -> float:
-        """Return the cost that no fleet of a device within the limits on number and cost exceeds, as far as bounds say."""
+    def _limit(self, *, priced: bool) -> float:
+        """Return the cost that no fleet within the limits exceeds: dollars per hour, or GPUs. A number of GPUs bounds no dollars."""
         terms = self.terms
-        most = inf if terms.max_devices is None else float(terms.max_devices)
-        limit = self._least(candidate, most, priced=priced)
-        if terms.max_usd_per_hour is None:
-            return limit
-        return min(limit, terms.max_usd_per_hour) * (1.0 + 1e-9) if priced else 0.0
+        if terms.max_usd_per_hour is not None:
+            return terms.max_usd_per_hour * (1.0 + 1e-9) if priced else 0.0
+        return inf if priced or terms.max_devices is None else float(terms.max_devices)
 
     def _cost(self, sized: Sized, *, priced: bool) -> float:
         """Return dollars per hour, or GPUs."""
