@@ -107,7 +107,7 @@ def _bill_arguments(
         "classes_outside": lambda _: [Stated(share.use.outside_usd, name=f"{share.use.name} usd") for share in bill.shares],
         "tenant_classes": of_tenant,
         "paid_hours": lambda place: Stated(numbers[place]),
-        "paid_replica_s": lambda _: Stated(None, f"{plan.replicas} replicas, spares included, for the time that is paid for"),
+        "paid_replica_s": lambda _: Stated(None, f"{sum(asked.group_gpus):.4g} GPUs that are paid for, spares included, mean over the time, by the GPUs of a replica"),
         "waiting_usd": lambda _: Stated(bill.idle_usd, label=label),
     }  # fmt: skip
 

@@ -66,7 +66,7 @@ ARGUMENTS: Mapping[str, Argument] = {
     "class_users": Argument("config", "scenario: traffic, users", "users"),
     "conversation_requests": Argument("config", "scenario: traffic, requests_per_conversation", "requests_per_conversation"),
     "paid_hours": Argument("derived", "365 x 24 / 12 hours of an average month, or the job", "hours"),
-    "paid_replica_s": Argument("derived", "all replicas, spares included, for the time that is paid for"),
+    "paid_replica_s": Argument("derived", "GPUs of the order, or of the parts of the mix while they are paid for, over the GPUs of a replica, times the time"),
     "waiting_usd": Argument("derived", "explain bill.idle_usd", "idle_usd"),
     "faster_request": Argument("derived", "the request at rank k"),
     "finished_output_tokens": Argument("config", "of the requests that finished in the measured time", "output_tokens"),
