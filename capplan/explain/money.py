@@ -235,8 +235,8 @@ class GroupsSubject(PlanSubject, ABC):
         side = next(side for side in SIDES if side == quantity.split(".")[1])
         inputs = []
         for at, group in enumerate(self.plan.groups):
-            assert group.price is not None
-            usd, records = group.price.at(side)
+            assert group.quote is not None
+            usd, records = group.quote.at(side)
             who = named_offers(records) or "scenario: prices.per_gpu_hour"
             inputs.append(input_of(f"p_{at}", "usd_per_gpu_hour", usd, "spec", f"{who}, with electricity"))
             inputs.append(
@@ -269,9 +269,9 @@ class PoolsSubject(GroupsSubject):
         self._check(quantity)
         value = self.numbers[quantity]
         if key == "usd_per_gpu_hour":
-            basis = pool.price.basis if pool.price else "unknown"
+            basis = pool.quote.basis if pool.quote else "unknown"
             price = input_of(
-                "p", key, value, "spec" if pool.price and pool.price.records else "config", basis
+                "p", key, value, "spec" if pool.quote and pool.quote.records else "config", basis
             )
             return explained(quantity, value, "p", (price,), MONEY)
         if key == "usd_per_hour" and not paid_by_the_gpu([self.plan]):

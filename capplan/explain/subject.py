@@ -304,10 +304,10 @@ class Subject(PlanSubject):
 
     @property
     def price(self) -> ChosenPrice:
-        """Return the price of the plan's device."""
-        if self.plan.single.price is None:
+        """Return the price of the plan's device in its order."""
+        if self.plan.single.quote is None:
             raise InputError(f"no price of {self.plan.single.layout.device.name} is listed any more")
-        return self.plan.single.price
+        return self.plan.single.quote
 
     @property
     def trial(self) -> Trial:

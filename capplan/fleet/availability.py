@@ -181,11 +181,19 @@ def _machines(group: Group) -> list[Machines]:
         Machines(
             item.machines // item.span,
             item.replicas,
-            _unit_failures_per_s(item.machine.sku, item.machine.gpus, item.span, group.survive.failures),
+            _unit_failures_per_s(
+                item.machine.sku, _whole_gpus(group, item.machine.gpus), item.span, group.survive.failures
+            ),
         )
         for item in (order.placed() if order else ())
         if item.replicas
     ]
+
+
+def _whole_gpus(group: Group, gpus: int) -> int:
+    """Return the GPUs of a machine that has so many devices, of which slices are parts."""
+    cut = group.layout.device.partition
+    return gpus if cut is None else ceil(gpus / cut.per_device)
 
 
 def _unit_failures_per_s(sku: str, gpus: int, span: int, failures: Failures) -> float:
@@ -202,7 +210,7 @@ def _one_more(group: Group) -> OneMore | None:
     line = max(lines, key=lambda item: item.count)
     _, each, span = units_of(line)
     machine, failures = line.machine, group.survive.failures
-    rate = _unit_failures_per_s(machine.sku, machine.gpus, span, failures)
+    rate = _unit_failures_per_s(machine.sku, _whole_gpus(group, machine.gpus), span, failures)
     gpus = span * machine.gpus
     usd = span * machine.usd_per_hour + (price.energy_usd_per_hour or 0.0) * gpus
     more = availability([*_machines(group), Machines(1, each, rate)], group.busy_replicas, failures.repair_s)

@@ -315,7 +315,11 @@ def fleet_decision(
     recommended one is the cheapest of those found by that cost.
     """
     result, done = search(question), 0
-    trials, rejected = Search(question, result.candidates, terms, cache), result.rejected.copy()
+    every, rejected = Search(question, result.candidates, terms, cache), result.rejected.copy()
+    trials, others = (
+        Search(question, [c for c in result.candidates if terms.is_unlisted(c.layout) == other], terms, cache)
+        for other in (False, True)
+    )
     steps = len(question.devices) + 1 + len(CONFIDENCES)
 
     def step() -> None:
@@ -329,6 +333,14 @@ def fleet_decision(
         if fleet := trials.best_of(device.name, question.slo.confidence, rejected):
             best[device.name] = fleet
         step()
+    unlisted = {
+        device.name: fleet
+        for device in question.devices
+        if device.name not in best
+        and (fleet := others.best_of(device.name, question.slo.confidence, rejected))
+    }
+    if not best:
+        best, trials, unlisted = unlisted, others, {}
     rows = {name: best_plan(trials, best[name]) for name in _shown(best, terms)}
     sized = sorted(rows.values(), key=lambda fleet: rank(fleet, terms))
     if sized:
@@ -346,8 +358,12 @@ def fleet_decision(
     choices = _choices_of(pairs, terms, paid) if pairs else None
     chosen = None if choices is None else _sized_as(choices.recommended, pairs)
     grown = _grown(chosen, terms)
+    pieces = [pair for fleet in unlisted.values() if (pair := confirmed(fleet, terms)) is not None]
     return FleetAnswer(
-        tuple(plan for _, plan in pairs),
+        (
+            *(plan for _, plan in pairs),
+            *(_with_range(plan, fleet, terms) for fleet, plan in sorted(pieces, key=by_cost)),
+        ),
         rejection_rows(rejected),
         result.evaluated,
         () if pairs else tuple(sorted(result.relaxations, key=lambda r: r.needed_s / r.limit_s)[:3]),
@@ -356,9 +372,9 @@ def fleet_decision(
         uneconomical=tuple(
             dear_line(best[device.name], pairs[0][0], trials)
             if device.name in best
-            else without_plan(device, result, rejected, trials)
+            else without_plan(device, result, rejected, every)
             for device in question.devices
-            if device.name not in rows
+            if device.name not in rows and device.name not in unlisted
         ),
         dear=tuple(
             pair[1]

@@ -164,6 +164,7 @@ class Machine:
     sku: str
     device: str
     gpus: int
+    """Its GPUs; of GPUs that are cut, the slices of all of them."""
     usd_per_hour: float
     """Price of the whole machine; zero for one that is there already."""
     region: str | None = None
@@ -174,9 +175,14 @@ class Machine:
 
     @property
     def unstated(self) -> tuple[str, ...]:
-        """What its price list does not say and an order needs, in words; nothing for a machine that is there already."""
+        """What its price list does not say of it, in words; nothing for a machine that is there already."""
         known = (("machine", self.sku), ("region", self.region), ("day of the price", self.date))
         return () if self.provider == OWN else tuple(word for word, value in known if not value)
+
+    @property
+    def is_listed(self) -> bool:
+        """Whether it can be ordered today: a price list states its name, and its price with the day."""
+        return bool(self.sku and self.date)
 
 
 @frozen
@@ -610,6 +616,28 @@ def order_of(
         busy,
         spares + survive.unavailable,
     )
+
+
+@lru_cache(maxsize=100_000)
+def orders_by_provider(
+    machines: tuple[Machine, ...], replica_gpus: int, node_gpus: int, busy: int, survive: Survival = NO_LOSS
+) -> tuple[Order, ...]:
+    """Return the cheapest order at each provider that has one for some replicas, the cheapest provider first.
+
+    Machines that are there already are part of every order. Parameters are those of `order_of`.
+    """
+    sellers = sorted({machine.provider for machine in machines} - {OWN}) or [OWN]
+    orders = (
+        order_of(
+            tuple(machine for machine in machines if machine.provider in (OWN, seller)),
+            replica_gpus,
+            node_gpus,
+            busy,
+            survive,
+        )
+        for seller in sellers
+    )
+    return tuple(sorted((order for order in orders if order), key=lambda order: order.usd_per_hour))
 
 
 def _zoned(

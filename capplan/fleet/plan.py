@@ -100,7 +100,7 @@ class Group(GroupFigures):
     survive: Survival
     """What may fail while the other replicas carry the peak."""
     price: ChosenPrice | None
-    """Price of one GPU."""
+    """Prices of the device, whatever is ordered."""
     machines: tuple[Machine, ...] | None = None
     """Machines that a pool may have next to the other one; None: all that the price has."""
 
@@ -121,13 +121,33 @@ class Group(GroupFigures):
 
     @property
     def usd_per_gpu_hour(self) -> float | None:
-        """Price of one GPU per hour, without electricity; None if it is unknown."""
-        return None if self.price is None else self.price.usd_per_hour
+        """Price of one GPU per hour in the order, without electricity; None if it is unknown."""
+        return None if self.quote is None else self.quote.usd_per_hour
 
     @property
     def price_basis(self) -> str | None:
         """Where the price is from, in words; None without one."""
-        return None if self.price is None else self.price.basis
+        return None if self.quote is None else self.quote.basis
+
+    @property
+    def quote(self) -> ChosenPrice | None:
+        """Price of one GPU in the machines of the order, with the offers that it is of; None without a price."""
+        if self.price is None or self._paid is None:
+            return None
+        size = (self.layout.devices, self.layout.device.node_devices, self.busy_replicas, self.survive)
+        paid, anywhere = self._paid.of_order(*size), self.price.of_order(*size)
+        return replace(
+            anywhere, usd_per_hour=paid.usd_per_hour, records=paid.records, newest_day=paid.newest_day
+        )
+
+    @property
+    def is_by_the_gpu(self) -> bool:
+        """Whether its GPUs have a listed price, and no machine is known in which they could be ordered."""
+        return (
+            self._paid is not None
+            and bool(self._paid.records)
+            and self._paid.is_by_the_gpu(self.layout.devices)
+        )
 
     @property
     def gpus(self) -> int:
@@ -193,12 +213,12 @@ class Group(GroupFigures):
         """Machines of the group; None without a price, or if too few may be ordered."""
         return self.order_of(self.busy_replicas)
 
-    def order_of(self, busy: int) -> Order | None:
+    def order_of(self, busy: int, side: Side = "likely") -> Order | None:
         """Return the machines if another number of replicas carries the peak; None without a price, or if too few may be ordered."""
         if self._paid is None:
             return None
         devices, node = self.layout.devices, self.layout.device.node_devices
-        return self._paid.order(devices, node, busy, self.survive)
+        return self._paid.order(devices, node, busy, self.survive, side)
 
     def spares_for(self, busy: int) -> int:
         """Return the spare replicas if another number of replicas carries the peak."""
@@ -232,8 +252,8 @@ def sized_groups(groups: Sequence[Group], busy: Sequence[int]) -> tuple[Group, .
     return tuple(group.resized(group.replicas) for group in with_their_machines(resized))
 
 
-def with_their_machines(groups: Sequence[Group]) -> tuple[Group, ...]:
-    """Return the groups of a plan; of pools, each with the machines that it may have in their order."""
+def with_their_machines(groups: Sequence[Group], side: Side = "likely") -> tuple[Group, ...]:
+    """Return the groups of a plan; of pools, each with the machines that it may have in their order at a side of the range of providers."""
     sizes = [
         PoolSize(group.price, group.layout.devices, group.layout.device.node_devices)
         for group in groups
@@ -241,7 +261,7 @@ def with_their_machines(groups: Sequence[Group]) -> tuple[Group, ...]:
     ]
     if tuple(group.role for group in groups) != PHASES or len(sizes) < len(groups):
         return tuple(groups)
-    _, machines = pools_order(sizes, [group.busy_replicas for group in groups], groups[0].survive)
+    _, machines = pools_order(sizes, [group.busy_replicas for group in groups], groups[0].survive, side)
     return tuple(replace(group, machines=part) for group, part in zip(groups, machines, strict=True))
 
 
@@ -258,6 +278,8 @@ class PlanOrder:
     """Replicas that fit next to those of the plan, at no cost."""
     placed: tuple[Placement, ...]
     """Replicas on each machine, group by group."""
+    energy_usd_per_hour: float | None
+    """Electricity of all machines; None if their prices include it."""
     usd_per_hour: float
     """Price of all machines, with electricity if that is paid for separately."""
 
@@ -294,7 +316,16 @@ def plan_order(plan: "Plan") -> PlanOrder | None:
             lines[machine] = OrderLine(machine, known.count + line.count, known.replicas + line.replicas)
     gpus = sum(line.count * line.machine.gpus for line in lines.values())
     usd = plan.usd_per_hour or 0.0
-    return PlanOrder(tuple(lines.values()), gpus, gpus - plan.gpus, free, tuple(placed), usd)
+    energy = [group.energy_usd_per_hour for group in plan.groups if group.energy_usd_per_hour is not None]
+    return PlanOrder(
+        tuple(lines.values()),
+        gpus,
+        gpus - plan.gpus,
+        free,
+        tuple(placed),
+        sum(energy) if energy else None,
+        usd,
+    )
 
 
 def ordered_text(plan: "Plan") -> str | None:
@@ -307,10 +338,10 @@ def ordered_text(plan: "Plan") -> str | None:
 def paid_by_the_gpu(plans: Iterable["Plan"]) -> bool:
     """Return whether plans cost as many GPUs as they use, and not the whole machines that these come in."""
     return all(
-        isclose(group.gpus * group.price.total_usd_per_hour, group.usd_per_hour)
+        isclose(group.gpus * group.quote.total_usd_per_hour, group.usd_per_hour)
         for plan in plans
         for group in plan.groups
-        if group.price is not None and group.usd_per_hour is not None
+        if group.quote is not None and group.usd_per_hour is not None
     )
 
 
@@ -826,6 +857,11 @@ def whole_gpus(plan: Plan) -> float:
     """Return the GPUs of a plan, slices as their part of one."""
     cuts = [(group.gpus, group.layout.device.partition) for group in plan.groups]
     return sum(gpus / (cut.per_device if cut else 1) for gpus, cut in cuts)
+
+
+def orderable_first(plan: "Plan") -> tuple[bool, float]:
+    """Return the sort key of plans by cost: those of GPUs of which no machine is listed come after all that can be ordered."""
+    return any(group.is_by_the_gpu for group in plan.groups), cost_of(plan)
 
 
 def cost_of(plan: Plan) -> float:

@@ -6,19 +6,20 @@ from datetime import date
 from math import inf
 from statistics import median_low
 from types import MappingProxyType
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias, TypeVar
 
 from capplan.assumption import Assumption
 from capplan.fleet.order import (
-    ANY_MACHINES,
     NO_LOSS,
+    OWN,
     Machine,
-    MachineLimits,
     Order,
     OrderLine,
     Survival,
+    machines_per_replica,
     most_busy_on,
     order_of,
+    orders_by_provider,
 )
 from capplan.frozen import frozen
 from capplan.hardware.device import Device
@@ -45,7 +46,7 @@ HOURS_PER_MONTH = 730.0
 Side: TypeAlias = Literal["low", "likely", "high"]
 """Side of the range of offers."""
 SIDES: tuple[Side, ...] = ("low", "likely", "high")
-MAX_AGE_DAYS = 120
+MAX_AGE_DAYS = 180
 """Offers that are older than the newest one of their device by more than this are ignored ..."""
 MAX_AGE_DAYS_OF_TERMS = 365
 """... and offers of a fixed term of years, which fewer providers publish."""
@@ -203,6 +204,8 @@ class PriceRecord:
         """Return the price of one device [$/h]."""
         return self.price / self.devices
 
+
+Dated = TypeVar("Dated", PriceRecord, Machine)
 
 ANY_PROVIDER = "any"
 ASSUMED_OTHER: Mapping[str, float] = MappingProxyType({
@@ -362,12 +365,13 @@ class Prices:
 
 @frozen
 class ChosenPrice:
-    """The price chosen for one device, and its origin."""
+    """The price chosen for one device, and its origin: of a GPU, and the machines in which it is sold."""
 
     usd_per_hour: float
-    commitment: str
+    """Price of one GPU: of the machines of an order, or by the GPU."""
+    commitment: Commitment | Term
     records: tuple[PriceRecord, ...]
-    """The median offer, or the two whose mean is taken; empty for a price from the scenario."""
+    """The offer that the price is of; empty for a price from the scenario."""
     offers: int
     """Number of providers with an offer."""
     lowest: PriceRecord | None
@@ -379,27 +383,59 @@ class ChosenPrice:
     """Electricity of the device, on top of the price; None: the price includes it."""
     machines: tuple[Machine, ...] = ()
     """Machines in which the device is sold; empty: by the GPU."""
+    at_one_provider: bool = False
+    """Whether an order is placed at the provider of the lower median price; otherwise it takes the cheapest of all machines."""
     newest_day: str | None = None
     """Day of the newest of the offers; None for a price from the scenario, or without any date."""
-    limits: MachineLimits = ANY_MACHINES
-    """Which machines an order that can be placed today may have."""
 
     def order(
-        self, replica_gpus: int, node_gpus: int, busy: int, survive: Survival = NO_LOSS
+        self,
+        replica_gpus: int,
+        node_gpus: int,
+        busy: int,
+        survive: Survival = NO_LOSS,
+        side: Side = "likely",
     ) -> Order | None:
-        """Return the cheapest order that holds some replicas and survives what it has to; None if no machine holds one, or if too few may be ordered.
+        """Return the order that holds some replicas and survives what it has to; None if no machine holds one, or if too few may be ordered.
 
-        GPUs by the piece of a replica share a machine, and no two replicas do.
+        Each provider is asked for its cheapest order, and the lower median of these is placed: a price that somebody lists, and that
+        half of the providers do not undercut. If a scenario names machines, it is the cheapest order of all of them. The low and the
+        high side are the orders of the cheapest and of the dearest provider. GPUs by the piece of a replica share a machine, and no two
+        replicas do.
         """
-        if self.machines:
-            return order_of(self.machines, replica_gpus, node_gpus, busy, survive)
-        sellers = " and ".join(record.provider for record in self.records) or "the scenario"
-        device, region, date, source = "", None, None, ""
-        if self.records:  # of two offers the older one says how old their mean is
-            offer = min(self.records, key=lambda record: record.date or "")
-            device, date, source = offer.device, offer.date, offer.source
-            region = offer.region if len(self.records) == 1 else None
-        piece = Machine(sellers, "", device, 1, self.usd_per_hour, region, date, source)
+        size = (replica_gpus, node_gpus, busy, survive)
+        if self.is_by_the_gpu(replica_gpus):
+            return self._pieces(replica_gpus, busy, survive, side)
+        orders = orders_by_provider(self.machines, *size)
+        if not self.at_one_provider:
+            cheapest = order_of(self.machines, *size)
+            return cheapest if side != "high" or not orders else orders[-1]
+        at = {"low": 0, "likely": (len(orders) - 1) // 2, "high": -1}[side]
+        return orders[at] if orders else None
+
+    def is_by_the_gpu(self, replica_gpus: int) -> bool:
+        """Return whether a replica has GPUs by the piece: no machine is known, or lists have only single GPUs of larger hosts."""
+        return not self.machines or (
+            self.at_one_provider and replica_gpus > 1 and all(item.gpus == 1 for item in self.machines)
+        )
+
+    def _pieces(self, replica_gpus: int, busy: int, survive: Survival, side: Side) -> Order:
+        """Return an order of GPUs by the piece at the offer of a side."""
+        offer = {"low": self.lowest, "likely": None, "high": self.highest}[side]
+        offer = offer or next(iter(self.records), None)
+        if offer is None:
+            piece = Machine("the scenario", "", "", 1, self.usd_per_hour)
+        else:
+            piece = Machine(
+                offer.provider,
+                "",
+                offer.device,
+                1,
+                offer.usd_per_hour,
+                offer.region,
+                offer.date,
+                offer.source,
+            )
         spares = survive.least_spares(busy)
         replicas = busy + spares
         return Order((OrderLine(piece, replicas * replica_gpus, replicas),), busy, spares)
@@ -407,32 +443,47 @@ class ChosenPrice:
     def order_usd_per_hour(
         self, replica_gpus: int, node_gpus: int, busy: int, side: Side = "likely", survive: Survival = NO_LOSS
     ) -> float:
-        """Return the price of the cheapest order that holds some replicas, with electricity [$/h]; infinite if there is none.
-
-        At the lowest or highest offer of the device it is the same order, dearer or cheaper by as much as its GPUs are.
-        """
-        if not self.machines:
-            return self.at(side)[0] * replica_gpus * (busy + survive.least_spares(busy))
-        order = self.order(replica_gpus, node_gpus, busy, survive)
+        """Return the price of the order of some replicas, with electricity [$/h]; infinite if there is none."""
+        order = self.order(replica_gpus, node_gpus, busy, survive, side)
         if order is None:
             return inf
-        energy = self.energy_usd_per_hour or 0.0
-        ratio = (self.at(side)[0] - energy) / self.usd_per_hour if self.usd_per_hour else 1.0
-        return ratio * order.usd_per_hour + energy * order.gpus
+        return order.usd_per_hour + (self.energy_usd_per_hour or 0.0) * order.gpus
+
+    def of_order(self, replica_gpus: int, node_gpus: int, busy: int, survive: Survival) -> "ChosenPrice":
+        """Return the price of a GPU in the order of some replicas: what its machines cost over their GPUs, in the range of all providers."""
+        size = (replica_gpus, node_gpus, busy, survive)
+        low, likely, high = (self.order(*size, side) for side in SIDES)
+        if low is None or likely is None or high is None or self.is_by_the_gpu(replica_gpus):
+            return self
+        paid = tuple(_offer_of(order, self.commitment) for order in (low, likely, high))
+        if paid[1] is None:
+            return replace(self, usd_per_hour=0.0, records=(), offers=0, lowest=None, highest=None)
+        return replace(
+            self,
+            usd_per_hour=paid[1].usd_per_hour,
+            records=(paid[1],),
+            offers=len(orders_by_provider(self.machines, *size)),
+            lowest=paid[0],
+            highest=paid[2],
+            newest_day=paid[1].date,
+        )
 
     def spares(self, replica_gpus: int, node_gpus: int, busy: int, survive: Survival) -> int:
-        """Return the spare replicas of the cheapest order; as few as any order has if there is none."""
-        order = self.order(replica_gpus, node_gpus, busy, survive) if self.machines else None
+        """Return the spare replicas of the order; as few as any order has if there is none."""
+        order = self.order(replica_gpus, node_gpus, busy, survive)
         return survive.least_spares(busy) if order is None else order.spares
 
     def most_busy(self, replica_gpus: int, node_gpus: int, survive: Survival) -> float:
         """Return how many replicas may carry the peak on the machines that may be ordered; infinite without a limit."""
-        return most_busy_on(self.machines, replica_gpus, node_gpus, survive) if self.machines else inf
+        if self.is_by_the_gpu(replica_gpus):
+            return inf
+        return most_busy_on(self.machines, replica_gpus, node_gpus, survive)
 
-    def least_usd_per_hour(self, gpus: float) -> float:
-        """Return a lower bound on the price of any order with this many used GPUs, with electricity [$/h].
+    def least_usd_per_hour(self, replica_gpus: int, node_gpus: int, gpus: float) -> float:
+        """Return a lower bound on the price of any order of such replicas with this many used GPUs, with electricity [$/h].
 
-            h = (g - o) min_i (p_i / g_i) + g e
+            h = (g - o) p + g e
+            p = min_i p_i / g_i, or the lower median of these minima over providers
 
         Returns
         -------
@@ -440,14 +491,19 @@ class ChosenPrice:
             h: g GPUs, of which o are there already; machines i of g_i GPUs at p_i, electricity e of a GPU
         """
         energy = (self.energy_usd_per_hour or 0.0) * gpus
-        if not self.machines:
+        if self.is_by_the_gpu(replica_gpus):
             return self.usd_per_hour * gpus + energy
         there = sum((item.most or 0) * item.gpus for item in self.machines if item.usd_per_hour == 0.0)
-        each = min(
-            (item.usd_per_hour / item.gpus for item in self.machines if item.usd_per_hour > 0.0), default=inf
-        )
         left = max(gpus - there, 0.0)
-        return (left * each if left else 0.0) + energy
+        if not left:
+            return energy
+        able = [item for item in self.machines if machines_per_replica(item.gpus, replica_gpus, node_gpus)[1]]
+        each: dict[str, float] = {}
+        for item in able or self.machines:
+            if item.usd_per_hour > 0.0:
+                seller = item.provider if self.at_one_provider else ""
+                each[seller] = min(each.get(seller, inf), item.usd_per_hour / item.gpus)
+        return (left * median_low(each.values()) if each else inf) + energy
 
     @property
     def estimated(self) -> bool:
@@ -463,7 +519,8 @@ class ChosenPrice:
             return "an estimate" if self.offers == 1 else f"{self.offers} estimates"
         if self.offers == 1:
             return "one offer"
-        return "mean of two offers" if self.offers == 2 else f"median of {self.offers} offers"
+        named = self.machines and not self.at_one_provider
+        return f"{'cheapest' if named else 'median'} of {self.offers} offers"
 
     @property
     def total_usd_per_hour(self) -> float:
@@ -486,6 +543,30 @@ class ChosenPrice:
         if offer is None:
             return self.total_usd_per_hour, self.records
         return offer.usd_per_hour + (self.energy_usd_per_hour or 0.0), (offer,)
+
+
+def _offer_of(order: Order, commitment: Commitment | Term) -> PriceRecord | None:
+    """Return what is to be paid of an order as one offer, as old as its oldest price; None if all of it is there already."""
+    lines = [line for line in order.lines if line.machine.provider != OWN]
+    if not lines:
+        return None
+    first = max(lines, key=lambda line: line.count * line.machine.gpus).machine
+    dates = [line.machine.date for line in lines]
+    return PriceRecord(
+        device=first.device,
+        provider=" and ".join(dict.fromkeys(line.machine.provider for line in lines)),
+        commitment=commitment,
+        price=sum(line.count * line.machine.usd_per_hour for line in lines),
+        source=first.source,
+        date=None if None in dates else min(dates, key=_day_or_first),
+        sku=first.sku,
+        devices=sum(line.count * line.machine.gpus for line in lines),
+        region=first.region,
+    )  # fmt: skip
+
+
+def _day_or_first(written: str | None) -> date:
+    return _day(written) or date.min
 
 
 def _day(written: str | None) -> date | None:
@@ -517,10 +598,12 @@ def _newest_by_provider(records: Iterable[PriceRecord]) -> dict[str, PriceRecord
     return best
 
 
-def _recent(offers: Sequence[PriceRecord], most_days: int) -> list[PriceRecord]:
+def recent(offers: Iterable[Dated], most_days: int = MAX_AGE_DAYS) -> list[Dated]:
+    """Return the offers that are at most some days older than the newest; all of them if none has a date."""
+    offers = list(offers)
     days = [day for offer in offers if (day := _day(offer.date))]
     if not days:
-        return list(offers)
+        return offers
     newest = max(days)
     return [offer for offer in offers if (day := _day(offer.date)) and (newest - day).days <= most_days]
 
@@ -551,13 +634,8 @@ def _on_common_terms(
     return [on_common(offer) for offer in offers]
 
 
-def _accepted_offers(records: Sequence[PriceRecord], device: str, choice: Prices) -> list[PriceRecord]:
-    """Return the offers that the price of a device is taken from, cheapest first.
-
-    They have the required commitment, provider and region: the newest offer of each provider (the cheapest one of a tie), without
-    those over MAX_AGE_DAYS older than the newest of all. Estimates are used only if no provider lists a price. Offers of a fixed
-    term count by the discount of their provider.
-    """
+def matching_offers(records: Iterable[PriceRecord], device: str, choice: Prices) -> list[PriceRecord]:
+    """Return the offers of a device with the required commitment, provider and region; estimates only if no provider lists a price."""
     wanted = _simple(choice.seller)
     matching = [
         record
@@ -571,11 +649,20 @@ def _accepted_offers(records: Sequence[PriceRecord], device: str, choice: Prices
         and (choice.region is None or record.region in (None, choice.region))
         and record.quality != "doubtful"
     ]
-    usable = [record for record in matching if record.quality == "list"] or matching
+    return [record for record in matching if record.quality == "list"] or matching
+
+
+def _accepted_offers(records: Sequence[PriceRecord], device: str, choice: Prices) -> list[PriceRecord]:
+    """Return the offers that the price of a device is taken from, cheapest first.
+
+    Of those that match it is the newest offer of each provider (the cheapest one of a tie), without those over MAX_AGE_DAYS older
+    than the newest of all. Offers of a fixed term count by the discount of their provider.
+    """
+    usable = matching_offers(records, device, choice)
     of_term = choice.paid_as in TERM_YEARS
     if of_term:
         usable = _on_common_terms(usable, records, device, choice)
-    return _recent(
+    return recent(
         sorted(_newest_by_provider(usable).values(), key=lambda r: (r.usd_per_hour, r.provider)),
         MAX_AGE_DAYS_OF_TERMS if of_term else MAX_AGE_DAYS,
     )
@@ -584,8 +671,8 @@ def _accepted_offers(records: Sequence[PriceRecord], device: str, choice: Prices
 def choose_price(records: Sequence[PriceRecord], device: str, choice: Prices) -> ChosenPrice | None:
     """Return the price of a device, or None if no offer matches.
 
-    A price that the scenario states wins. Otherwise the price is the median of the accepted offers. The lower median is taken, so
-    that the price is an actual offer; two offers are averaged, as the lower one would be the minimum.
+    A price that the scenario states wins. Otherwise the price is the lower median of the accepted offers, so that it is an actual
+    offer. It is a price by the GPU: what machines cost is in their orders.
 
     Parameters
     ----------
@@ -607,14 +694,13 @@ def choose_price(records: Sequence[PriceRecord], device: str, choice: Prices) ->
     if not offers:
         return None
     usd = median_low([offer.usd_per_hour for offer in offers])
-    chosen = tuple(offers) if len(offers) == 2 else (next(o for o in offers if o.usd_per_hour == usd),)
-    usd = sum(offer.usd_per_hour for offer in chosen) / len(chosen)
-    estimate = chosen[0].quality == "estimate"
+    chosen = next(offer for offer in offers if offer.usd_per_hour == usd)
+    estimate = chosen.quality == "estimate"
     what = f"{device} costs {usd:.2f} $/h {choice.paid_as}{' (an estimate)' if estimate else ''}"
     return ChosenPrice(
         usd_per_hour=usd,
         commitment=choice.paid_as,
-        records=chosen,
+        records=(chosen,),
         offers=len(offers),
         lowest=offers[0],
         highest=offers[-1],
@@ -660,12 +746,9 @@ def _shared(record: PriceRecord, share: float) -> PriceRecord:
     return replace(record, price=record.price * share)
 
 
-def _origin(offers: Sequence[PriceRecord], chosen: Sequence[PriceRecord], *, named: bool) -> str:
+def _origin(offers: Sequence[PriceRecord], chosen: PriceRecord, *, named: bool) -> str:
     """Return the origin of a price in words: provider, date, and the range of the other offers."""
-    if len(chosen) > 1:
-        each = " and ".join(f"{o.provider} {o.usd_per_hour:.2f} ({o.date or 'date unknown'})" for o in chosen)
-        return f"the mean of the two offers known, {each}"
-    only = f"{chosen[0].provider}, {chosen[0].date or 'date unknown'}"
+    only = f"{chosen.provider}, {chosen.date or 'date unknown'}"
     if len(offers) > 1:
         low, high = offers[0].usd_per_hour, offers[-1].usd_per_hour
         return f"{only}; the median of {len(offers)} providers, {low:.2f} to {high:.2f}"

@@ -8,7 +8,7 @@ import numpy as np
 
 from capplan.fleet.order import OWN
 from capplan.fleet.over_time import Counts
-from capplan.fleet.plan import Plan
+from capplan.fleet.plan import Plan, with_their_machines
 from capplan.fleet.price import SIDES, PriceRecord, Side
 from capplan.frozen import frozen
 from capplan.numbers import Array, Number
@@ -349,29 +349,31 @@ def _pure(groups: Sequence[GroupUse], people_usd_per_hour: float) -> tuple[tuple
 def offered_costs(plan: Plan) -> dict[Side, tuple[float, tuple[PriceRecord, ...]]]:
     """Return what a plan costs at each side of the offers, and these offers; empty where a price is unknown.
 
-        c_s = c  sum_i(g_i p_i,s) / sum_i(g_i p_i)
+        c_s = sum_i h_i,s
 
-    g are the devices of a pool, p their price with electricity: each device is taken at its own lowest or highest offer,
-    whoever makes it.
+    h are the machines of a group, with electricity: each group is ordered at the provider of its lowest or highest order.
 
     Parameters
     ----------
-    plan : with identical replicas or with separate pools; its cost c is the likely one
+    plan : with identical replicas or with separate pools; its cost is the likely one
 
     Returns
     -------
     by side, lowest first: [$/h] of all devices, with electricity where it is paid separately; offers are none where the scenario states every price
     """
-    sums: dict[Side, float] = {}
-    records: dict[Side, tuple[PriceRecord, ...]] = {}
+    costs: dict[Side, tuple[float, tuple[PriceRecord, ...]]] = {}
     for side in SIDES:
-        parts = [group.price.at(side) for group in plan.groups if group.price is not None]
-        if len(parts) < len(plan.groups) or plan.usd_per_hour is None:
+        groups = with_their_machines(plan.groups, side)
+        paid = [group.usd_per_hour_of(group.busy_replicas, side) for group in groups]
+        quotes = [group.quote for group in groups if group.quote is not None]
+        if plan.usd_per_hour is None or len(quotes) < len(plan.groups):
             return {}
-        sums[side] = sum(usd * group.gpus for (usd, _), group in zip(parts, plan.groups, strict=True))
-        records[side] = tuple(dict.fromkeys(offer for _, offers in parts for offer in offers))
-    likely = sums["likely"] or 1.0
-    return {side: ((plan.usd_per_hour or 0.0) * usd / likely, records[side]) for side, usd in sums.items()}
+        offers = dict.fromkeys(offer for quote in quotes for offer in quote.at(side)[1])
+        costs[side] = (
+            plan.usd_per_hour if side == "likely" else sum(usd or 0.0 for usd in paid),
+            tuple(offers),
+        )
+    return costs
 
 
 def named_offers(records: Sequence[PriceRecord]) -> str:

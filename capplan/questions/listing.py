@@ -68,7 +68,7 @@ def _machines() -> Iterator[Row]:
         record = known.record
         offer = known.offered("on-demand")
         yield {
-            "machine": record.sku,
+            "sku": record.sku,
             "provider": known.provider,
             "hardware": record.device,
             "gpus": record.gpus,

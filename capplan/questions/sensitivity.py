@@ -159,7 +159,7 @@ def _price_swing(plan: Plan) -> list[Swing]:
 
 
 def _at_offers(plan: Plan, side: Side) -> Turn | None:
-    prices = {group.layout.device.name: group.price for group in plan.groups}
+    prices = {group.layout.device.name: group.quote for group in plan.groups}
     known = {name: price for name, price in prices.items() if price is not None}
     if len(known) < len(prices):
         return None

@@ -34,7 +34,6 @@ from capplan.questions.fleet import AskedFleet, asked_fleet, replicas_by_group, 
 from capplan.questions.fleet_answer import fleet_for
 from capplan.questions.money.energy import asked_growth, growth_assumptions
 from capplan.questions.money.who_pays import PaidPlan, paid_plan
-from capplan.questions.plans.plan_row import stated_price
 from capplan.readers.catalogue.hardware import device, partitions
 from capplan.readers.catalogue.prices import machine_prices
 from capplan.scenario.scenario import read_scenario
@@ -365,12 +364,9 @@ class SharedPool:
         return None if self.price is None else self.price.order(*self._size)
 
     @property
-    def stated_order(self) -> Order | None:
-        """Machines for these GPUs of which everything is stated; None if no provider states it."""
-        if self.price is None:
-            return None
-        stated = stated_price(self.price, self.hardware, *self._size, NO_LOSS)
-        return None if stated is None else stated.order(*self._size)
+    def quote(self) -> ChosenPrice | None:
+        """Price of one GPU in these machines; None without a price."""
+        return None if self.price is None else self.price.of_order(*self._size, NO_LOSS)
 
     @property
     def _size(self) -> tuple[int, int, int]:

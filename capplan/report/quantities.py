@@ -588,7 +588,6 @@ UNEXPLAINED: Mapping[str, str] = {
     "cash": "payments of the commitments by month; docs/money.md says how they follow from the mix",
     "outside[]": "as the scenario states it for each class; explain PLAN outside.usd_per_month has what follows from it",
     "over_time": "a search for the replicas of each hour of the load curve",
-    **dict.fromkeys(("stated_order", "cheapest_stated_order"), "of machines whose price list states region, price and day; explain PLAN order.usd_per_hour has the order of the plan"),
     "simulate.timeline": "counted in a slice of the run",
     "simulate.transfer": "of the link between the pools in the run; explain PLAN transfer has that of the plan",
     "simulate.operation": "counted behind the router, over the run and for each replica",

@@ -176,6 +176,7 @@ TITLES: Mapping[str, str] = {
     "time_fraction": "of the time",
     "total_million_tokens_per_job": "input and output (Mtok)",
     "total_million_tokens_per_month": "input and output (Mtok/month)",
+    "sku": "machine",
     "total_usd_per_hour": "all",
     "uncached_usd_per_day": "a day without caching",
     "upfront_usd": "upfront and purchases",

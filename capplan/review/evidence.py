@@ -570,8 +570,9 @@ def _pools_section(given: Findings, plan: Plan, transfer: Transfer) -> Section:
 def price_rows(given: Findings) -> list[dict[str, Any]]:
     """Return the price taken for every device of the plans, with provider, date and range."""
     rows: list[dict[str, Any]] = []
+    quotes = {group.hardware: group.quote for plan in reversed(given.plans) for group in plan.groups}
     for name in devices_of(given):
-        price = given.asked.prices.get(name)
+        price = quotes[name]
         if price is None:
             rows.append({"hardware": name, "usd_per_gpu_hour": None, "provider": "no offer known"})
             continue
@@ -690,7 +691,7 @@ def _electricity_text(given: Findings) -> str:
 
 
 def _devices_row(plan: Plan, group: Group, name: str, *, powered: bool, of_job: bool) -> dict[str, Any]:
-    usd, price = group.usd_per_hour, group.price
+    usd, price = group.usd_per_hour, group.quote
     paid = {"hours": HOURS_PER_MONTH, "usd_per_month": None if usd is None else float(usd_per_month(usd))}
     if of_job:
         hours = plan.money.job_hours if plan.money else None

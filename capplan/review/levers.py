@@ -248,7 +248,7 @@ def _price_risks(plan: Plan) -> list[str]:
     gpus: Counter[str] = Counter()
     for group in plan.groups:
         gpus[group.layout.device.name] += group.gpus
-    prices = {group.layout.device.name: group.price for group in plan.groups}
+    prices = {group.layout.device.name: group.quote for group in plan.groups}
     return [line for name, price in prices.items() for line in _price_risk(name, gpus[name], price)]
 
 

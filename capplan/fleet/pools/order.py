@@ -6,7 +6,7 @@ from itertools import product
 from math import ceil, inf
 
 from capplan.fleet.order import OWN, Machine, Order, Survival
-from capplan.fleet.price import ChosenPrice
+from capplan.fleet.price import ChosenPrice, Side
 from capplan.frozen import frozen
 
 MOST_DIVISIONS = 200
@@ -35,16 +35,17 @@ class PoolSize:
 
 
 def with_machines(price: ChosenPrice, machines: Machines) -> ChosenPrice:
-    """Return a price whose device is sold in these machines."""
-    return price if machines == price.machines else replace(price, machines=machines)
+    """Return a price whose device is sold in these machines, whoever sells them."""
+    return price if machines == price.machines else replace(price, machines=machines, at_one_provider=False)
 
 
 def pools_order(
-    pools: Sequence[PoolSize], busy: Sequence[int], survive: Survival
+    pools: Sequence[PoolSize], busy: Sequence[int], survive: Survival, side: Side = "likely"
 ) -> tuple[float, tuple[Machines, ...]]:
-    """Return the cheapest order of both pools, and which machines each of them may have.
+    """Return the order of both pools, and which machines each of them may have.
 
-        h = min over providers and divisions of h_prefill + h_decode
+        h_v = min over divisions of h_prefill + h_decode at the provider v
+        h = lower median of h_v, or min over v if the scenario names machines
 
     A pool has machines of its own. KV caches go from one pool to the other, so both are at one provider where one sells the
     GPUs of both. Machines that are there already, or of which only some may be ordered, are divided between the pools.
@@ -55,14 +56,18 @@ def pools_order(
     busy : [-]
         replicas of either that carry the peak
     survive : what may fail of either
+    side : of the range of providers; low and high are the cheapest and the dearest of them
 
     Returns
     -------
     h [$/h], the price of all machines with electricity, infinite if there are too few; the machines that each pool may have
     """
-    every = tuple(pool.price.machines for pool in pools)
-    best: tuple[float, tuple[Machines, ...]] = inf, every
+    every = tuple(
+        () if pool.price.is_by_the_gpu(pool.replica_gpus) else pool.price.machines for pool in pools
+    )
+    found: list[tuple[float, tuple[Machines, ...]]] = []
     for near in _at_one_provider(every):
+        best: tuple[float, tuple[Machines, ...]] = inf, near
         for machines in _divisions(pools, near, busy, survive):
             orders = [
                 pool.order(part, count, survive)
@@ -74,7 +79,12 @@ def pools_order(
             )
             if usd < best[0] - 1e-9:
                 best = usd, machines
-    return best
+        found.append(best)
+    able = sorted((item for item in found if item[0] < inf), key=lambda item: item[0])
+    if not able:
+        return inf, every
+    likely = (len(able) - 1) // 2 if all(pool.price.at_one_provider for pool in pools) else 0
+    return able[{"low": 0, "likely": likely, "high": -1}[side]]
 
 
 def _at_one_provider(every: tuple[Machines, ...]) -> list[tuple[Machines, ...]]:

@@ -15,6 +15,7 @@ from capplan.fleet.plan import (
     Plan,
     cost_of,
     costs_less,
+    orderable_first,
     whole_gpus,
 )
 from capplan.fleet.pools.joint import ANY_COST, Demanded, Joint, Pair, Rank, demanded_of
@@ -316,7 +317,8 @@ def with_pools(answer: FleetAnswer, apart: Sequence[Plan], surest_within: float)
     """
     if not apart:
         return answer
-    plans = tuple(sorted((*apart, *answer.plans), key=cost_of))
+    plans = tuple(sorted((*apart, *answer.plans), key=orderable_first))
+    apart = sorted(apart, key=orderable_first)
     if answer.choices is None:
         surest = max(apart, key=lambda plan: (plan.slo_met_probability, -cost_of(plan)))
         why = "no plan of identical replicas meets the targets, or none was asked for"
@@ -326,7 +328,7 @@ def with_pools(answer: FleetAnswer, apart: Sequence[Plan], surest_within: float)
     priced = known.cheapest.usd_per_hour is not None
     alike_priced = [plan for plan in apart if (plan.usd_per_hour is not None) == priced]
     every = [known.cheapest, *alike_priced]
-    cheapest = min(every, key=cost_of)
+    cheapest = min(every, key=orderable_first)
     near = [plan for plan in (known.surest, *every) if cost_of(plan) <= surest_within * cost_of(cheapest)]
     choices = replace(
         known,
@@ -334,7 +336,7 @@ def with_pools(answer: FleetAnswer, apart: Sequence[Plan], surest_within: float)
         surest=max(near, key=lambda plan: (plan.slo_met_probability, -cost_of(plan))),
         fewest=min((known.fewest, *alike_priced), key=whole_gpus),
     )
-    if not costs_less(apart[0], known.recommended):
+    if cheapest is not apart[0] or not costs_less(apart[0], known.recommended):
         return replace(answer, plans=plans, choices=choices)
     choices = replace(choices, recommended=apart[0], why="it costs less than identical replicas")
     return replace(answer, plans=plans, choices=choices, tight=None, next_steps=None)

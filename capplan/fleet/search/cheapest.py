@@ -42,6 +42,11 @@ class Terms:
         """Return whether the price of a device is known."""
         return self.prices.get(device) is not None
 
+    def is_unlisted(self, layout: Layout) -> bool:
+        """Return whether no list states a machine for a replica of a layout, and the scenario states no price of its own."""
+        price = self.prices.get(layout.device.name)
+        return price is None or (bool(price.records) and price.is_by_the_gpu(layout.devices))
+
     def spares(self, layout: Layout, busy: int) -> int:
         """Return the spare replicas in addition to those that carry the peak: what the domains hold that may fail."""
         price = self.prices.get(layout.device.name)
@@ -70,7 +75,9 @@ class Terms:
     def least_usd_per_hour(self, layout: Layout, gpus: float) -> float:
         """Return a lower bound on what any machines with this many used GPUs cost per hour; infinite without a price."""
         price = self.prices.get(layout.device.name)
-        return inf if price is None or gpus == inf else price.least_usd_per_hour(gpus)
+        if price is None or gpus == inf:
+            return inf
+        return price.least_usd_per_hour(layout.devices, layout.device.node_devices, gpus)
 
     def machine_usd_per_hour(self, device: str) -> float:
         """Return the price of the cheapest machine of a device that is to be paid; zero if the device is sold by the GPU."""
@@ -85,7 +92,7 @@ class Terms:
             return 0.0
         if usd_per_hour == inf:
             return self.orderable_busy(layout)
-        if not price.machines:
+        if price.is_by_the_gpu(layout.devices):
             return self.busy_within(layout, floor(usd_per_hour / price.total_usd_per_hour + 1e-9))
 
         def cost(busy: int) -> float:

@@ -245,7 +245,7 @@ def running_counts(group: Group, over_time: OverTime | None, terms: Commitments)
 def machine_offers(
     scenario: Scenario, device: Device, machine: Machine | None, records: Sequence[PriceRecord]
 ) -> tuple[list[Offer], list[Assumption], list[str]]:
-    """Return the ways to pay for a GPU of a machine: at its own prices if the scenario names machines, else at those of the device.
+    """Return the ways to pay for a GPU of a machine: at its own prices, and on spot at those of the device if its provider has none.
 
     Parameters
     ----------
@@ -256,10 +256,16 @@ def machine_offers(
     """
     if machine is not None and machine.provider == OWN:
         return [Offer(OWN, 0.0, 0.0, origin="machines that are there already")], [], []
-    if machine is None or not scenario.fleet.machines.named or device.name in scenario.prices.per_gpu_hour:
+    if machine is None or not machine.sku or device.name in scenario.prices.per_gpu_hour:
         return offers_for(scenario, device, records)
+    own = machine_records(machine, records if scenario.price_file is not None else None)
+    spot = () if any(record.commitment == "spot" for record in own) else _spot_of(records, device.name)
     of_its_own = replace(scenario, prices=replace(scenario.prices, provider="any", region=None))
-    return offers_for(of_its_own, device, machine_records(machine), machine.sku)
+    return offers_for(of_its_own, device, (*own, *spot), machine.sku)
+
+
+def _spot_of(records: Sequence[PriceRecord], device: str) -> tuple[PriceRecord, ...]:
+    return tuple(record for record in records if record.device == device and record.commitment == "spot")
 
 
 def units_in_service(units: Sequence[int], busy: int, survive: Survival) -> int:
@@ -489,7 +495,7 @@ def group_over_time(
 
 def rent_warnings(plan: Plan, today: date) -> tuple[str, ...]:
     """Return the warnings for devices of the plan whose newest offer is older than MAX_AGE_DAYS, and for offers of an unknown day."""
-    prices = dict.fromkeys(group.price for group in plan.groups if group.price)
+    prices = dict.fromkeys(group.quote for group in plan.groups if group.quote)
     records = [record for price in prices for record in price.records]
     undated = [
         f"the price of {record.device} at {record.provider} has no date: check it there"

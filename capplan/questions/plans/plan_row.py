@@ -4,7 +4,7 @@ A plan file states scenario, files, model, engine, prices, and what the engines 
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, fields, is_dataclass, replace
+from dataclasses import asdict, fields, is_dataclass
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -13,15 +13,15 @@ import numpy as np
 
 from capplan.fleet.availability import plan_availability
 from capplan.fleet.load.demand import planned_demand
-from capplan.fleet.order import OWN, Order, OrderLine, Survival
-from capplan.fleet.plan import Certainty, Group, Plan, plan_order, sized_groups, summed_usd_per_hour
+from capplan.fleet.order import OrderLine
+from capplan.fleet.plan import Certainty, Group, Plan, plan_order
 from capplan.fleet.price import ChosenPrice, usd_per_month
 from capplan.fleet.review import spec_of_layout
 from capplan.fleet.unit_costs import UnitCosts
 from capplan.money.commitments import offered_costs
 from capplan.questions.fleet import AskedFleet
 from capplan.readers.catalogue.models import model_source
-from capplan.readers.catalogue.prices import sku_of, stated_machines
+from capplan.readers.catalogue.prices import sku_of
 from capplan.readers.plan_file import COMPOSED, StatedGroup, StatedPlan
 from capplan.readers.text_file import MAX_BYTES, digest, path_of, whole_path
 from capplan.replica.plans import engine_scheduling, plans_of
@@ -90,6 +90,7 @@ def order_row(plan: Plan) -> dict[str, Any] | None:
         "gpus": order.gpus,
         "gpus_idle": order.gpus_idle,
         "free_replicas": order.free_replicas,
+        "energy_usd_per_hour": order.energy_usd_per_hour,
         "usd_per_hour": order.usd_per_hour,
         "usd_per_month": float(usd_per_month(order.usd_per_hour)),
     }
@@ -218,7 +219,9 @@ def plan_inputs(asked: AskedFleet, chosen: Plan | None) -> dict[str, Any]:
         ).peak_requests_per_s,
         "input_tokens": float(lengths.input_tokens),
         "output_tokens": float(lengths.output_tokens),
-        "prices": [_price(name, price) for name, price in asked.prices.items() if price],
+        "prices": [
+            _price(name, price) for name, price in {**asked.prices, **_quotes(chosen)}.items() if price
+        ],
         "launch": _launch(asked, chosen) if chosen else None,
     }
 
@@ -246,6 +249,11 @@ def _named_files(asked: AskedFleet) -> Iterator[dict[str, Any]]:
         at = Path(path) / "config.json" if Path(path).is_dir() else Path(path)
         if (sha256 := digest(at, MAX_BYTES)) is not None:
             yield {"key": key, "path": str(at), "sha256": sha256}
+
+
+def _quotes(plan: Plan | None) -> dict[str, ChosenPrice | None]:
+    """Return what a GPU of each device of a plan costs in its order."""
+    return {group.hardware: group.quote for group in plan.groups} if plan else {}
 
 
 def _price(hardware: str, price: ChosenPrice) -> dict[str, Any]:
@@ -291,67 +299,6 @@ def _launch(asked: AskedFleet, plan: Plan) -> dict[str, Any]:
     }
 
 
-ON_DEMAND = "on-demand"
-
-
-def stated_order(plan: Plan | None) -> Plan | None:
-    """Return a plan in machines of which everything is stated; the plan itself if its own order states everything.
-
-    Each group has the provider at which its order costs least, and the spare replicas that the machines of this provider need. Separate
-    pools have one provider, as their KV caches go from one to the other.
-
-    Returns
-    -------
-    Plan; None without an order, if a scenario states the price or a quota, or if no provider states everything for one of its GPUs
-    """
-    if plan is None or plan_order(plan) is None:
-        return None
-    if plan.has_pools:
-        return _stated_pools(plan)
-    groups = []
-    for group in plan.groups:
-        device, price = group.layout.device, group.price
-        size = (group.layout.devices, device.node_devices, group.busy_replicas)
-        stated = None if price is None else stated_price(price, device.name, *size, group.survive)
-        if stated is None:
-            return None
-        groups.append(group if stated is price else replace(group, price=stated).resized(group.busy_replicas))
-    if tuple(groups) == plan.groups:
-        return plan
-    return replace(plan, groups=tuple(groups), usd_per_hour=summed_usd_per_hour(groups))
-
-
-def cheapest_to_order(plans: Sequence[Plan]) -> Plan | None:
-    """Return the plan whose order costs least in machines of which everything is stated; None if no order of theirs states everything."""
-    stated = [found for plan in plans if (found := stated_order(plan)) is not None]
-    return min(stated, key=lambda plan: plan.usd_per_hour or 0.0, default=None)
-
-
-def _stated_pools(plan: Plan) -> Plan | None:
-    """Return separate pools in machines of one provider, of which everything is stated; the plan itself if its order is one."""
-    if is_at_one_provider(plan) and all(
-        group.price is not None and len(group.price.records) < 2 and _is_stated(group.order)
-        for group in plan.groups
-    ):
-        return plan
-    for fallback in (False, True):
-        found = []
-        offers = [
-            _stated_offers(group.price, group.layout.device.name, on_demand=fallback) for group in plan.groups
-        ]
-        for name in sorted(set.intersection(*map(set, offers))):
-            groups = tuple(
-                replace(group, price=each[name]) for group, each in zip(plan.groups, offers, strict=True)
-            )
-            groups = sized_groups(groups, plan.in_service)
-            usd = summed_usd_per_hour(groups)
-            if usd is not None and usd < inf:
-                found.append(replace(plan, groups=groups, usd_per_hour=usd))
-        if found:
-            return min(found, key=lambda item: item.usd_per_hour or 0.0)
-    return None
-
-
 def slower_networks(plan: Plan) -> dict[str, tuple[float, float]]:
     """Return the machines that one replica spans and whose network is slower than the plan counts on.
 
@@ -377,56 +324,3 @@ def is_at_one_provider(plan: Plan) -> bool:
     order = plan_order(plan)
     lines = order.lines if order is not None else ()
     return len({line.machine.provider for line in lines if line.machine.source}) <= 1
-
-
-def stated_price(
-    price: ChosenPrice, device: str, replica_gpus: int, node_gpus: int, busy: int, survive: Survival
-) -> ChosenPrice | None:
-    """Return the price of a device in the machines of the cheapest provider that states everything; the same price if it does so itself.
-
-    If no provider states everything for a commitment, it is the price on demand.
-
-    Parameters
-    ----------
-    price : as it was chosen
-    device : catalogue name
-    replica_gpus : [-]
-        GPUs of one replica
-    node_gpus : [-]
-        GPUs of a server as the prediction assumes it
-    busy : [-]
-        replicas that carry the peak
-    survive : what may fail
-
-    Returns
-    -------
-    None if a scenario states the price or a quota, or if no provider states everything
-    """
-    size = (replica_gpus, node_gpus, busy)
-    if len(price.records) < 2 and _is_stated(price.order(*size, survive)):
-        return price
-    for fallback in (False, True):
-        offered = _stated_offers(price, device, on_demand=fallback).values()
-        able = [item for item in offered if item.order(*size, survive) is not None]
-        if able:
-            return min(able, key=lambda item: item.order_usd_per_hour(*size, survive=survive))
-    return None
-
-
-def _stated_offers(price: ChosenPrice | None, device: str, *, on_demand: bool) -> dict[str, ChosenPrice]:
-    """Return the price of a device at each provider that states everything, on its own terms or on demand; none if a scenario states the price or a quota."""
-    machines = price.machines if price is not None else ()
-    quota = any(machine.most is not None for machine in machines if machine.provider != OWN)
-    if price is None or not price.records or quota:
-        return {}
-    own = tuple(machine for machine in machines if machine.provider == OWN)
-    commitment = ON_DEMAND if on_demand else price.commitment
-    return {
-        name: replace(price, commitment=commitment, machines=(*own, *sold))
-        for name, sold in stated_machines(device, commitment, price.limits).items()
-    }
-
-
-def _is_stated(order: Order | None) -> bool:
-    """Return whether an order has all that one needs to place it."""
-    return order is not None and not any(line.machine.unstated for line in order.lines)

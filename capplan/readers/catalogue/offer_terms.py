@@ -141,7 +141,7 @@ class KnownMachine:
         """The sku, as the provider writes it."""
         return self.record.sku
 
-    def offered(self, commitment: str, regions: Iterable[str] = ()) -> MachineOffer | None:
+    def offered(self, commitment: str, regions: Iterable[str | None] = ()) -> MachineOffer | None:
         """Return the newest offer of a commitment in some regions, any of them if none is named; the cheapest one of a tie."""
         wanted = set(regions)
         offers = [

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import lru_cache
-from math import isclose
+from math import inf
 from pathlib import Path
 from typing import Annotated, get_args
 
@@ -19,16 +19,19 @@ from pydantic import Field, model_validator
 
 from capplan.assumption import Assumption
 from capplan.errors import InputError, unknown
-from capplan.fleet.order import Machine, MachineLimits
+from capplan.fleet.order import ANY_REGION, Machine, MachineLimits
 from capplan.fleet.price import (
     ANY_PROVIDER,
     ChosenPrice,
     PriceRecord,
+    matching_offers,
     missing_price_warning,
     price_of,
+    recent,
     with_electricity,
 )
 from capplan.fleet.scenario import Purchase
+from capplan.hardware.device import Device
 from capplan.keys import Commitment, Term
 from capplan.readers.catalogue.hardware import catalogue_name, normalised
 from capplan.readers.catalogue.offer_terms import KnownMachine, PageSource, known_machines
@@ -279,7 +282,7 @@ def sold_machines(
     *,
     skus: Iterable[str] = (),
     providers: Iterable[str] = (),
-    regions: Iterable[str] = (),
+    regions: Iterable[str | None] = (),
 ) -> tuple[Machine, ...]:
     """Return the machines of a device that are offered on some terms.
 
@@ -311,8 +314,15 @@ MACHINE_COMMITMENTS: tuple[Commitment | Term, ...] = ("on-demand", *get_args(Ter
 """How a machine of the catalogue may be paid for by the hour."""
 
 
-def machine_records(machine: Machine) -> tuple[PriceRecord, ...]:
-    """Return what a GPU of a machine costs in its region on demand, reserved and spot, as far as the catalogue offers it."""
+def machine_records(
+    machine: Machine, records: Iterable[PriceRecord] | None = None
+) -> tuple[PriceRecord, ...]:
+    """Return what a GPU of a machine costs in its region on demand, reserved and spot, as far as the catalogue, or the records of a price file, offer it."""
+    if records is not None:
+        kind = machine.provider, machine.sku, machine.device
+        return tuple(
+            record for record in records if (record.provider, record.sku or "", record.device) == kind
+        )
     regions = (machine.region,) if machine.region else ()
     return tuple(
         _record(item, commitment)
@@ -336,27 +346,6 @@ def _record(machine: Machine, commitment: Commitment | Term) -> PriceRecord:
         machine.gpus,
         machine.region,
     )
-
-
-def stated_machines(device: str, commitment: str, limits: MachineLimits) -> dict[str, tuple[Machine, ...]]:
-    """Return the machines of a device that may be ordered and of which name, region, price and its day are stated, by provider."""
-    found: dict[str, tuple[Machine, ...]] = {}
-    for machine in sold_machines(
-        device, commitment, skus=limits.skus, providers=limits.providers, regions=limits.regions
-    ):
-        if not machine.unstated:
-            found[machine.provider] = (*found.get(machine.provider, ()), machine)
-    return found
-
-
-def sizes_at(provider: str, device: str) -> dict[int, str]:
-    """Return the machines in which a provider sells a device: GPUs -> sku."""
-    wanted = normalised(provider)
-    sizes: dict[int, str] = {}
-    for known in known_machines():
-        if known.record.device == device and normalised(known.provider) == wanted:
-            sizes.setdefault(known.record.gpus, known.record.sku)
-    return sizes
 
 
 def unsold_devices(scenario: Purchase) -> dict[str, str]:
@@ -393,8 +382,8 @@ def _named(limits: MachineLimits) -> str:
 def machine_prices(scenario: Purchase) -> tuple[dict[str, ChosenPrice | None], tuple[str, ...]]:
     """Return the price of each device that a scenario allows, with the machines in which it is sold, and the warnings.
 
-    Without machines, providers or regions in the scenario, a device costs what it costs by the GPU, in machines of the sizes in which
-    the provider of that price sells it. With them, its machines and their prices are those of the catalogue.
+    Machines have the prices that their lists state. If a scenario names machines, providers or regions, an order takes the cheapest of
+    these; otherwise it is placed at the provider of the lower median price. A device of which no machine is listed is sold by the GPU.
     """
     chosen, warnings = scenario_prices(scenario)
     limits, records = scenario.fleet.machines, records_of(scenario)[0]
@@ -406,8 +395,8 @@ def machine_prices(scenario: Purchase) -> tuple[dict[str, ChosenPrice | None], t
         if device.partition is None and limits.named and device.name not in unsold:
             price, missing = _named_price(device.name, price, scenario)
             more += missing
-        elif device.partition is None and price is not None:
-            price = replace(price, machines=_sizes(price, device.name, scenario, records))
+        elif price is not None:
+            price = _at_providers(price, _listed_machines(device, scenario, records), device)
         found[device.name] = None if price is None else _limited(price, device.name, scenario)
     more += [
         f"fleet.own: {item.sku} serves nothing: fleet.hardware has no {item.device}"
@@ -464,60 +453,77 @@ def _named_price(
     ), []
 
 
-def _sizes(
-    price: ChosenPrice, device: str, scenario: Purchase, records: Iterable[PriceRecord]
-) -> tuple[Machine, ...]:
-    """Return the machines in which the provider of a price sells a device, each GPU at that price; empty if sizes are not known.
+def _at_providers(price: ChosenPrice, machines: tuple[Machine, ...], device: Device) -> ChosenPrice:
+    """Return a price of a device whose orders are placed at the provider of the lower median price of its machines."""
+    if not machines:
+        return replace(price, at_one_provider=True)
+    each: dict[str, float] = {}
+    for item in machines:
+        each[item.provider] = min(each.get(item.provider, inf), item.usd_per_hour / item.gpus)
+    low, high = min(each.values()), max(each.values())
+    what = f"{device.name} is ordered at the provider of the lower median price of {len(each)}, {low:.2f} to {high:.2f} $/h {price.commitment}"
+    if len(each) == 1:
+        what = f"{device.name} is ordered at {machines[0].provider}, the only provider with a listed machine, for {low:.2f} $/h {price.commitment}"
+    named = Assumption(what, f"fleet.providers, or prices.per_gpu_hour.{device.name}")
+    return replace(price, machines=machines, at_one_provider=True, assumption=named)
 
-    A price without a region has that of the machine in the catalogue, if the catalogue has it at the same price.
+
+def _listed_machines(
+    device: Device, scenario: Purchase, records: Iterable[PriceRecord]
+) -> tuple[Machine, ...]:
+    """Return the machines of a device that can be ordered today on the terms of a scenario; empty if it states the price or none is listed.
+
+    Slices are in machines of the whole device, each of whose GPUs counts as the slices that it is cut into.
     """
-    if len(price.records) != 1:
+    cut = device.partition
+    whole = device.name if cut is None else cut.device
+    if not scenario.prices.per_gpu_hour.keys().isdisjoint((device.name, whole)):
         return ()
-    offer = price.records[0]
-    if scenario.price_file is None:
-        sizes = sizes_at(offer.provider, device)
-    else:
-        same = (offer.device, offer.provider, offer.commitment)
-        sizes = {r.devices: r.sku or "" for r in records if (r.device, r.provider, r.commitment) == same}
-    if not sizes and offer.devices > 1:
-        sizes = {offer.devices: offer.sku or ""}
-    if set(sizes) <= {1}:  # one GPU of a larger host, as marketplaces sell them
+    machines = _machines_of_device(whole, scenario, records)
+    if cut is None:
+        return machines
+    return tuple(replace(item, device=device.name, gpus=item.gpus * cut.per_device) for item in machines)
+
+
+def _machines_of_device(
+    device: str, scenario: Purchase, records: Iterable[PriceRecord]
+) -> tuple[Machine, ...]:
+    terms = scenario.prices
+    if scenario.price_file is not None:
+        return _machines_of_file(device, scenario, records)
+    sellers = () if terms.seller == ANY_PROVIDER else (terms.seller,)
+    regions = (terms.region, ANY_REGION, None) if terms.region else ()
+    sold = sold_machines(device, terms.paid_as, providers=sellers, regions=regions)
+    return tuple(recent(item for item in sold if item.is_listed))
+
+
+def _machines_of_file(device: str, scenario: Purchase, records: Iterable[PriceRecord]) -> tuple[Machine, ...]:
+    """Return the machines of a device that the price file of a scenario states, each at its cheapest price; empty if it has GPUs only."""
+    cheapest: dict[tuple[str, str | None, int], PriceRecord] = {}
+    for record in matching_offers(records, device, scenario.prices):
+        kind = record.provider, record.sku, record.devices
+        if kind not in cheapest or record.price < cheapest[kind].price:
+            cheapest[kind] = record
+    if all(record.devices == 1 and record.sku is None for record in cheapest.values()):
         return ()
-    listed = {
-        machine.sku: machine.region
-        for machine in sold_machines(device, offer.commitment, providers=(offer.provider,))
-        if isclose(machine.usd_per_hour, price.usd_per_hour * machine.gpus, rel_tol=1e-3)
-    }
     return tuple(
-        Machine(
-            offer.provider,
-            sku,
-            device,
-            gpus,
-            price.usd_per_hour * gpus,
-            offer.region or listed.get(sku),
-            offer.date,
-            offer.source,
-        )
-        for gpus, sku in sorted(sizes.items())
+        Machine(r.provider, r.sku or "", device, r.devices, r.price, r.region, r.date, r.source)
+        for r in cheapest.values()
     )
 
 
 def _limited(price: ChosenPrice, device: str, scenario: Purchase) -> ChosenPrice:
-    """Return a price whose machines are at most as many as a scenario allows, after those that it has, and what may be ordered today."""
-    limits, terms = scenario.fleet.machines, scenario.prices
-    sellers = limits.providers or (() if terms.seller == ANY_PROVIDER else (terms.seller,))
-    regions = limits.regions or ((terms.region,) if terms.region else ())
-    price = replace(price, limits=MachineLimits(limits.skus, sellers, regions))
+    """Return a price whose machines are at most as many as a scenario allows, after those that it has."""
+    limits = scenario.fleet.machines
     most = {normalised(sku): count for sku, count in limits.most}
     own = tuple(item for item in limits.own if item.device == device and item not in price.machines)
     if not own and not most:
         return price
-    by_the_gpu = price.order(1, 1, 1)
+    pieces = () if price.machines else price.order(1, 1, 1)
     machines = price.machines or tuple(
-        Machine(line.machine.provider, "", device, gpus, price.usd_per_hour * gpus, line.machine.region, line.machine.date, line.machine.source)
+        replace(line.machine, gpus=gpus, usd_per_hour=price.usd_per_hour * gpus)
         for gpus in (1, 2, 4, 8)
-        for line in (by_the_gpu.lines if by_the_gpu else ())
+        for line in (pieces.lines if pieces else ())
     )  # fmt: skip
     limited = tuple(replace(item, most=most.get(normalised(item.sku), item.most)) for item in machines)
     return replace(price, machines=(*own, *limited))

@@ -55,7 +55,7 @@ def machine_answer(machine: "KnownMachine") -> Answer:
     """Return one machine: what it is, and its prices by region and commitment with their sources."""
     record = machine.record
     facts = {
-        "machine": record.sku,
+        "sku": record.sku,
         "provider": machine.provider,
         "hardware": record.device,
         "gpus": record.gpus,
@@ -147,7 +147,7 @@ def _unsourced(file: str) -> Assumption:
 _SHOWN = {
     "scenarios": ("scenario", "model", "about"),
     "models": ("model", "quantization"),
-    "machines": ("machine", "provider", "hardware", "gpus", "usd_per_hour", "region", "date"),
+    "machines": ("sku", "provider", "hardware", "gpus", "usd_per_hour", "region", "date"),
     "apis": (
         "api",
         "input_usd_per_million_tokens",

@@ -80,14 +80,12 @@ from capplan.report.answers.fleet_words import (
     usd_per_job,
 )
 from capplan.report.answers.order import (
-    cheapest_order_row,
     failure_text,
-    first_order_texts,
     idle_texts,
     network_texts,
     order_tables,
     order_texts,
-    stated_order_row,
+    ordered_texts,
 )
 from capplan.report.safe_text import plain
 from capplan.scenario.scenario_file import Scenario
@@ -143,7 +141,7 @@ def first_screen(
             *(_certainty_texts(answer, plan) if promised else ()),
             *most_assumed_texts(kernels, others),
             *commitments_text(outlook.mixes),
-            *first_order_texts(plan, _others(answer, outlook)),
+            *ordered_texts([plan]),
             *network_texts(plan),
             *idle_texts(plan),
             failure_text(plan),
@@ -151,11 +149,6 @@ def first_screen(
             more_text(assumptions=len(kernels) + len(others), plans=len(answer.plans) - len(shown)),
         ),
     )
-
-
-def _others(answer: FleetAnswer, outlook: Outlook) -> Sequence[Plan]:
-    """Return the plans of which one may cost less to order today; none with commitments, whose mix decides what a plan costs."""
-    return () if outlook.mixes else answer.plans
 
 
 def first_rows(names: Sequence[str], count: int) -> list[int]:
@@ -386,8 +379,6 @@ def _fleet_result(
         if answer.carried
         else None,
         "mix": mix_result(answer),
-        "stated_order": stated_order_row(answer.chosen),
-        "cheapest_stated_order": cheapest_order_row(_others(answer, outlook)),
         "over_time": outlook_over_time(outlook),
         "relaxations": [
             {
@@ -440,7 +431,7 @@ def _closing(asked: AskedFleet, answer: FleetAnswer, outlook: Outlook) -> tuple[
         *growth_closing(outlook.growth, asked.scenario),
         *cash_texts(outlook.cash),
         *total_texts(answer.chosen, outlook.total),
-        *order_texts(answer.chosen, _others(answer, outlook)),
+        *order_texts(answer.chosen),
         *mix_texts(answer),
         *(_reading(asked.scenario, answer.plans) if answer.plans else ()),
         *outside_texts(answer.chosen),
@@ -463,7 +454,7 @@ def _plans_table(asked: AskedFleet, answer: FleetAnswer, rows: Sequence[dict[str
     columns: tuple[str, ...] = _POWERED if asked.scenario.prices.electricity is not None else _SHOWN
     columns = columns if asked.scenario.slo.targets else columns[:-1]
     columns = _of_prompts(columns) if asked.scenario.pooled else columns
-    prices = [group.price for plan in answer.plans for group in plan.groups if group.price is not None]
+    prices = [group.quote for plan in answer.plans for group in plan.groups if group.quote is not None]
     if any(price.offers < FEW_OFFERS for price in prices):
         columns = (*columns[:6], "price_basis", *columns[6:])
     if any(row["usd_per_job"] for row in rows):

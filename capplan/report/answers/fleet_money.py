@@ -195,7 +195,7 @@ def offers_tables(plans: Sequence[Plan]) -> tuple[Table, ...]:
             each = " + ".join(group.layout.in_words(group.weight_dtype) for group in plan.groups)
             money = {f"{key}.{side}": costs[side][key] for key in _period_keys(costs) for side in SIDES}
             rows.append({"hardware": plan.hardware, "plan": each, "gpus": plan.gpus, **money})
-    prices = {group.layout.device.name: group.price for plan in plans for group in plan.groups}
+    prices = {group.layout.device.name: group.quote for plan in plans for group in plan.groups}
     makers = [row for name, price in prices.items() if price for row in _makers(name, price)]
     titles = {name: _NAMES[name.partition(".")[2]] for row in rows for name in row if "." in name}
     return (

@@ -22,7 +22,7 @@ from capplan.fleet.plan import (
     Uneconomical,
     cost_of,
 )
-from capplan.fleet.price import HOURS_PER_MONTH, usd_per_month
+from capplan.fleet.price import HOURS_PER_MONTH
 from capplan.questions.fleet import AskedFleet
 from capplan.questions.plans.plan_row import plan_row
 from capplan.readers.catalogue.scenarios import scenario_word
@@ -239,18 +239,7 @@ def slices_texts(plans: Iterable[Plan]) -> Iterator[str]:
         cut = plan.single.layout.device.partition
         if cut is None:
             continue
-        wholes = ceil(plan.gpus / cut.per_device)
-        usd = (
-            None
-            if plan.single.price is None
-            else plan.single.price.total_usd_per_hour * cut.per_device * wholes
-        )
-        cost = (
-            ""
-            if usd is None
-            else f", ${usd_per_month(usd):,.0f} per month where slices are not sold one by one"
-        )
-        yield f"{plan.gpus} x {plan.hardware} are cut from {wholes} whole GPUs{cost}"
+        yield f"{plan.gpus} x {plan.hardware} are cut from {ceil(plan.gpus / cut.per_device)} whole GPUs"
 
 
 def rejected_text(answer: FleetAnswer) -> str:
@@ -378,6 +367,13 @@ def purchase_text(plan: Plan) -> str:
         )
     group = plan.single
     return f"{plan.gpus} x {group.layout.device.name} ({_replicas_text(group)}; {layout_text(plan)})"
+
+
+def by_the_gpu_text(group: Group) -> str:
+    """Return what the price of GPUs is of which no machine is listed."""
+    assert group.price is not None
+    noun = "provider" if group.price.offers == 1 else "providers"
+    return f"at a price per GPU of {group.price.offers} {noun}"
 
 
 def _replicas_text(group: Group) -> str:

@@ -232,7 +232,7 @@ def _kernels(base: Base, answer: LeversAnswer) -> tuple[Assumption, ...]:
     stated = assumed_kernels([answer.base], base.asked.question) if answer.base else ()
     best = answer.best
     if best is not None and best.question is not None:
-        stated += tuple(group.price.assumption for group in best.plan.groups if group.price)
+        stated += tuple(group.quote.assumption for group in best.plan.groups if group.quote)
         stated += assumed_kernels([best.plan], best.question)
     return tuple(item for item in dict.fromkeys(stated) if item not in base.asked.assumptions)
 

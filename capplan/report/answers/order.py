@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby
-from math import floor, inf, log10
+from math import floor, log10
 from typing import Any
 
 from capplan.fleet.availability import plan_availability
@@ -11,14 +11,12 @@ from capplan.fleet.plan import Group, Plan, plan_order
 from capplan.fleet.pools.link import LinkTerms, reach_of
 from capplan.fleet.price import usd_per_month
 from capplan.questions.plans.plan_row import (
-    cheapest_to_order,
     is_at_one_provider,
     order_row,
     slower_networks,
-    stated_order,
 )
 from capplan.report.answer import Table
-from capplan.report.answers.fleet_words import layout_text, purchase_text
+from capplan.report.answers.fleet_words import by_the_gpu_text
 
 _TITLES = {
     "gpus": "GPUs each",
@@ -36,97 +34,32 @@ def order_tables(plan: Plan | None) -> list[Table]:
     rows: list[dict[str, Any]] = [
         {
             **line,
-            "machine": line["sku"]
+            "sku": line["sku"]
             or ("by the GPU" if line["gpus"] == 1 else f"{line['gpus']} x {line['hardware']}"),
             "total_usd_per_hour": line["count"] * line["usd_per_hour"],
         }
         for line in order["machines"]
     ]
-    shown = ["machine", "provider", "region", "gpus", "count", "usd_per_hour", "total_usd_per_hour", "date"]
-    if not any(row["region"] for row in rows):
+    if order["energy_usd_per_hour"]:
+        rows.append({"sku": "electricity", "total_usd_per_hour": order["energy_usd_per_hour"]})
+    shown = ["sku", "provider", "region", "gpus", "count", "usd_per_hour", "total_usd_per_hour", "date"]
+    if not any(row.get("region") for row in rows):
         shown.remove("region")
     return [Table(rows, title="Order: machines for the recommended plan", shown=tuple(shown), titles=_TITLES)]
 
 
-def stated_order_row(plan: Plan | None) -> dict[str, Any] | None:
-    """Return the order of the same replicas that can be placed today, with the keys of `order`; None if no provider states all of it."""
-    stated = stated_order(plan)
-    return None if stated is None else order_row(stated)
-
-
-def cheapest_order_row(plans: Sequence[Plan]) -> dict[str, Any] | None:
-    """Return the cheapest order that can be placed today for any of some plans, with its plan in words; None if no provider states all of one."""
-    cheapest = cheapest_to_order(plans)
-    order = None if cheapest is None else order_row(cheapest)
-    return None if cheapest is None or order is None else {"plan": purchase_text(cheapest), **order}
-
-
-def order_texts(plan: Plan | None, others: Sequence[Plan] = ()) -> tuple[str, ...]:
-    """Return what of the machines stays idle, what may fail, and how likely enough replicas are in service."""
+def order_texts(plan: Plan | None) -> tuple[str, ...]:
+    """Return the order in one line, what of the machines stays idle, what may fail, and how likely enough replicas are in service."""
     if plan is None:
         return ()
     return (
-        *_unstated_texts(plan), *_way_texts(plan, others), *network_texts(plan), *idle_texts(plan), *_survival_texts(plan),
+        *ordered_texts([plan]), *_unstated_texts(plan), *network_texts(plan), *idle_texts(plan), *_survival_texts(plan),
     )  # fmt: skip
 
 
-def ordered_texts(plans: Sequence[Plan], *, brief: bool = False) -> tuple[str, ...]:
-    """Return the machines of plans in one line, each with provider, region, price and its day, and those to order today; nothing for prices of the scenario.
-
-    Parameters
-    ----------
-    plans : of one service, or of each part of it
-    brief : whether an order that another one stands in for today is said without its machines
-    """
-    stated = [stated_order(plan) for plan in plans]
-    today = [plan for plan in stated if plan is not None] if None not in stated else []
-    return lines_texts(
-        _lines(plans), _lines(today), _terms(plans, today), job_hours=_job_hours(plans), brief=brief
-    )
-
-
-def first_order_texts(plan: Plan, others: Sequence[Plan]) -> tuple[str, ...]:
-    """Return the order of a plan, and the one to place today: of the same replicas, or of another plan that costs less today."""
-    cheapest = _cheapest_texts(plan, others)
-    said = ordered_texts([plan], brief=not cheapest)
-    if not said or not cheapest:
-        return said
-    return said[0] if len(said) == 1 else _priced_text(_lines([plan])), *cheapest
-
-
-def _cheapest_texts(plan: Plan, others: Sequence[Plan]) -> tuple[str, ...]:
-    """Return the cheapest order to place today for some plans, if it costs less than the one for the plan itself."""
-    cheapest, today = _cheaper(plan, others), stated_order(plan)
-    if cheapest is None:
-        return ()
-    lines, hours = _lines([cheapest]), _job_hours([plan])
-    instead = f" instead of {_cost_text(_lines([today]), hours)}" if today is not None else ""
-    return (
-        f"cheapest to order today{_terms([plan], [cheapest])}: {cheapest.hardware}, {layout_text(cheapest)}, as {_lines_text(lines)}; "
-        f"{_cost_text(lines, hours)}{instead}",
-    )
-
-
-def _cheaper(plan: Plan, others: Sequence[Plan]) -> Plan | None:
-    """Return the cheapest of other plans to order today, if it costs less than the plan itself."""
-    cheapest, today = cheapest_to_order(others), stated_order(plan)
-    usd = inf if today is None else today.usd_per_hour or 0.0
-    return cheapest if cheapest and (cheapest.usd_per_hour or 0.0) < usd * (1.0 - 1e-9) else None
-
-
-def _job_hours(plans: Sequence[Plan]) -> float | None:
-    """Return the hours until the jobs of plans are done; None if their machines are paid at all hours."""
-    hours = [plan.money.job_hours for plan in plans if plan.money is not None and plan.money.job_hours]
-    return max(hours, default=None)
-
-
-def _terms(plans: Sequence[Plan], today: Sequence[Plan]) -> str:
-    """Return the commitment of the order to place today, if it is another one than that of the plans."""
-    then, now = (
-        {group.price.commitment for plan in some for group in plan.groups if group.price is not None}
-        for some in (plans, today)
-    )
-    return f", {' and '.join(sorted(now)).replace('-', ' ')}" if now - then else ""
+def ordered_texts(plans: Sequence[Plan]) -> tuple[str, ...]:
+    """Return the machines of the plans of one service, or of each part of it, in one line; nothing for prices of the scenario."""
+    return lines_texts(_lines(plans))
 
 
 def _lines(plans: Sequence[Plan]) -> list[OrderLine]:
@@ -134,49 +67,11 @@ def _lines(plans: Sequence[Plan]) -> list[OrderLine]:
     return [line for order in orders if order is not None for line in order.lines]
 
 
-def lines_texts(
-    lines: Sequence[OrderLine],
-    today: Sequence[OrderLine],
-    terms: str = "",
-    *,
-    job_hours: float | None = None,
-    brief: bool = False,
-) -> tuple[str, ...]:
-    """Return an order in one line, and in another one the order that can be placed today; nothing for prices of the scenario.
-
-    Parameters
-    ----------
-    lines : of the order
-    today : machines of which everything is stated; empty if no provider states it
-    terms : commitment of these, if it is another one
-    job_hours : hours until a job is done; None: the machines are paid at all hours
-    brief : whether the order is said without its machines if there is another one to place today, and not at all if that is at the same providers
-    """
-    if not all(line.machine.source or line.machine.provider == OWN for line in lines) or not lines:
+def lines_texts(lines: Sequence[OrderLine]) -> tuple[str, ...]:
+    """Return an order in one line, each machine with provider, region, price and its day; nothing for prices of the scenario."""
+    if not lines or not all(line.machine.source or line.machine.provider == OWN for line in lines):
         return ()
-    order = f"order: {_lines_text(lines)}"
-    if not today or list(today) == list(lines):
-        return (order,)
-    placed = f"to order today{terms}: {_lines_text(today)}; {_cost_text(today, job_hours)} in all"
-    if not brief:
-        return order, placed
-    same = {line.machine.provider for line in lines} == {line.machine.provider for line in today}
-    return (placed,) if same else (_priced_text(lines), placed)
-
-
-def _priced_text(lines: Sequence[OrderLine]) -> str:
-    """Return who offers the prices of an order, and of which day."""
-    machines = [line.machine for line in lines if line.machine.provider != OWN]
-    sellers = dict.fromkeys(f"{item.provider} ({item.date or 'no day'})" for item in machines)
-    return f"order: priced at {' and '.join(sellers)}"
-
-
-def _cost_text(lines: Sequence[OrderLine], job_hours: float | None) -> str:
-    """Return what all machines cost: per month, or until a job is done."""
-    usd = sum(line.count * line.machine.usd_per_hour for line in lines)
-    if job_hours is None:
-        return f"${usd_per_month(usd):,.0f} per month"
-    return f"${job_hours * usd:,.0f} for the job"
+    return (f"order: {_lines_text(lines)}",)
 
 
 def _lines_text(lines: Sequence[OrderLine]) -> str:
@@ -211,20 +106,19 @@ def _machine_text(machine: Machine) -> str:
 
 
 def _unstated_texts(plan: Plan) -> Iterator[str]:
-    """Yield what the price list does not say of the machines of a plan, and the order of which it says all."""
+    """Yield which GPUs no list sells in a machine, what the price list does not say of the machines, and which pools are far apart."""
     for group in plan.groups:
-        if group.order is None or group.price is None:
-            continue
-        device, machines = group.layout.device.name, [line.machine for line in group.order.lines]
-        if len(group.price.records) > 1:
-            offers = " and ".join(
-                f"{offer.provider} at ${offer.usd_per_hour:.2f}" for offer in group.price.records
+        if group.is_by_the_gpu and group.price is not None:
+            yield (
+                f"no list states a machine with {group.layout.devices} x {group.hardware}: the cost is {by_the_gpu_text(group)}; "
+                "ask a provider, or state your own machines: prices.file"
             )
-            yield f"the price of {device} is the mean of two offers per hour, {offers}: order at one of them"
-        unstated = {word: None for machine in machines if machine.source for word in machine.unstated}
-        if unstated:
-            verb = "is" if len(unstated) == 1 else "are"
-            yield f"to order {device}, its {' and '.join(unstated)} {verb} missing in the price list of {machines[0].provider}"
+        elif group.order is not None:
+            machines = [line.machine for line in group.order.lines if line.machine.source]
+            unstated = dict.fromkeys(word for machine in machines for word in machine.unstated)
+            if unstated:
+                verb = "is" if len(unstated) == 1 else "are"
+                yield f"to order {group.hardware}, its {' and '.join(unstated)} {verb} missing in the price list of {machines[0].provider}"
     if plan.transfer is not None:
         yield from _near_texts(plan, plan.transfer.terms)
 
@@ -244,21 +138,6 @@ def _near_texts(plan: Plan, link: LinkTerms) -> Iterator[str]:
 def _sellers(group: Group) -> str:
     lines = group.order.lines if group.order is not None else ()
     return " and ".join(dict.fromkeys(line.machine.provider for line in lines if line.machine.source))
-
-
-def _way_texts(plan: Plan, others: Sequence[Plan]) -> Iterator[str]:
-    """Yield how to get an order that can be placed, if the one of a plan cannot be, or if another plan costs less to order today."""
-    stated, said = stated_order(plan), ordered_texts([plan])
-    if not said:
-        return
-    yield from (*said[1:], *_cheapest_texts(plan, others))
-    if stated is None:
-        yield "no provider states machine, region and day for it: ask the provider, or state your own: prices.file"
-    cheapest = _cheaper(plan, others)
-    if (shown := cheapest or stated) is not None and shown is not plan:
-        sellers = ", ".join(dict.fromkeys(line.machine.provider for line in _lines([shown])))
-        same = "" if cheapest else "this order has the same replicas; "
-        yield f"{same}for the cheapest plan at its prices: fleet.providers: [{sellers}]"
 
 
 def failure_text(plan: Plan) -> str:

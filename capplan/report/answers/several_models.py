@@ -7,9 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from capplan.assumption import Assumption
-from capplan.fleet.order import Order
 from capplan.fleet.plan import Plan
-from capplan.fleet.price import usd_per_month
+from capplan.fleet.price import HOURS_PER_MONTH
 from capplan.questions.plans.plan_row import machine_rows, plan_row
 from capplan.questions.several_models import (
     ALONE,
@@ -28,7 +27,7 @@ from capplan.report.answers.fleet_words import (
     most_assumed_texts,
     purchase_text,
 )
-from capplan.report.answers.order import lines_texts, ordered_texts, stated_order_row
+from capplan.report.answers.order import lines_texts, ordered_texts
 from capplan.scenario.several import one_by_one
 
 _SHARED_TITLES = {
@@ -98,7 +97,7 @@ def sharing_answer(found: SharingAnswer) -> Answer:
             headline=_shared_headline(found),
             closing=(
                 *_slices_text(found),
-                *_ordered_texts(found.pool, brief=True),
+                *_ordered_texts(found.pool),
                 *_last_texts(found.assumptions, "sharing"),
             ),
         ),
@@ -139,21 +138,22 @@ def _slices_text(found: SharingAnswer) -> tuple[str, ...]:
     )
 
 
-def _ordered_texts(pool: SharedPool, *, brief: bool = False) -> tuple[str, ...]:
-    """Return the machines of the pool, and those to order today."""
-    order, today = pool.order, pool.stated_order
-    return lines_texts(order.lines if order else (), today.lines if today else (), brief=brief)
+def _ordered_texts(pool: SharedPool) -> tuple[str, ...]:
+    """Return the machines of the pool."""
+    return lines_texts(pool.order.lines if pool.order else ())
 
 
-def _order_row(order: Order | None, hardware: str) -> dict[str, Any] | None:
+def _order_row(pool: SharedPool) -> dict[str, Any] | None:
     """Return the machines of a pool with the keys of JSON; None without an order."""
-    if order is None:
+    order, price = pool.order, pool.price
+    if order is None or price is None:
         return None
     return {
-        "machines": machine_rows(order.lines, hardware),
+        "machines": machine_rows(order.lines, pool.hardware),
         "gpus": order.gpus,
-        "usd_per_hour": order.usd_per_hour,
-        "usd_per_month": float(usd_per_month(order.usd_per_hour)),
+        "energy_usd_per_hour": price.energy_usd_per_hour and price.energy_usd_per_hour * order.gpus,
+        "usd_per_hour": pool.usd_per_month / HOURS_PER_MONTH,
+        "usd_per_month": pool.usd_per_month,
     }
 
 
@@ -220,9 +220,8 @@ def _shared_result(found: SharingAnswer, rows: list[dict[str, Any]]) -> dict[str
             "spare_gpus": pool.spare_gpus,
             "gpus_by_hour": pool.hourly_gpus.tolist(),
             "usd_per_month": pool.usd_per_month,
-            "usd_per_gpu_hour": None if pool.price is None else pool.price.total_usd_per_hour,
-            "order": _order_row(pool.order, pool.hardware),
-            "stated_order": _order_row(pool.stated_order, pool.hardware),
+            "usd_per_gpu_hour": None if pool.quote is None else pool.quote.total_usd_per_hour,
+            "order": _order_row(pool),
             "cut": [list(slices) for slices in pool.cut],
             **{f"apart_{name}": value for name, value in _apart_in_all(found).items()},
         },
@@ -327,7 +326,7 @@ def _cascade_first(found: CascadeAnswer, fleets: Table) -> Answer:
         headline=_cascade_headline(found),
         closing=(
             *_against_large_texts(found),
-            *ordered_texts([part.plan for part in found.parts], brief=True),
+            *ordered_texts([part.plan for part in found.parts]),
             *_last_texts(found.assumptions, "cascade"),
         ),
     )
@@ -381,7 +380,6 @@ def _cascade_result(
                 "request_rate": part.request_rate,
                 **_usd(part.paid.machines_usd, found, cost),
                 "plan": plan_row(part.plan),
-                "stated_order": stated_order_row(part.plan),
             }
             for part in (*found.parts, found.alone)
         ],
