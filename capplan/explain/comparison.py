@@ -64,7 +64,7 @@ def _rented(paid: PaidPlan) -> Stated:
 def _bill_arguments(
     planned: Planned, asked: AskedBill, paid: PaidPlan, numbers: Mapping[Place, float]
 ) -> Arguments:
-    bill, plan, label = asked.bill, planned.plan, planned.plan.groups[0].label
+    bill, label = asked.bill, planned.plan.groups[0].label
     classes = planned.asked.scenario.classes
 
     def use(place: Place) -> ClassUse:

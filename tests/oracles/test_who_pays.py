@@ -376,7 +376,9 @@ CURVE = (
 @pytest.mark.parametrize(
     "commitments", ["{}", "{reserved_1y: {discount: 30 %}, spot: {headroom: 20 %}}", "{reserved_3y: {discount: 55 %}}"]
 )  # fmt: skip
-def test_a_bill_by_commitments_counts_the_hours_that_they_pay_for(capplan, tmp_path, monkeypatch, commitments):
+def test_a_bill_by_commitments_counts_the_hours_that_they_pay_for(
+    capplan, tmp_path, monkeypatch, commitments
+):
     """The work is the same whatever pays for it: busy hours do not change, so what is idle is the rest of the hours of the mix."""
     path = tmp_path / "curve.yaml"
     path.write_text(CURVE)

@@ -221,9 +221,7 @@ def offers_for(
             ratio = 1.0 + terms.spot.headroom
             rented = offer.used_usd_per_hour * ratio
             offers.append(
-                replace(
-                    offer, used_usd_per_hour=rented, most_fraction=terms.spot.most, rented_ratio=ratio
-                )
+                replace(offer, used_usd_per_hour=rented, most_fraction=terms.spot.most, rented_ratio=ratio)
             )
             what = (
                 f"spot replicas are rented {terms.spot.headroom:.0%} over need for interruptions, and are at most "
