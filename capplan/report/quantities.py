@@ -595,6 +595,7 @@ UNEXPLAINED: Mapping[str, str] = {
     "simulate.wait_s": "as the scenario states it for each class: traffic[].outside",
     "simulate.seed": "the number that the draws of the run begin with: --seed",
     "levers": "of other searches; capplan fleet --set with the change of a lever plans it, and explain takes its plan",
+    **dict.fromkeys(("compare.even", "compare.offers_compared"), "of the cheapest API of the list and the plan; docs/money.md says how both are compared"),
     "check": "a number of the plan next to its limit; explain takes it by its own name",
     "estimate": "of no plan; docs/methodology.md has its formulas",
 }  # fmt: skip

@@ -23,6 +23,7 @@ from capplan.keys import (
     first_day,
 )
 from capplan.money.hosted import LongerLife, PeakHours, TokenPrice, TokenRates
+from capplan.readers.catalogue.models import same_model
 from capplan.readers.catalogue.offer_terms import PageSource
 from capplan.readers.record import Record, validated
 from capplan.readers.text_file import data_folder, json_values, read_json, read_text
@@ -639,5 +640,5 @@ def find_price(
 
 
 def prices_of_model(hub_id: str, known: Iterable[TokenPrice]) -> list[TokenPrice]:
-    """Return the listed APIs that serve an open model, whatever the case of its name."""
-    return [price for price in known if price.serves and price.serves.lower() == hub_id.lower()]
+    """Return the listed APIs that serve an open model, under any of the ids of its checkpoints."""
+    return [price for price in known if same_model(price.serves or price.model, hub_id)]
