@@ -307,7 +307,7 @@ def _of_a_request(item: Input, billed: BilledClass, traffic: HostedTraffic, pric
         )
     tokens = {
         "a": float(request_class.input_tokens.midpoints(SLICES).mean()),
-        "o": request_class.generated_tokens,
+        "o": request_class.generated_tokens * traffic.answers_at(price),
     }.get(item.symbol, billed.each.mean_prefix_tokens)
     inputs = (
         input_of("t", _TOKENS.get(item.symbol, "prefix_tokens"), tokens, "config", f"scenario: traffic, mean of {request_class.name}"),

@@ -295,3 +295,31 @@ def test_at_the_price_of_the_flip_both_cost_the_same(dear, gpu, people, overhead
             own, machines_usd=own.machines_usd * found.even_machines_ratio
         ).usd_today == pytest.approx(apis[0].bill.usd, abs=1e-6 * (1 + people))
     assert replace(found, apis=apis[:1]).cheaper is None
+
+
+@pytest.mark.parametrize("samples", [1, 4])
+def test_a_prompt_is_billed_once_for_its_samples_where_an_api_has_n(samples):
+    """A ledger of every request: with `n` one prompt and its answers, without it a prompt for each answer."""
+    several = replace(chat(), samples=float(samples), sequences_per_request=float(samples))
+    each = {True: 0.0, False: 0.0}
+    for has_n in each:
+        sent = price(several_answers=has_n)
+        traffic = hosted_traffic(several, 0.0)
+        ledger = {"input": 0.0, "output": 0.0}
+        for answer in range(samples):
+            if answer == 0 or not has_n:
+                ledger["input"] += 5000.0 * 3.0e-6
+            ledger["output"] += several.generated_tokens * 15.0e-6
+        prompts = traffic.requests / samples
+        bill = billed_class(traffic, sent, Hosted())
+        assert bill.input_usd == pytest.approx(prompts * ledger["input"])
+        assert bill.output_usd == pytest.approx(prompts * ledger["output"])
+        each[has_n] = bill.input_usd
+    assert each[False] == pytest.approx(samples * each[True])
+
+
+def test_apis_with_n_are_those_whose_provider_says_so():
+    """Mistral's documentation: input tokens are billed once for N completions, and mistral-large-2512 has no N; OpenAI charges for the tokens of all choices."""
+    having = {price.name for price in token_prices() if price.several_answers}
+    assert {"mistral/mistral-nemo", "openai/gpt-5-mini", "openai/gpt-4o"} <= having
+    assert not having & {"mistral/mistral-large-2512", "anthropic/claude-haiku-5-5", "groq/qwen/qwen3-32b"}

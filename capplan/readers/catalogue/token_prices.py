@@ -72,6 +72,8 @@ class CacheTerms(Record):
     """Whether a prefix is found at marked ends only."""
     on_request: bool = False
     """Whether nothing is cached unless a request asks for it."""
+    several_answers: bool = False
+    """Whether a request may ask for several answers (`n`), and its prompt is billed once."""
     batch_discount: Discount | None = None
     """Discount on all prices if the answer may take a day."""
     batch_read_discount: Discount | None = None
@@ -185,6 +187,7 @@ def _on_terms(
         whole_units=terms.whole_units,
         marked=terms.marked,
         on_request=terms.on_request,
+        several_answers=terms.several_answers,
         peak=terms.peak or price.peak,
     )
 
