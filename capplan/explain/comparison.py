@@ -64,7 +64,7 @@ def _rented(paid: PaidPlan) -> Stated:
 def _bill_arguments(
     planned: Planned, asked: AskedBill, paid: PaidPlan, numbers: Mapping[Place, float]
 ) -> Arguments:
-    bill, plan, label = asked.bill, planned.plan, planned.plan.groups[0].label
+    bill, label = asked.bill, planned.plan.groups[0].label
     classes = planned.asked.scenario.classes
 
     def use(place: Place) -> ClassUse:
@@ -107,7 +107,7 @@ def _bill_arguments(
         "classes_outside": lambda _: [Stated(share.use.outside_usd, name=f"{share.use.name} usd") for share in bill.shares],
         "tenant_classes": of_tenant,
         "paid_hours": lambda place: Stated(numbers[place]),
-        "paid_replica_s": lambda _: Stated(None, f"{plan.replicas} replicas, spares included, for the time that is paid for"),
+        "paid_replica_s": lambda _: Stated(None, f"{sum(asked.group_gpus):.4g} GPUs that are paid for, spares included, mean over the time, by the GPUs of a replica"),
         "waiting_usd": lambda _: Stated(bill.idle_usd, label=label),
     }  # fmt: skip
 
@@ -307,7 +307,7 @@ def _of_a_request(item: Input, billed: BilledClass, traffic: HostedTraffic, pric
         )
     tokens = {
         "a": float(request_class.input_tokens.midpoints(SLICES).mean()),
-        "o": request_class.generated_tokens,
+        "o": request_class.generated_tokens * traffic.answers_at(price),
     }.get(item.symbol, billed.each.mean_prefix_tokens)
     inputs = (
         input_of("t", _TOKENS.get(item.symbol, "prefix_tokens"), tokens, "config", f"scenario: traffic, mean of {request_class.name}"),

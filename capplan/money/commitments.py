@@ -71,6 +71,8 @@ class Offer:
     """... and highest."""
     most_fraction: float = 1.0
     """Share of the replicas of the peak that may be paid for in this way."""
+    rented_ratio: float = 1.0
+    """GPUs that are rented for each one in use; above one for spot, which providers interrupt."""
     origin: str = ""
     """Origin of the price, in words."""
 
@@ -107,6 +109,21 @@ class MixedPart:
     def gpus(self) -> int:
         """GPUs of all units."""
         return self.units * self.devices
+
+    @property
+    def paid_gpus(self) -> float:
+        """Return the GPUs that are paid for, mean over the time.
+
+            p = g r;   g u r if they are paid for only while they run
+
+        Returns
+        -------
+        [-]
+            p: GPUs g of all units, the share u of the time in which they run, and r GPUs rented for each one in use
+        """
+        offer = self.offer
+        while_in_use = offer.used_usd_per_hour > 0.0 and not offer.fixed_usd_per_hour
+        return self.gpus * offer.rented_ratio * (self.used_fraction if while_in_use else 1.0)
 
     @property
     def replicas(self) -> int | None:
@@ -245,6 +262,10 @@ class Mix:
     def usd_per_hour(self) -> float:
         """Mean cost at the likely prices."""
         return sum(part.usd_per_hour for part in self.parts) + self.people_usd_per_hour
+
+    def paid_gpus(self, group: int) -> float:
+        """Return the GPUs of a group of the plan that are paid for, mean over the time."""
+        return sum(part.paid_gpus for part in self.parts if part.group == group)
 
     def usd_per_hour_at(self, side: Literal["low", "high"]) -> float:
         """Return the mean cost of the same mix at the `low` or `high` prices of its offers."""

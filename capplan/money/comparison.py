@@ -27,6 +27,8 @@ from capplan.workload.statistics import Repeated
 
 MOST_REPLICAS = 20_000
 """If the fleet still costs more than an API at this size, no breakeven is searched for beyond it."""
+FEWEST_OFFERS = 2
+"""Hosted APIs from which on a comparison has a verdict."""
 POINTS = 400
 """Points of the picture."""
 
@@ -120,10 +122,45 @@ class Comparison:
     terms: Hosted
 
     @property
-    def cheaper(self) -> str:
-        """`own`, or PROVIDER/MODEL."""
+    def cheaper(self) -> str | None:
+        """`own`, or PROVIDER/MODEL; None of one offer, which is no verdict on what is on sale."""
         best = self.apis[0]
+        if len(self.apis) < FEWEST_OFFERS:
+            return None
         return "own" if self.own.usd_today <= best.bill.usd else best.price.name
+
+    @property
+    def even_price_ratio(self) -> float | None:
+        """Return how many times its prices the cheapest API could ask until both cost the same.
+
+            x = (c - o) / (a - o)
+
+        Returns
+        -------
+        [-]
+            x: the fleet costs c, the API a, and what is outside either o; None if the API asks for nothing
+        """
+        own, api = self.own, self.apis[0].bill
+        asked = api.usd - api.outside_usd
+        return (own.usd_today - own.outside_usd) / asked if asked > 0.0 else None
+
+    @property
+    def even_machines_ratio(self) -> float | None:
+        """Return how many times their price the machines could cost until the fleet costs as much as the cheapest API.
+
+            y = 1 + (a - c) / (m (1 + f) + s)
+
+        Returns
+        -------
+        [-]
+            y: the fleet costs c and the API a, machines m with overhead f and support plan s; None if that is at no price, or without one
+        """
+        own = self.own
+        machines = own.machines_usd * (1.0 + own.terms.overhead) + own.other_usd("machines")
+        if machines <= 0.0:
+            return None
+        ratio = 1.0 + (self.apis[0].bill.usd - own.usd_today) / machines
+        return ratio if ratio > 0.0 else None
 
 
 def own_fleet(

@@ -266,6 +266,8 @@ class TokenPrice:
     """Prefixes are found only at marked ends: unmarked, one whose prompts go on differently is never found."""
     on_request: bool = False
     """Nothing is cached unless a request asks for it."""
+    several_answers: bool = False
+    """A request may ask for several answers (`n`), and its prompt is billed once."""
     peak: PeakHours | None = None
     change: tuple[str, TokenRates] | None = None
     """Day from which other prices hold, and these prices, if the provider announced some."""
@@ -291,6 +293,10 @@ class HostedTraffic:
     """Duration of the traffic: a month, or one job."""
     reuse: Reuse | None = None
     """What prompts repeat of earlier ones, where a trace names their blocks or sessions send them again; instead of a shared prefix."""
+
+    def answers_at(self, price: TokenPrice) -> float:
+        """Return the answers that one request to an API asks for: all samples of a prompt if the API bills the prompt once for them."""
+        return self.request_class.samples if price.several_answers else 1.0
 
     @property
     def requests(self) -> float:
@@ -613,6 +619,12 @@ def per_request(request_class: RequestClass, price: TokenPrice) -> PerRequest:
     )
 
 
+def _asked_at_once(traffic: HostedTraffic, price: TokenPrice, request_class: RequestClass) -> PerRequest:
+    """Return the mean cost of a request to an API, with all answers that it asks for."""
+    each = per_request(request_class, price)
+    return replace(each, output_usd=each.output_usd * traffic.answers_at(price))
+
+
 def price_on(price: TokenPrice, day: str) -> TokenPrice:
     """Return the price that holds on a day: what its provider announced, from the day of the change on.
 
@@ -738,8 +750,8 @@ def _billed_way(traffic: HostedTraffic, way: CacheWay, terms: Hosted, load_ratio
     price = way.price
     if traffic.reuse is not None and price.rates.cache_read is not None:
         return _traced_class(traffic, traffic.reuse, way, terms, load_ratio)
-    request_class, each = traffic.request_class, per_request(traffic.request_class, price)
-    rates = traffic.rates_per_s * load_ratio
+    request_class, each = traffic.request_class, _asked_at_once(traffic, price, traffic.request_class)
+    rates = traffic.rates_per_s * load_ratio / traffic.answers_at(price)
     share = request_class.prefix_hit_fraction if each.prefix_tokens else 0.0
     storage = price.storage_usd_per_million_tokens_hour if share else 0.0
     assert storage is not None
@@ -784,8 +796,8 @@ def _traced_class(
 ) -> BilledClass:
     """Return what decides the cost of a class whose prompts repeat earlier ones: what is found is read, all else of the prompts that are long enough to be kept is written."""
     price = way.price
-    each = per_request(replace(traffic.request_class, shared_prefix_tokens=math.inf), price)
-    rates = traffic.rates_per_s * load_ratio
+    each = _asked_at_once(traffic, price, replace(traffic.request_class, shared_prefix_tokens=math.inf))
+    rates = traffic.rates_per_s * load_ratio / traffic.answers_at(price)
     alive_s = time_to_live_s(price, terms)
     hits = np.array([reuse.hit_fraction(alive_s, float(rate)) if rate else 0.0 for rate in rates])
     return BilledClass(
@@ -836,8 +848,9 @@ def provisioned_units(
         found = billed.prefix_fraction * billed.hit_fraction * billed.each.mean_prefix_tokens
         request = part.request_class
         prompt = float(request.input_tokens.midpoints(SLICES).mean())
-        tokens = prompt - found + sold.output_weight * request.generated_tokens
-        by_hour += np.broadcast_to(part.rates_per_s, (24,)) * load_ratio * tokens
+        answers = part.answers_at(price)
+        tokens = prompt - found + sold.output_weight * answers * request.generated_tokens
+        by_hour += np.broadcast_to(part.rates_per_s, (24,)) * load_ratio / answers * tokens
     return sold.units(float(by_hour.max()))
 
 

@@ -20,6 +20,11 @@ from capplan.questions.money.budget import carried_traffic, paid_by_mix, rented_
 
 def fleet_for(asked: AskedFleet, progress: Callable[[int, int], None] | None = None) -> FleetAnswer:
     """Return the fleets that serve a scenario within its limits, cheapest first, and what was rejected."""
+    answer = _within_limits(asked, progress)
+    return replace(answer, by_commitments=asked.scenario.file.commitments is not None)
+
+
+def _within_limits(asked: AskedFleet, progress: Callable[[int, int], None] | None) -> FleetAnswer:
     terms, cache = terms_of(asked), asked.cache
     budget = asked.scenario.budget_usd_per_month
     if asked.scenario.fleet.mix != "off":

@@ -57,6 +57,8 @@ class _Payment:
     name: str
     fraction: float
     """Share of the cost of the group."""
+    time_fraction: float
+    """Share of the GPU hours of the group that are paid for."""
     category: str
     committed_gpu_hours: float = 0.0
 
@@ -111,13 +113,14 @@ def _stamp(moment: datetime) -> str:
 def _payments(asked: AskedBill, group: int) -> list[_Payment]:
     """Return how the GPUs of a group of replicas are paid for."""
     if asked.mix is None:
-        return [_Payment("", 1.0, "Standard")]
+        return [_Payment("", 1.0, 1.0, "Standard")]
     parts = [part for part in asked.mix.parts if part.group == group]
-    total = sum(part.usd_per_hour for part in parts)
+    total, gpus = sum(part.usd_per_hour for part in parts), asked.group_gpus[group]
     return [
         _Payment(
             part.offer.name,
-            part.usd_per_hour / total if total else 1.0 / len(parts),
+            part.usd_per_hour / total if total else part.paid_gpus / gpus,
+            part.paid_gpus / gpus,
             _CATEGORIES.get(part.offer.name, "Other"),
             part.gpus * asked.hours,
         )
@@ -131,7 +134,7 @@ def _machine_rows(asked: AskedBill, usd_each: float) -> Iterator[dict[str, objec
         sold = line.sold or Sold("", "", "", None)
         committed = line.quantity if _CATEGORIES.get(sold.commitment) == "Committed" else 0.0
         payment = _Payment(
-            sold.commitment, 1.0, _CATEGORIES.get(sold.commitment or "on-demand", "Other"), committed
+            sold.commitment, 1.0, 1.0, _CATEGORIES.get(sold.commitment or "on-demand", "Other"), committed
         )
         sku, unit = sold.sku or line.what, _UNITS.get(line.unit, "Units")
         maker = {
@@ -163,10 +166,10 @@ def _rows(asked: AskedBill, usd_each: float) -> Iterator[dict[str, object]]:
             first = meter == "Input Tokens"
             device = groups[group].layout.device.name
             for payment in _payments(asked, group):
-                part, pool = payment.fraction, bill.pools[group]
+                part, pool = payment.time_fraction, bill.pools[group]
                 of_pool = usd / pool.busy_usd * pool.busy_fraction if pool.busy_usd else 0.0
                 yield _charge(
-                    usd * part / usd_each, quantity * part, 1e-6, "Tokens", "1000000 Tokens", payment, of_pool
+                    usd * payment.fraction / usd_each, quantity * part, 1e-6, "Tokens", "1000000 Tokens", payment, of_pool
                 ) | _sku(device, meter, whose, payment) | _class(share) | {
                     "ChargeDescription": f"{meter} of {use.name}, planned, by the time of the GPUs",
                     "x_Hardware": device,
@@ -177,7 +180,7 @@ def _rows(asked: AskedBill, usd_each: float) -> Iterator[dict[str, object]]:
                     "x_OutputTokens": 0.0 if first else quantity * part,
                 }  # fmt: skip
         if use.outside_usd:
-            nothing = _Payment("", 1.0, "Standard")
+            nothing = _Payment("", 1.0, 1.0, "Standard")
             yield _charge(
                 use.outside_usd / usd_each, use.requests, 1.0, "Requests", "Requests", nothing, 0.0
             ) | _sku("outside", "Requests", whose, nothing) | _class(share) | {
@@ -188,9 +191,8 @@ def _rows(asked: AskedBill, usd_each: float) -> Iterator[dict[str, object]]:
 
 
 def _gpu_time(asked: AskedBill) -> list[float]:
-    """Return the share of each group of replicas in the time of all GPUs."""
-    gpus = [group.gpus for group in asked.plan.groups]
-    return [each / sum(gpus) for each in gpus]
+    """Return the share of each group of replicas in the time of all GPUs that is paid for."""
+    return [each / sum(asked.group_gpus) for each in asked.group_gpus]
 
 
 def _idle_rows(asked: AskedBill, usd_each: float) -> Iterator[dict[str, object]]:
@@ -200,11 +202,11 @@ def _idle_rows(asked: AskedBill, usd_each: float) -> Iterator[dict[str, object]]
         idle = 1.0 - pool.busy_fraction
         if idle <= 0.0:
             continue
-        device, hours = group.layout.device.name, group.gpus * asked.hours * idle
+        device, hours = group.layout.device.name, asked.group_gpus[place] * asked.hours * idle
         for payment in _payments(asked, place):
-            part = payment.fraction
+            part = payment.time_fraction
             meter = "Idle GPU Hours"
-            yield _charge(pool.idle_usd * part / usd_each, hours * part, 1.0, "Hours", "Hours", payment, idle) | _sku(
+            yield _charge(pool.idle_usd * payment.fraction / usd_each, hours * part, 1.0, "Hours", "Hours", payment, idle) | _sku(
                 device, meter, f"idle-{place}", payment
             ) | {
                 "ChargeDescription": f"{group.gpus} x {device} while they wait for requests, spares included, planned",

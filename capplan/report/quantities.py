@@ -66,7 +66,7 @@ ARGUMENTS: Mapping[str, Argument] = {
     "class_users": Argument("config", "scenario: traffic, users", "users"),
     "conversation_requests": Argument("config", "scenario: traffic, requests_per_conversation", "requests_per_conversation"),
     "paid_hours": Argument("derived", "365 x 24 / 12 hours of an average month, or the job", "hours"),
-    "paid_replica_s": Argument("derived", "all replicas, spares included, for the time that is paid for"),
+    "paid_replica_s": Argument("derived", "GPUs of the order, or of the parts of the mix while they are paid for, over the GPUs of a replica, times the time"),
     "waiting_usd": Argument("derived", "explain bill.idle_usd", "idle_usd"),
     "faster_request": Argument("derived", "the request at rank k"),
     "finished_output_tokens": Argument("config", "of the requests that finished in the measured time", "output_tokens"),
@@ -596,6 +596,7 @@ UNEXPLAINED: Mapping[str, str] = {
     "simulate.wait_s": "as the scenario states it for each class: traffic[].outside",
     "simulate.seed": "the number that the draws of the run begin with: --seed",
     "levers": "of other searches; capplan fleet --set with the change of a lever plans it, and explain takes its plan",
+    **dict.fromkeys(("compare.even", "compare.offers_compared"), "of the cheapest API of the list and the plan; docs/money.md says how both are compared"),
     "check": "a number of the plan next to its limit; explain takes it by its own name",
     "estimate": "of no plan; docs/methodology.md has its formulas",
 }  # fmt: skip

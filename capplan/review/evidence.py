@@ -24,7 +24,9 @@ from capplan.report.answer import Table
 from capplan.report.answers.fleet_money import total_table
 from capplan.report.answers.fleet_outlook import over_time_parts, over_time_tables
 from capplan.report.answers.fleet_words import (
+    ALL_HOURS,
     layout_text,
+    month_titles,
     pools_tables,
     rejected_text,
     relaxation_text,
@@ -43,7 +45,7 @@ from capplan.report.charts.of_answers import (
     roof_flop_per_s,
     roofline_chart,
 )
-from capplan.review.findings import Findings, Section, kernels_label, shown
+from capplan.review.findings import Findings, Section, kernels_label, machines_usd, shown
 from capplan.workload.request_class import RequestClass, responses_of_classes
 
 
@@ -439,11 +441,12 @@ def plans_section(given: Findings) -> Section:
             for name in shown_names
             if name != "more_usd_per_month"
         )
-    titles = {
+    titles: dict[str, str] = {
         "usd_per_job": "the job",
         "kv_dtype": "KV cache",
         "more_usd_per_month": "more than chosen",
         "usd_per_month": "cost",
+        **month_titles(given.answer),
         "label": "kernels",
         **{f"margin_fraction.{m['target']}": f"margin {m['target']}" for m in given.margins[0]},
     }
@@ -480,7 +483,8 @@ def _plan_pictures(given: Findings) -> tuple[Bars, ...]:
         pictures.append(Bars("Cost of the job", "usd_per_job", bars))
     elif all(plan.usd_per_month is not None for plan in plans):
         bars = tuple(Bar(_short(plan), (("cost", float(plan.usd_per_month or 0.0)),)) for plan in plans)
-        pictures.append(Bars("Cost per month", "usd_per_month", bars))
+        hours = f" {ALL_HOURS}" if given.answer.by_commitments else ""
+        pictures.append(Bars(f"Cost per month{hours}", "usd_per_month", bars))
     for at, margin in enumerate(given.margins[0]):
         rows = [margins[at] for margins in given.margins[:CHARTED]]
         bars = tuple(
@@ -648,12 +652,13 @@ def cost_section(given: Findings) -> Section:
         )
     if powered:
         way += _electricity_text(given)
+    titles = {**_TITLES, **month_titles(given.answer)}
     return Section(
         "Cost",
         text=(way,),
         tables=(
-            Table(devices, title="Devices", titles=_TITLES),
-            Table(tokens, title="Requests and tokens" if of_job else "Tokens", titles=_TITLES),
+            Table(devices, title="Devices", titles=titles),
+            Table(tokens, title="Requests and tokens" if of_job else "Tokens", titles=titles),
             *order_tables(given.answer.chosen),
         ),
     )
@@ -666,19 +671,13 @@ def total_section(given: Findings) -> Section:
         return Section("Total cost")
     of_job = plan.money is not None and plan.money.usd_per_job is not None
     span = "for the job" if of_job else "a month"
-    headline = plan.money.usd_per_job if of_job and plan.money else plan.usd_per_month
-    by_mix = bool(given.outlook.mixes)
-    beside = total_usd(lines) - (headline or 0.0)
+    headline = machines_usd(given, plan)
+    beside = total_usd(lines) - headline
     text = f"Quantity x price of one = cost; the lines add up to ${total_usd(lines):,.0f} {span}. "
-    if by_mix:
-        text += (
-            f"The machines of the first sentence, at the price of prices.commitment, cost ${headline or 0.0:,.0f}; "
-            f"the mix and the other lines are ${abs(beside):,.0f} {'less' if beside < 0.0 else 'more'}."
-        )
-    elif abs(beside) < 0.5:  # dollars
+    if abs(beside) < 0.5:  # dollars
         text += "The machines of the first sentence are all of it: no staff, overhead or other cost is stated (prices.people, prices.overhead, prices.other)."
     else:
-        text += f"The machines of the first sentence cost ${headline or 0.0:,.0f}, the other lines ${beside:,.0f}."
+        text += f"The machines of the first sentence cost ${headline:,.0f}, the other lines ${beside:,.0f}."
     return Section("Total cost", text=(text,), tables=(total_table(lines),))
 
 

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import field, replace
 from math import inf
-from typing import Any
+from typing import Any, Literal
 
 from capplan.fleet.plan import FleetAnswer, Plan, plan_order
 from capplan.fleet.price import HOURS_PER_MONTH, TERM_YEARS
@@ -20,12 +20,13 @@ from capplan.fleet.search.recommended import CLEARLY_SURER, SMALL_EXTRA
 from capplan.frozen import frozen
 from capplan.hardware.device import Source
 from capplan.money.cash import total_usd
+from capplan.money.commitments import offered_costs
 from capplan.questions.fleet import AskedFleet, parts_of
 from capplan.questions.money.energy import Outlook, outlook_of
 from capplan.questions.sensitivity import Sensitivity, sensitivity_of
 from capplan.report.answer import Answer, Table
 from capplan.report.answers.fleet import decision_tables
-from capplan.report.answers.fleet_money import class_texts
+from capplan.report.answers.fleet_money import class_texts, mix_usd_per_month, paid_usd
 from capplan.report.answers.fleet_words import (
     budget_text,
     budget_texts,
@@ -201,7 +202,11 @@ def decision_sentence(given: Findings) -> str:
         return f"No fleet of {names} serves {scenario.name} within its targets{budget}; do not buy on these terms."
     owned = all(group.price is not None and group.price.commitment == "owned" for group in plan.groups)
     verb = "Buy" if owned else "Rent"
-    cost = ", ".join(cost_texts(plan)) if plan.usd_per_month is not None else "an unknown price"
+    cost = (
+        ", ".join(cost_texts(plan, mix_usd_per_month(given.outlook)))
+        if plan.usd_per_month is not None
+        else "an unknown price"
+    )
     return f"{verb} {purchase_text(plan)} for {cost}. {_held_text(given, plan)}"
 
 
@@ -226,10 +231,11 @@ def decision_section(given: Findings) -> Section:
             "What it costs", text=("No price of this device is known; name one: prices.per_gpu_hour.",)
         )
     text = (
-        "Low and high are the fleet for replicas as fast as in the best tenth of measured cases, and as slow as in the worst tenth, "
-        "sized with the same headroom, spares and prices.",
+        "Low is the fleet for replicas as fast as in the best tenth of measured cases, at the lowest offers of its GPUs; high is the fleet for replicas "
+        "as slow as in the worst tenth, at the highest offers. Both have the same headroom and spares"
+        f"{'; the cost of the mix is scaled by the same ratios' if given.outlook.mixes else ''}.",
     )
-    rows = [_cost_row(plan, span, times) for span, times in _spans(plan)]
+    rows = [_cost_row(given, plan, span, times) for span, times in _spans(plan)]
     endless = (
         ("There is no high end: in the worst tenth of the cases no number of replicas meets the targets.",)
         if plan.usd_per_month_high == inf
@@ -243,12 +249,12 @@ def decision_section(given: Findings) -> Section:
 
 
 def _mix_texts(given: Findings) -> tuple[str, ...]:
-    """Return what the plan costs with its cheapest mix of commitments, where the scenario names some, and what that commits."""
+    """Return what the mix of commitments spares and commits, where the scenario names some."""
     if not given.outlook.mixes:
         return ()
     asked = given.outlook.mixes[0]
-    mix, usd = asked.mix, asked.mix.usd_per_hour * HOURS_PER_MONTH
-    cost = f"With its cheapest mix of commitments: ${usd:,.0f} per month, ${MONTHS * usd:,.0f} per year."
+    mix, plan = asked.mix, asked.plan
+    cost = f"All {plan.gpus} GPUs at all hours, without commitments: ${plan.usd_per_month or 0.0:,.0f} per month."
     bound = [
         f"commits {part.gpus} GPUs for {_term_text(part.offer.name, part.usd_per_hour)}"
         for part in mix.parts
@@ -263,14 +269,18 @@ def _mix_texts(given: Findings) -> tuple[str, ...]:
     return (said,)
 
 
+def machines_usd(given: Findings, plan: Plan) -> float:
+    """Return what the first sentence says of the machines: the cost of a month, by the mix if there is one, or of the job [$]."""
+    paid = paid_usd(given.answer, given.outlook) if plan == given.chosen else {}
+    return next(iter(paid.values()), plan.usd_per_month or 0.0)
+
+
 def _total_texts(given: Findings, plan: Plan) -> tuple[str, ...]:
     """Return the total cost where it has lines besides the machines."""
     lines, of_job = given.outlook.total, plan.money is not None and plan.money.usd_per_job is not None
-    machines = plan.money.usd_per_job if plan.money and of_job else plan.usd_per_month
-    if given.outlook.mixes and not of_job:
-        machines = given.outlook.mixes[0].mix.usd_per_hour * HOURS_PER_MONTH
+    machines = machines_usd(given, plan)
     total = total_usd(lines) if lines else 0.0
-    if not lines or abs(total - (machines or 0.0)) < 0.5:  # dollars
+    if not lines or abs(total - machines) < 0.5:  # dollars
         return ()
     span = "for the job" if of_job else "per month"
     return (f"With staff, overhead and the other lines of the total cost: ${total:,.0f} {span}.",)
@@ -312,14 +322,35 @@ def _spans(plan: Plan) -> tuple[tuple[str, float], ...]:
     return (("per month", 1.0), ("per year", float(MONTHS)))
 
 
-def _cost_row(plan: Plan, span: str, times: float) -> dict[str, object]:
-    high = plan.usd_per_month_high
+def _cost_row(given: Findings, plan: Plan, span: str, times: float) -> dict[str, object]:
+    """Return the cost of a span with its range: that of the replicas, at the lowest and the highest offers."""
+    mix, rented = mix_usd_per_month(given.outlook), plan.usd_per_month or 0.0
+    planned = rented if mix is None else mix
+    offers = _offer_ratios(given, plan)
+
+    def end(usd: float | None, side: Literal["low", "high"]) -> float | None:
+        if usd == inf:
+            return None
+        return times * planned * offers[side] * (usd / rented if usd is not None and rented else 1.0)
+
     return {
         "span": span,
-        "likely_usd": times * (plan.usd_per_month or 0.0),
-        "low_usd": None if plan.usd_per_month_low is None else times * plan.usd_per_month_low,
-        "high_usd": None if high is None or high == inf else times * high,
+        "likely_usd": times * planned,
+        "low_usd": end(plan.usd_per_month_low, "low"),
+        "high_usd": end(plan.usd_per_month_high, "high"),
     }
+
+
+def _offer_ratios(given: Findings, plan: Plan) -> dict[Literal["low", "high"], float]:
+    """Return what the plan costs at the lowest and at the highest offers, over what it costs; one if a scenario states every price."""
+    ends: tuple[Literal["low", "high"], ...] = ("low", "high")
+    if given.outlook.mixes:
+        mix = given.outlook.mixes[0].mix
+        return {
+            side: mix.usd_per_hour_at(side) / mix.usd_per_hour if mix.usd_per_hour else 1.0 for side in ends
+        }
+    costs = offered_costs(plan)
+    return {side: costs[side][0] / plan.usd_per_hour if costs and plan.usd_per_hour else 1.0 for side in ends}
 
 
 def verdicts_section(given: Findings) -> Section:

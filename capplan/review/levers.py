@@ -27,7 +27,7 @@ from capplan.report.answers.fleet_money import (
     paid_usd,
 )
 from capplan.report.answers.fleet_outlook import energy_tables, growth_closing, growth_tables
-from capplan.report.answers.fleet_words import layout_text, unsure
+from capplan.report.answers.fleet_words import layout_text, month_titles, unsure
 from capplan.report.answers.levers import levers_answer
 from capplan.report.charts.of_answers import Bar, Bars, Line, Lines, Tornado, Turned, amount_text
 from capplan.report.show import row_progress
@@ -91,7 +91,11 @@ def moves_section(given: Findings) -> Section:
     return Section(
         "What moves the number",
         text=text,
-        tables=(Table(rows, titles={key: "cost", f"more_{key}": "more than planned"}),),
+        tables=(
+            Table(
+                rows, titles={key: "cost", f"more_{key}": "more than planned", **month_titles(given.answer)}
+            ),
+        ),
         pictures=_tornado(plan, swings, key),
     )
 
@@ -175,7 +179,12 @@ def traffic_section(given: Findings) -> Section:
         tables=(
             Table(
                 rows,
-                titles={"traffic_ratio": "times today", "request_rate": "peak", key: "cost"},
+                titles={
+                    "traffic_ratio": "times today",
+                    "request_rate": "peak",
+                    key: "cost",
+                    **month_titles(given.answer),
+                },
             ),
         ),
         pictures=(picture,) if lines else (),
@@ -442,7 +451,11 @@ def _own_section(given: Findings) -> Section:
             "The other levers (dtypes, caching, speculation, engine settings, commitments, their "
             "combination) each take a search of their own: --levers adds them to this page.",
         ),
-        tables=(Table(rows, titles={key: "cost", "price_to_pay": "what it takes"}),) if rows else (),
+        tables=(
+            Table(rows, titles={key: "cost", "price_to_pay": "what it takes", **month_titles(given.answer)}),
+        )
+        if rows
+        else (),
         code=(f"capplan levers {scenario_word(given.asked.scenario.path)}",),
     )
 

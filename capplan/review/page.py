@@ -19,6 +19,8 @@ from urllib.parse import quote
 from capplan import __version__
 from capplan.assumption import Assumption
 from capplan.errors import InputError
+from capplan.fleet.plan import Plan
+from capplan.fleet.price import PriceRecord
 from capplan.readers.text_file import protecting_outputs, read_text
 from capplan.report.answer import Answer, Table
 from capplan.report.answers.fleet import assumed_kernels, fleet_answer
@@ -108,16 +110,16 @@ def _appendix(given: Findings) -> list[Section]:
     ]
 
 
+def deciding_offers(plan: Plan | None) -> tuple[PriceRecord, ...]:
+    """Return the offers that the cost of a plan is computed from; none without a plan or if a scenario states the prices."""
+    groups = plan.groups if plan is not None else ()
+    return tuple(record for group in groups if group.quote is not None for record in group.quote.records)
+
+
 def byline(given: Findings) -> str:
-    """Return versions, dates and author of a page: of its inputs and its command line, never of the clock."""
-    days = [
-        record.date
-        for price in given.asked.prices.values()
-        if price
-        for record in price.records
-        if record.date
-    ]
-    parts = [f"capplan {__version__}", *([f"prices as of {max(days)}"] if days else [])]
+    """Return versions, the days of the prices that the plan is paid at, and author of a page: never a day of the clock."""
+    days = sorted({record.date or "an unknown day" for record in deciding_offers(given.chosen)})
+    parts = [f"capplan {__version__}", *([f"prices as of {' and '.join(days)}"] if days else [])]
     return " · ".join(filter(None, [*parts, given.date, given.author]))
 
 

@@ -97,6 +97,7 @@ def with_multiples(reading: Reading, item: Traffic, index: int, described: Reque
         job_requests=None if jobs is None else jobs * sequences,
         arrival_cv=float(batch_arrival_cv(described.arrival_cv, samples * documents)),
         sequences_per_request=sequences,
+        samples=float(samples),
         repeated_fraction=1.0 - 1.0 / of_prompt,
     )
 

@@ -143,6 +143,8 @@ class RequestClass:
     """Requests of a batch job; None for traffic without an end."""
     sequences_per_request: float = 1.0
     """Samples and attempts of a request; rates, and the requests of a job, count each of them."""
+    samples: float = 1.0
+    """Answers that a request asks for at once to one prompt; each of them is a sequence."""
     repeated_fraction: float = 0.0
     """Share of the prompts that repeat one just sent, by another sample or attempt, and hit in the cache as a whole."""
     outside: Outside = NOTHING_OUTSIDE

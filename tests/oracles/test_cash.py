@@ -341,3 +341,81 @@ def test_a_total_at_another_rate_grows_by_what_its_lines_grow_with(priced):
         for other in ({}, {"load_balancers": "400 $/month"}, {"load_balancers": "800 $/month"})
     ]
     assert all(first < later for first, later in pairwise(even))
+
+
+DOLLARS = re.compile(r"\$([\d,]+) (?:per month|a month)")
+TOTALS = {
+    "rented": "",
+    "by a mix": "commitments: {reserved_1y: {discount: 30 %}, reserved_3y: {discount: 55 %}, spot: {headroom: 20 %, most: 40 %}}\n",
+    "a mix and people": "commitments: {reserved_3y: {discount: 55 %}}\nprices: {people: 900 $/month, overhead: 10 %}\n",
+    "a mix that grows": "commitments: {reserved_1y: {discount: 30 %, upfront: 50 %}}\ngrowth: {per_month: 5 %, months: 3}\n",
+}
+CURVE = (
+    "name: s\nmodel: Qwen/Qwen3-0.6B\n"
+    "traffic: [{request_rate: 60 req/s, daily_curve: evening, input_tokens: 900, output_tokens: 90}]\n"
+    "slo: {ttft_p95: 1 s, tpot_p95: 60 ms}\nfleet: {hardware: [l4], tensor_parallel: 1}\n"
+)
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("shared_runs")
+@pytest.mark.parametrize("way", TOTALS)
+def test_a_plan_has_one_total_on_every_page_and_command(capplan, tmp_path, way):
+    """The first line of `fleet` and of the page, the bill, the lines of the total, the comparison and the cash of a month are one sum and its parts."""
+    path, page = tmp_path / "s.yaml", tmp_path / "page.md"
+    path.write_text(CURVE + TOTALS[way])
+
+    def run(*words):
+        ran = capplan(words[0], path, "--offline", *words[1:])
+        assert ran.code == 0, ran.err
+        return ran.out
+
+    def result(*words):
+        return json.loads(run(*words, "--format", "json"))["result"]
+
+    fleet, bill, compared = result("fleet"), result("bill"), result("compare", "--api", "openai/gpt-5")
+    run("report", "-o", page)
+    screen, text = run("fleet"), page.read_text()
+    lines, total = fleet["total_cost"]["lines"], fleet["total_cost"]["usd"]
+    assert sum(line["quantity"] * line["usd_each"] for line in lines) == pytest.approx(total)
+    assert bill["usd_per_month"] == pytest.approx(total) == pytest.approx(compared["own"]["usd_per_month"])
+    assert sum(row["with_idle_usd"] for row in bill["classes"]) == pytest.approx(total)
+    machines = total - sum(line["usd"] for line in lines if line["what"] in ("people", "overhead"))
+    if fleet["commitments"]:
+        assert sum(row["usd_per_month"] for row in fleet["commitments"]["rows"]) == pytest.approx(machines)
+        assert fleet["cash"]["months"][0]["cost_usd"] == pytest.approx(machines)
+    (headline,) = re.findall(r"\*\*(.*)\*\*", text)
+    for sentence in (screen.splitlines()[0], headline):
+        assert DOLLARS.search(sentence)[1] == f"{machines:,.0f}"
+    assert re.search(r"\| per month \| +([\d,]+) \|", text)[1] == f"{machines:,.0f}"
+    every = f"in all ${total:,.0f} a month, of which the machines ${machines:,.0f}"
+    for said in (screen, run("bill")):
+        assert (every in said) == (abs(total - machines) >= 0.5)
+    assert f"the lines add up to ${total:,.0f} a month" in text
+    other = f"{fleet['chosen']['usd_per_month']:,.0f}"
+    if fleet["commitments"]:
+        assert other != f"{machines:,.0f}"
+        for line in (*screen.splitlines(), *text.splitlines()):
+            assert f"${other}" not in line or "at all hours" in line, line
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("shared_runs")
+@pytest.mark.parametrize("commitments", ["", "commitments: {reserved_1y: {discount: 30 %}}\n"])
+def test_the_range_of_the_cost_has_the_offers_and_the_speed_of_replicas_in_it(capplan, tmp_path, commitments):
+    """The page is at least as wide as the same plan at its lowest and highest offers, and as the fleet at its fastest and slowest."""
+    path, page = tmp_path / "s.yaml", tmp_path / "page.md"
+    path.write_text(CURVE + commitments)
+    chosen = json.loads(capplan("fleet", path, "--offline", "--format", "json").out)["result"]
+    assert capplan("report", path, "--offline", "-o", page).code == 0
+    row = re.search(r"\| per month \| +([\d,]+) \| +([\d,]+) \| +([\d,]+) \|", page.read_text())
+    planned, low, high = (float(each.replace(",", "")) for each in row.groups())
+    plan, mix = chosen["chosen"], chosen["commitments"]
+    speed = [plan[f"usd_per_month_{side}"] / plan["usd_per_month"] for side in ("low", "high")]
+    offered = (
+        [mix[f"usd_per_month_{side}"] / mix["usd_per_month"] for side in ("low", "high")] if mix
+        else [plan["offers"][side]["usd_per_month"] / plan["usd_per_month"] for side in ("low", "high")]
+    )  # fmt: skip
+    assert low <= planned * min(speed[0], offered[0]) + 1.0
+    assert high >= planned * max(speed[1], offered[1]) - 1.0
+    assert low < planned < high

@@ -1,15 +1,20 @@
 """Hosted APIs against worked examples, random arrivals drawn one by one, and a scan of every rate."""
 
 import math
-from itertools import product
+from dataclasses import replace
+from itertools import combinations, product
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from scipy import special
 
-from capplan.money.comparison import breakeven_rate
+from capplan.fleet.price import Prices
+from capplan.money.comparison import ComparedApi, Comparison, OwnFleet, breakeven_rate
 from capplan.money.hosted import (
     Hosted,
+    HostedBill,
     HostedTraffic,
     LongerLife,
     TokenPrice,
@@ -21,6 +26,8 @@ from capplan.money.hosted import (
     written_to_live,
 )
 from capplan.money.prompt_cache import breakeven_requests, gamma_share, reused_fraction, stored_fraction
+from capplan.readers.catalogue.models import model_rows, same_model, shipped_id
+from capplan.readers.catalogue.token_prices import prices_of_model, token_prices
 from capplan.workload.daily_curve import OFFICE
 from capplan.workload.length import fixed, lognormal
 from capplan.workload.request_class import RequestClass
@@ -226,3 +233,93 @@ def test_a_trace_pays_reads_for_what_it_repeats_and_writes_for_the_rest():
     assert bill.cache_write_usd == pytest.approx(5_256_000 * 0.5 * 5000 * 3.75e-6)
     quiet = billed_class(hosted_traffic(chat(), 0.0, reuse), price(), Hosted(), 0.05).bill
     assert quiet.cache_read_usd == pytest.approx(0.05 * 5_256_000 * 0.25 * 5000 * 0.3e-6)
+
+
+@pytest.mark.parametrize(
+    ("model", "least"),
+    [("meta-llama/Meta-Llama-3.1-8B-Instruct", "deepinfra/"), ("meta-llama/Llama-3.1-8B-Instruct", "deepinfra/"),
+     ("RedHatAI/Meta-Llama-3.1-8B-Instruct-FP8", "deepinfra/"), ("moonshotai/Kimi-K3", "deepinfra/")],
+)  # fmt: skip
+def test_an_open_model_finds_the_cheapest_api_of_the_list_under_any_of_its_ids(model, least):
+    """The list sells Llama 3.1 8B at 0.02 $ for a million input tokens under an older id, and at 0.05 and 0.2 $ under the newer one."""
+    found = prices_of_model(model, token_prices())
+    assert len(found) >= 3
+    assert min(found, key=lambda price: price.rates.input).name.startswith(least)
+
+
+def test_no_row_of_the_list_is_without_the_open_model_that_its_name_is_the_id_of():
+    """Names that are ids of shipped checkpoints say which model it is, and the list says no other."""
+    named = [price for price in token_prices() if "/" in price.model and shipped_id(price.model)]
+    assert len(named) > 20
+    assert [
+        price.name for price in named if not same_model(price.serves or "", shipped_id(price.model) or "")
+    ] == []
+
+
+def test_checkpoints_of_one_model_are_alike_and_other_trainings_are_not():
+    """A quantised checkpoint that ships is alike to one of 16 bits of the same shapes; the models of one shape keep their own names."""
+    plain, quantised = {}, []
+    for row in model_rows():
+        if row["quantization"] is None:
+            plain.setdefault(row["folder"], []).append(row["model"])
+        else:
+            quantised.append(row)
+    alike = [
+        any(same_model(row["model"], name) for name in plain.get(row["folder"], ())) for row in quantised
+    ]
+    assert sum(alike) >= 0.95 * len(alike)
+    for first, second in combinations(("deepseek-ai/DeepSeek-V3", "deepseek-ai/DeepSeek-R1", "deepseek-ai/DeepSeek-V3-0324", "Qwen/Qwen3-235B-A22B",
+                                       "Qwen/Qwen3-235B-A22B-Instruct-2507", "moonshotai/Kimi-K2.5", "moonshotai/Kimi-K2.6"), 2):  # fmt: skip
+        assert not same_model(first, second)
+
+
+@pytest.mark.long
+@given(st.floats(0.01, 30.0), st.floats(0.01, 30.0), st.floats(0.0, 9000.0), st.floats(0.0, 0.3))
+def test_at_the_price_of_the_flip_both_cost_the_same(dear, gpu, people, overhead):
+    """The fleet is worked out again at the machines' flip price, the API at its own: each costs what the other does."""
+    terms = Prices(people=people, overhead=overhead)
+    own = OwnFleet(1.0, (), terms, 730.0 * gpu)
+    apis = tuple(
+        ComparedApi(
+            price(TokenRates(rate, 2 * rate, None, None)), HostedBill(input_usd=1000.0 * rate), (), None
+        )
+        for rate in (dear, 2 * dear)
+    )
+    found = Comparison(None, own, apis, (), Hosted())
+    even = found.even_price_ratio
+    assert even * apis[0].bill.usd == pytest.approx(own.usd_today)
+    if found.even_machines_ratio is None:
+        assert people >= apis[0].bill.usd * (1 - 1e-9)
+    else:
+        assert replace(
+            own, machines_usd=own.machines_usd * found.even_machines_ratio
+        ).usd_today == pytest.approx(apis[0].bill.usd, abs=1e-6 * (1 + people))
+    assert replace(found, apis=apis[:1]).cheaper is None
+
+
+@pytest.mark.parametrize("samples", [1, 4])
+def test_a_prompt_is_billed_once_for_its_samples_where_an_api_has_n(samples):
+    """A ledger of every request: with `n` one prompt and its answers, without it a prompt for each answer."""
+    several = replace(chat(), samples=float(samples), sequences_per_request=float(samples))
+    each = {True: 0.0, False: 0.0}
+    for has_n in each:
+        sent = price(several_answers=has_n)
+        traffic = hosted_traffic(several, 0.0)
+        ledger = {"input": 0.0, "output": 0.0}
+        for answer in range(samples):
+            if answer == 0 or not has_n:
+                ledger["input"] += 5000.0 * 3.0e-6
+            ledger["output"] += several.generated_tokens * 15.0e-6
+        prompts = traffic.requests / samples
+        bill = billed_class(traffic, sent, Hosted())
+        assert bill.input_usd == pytest.approx(prompts * ledger["input"])
+        assert bill.output_usd == pytest.approx(prompts * ledger["output"])
+        each[has_n] = bill.input_usd
+    assert each[False] == pytest.approx(samples * each[True])
+
+
+def test_apis_with_n_are_those_whose_provider_says_so():
+    """Mistral's documentation: input tokens are billed once for N completions, and mistral-large-2512 has no N; OpenAI charges for the tokens of all choices."""
+    having = {price.name for price in token_prices() if price.several_answers}
+    assert {"mistral/mistral-nemo", "openai/gpt-5-mini", "openai/gpt-4o"} <= having
+    assert not having & {"mistral/mistral-large-2512", "anthropic/claude-haiku-5-5", "groq/qwen/qwen3-32b"}

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
+import yaml
 
 from capplan.fleet.price import Prices, choose_price, missing_price_warning, usd_per_million_tokens
 from capplan.keys import Commitment, Term
@@ -192,3 +193,24 @@ def test_hosted_prices_name_the_open_model_that_they_serve():
             assert rates.output >= rates.input > 0
             assert rates.cache_read is None or rates.cache_read <= rates.input
             assert rates.cache_write is None or rates.cache_write >= rates.input
+
+
+ACCOUNTS = re.compile(
+    r"^https://(?:www\.)?(?:github|gitlab)\.com/[^/]+/?$|^https://huggingface\.co/[^/]+/?$|/(?:login|signin|account|billing|dashboard)(?:[/?#]|$)|^https://[^/]+/?$"
+)
+"""Pages of an account, of a login or of a whole site, which state no price; the documentation on a console is one that does."""
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "prices.yaml",
+        "token_prices.yaml",
+        *sorted(f"machines/{path.name}" for path in (ROOT / "hardware_specs" / "machines").glob("*.yaml")),
+    ],
+)
+def test_a_source_is_a_page_and_not_an_account(name):
+    file = yaml.safe_load((ROOT / "hardware_specs" / name).read_text())
+    urls = {key: source["url"] for key, source in file["sources"].items() if source.get("url")}
+    assert urls
+    assert {key: url for key, url in urls.items() if ACCOUNTS.search(url)} == {}

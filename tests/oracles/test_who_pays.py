@@ -6,10 +6,12 @@ import os
 import re
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from capplan.money.commitments import Offer, cheapest_mix, use_fractions
 from capplan.money.who_pays import (
     ClassUse,
     PaidPool,
@@ -335,3 +337,66 @@ def test_rows_by_machine_add_up_to_the_same_bill(capplan, two, root, tmp_path, m
     if scenario == "two":
         assert {row["PricingUnit"] for row in machines} == {"Hours"}
         assert "people" in {row["SkuId"] for row in rows}
+
+
+WAYS = st.tuples(st.sampled_from(["fixed", "used", "both"]), st.floats(0.01, 5.0), st.floats(1.0, 1.5))
+
+
+@given(
+    st.lists(st.integers(0, 5), min_size=1, max_size=8).filter(any).map(np.array),
+    st.lists(WAYS, min_size=1, max_size=3),
+    st.integers(1, 8),
+)
+def test_the_gpus_of_a_mix_are_paid_for_by_a_ledger_of_its_hours(counts, ways, devices):
+    """What runs only at a peak and is rented by the hour is paid for in these hours; a reservation or a purchase at all hours."""
+    offers = [
+        Offer(str(place), usd * (kind != "used"), usd * (kind != "fixed"), rented_ratio=ratio)
+        for place, (kind, usd, ratio) in enumerate(ways)
+    ]
+    ledger = []
+    for place in range(int(counts.max())):
+        running = [count > place for count in counts]
+        cheapest = min(offers, key=lambda offer: offer.usd_per_hour(sum(running) / len(running)))
+        hours = sum(running) if not cheapest.fixed_usd_per_hour else len(running)
+        ledger.append(hours * devices * cheapest.rented_ratio)
+    parts = cheapest_mix(use_fractions(counts), offers, devices)
+    assert sum(part.paid_gpus for part in parts) * len(counts) == pytest.approx(sum(ledger))
+
+
+CURVE = (
+    "name: curve\nmodel: meta-llama/Llama-3.1-8B-Instruct\n"
+    "traffic: [{request_rate: 30 req/s, daily_curve: evening, input_tokens: 900, output_tokens: 100}]\n"
+    "slo: {ttft_p95: 1 s, tpot_p95: 60 ms}\nfleet: {hardware: [l40s]}\n"
+    "prices: {per_gpu_hour: {l40s: 1 $/h}}\n"
+)
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("shared_runs")
+@pytest.mark.parametrize(
+    "commitments", ["{}", "{reserved_1y: {discount: 30 %}, spot: {headroom: 20 %}}", "{reserved_3y: {discount: 55 %}}"]
+)  # fmt: skip
+def test_a_bill_by_commitments_counts_the_hours_that_they_pay_for(
+    capplan, tmp_path, monkeypatch, commitments
+):
+    """The work is the same whatever pays for it: busy hours do not change, so what is idle is the rest of the hours of the mix."""
+    path = tmp_path / "curve.yaml"
+    path.write_text(CURVE)
+    monkeypatch.chdir(tmp_path)
+    plain = json.loads(capplan("bill", path, "--offline", "--format", "json").out)["result"]
+    path.write_text(f"{CURVE}commitments: {commitments}\n")
+    fleet = json.loads(capplan("fleet", path, "--offline", "--format", "json").out)["result"]
+    rows, bill = focus_rows(capplan, path)
+    ratio = {"spot": 1.2}
+    hours = {
+        row["commitment"]: row["gpus"] * ratio.get(row["commitment"], 1.0)
+        * (1.0 if row["commitment"].startswith("reserved") else row["used_fraction"])
+        for row in fleet["commitments"]["rows"]
+    }  # fmt: skip
+    busy = plain["busy_fraction"] * plain["gpus"]
+    assert bill["busy_fraction"] == pytest.approx(busy / sum(hours.values()))
+    assert sum(hours.values()) < plain["gpus"]
+    for name, mine in hours.items():
+        (idle,) = (row for row in rows if row["SkuPriceId"].endswith(f"/{name}") and row["SubAccountId"] == "__idle__")  # fmt: skip
+        assert float(idle["PricingQuantity"]) == pytest.approx(744 * (1.0 - bill["busy_fraction"]) * mine)
+    follows_focus(rows)

@@ -116,6 +116,31 @@ def test_the_best_combination_is_never_dearer_than_a_lever_that_it_may_take(whol
     assert all(lever.keeps and not lever.broken for lever in whole[2].best.levers)
 
 
+@pytest.mark.long
+def test_at_best_is_the_plan_of_the_row_of_the_same_change_at_the_same_dollars(tmp_path, monkeypatch):
+    """Two layouts at one price: the search finds either, and the answer shows that of the row, which has the higher chance."""
+    path = tmp_path / "tied.yaml"
+    path.write_text(SMALL.replace("30 req/s", "90 req/s").replace("[h100-sxm, l40s]", "[h100-sxm]"))
+    asking, base = asked_levers(path, None, offline=True)
+    found = Asking.cheapest
+
+    def with_a_lower_chance(self, asked, confidence, under):
+        plan, question = found(self, asked, confidence, under)
+        less = None if plan is None else replace(plan, slo_met_probability=plan.slo_met_probability - 0.01)
+        return less, question
+
+    monkeypatch.setattr(Asking, "cheapest", with_a_lower_chance)
+    for name in ("weight-dtype", "kv-dtype"):
+        answer = levers_of(asking, base, (name,))
+        best = answer.best.plan
+        rows = [row for row in answer.rows if row.plan and (row.lever.combines or row.lever.adds)]
+        same = [row for row in rows if row.plan.usd_per_month == pytest.approx(best.usd_per_month)]
+        assert all(row.plan == best for row in same if row.lever.settings == answer.best.settings)
+        assert all(row.plan.slo_met_probability <= best.slo_met_probability for row in same)
+        assert same
+        assert answer.best.levers
+
+
 def test_settings_that_say_what_is_so_change_nothing(whole):
     asking, base, _ = whole
     same = Lever(
@@ -342,26 +367,31 @@ fleet: {hardware: [l40s], tensor_parallel: 1, pipeline_parallel: 1}
             )
 
 
-@pytest.mark.parametrize("quality", ["estimate", "list"])
-def test_an_estimated_price_is_in_no_headline(capplan, tmp_path, quality):
-    """A reservation at a tenth of the price: taken if somebody lists it; if it is an estimate, named so and left out of the best."""
+@pytest.mark.parametrize(
+    ("quality", "term"), [("estimate", "reserved-1y"), ("list", "reserved-1y"), ("list", "reserved")]
+)
+def test_an_estimate_and_an_offer_without_a_term_are_in_no_headline(capplan, tmp_path, quality, term):
+    """A reservation at a tenth of the price: taken if somebody lists it with its term; an estimate, or an offer without a term, is named so and left out of the best."""
     page = {"page": {"title": "page", "url": "https://example.org"}}
     offers = [
         {"device": "h100-sxm", "provider": "A", "commitment": name, "price": f"{usd} $/h", "date": "2026-11", "source": "page", **more}
-        for name, usd, more in (("on-demand", 3.0, {}), ("reserved", 0.3, {"quality": quality}))
+        for name, usd, more in (("on-demand", 3.0, {}), (term, 0.3, {"quality": quality}))
     ]  # fmt: skip
-    offers.append(offers[0] | {"device": "l40s", "price": "0.01 $/h", "quality": quality})
+    offers.append(
+        offers[0]
+        | {"device": "l40s", "price": "0.01 $/h", "quality": quality if term == "reserved-1y" else "estimate"}
+    )
     (tmp_path / "own.yaml").write_text(json.dumps({"sources": page, "prices": offers}))
     path = tmp_path / "small.yaml"
     path.write_text(SMALL.replace("[h100-sxm, l40s]", "[h100-sxm]") + "prices: {file: own.yaml}\n")
     words = ("levers", path, "--offline", "--lever", "commitment", "--lever", "device")
     result = json.loads(capplan(*words, "--format", "json").out)["result"]
-    (row,) = (row for row in result["levers"] if row["change"] == "on-demand -> reserved")
+    (row,) = (row for row in result["levers"] if row["change"] == f"on-demand -> {term}")
     assert row["usd_per_month_saved"] == pytest.approx(0.9 * result["base_usd_per_month"])
     shown = capplan(*words).out
     headline = " ".join(shown[: shown.index("As it is")].split())
     devices = [row["applicable"] for row in result["levers"] if row["lever"] == "device"]
-    if quality == "list":
+    if (quality, term) == ("list", "reserved-1y"):
         assert result["best_usd_per_month"] <= 0.1 * result["base_usd_per_month"] * (1 + 1e-9)
         assert "% less)" in headline
         assert devices == [True]
@@ -369,4 +399,9 @@ def test_an_estimated_price_is_in_no_headline(capplan, tmp_path, quality):
         assert (result["best_levers"], devices) == ([], [False])
         assert result["best_usd_per_month"] == result["base_usd_per_month"]
         assert "less)" not in headline
-        assert row["risk"].startswith("the price of h100-sxm is an estimate, nobody lists one")
+        said = (
+            "the price of h100-sxm is an estimate, nobody lists one"
+            if quality == "estimate"
+            else "the offers of h100-sxm state no term"
+        )
+        assert row["risk"].startswith(said)

@@ -33,7 +33,7 @@ from capplan.questions.levers.lever import (
     lever_row,
     merged_settings,
     most_saved_first,
-    newly_estimated,
+    price_doubt,
     put_off,
     scaled_plan,
     why_dearer,
@@ -339,7 +339,7 @@ def _autoscaled(base: Base) -> list[LeverRow]:
 def _best(asking: Asking, base: Base, rows: Sequence[LeverRow]) -> Combination | None:
     """Return the cheapest plan of all combinations of the levers that save separately; None where nothing meets the targets.
 
-    A saving that rests on an estimated price is not combined. Lists of the search take all additions at once. Of the changes that exclude each other every selection is tried, fewest
+    A saving that rests on an estimated price, or on offers without a term, is not combined. Lists of the search take all additions at once. Of the changes that exclude each other every selection is tried, fewest
     changes first. What is tried depends on the scenario and only on the levers that are allowed, so that one more lever adds
     combinations and takes none away.
     """
@@ -348,7 +348,7 @@ def _best(asking: Asking, base: Base, rows: Sequence[LeverRow]) -> Combination |
         for row in rows
         if row.plan is not None
         and _cheaper(row, row.plan, base.plan)
-        and not newly_estimated(row.plan, base.plan)
+        and not price_doubt(row.plan, base.plan)
     ]
     adding = [lever for row in saving if (lever := _added(row)) is not None]
     choices: dict[str, list[Lever]] = {}
@@ -369,11 +369,23 @@ def _best(asking: Asking, base: Base, rows: Sequence[LeverRow]) -> Combination |
         except CapplanError:
             continue
         plan, question = asking.cheapest(asked, base.asked.question.slo.confidence, cost)
-        if plan is not None and not newly_estimated(plan, base.plan) and _with_memory(asked, plan) < cost:
+        if plan is not None and not price_doubt(plan, base.plan) and _with_memory(asked, plan) < cost:
             used = (*_used(adding, plan, listed), *selected)
             cost, memory = _with_memory(asked, plan), memory_usd_per_month(asked.scenario, plan)
             best = Combination(plan, used, settings, tried, question, memory)
-    return None if best is None else replace(best, tried=tried)
+    return None if best is None else replace(_as_planned(asking, base, rows, best), tried=tried)
+
+
+def _as_planned(asking: Asking, base: Base, rows: Sequence[LeverRow], best: Combination) -> Combination:
+    """Return a combination with the plan that `fleet` recommends for its settings, if that costs no more: of one change the plan of its row."""
+    if not best.levers:
+        return best
+    asked = asking.changed(best.settings)
+    own = next((row.plan for row in rows if row.plan and row.lever.settings == best.settings), None)
+    plan = own or asking.plans(asked, base.plan)[0]
+    if plan is None or _with_memory(asked, plan) > _with_memory(asked, best.plan) * (1.0 + 1e-9):
+        return best
+    return replace(best, plan=plan, memory_usd_per_month=memory_usd_per_month(asked.scenario, plan))
 
 
 def _selections(choices: Mapping[str, Sequence[Lever]]) -> Iterator[tuple[Lever, ...]]:

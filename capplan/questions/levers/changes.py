@@ -425,14 +425,14 @@ COMMITMENT_RISKS = {
     "on-demand": "none: machines can be handed back at any hour",
     "community": "hosts that the provider does not vouch for",
     "spot": "machines are taken away at short notice, which is not modelled",
-    "reserved": "paid for whether used or not, for the whole term",
+    "reserved": "paid for whether used or not, for a term that the offers do not state",
     "reserved-1y": "paid for whether used or not, for a year",
     "reserved-3y": "paid for whether used or not, for three years",
     "capacity-block": "for a fixed number of days, booked ahead",
     "owned": "an estimate of the cost of ownership; capital is bound for years",
 }
-FREE_TO_TAKE = ("on-demand", "reserved", "reserved-1y", "reserved-3y")
-"""Commitments that the combination may take: the others can end while users are served, or need capital."""
+FREE_TO_TAKE = ("on-demand", "reserved-1y", "reserved-3y")
+"""Commitments that the combination may take: the others can end while users are served, need capital, or state no term."""
 
 NO_PRICE = "the plan as it is has no price to compare with: give prices.per_gpu_hour"
 

@@ -10,6 +10,7 @@ from capplan.engine.profile import Scheduling
 from capplan.errors import Reason
 from capplan.fleet.over_time import OverTime
 from capplan.fleet.plan import Plan, cost_of
+from capplan.fleet.price import TERM_YEARS
 from capplan.fleet.review import Question, spec_of_layout
 from capplan.fleet.search.one_layout import trial_of
 from capplan.fleet.search.search_cache import SearchCache
@@ -19,6 +20,9 @@ from capplan.replica.plans import engine_scheduling
 from capplan.scenario.money_terms import memory_usd_per_month
 from capplan.scenario.scenario_file import ScenarioFile
 from capplan.workload.request_class import Target
+
+NO_TERM = "reserved"
+"""Commitment of offers that do not say for how long."""
 
 
 @frozen
@@ -126,11 +130,8 @@ def lever_row(
         meets = None if lever.reason else False
         return LeverRow(lever, None, None, None, meets, lever.reason or why)
     kept = lever.keeps or (base is not None and cost_of(plan) == cost_of(base) and plan.gpus == base.gpus)
-    if newly_estimated(plan, base):
-        risk = "; ".join(
-            filter(None, (f"the price of {plan.hardware} is an estimate, nobody lists one", lever.risk))
-        )
-        lever = replace(lever, risk=risk)
+    if doubt := price_doubt(plan, base):
+        lever = replace(lever, risk="; ".join(filter(None, (doubt, lever.risk))))
     return LeverRow(
         lever,
         plan,
@@ -149,13 +150,21 @@ def _saved(base: Plan, plan: Plan, memory_usd_per_month: tuple[float, float]) ->
     return before - after + memory_usd_per_month[1] - memory_usd_per_month[0]
 
 
-def newly_estimated(plan: Plan, base: Plan | None) -> bool:
-    """Return whether a plan rests on an estimated price and the plan as it is does not: no headline counts such a saving."""
+def price_doubt(plan: Plan, base: Plan | None) -> str:
+    """Return why no headline counts the price of a plan, if the plan as it is has a better one: an estimate, or a reservation of no stated term; else empty."""
 
-    def estimated(one: Plan) -> bool:
-        return any(group.price is not None and group.price.estimated for group in one.groups)
+    def doubts(one: Plan | None) -> list[str]:
+        prices = {group.hardware: group.price for group in one.groups if group.price} if one else {}
+        return [
+            *(f"the price of {name} is an estimate, nobody lists one" for name, price in prices.items() if price.estimated),
+            *(
+                f"the offers of {name} state no term, as \"as low as\" prices do not: ask for it, or plan with {' or '.join(TERM_YEARS)}"
+                for name, price in prices.items()
+                if price.records and price.commitment == NO_TERM and not price.estimated
+            ),
+        ]  # fmt: skip
 
-    return estimated(plan) and not (base is not None and estimated(base))
+    return "; ".join(doubts(plan)) if not doubts(base) else ""
 
 
 def worth_usd_per_byte_month(usd_per_month_saved: float, host_bytes: float, replicas: float) -> float:

@@ -218,8 +218,11 @@ def offers_for(
             warnings.append(f"no spot price of {sold_name} is known, so spot is left out")
         else:
             offer = _of_listed("spot", spot, fixed=False)
-            rented = offer.used_usd_per_hour * (1.0 + terms.spot.headroom)
-            offers.append(replace(offer, used_usd_per_hour=rented, most_fraction=terms.spot.most))
+            ratio = 1.0 + terms.spot.headroom
+            rented = offer.used_usd_per_hour * ratio
+            offers.append(
+                replace(offer, used_usd_per_hour=rented, most_fraction=terms.spot.most, rented_ratio=ratio)
+            )
             what = (
                 f"spot replicas are rented {terms.spot.headroom:.0%} over need for interruptions, and are at most "
                 f"{terms.spot.most:.0%} of the peak"

@@ -7,7 +7,7 @@ A scenario and its plan -> what each class and tenant pays, and the month that a
 
 import re
 from calendar import monthrange
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from datetime import date
 from typing import Any
@@ -140,8 +140,7 @@ def _mix_lines(mix: Mix, hours: float) -> list[CostLine]:
     """Return the parts of a mix, by the GPU hours that are paid for."""
     lines = []
     for part in mix.parts:
-        gpus, offer = part.gpus, part.offer
-        paid = float(gpus) if offer.fixed_usd_per_hour else gpus * part.used_fraction
+        gpus, offer, paid = part.gpus, part.offer, part.paid_gpus
         each = part.usd_per_hour / paid if paid else 0.0
         machines = f" in {part.units} x {part.machine}" if part.machine else ""
         lines.append(
@@ -165,6 +164,8 @@ class PaidPlan:
     """Cost of a month, or of one job, with the host memory of offload tiers; without people and overhead."""
     group_fractions: tuple[float, ...]
     """Fraction of that cost for each group of replicas: all of them, or prefill and decode."""
+    group_gpus: tuple[float, ...]
+    """GPUs of each group that are paid for, mean over the hours: those of the order, or of the parts of the mix while they are paid."""
     hours: float
     """Hours that the plan is paid for: a month, or until the job is done."""
     of_job: bool
@@ -229,6 +230,7 @@ def paid_plan(
         plan,
         machines_usd,
         _group_fractions(plan, mix),
+        tuple(_paid_gpus(plan, mix)),
         hours,
         job is not None,
         mix.mix if mix else None,
@@ -249,6 +251,15 @@ def _group_fractions(plan: Plan, mix: AskedMix | None) -> tuple[float, ...]:
         ]
     total = sum(usd)
     return tuple(one / total if total else 1.0 / len(usd) for one in usd)
+
+
+def _paid_gpus(plan: Plan, mix: AskedMix | None) -> Iterator[float]:
+    """Yield the GPUs of each group that are paid for, mean over the time: those of its order, or of its parts of a mix while they are paid."""
+    for place, group in enumerate(plan.groups):
+        if mix is not None:
+            yield mix.mix.paid_gpus(place)
+        else:
+            yield group.gpus if group.order is None else group.order.gpus
 
 
 def own_assumptions(scenario: Scenario) -> list[Assumption]:
@@ -348,10 +359,10 @@ def asked_bill(
         PaidPool(
             own.machines_usd(paid.machines_usd) * fraction,
             group.layout.devices,
-            group.replicas * seconds,
+            gpus / group.layout.devices * seconds,
             (own.people_usd_per_month + paid.other_usd) * fraction,
         )
-        for fraction, group in zip(paid.group_fractions, plan.groups, strict=True)
+        for fraction, gpus, group in zip(paid.group_fractions, paid.group_gpus, plan.groups, strict=True)
     ]
     if plan.is_mix:
         parts = [_uses(part.question, alone, hours) for part, alone in parts_of(asked, plan)]

@@ -60,6 +60,7 @@ def answer_of(file: PlanFile, asked: AskedFleet) -> FleetAnswer:
         tight=found.tight_target,
         next_steps=found.next_steps,
         pools=PoolsSearch(apart.rejected, apart.evaluated, apart.simulated_pairs) if apart else None,
+        by_commitments=asked.scenario.file.commitments is not None,
     )
 
 

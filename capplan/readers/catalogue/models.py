@@ -134,6 +134,29 @@ def called_alike(first: str, second: str) -> bool:
     return all(names) and (names[0] in names[1] or names[1] in names[0])
 
 
+_CHECKPOINT = re.compile(
+    r"[-._](?:fp8|fp4|nvfp4|mxfp4|bf16|int4|int8|4bit|8bit|w\d+a\d+|awq|gptq|kv|dynamic|quantized|hf|(?<=instruct-)turbo|maas|instruct|chat|it|base)(?![a-z0-9])"
+)
+_FIRST_OWNER = re.compile(r"^(?:meta|mistralai|deepseek|qwen)-(?=llama|mistral|deepseek|qwen)")
+
+
+def same_model(first: str, second: str) -> bool:
+    """Return whether two ids are checkpoints of one model: in another format, under another owner, or its base and chat version; no other training.
+
+    Examples
+    --------
+    >>> same_model("meta-llama/Llama-3.1-8B-Instruct", "meta-llama/Meta-Llama-3.1-8B-Instruct-Turbo")
+    True
+    >>> same_model("deepseek-ai/DeepSeek-R1", "deepseek-ai/DeepSeek-V3"), same_model("Qwen/Qwen3-8B", "Qwen/Qwen3-0.6B")
+    (False, False)
+    """
+    names = {
+        _CHECKPOINT.sub("", _FIRST_OWNER.sub("", name.rpartition("/")[2].casefold()))
+        for name in (first, second)
+    }
+    return len(names) == 1
+
+
 def shipped_config(name: str) -> tuple[dict[str, Any], str] | None:
     """Return the config.json of a shipped model with its id, or None for a name that is not shipped.
 

@@ -23,6 +23,7 @@ from capplan.keys import (
     first_day,
 )
 from capplan.money.hosted import LongerLife, PeakHours, TokenPrice, TokenRates
+from capplan.readers.catalogue.models import same_model
 from capplan.readers.catalogue.offer_terms import PageSource
 from capplan.readers.record import Record, validated
 from capplan.readers.text_file import data_folder, json_values, read_json, read_text
@@ -71,6 +72,8 @@ class CacheTerms(Record):
     """Whether a prefix is found at marked ends only."""
     on_request: bool = False
     """Whether nothing is cached unless a request asks for it."""
+    several_answers: bool = False
+    """Whether a request may ask for several answers (`n`), and its prompt is billed once."""
     batch_discount: Discount | None = None
     """Discount on all prices if the answer may take a day."""
     batch_read_discount: Discount | None = None
@@ -184,6 +187,7 @@ def _on_terms(
         whole_units=terms.whole_units,
         marked=terms.marked,
         on_request=terms.on_request,
+        several_answers=terms.several_answers,
         peak=terms.peak or price.peak,
     )
 
@@ -639,5 +643,5 @@ def find_price(
 
 
 def prices_of_model(hub_id: str, known: Iterable[TokenPrice]) -> list[TokenPrice]:
-    """Return the listed APIs that serve an open model, whatever the case of its name."""
-    return [price for price in known if price.serves and price.serves.lower() == hub_id.lower()]
+    """Return the listed APIs that serve an open model, under any of the ids of its checkpoints."""
+    return [price for price in known if same_model(price.serves or price.model, hub_id)]

@@ -18,7 +18,7 @@ from capplan.questions.money.comparison import AskedComparison
 from capplan.questions.money.who_pays import AskedBill
 from capplan.questions.plans.plan_row import order_row
 from capplan.report.answer import Answer, Table
-from capplan.report.answers.fleet_money import currency_texts
+from capplan.report.answers.fleet_money import currency_texts, total_texts
 from capplan.report.answers.fleet_words import purchase_text
 from capplan.report.answers.order import ordered_texts
 from capplan.scenario.scenario_file import Currency
@@ -75,6 +75,7 @@ def bill_answer(
             f"prefill + decode{outside} = cost; cost with idle / requests x 1,000 = cost of a thousand requests",
             f"requests keep the replicas busy for {asked.bill.busy_fraction:.0%} of the time that is paid for, spares included; "
             f"idle: what the machines cost for the rest, ${asked.bill.idle_usd:,.0f}",
+            *total_texts(asked.plan, asked.lines),
             *ordered_texts([asked.plan]),
             *currency_texts(currency, {span: asked.bill.usd}),
             *written_text,
@@ -182,6 +183,11 @@ def compare_answer(asked: AskedComparison, name: str, currency: Currency | None)
         "apis": rows,
         "breakeven_request_rate": best.breakeven_request_rate,
         "cheaper": comparison.cheaper,
+        "offers_compared": len(comparison.apis),
+        "even": {
+            "price_ratio": comparison.even_price_ratio,
+            "machines_ratio": comparison.even_machines_ratio,
+        },
     }
     return Answer(
         command="compare",
@@ -244,19 +250,44 @@ def _own_rows(own: OwnFleet, cost: str, *, by_mix: bool) -> list[dict[str, Any]]
 
 
 def _headline(comparison: Comparison, name: str, *, of_job: bool) -> str:
-    best, own = comparison.apis[0], comparison.own
+    best, own, count = comparison.apis[0], comparison.own, len(comparison.apis)
     span = "for the job" if of_job else "per month"
     dearer, cheaper = max(own.usd_today, best.bill.usd), min(own.usd_today, best.bill.usd)
     ratio = f"{dearer / cheaper:.3g} times as much" if cheaper else "more"
     own_text = f"{purchase_text(comparison.plan)} ${own.usd_today:,.0f} {span}"
     api_text = f"{best.price.name} ${best.bill.usd:,.0f}"
+    if comparison.cheaper is None:
+        which = "the API" if best.bill.usd > own.usd_today else "the fleet"
+        return f"{name}: one offer is no verdict: {own_text}; {api_text}; {which} costs {ratio}"
     if comparison.cheaper == "own":
-        return f"{name}: the self-hosted fleet is cheaper: {own_text}; {api_text}, {ratio}"
-    return f"{name}: {best.price.name} is cheaper: ${best.bill.usd:,.0f} {span}; {own_text}, {ratio}"
+        return f"{name}: the self-hosted fleet is cheaper than all {count} offers compared: {own_text}; {api_text}, {ratio}"
+    return f"{name}: {best.price.name} is cheaper, of {count} offers compared: ${best.bill.usd:,.0f} {span}; {own_text}, {ratio}"
+
+
+def _flip_text(comparison: Comparison) -> str:
+    """Return the price at which the cheapest API and the fleet cost the same."""
+    best, prices, machines = (
+        comparison.apis[0].price,
+        comparison.even_price_ratio,
+        comparison.even_machines_ratio,
+    )
+    at = []
+    if prices is not None:
+        rates = (
+            f" (${prices * best.rates.input:.3g} per million input tokens, ${prices * best.rates.output:.3g} output)"
+            if comparison.terms.provisioned is None
+            else ""
+        )
+        at.append(f"{prices:.3g} times the prices of {best.name}{rates}")
+    if machines is not None:
+        at.append(f"{machines:.3g} times the price of the machines")
+    return f"both cost the same at {', or at '.join(at)}" if at else "both cost the same at no price"
 
 
 def _closing(comparison: Comparison) -> list[str]:
-    lines = []
+    lines = [_flip_text(comparison)]
+    if comparison.cheaper is None:
+        lines.append("name more APIs for a verdict: --api PROVIDER/MODEL; capplan list apis has them")
     for api in comparison.apis:
         rate = api.breakeven_request_rate
         if rate is None:

@@ -31,6 +31,8 @@ from capplan.report.answers.fleet_money import (
     commitments_text,
     currency_texts,
     in_currency,
+    mix_usd_per_month,
+    mixed_usd,
     offers_closing,
     offers_tables,
     outside_rows,
@@ -52,11 +54,14 @@ from capplan.report.answers.fleet_outlook import (
     over_time_tables,
 )
 from capplan.report.answers.fleet_words import (
+    ALL_HOURS,
+    WITH_MIX,
     budget_texts,
     host_memory_texts,
     layout_text,
     measured_saving,
     measuring_texts,
+    month_titles,
     more_text,
     most_assumed_texts,
     next_steps_result,
@@ -119,22 +124,24 @@ def first_screen(
     kept = first_rows([plan.hardware for plan in answer.plans], _ROWS_ON_FIRST)
     shown = [answer.plans[at] for at in kept]
     kv = several_kv_dtypes(shown)
-    rows: list[dict[str, Any]] = [{**plan_row(item), "layout": row_text(item, kv=kv)} for item in shown]
+    rows: list[dict[str, Any]] = [
+        {**plan_row(item), **mixed_usd(item, outlook), "layout": row_text(item, kv=kv)} for item in shown
+    ]
     guessed = [at for at, item in enumerate(shown) if any(group.label == "assumed" for group in item.groups)]
     columns = tuple(cost if name == "cost" else name for name in _SHOWN_FIRST[: None if promised else -1])
     table = Table(
         rows,
-        title="Plans, cheapest first",
-        shown=columns,
+        title=_plans_title(answer),
+        shown=_by_either_way(columns, outlook),
         assumed=frozenset((at, "slo_met_probability") for at in guessed),
-        titles={"slo_met_probability": "attainment", cost: ""},
+        titles={"slo_met_probability": "attainment", cost: "", **month_titles(answer)},
         spare=_SPARE_ON_FIRST,
     )
     return Answer(
         command="fleet",
         result=None,
         tables=(table,),
-        headline=decision_sentence(asked, answer),
+        headline=decision_sentence(asked, answer, outlook),
         closing=(
             *(("*: no kernel of this GPU was timed, so it is less certain",) if guessed and promised else ()),
             *_uneconomical_texts(answer),
@@ -142,6 +149,7 @@ def first_screen(
             *(_certainty_texts(answer, plan) if promised else ()),
             *most_assumed_texts(kernels, others),
             *commitments_text(outlook.mixes),
+            *total_texts(plan, outlook.total),
             *ordered_texts([plan]),
             *network_texts(plan),
             *idle_texts(plan),
@@ -150,6 +158,18 @@ def first_screen(
             more_text(assumptions=len(kernels) + len(others), plans=len(answer.plans) - len(shown)),
         ),
     )
+
+
+def _plans_title(answer: FleetAnswer) -> str:
+    return f"Plans, cheapest {f'{ALL_HOURS} ' if answer.by_commitments else ''}first"
+
+
+def _by_either_way(columns: tuple[str, ...], outlook: Outlook) -> tuple[str, ...]:
+    """Return the columns of plans with that of their mixes next to the cost at all hours, if there are mixes."""
+    if not outlook.mixes or "usd_per_month" not in columns:
+        return columns
+    at = columns.index("usd_per_month") + 1
+    return (*columns[:at], "mix_usd_per_month", *columns[at:])
 
 
 def first_rows(names: Sequence[str], count: int) -> list[int]:
@@ -169,7 +189,7 @@ def first_rows(names: Sequence[str], count: int) -> list[int]:
     return sorted(order[:count])
 
 
-def decision_sentence(asked: AskedFleet, answer: FleetAnswer) -> str:
+def decision_sentence(asked: AskedFleet, answer: FleetAnswer, outlook: Outlook) -> str:
     """Return what to buy, for how much, and how likely it meets its targets; or that nothing is enough."""
     plan = answer.chosen
     if plan is None:
@@ -177,6 +197,9 @@ def decision_sentence(asked: AskedFleet, answer: FleetAnswer) -> str:
         return f"{asked.scenario.name}: no plan meets the SLO targets on the allowed hardware{budget}"
     usd = plan.usd_per_month
     cost = "at an unknown price" if usd is None else f"for {paid_text(answer, usd)}"
+    mix = mix_usd_per_month(outlook)
+    if mix is not None:
+        cost = f"for ${mix:,.0f} per month {WITH_MIX}"
     sentence = f"{asked.scenario.name}: order {purchase_text(plan)} {cost}"
     if not asked.scenario.slo.targets:
         return f"{sentence}, sized for throughput only"
@@ -306,6 +329,7 @@ def decision_tables(answer: FleetAnswer, *, promised: bool) -> list[Table]:
         for row in certainty_rows(answer)
     ]
     cost = "usd_per_job" if "usd_per_job" in names else "usd_per_month"
+    titles = {**_TITLES, **month_titles(answer)}
     steps = [
         {
             **row,
@@ -316,18 +340,18 @@ def decision_tables(answer: FleetAnswer, *, promised: bool) -> list[Table]:
         for row in next_steps_rows(answer)
     ]
     return [
-        Table(rows, title="Choices", shown=names, titles=_TITLES, spare=("plan", "hardware")),
+        Table(rows, title="Choices", shown=names, titles=titles, spare=("plan", "hardware")),
         Table(
             certain,
             title="Cost of confidence: the cheapest fleet that meets all targets, by required confidence",
             shown=("confidence_fraction", "hardware", "gpus", cost),
-            titles=_TITLES,
+            titles=titles,
         ),
         Table(
             steps,
             title="More confidence in the recommended plan: more replicas of the same GPU and layout",
             shown=("confidence_fraction", "gpus", "more_gpus", cost, f"more_{cost}"),
-            titles=_TITLES,
+            titles=titles,
         ),
     ]
 
@@ -449,7 +473,9 @@ def _assumed_cells(plans: Sequence[Plan]) -> frozenset[tuple[int, str]]:
     return frozenset((at, name) for at in rows for name in _PREDICTED)
 
 
-def _plans_table(asked: AskedFleet, answer: FleetAnswer, rows: Sequence[dict[str, Any]]) -> Table:
+def _plans_table(
+    asked: AskedFleet, answer: FleetAnswer, outlook: Outlook, rows: Sequence[dict[str, Any]]
+) -> Table:
     """Return every plan, with the columns that its traffic, its prices and its targets give a meaning."""
     kv = several_kv_dtypes(answer.plans)
     columns: tuple[str, ...] = _POWERED if asked.scenario.prices.electricity is not None else _SHOWN
@@ -461,10 +487,13 @@ def _plans_table(asked: AskedFleet, answer: FleetAnswer, rows: Sequence[dict[str
     if any(row["usd_per_job"] for row in rows):
         columns = tuple("usd_per_job" if name == "usd_per_month" else name for name in columns)
     return Table(
-        [{**row, "plan": row_text(plan, kv=kv)} for row, plan in zip(rows, answer.plans, strict=True)],
-        title="Plans, cheapest first",
-        shown=columns,
-        titles=_TITLES,
+        [
+            {**row, **mixed_usd(plan, outlook), "plan": row_text(plan, kv=kv)}
+            for row, plan in zip(rows, answer.plans, strict=True)
+        ],
+        title=_plans_title(answer),
+        shown=_by_either_way(columns, outlook),
+        titles={**_TITLES, **month_titles(answer)},
         assumed=_assumed_cells(answer.plans),
         spare=_SPARE,
     )
@@ -479,7 +508,7 @@ def fleet_answer(
     rows = [plan_row(plan) for plan in answer.plans]
     rejected = [asdict(item) for item in answer.rejected]
     tables = [
-        _plans_table(asked, answer, rows),
+        _plans_table(asked, answer, outlook, rows),
         *pools_tables(answer),
         *order_tables(answer.chosen),
         *mix_tables(answer),
@@ -509,7 +538,7 @@ def fleet_answer(
             *(table for table in tables if table.rows),
             *(table for pool, part in over_time.items() for table in over_time_tables(part, pool)),
         ),
-        headline=decision_sentence(asked, answer),
+        headline=decision_sentence(asked, answer, outlook),
         closing=_closing(asked, answer, outlook),
         assumptions=(
             *asked.assumptions,

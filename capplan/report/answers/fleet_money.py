@@ -47,9 +47,20 @@ def paid_usd(answer: FleetAnswer, outlook: Outlook) -> dict[str, float]:
         return {}
     if plan.money is not None and plan.money.usd_per_job is not None:
         return {"per job": plan.money.usd_per_job}
-    mix = outlook.mixes[0].mix if outlook.mixes else None
-    usd = plan.usd_per_month if mix is None else mix.usd_per_hour * HOURS_PER_MONTH
+    mix = mix_usd_per_month(outlook)
+    usd = plan.usd_per_month if mix is None else mix
     return {"per month": usd, "per year": usd * MONTHS_PER_YEAR}
+
+
+def mix_usd_per_month(outlook: Outlook) -> float | None:
+    """Return what a month costs by the mix of the recommended plan [$]; None without commitments."""
+    return outlook.mixes[0].mix.usd_per_hour * HOURS_PER_MONTH if outlook.mixes else None
+
+
+def mixed_usd(plan: Plan, outlook: Outlook) -> dict[str, float]:
+    """Return what a month of a plan costs by its own mix, as a column [$]; none without commitments."""
+    own = next((item.mix.usd_per_hour for item in outlook.mixes if item.plan == plan), None)
+    return {} if own is None else {"mix_usd_per_month": own * HOURS_PER_MONTH}
 
 
 def in_currency(currency: Currency | None, usd: Mapping[str, float]) -> dict[str, Any] | None:

@@ -30,6 +30,7 @@ from capplan.report.answer import Table
 from capplan.scenario.money_terms import host_bytes, memory_usd_per_month
 from capplan.scenario.scenario_file import Scenario
 
+WITH_MIX = "with its mix of commitments"
 SURER = 0.9
 """The confidence whose cost is said next to the recommended plan."""
 
@@ -50,9 +51,10 @@ def surer_text(plan: Plan, answer: FleetAnswer) -> str:
         row = Certainty(SURER, plan.hardware, own.gpus, own.usd_per_month)
     if row.gpus is None:
         return f"no plan reaches {SURER:.0%}"
-    cost = "" if row.usd_per_month is None else f" for ${row.usd_per_month:,.0f} per month"
     job = usd_per_job(answer, row.usd_per_month)
-    cost = cost if job is None else f" for ${job:,.0f}"
+    cost = f" for ${job:,.0f}" if job is not None else ""
+    if row.usd_per_month is not None and job is None:
+        cost = f" for {paid_text(answer, row.usd_per_month)}"
     return f"{SURER:.0%} takes {row.gpus} x {row.hardware}{cost}"
 
 
@@ -104,9 +106,20 @@ def usd_per_job(answer: FleetAnswer, usd_per_month: float | None) -> float | Non
 
 
 def paid_text(answer: FleetAnswer, usd: float) -> str:
-    """Return a monthly cost as it is paid: for the job, or a month."""
+    """Return the cost of a plan as it is paid: for the job, or a month; with commitments that of all replicas at all hours without them."""
     job = usd_per_job(answer, usd)
-    return f"${usd:,.0f} per month" if job is None else f"${job:,.0f} for the job"
+    if job is not None:
+        return f"${job:,.0f} for the job"
+    return f"${usd:,.0f} per month{f' {ALL_HOURS}' if answer.by_commitments else ''}"
+
+
+ALL_HOURS = "at all hours"
+"""What a month costs without commitments, where the scenario names some."""
+
+
+def month_titles(answer: FleetAnswer) -> dict[str, str]:
+    """Return the headings of monthly costs that no commitment lowers, where the scenario names some."""
+    return {"usd_per_month": ALL_HOURS} if answer.by_commitments else {}
 
 
 def uneconomical_text(row: Uneconomical, answer: FleetAnswer) -> str:
@@ -341,23 +354,35 @@ def several_kv_dtypes(plans: Sequence[Plan]) -> bool:
     return len({group.layout.kv_format for plan in plans for group in plan.groups}) > 1
 
 
-def cost_texts(plan: Plan) -> list[str]:
-    """Return what a plan costs: a month and a million tokens at the mean load, or the job."""
-    if plan.usd_per_month is None or plan.money is None:
+def cost_texts(plan: Plan, mix_usd_per_month: float | None = None) -> list[str]:
+    """Return what a plan costs: a month and a million tokens at the mean load, or the job.
+
+    Parameters
+    ----------
+    plan : with the cost of all replicas at all hours
+    mix_usd_per_month : [$/month]
+        what its mix of commitments costs; None without commitments
+    """
+    money, rented = plan.money, plan.usd_per_month
+    if rented is None or money is None:
         return ["price unknown"]
-    if plan.money.usd_per_million_output_tokens_at_mean is None and plan.money.usd_per_job is None:
+    if money.usd_per_job is not None and money.job_hours is not None:
         return [
-            f"${plan.usd_per_month:,.0f} per month",
-            f"${plan.money.usd_per_million_tokens_at_mean:.3g} per million tokens and ${plan.money.usd_per_thousand_requests:.3g} per thousand requests at the mean load",
+            f"${money.usd_per_job:,.0f} for the job of {money.job_hours:g} h",
+            f"${money.usd_per_thousand_requests:.3g} per thousand requests",
         ]
-    if plan.money.usd_per_job is not None and plan.money.job_hours is not None:
+    by_mix = mix_usd_per_month is not None
+    usd = mix_usd_per_month if mix_usd_per_month is not None else rented
+    paid = usd / rented if rented else 1.0
+    month = f"${usd:,.0f} per month{f' {WITH_MIX}' if by_mix else ''}"
+    if money.usd_per_million_output_tokens_at_mean is None:
         return [
-            f"${plan.money.usd_per_job:,.0f} for the job of {plan.money.job_hours:g} h",
-            f"${plan.money.usd_per_thousand_requests:.3g} per thousand requests",
+            month,
+            f"${paid * money.usd_per_million_tokens_at_mean:.3g} per million tokens and ${paid * money.usd_per_thousand_requests:.3g} per thousand requests at the mean load",
         ]
     return [
-        f"${plan.usd_per_month:,.0f} per month",
-        f"${plan.money.usd_per_million_output_tokens_at_mean:.3g} per million output tokens at the mean load",
+        month,
+        f"${paid * money.usd_per_million_output_tokens_at_mean:.3g} per million output tokens at the mean load",
     ]
 
 

@@ -8,7 +8,14 @@ from capplan.assumption import Assumption
 from capplan.fleet.plan import Plan
 from capplan.questions.levers.answer import Asking
 from capplan.questions.levers.changes import REGIONS, kg_co2_per_month
-from capplan.questions.levers.lever import Base, Combination, LeverRow, LeversAnswer, worth_usd_per_byte_month
+from capplan.questions.levers.lever import (
+    Base,
+    Combination,
+    LeverRow,
+    LeversAnswer,
+    price_doubt,
+    worth_usd_per_byte_month,
+)
 from capplan.questions.plans.plan_row import plan_row
 from capplan.readers.catalogue.scenarios import scenario_word
 from capplan.report.answer import Answer, Table
@@ -252,7 +259,7 @@ def _headline(base: Base, answer: LeversAnswer) -> str:
 
 def _separately(answer: LeversAnswer) -> str:
     """Return what saves most by itself, if no combination may take it; empty if nothing saves."""
-    first = next(iter(answer.rows), None)
+    first = next((row for row in answer.rows if row.plan and not price_doubt(row.plan, answer.base)), None)
     if first is None or first.plan is None or not (first.usd_per_month_saved or 0.0) > 0.0:
         return ""
     saved = f"{first.lever.name} saves ${first.usd_per_month_saved:,.0f} per month ({first.lever.change})"
