@@ -734,6 +734,8 @@ class Mix:
     """Cost of the cheapest fleet of one kind."""
     tried: int
     """Ways to divide the requests."""
+    skipped: tuple[str, ...] = ()
+    """Ways that were asked for and not tried, each with the reason."""
 
     @property
     def usd_per_month(self) -> float:
@@ -766,6 +768,8 @@ class NoMix:
 
     reason: str
     tried: int
+    skipped: tuple[str, ...] = ()
+    """Ways to divide the requests that were asked for and not tried, each with the reason."""
 
 
 @frozen

@@ -10,6 +10,7 @@ from capplan.fleet.load.demand import planned_demand
 from capplan.fleet.plan import (
     FleetAnswer,
     Mix,
+    NoMix,
     Plan,
     RoutedRequests,
     paid_by_the_gpu,
@@ -540,7 +541,7 @@ def mix_result(answer: FleetAnswer) -> dict[str, Any] | None:
     if mix is None:
         return None
     if not isinstance(mix, Mix):
-        return {"reason": mix.reason, "tried": mix.tried}
+        return {"reason": mix.reason, "tried": mix.tried, "skipped": list(mix.skipped)}
     return {
         "by": mix.by,
         "threshold_tokens": mix.threshold_tokens,
@@ -550,6 +551,7 @@ def mix_result(answer: FleetAnswer) -> dict[str, Any] | None:
         "gpus": mix.plan.gpus,
         "slo_met_probability": mix.plan.slo_met_probability,
         "tried": mix.tried,
+        "skipped": list(mix.skipped),
         "parts": [
             {
                 "requests": requests.rule,
@@ -592,9 +594,18 @@ def mix_texts(answer: FleetAnswer) -> tuple[str, ...]:
     if mix is None:
         return ()
     if not isinstance(mix, Mix):
-        return (f"no mix of fleets: {mix.reason} ({mix.tried} ways to divide the requests tried)",)
+        return (
+            f"no mix of fleets: {mix.reason} ({mix.tried} ways to divide the requests tried)",
+            *_skipped_texts(mix),
+        )
     rule = router_text(mix.plan)
     return (
         f"a mix costs ${mix.usd_per_month:,.0f} per month, {mix.saved_fraction:.1%} less than the ${mix.single_usd_per_month:,.0f} of "
         f"the cheapest fleet for all requests: {rule}; of {mix.tried} ways to divide the requests it is the cheapest",
+        *_skipped_texts(mix),
     )
+
+
+def _skipped_texts(mix: Mix | NoMix) -> tuple[str, ...]:
+    """Return the ways to divide requests that were asked for and not tried, each with the reason."""
+    return tuple(f"fleet.mix does not try {text}" for text in mix.skipped)
