@@ -345,6 +345,9 @@ def fleet_decision(
     pairs = sorted(((fleet, _with_range(plan, fleet, terms)) for fleet, plan in checked), key=by_cost)
     choices = _choices_of(pairs, terms, paid) if pairs else None
     chosen = None if choices is None else _sized_as(choices.recommended, pairs)
+    if chosen is not None and choices is not None and all(choices.recommended != plan for _, plan in pairs):
+        larger = _with_range(choices.recommended, chosen, terms)
+        choices, pairs = replace(choices, recommended=larger), sorted([*pairs, (chosen, larger)], key=by_cost)
     grown = _grown(chosen, terms)
     return FleetAnswer(
         tuple(plan for _, plan in pairs),
@@ -409,9 +412,9 @@ class FleetsByDevice:
 
 
 def _shown(best: Mapping[str, Sized], terms: Terms) -> list[str]:
-    """Return the devices whose best plan costs at most DEAR times the cheapest; one of unknown price is shown too."""
+    """Return the devices whose best plan costs at most DEAR times the cheapest that costs something; one of unknown price is shown too."""
     costs = {name: rank(fleet, terms)[0] for name, fleet in best.items()}
-    least = min(costs.values(), default=inf)
+    least = min((cost for cost in costs.values() if cost), default=inf)
     return [name for name, cost in costs.items() if isinf(cost) or cost <= DEAR * least]
 
 

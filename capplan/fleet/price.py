@@ -392,7 +392,8 @@ class ChosenPrice:
         GPUs by the piece of a replica share a machine, and no two replicas do.
         """
         if self.machines:
-            return order_of(self.machines, replica_gpus, node_gpus, busy, survive)
+            energy = self.energy_usd_per_hour or 0.0
+            return order_of(self.machines, replica_gpus, node_gpus, busy, survive, energy)
         sellers = " and ".join(record.provider for record in self.records) or "the scenario"
         device, region, date, source = "", None, None, ""
         if self.records:  # of two offers the older one says how old their mean is

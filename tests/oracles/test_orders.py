@@ -28,7 +28,7 @@ from capplan.questions.plans.plan_row import stated_price
 from capplan.readers.catalogue.offer_terms import known_machines
 from capplan.readers.catalogue.prices import machine_prices, sizes_at, sold_machines
 from capplan.readers.yaml_file import parse_yaml
-from capplan.report.answers.order import lines_texts
+from capplan.report.answers.order import lines_texts, used_texts
 from capplan.scenario.scenario import read_scenario, scenario_from
 from tests.shipped import price_by_hand
 
@@ -224,7 +224,9 @@ prices: {people: 500 $/month}
     assert compared["own"]["usd_per_month"] == pytest.approx(500.0)
     page = tmp_path / "page.md"
     assert capplan("report", path, *words, "-o", page).code == 0
-    assert "for $0 per month" in page.read_text()
+    assert "**Use " in page.read_text()
+    assert ", counted as free. " in page.read_text()
+    assert "$0 per month" not in page.read_text()
     said = capplan("fleet", path, *words).out
     assert "nan" not in said
     assert "less than $0" not in said
@@ -447,12 +449,15 @@ def test_an_order_is_said_in_one_line_and_the_one_to_place_today_in_another():
     order, today = lines_texts([bare, there], [known, there], ", on demand", job_hours=8.0)
     assert (
         order
-        == "order: 4 x l4 at Q, $1.00 per hour each, price of 2026-11-02 (not stated: machine and region); 1 x 4 x l4 of your own"
+        == "order: 4 x l4 at Q, $1.00 per hour each, price of 2026-11-02 (not stated: machine and region)"
     )
     assert (
         today
-        == "to order today, on demand: 2 x two at P, north, $3.00 per hour each, price of 2026-11-01; 1 x 4 x l4 of your own; $48 for the job in all"
+        == "to order today, on demand: 2 x two at P, north, $3.00 per hour each, price of 2026-11-01; $48 for the job in all"
     )
+    assert lines_texts([there], [there]) == ()
+    assert used_texts([bare, there], powered=False) == ("use: 1 x (4 x l4) of your own, counted as free",)
+    assert used_texts([bare], powered=False) == ()
     assert lines_texts([bare], [known])[1].endswith("; $4,380 per month in all")
     assert lines_texts([bare, there], [known], brief=True)[0] == ("order: priced at Q (2026-11-02)")
     there_too = replace(known, machine=replace(known.machine, provider="Q"))

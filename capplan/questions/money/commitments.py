@@ -250,7 +250,8 @@ def machine_offers(
     records : offers of devices
     """
     if machine is not None and machine.provider == OWN:
-        return [Offer(OWN, 0.0, 0.0, origin="machines that are there already")], [], []
+        fixed = machine.usd_per_hour / machine.gpus
+        return [Offer(OWN, fixed, 0.0, origin="machines that are there already")], [], []
     if machine is None or not scenario.fleet.machines.named or device.name in scenario.prices.per_gpu_hour:
         return offers_for(scenario, device, records)
     of_its_own = replace(scenario, prices=replace(scenario.prices, provider="any", region=None))

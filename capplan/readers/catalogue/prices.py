@@ -434,7 +434,7 @@ def _named_price(
         return replace(price, machines=tuple(replace(m, usd_per_hour=stated * m.gpus) for m in machines)), []
     there = tuple(item for item in limits.own if item.device == device)
     if not machines and there and price is not None:
-        return replace(price, machines=there), []
+        return replace(price, machines=_owned(there, price, device)), []
     if not machines:
         known = sorted({item.provider for item in sold_machines(device, terms.paid_as)})
         return None, [
@@ -503,6 +503,12 @@ def _sizes(
     )
 
 
+def _owned(own: Iterable[Machine], price: ChosenPrice, device: str) -> tuple[Machine, ...]:
+    """Return the machines of a device that are there already: at what owning costs, where a scenario prices owned GPUs, else free."""
+    each = price.usd_per_hour if price.commitment == "owned" else 0.0
+    return tuple(replace(item, usd_per_hour=each * item.gpus) for item in own if item.device == device)
+
+
 def _limited(price: ChosenPrice, device: str, scenario: Purchase) -> ChosenPrice:
     """Return a price whose machines are at most as many as a scenario allows, after those that it has, and what may be ordered today."""
     limits, terms = scenario.fleet.machines, scenario.prices
@@ -510,7 +516,8 @@ def _limited(price: ChosenPrice, device: str, scenario: Purchase) -> ChosenPrice
     regions = limits.regions or ((terms.region,) if terms.region else ())
     price = replace(price, limits=MachineLimits(limits.skus, sellers, regions))
     most = {normalised(sku): count for sku, count in limits.most}
-    own = tuple(item for item in limits.own if item.device == device and item not in price.machines)
+    own = _owned(limits.own, price, device)
+    own = tuple(item for item in own if item not in price.machines)
     if not own and not most:
         return price
     by_the_gpu = price.order(1, 1, 1)

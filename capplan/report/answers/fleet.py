@@ -13,6 +13,7 @@ from capplan.fleet.plan import (
     NoMix,
     Plan,
     RoutedRequests,
+    Uneconomical,
     paid_by_the_gpu,
 )
 from capplan.fleet.review import Question, kernel_assumptions
@@ -53,6 +54,7 @@ from capplan.report.answers.fleet_outlook import (
     over_time_tables,
 )
 from capplan.report.answers.fleet_words import (
+    acquired_text,
     budget_texts,
     host_memory_texts,
     layout_text,
@@ -62,6 +64,7 @@ from capplan.report.answers.fleet_words import (
     most_assumed_texts,
     next_steps_result,
     next_steps_rows,
+    owned_cost_text,
     paid_text,
     pools_closing,
     pools_result,
@@ -90,12 +93,15 @@ from capplan.report.answers.order import (
     order_texts,
     stated_order_row,
 )
+from capplan.report.answers.owned import owned_rows, owned_texts, owned_uses
 from capplan.report.safe_text import plain
 from capplan.scenario.scenario_file import Scenario
 
 _SHOWN_FIRST = ("hardware", "layout", "gpus", "cost", "slo_met_probability")
 _SPARE_ON_FIRST = ("layout",)
 _ROWS_ON_FIRST = 5
+_OWNED = "owned"
+"""Column of the GPUs of replicas on machines that are there already."""
 
 
 def first_screen(
@@ -119,17 +125,22 @@ def first_screen(
     job = usd_per_job(answer, plan.usd_per_month) is not None
     cost, promised = "usd_per_job" if job else "usd_per_month", bool(asked.scenario.slo.targets)
     kept = first_rows([plan.hardware for plan in answer.plans], _ROWS_ON_FIRST)
+    at = answer.plans.index(plan)
+    kept = kept if at in kept else sorted([*kept[:-1], at])
     shown = [answer.plans[at] for at in kept]
     kv = several_kv_dtypes(shown)
-    rows: list[dict[str, Any]] = [{**plan_row(item), "layout": layout_text(item, kv=kv)} for item in shown]
+    rows: list[dict[str, Any]] = [
+        {**plan_row(item), "layout": layout_text(item, kv=kv), _OWNED: item.gpus_owned} for item in shown
+    ]
     guessed = [at for at, item in enumerate(shown) if any(group.label == "assumed" for group in item.groups)]
     columns = tuple(cost if name == "cost" else name for name in _SHOWN_FIRST[: None if promised else -1])
+    columns = _with_owned(columns, shown)
     table = Table(
         rows,
         title="Plans, cheapest first",
         shown=columns,
         assumed=frozenset((at, "slo_met_probability") for at in guessed),
-        titles={"slo_met_probability": "attainment", cost: ""},
+        titles={"slo_met_probability": "attainment", cost: "", _OWNED: "yours"},
         spare=_SPARE_ON_FIRST,
     )
     return Answer(
@@ -144,6 +155,7 @@ def first_screen(
             *(_certainty_texts(answer, plan) if promised else ()),
             *most_assumed_texts(kernels, others),
             *commitments_text(outlook.mixes),
+            *owned_texts(plan, owned_uses(asked, answer)),
             *first_order_texts(plan, _others(answer, outlook)),
             *network_texts(plan),
             *idle_texts(plan),
@@ -152,6 +164,14 @@ def first_screen(
             more_text(assumptions=len(kernels) + len(others), plans=len(answer.plans) - len(shown)),
         ),
     )
+
+
+def _with_owned(columns: tuple[str, ...], plans: Sequence[Plan]) -> tuple[str, ...]:
+    """Return the columns of plans, with the GPUs that are there already next to all GPUs if a plan uses some."""
+    if not any(plan.gpus_owned for plan in plans):
+        return columns
+    at = columns.index("gpus") + 1
+    return (*columns[:at], _OWNED, *columns[at:])
 
 
 def _others(answer: FleetAnswer, outlook: Outlook) -> Sequence[Plan]:
@@ -183,8 +203,10 @@ def decision_sentence(asked: AskedFleet, answer: FleetAnswer) -> str:
         budget = " within the budget" if asked.scenario.budget_usd_per_month is not None else ""
         return f"{asked.scenario.name}: no plan meets the SLO targets on the allowed hardware{budget}"
     usd = plan.usd_per_month
-    cost = "at an unknown price" if usd is None else f"for {paid_text(answer, usd)}"
-    sentence = f"{asked.scenario.name}: order {purchase_text(plan)} {cost}"
+    cost = " at an unknown price" if usd is None else f" for {paid_text(answer, usd)}"
+    if owned := owned_cost_text(plan):
+        cost = f"{cost}, {owned}" if usd else f", {owned}"
+    sentence = f"{asked.scenario.name}: {acquired_text(plan)}{cost}"
     if not asked.scenario.slo.targets:
         return f"{sentence}, sized for throughput only"
     return f"{sentence}; the SLO attainment probability is {sure(plan.slo_met_probability)}"
@@ -194,11 +216,18 @@ def _uneconomical_texts(answer: FleetAnswer) -> tuple[str, ...]:
     """Return the devices of which no plan is worth a row, in one line."""
     said = [
         f"{row.hardware} (no plan)"
-        if row.cost_ratio is None
-        else f"{row.hardware} ({row.gpus:,} GPUs, {row.cost_ratio:.2g} times the cost)"
+        if row.gpus is None
+        else f"{row.hardware} ({row.gpus:,} GPUs, {_dear_text(answer, row)})"
         for row in answer.uneconomical
     ]
     return (f"left out: {', '.join(said)}",) if said else ()
+
+
+def _dear_text(answer: FleetAnswer, row: Uneconomical) -> str:
+    """Return what the best plan of a device costs that has no row: next to the cheapest plan, unless that costs nothing."""
+    if row.cost_ratio is not None:
+        return f"{row.cost_ratio:.2g} times the cost"
+    return "price unknown" if row.usd_per_month is None else paid_text(answer, row.usd_per_month)
 
 
 def _bottleneck_texts(answer: FleetAnswer, plan: Plan) -> tuple[str, ...]:
@@ -387,6 +416,7 @@ def _fleet_result(
         if answer.carried
         else None,
         "mix": mix_result(answer),
+        "owned": owned_rows(owned_uses(asked, answer)),
         "stated_order": stated_order_row(answer.chosen),
         "cheapest_stated_order": cheapest_order_row(_others(answer, outlook)),
         "over_time": outlook_over_time(outlook),
@@ -441,6 +471,7 @@ def _closing(asked: AskedFleet, answer: FleetAnswer, outlook: Outlook) -> tuple[
         *growth_closing(outlook.growth, asked.scenario),
         *cash_texts(outlook.cash),
         *total_texts(answer.chosen, outlook.total),
+        *owned_texts(answer.chosen, owned_uses(asked, answer)),
         *order_texts(answer.chosen, _others(answer, outlook)),
         *mix_texts(answer),
         *(_reading(asked.scenario, answer.plans) if answer.plans else ()),
@@ -470,10 +501,13 @@ def _plans_table(asked: AskedFleet, answer: FleetAnswer, rows: Sequence[dict[str
     if any(row["usd_per_job"] for row in rows):
         columns = tuple("usd_per_job" if name == "usd_per_month" else name for name in columns)
     return Table(
-        [{**row, "plan": layout_text(plan, kv=kv)} for row, plan in zip(rows, answer.plans, strict=True)],
+        [
+            {**row, "plan": layout_text(plan, kv=kv), _OWNED: plan.gpus_owned}
+            for row, plan in zip(rows, answer.plans, strict=True)
+        ],
         title="Plans, cheapest first",
-        shown=columns,
-        titles=_TITLES,
+        shown=_with_owned(columns, answer.plans),
+        titles={**_TITLES, _OWNED: "yours"},
         assumed=_assumed_cells(answer.plans),
         spare=_SPARE,
     )

@@ -6,7 +6,7 @@ from math import floor, inf, log10
 from typing import Any
 
 from capplan.fleet.availability import plan_availability
-from capplan.fleet.order import OWN, Machine, OrderLine
+from capplan.fleet.order import OWN, OrderLine, owned_price_text
 from capplan.fleet.plan import Group, Plan, plan_order
 from capplan.fleet.pools.link import LinkTerms, reach_of
 from capplan.fleet.price import usd_per_month
@@ -20,6 +20,7 @@ from capplan.questions.plans.plan_row import (
 from capplan.report.answer import Table
 from capplan.report.answers.fleet_words import layout_text, purchase_text
 
+YOURS = "your own"
 _TITLES = {
     "gpus": "GPUs each",
     "count": "machines",
@@ -36,6 +37,7 @@ def order_tables(plan: Plan | None) -> list[Table]:
     rows: list[dict[str, Any]] = [
         {
             **line,
+            "provider": YOURS if line["provider"] == OWN else line["provider"],
             "machine": line["sku"]
             or ("by the GPU" if line["gpus"] == 1 else f"{line['gpus']} x {line['hardware']}"),
             "total_usd_per_hour": line["count"] * line["usd_per_hour"],
@@ -45,7 +47,9 @@ def order_tables(plan: Plan | None) -> list[Table]:
     shown = ["machine", "provider", "region", "gpus", "count", "usd_per_hour", "total_usd_per_hour", "date"]
     if not any(row["region"] for row in rows):
         shown.remove("region")
-    return [Table(rows, title="Order: machines for the recommended plan", shown=tuple(shown), titles=_TITLES)]
+    owned = order["gpus_owned"]
+    title = "Machines of the recommended plan" if owned else "Order: machines for the recommended plan"
+    return [Table(rows, title=title, shown=tuple(shown), titles=_TITLES)]
 
 
 def stated_order_row(plan: Plan | None) -> dict[str, Any] | None:
@@ -83,6 +87,21 @@ def ordered_texts(plans: Sequence[Plan], *, brief: bool = False) -> tuple[str, .
     return lines_texts(
         _lines(plans), _lines(today), _terms(plans, today), job_hours=_job_hours(plans), brief=brief
     )
+
+
+def used_texts(lines: Sequence[OrderLine], *, powered: bool) -> tuple[str, ...]:
+    """Return the machines that are there already in one line, with what they count as; nothing without any."""
+    owned = [line for line in lines if line.machine.is_owned]
+    said = (
+        f"{line.count} x {line.machine.name} of your own, {owned_price_text(line.machine.usd_per_hour, powered=powered)}"
+        for line in owned
+    )
+    return (f"use: {'; '.join(said)}",) if owned else ()
+
+
+def used_by_texts(plans: Sequence[Plan]) -> tuple[str, ...]:
+    """Return the machines of plans that are there already."""
+    return used_texts(_lines(plans), powered=any(plan.energy_usd_per_hour for plan in plans))
 
 
 def first_order_texts(plan: Plan, others: Sequence[Plan]) -> tuple[str, ...]:
@@ -152,7 +171,8 @@ def lines_texts(
     job_hours : hours until a job is done; None: the machines are paid at all hours
     brief : whether the order is said without its machines if there is another one to place today, and not at all if that is at the same providers
     """
-    if not all(line.machine.source or line.machine.provider == OWN for line in lines) or not lines:
+    lines, today = ([line for line in some if not line.machine.is_owned] for some in (lines, today))
+    if not lines or not all(line.machine.source for line in lines):
         return ()
     order = f"order: {_lines_text(lines)}"
     if not today or list(today) == list(lines):
@@ -166,7 +186,7 @@ def lines_texts(
 
 def _priced_text(lines: Sequence[OrderLine]) -> str:
     """Return who offers the prices of an order, and of which day."""
-    machines = [line.machine for line in lines if line.machine.provider != OWN]
+    machines = [line.machine for line in lines]
     sellers = dict.fromkeys(f"{item.provider} ({item.date or 'no day'})" for item in machines)
     return f"order: priced at {' and '.join(sellers)}"
 
@@ -190,9 +210,7 @@ def _lines_text(lines: Sequence[OrderLine]) -> str:
 
 def _sold_text(lines: Sequence[OrderLine]) -> str:
     machine, several = lines[0].machine, len(lines) > 1
-    counted = [f"{line.count} x {_machine_text(line.machine)}" for line in lines]
-    if machine.provider == OWN:
-        return f"{', '.join(counted)} of your own"
+    counted = [f"{line.count} x {line.machine.name}" for line in lines]
     prices = [f"${line.machine.usd_per_hour:,.2f}" for line in lines]
     what = (
         ", ".join(f"{each} ({price})" for each, price in zip(counted, prices, strict=True))
@@ -206,16 +224,13 @@ def _sold_text(lines: Sequence[OrderLine]) -> str:
     return f"{what} at {seller}, {cost}{day}{unstated}"
 
 
-def _machine_text(machine: Machine) -> str:
-    return machine.sku or (machine.device if machine.gpus == 1 else f"({machine.gpus} x {machine.device})")
-
-
 def _unstated_texts(plan: Plan) -> Iterator[str]:
     """Yield what the price list does not say of the machines of a plan, and the order of which it says all."""
     for group in plan.groups:
         if group.order is None or group.price is None:
             continue
-        device, machines = group.layout.device.name, [line.machine for line in group.order.lines]
+        device = group.layout.device.name
+        machines = [line.machine for line in group.order.lines if not line.machine.is_owned]
         if len(group.price.records) > 1:
             offers = " and ".join(
                 f"{offer.provider} at ${offer.usd_per_hour:.2f}" for offer in group.price.records
@@ -256,7 +271,8 @@ def _way_texts(plan: Plan, others: Sequence[Plan]) -> Iterator[str]:
         yield "no provider states machine, region and day for it: ask the provider, or state your own: prices.file"
     cheapest = _cheaper(plan, others)
     if (shown := cheapest or stated) is not None and shown is not plan:
-        sellers = ", ".join(dict.fromkeys(line.machine.provider for line in _lines([shown])))
+        bought = [line.machine for line in _lines([shown]) if not line.machine.is_owned]
+        sellers = ", ".join(dict.fromkeys(machine.provider for machine in bought))
         same = "" if cheapest else "this order has the same replicas; "
         yield f"{same}for the cheapest plan at its prices: fleet.providers: [{sellers}]"
 

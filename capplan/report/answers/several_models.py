@@ -28,7 +28,13 @@ from capplan.report.answers.fleet_words import (
     most_assumed_texts,
     purchase_text,
 )
-from capplan.report.answers.order import lines_texts, ordered_texts, stated_order_row
+from capplan.report.answers.order import (
+    lines_texts,
+    ordered_texts,
+    stated_order_row,
+    used_by_texts,
+    used_texts,
+)
 from capplan.scenario.several import one_by_one
 
 _SHARED_TITLES = {
@@ -142,7 +148,9 @@ def _slices_text(found: SharingAnswer) -> tuple[str, ...]:
 def _ordered_texts(pool: SharedPool, *, brief: bool = False) -> tuple[str, ...]:
     """Return the machines of the pool, and those to order today."""
     order, today = pool.order, pool.stated_order
-    return lines_texts(order.lines if order else (), today.lines if today else (), brief=brief)
+    lines, powered = order.lines if order else (), bool(pool.price and pool.price.energy_usd_per_hour)
+    ordered = lines_texts(lines, today.lines if today else (), brief=brief)
+    return (*used_texts(lines, powered=powered), *ordered)
 
 
 def _order_row(order: Order | None, hardware: str) -> dict[str, Any] | None:
@@ -327,6 +335,7 @@ def _cascade_first(found: CascadeAnswer, fleets: Table) -> Answer:
         headline=_cascade_headline(found),
         closing=(
             *_against_large_texts(found),
+            *used_by_texts([part.plan for part in found.parts]),
             *ordered_texts([part.plan for part in found.parts], brief=True),
             *_last_texts(found.assumptions, "cascade"),
         ),
@@ -437,6 +446,7 @@ def _closing(found: CascadeAnswer) -> tuple[str, ...]:
             if bound
             else ()
         ),
+        *used_by_texts([part.plan for part in found.parts]),
         *ordered_texts([part.plan for part in found.parts]),
         one_by_one("cascade"),
         *currency_texts(
