@@ -110,19 +110,21 @@ def first_order_texts(plan: Plan, others: Sequence[Plan]) -> tuple[str, ...]:
     said = ordered_texts([plan], brief=not cheapest)
     if not said or not cheapest:
         return said
-    return said[0] if len(said) == 1 else _priced_text(_lines([plan])), *cheapest
+    return said[0] if len(said) == 1 else _priced_text(_bought([plan])), *cheapest
 
 
 def _cheapest_texts(plan: Plan, others: Sequence[Plan]) -> tuple[str, ...]:
     """Return the cheapest order to place today for some plans, if it costs less than the one for the plan itself."""
     cheapest, today = _cheaper(plan, others), stated_order(plan)
-    if cheapest is None:
+    if cheapest is None or not _bought([cheapest]):
         return ()
-    lines, hours = _lines([cheapest]), _job_hours([plan])
-    instead = f" instead of {_cost_text(_lines([today]), hours)}" if today is not None else ""
+    lines, hours = _bought([cheapest]), _job_hours([plan])
+    instead = f" instead of {_cost_text(_bought([today]), hours)}" if today is not None else ""
+    owned = [f"{line.count} x {line.machine.name}" for line in _lines([cheapest]) if line.machine.is_owned]
+    said = f"; with {' and '.join(owned)} of your own" if owned else ""
     return (
         f"cheapest to order today{_terms([plan], [cheapest])}: {cheapest.hardware}, {layout_text(cheapest)}, as {_lines_text(lines)}; "
-        f"{_cost_text(lines, hours)}{instead}",
+        f"{_cost_text(lines, hours)}{instead}{said}",
     )
 
 
@@ -151,6 +153,11 @@ def _terms(plans: Sequence[Plan], today: Sequence[Plan]) -> str:
 def _lines(plans: Sequence[Plan]) -> list[OrderLine]:
     orders = [plan_order(plan) for plan in plans]
     return [line for order in orders if order is not None for line in order.lines]
+
+
+def _bought(plans: Sequence[Plan]) -> list[OrderLine]:
+    """Return the machines of plans that are to be ordered."""
+    return [line for line in _lines(plans) if not line.machine.is_owned]
 
 
 def lines_texts(
@@ -271,8 +278,7 @@ def _way_texts(plan: Plan, others: Sequence[Plan]) -> Iterator[str]:
         yield "no provider states machine, region and day for it: ask the provider, or state your own: prices.file"
     cheapest = _cheaper(plan, others)
     if (shown := cheapest or stated) is not None and shown is not plan:
-        bought = [line.machine for line in _lines([shown]) if not line.machine.is_owned]
-        sellers = ", ".join(dict.fromkeys(machine.provider for machine in bought))
+        sellers = ", ".join(dict.fromkeys(line.machine.provider for line in _bought([shown])))
         same = "" if cheapest else "this order has the same replicas; "
         yield f"{same}for the cheapest plan at its prices: fleet.providers: [{sellers}]"
 
