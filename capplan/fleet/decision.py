@@ -343,11 +343,7 @@ def fleet_decision(
     sized.sort(key=lambda fleet: rank(fleet, terms))
     checked = [pair for pair in (confirmed(fleet, terms) for fleet in sized) if pair is not None]
     pairs = sorted(((fleet, _with_range(plan, fleet, terms)) for fleet, plan in checked), key=by_cost)
-    choices = _choices_of(pairs, terms, paid) if pairs else None
-    chosen = None if choices is None else _sized_as(choices.recommended, pairs)
-    if chosen is not None and choices is not None and all(choices.recommended != plan for _, plan in pairs):
-        larger = _with_range(choices.recommended, chosen, terms)
-        choices, pairs = replace(choices, recommended=larger), sorted([*pairs, (chosen, larger)], key=by_cost)
+    choices, chosen, pairs = _chosen_of(pairs, terms, paid)
     grown = _grown(chosen, terms)
     return FleetAnswer(
         tuple(plan for _, plan in pairs),
@@ -491,6 +487,20 @@ def _usd_per_month(fleet: Sized, busy: int, terms: Terms) -> float | None:
 def _with_range(plan: Plan, fleet: Sized, terms: Terms) -> Plan:
     costs = cost_range(fleet, terms)
     return plan if costs is None else replace(plan, usd_per_month_low=costs[0], usd_per_month_high=costs[1])
+
+
+def _chosen_of(
+    pairs: list[tuple[Sized, Plan]], terms: Terms, paid: Paid | None
+) -> tuple[Choices | None, Sized | None, list[tuple[Sized, Plan]]]:
+    """Return the choices, the size of the recommended plan, and all plans, of which the recommended one may be a larger one of a layout."""
+    if not pairs:
+        return None, None, pairs
+    choices = _choices_of(pairs, terms, paid)
+    chosen = _sized_as(choices.recommended, pairs)
+    if all(choices.recommended != plan for _, plan in pairs):
+        larger = _with_range(choices.recommended, chosen, terms)
+        choices, pairs = replace(choices, recommended=larger), sorted([*pairs, (chosen, larger)], key=by_cost)
+    return choices, chosen, pairs
 
 
 def _choices_of(pairs: list[tuple[Sized, Plan]], terms: Terms, paid: Paid | None) -> Choices:

@@ -697,10 +697,10 @@ def _devices_rows(
     energy = price.energy_usd_per_hour or 0.0 if price is not None else 0.0
     gpus: dict[tuple[bool, float | None], int] = {}
     for line in order.lines if order is not None else ():
-        each = round(line.machine.usd_per_hour / line.machine.gpus, 9)
-        key = line.machine.is_owned, each
+        usd_per_gpu = round(line.machine.usd_per_hour / line.machine.gpus, 9)
+        key = (line.machine.is_owned, usd_per_gpu)
         gpus[key] = gpus.get(key, 0) + line.count * line.machine.gpus
-    for (owned, each), count in (gpus or {(False, None): group.gpus}).items():
+    for (owned, each), count in gpus.items() or [((False, None), group.gpus)]:
         usd = None if each is None else count * (each + energy)
         paid: dict[str, float | None] = {
             "hours": HOURS_PER_MONTH,
