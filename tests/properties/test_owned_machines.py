@@ -241,3 +241,16 @@ def test_stated_costs_of_owned_machines_are_their_price(capplan, scenario):
         ).out
     )["result"]["chosen"]
     assert chosen["usd_per_hour"] == pytest.approx(8 * 0.7 * 0.1)
+
+
+@pytest.mark.long
+def test_the_router_of_an_export_deals_users_and_all_of_them(capplan, scenario, tmp_path):
+    """Users of one class over owned L40S and rented H100: both shares are of users, and the same as in the plan."""
+    path, plan = scenario("users: 1800, think_time: 8 s", "{4 x l40s: 1}", "shares"), tmp_path / "plan.json"
+    assert capplan("fleet", path, "--offline", "-o", plan).code == 0
+    groups = json.loads(plan.read_text())["result"]["chosen"]["groups"]
+    shares = [group["requests"]["share"] for group in groups]
+    assert sum(shares) == pytest.approx(1.0)
+    text = capplan("export", "--plan", plan, "--target", "k8s").out
+    for share in shares:
+        assert f"{share:.0%} of the users of" in text

@@ -504,8 +504,8 @@ def _sizes(
 
 
 def _owned(own: Iterable[Machine], price: ChosenPrice, device: str) -> tuple[Machine, ...]:
-    """Return the machines of a device that are there already: at what owning costs, where a scenario prices owned GPUs, else free."""
-    each = price.usd_per_hour if price.commitment == "owned" else 0.0
+    """Return the machines of a device that are there already: at what owning costs, if a scenario or a list states it, else free."""
+    each = price.usd_per_hour if price.commitment == "owned" and not price.estimated else 0.0
     return tuple(replace(item, usd_per_hour=each * item.gpus) for item in own if item.device == device)
 
 

@@ -315,7 +315,7 @@ def _survival_texts(plan: Plan) -> Iterator[str]:
     """Yield what may fail while the targets are met, and how likely that is over a month."""
     survive, found = plan.groups[0].survive, plan_availability(plan)
     spread = ", ".join(
-        f"{item.replicas} on {'each of ' if item.machines > item.span else ''}{item.machines} {item.machine.sku}"
+        f"{item.replicas} on {'each of ' if item.machines > item.span else ''}{item.machines} {item.machine.name}"
         for group in plan.groups
         for item in (group.order.placed() if group.order else ())
         if item.machine.sku and item.span == 1
