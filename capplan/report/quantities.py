@@ -585,6 +585,7 @@ UNEXPLAINED: Mapping[str, str] = {
     "relaxations": "a choice of the search: the least limit at which a layout serves",
     "carried": "of a plan for a part of the traffic; capplan fleet plans it with that traffic, and explain takes its plan",
     "mix": "a choice of the search: how many requests each group gets",
+    "owned": "counts the machines of fleet.own in the order; explain PLAN order.gpus_owned has their GPUs",
     "commitments.plans": "of the mixes of other plans; explain PLAN commitments has the mix of this one",
     "currency": "the dollars of the plan at the rate that the scenario states",
     "cash": "payments of the commitments by month; docs/money.md says how they follow from the mix",
