@@ -364,8 +364,7 @@ def fleet_decision(
         sized.append(surer)
     sized.sort(key=lambda fleet: rank(fleet, terms))
     pairs = _confirmed_by_cost(sized, terms)
-    choices = _choices_of(pairs, terms, paid) if pairs else None
-    chosen = None if choices is None else _sized_as(choices.recommended, pairs)
+    choices, chosen, pairs = _chosen_of(pairs, terms, paid)
     grown = _grown(chosen, terms)
     return FleetAnswer(
         tuple(plan for _, plan in (*pairs, *_confirmed_by_cost(unlisted.values(), terms))),
@@ -445,9 +444,9 @@ def _best_of_each(
 
 
 def _shown(best: Mapping[str, Sized], terms: Terms) -> list[str]:
-    """Return the devices whose best plan costs at most DEAR times the cheapest; one of unknown price is shown too."""
+    """Return the devices whose best plan costs at most DEAR times the cheapest that costs something; one of unknown price is shown too."""
     costs = {name: rank(fleet, terms)[0] for name, fleet in best.items()}
-    least = min(costs.values(), default=inf)
+    least = min((cost for cost in costs.values() if cost), default=inf)
     return [name for name, cost in costs.items() if isinf(cost) or cost <= DEAR * least]
 
 
@@ -524,6 +523,20 @@ def _usd_per_month(fleet: Sized, busy: int, terms: Terms) -> float | None:
 def _with_range(plan: Plan, fleet: Sized, terms: Terms) -> Plan:
     costs = cost_range(fleet, terms)
     return plan if costs is None else replace(plan, usd_per_month_low=costs[0], usd_per_month_high=costs[1])
+
+
+def _chosen_of(
+    pairs: list[tuple[Sized, Plan]], terms: Terms, paid: Paid | None
+) -> tuple[Choices | None, Sized | None, list[tuple[Sized, Plan]]]:
+    """Return the choices, the size of the recommended plan, and all plans, of which the recommended one may be a larger one of a layout."""
+    if not pairs:
+        return None, None, pairs
+    choices = _choices_of(pairs, terms, paid)
+    chosen = _sized_as(choices.recommended, pairs)
+    if all(choices.recommended != plan for _, plan in pairs):
+        larger = _with_range(choices.recommended, chosen, terms)
+        choices, pairs = replace(choices, recommended=larger), sorted([*pairs, (chosen, larger)], key=by_cost)
+    return choices, chosen, pairs
 
 
 def _choices_of(pairs: list[tuple[Sized, Plan]], terms: Terms, paid: Paid | None) -> Choices:

@@ -401,7 +401,7 @@ class ChosenPrice:
         It is the cheapest order of the machines of `sold`. The low and the high side are the cheapest orders at the cheapest and at the
         dearest provider. GPUs by the piece of a replica share a machine, and no two replicas do.
         """
-        size = (replica_gpus, node_gpus, busy, survive)
+        size = (replica_gpus, node_gpus, busy, survive, self.energy_usd_per_hour or 0.0)
         if self.is_by_the_gpu(replica_gpus):
             return self._pieces(replica_gpus, busy, survive, side)
         likely = order_of(self.sold(replica_gpus, node_gpus), *size)

@@ -253,7 +253,8 @@ def machine_offers(
     records : offers of devices
     """
     if machine is not None and machine.provider == OWN:
-        return [Offer(OWN, 0.0, 0.0, origin="machines that are there already")], [], []
+        fixed = machine.usd_per_hour / machine.gpus
+        return [Offer(OWN, fixed, 0.0, origin="machines that are there already")], [], []
     if machine is None or not machine.sku or device.name in scenario.prices.per_gpu_hour:
         return offers_for(scenario, device, records)
     own = machine_records(machine, records if scenario.price_file is not None else None)
