@@ -351,6 +351,16 @@ def changes(before: Side, after: Side) -> tuple[dict[str, Any], ...]:
     )
 
 
+def plan_changes(before: Side, after: Side) -> tuple[dict[str, Any], ...]:
+    """Return every figure that differs between the two plans, by its path in JSON below `plan`; with one plan only, all figures of that one."""
+    was, now = (dict(_leaves(side.chosen, ("plan",))) if side.chosen else {} for side in (before, after))
+    return tuple(
+        {"path": key_path(path), "before": was.get(path), "after": now.get(path)}
+        for path in dict.fromkeys((*was, *now))
+        if was.get(path) != now.get(path)
+    )
+
+
 def _looked_up(side: Side, devices: set[str], *, traced: bool) -> dict[str, Any]:
     """Return what is no key of the scenario: versions, files and the traffic in them, prices, what engines are started with."""
     inputs = side.inputs
