@@ -171,6 +171,15 @@ class Group(GroupFigures):
         return None if usd is None else usd * (self.gpus if order is None else order.gpus)
 
     @property
+    def replica_s_per_request(self) -> float | None:
+        """Time of a replica that one of its requests takes in the mean: of one that has all it carries, or of one at the peak that is busy in part [s]."""
+        if self.request_rate_limit_per_replica:
+            return 1.0 / self.request_rate_limit_per_replica
+        if self.busy_fraction is None or not self.request_rate_per_replica:
+            return None
+        return self.busy_fraction / self.request_rate_per_replica
+
+    @property
     def total_rate_per_replica(self) -> float:
         """Largest rate of all requests of the service that one replica is planned for: that of its own requests over their share [req/s]."""
         share = self.requests.request_fraction if self.requests else 1.0

@@ -101,3 +101,33 @@ def test_the_replicas_that_a_page_works_out_are_those_of_the_plan(plan, capsys):
     )
     assert (busy + spares) * devices == gpus == file["recommended"]["gpus"]
     assert busy >= ceil(max(quotient, wanted) - 0.02)
+
+
+def test_the_bill_and_the_page_load_the_replicas_alike(plan, capsys):
+    """The load of a replica at the peak, times mean over peak, times the part of the replicas that is no spare, is what the bill says is used."""
+    file = json.loads(plan.read_text())["result"]
+    chosen, demand = file["recommended"], file["demand"]
+    page = printed(capsys, "report", "--plan", plan, "--format", "markdown")
+    bill = json.loads(printed(capsys, "bill", "--plan", plan, "--format", "json"))["result"]
+    mean = demand["mean_requests_per_s"] / demand["peak_requests_per_s"]
+    if chosen["transfer"]:
+        used = [
+            group["busy_fraction"] * (group["replicas"] - group["spare_replicas"])
+            for group in chosen["groups"]
+        ]
+        load = sum(used) / chosen["replicas"]
+    else:
+        (at_peak,) = said(page, r"\| load of one replica at peak, spares idle +\| +([\d.]+) +\| % ")
+        load = at_peak / 100.0 * (chosen["replicas"] - chosen["spare_replicas"]) / chosen["replicas"]
+    assert bill["busy_fraction"] == pytest.approx(load * mean, rel=5e-3)
+
+
+def test_captured_graphs_take_the_same_memory_everywhere(plan, capsys):
+    page = printed(capsys, "report", "--plan", plan, "--format", "markdown")
+    for name in ("", "groups[0].", "groups[1]."):
+        asked = (plan, f"{name}cuda_graph_bytes_per_gpu", "--offline", "--format", "json")
+        capsys.readouterr()
+        if main(["explain", *map(str, asked)]) == 0:
+            value = json.loads(capsys.readouterr().out)["result"]["value"]
+            on_page = said(page, r"\| CUDA graphs +\| +-([\d.]+) ")
+            assert any(each == pytest.approx(value / 1e9, rel=5e-3) for each in on_page)
