@@ -375,6 +375,11 @@ class MixSubject(GroupsSubject):
             return self._weighted(quantity, value, quantity, range(len(self.groups)))
         if place in _LATENCIES:
             return self._worked(quantity, f"max: {_BOUND}", self._of_groups("t", quantity), SIMULATION)
+        if "hit_fraction" in place:
+            source = "explain groups[0].class_prefix_hit_fractions[0], of each group and class"
+            hits = Input("h", "class_prefix_hit_fractions", None, "-", "derived", source)
+            formula = "sum(r i h) / sum(r i), over groups and classes of r req/s and prompts of i tokens"
+            return explained(quantity, value, formula, (hits,), SIMULATION, label=self.label)
         if place.startswith("class_e2e_mean_s"):
             return self._of_class(quantity, value, int(place.partition("[")[2].removesuffix("]")))
         if quantity == "slo_met_probability" or place == "target_probabilities":

@@ -84,6 +84,8 @@ class GroupFigures:
     """Tokens drafted in a speculative round; None without speculation, and for replicas that only prefill."""
     requests: RoutedRequests | None = None
     """Requests of one of several groups that serve; None: all of them."""
+    class_prefix_hit_fractions: tuple[float, ...] = ()
+    """Fraction of the prompt tokens of each class that the group gets which its prefix caches hold at the peak; empty for replicas that only decode."""
 
     @property
     def busy_replicas(self) -> int:
@@ -352,6 +354,10 @@ class PlanFigures:
 
     ttft_s: BoundedSpread
     e2e_s: BoundedSpread
+    prefix_hit_fraction: float | None = None
+    """Fraction of the tokens of all prompts that prefix caches hold at the peak; None where it was not written."""
+    class_prefix_hit_fractions: tuple[float, ...] = ()
+    """The fraction of each class, in the order of the traffic."""
     class_e2e_mean_s: tuple[float, ...] = ()
     """Mean response time of each class at the peak, where there are several [s]."""
     slo_met_probability: float

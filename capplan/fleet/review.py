@@ -200,23 +200,23 @@ def sizing_of(group: Group, headroom_fraction: float) -> dict[str, float]:
     }
 
 
-def plan_details(plan: Plan, questions: Sequence[Question]) -> tuple[PlanDetail, ...]:
+def plan_details(plan: Plan, questions: Sequence[tuple[Question, Demand]]) -> tuple[PlanDetail, ...]:
     """Return memory and operators of one replica of each group of a plan at the peak of the requests that it gets.
 
     Parameters
     ----------
     plan : of one group, of separate pools, or a mix
-    questions : of the requests of each group
+    questions : of the requests of each group, and these requests with their mean lengths and hits under the plan
     """
     return tuple(
-        _detail(group, question, name)
-        for group, question, name in zip(plan.groups, questions, plan.group_names, strict=True)
+        _detail(group, question, demand, name)
+        for group, (question, demand), name in zip(plan.groups, questions, plan.group_names, strict=True)
     )
 
 
-def _detail(group: Group, question: Question, name: str) -> PlanDetail:
+def _detail(group: Group, question: Question, demand: Demand, name: str) -> PlanDetail:
     spec = plan_spec(group, question)
-    lengths = question.demand.lengths
+    lengths = demand.lengths
     inputs = float(lengths.input_tokens)
     load = Load(
         max(1, round(inputs)),

@@ -309,6 +309,7 @@ def parts_of(asked: AskedFleet, plan: Plan) -> list[tuple[AskedFleet, Plan]]:
             groups=(replace(group, requests=None),),
             usd_per_hour=group.usd_per_hour,
             class_e2e_mean_s=tuple(responses[name] for name in whole) if len(whole) > 1 else (),
+            class_prefix_hit_fractions=group.class_prefix_hit_fractions,
         )
         parts.append((part_of(asked, classes), alone))
     return parts

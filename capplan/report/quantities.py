@@ -283,6 +283,8 @@ PLAN: Mapping[str, Quantity] = {
         for end, words in (("low", "Lower"), ("high", "Upper"))
     },
     "class_e2e_mean_s": Quantity("Mean response time of each class of requests at the peak, in the order of the traffic", _PERCENTILES, page=SIMULATION, predicted=True),
+    "prefix_hit_fraction": Quantity("Share of the tokens of all prompts that prefix caches hold at the peak", f"cached over all input tokens, {_AT_THE_PEAK}", page=WORKLOADS, predicted=True),
+    "class_prefix_hit_fractions": Quantity("Share of the prompt tokens of each class that prefix caches hold at the peak, in the order of the traffic", f"cached over all input tokens, {_AT_THE_PEAK}", page=WORKLOADS, predicted=True),
     "simulated_requests": Quantity("Requests of the simulation at the peak that the latencies of separate pools rest on", page=PHASES),
     **{
         f"offers.{side}.*": Quantity(f"Cost of an hour, a month, a year or a job at the {words} of its GPUs", "(p + e) g, times the hours", {"offers": "p", "energy_usd_per_gpu_hour": "e", "gpus": "g"}, MONEY)

@@ -15,6 +15,7 @@ from typing import Any
 
 from capplan.fleet.plan import FleetAnswer, Plan, plan_order
 from capplan.fleet.price import HOURS_PER_MONTH, TERM_YEARS
+from capplan.fleet.load.demand import Demand
 from capplan.fleet.review import PlanDetail, Question, plan_details, target_margins
 from capplan.fleet.search.recommended import CLEARLY_SURER, SMALL_EXTRA
 from capplan.frozen import frozen
@@ -143,11 +144,16 @@ def findings(
     )
 
 
-def _questions(asked: AskedFleet, plan: Plan) -> list[Question]:
-    """Return the question of the requests of each group of a plan: of a mix its part, else all."""
-    if plan.is_mix:
-        return [part.question for part, _ in parts_of(asked, plan)]
-    return [asked.question] * len(plan.groups)
+def _questions(asked: AskedFleet, plan: Plan) -> list[tuple[Question, Demand]]:
+    """Return the question of the requests of each group of a plan, of a mix its part, with their mean lengths and hits under the plan."""
+    parts = parts_of(asked, plan) if plan.is_mix else [(asked, plan)] * len(plan.groups)
+    return [
+        (
+            part.question,
+            part.question.demand.of_plan(alone.responses_s, alone.class_prefix_hit_fractions),
+        )
+        for part, alone in parts
+    ]
 
 
 def anchor(title: str) -> str:

@@ -128,7 +128,7 @@ def test_margins_and_sizing_say_what_the_plan_says(asked, plans):
 
 def test_the_inside_of_a_plan_is_one_prompt_and_one_step_at_its_peak(asked, plans):
     plan = plans[0]
-    (detail,) = plan_details(plan, [asked.question])
+    (detail,) = plan_details(plan, [(asked.question, asked.question.demand)])
     assert (detail.load.input_tokens, detail.load.output_tokens) == (
         round(asked.question.demand.lengths.input_tokens), round(asked.question.demand.lengths.output_tokens)
     )  # fmt: skip

@@ -16,6 +16,10 @@ TRAFFIC = {
     "sessions": "- {name: agent, request_rate: 8 req/s, turns: 6, think_time: 10 s, added_tokens: 200, input_tokens: 900, output_tokens: 100}",
     "pools": "- {name: chat, request_rate: 30 req/s, daily_curve: office, input_tokens: {mean: 1500, p95: 4000}, output_tokens: {mean: 150, p95: 400}}",
 }
+TRAFFIC["quick and slow users"] = (
+    "- {name: chat, users: 300, think_time: 1 s, input_tokens: 800, output_tokens: 80}\n"
+    "- {name: agent, users: 60, think_time: 4 s, input_tokens: 6000, output_tokens: 500}"
+)
 TRAFFIC["two classes"] = TRAFFIC["users"] + "\n" + TRAFFIC["open"].replace("chat", "two")
 SCENARIO = """name: pages
 model: llama-3.1-8b
@@ -131,3 +135,39 @@ def test_captured_graphs_take_the_same_memory_everywhere(plan, capsys):
             value = json.loads(capsys.readouterr().out)["result"]["value"]
             on_page = said(page, r"\| CUDA graphs +\| +-([\d.]+) ")
             assert any(each == pytest.approx(value / 1e9, rel=5e-3) for each in on_page)
+
+
+def cells(page, *headings):
+    """Return the numbers in some columns of the table of a page that has them all, row by row."""
+    tables = re.findall(r"(?:^\|.*\n)+", page, re.MULTILINE)
+    for table in tables:
+        rows = [[cell.strip() for cell in line.strip("|\n ").split("|")] for line in table.splitlines()]
+        if all(any(heading in cell for cell in rows[0]) for heading in headings):
+            at = [next(n for n, cell in enumerate(rows[0]) if heading in cell) for heading in headings]
+            return [[float(row[n].replace(",", "")) for n in at] for row in rows[2:]]
+    raise AssertionError(headings)
+
+
+def test_the_mean_request_of_every_page_is_that_of_the_rates_of_the_page(plan, capsys):
+    """Tokens over requests, summed over the classes of the page: what plan file and the printed estimate say of one request."""
+    file = json.loads(plan.read_text())["result"]
+    inputs, chosen = file["plan_file"]["inputs"], file["recommended"]
+    page = printed(capsys, "report", "--plan", plan, "--format", "markdown")
+    rows = cells(page, "peak rate", "input, mean", "cached, mean")
+    rates = [row[0] for row in rows]
+    prompts = sum(rate * row[1] for rate, row in zip(rates, rows, strict=True)) / sum(rates)
+    cached = sum(rate * row[2] for rate, row in zip(rates, rows, strict=True)) / sum(rates)
+    assert inputs["input_tokens"] == pytest.approx(prompts, rel=5e-3)
+    assert inputs["cached_tokens"] == pytest.approx(cached, rel=1e-2, abs=0.5)
+    assert chosen["prefix_hit_fraction"] == pytest.approx(cached / prompts, rel=1e-2, abs=1e-3)
+    asked = said(page, r"capplan estimate .*--input-tokens (\d+)")
+    assert asked == pytest.approx([inputs["input_tokens"]] * len(asked), abs=0.51)
+    asked = said(page, r"capplan estimate .*--output-tokens (\d+)")
+    assert asked == pytest.approx([inputs["output_tokens"]] * len(asked), abs=0.51)
+    explained = printed(capsys, "explain", plan, "prefix_hit_fraction", "--format", "json")
+    assert json.loads(explained)["result"]["value"] == chosen["prefix_hit_fraction"]
+    for hit, row in zip(chosen["class_prefix_hit_fractions"], rows, strict=True):
+        assert hit == pytest.approx(row[2] / row[1], rel=1e-2, abs=1e-3)
+    if inputs["cached_tokens"]:
+        shown = printed(capsys, "fleet", file["plan_file"]["scenario"])
+        assert f"{chosen['prefix_hit_fraction']:.0%} of the prompt tokens in prefix caches" in shown

@@ -185,6 +185,8 @@ class Trial:
         self._engines: dict[float, EngineSetup] = {}
         self._runs = runs or Runs()
         """Each has a key: whether gaps are recorded, prefix-cache hits, rate, replicas, slowness and requests; or the replicas of a fleet and its traffic."""
+        self._settled_demands: dict[tuple[float, float], Demand] = {}
+        """Demand with the prefix-cache hits of sessions, by the share of the traffic at a replica and the slowness."""
         self._short_steps: dict[tuple[object, ...], int] = {}
         self._kinds: dict[tuple[object, ...], Seen] = {}
 
@@ -223,6 +225,7 @@ class Trial:
         demand = self.with_hits(share, self.responses_s)
         while True:
             seen = run(demand)
+            self._settled_demands[float(f"{share:.9g}"), slowness] = demand
             if not seen.steady or (limits is not None and self.worst(seen, slowness, limits) > 1.0):
                 return seen
             waits = tuple(slowness * wait_s for wait_s in seen.responses_s)
@@ -341,6 +344,13 @@ class Trial:
             return self._runs.latencies[key]
 
         return self._settled(run, traffic_ratio / replicas, slowness, limits)
+
+    def demand_of(self, replicas: int) -> Demand:
+        """Return the demand with the prefix-cache hits and the mean lengths that a fleet of this many replicas has at the peak."""
+        seen = self.fleet(replicas)
+        share = float(f"{1.0 / replicas:.9g}")
+        demand = self._settled_demands[share, 1.0] if self.demand.has_sessions else self.demand
+        return demand.of_plan(seen.responses_s, demand.hit_fractions)
 
     def _of_kinds(
         self,

@@ -297,7 +297,8 @@ def _until(base: Base, published: Published) -> str:
     group = plan.groups[-1]  # of separate pools the one that decodes
     replica = replica_of(spec_of_layout(group.layout, group.weight_dtype, question))
     drafting = DraftPlan(published.method, published.acceptance_fractions, published.draft_tokens)
-    context = float(question.demand.lengths.input_tokens + question.demand.lengths.output_tokens)
+    lengths = question.demand.at_responses(plan.responses_s).lengths
+    context = float(lengths.input_tokens + lengths.output_tokens)
     rows = speculation(
         replica,
         draft_of(replace(drafting, draft_tokens=1), replica.spec),

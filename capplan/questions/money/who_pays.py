@@ -290,7 +290,9 @@ def plan_use(plan: Plan, question: Question) -> PlanUse:
     first, last = plan.groups[0], plan.groups[-1]
     prefill = replica_of(plan_spec(first, question))
     decode = prefill if last is first else replica_of(plan_spec(last, question))
-    demand = demand_at_replica(question.demand, prefill, 1.0 / first.busy_replicas, plan.e2e_s.mean)
+    demand = question.demand.of_plan(plan.responses_s, plan.class_prefix_hit_fractions)
+    if not plan.class_prefix_hit_fractions:  # of a file that does not say
+        demand = demand_at_replica(question.demand, prefill, 1.0 / first.busy_replicas, plan.e2e_s.mean)
     responses_s = demand.responses_s(plan.responses_s)
     return PlanUse(demand, prefill, decode, max(1.0, last.concurrency_per_replica), responses_s)
 

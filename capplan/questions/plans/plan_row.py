@@ -193,7 +193,10 @@ def plan_inputs(asked: AskedFleet, chosen: Plan | None) -> dict[str, Any]:
     the scenario as written, a digest of every file that it names, and what was looked up for it
     """
     scenario, question = asked.scenario, asked.question
-    lengths = question.demand.lengths
+    demand = question.demand
+    if chosen is not None:
+        demand = demand.of_plan(chosen.responses_s, chosen.class_prefix_hit_fractions)
+    lengths = demand.lengths
     return {
         "content": scenario.written,
         "files": list(_named_files(asked)),
@@ -218,6 +221,7 @@ def plan_inputs(asked: AskedFleet, chosen: Plan | None) -> dict[str, Any]:
         ).peak_requests_per_s,
         "input_tokens": float(lengths.input_tokens),
         "output_tokens": float(lengths.output_tokens),
+        "cached_tokens": float(lengths.cached_tokens),
         "prices": [_price(name, price) for name, price in asked.prices.items() if price],
         "launch": _launch(asked, chosen) if chosen else None,
     }

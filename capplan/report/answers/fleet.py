@@ -140,6 +140,7 @@ def first_screen(
             *(("*: no kernel of this GPU was timed, so it is less certain",) if guessed and promised else ()),
             *_uneconomical_texts(answer),
             *_bottleneck_texts(answer, plan),
+            *hits_texts(asked, plan),
             *(_certainty_texts(answer, plan) if promised else ()),
             *most_assumed_texts(kernels, others),
             *commitments_text(outlook.mixes),
@@ -210,6 +211,16 @@ def _bottleneck_texts(answer: FleetAnswer, plan: Plan) -> tuple[str, ...]:
             f"{seconds_text(tight.limit_s)}, so the fleet uses {tight.used_fraction:.0%} of its throughput"
         )
     return tuple(texts)
+
+
+def hits_texts(asked: AskedFleet, plan: Plan) -> tuple[str, ...]:
+    """Return what prefix caches hold of the prompts of each class, on which the number of replicas rests; nothing without hits."""
+    if not plan.prefix_hit_fraction:
+        return ()
+    found = zip(asked.scenario.classes, plan.class_prefix_hit_fractions, strict=True)
+    each = ", ".join(f"{item.name} {hit:.0%}" for item, hit in found)
+    by_class = f" ({each})" if len(asked.scenario.classes) > 1 else ""
+    return (f"the plan finds {plan.prefix_hit_fraction:.0%} of the prompt tokens in prefix caches{by_class}",)
 
 
 def _certainty_texts(answer: FleetAnswer, plan: Plan) -> tuple[str, ...]:
@@ -442,6 +453,7 @@ def _closing(asked: AskedFleet, answer: FleetAnswer, outlook: Outlook) -> tuple[
         *total_texts(answer.chosen, outlook.total),
         *order_texts(answer.chosen, _others(answer, outlook)),
         *mix_texts(answer),
+        *(hits_texts(asked, answer.chosen) if answer.chosen else ()),
         *(_reading(asked.scenario, answer.plans) if answer.plans else ()),
         *outside_texts(answer.chosen),
         *class_texts(answer.chosen, asked.scenario.slo),
