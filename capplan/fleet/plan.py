@@ -84,6 +84,12 @@ class GroupFigures:
     """Tokens drafted in a speculative round; None without speculation, and for replicas that only prefill."""
     requests: RoutedRequests | None = None
     """Requests of one of several groups that serve; None: all of them."""
+    ttft_s: BoundedSpread | None = None
+    """Time to the first token of the requests of one group of a mix; None for other plans, whose latencies are those of the plan."""
+    tpot_s: BoundedSpread | None = None
+    """Time per output token of these requests."""
+    e2e_s: BoundedSpread | None = None
+    """Time until the last token of these requests."""
     class_prefix_hit_fractions: tuple[float, ...] = ()
     """Fraction of the prompt tokens of each class that the group gets which its prefix caches hold at the peak; empty for replicas that only decode."""
 
@@ -349,6 +355,16 @@ class Transfer:
 
 
 @frozen(kw_only=True)
+class ClassLatencies:
+    """What the requests of one class see of the engines at the peak."""
+
+    name: str
+    ttft_s: BoundedSpread
+    tpot_s: BoundedSpread | None
+    e2e_s: BoundedSpread
+
+
+@frozen(kw_only=True)
 class PlanFigures:
     """What requests see of a plan at the peak, and what it costs: the part that JSON and plan files hold as it is."""
 
@@ -358,6 +374,8 @@ class PlanFigures:
     """Fraction of the tokens of all prompts that prefix caches hold at the peak; None where it was not written."""
     class_prefix_hit_fractions: tuple[float, ...] = ()
     """The fraction of each class, in the order of the traffic."""
+    class_latencies: tuple[ClassLatencies, ...] = ()
+    """Latencies of each class of a mix, in the order of the traffic; empty for other plans."""
     class_e2e_mean_s: tuple[float, ...] = ()
     """Mean response time of each class at the peak, where there are several [s]."""
     slo_met_probability: float

@@ -13,9 +13,9 @@ from dataclasses import field, replace
 from math import inf
 from typing import Any
 
+from capplan.fleet.load.demand import Demand
 from capplan.fleet.plan import FleetAnswer, Plan, plan_order
 from capplan.fleet.price import HOURS_PER_MONTH, TERM_YEARS
-from capplan.fleet.load.demand import Demand
 from capplan.fleet.review import PlanDetail, Question, plan_details, target_margins
 from capplan.fleet.search.recommended import CLEARLY_SURER, SMALL_EXTRA
 from capplan.frozen import frozen
@@ -25,7 +25,7 @@ from capplan.questions.fleet import AskedFleet, parts_of
 from capplan.questions.money.energy import Outlook, outlook_of
 from capplan.questions.sensitivity import Sensitivity, sensitivity_of
 from capplan.report.answer import Answer, Table
-from capplan.report.answers.fleet import decision_tables
+from capplan.report.answers.fleet import decision_tables, groups_tables
 from capplan.report.answers.fleet_money import class_texts
 from capplan.report.answers.fleet_words import (
     budget_text,
@@ -357,7 +357,10 @@ def verdicts_section(given: Findings) -> Section:
             f"All targets together hold with a probability of {sure(chance)}, {enough} the {confidence:.0%} that the scenario asks for. "
             "Low and high are where 80% of measured results of this kind lie.",
         ),
-        tables=(Table(rows, shown=_SHOWN, titles={"met_probability": "probability"}, assumed=assumed),),
+        tables=(
+            Table(rows, shown=_SHOWN, titles={"met_probability": "probability"}, assumed=assumed),
+            *groups_tables(given.chosen),
+        ),
     )
 
 

@@ -67,7 +67,7 @@ def _column(value: Any) -> Any:
     if isinstance(value, Mapping):
         return dict(value)
     if isinstance(value, tuple):
-        return list(value)
+        return [_column(each) for each in value]
     return None if value == inf else value
 
 

@@ -503,6 +503,7 @@ def fleet_answer(
         *pools_tables(answer),
         *order_tables(answer.chosen),
         *mix_tables(answer),
+        *groups_tables(answer.chosen),
         *commitments_tables(outlook.mixes),
         *growth_tables(outlook.growth),
         *cash_tables(outlook.cash),
@@ -596,6 +597,28 @@ def mix_tables(answer: FleetAnswer) -> list[Table]:
     ]
     shown = tuple(rows[0])
     return [Table(rows, title="Mix: a fleet for each part of the requests", shown=shown)]
+
+
+def groups_tables(plan: Plan | None) -> list[Table]:
+    """Return what the requests of each group and each class of a mix see, next to those of all; none for other plans."""
+    if plan is None or not plan.is_mix:
+        return []
+    seen = [("all requests", plan), *zip(plan.group_names, plan.groups, strict=True)]
+    of_classes = plan.class_latencies if len(plan.class_latencies) > 1 else ()
+    rows = [
+        {
+            "requests": name,
+            **{
+                f"{latency}_s.{part}": getattr(getattr(item, f"{latency}_s"), part)
+                for latency in ("ttft", "tpot", "e2e")
+                for part in ("p50", "p95", "p99")
+                if getattr(item, f"{latency}_s") is not None
+            },
+        }
+        for name, item in (*seen, *((f"class {item.name}", item) for item in of_classes))
+    ]
+    title = "Latency at the peak; the targets are met over all requests, and no group has a queue that grows"
+    return [Table(rows, title=title)]
 
 
 def mix_texts(answer: FleetAnswer) -> tuple[str, ...]:
