@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import product
 from math import inf, isnan
 
@@ -174,7 +174,7 @@ def _smaller(
 ) -> tuple[tuple[Sized, ...], float]:
     """Return the groups of a division with cheaper fleets, as long as all requests together meet the targets, and their cost per hour.
 
-    Each group meets the targets alone at first, so all together do. What one part of the requests lacks, another may make up for:
+    Each group meets the targets by itself at first, so all together do. What one part of the requests lacks, another may make up for:
     group by group, the dearest first, the cheapest fleet is taken with which all still do and no queue grows.
     """
     terms, confidence = terms_of(asked), asked.question.slo.confidence
@@ -183,7 +183,8 @@ def _smaller(
     def usd(sized: Sized) -> float:
         return terms.usd_per_hour(sized.trial.candidate.layout, sized.busy) or 0.0
 
-    def holds(place: int, sized: Sized) -> bool:
+    def holds(place: int, trial: Trial, busy: int) -> bool:
+        sized = Sized(trial, busy, terms.gpus(trial.candidate.layout, busy))
         changed = [*found[:place], sized, *found[place + 1 :]]
         return _together(asked, fleets, division, changed).holds(confidence, terms.headroom_fraction)
 
@@ -198,12 +199,8 @@ def _smaller(
             trial = fleets.trial(division[place], candidate)
             if trial is None:
                 continue
-            busy = fewest(
-                range(int(least), int(most) + 1),
-                lambda count, place=place, trial=trial, layout=layout: holds(
-                    place, Sized(trial, count, terms.gpus(layout, count))
-                ),
-            )
+            enough = partial(holds, place, trial)
+            busy = fewest(range(int(least), int(most) + 1), enough)
             if busy is not None:
                 found[place] = Sized(trial, busy, terms.gpus(layout, busy))
     return tuple(found), sum(map(usd, found))
@@ -291,7 +288,9 @@ def mix_plan(
     lengths, output = mixed.lengths, mixed.generated_tokens
     plan = Plan(
         groups=tuple(groups),
-        **latencies(seen),
+        ttft_s=bounded_by(seen.ttft_s, "ttft_s"),
+        tpot_s=bounded_by(seen.tpot_s, "tpot_s"),
+        e2e_s=bounded_by(seen.e2e_s, "e2e_s"),
         class_latencies=tuple(
             ClassLatencies(name=item.name, **latencies(own))
             for item, own in zip(demand.classes, together.by_class(), strict=True)

@@ -336,8 +336,7 @@ def workload_section(given: Findings) -> Section:
     hits = given.chosen.class_prefix_hit_fractions if given.chosen else ()
     known = hits or [item.cached_input_tokens / item.input_tokens.mean_tokens for item in scenario.classes]
     rows = [
-        _class_row(item, s, hit)
-        for item, s, hit in zip(scenario.classes, responses_s, known, strict=True)
+        _class_row(item, s, hit) for item, s, hit in zip(scenario.classes, responses_s, known, strict=True)
     ]
     text = [scenario.file.description] if scenario.file.description else []
     text.append(

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from math import ceil, inf
 
 import numpy as np
@@ -184,11 +185,12 @@ class Together:
         if place is None:
             return None
         found = counts(RATIOS[place])
+
+        def with_fewer(at: int, count: int) -> bool:
+            return holds([*found[:at], count, *found[at + 1 :]])
+
         for at, most in enumerate(tuple(found)):
-            found[at] = (
-                fewest(range(1, most + 1), lambda count, at=at: holds([*found[:at], count, *found[at + 1 :]]))
-                or most
-            )
+            found[at] = fewest(range(1, most + 1), partial(with_fewer, at)) or most
         return tuple(found)
 
     def probability(self, confidence: float, target: Target | None = None) -> float:

@@ -140,7 +140,7 @@ def first_screen(
             *(("*: no kernel of this GPU was timed, so it is less certain",) if guessed and promised else ()),
             *_uneconomical_texts(answer),
             *_bottleneck_texts(answer, plan),
-            *hits_texts(asked, plan),
+            *(hits_texts(asked, plan) if asked.question.demand.reuses else ()),
             *(_certainty_texts(answer, plan) if promised else ()),
             *most_assumed_texts(kernels, others),
             *commitments_text(outlook.mixes),
