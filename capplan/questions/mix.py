@@ -25,6 +25,7 @@ from capplan.fleet.plan import (
     RoutedRequests,
     whole_gpus,
 )
+from capplan.fleet.plan import Group as PlanGroup
 from capplan.fleet.price import HOURS_PER_MONTH, usd_per_million_tokens
 from capplan.fleet.scenario import MixBy
 from capplan.fleet.search.cheapest import LayoutName, Search, Sized, Terms, busy_bound, layout_name
@@ -250,52 +251,25 @@ def mix_plan(
         for mean in seen.responses_s
     )
 
-    def bounded_by(of: Spread[float], latency: str) -> BoundedSpread:
-        spreads: list[BoundedSpread] = [getattr(part, latency) for part in parts]
-        means = [shares[at] * spread.mean for at, spread in enumerate(spreads)]
-        low, high = (
-            sum(shares[at] * getattr(spread, end) for at, spread in enumerate(spreads)) / sum(means)
-            for end in ("low", "high")
-        )
-        return BoundedSpread(**asdict(of), low=low * of.mean, high=high * of.mean)
-
     def latencies(of: Latencies) -> dict[str, BoundedSpread]:
-        return {name: bounded_by(getattr(of, name), name) for name in ("ttft_s", "tpot_s", "e2e_s")}
+        return {name: _with_ends(getattr(of, name), parts, name) for name in ("ttft_s", "tpot_s", "e2e_s")}
 
     probability = together.probability(confidence)
-    predicted, sure = together.most_load(None), together.most_load(together.at(confidence))
-    groups, alone = [], []
-    for part in parts:
-        own, rate = part.single, part.single.request_rate_per_replica
-        group = replace(
-            own,
-            request_rate_limit_per_replica=predicted * rate,
-            sure_request_rate_limit_per_replica=sure * rate,
-            planned_request_rate_limit_per_replica=planned_rate_limit(
-                predicted * rate, sure * rate, headroom_fraction, rate
-            ),
-            ttft_s=part.ttft_s,
-            tpot_s=part.tpot_s,
-            e2e_s=part.e2e_s,
-        )
-        groups.append(group)
-        alone.append(replace(part, groups=(group,), slo_met_probability=probability))
+    groups = _with_their_loads(parts, together, headroom_fraction)
     per_s = sum(shares)
-    rates = demand.rates_of_classes(responses_s)
-    prompts = [rate * item.input_tokens.mean_tokens for rate, item in zip(rates, demand.classes, strict=True)]
     hits = _hits_of_classes(demand, parts)
     mixed = demand.of_plan(responses_s, hits)
     lengths, output = mixed.lengths, mixed.generated_tokens
     plan = Plan(
         groups=tuple(groups),
-        ttft_s=bounded_by(seen.ttft_s, "ttft_s"),
-        tpot_s=bounded_by(seen.tpot_s, "tpot_s"),
-        e2e_s=bounded_by(seen.e2e_s, "e2e_s"),
+        ttft_s=_with_ends(seen.ttft_s, parts, "ttft_s"),
+        tpot_s=_with_ends(seen.tpot_s, parts, "tpot_s"),
+        e2e_s=_with_ends(seen.e2e_s, parts, "e2e_s"),
         class_latencies=tuple(
             ClassLatencies(name=item.name, **latencies(own))
             for item, own in zip(demand.classes, together.by_class(), strict=True)
         ),
-        prefix_hit_fraction=float(np.average(hits, weights=prompts)),
+        prefix_hit_fraction=_hit_fraction(demand, responses_s, hits),
         class_prefix_hit_fractions=hits,
         slo_met_probability=probability,
         few_open_loops_measured=any(part.few_open_loops_measured for part in parts),
@@ -320,12 +294,55 @@ def mix_plan(
         unlike_waits=seen.seen,
         class_e2e_mean_s=responses_s if len(demand.classes) > 1 else (),
     )
-    return plan, tuple(alone)
+    pairs = zip(parts, groups, strict=True)
+    return plan, tuple(
+        replace(part, groups=(group,), slo_met_probability=probability) for part, group in pairs
+    )
+
+
+def _with_ends(of: Spread[float], parts: Sequence[Plan], latency: str) -> BoundedSpread:
+    """Return a latency with the interval of its mean, whose ends are as far from it as those of all groups together."""
+    spreads: list[BoundedSpread] = [getattr(part, latency) for part in parts]
+    shares = [part.peak_requests_per_s for part in parts]
+    mean = sum(share * spread.mean for share, spread in zip(shares, spreads, strict=True))
+    low, high = (
+        sum(share * getattr(spread, end) for share, spread in zip(shares, spreads, strict=True)) / mean
+        for end in ("low", "high")
+    )
+    return BoundedSpread(**asdict(of), low=low * of.mean, high=high * of.mean)
+
+
+def _with_their_loads(parts: Sequence[Plan], together: Together, headroom_fraction: float) -> list[PlanGroup]:
+    """Return the group of each part with its own latencies, and with the rates at which the targets of all requests just hold."""
+    sure_s = together.at(parts_confidence(together))
+    predicted, sure = together.most_load(None), together.most_load(sure_s)
+    groups = []
+    for part in parts:
+        rate = part.single.request_rate_per_replica
+        planned = planned_rate_limit(predicted * rate, sure * rate, headroom_fraction, rate)
+        group = replace(
+            part.single,
+            request_rate_limit_per_replica=predicted * rate,
+            sure_request_rate_limit_per_replica=sure * rate,
+            planned_request_rate_limit_per_replica=planned,
+            ttft_s=part.ttft_s,
+            tpot_s=part.tpot_s,
+            e2e_s=part.e2e_s,
+        )
+        groups.append(group)
+    return groups
 
 
 def parts_confidence(together: Together) -> float:
     """Return the required confidence of the question of all groups."""
     return together.parts[0].trial.question.slo.confidence
+
+
+def _hit_fraction(demand: Demand, responses_s: Sequence[float], hits: Sequence[float]) -> float:
+    """Return the part of the tokens of all prompts that is found, from the part of each class."""
+    rates = demand.rates_of_classes(tuple(responses_s))
+    prompts = [rate * item.input_tokens.mean_tokens for rate, item in zip(rates, demand.classes, strict=True)]
+    return float(np.average(hits, weights=prompts))
 
 
 def _hits_of_classes(demand: Demand, parts: Sequence[Plan]) -> tuple[float, ...]:

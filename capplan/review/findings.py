@@ -355,7 +355,8 @@ def verdicts_section(given: Findings) -> Section:
             ),
             *(f"{text}." for text in class_texts(given.chosen, given.asked.scenario.slo)),
             f"All targets together hold with a probability of {sure(chance)}, {enough} the {confidence:.0%} that the scenario asks for. "
-            "Low and high are where 80% of measured results of this kind lie.",
+            "Low and high are the latency of replicas that are as fast as in the best tenth of the measured cases, and as slow as in the worst tenth: "
+            "the probability rests on the same cases, so it is 90% or more exactly where high is within the limit.",
         ),
         tables=(
             Table(rows, shown=_SHOWN, titles={"met_probability": "probability"}, assumed=assumed),
