@@ -171,3 +171,51 @@ def test_the_mean_request_of_every_page_is_that_of_the_rates_of_the_page(plan, c
     if inputs["cached_tokens"]:
         shown = printed(capsys, "fleet", file["plan_file"]["scenario"])
         assert f"{chosen['prefix_hit_fraction']:.0%} of the prompt tokens in prefix caches" in shown
+
+
+def leaves(value, path=()):
+    """Yield the numbers and words of a result with their paths."""
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, each in inner:
+        yield from leaves(each, (*path, key))
+    if not isinstance(value, (dict, list)):
+        yield path, value
+
+
+def test_a_quantity_is_the_same_wherever_it_is_printed(plan, capsys):
+    """Each figure of a plan that another command prints under the same path is the figure of the plan."""
+    chosen = json.loads(plan.read_text())["result"]["chosen"]
+    held = dict(leaves(chosen))
+
+    def result(*words):
+        return json.loads(printed(capsys, *words, "--format", "json"))["result"]
+
+    compared = result("compare", "--plan", plan, "--api", "openai/gpt-5-mini")["own"]
+    for other in (result("bill", "--plan", plan), compared, result("report", "--plan", plan)["chosen"]):
+        common = {path: value for path, value in leaves(other) if path in held}
+        assert {("gpus",), ("usd_per_month",)} <= common.keys()
+        for path, value in common.items():
+            assert value == (pytest.approx(held[path]) if isinstance(held[path], float) else held[path]), path
+    explained = {row["quantity"]: row["value"] for row in result("explain", plan)["quantities"]}
+    of_plan = {
+        "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in path)[1:]: value
+        for path, value in held.items()
+    }
+    common = explained.keys() & of_plan.keys()
+    assert {"gpus", "usd_per_month", "ttft_s.p95", "slo_met_probability"} <= common
+    assert {name: explained[name] for name in common} == {name: of_plan[name] for name in common}
+    same = result("diff", plan, plan)
+    assert same["changes"] == []
+    assert same["ttft_p95_s"] == dict.fromkeys(("before", "after"), chosen["ttft_s"]["p95"])
+    checks = {row["what"]: row["value"] for row in result("check", "--plan", plan)["checks"]}
+    assert checks["slo.confidence"] == pytest.approx(chosen["slo_met_probability"], rel=1e-6)
+    assert checks["slo.ttft_p95"] == pytest.approx(chosen["ttft_s"]["p95"], rel=1e-6)
+    assert checks["slo.tpot_p95"] == pytest.approx(chosen["tpot_s"]["p95"], rel=1e-6)
+    margins = {row["target"]: row for row in result("report", "--plan", plan)["margins"][0]}
+    for target, row in margins.items():
+        assert row["met_probability"] == chosen["target_probabilities"][target]
+        assert row["predicted_s"] == chosen[f"{target.split('_')[0]}_s"]["p95"]
+        assert (row["high_s"] <= row["limit_s"]) == (row["met_probability"] >= 0.9)
+    export = printed(capsys, "export", "--plan", plan, "--target", "k8s")
+    replicas = [group["replicas"] for group in chosen["groups"]]
+    assert [int(number) for number in re.findall(r"^  replicas: (\d+)", export, re.MULTILINE)] == replicas
