@@ -283,10 +283,7 @@ PLAN: Mapping[str, Quantity] = {
         for end, words in (("low", "Lower"), ("high", "Upper"))
     },
     "class_e2e_mean_s": Quantity("Mean response time of each class of requests at the peak, in the order of the traffic", _PERCENTILES, page=SIMULATION, predicted=True),
-    **{
-        f"class_latencies[].{latency}.*": Quantity(f"{name} of the requests of one class of a mix at the peak", "over the requests of the class, whichever group serves them", {"group_request_rate": "r", "group_busy_replicas": "n"}, SIMULATION, predicted=True)
-        for latency, name in (("ttft_s", "Time to the first token"), ("tpot_s", "Time per output token"), ("e2e_s", "Time until the last token"))
-    },
+    "class_latencies": Quantity("Times to the first token, per output token and until the last token that the requests of each class of a mix see at the peak", "over the requests of the class, whichever group serves them", page=SIMULATION, predicted=True),
     "prefix_hit_fraction": Quantity("Share of the tokens of all prompts that prefix caches hold at the peak", f"cached over all input tokens, {_AT_THE_PEAK}", page=WORKLOADS, predicted=True),
     "class_prefix_hit_fractions": Quantity("Share of the prompt tokens of each class that prefix caches hold at the peak, in the order of the traffic", f"cached over all input tokens, {_AT_THE_PEAK}", page=WORKLOADS, predicted=True),
     "simulated_requests": Quantity("Requests of the simulation at the peak that the latencies of separate pools rest on", page=PHASES),
