@@ -96,6 +96,49 @@ class Slowness:
         return 0.5 * (1.0 + math.erf(z / math.sqrt(2.0)))
 
 
+def latency_at_slowness(predicted_s: float, slowness: float, limit_s: float, slowest: float) -> float:
+    """Return a latency of a plan whose every step takes some times as long as predicted.
+
+        t_s = t s^b,   b = ln(l / t) / ln(s_max) on the side of s_max, 1 on the other side of 1
+
+    A queue makes a latency grow faster than the steps. The curve goes through both simulated points: the prediction, and the slowness
+    at which the latency reaches its limit. So a latency is within its limit exactly where the slowness is at most that one.
+
+    Parameters
+    ----------
+    predicted_s : [s]
+        t
+    slowness : [-]
+        s
+    limit_s : [s]
+        l
+    slowest : [-]
+        s_max, at which the latency is l; zero or infinite where it is not known
+
+    Returns
+    -------
+    [s]
+        t_s
+
+    Examples
+    --------
+    >>> latency_at_slowness(0.04, 1.5, 0.05, 1.5), latency_at_slowness(0.04, 0.5, 0.05, 1.5)
+    (0.05, 0.02)
+    >>> latency_at_slowness(0.04, 1.2, 0.05, math.inf)
+    0.048
+
+    References
+    ----------
+    docs/accuracy.md; for queues near saturation Kleinrock 1975, "Queueing Systems", volume 1, section 5.6.
+    """
+    known = 0.0 < slowest < math.inf and slowest != 1.0 and limit_s != predicted_s
+    same_side = known and (slowness > 1.0) == (slowest > 1.0)
+    if not same_side or (limit_s > predicted_s) != (slowest > 1.0):
+        return predicted_s * slowness
+    power = math.log(limit_s / predicted_s) / math.log(slowest)
+    return float(predicted_s * slowness**power)
+
+
 @lru_cache(maxsize=8)
 def _knots(probabilities: tuple[float, ...]) -> Array:
     """Return the normal quantiles at which a distribution is known."""

@@ -354,8 +354,8 @@ def _powered(pool: Group) -> Input:
 
 _LATENCIES = ("ttft_s", "tpot_s", "e2e_s")
 _MEANS = ("mean", "low", "high")
-"""Statistics that are weighted by the requests of the groups; the others are bounds."""
-_BOUND = "the largest of the groups, which the percentile of all requests does not exceed"
+"""Statistics that are weighted by the requests of the groups."""
+_PERCENTILE = "percentile over the requests of all groups together, each group as often as its rate"
 
 
 @dataclass(slots=True)
@@ -374,12 +374,21 @@ class MixSubject(GroupsSubject):
         if place in _LATENCIES and key in _MEANS:
             return self._weighted(quantity, value, quantity, range(len(self.groups)))
         if place in _LATENCIES:
-            return self._worked(quantity, f"max: {_BOUND}", self._of_groups("t", quantity), SIMULATION)
+            return self._together(quantity, _PERCENTILE, quantity, SIMULATION)
+        if place.startswith("class_latencies"):
+            return self._together(
+                quantity, "over the requests of the class, whichever group serves them", "", SIMULATION
+            )
+        if "hit_fraction" in place:
+            source = "explain groups[0].class_prefix_hit_fractions[0], of each group and class"
+            hits = Input("h", "class_prefix_hit_fractions", None, "-", "derived", source)
+            formula = "sum(r i h) / sum(r i), over groups and classes of r req/s and prompts of i tokens"
+            return explained(quantity, value, formula, (hits,), SIMULATION, label=self.label)
         if place.startswith("class_e2e_mean_s"):
             return self._of_class(quantity, value, int(place.partition("[")[2].removesuffix("]")))
         if quantity == "slo_met_probability" or place == "target_probabilities":
-            least = "min: one slowness decides about each group, and the targets hold with the least probability of them"
-            return self._worked(quantity, least, self._of_groups("P", quantity), ACCURACY)
+            largest = "largest part of the cases in which the requests of all groups together meet the targets, each group as slow as it is then at most"
+            return self._together(quantity, largest, "", ACCURACY)
         hourly = input_of("h", "usd_per_hour", self.plan.usd_per_hour, "derived", "explain usd_per_hour")
         source = "scenario: traffic, over the hours that are paid for"
         rate = Input("r", "tokens_per_s", None, "token/s", "config", source)
@@ -402,6 +411,19 @@ class MixSubject(GroupsSubject):
             rule = input_of("", key, self.numbers.get(f"{path}.{key}"), "derived", f"the cheapest division of the requests: {requests.rule if requests else ''}")  # fmt: skip
             return explained(f"{path}.{key}", rule.value, "the rule of the router", (rule,), METHODOLOGY)
         return within(path, self.explained_of(subject, key), subject.numbers)
+
+    def _together(self, quantity: str, formula: str, key: str, page: str) -> Explained:
+        """Explain what the requests of all groups see together, by what those of each group see."""
+        inputs: list[Input] = []
+        for at, group in enumerate(self.plan.groups):
+            if key:
+                seen = self.numbers[f"groups[{at}].{key}"]
+                inputs.append(input_of(f"t_{at}", key, seen, group.label, f"explain groups[{at}].{key}"))
+            rate = group.request_rate_per_replica * group.busy_replicas
+            inputs.append(
+                input_of(f"r_{at}", f"groups[{at}] request_rate", rate, "derived", f"explain groups[{at}].request_rate_per_replica, of all busy replicas")
+            )  # fmt: skip
+        return explained(quantity, self.numbers[quantity], formula, inputs, page, label=self.label)
 
     def _weighted(self, quantity: str, value: float, key: str, places: range | tuple[int, ...]) -> Explained:
         """Explain a mean over groups, weighted by their requests."""

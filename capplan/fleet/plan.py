@@ -84,6 +84,14 @@ class GroupFigures:
     """Tokens drafted in a speculative round; None without speculation, and for replicas that only prefill."""
     requests: RoutedRequests | None = None
     """Requests of one of several groups that serve; None: all of them."""
+    ttft_s: BoundedSpread | None = None
+    """Time to the first token of the requests of one group of a mix; None for other plans, whose latencies are those of the plan."""
+    tpot_s: BoundedSpread | None = None
+    """Time per output token of these requests."""
+    e2e_s: BoundedSpread | None = None
+    """Time until the last token of these requests."""
+    class_prefix_hit_fractions: tuple[float, ...] = ()
+    """Fraction of the prompt tokens of each class that the group gets which its prefix caches hold at the peak; empty for replicas that only decode."""
 
     @property
     def busy_replicas(self) -> int:
@@ -189,6 +197,15 @@ class Group(GroupFigures):
         """
         usd, order = self.price.energy_usd_per_hour if self.price else None, self.order
         return None if usd is None else usd * (self.gpus if order is None else order.gpus)
+
+    @property
+    def replica_s_per_request(self) -> float | None:
+        """Time of a replica that one of its requests takes in the mean: of one that has all it carries, or of one at the peak that is busy in part [s]."""
+        if self.request_rate_limit_per_replica:
+            return 1.0 / self.request_rate_limit_per_replica
+        if self.busy_fraction is None or not self.request_rate_per_replica:
+            return None
+        return self.busy_fraction / self.request_rate_per_replica
 
     @property
     def total_rate_per_replica(self) -> float:
@@ -391,11 +408,27 @@ class Transfer:
 
 
 @frozen(kw_only=True)
+class ClassLatencies:
+    """What the requests of one class see of the engines at the peak."""
+
+    name: str
+    ttft_s: BoundedSpread
+    tpot_s: BoundedSpread | None
+    e2e_s: BoundedSpread
+
+
+@frozen(kw_only=True)
 class PlanFigures:
     """What requests see of a plan at the peak, and what it costs: the part that JSON and plan files hold as it is."""
 
     ttft_s: BoundedSpread
     e2e_s: BoundedSpread
+    prefix_hit_fraction: float | None = None
+    """Fraction of the tokens of all prompts that prefix caches hold at the peak; None where it was not written."""
+    class_prefix_hit_fractions: tuple[float, ...] = ()
+    """The fraction of each class, in the order of the traffic."""
+    class_latencies: tuple[ClassLatencies, ...] = ()
+    """Latencies of each class of a mix, in the order of the traffic; empty for other plans."""
     class_e2e_mean_s: tuple[float, ...] = ()
     """Mean response time of each class at the peak, where there are several [s]."""
     slo_met_probability: float

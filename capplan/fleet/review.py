@@ -6,12 +6,13 @@ Details of a plan: margins of its targets, its sizing step by step, memory and o
 """
 
 from collections.abc import Mapping, Sequence
+from math import inf, isfinite
 from typing import Any
 
 import numpy as np
 
-from capplan.accuracy.bounded import Interval, Intervals, Operation, network_class, operation_interval
-from capplan.accuracy.slowness import Slowness, SlownessTable, replica_slowness
+from capplan.accuracy.bounded import Intervals, network_class
+from capplan.accuracy.slowness import Slowness, SlownessTable, latency_at_slowness, replica_slowness
 from capplan.assumption import Assumption
 from capplan.engine.left_out import Served
 from capplan.engine.profile import EngineProfile
@@ -140,38 +141,52 @@ def kernel_assumptions(group: Group, question: Question) -> tuple[Assumption, ..
     return tuple(assumption.of_scenario() for assumption in rates.assumptions)
 
 
+INTERVAL = (0.1, 0.9)
+"""Quantiles of slowness at the ends of an interval of 80 % of the cases."""
+
+
 def target_margins(plan: Plan, question: Question) -> tuple[dict[str, Any], ...]:
     """Return a row for every target of the scenario: its limit, the prediction of the plan, and what that leaves.
 
-    The limit is as the scenario states it, with what it allows for waits outside. The measured value lies between `low_s` and `high_s` in 80 % of
-    the cases; the margin over the limit is negative if the target is missed.
+    The limit is as the scenario states it, with what it allows for waits outside. The value lies between `low_s` and `high_s` in 80 %
+    of the cases. Interval and probability are of one distribution of slowness, so the high end is within the limit exactly where the
+    probability is 90 % or more. The margin over the limit is negative if the target is missed.
     """
     return tuple(_margin(plan, question, target) for target in question.slo.targets)
 
 
 def _margin(plan: Plan, question: Question, target: Target) -> dict[str, Any]:
     predicted, engine = plan.value(target), plan.engine_value(target)
+    probability, limit_s = plan.target_probabilities[target.key], plan.engine_limit_s(target)
     first, last = plan.groups[0], plan.groups[-1]
     seen_at = plan.groups if plan.is_mix else (first if target.metric == "ttft" else last,)
-    intervals = [_interval(group, question, target) for group in seen_at]
+    ends = []
+    for group in seen_at:
+        slowness = _slowness(plan, group, question, target)
+        certain = inf if probability >= 1.0 else 0.0
+        slowest = slowness.quantile(probability) if 0.0 < probability < 1.0 else certain
+        ends += [
+            latency_at_slowness(engine, slowness.quantile(part), limit_s, slowest) - engine
+            for part in INTERVAL
+        ]
     return {
         "target": target.key,
         "limit_s": target.stated_s,
         "predicted_s": predicted,
-        "low_s": predicted + engine * (min(interval.low_ratio for interval in intervals) - 1.0),
-        "high_s": predicted + engine * (max(interval.high_ratio for interval in intervals) - 1.0),
+        "low_s": predicted + min(0.0, *ends),
+        "high_s": predicted + max(ends),
         "margin_fraction": 1.0 - predicted / target.stated_s,
-        "met_probability": plan.target_probabilities[target.key],
+        "met_probability": probability,
     }
 
 
-def _interval(group: Group, question: Question, target: Target) -> Interval:
-    """Return the interval of the latency of a target at the replicas of a group."""
+def _slowness(plan: Plan, group: Group, question: Question, target: Target) -> Slowness:
+    """Return the distribution of the slowness of a group that decides about a target, at the step of the plan."""
     network, served = question.networks[group.weight_dtype], None
     if group.role == "serve" and not group.draft_tokens:
         served = question.served(network, group.layout, group.concurrency_per_replica)
-    operation = Operation(network_class(network), question.profile, group.label, group.layout.device, served)
-    return operation_interval(question.intervals, target.metric, "open", operation, target.statistic)
+    step_s = plan.tpot_s.mean if isfinite(plan.tpot_s.mean) else plan.e2e_s.mean
+    return question.slowness([target], network, step_s, group.layout.device, served)
 
 
 def sizing_of(group: Group, headroom_fraction: float) -> dict[str, float]:
@@ -200,23 +215,23 @@ def sizing_of(group: Group, headroom_fraction: float) -> dict[str, float]:
     }
 
 
-def plan_details(plan: Plan, questions: Sequence[Question]) -> tuple[PlanDetail, ...]:
+def plan_details(plan: Plan, questions: Sequence[tuple[Question, Demand]]) -> tuple[PlanDetail, ...]:
     """Return memory and operators of one replica of each group of a plan at the peak of the requests that it gets.
 
     Parameters
     ----------
     plan : of one group, of separate pools, or a mix
-    questions : of the requests of each group
+    questions : of the requests of each group, and these requests with their mean lengths and hits under the plan
     """
     return tuple(
-        _detail(group, question, name)
-        for group, question, name in zip(plan.groups, questions, plan.group_names, strict=True)
+        _detail(group, question, demand, name)
+        for group, (question, demand), name in zip(plan.groups, questions, plan.group_names, strict=True)
     )
 
 
-def _detail(group: Group, question: Question, name: str) -> PlanDetail:
+def _detail(group: Group, question: Question, demand: Demand, name: str) -> PlanDetail:
     spec = plan_spec(group, question)
-    lengths = question.demand.lengths
+    lengths = demand.lengths
     inputs = float(lengths.input_tokens)
     load = Load(
         max(1, round(inputs)),

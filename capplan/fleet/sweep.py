@@ -26,7 +26,7 @@ from capplan.fleet.price import HOURS_PER_MONTH, Side, usd_per_million_tokens
 from capplan.fleet.review import SIMULATED_REQUESTS, Question
 from capplan.fleet.search.cheapest import Terms, busy_replicas
 from capplan.fleet.search.one_layout import replicas_of_layout, trial_of
-from capplan.fleet.search.recommended import RANGE, replicas_at_speed
+from capplan.fleet.search.recommended import replicas_at_speed
 from capplan.fleet.search.search_cache import SearchCache, content_key
 from capplan.fleet.search.trial import demand_at_replica, with_load_time
 from capplan.fleet.simulation import FleetOutcome, Stream, capacity_per_s, middle_rate, simulated_fleet
@@ -123,30 +123,10 @@ def resized(question: Question, plan: Plan, terms: Terms, cache: SearchCache | N
     return None if busy is None else (busy,)
 
 
-def joined(groups: Sequence[Busy | None]) -> Busy | None:
-    """Return the replicas in service of several plans as those of one; None if no number is enough for one of them."""
-    known = [busy for busy in groups if busy is not None]
-    return tuple(count for busy in known for count in busy) if len(known) == len(groups) else None
-
-
-def speed_swing(plan: Plan, parts: Sequence[tuple[Question, Plan, Terms]], cache: SearchCache) -> Swing:
-    """Return the fleets for replicas as fast as in the best tenth of the cases, and as slow as in the worst.
-
-    Parameters
-    ----------
-    plan : as a whole
-    parts : each group of a mix with its question; any other plan itself
-    cache : runs of the same questions before
-    """
-    words = "as fast as the best tenth", "as slow as the worst tenth"
-    fleets = []
-    for change, tenth in zip(words, RANGE, strict=True):
-        busy = joined([_at_speed(question, alone, terms, cache, tenth) for question, alone, terms in parts])
-        fleets.append(turned(change, plan, busy))
-    return Swing("kernel efficiency", *fleets)
-
-
-def _at_speed(question: Question, plan: Plan, terms: Terms, cache: SearchCache, part: float) -> Busy | None:
+def busy_at_speed(
+    question: Question, plan: Plan, terms: Terms, cache: SearchCache, part: float
+) -> Busy | None:
+    """Return the replicas in service of a plan of one layout or of pools, if all are as fast as in a part of the cases."""
     if plan.has_pools:
         sizing = pools_sizing(question, plan, terms, cache)
         return None if isinstance(sizing, Reason) else sizing.at_speed(part)

@@ -296,7 +296,7 @@ def part_of(asked: AskedFleet, classes: tuple[RequestClass, ...]) -> AskedFleet:
 def parts_of(asked: AskedFleet, plan: Plan) -> list[tuple[AskedFleet, Plan]]:
     """Return each group of a mix by itself: the question of the requests that the router sends to it, and its plan.
 
-    Latencies of such a plan are still the bounds of all groups.
+    Its latencies are those of the requests of the group; its probabilities are those of all groups together.
     """
     parts = []
     responses = dict(zip((item.name for item in asked.scenario.classes), plan.class_e2e_mean_s, strict=False))
@@ -309,6 +309,11 @@ def parts_of(asked: AskedFleet, plan: Plan) -> list[tuple[AskedFleet, Plan]]:
             groups=(replace(group, requests=None),),
             usd_per_hour=group.usd_per_hour,
             class_e2e_mean_s=tuple(responses[name] for name in whole) if len(whole) > 1 else (),
+            ttft_s=group.ttft_s or plan.ttft_s,
+            tpot_s=group.tpot_s or plan.tpot_s,
+            e2e_s=group.e2e_s or plan.e2e_s,
+            class_latencies=(),
+            class_prefix_hit_fractions=group.class_prefix_hit_fractions,
         )
         parts.append((part_of(asked, classes), alone))
     return parts

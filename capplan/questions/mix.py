@@ -1,23 +1,23 @@
 """Several fleets for one service: each serves some classes, prompts up to a length, or a share, on the GPUs that suit them best."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import asdict, replace
+from functools import cached_property, partial
 from itertools import product
-from math import inf
-from typing import TypeVar
+from math import inf, isnan
 
 import numpy as np
 
 from capplan.accuracy.bounded import BoundedSpread
-from capplan.errors import InputError
+from capplan.errors import InputError, Reason
 from capplan.fleet.decision import SUREST_WITHIN
 from capplan.fleet.load.demand import Demand
-from capplan.fleet.load.waits import waits_of
 from capplan.fleet.mix import MOST_CLASSES, Costs, cheapest_division, partitions
 from capplan.fleet.order import OWN, Machine, units_of
 from capplan.fleet.plan import (
     Certainty,
     Choices,
+    ClassLatencies,
     FleetAnswer,
     Mix,
     NoMix,
@@ -25,18 +25,22 @@ from capplan.fleet.plan import (
     RoutedRequests,
     whole_gpus,
 )
+from capplan.fleet.plan import Group as PlanGroup
 from capplan.fleet.pools.order import with_machines
 from capplan.fleet.price import HOURS_PER_MONTH, usd_per_million_tokens
 from capplan.fleet.scenario import MixBy
-from capplan.fleet.search.cheapest import Search, Terms, busy_bound
+from capplan.fleet.search.cheapest import LayoutName, Search, Sized, Terms, busy_bound, layout_name
+from capplan.fleet.search.latencies import Latencies
 from capplan.fleet.search.layouts import ScreenedLayout, search
-from capplan.fleet.search.recommended import confirmed
+from capplan.fleet.search.one_layout import ANY_LATENCY_S, trial_of
+from capplan.fleet.search.recommended import confirmed, plan_of, planned_rate_limit
 from capplan.fleet.search.search_cache import SearchCache
+from capplan.fleet.search.together import Part, Together, fewest
+from capplan.fleet.search.trial import Trial
 from capplan.fleet.unit_costs import unit_costs_at_mean
 from capplan.frozen import frozen
 from capplan.numbers import Spread
 from capplan.questions.fleet import AskedFleet, part_of, terms_of
-from capplan.serving.outcome import SeenByUsers
 from capplan.workload.multiples import (
     below_and_above,
     dealt_by_share,
@@ -54,7 +58,10 @@ THRESHOLDS = (0.25, 0.5, 0.75, 0.9, 0.95)
 LAST_REPLICAS = 3
 """Replicas, or machines, of the cheapest fleet of a device whose place other devices are tried in."""
 
-_Spread = TypeVar("_Spread", Spread[float], BoundedSpread)
+FIRST_DIVISIONS = 2
+"""Divisions that are sized for all requests together: those whose groups cost least if each meets the targets by itself ..."""
+LOOSER = 1.5
+"""... and cost at most this many times as much as one kind of fleet."""
 
 Group = tuple[tuple[str, ...], frozenset[str]]
 """Labels of parts of classes, and the devices that another group has."""
@@ -128,13 +135,24 @@ def mixed(asked: AskedFleet, answer: FleetAnswer, by: MixBy) -> Mix | NoMix:
         divisions += _by_share(asked, answer, fleets, parts)
     if not divisions:
         return NoMix("the requests cannot be divided", 0, skipped)
-    best = cheapest_division(divisions, Costs(fleets.bound, fleets.cheapest), single)
+    terms, tried = terms_of(asked), list(divisions)
+    best: tuple[float, tuple[Sized, ...], Division] | None = None
+    for _ in range(FIRST_DIVISIONS):
+        found = cheapest_division(tried, fleets.costs, LOOSER * single)
+        if found is None:
+            break
+        division, fitting = found
+        tried.remove(division)
+        sizes, usd = _smaller(asked, fleets, division, fitting)
+        if usd < min(single, inf if best is None else best[0]) - 1e-9:
+            best = usd, sizes, division
     if best is None:
         return NoMix("no mix costs less than one kind of fleet", len(divisions), skipped)
-    groups, plans = best
+    _, sizes, division = best
+    plans = [plan_of(sized, terms) for sized in sizes]
     total = sum(plan.peak_requests_per_s for plan in plans)
-    found = []
-    for (labels, _), plan in zip(groups, plans, strict=True):
+    routed = []
+    for (labels, _), plan in zip(division, plans, strict=True):
         first = parts[labels[0]]
         requests = RoutedRequests(
             tuple(parts[label].name for label in labels),
@@ -144,43 +162,129 @@ def mixed(asked: AskedFleet, answer: FleetAnswer, by: MixBy) -> Mix | NoMix:
             fleets.longest(labels),
             first.share,
         )
-        found.append(replace(plan, groups=(replace(plan.single, requests=requests),)))
-    usd = answer.choices.cheapest.usd_per_month or 0.0
-    return Mix(mix_plan(asked.question.demand, found), tuple(found), usd, len(divisions), skipped)
+        routed.append(replace(plan, groups=(replace(plan.single, requests=requests),)))
+    together = _together(asked, fleets, division, sizes)
+    plan, seen_by_group = mix_plan(asked.question.demand, routed, together, terms.headroom_fraction)
+    usd_of_one = answer.choices.cheapest.usd_per_month or 0.0
+    return Mix(plan, seen_by_group, usd_of_one, len(divisions), skipped)
 
 
-def mix_plan(demand: Demand, parts: Sequence[Plan]) -> Plan:
-    """Return the plan of a mix: all of its groups, and bounds of what the requests of all of them see.
+def _together(asked: AskedFleet, fleets: "_Fleets", division: Division, sizes: Sequence[Sized]) -> Together:
+    """Return the groups of a division with their requests, by which all of them are judged together."""
+    names = [item.name for item in asked.scenario.classes]
+    parts = tuple(
+        Part(sized.trial, sized.busy, tuple(names.index(name) for name in fleets.names(labels)))
+        for (labels, _), sized in zip(division, sizes, strict=True)
+    )
+    return Together(asked.scenario.classes, parts, asked.question.slo.targets)
 
-    A quantile of all requests is at most the largest one of the groups; means are weighted by requests. One slowness decides about
-    each group, so the targets hold with the least probability of a group.
+
+def _smaller(
+    asked: AskedFleet, fleets: "_Fleets", division: Division, sizes: Sequence[Sized]
+) -> tuple[tuple[Sized, ...], float]:
+    """Return the groups of a division with cheaper fleets, as long as all requests together meet the targets, and their cost per hour.
+
+    Each group meets the targets by itself at first, so all together do. What one part of the requests lacks, another may make up for:
+    group by group, the dearest first, the cheapest fleet is taken with which all still do and no queue grows.
+    """
+    terms, confidence = terms_of(asked), asked.question.slo.confidence
+    found = list(sizes)
+
+    def usd(sized: Sized) -> float:
+        return terms.usd_per_hour(sized.trial.candidate.layout, sized.busy) or 0.0
+
+    def holds(place: int, trial: Trial, busy: int) -> bool:
+        sized = Sized(trial, busy, terms.gpus(trial.candidate.layout, busy))
+        changed = [*found[:place], sized, *found[place + 1 :]]
+        return _together(asked, fleets, division, changed).holds(confidence, terms.headroom_fraction)
+
+    for place in sorted(range(len(found)), key=lambda at: -usd(found[at])):
+        for candidate in fleets.any_latency(division[place]):
+            layout, least = candidate.layout, max(busy_bound(candidate, confidence, terms), 1.0)
+            if least == inf:
+                continue
+            most = min(terms.most_busy(layout, usd(found[place]) - 1e-9), terms.busy_allowed(layout))
+            if int(least) > most:
+                continue
+            trial = fleets.trial(division[place], candidate)
+            if trial is None:
+                continue
+            enough = partial(holds, place, trial)
+            busy = fewest(range(int(least), int(most) + 1), enough)
+            if busy is not None:
+                found[place] = Sized(trial, busy, terms.gpus(layout, busy))
+    return tuple(found), sum(map(usd, found))
+
+
+def together_of(
+    parts: Sequence[tuple[AskedFleet, Plan]], classes: Sequence[RequestClass]
+) -> Together | Reason:
+    """Return groups of replicas that are known, with the question of the requests of each; the reason where a layout no longer serves them."""
+    names = [item.name for item in classes]
+    found = []
+    for asked, plan in parts:
+        group = plan.single
+        trial = trial_of(asked.question, group.layout, group.weight_dtype, terms_of(asked), asked.cache)
+        if isinstance(trial, Reason):
+            return trial
+        places = tuple(_place(item.name, names) for item in asked.question.demand.classes)
+        found.append(Part(trial, group.busy_replicas, places))
+    return Together(tuple(classes), tuple(found), parts[0][0].question.slo.targets)
+
+
+def _place(part: str, names: Sequence[str]) -> int:
+    """Return the place of the class that a part of a class is cut from: its name begins with that of the class.
+
+    Examples
+    --------
+    >>> _place("chat, above 800", ["agent", "chat"]), _place("chat", ["agent", "chat"])
+    (1, 1)
+    """
+    whole = (name for name in names if part == name or part.startswith(f"{name}, "))
+    return names.index(max(whole, key=len))
+
+
+def mix_plan(
+    demand: Demand, parts: Sequence[Plan], together: Together, headroom_fraction: float
+) -> tuple[Plan, tuple[Plan, ...]]:
+    """Return the plan of a mix, with what all requests of its groups see together, and each group as a plan by itself.
+
+    One slowness decides about each group, so the interval of a mean has the ends of all groups at once.
     """
     shares = [part.peak_requests_per_s for part in parts]
     hourly = sum(part.usd_per_hour or 0.0 for part in parts)
-    responses_s = _responses_s(demand, parts)
+    seen, confidence = together.seen(), parts_confidence(together)
     names = [part.single.layout.device.name for part in parts]
+    responses_s = tuple(
+        float(np.average([part.e2e_s.mean for part in parts], weights=shares)) if isnan(mean) else mean
+        for mean in seen.responses_s
+    )
 
-    def worst(spreads: Sequence[_Spread]) -> _Spread:
-        largest = {key.name: max(getattr(one, key.name) for one in spreads) for key in fields(spreads[0])}
-        means = {
-            key: float(np.average([getattr(one, key) for one in spreads], weights=shares))
-            for key in ("mean", "low", "high")
-            if key in largest
-        }
-        return replace(spreads[0], **{**largest, **means})
+    def latencies(of: Latencies) -> dict[str, BoundedSpread]:
+        return {name: _with_ends(getattr(of, name), parts, name) for name in ("ttft_s", "tpot_s", "e2e_s")}
 
+    probability = together.probability(confidence)
+    groups = _with_their_loads(parts, together, headroom_fraction)
     per_s = sum(shares)
-    lengths, output = demand.lengths, demand.generated_tokens
-    return Plan(
-        groups=tuple(part.single for part in parts),
-        ttft_s=worst([part.ttft_s for part in parts]),
-        tpot_s=worst([part.tpot_s for part in parts]),
-        e2e_s=worst([part.e2e_s for part in parts]),
-        slo_met_probability=min(part.slo_met_probability for part in parts),
+    hits = _hits_of_classes(demand, parts)
+    mixed = demand.of_plan(responses_s, hits)
+    lengths, output = mixed.lengths, mixed.generated_tokens
+    plan = Plan(
+        groups=tuple(groups),
+        ttft_s=_with_ends(seen.ttft_s, parts, "ttft_s"),
+        tpot_s=_with_ends(seen.tpot_s, parts, "tpot_s"),
+        e2e_s=_with_ends(seen.e2e_s, parts, "e2e_s"),
+        class_latencies=tuple(
+            ClassLatencies(name=item.name, **latencies(own))
+            for item, own in zip(demand.classes, together.by_class(), strict=True)
+        ),
+        prefix_hit_fraction=_hit_fraction(demand, responses_s, hits),
+        class_prefix_hit_fractions=hits,
+        slo_met_probability=probability,
         few_open_loops_measured=any(part.few_open_loops_measured for part in parts),
         target_probabilities={
-            key: min(part.target_probabilities[key] for part in parts)
-            for key in parts[0].target_probabilities
+            target.key: max(together.probability(confidence, target), probability)
+            for target in together.targets
         },
         usd_per_hour=hourly,
         money=unit_costs_at_mean(demand, hourly, responses_s),
@@ -196,50 +300,73 @@ def mix_plan(demand: Demand, parts: Sequence[Plan]) -> Plan:
         or None,
         routing=parts[0].routing,
         outside=outside_use(demand.classes, responses_s, HOURS_PER_MONTH),
-        unlike_waits=SeenByUsers(
-            worst([part.seen.ttft_s for part in parts]),
-            worst([part.seen.e2e_s for part in parts]),
-            _seen_by_class(demand, parts),
-        )
-        if waits_of(demand.classes).are_unlike
-        else None,
+        unlike_waits=seen.seen,
         class_e2e_mean_s=responses_s if len(demand.classes) > 1 else (),
+    )
+    pairs = zip(parts, groups, strict=True)
+    return plan, tuple(
+        replace(part, groups=(group,), slo_met_probability=probability) for part, group in pairs
     )
 
 
-def _seen_by_class(
-    demand: Demand, parts: Sequence[Plan]
-) -> tuple[tuple[Spread[float], ...], tuple[Spread[float], ...]]:
-    """Return what the users of each class see: the largest of the groups that serve some of them."""
-    found: tuple[list[Spread[float]], list[Spread[float]]] = [], []
-    for item in demand.classes:
-        for place, latency in enumerate(("ttft_s", "e2e_s")):
-            seen = []
-            for part in parts:
-                names = part.single.requests.classes if part.single.requests else ()
-                if item.name in names:
-                    own = part.seen.by_class[place]
-                    seen.append(own[names.index(item.name)] if own else getattr(part.seen, latency))
-            found[place].append(
-                Spread(*(max(getattr(one, key.name) for one in seen) for key in fields(Spread)))
-            )
-    return tuple(found[0]), tuple(found[1])
+def _with_ends(of: Spread[float], parts: Sequence[Plan], latency: str) -> BoundedSpread:
+    """Return a latency with the interval of its mean, whose ends are as far from it as those of all groups together."""
+    spreads: list[BoundedSpread] = [getattr(part, latency) for part in parts]
+    shares = [part.peak_requests_per_s for part in parts]
+    mean = sum(share * spread.mean for share, spread in zip(shares, spreads, strict=True))
+    low, high = (
+        sum(share * getattr(spread, end) for share, spread in zip(shares, spreads, strict=True)) / mean
+        for end in ("low", "high")
+    )
+    return BoundedSpread(**asdict(of), low=low * of.mean, high=high * of.mean)
 
 
-def _responses_s(demand: Demand, parts: Sequence[Plan]) -> tuple[float, ...]:
-    """Return the mean response time of each class over the groups that serve it [s]; of prompts by length that of all requests."""
+def _with_their_loads(parts: Sequence[Plan], together: Together, headroom_fraction: float) -> list[PlanGroup]:
+    """Return the group of each part with its own latencies, and with the rates at which the targets of all requests just hold."""
+    sure_s = together.at(parts_confidence(together))
+    predicted, sure = together.most_load(None), together.most_load(sure_s)
+    groups = []
+    for part in parts:
+        rate = part.single.request_rate_per_replica
+        planned = planned_rate_limit(predicted * rate, sure * rate, headroom_fraction, rate)
+        group = replace(
+            part.single,
+            request_rate_limit_per_replica=predicted * rate,
+            sure_request_rate_limit_per_replica=sure * rate,
+            planned_request_rate_limit_per_replica=planned,
+            ttft_s=part.ttft_s,
+            tpot_s=part.tpot_s,
+            e2e_s=part.e2e_s,
+        )
+        groups.append(group)
+    return groups
+
+
+def parts_confidence(together: Together) -> float:
+    """Return the required confidence of the question of all groups."""
+    return together.parts[0].trial.question.slo.confidence
+
+
+def _hit_fraction(demand: Demand, responses_s: Sequence[float], hits: Sequence[float]) -> float:
+    """Return the part of the tokens of all prompts that is found, from the part of each class."""
+    rates = demand.rates_of_classes(tuple(responses_s))
+    prompts = [rate * item.input_tokens.mean_tokens for rate, item in zip(rates, demand.classes, strict=True)]
+    return float(np.average(hits, weights=prompts))
+
+
+def _hits_of_classes(demand: Demand, parts: Sequence[Plan]) -> tuple[float, ...]:
+    """Return the part of the prompt tokens of each class that the prefix caches of all groups hold."""
     found = []
     for item in demand.classes:
-        means, weights = [], []
+        hits, weights = [], []
         for part in parts:
             requests = part.single.requests
             if requests is None or item.name not in requests.classes:
                 continue
-            place = requests.classes.index(item.name)
-            means.append(part.class_e2e_mean_s[place] if part.class_e2e_mean_s else part.e2e_s.mean)
             (mine,) = part_of_classes((item,), requests.above_tokens, requests.up_to_tokens, requests.share)
-            weights.append(mine.request_rate_at(means[-1]))
-        found.append(float(np.average(means, weights=weights)))
+            hits.append(part.class_prefix_hit_fractions[requests.classes.index(item.name)])
+            weights.append(mine.request_rate_at(part.e2e_s.mean) * mine.input_tokens.mean_tokens)
+        found.append(float(np.average(hits, weights=weights)))
     return tuple(found)
 
 
@@ -379,6 +506,8 @@ class _Fleets:
     def __init__(self, asked: AskedFleet, parts: Mapping[str, _Part]) -> None:
         self._asked, self._parts, self._runs = asked, parts, SearchCache()
         self._searches: dict[tuple[str, ...], tuple[AskedFleet, Sequence[ScreenedLayout], Terms]] = {}
+        self._loose: dict[tuple[str, ...], Sequence[ScreenedLayout]] = {}
+        self._trials: dict[tuple[tuple[str, ...], LayoutName], Trial | Reason] = {}
 
     def _screened(self, names: tuple[str, ...]) -> tuple[AskedFleet, Sequence[ScreenedLayout], Terms]:
         if names not in self._searches:
@@ -405,6 +534,47 @@ class _Fleets:
         """Return the longest sequence that replicas for some classes are started for."""
         return self._screened(names)[0].question.max_model_len
 
+    def names(self, labels: tuple[str, ...]) -> list[str]:
+        """Return the names of the classes of a group."""
+        return [self._parts[label].name for label in labels]
+
+    @cached_property
+    def costs(self) -> Costs[Group, Sized]:
+        """What groups cost that meet the targets by themselves."""
+        return Costs(self.bound, self.cheapest)
+
+    def any_latency(self, group: Group) -> list[ScreenedLayout]:
+        """Return the layouts that serve a group at all, whatever the latency, by a lower bound on their cost."""
+        names, elsewhere = group
+        part, _, terms = self._screened(names)
+        question, confidence = part.question, part.question.slo.confidence
+        if names not in self._loose:
+            loose = tuple(replace(target, limit_s=ANY_LATENCY_S) for target in question.slo.targets)
+            self._loose[names] = search(
+                replace(question, slo=replace(question.slo, targets=loose))
+            ).candidates
+        bounds = [
+            (
+                terms.least_usd_per_hour(
+                    item.layout, terms.least_gpus(item.layout, busy_bound(item, confidence, terms))
+                ),
+                place,
+            )
+            for place, item in enumerate(self._loose[names])
+            if item.layout.device.name not in elsewhere
+        ]
+        return [self._loose[names][place] for usd, place in sorted(bounds) if usd < inf]
+
+    def trial(self, group: Group, candidate: ScreenedLayout) -> Trial | None:
+        """Return the trial of a layout with the requests of a group, under the targets of the service; None if it serves none of them."""
+        names = group[0]
+        part, _, terms = self._screened(names)
+        key = names, layout_name(candidate.layout, candidate.weight_dtype)
+        if key not in self._trials:
+            self._trials[key] = trial_of(part.question, candidate.layout, candidate.weight_dtype, terms)
+        found = self._trials[key]
+        return None if isinstance(found, Reason) else found
+
     def bound(self, group: Group) -> float:
         """Return a lower bound on what the cheapest fleet of a group costs per hour, from the closed form."""
         names, elsewhere = group
@@ -421,7 +591,7 @@ class _Fleets:
             default=inf,
         )
 
-    def cheapest(self, group: Group, most: float) -> tuple[float, Plan] | None:
+    def cheapest(self, group: Group, most: float) -> tuple[float, Sized] | None:
         """Return the cheapest fleet of a group below a cost per hour, simulated with the requests that it gets."""
         names, elsewhere = group
         part, candidates, terms = self._screened(names)
@@ -432,4 +602,4 @@ class _Fleets:
         pair = None if found is None else confirmed(found, terms)
         if pair is None or pair[1].usd_per_hour is None or pair[1].usd_per_hour >= most:
             return None
-        return pair[1].usd_per_hour, pair[1]
+        return pair[1].usd_per_hour, pair[0]

@@ -3,10 +3,13 @@
 from collections.abc import Callable
 from dataclasses import replace
 
+from capplan.errors import Reason
 from capplan.fleet.load.demand import demand_of
 from capplan.fleet.plan import FleetAnswer, Plan
 from capplan.fleet.price import Side
+from capplan.fleet.search.recommended import RANGE
 from capplan.fleet.search.search_cache import SearchCache
+from capplan.fleet.search.together import Together
 from capplan.fleet.sweep import (
     FEW_RATIOS,
     WHAT_IF_RATIOS,
@@ -14,21 +17,20 @@ from capplan.fleet.sweep import (
     Swing,
     Turn,
     WhatIf,
+    busy_at_speed,
     by_traffic,
-    joined,
     resized,
-    speed_swing,
     turned,
 )
 from capplan.frozen import frozen
 from capplan.questions.fleet import (
     AskedFleet,
     part_of,
-    parts_of,
     requests_of,
     terms_of,
     wanted_context,
 )
+from capplan.questions.mix import together_of
 from capplan.workload.length import Lengths
 from capplan.workload.request_class import RequestClass, busier
 
@@ -59,7 +61,8 @@ class _Turning:
         asked, first = self.asked, self.plan.groups[0]
         classes = tuple(change(item, ratio) for item in asked.scenario.classes)
         if self.plan.is_mix:
-            return self._of_groups(classes)
+            confidence, headroom = asked.scenario.slo.confidence, asked.scenario.fleet.headroom_fraction
+            return self._of_groups(classes, lambda groups: groups.holds(confidence, headroom))
         demand = demand_of(replace(asked.scenario, classes=classes))
         network = asked.question.networks[first.weight_dtype]
         context = wanted_context(asked.scenario, network, demand.longest_tokens)[0]
@@ -69,24 +72,39 @@ class _Turning:
         question = replace(asked.question, demand=demand, max_model_len=tokens)
         return resized(question, self.plan, terms_of(asked), self.cache)
 
-    def _of_groups(self, classes: tuple[RequestClass, ...]) -> Busy | None:
-        """Return the replicas in service of each group of a mix for changed traffic; a group that gets none of it keeps one."""
-        counts: list[int] = []
-        for group in self.plan.groups:
-            if not (mine := requests_of(group, classes)):
-                counts.append(1)
-                continue
-            part = part_of(self.asked, mine)
+    def _of_groups(self, classes: tuple[RequestClass, ...], holds: Callable[[Together], bool]) -> Busy | None:
+        """Return the replicas in service of each group of a mix with which all groups hold together; a group without requests keeps one."""
+        parts: list[tuple[AskedFleet, Plan]] = []
+        served = [place for place, group in enumerate(self.plan.groups) if requests_of(group, classes)]
+        for place in served:
+            group = self.plan.groups[place]
             alone = replace(self.plan, groups=(replace(group, requests=None),))
-            busy = resized(part.question, alone, terms_of(part), self.cache)
-            if busy is None:
-                return None
-            counts += busy
-        return tuple(counts)
+            parts.append((part_of(self.asked, requests_of(group, classes)), alone))
+        together = together_of(parts, classes)
+        busy = None if isinstance(together, Reason) else together.resized(holds)
+        if busy is None:
+            return None
+        counts = dict(zip(served, busy, strict=True))
+        return tuple(counts.get(place, 1) for place in range(len(self.plan.groups)))
 
-    def parts(self) -> list[tuple[AskedFleet, Plan]]:
-        """Return each group of a mix with the question of its requests; any other plan as a whole."""
-        return parts_of(self.asked, self.plan) if self.plan.is_mix else [(self.asked, self.plan)]
+    def at_speed(self, part: float) -> Busy | None:
+        """Return the replicas in service if all are as fast as in a part of the cases, at the peak plus headroom."""
+        if not self.plan.is_mix:
+            return busy_at_speed(self.asked.question, self.plan, terms_of(self.asked), self.cache, part)
+        ratio = 1.0 / (1.0 - self.asked.scenario.fleet.headroom_fraction)
+        return self._of_groups(
+            self.asked.scenario.classes,
+            lambda groups: groups.worst(groups.at(part), ratio, groups.limits) <= 1.0,
+        )
+
+    def speed_swing(self) -> Swing:
+        """Return the fleets for replicas as fast as in the best tenth of the cases, and as slow as in the worst."""
+        words = "as fast as the best tenth", "as slow as the worst tenth"
+        low, high = (
+            turned(change, self.plan, self.at_speed(tenth))
+            for change, tenth in zip(words, RANGE, strict=True)
+        )
+        return Swing("kernel efficiency", low, high)
 
     def both(self, what: str, change: Callable[[RequestClass, float], RequestClass]) -> Swing:
         """Return the fleets for a fifth less and a fifth more of something."""
@@ -99,13 +117,9 @@ class _Turning:
     def at_traffic(self) -> tuple[WhatIf, ...]:
         """Return the fleets for other traffic, each counted by simulation; today's is the plan itself."""
         plan = self.plan
-        if not plan.has_pools:
-            ratios = WHAT_IF_RATIOS
-            of_parts = [
-                by_traffic(part.question, alone, terms_of(part), self.cache, ratios)
-                for part, alone in self.parts()
-            ]
-            counts = [joined(of_groups) for of_groups in zip(*of_parts, strict=True)]
+        if not plan.has_pools and not plan.is_mix:
+            ratios, asked = WHAT_IF_RATIOS, self.asked
+            counts = by_traffic(asked.question, plan, terms_of(asked), self.cache, ratios)
         else:
             ratios = FEW_RATIOS
             counts = [plan.in_service if ratio == 1.0 else self.busy(busier, ratio) for ratio in ratios]
@@ -148,8 +162,7 @@ def _swings(turning: _Turning) -> list[Swing]:
         swings.append(turning.both("input length", longer_input))
         swings.append(turning.both("output length", longer_output))
     swings += _price_swing(plan)
-    parts = [(part.question, alone, terms_of(part)) for part, alone in turning.parts()]
-    return [*swings, speed_swing(plan, parts, turning.cache)]
+    return [*swings, turning.speed_swing()]
 
 
 def _price_swing(plan: Plan) -> list[Swing]:
@@ -189,7 +202,8 @@ def scaled_lengths(lengths: Lengths, ratio: float) -> Lengths:
 
     Examples
     --------
-    >>> from capplan.workload.length import uniform
+    >>> from capplan.questions.mix import together_of
+    from capplan.workload.length import uniform
     >>> scaled_lengths(uniform(100.0, 300.0), 1.5).mean_tokens
     300.0
     """

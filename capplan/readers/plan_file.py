@@ -436,6 +436,7 @@ class InputsRow(AnswerRow):
     request_rate: Amount
     input_tokens: Amount
     output_tokens: Amount
+    cached_tokens: Amount | None = None
     prices: list[PriceRow]
     launch: LaunchRow | None
 

@@ -55,11 +55,11 @@ class Argument(NamedTuple):
 _ENGINE_LIMIT = "scenario: {}; unless stated, the default of the engine"
 _LOGGED = "docs/memory.md: logged starts of the engine"
 ARGUMENTS: Mapping[str, Argument] = {
-    "all_replica_s": Argument("derived", "sum over all classes of n (p + d)", "replica_s"),
+    "all_replica_s": Argument("derived", "sum over all classes of n (p + d): all requests over the rate at which a replica just meets the targets, or by the busy time of a pool", "replica_s"),
     "block_tokens": Argument("assumed", "the engine"),
     "busy_usd": Argument("derived", "bill.usd_per_month less idle_usd and outside_usd"),
-    "class_decode_s": Argument("derived", "its part of each decode step at the batch of the peak: (o - 1) t / n", "decode_s"),
-    "class_prefill_s": Argument("derived", "its prompt of mean length by itself in a step, all sequences of the request", "prefill_s"),
+    "class_decode_s": Argument("derived", "its part of each decode step at the batch of the peak, (o - 1) t / n, scaled to the load of the plan", "decode_s"),
+    "class_prefill_s": Argument("derived", "its prompt of mean length by itself in a step, all sequences of the request, scaled to the load of the plan", "prefill_s"),
     "class_mean_fraction": Argument("config", "scenario: traffic, mean rate of each class over its peak", "mean_rate_fraction"),
     "class_rate": Argument("config", "scenario: traffic, rate of each class at the peak; of users over the think time and the response time", "request_rate"),
     "class_traffic": Argument("config", "scenario: traffic, the line of the class"),
@@ -284,6 +284,9 @@ PLAN: Mapping[str, Quantity] = {
         for end, words in (("low", "Lower"), ("high", "Upper"))
     },
     "class_e2e_mean_s": Quantity("Mean response time of each class of requests at the peak, in the order of the traffic", _PERCENTILES, page=SIMULATION, predicted=True),
+    "class_latencies": Quantity("Times to the first token, per output token and until the last token that the requests of each class of a mix see at the peak", "over the requests of the class, whichever group serves them", page=SIMULATION, predicted=True),
+    "prefix_hit_fraction": Quantity("Share of the tokens of all prompts that prefix caches hold at the peak", f"cached over all input tokens, {_AT_THE_PEAK}", page=WORKLOADS, predicted=True),
+    "class_prefix_hit_fractions": Quantity("Share of the prompt tokens of each class that prefix caches hold at the peak, in the order of the traffic", f"cached over all input tokens, {_AT_THE_PEAK}", page=WORKLOADS, predicted=True),
     "simulated_requests": Quantity("Requests of the simulation at the peak that the latencies of separate pools rest on", page=PHASES),
     **{
         f"offers.{side}.*": Quantity(f"Cost of an hour, a month, a year or a job at the {words} of its GPUs", "(p + e) g, times the hours", {"offers": "p", "energy_usd_per_gpu_hour": "e", "gpus": "g"}, MONEY)
@@ -492,7 +495,7 @@ NEXT_TO_A_PLAN: Mapping[str, Quantity] = {
         for path in ("compare.breakeven_request_rate", "compare.apis[].breakeven_request_rate")
     },
     "bill.hours": Quantity("Hours that are paid for", "h", {"paid_hours": "h"}, MONEY),
-    "bill.busy_fraction": Quantity("Share of the time that is paid for in which requests are at work", "at most 1: T / H", {"all_replica_s": "T", "paid_replica_s": "H"}, MONEY),
+    "bill.busy_fraction": Quantity("Share of what the replicas that are paid for can serve that requests take", "at most 1: T / H", {"all_replica_s": "T", "paid_replica_s": "H"}, MONEY),
     "certainty[].confidence": Quantity("Required confidence that the cheapest fleet is sized for", "c", {"sized_confidence": "c"}),
     "next_steps.surer[].confidence": Quantity("Required confidence that the layout of the plan is sized for", "c", {"sized_confidence": "c"}),
     "next_steps.surer[].gpus": Quantity("GPUs of the layout of the plan at that confidence", "as of a plan with that required confidence"),

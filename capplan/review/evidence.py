@@ -335,7 +335,11 @@ def workload_section(given: Findings) -> Section:
     responses_s = responses_of_classes(
         given.chosen.responses_s if given.chosen else 0.0, len(scenario.classes)
     )
-    rows = [_class_row(item, s) for item, s in zip(scenario.classes, responses_s, strict=True)]
+    hits = given.chosen.class_prefix_hit_fractions if given.chosen else ()
+    known = hits or [item.cached_input_tokens / item.input_tokens.mean_tokens for item in scenario.classes]
+    rows = [
+        _class_row(item, s, hit) for item, s, hit in zip(scenario.classes, responses_s, known, strict=True)
+    ]
     text = [scenario.file.description] if scenario.file.description else []
     text.append(
         f"Model {scenario.model}, served by {given.asked.question.profile.engine} "
@@ -352,7 +356,7 @@ def workload_section(given: Findings) -> Section:
     return Section("Workload", text=tuple(text), tables=(Table(rows, titles=titles),))
 
 
-def _class_row(item: RequestClass, response_s: float) -> dict[str, Any]:
+def _class_row(item: RequestClass, response_s: float, hit_fraction: float) -> dict[str, Any]:
     rate = item.request_rate_at(response_s)
     inputs, outputs = item.input_tokens.mean_tokens, item.output_tokens.mean_tokens
     return {
@@ -367,7 +371,8 @@ def _class_row(item: RequestClass, response_s: float) -> dict[str, Any]:
         "output_tokens_per_s": rate * outputs,
         "input_tokens.p95": float(item.input_tokens.quantile(0.95)),
         "output_tokens.p95": float(item.output_tokens.quantile(0.95)),
-        "cached_tokens": item.cached_input_tokens,
+        "cached_tokens": hit_fraction * inputs,
+        "prefix_hit_fraction": hit_fraction,
         "arrival_cv": item.arrival_cv,
     }
 

@@ -13,6 +13,7 @@ from dataclasses import field, replace
 from math import inf
 from typing import Any, Literal
 
+from capplan.fleet.load.demand import Demand
 from capplan.fleet.plan import FleetAnswer, Plan, plan_order
 from capplan.fleet.price import HOURS_PER_MONTH, TERM_YEARS
 from capplan.fleet.review import PlanDetail, Question, plan_details, target_margins
@@ -25,7 +26,7 @@ from capplan.questions.fleet import AskedFleet, parts_of
 from capplan.questions.money.energy import Outlook, outlook_of
 from capplan.questions.sensitivity import Sensitivity, sensitivity_of
 from capplan.report.answer import Answer, Table
-from capplan.report.answers.fleet import decision_tables
+from capplan.report.answers.fleet import decision_tables, groups_tables
 from capplan.report.answers.fleet_money import class_texts, mix_usd_per_month, paid_usd
 from capplan.report.answers.fleet_words import (
     acquired_text,
@@ -148,11 +149,16 @@ def findings(
     )
 
 
-def _questions(asked: AskedFleet, plan: Plan) -> list[Question]:
-    """Return the question of the requests of each group of a plan: of a mix its part, else all."""
-    if plan.is_mix:
-        return [part.question for part, _ in parts_of(asked, plan)]
-    return [asked.question] * len(plan.groups)
+def _questions(asked: AskedFleet, plan: Plan) -> list[tuple[Question, Demand]]:
+    """Return the question of the requests of each group of a plan, of a mix its part, with their mean lengths and hits under the plan."""
+    parts = parts_of(asked, plan) if plan.is_mix else [(asked, plan)] * len(plan.groups)
+    return [
+        (
+            part.question,
+            part.question.demand.of_plan(alone.responses_s, alone.class_prefix_hit_fractions),
+        )
+        for part, alone in parts
+    ]
 
 
 def anchor(title: str) -> str:
@@ -398,9 +404,13 @@ def verdicts_section(given: Findings) -> Section:
             ),
             *(f"{text}." for text in class_texts(given.chosen, given.asked.scenario.slo)),
             f"All targets together hold with a probability of {sure(chance)}, {enough} the {confidence:.0%} that the scenario asks for. "
-            "Low and high are where 80% of measured results of this kind lie.",
+            "Low and high are the latency of replicas that are as fast as in the best tenth of the measured cases, and as slow as in the worst tenth: "
+            "the probability rests on the same cases, so it is 90% or more exactly where high is within the limit.",
         ),
-        tables=(Table(rows, shown=_SHOWN, titles={"met_probability": "probability"}, assumed=assumed),),
+        tables=(
+            Table(rows, shown=_SHOWN, titles={"met_probability": "probability"}, assumed=assumed),
+            *groups_tables(given.chosen),
+        ),
     )
 
 

@@ -128,9 +128,13 @@ def test_a_mix_is_never_dearer_and_one_kind_is_that_plan(capplan, two):
 
 @pytest.fixture(scope="module")
 def saving(tmp_path_factory):
-    """Chats in such numbers that small GPUs serve them for less, beside documents that small GPUs cannot serve in time."""
+    """Chats in such numbers that small GPUs serve them for less, beside documents that small GPUs cannot serve in time.
+
+    Documents are three of 203 requests, so a 99th percentile over all requests counts most of them.
+    """
     path = tmp_path_factory.mktemp("saving") / "saving.yaml"
     text = TWO.replace("30 req/s", "200 req/s").replace("request_rate: 1 req/s", "request_rate: 3 req/s")
+    text = text.replace("ttft_p95", "ttft_p99").replace("tpot_p95", "tpot_p99")
     path.write_text(text.replace("l4: 0.4", "l4: 0.1").replace("name: two", "name: saving"))
     return path
 
@@ -151,13 +155,21 @@ def test_a_mix_is_a_plan_of_groups(capplan, saving):
     parts = [part["plan"] for part in mix["parts"]]
     assert chosen["usd_per_month"] == pytest.approx(sum(part["usd_per_month"] for part in parts))
     assert chosen["gpus"] == sum(part["gpus"] for part in parts) == chosen["order"]["gpus"]
-    assert [line["count"] for line in chosen["order"]["machines"]] == [part["gpus"] for part in parts]
+    assert sum(line["count"] * line["gpus"] for line in chosen["order"]["machines"]) == chosen["gpus"]
+    shares = [part["request_fraction"] for part in mix["parts"]]
     for key in ("ttft_s", "tpot_s", "e2e_s"):
         for name in ("p50", "p95", "p99"):
-            assert chosen[key][name] == max(part[key][name] for part in parts)
-        assert min(part[key]["mean"] for part in parts) <= chosen[key]["mean"] <= chosen[key]["p99"]
+            values = [part[key][name] for part in parts]
+            assert min(values) <= chosen[key][name] <= max(values)
+        means = [part[key]["mean"] for part in parts]
+        assert chosen[key]["mean"] == pytest.approx(np.average(means, weights=shares), rel=1e-6)
     assert chosen["class_e2e_mean_s"] == pytest.approx([part["e2e_s"]["mean"] for part in parts])
-    assert chosen["slo_met_probability"] == min(part["slo_met_probability"] for part in parts) >= 0.5
+    for group, seen, part in zip(chosen["groups"], chosen["class_latencies"], parts, strict=True):
+        for key in ("ttft_s", "tpot_s", "e2e_s"):
+            assert group[key] == part[key]
+            assert seen[key]["p95"] == pytest.approx(part[key]["p95"], rel=1e-6)
+    assert {part["slo_met_probability"] for part in parts} == {chosen["slo_met_probability"]}
+    assert chosen["slo_met_probability"] >= 0.5
     cost = {row["confidence"]: row["usd_per_month"] for row in found["certainty"]}
     assert cost[0.5] == chosen["usd_per_month"]
     assert cost[0.95] == {row["confidence"]: row["usd_per_month"] for row in single["certainty"]}[0.95]
@@ -181,8 +193,40 @@ def test_a_mix_meets_its_targets_in_simulation(capplan, mixed_plan):
     assert found["replicas"] == chosen["replicas"] - chosen["spare_replicas"]
     assert found["gpus"] == chosen["gpus"]
     assert 0.5 < found["utilisation_fraction"] < 1.0
-    for name, e2e_s in zip(("chat", "documents"), chosen["class_e2e_mean_s"], strict=True):
-        assert found["classes"][name]["e2e_s"]["mean"] == pytest.approx(e2e_s, rel=0.15)
+    for key in ("ttft_s", "tpot_s", "e2e_s"):
+        for name in ("mean", "p50", "p90", "p95", "p99"):
+            assert found[key][name] == pytest.approx(chosen[key][name], rel=0.1)
+    for seen in chosen["class_latencies"]:
+        assert found["classes"][seen["name"]]["e2e_s"]["p95"] == pytest.approx(seen["e2e_s"]["p95"], rel=0.1)
+
+
+LONG_TAIL = (
+    TWO.split("traffic:")[0]
+    + """traffic:
+  - {name: mixed, request_rate: 25 req/s, input_tokens: {p50: 800, p95: 9000, max: 24000}, output_tokens: {mean: 120, p95: 300}}
+slo: {ttft_p95: 1 s, tpot_p95: 40 ms}
+fleet: {hardware: [l4, h100-sxm], tensor_parallel: 1, pipeline_parallel: 1, survive: {machine: 0}, mix: lengths}
+prices: {per_gpu_hour: {l4: 0.4 $/h, h100-sxm: 4 $/h}}
+"""
+)
+
+
+@pytest.mark.long
+def test_a_few_long_prompts_do_not_decide_about_a_percentile_of_all_requests(capplan, tmp_path):
+    """What simulate sees of the mix is what the plan says, and a target over all requests leaves room for the longest of them."""
+    scenario, plan = tmp_path / "tail.yaml", tmp_path / "tail.json"
+    scenario.write_text(LONG_TAIL)
+    assert capplan("fleet", scenario, "--offline", "-o", plan).code == 0
+    chosen = json.loads(plan.read_text())["result"]["chosen"]
+    assert len(chosen["groups"]) == 2
+    ran = json.loads(capplan("simulate", "--plan", plan, "--offline", "--format", "json").out)["result"]
+    assert ran["missed"] == []
+    for key in ("ttft_s", "tpot_s", "e2e_s"):
+        for name in ("mean", "p50", "p90", "p95"):
+            assert ran[key][name] == pytest.approx(chosen[key][name], rel=0.12), (key, name)
+    assert capplan("check", "--plan", plan, "--offline").code == 0
+    for name in ("ttft_s.p50", "class_latencies[0].tpot_s.p95", "groups[1].e2e_s.p95", "slo_met_probability"):
+        assert capplan("explain", plan, name, "--offline").code == 0
 
 
 @pytest.mark.long
@@ -200,7 +244,7 @@ def test_a_mix_is_kept_in_its_plan_file_and_read_by_every_command(capplan, mixed
     assert (checked.code, all(checks.values())) == (0, True)
     assert {"chat: capacity", "documents: capacity"} <= checks.keys()
     same = json.loads(capplan("diff", mixed_plan, mixed_plan, "--format", "json").out)["result"]
-    assert same["plan"]["order"]["before"] == same["plan"]["order"]["after"]
+    assert same["changes"] == []
 
 
 def test_a_mix_is_exported_as_a_deployment_for_each_group_and_the_rule_of_its_router(capplan, mixed_plan):

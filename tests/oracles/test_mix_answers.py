@@ -1,4 +1,4 @@
-"""What commands say of a mix: each group like the fleet of its requests alone, and the whole like the sum of the groups."""
+"""What commands say of a mix: each group like a fleet of its requests, sized with the others, and the whole like the sum of the groups."""
 
 import csv
 import json
@@ -24,7 +24,7 @@ DOCUMENTS = "{name: documents, request_rate: 3 req/s, input_tokens: 8000, output
 TEXT = """name: saving
 model: meta-llama/Llama-3.1-8B-Instruct
 traffic: [CLASSES]
-slo: {ttft_p95: 2 s, tpot_p95: 100 ms, confidence: 50 %}
+slo: {ttft_p99: 2 s, tpot_p99: 100 ms, confidence: 50 %}
 fleet: {hardware: [l4, h100-sxm], tensor_parallel: 1, pipeline_parallel: 1, headroom: 0 %, survive: {machine: 0}, mix: classes}
 prices: {per_gpu_hour: {l4: 0.1 $/h, h100-sxm: 4 $/h}}
 """
@@ -78,7 +78,8 @@ def test_a_group_is_explained_like_the_fleet_of_its_requests(plan, alone):
     mixed, single = (Planned(*answered(path, None, offline=True)) for path in (plan, alone))
     for name in ("ttft_s.p95", "tpot_s.mean", "request_rate_limit_per_replica", "kv_bytes_per_token", "usd_per_month"):  # fmt: skip
         mine, own = printed(mixed, f"groups[0].{name}"), printed(single, name)
-        assert (mine.value, mine.formula) == (pytest.approx(own.value), own.formula), name
+        assert mine.formula == own.formula, name
+        assert name != "kv_bytes_per_token" or mine.value == own.value
 
 
 @pytest.mark.parametrize("group", ["bill", pytest.param("plans", marks=pytest.mark.long)])
@@ -117,9 +118,8 @@ def test_a_report_has_each_group_of_a_mix(capplan, plan, alone):
     mixed = json.loads(capplan("report", "--plan", plan, "--offline", "--format", "json").out)["result"]
     single = json.loads(capplan("report", "--plan", alone, "--offline", "--format", "json").out)["result"]
     tables, own = ({part["title"]: part["tables"] for part in found["sections"]} for found in (mixed, single))
-    for title in ("Memory of one GPU", "Roofline"):
-        assert tables[f"{title}: chat"] == own[title]
-    assert tables["Number of replicas"][0] == own["Number of replicas"][0]
+    assert tables["Memory of one GPU: chat"][0] == own["Memory of one GPU"][0]
+    assert tables["Number of replicas"][0][0].keys() == own["Number of replicas"][0][0].keys()
     chosen = mixed["chosen"]
     assert sum(table[0]["devices"] for table in tables["Number of replicas"]) == chosen["gpus"]
     today = next(row for row in mixed["what_if"] if row["traffic_ratio"] == 1.0)
@@ -154,7 +154,8 @@ def test_a_bill_of_a_mix_in_focus_adds_up_whatever_its_rows_are_of(capplan, plan
             gpus = defaultdict(float)
             for row in rows:
                 gpus[row["x_Hardware"]] += float(row["x_Gpus"])
-            assert gpus == {"l4": pytest.approx(14.0), "h100-sxm": pytest.approx(2.0)}
+            groups = json.loads(plan.read_text())["result"]["chosen"]["groups"]
+            assert gpus == {group["hardware"]: pytest.approx(group["gpus"]) for group in groups}
             assert sum(float(row["x_GpuTimeShare"]) for row in rows) == pytest.approx(1.0)
     assert totals[0] == pytest.approx(totals[1])
 
@@ -225,7 +226,8 @@ def test_commitments_of_a_mix_are_those_of_its_groups(capplan, tmp_path):
     ]  # fmt: skip
     assert found["chosen"]["hardware"] == "l4 + h100-sxm"
     assert {row["pool"] for row in found["commitments"]["rows"]} == {"chat", "documents"}
-    assert found["commitments"]["usd_per_month"] == pytest.approx(sum(part["commitments"]["usd_per_month"] for part in parts), rel=1e-6)  # fmt: skip
+    apart = sum(part["commitments"]["usd_per_month"] for part in parts)
+    assert 0.5 * apart < found["commitments"]["usd_per_month"] <= apart * (1.0 + 1e-6)
 
 
 def test_adapters_cost_each_group_by_the_length_of_its_prompts(capplan, tmp_path):
@@ -236,10 +238,8 @@ def test_adapters_cost_each_group_by_the_length_of_its_prompts(capplan, tmp_path
     ):
         own = fleet(capplan, written(tmp_path, name, lora), "--hardware", hardware, "--set", "fleet.mix=off")
         plan = own["choices"]["cheapest"]
-        assert part["plan"]["replicas"] == plan["replicas"]
-        assert part["plan"]["request_rate_limit_per_replica"] == pytest.approx(
-            plan["request_rate_limit_per_replica"]
-        )
+        assert part["plan"]["hardware"] == plan["hardware"]
+        assert part["plan"]["replicas"] <= plan["replicas"]  # the other requests may make up for some
 
 
 def test_only_the_group_that_gets_images_reads_them():
@@ -275,8 +275,8 @@ def test_each_group_of_a_mix_drafts_like_the_fleet_of_its_requests_alone(capplan
             capplan, written(tmp_path, name, DRAFTS), "--hardware", hardware, "--set", "fleet.mix=off"
         )
         plan = own["choices"]["cheapest"]
-        for key in ("hardware", "replicas", "draft_tokens", "request_rate_limit_per_replica"):
-            assert group[key] == (pytest.approx(plan[key]) if key.startswith("request") else plan[key]), key
+        assert (group["hardware"], group["draft_tokens"]) == (plan["hardware"], plan["draft_tokens"])
+        assert group["replicas"] <= plan["replicas"]
         counts.append(group["draft_tokens"])
     assert all(counts)
     assert found["chosen"]["draft_tokens"] == (counts[0] if len(set(counts)) == 1 else None)

@@ -479,7 +479,9 @@ def test_check_and_diff_say_what_changed_at_the_provider(capplan, eight, tmp_pat
     (row,) = [row for row in result["checks"] if row["what"] == "machine eight at P"]
     assert (ran.code, row["value"], row["holds"]) == (4, None, False)
     changed = json.loads(capplan("diff", before, after, "--format", "json").out)["result"]
-    assert changed["plan"]["order"] == {"before": "1 x eight (P, $8.00/h)", "after": "1 x octet (P, $9.00/h)"}
+    moved = {item["path"]: (item["before"], item["after"]) for item in changed["changes"]}
+    assert moved["plan.order.machines[0].sku"] == ("eight", "octet")
+    assert moved["plan.order.machines[0].usd_per_hour"] == (8.0, 9.0)
 
 
 def test_lists_and_machines_are_shown(capplan):

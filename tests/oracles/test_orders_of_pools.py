@@ -352,7 +352,7 @@ def test_every_command_says_the_order_of_pools(capplan, scenario, tmp_path):
     other = tmp_path / "other.json"
     assert capplan("fleet", scenario, "--offline", "-o", other).code == 0
     changed = json.loads(capplan("diff", plan, other, "--format", "json").out)["result"]
-    assert changed["plan"]["order"]["before"].count("8 x h100-sxm") == 1
+    assert any(item["path"].startswith("plan.order.machines") for item in changed["changes"])
     manifest = capplan("export", "--plan", plan, "--target", "k8s")
     assert manifest.code == 0, manifest.err
     assert "# use: 1 x (8 x h100-sxm) of your own, counted as free" in manifest.out

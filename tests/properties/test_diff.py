@@ -1,6 +1,8 @@
 """What `diff` says of two scenarios or plans is what `fleet` says of each, and names every input that changed."""
 
 import json
+from copy import deepcopy
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -9,6 +11,7 @@ from hypothesis import strategies as st
 from capplan.cli.main import main
 from capplan.questions.fleet import asked_fleet
 from capplan.questions.plans.plan_check import both_sides, changes, side_of
+from capplan.report.answers.plan_files import diff_answer
 from capplan.scenario.scenario import read_scenario, scenario_document
 
 pytestmark = pytest.mark.usefixtures("few_requests", "shared_runs")
@@ -56,9 +59,15 @@ def test_both_sides_are_what_fleet_says_of_each(folder, capsys, ends):
     ):
         assert found[name] == {"before": of(plans[0]), "after": of(plans[1])}
     assert found["gpus"]["after"] > found["gpus"]["before"]
-    assert found["changes"] == [
+    assert [change for change in found["changes"] if not change["path"].startswith("plan.")] == [
         {"path": "traffic[0].request_rate", "before": "30 req/s", "after": "60 req/s"}
     ]
+    replicas = [{"before": plans[0]["replicas"], "after": plans[1]["replicas"]}]
+    assert [
+        {side: change[side] for side in ("before", "after")}
+        for change in found["changes"]
+        if change["path"] == "plan.groups[0].replicas"
+    ] == replicas
 
 
 def test_a_scenario_does_not_differ_from_itself_or_from_its_plan(folder, capsys):
@@ -66,9 +75,53 @@ def test_a_scenario_does_not_differ_from_itself_or_from_its_plan(folder, capsys)
         found = difference(capsys, folder / "base.yaml", folder / after)
         assert found["changes"] == []
         assert found["gpus"]["before"] == found["gpus"]["after"]
-        assert found["plan"]["hardware"]["before"] == found["plan"]["hardware"]["after"]
     assert main(["diff", str(folder / "base.json"), str(folder / "base.json")]) == 0
     assert "the plan stays" in capsys.readouterr().out
+
+
+def places(value, path=()):
+    """Yield the keys that lead to each value of a plan that holds no others."""
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, each in inner:
+        yield from places(each, (*path, key))
+    if not isinstance(value, (dict, list)):
+        yield path
+
+
+@pytest.fixture(scope="module")
+def pools(tmp_path_factory, few_requests):
+    path = tmp_path_factory.mktemp("pools") / "pools.yaml"
+    fleet = "fleet: {hardware: [h100-sxm], tensor_parallel: 1, pipeline_parallel: 1, disaggregation: only, kv_link: ethernet-100g}"
+    path.write_text("\n".join(fleet if line.startswith("fleet") else line for line in BASE.splitlines()))
+    assert main(["fleet", str(path), "--offline", "-o", str(path.with_suffix(".json"))]) == 0
+    return both_sides(path.with_suffix(".json"), path.with_suffix(".json"))[0]
+
+
+@given(data=st.data())
+def test_every_figure_of_a_plan_that_changes_is_named(pools, data):
+    """Other replicas, another layout of one pool, another machine: whatever changes in a plan appears with both values."""
+    chosen = deepcopy(pools.chosen)
+    changed = data.draw(st.lists(st.sampled_from(list(places(chosen))), min_size=1, max_size=4, unique=True))
+    for path in changed:
+        inner = chosen
+        for key in path[:-1]:
+            inner = inner[key]
+        inner[path[-1]] = data.draw(st.integers(10**6, 10**9) | st.text(min_size=30))
+    found = diff_answer(pools, replace(pools, chosen=chosen)).result["changes"]
+    named = {item["path"] for item in found}
+    for path in changed:
+        keys = path[:-1] if isinstance(path[-1], int) else path  # a list of names or numbers is one figure
+        assert "plan" + "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in keys) in named
+    assert len(named) <= len(changed)
+
+
+def test_pools_of_other_sizes_are_shown_pool_by_pool(pools, capsys):
+    decode = {**pools.chosen["groups"][1], "replicas": 5, "tensor_parallel": 4}
+    after = replace(pools, chosen={**pools.chosen, "groups": [pools.chosen["groups"][0], decode]})
+    shown = next(table for table in diff_answer(pools, after).tables if table.title == "The plan")
+    rows = {row["quantity"]: (row["before"], row["after"]) for row in shown.rows}
+    assert rows["groups[1].tensor_parallel"] == ("1", "4")
+    assert rows["groups[1].replicas"] == (str(pools.chosen["groups"][1]["replicas"]), "5")
 
 
 def test_a_plan_that_is_no_longer_reachable_exits_4(folder, capsys):

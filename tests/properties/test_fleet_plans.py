@@ -121,6 +121,7 @@ def test_margins_and_sizing_say_what_the_plan_says(asked, plans):
                 margin["low_s"] <= value <= margin["high_s"]
             )  # that of a regime that is biased begins at the prediction
             assert margin["low_s"] < margin["high_s"]
+            assert (margin["high_s"] <= target.limit_s) == (margin["met_probability"] >= 0.9)
         assert [m["met_probability"] for m in margins] == list(plan.target_probabilities.values())
         for spread in (plan.ttft_s, plan.tpot_s, plan.e2e_s):
             assert spread.low < spread.mean < spread.high
@@ -128,7 +129,7 @@ def test_margins_and_sizing_say_what_the_plan_says(asked, plans):
 
 def test_the_inside_of_a_plan_is_one_prompt_and_one_step_at_its_peak(asked, plans):
     plan = plans[0]
-    (detail,) = plan_details(plan, [asked.question])
+    (detail,) = plan_details(plan, [(asked.question, asked.question.demand)])
     assert (detail.load.input_tokens, detail.load.output_tokens) == (
         round(asked.question.demand.lengths.input_tokens), round(asked.question.demand.lengths.output_tokens)
     )  # fmt: skip

@@ -16,6 +16,10 @@ TRAFFIC = {
     "sessions": "- {name: agent, request_rate: 8 req/s, turns: 6, think_time: 10 s, added_tokens: 200, input_tokens: 900, output_tokens: 100}",
     "pools": "- {name: chat, request_rate: 30 req/s, daily_curve: office, input_tokens: {mean: 1500, p95: 4000}, output_tokens: {mean: 150, p95: 400}}",
 }
+TRAFFIC["quick and slow users"] = (
+    "- {name: chat, users: 300, think_time: 1 s, input_tokens: 800, output_tokens: 80}\n"
+    "- {name: agent, users: 60, think_time: 4 s, input_tokens: 6000, output_tokens: 500}"
+)
 TRAFFIC["two classes"] = TRAFFIC["users"] + "\n" + TRAFFIC["open"].replace("chat", "two")
 SCENARIO = """name: pages
 model: llama-3.1-8b
@@ -101,3 +105,117 @@ def test_the_replicas_that_a_page_works_out_are_those_of_the_plan(plan, capsys):
     )
     assert (busy + spares) * devices == gpus == file["recommended"]["gpus"]
     assert busy >= ceil(max(quotient, wanted) - 0.02)
+
+
+def test_the_bill_and_the_page_load_the_replicas_alike(plan, capsys):
+    """The load of a replica at the peak, times mean over peak, times the part of the replicas that is no spare, is what the bill says is used."""
+    file = json.loads(plan.read_text())["result"]
+    chosen, demand = file["recommended"], file["demand"]
+    page = printed(capsys, "report", "--plan", plan, "--format", "markdown")
+    bill = json.loads(printed(capsys, "bill", "--plan", plan, "--format", "json"))["result"]
+    mean = demand["mean_requests_per_s"] / demand["peak_requests_per_s"]
+    if chosen["transfer"]:
+        used = [
+            group["busy_fraction"] * (group["replicas"] - group["spare_replicas"])
+            for group in chosen["groups"]
+        ]
+        load = sum(used) / chosen["replicas"]
+    else:
+        (at_peak,) = said(page, r"\| load of one replica at peak, spares idle +\| +([\d.]+) +\| % ")
+        load = at_peak / 100.0 * (chosen["replicas"] - chosen["spare_replicas"]) / chosen["replicas"]
+    assert bill["busy_fraction"] == pytest.approx(load * mean, rel=5e-3)
+
+
+def test_captured_graphs_take_the_same_memory_everywhere(plan, capsys):
+    page = printed(capsys, "report", "--plan", plan, "--format", "markdown")
+    for name in ("", "groups[0].", "groups[1]."):
+        asked = (plan, f"{name}cuda_graph_bytes_per_gpu", "--offline", "--format", "json")
+        capsys.readouterr()
+        if main(["explain", *map(str, asked)]) == 0:
+            value = json.loads(capsys.readouterr().out)["result"]["value"]
+            on_page = said(page, r"\| CUDA graphs +\| +-([\d.]+) ")
+            assert any(each == pytest.approx(value / 1e9, rel=5e-3) for each in on_page)
+
+
+def cells(page, *headings):
+    """Return the numbers in some columns of the table of a page that has them all, row by row."""
+    tables = re.findall(r"(?:^\|.*\n)+", page, re.MULTILINE)
+    for table in tables:
+        rows = [[cell.strip() for cell in line.strip("|\n ").split("|")] for line in table.splitlines()]
+        if all(any(heading in cell for cell in rows[0]) for heading in headings):
+            at = [next(n for n, cell in enumerate(rows[0]) if heading in cell) for heading in headings]
+            return [[float(row[n].replace(",", "")) for n in at] for row in rows[2:]]
+    raise AssertionError(headings)
+
+
+def test_the_mean_request_of_every_page_is_that_of_the_rates_of_the_page(plan, capsys):
+    """Tokens over requests, summed over the classes of the page: what plan file and the printed estimate say of one request."""
+    file = json.loads(plan.read_text())["result"]
+    inputs, chosen = file["plan_file"]["inputs"], file["recommended"]
+    page = printed(capsys, "report", "--plan", plan, "--format", "markdown")
+    rows = cells(page, "peak rate", "input, mean", "cached, mean")
+    rates = [row[0] for row in rows]
+    prompts = sum(rate * row[1] for rate, row in zip(rates, rows, strict=True)) / sum(rates)
+    cached = sum(rate * row[2] for rate, row in zip(rates, rows, strict=True)) / sum(rates)
+    assert inputs["input_tokens"] == pytest.approx(prompts, rel=5e-3)
+    assert inputs["cached_tokens"] == pytest.approx(cached, rel=1e-2, abs=0.5)
+    assert chosen["prefix_hit_fraction"] == pytest.approx(cached / prompts, rel=1e-2, abs=1e-3)
+    asked = said(page, r"capplan estimate .*--input-tokens (\d+)")
+    assert asked == pytest.approx([inputs["input_tokens"]] * len(asked), abs=0.51)
+    asked = said(page, r"capplan estimate .*--output-tokens (\d+)")
+    assert asked == pytest.approx([inputs["output_tokens"]] * len(asked), abs=0.51)
+    explained = printed(capsys, "explain", plan, "prefix_hit_fraction", "--format", "json")
+    assert json.loads(explained)["result"]["value"] == chosen["prefix_hit_fraction"]
+    for hit, row in zip(chosen["class_prefix_hit_fractions"], rows, strict=True):
+        assert hit == pytest.approx(row[2] / row[1], rel=1e-2, abs=1e-3)
+    if inputs["cached_tokens"]:
+        shown = printed(capsys, "fleet", file["plan_file"]["scenario"])
+        assert f"{chosen['prefix_hit_fraction']:.0%} of the prompt tokens in prefix caches" in shown
+
+
+def leaves(value, path=()):
+    """Yield the numbers and words of a result with their paths."""
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, each in inner:
+        yield from leaves(each, (*path, key))
+    if not isinstance(value, (dict, list)):
+        yield path, value
+
+
+def test_a_quantity_is_the_same_wherever_it_is_printed(plan, capsys):
+    """Each figure of a plan that another command prints under the same path is the figure of the plan."""
+    chosen = json.loads(plan.read_text())["result"]["chosen"]
+    held = dict(leaves(chosen))
+
+    def result(*words):
+        return json.loads(printed(capsys, *words, "--format", "json"))["result"]
+
+    compared = result("compare", "--plan", plan, "--api", "openai/gpt-5-mini")["own"]
+    for other in (result("bill", "--plan", plan), compared, result("report", "--plan", plan)["chosen"]):
+        common = {path: value for path, value in leaves(other) if path in held}
+        assert {("gpus",), ("usd_per_month",)} <= common.keys()
+        for path, value in common.items():
+            assert value == (pytest.approx(held[path]) if isinstance(held[path], float) else held[path]), path
+    explained = {row["quantity"]: row["value"] for row in result("explain", plan)["quantities"]}
+    of_plan = {
+        "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in path)[1:]: value
+        for path, value in held.items()
+    }
+    common = explained.keys() & of_plan.keys()
+    assert {"gpus", "usd_per_month", "ttft_s.p95", "slo_met_probability"} <= common
+    assert {name: explained[name] for name in common} == {name: of_plan[name] for name in common}
+    same = result("diff", plan, plan)
+    assert same["changes"] == []
+    assert same["ttft_p95_s"] == dict.fromkeys(("before", "after"), chosen["ttft_s"]["p95"])
+    checks = {row["what"]: row["value"] for row in result("check", "--plan", plan)["checks"]}
+    assert checks["slo.confidence"] == pytest.approx(chosen["slo_met_probability"], rel=1e-6)
+    assert checks["slo.ttft_p95"] == pytest.approx(chosen["ttft_s"]["p95"], rel=1e-6)
+    assert checks["slo.tpot_p95"] == pytest.approx(chosen["tpot_s"]["p95"], rel=1e-6)
+    margins = {row["target"]: row for row in result("report", "--plan", plan)["margins"][0]}
+    for target, row in margins.items():
+        assert row["met_probability"] == chosen["target_probabilities"][target]
+        assert row["predicted_s"] == chosen[f"{target.split('_')[0]}_s"]["p95"]
+        assert (row["high_s"] <= row["limit_s"]) == (row["met_probability"] >= 0.9)
+    export = printed(capsys, "export", "--plan", plan, "--target", "k8s")
+    replicas = [group["replicas"] for group in chosen["groups"]]
+    assert [int(number) for number in re.findall(r"^  replicas: (\d+)", export, re.MULTILINE)] == replicas

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calibrate.slow_runs import slowness_at
-from capplan.accuracy.slowness import slowness_of, slowness_scale
+from capplan.accuracy.slowness import latency_at_slowness, slowness_of, slowness_scale
 from capplan.readers.catalogue.efficiency import shipped_slowness
 from capplan.workload.request_class import METRICS, STATISTICS, Target
 
@@ -28,6 +28,25 @@ def of(targets, step_s=0.03, network_class="dense"):
 def test_a_quantile_is_held_with_its_probability(targets, step_s, chance):
     usual = of(targets, step_s)
     assert usual.probability(usual.quantile(chance)) == pytest.approx(chance, abs=1e-6)
+
+
+@given(
+    target=st.builds(Target, st.sampled_from(METRICS), st.sampled_from(STATISTICS), st.floats(0.01, 10.0)),
+    step_s=STEPS,
+    chance=CHANCES,
+    predicted=st.floats(1e-3, 10.0),
+    part=st.sampled_from((0.1, 0.5, 0.8, 0.9)),
+)
+def test_a_latency_is_within_its_limit_as_often_as_its_probability_says(
+    target, step_s, chance, predicted, part
+):
+    """The interval of a target and its probability are of one distribution: a quantile of the latency is within the limit if the probability is as high."""
+    usual = of([target], step_s)
+    slowest = usual.quantile(chance)
+    if (target.limit_s > predicted) == (slowest > 1.0) and abs(log(slowest)) > 1e-6:
+        latency = latency_at_slowness(predicted, usual.quantile(part), target.limit_s, slowest)
+        if abs(part - chance) > 1e-6 and (usual.quantile(part) > 1.0) == (slowest > 1.0):
+            assert (latency <= target.limit_s) == (part <= chance)
 
 
 @given(TARGETS, STEPS, CHANCES, CHANCES)

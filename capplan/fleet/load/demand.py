@@ -167,6 +167,27 @@ class Demand:
         mixed = self.lengths_at([np.asarray(s) for s in self.responses_s(response_s)])
         return replace(self, lengths=Lengths(*map(float, astuple(mixed))))
 
+    def of_plan(self, response_s: ResponseTimes, hit_fractions: Sequence[float]) -> "Demand":
+        """Return the demand with the mean lengths that its requests have under a plan, and the prefix-cache hits of each class there."""
+        if not hit_fractions or not self.reuses:
+            return self.at_responses(response_s)
+        hit = replace(self, hit_fractions=tuple(hit_fractions))
+        mixed = hit.lengths_at([np.asarray(s) for s in self.responses_s(response_s)])
+        return replace(hit, lengths=Lengths(*map(float, astuple(mixed))))
+
+    @property
+    def hit_fraction(self) -> float:
+        """Return the part of the tokens of all prompts that needs no prefill."""
+        return float(self.lengths.cached_tokens) / float(self.lengths.input_tokens)
+
+    @property
+    def class_hit_fractions(self) -> tuple[float, ...]:
+        """Return the part of the prompt tokens of each class that needs no prefill."""
+        return tuple(
+            self.cached_tokens_of(index) / item.input_tokens.mean_tokens
+            for index, item in enumerate(self.classes)
+        )
+
     def _rates_of_classes(self, responses_s: Sequence[Array]) -> list[Array]:
         """Return the requests per second of each class; without think time a response takes some time all the same."""
         return [

@@ -425,6 +425,8 @@ def _plan(
     first_s, whole_s = outcome.all.ttft_s.mean, outcome.all.e2e_s.mean
     prefill = _pool("prefill", contender.prefill, pair[0], outcome, terms, rate, first_s, planned)
     decode = _pool("decode", contender.decode, pair[1], outcome, terms, rate, whole_s - first_s, planned)
+    hits = tuple(seen[item.name].prefix_hit_fraction for item in users.classes)
+    prefill = replace(prefill, class_prefix_hit_fractions=hits)
     decode = replace(decode, draft_tokens=joint.decode.draft_tokens)
     groups = sized_groups((prefill, decode), pair)
     usd = summed_usd_per_hour(groups)
@@ -439,6 +441,8 @@ def _plan(
     together = _met_probability(slowness, slowest, asked, question.slo.confidence)
     return Plan(
         groups=groups,
+        prefix_hit_fraction=outcome.all.prefix_hit_fraction,
+        class_prefix_hit_fractions=hits,
         class_e2e_mean_s=responses_s if len(responses_s) > 1 else (),
         transfer=Transfer(joint.link, joint.link_use(pair, rate / joint.rate)),
         simulated_requests=outcome.all.requests,

@@ -1,7 +1,7 @@
 """What requests see in a run of one replica, and the latencies of the replicas of a fleet together, which targets limit."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import inf, nan, sqrt
 
@@ -236,6 +236,20 @@ def latencies_of(runs: Sequence[tuple[Seen, float]], classes: Sequence[RequestCl
         if waits.are_unlike
         else None,
         0.0 if waits.are_unlike else waits.seconds[0],
+    )
+
+
+def slowed(seen: Seen, slowness: float) -> Seen:
+    """Return what requests see if every step takes some times as long, of a run in units of that many seconds."""
+    if slowness == 1.0:
+        return seen
+    return replace(
+        seen,
+        ttft_s=slowness * seen.ttft_s,
+        tpot_s=slowness * seen.tpot_s,
+        e2e_s=slowness * seen.e2e_s,
+        requests_per_s=seen.requests_per_s / slowness,
+        end_s=slowness * seen.end_s,
     )
 
 

@@ -21,7 +21,7 @@ from capplan.fleet.search.trial import Trial
 from capplan.frozen import frozen
 from capplan.workload.request_class import Target
 
-_ANY_LATENCY_S = 1e9
+ANY_LATENCY_S = 1e9
 """A latency limit so loose that the closed form keeps every layout that can serve requests at all."""
 
 
@@ -70,7 +70,7 @@ def _screened(
 ) -> tuple[Search, ScreenedLayout] | Reason:
     """Return the search among one layout only, whatever its latencies, or the reason why it cannot serve the model at all."""
     degrees = layout.sharding
-    loose = tuple(replace(target, limit_s=_ANY_LATENCY_S) for target in question.slo.targets)
+    loose = tuple(replace(target, limit_s=ANY_LATENCY_S) for target in question.slo.targets)
     alone = replace(
         question,
         networks={weight_dtype: question.networks[weight_dtype]},
@@ -94,10 +94,12 @@ def is_searched_at_other_rates(group: Group, demand: Demand) -> bool:
     """Return whether a replica carries more in a larger fleet, so that the replicas for another load are searched.
 
     Requests that are dealt in turn arrive more regularly at each of many replicas. Users and sessions stay at their replica; pools
-    are scaled by the load that both carry together.
+    and the groups of a mix are scaled by the load that all carry together.
     """
-    return group.role == "serve" and any(
-        item.users is None and item.sessions is None for item in demand.classes
+    return (
+        group.role == "serve"
+        and group.ttft_s is None
+        and any(item.users is None and item.sessions is None for item in demand.classes)
     )
 
 

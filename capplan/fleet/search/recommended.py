@@ -98,7 +98,7 @@ def plan_of(sized: Sized, terms: Terms) -> Plan:
     """Return the plan, with latencies simulated at the peak."""
     trial, candidate, question = sized.trial, sized.trial.candidate, sized.trial.question
     latencies = trial.fleet(sized.busy)
-    demand = candidate.demand.at_responses(latencies.responses_s)
+    demand = trial.demand_of(sized.busy)
     lengths = demand.lengths
     load = Load(int(lengths.input_tokens), int(lengths.output_tokens), request_rate=latencies.requests_per_s)
     in_replica = latencies.concurrency
@@ -129,9 +129,12 @@ def plan_of(sized: Sized, terms: Terms) -> Plan:
         label=candidate.label,
         price=terms.prices.get(device.name),
         draft_tokens=trial.replica.draft_tokens,
+        class_prefix_hit_fractions=demand.class_hit_fractions,
     )
     return Plan(
         groups=(group,),
+        prefix_hit_fraction=demand.hit_fraction,
+        class_prefix_hit_fractions=demand.class_hit_fractions,
         ttft_s=bounded(latencies.ttft_s, latency_interval(trial, "ttft", in_replica)),
         tpot_s=bounded(latencies.tpot_s, latency_interval(trial, "tpot", in_replica)),
         e2e_s=bounded(latencies.e2e_s, latency_interval(trial, "e2e", in_replica)),

@@ -30,6 +30,7 @@ from capplan.fleet.search.latencies import (
     odds,
     seen_in,
     sent_share,
+    slowed,
 )
 from capplan.fleet.search.layouts import ScreenedLayout, longest_responses_s, rate_slack, target_values
 from capplan.fleet.search.load_scale import (
@@ -185,8 +186,11 @@ class Trial:
         self._engines: dict[float, EngineSetup] = {}
         self._runs = runs or Runs()
         """Each has a key: whether gaps are recorded, prefix-cache hits, rate, replicas, slowness and requests; or the replicas of a fleet and its traffic."""
+        self._settled_demands: dict[tuple[float, float], Demand] = {}
+        """Demand with the prefix-cache hits of sessions, by the share of the traffic at a replica and the slowness."""
         self._short_steps: dict[tuple[object, ...], int] = {}
         self._kinds: dict[tuple[object, ...], Seen] = {}
+        self._samples: dict[tuple[int, float, float], tuple[tuple[Seen, float], ...]] = {}
 
     def _ceiling_of_waiting(self, state: SteadyState) -> float:
         """Return the rate at which users load a replica who all wait for as long as the targets allow, in requests at the lightest load."""
@@ -223,6 +227,7 @@ class Trial:
         demand = self.with_hits(share, self.responses_s)
         while True:
             seen = run(demand)
+            self._settled_demands[float(f"{share:.9g}"), slowness] = demand
             if not seen.steady or (limits is not None and self.worst(seen, slowness, limits) > 1.0):
                 return seen
             waits = tuple(slowness * wait_s for wait_s in seen.responses_s)
@@ -342,6 +347,13 @@ class Trial:
 
         return self._settled(run, traffic_ratio / replicas, slowness, limits)
 
+    def demand_of(self, replicas: int) -> Demand:
+        """Return the demand with the prefix-cache hits and the mean lengths that a fleet of this many replicas has at the peak."""
+        seen = self.fleet(replicas)
+        share = float(f"{1.0 / replicas:.9g}")
+        demand = self._settled_demands[share, 1.0] if self.demand.has_sessions else self.demand
+        return demand.of_plan(seen.responses_s, demand.hit_fractions)
+
     def _of_kinds(
         self,
         demand: Demand,
@@ -349,14 +361,10 @@ class Trial:
         slowness: float,
         traffic_ratio: float,
         limits_s: Mapping[Target, float],
+        samples: list[tuple[Seen, float]] | None = None,
     ) -> Latencies:
-        users = [
-            ceil(traffic_ratio * (self.demand.classes[index].users or 0.0) - 1e-9)
-            for index in self.demand.user_classes
-        ]
-        kinds = kinds_of_replicas(users, replicas)
-        if sum(users) >= MANY_USERS * replicas:
-            kinds = kinds[:1]
+        """Return the latencies of a fleet with users; `samples` gets what the requests of each kind of replica saw."""
+        kinds = self._kinds_of(replicas, traffic_ratio)
         arrivals = 1.0 if self._all_users else float(regularity_class(replicas, self.classes))
         rate = self.total_rate * traffic_ratio / replicas
 
@@ -379,6 +387,8 @@ class Trial:
         runs = [
             (seen, float(count)) for kind, count in busy if isinstance(seen := seen_by(kind, count, {}), Seen)
         ]
+        if samples is not None:
+            samples += runs
         together = self._complete(latencies_of(runs, demand.classes))
         if traffic_ratio == 1.0:  # by the response times, as every page counts the requests of users
             waits = tuple(slowness * response_s for response_s in together.responses_s)
@@ -386,6 +396,42 @@ class Trial:
             return replace(together, requests_per_s=peak / replicas)
         working = sum(count for _, count in busy) / sum(count for _, count in kinds)
         return self._complete(replace(together, requests_per_s=together.requests_per_s * working))
+
+    def _kinds_of(self, replicas: int, traffic_ratio: float) -> Sequence[tuple[tuple[int, ...], int]]:
+        """Return the users of each kind of replica, and how many replicas of the kind there are."""
+        users = [
+            ceil(traffic_ratio * (self.demand.classes[index].users or 0.0) - 1e-9)
+            for index in self.demand.user_classes
+        ]
+        kinds = kinds_of_replicas(users, replicas)
+        return kinds[:1] if sum(users) >= MANY_USERS * replicas else kinds
+
+    def samples(
+        self, replicas: int, slowness: float = 1.0, traffic_ratio: float = 1.0
+    ) -> tuple[tuple[Seen, float], ...]:
+        """Return what the requests of a fleet saw one by one, and how many replicas each run stands for; see `fleet`.
+
+        Times are those of replicas of which every step takes `slowness` times as long.
+        """
+        key = replicas, slowness, traffic_ratio
+        if key not in self._samples:
+            self.fleet(replicas, slowness, traffic_ratio)
+            share = traffic_ratio / replicas
+            demand = self.demand
+            if demand.has_sessions:
+                demand = self._settled_demands[float(f"{share:.9g}"), slowness]
+            runs: list[tuple[Seen, float]] = []
+            if demand.users:
+                self._of_kinds(demand, replicas, slowness, traffic_ratio, {}, runs)
+            else:
+                rate = self.total_rate * share
+                count = self._requests(rate, short=False)
+                alike = 1.0 if all(item.sessions is not None for item in demand.classes) else replicas
+                seen = self._simulated(demand, rate, alike, slowness, count, None, (), {})
+                assert seen is not None
+                runs = [(seen, float(replicas))]
+            self._samples[key] = tuple((slowed(seen, slowness), count) for seen, count in runs)
+        return self._samples[key]
 
     def _seen_by_kind(
         self,

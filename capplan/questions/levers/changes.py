@@ -21,13 +21,14 @@ from capplan.fleet.search.candidates import PIPELINE_PARALLEL, TENSOR_PARALLEL
 from capplan.fleet.search.cheapest import Sized, busy_replicas
 from capplan.fleet.search.one_layout import trial_of
 from capplan.fleet.search.recommended import plan_of
+from capplan.fleet.search.together import Together
 from capplan.keys import Commitment, Term
 from capplan.model.network import Network
 from capplan.model.parameters import weight_bytes
 from capplan.model.weight_format import in_weight_format, kv_bytes_per_element, named_weight_format
 from capplan.questions.fleet import AskedFleet, terms_of
 from capplan.questions.levers.lever import Base, Lever, LeverRow, first_line, idle, lever_row, merged_settings
-from capplan.questions.mix import mix_plan
+from capplan.questions.mix import mix_plan, together_of
 from capplan.questions.money.energy import asked_energy
 from capplan.readers.catalogue.hardware import device_names
 from capplan.readers.catalogue.prices import price_records, read_prices
@@ -297,7 +298,8 @@ def _until(base: Base, published: Published) -> str:
     group = plan.groups[-1]  # of separate pools the one that decodes
     replica = replica_of(spec_of_layout(group.layout, group.weight_dtype, question))
     drafting = DraftPlan(published.method, published.acceptance_fractions, published.draft_tokens)
-    context = float(question.demand.lengths.input_tokens + question.demand.lengths.output_tokens)
+    lengths = question.demand.at_responses(plan.responses_s).lengths
+    context = float(lengths.input_tokens + lengths.output_tokens)
     rows = speculation(
         replica,
         draft_of(replace(drafting, draft_tokens=1), replica.spec),
@@ -703,4 +705,7 @@ def _together(parts: dict[str, tuple[AskedFleet, Plan]]) -> Plan:
         names = tuple(item.name for item in asked.scenario.classes)
         requests = RoutedRequests(names, plan.peak_requests_per_s / total)
         plans.append(replace(plan, groups=(replace(plan.single, requests=requests),)))
-    return mix_plan(demand_of_classes(classes), plans)
+    together = together_of([(asked, plan) for asked, plan in parts.values()], classes)
+    assert isinstance(together, Together)  # each plan was found with its layout
+    headroom = max(terms_of(asked).headroom_fraction for asked, _ in parts.values())
+    return mix_plan(demand_of_classes(classes), plans, together, headroom)[0]

@@ -8,7 +8,7 @@ A scenario and its plan -> what each class and tenant pays, and the month that a
 import re
 from calendar import monthrange
 from collections.abc import Iterator, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from datetime import date
 from typing import Any
 
@@ -16,7 +16,7 @@ from capplan.assumption import Assumption
 from capplan.errors import InputError, TargetError
 from capplan.fleet.load.demand import Demand
 from capplan.fleet.order import OWN, OrderLine, owned_price_text
-from capplan.fleet.plan import FleetAnswer, Plan, plan_order
+from capplan.fleet.plan import FleetAnswer, Group, Plan, plan_order
 from capplan.fleet.price import HOURS_PER_MONTH, usd_per_month
 from capplan.fleet.review import Question, phase_times, plan_spec
 from capplan.fleet.search.trial import demand_at_replica
@@ -310,7 +310,9 @@ def plan_use(plan: Plan, question: Question) -> PlanUse:
     first, last = plan.groups[0], plan.groups[-1]
     prefill = replica_of(plan_spec(first, question))
     decode = prefill if last is first else replica_of(plan_spec(last, question))
-    demand = demand_at_replica(question.demand, prefill, 1.0 / first.busy_replicas, plan.e2e_s.mean)
+    demand = question.demand.of_plan(plan.responses_s, plan.class_prefix_hit_fractions)
+    if not plan.class_prefix_hit_fractions:  # of a file that does not say
+        demand = demand_at_replica(question.demand, prefill, 1.0 / first.busy_replicas, plan.e2e_s.mean)
     responses_s = demand.responses_s(plan.responses_s)
     return PlanUse(demand, prefill, decode, max(1.0, last.concurrency_per_replica), responses_s)
 
@@ -390,9 +392,31 @@ def asked_bill(
 
 
 def _uses(question: Question, plan: Plan, hours: float) -> list[ClassUse]:
-    """Return what each class of a question asks of the replicas of a plan."""
+    """Return what each class of a question asks of the replicas of a plan: together as much of their time as the load of the plan takes.
+
+    A prefill by itself and a part of a decode step say how classes differ, and not how steps are shared, so both are scaled.
+    """
     use = plan_use(plan, question)
-    return [class_use(index, use, hours) for index in range(len(use.demand.classes))]
+    uses = [class_use(index, use, hours) for index in range(len(use.demand.classes))]
+    sent = sum(
+        each.requests * item.sequences_per_request
+        for each, item in zip(uses, use.demand.classes, strict=True)
+    )
+    first, last = plan.groups[0], plan.groups[-1]
+    if plan.has_pools:
+        prefill = _scale(first, sent, sum(each.requests * each.prefill_s for each in uses))
+        decode = _scale(last, sent, sum(each.requests * each.decode_s for each in uses))
+    else:
+        prefill = decode = _scale(first, sent, sum(each.replica_s for each in uses))
+    return [
+        replace(each, prefill_s=prefill * each.prefill_s, decode_s=decode * each.decode_s) for each in uses
+    ]
+
+
+def _scale(group: Group, requests: float, alone_s: float) -> float:
+    """Return the replica time that requests take of a group, over what they take one by one; 1 where the load of a replica is not known."""
+    each_s = group.replica_s_per_request
+    return 1.0 if each_s is None or not alone_s else requests * each_s / alone_s
 
 
 def _shared_by_time(plan: Plan) -> Assumption:

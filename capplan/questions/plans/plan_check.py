@@ -10,7 +10,7 @@ What of the prices is old, retired, or contradicted by another offer or by a new
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import date
-from math import inf
+from math import ceil, inf
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from capplan.hardware.device import Device
 from capplan.keys import first_day
 from capplan.money.hosted import TokenPrice
 from capplan.questions.fleet import AskedFleet, parts_of, replicas_by_group, terms_of
+from capplan.questions.mix import together_of
 from capplan.questions.money.budget import mix_usd_per_month
 from capplan.questions.plans.plan_file import chosen_in
 from capplan.readers.catalogue.hardware import device_names
@@ -145,10 +146,20 @@ def _pools_measured(asked: AskedFleet, plan: Plan) -> Iterator[Check]:
 
 
 def _groups_measured(asked: AskedFleet, plan: Plan) -> Iterator[Check]:
-    """Yield what simulations of the groups of a mix say, each with the requests that the router sends to it."""
-    for name, part in zip(plan.group_names, parts_of(asked, plan), strict=True):
-        for check in _measured(*part):
-            yield replace(check, name=f"{name}: {check.name}")
+    """Yield what simulations of the groups of a mix say of all requests together: targets, certainty, and capacity by group."""
+    parts, headroom = parts_of(asked, plan), terms_of(asked).headroom_fraction
+    together = together_of(parts, asked.question.demand.classes)
+    if isinstance(together, Reason):
+        yield Check(f"layout: {together.words}", None, plan.hardware, holds=False)
+        return
+    for target in together.targets:
+        yield _at_most(f"slo.{target.key}", target.stated_s, together.value(target) + target.outside_s)
+    if together.targets:
+        yield _sure(asked, together.probability(asked.scenario.slo.confidence))
+    carried = together.most_load(None) * (1.0 - headroom)
+    for name, group in zip(plan.group_names, plan.groups, strict=True):
+        needed = ceil(group.busy_replicas / carried - 1e-9) if carried else None
+        yield Check(f"{name}: capacity", group.busy_replicas, needed, carried >= 1.0)
 
 
 def _sure(asked: AskedFleet, probability: float) -> Check:
@@ -348,6 +359,16 @@ def changes(before: Side, after: Side) -> tuple[dict[str, Any], ...]:
         {"path": key_path(path), "before": old.get(path), "after": new.get(path)}
         for paths, old, new in ((written, was, now), (looked_up, then, today))
         for path in paths
+    )
+
+
+def plan_changes(before: Side, after: Side) -> tuple[dict[str, Any], ...]:
+    """Return every figure that differs between the two plans, by its path in JSON below `plan`; with one plan only, all figures of that one."""
+    was, now = (dict(_leaves(side.chosen, ("plan",))) if side.chosen else {} for side in (before, after))
+    return tuple(
+        {"path": key_path(path), "before": was.get(path), "after": now.get(path)}
+        for path in dict.fromkeys((*was, *now))
+        if was.get(path) != now.get(path)
     )
 
 

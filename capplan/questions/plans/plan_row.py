@@ -67,7 +67,7 @@ def _column(value: Any) -> Any:
     if isinstance(value, Mapping):
         return dict(value)
     if isinstance(value, tuple):
-        return list(value)
+        return [_column(each) for each in value]
     return None if value == inf else value
 
 
@@ -195,7 +195,10 @@ def plan_inputs(asked: AskedFleet, chosen: Plan | None) -> dict[str, Any]:
     the scenario as written, a digest of every file that it names, and what was looked up for it
     """
     scenario, question = asked.scenario, asked.question
-    lengths = question.demand.lengths
+    demand = question.demand
+    if chosen is not None:
+        demand = demand.of_plan(chosen.responses_s, chosen.class_prefix_hit_fractions)
+    lengths = demand.lengths
     return {
         "content": scenario.written,
         "files": list(_named_files(asked)),
@@ -220,6 +223,7 @@ def plan_inputs(asked: AskedFleet, chosen: Plan | None) -> dict[str, Any]:
         ).peak_requests_per_s,
         "input_tokens": float(lengths.input_tokens),
         "output_tokens": float(lengths.output_tokens),
+        "cached_tokens": float(lengths.cached_tokens),
         "prices": [
             _price(name, price) for name, price in {**asked.prices, **_quotes(chosen)}.items() if price
         ],

@@ -73,7 +73,7 @@ def bill_answer(
         headline=f"{name}: {purchase_text(asked.plan)}, ${asked.bill.usd:,.0f} {span}, shared by the time of the GPUs",
         closing=(
             f"prefill + decode{outside} = cost; cost with idle / requests x 1,000 = cost of a thousand requests",
-            f"requests keep the replicas busy for {asked.bill.busy_fraction:.0%} of the time that is paid for, spares included; "
+            f"requests take {asked.bill.busy_fraction:.0%} of what the paid replicas can serve within the targets, spares included; "
             f"idle: what the machines cost for the rest, ${asked.bill.idle_usd:,.0f}",
             *used_by_texts([asked.plan]),
             *total_texts(asked.plan, asked.lines),

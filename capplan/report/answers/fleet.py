@@ -162,6 +162,7 @@ def first_screen(
             *(("*: no kernel of this GPU was timed, so it is less certain",) if guessed and promised else ()),
             *_uneconomical_texts(answer),
             *_bottleneck_texts(answer, plan),
+            *(hits_texts(asked, plan) if asked.question.demand.reuses else ()),
             *(_certainty_texts(answer, plan) if promised else ()),
             *most_assumed_texts(kernels, others),
             *commitments_text(outlook.mixes),
@@ -260,6 +261,16 @@ def _bottleneck_texts(answer: FleetAnswer, plan: Plan) -> tuple[str, ...]:
             f"{seconds_text(tight.limit_s)}, so the fleet uses {tight.used_fraction:.0%} of its throughput"
         )
     return tuple(texts)
+
+
+def hits_texts(asked: AskedFleet, plan: Plan) -> tuple[str, ...]:
+    """Return what prefix caches hold of the prompts of each class, on which the number of replicas rests; nothing without hits."""
+    if not plan.prefix_hit_fraction:
+        return ()
+    found = zip(asked.scenario.classes, plan.class_prefix_hit_fractions, strict=True)
+    each = ", ".join(f"{item.name} {hit:.0%}" for item, hit in found)
+    by_class = f" ({each})" if len(asked.scenario.classes) > 1 else ""
+    return (f"the plan finds {plan.prefix_hit_fraction:.0%} of the prompt tokens in prefix caches{by_class}",)
 
 
 def _certainty_texts(answer: FleetAnswer, plan: Plan) -> tuple[str, ...]:
@@ -493,6 +504,7 @@ def _closing(asked: AskedFleet, answer: FleetAnswer, outlook: Outlook) -> tuple[
         *owned_texts(answer.chosen, owned_uses(asked, answer)),
         *order_texts(answer.chosen),
         *mix_texts(answer),
+        *(hits_texts(asked, answer.chosen) if answer.chosen else ()),
         *(_reading(asked.scenario, answer.plans) if answer.plans else ()),
         *outside_texts(answer.chosen),
         *class_texts(answer.chosen, asked.scenario.slo),
@@ -547,6 +559,7 @@ def fleet_answer(
         *pools_tables(answer),
         *order_tables(answer.chosen),
         *mix_tables(answer),
+        *groups_tables(answer.chosen),
         *commitments_tables(outlook.mixes),
         *growth_tables(outlook.growth),
         *cash_tables(outlook.cash),
@@ -641,6 +654,28 @@ def mix_tables(answer: FleetAnswer) -> list[Table]:
     ]
     shown = tuple(rows[0])
     return [Table(rows, title="Mix: a fleet for each part of the requests", shown=shown)]
+
+
+def groups_tables(plan: Plan | None) -> list[Table]:
+    """Return what the requests of each group and each class of a mix see, next to those of all; none for other plans."""
+    if plan is None or not plan.is_mix:
+        return []
+    seen = [("all requests", plan), *zip(plan.group_names, plan.groups, strict=True)]
+    of_classes = plan.class_latencies if len(plan.class_latencies) > 1 else ()
+    rows = [
+        {
+            "requests": name,
+            **{
+                f"{latency}_s.{part}": getattr(getattr(item, f"{latency}_s"), part)
+                for latency in ("ttft", "tpot", "e2e")
+                for part in ("p50", "p95", "p99")
+                if getattr(item, f"{latency}_s") is not None
+            },
+        }
+        for name, item in (*seen, *((f"class {item.name}", item) for item in of_classes))
+    ]
+    title = "Latency at the peak; the targets are met over all requests, and no group has a queue that grows"
+    return [Table(rows, title=title)]
 
 
 def mix_texts(answer: FleetAnswer) -> tuple[str, ...]:

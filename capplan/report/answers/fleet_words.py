@@ -396,7 +396,7 @@ def cost_texts(plan: Plan, mix_usd_per_month: float | None = None) -> list[str]:
     if money.usd_per_million_output_tokens_at_mean is None:
         return [
             month,
-            f"${paid * (money.usd_per_million_tokens_at_mean or 0.0):.3g} per million tokens and ${paid * money.usd_per_thousand_requests:.3g} per thousand requests at the mean load",
+            f"${paid * (money.usd_per_million_tokens_at_mean or 0.0):.3g} per million tokens and ${paid * (money.usd_per_thousand_requests or 0.0):.3g} per thousand requests at the mean load",
         ]
     return [
         month,

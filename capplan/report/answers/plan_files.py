@@ -1,7 +1,7 @@
 """What commands show of a plan that is there: whether it holds (`check`), what changed (`diff`), and predicted next to measured (`verify-plan`)."""
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +9,7 @@ from capplan.assumption import Assumption
 from capplan.fleet.order import OWN
 from capplan.fleet.plan import Plan
 from capplan.questions.fleet import AskedFleet, prices_of_others
-from capplan.questions.plans.plan_check import Check, Side, changes
+from capplan.questions.plans.plan_check import Check, Side, changes, plan_changes
 from capplan.questions.plans.plan_verification import LATENCIES, PROMETHEUS, Verification, next_settings
 from capplan.readers.catalogue.scenarios import scenario_word
 from capplan.readers.plan_file import PlanFile
@@ -94,16 +94,6 @@ def _shown(check: Check) -> tuple[str, str, str]:
     return text(check.limit), text(check.value), unit
 
 
-_PLAN = (
-    "hardware", "replicas", "spare_replicas", "gpus_per_replica", "tensor_parallel", "pipeline_parallel", "expert_parallel",
-    "data_parallel", "weight_dtype", "kv_dtype", "draft_tokens", "usd_per_gpu_hour",
-    *(
-        f"pools.{pool}.{key}"
-        for pool in ("prefill", "decode")
-        for key in ("hardware", "replicas", "gpus_per_replica", "tensor_parallel", "pipeline_parallel", "expert_parallel", "data_parallel")
-    ),
-)  # fmt: skip
-"""Keys of a plan that are shown only where they differ."""
 _RESULTS = {
     "gpus": "gpus",
     "usd_per_month": "usd_per_month",
@@ -124,55 +114,71 @@ _HEADINGS = {
 
 def diff_answer(before: Side, after: Side) -> Answer:
     """Return what changed; exit code 4 where no plan meets the targets afterwards."""
-    found = changes(before, after)
-    plan = {name: _pair(before, after, name) for name in _PLAN}
-    plan = {name: pair for name, pair in plan.items() if "." not in name or any(pair.values())}
+    inputs, of_plan = changes(before, after), plan_changes(before, after)
     results = {name: _pair(before, after, key) for key, name in _RESULTS.items()}
-    moved = {name: pair for name, pair in plan.items() if pair["before"] != pair["after"]}
-    plan["order"] = {"before": _ordered(before.chosen), "after": _ordered(after.chosen)}
-    has_moved = plan["order"]["before"] != plan["order"]["after"]
+    chosen = list(_choices(of_plan)) if before.chosen and after.chosen else []
+    orders = {"before": _ordered(before.chosen), "after": _ordered(after.chosen)}
     known = set(before.assumptions)
     return Answer(
         command="diff",
         result={
             "before": {"file": str(before.path), "scenario": before.inputs["content"].get("name")},
             "after": {"file": str(after.path), "scenario": after.inputs["content"].get("name")},
-            "changes": list(found),
-            "plan": plan,
+            "changes": [*inputs, *of_plan],
             **results,
         },
         tables=tuple(
             table
             for table in (
                 Table(
-                    [_diff_row(name, pair) for name, pair in (*results.items(), *moved.items())],
+                    [
+                        *(_diff_row(name, pair) for name, pair in results.items()),
+                        *map(_choice_row, chosen),
+                    ],
                     title="The plan",
                 ),
                 Table(
                     [
                         {"side": side, "machines": text or "-"}
-                        for side, text in plan["order"].items()
-                        if has_moved
+                        for side, text in orders.items()
+                        if orders["before"] != orders["after"]
                     ],
                     title="The order",
                 ),
-                Table([_changed(change) for change in found], title="Inputs"),
+                Table([_changed(change) for change in inputs], title="Inputs"),
             )
             if table.rows
         ),
-        csv_rows=[
-            *found,
-            *({"path": f"plan.{name}", **pair} for name, pair in (*results.items(), *plan.items())),
-        ],
+        csv_rows=[*inputs, *({"path": name, **pair} for name, pair in results.items()), *of_plan],
         headline=_headline(before, after, results),
         closing=(
             "before: " + _named(before),
             "after: " + _named(after),
+            *_not_shown(of_plan, len(chosen)),
         ),
         assumptions=tuple(item for item in after.assumptions if item not in known),
         warnings=tuple(dict.fromkeys((*before.warnings, *after.warnings))),
         exit_code=4 if after.chosen is None else 0,
     )
+
+
+def _choices(of_plan: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+    """Yield the changed counts and names of a plan, each once; the order has a table of its own, and prices and latencies are fractions."""
+    at_plan = {change["path"]: change for change in of_plan}
+    for change in of_plan:
+        path = change["path"].removeprefix("plan.")
+        repeated = at_plan.get(f"plan.{path.removeprefix('groups[0].')}", change)
+        is_repeated = repeated is not change and {**repeated, "path": ""} == {**change, "path": ""}
+        values = (change["before"], change["after"])
+        fractions = any(isinstance(value, (float, list)) for value in values)
+        if not (is_repeated or fractions or path in _RESULTS or path.startswith(("order.", "survival."))):
+            yield {**change, "path": path}
+
+
+def _not_shown(of_plan: Sequence[Mapping[str, Any]], shown: int) -> Iterator[str]:
+    """Yield where the other changed figures of a plan are, if there are any."""
+    if len(of_plan) > shown:
+        yield f"figures of the plan that differ: {len(of_plan)}; --format json lists each one under changes"
 
 
 def _ordered(chosen: Mapping[str, Any] | None) -> str | None:
@@ -224,6 +230,19 @@ def _diff_row(name: str, pair: Mapping[str, Any]) -> dict[str, str]:
         **row,
         "change": sign + _text(size, screen.unit, screen.factor) if change else "-",
         "share": f"{change / numbers[0]:+.1%}" if change and numbers[0] and name != "confidence" else "",
+    }
+
+
+def _choice_row(change: Mapping[str, Any]) -> dict[str, str]:
+    """Return a changed count or name of both plans as text, a count with its change."""
+    before, after = change["before"], change["after"]
+    counts = is_number(before) and is_number(after)
+    return {
+        "quantity": change["path"],
+        "before": _written(before),
+        "after": _written(after),
+        "change": f"{after - before:+}" if counts else "",
+        "share": f"{(after - before) / before:+.1%}" if counts and before else "",
     }
 
 

@@ -243,8 +243,10 @@ def waterfall(fit: Fit) -> list[dict[str, Any]]:
     weights = ("weights", -float(np.asarray(plan.weight_bytes)))
     activations = ("peak activations", -float(np.asarray(plan.activation_bytes)))
     if rules.budget == "utilisation":
-        expected = rules.budgeted_graph_fraction * float(np.asarray(plan.cuda_graph_bytes))
-        graphs = [("CUDA graphs, as the engine estimates them", -expected)] if expected else []
+        whole = float(np.asarray(plan.cuda_graph_bytes))
+        left_out = (1.0 - rules.budgeted_graph_fraction) * whole
+        graphs = [("CUDA graphs", -whole), ("CUDA graphs that the engine does not count", left_out)]
+        graphs = graphs[: 1 + bool(left_out)] if rules.budgeted_graph_fraction and whole else []
         kept = ("kept free by the memory fraction", float(np.asarray(plan.usable_bytes)) - total)
         steps = [kept, weights, activations, runtime, *graphs]
     elif rules.budget == "static_fraction":
