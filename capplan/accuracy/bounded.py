@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import lru_cache
-from math import cos, exp, hypot, log, log2, pi, sin, sqrt
+from math import cos, exp, hypot, log, log2, nan, pi, sin, sqrt
 from statistics import fmean, median
 
 import numpy as np
@@ -433,6 +433,59 @@ def bounded(spread: Spread[float], interval: Interval) -> BoundedSpread:
     return BoundedSpread(**asdict(spread), low=low, high=high)
 
 
+MOST_WIDTH = 20.0
+"""An interval that is as wide as this many times its mean says nothing: it is unknown (an assumption)."""
+
+
+def bounded_latencies(
+    ttft_s: Spread[float], tpot_s: Spread[float], e2e_s: Spread[float], intervals: Mapping[str, Interval]
+) -> tuple[BoundedSpread, BoundedSpread, BoundedSpread]:
+    """Return TTFT, TPOT and E2E latency with the intervals of their means, which add up at both ends.
+
+        e_q = t_q + (e - t) o_q / o    q: the low or the high end
+
+    An end of the E2E latency is the sum of what its parts take at that end, so no part is longer than the whole. An interval that is
+    wider than MOST_WIDTH times its mean is unknown, nan. If that of TTFT is, the E2E latency has its own interval, and is at least as
+    long as its tokens after the first.
+
+    Parameters
+    ----------
+    ttft_s, tpot_s, e2e_s : [s]
+        t, o and e, of the same requests
+    intervals : measured over predicted means of `ttft`, `tpot` and `e2e`
+
+    Examples
+    --------
+    >>> one = lambda mean: Spread(mean, mean, mean, mean, mean)
+    >>> parts = {"ttft": Interval(0.5, 2.0, 9, 9), "tpot": Interval(0.9, 1.2, 9, 9), "e2e": Interval(0.9, 1.1, 9, 9)}
+    >>> *_, whole = bounded_latencies(one(1.0), one(0.1), one(10.0), parts)
+    >>> round(whole.low, 3), round(whole.high, 3)
+    (8.6, 12.8)
+
+    References
+    ----------
+    NVIDIA, "GenAI-Perf", metrics: request latency is the time to first token and the output tokens after the first times the
+    inter-token latency, https://docs.nvidia.com/deeplearning/triton-inference-server.
+    """
+    first, token = bounded(ttft_s, intervals["ttft"]), bounded(tpot_s, intervals["tpot"])
+    rest_s, whole, unknown = e2e_s.mean - ttft_s.mean, bounded(e2e_s, intervals["e2e"]), _is_unknown(first)
+    ends = []
+    for part, end, own in ((token.low, first.low, whole.low), (token.high, first.high, whole.high)):
+        after_s = rest_s * part / tpot_s.mean if rest_s > 0.0 and tpot_s.mean > 0.0 else 0.0
+        ends.append(max(own, after_s) if unknown else end + after_s)
+    summed = replace(whole, low=min(ends[0], e2e_s.mean) if unknown else ends[0], high=ends[1])
+    return _known(first), _known(token), _known(summed)
+
+
+def _is_unknown(latency: BoundedSpread) -> bool:
+    """Return whether an interval is too wide to say anything."""
+    return latency.high - latency.low >= MOST_WIDTH * latency.mean > 0.0
+
+
+def _known(latency: BoundedSpread) -> BoundedSpread:
+    return replace(latency, low=nan, high=nan) if _is_unknown(latency) else latency
+
+
 @frozen
 class BoundedEstimate:
     """An estimate, with its prediction intervals."""
@@ -557,9 +610,7 @@ def bounded_estimate(replica: Replica, load: Load, intervals: Intervals) -> Boun
     throughput = operation_interval(intervals, "throughput", kind, operation)
     return BoundedEstimate(
         predicted,
-        bounded(predicted.ttft_s, latencies["ttft"]),
-        bounded(predicted.tpot_s, latencies["tpot"]),
-        bounded(predicted.e2e_s, latencies["e2e"]),
+        *bounded_latencies(predicted.ttft_s, predicted.tpot_s, predicted.e2e_s, latencies),
         throughput,
         throughput.n == 0,
         min(entry.groups for entry in (*latencies.values(), throughput)),

@@ -22,6 +22,7 @@ from capplan.deploy.platforms import (
     skypilot_tasks,
 )
 from capplan.errors import InputError, unknown
+from capplan.fleet.order import OWN, Machine, owned_price_text
 from capplan.readers.catalogue.scenarios import scenario_word
 from capplan.readers.plan_file import OrderedRow, PlanFile
 from capplan.recorded.traces.prometheus import E2E, FINISHED, TPOT, TTFT
@@ -260,7 +261,7 @@ def _header(file: PlanFile, fleet: FleetLaunch, target: str) -> Iterator[str]:
     if limits:
         yield f"targets: {limits}, required confidence {inputs.confidence:.0%}"
     for line in fleet.order:
-        yield _ordered(line)
+        yield _ordered(line, powered=bool(plan.energy_usd_per_hour))
     for group in fleet.groups:
         yield from _load(file, group)
     yield from dict.fromkeys(
@@ -272,7 +273,12 @@ def _header(file: PlanFile, fleet: FleetLaunch, target: str) -> Iterator[str]:
         yield f"apply: {(_APPLY_MIX if of_mix else _APPLY)[target]}"
 
 
-def _ordered(line: OrderedRow) -> str:
+def _ordered(line: OrderedRow, *, powered: bool) -> str:
+    if line.provider == OWN:
+        name = Machine(OWN, line.sku or "", line.hardware, line.gpus, 0.0).name
+        return (
+            f"use: {line.count} x {name} of your own, {owned_price_text(line.usd_per_hour, powered=powered)}"
+        )
     machine = f"{line.count} x {line.sku or line.hardware}" + (
         f" of {line.gpus} x {line.hardware}" if line.sku else ""
     )

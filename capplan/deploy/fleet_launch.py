@@ -268,7 +268,7 @@ def _groups(
             row.spare_replicas,
             row.planned_request_rate_limit_per_replica,
             row.request_rate_limit_per_replica,
-            _rule(row) if mixed else "",
+            _rule(row, file) if mixed else "",
             row.requests.request_fraction if row.requests else 1.0,
             _hourly_loads(file, row, number - 1),
         )
@@ -286,12 +286,16 @@ def _hourly_loads(file: PlanFile, row: StatedGroup, at: int) -> tuple[tuple[floa
     )
 
 
-def _rule(row: StatedGroup) -> str:
-    """Return the requests that the router of a mix sends to a group, in words."""
+def _rule(row: StatedGroup, file: PlanFile) -> str:
+    """Return the requests that the router of a mix sends to a group, in words; users stay with theirs."""
     routed = row.requests
     assert routed is not None
     if routed.share is not None:
-        return f"{routed.share:.0%} of the requests of {', '.join(routed.classes)}"
+        traffic = file.inputs.content.get("traffic")
+        waiting = any("users" in item for item in (traffic if isinstance(traffic, list) else ()))
+        return (
+            f"{routed.share:.0%} of the {'users' if waiting else 'requests'} of {', '.join(routed.classes)}"
+        )
     if routed.up_to_tokens is not None:
         return f"prompts of at most {routed.up_to_tokens:g} tokens"
     return (

@@ -232,6 +232,7 @@ def ordered_gpus(group: Group) -> int:
 _OF_ANY_PLAN: Mapping[str, Callable[[PlanSubject], Stated | list[Stated]]] = {
     "machine_count": lambda of: _lines(of, lambda line, sku: Stated(line.count, name=f"machines {sku}")),
     "machine_gpus": lambda of: _lines(of, lambda line, sku: Stated(line.machine.gpus, line.machine.source or "the scenario", name=f"gpus_per_machine {sku}")),
+    "owned_machine_gpus": lambda of: _lines(of, lambda line, sku: Stated(line.machine.gpus if line.machine.is_owned else 0, "scenario: fleet.own", name=f"gpus_per_owned_machine {sku}")),
     "machine_usd_per_hour": lambda of: _lines(of, lambda line, sku: Stated(line.machine.usd_per_hour, *_stated_by(line.machine), f"machine_usd_per_hour {sku}")),
     "order_energy": lambda of: Stated(sum((group.price.energy_usd_per_hour or 0.0) * group.order.gpus for group in of.plan.groups if group.price and group.order)),
     "hours": lambda _: Stated(HOURS_PER_MONTH),

@@ -5,7 +5,8 @@ A device that was asked for and is not among the plans shown: the one reason, wi
 The answer of a fleet search: the plans of every device, three choices, the recommendation, and the cost of confidence.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import floor, inf, isfinite, isinf, log10
 
@@ -36,6 +37,7 @@ from capplan.fleet.search.recommended import (
     DEAR,
     TIGHT_SHARE,
     Paid,
+    Pair,
     best_plan,
     by_cost,
     confirmed,
@@ -178,7 +180,7 @@ def _unlimited_order(candidate: ScreenedLayout, price: ChosenPrice, trials: Sear
 
 
 def _limited(name: str, trials: Search) -> str:
-    """Return which limit of the scenario a device exceeds, and by how much as far as the closed form knows."""
+    """Return which limit of the scenario a device exceeds, and by how much: the fewest GPUs that are enough, or a lower bound."""
     terms, confidence = trials.terms, trials.question.slo.confidence
     least = min(
         terms.least_gpus(item.layout, busy_bound(item, confidence, terms))
@@ -196,13 +198,28 @@ def _limited(name: str, trials: Search) -> str:
         return _unheld(name, held, price, trials)
     if terms.max_devices is not None and terms.max_devices <= paid:
         limit = f"fleet.max_gpus allows {terms.max_devices}"
+        if (enough := _fewest_gpus(name, trials)) is not None:
+            return f"it takes {enough} GPUs, and {limit}"
     elif not terms.priced(name):
         return "its price is not known, so no plan is known to be within the budget"
     else:
         limit = f"the budget pays for {paid:.0f}"
     if most < least < inf:
-        return f"it needs at least {least:.0f} GPUs, and {limit}"
+        return f"it takes {least:.0f} GPUs or more (a lower bound), and {limit}"
     return f"no plan of that many GPUs meets the targets: {limit}"
+
+
+def _fewest_gpus(name: str, trials: Search) -> int | None:
+    """Return the fewest GPUs of a device that meet the targets without a limit on their number; None if none do."""
+    free = replace(trials.terms, prices={}, max_devices=None, max_usd_per_hour=None)
+    mine = [item for item in trials.candidates if item.layout.device.name == name]
+    found = Search(trials.question, mine, free, trials.cache).best_of(
+        name, trials.question.slo.confidence, Counter()
+    )
+    pair = None if found is None else confirmed(found, free)
+    if pair is None:
+        return None
+    return trials.terms.gpus(pair[0].trial.candidate.layout, pair[0].busy)
 
 
 def _missed(trial: Trial, trials: Search) -> Uneconomical | None:
@@ -328,20 +345,13 @@ def fleet_decision(
         if progress:
             progress(min(done, steps), steps)
 
-    best: dict[str, Sized] = {}
-    for device in question.devices:
-        if fleet := trials.best_of(device.name, question.slo.confidence, rejected):
-            best[device.name] = fleet
-        step()
-    unlisted = {
-        device.name: fleet
-        for device in question.devices
-        if device.name not in best
-        and (fleet := others.best_of(device.name, question.slo.confidence, rejected))
-    }
+    names = [device.name for device in question.devices]
+    best = _best_of_each(trials, names, rejected, step)
+    unlisted = _best_of_each(others, [name for name in names if name not in best], rejected)
     if not best:
         best, trials, unlisted = unlisted, others, {}
     rows = {name: best_plan(trials, best[name]) for name in _shown(best, terms)}
+    dear = {name: fleet for name, fleet in best.items() if name not in rows}
     sized = sorted(rows.values(), key=lambda fleet: rank(fleet, terms))
     if sized:
         step()
@@ -353,17 +363,11 @@ def fleet_decision(
     if surer is not None and rank(surer, terms)[0] < rank(sized[0], terms)[0]:
         sized.append(surer)
     sized.sort(key=lambda fleet: rank(fleet, terms))
-    checked = [pair for pair in (confirmed(fleet, terms) for fleet in sized) if pair is not None]
-    pairs = sorted(((fleet, _with_range(plan, fleet, terms)) for fleet, plan in checked), key=by_cost)
-    choices = _choices_of(pairs, terms, paid) if pairs else None
-    chosen = None if choices is None else _sized_as(choices.recommended, pairs)
+    pairs = _confirmed_by_cost(sized, terms)
+    choices, chosen, pairs = _chosen_of(pairs, terms, paid)
     grown = _grown(chosen, terms)
-    pieces = [pair for fleet in unlisted.values() if (pair := confirmed(fleet, terms)) is not None]
     return FleetAnswer(
-        (
-            *(plan for _, plan in pairs),
-            *(_with_range(plan, fleet, terms) for fleet, plan in sorted(pieces, key=by_cost)),
-        ),
+        tuple(plan for _, plan in (*pairs, *_confirmed_by_cost(unlisted.values(), terms))),
         rejection_rows(rejected),
         result.evaluated,
         () if pairs else tuple(sorted(result.relaxations, key=lambda r: r.needed_s / r.limit_s)[:3]),
@@ -376,11 +380,7 @@ def fleet_decision(
             for device in question.devices
             if device.name not in rows and device.name not in unlisted
         ),
-        dear=tuple(
-            pair[1]
-            for name, fleet in best.items()
-            if name not in rows and (pair := confirmed(fleet, terms)) is not None
-        ),
+        dear=tuple(plan for _, plan in _confirmed_by_cost(dear.values(), terms)),
         tight=None if chosen is None else tight_target(chosen, trials),
         next_steps=_next_steps(chosen, grown, rows, terms),
     )
@@ -424,10 +424,29 @@ class FleetsByDevice:
         return without_plan(device, self._result, self._rejected, self._trials)
 
 
+def _confirmed_by_cost(fleets: Iterable[Sized], terms: Terms) -> list[Pair]:
+    """Return the plans of some fleets that reach the required confidence, cheapest first, each with the range of its cost."""
+    pairs = [pair for pair in (confirmed(fleet, terms) for fleet in fleets) if pair is not None]
+    return sorted(((fleet, _with_range(plan, fleet, terms)) for fleet, plan in pairs), key=by_cost)
+
+
+def _best_of_each(
+    trials: Search, names: Iterable[str], rejected: Rejections, step: Callable[[], None] | None = None
+) -> dict[str, Sized]:
+    """Return the cheapest fleet of each device that has one."""
+    best: dict[str, Sized] = {}
+    for name in names:
+        if fleet := trials.best_of(name, trials.question.slo.confidence, rejected):
+            best[name] = fleet
+        if step:
+            step()
+    return best
+
+
 def _shown(best: Mapping[str, Sized], terms: Terms) -> list[str]:
-    """Return the devices whose best plan costs at most DEAR times the cheapest; one of unknown price is shown too."""
+    """Return the devices whose best plan costs at most DEAR times the cheapest that costs something; one of unknown price is shown too."""
     costs = {name: rank(fleet, terms)[0] for name, fleet in best.items()}
-    least = min(costs.values(), default=inf)
+    least = min((cost for cost in costs.values() if cost), default=inf)
     return [name for name, cost in costs.items() if isinf(cost) or cost <= DEAR * least]
 
 
@@ -504,6 +523,20 @@ def _usd_per_month(fleet: Sized, busy: int, terms: Terms) -> float | None:
 def _with_range(plan: Plan, fleet: Sized, terms: Terms) -> Plan:
     costs = cost_range(fleet, terms)
     return plan if costs is None else replace(plan, usd_per_month_low=costs[0], usd_per_month_high=costs[1])
+
+
+def _chosen_of(
+    pairs: list[tuple[Sized, Plan]], terms: Terms, paid: Paid | None
+) -> tuple[Choices | None, Sized | None, list[tuple[Sized, Plan]]]:
+    """Return the choices, the size of the recommended plan, and all plans, of which the recommended one may be a larger one of a layout."""
+    if not pairs:
+        return None, None, pairs
+    choices = _choices_of(pairs, terms, paid)
+    chosen = _sized_as(choices.recommended, pairs)
+    if all(choices.recommended != plan for _, plan in pairs):
+        larger = _with_range(choices.recommended, chosen, terms)
+        choices, pairs = replace(choices, recommended=larger), sorted([*pairs, (chosen, larger)], key=by_cost)
+    return choices, chosen, pairs
 
 
 def _choices_of(pairs: list[tuple[Sized, Plan]], terms: Terms, paid: Paid | None) -> Choices:

@@ -4,6 +4,7 @@ What a fleet survives: the part of it that may fail while its targets hold, and 
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from math import ceil, inf
 from typing import Literal, TypeAlias
@@ -174,15 +175,51 @@ class Machine:
     """Machines of this kind that may be ordered; None: any number."""
 
     @property
-    def unstated(self) -> tuple[str, ...]:
-        """What its price list does not say of it, in words; nothing for a machine that is there already."""
-        known = (("machine", self.sku), ("region", self.region), ("day of the price", self.date))
-        return () if self.provider == OWN else tuple(word for word, value in known if not value)
+    def is_owned(self) -> bool:
+        """Whether it is there already, or that one buys it: it is used, not ordered."""
+        return self.provider == OWN
+
+    @property
+    def name(self) -> str:
+        """Its name in words: the sku, or its GPUs.
+
+        Examples
+        --------
+        >>> Machine("AWS", "p5.48xlarge", "h100-sxm", 8, 55.0).name, Machine(OWN, "8 x h100-sxm", "h100-sxm", 8, 0.0).name
+        ('p5.48xlarge', '(8 x h100-sxm)')
+        """
+        gpus = self.device if self.gpus == 1 else f"({self.gpus} x {self.device})"
+        return gpus if self.sku in ("", f"{self.gpus} x {self.device}") else self.sku
 
     @property
     def is_listed(self) -> bool:
         """Whether it can be ordered today: a price list states its name, and its price with the day."""
         return bool(self.sku and self.date)
+
+    @property
+    def unstated(self) -> tuple[str, ...]:
+        """What its price list does not say of it, in words; nothing for a machine that is there already."""
+        known = (("machine", self.sku), ("region", self.region), ("day of the price", self.date))
+        return () if self.is_owned else tuple(word for word, value in known if not value)
+
+
+def owned_price_text(usd_per_hour: float, *, powered: bool) -> str:
+    """Return what a machine that is there already is counted as.
+
+    Parameters
+    ----------
+    usd_per_hour : [$/h]
+        stated price of the machine, without electricity
+    powered : whether its electricity is counted in addition
+
+    Examples
+    --------
+    >>> owned_price_text(0.0, powered=False), owned_price_text(0.0, powered=True), owned_price_text(9.6, powered=False)
+    ('counted as free', 'counted at its electricity', '$9.60 per hour each')
+    """
+    if usd_per_hour:
+        return f"${usd_per_hour:,.2f} per hour each{' and its electricity' if powered else ''}"
+    return "counted at its electricity" if powered else "counted as free"
 
 
 @frozen
@@ -567,7 +604,12 @@ def _cheapest(
 
 @lru_cache(maxsize=100_000)
 def order_of(
-    machines: tuple[Machine, ...], replica_gpus: int, node_gpus: int, busy: int, survive: Survival = NO_LOSS
+    machines: tuple[Machine, ...],
+    replica_gpus: int,
+    node_gpus: int,
+    busy: int,
+    survive: Survival = NO_LOSS,
+    energy_usd_per_gpu_hour: float = 0.0,
 ) -> Order | None:
     """Return the cheapest order of machines that hold some replicas, and still do when a part of them fails.
 
@@ -581,6 +623,8 @@ def order_of(
     busy : [-]
         replicas that carry the peak
     survive : what may fail
+    energy_usd_per_gpu_hour : [$/h]
+        electricity of a GPU on top of the prices, idle GPUs of the machines included
 
     Returns
     -------
@@ -592,9 +636,11 @@ def order_of(
         return None
     needed = busy + survive.unavailable
     if survive.domain == "zone" and survive.count:
-        return _zoned(machines, replica_gpus, node_gpus, busy, survive)
+        return _zoned(machines, replica_gpus, node_gpus, busy, survive, energy_usd_per_gpu_hour)
     capacities = [held for _, _, held in able]
-    prices = [group * machine.usd_per_hour for machine, group, _ in able]
+    prices = [
+        group * (machine.usd_per_hour + energy_usd_per_gpu_hour * machine.gpus) for machine, group, _ in able
+    ]
     most = [None if machine.most is None else machine.most // group for machine, group, _ in able]
     lost = survive.lost_machines
     spares: int | None = survive.count
@@ -618,9 +664,42 @@ def order_of(
     )
 
 
+@lru_cache(maxsize=10_000)
+def machines_at_median(
+    machines: tuple[Machine, ...], replica_gpus: int, node_gpus: int
+) -> tuple[Machine, ...]:
+    """Return the machines of the provider whose cheapest machine for a replica has the lower median price, and those that are there already.
+
+    Providers are compared by the price of the machine in which a replica costs least; those that sell no machine for a replica do not
+    count. If none does, all machines are returned.
+
+    Examples
+    --------
+    >>> sold = tuple(Machine(name, name, "gpu", 8, usd) for name, usd in (("A", 9.0), ("B", 16.0), ("C", 40.0)))
+    >>> [machine.provider for machine in machines_at_median(sold, 2, 8)]
+    ['B']
+    """
+    each: dict[str, float] = {}
+    for machine in machines:
+        group, held = machines_per_replica(machine.gpus, replica_gpus, node_gpus)
+        if held and machine.provider != OWN:
+            usd = group * machine.usd_per_hour / held
+            each[machine.provider] = min(each.get(machine.provider, inf), usd)
+    if not each:
+        return machines
+    ranked = sorted(each, key=lambda name: (each[name], name))
+    seller = ranked[(len(ranked) - 1) // 2]
+    return tuple(machine for machine in machines if machine.provider in (OWN, seller))
+
+
 @lru_cache(maxsize=100_000)
 def orders_by_provider(
-    machines: tuple[Machine, ...], replica_gpus: int, node_gpus: int, busy: int, survive: Survival = NO_LOSS
+    machines: tuple[Machine, ...],
+    replica_gpus: int,
+    node_gpus: int,
+    busy: int,
+    survive: Survival = NO_LOSS,
+    energy_usd_per_gpu_hour: float = 0.0,
 ) -> tuple[Order, ...]:
     """Return the cheapest order at each provider that has one for some replicas, the cheapest provider first.
 
@@ -634,6 +713,7 @@ def orders_by_provider(
             node_gpus,
             busy,
             survive,
+            energy_usd_per_gpu_hour,
         )
         for seller in sellers
     )
@@ -641,23 +721,38 @@ def orders_by_provider(
 
 
 def _zoned(
-    machines: tuple[Machine, ...], replica_gpus: int, node_gpus: int, busy: int, survive: Survival
+    machines: tuple[Machine, ...],
+    replica_gpus: int,
+    node_gpus: int,
+    busy: int,
+    survive: Survival,
+    energy_usd_per_gpu_hour: float,
 ) -> Order | None:
-    """Return the orders of all zones together: those that are left carry the peak, and the lost ones are as large as the largest."""
+    """Return the orders of all zones together: those that are left carry the peak, and the lost ones are as large as the largest.
+
+    Machines of which only some may be had are divided over the zones, the larger zones first.
+    """
     left = survive.zones - survive.count
     share, larger = divmod(busy + survive.unavailable, left)
     largest = share + (1 if larger else 0)
-    spread = ((largest, survive.count + (larger or left)), (share, left - larger if larger else 0))
     lines: dict[Machine, OrderLine] = {}
-    for replicas, zones in spread:
-        order = order_of(machines, replica_gpus, node_gpus, replicas) if replicas and zones else None
-        if replicas and zones and order is None:
+    for zone in range(survive.zones):
+        replicas = largest if zone < survive.count + (larger or left) else share
+        if not replicas:
+            continue
+        here = tuple(
+            item
+            if item.most is None
+            else replace(item, most=(item.most + survive.zones - 1 - zone) // survive.zones)
+            for item in machines
+        )
+        order = order_of(here, replica_gpus, node_gpus, replicas, NO_LOSS, energy_usd_per_gpu_hour)
+        if order is None:
             return None
-        for line in order.lines if order else ():
-            known = lines.get(line.machine, OrderLine(line.machine, 0, 0))
-            lines[line.machine] = OrderLine(
-                line.machine, known.count + zones * line.count, known.replicas + zones * line.replicas
-            )
+        for line in order.lines:
+            machine = replace(line.machine, most=None)
+            known = lines.get(machine, OrderLine(machine, 0, 0))
+            lines[machine] = OrderLine(machine, known.count + line.count, known.replicas + line.replicas)
     return Order(tuple(lines.values()), busy, survive.count * largest + survive.unavailable)
 
 

@@ -228,6 +228,15 @@ class Group(GroupFigures):
         return self._paid.spares(devices, node, busy, self.survive)
 
     @property
+    def gpus_owned(self) -> int:
+        """GPUs of its replicas on machines that are there already, spares included; those of the others are to be ordered."""
+        return self.layout.devices * sum(
+            item.machines // item.span * item.replicas
+            for item in (self.order.placed() if self.order else ())
+            if item.machine.is_owned
+        )
+
+    @property
     def _paid(self) -> ChosenPrice | None:
         """The price in the machines that the group may have."""
         if self.price is None or self.machines is None:
@@ -282,6 +291,19 @@ class PlanOrder:
     """Electricity of all machines; None if their prices include it."""
     usd_per_hour: float
     """Price of all machines, with electricity if that is paid for separately."""
+
+    @property
+    def gpus_owned(self) -> int:
+        """GPUs of the machines that are there already.
+
+            G_o = sum_i n_i g_i
+
+        Returns
+        -------
+        [-]
+            G_o: n machines of each kind i that is there already, of g GPUs each
+        """
+        return sum(line.count * line.machine.gpus for line in self.lines if line.machine.is_owned)
 
 
 def refuse_mix(plan: "Plan | None", what: str) -> None:
@@ -518,6 +540,11 @@ class Plan(PlanFigures):
     def gpus(self) -> int:
         """GPUs of all groups, spares included."""
         return sum(group.gpus for group in self.groups)
+
+    @property
+    def gpus_owned(self) -> int:
+        """GPUs of its replicas on machines that are there already, spares included; the others are to be ordered."""
+        return sum(group.gpus_owned for group in self.groups)
 
     @property
     def usd_per_month(self) -> float | None:
@@ -765,6 +792,8 @@ class Mix:
     """Cost of the cheapest fleet of one kind."""
     tried: int
     """Ways to divide the requests."""
+    skipped: tuple[str, ...] = ()
+    """Ways that were asked for and not tried, each with the reason."""
 
     @property
     def usd_per_month(self) -> float:
@@ -797,6 +826,8 @@ class NoMix:
 
     reason: str
     tried: int
+    skipped: tuple[str, ...] = ()
+    """Ways to divide the requests that were asked for and not tried, each with the reason."""
 
 
 @frozen

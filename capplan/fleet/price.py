@@ -16,7 +16,7 @@ from capplan.fleet.order import (
     Order,
     OrderLine,
     Survival,
-    machines_per_replica,
+    machines_at_median,
     most_busy_on,
     order_of,
     orders_by_provider,
@@ -398,20 +398,26 @@ class ChosenPrice:
     ) -> Order | None:
         """Return the order that holds some replicas and survives what it has to; None if no machine holds one, or if too few may be ordered.
 
-        Each provider is asked for its cheapest order, and the lower median of these is placed: a price that somebody lists, and that
-        half of the providers do not undercut. If a scenario names machines, it is the cheapest order of all of them. The low and the
-        high side are the orders of the cheapest and of the dearest provider. GPUs by the piece of a replica share a machine, and no two
-        replicas do.
+        It is the cheapest order of the machines of `sold`. The low and the high side are the cheapest orders at the cheapest and at the
+        dearest provider. GPUs by the piece of a replica share a machine, and no two replicas do.
         """
-        size = (replica_gpus, node_gpus, busy, survive)
+        size = (replica_gpus, node_gpus, busy, survive, self.energy_usd_per_hour or 0.0)
         if self.is_by_the_gpu(replica_gpus):
             return self._pieces(replica_gpus, busy, survive, side)
-        orders = orders_by_provider(self.machines, *size)
+        likely = order_of(self.sold(replica_gpus, node_gpus), *size)
+        if side == "likely" or likely is None:
+            return likely
+        orders = (likely, *orders_by_provider(self.machines, *size))
+        return (min if side == "low" else max)(orders, key=lambda order: order.usd_per_hour)
+
+    def sold(self, replica_gpus: int, node_gpus: int) -> tuple[Machine, ...]:
+        """Return the machines of which a replica is ordered: those of the provider of the lower median price, or all that a scenario names.
+
+        The lower median is a price that somebody lists, and that half of the providers do not undercut.
+        """
         if not self.at_one_provider:
-            cheapest = order_of(self.machines, *size)
-            return cheapest if side != "high" or not orders else orders[-1]
-        at = {"low": 0, "likely": (len(orders) - 1) // 2, "high": -1}[side]
-        return orders[at] if orders else None
+            return self.machines
+        return machines_at_median(self.machines, replica_gpus, node_gpus)
 
     def is_by_the_gpu(self, replica_gpus: int) -> bool:
         """Return whether a replica has GPUs by the piece: no machine is known, or lists have only single GPUs of larger hosts."""
@@ -477,13 +483,12 @@ class ChosenPrice:
         """Return how many replicas may carry the peak on the machines that may be ordered; infinite without a limit."""
         if self.is_by_the_gpu(replica_gpus):
             return inf
-        return most_busy_on(self.machines, replica_gpus, node_gpus, survive)
+        return most_busy_on(self.sold(replica_gpus, node_gpus), replica_gpus, node_gpus, survive)
 
     def least_usd_per_hour(self, replica_gpus: int, node_gpus: int, gpus: float) -> float:
         """Return a lower bound on the price of any order of such replicas with this many used GPUs, with electricity [$/h].
 
-            h = (g - o) p + g e
-            p = min_i p_i / g_i, or the lower median of these minima over providers
+            h = (g - o) min_i (p_i / g_i) + g e
 
         Returns
         -------
@@ -493,17 +498,13 @@ class ChosenPrice:
         energy = (self.energy_usd_per_hour or 0.0) * gpus
         if self.is_by_the_gpu(replica_gpus):
             return self.usd_per_hour * gpus + energy
-        there = sum((item.most or 0) * item.gpus for item in self.machines if item.usd_per_hour == 0.0)
+        machines = self.sold(replica_gpus, node_gpus)
+        there = sum((item.most or 0) * item.gpus for item in machines if item.usd_per_hour == 0.0)
+        each = min(
+            (item.usd_per_hour / item.gpus for item in machines if item.usd_per_hour > 0.0), default=inf
+        )
         left = max(gpus - there, 0.0)
-        if not left:
-            return energy
-        able = [item for item in self.machines if machines_per_replica(item.gpus, replica_gpus, node_gpus)[1]]
-        each: dict[str, float] = {}
-        for item in able or self.machines:
-            if item.usd_per_hour > 0.0:
-                seller = item.provider if self.at_one_provider else ""
-                each[seller] = min(each.get(seller, inf), item.usd_per_hour / item.gpus)
-        return (left * median_low(each.values()) if each else inf) + energy
+        return (left * each if left else 0.0) + energy
 
     @property
     def estimated(self) -> bool:

@@ -49,7 +49,7 @@ def _within_limits(asked: AskedFleet, progress: Callable[[int, int], None] | Non
 
 
 def _trials(asked: AskedFleet, terms: Terms, cache: SearchCache) -> Search:
-    return Search(asked.question, search(asked.question).candidates, terms, cache)
+    return Search(asked.question, terms.listed(search(asked.question).candidates), terms, cache)
 
 
 def _with_unsold(answer: FleetAnswer, asked: AskedFleet) -> FleetAnswer:

@@ -14,7 +14,7 @@ from capplan.fleet.decision import SUREST_WITHIN
 from capplan.fleet.load.demand import Demand
 from capplan.fleet.load.waits import waits_of
 from capplan.fleet.mix import MOST_CLASSES, Costs, cheapest_division, partitions
-from capplan.fleet.order import units_of
+from capplan.fleet.order import OWN, Machine, units_of
 from capplan.fleet.plan import (
     Certainty,
     Choices,
@@ -25,6 +25,7 @@ from capplan.fleet.plan import (
     RoutedRequests,
     whole_gpus,
 )
+from capplan.fleet.pools.order import with_machines
 from capplan.fleet.price import HOURS_PER_MONTH, usd_per_million_tokens
 from capplan.fleet.scenario import MixBy
 from capplan.fleet.search.cheapest import Search, Terms, busy_bound
@@ -36,7 +37,15 @@ from capplan.frozen import frozen
 from capplan.numbers import Spread
 from capplan.questions.fleet import AskedFleet, part_of, terms_of
 from capplan.serving.outcome import SeenByUsers
-from capplan.workload.multiples import below_and_above, divisible, part_of_classes, share_of, thresholds
+from capplan.workload.multiples import (
+    below_and_above,
+    dealt_by_share,
+    divisible,
+    part_of_classes,
+    share_of,
+    thresholds,
+    users_of_share,
+)
 from capplan.workload.request_class import RequestClass, outside_use
 
 THRESHOLDS = (0.25, 0.5, 0.75, 0.9, 0.95)
@@ -114,14 +123,14 @@ def mixed(asked: AskedFleet, answer: FleetAnswer, by: MixBy) -> Mix | NoMix:
     if len(asked.question.devices) < 2:
         return NoMix(f"{asked.question.devices[0].name} is the only kind of GPU listed", 0)
     parts, divisions = _divisions(asked, by)
-    fleets = _Fleets(asked, parts)
-    if by in ("shares", "any") and all(divisible(item) for item in asked.scenario.classes):
+    fleets, skipped = _Fleets(asked, parts), _skipped(asked.scenario.classes, by)
+    if by in ("shares", "any") and all(dealt_by_share(item) for item in asked.scenario.classes):
         divisions += _by_share(asked, answer, fleets, parts)
     if not divisions:
-        return NoMix(_undivided(by), 0)
+        return NoMix("the requests cannot be divided", 0, skipped)
     best = cheapest_division(divisions, Costs(fleets.bound, fleets.cheapest), single)
     if best is None:
-        return NoMix("no mix costs less than one kind of fleet", len(divisions))
+        return NoMix("no mix costs less than one kind of fleet", len(divisions), skipped)
     groups, plans = best
     total = sum(plan.peak_requests_per_s for plan in plans)
     found = []
@@ -137,7 +146,7 @@ def mixed(asked: AskedFleet, answer: FleetAnswer, by: MixBy) -> Mix | NoMix:
         )
         found.append(replace(plan, groups=(replace(plan.single, requests=requests),)))
     usd = answer.choices.cheapest.usd_per_month or 0.0
-    return Mix(mix_plan(asked.question.demand, found), tuple(found), usd, len(divisions))
+    return Mix(mix_plan(asked.question.demand, found), tuple(found), usd, len(divisions), skipped)
 
 
 def mix_plan(demand: Demand, parts: Sequence[Plan]) -> Plan:
@@ -234,11 +243,24 @@ def _responses_s(demand: Demand, parts: Sequence[Plan]) -> tuple[float, ...]:
     return tuple(found)
 
 
-def _undivided(by: MixBy) -> str:
-    """Return why the requests of a scenario cannot be divided."""
-    if by == "classes":
-        return "all requests are of one class; fleet.mix: lengths divides them by the length of their prompts, shares by weight"
-    return "prompts of users, sessions and traces with prefixes stay together, and there is one class"
+def _skipped(classes: Sequence[RequestClass], by: MixBy) -> tuple[str, ...]:
+    """Return the ways to divide requests that were asked for and are not tried, each with the reason."""
+    whole = [item.name for item in classes if not divisible(item)]
+    undealt = [item.name for item in classes if not dealt_by_share(item)]
+    reasons = {
+        "classes": "there is one class"
+        if len(classes) == 1
+        else f"there are {len(classes)} classes, and at most {MOST_CLASSES} are divided"
+        if len(classes) > MOST_CLASSES
+        else "",
+        "lengths": f"the prompts of users, sessions and cached prefixes stay together ({', '.join(whole)})"
+        if whole
+        else "",
+        "shares": f"the prompts of one user, of a session and of cached prefixes stay together ({', '.join(undealt)})"
+        if undealt
+        else "",
+    }
+    return tuple(f"{way}: {reason}" for way, reason in reasons.items() if reason and by in (way, "any"))
 
 
 def _divisions(asked: AskedFleet, by: MixBy) -> tuple[dict[str, _Part], list[Division]]:
@@ -284,8 +306,8 @@ def _by_share(
 ) -> list[Division]:
     """Return ways to divide every class by weight: a share for one device, the rest for the others; their parts are added.
 
-    A share is what some replicas of the cheapest fleet of a device carry, or the largest that its machines hold if there are too
-    few of them for all requests.
+    A share is what some replicas of the cheapest fleet of a device carry, the largest that its machines hold if there are too few of
+    them for all requests, and the largest that the machines that are there already hold. Each part has whole users of every class.
     """
     names = tuple(device.name for device in asked.question.devices)
 
@@ -308,22 +330,33 @@ def _by_share(
             ),
             None,
         )
-        found = {_largest(fleets, labelled, others)} if plan is None else set(_shares(plan))
+        found = set() if plan is None else set(_shares(plan))
+        if plan is None:
+            found.add(_largest(lambda percent: fleets.cheapest((labelled(percent), others), inf) is not None))  # noqa: B023
+        if fleets.owned(name):
+            found.add(_largest(lambda percent: fleets.held_by_owned(labelled(percent), name)))  # noqa: B023
         divisions += [
             ((labelled(percent), others), (labelled(100 - percent), frozenset({name})))
             for percent in sorted(found)
-            if 0 < percent < 100
+            if all(_divides(item, percent) for item in asked.scenario.classes)
         ]
     return divisions
 
 
-def _largest(fleets: "_Fleets", labelled: Callable[[int], tuple[str, ...]], others: frozenset[str]) -> int:
-    """Return the largest percentage of the requests, below 100, for which there is a fleet without other devices; 0 if there is none."""
+def _divides(item: RequestClass, percent: int) -> bool:
+    """Return whether a percentage of a class and the rest are all of it, each with at least one of its users."""
+    if item.users is None:
+        return 0 < percent < 100
+    parts = [users_of_share(item.users, part / 100) for part in (percent, 100 - percent)]
+    return min(parts) >= 1.0 and sum(parts) == item.users
+
+
+def _largest(fits: Callable[[int], bool]) -> int:
+    """Return the largest percentage of the requests, below 100, that fits; 0 if none does."""
     low, high = 0, 100
     while high - low > 1:
         middle = (low + high) // 2
-        fits = fleets.cheapest((labelled(middle), others), inf) is not None
-        low, high = (middle, high) if fits else (low, middle)
+        low, high = (middle, high) if fits(middle) else (low, middle)
     return low
 
 
@@ -353,6 +386,21 @@ class _Fleets:
             self._searches[names] = part, search(part.question).candidates, terms_of(part)
         return self._searches[names]
 
+    def owned(self, device: str) -> tuple[Machine, ...]:
+        """Return the machines of a device that are there already."""
+        price = self._asked.prices.get(device)
+        return tuple(item for item in price.machines if item.provider == OWN) if price else ()
+
+    def held_by_owned(self, names: tuple[str, ...], device: str) -> bool:
+        """Return whether the machines of a device that are there already serve some classes by themselves."""
+        part, candidates, terms = self._screened(names)
+        price = self._asked.prices[device]
+        assert price is not None
+        alone = replace(terms, prices={device: with_machines(price, self.owned(device))})
+        allowed = [item for item in candidates if item.layout.device.name == device]
+        found = Search(part.question, allowed, alone, self._runs).cheapest(part.question.slo.confidence)
+        return found is not None and confirmed(found, alone) is not None
+
     def longest(self, names: tuple[str, ...]) -> int:
         """Return the longest sequence that replicas for some classes are started for."""
         return self._screened(names)[0].question.max_model_len
@@ -379,7 +427,7 @@ class _Fleets:
         part, candidates, terms = self._screened(names)
         allowed = [item for item in candidates if item.layout.device.name not in elsewhere]
         shared = self._parts[names[0]].share is not None
-        trials = Search(part.question, allowed, terms, self._runs if shared else SearchCache())
+        trials = Search(part.question, terms.listed(allowed), terms, self._runs if shared else SearchCache())
         found = trials.cheapest(part.question.slo.confidence, under=most)
         pair = None if found is None else confirmed(found, terms)
         if pair is None or pair[1].usd_per_hour is None or pair[1].usd_per_hour >= most:

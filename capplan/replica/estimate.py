@@ -1,8 +1,9 @@
 """Latency and throughput of one replica at a load, and where the time goes."""
 
-from math import isnan
+from math import ceil
 
 import numpy as np
+from numpy.typing import NDArray
 
 from capplan.errors import InputError
 from capplan.frozen import frozen
@@ -17,8 +18,12 @@ from capplan.serving.outcome import Outcome, spread
 from capplan.serving.requests import Requests
 from capplan.serving.server import simulate
 
-SATURATED_SHARE = 0.95
-"""An open loop is saturated if requests finish at less than this fraction of the arrival rate (an assumption)."""
+GROWTH = 0.005
+"""An open loop is saturated if its wait grows by more than this many seconds in a second, and at least doubles (an assumption)."""
+RESPONSES_SEEN = 12.0
+"""An open loop is simulated for at least as many mean response times, of which a quarter is warm-up (an assumption)."""
+MOST_REQUESTS = 60_000
+"""An open loop is simulated with at most as many requests: one whose responses take longer the longer it runs is saturated."""
 
 
 @frozen
@@ -45,7 +50,7 @@ class Estimate:
     requests_per_s: float
     output_tokens_per_s_per_gpu: float
     concurrency: float
-    """Requests in the engine: the concurrency asked for, or the mean over busy time in an open loop."""
+    """Mean requests in flight, waiting ones included: `requests_per_s` times the mean E2E latency."""
     bottleneck: str
     breakdown: tuple[OperatorRow, ...]
     saturated: bool
@@ -53,8 +58,13 @@ class Estimate:
     preemptions: int
 
 
-def requests_for(load: Load) -> tuple[Requests, int]:
+def requests_for(load: Load, in_flight: float = 0.0) -> tuple[Requests, int]:
     """Return the requests to simulate, and how many of the first ones are warm-up.
+
+    Parameters
+    ----------
+    load : of one replica
+    in_flight : mean requests in flight of an open loop, as far as they are known
 
     Examples
     --------
@@ -67,8 +77,9 @@ def requests_for(load: Load) -> tuple[Requests, int]:
         count = warm + (load.requests or int(np.clip(4 * load.concurrency, 200, 8000)))
         arrival: Array | None = None
     else:
-        count = load.requests or 3000
-        warm = count // 10
+        seen = min(ceil(RESPONSES_SEEN * in_flight), MOST_REQUESTS)
+        count = load.requests or max(3000, seen)
+        warm = max(count // 10, min(ceil(3.0 * in_flight), count // 4))
         gaps = np.random.default_rng(load.seed).exponential(1.0 / (load.request_rate or 1.0), count)
         arrival = np.cumsum(gaps)
     inputs = np.full(count, load.input_tokens, dtype=np.int64)
@@ -163,36 +174,75 @@ def estimate(replica: Replica, load: Load) -> Estimate:
     refuse_prefixes(network, load.prefix_hit_fraction)
     generated = load.output_tokens if network.generates else 0
     check_load(load, served_context_tokens(replica.spec), generated)
-    requests, warm = requests_for(load)
-    outcome = simulate(requests, replica.engine, concurrency=load.concurrency)
+    outcome, warm = _steady_run(replica, load)
     _refuse_unserved(outcome, replica, load)
-    rate = _steady_rate(outcome, warm)
-    if isnan(rate):
-        rate = outcome.requests_per_s
+    steady = _steady(outcome, warm, closed=load.concurrency is not None)
+    mean_s, saturated = float(np.mean(outcome.e2e_s[steady])), False
+    if load.concurrency is not None:
+        rate = load.concurrency / mean_s
+    else:
+        assert load.request_rate is not None
+        saturated = _queue_grows(outcome.arrival_s[steady], outcome.ttft_s[steady])
+        rate = min(_finished_per_s(outcome, warm), load.request_rate) if saturated else load.request_rate
     in_engine = outcome.batch_mean
     rows = breakdown_of(replica, load, in_engine)
     return Estimate(
-        ttft_s=spread(outcome.ttft_s[warm:]),
-        tpot_s=spread(outcome.tpot_s[warm:]),
-        e2e_s=spread(outcome.e2e_s[warm:]),
+        ttft_s=spread(outcome.ttft_s[steady]),
+        tpot_s=spread(outcome.tpot_s[steady]),
+        e2e_s=spread(outcome.e2e_s[steady]),
         output_tokens_per_s=rate * generated,
         total_tokens_per_s=rate * (generated + load.input_tokens),
         requests_per_s=rate,
         output_tokens_per_s_per_gpu=rate * generated / replica.spec.devices,
-        concurrency=float(load.concurrency or in_engine),
+        concurrency=rate * mean_s,
         bottleneck=bottleneck_of(rows, load.output_tokens, in_engine),
         breakdown=rows,
-        saturated=load.request_rate is not None and rate < SATURATED_SHARE * load.request_rate,
+        saturated=saturated,
         kv_occupancy_fraction=0.0 if network.bidirectional else outcome.kv_occupancy_mean,
         preemptions=outcome.preemptions,
     )
 
 
-def _steady_rate(outcome: Outcome, warm: int) -> float:
-    """Return finished requests per second, without the first `warm` completions and as many of the last (at most a quarter)."""
-    ends = np.sort(outcome.arrival_s + outcome.e2e_s)
-    ends = ends[np.isfinite(ends)]
-    last = ends.size - min(warm, ends.size // 4)
-    if last - warm < 2:
-        return float("nan")
-    return float((last - 1 - warm) / (ends[last - 1] - ends[warm]))
+def _steady_run(replica: Replica, load: Load) -> tuple[Outcome, int]:
+    """Return a run that is long next to its responses, and how many of its first requests are warm-up."""
+    in_flight = 0.0
+    while True:
+        requests, warm = requests_for(load, in_flight)
+        outcome = simulate(requests, replica.engine, concurrency=load.concurrency)
+        longer = (
+            (load.request_rate or 0.0) * float(np.nanmean(outcome.e2e_s)) if outcome.finished.any() else 0.0
+        )
+        enough = RESPONSES_SEEN * longer <= len(requests) or len(requests) >= MOST_REQUESTS
+        if load.request_rate is None or load.requests is not None or enough:
+            return outcome, warm
+        in_flight = 1.25 * max(longer, in_flight)
+
+
+def _steady(outcome: Outcome, warm: int, *, closed: bool) -> NDArray[np.bool_]:
+    """Return which requests are of the steady state: sent after the warm-up, and in a closed loop done before users stop sending.
+
+    All requests after the warm-up count if none of them is done by then.
+    """
+    sent = np.arange(outcome.arrival_s.size) >= warm
+    sent &= outcome.finished
+    if not closed:
+        return sent
+    before = sent & (outcome.arrival_s + outcome.e2e_s <= np.nanmax(outcome.arrival_s))
+    return before if before.any() else sent
+
+
+def _queue_grows(arrival_s: Array, ttft_s: Array) -> bool:
+    """Return whether requests wait the longer the later they come: the least-squares slope of the wait is above GROWTH, and it doubles."""
+    if arrival_s.size < 8 or arrival_s[0] == arrival_s[-1]:
+        return False
+    slope = float(np.polyfit(arrival_s, ttft_s, 1)[0])
+    quarter = arrival_s.size // 4
+    first, last = float(np.mean(ttft_s[:quarter])), float(np.mean(ttft_s[-quarter:]))
+    return slope > GROWTH and last > 2.0 * first
+
+
+def _finished_per_s(outcome: Outcome, warm: int) -> float:
+    """Return the requests that finish per second from the first arrival after the warm-up to the last arrival."""
+    ends = outcome.arrival_s + outcome.e2e_s
+    begin, end = float(outcome.arrival_s[warm]), float(outcome.arrival_s[-1])
+    return float(np.sum((ends > begin) & (ends <= end))) / (end - begin)

@@ -6,7 +6,7 @@ Why this plan and not the others, and its costs: every plan with its margins, ho
 """
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -632,14 +632,14 @@ def cost_section(given: Findings) -> Section:
     plans = given.plans[:CHARTED]
     of_job = by_the_job(plans)
     devices = [
-        _devices_row(plan, group, name, powered=powered, of_job=of_job)
+        row
         for plan in plans
         for group, name in zip(plan.groups, plan.group_names, strict=True)
+        for row in _devices_rows(plan, group, name, powered=powered, of_job=of_job)
     ]
     tokens = [row for plan in plans for row in (_job_rows(plan) if of_job else _token_rows(plan))]
-    way = "cost per hour is the price of whole machines, as in the order; "
-    if paid_by_the_gpu(plans):
-        way = f"GPUs x price{' + electricity' if powered else ''} = cost per hour; "
+    idle = "" if paid_by_the_gpu(plans) else "GPUs are those of the machines, idle ones included; "
+    way = f"{idle}GPUs x price{' + electricity' if powered else ''} = cost per hour; "
     if of_job:
         way += (
             "x hours of the job = cost of the job; / thousand requests = price per thousand requests; cost of the job / million "
@@ -689,22 +689,37 @@ def _electricity_text(given: Findings) -> str:
     )
 
 
-def _devices_row(plan: Plan, group: Group, name: str, *, powered: bool, of_job: bool) -> dict[str, Any]:
-    usd, price = group.usd_per_hour, group.quote
-    paid = {"hours": HOURS_PER_MONTH, "usd_per_month": None if usd is None else float(usd_per_month(usd))}
-    if of_job:
-        hours = plan.money.job_hours if plan.money else None
-        paid = {"job_hours": hours, "usd_per_job": None if usd is None or hours is None else hours * usd}
-    return {
-        "hardware": group.layout.device.name,
-        "plan": f"{name} {group.layout.in_words(group.weight_dtype)}" if name else layout_text(plan),
-        "gpus": group.gpus,
-        "usd_per_gpu_hour": None if price is None else price.usd_per_hour,
-        **({"energy_usd_per_hour": group.energy_usd_per_hour} if powered else {}),
-        "usd_per_hour": usd,
-        **paid,
-        "tdp_watts": group.watts,
-    }
+def _devices_rows(
+    plan: Plan, group: Group, name: str, *, powered: bool, of_job: bool
+) -> Iterator[dict[str, Any]]:
+    """Yield what the machines of a group cost, idle GPUs included: a row for each price of a GPU, and one for those that are there already."""
+    price, order = group.price, group.order
+    energy = price.energy_usd_per_hour or 0.0 if price is not None else 0.0
+    gpus: dict[tuple[bool, float | None], int] = {}
+    for line in order.lines if order is not None else ():
+        usd_per_gpu = round(line.machine.usd_per_hour / line.machine.gpus, 9)
+        key = (line.machine.is_owned, usd_per_gpu)
+        gpus[key] = gpus.get(key, 0) + line.count * line.machine.gpus
+    for (owned, each), count in gpus.items() or [((False, None), group.gpus)]:
+        usd = None if each is None else count * (each + energy)
+        paid: dict[str, float | None] = {
+            "hours": HOURS_PER_MONTH,
+            "usd_per_month": None if usd is None else float(usd_per_month(usd)),
+        }
+        if of_job:
+            hours = plan.money.job_hours if plan.money else None
+            paid = {"job_hours": hours, "usd_per_job": None if usd is None or hours is None else hours * usd}
+        watts = group.layout.device.tdp_w
+        yield {
+            "hardware": f"{group.hardware} of your own" if owned else group.hardware,
+            "plan": f"{name} {group.layout.in_words(group.weight_dtype)}" if name else layout_text(plan),
+            "gpus": count,
+            "usd_per_gpu_hour": each,
+            **({"energy_usd_per_hour": count * energy} if powered else {}),
+            "usd_per_hour": usd,
+            **paid,
+            "tdp_watts": watts * count if watts else None,
+        }
 
 
 def _token_rows(plan: Plan) -> list[dict[str, Any]]:

@@ -28,10 +28,12 @@ from capplan.report.answer import Answer, Table
 from capplan.report.answers.fleet import decision_tables
 from capplan.report.answers.fleet_money import class_texts, mix_usd_per_month, paid_usd
 from capplan.report.answers.fleet_words import (
+    acquired_text,
     budget_text,
     budget_texts,
     cost_texts,
     measuring_texts,
+    owned_cost_text,
     pools_closing,
     pools_tables,
     purchase_text,
@@ -40,6 +42,8 @@ from capplan.report.answers.fleet_words import (
     surer_text,
     tight_texts,
 )
+from capplan.report.answers.order import ordered_texts
+from capplan.report.answers.owned import owned_texts, owned_uses
 from capplan.report.charts.of_answers import Chart, amount_text, certainty_chart
 
 
@@ -201,13 +205,14 @@ def decision_sentence(given: Findings) -> str:
         budget = f" and {budget_text(scenario)}" if given.answer.over_budget is not None else ""
         return f"No fleet of {names} serves {scenario.name} within its targets{budget}; do not buy on these terms."
     owned = all(group.price is not None and group.price.commitment == "owned" for group in plan.groups)
-    verb = "Buy" if owned else "Rent"
+    said = acquired_text(plan, "buy" if owned else "rent")
+    mixed = mix_usd_per_month(given.outlook)
     cost = (
-        ", ".join(cost_texts(plan, mix_usd_per_month(given.outlook)))
-        if plan.usd_per_month is not None
-        else "an unknown price"
+        f" for {', '.join(cost_texts(plan, mixed)) if plan.usd_per_month is not None else 'an unknown price'}"
     )
-    return f"{verb} {purchase_text(plan)} for {cost}. {_held_text(given, plan)}"
+    if free := owned_cost_text(plan):
+        cost = f"{cost}, {free}" if plan.usd_per_month else f", {free}"
+    return f"{said[:1].upper()}{said[1:]}{cost}. {_held_text(given, plan)}"
 
 
 def _held_text(given: Findings, plan: Plan) -> str:
@@ -243,9 +248,22 @@ def decision_section(given: Findings) -> Section:
     )
     return Section(
         "What it costs",
-        text=(*text, *endless, *_paid_texts(given, plan), *_mix_texts(given), *_total_texts(given, plan)),
+        text=(
+            *text,
+            *endless,
+            *_paid_texts(given, plan),
+            *_order_texts(given, plan),
+            *_mix_texts(given),
+            *_total_texts(given, plan),
+        ),
         tables=(Table(rows, titles={"span": "", "likely_usd": "planned"}),),
     )
+
+
+def _order_texts(given: Findings, plan: Plan) -> tuple[str, ...]:
+    """Return what of one's own machines is used and unused, and what to order, with its cost."""
+    owned = owned_texts(plan, owned_uses(given.asked, given.answer))
+    return tuple(f"{text[:1].upper()}{text[1:]}." for text in (*owned, *ordered_texts([plan])))
 
 
 def _mix_texts(given: Findings) -> tuple[str, ...]:

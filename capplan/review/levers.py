@@ -256,9 +256,11 @@ def _price_risks(plan: Plan) -> list[str]:
     """Return the risks of the prices, once for each device."""
     gpus: Counter[str] = Counter()
     for group in plan.groups:
-        gpus[group.layout.device.name] += group.gpus
+        gpus[group.layout.device.name] += group.gpus - group.gpus_owned
     prices = {group.layout.device.name: group.quote for group in plan.groups}
-    return [line for name, price in prices.items() for line in _price_risk(name, gpus[name], price)]
+    return [
+        line for name, price in prices.items() if gpus[name] for line in _price_risk(name, gpus[name], price)
+    ]
 
 
 def _price_risk(name: str, gpus: int, price: ChosenPrice | None) -> list[str]:

@@ -631,7 +631,7 @@ class Fleet(Record):
     serves: Literal["all", "location"] | None = None
     """Requests of all regions, or only those of users at fleet.location; default: all."""
     own: dict[str, Annotated[Whole, Field(ge=1, le=1_000_000)]] | None = None
-    """Machines that are there already: sku, or GPUS x DEVICE, and how many; they cost nothing more and are filled first."""
+    """Machines that are there already: sku, or GPUS x DEVICE, and how many; used first, and free unless their cost is stated."""
     max_machines: dict[str, Annotated[Whole, Field(ge=0, le=1_000_000)]] | None = None
     """Most machines of a sku that may be ordered."""
     mix: Annotated[MixBy | None, BeforeValidator(_switched_off)] = None

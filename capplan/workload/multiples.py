@@ -181,6 +181,8 @@ def sum_of(first: Lengths, second: Lengths) -> Lengths:
     return empirical(mixed + second.midpoints(SLICES))
 
 
+FEWEST_USERS = 2.0
+"""Users of a class of which two parts have one each."""
 VALUES = 2000
 """Prompts of equal weight that stand for a distribution."""
 
@@ -211,8 +213,44 @@ def divisible(item: RequestClass) -> bool:
     return item.users is None and item.sessions is None and item.reuse is None
 
 
+def dealt_by_share(item: RequestClass) -> bool:
+    """Return whether a class may be dealt out by weight: request by request, or user by user where there are several users."""
+    return item.sessions is None and item.reuse is None and (item.users is None or item.users >= FEWEST_USERS)
+
+
+def users_of_share(users: float, share: float) -> float:
+    """Return the whole users in a share of the users of a class; each user stays in one part.
+
+        n_s = floor(s n + 1/2)
+
+    Parameters
+    ----------
+    users : [user]
+        n, of the class.
+    share : [-]
+        s, of the users.
+
+    Returns
+    -------
+    [user]
+        n_s; those of s and of 1 - s are all users, unless both end in a half.
+
+    Examples
+    --------
+    >>> users_of_share(120.0, 0.2), users_of_share(7.0, 0.35), users_of_share(7.0, 0.65)
+    (24.0, 2.0, 5.0)
+
+    References
+    ----------
+    Balinski, Young 2001, "Fair Representation", section 3: a method of divisors that rounds at one half (Webster).
+    """
+    return float(np.floor(share * users + 0.5))
+
+
 def share_of(item: RequestClass, share: float) -> RequestClass:
-    """Return a share of the requests of a class, which a router deals out by weight: each request by chance."""
+    """Return a share of a class, which a router deals out by weight: each request by chance, or whole users, who stay in their part."""
+    if item.users is not None:
+        return replace(item, users=users_of_share(item.users, share))
     return replace(busier(item, share), arrival_cv=float(thinned_arrival_cv(item.arrival_cv, share)))
 
 

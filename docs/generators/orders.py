@@ -13,15 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from capplan.cli.main import main
-from capplan.fleet.price import HOURS_PER_MONTH
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "money.md"
 BEGIN, END = "<!-- orders written by `make docs` -->", "<!-- end of the orders -->"
-_HEAD = (
-    "| scenario | GPUs by the piece | $ per month | order to place today | $ per month |\n"
-    "| --- | --- | ---: | --- | ---: |\n"
-)
+_HEAD = "| scenario | GPUs of the plan | order | $ |\n| --- | --- | --- | ---: |\n"
 
 
 def scenario_names() -> list[str]:
@@ -41,58 +37,26 @@ def line_of(name: str) -> str:
 def line_in(name: str, result: dict[str, Any]) -> str:
     """Return the line of a scenario whose answer is known."""
     bought = list(_bought(result))
-    pieces = " + ".join(
-        f"{gpus} {device}" for device, gpus, _ in (piece for row in bought for piece in row["pieces"])
-    )
-    by_the_piece = HOURS_PER_MONTH * sum(
-        row["electricity"] + sum(gpus * usd for _, gpus, usd in row["pieces"]) for row in bought
-    )
-    parts = bought[0]["hours"] / HOURS_PER_MONTH
-    placed = [row["stated_order"] or row["order"] for row in bought]
-    cells = [pieces, _usd(by_the_piece, parts), *_cells(placed, parts)]
-    return f"| {name} | {' | '.join(cells)} |"
-
-
-def _cells(orders: Sequence[dict[str, Any]], parts: float) -> list[str]:
-    """Return the machines and the cost of the orders of a service."""
-    lines = [line for order in orders for line in order["machines"]]
+    used = " + ".join(f"{gpus} {device}" for row in bought for device, gpus in row["gpus"])
+    lines = [line for row in bought for line in row["order"]["machines"]]
     words = ", ".join(f"{line['count']} x {line['sku'] or line['hardware']}" for line in lines)
     sellers = ", ".join(dict.fromkeys(line["provider"] for line in lines))
-    return [f"{words} ({sellers})", _usd(sum(order["usd_per_month"] for order in orders), parts)]
-
-
-def _usd(usd_per_month: float, parts: float) -> str:
-    return f"{usd_per_month:,.0f}" if parts == 1.0 else f"{usd_per_month * parts:,.0f} a job"
+    job = bought[0]["usd_per_job"]
+    usd = sum(row["order"]["usd_per_month"] for row in bought)
+    paid = f"{usd:,.0f} a month" if job is None else f"{job:,.0f} a job"
+    return f"| {name} | {used} | {words} ({sellers}) | {paid} |"
 
 
 def _bought(result: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield what the fleets of an answer are bought as: GPUs by the piece, the order, the order to place today, and the hours paid."""
+    """Yield what is bought for a service: the GPUs in use, the order, and the price of a job if it is one."""
     if "sharing" in result:
         pool = result["sharing"]
-        pieces = [(pool["hardware"], pool["gpus"], pool["usd_per_gpu_hour"])]
-        yield {
-            "pieces": pieces,
-            "hours": HOURS_PER_MONTH,
-            "electricity": 0.0,
-            **{key: pool[key] for key in ("order", "stated_order")},
-        }
+        yield {"gpus": [(pool["hardware"], pool["gpus"])], "order": pool["order"], "usd_per_job": None}
         return
-    fleets = (
-        [(row["plan"], row["stated_order"]) for row in result["fleets"][:-1]]
-        if "cascade" in result
-        else [(result["chosen"], result["cheapest_stated_order"] or result["stated_order"])]
-    )
-    for plan, stated in fleets:
-        pieces = [(group["hardware"], group["gpus"], group["usd_per_gpu_hour"]) for group in plan["groups"]]
-        job = plan["usd_per_job"]
-        hours = HOURS_PER_MONTH if job is None else HOURS_PER_MONTH * job / plan["usd_per_month"]
-        yield {
-            "pieces": pieces,
-            "hours": hours,
-            "electricity": plan["energy_usd_per_hour"] or 0.0,
-            "order": plan["order"],
-            "stated_order": stated,
-        }
+    plans = [row["plan"] for row in result["fleets"][:-1]] if "cascade" in result else [result["chosen"]]
+    for plan in plans:
+        gpus = [(group["hardware"], group["gpus"]) for group in plan["groups"]]
+        yield {"gpus": gpus, "order": plan["order"], "usd_per_job": plan["usd_per_job"]}
 
 
 def table(names: Sequence[str]) -> str:

@@ -461,7 +461,7 @@ def test_a_list_of_ones_own_comes_before_every_other(capplan, tmp_path):
 def test_a_check_of_prices_names_the_old_and_the_contradicted(capplan):
     rows = json.loads(capplan("list", "prices", "--check", "--format", "json").out)["result"]["rows"]
     remarks = {row["hardware"]: row["remark"] or "" for row in rows}
-    assert "far apart: Hyperstack 3.21, Azure 12.29 $/h" in remarks["h100-sxm"]
+    assert "far apart: Novita 2.59, Azure 12.29 $/h" in remarks["h100-sxm"]
     assert "one offer" in remarks["a10g"]
     assert "days old" in remarks["rtx-4090"]
     apis = json.loads(capplan("list", "apis", "--check", "--format", "json").out)["result"]["rows"]

@@ -4,11 +4,17 @@ import json
 
 import numpy as np
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from capplan.fleet.load.routed import MixedGroup
 from capplan.fleet.simulation import Stream
+from capplan.questions.mix import _divides
 from capplan.readers.plan_file import result_digest
 from capplan.serving.requests import Requests
+from capplan.workload.length import fixed
+from capplan.workload.multiples import share_of
+from capplan.workload.request_class import RequestClass
 
 pytestmark = pytest.mark.usefixtures("few_requests", "shared_runs")
 OWN = """name: own
@@ -16,6 +22,15 @@ model: meta-llama/Llama-3.1-8B-Instruct
 traffic:
   - {name: chat, request_rate: 45 req/s, input_tokens: 400, output_tokens: 150}
   - {name: mail, request_rate: 15 req/s, arrival_cv: 2, input_tokens: 800, output_tokens: 100}
+slo: {ttft_p95: 2 s, tpot_p95: 100 ms, confidence: 50 %}
+fleet: {hardware: [h100-sxm, l40s], tensor_parallel: 1, pipeline_parallel: 1, headroom: 0 %, survive: {machine: 0}, own: {4 x l40s: 1}, max_machines: {g6e.12xlarge: 0}}
+prices: {file: prices.yaml}
+"""
+USERS = """name: users
+model: meta-llama/Llama-3.1-8B-Instruct
+traffic:
+  - {name: chat, users: 1600, think_time: 8 s, input_tokens: 400, output_tokens: 150}
+  - {name: code, users: 240, think_time: 4 s, input_tokens: 800, output_tokens: 100}
 slo: {ttft_p95: 2 s, tpot_p95: 100 ms, confidence: 50 %}
 fleet: {hardware: [h100-sxm, l40s], tensor_parallel: 1, pipeline_parallel: 1, headroom: 0 %, survive: {machine: 0}, own: {4 x l40s: 1}, max_machines: {g6e.12xlarge: 0}}
 prices: {file: prices.yaml}
@@ -33,6 +48,14 @@ def owned(tmp_path_factory):
     path = tmp_path_factory.mktemp("owned") / "own.yaml"
     path.write_text(OWN)
     (path.parent / "prices.yaml").write_text(PRICES)
+    return path
+
+
+@pytest.fixture(scope="module")
+def of_users(owned):
+    """The same machines, for users of two classes who wait for their answers."""
+    path = owned.parent / "users.yaml"
+    path.write_text(USERS)
     return path
 
 
@@ -129,3 +152,59 @@ def test_every_request_is_dealt_to_one_group(capplan, owned):
     counts = [len(group.requests_of(stream)) for group in groups]
     assert sum(counts) == 4000
     assert counts[0] / 4000 == pytest.approx(0.37, abs=0.03)
+
+
+@given(st.integers(1, 5000), st.integers(1, 99))
+@example(3, 50)
+@example(2, 1)
+def test_users_are_dealt_whole_and_none_is_lost(users, percent):
+    """Counted by hand: users up to n p / 100, ends in a half excluded, are the first part, and the others the second."""
+    item = RequestClass("chat", fixed(100.0), fixed(10.0), None, users=float(users), think_time_s=10.0)
+    parts = [share_of(item, part / 100).users for part in (percent, 100 - percent)]
+    ends_in_half = (2 * users * percent) % 200 == 100
+    if ends_in_half:
+        assert sum(parts) == users + 1
+    else:
+        assert sum(parts) == users
+        assert parts[0] == sum(100 * at - 50 < users * percent for at in range(1, users + 1))
+    assert _divides(item, percent) == (not ends_in_half and min(parts) >= 1)
+
+
+@pytest.mark.long
+def test_users_on_machines_that_are_there_are_as_many_as_these_hold(capplan, of_users):
+    """Enumeration by fleets of one kind: the owned machines hold this share of the users, and not a hundredth more."""
+    result = fleet(capplan, of_users, "--set", "fleet.mix=shares")
+    chosen, single = result["chosen"], result["mix"]["single_usd_per_month"]
+    assert chosen["usd_per_month"] < single
+    shares = {group["hardware"]: group["requests"]["share"] for group in chosen["groups"]}
+    assert sum(shares.values()) == pytest.approx(1.0)
+    mine = shares["l40s"]
+
+    def alone(device, share):
+        words = [
+            word
+            for at, users in enumerate((1600, 240))
+            for word in ("--set", f"traffic[{at}].users={round(users * share)}")
+        ]
+        ran = capplan("fleet", of_users, "--offline", "--format", "json", "--hardware", device, *words)
+        return json.loads(ran.out)["result"]["choices"]
+
+    part = {group["hardware"]: group for group in chosen["groups"]}
+    for device, share in shares.items():
+        assert part[device]["replicas"] == alone(device, share)["cheapest"]["replicas"]
+    assert alone("l40s", mine)["cheapest"]["usd_per_hour"] == 0.0
+    assert any(plan["requests"] == f"{mine:.0%} of each class" for plan in result["mix"]["parts"])
+
+
+@pytest.mark.long
+def test_what_a_mix_does_not_try_is_said(capplan, of_users):
+    """Prompts of users are not divided by length; a single class is not divided by class; one user of a class is not dealt."""
+    tried = capplan("fleet", of_users, "--offline", "--set", "fleet.mix=any", "--full").out
+    assert (
+        "fleet.mix does not try lengths: the prompts of users, sessions and cached prefixes stay together (chat, code)"
+        in tried
+    )
+    assert "there is one class" not in tried
+    one = fleet(capplan, of_users, "--set", "fleet.mix=any", "--set", "traffic[1].users=1")["mix"]["skipped"]
+    assert [text.split(":")[0] for text in one] == ["lengths", "shares"]
+    assert one[1].endswith("(code)")

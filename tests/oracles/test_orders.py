@@ -26,7 +26,7 @@ from capplan.questions.fleet import asked_fleet, terms_of
 from capplan.readers.catalogue.offer_terms import known_machines
 from capplan.readers.catalogue.prices import machine_prices, sold_machines
 from capplan.readers.yaml_file import parse_yaml
-from capplan.report.answers.order import lines_texts
+from capplan.report.answers.order import lines_texts, used_texts
 from capplan.scenario.scenario import read_scenario, scenario_from
 from tests.shipped import price_by_hand
 
@@ -229,7 +229,9 @@ prices: {people: 500 $/month}
     assert compared["own"]["usd_per_month"] == pytest.approx(500.0)
     page = tmp_path / "page.md"
     assert capplan("report", path, *words, "-o", page).code == 0
-    assert "for $0 per month" in page.read_text()
+    assert "**Use " in page.read_text()
+    assert ", counted as free. " in page.read_text()
+    assert "$0 per month" not in page.read_text()
     said = capplan("fleet", path, *words).out
     assert "nan" not in said
     assert "less than $0" not in said
@@ -387,8 +389,11 @@ def test_an_order_is_said_in_one_line():
     bare = OrderLine(Machine("Q", "", "l4", 1, 1.0, None, "2026-11-02", "page"), 4, 4)
     there = OrderLine(Machine("own", "4 x l4", "l4", 4, 0.0, most=1), 1, 4)
     assert lines_texts([bare, there]) == (
-        "order: 4 x l4 at Q, $1.00 per hour each, price of 2026-11-02 (not stated: machine and region); 1 x 4 x l4 of your own",
+        "order: 4 x l4 at Q, $1.00 per hour each, price of 2026-11-02 (not stated: machine and region)",
     )
+    assert lines_texts([there]) == ()
+    assert used_texts([bare, there], powered=False) == ("use: 1 x (4 x l4) of your own, counted as free",)
+    assert used_texts([bare], powered=False) == ()
     larger = OrderLine(replace(known.machine, sku="four", gpus=4, usd_per_hour=6.0), 1, 1)
     assert lines_texts([known, larger]) == (
         "order: 2 x two ($3.00), 1 x four ($6.00) at P, north, per hour each, prices of 2026-11-01",

@@ -355,7 +355,7 @@ def test_every_command_says_the_order_of_pools(capplan, scenario, tmp_path):
     assert changed["plan"]["order"]["before"].count("8 x h100-sxm") == 1
     manifest = capplan("export", "--plan", plan, "--target", "k8s")
     assert manifest.code == 0, manifest.err
-    assert "1 x 8 x h100-sxm" in manifest.out
+    assert "# use: 1 x (8 x h100-sxm) of your own, counted as free" in manifest.out
     page = tmp_path / "page.md"
     assert capplan("report", "--plan", plan, "--offline", "-o", page).code == 0
     assert re.search(r"8 x h100-sxm.*own.*\| *8 *\| *1 *\|", page.read_text())

@@ -31,6 +31,7 @@ traffic: [{name: chat, request_rate: 20 req/s, input_tokens: {mean: 1800, p95: 6
 slo: {ttft_p95: 900 ms, tpot_p95: 40 ms}
 fleet: {hardware: [l4, l40s, h100-sxm], tensor_parallel: [1, 2], pipeline_parallel: 1}
 """
+PRICED = SMALL + "prices: {per_gpu_hour: {l40s: 1 $/h}}\n"
 
 
 def answered(text, *changes):
@@ -71,10 +72,16 @@ def test_a_device_that_exceeds_a_limit_of_the_scenario_says_by_how_much():
     needed, allowed = map(
         int,
         re.search(
-            r"l40s has no plan: it needs at least (\d+) GPUs, and fleet.max_gpus allows (\d+)$", few["l40s"]
+            r"l40s has no plan: it takes (\d+) GPUs, and fleet.max_gpus allows (\d+)$", few["l40s"]
         ).groups(),
     )
     assert allowed == free["h100-sxm"] < needed <= free["l40s"]
+    for most, names in ((needed, {"l40s"}), (needed - 1, set())):
+        limit = ("pipeline_parallel: 1}", f"pipeline_parallel: 1, max_gpus: {most}}}")
+        plans = answered(SMALL, ("[l4, l40s, h100-sxm]", "[l40s]"), limit).plans
+        assert {plan.hardware for plan in plans} == names, (
+            "what is said to be enough is, and one GPU fewer is not"
+        )
 
 
 def test_a_target_out_of_reach_is_named_with_what_a_replica_may_take():
@@ -87,7 +94,7 @@ def test_a_target_out_of_reach_is_named_with_what_a_replica_may_take():
 
 @pytest.fixture(scope="module")
 def tight():
-    return answered(SMALL, ("[l4, l40s, h100-sxm]", "[l40s]"), ("40 ms", "21.5 ms"))
+    return answered(PRICED, ("[l4, l40s, h100-sxm]", "[l40s]"), ("40 ms", "21.5 ms"))
 
 
 def test_a_plan_that_uses_a_small_part_of_its_gpus_names_the_target_and_what_a_higher_limit_saves(tight):
@@ -96,14 +103,14 @@ def test_a_plan_that_uses_a_small_part_of_its_gpus_names_the_target_and_what_a_h
     assert found.target == "tpot_p95"
     assert found.value_s < found.limit_s == 0.0215
     free = answered(
-        SMALL, ("[l4, l40s, h100-sxm]", "[l40s]"), ("slo: {ttft_p95: 900 ms, tpot_p95: 40 ms}\n", "")
+        PRICED, ("[l4, l40s, h100-sxm]", "[l40s]"), ("slo: {ttft_p95: 900 ms, tpot_p95: 40 ms}\n", "")
     )
     least = min(row.gpus for row in free.plans) - 2  # without its spare, with headroom on top
     assert found.used_fraction == pytest.approx(least / (plan.gpus - plan.single.layout.devices), rel=0.35)
     limits, gpus = zip(*map(astuple, found.gpus_at), strict=True)
     assert found.limit_s < limits[0] <= limits[-1]
     assert plan.gpus > gpus[0] >= gpus[-1]
-    relaxed = answered(SMALL, ("[l4, l40s, h100-sxm]", "[l40s]"), ("40 ms", f"{limits[-1] * 1e3:g} ms"))
+    relaxed = answered(PRICED, ("[l4, l40s, h100-sxm]", "[l40s]"), ("40 ms", f"{limits[-1] * 1e3:g} ms"))
     assert relaxed.chosen.gpus <= gpus[-1]  # another layout may need fewer still
     (text,) = tight_texts(tight)
     saved = round(plan.usd_per_month * (1 - gpus[-1] / plan.gpus))
@@ -115,7 +122,7 @@ def test_a_plan_that_uses_a_small_part_of_its_gpus_names_the_target_and_what_a_h
 
 def test_what_certainty_takes_is_what_a_measurement_may_save(tight):
     plan, steps = tight.chosen, tight.next_steps
-    half = answered(SMALL, ("[l4, l40s, h100-sxm]", "[l40s]"), ("40 ms", "21.5 ms, confidence: 30 %"))
+    half = answered(PRICED, ("[l4, l40s, h100-sxm]", "[l40s]"), ("40 ms", "21.5 ms, confidence: 30 %"))
     assert half.chosen.gpus <= steps.as_predicted.gpus < plan.gpus
     (text,) = measuring_texts(tight)
     assert text.startswith(
@@ -153,9 +160,9 @@ def test_a_device_that_costs_far_more_says_why():
     """One replica of a small model: two L4 by the piece against two machines of eight A100, of which one may fail."""
     text = SMALL.replace("llama-3.1-8b", "Qwen/Qwen3-0.6B").replace("20 req/s", "1 req/s")
     text = text.replace("[l4, l40s, h100-sxm]", "[l4, a100-sxm-80gb]").replace(
-        "tensor_parallel: [1, 2]", "tensor_parallel: 1"
+        "tensor_parallel: [1, 2]", "tensor_parallel: 1, machines: [p4de.24xlarge]"
     )
-    answer = answered(text)
+    answer = answered(f"{text}prices: {{per_gpu_hour: {{l4: 0.7 $/h}}}}\n")
     assert answer.chosen.hardware == "l4"
     (row,) = answer.uneconomical
     said = uneconomical_text(row, answer)

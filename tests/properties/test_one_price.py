@@ -6,7 +6,7 @@ from statistics import median_low
 
 import pytest
 
-from capplan.fleet.order import Machine, Survival, order_of, orders_by_provider
+from capplan.fleet.order import Machine, Survival, machines_at_median, order_of, orders_by_provider
 from capplan.readers.catalogue.offer_terms import known_machines
 from tests.sweeps import long_but
 
@@ -84,26 +84,27 @@ def test_the_first_line_costs_what_its_order_costs_at_listed_prices(seed, cappla
 
 
 @pytest.mark.parametrize("seed", range(200))
-def test_an_order_is_the_lower_median_of_the_providers_that_can_hold_it(seed):
-    """Against every provider by itself; those that sell no machine for a replica do not count."""
+def test_an_order_is_at_the_provider_of_the_lower_median_price_whatever_its_size(seed):
+    """Against every provider by itself, each with one size of machine; those that sell no machine for a replica do not count."""
     draw = random.Random(seed)
     machines = tuple(
-        Machine(f"P{provider}", f"{provider}-{gpus}", "gpu", gpus, round(gpus * draw.uniform(1.0, 9.0), 2))
+        Machine(f"P{provider}", f"{provider}", "gpu", gpus, round(gpus * draw.uniform(1.0, 9.0), 2))
         for provider in range(draw.randint(1, 6))
-        for gpus in draw.sample((1, 2, 4, 8), draw.randint(1, 3))
+        for gpus in [draw.choice((1, 2, 4, 8))]
     )
-    size = (
-        draw.choice((1, 2, 4, 8)),
-        8,
-        draw.randint(1, 20),
-        draw.choice((Survival("replica", 1), Survival())),
-    )
-    each = [
-        order_of(tuple(item for item in machines if item.provider == name), *size)
-        for name in {item.provider for item in machines}
-    ]
-    costs = [order.usd_per_hour for order in each if order]
-    orders = orders_by_provider(machines, *size)
-    assert [order.usd_per_hour for order in orders] == sorted(costs)
-    if orders:
-        assert orders[(len(orders) - 1) // 2].usd_per_hour == median_low(costs)
+    replica, survive = draw.choice((1, 2, 4, 8)), draw.choice((Survival("replica", 1), Survival()))
+    able = {
+        item.provider: item.usd_per_hour / (item.gpus // replica) for item in machines if item.gpus >= replica
+    }
+    sold = machines_at_median(machines, replica, 8)
+    if not able:
+        assert sold == machines
+        return
+    (seller,) = sold
+    assert able[seller.provider] == median_low(able.values())
+    for busy in (1, 3, 20):
+        orders = orders_by_provider(machines, replica, 8, busy, survive)
+        assert len(orders) == len(able)
+        costs = [order.usd_per_hour for order in orders]
+        assert costs == sorted(costs)
+        assert order_of(sold, replica, 8, busy, survive).usd_per_hour in costs

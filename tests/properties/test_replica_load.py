@@ -1,9 +1,13 @@
 """What a replica delivers at a load, on an engine whose steps a person can add up, and where its time goes."""
 
+import json
 from dataclasses import replace
+from math import isnan
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from scipy import stats
 
 from capplan.engine.lookup import profile
@@ -117,9 +121,65 @@ def test_an_open_loop_beyond_the_capacity_is_saturated(flat):
     assert light.requests_per_s == pytest.approx(0.2, rel=0.15)
     assert heavy.saturated
     assert 2 / 3.0 * 0.99 <= heavy.requests_per_s <= 2 / 2.5 * 1.01
-    # Little's law: at a light load the engine holds rate x time in it, of the time in which it is busy at all.
-    assert 1.0 <= light.concurrency <= 2.0
-    assert heavy.concurrency == pytest.approx(2.0, rel=0.05)
+    assert light.concurrency == pytest.approx(0.2 * light.e2e_s.mean)
+
+
+@given(
+    concurrency=st.none() | st.integers(1, 40),
+    rate=st.floats(0.02, 3.0),
+    prompt=st.integers(1, 300),
+    output=st.integers(1, 40),
+)
+def test_requests_in_flight_are_those_that_come_in_the_time_that_each_takes(
+    flat, concurrency, rate, prompt, output
+):
+    """Little's law; a closed loop against a run of 40 times as many requests, an open one against what is offered."""
+    load = Load(prompt, output, concurrency=concurrency, request_rate=None if concurrency else rate)
+    found = estimate(flat, load)
+    assert found.requests_per_s * found.e2e_s.mean == pytest.approx(found.concurrency, rel=0.02)
+    if concurrency:
+        assert found.concurrency == pytest.approx(concurrency)
+        longer = estimate(flat, replace(load, requests=40 * concurrency + 400))
+        assert found.requests_per_s == pytest.approx(longer.requests_per_s, rel=0.02)
+    else:
+        assert found.requests_per_s <= rate
+        assert found.saturated or found.requests_per_s == rate
+    for latency in (found.ttft_s, found.tpot_s, found.e2e_s):
+        if not isnan(latency.mean):
+            assert latency.p50 <= latency.p90 <= latency.p95 <= latency.p99
+    if output > 1:
+        parts = found.ttft_s.mean + (output - 1) * found.tpot_s.mean
+        assert found.e2e_s.mean == pytest.approx(parts, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("model", "layout", "load"),
+    [
+        ("meta-llama/Llama-3.1-8B-Instruct", {"hardware": "h100-sxm"}, Load(2500, 500, concurrency=64)),
+        ("meta-llama/Llama-3.1-8B-Instruct", {"hardware": "h100-sxm"}, Load(2500, 500, request_rate=5.0)),
+        ("deepseek-ai/DeepSeek-V3", {"hardware": "b200", "data_parallel": 8, "expert_parallel": 8}, Load(2500, 500, concurrency=64)),
+        ("deepseek-ai/DeepSeek-V3", {"hardware": "b200", "data_parallel": 8, "expert_parallel": 8}, Load(2500, 500, request_rate=10.0)),
+    ],
+)  # fmt: skip
+def test_ends_of_intervals_add_up_and_no_part_is_longer_than_the_whole(capplan, model, layout, load):
+    words = [part for key, value in layout.items() for part in (f"--{key.replace('_', '-')}", str(value))]
+    asked = ("--concurrency", load.concurrency) if load.concurrency else ("--request-rate", load.request_rate)
+    ran = capplan(
+        "estimate", model, *words, "--input-tokens", load.input_tokens, "--output-tokens", load.output_tokens, *map(str, asked),
+        "--offline", "--format", "json",
+    )  # fmt: skip
+    found = json.loads(ran.out)["result"]
+    ttft, tpot, e2e = (found[name] for name in ("ttft_s", "tpot_s", "e2e_s"))
+    assert found["requests_per_s"] * e2e["mean"] == pytest.approx(found["concurrency"], rel=0.02)
+    for end in ("mean", "low", "high"):
+        known = [latency[end] for latency in (ttft, tpot)]
+        if None in known:
+            assert "interval of" in ran.err
+            continue
+        assert e2e[end] == pytest.approx(known[0] + (load.output_tokens - 1) * known[1], rel=1e-6)
+    for latency in (ttft, tpot, e2e):
+        assert latency["low"] is None or latency["low"] <= latency["mean"] <= latency["high"]
+        assert latency["low"] is None or latency["high"] - latency["low"] < 20.0 * latency["mean"]
 
 
 @pytest.mark.parametrize("load", [Load(10, 10), Load(10, 10, concurrency=1, request_rate=1.0)])

@@ -4,7 +4,7 @@ Layouts are taken in order of a lower bound on their GPUs, first from the closed
 until the bound exceeds the best fleet so far. Device types are independent: one more can only add an answer.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from heapq import heapify, heappop, heappush
 from math import ceil, floor, inf
 
@@ -46,6 +46,11 @@ class Terms:
         """Return whether no list states a machine for a replica of a layout, and the scenario states no price of its own."""
         price = self.prices.get(layout.device.name)
         return price is None or (bool(price.records) and price.is_by_the_gpu(layout.devices))
+
+    def listed(self, candidates: Sequence[ScreenedLayout]) -> list[ScreenedLayout]:
+        """Return the candidates that can be ordered; all of them if none can be."""
+        able = [item for item in candidates if not self.is_unlisted(item.layout)]
+        return able or list(candidates)
 
     def spares(self, layout: Layout, busy: int) -> int:
         """Return the spare replicas in addition to those that carry the peak: what the domains hold that may fail."""
@@ -253,7 +258,7 @@ class Search:
         mine = [candidate for candidate in self.candidates if candidate.layout.device.name == device]
         waiting = self._bounded(mine, confidence, priced=priced)
         best: Sized | None = None
-        cost = self._limit(mine[0], priced=priced) if mine else inf
+        cost = self._limit(priced=priced)
 
         def allowed(candidate: ScreenedLayout) -> float:
             within = self._busy_within(candidate, cost, priced=priced) if best else inf
@@ -378,14 +383,12 @@ class Search:
         """Return the GPUs of so many replicas and their spares; none if not one of them is held."""
         return 0.0 if busy < 1.0 else self.terms.least_gpus(layout, busy)
 
-    def _limit(self, candidate: ScreenedLayout, *, priced: bool) -> float:
-        """Return the cost that no fleet of a device within the limits on number and cost exceeds, as far as bounds say."""
+    def _limit(self, *, priced: bool) -> float:
+        """Return the cost that no fleet within the limits exceeds: dollars per hour, or GPUs. A number of GPUs bounds no dollars."""
         terms = self.terms
-        most = inf if terms.max_devices is None else float(terms.max_devices)
-        limit = self._least(candidate, most, priced=priced)
-        if terms.max_usd_per_hour is None:
-            return limit
-        return min(limit, terms.max_usd_per_hour) * (1.0 + 1e-9) if priced else 0.0
+        if terms.max_usd_per_hour is not None:
+            return terms.max_usd_per_hour * (1.0 + 1e-9) if priced else 0.0
+        return inf if priced or terms.max_devices is None else float(terms.max_devices)
 
     def _cost(self, sized: Sized, *, priced: bool) -> float:
         """Return dollars per hour, or GPUs."""

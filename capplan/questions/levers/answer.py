@@ -104,7 +104,8 @@ class Asking:
 
     def trials(self, asked: AskedFleet) -> Search:
         """Return the search of a question."""
-        return Search(asked.question, search(asked.question).candidates, terms_of(asked), self.shared)
+        terms = terms_of(asked)
+        return Search(asked.question, terms.listed(search(asked.question).candidates), terms, self.shared)
 
     def plans(self, asked: AskedFleet, near: Plan | None = None) -> tuple[Plan | None, Plan | None]:
         """Return the plan that `fleet` recommends for a question, and the cheapest; None where none meets its targets.

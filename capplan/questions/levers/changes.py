@@ -35,7 +35,7 @@ from capplan.replica.replica import replica_of
 from capplan.replica.speculation import DraftPlan, Method, draft_of, speculation
 from capplan.scenario.scenario_file import LengthFields
 from capplan.scenario.speculation import Published, not_published, published_acceptance
-from capplan.workload.multiples import divisible
+from capplan.workload.multiples import dealt_by_share
 from capplan.workload.statistics import hits_by_replica
 
 WEIGHT_DTYPES = ("fp8", "nvfp4", "int4")
@@ -539,14 +539,9 @@ def mixes(base: Base) -> list[Lever]:
     if len(base.asked.question.devices) < 2:
         return [idle(name, change, f"{base.asked.question.devices[0].name} is the only kind of GPU listed")]
     classes = base.asked.scenario.classes
-    if len(classes) < 2 and not all(divisible(item) for item in classes):
-        return [
-            idle(
-                name,
-                change,
-                "prompts of users, sessions and traces with prefixes stay together, and there is one class",
-            )
-        ]
+    if len(classes) < 2 and not all(map(dealt_by_share, classes)):
+        reason = "there is one class, and the prompts of one user, of a session and of cached prefixes stay together"
+        return [idle(name, change, reason)]
     risk = "a router that knows the class of a request or the length of its prompt, and several fleets to run"
     return [Lever(name, change, ("fleet.mix=any",), risk)]
 

@@ -232,7 +232,7 @@ def carried_traffic(
             if terms.max_usd_per_hour is None
             else replace(terms, max_usd_per_hour=budget / HOURS_PER_MONTH)
         )
-        trials = Search(asked, search(asked).candidates, paid, cache)
+        trials = Search(asked, paid.listed(search(asked).candidates), paid, cache)
         if scenario.file.commitments is not None:
             part = line and replace(line, rates_per_s=line.rates_per_s * share)
             return cheapest_by_mix(scenario, trials, part, most_usd(budget))

@@ -253,7 +253,8 @@ def machine_offers(
     records : offers of devices
     """
     if machine is not None and machine.provider == OWN:
-        return [Offer(OWN, 0.0, 0.0, origin="machines that are there already")], [], []
+        fixed = machine.usd_per_hour / machine.gpus
+        return [Offer(OWN, fixed, 0.0, origin="machines that are there already")], [], []
     if machine is None or not machine.sku or device.name in scenario.prices.per_gpu_hour:
         return offers_for(scenario, device, records)
     own = machine_records(machine, records if scenario.price_file is not None else None)
@@ -492,18 +493,16 @@ def group_over_time(
 
 
 def rent_warnings(plan: Plan, today: date) -> tuple[str, ...]:
-    """Return the warnings for devices of the plan whose newest offer is older than MAX_AGE_DAYS, and for offers of an unknown day."""
-    prices = dict.fromkeys(group.quote for group in plan.groups if group.quote)
-    records = [record for price in prices for record in price.records]
-    undated = [
-        f"the price of {record.device} at {record.provider} has no date: check it there"
-        for record in records
-        if record.date is None
-    ]
-    old = [
-        f"the newest price of {record.device} is of {price.newest_day}, over {MAX_AGE_DAYS} days old: check it at {record.provider}"
-        for price in prices
-        for record in price.records[:1]
-        if price.newest_day is not None and (today - first_day(price.newest_day)).days > MAX_AGE_DAYS
-    ]
-    return (*undated, *old)
+    """Return the warnings for prices of a plan that are older than MAX_AGE_DAYS, and for those of an unknown day."""
+    records = dict.fromkeys(record for group in plan.groups if group.quote for record in group.quote.records)
+    return tuple(said for record in records if (said := _age_text(record, today)))
+
+
+def _age_text(record: PriceRecord, today: date) -> str:
+    """Return what the age of a price asks for; empty for a price of the last MAX_AGE_DAYS."""
+    if record.date is None:
+        return f"the price of {record.device} at {record.provider} has no date: check it there"
+    days = (today - first_day(record.date)).days
+    if days <= MAX_AGE_DAYS:
+        return ""
+    return f"the price of {record.device} at {record.provider} is of {record.date}, {days} days old: check it there"

@@ -15,7 +15,7 @@ from typing import Any
 from capplan.assumption import Assumption
 from capplan.errors import InputError, TargetError
 from capplan.fleet.load.demand import Demand
-from capplan.fleet.order import OrderLine
+from capplan.fleet.order import OWN, OrderLine, owned_price_text
 from capplan.fleet.plan import FleetAnswer, Plan, plan_order
 from capplan.fleet.price import HOURS_PER_MONTH, usd_per_month
 from capplan.fleet.review import Question, phase_times, plan_spec
@@ -108,7 +108,15 @@ def total_cost(
         *asked_other_lines(asked, plan, machines_usd, hours),
         CostLine("retrieval and tools", 1.0, "all requests", outside_usd(traffic) * (1.0 if job_hours else months), "scenario: traffic, outside"),
     )  # fmt: skip
-    return tuple(line for line in lines if line.usd)
+    return tuple(line for line in lines if line.usd or (line.sold and line.sold.commitment == OWN))
+
+
+def _sold(line: OrderLine) -> Sold:
+    """Return who sells the machines of a line; nobody sells those that are there already."""
+    machine, gpus = line.machine, line.count * line.machine.gpus
+    if machine.is_owned:
+        return Sold("", OWN, machine.sku, machine.region, gpus)
+    return Sold(machine.provider, "", machine.sku, machine.region, gpus)
 
 
 def _order_lines(plan: Plan, hours: float) -> list[CostLine]:
@@ -117,7 +125,7 @@ def _order_lines(plan: Plan, hours: float) -> list[CostLine]:
     if order is None or plan.usd_per_hour is None:
         return []
     lines = [
-        CostLine(_machine_text(line), line.count * hours, "machine hours", line.machine.usd_per_hour, _machine_basis(line), "machines", Sold(line.machine.provider, "", line.machine.sku, line.machine.region, line.count * line.machine.gpus))
+        CostLine(_machine_text(line), line.count * hours, "machine hours", line.machine.usd_per_hour, _machine_basis(line, powered=bool(plan.energy_usd_per_hour)), "machines", _sold(line))
         for line in order.lines
     ]  # fmt: skip
     energy = plan.usd_per_hour - sum(line.usd for line in lines) / hours
@@ -126,12 +134,13 @@ def _order_lines(plan: Plan, hours: float) -> list[CostLine]:
 
 def _machine_text(line: OrderLine) -> str:
     machine = line.machine
-    name = machine.sku or (machine.device if machine.gpus == 1 else f"{machine.gpus} x {machine.device}")
-    return f"{line.count} x {name}, {machine.provider}"
+    return f"{line.count} x {machine.name}{' of your own' if machine.is_owned else f', {machine.provider}'}"
 
 
-def _machine_basis(line: OrderLine) -> str:
+def _machine_basis(line: OrderLine, *, powered: bool) -> str:
     machine = line.machine
+    if machine.is_owned:
+        return f"scenario: fleet.own, {owned_price_text(machine.usd_per_hour, powered=powered)}"
     place = f"{machine.region}, " if machine.region else ""
     return f"offer: {place}{machine.date or 'date unknown'}" if machine.source else "scenario"
 

@@ -88,6 +88,7 @@ def order_row(plan: Plan) -> dict[str, Any] | None:
             for item in order.placed
         ],
         "gpus": order.gpus,
+        "gpus_owned": order.gpus_owned,
         "gpus_idle": order.gpus_idle,
         "free_replicas": order.free_replicas,
         "energy_usd_per_hour": order.energy_usd_per_hour,

@@ -115,6 +115,8 @@ class MachineFile(Record):
 
     provider: str
     """Name of the provider, `own` for servers to buy."""
+    serverless: bool = False
+    """Whether it runs containers by the second and rents no machines."""
     sources: dict[str, PageSource]
     machines: Annotated[list[ListedMachine], Field(min_length=1)]
 
@@ -135,6 +137,8 @@ class KnownMachine:
     provider: str
     record: ListedMachine
     sources: dict[str, str]
+    serverless: bool = False
+    """Whether the provider runs containers by the second and rents no machines."""
 
     @property
     def name(self) -> str:
@@ -164,5 +168,5 @@ def known_machines() -> tuple[KnownMachine, ...]:
     for path in sorted(folder.glob("*.yaml")):
         file = validated(MachineFile, read_yaml(path, kind="a machine YAML"))
         urls = {key: source.url for key, source in file.sources.items()}
-        found += [KnownMachine(file.provider, record, urls) for record in file.machines]
+        found += [KnownMachine(file.provider, record, urls, file.serverless) for record in file.machines]
     return tuple(found)

@@ -423,7 +423,7 @@ def _named_price(
         return replace(price, machines=tuple(replace(m, usd_per_hour=stated * m.gpus) for m in machines)), []
     there = tuple(item for item in limits.own if item.device == device)
     if not machines and there and price is not None:
-        return replace(price, machines=there), []
+        return replace(price, machines=_owned(there, price, device)), []
     if not machines:
         known = sorted({item.provider for item in sold_machines(device, terms.paid_as)})
         return None, [
@@ -494,7 +494,8 @@ def _machines_of_device(
     sellers = () if terms.seller == ANY_PROVIDER else (terms.seller,)
     regions = (terms.region, ANY_REGION, None) if terms.region else ()
     sold = sold_machines(device, terms.paid_as, providers=sellers, regions=regions)
-    return tuple(recent(item for item in sold if item.is_listed))
+    containers = {known.provider for known in known_machines() if known.serverless}
+    return tuple(recent(item for item in sold if item.is_listed and item.provider not in containers))
 
 
 def _machines_of_file(device: str, scenario: Purchase, records: Iterable[PriceRecord]) -> tuple[Machine, ...]:
@@ -512,11 +513,18 @@ def _machines_of_file(device: str, scenario: Purchase, records: Iterable[PriceRe
     )
 
 
+def _owned(own: Iterable[Machine], price: ChosenPrice, device: str) -> tuple[Machine, ...]:
+    """Return the machines of a device that are there already: at what owning costs, if a scenario or a list states it, else free."""
+    each = price.usd_per_hour if price.commitment == "owned" and not price.estimated else 0.0
+    return tuple(replace(item, usd_per_hour=each * item.gpus) for item in own if item.device == device)
+
+
 def _limited(price: ChosenPrice, device: str, scenario: Purchase) -> ChosenPrice:
     """Return a price whose machines are at most as many as a scenario allows, after those that it has."""
     limits = scenario.fleet.machines
     most = {normalised(sku): count for sku, count in limits.most}
-    own = tuple(item for item in limits.own if item.device == device and item not in price.machines)
+    own = _owned(limits.own, price, device)
+    own = tuple(item for item in own if item not in price.machines)
     if not own and not most:
         return price
     pieces = () if price.machines else price.order(1, 1, 1)

@@ -20,7 +20,7 @@ from capplan.questions.plans.plan_row import order_row
 from capplan.report.answer import Answer, Table
 from capplan.report.answers.fleet_money import currency_texts, total_texts
 from capplan.report.answers.fleet_words import purchase_text
-from capplan.report.answers.order import ordered_texts
+from capplan.report.answers.order import ordered_texts, used_by_texts
 from capplan.scenario.scenario_file import Currency
 
 IDLE = "idle"
@@ -75,6 +75,7 @@ def bill_answer(
             f"prefill + decode{outside} = cost; cost with idle / requests x 1,000 = cost of a thousand requests",
             f"requests keep the replicas busy for {asked.bill.busy_fraction:.0%} of the time that is paid for, spares included; "
             f"idle: what the machines cost for the rest, ${asked.bill.idle_usd:,.0f}",
+            *used_by_texts([asked.plan]),
             *total_texts(asked.plan, asked.lines),
             *ordered_texts([asked.plan]),
             *currency_texts(currency, {span: asked.bill.usd}),
@@ -185,6 +186,7 @@ def compare_answer(asked: AskedComparison, name: str, currency: Currency | None)
         headline=_headline(comparison, name, of_job=of_job),
         closing=(
             *_closing(comparison),
+            *used_by_texts([comparison.plan]),
             *ordered_texts([comparison.plan]),
             *currency_texts(
                 currency,

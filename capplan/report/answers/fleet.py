@@ -10,8 +10,10 @@ from capplan.fleet.load.demand import planned_demand
 from capplan.fleet.plan import (
     FleetAnswer,
     Mix,
+    NoMix,
     Plan,
     RoutedRequests,
+    Uneconomical,
     paid_by_the_gpu,
 )
 from capplan.fleet.review import Question, kernel_assumptions
@@ -56,6 +58,7 @@ from capplan.report.answers.fleet_outlook import (
 from capplan.report.answers.fleet_words import (
     ALL_HOURS,
     WITH_MIX,
+    acquired_text,
     budget_texts,
     host_memory_texts,
     layout_text,
@@ -66,6 +69,7 @@ from capplan.report.answers.fleet_words import (
     most_assumed_texts,
     next_steps_result,
     next_steps_rows,
+    owned_cost_text,
     paid_text,
     pools_closing,
     pools_result,
@@ -74,6 +78,7 @@ from capplan.report.answers.fleet_words import (
     rejected_text,
     relaxation_text,
     router_text,
+    row_text,
     seconds_text,
     several_kv_dtypes,
     slices_texts,
@@ -92,12 +97,15 @@ from capplan.report.answers.order import (
     order_texts,
     ordered_texts,
 )
+from capplan.report.answers.owned import owned_rows, owned_texts, owned_uses
 from capplan.report.safe_text import plain
 from capplan.scenario.scenario_file import Scenario
 
 _SHOWN_FIRST = ("hardware", "layout", "gpus", "cost", "slo_met_probability")
 _SPARE_ON_FIRST = ("layout",)
 _ROWS_ON_FIRST = 5
+_OWNED = "owned"
+"""Column of the GPUs of replicas on machines that are there already."""
 
 
 def first_screen(
@@ -121,19 +129,28 @@ def first_screen(
     job = usd_per_job(answer, plan.usd_per_month) is not None
     cost, promised = "usd_per_job" if job else "usd_per_month", bool(asked.scenario.slo.targets)
     kept = first_rows([plan.hardware for plan in answer.plans], _ROWS_ON_FIRST)
+    at = answer.plans.index(plan)
+    kept = kept if at in kept else sorted([*kept[:-1], at])
     shown = [answer.plans[at] for at in kept]
     kv = several_kv_dtypes(shown)
     rows: list[dict[str, Any]] = [
-        {**plan_row(item), **mixed_usd(item, outlook), "layout": layout_text(item, kv=kv)} for item in shown
+        {
+            **plan_row(item),
+            **mixed_usd(item, outlook),
+            "layout": row_text(item, kv=kv),
+            _OWNED: item.gpus_owned,
+        }
+        for item in shown
     ]
     guessed = [at for at, item in enumerate(shown) if any(group.label == "assumed" for group in item.groups)]
     columns = tuple(cost if name == "cost" else name for name in _SHOWN_FIRST[: None if promised else -1])
+    columns = _with_owned(columns, shown)
     table = Table(
         rows,
         title=_plans_title(answer),
         shown=_by_either_way(columns, outlook),
         assumed=frozenset((at, "slo_met_probability") for at in guessed),
-        titles={"slo_met_probability": "attainment", cost: "", **month_titles(answer)},
+        titles={"slo_met_probability": "attainment", cost: "", _OWNED: "yours", **month_titles(answer)},
         spare=_SPARE_ON_FIRST,
     )
     return Answer(
@@ -149,6 +166,7 @@ def first_screen(
             *most_assumed_texts(kernels, others),
             *commitments_text(outlook.mixes),
             *total_texts(plan, outlook.total),
+            *owned_texts(plan, owned_uses(asked, answer)),
             *ordered_texts([plan]),
             *network_texts(plan),
             *idle_texts(plan),
@@ -169,6 +187,14 @@ def _by_either_way(columns: tuple[str, ...], outlook: Outlook) -> tuple[str, ...
         return columns
     at = columns.index("usd_per_month") + 1
     return (*columns[:at], "mix_usd_per_month", *columns[at:])
+
+
+def _with_owned(columns: tuple[str, ...], plans: Sequence[Plan]) -> tuple[str, ...]:
+    """Return the columns of plans, with the GPUs that are there already next to all GPUs if a plan uses some."""
+    if not any(plan.gpus_owned for plan in plans):
+        return columns
+    at = columns.index("gpus") + 1
+    return (*columns[:at], _OWNED, *columns[at:])
 
 
 def first_rows(names: Sequence[str], count: int) -> list[int]:
@@ -195,11 +221,12 @@ def decision_sentence(asked: AskedFleet, answer: FleetAnswer, outlook: Outlook) 
         budget = " within the budget" if asked.scenario.budget_usd_per_month is not None else ""
         return f"{asked.scenario.name}: no plan meets the SLO targets on the allowed hardware{budget}"
     usd = plan.usd_per_month
-    cost = "at an unknown price" if usd is None else f"for {paid_text(answer, usd)}"
-    mix = mix_usd_per_month(outlook)
-    if mix is not None:
-        cost = f"for ${mix:,.0f} per month {WITH_MIX}"
-    sentence = f"{asked.scenario.name}: order {purchase_text(plan)} {cost}"
+    cost = " at an unknown price" if usd is None else f" for {paid_text(answer, usd)}"
+    if (mix := mix_usd_per_month(outlook)) is not None:
+        cost = f" for ${mix:,.0f} per month {WITH_MIX}"
+    if owned := owned_cost_text(plan):
+        cost = f"{cost}, {owned}" if usd else f", {owned}"
+    sentence = f"{asked.scenario.name}: {acquired_text(plan)}{cost}"
     if not asked.scenario.slo.targets:
         return f"{sentence}, sized for throughput only"
     return f"{sentence}; the SLO attainment probability is {sure(plan.slo_met_probability)}"
@@ -209,11 +236,18 @@ def _uneconomical_texts(answer: FleetAnswer) -> tuple[str, ...]:
     """Return the devices of which no plan is worth a row, in one line."""
     said = [
         f"{row.hardware} (no plan)"
-        if row.cost_ratio is None
-        else f"{row.hardware} ({row.gpus:,} GPUs, {row.cost_ratio:.2g} times the cost)"
+        if row.gpus is None
+        else f"{row.hardware} ({row.gpus:,} GPUs, {_dear_text(answer, row)})"
         for row in answer.uneconomical
     ]
     return (f"left out: {', '.join(said)}",) if said else ()
+
+
+def _dear_text(answer: FleetAnswer, row: Uneconomical) -> str:
+    """Return what the best plan of a device costs that has no row: next to the cheapest plan, unless that costs nothing."""
+    if row.cost_ratio is not None:
+        return f"{row.cost_ratio:.2g} times the cost"
+    return "price unknown" if row.usd_per_month is None else paid_text(answer, row.usd_per_month)
 
 
 def _bottleneck_texts(answer: FleetAnswer, plan: Plan) -> tuple[str, ...]:
@@ -403,6 +437,7 @@ def _fleet_result(
         if answer.carried
         else None,
         "mix": mix_result(answer),
+        "owned": owned_rows(owned_uses(asked, answer)),
         "over_time": outlook_over_time(outlook),
         "relaxations": [
             {
@@ -455,6 +490,7 @@ def _closing(asked: AskedFleet, answer: FleetAnswer, outlook: Outlook) -> tuple[
         *growth_closing(outlook.growth, asked.scenario),
         *cash_texts(outlook.cash),
         *total_texts(answer.chosen, outlook.total),
+        *owned_texts(answer.chosen, owned_uses(asked, answer)),
         *order_texts(answer.chosen),
         *mix_texts(answer),
         *(_reading(asked.scenario, answer.plans) if answer.plans else ()),
@@ -487,12 +523,12 @@ def _plans_table(
         columns = tuple("usd_per_job" if name == "usd_per_month" else name for name in columns)
     return Table(
         [
-            {**row, **mixed_usd(plan, outlook), "plan": layout_text(plan, kv=kv)}
+            {**row, **mixed_usd(plan, outlook), "plan": row_text(plan, kv=kv), _OWNED: plan.gpus_owned}
             for row, plan in zip(rows, answer.plans, strict=True)
         ],
         title=_plans_title(answer),
-        shown=_by_either_way(columns, outlook),
-        titles={**_TITLES, **month_titles(answer)},
+        shown=_by_either_way(_with_owned(columns, answer.plans), outlook),
+        titles={**_TITLES, _OWNED: "yours", **month_titles(answer)},
         assumed=_assumed_cells(answer.plans),
         spare=_SPARE,
     )
@@ -560,7 +596,7 @@ def mix_result(answer: FleetAnswer) -> dict[str, Any] | None:
     if mix is None:
         return None
     if not isinstance(mix, Mix):
-        return {"reason": mix.reason, "tried": mix.tried}
+        return {"reason": mix.reason, "tried": mix.tried, "skipped": list(mix.skipped)}
     return {
         "by": mix.by,
         "threshold_tokens": mix.threshold_tokens,
@@ -570,6 +606,7 @@ def mix_result(answer: FleetAnswer) -> dict[str, Any] | None:
         "gpus": mix.plan.gpus,
         "slo_met_probability": mix.plan.slo_met_probability,
         "tried": mix.tried,
+        "skipped": list(mix.skipped),
         "parts": [
             {
                 "requests": requests.rule,
@@ -612,9 +649,18 @@ def mix_texts(answer: FleetAnswer) -> tuple[str, ...]:
     if mix is None:
         return ()
     if not isinstance(mix, Mix):
-        return (f"no mix of fleets: {mix.reason} ({mix.tried} ways to divide the requests tried)",)
+        return (
+            f"no mix of fleets: {mix.reason} ({mix.tried} ways to divide the requests tried)",
+            *_skipped_texts(mix),
+        )
     rule = router_text(mix.plan)
     return (
         f"a mix costs ${mix.usd_per_month:,.0f} per month, {mix.saved_fraction:.1%} less than the ${mix.single_usd_per_month:,.0f} of "
         f"the cheapest fleet for all requests: {rule}; of {mix.tried} ways to divide the requests it is the cheapest",
+        *_skipped_texts(mix),
     )
+
+
+def _skipped_texts(mix: Mix | NoMix) -> tuple[str, ...]:
+    """Return the ways to divide requests that were asked for and not tried, each with the reason."""
+    return tuple(f"fleet.mix does not try {text}" for text in mix.skipped)

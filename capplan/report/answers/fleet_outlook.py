@@ -182,7 +182,6 @@ _ENERGY_TITLES = {
     "phase": "",
 }
 _SERVER_TITLES = {
-    "sku": "server",
     "count": "servers",
     "gpus": "GPUs each",
     "watts": "each",

@@ -11,6 +11,7 @@ from math import ceil
 from typing import Any
 
 from capplan.assumption import Assumption
+from capplan.fleet.order import owned_price_text
 from capplan.fleet.plan import (
     Certainty,
     FleetAnswer,
@@ -21,8 +22,9 @@ from capplan.fleet.plan import (
     Relaxation,
     Uneconomical,
     cost_of,
+    plan_order,
 )
-from capplan.fleet.price import HOURS_PER_MONTH
+from capplan.fleet.price import HOURS_PER_MONTH, usd_per_month
 from capplan.questions.fleet import AskedFleet
 from capplan.questions.plans.plan_row import plan_row
 from capplan.readers.catalogue.scenarios import scenario_word
@@ -134,6 +136,8 @@ def uneconomical_text(row: Uneconomical, answer: FleetAnswer) -> str:
         text = f"{row.hardware} takes {row.gpus:,} GPUs"
         if row.usd_per_month is not None and row.cost_ratio is not None:
             text += f" for {paid_text(answer, row.usd_per_month)}, {row.cost_ratio:.2g} times the cost of the cheapest plan"
+        elif row.usd_per_month is not None:
+            text += f" for {paid_text(answer, row.usd_per_month)}"
         if not relaxed:
             return f"{text}: {row.dear}" if row.dear else text
         return f"{text}; its {row.target} is {value} on an idle replica, the limit is {limit}, and {relaxed}"
@@ -161,10 +165,24 @@ def tight_texts(answer: FleetAnswer) -> tuple[str, ...]:
     )
     counts = []
     for each in tight.gpus_at:
-        usd = None if plan.usd_per_month is None else plan.usd_per_month * (1.0 - each.gpus / plan.gpus)
-        saved = "" if usd is None else f", which saves {paid_text(answer, usd)}"
+        usd = _saved_usd_per_month(plan, each.gpus)
+        saved = "" if usd is None else f", which saves {paid_text(answer, usd)}" if usd >= 1.0 else ""
         counts.append(f"{each.gpus:,} GPUs are enough with a limit of {seconds_text(each.limit_s)}{saved}")
     return ("; ".join([text, *counts]),)
+
+
+def _saved_usd_per_month(plan: Plan, gpus: int) -> float | None:
+    """Return what the machines of a plan cost more than those of so many GPUs of its layout, spares included; None without a price."""
+    group = plan.single
+    replicas = gpus // group.gpus_per_replica
+    fits = (busy for busy in range(replicas, 0, -1) if busy + group.spares_for(busy) <= replicas)
+    busy = next(fits, None)
+    fewer = None if busy is None else group.usd_per_hour_of(busy)
+    return (
+        None
+        if fewer is None or plan.usd_per_hour is None
+        else float(usd_per_month(plan.usd_per_hour - fewer))
+    )
 
 
 def measuring_texts(answer: FleetAnswer) -> tuple[str, ...]:
@@ -252,7 +270,12 @@ def slices_texts(plans: Iterable[Plan]) -> Iterator[str]:
         cut = plan.single.layout.device.partition
         if cut is None:
             continue
-        yield f"{plan.gpus} x {plan.hardware} are cut from {ceil(plan.gpus / cut.per_device)} whole GPUs"
+        wholes, price = ceil(plan.gpus / cut.per_device), plan.single.price
+        cost = ""
+        if price is not None and price.is_by_the_gpu(1):
+            usd = usd_per_month(price.total_usd_per_hour * cut.per_device * wholes)
+            cost = f", ${usd:,.0f} per month where slices are not sold one by one"
+        yield f"{plan.gpus} x {plan.hardware} are cut from {wholes} whole GPUs{cost}"
 
 
 def rejected_text(answer: FleetAnswer) -> str:
@@ -398,6 +421,56 @@ def by_the_gpu_text(group: Group) -> str:
     assert group.price is not None
     noun = "provider" if group.price.offers == 1 else "providers"
     return f"at a price per GPU of {group.price.offers} {noun}"
+
+
+def row_text(plan: Plan, *, kv: bool) -> str:
+    """Return the layout of a plan in a row of a table, and whether its price is one of GPUs of which no machine is listed."""
+    pieces = dict.fromkeys(by_the_gpu_text(group) for group in plan.groups if group.is_by_the_gpu)
+    return "; ".join((layout_text(plan, kv=kv), *pieces))
+
+
+def acquired_text(plan: Plan, verb: str = "order") -> str:
+    """Return what to order for a plan, and what of one's own to use; GPUs are those of its replicas.
+
+    Parameters
+    ----------
+    plan : whose machines may be there already
+    verb : how the others are acquired
+    """
+    owned = plan.gpus_owned
+    if not owned:
+        return f"{verb} {purchase_text(plan)}"
+    if plan.has_pools or len(plan.groups) == 1:
+        what = "GPUs" if plan.has_pools else f"x {plan.hardware}"
+        more = f" and {verb} {plan.gpus - owned} more" if owned < plan.gpus else ""
+        rest = purchase_text(plan).removeprefix(f"{plan.gpus} {what}")
+        return f"use {owned} {what} of your own{more}{rest}"
+    return " and ".join(
+        _group_acquired_text(group, name, verb)
+        for name, group in zip(plan.group_names, plan.groups, strict=True)
+    )
+
+
+def _group_acquired_text(group: Group, name: str, verb: str) -> str:
+    """Return what one group of a mix takes."""
+    owned, what = group.gpus_owned, f"x {group.hardware}"
+    more = f"{verb} {group.gpus} {what}"
+    if owned:
+        more = f"use {owned} {what} of your own" + (
+            f" and {verb} {group.gpus - owned} more" if owned < group.gpus else ""
+        )
+    return f"{more} for {name} ({_replicas_text(group)}; {group.layout.in_words(group.weight_dtype)})"
+
+
+def owned_cost_text(plan: Plan) -> str:
+    """Return what the machines of a plan that are there already are counted as; empty without any, or with a stated price."""
+    order = plan_order(plan)
+    lines = order.lines if order is not None else ()
+    owned = [line.machine for line in lines if line.machine.is_owned]
+    if not owned or any(machine.usd_per_hour for machine in owned):
+        return ""
+    price = owned_price_text(0.0, powered=bool(plan.energy_usd_per_hour))
+    return price if len(owned) == len(lines) else f"your own {price}"
 
 
 def _replicas_text(group: Group) -> str:

@@ -6,7 +6,7 @@ from math import floor, log10
 from typing import Any
 
 from capplan.fleet.availability import plan_availability
-from capplan.fleet.order import OWN, Machine, OrderLine
+from capplan.fleet.order import OWN, OrderLine, owned_price_text
 from capplan.fleet.plan import Group, Plan, plan_order
 from capplan.fleet.pools.link import LinkTerms, reach_of
 from capplan.fleet.price import usd_per_month
@@ -18,6 +18,7 @@ from capplan.questions.plans.plan_row import (
 from capplan.report.answer import Table
 from capplan.report.answers.fleet_words import by_the_gpu_text
 
+YOURS = "your own"
 _TITLES = {
     "gpus": "GPUs each",
     "count": "machines",
@@ -34,6 +35,7 @@ def order_tables(plan: Plan | None) -> list[Table]:
     rows: list[dict[str, Any]] = [
         {
             **line,
+            "provider": YOURS if line["provider"] == OWN else line["provider"],
             "sku": line["sku"]
             or ("by the GPU" if line["gpus"] == 1 else f"{line['gpus']} x {line['hardware']}"),
             "total_usd_per_hour": line["count"] * line["usd_per_hour"],
@@ -45,7 +47,9 @@ def order_tables(plan: Plan | None) -> list[Table]:
     shown = ["sku", "provider", "region", "gpus", "count", "usd_per_hour", "total_usd_per_hour", "date"]
     if not any(row.get("region") for row in rows):
         shown.remove("region")
-    return [Table(rows, title="Order: machines for the recommended plan", shown=tuple(shown), titles=_TITLES)]
+    owned = order["gpus_owned"]
+    title = "Machines of the recommended plan" if owned else "Order: machines for the recommended plan"
+    return [Table(rows, title=title, shown=tuple(shown), titles=_TITLES)]
 
 
 def order_texts(plan: Plan | None) -> tuple[str, ...]:
@@ -62,16 +66,32 @@ def ordered_texts(plans: Sequence[Plan]) -> tuple[str, ...]:
     return lines_texts(_lines(plans))
 
 
+def used_texts(lines: Sequence[OrderLine], *, powered: bool) -> tuple[str, ...]:
+    """Return the machines that are there already in one line, with what they count as; nothing without any."""
+    owned = [line for line in lines if line.machine.is_owned]
+    said = (
+        f"{line.count} x {line.machine.name} of your own, {owned_price_text(line.machine.usd_per_hour, powered=powered)}"
+        for line in owned
+    )
+    return (f"use: {'; '.join(said)}",) if owned else ()
+
+
+def used_by_texts(plans: Sequence[Plan]) -> tuple[str, ...]:
+    """Return the machines of plans that are there already."""
+    return used_texts(_lines(plans), powered=any(plan.energy_usd_per_hour for plan in plans))
+
+
 def _lines(plans: Sequence[Plan]) -> list[OrderLine]:
     orders = [plan_order(plan) for plan in plans]
     return [line for order in orders if order is not None for line in order.lines]
 
 
 def lines_texts(lines: Sequence[OrderLine]) -> tuple[str, ...]:
-    """Return an order in one line, each machine with provider, region, price and its day; nothing for prices of the scenario."""
-    if not lines or not all(line.machine.source or line.machine.provider == OWN for line in lines):
+    """Return what of an order is to be bought in one line, each machine with provider, region, price and its day; nothing for prices of the scenario."""
+    bought = [line for line in lines if not line.machine.is_owned]
+    if not bought or not all(line.machine.source for line in bought):
         return ()
-    return (f"order: {_lines_text(lines)}",)
+    return (f"order: {_lines_text(bought)}",)
 
 
 def _lines_text(lines: Sequence[OrderLine]) -> str:
@@ -85,9 +105,7 @@ def _lines_text(lines: Sequence[OrderLine]) -> str:
 
 def _sold_text(lines: Sequence[OrderLine]) -> str:
     machine, several = lines[0].machine, len(lines) > 1
-    counted = [f"{line.count} x {_machine_text(line.machine)}" for line in lines]
-    if machine.provider == OWN:
-        return f"{', '.join(counted)} of your own"
+    counted = [f"{line.count} x {line.machine.name}" for line in lines]
     prices = [f"${line.machine.usd_per_hour:,.2f}" for line in lines]
     what = (
         ", ".join(f"{each} ({price})" for each, price in zip(counted, prices, strict=True))
@@ -99,10 +117,6 @@ def _sold_text(lines: Sequence[OrderLine]) -> str:
     day = f", {'prices' if several else 'price'} of {machine.date}" if machine.date else ""
     unstated = f" (not stated: {' and '.join(machine.unstated)})" if machine.unstated else ""
     return f"{what} at {seller}, {cost}{day}{unstated}"
-
-
-def _machine_text(machine: Machine) -> str:
-    return machine.sku or (machine.device if machine.gpus == 1 else f"({machine.gpus} x {machine.device})")
 
 
 def _unstated_texts(plan: Plan) -> Iterator[str]:
@@ -172,7 +186,7 @@ def _survival_texts(plan: Plan) -> Iterator[str]:
     """Yield what may fail while the targets are met, and how likely that is over a month."""
     survive, found = plan.groups[0].survive, plan_availability(plan)
     spread = ", ".join(
-        f"{item.replicas} on {'each of ' if item.machines > item.span else ''}{item.machines} {item.machine.sku}"
+        f"{item.replicas} on {'each of ' if item.machines > item.span else ''}{item.machines} {item.machine.name}"
         for group in plan.groups
         for item in (group.order.placed() if group.order else ())
         if item.machine.sku and item.span == 1

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from capplan.assumption import Assumption
+from capplan.fleet.order import OWN
 from capplan.fleet.plan import Plan
 from capplan.questions.fleet import AskedFleet, prices_of_others
 from capplan.questions.plans.plan_check import Check, Side, changes
@@ -183,7 +184,11 @@ def _ordered(chosen: Mapping[str, Any] | None) -> str | None:
 def _line_text(line: Mapping[str, Any]) -> str:
     """Return a line of an order in words."""
     size = line["hardware"] if line["gpus"] == 1 else f"({line['gpus']} x {line['hardware']})"
-    place = " ".join(filter(None, (line["provider"], line["region"])))
+    place = (
+        "of your own"
+        if line["provider"] == OWN
+        else " ".join(filter(None, (line["provider"], line["region"])))
+    )
     cost = f", ${line['usd_per_hour']:,.2f}/h" if line["usd_per_hour"] else ""
     return f"{line['count']} x {line['sku'] or size} ({place}{cost})"
 

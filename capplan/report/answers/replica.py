@@ -2,11 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from math import isnan
 from typing import Any
 
 import numpy as np
 
-from capplan.accuracy.bounded import LEAST_GROUPS, LEAST_SOURCES, BoundedEstimate
+from capplan.accuracy.bounded import LEAST_GROUPS, LEAST_SOURCES, MOST_WIDTH, BoundedEstimate
 from capplan.assumption import Assumption
 from capplan.fleet.fit import Fit, adapter_bytes_on_fullest_rank
 from capplan.model.sharding import network_adapter_elements
@@ -103,6 +104,14 @@ def _problems(load: Load, bounded: BoundedEstimate) -> list[str]:
         problems.append(
             f"{load.request_rate:g} req/s is more than the replica can serve: it saturates at "
             f"{bounded.estimate.requests_per_s:.3g} req/s, and the queue grows without bound"
+        )
+    if unknown := [
+        name.removesuffix("_s").upper()
+        for name in ("ttft_s", "tpot_s", "e2e_s")
+        if isnan(getattr(bounded, name).low) and not isnan(getattr(bounded, name).mean)
+    ]:
+        problems.append(
+            f"the interval of {' and '.join(unknown)} is unknown: measured results of this regime differ from their predictions by more than {MOST_WIDTH:g} times"
         )
     if bounded.unmeasured:
         problems.append(

@@ -27,7 +27,7 @@ from capplan.report.answers.fleet_words import (
     most_assumed_texts,
     purchase_text,
 )
-from capplan.report.answers.order import lines_texts, ordered_texts
+from capplan.report.answers.order import lines_texts, ordered_texts, used_by_texts, used_texts
 from capplan.scenario.several import one_by_one
 
 _SHARED_TITLES = {
@@ -140,7 +140,9 @@ def _slices_text(found: SharingAnswer) -> tuple[str, ...]:
 
 def _ordered_texts(pool: SharedPool) -> tuple[str, ...]:
     """Return the machines of the pool."""
-    return lines_texts(pool.order.lines if pool.order else ())
+    lines = pool.order.lines if pool.order else ()
+    powered = bool(pool.price and pool.price.energy_usd_per_hour)
+    return (*used_texts(lines, powered=powered), *lines_texts(lines))
 
 
 def _order_row(pool: SharedPool) -> dict[str, Any] | None:
@@ -326,6 +328,7 @@ def _cascade_first(found: CascadeAnswer, fleets: Table) -> Answer:
         headline=_cascade_headline(found),
         closing=(
             *_against_large_texts(found),
+            *used_by_texts([part.plan for part in found.parts]),
             *ordered_texts([part.plan for part in found.parts]),
             *_last_texts(found.assumptions, "cascade"),
         ),
@@ -435,6 +438,7 @@ def _closing(found: CascadeAnswer) -> tuple[str, ...]:
             if bound
             else ()
         ),
+        *used_by_texts([part.plan for part in found.parts]),
         *ordered_texts([part.plan for part in found.parts]),
         one_by_one("cascade"),
         *currency_texts(
