@@ -260,6 +260,15 @@ def _price_assumptions(
             "not promise"
         )
         stated.append(Assumption(what, "hosted.time_to_live"))
+    several = [item.request_class.name for item in comparison.traffic if item.request_class.samples > 1.0]
+    if several:
+        once = [p.name for p in prices if p.several_answers]
+        each = [p.name for p in prices if not p.several_answers]
+        said = [
+            *([f"{', '.join(once)} bill a prompt once for all its samples (n)"] if once else []),
+            *([f"{', '.join(each)} bill it for each sample"] if each else []),
+        ]
+        stated.append(Assumption(f"{', '.join(several)}: {'; '.join(said)}", "traffic[0].samples"))
     if any(p.peak for p in prices):
         stated.append(
             Assumption(

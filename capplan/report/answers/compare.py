@@ -167,32 +167,9 @@ def compare_answer(asked: AskedComparison, name: str, currency: Currency | None)
     used = ("caching",) if any(row["caching"] != NOT_CACHED for row in rows) else ()
     best = comparison.apis[0]
     own = comparison.own
-    result = {
-        "scenario": name,
-        "own": {
-            "usd_per_month": own.usd_today,
-            "gpus": comparison.plan.gpus,
-            "hardware": comparison.plan.hardware,
-            "order": order_row(comparison.plan),
-            "machines_usd_per_month": own.machines_usd,
-            "overhead_usd_per_month": own.machines_usd * own.terms.overhead,
-            "people_usd_per_month": own.terms.people_usd_per_month,
-            "other_usd_per_month": total_usd(own.other),
-            "outside_usd_per_month": own.outside_usd,
-            "request_rate": own.request_rate,
-        },
-        "apis": rows,
-        "breakeven_request_rate": best.breakeven_request_rate,
-        "cheaper": comparison.cheaper,
-        "offers_compared": len(comparison.apis),
-        "even": {
-            "price_ratio": comparison.even_price_ratio,
-            "machines_ratio": comparison.even_machines_ratio,
-        },
-    }
     return Answer(
         command="compare",
-        result=result,
+        result=_compare_result(comparison, name, rows),
         tables=(
             Table(
                 shown,
@@ -220,6 +197,34 @@ def compare_answer(asked: AskedComparison, name: str, currency: Currency | None)
         warnings=asked.warnings,
         csv_rows=rows,
     )
+
+
+def _compare_result(comparison: Comparison, name: str, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return a comparison with the keys of JSON."""
+    best, own = comparison.apis[0], comparison.own
+    return {
+        "scenario": name,
+        "own": {
+            "usd_per_month": own.usd_today,
+            "gpus": comparison.plan.gpus,
+            "hardware": comparison.plan.hardware,
+            "order": order_row(comparison.plan),
+            "machines_usd_per_month": own.machines_usd,
+            "overhead_usd_per_month": own.machines_usd * own.terms.overhead,
+            "people_usd_per_month": own.terms.people_usd_per_month,
+            "other_usd_per_month": total_usd(own.other),
+            "outside_usd_per_month": own.outside_usd,
+            "request_rate": own.request_rate,
+        },
+        "apis": rows,
+        "breakeven_request_rate": best.breakeven_request_rate,
+        "cheaper": comparison.cheaper,
+        "offers_compared": len(comparison.apis),
+        "even": {
+            "price_ratio": comparison.even_price_ratio,
+            "machines_ratio": comparison.even_machines_ratio,
+        },
+    }
 
 
 def _api_row(api: ComparedApi) -> dict[str, Any]:

@@ -389,18 +389,17 @@ def cost_texts(plan: Plan, mix_usd_per_month: float | None = None) -> list[str]:
             f"${money.usd_per_job:,.0f} for the job of {money.job_hours:g} h",
             f"${money.usd_per_thousand_requests:.3g} per thousand requests",
         ]
-    by_mix = mix_usd_per_month is not None
-    usd = mix_usd_per_month if mix_usd_per_month is not None else rented
-    paid = usd / rented if rented else 1.0
-    month = f"${usd:,.0f} per month{f' {WITH_MIX}' if by_mix else ''}"
-    if money.usd_per_million_output_tokens_at_mean is None:
+    usd = rented if mix_usd_per_month is None else mix_usd_per_month
+    costs = money.scaled(usd / rented) if rented else money
+    month = f"${usd:,.0f} per month{'' if mix_usd_per_month is None else f' {WITH_MIX}'}"
+    if costs.usd_per_million_output_tokens_at_mean is None:
         return [
             month,
-            f"${paid * (money.usd_per_million_tokens_at_mean or 0.0):.3g} per million tokens and ${paid * (money.usd_per_thousand_requests or 0.0):.3g} per thousand requests at the mean load",
+            f"${costs.usd_per_million_tokens_at_mean or 0.0:.3g} per million tokens and ${costs.usd_per_thousand_requests or 0.0:.3g} per thousand requests at the mean load",
         ]
     return [
         month,
-        f"${paid * money.usd_per_million_output_tokens_at_mean:.3g} per million output tokens at the mean load",
+        f"${costs.usd_per_million_output_tokens_at_mean:.3g} per million output tokens at the mean load",
     ]
 
 
