@@ -33,6 +33,24 @@ class Spread(Generic[Value]):
     p95: Value
     p99: Value
 
+    def of_sample(self, size: int) -> "Spread[float | None]":
+        """Return the spread of some measured values, with None for a percentile that so few do not carry.
+
+            n (1 - p) >= 1
+
+        Examples
+        --------
+        Of eight values none is above the 90th percentile:
+
+        >>> Spread(2.0, 1.9, 2.5, 2.8, 3.0).of_sample(8)
+        Spread(mean=2.0, p50=1.9, p90=None, p95=None, p99=None)
+        """
+        values: Any = (self.p50, self.p90, self.p95, self.p99)
+        least = (2, 10, 20, 100)
+        kept = [value if size >= needed else None for value, needed in zip(values, least, strict=True)]
+        mean: Any = self.mean
+        return Spread(mean, *kept)
+
     def scaled(self, factor: float) -> "Spread[Value]":
         """Return the spread of a factor times the quantity."""
         values: Any = (self.mean, self.p50, self.p90, self.p95, self.p99)

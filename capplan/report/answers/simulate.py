@@ -53,6 +53,10 @@ TIMELINE_ROWS = 24
 """Spans of a timeline, about."""
 
 
+FEW_REQUESTS = 100
+"""Requests below which there is no 99th percentile: fewer than one of them is above it."""
+
+
 def known(value: Any) -> Any:
     """Return a value with None for what is not a number, all the way down."""
     if isinstance(value, dict):
@@ -62,8 +66,21 @@ def known(value: Any) -> Any:
 
 def figures_result(figures: Figures, *, pooled: bool) -> dict[str, Any]:
     """Return what some of the requests saw; prompts that are pooled have no output."""
-    result: dict[str, Any] = known(asdict(figures))
-    return result | {"output_tokens_per_s": 0.0} if pooled else result
+    result: dict[str, Any] = asdict(figures)
+    result |= {name: asdict(spread) for name, spread in _carried(figures).items()}
+    found: dict[str, Any] = known(result | {"output_tokens_per_s": 0.0} if pooled else result)
+    return found
+
+
+def _carried(figures: Figures) -> dict[str, Spread[float | None]]:
+    """Return the latencies of some requests, each with the percentiles that so many requests carry."""
+    latencies = {
+        "ttft_s": figures.ttft_s,
+        "tpot_s": figures.tpot_s,
+        "e2e_s": figures.e2e_s,
+        "queue_s": figures.queue_s,
+    }
+    return {name: spread.of_sample(figures.finished) for name, spread in latencies.items()}
 
 
 def _seen(figures: Figures, wait_s: float) -> dict[str, Any]:
@@ -177,7 +194,10 @@ def several_counts(operation: Operation | None, run: FleetRun | None) -> str:
 
 
 def _latency_rows(figures: Figures, itl_s: Spread[float] | None) -> list[dict[str, Any]]:
-    spreads = {"TTFT": figures.ttft_s, "TPOT": figures.tpot_s, "E2E": figures.e2e_s, "queue": figures.queue_s}
+    spreads: dict[str, Spread[float | None] | Spread[float]] = {
+        name.removesuffix("_s").upper() if name != "queue_s" else "queue": spread
+        for name, spread in _carried(figures).items()
+    }
     if itl_s is not None:
         spreads["ITL"] = itl_s
     return [
@@ -340,20 +360,18 @@ def simulate_answer(
     every = outcome.all
     tables = _simulate_tables(result, outcome, slo)
     missed = outcome.missed(slo)
-    verdict = (
-        f"misses {', '.join(t.key for t in missed)}"
-        if missed
-        else "meets all targets"
-        if slo.targets
-        else "no targets"
-    )
+    met = "meets all targets" if slo.targets else "no targets"
+    verdict = f"misses {', '.join(t.key for t in missed)}" if missed else met
+    within = f"{every.slo_met_fraction:.1%} of {every.requests:,} requests within the limits"
+    if every.requests < FEW_REQUESTS:
+        within = f"{round(every.slo_met_fraction * every.requests)} of {every.requests} requests within the limits, too few for a 99th percentile"
     warnings = [*asked.warnings, *chosen.asked.warnings, *_unanswered(outcome, slo)]
     warnings += [warning for warning in (overload(asked, utilisation),) if warning]
     return Answer(
         command="simulate",
         result=result,
         tables=tuple(tables),
-        headline=f"{chosen.asked.scenario.name} on {bought}: {verdict}; {every.slo_met_fraction:.1%} of {every.requests:,} requests within the limits",
+        headline=f"{chosen.asked.scenario.name} on {bought}: {verdict}; {within}",
         closing=(f"{chosen.origin}: {counts or chosen.counted}", *seen_texts(chosen, outcome)),
         assumptions=(*_asked_assumptions(chosen, asked), *asked.assumptions, *stated, *outcome.assumptions),
         warnings=tuple(warnings),
