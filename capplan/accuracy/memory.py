@@ -13,7 +13,7 @@ from capplan.errors import CapplanError
 from capplan.hardware.device import Device, engine_memory_bytes, has_fast_links, padded_inputs_multiple
 from capplan.memory.kv_sizes import cache_dtype
 from capplan.memory.launch import Launch, prefill_graphs
-from capplan.memory.plan import CONTEXT_TOO_LONG, first_stage_plan, memory_plan
+from capplan.memory.plan import CONTEXT_TOO_LONG, TOO_MANY_SEQUENCES, first_stage_plan, memory_plan
 from capplan.model.network import Attention, Network
 from capplan.model.parameters import draft_layer
 from capplan.model.weight_format import FORMATS, in_weight_format, kv_bytes_per_element, stored_formats
@@ -114,8 +114,9 @@ def predict_memory_row(
         "max_concurrency": float(plan.max_concurrency) * context_ranks,
     }
     code = int(plan.limit_codes)
-    if code == CONTEXT_TOO_LONG and not _number(row, "max_model_len"):
-        # The launch set a context that the row does not state: only memory can be judged.
+    unstated = {CONTEXT_TOO_LONG: "max_model_len", TOO_MANY_SEQUENCES: "max_num_seqs"}.get(code)
+    if unstated and not _number(row, unstated):
+        # The launch set a limit that the row does not state: only memory can be judged.
         code = 0
     return {**values, "starts": float(code == 0)}
 

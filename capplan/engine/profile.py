@@ -81,6 +81,8 @@ class MemoryRules:
     """Layers of different kinds share one pool in groups; otherwise every layer keeps every token."""
     tokens_from_concurrency: bool
     """The printed cache size is concurrency x context rather than blocks x block size."""
+    blocks_bound_sequences: bool = False
+    """A hybrid model does not start with more sequences per step than its pool has blocks: each needs one for its state."""
     whole_windows: bool = False
     """Sliding layers keep every token, as full ones do, unless a window is set for the cache."""
     window_tokens_ratio: float | None = None

@@ -75,7 +75,7 @@ _WORKSPACE_MEMORY = replace(_LEAN_SAMPLER_MEMORY, non_torch_bytes=0.25 * GIB)
 _GRAPHS_MEMORY = replace(
     _WORKSPACE_MEMORY,
     default_fraction=0.92,
-    tokens_from_concurrency=True,
+    blocks_bound_sequences=True,
     budgeted_graph_fraction=0.81,
     graph_base_bytes=0.0,
     graph_expert_bytes=0.0,
@@ -83,7 +83,12 @@ _GRAPHS_MEMORY = replace(
 """VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS is 1 in `vllm/envs.py` of 0.20.0 (0 in 0.19.1), although it is announced there for 0.21.
 
 For models of 28, 36 and 48 layers 0.20.2 printed graphs of 0.43, 0.67 and 0.80 GiB, and estimates of 0.37, 0.50 and 0.64 GiB
-(docs/live.md)."""
+(docs/live.md).
+
+`blocks_bound_sequences`: pull request 38270, merged on 2026-03-31, raises "max_num_seqs exceeds available Mamba cache blocks"; 0.19.0 still captured
+its graphs (vllm-project/recipes, pull request 551)."""
+_CONCURRENCY_MEMORY = replace(_GRAPHS_MEMORY, tokens_from_concurrency=True)
+"""vllm issue 43308: 0.20.0 printed blocks x block size of a Gemma-4 (about 55,000 tokens), 0.21.0 concurrency x context (about 525,000)."""
 
 _SMALL = Tier(
     0.0, max_num_seqs=256, server_batched_tokens=2048, offline_batched_tokens=8192, graph_max_sequences=512
@@ -204,13 +209,14 @@ VLLM: tuple[EngineProfile, ...] = (
             _VLLM_V1,
             version=version,
             tiers=tiers,
-            memory=_GRAPHS_MEMORY,
+            memory=_GRAPHS_MEMORY if version == "0.20.0" else _CONCURRENCY_MEMORY,
             expert_kernels=(_SPLIT_BLOCKS_TRITON,),
             cache_rules=rules,
             asynchronous=True,
         )
         for version, tiers, rules in (
             ("0.20.0", (_PROCESSOR, _LARGE, _SMALL), (VLLM_V4_CACHE,)),
+            ("0.21.0", (_PROCESSOR, _LARGE, _SMALL), (VLLM_V4_CACHE,)),
             ("0.26.0", (_PROCESSOR, _HUGE, _LARGE, _SMALL), (VLLM_V4_CACHE,)),
             ("0.33.0", (_PROCESSOR, _HUGE, _LARGE, _SMALL), VLLM_CACHE_RULES),
         )

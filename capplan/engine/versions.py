@@ -21,13 +21,16 @@ _AMPERE = _ALWAYS | {
     "nvfp4",
 }  # fp8 and fp4 weights are widened in the kernel before the matmul
 
+BLACKWELL = ("blackwell", "blackwell-rtx", "blackwell-ultra", "grace-blackwell")
+"""Architectures with tensor cores for nvfp4."""
+
 CUDA_WEIGHT_DTYPES: Mapping[str, frozenset[str]] = {
     "volta": frozenset({"fp32", "fp16"}),
     "turing": _ALWAYS,
     "ampere": _AMPERE,
     "ada": _AMPERE,
     "hopper": _AMPERE,
-    "blackwell": _AMPERE,
+    **dict.fromkeys(BLACKWELL, _AMPERE),
     "cdna2": _ALWAYS | {"bf16"},
     "cdna3": _ALWAYS | {"bf16", "fp8", "mxfp4"},
     "cdna4": _ALWAYS | {"bf16", "fp8", "mxfp4"},
@@ -58,7 +61,7 @@ TRTLLM_WEIGHT_DTYPES: Mapping[str, frozenset[str]] = {
     "ampere": _ALWAYS | {"bf16"},
     "ada": _ALWAYS | {"bf16", "fp8"},
     "hopper": _ALWAYS | {"bf16", "fp8", "mxfp4"},
-    "blackwell": _AMPERE,
+    **dict.fromkeys((*BLACKWELL, "rubin"), _AMPERE),
     "*": frozenset(),
 }
 """Weight dtypes that TensorRT-LLM runs: NVIDIA devices from Ampere on."""

@@ -17,8 +17,9 @@ from capplan.fleet.search.latencies import Latencies
 from capplan.fleet.search.one_layout import trial_of
 from capplan.fleet.search.trial import Trial
 from capplan.frozen import frozen
+from capplan.memory.layer_groups import held_state_bytes
 from capplan.memory.plan import MemoryPlan
-from capplan.model.kv_cache import kv_bytes_per_token, state_bytes_per_sequence
+from capplan.model.kv_cache import kv_bytes_per_token
 from capplan.model.weight_format import kv_bytes_per_element
 from capplan.questions.fleet import AskedFleet, terms_of
 from capplan.questions.plans.plan_row import plan_row
@@ -289,7 +290,11 @@ class Subject(PlanSubject):
         element, context = kv_bytes_per_element(self.spec.kv_format), float(served_context_tokens(self.spec))
         return figures | {
             "kv_bytes_per_token": float(np.asarray(kv_bytes_per_token(self.spec.network, context, element))),
-            "state_bytes_per_sequence": float(np.asarray(state_bytes_per_sequence(self.spec.network))),
+            "state_bytes_per_sequence": float(
+                np.asarray(
+                    held_state_bytes(self.spec.network, 1.0, self.spec.profile.memory.recurrent_format)
+                )
+            ),
         }
 
     @property

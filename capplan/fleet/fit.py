@@ -8,7 +8,7 @@ from capplan.fleet.search.candidates import Layout, layout_reason
 from capplan.frozen import frozen
 from capplan.hardware.device import Device, engine_memory_bytes
 from capplan.memory.capacity import stages_of
-from capplan.memory.plan import MemoryPlan
+from capplan.memory.plan import TOO_MANY_SEQUENCES, MemoryPlan
 from capplan.model.network import Network
 from capplan.model.sharding import Sharding, adapter_bytes_per_rank
 from capplan.model.weight_format import FORMATS, in_weight_format, kv_bytes_per_element
@@ -119,6 +119,8 @@ def changes_that_fit(spec: ReplicaSpec, others: Sequence[Device] = ()) -> tuple[
     if _SHORTEST_CONTEXT <= shorter < served_context_tokens(spec):
         tokens = shorter - shorter % 16 or shorter
         alone.append(_change(f"--max-model-len {tokens}", replace(spec, max_model_len=tokens)))
+    if (fewer := _fewer_sequences(spec)) is not None:
+        alone.append(fewer)
     if alone:
         return tuple(sorted(alone, key=lambda change: float(change["gpus"])))
     pairs = [
@@ -129,6 +131,15 @@ def changes_that_fit(spec: ReplicaSpec, others: Sequence[Device] = ()) -> tuple[
     pairs.sort(key=lambda pair: pair[1].devices)
     both = _first_that_fits(pairs)
     return (both,) if both else ()
+
+
+def _fewer_sequences(spec: ReplicaSpec) -> dict[str, Any] | None:
+    """Return the most sequences per step with which a hybrid model starts; None where that is not what fails."""
+    plan = memory_of(spec)
+    if int(plan.limit_codes) != TOO_MANY_SEQUENCES:
+        return None
+    most = int(plan.state_blocks)
+    return _first_that_fits([(f"--max-num-seqs {most}", replace(spec, max_num_seqs=most))])
 
 
 def _first_that_fits(variants: Sequence[tuple[str, ReplicaSpec]]) -> dict[str, Any] | None:

@@ -201,6 +201,56 @@ def cache_capacity(
     return tokens, sequences, layout.sequence_blocks * layout.block_bytes
 
 
+def state_blocks(
+    kv_bytes_available: Number, network: Network, launch: Launch, profile: EngineProfile, layer_share: Number
+) -> Number:
+    """Return the blocks of the pool of one device, one of which every running sequence of a hybrid model needs for its state.
+
+        n = floor(A / b)
+
+    Parameters
+    ----------
+    kv_bytes_available : [B]
+        A, of the device
+    network, launch, profile : as for `cache_capacity`
+    layer_share : [-]
+        layers of the device's pipeline stage over all layers
+
+    Returns
+    -------
+    [-]
+        n; infinite where no state is kept, or where the engine starts with any number of sequences
+
+    Examples
+    --------
+    A model without states:
+
+    >>> from capplan.engine.lookup import profile
+    >>> from capplan.model.network import Attention, Layer, Projection
+    >>> head = Projection("lm_head", "lm_head", 64, 1000, "columns")
+    >>> network = Network("n", "t", 64, 1000, (Layer((Attention(4, 4, 16, 16),), ()),), head, True, 64000)
+    >>> launch = Launch(1.0, 1.0, 1.0, 1.0, 8e9, 2.0, 100.0, 64.0, 2048.0, 0.9, 16.0)
+    >>> state_blocks(81920.0, network, launch, profile("vllm"), 1.0)
+    inf
+
+    References
+    ----------
+    vLLM pull request 38270: https://github.com/vllm-project/vllm/pull/38270.
+    """
+    rules = profile.memory
+    if not rules.blocks_bound_sequences or compressed_layers(network):
+        return np.inf
+    element = FORMATS[network.activation_format].bytes_per_element
+    kinds = cache_kinds(network, launch.tensor, launch.kv_bytes_per_element, element, rules.recurrent_format)
+    if all(kind.kind != "state" for kind in kinds):
+        return np.inf
+    layout = grouped_layout(
+        kinds, launch.block_tokens, launch.max_model_len, launch.max_num_batched_tokens, layer_share
+    )
+    blocks: Number = np.floor(np.maximum(kv_bytes_available, 0.0) / layout.block_bytes)
+    return blocks
+
+
 def encoder_reason(network: Network, profile: EngineProfile) -> Reason | None:
     """Return why an engine's cache of an encoder-decoder is not modelled, or None if it is."""
     if network.encoder is None or profile.memory.budget != "free_fraction":

@@ -11,18 +11,15 @@ from capplan.errors import InputError
 from capplan.frozen import frozen
 from capplan.memory.capacity import encoder_reason, reserved_bytes_per_sequence
 from capplan.memory.launch import engine_launch
-from capplan.memory.layer_groups import cache_kinds, narrow_states
+from capplan.memory.layer_groups import cache_kinds, held_state_bytes, narrow_states
 from capplan.memory.pool import compressed_layers, layout_assumptions
 from capplan.model.kv_cache import (
-    has_fp8_index_keys,
-    index_bytes_per_element,
     kv_bytes_per_sequence,
     kv_bytes_per_token,
-    state_bytes_per_sequence,
 )
 from capplan.model.network import Network
 from capplan.model.sharding import Sharding
-from capplan.model.weight_format import FORMATS, KV_DTYPES, kv_bytes_per_element
+from capplan.model.weight_format import KV_DTYPES, kv_bytes_per_element
 from capplan.ranges import DEVICES, TOKENS, Whole, check_list
 
 AUTO = "auto"
@@ -171,9 +168,6 @@ def kv_sizes(
     most = network.max_context_tokens or _USUAL_CONTEXTS[-1]
     tried = list(contexts) or [*(tokens for tokens in _USUAL_CONTEXTS if tokens < most), most]
     rows = _rows(network, tried, sequences, dtype, tensor_parallel, rules, step_tokens)
-    if kv_bytes_per_element(dtype) > float(index_bytes_per_element(np.inf)) and has_fp8_index_keys(network):
-        what = f"index keys counted in {dtype} like the rest, as in reference implementations; engines store them in fp8"
-        assumptions = (*assumptions, Assumption(what, "--kv-dtype", "kv_dtype"))
     laid_out = (
         *layout_assumptions(network, rules.memory),
         *narrow_states(network, rules.memory, rules.engine),
@@ -203,14 +197,15 @@ def _rows(
 ) -> list[KvSize]:
     context = np.asarray(contexts, dtype=np.float64)
     element = kv_bytes_per_element(kv_dtype)
-    activation = FORMATS[network.activation_format].bytes_per_element
     growth = np.broadcast_to(kv_bytes_per_token(network, context, element), context.shape)
     whole = np.broadcast_to(kv_bytes_per_sequence(network, context, element), context.shape)
     on_rank = np.broadcast_to(
         kv_bytes_per_sequence(network, context, element, tensor_parallel), context.shape
     )
-    state = float(state_bytes_per_sequence(network, 1.0, activation))
-    state_on_rank = float(state_bytes_per_sequence(network, tensor_parallel, activation))
+    state, state_on_rank = (
+        float(held_state_bytes(network, ranks, engine.memory.recurrent_format))
+        for ranks in (1.0, float(tensor_parallel))
+    )
     ranks = Sharding(tensor=np.array([[1.0], [float(tensor_parallel)]]))
     launch = engine_launch(engine, ranks, _USUAL_DEVICE_BYTES, element, context, 1.0, float(step_tokens))
     reserved, reserved_on_rank = np.asarray(reserved_bytes_per_sequence(network, launch, engine))

@@ -85,8 +85,8 @@ def narrow_states(network: Network, rules: MemoryRules, engine: str) -> tuple[As
         return ()
     held = next(iter(wider.values()))
     what = (
-        f"recurrent states are reserved in {held}, the dtype of the model, as {engine} holds them by default; what a "
-        f"sequence needs counts them in {', '.join(sorted(wider))}, as the reference implementation keeps them"
+        f"recurrent states in {held}, the dtype of the model, as {engine} holds them by default; the reference "
+        f"implementation keeps them in {', '.join(sorted(wider))}"
     )
     return (Assumption(what, "mamba_ssm_cache_dtype or mamba_ssm_dtype in config.json"),)
 
@@ -191,6 +191,42 @@ def state_bytes_held(
         each = activation_bytes if name is None else FORMATS[name].bytes_per_element
         size = size + state_elements_on_rank(part.held_elements, part.pieces, tensor_parallel) * each
     return size
+
+
+def held_state_bytes(
+    network: Network, tensor_parallel: Number = 1.0, recurrent_format: str | None = None
+) -> Number:
+    """Return the fixed state of one sequence as an engine stores it, in all layers, on one rank.
+
+        S = sum over layers of states in the engine's format, heads divided by tp
+
+    Parameters
+    ----------
+    network : the model
+    tensor_parallel : [-]
+        tp, ranks; pieces that several heads share are replicated once ranks outnumber them
+    recurrent_format : in which the engine stores recurrent states; None: the dtype of the model
+
+    Returns
+    -------
+    [B]
+        S; zero for a network of attention layers only
+
+    Examples
+    --------
+    >>> from capplan.model.network import Layer, Projection, ShortConvolution
+    >>> head = Projection("lm_head", "lm_head", 8, 10, "columns")
+    >>> layer = Layer((ShortConvolution(64, 3),), ())
+    >>> float(held_state_bytes(Network("n", "t", 8, 10, (layer,), head, True, 80)))
+    256.0
+
+    References
+    ----------
+    vLLM, `MambaStateShapeCalculator`: https://docs.vllm.ai/en/latest/api/vllm/model_executor/layers/mamba/mamba_utils.
+    """
+    element = FORMATS[network.activation_format].bytes_per_element
+    kinds = cache_kinds(network, tensor_parallel, element, element, recurrent_format)
+    return sum((kind.layers * kind.state_bytes for kind in kinds), 0.0 * tensor_parallel)
 
 
 def _merged(kinds: list[CacheKind]) -> list[CacheKind]:

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from capplan.engine.profile import EngineProfile
 from capplan.frozen import frozen
-from capplan.memory.capacity import Stage, cache_capacity, stages_of
+from capplan.memory.capacity import Stage, cache_capacity, stages_of, state_blocks
 from capplan.memory.launch import Launch
 from capplan.memory.rank import rank_activation_bytes, rank_graph_bytes, rank_weight_bytes, warmup_bytes
 from capplan.model.network import Network
@@ -20,11 +20,14 @@ LIMITS = (
     "activations and runtime leave nothing for the KV cache",
     "the KV cache is smaller than one sequence of the maximum context",
     "CUDA graphs and the sampler do not fit next to the KV cache",
+    "max_num_seqs exceeds the state blocks: every sequence of a hybrid model needs one",
 )
 """Reasons why a plan cannot start, by code."""
 
 CONTEXT_TOO_LONG = 3
 """Code of a cache that is smaller than one sequence."""
+TOO_MANY_SEQUENCES = 5
+"""Code of more sequences per step than blocks for their states."""
 
 
 @frozen
@@ -49,6 +52,10 @@ class MemoryPlan:
     """Cache that one sequence of the maximum context reserves."""
     headroom_bytes: Number
     """Left on the device once the cache is allocated, graphs are captured and the sampler has warmed up."""
+    max_num_seqs: Number
+    """Sequences per step with which one engine is started."""
+    state_blocks: Number
+    """Most sequences per step with which it starts (`memory.capacity.state_blocks`)."""
 
     def at(self, plan: int) -> "MemoryPlan":
         """Return one plan of an array of plans, as numbers."""
@@ -63,8 +70,11 @@ class MemoryPlan:
             np.asarray(self.kv_bytes_available) <= 0,
             np.asarray(self.max_concurrency) < 1,
             np.asarray(self.headroom_bytes) < 0,
+            np.asarray(self.max_num_seqs) > np.asarray(self.state_blocks),
         )
-        codes: NDArray[np.intp] = np.select(conditions, [1, 2, 3, 4], default=0).astype(np.intp)
+        codes: NDArray[np.intp] = np.select(conditions, [1, 2, 3, 4, TOO_MANY_SEQUENCES], default=0).astype(
+            np.intp
+        )
         return codes
 
     @property
@@ -196,6 +206,10 @@ def _stage_plan(
         max_concurrency=sequences,
         reserved_bytes_per_sequence=size,
         headroom_bytes=left - warm,
+        max_num_seqs=launch.max_num_seqs,
+        state_blocks=np.inf
+        if eager
+        else state_blocks(available, network, launch, profile, stage.layer_share),
     )
 
 

@@ -119,7 +119,7 @@ def kv_bytes_per_sequence(
     tensor_parallel : [-]
         ranks; 1 gives the whole sequence
     index_bytes : [B]
-        of one element of index keys; None: the cache dtype, as in reference implementations
+        of one element of index keys; None: as engines store them, in no more than the cache dtype
 
     Returns
     -------
@@ -146,7 +146,11 @@ def kv_bytes_per_sequence(
         kept = part.source_tokens or cached_tokens(context_tokens, part.window_tokens)
         if part.entry_tokens > 1:
             kept = np.floor(kept / part.entry_tokens)
-        size = index_bytes if part.index and index_bytes is not None else kv_bytes_per_element
+        size = (
+            _element_bytes(part, kv_bytes_per_element)
+            if index_bytes is None or not part.index
+            else index_bytes
+        )
         held = cache_elements_on_rank(part.elements, part.heads, tensor_parallel)
         total = total + count * held * kept * size
     return total
@@ -192,8 +196,16 @@ def kv_bytes_per_token(
         growing = (np.asarray(context_tokens) < part.window_tokens) & (part.source_tokens == 0)
         grows = np.where(growing, 1.0 / part.entry_tokens, 0.0)
         held = cache_elements_on_rank(part.elements, part.heads, tensor_parallel)
-        total = total + count * held * grows * kv_bytes_per_element
+        total = total + count * held * grows * _element_bytes(part, kv_bytes_per_element)
     return total
+
+
+def _element_bytes(part: CachePart, kv_bytes_per_element: Number) -> Number:
+    """Return the bytes of one element of a part: index keys are stored packed whatever the cache dtype is, if that is wider."""
+    if not part.index or part.packed_bytes is None:
+        return kv_bytes_per_element
+    size: Number = np.minimum(kv_bytes_per_element, part.packed_bytes / part.elements)
+    return size
 
 
 def _cache_parts(network: Network) -> Iterator[tuple[CachePart, int]]:

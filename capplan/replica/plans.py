@@ -241,8 +241,12 @@ def replica_scheduling(engine: Scheduling, sharding: Sharding) -> Scheduling:
     )
 
 
-def plans_of(specs: Sequence[ReplicaSpec]) -> Plans:
-    """Return the plans of these replicas, which are all of one network."""
+def plans_of(specs: Sequence[ReplicaSpec], *, lowered: bool = True) -> Plans:
+    """Return the plans of these replicas, which are all of one network.
+
+    Where nobody states a limit of sequences and the engine does not start a hybrid model with its own, the limit is lowered to the most that
+    it starts with. With `lowered` false, the engine's default stays, as for a launch that is tried as it stands.
+    """
     first = specs[0]
     schedulings = [engine_scheduling(spec) for spec in specs]
 
@@ -267,6 +271,15 @@ def plans_of(specs: Sequence[ReplicaSpec]) -> Plans:
         fast_links=np.array([float(has_fast_links(spec.device)) for spec in specs]),
         padded_inputs=np.array([padded_inputs_multiple(spec.device) for spec in specs]),
     )
+    if lowered:
+        blocks = np.broadcast_to(memory_plan(first.network, launch, first.profile).state_blocks, len(specs))
+        schedulings = [
+            one
+            if spec.max_num_seqs
+            else replace(one, max_num_seqs=int(max(min(one.max_num_seqs, most), 1.0)))
+            for one, spec, most in zip(schedulings, specs, blocks.tolist(), strict=True)
+        ]
+        launch = replace(launch, max_num_seqs=np.array([float(one.max_num_seqs) for one in schedulings]))
     whole = [replica_scheduling(one, spec.sharding) for one, spec in zip(schedulings, specs, strict=True)]
     return Plans(tuple(specs), launch.as_columns(), tuple(whole))
 

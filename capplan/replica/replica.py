@@ -6,7 +6,7 @@ from functools import cached_property
 from capplan.assumption import Label
 from capplan.engine.profile import Scheduling
 from capplan.errors import DoesNotFitError
-from capplan.memory.plan import MemoryPlan
+from capplan.memory.plan import TOO_MANY_SEQUENCES, MemoryPlan
 from capplan.replica.plans import LabelledRates, plans_cache_tokens, plans_memory, plans_of, plans_tables
 from capplan.replica.spec import ReplicaSpec, served_context_tokens
 from capplan.replica.tables import DeviceTables, table_of_plan
@@ -59,8 +59,8 @@ class Replica:
 
 
 def memory_of(spec: ReplicaSpec) -> MemoryPlan:
-    """Return the memory plan of one device of the replica, as numbers."""
-    return plans_memory(plans_of([spec])).at(0)
+    """Return the memory plan of one device of the replica as it is launched, as numbers."""
+    return plans_memory(plans_of([spec], lowered=False)).at(0)
 
 
 def typical_context_tokens(spec: ReplicaSpec) -> float:
@@ -77,7 +77,7 @@ def replica_of(spec: ReplicaSpec) -> Replica:
     (tokens,) = plans_cache_tokens(plans, memory, typical_context_tokens(spec)).tolist()
     alone = memory.at(0)
     blocks = int(tokens) // scheduling.block_tokens
-    if blocks < 1:
+    if blocks < 1 or int(alone.limit_codes) == TOO_MANY_SEQUENCES:
         reasons = "; ".join(alone.limits) or "no room for the KV cache"
         raise DoesNotFitError(
             f"{spec.network.name} does not fit on {spec.devices} x {spec.device.name}: {reasons}\n"

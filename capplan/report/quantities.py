@@ -352,7 +352,7 @@ PLAN: Mapping[str, Quantity] = {
         "Bytes that the next token adds to one sequence, at the longest context", "model.kv_cache.kv_bytes_per_token",
         {"kv_bytes_per_element": "b", "max_model_len": "n", "layers": ""}, MEMORY,
     ),
-    "state_bytes_per_sequence": Quantity("Recurrent and convolution states of a sequence", "model.kv_cache.state_bytes_per_sequence", {"layers": ""}, MEMORY),
+    "state_bytes_per_sequence": Quantity("Recurrent and convolution states of a sequence", "memory.layer_groups.held_state_bytes", {"layers": ""}, MEMORY),
 }  # fmt: skip
 """Path of a number of a plan -> what it is; `*` stands for any key, and a number of one of several groups has the path of the group before it."""
 _KWH = "money.energy.kwh_per_million_tokens"

@@ -63,7 +63,7 @@ def test_a_hybrid_keeps_its_states_beside_the_cache_of_its_attention(tensor):
     keys = 1000 * 2 * TOKEN * 2  # two layers in six attend
     assert row.kv_bytes_per_token == 2 * TOKEN * 2
     assert row.kv_bytes_per_sequence == keys
-    assert row.state_bytes_per_sequence == near(4 * (8 * 16 * 24 * 4 + 4 * (2 * 4 * 16 + 8 * 24) * 2))
+    assert row.state_bytes_per_sequence == near(4 * (8 * 16 * 24 * 2 + 3 * (2 * 4 * 16 + 8 * 24) * 2))
     assert row.kv_bytes_total == near(3 * (keys + row.state_bytes_per_sequence))
     assert row.kv_bytes_per_gpu == near(row.kv_bytes_total / tensor)
 

@@ -38,18 +38,6 @@ def test_an_engine_reserves_at_least_what_the_architecture_needs(folder, engine)
         assert not short.size, [(RANKS[i, 0], CONTEXTS[j], element) for i, j in short[:3]]
 
 
-@pytest.mark.parametrize("model", ["deepseek-ai/DeepSeek-V3.2", "deepseek-ai/DeepSeek-V4-Flash"])
-def test_that_index_keys_take_less_in_engines_than_in_the_reference_is_said(model):
-    network = read_model(model, offline=True)
-    wide, narrow = (kv_sizes(network, [65536], kv_dtype=dtype) for dtype in ("bf16", "fp8"))
-    said = [
-        any("index keys" in assumption.what for assumption in sizes.assumptions) for sizes in (wide, narrow)
-    ]
-    assert said == [True, False]
-    (row,) = narrow.rows
-    assert row.engine_reserved_bytes_per_sequence >= row.kv_bytes_per_sequence
-
-
 def test_the_index_keys_of_minimax_m3_are_reserved():
     """57 of 60 layers hold one key of 128 elements per token beside four KV heads of 128 (config.json)."""
     network = read_model("MiniMaxAI/MiniMax-M3", offline=True)

@@ -281,12 +281,13 @@ def _launch(asked: AskedFleet, plan: Plan) -> dict[str, Any]:
     scenario, group = asked.scenario, plan.groups[-1]
     spec = spec_of_layout(group.layout, group.weight_dtype, asked.question)
     limits, engine = engine_scheduling(spec), plans_of([spec]).launch
+    sequences = int(np.ravel(engine.max_num_seqs)[0])
     speculation = scenario.speculation
     devices = [each.layout.device for each in plan.groups]
     servers = [{"devices_per_server": item.node_devices, "vendor": item.vendor} for item in devices]
     return {
         "max_model_len": asked.question.max_model_len,
-        "max_num_seqs": limits.max_num_seqs,
+        "max_num_seqs": sequences,
         "max_num_batched_tokens": limits.max_num_batched_tokens,
         "gpu_memory_utilization": scenario.file.gpu_memory_utilization,
         "memory_fraction": float(np.ravel(engine.memory_fraction)[0]),
