@@ -150,7 +150,7 @@ def _first_that_fits(variants: Sequence[tuple[str, ReplicaSpec]]) -> dict[str, A
 
 
 def _change(flags: str, spec: ReplicaSpec) -> dict[str, Any]:
-    concurrency = float(memory_of(spec).max_concurrency)
+    concurrency = int(spec.sharding.data) * float(memory_of(spec).max_concurrency)
     return {"change": flags, "gpus": spec.devices, "max_concurrency": concurrency}
 
 

@@ -142,3 +142,24 @@ def test_more_memory_and_fewer_bytes_never_hold_less(asked):
     wide = asked(*words, "--hardware", "l40s", "--kv-dtype", "bf16")["max_concurrency"]
     narrow = asked(*words, "--hardware", "l40s", "--kv-dtype", "fp8")["max_concurrency"]
     assert narrow >= wide
+
+
+def test_figures_of_a_replica_are_those_of_all_of_its_groups(capplan):
+    """Eight attention groups share no cache: every count of the replica is eight times that of a group."""
+    words = (
+        "fit",
+        "deepseek-v3",
+        "--hardware",
+        "b200",
+        "-dp",
+        "8",
+        "-ep",
+        "8",
+        "--offline",
+        "--format",
+        "json",
+    )
+    found = json.loads(capplan(*words).out)["result"]
+    assert found["attention_groups"] == 8
+    for name in ("max_num_seqs", "kv_cache_tokens", "max_concurrency"):
+        assert found[name] == pytest.approx(8 * found[f"{name}_per_group"]), name

@@ -177,6 +177,14 @@ def _memory_figures(fit: Fit) -> dict[str, Any]:
             "kv_bytes_available", "kv_cache_tokens", "max_concurrency", "reserved_bytes_per_sequence",
         )
     }  # fmt: skip
+    tokens = 0 if spec.network.bidirectional else int(max(0.0, amounts["kv_cache_tokens"]))
+    sequences, groups = max(0.0, amounts["max_concurrency"]), int(spec.sharding.data)
+    of_a_group = {
+        "attention_groups": groups,
+        "max_num_seqs_per_group": scheduling.max_num_seqs // groups,
+        "kv_cache_tokens_per_group": tokens,
+        "max_concurrency_per_group": sequences,
+    }
     return {
         "fits": fit.fits,
         "model": spec.network.name,
@@ -195,8 +203,9 @@ def _memory_figures(fit: Fit) -> dict[str, Any]:
         "non_torch_bytes_per_gpu": amounts["non_torch_bytes"],
         "cuda_graph_bytes_per_gpu": amounts["cuda_graph_bytes"],
         "kv_bytes_available_per_gpu": amounts["kv_bytes_available"],
-        "kv_cache_tokens": 0 if spec.network.bidirectional else int(max(0.0, amounts["kv_cache_tokens"])),
-        "max_concurrency": max(0.0, amounts["max_concurrency"]),
+        "kv_cache_tokens": groups * tokens,
+        "max_concurrency": groups * sequences,
+        **(of_a_group if groups > 1 else {}),
         "reserved_bytes_per_sequence": amounts["reserved_bytes_per_sequence"],
         "longest_context_tokens": fit.longest_context_tokens,
         **_adapter_figures(fit),
@@ -228,6 +237,10 @@ _OF_CACHES = {"kv_dtype", "kv_cache_tokens", "reserved_bytes_per_sequence"}
 _WATERFALL_TITLES = {
     "max_model_len": "maximum sequence length",
     "max_num_seqs": "maximum sequences per step",
+    "attention_groups": "groups that share no cache",
+    "max_num_seqs_per_group": "maximum sequences per step, each group",
+    "kv_cache_tokens_per_group": "capacity of the KV cache, each group",
+    "max_concurrency_per_group": "concurrent sequences of maximum length, each group",
     "max_num_batched_tokens": "maximum tokens per step",
     "kv_cache_tokens": "capacity of the KV cache",
     "max_concurrency": "concurrent sequences of maximum length",
