@@ -6,6 +6,7 @@ Details of a plan: margins of its targets, its sizing step by step, memory and o
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -61,6 +62,19 @@ class Question:
     max_num_batched_tokens: int | None = None
     gpu_memory_utilization: float | None = None
     drafting: DraftPlan | None = None
+    refits: Mapping[str, EngineProfile] = field(default_factory=dict)
+    """The engine with the host times that results refitted, by the name of the device that they were measured on."""
+
+    def profile_on(self, device: Device) -> EngineProfile:
+        """Return the engine as it runs on a device: with refitted host times if results of that device gave them."""
+        return self.refits.get(device.name, self.profile)
+
+    @property
+    def devices_by_profile(self) -> list[list[Device]]:
+        """The devices, those whose host times are the same together: plans of one array have one engine profile."""
+        own = [[device] for device in self.devices if device.name in self.refits]
+        usual = [device for device in self.devices if device.name not in self.refits]
+        return own + ([usual] if usual else [])
 
     def slowness(
         self,
@@ -78,7 +92,7 @@ class Question:
             step_s=step_s,
             device=device,
             efficiency=self.efficiencies[device.name],
-            left_out=self.profile.left_out,
+            left_out=self.profile_on(device).left_out,
             served=served,
         )
 
@@ -95,7 +109,7 @@ def spec_of_layout(layout: Layout, weight_dtype: str, question: Question) -> Rep
         network=question.networks[weight_dtype],
         device=layout.device,
         efficiency=question.efficiencies[layout.device.name],
-        profile=question.profile,
+        profile=question.profile_on(layout.device),
         sharding=layout.sharding,
         kv_format=layout.kv_format,
         max_model_len=question.max_model_len,
@@ -133,7 +147,7 @@ def kernel_assumptions(group: Group, question: Question) -> tuple[Assumption, ..
         question.networks[group.weight_dtype],
         group.layout.device,
         question.efficiencies[group.layout.device.name],
-        profile=question.profile,
+        profile=question.profile_on(group.layout.device),
         kv_format=group.layout.kv_format,
         spread=group.layout.sharding.spreads_experts,
     )
@@ -170,7 +184,8 @@ def _interval(group: Group, question: Question, target: Target) -> Interval:
     network, served = question.networks[group.weight_dtype], None
     if group.role == "serve" and not group.draft_tokens:
         served = question.served(network, group.layout, group.concurrency_per_replica)
-    operation = Operation(network_class(network), question.profile, group.label, group.layout.device, served)
+    device = group.layout.device
+    operation = Operation(network_class(network), question.profile_on(device), group.label, device, served)
     return operation_interval(question.intervals, target.metric, "open", operation, target.statistic)
 
 
