@@ -4,7 +4,7 @@ Each result of a benchmark tool becomes the run to replay, and the values that i
 """
 
 import datetime
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
 from math import inf
 from typing import Any
@@ -306,6 +306,7 @@ def refitted(
     jacobian = problem.jacobian(solution)
     rest = problem.residuals(solution)
     numbers, remarks = _numbers(problem, solution, jacobian, rest)
+    _refuse_beyond_datasheet(runs, numbers)
     points = _points(problem, solution, jacobian, rest)
     return HostRefit(
         engine=first.profile.engine,
@@ -399,6 +400,29 @@ def _refuse_mixture(runs: Sequence[Run]) -> None:
             raise InputError(
                 f"these results are from several {what}: {', '.join(sorted(names))}\n"
                 "  host times belong to one engine on one device: refit each separately"
+            )
+
+
+def _refuse_beyond_datasheet(runs: Sequence[Run], numbers: Mapping[str, FittedNumber]) -> None:
+    """Refuse a refit whose kernels would be faster than the datasheet even at the low end of the interval: the results are of another replica.
+
+    The rate is the fitted ratio times the fraction of the datasheet that the kernels reach. A processor has no datasheet of rates.
+    """
+    first = runs[0].replica
+    if _on_processors(first.spec):
+        return
+    rates = first.rates.rates
+    kernels = [*rates.matmul.values(), *rates.experts.values()]
+    for name, verb, reached in (
+        ("compute_rate_ratio", "compute", [float(kernel.compute_fraction) for kernel in kernels]),
+        ("memory_rate_ratio", "read memory", [float(kernel.memory_fraction) for kernel in kernels]),
+    ):
+        least = numbers[name].low * min(reached)
+        if least > 1.0:
+            raise InputError(
+                f"{runs[0].result.path}: these results contradict the stated replica, {_model(first.spec)} on {first.spec.device.name}: "
+                f"its kernels would {verb} at {least:.1f} times the datasheet or more\n"
+                "  state the replica that was measured: --hardware, -tp, -pp, -dp, --weight-dtype, --kv-dtype"
             )
 
 

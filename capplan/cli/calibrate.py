@@ -97,6 +97,7 @@ _STATED = Group(
 _SERVING = o.SERVING.only(
     "tensor_parallel", "pipeline_parallel", "expert_parallel", "data_parallel", "weight_dtype", "kv_dtype", "engine",
     "engine_version", "calibration", "offline", "max_model_len", "max_num_seqs", "max_num_batched_tokens",
+    "gpu_memory_utilization", "revision",
 )  # fmt: skip
 Stated = Annotated[StatedResult, _STATED]
 Serving = Annotated[ServingFlags, _SERVING]
@@ -240,7 +241,7 @@ def _of_endpoint(
     from capplan.report.show import send
 
     send(calibration_text(found.kernels, found.refit), output)
-    return deployment_answer(found, output)
+    return deployment_answer(found, output, _replica(stated, serving))
 
 
 def _planned(measuring: Measuring) -> "Answer":
@@ -333,16 +334,28 @@ def _refitted(
     """Refit, write the file where its name is one of a calibration, and return what to show."""
     _require("scipy")
     from capplan.calibrate.refit import refitted
-    from capplan.questions.validation import results_with_replicas
+    from capplan.questions.validation import LAYOUT, results_with_replicas
     from capplan.readers.calibration.file import calibration_text, read_calibration_file
     from capplan.report.answers.calibrate import refit_answer
     from capplan.report.show import send
 
     kernels = read_calibration_file(serving.calibration).kernels if serving.calibration else None
-    refit = refitted(results_with_replicas(paths, stated, serving))
+    pairs = results_with_replicas(paths, stated, serving)
+    refit = refitted(pairs)
     if output:
         send(calibration_text(kernels, refit), output)
-    return refit_answer(refit, output)
+    first = pairs[0][0]
+    layout: dict[str, Any] = {name: getattr(first, name) or 1 for name in LAYOUT}
+    served = replace(serving, **layout, engine=refit.engine, engine_version=refit.engine_version)
+    return refit_answer(
+        refit, output, _replica(replace(stated, model=first.model, hardware=refit.hardware), served)
+    )
+
+
+def _replica(stated: StatedResult, serving: ServingFlags) -> list[str]:
+    """Return model and options of a replica that was measured, all but the calibration that replaces them."""
+    words = [stated.model or "", "--hardware", stated.hardware or ""]
+    return [*words, *replace(serving, calibration=None).words]
 
 
 def _is_calibration(name: str) -> bool:

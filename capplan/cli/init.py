@@ -2,6 +2,7 @@
 
 from functools import partial
 from pathlib import Path
+from shlex import quote
 from typing import Annotated
 
 import typer
@@ -81,5 +82,5 @@ def init_command(
         text_of = partial(checked_scenario_text, file, known=known, offline=offline)
         text = text_of(answered_by_people(first, known, text_of))
     write_new(file, text)
-    say(f"wrote {file}\n  answer it: capplan fleet {file}")
+    say(f"wrote {file}\n  answer it: capplan fleet {quote(str(file))}")
     return 0

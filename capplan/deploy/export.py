@@ -5,6 +5,7 @@ Recording rules for Prometheus, and a Grafana dashboard, hold the plan over what
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from shlex import quote
 from typing import Any
 
 from capplan import __version__
@@ -237,9 +238,10 @@ def export_text(file: PlanFile, fleet: FleetLaunch, target: str) -> str:
         raise InputError(f"--image: --target {target} starts no container; leave it out")
     if target in ENGINES:
         if target != fleet.engine:
+            changed = "".join(f" --set {quote(setting)}" for setting in file.settings)
             raise InputError(
                 f"--target {target}: the plan is for {fleet.engine} {fleet.groups[0].launch.version}\n"
-                f"  plan with: capplan fleet {scenario_word(file.scenario)} --set engine={target} -o plan.json"
+                f"  plan with: capplan fleet {scenario_word(file.scenario)}{changed} --set engine={target} -o plan.json"
             )
         body = "\n".join(_commands(fleet))
     elif target in TARGETS:

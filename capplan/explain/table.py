@@ -449,7 +449,7 @@ def latency(of: Subject, path: str) -> Explained:
 
 def operators(of: Subject) -> Iterator[Explained]:
     """Yield the operators of one prefill and one decode step at the mean load, slowest first."""
-    now, profile = of.latencies, of.asked.question.profile
+    now, profile = of.latencies, of.spec.profile
     lengths = of.trial.demand.at_responses(now.responses_s).lengths
     load = Load(int(lengths.input_tokens), int(lengths.output_tokens), request_rate=now.requests_per_s)
     rows = breakdown_of(of.trial.replica, load, now.requests_per_s * now.e2e_s.mean)

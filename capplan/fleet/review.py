@@ -6,6 +6,7 @@ Details of a plan: margins of its targets, its sizing step by step, memory and o
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import field
 from math import inf, isfinite
 from typing import Any
 
@@ -62,6 +63,19 @@ class Question:
     max_num_batched_tokens: int | None = None
     gpu_memory_utilization: float | None = None
     drafting: DraftPlan | None = None
+    refits: Mapping[str, EngineProfile] = field(default_factory=dict)
+    """The engine with the host times that results refitted, by the name of the device that they were measured on."""
+
+    def profile_on(self, device: Device) -> EngineProfile:
+        """Return the engine as it runs on a device: with refitted host times if results of that device gave them."""
+        return self.refits.get(device.name, self.profile)
+
+    @property
+    def devices_by_profile(self) -> list[list[Device]]:
+        """The devices, those whose host times are the same together: plans of one array have one engine profile."""
+        own = [[device] for device in self.devices if device.name in self.refits]
+        usual = [device for device in self.devices if device.name not in self.refits]
+        return own + ([usual] if usual else [])
 
     def slowness(
         self,
@@ -79,7 +93,7 @@ class Question:
             step_s=step_s,
             device=device,
             efficiency=self.efficiencies[device.name],
-            left_out=self.profile.left_out,
+            left_out=self.profile_on(device).left_out,
             served=served,
         )
 
@@ -96,7 +110,7 @@ def spec_of_layout(layout: Layout, weight_dtype: str, question: Question) -> Rep
         network=question.networks[weight_dtype],
         device=layout.device,
         efficiency=question.efficiencies[layout.device.name],
-        profile=question.profile,
+        profile=question.profile_on(layout.device),
         sharding=layout.sharding,
         kv_format=layout.kv_format,
         max_model_len=question.max_model_len,
@@ -134,7 +148,7 @@ def kernel_assumptions(group: Group, question: Question) -> tuple[Assumption, ..
         question.networks[group.weight_dtype],
         group.layout.device,
         question.efficiencies[group.layout.device.name],
-        profile=question.profile,
+        profile=question.profile_on(group.layout.device),
         kv_format=group.layout.kv_format,
         spread=group.layout.sharding.spreads_experts,
     )

@@ -27,7 +27,7 @@ from capplan.model.weight_format import in_weight_format, stored_formats, weight
 from capplan.questions.money.budget import (
     budgeted,
 )
-from capplan.readers.calibration.refitted import efficiency_by, refitted_profile
+from capplan.readers.calibration.refitted import efficiency_by, refitted_profiles
 from capplan.readers.catalogue.efficiency import shipped_intervals, shipped_slowness
 from capplan.readers.catalogue.models import read_model
 from capplan.readers.catalogue.prices import machine_prices, unsold_devices
@@ -243,8 +243,7 @@ def asked_fleet(scenario: Scenario, *, offline: bool) -> AskedFleet:
     assumed += (*kv_assumed, *context_assumed, *step_assumed, *draft_assumed)
     calibration = Path(scenario.calibration) if scenario.calibration else None
     limits = scenario.fleet
-    hosts = [refitted_profile(calibration, engine, device) for device in limits.devices]
-    engine, host_assumptions, host_warnings = hosts[0] if hosts else (engine, (), ())
+    refits, host_assumptions, host_warnings = refitted_profiles(calibration, engine, limits.devices)
     unsold, (prices, price_warnings) = unsold_devices(scenario), machine_prices(scenario)
     warnings += _without_effect(scenario, demand)
     question = Question(
@@ -264,6 +263,7 @@ def asked_fleet(scenario: Scenario, *, offline: bool) -> AskedFleet:
         max_num_batched_tokens=step_tokens,
         gpu_memory_utilization=scenario.file.gpu_memory_utilization,
         drafting=drafting,
+        refits=refits,
     )
     stated = [item.of_scenario() for item in (*engine.assumptions, *host_assumptions)]
     if scenario.file.fleet.routing in BY_LOAD:

@@ -498,7 +498,7 @@ def _cheapest_pool(
     raise TargetError(
         f"{scenario.path}: sharing: no device in fleet.hardware serves all models within their targets{''.join(lacks)}\n"
         f"  give another device{' or other parts of its memory' if terms.by == 'device' else ''}, or a fleet for each: "
-        "capplan fleet with --set sharing=null"
+        f"capplan fleet {scenario.command_words('sharing=null')}"
     )
 
 

@@ -26,7 +26,6 @@ from capplan.questions.fleet import AskedFleet, parts_of
 from capplan.questions.fleet_answer import fleet_for
 from capplan.readers.calibration.refitted import efficiency_by, refitted_profile
 from capplan.readers.catalogue.hardware import device
-from capplan.readers.catalogue.scenarios import scenario_word
 from capplan.recorded.traces.trace import Trace, read_trace
 from capplan.replica.replica import Replica, replica_of
 from capplan.replica.spec import ReplicaSpec
@@ -86,7 +85,7 @@ def fleet_plans(asked: AskedFleet) -> tuple[Plan, ...]:
 def _no_plan(asked: AskedFleet) -> TargetError:
     return TargetError(
         f"{asked.scenario.name}: no plan meets the targets, so there is none to simulate\n"
-        f"  name one: --hardware h100-sxm -tp 4 --replicas 2, or see: capplan fleet {scenario_word(asked.scenario.path)}"
+        f"  name one: --hardware h100-sxm -tp 4 --replicas 2, or see: capplan fleet {asked.scenario.command_words()}"
     )
 
 
@@ -111,7 +110,7 @@ def chosen_plan(
     dtype, network = next(iter(question.networks.items()))
     sharding = Sharding(float(flags.tensor_parallel or 1), float(flags.pipeline_parallel or 1), 1.0, 1.0)
     layout = Layout(target, sharding, dtype, question.kv_formats[0])
-    refuse_illegal(network, layout, question.profile)
+    refuse_illegal(network, layout, question.profile_on(target))
     counted = _count_text(replicas or 1) + ("" if replicas else " (replace with --replicas)")
     return Chosen(
         asked,

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import lru_cache
-from math import isfinite
+from math import isclose, isfinite
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -34,7 +34,7 @@ from capplan.readers.catalogue.efficiency import shipped_slowness, timed_efficie
 from capplan.readers.catalogue.hardware import device
 from capplan.readers.catalogue.models import read_model
 from capplan.recorded.measured import MeasuredKind, impossible_number, measured_table
-from capplan.recorded.results.read import read_results
+from capplan.recorded.results.read import completed, read_results
 from capplan.recorded.results.record import BenchmarkResult
 from capplan.replica.replica import Replica
 from capplan.replica.spec import ReplicaSpec
@@ -47,7 +47,11 @@ MOST_RESULTS = 500
 """Results that are replayed together; a refit replays each of them some hundred times."""
 MOST_KEPT_RUNS = 1000
 """Simulated runs of a file that are kept for rows with the same settings."""
-_LAYOUT = ("tensor_parallel", "pipeline_parallel", "expert_parallel", "data_parallel")
+SAME_NUMBER = 0.01
+"""Relative difference up to which an option is the rounded number of a file."""
+_LOAD = ("input_tokens", "output_tokens", "concurrency")
+LAYOUT = ("tensor_parallel", "pipeline_parallel", "expert_parallel", "data_parallel")
+"""Degrees of parallelism that a result may state."""
 
 
 def results_with_replicas(
@@ -65,14 +69,34 @@ def results_with_replicas(
     -------
     in the order of the files
     """
-    said = {name: getattr(serving, name) for name in (*_LAYOUT, "engine", "engine_version")} | asdict(stated)
-    results = [result for path in paths for result in read_results(path, **said)]
+    said = {name: getattr(serving, name) for name in (*LAYOUT, "engine", "engine_version")} | asdict(stated)
+    results = []
+    for path in paths:
+        found = read_results(path)
+        _refuse_contradictions(found, stated, serving)
+        results += [completed(result, **said) for result in found]
     if len(results) > MOST_RESULTS:
         raise InputError(
             f"{results[MOST_RESULTS].path}: {len(results):,} results are given, and capplan replays at most {MOST_RESULTS}\n"
             "  give results of different concurrencies and lengths, and of repeats only one"
         )
     return [(result, replica_of_result(result, serving)) for result in results]
+
+
+def _refuse_contradictions(
+    results: Iterable[BenchmarkResult], stated: StatedResult, serving: ServingFlags
+) -> None:
+    """Raise the error for an option that says otherwise than the file: the replay would not be of the run that was measured."""
+    options = {name: getattr(serving, name) for name in LAYOUT if getattr(serving, name) != 1}
+    options |= {name: value for name in _LOAD if (value := getattr(stated, name)) is not None}
+    for result in results:
+        for name, value in options.items():
+            own = getattr(result, name)
+            if own is not None and not isclose(own, value, rel_tol=SAME_NUMBER):
+                raise InputError(
+                    f"{result.path}: states {name} {own:g}, and --{name.replace('_', '-')} is {value:g}\n"
+                    "  leave the option out, or correct the file"
+                )
 
 
 def replica_of_result(result: BenchmarkResult, serving: ServingFlags) -> ReplicaSpec:
@@ -91,7 +115,7 @@ def replica_of_result(result: BenchmarkResult, serving: ServingFlags) -> Replica
             f"{result.path}: a result of {result.tool} does not name all settings\n  give {' and '.join(missing)} as well"
         )
     engine = named_engine(result.engine or "vllm")[0]
-    layout: dict[str, Any] = {name: getattr(result, name) or 1 for name in _LAYOUT}
+    layout: dict[str, Any] = {name: getattr(result, name) or 1 for name in LAYOUT}
     said = replace(serving, **layout, engine=engine, engine_version=result.engine_version)
     return asked_replica(result.model or "", result.hardware or "", said).spec
 

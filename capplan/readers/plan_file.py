@@ -17,6 +17,7 @@ from functools import reduce
 from math import isclose
 from operator import or_
 from pathlib import Path
+from shlex import join, quote
 from types import UnionType
 from typing import (
     Annotated,
@@ -65,6 +66,7 @@ from capplan.model.network import LoraTerms
 from capplan.numbers import Spread
 from capplan.readers.catalogue.efficiency import INTERVALS_FILE, SLOWNESS_FILE, efficiency_folder
 from capplan.readers.catalogue.models import shipped_config
+from capplan.readers.catalogue.scenarios import scenario_word
 from capplan.readers.record import LARGEST_WHOLE, Record, validated
 from capplan.readers.text_file import MAX_BYTES, data_folder, digest, first_bytes, is_there, read_json
 from capplan.readers.yaml_file import Document
@@ -716,10 +718,12 @@ def read_plan_file(path: Path) -> PlanFile:
         raise InputError(f"{path}: has no plan: no fleet meets the targets of {origin['scenario']}")
     answer = checked_result(path, result)
     changed = ", ".join(changed_data(origin.get("data", {})))
-    data_remarks = (f"{path}: data of capplan changed since: {changed}; {AGAIN}",) if changed else ()
     scenario = Path(origin["scenario"])
     if file_digest(scenario) is None and file_digest(path.parent / scenario.name) is not None:
         scenario = path.parent / scenario.name
+    words = join(word for setting in origin["settings"] for word in ("--set", setting))
+    again = f"write it again with: capplan fleet {scenario_word(scenario)} {words}{' ' if words else ''}-o {quote(str(path))}"
+    data_remarks = (f"{path}: data of capplan changed since: {changed}; {again}",) if changed else ()
     return PlanFile(
         path,
         str(envelope.get("capplan")),

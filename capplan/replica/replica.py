@@ -81,7 +81,7 @@ def replica_of(spec: ReplicaSpec) -> Replica:
         reasons = "; ".join(alone.limits) or "no room for the KV cache"
         raise DoesNotFitError(
             f"{spec.network.name} does not fit on {spec.devices} x {spec.device.name}: {reasons}\n"
-            f"  to see what would make it fit: capplan fit"
+            "  capplan fit with the same options says what would make it fit"
         )
     steps = plans_tables(plans)
     return Replica(

@@ -45,6 +45,7 @@ from capplan.report.charts.of_answers import (
     roof_flop_per_s,
     roofline_chart,
 )
+from capplan.report.replica_command import replica_words
 from capplan.review.findings import Findings, Section, kernels_label, machines_usd, shown
 from capplan.workload.request_class import RequestClass, responses_of_classes
 
@@ -310,18 +311,9 @@ def command_section(given: Findings) -> Section:
 
 
 def _estimate_command(given: Findings, detail: PlanDetail) -> str:
-    spec, scenario = detail.spec, given.asked.scenario
-    words = ["capplan", "estimate", scenario.model, "--hardware", spec.device.name]
-    degrees = (("-tp", spec.sharding.tensor), ("-pp", spec.sharding.pipeline), ("-ep", spec.sharding.expert))
-    for flag, value in (*degrees, ("-dp", spec.sharding.data)):
-        words += [flag, f"{float(value):g}"] if value > 1 else []
-    dtype = _group_of(given, detail).weight_dtype
-    words += ["--weight-dtype", dtype] if dtype != "auto" else []
-    words += ["--kv-dtype", spec.kv_format, "--engine", spec.profile.engine]
-    words += ["--engine-version", spec.profile.asked_version or spec.profile.version]
-    words += ["--max-model-len", str(spec.max_model_len)]
-    if scenario.calibration:
-        words += ["--calibration", str(scenario.calibration)]
+    scenario = given.asked.scenario
+    replica = replica_words(scenario, detail.spec, _group_of(given, detail).weight_dtype)
+    words = ["capplan", "estimate", scenario.model, *replica]
     load = detail.load
     words += ["--input-tokens", str(load.input_tokens), "--output-tokens", str(load.output_tokens)]
     if load.prefix_hit_fraction:

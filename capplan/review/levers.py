@@ -15,7 +15,6 @@ from capplan.questions.fleet import AskedFleet
 from capplan.questions.levers.answer import Asking, checked_names, levers_beside, levers_of
 from capplan.questions.plans.plan_row import plan_row
 from capplan.questions.sensitivity import CHANGE, Sensitivity
-from capplan.readers.catalogue.scenarios import scenario_word
 from capplan.readers.plan_file import LEVERS_AGAIN, BaseRow, LeverRow, read_levers_file
 from capplan.report.answer import Table
 from capplan.report.answers.fleet_money import (
@@ -458,7 +457,7 @@ def _own_section(given: Findings) -> Section:
         )
         if rows
         else (),
-        code=(f"capplan levers {scenario_word(given.asked.scenario.path)}",),
+        code=(f"capplan levers {given.asked.scenario.command_words()}",),
     )
 
 

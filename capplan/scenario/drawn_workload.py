@@ -63,7 +63,7 @@ def drawn_workload(path: Path, policies: tuple[str, ...] = ()) -> WorkloadSummar
     )
     if offered.requests is None:
         raise InputError(
-            f"{path}: when its users send requests follows from the responses\n  simulate it: capplan simulate {path.name}"
+            f"{path}: when its users send requests follows from the responses\n  simulate it: capplan simulate {scenario.command_words()}"
         )
     told = "drawn from a scenario"
     if offered.crowd is not None:

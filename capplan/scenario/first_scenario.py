@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import field, fields, replace
 from pathlib import Path
+from shlex import quote
 
 from capplan.errors import InputError
 from capplan.frozen import frozen
@@ -144,7 +145,7 @@ def _lines(name: str, first: FirstScenario, known: Known) -> Iterator[str]:
         for part, text in zip(asked.fields, asked.default.split("; "), strict=True)
     }
     yield schema_line("scenario")
-    yield f"# Answered by: capplan fleet {name}.yaml" + (
+    yield f"# Answered by: capplan fleet {quote(f'{name}.yaml')}" + (
         f"; read from {known.source}" if known.source else ""
     )
     yield from (f"# {remark}" for remark in known.remarks)

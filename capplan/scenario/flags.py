@@ -1,7 +1,7 @@
 """Command-line options that commands share, as plain records: one field per flag of a group."""
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 from capplan.frozen import frozen
@@ -74,6 +74,26 @@ class ServingFlags:
     def __post_init__(self) -> None:
         """Refuse numbers that are out of their ranges."""
         check_fields(self, SERVING_RANGES)
+
+    @property
+    def words(self) -> list[str]:
+        """The options that state these settings; those with their defaults are left out.
+
+        Examples
+        --------
+        >>> ServingFlags(tensor_parallel=2, kv_dtype="fp8").words
+        ['--tensor-parallel', '2', '--kv-dtype', 'fp8']
+        """
+        usual, words = ServingFlags(), []
+        for name in (field.name for field in fields(self) if field.name not in _WITHOUT_OPTION):
+            value = getattr(self, name)
+            if value != getattr(usual, name):
+                words += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
+        return words
+
+
+_WITHOUT_OPTION = ("lora_modules", "fully_sharded_loras", "chunked_prefill")
+"""Settings that only the command of an engine states."""
 
 
 @frozen

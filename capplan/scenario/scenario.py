@@ -458,8 +458,8 @@ def _located(
     return found or (file, classes)
 
 
-def scenario_from(document: Document, folder: Path) -> Scenario:
-    """Return the scenario in a document; paths in it are relative to `folder`."""
+def scenario_from(document: Document, folder: Path, settings: Sequence[str] = ()) -> Scenario:
+    """Return the scenario in a document; paths in it are relative to `folder`, and `settings` are the keys that the document has overridden."""
     file, reading = scenario_record(document, folder)
     weight_dtypes, kv_dtypes = _weight_dtypes(reading, file), _kv_dtypes(reading, file)
     engine = reading.attempt(partial(_engine, reading, file), "", ("engine",))
@@ -507,6 +507,7 @@ def scenario_from(document: Document, folder: Path) -> Scenario:
         assumptions=tuple(reading.assumptions),
         warnings=tuple(reading.warnings),
         written=document.value,
+        settings=tuple(settings),
     )
 
 
@@ -545,4 +546,4 @@ def read_scenario(path: str | os.PathLike[str], settings: Sequence[str] = ()) ->
     InputError
         All errors, with file, line and key.
     """
-    return scenario_from(scenario_document(path, settings), scenario_file(path).resolve().parent)
+    return scenario_from(scenario_document(path, settings), scenario_file(path).resolve().parent, settings)

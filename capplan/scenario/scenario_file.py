@@ -6,6 +6,7 @@ Lengths and the rates of a day come first, then the keys about money, then the s
 import math
 from collections.abc import Callable, Mapping
 from itertools import pairwise
+from shlex import join
 from typing import Annotated, Any, Literal, TypeAlias
 
 import numpy as np
@@ -57,6 +58,7 @@ from capplan.keys import (
 from capplan.model.network import LoraTerms
 from capplan.money.cash import BudgetTerms
 from capplan.money.hosted import Hosted
+from capplan.readers.catalogue.scenarios import scenario_word
 from capplan.readers.record import OrNumber, Record, one_or_more, unknown_name
 from capplan.replica.speculation import Method
 from capplan.serving.terms import Routing
@@ -818,11 +820,18 @@ class Scenario(Purchase):
     """Values in the file that are probably mistakes."""
     written: Mapping[str, Any]
     """The keys as written, overridden ones included, which a plan file keeps."""
+    settings: tuple[str, ...] = ()
+    """Keys that were overridden, each KEY=VALUE as `--set` takes them."""
 
     @property
     def name(self) -> str:
         """Name of the scenario, shown in results."""
         return self.file.name
+
+    def command_words(self, *settings: str) -> str:
+        """Return the scenario as a command line names it: its file or name, and the keys that are overridden, more of them last."""
+        changed = join(word for setting in (*self.settings, *settings) for word in ("--set", setting))
+        return f"{scenario_word(self.path)}{' ' if changed else ''}{changed}"
 
     @property
     def pooled(self) -> bool:

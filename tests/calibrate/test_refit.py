@@ -225,14 +225,14 @@ def slow_device(factor):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("factor", [0.25, 3.2])
+@pytest.mark.parametrize("factor", [0.25, 0.5])
 def test_results_of_a_device_that_its_record_misses_teach_its_rates(spec, factor):
     made = results_with(spec, slow_device(factor), (1, 4, 16, 64), (100.0, 400.0))
     found = refitted(made)
-    assert found.before_median_ape > 0.2
+    assert found.before_median_ape > 0.1
     assert found.left_out_median_ape < 0.05
     for name in ("compute_rate_ratio", "memory_rate_ratio"):
-        assert (found.numbers[name].value < 0.7) if factor < 1.0 else (found.numbers[name].value > 1.1), name
+        assert found.numbers[name].value < 0.8, name
 
 
 @pytest.mark.long
@@ -494,11 +494,15 @@ def test_a_fleet_takes_the_refitted_host_of_its_device_alone(host_file):
     path = host_file.parent / "chat.yaml"
     path.write_text(text % "h100-sxm")
     asked = asked_fleet(read_scenario(path), offline=True)
-    assert asked.question.profile.host.step_s == pytest.approx(
-        refitted_overhead(read_calibration_file(host_file).host).step_s
-    )
+    own, refitted_s = device("h100-sxm"), refitted_overhead(read_calibration_file(host_file).host).step_s
+    assert asked.question.profile_on(own).host.step_s == pytest.approx(refitted_s)
     assert any("host times" in line.what for line in asked.assumptions)
-    path.write_text(text % "h100-sxm, h200-sxm")
+    path.write_text(text % "h200-sxm, h100-sxm")
+    both = asked_fleet(read_scenario(path), offline=True)
+    assert both.question.profile_on(own).host.step_s == pytest.approx(refitted_s)
+    assert both.question.profile_on(device("h200-sxm")).host == profile("vllm").host
+    assert any("h200-sxm keeps the host times" in line for line in both.warnings)
+    path.write_text(text % "h200-sxm")
     with pytest.raises(InputError, match="refitted on h100-sxm, not on h200-sxm"):
         asked_fleet(read_scenario(path), offline=True)
 
@@ -523,3 +527,43 @@ def test_a_refit_is_compared_with_what_the_engine_has_here(capplan, host_file):
     assert rows["host vllm step_s"]["ratio"] > 1.5
     ran = capplan("calibrate", "--compare", host_file, host_file, "--format", "json")
     assert all(row["agrees"] for row in json.loads(ran.out)["result"]["rows"] if row["ratio"] is not None)
+
+
+def test_a_refit_that_takes_kernels_beyond_the_datasheet_is_refused():
+    """A run of four GPUs, replayed on one: no host time explains it, and the refit would make every later plan too small."""
+    four = replica_of_result(result(1.0, tensor_parallel=4), ServingFlags(offline=True))
+    runs = results_with(four, {}, (64,), (400.0,))
+    one = replica_of_result(result(1.0), ServingFlags(offline=True))
+    with pytest.raises(InputError, match=r"contradict the stated replica.*times the datasheet") as raised:
+        refitted([(measured, one) for measured, _ in runs])
+    assert "-tp" in str(raised.value)
+    assert refitted(runs).after_median_ape < 0.05
+
+
+@pytest.mark.parametrize(
+    ("option", "says"),
+    [
+        (("-tp", "4"), "states tensor_parallel 2, and --tensor-parallel is 4"),
+        (("--concurrency", "8"), "states concurrency 16, and --concurrency is 8"),
+        (("--input-tokens", "300"), "states input_tokens 1000, and --input-tokens is 300"),
+    ],
+)
+def test_an_option_that_contradicts_the_file_is_refused(capplan, tmp_path, option, says):
+    """The file's own value used to win without a word."""
+    stated = {
+        "backend": "vllm", "num_prompts": 100, "completed": 100, "duration": 50.0, "max_concurrency": 16, "tensor_parallel_size": 2,
+        "total_input_tokens": 100_000, "total_output_tokens": 20_000, "mean_ttft_ms": 100.0, "mean_tpot_ms": 10.0, "TP": 2,
+    }  # fmt: skip
+    (tmp_path / "run.json").write_text(json.dumps(stated))
+    ran = capplan(
+        "calibrate",
+        "--from",
+        tmp_path / "run.json",
+        "--model",
+        MODEL,
+        "--hardware",
+        "h100-sxm",
+        "--offline",
+        *option,
+    )
+    assert (ran.code, says in ran.err) == (2, True), ran.err

@@ -1,6 +1,7 @@
 """A plan beside its measurement: what the replica of the plan produces lies in its intervals, what is slower does not."""
 
 import json
+import shlex
 from dataclasses import replace
 
 import pytest
@@ -20,7 +21,7 @@ from capplan.questions.plans.plan_verification import (
 from capplan.recorded.results.record import BenchmarkResult, RequestRecord, latency
 from capplan.replica.replica import replica_of
 from tests.plan_files import plan_in, with_changes
-from tests.sweeps import size_on_few_requests
+from tests.sweeps import long_but, size_on_few_requests
 
 pytestmark = pytest.mark.usefixtures("shared_runs")
 
@@ -81,22 +82,37 @@ def test_what_the_replica_of_a_plan_produces_is_what_is_predicted(capplan, plan,
         assert row["predicted"] == pytest.approx(row["measured"], rel=1e-9)
         assert row["low"] <= row["predicted"] <= row["high"]
         assert row["inside"]
-    assert found["next_settings"] == [
-        "traffic[0].input_tokens={mean: 1800, p95: 5000}",
-        "traffic[0].output_tokens={mean: 240, p95: 600}",
-    ]
+    assert found["next_settings"] == []
 
 
-def test_a_run_with_the_lengths_of_the_plan_changes_none(capplan, plan, tmp_path):
-    alike = {
-        "total_input_tokens": 400 * 900,
-        "total_output_tokens": 400 * 120,
+@pytest.mark.parametrize(("input_tokens", "output_tokens"), [(900, 120), (128, 16)])
+def test_a_benchmark_changes_no_lengths(capplan, plan, tmp_path, monkeypatch, input_tokens, output_tokens):
+    """Who runs a benchmark chooses its lengths: a slow run of short requests would shrink the fleet."""
+    monkeypatch.chdir(plan.parent)
+    slow = {
+        "total_input_tokens": 400 * input_tokens,
+        "total_output_tokens": 400 * output_tokens,
         "mean_ttft_ms": 20.0,
         "mean_tpot_ms": 900.0,
     }
-    assert verified(capplan, plan, tmp_path, alike)[1]["next_settings"] == [
-        "calibration=own.calibration.yaml"
-    ]
+    assert verified(capplan, plan, tmp_path, slow)[1]["next_settings"] == ["calibration=own.calibration.yaml"]
+
+
+def test_the_calibration_is_found_from_any_folder(capplan, plan, own, tmp_path, monkeypatch):
+    """A path in a scenario starts at the folder of the scenario, one on a command line at the working folder."""
+    monkeypatch.chdir(tmp_path)
+    slow = as_measured(own) | {"mean_tpot_ms": 20 * own["tpot_ms_mean"]}
+    found = verified(capplan, plan, tmp_path, slow)[1]
+    assert found["next_settings"] == [f"calibration={tmp_path / 'own.calibration.yaml'}"]
+
+
+def test_a_tail_without_a_slower_mean_prints_no_calibration(capplan, plan, own, tmp_path):
+    """A refit fits means: with means below the predicted ones it would shrink the fleet of a server whose tail is slower."""
+    tail = as_measured(own, slowness=0.97) | {"p99_ttft_ms": 50 * own["ttft_ms_p99"]}
+    found = verified(capplan, plan, tmp_path, tail)[1]
+    assert (found["verdict"], found["next_settings"]) == ("slower", [])
+    shown = capplan("verify-plan", "--plan", plan, "--results", tmp_path / "result.json", "--offline").out
+    assert "capplan calibrate" not in shown
 
 
 def test_a_server_that_is_slower_is_told_and_named(capplan, plan, own, tmp_path):
@@ -104,10 +120,66 @@ def test_a_server_that_is_slower_is_told_and_named(capplan, plan, own, tmp_path)
         capplan, plan, tmp_path, as_measured(own) | {"mean_tpot_ms": 20 * own["tpot_ms_mean"]}
     )
     assert (code, found["verdict"], found["recalibrate"]) == (4, "slower", ["tpot_s"])
-    assert found["next_settings"][-1] == "calibration=own.calibration.yaml"
+    assert found["next_settings"][-1].endswith("own.calibration.yaml")
     shown = capplan("verify-plan", "--plan", plan, "--results", tmp_path / "result.json", "--offline").out
     assert "recalibrate: time per output token" in shown
     assert "capplan calibrate --from" in shown
+
+
+SPLIT = """name: split
+model: llama-3.1-70b-instruct
+weight_dtype: fp8
+traffic:
+  - {{request_rate: {rate} req/s, input_tokens: {{mean: 1500, p95: 4000}}, output_tokens: {{mean: 250, p95: 700}}}}
+slo: {{ttft_p95: 2 s, tpot_p95: 60 ms}}
+fleet: {{hardware: [{hardware}], tensor_parallel: [2, 4], pipeline_parallel: 1}}
+"""
+
+
+def printed(text, before):
+    """Return the words of the command that a line prints after these words."""
+    (line,) = (line for line in text.splitlines() if line.startswith(f"{before}: capplan "))
+    return shlex.split(line.partition(": capplan ")[2])
+
+
+SLOWER = [
+    (1.5, 12, "h200-sxm, h100-sxm"), (1.2, 12, "h100-sxm"), (1.9, 30, "h100-sxm"), (1.4, 5, "h200-sxm, b200"), (2.5, 12, "b200"),
+]  # fmt: skip
+"""How many times as slow as predicted a run is, the request rate of the plan, and the GPUs of its scenario."""
+
+
+@pytest.mark.parametrize("case", long_but(SLOWER[:1], SLOWER), ids=str)
+def test_a_slower_measurement_never_makes_a_fleet_smaller(capplan, tmp_path, monkeypatch, case):
+    """The commands that verify-plan prints run one after the other as they stand: the refit is of the layout that was measured."""
+    slowness, rate, hardware = case
+    monkeypatch.chdir(tmp_path)
+    size_on_few_requests(monkeypatch)
+    (tmp_path / "split.yaml").write_text(SPLIT.format(rate=rate, hardware=hardware))
+    assert capplan("fleet", "split.yaml", "-o", "plan.json", "--offline").code == 0
+    answer = asked_of_plan(None, tmp_path / "plan.json", offline=True)[1]
+    layout = answer.chosen.single.layout
+    assert layout.sharding.tensor > 1
+    share = rate / answer.chosen.single.busy_replicas
+    run = {
+        "backend": "vllm", "num_prompts": 300, "completed": 300, "duration": 300 / share, "request_rate": share, "request_throughput": share,
+        "total_input_tokens": 300 * 1500, "total_output_tokens": 300 * 250, "mean_ttft_ms": 1.0, "mean_tpot_ms": 1.0,
+    }  # fmt: skip
+    result = tmp_path / "result.json"
+    result.write_text(json.dumps(run))
+    words = ("verify-plan", "--plan", "plan.json", "--results", "result.json", "--offline")
+    first = json.loads(capplan(*words, "--format", "json").out)["result"]["rows"]
+    own = {row["quantity"]: row["predicted"] for row in first}
+    run |= {f"mean_{name}_ms": 1e3 * slowness * own[f"{name}_s.mean"] for name in ("ttft", "tpot")}
+    result.write_text(json.dumps(run | {"median_tpot_ms": 100 * run["mean_tpot_ms"]}))
+    shown = capplan(*words)
+    assert shown.code == 4
+    for before in ("with this result", "next version"):
+        ran = capplan(*printed(shown.out, before), *(("-o", "next.json") if before == "next version" else ()))
+        assert ran.code == 0, ran.err
+    after = asked_of_plan(None, tmp_path / "next.json", offline=True)[1]
+    assert after.chosen.usd_per_hour >= answer.chosen.usd_per_hour
+    same = [plan for plan in after.plans if plan.single.layout == layout]
+    assert all(plan.gpus >= answer.chosen.gpus for plan in same)
 
 
 def test_a_server_that_is_faster_is_told(capplan, plan, own, tmp_path):

@@ -193,7 +193,7 @@ def stand_ins(monkeypatch):
         return (
             f"{result} on {spec.device.name}, {spec.network.name} with weights in {projection.weight_format}, cache in "
             f"{spec.kv_format}, {spec.sharding}, served by {spec.profile.engine} {spec.profile.version}, {spec.profile.host.step_s} s a step, "
-            f"limits {spec.max_model_len} {spec.max_num_seqs} {spec.max_num_batched_tokens}"
+            f"limits {spec.max_model_len} {spec.max_num_seqs} {spec.max_num_batched_tokens} {spec.gpu_memory_utilization}"
         )
 
     def no_cluster(*_, **__):

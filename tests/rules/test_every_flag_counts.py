@@ -412,6 +412,8 @@ CASES = {
         "--max-model-len": Case("2000", f"calibrate {RESULTS}", "limits 2000 "),
         "--max-num-seqs": Case("3", f"calibrate {RESULTS}", "limits None 3 "),
         "--max-num-batched-tokens": Case("300", f"calibrate {RESULTS}", "limits None None 300"),
+        "--revision": REVISION._replace(line=f"calibrate {RESULTS} --offline"),
+        "--gpu-memory-utilization": Case("0.6", f"calibrate {RESULTS}", "limits None None None 0.6"),
         "--results": Case(
             "third.json",
             "calibrate --verify llama-3.1-8b --calibration host.calibration.yaml --hardware h100-sxm --offline",

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
@@ -104,18 +105,19 @@ def search(question: Question) -> SearchResult:
     rejected: Rejections = Counter()
     relaxations: list[Relaxation] = []
     evaluated = 0
-    for dtype, network in question.networks.items():
-        for kv_format in question.kv_formats:
-            ranges = replace(question.ranges, weight_formats=(dtype,), kv_formats=(kv_format,))
-            legal, illegal = layouts(network, question.devices, ranges, question.profile)
-            rejected.update({key: count * LOADS for key, count in illegal.items()})
-            evaluated += LOADS * (len(legal) + sum(illegal.values()))
-            part = _Part(question, network, dtype, kv_format)
-            held, kept_memory = part.that_fit(legal, rejected)
-            if held:
-                more, near = part.evaluated(held, kept_memory, rejected)
-                sized += more
-                relaxations += near
+    for (dtype, network), kv_format, devices in product(
+        question.networks.items(), question.kv_formats, question.devices_by_profile
+    ):
+        ranges = replace(question.ranges, weight_formats=(dtype,), kv_formats=(kv_format,))
+        legal, illegal = layouts(network, devices, ranges, question.profile_on(devices[0]))
+        rejected.update({key: count * LOADS for key, count in illegal.items()})
+        evaluated += LOADS * (len(legal) + sum(illegal.values()))
+        part = _Part(question, network, dtype, kv_format)
+        held, kept_memory = part.that_fit(legal, rejected)
+        if held:
+            more, near = part.evaluated(held, kept_memory, rejected)
+            sized += more
+            relaxations += near
     return SearchResult(tuple(sized), rejected, evaluated, tuple(relaxations))
 
 

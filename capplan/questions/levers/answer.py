@@ -99,7 +99,8 @@ class Asking:
     def changed(self, settings: Sequence[str]) -> AskedFleet:
         """Return the question with more keys overridden, whose searches share the runs of all others."""
         changed = overridden(self.document, settings)
-        asked = asked_fleet(scenario_from(changed, self.folder), offline=self.offline)
+        scenario = scenario_from(changed, self.folder, (*self.settings, *settings))
+        asked = asked_fleet(scenario, offline=self.offline)
         return replace(asked, cache=self.shared)
 
     def trials(self, asked: AskedFleet) -> Search:

@@ -221,7 +221,8 @@ def paid_plan(
     scenario, plan = asked.scenario, answer.chosen
     if plan is None:
         raise TargetError(
-            f"{scenario.path}: no plan meets the targets, so {otherwise}\n  capplan fleet says why"
+            f"{scenario.path}: no plan meets the targets, so {otherwise}\n"
+            f"  what is in the way: capplan fleet {scenario.command_words()}"
         )
     if plan.usd_per_month is None:
         raise InputError(

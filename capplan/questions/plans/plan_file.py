@@ -192,7 +192,8 @@ def scenario_beside(scenario: Path | None, file: PlanFile, settings: Sequence[st
     """Return the scenario that a plan is held against: a file, or the one it was made for, with some keys overridden."""
     if scenario is not None:
         return read_scenario(scenario, settings)
-    return scenario_from(overridden(file.document, settings), file.scenario.resolve().parent)
+    overrides = (*file.settings, *settings)
+    return scenario_from(overridden(file.document, settings), file.scenario.resolve().parent, overrides)
 
 
 def asked_of_plan(
@@ -237,6 +238,6 @@ def answered(
     plan = answer.chosen
     if plan is None:
         raise TargetError(
-            f"{asked.scenario.name}: no plan meets the targets\n  what is in the way: capplan fleet {path}"
+            f"{asked.scenario.name}: no plan meets the targets\n  what is in the way: capplan fleet {asked.scenario.command_words()}"
         )
     return asked, answer, plan

@@ -47,6 +47,8 @@ Lengths: TypeAlias = Literal["of the plan", "of the results", "fixed"]
 PROMETHEUS = "Prometheus metrics"
 ALIKE_FRACTION = 0.1
 """Mean lengths of a run that are this near to those of the plan are taken for its traffic (an assumption)."""
+CALIBRATION_FILE = "own.calibration.yaml"
+"""File that the printed command writes into the working folder, and the next version of the scenario reads."""
 SEED = 0
 """Seed of the requests that are predicted, the default of `simulate`."""
 RUNS = 8
@@ -104,6 +106,14 @@ class Verification:
         if any(row.slower for row in self.rows):
             return "slower"
         return "holds" if all(row.inside for row in self.rows) else "faster"
+
+    @property
+    def fits_means(self) -> bool:
+        """Return whether a refit, which fits means, would show what was measured: a server that is slower has a mean above the predicted one."""
+        means = [row for row in self.rows if row.quantity in ("ttft_s.mean", "tpot_s.mean", "e2e_s.mean")]
+        if self.verdict != "slower" or not means:
+            return True
+        return any(row.measured > row.predicted for row in means)
 
     @property
     def culprits(self) -> tuple[str, ...]:
@@ -271,16 +281,28 @@ def _as_measured(asked: AskedFleet, plan: Plan, rows: Sequence[Compared], load: 
     """
     terms, group = terms_of(asked), plan.single
     trial = trial_of(asked.question, group.layout, group.weight_dtype, terms)
-    response = next((row for row in rows if row.quantity == "e2e_s.mean"), None)
-    if response is None or isinstance(trial, Reason):
+    ratio = _response_ratio(rows, float(asked.question.demand.lengths.output_tokens))
+    if ratio is None or isinstance(trial, Reason):
         return None
-    slowness = response.measured / response.predicted
+    slowness = ratio
     if load == "open":
         slowness = _slowness(trial, group.busy_replicas, slowness)
     peak_per_s = trial.total_rate / (1.0 - terms.headroom_fraction)
     needed = trial.replicas_for(peak_per_s, slowness, trial.limits)
     gpus = None if needed is None else terms.gpus(group.layout, needed)
     return {"slowness": slowness, "busy_replicas": needed, "gpus": gpus}
+
+
+def _response_ratio(rows: Sequence[Compared], output_tokens: float) -> float | None:
+    """Return the measured over the predicted mean response; of a run without it TTFT + (n - 1) TPOT; None if neither is known."""
+    by_name = {row.quantity: row for row in rows}
+    if whole := by_name.get("e2e_s.mean"):
+        return whole.measured / whole.predicted
+    first, each = by_name.get("ttft_s.mean"), by_name.get("tpot_s.mean")
+    if first is None or each is None:
+        return None
+    later = max(output_tokens - 1.0, 0.0)
+    return (first.measured + later * each.measured) / (first.predicted + later * each.predicted)
 
 
 def _slowness(trial: Trial, busy: int, ratio: float) -> float:
@@ -600,13 +622,15 @@ def _targets(asked: AskedFleet, plan: Plan, result: BenchmarkResult) -> Iterator
 def next_settings(asked: AskedFleet, verification: Verification) -> tuple[str, ...]:
     """Return what the scenario says next, each KEY=VALUE: the measured lengths, and the efficiencies to measure where it was slower.
 
-    A scenario with several kinds of requests keeps its lengths: what was measured is their mixture. So does one whose lengths the run had;
-    other mean lengths keep the spread of those of the scenario, which a result does not state.
+    Only the counters of a server replace lengths, because they are those of users; who runs a benchmark chooses its lengths. A scenario with
+    several kinds of requests keeps its lengths: what was measured is their mixture. So does one whose lengths the run had; other mean lengths
+    keep the spread of those of the scenario, which a result does not state.
     """
     result, traffic = verification.result, asked.scenario.written["traffic"]
     settings = []
+    of_users = result.tool == PROMETHEUS
     one_kind = len(traffic) == 1 and asked.scenario.fleet.mix == "off" and not traffic[0].get("trace")
-    if one_kind and verification.lengths != "of the plan":
+    if of_users and one_kind and verification.lengths != "of the plan":
         (stated,) = asked.scenario.classes
         settings += [
             f"traffic[0].{name}={_scaled(getattr(stated, name), value)}"
@@ -616,9 +640,16 @@ def next_settings(asked: AskedFleet, verification: Verification) -> tuple[str, .
             )
             if value
         ]
-    if verification.verdict != "holds":
-        settings.append("calibration=own.calibration.yaml")
+    if verification.verdict != "holds" and verification.fits_means:
+        settings.append(f"calibration={_from_scenario(asked)}")
     return tuple(settings)
+
+
+def _from_scenario(asked: AskedFleet) -> str:
+    """Return the calibration file in the working folder as the scenario names it: paths in a scenario start at its own folder."""
+    here = Path.cwd()
+    beside = Path(asked.scenario.path).resolve().parent == here
+    return CALIBRATION_FILE if beside else str(here / CALIBRATION_FILE)
 
 
 def _scaled(stated: TokenLengths, mean_tokens: float) -> str:

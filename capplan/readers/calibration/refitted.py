@@ -69,7 +69,7 @@ def refitted_profile(
     if host.engine != rules.engine:
         raise InputError(
             f"{path}: its host times were refitted for {host.engine}, not for {rules.engine}\n"
-            f"  use it with --engine {host.engine}, or refit from results of {rules.engine}: capplan calibrate --from"
+            f"  use it with --engine {host.engine}, or refit from results of {rules.engine}: capplan calibrate --from RESULT"
         )
     line = Assumption(
         f"host times of {host.engine} {host.engine_version} from {path.name}: refitted from {host.results} results of "
@@ -90,6 +90,41 @@ def refitted_profile(
         rules, host=refitted_overhead(host), left_out=left_out_results(host.points) if is_same else ()
     )
     return fitted, (line,), (*calibration_file.notes, *warnings)
+
+
+def refitted_profiles(
+    path: Path | None, rules: EngineProfile, devices: Sequence[Device]
+) -> tuple[dict[str, EngineProfile], tuple[Assumption, ...], tuple[str, ...]]:
+    """Return the profile of an engine on each device whose host times a calibration refitted.
+
+    The other devices keep the host times of the engine version; capplan rejects a refit of none of the devices.
+
+    Parameters
+    ----------
+    path : a calibration file; None refits nothing
+    rules : profile of the engine
+    devices : that the engine may run on
+
+    Returns
+    -------
+    the profiles by the name of the device, the assumption that states where their host times come from, and warnings
+    """
+    if path is None or not devices:
+        return {}, (), ()
+    host = refit_of(path)
+    own = next(
+        (device for device in devices if host is not None and device.name == host.hardware), devices[0]
+    )
+    profile, assumptions, warnings = refitted_profile(path, rules, own)
+    others = [device.name for device in devices if device.name != own.name]
+    if host is None:
+        return {}, assumptions, warnings
+    if others:
+        warnings += (
+            f"{path.name}: was measured on {own.name}; {', '.join(others)} keep{'s' if len(others) == 1 else ''} the host times "
+            "of the engine version",
+        )
+    return {own.name: profile}, assumptions, warnings
 
 
 def _certainty_text(host: "HostRefit") -> str:
@@ -170,7 +205,7 @@ def refuse_other_device(path: Path, host: "HostRefit", device: Device) -> None:
     if host.hardware != device.name:
         raise InputError(
             f"{path}: its host times were refitted on {host.hardware}, not on {device.name}\n"
-            f"  use it with {host.hardware} only, or refit from results on {device.name}: capplan calibrate --from"
+            f"  use it with {host.hardware} only, or refit from results on {device.name}: capplan calibrate --from RESULT"
         )
 
 

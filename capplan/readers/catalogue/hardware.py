@@ -457,7 +457,7 @@ def named_device(hardware: str, calibration: str | os.PathLike[str] | None) -> D
         if calibration is None:
             raise InputError(
                 f"hardware {hardware!r} is known from a calibration only\n"
-                "  measure it: capplan calibrate --device cpu -o cpu.calibration.yaml, then give it with --calibration"
+                "  measure it, then give the file with --calibration: capplan calibrate --device cpu -o cpu.calibration.yaml"
             )
         from capplan.readers.calibration.measured_device import device_from_calibration
 

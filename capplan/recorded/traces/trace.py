@@ -5,6 +5,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import numpy as np
@@ -142,7 +143,7 @@ def trace_file(path: Path) -> TraceFile:
     if kind in ("prometheus", "servegen"):
         raise InputError(
             f"{path}: {'has the counters of a server' if kind == 'prometheus' else 'has client rates'}, not individual requests\n"
-            f"  turn it into a workload first: capplan workload {path.name} -o workload.yaml, and give that"
+            f"  give a workload of it instead, made with: capplan workload {quote(str(path))} -o workload.yaml"
         )
     return TraceFile(path, kind)
 
@@ -423,7 +424,7 @@ def read_trace(path: str | os.PathLike[str], *, strict: bool = True) -> Trace:
 def _too_many(name: str) -> InputError:
     return InputError(
         f"{name}: holds more than {MAX_REQUESTS:,} requests\n"
-        f"  shorten it, or summarise it first: capplan workload {Path(name).name} -o workload.yaml"
+        f"  shorten it, or summarise it first: capplan workload {quote(name)} -o workload.yaml"
     )
 
 

@@ -3,14 +3,14 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from shlex import quote
+from shlex import join, quote
 from typing import Any
 
 import numpy as np
 
 from capplan.calibrate.endpoint.deployment import Deployment
 from capplan.calibrate.endpoint.series import Series
-from capplan.readers.calibration.record import Calibration, HostRefit, Machine
+from capplan.readers.calibration.record import Calibration, HostRefit, Machine, ResultPoint
 from capplan.report.answer import Answer, Table
 
 SAME_KERNELS = (
@@ -225,13 +225,14 @@ def plan_answer(
 _POINTS = ("result", "metric", "model", "concurrency", "measured_s", "before_s", "after_s", "left_out_s")
 
 
-def refit_answer(refit: HostRefit, written: Path | None) -> Answer:
+def refit_answer(refit: HostRefit, written: Path | None, replica: Sequence[str] = ()) -> Answer:
     """Return a refit from benchmark results: numbers, and the error before, after and on results left out.
 
     Parameters
     ----------
     refit : of `calibrate.refit`
     written : the calibration file it was written to; None where none was written
+    replica : model and options of the replica that was measured, for the command that uses the file
     """
     numbers = [
         {"number": name, "value": n.value, "low": n.low, "high": n.high, "constrained": n.constrained}
@@ -243,9 +244,8 @@ def refit_answer(refit: HostRefit, written: Path | None) -> Answer:
         "after": refit.after_median_ape,
         "left_out": refit.left_out_median_ape,
     }
-    closing = (
-        f"use it: capplan estimate MODEL --hardware {quote(refit.hardware)} --engine {quote(refit.engine)} --calibration {quote(str(written))}",
-    )
+    words = [*replica, *_load_words(refit.points[0]), "--calibration", str(written)]
+    closing = (f"use it: capplan estimate {join(words)}",)
     return Answer(
         command="calibrate",
         result={
@@ -274,6 +274,18 @@ def refit_answer(refit: HostRefit, written: Path | None) -> Answer:
         closing=(f"written to {written}", *closing) if written else (),
         warnings=refit.remarks,
     )
+
+
+def _load_words(point: ResultPoint) -> list[str]:
+    """Return the options of the load of a result."""
+    lengths = (
+        ["--input-tokens", f"{point.input_tokens:.0f}", "--output-tokens", f"{point.output_tokens:.0f}"]
+        if point.input_tokens and point.output_tokens
+        else []
+    )
+    if point.request_rate_per_s:
+        return [*lengths, "--request-rate", f"{point.request_rate_per_s:.4g} req/s"]
+    return [*lengths, "--concurrency", f"{max(1.0, point.concurrency or 1.0):.0f}"]
 
 
 def comparison_answer(
@@ -332,9 +344,9 @@ def series_answer(address: str, series: Series) -> Answer:
     )
 
 
-def deployment_answer(found: Deployment, written: Path) -> Answer:
-    """Return what was measured of a server, and the refit on it."""
-    base = refit_answer(found.refit, written)
+def deployment_answer(found: Deployment, written: Path, replica: Sequence[str]) -> Answer:
+    """Return what was measured of a server, and the refit on it; `replica`: model and options of what it serves."""
+    base = refit_answer(found.refit, written, replica)
     rows = [
         {
             "point": result.path,

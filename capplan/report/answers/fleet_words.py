@@ -27,7 +27,6 @@ from capplan.fleet.plan import (
 from capplan.fleet.price import HOURS_PER_MONTH, usd_per_month
 from capplan.questions.fleet import AskedFleet
 from capplan.questions.plans.plan_row import plan_row
-from capplan.readers.catalogue.scenarios import scenario_word
 from capplan.report.answer import Table
 from capplan.scenario.money_terms import host_bytes, memory_usd_per_month
 from capplan.scenario.scenario_file import Scenario
@@ -518,7 +517,7 @@ def _carried_texts(asked: AskedFleet, answer: FleetAnswer) -> tuple[str, ...]:
     """Return what a budget pays for that does not pay for all of the traffic."""
     carried, levers = (
         answer.carried,
-        f"what lowers the cost: capplan levers {scenario_word(asked.scenario.path)}",
+        f"what lowers the cost: capplan levers {asked.scenario.command_words()}",
     )
     pools = answer.over_budget is not None and answer.over_budget.has_pools
     if pools or asked.scenario.fleet.mix != "off":

@@ -8,12 +8,19 @@ from typing import Any
 from capplan.assumption import Assumption
 from capplan.fleet.order import OWN
 from capplan.fleet.plan import Plan
+from capplan.fleet.review import spec_of_layout
 from capplan.questions.fleet import AskedFleet, prices_of_others
 from capplan.questions.plans.plan_check import Check, Side, changes, plan_changes
-from capplan.questions.plans.plan_verification import LATENCIES, PROMETHEUS, Verification, next_settings
-from capplan.readers.catalogue.scenarios import scenario_word
+from capplan.questions.plans.plan_verification import (
+    CALIBRATION_FILE,
+    LATENCIES,
+    PROMETHEUS,
+    Verification,
+    next_settings,
+)
 from capplan.readers.plan_file import PlanFile
 from capplan.report.answer import Answer, Table
+from capplan.report.replica_command import replica_words
 from capplan.report.screen_units import is_number, screen_of, shown_money, shown_number
 
 _UNITS = {"slo.confidence": "confidence_fraction", "budget.usd_per_month": "usd_per_month"}
@@ -46,7 +53,9 @@ def check_answer(asked: AskedFleet, file: PlanFile, checks: Sequence[Check]) -> 
         headline=f"{name}: the plan of {plan} no longer meets {missed}"
         if failures
         else f"{name}: the plan of {plan} meets every check",
-        closing=(f"search again: capplan fleet {scenario_word(asked.scenario.path)} -o {file.path}",)
+        closing=(
+            f"search again: capplan fleet {asked.scenario.command_words()} -o {shlex.quote(str(file.path))}",
+        )
         if failures
         else (),
         assumptions=asked.assumptions,
@@ -408,31 +417,30 @@ def _closing(
     said = [
         f"recalibrate: {cause}" for cause in dict.fromkeys(_CAUSES[name] for name in verification.culprits)
     ]
-    own = [
-        "--model",
-        asked.scenario.model,
-        "--hardware",
-        plan.single.layout.device.name,
-        "-o",
-        "own.calibration.yaml",
-    ]
     said += _machines(plan, verification)
-    if verification.verdict != "holds" and not results:
-        words = ["capplan", "calibrate", "--endpoint", verification.result.path, *own]
-        said.append(f"with this server: {shlex.join(words)}")
-    elif verification.verdict != "holds" and verification.result.tool != PROMETHEUS:
-        words = ["capplan", "calibrate", "--from", str(results[0]), *own]
-        said.append(f"with this result: {shlex.join(words)}")
-    elif verification.verdict != "holds":
-        said.append(
-            "with a benchmark of the same server: capplan calibrate --from RESULT -o own.calibration.yaml"
-        )
+    if verification.verdict != "holds":
+        said.append(_calibrating(asked, plan, verification, results))
     if settings:
-        words = [part for setting in settings for part in ("--set", setting)]
-        said.append(
-            f"next version: {'capplan fleet ' + scenario_word(asked.scenario.path) + ' ' + shlex.join(words)}"
-        )
+        said.append(f"next version: capplan fleet {asked.scenario.command_words(*settings)}")
     return said
+
+
+def _calibrating(asked: AskedFleet, plan: Plan, verification: Verification, results: tuple[Path, ...]) -> str:
+    """Return the command that calibrates from the measurement, with all settings of the replica that was measured."""
+    group, result = plan.single, verification.result
+    spec = spec_of_layout(group.layout, group.weight_dtype, asked.question)
+    replica = replica_words(asked.scenario, spec, group.weight_dtype)
+    own = ["--model", asked.scenario.model, *replica, "-o", CALIBRATION_FILE]
+    if not verification.fits_means:
+        return "the means are as predicted and only the tail is not: a calibration fits means, so repeat the run for longer"
+    if not results:
+        words = ["capplan", "calibrate", "--endpoint", result.path, *own]
+        return f"with this server: {shlex.join(words)}"
+    if result.tool == PROMETHEUS or verification.replicas > 1:
+        words = ["capplan", "calibrate", "--from", "RESULT", *own]
+        return f"with a benchmark of one replica, in a file RESULT: {shlex.join(words)}"
+    words = ["capplan", "calibrate", "--from", str(results[0]), *own]
+    return f"with this result: {shlex.join(words)}"
 
 
 def _machines(plan: Plan, verification: Verification) -> list[str]:
