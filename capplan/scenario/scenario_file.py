@@ -57,7 +57,7 @@ from capplan.keys import (
 from capplan.model.network import LoraTerms
 from capplan.money.cash import BudgetTerms
 from capplan.money.hosted import Hosted
-from capplan.readers.record import OrNumber, Record, one_or_more, unknown_name
+from capplan.readers.record import OrNumber, Record, RevisionName, one_or_more, unknown_name
 from capplan.replica.speculation import Method
 from capplan.serving.terms import Routing
 from capplan.workload.daily_curve import HOURS, SHAPES, relative_to_peak
@@ -370,7 +370,7 @@ class Cascade(Record):
 
     model: str
     """The large one: Hugging Face id, shipped alias, or path relative to this file."""
-    revision: str | None = None
+    revision: RevisionName | None = None
     """Branch, tag or commit of the large model on the hub."""
     escalated: Fraction
     """Share of the requests that the large one answers."""
@@ -396,7 +396,7 @@ class SharedModel(Record):
     """Name shown in results."""
     model: str
     """Hugging Face id, shipped alias, or path relative to this file."""
-    revision: str | None = None
+    revision: RevisionName | None = None
     """Branch, tag or commit on the hub."""
     gpu_memory_utilization: Share | None = None
     """Fraction of the memory of each device that is this model's, with by: device; that of the scenario is its own model's."""
@@ -725,7 +725,7 @@ class ScenarioFile(Record):
     """Sentence about the scenario for readers of a report."""
     model: str
     """Hugging Face id, shipped alias, or path relative to this file."""
-    revision: str | None = None
+    revision: RevisionName | None = None
     """Branch, tag or commit on the hub."""
     runner: Literal["generate", "pooling"] | None = None
     """generate, or pooling for the vectors and scores of embedding models and rerankers; default: generate."""
