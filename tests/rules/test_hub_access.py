@@ -363,7 +363,7 @@ def test_a_revision_that_is_a_path_writes_nothing_though_a_mirror_answers(
             "fleet", scenario, *second, "--set", f"cascade.revision={json.dumps(revision)}"
         ),
         "a model that shares": lambda: capplan(
-            "fleet", scenario, "--set", f'sharing={{by: device, models: [{{name: b, model: tiny/open, revision: {json.dumps(revision)}}}]}}'
+            "fleet", scenario, "--set", f"sharing={{by: device, models: [{{name: b, model: tiny/open, revision: {json.dumps(revision)}}}]}}"
         ),
     }  # fmt: skip
     for entry, ask in asked.items():
