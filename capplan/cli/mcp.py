@@ -188,7 +188,7 @@ def server() -> "MCPServer":
     except ImportError:
         raise InputError(NEEDED) from None
 
-    class Unchecked(FuncMetadata):
+    class Unchecked(FuncMetadata):  # type: ignore[misc]
         """Passes arguments as they are to the tool, which checks them: the SDK leaves unknown ones out."""
 
         def validate_arguments(self, arguments_to_validate: dict[str, Any]) -> dict[str, Any]:
