@@ -278,7 +278,9 @@ def object_rows(path: Path, omissions: Omissions) -> Iterator[Row]:
             ttft, e2e = _measured(row)
             yield Row(
                 number,
-                sessions.arrival_s(row, row.get(keys["arrival_s"]), unit) if sessions else _stamp(row[keys["arrival_s"]], unit),
+                sessions.arrival_s(row, row.get(keys["arrival_s"]), unit)
+                if sessions
+                else _stamp(row[keys["arrival_s"]], unit),
                 float(row[keys["input_tokens"]]),
                 float(row[keys["output_tokens"]]),
                 _blocks(row.get("hash_ids")) if hashed else NO_BLOCKS,
