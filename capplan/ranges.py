@@ -1,5 +1,6 @@
 """What a number that people give may be: one range, which the command line and the library check alike."""
 
+import re
 from collections.abc import Iterable, Mapping
 from math import inf, isfinite
 from numbers import Integral, Real
@@ -78,7 +79,42 @@ class Text:
             raise InputError(f"{place}: {_short(value)} is {_kind(value)}, not a text")
 
 
-Range = Whole | Share | Positive | Text
+_NOT_IN_A_REF = re.compile(r"[\x00-\x20\x7f~^:?*\[\\]|\.\.|@\{|//|/\.|\.lock(?:/|$)|^[./-]|^@$|[./]$")
+REVISION = "is not the name of a branch, tag or commit, such as main, v1.0 or refs/pr/3"
+"""What is wrong with a revision that is no git reference."""
+
+
+def is_revision(text: str) -> bool:
+    """Return whether a text names a revision by the rules of `git check-ref-format`, so that it is never a path out of a folder.
+
+    Source
+    ------
+    https://git-scm.com/docs/git-check-ref-format
+
+    Examples
+    --------
+    >>> is_revision("refs/pr/3"), is_revision("../../etc/passwd"), is_revision("/tmp/file")
+    (True, False, False)
+    """
+    return bool(text) and len(text) <= LONGEST_REVISION and not _NOT_IN_A_REF.search(text)
+
+
+LONGEST_REVISION = 250
+"""Most letters of a revision, which is a file name in the cache of the hub's client."""
+
+
+@frozen
+class Revision:
+    """Branches, tags and commits of a model on the hub."""
+
+    def check(self, value: Any, place: str, written: object = None) -> None:
+        """Raise the error for a value that is no git reference."""
+        Text().check(value, place, written)
+        if not is_revision(value):
+            raise InputError(f"{place}: {_short(value)} {REVISION}")
+
+
+Range = Whole | Share | Positive | Text | Revision
 
 TOKENS, DEVICES = Whole("tokens"), Whole("devices", most=4096)
 

@@ -1,22 +1,25 @@
 """`capplan mcp`: the questions of capplan as read-only tools of the Model Context Protocol.
 
 Each tool runs the command of its name and returns its JSON, or the message of its error. Tools read files and write none. The protocol owns
-stdout, so what a command prints is collected.
+stdout, so what a command prints is collected. An argument that a tool does not have, or of another type, is an error.
 """
 
 import io
 import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
-from functools import wraps
+from functools import cache, wraps
+from inspect import signature
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec
 
 from capplan.cli.options import grouped
 from capplan.errors import InputError
 
 if TYPE_CHECKING:
     from mcp.server import MCPServer
+
+    from capplan.readers.record import Record
 
 
 @grouped
@@ -69,6 +72,43 @@ def options(given: Mapping[str, object]) -> list[str]:
     return words
 
 
+Taken = ParamSpec("Taken")
+
+
+@cache
+def arguments_of(tool: Callable[..., dict[str, Any]]) -> "type[Record]":
+    """Return the record of the arguments of a tool, with its names and types: others are errors, and no text or truth value is a number."""
+    from pydantic import ConfigDict, create_model
+
+    from capplan.readers.record import Record
+
+    fields: dict[str, Any] = {
+        name: (one.annotation, ... if one.default is one.empty else one.default)
+        for name, one in signature(tool).parameters.items()
+    }
+    base = type(tool.__name__, (Record,), {"model_config": ConfigDict(strict=True), "__module__": __name__})
+    return create_model(tool.__name__, __base__=base, **fields)
+
+
+def checked(tool: Callable[Taken, dict[str, Any]]) -> Callable[Taken, dict[str, Any]]:
+    """Return a tool that raises ValueError for an argument that it does not have, or of another type."""
+
+    @wraps(tool)
+    def with_checked(*words: Taken.args, **options: Taken.kwargs) -> dict[str, Any]:
+        from capplan.readers.record import validated
+        from capplan.readers.yaml_file import Document
+
+        given = {**dict(zip(signature(tool).parameters, words, strict=False)), **options}
+        try:
+            validated(arguments_of(tool), Document(tool.__name__, given, {}))
+        except InputError as error:
+            raise ValueError(str(error)) from None
+        return tool(*words, **options)
+
+    return with_checked
+
+
+@checked
 def fit(
     model: str,
     hardware: str,
@@ -90,6 +130,7 @@ def fit(
     return run("fit", [model], given)
 
 
+@checked
 def estimate(
     model: str,
     hardware: str,
@@ -115,16 +156,19 @@ def estimate(
     return run("estimate", [model], given)
 
 
+@checked
 def fleet(scenario: str, settings: list[str] | None = None) -> dict[str, Any]:
     """Find the cheapest fleet for a scenario: a shipped name or the path of a YAML; settings such as 'slo.ttft_p95=600 ms' override its keys."""
     return run("fleet", [scenario], {"set": settings})
 
 
+@checked
 def explain(plan: str, quantity: str | None = None) -> dict[str, Any]:
     """Explain a number of a plan file or a scenario: formula, inputs and sources; without a quantity, list what can be explained."""
     return run("explain", [plan, *([quantity] if quantity else [])], {})
 
 
+@checked
 def check(plan: str, scenario: str | None = None, settings: list[str] | None = None) -> dict[str, Any]:
     """Say whether a plan file still meets the targets, the budget and the prices of its scenario (exit_code 4: it does not)."""
     return run("check", [scenario] if scenario else [], {"plan": plan, "set": settings})
@@ -138,26 +182,35 @@ def server() -> "MCPServer":
     try:
         from mcp.server import MCPServer
         from mcp.server.mcpserver.exceptions import ToolError
+        from mcp.server.mcpserver.tools import Tool
+        from mcp.server.mcpserver.utilities.func_metadata import FuncMetadata
         from mcp_types import ToolAnnotations
     except ImportError:
         raise InputError(NEEDED) from None
-    made = MCPServer(
-        "capplan",
-        instructions="Capacity planning for LLM serving. Numbers are in base units: seconds, bytes, tokens, dollars.",
-    )
 
-    def answering(tool: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
+    class Unchecked(FuncMetadata):  # type: ignore[misc]
+        """Passes arguments as they are to the tool, which checks them: the SDK leaves unknown ones out."""
+
+        def validate_arguments(self, arguments_to_validate: dict[str, Any]) -> dict[str, Any]:
+            """Return the arguments."""
+            return arguments_to_validate
+
+    def offered(tool: Callable[..., dict[str, Any]]) -> Tool:
         @wraps(tool)
-        def answered(*words: Any, **options: Any) -> dict[str, Any]:
+        def answered(**options: Any) -> dict[str, Any]:
             try:
-                return tool(*words, **options)
+                return tool(**options)
             except ValueError as error:
                 raise ToolError(str(error)) from None
 
-        return answered
+        read_only = ToolAnnotations(read_only_hint=True, open_world_hint=False)
+        made = Tool.from_function(answered, annotations=read_only)
+        metadata = Unchecked(**dict(made.fn_metadata))
+        schema = arguments_of(tool).model_json_schema()
+        return made.model_copy(update={"fn_metadata": metadata, "parameters": schema})
 
-    for tool in TOOLS:
-        made.add_tool(
-            answering(tool), annotations=ToolAnnotations(read_only_hint=True, open_world_hint=False)
-        )
-    return made
+    return MCPServer(
+        "capplan",
+        instructions="Capacity planning for LLM serving. Numbers are in base units: seconds, bytes, tokens, dollars.",
+        tools=[offered(tool) for tool in TOOLS],
+    )

@@ -32,6 +32,14 @@ Interval = Annotated[
     float | None,
     measure("--interval", says="Between two scrapes of Prometheus, such as '5 min'."),
 ]
+ModelName = Annotated[
+    str | None,
+    typer.Option(
+        "--model-name",
+        metavar="NAME",
+        help="Served model whose counters are read, if Prometheus text has several.",
+    ),
+]
 Lognormal = Annotated[
     bool, typer.Option("--lognormal", help="Write lengths as the fitted lognormal instead of quantiles.")
 ]
@@ -54,6 +62,7 @@ def workload_command(
     *,
     files: TraceFiles,
     interval: Interval = None,
+    model_name: ModelName = None,
     lognormal: Lognormal = False,
     eviction: Eviction = None,
     picture: o.Picture = None,
@@ -68,10 +77,10 @@ def workload_command(
     from capplan.scenario.workload_file import is_workload, workload_text
 
     policies = tuple(eviction or ())
-    if len(files) == 1 and interval is None and names_a_scenario(files[0]):
+    if len(files) == 1 and interval is None and model_name is None and names_a_scenario(files[0]):
         summary = drawn_workload(files[0], policies)
     else:
-        summary = workload_of(files, interval_s=interval, policies=policies)
+        summary = workload_of(files, interval_s=interval, policies=policies, model=model_name)
     written = to.file if to.file and is_workload(to.file.name) else None
     if not written:
         why = "applies only to a workload file, such as -o workload.yaml"

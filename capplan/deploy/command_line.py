@@ -44,6 +44,7 @@ from capplan.deploy.replica_launch import (
 from capplan.errors import LONGEST_SHOWN, InputError
 from capplan.frozen import frozen
 from capplan.numbers import GIB
+from capplan.ranges import Revision
 
 _DRAFTS_APART = ("NGram",)
 """Ways to draft that run between steps, which have to wait for them."""
@@ -619,6 +620,8 @@ def _with(launch: ReplicaLaunch, said: Mapping[str, str], place: str) -> Replica
             f"{place}: {name('prefill_tokens')} limits the prompts of a step, which is not modelled together with chunks; give {name('max_num_batched_tokens')} instead"
         )
     counts: dict[str, Any] = {key: count(said[key], name(key), place) for key in _COUNTS if key in said}
+    if "revision" in said:
+        Revision().check(said["revision"], f"{place}: {name('revision')}")
     launch = replace(launch, **counts, revision=said.get("revision"))
     if "memory_fraction" in said:
         launch = replace(

@@ -67,7 +67,7 @@ from capplan.numbers import Spread
 from capplan.readers.catalogue.efficiency import INTERVALS_FILE, SLOWNESS_FILE, efficiency_folder
 from capplan.readers.catalogue.models import shipped_config
 from capplan.readers.catalogue.scenarios import scenario_word
-from capplan.readers.record import LARGEST_WHOLE, Record, validated
+from capplan.readers.record import LARGEST_WHOLE, Record, RevisionName, validated
 from capplan.readers.text_file import MAX_BYTES, data_folder, digest, first_bytes, is_there, read_json
 from capplan.readers.yaml_file import Document
 
@@ -360,7 +360,7 @@ class ModelRow(AnswerRow):
     """The model, and where its config was read."""
 
     name: str
-    revision: str | None
+    revision: RevisionName | None
     source: str
 
 

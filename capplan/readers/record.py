@@ -5,9 +5,10 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from functools import cache
-from typing import Any, TypeVar, cast, get_type_hints
+from typing import Annotated, Any, TypeVar, cast, get_type_hints
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     ConfigDict,
     GetJsonSchemaHandler,
@@ -20,6 +21,7 @@ from pydantic_core import CoreSchema, ErrorDetails, PydanticCustomError
 
 from capplan.errors import InputError, nearest, together, unknown
 from capplan.frozen import frozen
+from capplan.ranges import REVISION, is_revision
 from capplan.readers.yaml_file import Document, KeyPath
 
 
@@ -51,6 +53,16 @@ def unknown_name(what: str, name: str, known: Iterable[str]) -> PydanticCustomEr
 def one_or_more(item: dict[str, Any]) -> WithJsonSchema:
     """Return the JSON Schema of a field that takes one value or a list of them."""
     return WithJsonSchema({"anyOf": [item, {"type": "array", "items": item, "minItems": 1}]})
+
+
+def _revision(written: str) -> str:
+    if not is_revision(written):
+        raise ValueError(REVISION)
+    return written
+
+
+RevisionName = Annotated[str, AfterValidator(_revision)]
+"""Branch, tag or commit of a model on the hub."""
 
 
 def record_of(annotation: Any) -> type | None:

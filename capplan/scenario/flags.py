@@ -5,7 +5,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 
 from capplan.frozen import frozen
-from capplan.ranges import DEVICES, TOKENS, Positive, Range, Share, Text, Whole, check_fields
+from capplan.ranges import DEVICES, TOKENS, Positive, Range, Revision, Share, Text, Whole, check_fields
 from capplan.replica.load import Load
 
 SERVING_RANGES: Mapping[str, Range] = {
@@ -19,7 +19,8 @@ SERVING_RANGES: Mapping[str, Range] = {
     "gpu_memory_utilization": Share(),
     "max_loras": Whole("adapters", most=100_000),
     "max_lora_rank": Whole(most=512),
-    **dict.fromkeys(("weight_dtype", "kv_dtype", "engine", "engine_version", "runner", "revision"), Text()),
+    **dict.fromkeys(("weight_dtype", "kv_dtype", "engine", "engine_version", "runner"), Text()),
+    "revision": Revision(),
 }
 """What the fields of `ServingFlags` may be."""
 LOAD_RANGES: Mapping[str, Range] = {

@@ -59,7 +59,7 @@ from capplan.model.network import LoraTerms
 from capplan.money.cash import BudgetTerms
 from capplan.money.hosted import Hosted
 from capplan.readers.catalogue.scenarios import scenario_word
-from capplan.readers.record import OrNumber, Record, one_or_more, unknown_name
+from capplan.readers.record import OrNumber, Record, RevisionName, one_or_more, unknown_name
 from capplan.replica.speculation import Method
 from capplan.serving.terms import Routing
 from capplan.workload.daily_curve import HOURS, SHAPES, relative_to_peak
@@ -372,7 +372,7 @@ class Cascade(Record):
 
     model: str
     """The large one: Hugging Face id, shipped alias, or path relative to this file."""
-    revision: str | None = None
+    revision: RevisionName | None = None
     """Branch, tag or commit of the large model on the hub."""
     escalated: Fraction
     """Share of the requests that the large one answers."""
@@ -398,7 +398,7 @@ class SharedModel(Record):
     """Name shown in results."""
     model: str
     """Hugging Face id, shipped alias, or path relative to this file."""
-    revision: str | None = None
+    revision: RevisionName | None = None
     """Branch, tag or commit on the hub."""
     gpu_memory_utilization: Share | None = None
     """Fraction of the memory of each device that is this model's, with by: device; that of the scenario is its own model's."""
@@ -727,7 +727,7 @@ class ScenarioFile(Record):
     """Sentence about the scenario for readers of a report."""
     model: str
     """Hugging Face id, shipped alias, or path relative to this file."""
-    revision: str | None = None
+    revision: RevisionName | None = None
     """Branch, tag or commit on the hub."""
     runner: Literal["generate", "pooling"] | None = None
     """generate, or pooling for the vectors and scores of embedding models and rerankers; default: generate."""

@@ -333,6 +333,8 @@ class Omissions:
     """The reasons for which strict reading refuses the file, with their first line."""
     notes: list[str] = field(default_factory=list)
     """What was normalised, such as a unit of time."""
+    assumed_unit: str = ""
+    """Unit in which time stamps are read though the file does not state one; empty if it does."""
 
     def drop(self, reason: str, line: int, *, broken: bool = False) -> None:
         """Count one row that is left out; a broken row cannot be what its writer meant."""

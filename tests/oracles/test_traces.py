@@ -326,3 +326,68 @@ def test_hits_that_a_server_counted_come_back_from_prompts_of_any_length(capplan
     assert item.cached_input_tokens / item.input_tokens.whole_tokens(1000).mean() == pytest.approx(
         0.2, rel=0.03
     )
+
+
+def jsonl(path, rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def test_time_stamps_and_delays_of_aiperf_are_milliseconds_without_hashes(tmp_path):
+    """AIPerf, docs/tutorials/fixed-schedule.md: "timestamp: Milliseconds from schedule start"; delays are in milliseconds too."""
+    lengths = {"input_length": 655, "output_length": 52}
+    schedule = [{"timestamp": at, **lengths} for at in (0, 10_535, 27_482, 30_482)]
+    assert read_trace(jsonl(tmp_path / "a.jsonl", schedule)).arrival_s.tolist() == [
+        0.0,
+        10.535,
+        27.482,
+        30.482,
+    ]
+    fractions = [{"timestamp": at, **lengths} for at in (0.0, 10_535.25, 27_482.5)]
+    assert read_trace(jsonl(tmp_path / "f.jsonl", fractions)).arrival_s.tolist() == [0.0, 10.53525, 27.4825]
+    turns = [
+        {"session_id": f"s{n}", **lengths, **({"delay": 5000} if turn else {"timestamp": 1000 * n})}
+        for n in range(20)
+        for turn in range(5)
+    ]
+    found = workload_of([jsonl(tmp_path / "s.jsonl", turns)])
+    assert (found.requests, found.rate.seconds) == (100, 39.0)
+    assert any("in ms" in note for note in workload_of([tmp_path / "a.jsonl"]).notes)
+    table = tmp_path / "a.csv"
+    table.write_text("timestamp,input_length,output_length\n0,655,52\n10535,672,26\n27482,655,52\n")
+    assert read_trace(table).arrival_s.tolist() == [0.0, 10.535, 27.482]
+
+
+UNITS = [("s", 1.0), ("ms", 1e3), ("us", 1e6), ("ns", 1e9)]
+
+
+@pytest.mark.parametrize("spelling", ["jsonl", "csv"])
+@pytest.mark.parametrize("prefix", ["arrival", "timestamp"])
+@pytest.mark.parametrize(("unit", "per_s"), UNITS)
+def test_a_named_unit_counts_and_an_unnamed_one_is_asked_for_where_the_rate_cannot_be(
+    tmp_path, spelling, prefix, unit, per_s
+):
+    """The same requests, four seconds apart, in any unit: what is read has the same times, or asks for the unit."""
+
+    def written(column):
+        path = tmp_path / f"{column}.{spelling}"
+        rows = [{column: round(4 * n * per_s), "input_tokens": 100, "output_tokens": 10} for n in range(9)]
+        if spelling == "jsonl":
+            return jsonl(path, rows)
+        path.write_text("\n".join([",".join(rows[0]), *(",".join(map(str, row.values())) for row in rows)]))
+        return path
+
+    assert read_trace(written(f"{prefix}_{unit}")).arrival_s.tolist() == [4.0 * n for n in range(9)]
+    for read in (read_trace, lambda path: workload_of([path])):
+        if unit == "s":
+            read(written(prefix))
+            continue
+        with pytest.raises(InputError, match=r"requests per second, and the file does not state their unit"):
+            read(written(prefix))
+
+
+def test_a_rare_rate_in_a_stated_unit_is_questioned_and_read(tmp_path):
+    rows = [{"arrival_s": 7200.0 * n, "input_tokens": 100, "output_tokens": 10} for n in range(9)]
+    found = workload_of([jsonl(tmp_path / "t.jsonl", rows)])
+    assert found.requests == 9
+    assert any("is the unit of the time stamps right?" in note for note in found.notes)

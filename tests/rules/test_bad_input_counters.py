@@ -85,3 +85,66 @@ def test_a_latency_without_its_sum_is_unknown_rather_than_zero(tmp_path):
 def test_lengths_keep_the_mean_of_the_sums_where_the_buckets_agree(tmp_path):
     path = scraped(tmp_path, *(f'{PROMPT}_bucket{{le="{b}"}} {n}' for b, n in ((5, 3), (20, 8), ("+Inf", 9))))
     assert workload_of([path]).input_tokens.mean == pytest.approx(10.0, rel=0.01)
+
+
+def two_histograms(
+    *label_sets, prefix="vllm:", names=("request_prompt_tokens", "request_generation_tokens"), tail=""
+):
+    """Ten requests for each set of labels: half of them below 100 tokens, all below 1,000."""
+    return "".join(
+        f'{prefix}{name}_bucket{{{labels},le="{bound}"}} {count}{tail}\n'
+        if bound
+        else f"{prefix}{name}_{part}{{{labels}}} {count}\n"
+        for name in names
+        for labels in label_sets
+        for part, bound, count in (
+            ("bucket", "100", 5),
+            ("bucket", "1000", 10),
+            ("bucket", "+Inf", 10),
+            ("sum", "", 3000),
+            ("count", "", 10),
+        )
+    )
+
+
+def summary_of(tmp_path, text, **options):
+    path = tmp_path / "scrape.prom"
+    path.write_text(text)
+    return workload_of([path], **options)
+
+
+@pytest.mark.parametrize("label", ["model_name", "model"])
+def test_counters_of_several_models_are_read_one_model_at_a_time(tmp_path, label):
+    text = two_histograms(f'{label}="A",engine="0"', f'{label}="A",engine="1"', f'{label}="B",engine="0"')
+    with pytest.raises(InputError, match=r"the requests of 2 models: A, B"):
+        summary_of(tmp_path, text)
+    assert summary_of(tmp_path, text, model="A").requests == 20
+    assert summary_of(tmp_path, text, model="B").requests == 10
+    with pytest.raises(InputError, match="unknown model 'C'"):
+        summary_of(tmp_path, text, model="C")
+
+
+def test_exemplars_and_time_stamps_of_openmetrics_change_nothing(tmp_path):
+    plain = summary_of(tmp_path, two_histograms('engine="0"')).input_tokens
+    assert plain.p50 < plain.p95
+    for tail in (' # {trace_id="a b} c"} 0.5', " 1700000000.25", ' 1700000000.25 # {trace_id="x"} 0.5 1.7e9'):
+        assert summary_of(tmp_path, two_histograms('engine="0"', tail=tail)).input_tokens == plain
+
+
+def test_ranks_that_share_requests_count_once_and_data_parallel_ones_each(tmp_path):
+    ranks = [
+        f'tp_rank="{tp}",pp_rank="{pp}",dp_rank="{dp}"'
+        for tp in range(4)
+        for pp in range(2)
+        for dp in range(3)
+    ]
+    names = ("prompt_tokens_histogram", "generation_tokens_histogram")
+    for prefix in ("sglang:", "sglang_", "ray_sglang_"):
+        assert summary_of(tmp_path, two_histograms(*ranks, prefix=prefix, names=names)).requests == 30
+
+
+def test_two_scrapes_in_one_file_and_servers_of_both_phases_are_not_added(tmp_path):
+    with pytest.raises(InputError, match="more than one scrape"):
+        summary_of(tmp_path, 2 * two_histograms('engine="0"'))
+    with pytest.raises(InputError, match="both count each request"):
+        summary_of(tmp_path, two_histograms('engine_type="prefill"', 'engine_type="decode"'))

@@ -21,6 +21,10 @@ from types import SimpleNamespace
 
 import pytest
 
+import capplan as capplan_library
+from capplan.cli import mcp
+from capplan.errors import InputError
+from capplan.ranges import is_revision
 from capplan.readers.catalogue import models as hub_reader
 from tests.interrupts import started
 
@@ -336,3 +340,64 @@ def test_a_hub_that_is_not_there_is_named(program, tmp_path):
 def test_the_offline_variable_of_the_client_is_honoured(asks, hub):
     one_line_error(asks("tiny/open", HF_HUB_OFFLINE="1"), "tiny/open", "HF_HUB_OFFLINE")
     assert hub.asked == []
+
+
+NO_REVISIONS = ["/tmp/file", "../../x", "..", "a/../../x", "-x", "~/x", "a b", "a\\b", "C:x", "x.lock", "@{1}", "a//b", "refs/", ""]  # fmt: skip
+
+
+@pytest.mark.parametrize("revision", NO_REVISIONS)
+def test_a_revision_that_is_a_path_writes_nothing_though_a_mirror_answers(
+    asks_here, capplan, hub, tmp_path, revision
+):
+    """The client writes the commit of a revision to a file of its name, so a path would be written outside its cache."""
+    scenario = tmp_path / "scenario.yaml"
+    traffic = "traffic: [{name: all, request_rate: 1 req/s, input_tokens: 100, output_tokens: 100}]"
+    lines = ["name: small", "model: tiny/open", traffic, "fleet: {hardware: [l4]}", "slo: {ttft_p95: 2 s}"]
+    scenario.write_text("\n".join(lines))
+    before = sorted(tmp_path.rglob("*"))
+    second = ["--set", "cascade.model=tiny/open", "--set", "cascade.escalated=0.2"]
+    asked = {
+        "the flag": lambda: asks_here("tiny/open", f"--revision={revision}"),
+        "a key of the scenario": lambda: capplan("fleet", scenario, "--set", f"revision={json.dumps(revision)}"),
+        "the second model": lambda: capplan(
+            "fleet", scenario, *second, "--set", f"cascade.revision={json.dumps(revision)}"
+        ),
+        "a model that shares": lambda: capplan(
+            "fleet", scenario, "--set", f"sharing={{by: device, models: [{{name: b, model: tiny/open, revision: {json.dumps(revision)}}}]}}"
+        ),
+    }  # fmt: skip
+    for entry, ask in asked.items():
+        ran = ask()
+        assert (ran.code, "revision" in ran.err) == (2, True), (entry, ran.err)
+        assert "is not the name of a branch, tag or commit" in ran.err, (entry, ran.err)
+    with pytest.raises(InputError, match="is not the name of a branch, tag or commit"):
+        capplan_library.estimate("tiny/open", "l4", concurrency=1, revision=revision)
+    with pytest.raises(ValueError, match="is not the name of a branch, tag or commit"):
+        mcp.fleet(str(scenario), [f"revision={json.dumps(revision)}"])
+    with pytest.raises(InputError, match="is not the name of a branch, tag or commit"):
+        hub_reader.read_model("tiny/open", revision=revision)
+    assert hub.asked == []
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.skipif(not shutil.which("git"), reason="git is not installed")
+def test_revisions_are_those_that_git_accepts():
+    names = ["main", "v1.0", "refs/pr/3", "a.b-c_d", "0" * 40, "feature/x", "a@b", "é", *NO_REVISIONS]
+    names += [f"a{mark}b" for mark in map(chr, range(1, 128))]
+    for name in names:
+        accepted = subprocess.run(
+            ["git", "check-ref-format", "--allow-onelevel", name], check=False, capture_output=True
+        )
+        assert is_revision(name) == (accepted.returncode == 0 and not name.startswith("-")), name
+
+
+@pytest.mark.parametrize(
+    "model", ["tiny/../open", "tiny/..", "../tiny/open", "tiny/open/../../x", "..", "tiny/..open"]
+)
+def test_a_model_whose_name_leaves_its_folder_is_not_asked_for(asks_here, hub, tmp_path, model):
+    before = sorted(tmp_path.rglob("*"))
+    assert asks_here(model).code == 2
+    with pytest.raises(InputError):
+        hub_reader.hub_file(model, "config.json", revision=None, offline=False)
+    assert hub.asked == []
+    assert sorted(tmp_path.rglob("*")) == before

@@ -57,6 +57,53 @@ def test_no_tool_takes_a_file_to_write():
         assert tool.__doc__
 
 
+SOUND = {
+    "fit": {"model": "llama-3.1-8b", "hardware": "l4"},
+    "estimate": {"model": "llama-3.1-8b", "hardware": "h100-sxm", "concurrency": 8},
+    "fleet": {"scenario": "small-team"},
+    "explain": {"plan": "plan.json"},
+    "check": {"plan": "plan.json"},
+}
+WRONG = [
+    *((tool, {name: value}, f"unknown key '{name}'") for tool in SOUND for name, value in
+      (("tensor_parallell", 8), ("format", "csv"), ("output", "x.json"), ("file", "x"), ("help", True), ("", 1), ("Model", "x"))),
+    *((tool, {name: value}, f"{tool}: {name}: ") for tool in ("fit", "estimate") for name, value in
+      (("tensor_parallel", "8"), ("tensor_parallel", True), ("tensor_parallel", 8.0), ("tensor_parallel", None),
+       ("tensor_parallel", [8]), ("model", 8), ("hardware", None), ("kv_dtype", True), ("weight_dtype", 8))),
+    ("estimate", {"concurrency": "null"}, "estimate: concurrency: "),
+    ("estimate", {"request_rate": 5}, "estimate: request_rate: "),
+    ("fit", {"max_model_len": "4096"}, "fit: max_model_len: "),
+    ("fleet", {"settings": "slo.ttft_p95=1 s"}, "fleet: settings: "),
+    ("fleet", {"settings": '["slo.ttft_p95=1 s"]'}, "fleet: settings: "),
+    ("check", {"settings": [1]}, "check: settings[0]: "),
+    ("explain", {"quantity": 1}, "explain: quantity: "),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("tool", "given", "says"), WRONG)
+def test_an_argument_that_a_tool_does_not_have_or_of_another_type_is_an_error(tool, given, says, monkeypatch):
+    monkeypatch.setattr(mcp, "run", lambda *_: pytest.fail("the command ran"))
+    with pytest.raises(ValueError, match=r"(?s).") as caught:
+        getattr(mcp, tool)(**{**SOUND[tool], **given})
+    assert says in str(caught.value)
+
+
+def test_sound_arguments_reach_the_command(monkeypatch):
+    monkeypatch.setattr(mcp, "run", lambda command, words, given: (command, words, given))
+    for tool, given in SOUND.items():
+        command, words, named = getattr(mcp, tool)(**given)
+        said = [*words, *(value for value in named.values() if value is not None)]
+        assert command == tool
+        assert all(value in said for value in given.values())
+
+
+@pytest.mark.parametrize("tool", mcp.TOOLS)
+def test_the_schema_of_a_tool_has_its_arguments_and_no_others(tool):
+    schema = mcp.arguments_of(tool).model_json_schema()
+    assert schema["additionalProperties"] is False
+    assert set(schema["properties"]) == set(tool.__annotations__) - {"return"}
+
+
 WRITE = "--output={}"
 
 
@@ -124,9 +171,16 @@ def test_a_client_of_the_sdk_lists_and_calls_the_tools():
             listed = (await session.list_tools()).tools
             fits = await session.call_tool("fit", {"model": "llama-3.1-8b", "hardware": "h100-sxm"})
             wrong = await session.call_tool("fit", {"model": "llama-3.1-8b", "hardware": "h109"})
-        return listed, fits, wrong
+            refused = [
+                (await session.call_tool(tool, {**SOUND[tool], **given}), says) for tool, given, says in WRONG
+            ]
+        return listed, fits, wrong, refused
 
-    listed, fits, wrong = anyio.run(asked)
+    listed, fits, wrong, refused = anyio.run(asked)
+    for answer, says in refused:
+        assert answer.is_error
+        assert says in answer.content[0].text
+    assert all(tool.input_schema["additionalProperties"] is False for tool in listed)
     assert {tool.name for tool in listed} == {"fit", "estimate", "fleet", "explain", "check"}
     assert all(tool.annotations.read_only_hint for tool in listed)
     assert json.loads(fits.content[0].text)["result"]["fits"] is True

@@ -32,6 +32,7 @@ from capplan.families.quantization.schemes import FILES, quantization_section
 from capplan.model.network import Network
 from capplan.model.stored_tensor import StoredModel
 from capplan.model.weight_format import in_weight_format
+from capplan.ranges import Revision
 from capplan.readers.text_file import (
     data_folder,
     is_there,
@@ -445,8 +446,10 @@ def hub_file(
     Raises
     ------
     InputError
-        The model is not there, is gated, or the hub does not answer.
+        The model is not there, is gated, or the hub does not answer; or the revision is no git reference.
     """
+    if revision is not None:
+        Revision().check(revision, f"model {repository!r}: revision")
     from huggingface_hub import constants, try_to_load_from_cache
 
     try:

@@ -33,9 +33,9 @@ from capplan.recorded.traces.rows import (
     Row,
     columns_of,
     lines_of,
-    noted_unit,
     seconds_of,
     time_unit,
+    unit_of_column,
 )
 from capplan.workload.statistics import (
     HOUR_S,
@@ -186,20 +186,20 @@ class SessionClock:
         self._last_s: dict[str, float] = {}
         self.delayed = 0
 
-    def arrival_s(self, row: Mapping[str, Any], unit_s: float) -> float:
-        """Return the time of a turn: its stamp, else that of the session's turn before it and its delay in ms.
+    def arrival_s(self, row: Mapping[str, Any], written: object, unit_s: float) -> float:
+        """Return the time of a turn: its stamp as written, else that of the session's turn before it and its delay in ms.
 
         Examples
         --------
         >>> clock = SessionClock()
-        >>> first = clock.arrival_s({"session_id": "a", "timestamp": 2000}, 1e-3)
-        >>> first, clock.arrival_s({"session_id": "a", "delay": 500}, 1e-3)
+        >>> first = clock.arrival_s({"session_id": "a"}, 2000, 1e-3)
+        >>> first, clock.arrival_s({"session_id": "a", "delay": 500}, None, 1e-3)
         (2.0, 2.5)
         """
         session = str(row.get("session_id"))
-        stamp = _number(row.get("timestamp")) * unit_s
+        stamp = _number(written) * unit_s
         if math.isnan(stamp):
-            stamp = self._last_s.get(session, 0.0) + max(_number(row.get("delay")), 0.0) * 1e-3
+            stamp = self._last_s.get(session, 0.0) + max(0.0, _number(row.get("delay"))) * 1e-3
             self.delayed += 1
         self._last_s[session] = stamp
         return stamp
@@ -236,13 +236,6 @@ def _is_length(value: object) -> bool:
     return isinstance(value, (int, float)) and 0 < value <= LONGEST_TOKENS
 
 
-def hashed_unit_s(rows: Sequence[Mapping[str, Any]]) -> float:
-    """Return the time unit of a trace with hashes in seconds: Bailian (which has chats) writes seconds, Mooncake milliseconds."""
-    chats = any("chat_id" in row for row in rows)
-    fractions = any(isinstance(row.get("timestamp"), float) and row["timestamp"] % 1.0 for row in rows)
-    return 1.0 if chats or fractions else 1e-3
-
-
 def sample_of(path: Path) -> list[dict[str, Any]]:
     """Return the first objects of a file of JSON lines, keys in lower case."""
     records: list[dict[str, Any]] = []
@@ -274,11 +267,7 @@ def object_rows(path: Path, omissions: Omissions) -> Iterator[Row]:
     hashed = "hash_ids" in sample[0]
     first = sample[0].get(keys["arrival_s"])
     stamp = float(first) if isinstance(first, (int, float)) and abs(first) <= LARGEST_STAMP else None
-    unit = hashed_unit_s(sample) if hashed else noted_unit(stamp, omissions)
-    if keys["arrival_s"].endswith("_ms"):
-        unit = 1e-3
-    if hashed:
-        omissions.note(f"time stamps are in {'ms' if unit < 1.0 else 's'}")
+    unit = unit_of_column(keys["arrival_s"], stamp, {key for row in sample for key in row}, omissions)
     seen = bad = 0
     for number, line in lines_of(path):
         if not line.strip():
@@ -289,7 +278,9 @@ def object_rows(path: Path, omissions: Omissions) -> Iterator[Row]:
             ttft, e2e = _measured(row)
             yield Row(
                 number,
-                sessions.arrival_s(row, unit) if sessions else _stamp(row[keys["arrival_s"]], unit),
+                sessions.arrival_s(row, row.get(keys["arrival_s"]), unit)
+                if sessions
+                else _stamp(row[keys["arrival_s"]], unit),
                 float(row[keys["input_tokens"]]),
                 float(row[keys["output_tokens"]]),
                 _blocks(row.get("hash_ids")) if hashed else NO_BLOCKS,

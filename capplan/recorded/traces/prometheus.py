@@ -6,10 +6,11 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 
-from capplan.errors import InputError
+from capplan.errors import InputError, unknown
 from capplan.numbers import Array
 from capplan.phases.step import acceptance_of_round
 from capplan.recorded.traces.rows import lines_of
@@ -23,9 +24,11 @@ from capplan.workload.statistics import (
 )
 
 SAMPLE = re.compile(
-    r"^([a-zA-Z_:][\w:]*)(?:\{(.*)\})?\s+([+-]?(?:Inf|NaN|(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?))(?:\s+\d+)?\s*$",
+    r'^([a-zA-Z_:][\w:]*)\s*(?:\{((?:[^"}]|"(?:[^"\\]|\\.)*")*)\})?'
+    r"\s+([+-]?(?:Inf|NaN|(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?))(?:\s+-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)?\s*(?:#\s*\{.*)?$",
     re.ASCII,
 )
+"""One sample: name, labels, value; a time stamp and an exemplar (OpenMetrics) are not kept."""
 LABEL = re.compile(r'\b(\w+)="((?:[^"\\]|\\.)*)"')
 MOST_LINES = 1_000_000
 """Most lines of one scrape; that of a server with hundreds of labels has about ten thousand."""
@@ -67,9 +70,17 @@ COUNTERS = frozenset(
 """Series read here that start at 0 and never decrease."""
 
 
+MODEL_LABELS = ("model_name", "model")
+"""Labels with the name of a served model: of vLLM, SGLang and TensorRT-LLM, and of Dynamo."""
+RANKS = frozenset({"tp_rank", "pp_rank", "ep_rank", "moe_ep_rank", "pcp_rank", "dcp_rank"})
+"""Labels of ranks that work on the same requests; data-parallel ranks (`dp_rank`, `engine`) have requests of their own."""
+Series: TypeAlias = dict[tuple[str, tuple[tuple[str, str], ...]], float]
+"""Values by metric and labels, without those of ranks."""
+
+
 @dataclass(slots=True)
 class Scrape:
-    """Sums over all engines and labels, and histogram buckets by upper bound."""
+    """Sums over all engines and labels of one model, and histogram buckets by upper bound."""
 
     values: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     buckets: dict[str, dict[float, float]] = field(
@@ -93,15 +104,41 @@ class Scrape:
         return None
 
 
-def read_scrape(path: Path, omissions: Omissions) -> Scrape:
+def read_scrape(path: Path, omissions: Omissions, model: str | None = None) -> Scrape:
     """Return the sums of one exposition; lines that are not samples are counted.
+
+    Parameters
+    ----------
+    path : Prometheus text
+    omissions : lines that are left out
+    model : name of the served model that is read; None if there is one
 
     Raises
     ------
     InputError
-        a counter is negative, or the text is longer than any scrape
+        a counter is negative, or a series comes twice; several models; or the text is longer than any scrape
     """
     scrape = Scrape()
+    for (name, labels), value in _one_model(_series(path, omissions), model, path).items():
+        keyed = dict(labels)
+        if name.endswith("_bucket") and "le" in keyed:
+            scrape.buckets[name.removesuffix("_bucket")][float(keyed["le"].replace("Inf", "inf"))] += value
+        else:
+            scrape.values[name] += value
+            scrape.gauges[name].append(value)
+        if name == ACCEPTED_BY_POSITION and keyed.get("position", "").isdecimal():
+            scrape.accepted[int(keyed["position"])] += value
+        if name == "vllm:cache_config_info" and value == 1.0:
+            blocks, size = keyed.get("num_gpu_blocks", ""), keyed.get("block_size", "")
+            tokens = float(blocks) * float(size) if blocks.isdecimal() and size.isdecimal() else 0.0
+            scrape.cache_tokens += tokens if tokens <= LARGEST else 0.0
+    return scrape
+
+
+def _series(path: Path, omissions: Omissions) -> Series:
+    """Return the value of each series; ranks of one replica count the same requests, so the highest count stands for all of them."""
+    series: Series = {}
+    lines: dict[object, int] = {}
     for number, line in lines_of(path):
         if number > MOST_LINES:
             raise InputError(
@@ -113,9 +150,11 @@ def read_scrape(path: Path, omissions: Omissions) -> Scrape:
         if match is None:
             omissions.drop("is not a Prometheus sample", number)
             continue
-        name, labels, text = match.groups()
+        written, labels, text = match.groups()
+        name = _published_name(written)
         value = float(text.replace("Inf", "inf"))
         keyed = dict(LABEL.findall(labels or ""))
+        bucket = name.endswith("_bucket")
         bound = _bound(keyed.get("le", ""))
         if not math.isfinite(value):
             omissions.drop("a value is not finite", number)
@@ -123,20 +162,70 @@ def read_scrape(path: Path, omissions: Omissions) -> Scrape:
             omissions.drop("a value is out of range", number)
         elif value < 0 and name in COUNTERS:
             raise InputError(f"{path}: line {number}: {name} is {text}; a counter is never negative")
-        elif name.endswith("_bucket") and bound is not None:
-            scrape.buckets[name.removesuffix("_bucket")][bound] += value
-        elif name.endswith("_bucket") and name in COUNTERS:
+        elif bucket and bound is None and name in COUNTERS:
             omissions.drop("is a bucket without an upper bound", number)
         else:
-            scrape.values[name] += value
-            scrape.gauges[name].append(value)
-        if name == ACCEPTED_BY_POSITION and keyed.get("position", "").isdecimal():
-            scrape.accepted[int(keyed["position"])] += value
-        if name == "vllm:cache_config_info" and value == 1.0:
-            blocks, size = keyed.get("num_gpu_blocks", ""), keyed.get("block_size", "")
-            tokens = float(blocks) * float(size) if blocks.isdecimal() and size.isdecimal() else 0.0
-            scrape.cache_tokens += tokens if tokens <= LARGEST else 0.0
-    return scrape
+            if bucket and bound is None:
+                keyed.pop("le", None)
+            whole = name, tuple(sorted(keyed.items()))
+            if name in COUNTERS and lines.setdefault(whole, number) != number:
+                raise InputError(
+                    f"{path}: line {number}: {name} has the labels of line {lines[whole]}, so this is more than one scrape\n"
+                    "  give two scrapes as two files, the earlier one first"
+                )
+            key = name, tuple(pair for pair in whole[1] if pair[0] not in RANKS)
+            series[key] = max(series.get(key, -math.inf), value)
+    return series
+
+
+def _published_name(written: str) -> str:
+    """Return the name that the engine gives a metric; Ray puts `ray_` before it, and collectors replace the colon.
+
+    Examples
+    --------
+    >>> _published_name("ray_vllm_request_success_total"), _published_name("sglang_num_requests_total")
+    ('vllm:request_success_total', 'sglang:num_requests_total')
+    """
+    return re.sub(r"^(?:ray_)?(vllm|sglang)[_:]", r"\1:", written)
+
+
+def _one_model(series: Series, model: str | None, path: Path) -> Series:
+    """Return the series of one served model, and those without a model.
+
+    Raises
+    ------
+    InputError
+        several models counted requests and none is named, or none has the name; or servers of one phase each counted the same requests
+    """
+
+    def found(names: Sequence[str]) -> list[str]:
+        return sorted(
+            {
+                value
+                for (name, labels), count in series.items()
+                if name in COUNTERS and count > 0
+                for key, value in labels
+                if key in names
+            }
+        )
+
+    def of(labels: Sequence[tuple[str, str]]) -> str | None:
+        return next((value for key, value in labels if key in MODEL_LABELS), None)
+
+    models = found(MODEL_LABELS)
+    if model is not None and model not in models:
+        raise unknown("model", model, models, place=str(path))
+    if model is None and len(models) > 1:
+        raise InputError(
+            f"{path}: counts the requests of {len(models)} models: {', '.join(models)}\n"
+            "  name one: --model-name NAME of capplan workload, or write the lines of one model to a file"
+        )
+    if {"prefill", "decode"} <= set(found(("engine_type",))):
+        raise InputError(
+            f"{path}: servers of prefill and of decode (engine_type) both count each request\n"
+            "  write the lines of one of them to a file"
+        )
+    return {key: value for key, value in series.items() if model is None or of(key[1]) in (None, model)}
 
 
 def _bound(text: str) -> float | None:
@@ -168,14 +257,16 @@ def difference(before: Scrape, after: Scrape, path: Path) -> Scrape:
     return result
 
 
-def counted(paths: Sequence[Path], omissions: Omissions) -> Scrape:
-    """Return what one scrape counted since the start of the server, or two of them between each other."""
-    scrapes = [read_scrape(path, omissions) for path in paths]
+def counted(paths: Sequence[Path], omissions: Omissions, model: str | None = None) -> Scrape:
+    """Return what one scrape counted since the start of the server, or two of them between each other, of one served model."""
+    scrapes = [read_scrape(path, omissions, model) for path in paths]
     return scrapes[0] if len(scrapes) == 1 else difference(scrapes[0], scrapes[1], paths[1])
 
 
-def prometheus_summary(paths: Sequence[Path], interval_s: float | None) -> WorkloadSummary:
-    """Return the traffic that a server counted, since its start or between two scrapes.
+def prometheus_summary(
+    paths: Sequence[Path], interval_s: float | None, model: str | None = None
+) -> WorkloadSummary:
+    """Return the traffic of one served model that a server counted, since its start or between two scrapes.
 
     Raises
     ------
@@ -183,7 +274,7 @@ def prometheus_summary(paths: Sequence[Path], interval_s: float | None) -> Workl
         the text has no request lengths
     """
     omissions = Omissions()
-    scrape = counted(paths, omissions)
+    scrape = counted(paths, omissions, model)
     name = str(paths[-1])
     prompts, outputs = _lengths(scrape, PROMPTS, name), _lengths(scrape, OUTPUTS, name)
     finished = _requests(scrape)

@@ -53,7 +53,6 @@ class TableLayout:
     arrival: int | None
     input: int
     output: int
-    unit_s: float
     columns: tuple[str, ...]
 
 
@@ -271,12 +270,69 @@ def problem_of(row: Row) -> tuple[str, bool] | None:
     return None
 
 
-def noted_unit(first: float | None, omissions: Omissions) -> float:
-    """Return the unit of a time stamp in seconds, and note any unit other than the second."""
-    factor, name = (1.0, "s") if first is None else time_unit(first)
-    if name != "s":
+MOONCAKE = {"timestamp", "input_length", "output_length"}
+"""Columns of Mooncake and AIPerf, whose time stamps are milliseconds from the start.
+
+Source: https://github.com/ai-dynamo/aiperf/blob/main/docs/tutorials/fixed-schedule.md"""
+SUFFIXES = {"_s": 1.0, "_ms": 1e-3, "_us": 1e-6, "_ns": 1e-9}
+"""Units at the end of a column's name."""
+OLDEST_EPOCH_S = 1e9
+"""A larger time stamp counts since 1970, so its size states its unit; this is September 2001."""
+LEAST_RATE, MOST_RATE = 1e-3, 1e3
+"""Mean requests per second that are 1,000 times less and more than the plausible 1 req/s: beyond them a unit is questioned."""
+
+
+def unit_of_column(column: str, first: float | None, columns: Iterable[str], omissions: Omissions) -> float:
+    """Return the unit of a column of time stamps in seconds, and note what the file does not state.
+
+    Its size as an epoch states it, or its name, or other columns of the tool that wrote it; otherwise seconds are assumed.
+
+    Parameters
+    ----------
+    column : its name, in lower case
+    first : the first time stamp; None for a date
+    columns : names of all columns
+    omissions : gets the note, and the unit if it is assumed
+    """
+    if first is None:
+        return 1.0
+    factor, name = time_unit(first)
+    named = next((seconds for suffix, seconds in SUFFIXES.items() if column.endswith(suffix)), None)
+    if name != "s" and named in (None, 1.0, factor):
         omissions.note(f"time stamps are in {name} since 1970")
+    elif named is not None:
+        return named
+    elif abs(first) < OLDEST_EPOCH_S:
+        others = set(columns)
+        in_ms = others >= MOONCAKE and "chat_id" not in others and not any(c.endswith("_s") for c in others)
+        factor, name = (1e-3, "ms") if in_ms or "delay" in others else (1.0, "s")
+        omissions.assumed_unit = name
+        if in_ms or "chat_id" in others:
+            omissions.note(f"time stamps are in {name}")
     return factor
+
+
+def question_rate(requests: int, seconds: float, omissions: Omissions, name: str) -> None:
+    """Note a mean rate that no service has; refuse it if the file does not state the unit of its time stamps.
+
+    Parameters
+    ----------
+    requests : with a time stamp
+    seconds : [s] from the first of them to the last
+    omissions : of the file; gets the note
+    name : of the file
+    """
+    rate = (requests - 1) / seconds if requests > 1 and seconds > 0.0 else 1.0
+    if LEAST_RATE <= rate <= MOST_RATE:
+        return
+    if omissions.assumed_unit:
+        raise InputError(
+            f"{name}: its time stamps, read as {omissions.assumed_unit}, give {rate:,.3g} requests per second, and the file does not state their unit\n"
+            "  name it: call the column arrival_s, arrival_ms, arrival_us or arrival_ns"
+        )
+    omissions.note(
+        f"{rate:,.3g} requests per second on average is a rare rate: is the unit of the time stamps right?"
+    )
 
 
 def parts_of(rows: Iterable[Row | Columns], omissions: Omissions, name: str) -> Iterator[TracePart]:
@@ -285,12 +341,15 @@ def parts_of(rows: Iterable[Row | Columns], omissions: Omissions, name: str) -> 
     Raises
     ------
     InputError
-        nothing in the file can be used
+        nothing in the file can be used, or its rate cannot be and it does not state the unit of its time stamps
     """
-    used = 0
+    used, earliest, latest = 0, math.inf, -math.inf
     for part in _even_parts(_usable_parts(rows, omissions)):
         used += len(part)
+        earliest = min(earliest, float(part.arrival_s.min()))
+        latest = max(latest, float(part.arrival_s.max()))
         yield part
+    question_rate(used, latest - earliest, omissions, name)
     if not used:
         reasons = "; ".join(omissions.lines()) or "it holds a header and no requests"
         raise InputError(f"{name}: no request can be used: {reasons}")
@@ -393,7 +452,7 @@ def _latencies(seconds: Sequence[float]) -> Array:
 
 
 DELIMITERS = (",", ";", "\t", "|")
-ARRIVAL = ("arrival_s", "arrived_at", "arrival_time_s", "arrival_time", "timestamp", "arrival", "time", "start_s", "start_time", "request_start_time", "arrival_ms", "timestamp_ms")  # fmt: skip
+ARRIVAL = ("arrival_s", "arrived_at", "arrival_time_s", "arrival_time", "timestamp", "arrival", "time", "start_s", "start_time", "request_start_time", "arrival_ms", "timestamp_ms", "arrival_us", "timestamp_us", "arrival_ns", "timestamp_ns", "timestamp_s")  # fmt: skip
 INPUT = ("input_tokens", "contexttokens", "input_toks", "input_length", "input_len", "num_prefill_tokens", "request tokens", "prompt_tokens", "prompt_len", "prompt tokens", "input")  # fmt: skip
 OUTPUT = ("output_tokens", "generatedtokens", "output_toks", "output_length", "output_len", "num_decode_tokens", "response tokens", "completion_tokens", "generated_tokens", "output")  # fmt: skip
 MOST_BAD_SHARE = 0.5
@@ -437,7 +496,7 @@ def layout_of(path: Path, header: str) -> TableLayout:
     columns = columns_of(header)
     if len(columns) >= 2 and all(_number(cell, mark) is not None for cell in columns):
         if len(columns) == 3:
-            return TableLayout(mark, 0, 0, 1, 2, 1.0, columns)
+            return TableLayout(mark, 0, 0, 1, 2, columns)
         raise InputError(
             f"{path}: has no header and {len(columns)} columns\n  add a header line: arrival_s,input_tokens,output_tokens"
         )
@@ -455,8 +514,7 @@ def layout_of(path: Path, header: str) -> TableLayout:
     arrival, tokens_in, tokens_out = places["arrival_s"], places["input_tokens"], places["output_tokens"]
     assert tokens_in is not None
     assert tokens_out is not None
-    in_ms = arrival is not None and columns[arrival].endswith("_ms")
-    return TableLayout(mark, 1, arrival, tokens_in, tokens_out, 1e-3 if in_ms else 1.0, columns)
+    return TableLayout(mark, 1, arrival, tokens_in, tokens_out, columns)
 
 
 def _number(cell: str, mark: str) -> float | None:
@@ -485,7 +543,7 @@ def table_rows(path: Path, omissions: Omissions) -> Iterator[Row | Columns]:
         omissions.note("the file has no time stamps: lengths only")
     if not layout.header_lines:
         omissions.note("no header: columns are taken as arrival, input tokens, output tokens")
-    strict = _RowReader(path, layout, omissions, layout.unit_s if layout.unit_s != 1.0 else None)
+    strict = _RowReader(path, layout, omissions, None)
     begin = first_number + layout.header_lines
     blocks = blocks_of(path)
     while True:
@@ -538,7 +596,8 @@ class _RowReader:
                     cells = next(csv.reader([line], delimiter=layout.delimiter))
                 if self.unit is None and layout.arrival is not None:
                     stamp = _number(cells[layout.arrival], layout.delimiter)
-                    self.unit = noted_unit(stamp, self.omissions)
+                    names = layout.columns if layout.header_lines else ("", "", "")
+                    self.unit = unit_of_column(names[layout.arrival], stamp, names, self.omissions)
                 yield _row(number, cells, layout, self.unit or 1.0)
             except (ValueError, IndexError, OverflowError, csv.Error) as error:
                 self.bad += 1

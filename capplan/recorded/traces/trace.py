@@ -149,7 +149,11 @@ def trace_file(path: Path) -> TraceFile:
 
 
 def workload_of(
-    paths: list[Path], *, interval_s: float | None = None, policies: Sequence[str] = ()
+    paths: list[Path],
+    *,
+    interval_s: float | None = None,
+    policies: Sequence[str] = (),
+    model: str | None = None,
 ) -> WorkloadSummary:
     """Return the traffic that a file (or two Prometheus scrapes) describes.
 
@@ -159,6 +163,7 @@ def workload_of(
     interval_s : [s]
         between the two scrapes, or since the start of the server
     policies : rules of eviction under which the prefix cache is run block by block
+    model : served model whose counters are read from Prometheus text; None if there is one
 
     Returns
     -------
@@ -168,9 +173,11 @@ def workload_of(
     if policies and (len(paths) != 1 or kinds[0] in ("prometheus", "servegen")):
         raise _no_blocks(paths[0])
     if all(kind == "prometheus" for kind in kinds) and len(paths) <= 2:
-        return prometheus.prometheus_summary(paths, interval_s)
+        return prometheus.prometheus_summary(paths, interval_s, model)
     if interval_s is not None:
         raise InputError(f"--interval: applies to Prometheus text only; {paths[0]} has time stamps")
+    if model is not None:
+        raise InputError(f"--model-name: applies to Prometheus text only; {paths[0]} has single requests")
     if len(paths) != 1:
         raise InputError(
             "more than one FILE is accepted only for two Prometheus scrapes, the earlier one first"
