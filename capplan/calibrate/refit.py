@@ -102,6 +102,8 @@ def run_of(result: BenchmarkResult, spec: ReplicaSpec) -> Run | str:
     -------
     the run; a sentence if the result lacks information
     """
+    if result.contradiction:
+        return result.contradiction
     if result.accepted_tokens_per_step:
         return "it was measured with speculative decoding, which a refit does not replay"
     lengths = _lengths(result)

@@ -216,8 +216,7 @@ class HostOverhead:
             "memory_rate_ratio",
             "link_rate_ratio",
             "decode_attention_ratio",
-            "decode_ratios",
-            "prompt_ratios",
+            "row_ratios",
         }
         return tuple(getattr(self, f.name) for f in fields(self) if f.name not in own)
 

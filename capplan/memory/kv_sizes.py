@@ -197,10 +197,10 @@ def _rows(
 ) -> list[KvSize]:
     context = np.asarray(contexts, dtype=np.float64)
     element = kv_bytes_per_element(kv_dtype)
-    growth = np.broadcast_to(kv_bytes_per_token(network, context, element), context.shape)
-    whole = np.broadcast_to(kv_bytes_per_sequence(network, context, element), context.shape)
+    growth = np.broadcast_to(kv_bytes_per_token(network, context, element, stored=True), context.shape)
+    whole = np.broadcast_to(kv_bytes_per_sequence(network, context, element, stored=True), context.shape)
     on_rank = np.broadcast_to(
-        kv_bytes_per_sequence(network, context, element, tensor_parallel), context.shape
+        kv_bytes_per_sequence(network, context, element, tensor_parallel, stored=True), context.shape
     )
     state, state_on_rank = (
         float(held_state_bytes(network, ranks, engine.memory.recurrent_format))

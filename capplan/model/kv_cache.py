@@ -104,6 +104,8 @@ def kv_bytes_per_sequence(
     kv_bytes_per_element: Number,
     tensor_parallel: Number = 1.0,
     index_bytes: Number | None = None,
+    *,
+    stored: bool = False,
 ) -> Number:
     """Return the bytes of keys and values of one sequence in all layers, on one rank.
 
@@ -119,7 +121,8 @@ def kv_bytes_per_sequence(
     tensor_parallel : [-]
         ranks; 1 gives the whole sequence
     index_bytes : [B]
-        of one element of index keys; None: as engines store them, in no more than the cache dtype
+        of one element of index keys; None: the cache dtype, as in reference implementations
+    stored : whether index keys are as engines store them, instead
 
     Returns
     -------
@@ -146,18 +149,20 @@ def kv_bytes_per_sequence(
         kept = part.source_tokens or cached_tokens(context_tokens, part.window_tokens)
         if part.entry_tokens > 1:
             kept = np.floor(kept / part.entry_tokens)
-        size = (
-            _element_bytes(part, kv_bytes_per_element)
-            if index_bytes is None or not part.index
-            else index_bytes
-        )
+        size = index_bytes if part.index and index_bytes is not None else kv_bytes_per_element
+        size = stored_element_bytes(part, kv_bytes_per_element) if stored else size
         held = cache_elements_on_rank(part.elements, part.heads, tensor_parallel)
         total = total + count * held * kept * size
     return total
 
 
 def kv_bytes_per_token(
-    network: Network, context_tokens: Number, kv_bytes_per_element: Number, tensor_parallel: Number = 1.0
+    network: Network,
+    context_tokens: Number,
+    kv_bytes_per_element: Number,
+    tensor_parallel: Number = 1.0,
+    *,
+    stored: bool = False,
 ) -> Number:
     """Return the bytes by which the cache of a sequence grows with its next token.
 
@@ -172,6 +177,7 @@ def kv_bytes_per_token(
         b
     tensor_parallel : [-]
         ranks
+    stored : whether index keys are as engines store them; else in the cache dtype, as in reference implementations
 
     Returns
     -------
@@ -196,11 +202,12 @@ def kv_bytes_per_token(
         growing = (np.asarray(context_tokens) < part.window_tokens) & (part.source_tokens == 0)
         grows = np.where(growing, 1.0 / part.entry_tokens, 0.0)
         held = cache_elements_on_rank(part.elements, part.heads, tensor_parallel)
-        total = total + count * held * grows * _element_bytes(part, kv_bytes_per_element)
+        size = stored_element_bytes(part, kv_bytes_per_element) if stored else kv_bytes_per_element
+        total = total + count * held * grows * size
     return total
 
 
-def _element_bytes(part: CachePart, kv_bytes_per_element: Number) -> Number:
+def stored_element_bytes(part: CachePart, kv_bytes_per_element: Number) -> Number:
     """Return the bytes of one element of a part: index keys are stored packed whatever the cache dtype is, if that is wider."""
     if not part.index or part.packed_bytes is None:
         return kv_bytes_per_element

@@ -202,8 +202,7 @@ def scaled_lengths(lengths: Lengths, ratio: float) -> Lengths:
 
     Examples
     --------
-    >>> from capplan.questions.mix import together_of
-    from capplan.workload.length import uniform
+    >>> from capplan.workload.length import uniform
     >>> scaled_lengths(uniform(100.0, 300.0), 1.5).mean_tokens
     300.0
     """

@@ -396,3 +396,21 @@ def test_published_examples_are_read(measured, root, name, runs, tpot_s):
         assert [replace(result, path="") for result in published] == [
             replace(result, path="") for result in results
         ]
+
+
+@pytest.mark.parametrize("field", ["prompt_len", "output_len"])
+def test_a_mean_length_that_the_rates_of_its_file_contradict_is_named(tmp_path, field):
+    """A stage of inference-perf gives each mean twice; the lifecycle file of one that disagreed by 63 times had the rates' one."""
+    lengths = {"prompt_len": {"mean": 201, "rate": 33840.1}, "output_len": {"mean": 63, "rate": 10736.9}}
+    path = tmp_path / "stage.json"
+
+    def results(scale):
+        stated = {**lengths, field: {**lengths[field], "mean": scale * lengths[field]["mean"]}}
+        path.write_text(
+            json.dumps({"load_summary": {}, "successes": {"count": 13234, "rate": 167.5, **stated}})
+        )
+        return read_results(path)
+
+    assert not results(1.0)[0].contradiction
+    for scale in (63.0, 1 / 63.0):
+        assert f"{field}.mean is " in results(scale)[0].contradiction

@@ -172,6 +172,8 @@ def measured_result(paths: Sequence[Path], interval_s: float | None) -> tuple[Be
         raise InputError(
             f"{paths[0]}: holds {len(results)} runs of a server, and one is compared with the plan; give a file with one"
         )
+    if results[0].contradiction:
+        raise InputError(f"{paths[0]}: {results[0].contradiction}")
     return with_load_of_log(results[0]), 0.0
 
 

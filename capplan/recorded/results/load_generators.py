@@ -387,6 +387,22 @@ def with_consistent_tpot(result: BenchmarkResult) -> BenchmarkResult:
     return replace(result, tpot_s=latency(derived), notes=(*result.notes, note))
 
 
+LARGEST_CONTRADICTION_RATIO = 20.0
+"""A mean further than this from tokens per second over requests per second is of other requests."""
+
+
+def _contradiction(successes: ResultValues) -> str:
+    """Return which mean length the rates of the same file contradict; empty if none."""
+    for name in ("prompt_len", "output_len"):
+        length = successes.at(name)
+        mean, tokens, requests = length.number("mean"), length.number("rate"), successes.number("rate")
+        if mean and tokens and requests:
+            by_rates = tokens / requests
+            if not 1 / LARGEST_CONTRADICTION_RATIO <= mean / by_rates <= LARGEST_CONTRADICTION_RATIO:
+                return f"{name}.mean is {mean:,.6g} tokens, but {name}.rate / rate is about {by_rates:,.2g}: give the lifecycle file of the same stage"
+    return ""
+
+
 def prometheus_result(values: Mapping[str, Any], path: str) -> BenchmarkResult:
     """Return one stage as measured by the server's metrics."""
     document = ResultValues(path, values)
@@ -398,6 +414,7 @@ def prometheus_result(values: Mapping[str, Any], path: str) -> BenchmarkResult:
         notes.append("KV-cache usage reads 0: the metric was renamed upstream and is not used")
     return BenchmarkResult(
         tool=INFERENCE_PERF,
+        contradiction=_contradiction(successes),
         path=path,
         requests=successes.count("count"),
         input_tokens=successes.at("prompt_len").number("mean"),

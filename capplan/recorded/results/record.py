@@ -87,6 +87,8 @@ class BenchmarkResult:
     notes: tuple[str, ...] = ()
     """Notes on values that were normalised, corrected or left out."""
     log: tuple[RequestRecord, ...] = ()
+    contradiction: str = ""
+    """Field that the rest of the file contradicts, for which no fit and no verification takes the result; empty if there is none."""
 
 
 KIND = "a result of a benchmark"
