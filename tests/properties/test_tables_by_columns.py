@@ -165,7 +165,7 @@ def test_most_plain_files_are_read_by_columns(tmp_path) -> None:
 
 @pytest.mark.parametrize("text", DATES)
 def test_a_date_is_read_alike_or_not_at_all(text: str) -> None:
-    layout = TableLayout(",", 0, 0, 1, 2, 1.0, ("arrival", "input", "output"))
+    layout = TableLayout(",", 0, 0, 1, 2, ("arrival", "input", "output"))
     found = columns_of_block(f"{text},1,2\n".encode(), 1, layout, 1.0)
     if found is not None:
         assert found.arrival_s.tolist() == [seconds_of(text)]
