@@ -24,8 +24,9 @@ from capplan.workload.statistics import (
 )
 
 SAMPLE = re.compile(
-    r'^([a-zA-Z_:][\w:]*)\s*(?:\{((?:[^"}]|"(?:[^"\\]|\\.)*")*)\})?'
-    r"\s+([+-]?(?:Inf|NaN|(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?))(?:\s+-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)?\s*(?:#\s*\{.*)?$",
+    r'^([a-zA-Z_:][\w:]*+)(?:\s*+\{((?:[^"}]|"(?:[^"\\]|\\.)*+")*+)\})?'
+    r"\s++([+-]?(?:Inf|NaN|(?:\d++(?:\.\d*+)?|\.\d++)(?:[eE][+-]?\d++)?))"
+    r"(?:\s++-?\d++(?:\.\d++)?(?:[eE][+-]?\d++)?)?\s*+(?:#\s*+\{.*)?$",
     re.ASCII,
 )
 """One sample: name, labels, value; a time stamp and an exemplar (OpenMetrics) are not kept."""
