@@ -129,9 +129,10 @@ def first_screen(
     job = usd_per_job(answer, plan.usd_per_month) is not None
     cost, promised = "usd_per_job" if job else "usd_per_month", bool(asked.scenario.slo.targets)
     kept = first_rows([plan.hardware for plan in answer.plans], _ROWS_ON_FIRST)
-    at = answer.plans.index(plan)
-    kept = kept if at in kept else sorted([*kept[:-1], at])
     shown = [answer.plans[at] for at in kept]
+    if plan not in shown and plan in answer.plans:
+        kept = sorted([*kept[:-1], answer.plans.index(plan)])
+        shown = [answer.plans[at] for at in kept]
     kv = several_kv_dtypes(shown)
     rows: list[dict[str, Any]] = [
         {
