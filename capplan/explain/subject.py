@@ -289,7 +289,9 @@ class Subject(PlanSubject):
         figures = {name: float(getattr(self.memory, figure)) for name, figure in HELD.items()}
         element, context = kv_bytes_per_element(self.spec.kv_format), float(served_context_tokens(self.spec))
         return figures | {
-            "kv_bytes_per_token": float(np.asarray(kv_bytes_per_token(self.spec.network, context, element))),
+            "kv_bytes_per_token": float(
+                np.asarray(kv_bytes_per_token(self.spec.network, context, element, stored=True))
+            ),
             "state_bytes_per_sequence": float(
                 np.asarray(
                     held_state_bytes(self.spec.network, 1.0, self.spec.profile.memory.recurrent_format)

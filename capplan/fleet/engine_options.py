@@ -261,7 +261,7 @@ def tier_in_tokens(
     element = kv_bytes_per_element(kv_format)
 
     def bytes_per_token(ranks: float) -> float:
-        held = kv_bytes_per_sequence(network, context, element, ranks)
+        held = kv_bytes_per_sequence(network, context, element, ranks, stored=True)
         return float((held + state_bytes_per_sequence(network, ranks)) / context)
 
     rate, sent = size.bytes_per_s, bytes_per_token(1.0)

@@ -9,6 +9,7 @@ import numpy as np
 from capplan.assumption import Assumption
 from capplan.engine.profile import MemoryRules
 from capplan.frozen import frozen
+from capplan.model.kv_cache import state_bytes_per_sequence
 from capplan.model.mixers import CachePart, StatePart, held_vector_bytes, state_elements_on_rank
 from capplan.model.network import Network, layer_counts
 from capplan.model.weight_format import FORMATS
@@ -198,7 +199,9 @@ def held_state_bytes(
 ) -> Number:
     """Return the fixed state of one sequence as an engine stores it, in all layers, on one rank.
 
-        S = sum over layers of states in the engine's format, heads divided by tp
+        S = min(sum over layers of states in the engine's format, state of the reference), heads divided by tp
+
+    Entries that compressed attention has not filled yet share pages with those that it has, so the reference bounds them.
 
     Parameters
     ----------
@@ -226,7 +229,9 @@ def held_state_bytes(
     """
     element = FORMATS[network.activation_format].bytes_per_element
     kinds = cache_kinds(network, tensor_parallel, element, element, recurrent_format)
-    return sum((kind.layers * kind.state_bytes for kind in kinds), 0.0 * tensor_parallel)
+    held: Number = sum((kind.layers * kind.state_bytes for kind in kinds), 0.0 * tensor_parallel)
+    least: Number = np.minimum(held, state_bytes_per_sequence(network, tensor_parallel, element))
+    return least
 
 
 def _merged(kinds: list[CacheKind]) -> list[CacheKind]:

@@ -11,7 +11,6 @@ import numpy as np
 from capplan.model.mixers import (
     CachePart,
     cache_elements_on_rank,
-    index_key_bytes,
     state_elements_on_rank,
 )
 from capplan.model.network import Mixer, Network, layer_counts
@@ -49,61 +48,11 @@ def cached_tokens(context_tokens: Number, window_tokens: Number) -> Number:
     return tokens
 
 
-def index_bytes_per_element(kv_bytes_per_element: Number) -> Number:
-    """Return the bytes of one element of the index keys that latent and compressed attention cache.
-
-        b_i = min(b, 1 + 4 / 128)
-
-    Engines and the reference code store them in fp8 with an fp32 scale per 128 elements, whatever the cache dtype.
-
-    Parameters
-    ----------
-    kv_bytes_per_element : [B]
-        b, of the cache dtype
-
-    Returns
-    -------
-    [B]
-        b_i
-
-    Examples
-    --------
-    >>> index_bytes_per_element(2.0)
-    np.float64(1.03125)
-
-    References
-    ----------
-    DeepSeek-AI 2025, "DeepSeek-V3.2-Exp", inference/model.py, `Indexer`: https://github.com/deepseek-ai/DeepSeek-V3.2-Exp.
-    """
-    size: Number = np.minimum(kv_bytes_per_element, index_key_bytes(1.0))
-    return size
-
-
-def has_fp8_index_keys(network: Network) -> bool:
-    """Return whether engines store index keys of the model in fp8, as for sparse latent and compressed attention.
-
-    Returns
-    -------
-    False for models without an indexer, and for block-sparse attention, whose keys are in the cache dtype
-
-    Examples
-    --------
-    >>> from capplan.model.network import Attention, Layer, Projection
-    >>> head = Projection("lm_head", "lm_head", 8, 10, "columns")
-    >>> has_fp8_index_keys(Network("n", "t", 8, 10, (Layer((Attention(8, 8, 64, 64),), ()),), head, True, 80))
-    False
-    """
-    return any(
-        part.index and (part.packed_bytes or 0.0) < 2.0 * part.elements for part, _ in _cache_parts(network)
-    )
-
-
 def kv_bytes_per_sequence(
     network: Network,
     context_tokens: Number,
     kv_bytes_per_element: Number,
     tensor_parallel: Number = 1.0,
-    index_bytes: Number | None = None,
     *,
     stored: bool = False,
 ) -> Number:
@@ -120,9 +69,7 @@ def kv_bytes_per_sequence(
         b, of the cache dtype, which does not follow from the weight dtype
     tensor_parallel : [-]
         ranks; 1 gives the whole sequence
-    index_bytes : [B]
-        of one element of index keys; None: the cache dtype, as in reference implementations
-    stored : whether index keys are as engines store them, instead
+    stored : whether index keys are as engines store them; else in the cache dtype, as in reference implementations
 
     Returns
     -------
@@ -149,8 +96,7 @@ def kv_bytes_per_sequence(
         kept = part.source_tokens or cached_tokens(context_tokens, part.window_tokens)
         if part.entry_tokens > 1:
             kept = np.floor(kept / part.entry_tokens)
-        size = index_bytes if part.index and index_bytes is not None else kv_bytes_per_element
-        size = stored_element_bytes(part, kv_bytes_per_element) if stored else size
+        size = stored_element_bytes(part, kv_bytes_per_element) if stored else kv_bytes_per_element
         held = cache_elements_on_rank(part.elements, part.heads, tensor_parallel)
         total = total + count * held * kept * size
     return total
@@ -208,7 +154,26 @@ def kv_bytes_per_token(
 
 
 def stored_element_bytes(part: CachePart, kv_bytes_per_element: Number) -> Number:
-    """Return the bytes of one element of a part: index keys are stored packed whatever the cache dtype is, if that is wider."""
+    """Return the bytes of one element of a part as engines store it: index keys are packed, whatever the cache dtype is.
+
+        b_i = min(b, q / e)
+
+    Parameters
+    ----------
+    part : of the cache of a layer, of e elements, packed into q bytes if it is an index
+    kv_bytes_per_element : [B]
+        b, of the cache dtype
+
+    Returns
+    -------
+    [B]
+        b_i of an index key, b of every other part
+
+    References
+    ----------
+    DeepSeek-AI 2025, "DeepSeek-V3.2-Exp", inference/model.py, `Indexer` (fp8 with an fp32 scale for 128 elements):
+    https://github.com/deepseek-ai/DeepSeek-V3.2-Exp.
+    """
     if not part.index or part.packed_bytes is None:
         return kv_bytes_per_element
     size: Number = np.minimum(kv_bytes_per_element, part.packed_bytes / part.elements)

@@ -38,7 +38,7 @@ class Compared:
 
 def our_cache(network: Network, tokens: int) -> int:
     """Return the elements that one sequence holds: keys, values and states, all in four bytes each."""
-    kept = float(kv_bytes_per_sequence(network, float(tokens), 4.0, index_bytes=4.0)) / 4
+    kept = float(kv_bytes_per_sequence(network, float(tokens), 4.0)) / 4
     parts = (
         part for layer in network.layers for mixer in layer.mixers for part in mixer.description.state_parts
     )

@@ -9,7 +9,7 @@ import pytest
 from capplan.errors import InputError
 from capplan.families.model_config import read_network
 from capplan.memory.layer_groups import cache_kinds
-from capplan.model.kv_cache import has_fp8_index_keys
+from capplan.model.kv_cache import kv_bytes_per_sequence
 from capplan.model.mixers import Attention, ShortConvolution
 from capplan.model.network import Network
 from capplan.model.parameters import parameters
@@ -47,7 +47,10 @@ def test_a_token_takes_what_the_engine_allocates(kv_bytes: float) -> None:
     """Keys and values of every token in 12 layers, an index key of 128 x 2 B for four tokens, whatever the cache dtype."""
     [full] = [kind for kind in cache_kinds(network(), 1.0, kv_bytes) if kind.kind == "full"]
     assert (full.layers, float(full.token_bytes)) == (12, 2 * 2 * 256 * kv_bytes + 256 / 4)
-    assert not has_fp8_index_keys(network())
+    stored, reference = (
+        kv_bytes_per_sequence(network(), 4096.0, kv_bytes, stored=as_stored) for as_stored in (True, False)
+    )
+    assert stored == reference
 
 
 def test_states_of_a_sequence() -> None:

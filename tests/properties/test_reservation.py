@@ -9,7 +9,7 @@ from capplan.engine.lookup import profile
 from capplan.memory.capacity import reserved_bytes_per_sequence
 from capplan.memory.kv_sizes import kv_sizes
 from capplan.memory.launch import engine_launch
-from capplan.model.kv_cache import index_bytes_per_element, kv_bytes_per_sequence, state_bytes_per_sequence
+from capplan.model.kv_cache import kv_bytes_per_sequence, state_bytes_per_sequence
 from capplan.model.sharding import Sharding
 from capplan.readers.catalogue.models import FOLDER, read_model
 from capplan.readers.text_file import data_folder
@@ -27,7 +27,7 @@ column less: their share of the need may shrink to less than half, never the res
 def test_an_engine_reserves_at_least_what_the_architecture_needs(folder, engine):
     network = read_model(folder.replace("--", "/", 1), offline=True)
     for element in (2.0, 1.0):
-        need = kv_bytes_per_sequence(network, CONTEXTS, element, RANKS, index_bytes_per_element(element))
+        need = kv_bytes_per_sequence(network, CONTEXTS, element, RANKS, stored=True)
         need = need + SMALLER_STATE * state_bytes_per_sequence(network, RANKS)
         reserved = reserved_bytes_per_sequence(
             network,

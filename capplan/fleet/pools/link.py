@@ -9,7 +9,8 @@ from capplan.errors import InputError, unknown
 from capplan.fleet.engine_options import links_of
 from capplan.frozen import frozen
 from capplan.hardware.device import NETWORKS, Device
-from capplan.model.kv_cache import kv_bytes_per_sequence, state_bytes_per_sequence
+from capplan.memory.layer_groups import held_state_bytes
+from capplan.model.kv_cache import kv_bytes_per_sequence
 from capplan.model.weight_format import kv_bytes_per_element
 from capplan.replica.spec import ReplicaSpec
 from capplan.serving.terms import KvLink, link_load_fraction, transfer_s
@@ -73,8 +74,8 @@ def kv_bytes_per_prompt_token(spec: ReplicaSpec, prompt_tokens: float) -> float:
     Every element goes over the link once, whatever the parallelism of either side.
     """
     context = np.asarray(max(prompt_tokens, 1.0))
-    held = kv_bytes_per_sequence(spec.network, context, kv_bytes_per_element(spec.kv_format))
-    return float((held + state_bytes_per_sequence(spec.network)) / context)
+    held = kv_bytes_per_sequence(spec.network, context, kv_bytes_per_element(spec.kv_format), stored=True)
+    return float((held + held_state_bytes(spec.network, 1.0, spec.profile.memory.recurrent_format)) / context)
 
 
 def replica_link_bytes_per_s(spec: ReplicaSpec, terms: LinkTerms) -> float:
