@@ -408,15 +408,18 @@ def _refuse_mixture(runs: Sequence[Run]) -> None:
 def _refuse_beyond_datasheet(runs: Sequence[Run], numbers: Mapping[str, FittedNumber]) -> None:
     """Refuse a refit whose kernels would be faster than the datasheet even at the low end of the interval: the results are of another replica.
 
-    The rate is the fitted ratio times the fraction of the datasheet that the kernels reach. A processor has no datasheet of rates.
+    The rate is the fitted ratio times what the kernels reach of the datasheet: of its memory bandwidth, and of the fastest dtype that
+    the model multiplies in, as one ratio holds for all of its kernels. A processor has no datasheet of rates.
     """
     first = runs[0].replica
     if _on_processors(first.spec):
         return
     rates = first.rates.rates
     kernels = [*rates.matmul.values(), *rates.experts.values()]
+    fastest = max(float(kernel.flop_per_s) for kernel in kernels)
+    computed = [float(kernel.compute_fraction * kernel.flop_per_s) / fastest for kernel in kernels]
     for name, verb, reached in (
-        ("compute_rate_ratio", "compute", [float(kernel.compute_fraction) for kernel in kernels]),
+        ("compute_rate_ratio", "compute", computed),
         ("memory_rate_ratio", "read memory", [float(kernel.memory_fraction) for kernel in kernels]),
     ):
         least = numbers[name].low * min(reached)

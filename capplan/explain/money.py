@@ -76,36 +76,33 @@ def per_thousand_requests(of: Subject, explain: Callable[[str], Explained]) -> E
 def at_an_offer(of: Subject, quantity: str, explain: Callable[[str], Explained]) -> Explained:
     """Explain what the fleet costs at the lowest, the likely or the highest offer of its device."""
     _, side, key = quantity.split(".")
-    usd, records = of.price.at(next(each for each in SIDES if each == side))
+    at = next(each for each in SIDES if each == side)
+    usd, records = of.price.at(at)
     energy = of.price.energy_usd_per_hour or 0.0
     stated = of.of_scenario("p", "usd_per_gpu_hour", usd - energy, f"prices.per_gpu_hour.{of.plan.hardware}")
     offers = [
         input_of("p", f"{offer.provider} usd_per_gpu_hour", offer.usd_per_hour, "spec", f"{offer.source}, {offer.date or 'date unknown'}")
         for offer in records
     ]  # fmt: skip
+    order = of.plan.single.order_of(of.busy, at)
+    lines = order.lines if order is not None else ()
+    gpus = sum(line.count * line.machine.gpus for line in lines)
+    paid = sum(line.count * line.machine.gpus for line in lines if not line.machine.is_owned)
     inputs = (
         *(offers or [stated]),
+        input_of("g", "gpus to be paid", paid, "derived", "the machines at this offer"),
         of.of_scenario("e", "energy_usd_per_gpu_hour", energy, "prices.electricity"),
-        input_of("g", "gpus", of.plan.gpus, "derived", "explain gpus"),
+        input_of(
+            "G", "gpus", gpus, "derived", "the machines at this offer, and those that are there already"
+        ),
     )
     hours = {
         "usd_per_hour": "",
         "usd_per_month": f" {HOURS_PER_MONTH:g}",
         "usd_per_year": f" {HOURS_PER_YEAR:g}",
     }
-    formula = f"({'mean of p' if len(offers) > 1 else 'p'} + e) g{hours.get(key, ' job_hours')}"
-    value = of.numbers[quantity]
-    if not paid_by_the_gpu([of.plan]):
-        hourly, likely = explain("usd_per_hour"), of.price.total_usd_per_hour
-        inputs = (
-            *inputs[:-1],
-            input_of("h", "usd_per_hour", hourly.value, hourly.label, "explain usd_per_hour"),
-            input_of("q", "usd_per_gpu_hour with electricity", likely, "derived", "explain usd_per_gpu_hour"),
-        )
-        formula = (
-            f"h {formula.removesuffix(formula[formula.index(' g') :])} / q{hours.get(key, ' job_hours')}"
-        )
-    return explained(quantity, value, formula, inputs, MONEY)
+    formula = f"(p g + e G){hours.get(key, ' job_hours')}"
+    return explained(quantity, of.numbers[quantity], formula, inputs, MONEY)
 
 
 def explained_outside(of: PlanSubject, quantity: str) -> Explained:

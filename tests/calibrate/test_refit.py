@@ -225,14 +225,17 @@ def slow_device(factor):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("factor", [0.25, 0.5])
+@pytest.mark.parametrize("factor", [0.25, 0.35, 1.25])
 def test_results_of_a_device_that_its_record_misses_teach_its_rates(spec, factor):
     made = results_with(spec, slow_device(factor), (1, 4, 16, 64), (100.0, 400.0))
     found = refitted(made)
-    assert found.before_median_ape > 0.1
     assert found.left_out_median_ape < 0.05
+    if factor > 1.0:  # within the datasheet: faster steps are explained, by kernels or by the host
+        assert found.before_median_ape > 0.05
+        return
+    assert found.before_median_ape > 0.2
     for name in ("compute_rate_ratio", "memory_rate_ratio"):
-        assert found.numbers[name].value < 0.8, name
+        assert found.numbers[name].value < 0.7, name
 
 
 @pytest.mark.long
