@@ -154,7 +154,11 @@ def comparison_group(planned: Planned) -> Group:
     asked = planned.asked
     compared = asked_comparison(asked, planned.answer, asked_prices(planned.apis, asked), current_day())
     result = compare_answer(compared, asked.scenario.name, None).result
-    numbers = {place: value for place, value in places_of(result) if "order" not in place}
+    numbers = {
+        place: value
+        for place, value in places_of(result)
+        if {*place}.isdisjoint(("order", "offers_compared"))
+    }
     given = _comparison_arguments(planned, compared.comparison)
     return Group(
         numbers, partial(_comparison_explain, compared.comparison, NextToPlan("compare", numbers, given))
@@ -203,6 +207,11 @@ def _comparison_arguments(planned: Planned, comparison: Comparison) -> Arguments
         "provisioned_units": units,
         "provisioned_price": lambda _: Stated(0.0 if sold is None else sold.price),
         "provisioned_hours": lambda _: Stated(comparison.traffic[0].hours),
+        "cheapest_api_usd": lambda _: Stated(comparison.apis[0].bill.usd),
+        "cheapest_api_outside_usd": lambda _: Stated(comparison.apis[0].bill.outside_usd),
+        "own_usd": lambda _: Stated(own.usd_today),
+        "own_outside_usd": lambda _: Stated(own.outside_usd),
+        "priced_machines_usd": lambda _: Stated(own.machines_usd * (1.0 + own.terms.overhead) + own.other_usd("machines")),
         "even_rate_limit": lambda place: [Stated(each.request_rate) for each, _ in carried(place)],
         "even_replicas": lambda place: [Stated(count) for _, count in carried(place)],
         "even_machines_usd": lambda place: [Stated(each.usd_of(count)) for each, count in carried(place)],

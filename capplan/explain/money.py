@@ -73,7 +73,7 @@ def per_thousand_requests(of: Subject, explain: Callable[[str], Explained]) -> E
     return explained(quantity, value, "1000 h / (3600 r)", (paid, asked), MONEY, steps=(hourly,))
 
 
-def at_an_offer(of: Subject, quantity: str, explain: Callable[[str], Explained]) -> Explained:
+def at_an_offer(of: Subject, quantity: str) -> Explained:
     """Explain what the fleet costs at the lowest, the likely or the highest offer of its device."""
     _, side, key = quantity.split(".")
     at = next(each for each in SIDES if each == side)

@@ -69,7 +69,7 @@ _BESIDE_THE_TABLE: Mapping[str, Callable[[Subject, str, _Explain], Explained | N
     "usd_per_gpu_hour": lambda of, _path, _: money.usd_per_gpu_hour(of),
     "usd_per_hour": lambda of, _path, explain: money.of_an_order(explain) if of.price.machines else None,
     "usd_per_thousand_requests": lambda of, _path, explain: money.per_thousand_requests(of, explain),
-    "offers": money.at_an_offer,
+    "offers": lambda of, path, _: money.at_an_offer(of, path),
     "outside": lambda of, path, _: money.explained_outside(of, path),
     **dict.fromkeys(RULES, lambda of, path, _: by_the_engine(of, path)),
 }  # fmt: skip
@@ -312,7 +312,7 @@ def next_steps_group(planned: Planned) -> Group:
             step.usd_per_month,
             gpus_per_replica=plan.single.gpus_per_replica,
             replicas=step.gpus // plan.single.gpus_per_replica,
-            spare_replicas=plan.spare_replicas,
+            spare_replicas=plan.single.spares_among(step.gpus // plan.single.gpus_per_replica),
             **plan.single.layout.degrees,
             weight_dtype=plan.weight_dtype,
             kv_dtype=plan.kv_dtype,

@@ -253,6 +253,11 @@ class Group(GroupFigures):
             if item.machine.is_owned
         )
 
+    def spares_among(self, replicas: int) -> int:
+        """Return how many of some replicas are spare: as few as the machines of the others need."""
+        busy = next(count for count in range(replicas, 0, -1) if count + self.spares_for(count) <= replicas)
+        return replicas - busy
+
     @property
     def _paid(self) -> ChosenPrice | None:
         """The price in the machines that the group may have."""

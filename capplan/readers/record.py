@@ -144,8 +144,10 @@ def _mistake(schema: type, document: Document, error: ErrorDetails) -> InputErro
 
 
 def _in_yaml(value: object) -> str:
-    """Return a single value as it stands in the file."""
-    return json.dumps(value) if value is None or isinstance(value, bool) else str(value)
+    """Return a single value as it stands in the file, with escapes for what a terminal would act on."""
+    if value is None or isinstance(value, bool) or not str(value).isprintable():
+        return json.dumps(value)
+    return str(value)
 
 
 def _said(schema: type, document: Document, error: ErrorDetails, path: KeyPath) -> InputError:
