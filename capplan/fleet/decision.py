@@ -319,6 +319,25 @@ SUREST_WITHIN = 1.25
 """The surest plan may cost at most this times as much as the cheapest."""
 
 
+def _with_surer(
+    rows: Iterable[Sized], trials: Search, step: Callable[[], None]
+) -> tuple[list[Sized], dict[float, Sized | None]]:
+    """Return the fleets of the rows by cost with those near the cheapest that are surer, and the cheapest at each confidence."""
+    question, terms = trials.question, trials.terms
+    sized = sorted(rows, key=lambda fleet: rank(fleet, terms))
+    if not sized:
+        return [], {}
+    step()
+    near = trials.within(SUREST_WITHIN * rank(sized[0], terms)[0], question.slo.confidence)
+    shown = {id(fleet.trial) for fleet in sized}
+    sized += [fleet for fleet in near if id(fleet.trial) not in shown]
+    surest = _surest_first(trials, terms, step, sized[0]) if question.slo.targets else {}
+    surer = surest.get(min((c for c in CONFIDENCES if c >= question.slo.confidence), default=1.0))
+    if surer is not None and rank(surer, terms)[0] < rank(sized[0], terms)[0]:
+        sized.append(surer)
+    return sorted(sized, key=lambda fleet: rank(fleet, terms)), surest
+
+
 def fleet_decision(
     question: Question,
     terms: Terms,
@@ -352,17 +371,7 @@ def fleet_decision(
         best, trials, unlisted = unlisted, others, {}
     rows = {name: best_plan(trials, best[name]) for name in _shown(best, terms)}
     dear = {name: fleet for name, fleet in best.items() if name not in rows}
-    sized = sorted(rows.values(), key=lambda fleet: rank(fleet, terms))
-    if sized:
-        step()
-        near = trials.within(SUREST_WITHIN * rank(sized[0], terms)[0], question.slo.confidence)
-        shown = {id(fleet.trial) for fleet in sized}
-        sized += [fleet for fleet in near if id(fleet.trial) not in shown]
-    surest = _surest_first(trials, terms, step, sized[0]) if sized and question.slo.targets else {}
-    surer = surest.get(min((c for c in CONFIDENCES if c >= question.slo.confidence), default=1.0))
-    if surer is not None and rank(surer, terms)[0] < rank(sized[0], terms)[0]:
-        sized.append(surer)
-    sized.sort(key=lambda fleet: rank(fleet, terms))
+    sized, surest = _with_surer(rows.values(), trials, step)
     pairs = _confirmed_by_cost(sized, terms)
     choices, chosen, pairs = _chosen_of(pairs, terms, paid)
     grown = _grown(chosen, terms)

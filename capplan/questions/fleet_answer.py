@@ -14,7 +14,6 @@ from capplan.fleet.search.layouts import search
 from capplan.fleet.search.recommended import DEAR
 from capplan.fleet.search.search_cache import SearchCache
 from capplan.questions.fleet import AskedFleet, replicas_by_group, terms_of
-from capplan.questions.mix import with_mix
 from capplan.questions.money.budget import carried_traffic, paid_by_mix, rented_within_budget, within_budget
 
 
@@ -28,6 +27,8 @@ def _within_limits(asked: AskedFleet, progress: Callable[[int, int], None] | Non
     terms, cache = terms_of(asked), asked.cache
     budget = asked.scenario.budget_usd_per_month
     if asked.scenario.fleet.mix != "off":
+        from capplan.questions.mix import with_mix
+
         free = replace(asked, scenario=replace(asked.scenario, budget=None))
         answer = with_mix(free, _either_way(free, terms_of(free), progress, cache))
         return answer if budget is None else rented_within_budget(answer, budget)

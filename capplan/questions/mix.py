@@ -263,9 +263,11 @@ def mix_plan(
     def latencies(of: Latencies) -> dict[str, BoundedSpread]:
         return {name: _with_ends(getattr(of, name), parts, name) for name in ("ttft_s", "tpot_s", "e2e_s")}
 
+    def per_million(tokens: float) -> float:
+        return float(usd_per_million_tokens(hourly, sum(shares) * tokens))
+
     probability = together.probability(confidence)
     groups = _with_their_loads(parts, together, headroom_fraction)
-    per_s = sum(shares)
     hits = _hits_of_classes(demand, parts)
     mixed = demand.of_plan(responses_s, hits)
     lengths, output = mixed.lengths, mixed.generated_tokens
@@ -288,12 +290,8 @@ def mix_plan(
         },
         usd_per_hour=hourly,
         money=unit_costs_at_mean(demand, hourly, responses_s),
-        usd_per_million_output_tokens=float(usd_per_million_tokens(hourly, per_s * output))
-        if output
-        else None,
-        usd_per_million_tokens=float(
-            usd_per_million_tokens(hourly, per_s * (output + float(lengths.input_tokens)))
-        ),
+        usd_per_million_output_tokens=per_million(output) if output else None,
+        usd_per_million_tokens=per_million(output + float(lengths.input_tokens)),
         bottleneck="; ".join(
             f"{name}: {part.bottleneck}" for name, part in zip(names, parts, strict=True) if part.bottleneck
         )
@@ -446,25 +444,23 @@ def _by_share(
             labels.append(label)
         return tuple(labels)
 
+    def tried(name: str, others: frozenset[str]) -> set[int]:
+        plans = (*answer.plans, *answer.dear)
+        plan = next((item for item in plans if len(item.groups) == 1 and item.hardware == name), None)
+        if plan is None:
+            found = {_largest(lambda percent: fleets.cheapest((labelled(percent), others), inf) is not None)}
+        else:
+            found = set(_shares(plan))
+        if fleets.owned(name):
+            found.add(_largest(lambda percent: fleets.held_by_owned(labelled(percent), name)))
+        return found
+
     divisions: list[Division] = []
     for name in names:
         others = frozenset(names) - {name}
-        plan = next(
-            (
-                plan
-                for plan in (*answer.plans, *answer.dear)
-                if len(plan.groups) == 1 and plan.hardware == name
-            ),
-            None,
-        )
-        found = set() if plan is None else set(_shares(plan))
-        if plan is None:
-            found.add(_largest(lambda percent: fleets.cheapest((labelled(percent), others), inf) is not None))  # noqa: B023
-        if fleets.owned(name):
-            found.add(_largest(lambda percent: fleets.held_by_owned(labelled(percent), name)))  # noqa: B023
         divisions += [
             ((labelled(percent), others), (labelled(100 - percent), frozenset({name})))
-            for percent in sorted(found)
+            for percent in sorted(tried(name, others))
             if all(_divides(item, percent) for item in asked.scenario.classes)
         ]
     return divisions

@@ -126,38 +126,12 @@ def first_screen(
     plan = answer.chosen
     if plan is None:
         return None
-    job = usd_per_job(answer, plan.usd_per_month) is not None
-    cost, promised = "usd_per_job" if job else "usd_per_month", bool(asked.scenario.slo.targets)
-    kept = first_rows([plan.hardware for plan in answer.plans], _ROWS_ON_FIRST)
-    shown = [answer.plans[at] for at in kept]
-    if plan not in shown and plan in answer.plans:
-        kept = sorted([*kept[:-1], answer.plans.index(plan)])
-        shown = [answer.plans[at] for at in kept]
-    kv = several_kv_dtypes(shown)
-    rows: list[dict[str, Any]] = [
-        {
-            **plan_row(item),
-            **mixed_usd(item, outlook),
-            "layout": row_text(item, kv=kv),
-            _OWNED: item.gpus_owned,
-        }
-        for item in shown
-    ]
+    promised, shown = bool(asked.scenario.slo.targets), _shown_first(answer, plan)
     guessed = [at for at, item in enumerate(shown) if any(group.label == "assumed" for group in item.groups)]
-    columns = tuple(cost if name == "cost" else name for name in _SHOWN_FIRST[: None if promised else -1])
-    columns = _with_owned(columns, shown)
-    table = Table(
-        rows,
-        title=_plans_title(answer),
-        shown=_by_either_way(columns, outlook),
-        assumed=frozenset((at, "slo_met_probability") for at in guessed),
-        titles={"slo_met_probability": "attainment", cost: "", _OWNED: "yours", **month_titles(answer)},
-        spare=_SPARE_ON_FIRST,
-    )
     return Answer(
         command="fleet",
         result=None,
-        tables=(table,),
+        tables=(_first_table(answer, shown, guessed, outlook, promised=promised),),
         headline=decision_sentence(asked, answer, outlook),
         closing=(
             *(("*: no kernel of this GPU was timed, so it is less certain",) if guessed and promised else ()),
@@ -176,6 +150,40 @@ def first_screen(
             *budget_texts(asked, answer),
             more_text(assumptions=len(kernels) + len(others), plans=len(answer.plans) - len(shown)),
         ),
+    )
+
+
+def _shown_first(answer: FleetAnswer, plan: Plan) -> list[Plan]:
+    """Return the plans of the first screen: one row a device, the recommended one among them."""
+    kept = first_rows([item.hardware for item in answer.plans], _ROWS_ON_FIRST)
+    if plan in answer.plans and plan not in [answer.plans[at] for at in kept]:
+        kept = sorted([*kept[:-1], answer.plans.index(plan)])
+    return [answer.plans[at] for at in kept]
+
+
+def _first_table(
+    answer: FleetAnswer, shown: Sequence[Plan], guessed: Sequence[int], outlook: Outlook, *, promised: bool
+) -> Table:
+    """Return the table of the first screen; the probabilities of the rows `guessed` are marked, if targets were promised."""
+    cost = "usd_per_month" if usd_per_job(answer, shown[0].usd_per_month) is None else "usd_per_job"
+    kv = several_kv_dtypes(shown)
+    columns = tuple(cost if name == "cost" else name for name in _SHOWN_FIRST[: None if promised else -1])
+    rows: list[dict[str, Any]] = [
+        {
+            **plan_row(item),
+            **mixed_usd(item, outlook),
+            "layout": row_text(item, kv=kv),
+            _OWNED: item.gpus_owned,
+        }
+        for item in shown
+    ]
+    return Table(
+        rows,
+        title=_plans_title(answer),
+        shown=_by_either_way(_with_owned(columns, shown), outlook),
+        assumed=frozenset((at, "slo_met_probability") for at in guessed),
+        titles={"slo_met_probability": "attainment", cost: "", _OWNED: "yours", **month_titles(answer)},
+        spare=_SPARE_ON_FIRST,
     )
 
 
