@@ -43,6 +43,84 @@ def attended_pairs(new_tokens: Number, past_tokens: Number, window_tokens: Numbe
     return np.asarray(growing * past_tokens + growing * (growing + 1.0) / 2.0 + capped)[()]
 
 
+def chunk_past(past_tokens: Number, chunk_tokens: Number) -> Number:
+    """Return the cached tokens that the next position sees where a query sees nothing before its aligned chunk.
+
+        p' = p if p < w, else (w - 1) / 2
+
+    A context of more than one chunk ends anywhere in its last one, so it is the mean over all places.
+
+    Parameters
+    ----------
+    past_tokens : [-]
+        p.
+    chunk_tokens : [-]
+        w.
+
+    Returns
+    -------
+    [-]
+        p'.
+
+    Examples
+    --------
+    >>> chunk_past(np.array([0.0, 3.0, 4.0, 9.0]), 4.0).tolist()
+    [0.0, 3.0, 1.5, 1.5]
+
+    References
+    ----------
+    `make_local_attention_virtual_batches` of vLLM, vllm/v1/attention/backends/utils.py
+    """
+    return np.where(np.less(past_tokens, chunk_tokens), past_tokens, (chunk_tokens - 1.0) / 2.0)[()]
+
+
+def chunk_batches(
+    new_tokens: Number, past_tokens: Number, chunk_tokens: Number
+) -> tuple[Number, Number, Number]:
+    """Return the sequences that one prompt is computed as where a query sees nothing before its aligned chunk.
+
+        v sequences of n' = n / v tokens, each behind p':  v n' (p' + (n' + 1) / 2) = sum over i = 1..n of (p + i - 1) mod w + 1
+
+    Parameters
+    ----------
+    new_tokens : [-]
+        n.
+    past_tokens : [-]
+        p, cached prefix; of one longer than a chunk the mean over all places in a chunk, (w + 1) / 2 keys a token.
+    chunk_tokens : [-]
+        w.
+
+    Returns
+    -------
+    [-]
+        v, n' and p'.
+
+    Examples
+    --------
+    Ten tokens in chunks of four: 1 + 2 + 3 + 4, the same again, and 1 + 2 keys, which are 23 pairs in three sequences.
+
+    >>> batches, new, past = chunk_batches(10.0, 0.0, 4.0)
+    >>> float(batches), round(float(batches * attended_pairs(new, past, np.inf)), 6)
+    (3.0, 23.0)
+
+    References
+    ----------
+    `make_local_attention_virtual_batches` of vLLM, vllm/v1/attention/backends/utils.py
+    """
+    aligned = np.less(past_tokens, chunk_tokens)
+    first = np.clip(chunk_tokens - past_tokens, 0.0, new_tokens)
+    whole, last = np.divmod(new_tokens - first, chunk_tokens)
+    pairs = first * past_tokens + sum(
+        each * (each + 1.0) / 2.0 * times
+        for each, times in ((first, 1.0), (chunk_tokens, whole), (last, 1.0))
+    )
+    touched = np.ceil((past_tokens + new_tokens) / chunk_tokens)
+    batches = np.where(aligned, touched, np.maximum(new_tokens / chunk_tokens, 1.0))
+    keys = np.where(aligned, pairs / new_tokens, (chunk_tokens + 1.0) / 2.0)
+    new = new_tokens / batches
+    return batches[()], new[()], (keys - (new + 1.0) / 2.0)[()]
+
+
 def prefill_attention_flop(
     sequences: Number,
     new_tokens: Number,

@@ -385,7 +385,7 @@ CASES = {
     "workload": {
         "{files}": Case("night.csv"),
         "--interval": Case("90s", "workload scrape.txt --interval 60s"),
-        "--model-name": Case("absent", "workload scrape.txt"),
+        "--model-name": Case("absent", "workload scrape.txt", refused="no series names a model"),
         "--eviction": Case("lfu", "workload chats.jsonl"),
         "--lognormal": Case("", "workload day.csv -o made.yaml", file="made.yaml"),
         "--plot": DRAWN,

@@ -1,6 +1,7 @@
 """What a newcomer sees first: a decision that fits the screen, with everything else one flag away."""
 
 import re
+from datetime import date
 from types import SimpleNamespace
 
 import pytest
@@ -35,8 +36,9 @@ def test_the_first_screen_is_a_screen(capplan, monkeypatch, columns):
 
 
 @pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
-def test_the_first_screen_of_a_shipped_scenario_is_a_screen_without_a_warning(path):
-    """At every width the decision is first, and no table is upright: a rule is under its heading."""
+def test_the_first_screen_of_a_shipped_scenario_is_a_screen_without_a_warning(path, monkeypatch):
+    """At every width the decision is first, and no table is upright: a rule is under its heading. Later its prices are old."""
+    monkeypatch.setattr("capplan.keys.current_day", lambda: date(2026, 11, 20))
     answer, _ = planned(str(path), [], lambda *_: None, pictured=False, offline=True)
     assert answer.warnings == ()
     assert answer.first_screen.headline == answer.headline

@@ -215,6 +215,8 @@ def _one_model(series: Series, model: str | None, path: Path) -> Series:
 
     models = found(MODEL_LABELS)
     if model is not None and model not in models:
+        if not models:
+            raise InputError(f"{path}: no series names a model: leave out --model-name")
         raise unknown("model", model, models, place=str(path))
     if model is None and len(models) > 1:
         raise InputError(
