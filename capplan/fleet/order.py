@@ -241,10 +241,6 @@ class MachineLimits:
         return bool(self.skus or self.providers or self.regions)
 
 
-ANY_MACHINES = MachineLimits()
-"""Nothing is limited, and none is there."""
-
-
 @frozen
 class OrderLine:
     """Machines of one kind in an order."""
