@@ -261,7 +261,7 @@ def screened(step_s: StepFunction, lengths: Lengths, limits: Limits, sequences: 
 
         X = S / ((O - 1) t(S)),   TTFT = residual + backlog + prefill, and (1 - e^-S) of a step with asynchronous scheduling
 
-    It is an optimist, for bounds alone. Next to idle it is what a simulation finds. Where prompts take many steps or fill most of them,
+    It is an optimist, for bounds only. Next to idle it is what a simulation finds. Where prompts take many steps or fill most of them,
     queues of a simulation are longer: of 80 random scenarios with prompts of 4,000 to 60,000 tokens, the replicas that it asks for
     were as few as an eighth of those needed, and never more.
 
