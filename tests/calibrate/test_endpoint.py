@@ -410,7 +410,9 @@ def test_the_commands_of_the_tutorial_run_against_a_server(capplan, tmp_path, mo
     with stub(prompt_s=0.03, token_s=0.004) as server:
         for line in lines:
             here = line.replace("http://localhost:8000", server.url).replace("--minutes 3", "--minutes 0.1")
-            here = re.sub(r"--model \S+", "--model qwen3-0.6b", here)  # an H100 is no faster than this server with 8 B
+            here = re.sub(
+                r"--model \S+", "--model qwen3-0.6b", here
+            )  # an H100 is no faster than this server with 8 B
             ran = capplan(*here.split()[1:], "--offline")
             assert ran.code == 0, ran.err
     assert read_calibration_file(tmp_path / "server.calibration.yaml").host.hardware == "h100-sxm"
