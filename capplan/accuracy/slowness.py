@@ -73,10 +73,7 @@ class Slowness:
         >>> round(usual.quantile(0.5), 2), round(usual.quantile(0.9), 2)
         (1.11, 1.49)
         """
-        z = _normal_quantile(confidence)
-        return math.exp(
-            float(piecewise_linear_beyond(_knots(self.probabilities), np.array(self.log_quantiles), z))
-        )
+        return self._at(_normal_quantile(confidence))
 
     def probability(self, slowness: float) -> float:
         """Return the probability that a replica is at most this slow: that of a plan which meets its targets up to there.
@@ -91,9 +88,29 @@ class Slowness:
             return 0.0
         if math.isinf(slowness):
             return 1.0
+        return 0.5 * (1.0 + math.erf(self.normal_quantile(slowness) / math.sqrt(2.0)))
+
+    def as_likely_as(self, other: "Slowness", slowness: float) -> float:
+        """Return the slowness that is as likely not to be exceeded as one of other replicas.
+
+        Examples
+        --------
+        >>> wide, narrow = (Slowness((-x, -x / 2.0, 0.0, x / 2.0, x), 36, 22, False) for x in (0.4, 0.2))
+        >>> round(narrow.as_likely_as(wide, 1.44), 3), round(wide.as_likely_as(wide, 3.0), 3)
+        (1.2, 3.0)
+        """
+        return self._at(other.normal_quantile(slowness))
+
+    def _at(self, z: float) -> float:
+        """Return the slowness at a normal quantile."""
+        return math.exp(
+            float(piecewise_linear_beyond(_knots(self.probabilities), np.array(self.log_quantiles), z))
+        )
+
+    def normal_quantile(self, slowness: float) -> float:
+        """Return the quantile of a standard normal distribution that is as likely not to be exceeded as a slowness."""
         knots = _knots(self.probabilities)
-        z = float(piecewise_linear_beyond(np.array(self.log_quantiles), knots, math.log(slowness)))
-        return 0.5 * (1.0 + math.erf(z / math.sqrt(2.0)))
+        return float(piecewise_linear_beyond(np.array(self.log_quantiles), knots, math.log(slowness)))
 
 
 def latency_at_slowness(predicted_s: float, slowness: float, limit_s: float, slowest: float) -> float:

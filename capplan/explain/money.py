@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from capplan.errors import unknown
+from capplan.errors import Reason, unknown
 from capplan.explain.subject import (
     Explained,
     Input,
@@ -23,9 +23,12 @@ from capplan.explain.subject import (
 )
 from capplan.explain.table import arguments, formula_in, ordered_gpus, tabled
 from capplan.fleet.plan import Group, Plan, paid_by_the_gpu
+from capplan.fleet.pools.joint import AS_PREDICTED, demanded_of
+from capplan.fleet.pools.sizing import pools_sizing
 from capplan.fleet.price import HOURS_PER_MONTH, SIDES
 from capplan.fleet.unit_costs import mean_requests_per_s
 from capplan.money.commitments import HOURS_PER_YEAR, named_offers
+from capplan.questions.fleet import terms_of
 from capplan.report.quantities import ACCURACY, METHODOLOGY, MONEY, PHASES, PLAN, SIMULATION, WORKLOADS
 from capplan.workload.request_class import requests_paid
 
@@ -283,6 +286,8 @@ class PoolsSubject(GroupsSubject):
             return self._worked(quantity, PLAN[key].formula, inputs, MONEY, [_electricity(pool)])
         if key == _PLANNED:
             return self._simulated(quantity, _PLANNED_FORMULA)
+        if key == "replicas":
+            return self._replicas(at, quantity)
         if key in ("busy_fraction", "concurrency_per_replica"):
             what = (
                 "time in steps over time in service"
@@ -301,6 +306,36 @@ class PoolsSubject(GroupsSubject):
             (chosen,),
             PHASES,
         )
+
+    def _replicas(self, at: int, quantity: str) -> Explained:
+        """Explain the size of a pool: what its phase takes by itself, from time in steps to headroom, slow replicas and spares."""
+        pool, terms = self.plan.groups[at], terms_of(self.asked)
+        sizing = pools_sizing(self.asked.question, self.plan, terms, self.asked.cache)
+        assert not isinstance(sizing, Reason)
+        assert pool.busy_fraction is not None
+        question = sizing.question
+        pace = sizing.contender.slowness(question).quantile(question.slo.confidence)
+        with_headroom, slower = demanded_of(terms.headroom_fraction, pace)
+        simulated = "this phase by itself, simulated"
+        rows: list[tuple[str, str, float | None, str]] = []
+        if pool.role == "prefill":  # a decode replica is in a step whenever it has a request, however few
+            busy = pool.busy_replicas * pool.busy_fraction
+            rows.append(("b", "time in steps", busy, f"explain groups[{at}].busy_fraction"))
+        for symbol, words, demanded in (
+            ("n", "as predicted, at the peak", (1.0, AS_PREDICTED)),
+            ("h", f"with headroom of {terms.headroom_fraction:.0%}", with_headroom),
+            ("c", f"with steps {pace[at]:.2f} times as long", slower),
+        ):
+            alone = sizing.contender.alone_if((demanded,))
+            rows.append((symbol, words, alone[at] if alone else None, simulated))
+        rows.append(("s", "spare replicas", pool.spare_replicas, "scenario: fleet.survive"))
+        inputs = [
+            Input(symbol, words, value, "-", "derived", source) for symbol, words, value, source in rows
+        ]
+        formula = (
+            "max(h, c) + s, or as the cheapest pair takes with all requests of the peak and the other pool"
+        )
+        return explained(quantity, self.numbers[quantity], formula, inputs, PHASES)
 
     def _simulated(self, quantity: str, formula: str = "") -> Explained:
         """Explain what the simulation of both pools says."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from math import inf, sqrt
 
 import numpy as np
@@ -50,6 +50,11 @@ class StepTable:
     """L: least time of a mixed step, which waits until all of its kernels are launched, by its tokens, shape (t,); None: 0."""
     two_passes: bool = False
     """A mixed step computes its prompts and then its decoding sequences, each by themselves (llama.cpp's server)."""
+
+    def slower(self, factor: float) -> StepTable:
+        """Return the table of a replica all of whose times are longer by a factor."""
+        times = {field.name: getattr(self, field.name) for field in fields(self) if field.name.endswith("_s")}
+        return replace(self, **{name: factor * time for name, time in times.items() if time is not None})
 
 
 def check_step_table(table: StepTable) -> None:

@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 
 from capplan.cli.main import main
 from capplan.errors import InputError, Refusal
+from capplan.explain.plans import subject_of
 from capplan.fleet.load.demand import demand_of_classes, planned_demand, without_users
 from capplan.fleet.load.routed import run_fleet
 from capplan.fleet.over_time import replicas_over_time
 from capplan.fleet.plan import cost_of
-from capplan.fleet.pools.joint import Joint, cheapest_pair, demanded_of
+from capplan.fleet.pools.joint import AS_PREDICTED, Joint, Paces, cheapest_pair, demanded_of
 from capplan.fleet.pools.link import (
     LinkTerms,
     check_known,
@@ -88,6 +89,27 @@ def joint(allowed):
         for pool in answer.with_pools[0].groups
     ]
     return Joint(asked.question, *replicas, LinkTerms())
+
+
+def layouts_of(question):
+    """The layouts of either phase."""
+    phases = prefill_question(question, question.devices), decode_question(question, question.devices)
+    return [search(phase).candidates for phase in phases]
+
+
+def slower_of(question, *sides):
+    """How slow the replicas of either pool may be: by the step times of its own layout."""
+    return Paces(
+        *(
+            question.slowness(
+                question.slo.targets,
+                question.networks[side.weight_dtype],
+                side.usual_step_s,
+                side.layout.device,
+            ).quantile(0.8)
+            for side in sides
+        )
+    )
 
 
 def spec_70b(kv="bf16", name="h100-sxm", tensor=4.0):
@@ -225,7 +247,9 @@ def test_a_plan_with_pools_reaches_the_confidence_asked_for_at_its_own_load(tmp_
         pair = (plan.groups[0].busy_replicas, plan.groups[1].busy_replicas)
         slower = sizing.contender.slowness(asked.question).quantile(confidence)
         outcome = sizing.joint.sized(pair, 1.0, slower)
-        assert all(outcome.value(target) * slower <= target.limit_s for target in asked.question.slo.targets)
+        assert all(
+            outcome.value(target) * slower.decode <= target.limit_s for target in asked.question.slo.targets
+        )
 
 
 # --- the ratio ---
@@ -308,12 +332,7 @@ def test_the_replicas_of_the_plan_are_the_cheapest_of_all_pairs_simulated(allowe
     plan = answer.with_pools[0]
     link = asked.scenario.fleet.pools.link
     whole = Joint(asked.question, joint.prefill, joint.decode, link)
-    network = asked.question.networks[plan.groups[1].weight_dtype]
-    alone = decode_question(asked.question, asked.question.devices)
-    step_s = next(c.usual_step_s for c in search(alone).candidates)
-    slower = asked.question.slowness(
-        asked.question.slo.targets, network, step_s, asked.question.devices[0]
-    ).quantile(0.8)
+    slower = slower_of(asked.question, *(phase[0] for phase in layouts_of(asked.question)))
     busy = tuple(pool.busy_replicas for pool in plan.groups)
     pairs = product(range(1, busy[0] + 2), range(1, busy[1] + 2))
     good = [
@@ -334,13 +353,9 @@ def test_no_other_layouts_of_the_pools_cost_less(path, target):
         asked.scenario.fleet.headroom_fraction,
     )
     (found, *_), _ = pools_decision(question, limits, terms_of(asked), beyond=False)
-    network = question.networks[found.groups[1].weight_dtype]
-    steps = {c.layout.devices: c for c in search(decode_question(question, question.devices)).candidates}
     cheaper = 0
-    for prefill, decode in product(steps.values(), repeat=2):
-        slower = question.slowness(
-            question.slo.targets, network, decode.usual_step_s, decode.layout.device
-        ).quantile(0.8)
+    for prefill, decode in product(*layouts_of(question)):
+        slower = slower_of(question, prefill, decode)
         specs = [spec_of_layout(side.layout, side.weight_dtype, question) for side in (prefill, decode)]
         joint = Joint(question, *map(replica_of, specs), limits.link)
         for pair in product(range(1, found.gpus), repeat=2):
@@ -348,6 +363,51 @@ def test_no_other_layouts_of_the_pools_cost_less(path, target):
                 assert joint.lacking(pair, demanded_of(headroom, slower))
                 cheaper += 1
     assert cheaper >= 4
+
+
+LOADS = """name: law
+model: {model}
+weight_dtype: fp8
+traffic:
+  - request_rate: {rate} req/s
+    input_tokens: {{mean: {prompt}, p95: {longest}}}
+    output_tokens: {{mean: {output}, p95: {most}}}
+slo: {{ttft_p95: {first} s, tpot_p95: {later} ms}}
+fleet: {{hardware: [h200-sxm], disaggregation: only, spare_replicas: 0}}
+"""
+DENSE = ("meta-llama/Llama-3.3-70B-Instruct", "llama-3.1-8b")
+
+
+@pytest.mark.parametrize("seed", long_but({0}, range(10)))
+def test_one_prefill_replica_fewer_is_late_as_slow_as_its_own_steps_may_be(tmp_path, seed):
+    """The first token comes from the prefill pool, so the spread of decode steps, which are shorter, adds no prefill replica."""
+    dice = np.random.default_rng(seed)
+    prompt, output = int(dice.integers(500, 8000)), int(dice.integers(50, 600))
+    text = LOADS.format(
+        model=DENSE[seed % 2], rate=int(dice.integers(5, 40)), prompt=prompt, longest=3 * prompt,
+        output=output, most=3 * output, first=round(float(dice.uniform(1.0, 3.0)), 2), later=int(dice.integers(15, 40)),
+    )  # fmt: skip
+    if seed == 0:
+        text = LOADS.format(
+            model=DENSE[0], rate=10, prompt=6000, longest=16000, output=300, most=800, first=2, later=25
+        )
+    file = tmp_path / "law.yaml"
+    file.write_text(text)
+    asked = asked_of(file)
+    question, terms = asked.question, terms_of(asked)
+    plans, _ = pools_decision(question, asked.scenario.fleet.pools, terms, beyond=False, cache=asked.cache)
+    assert plans
+    for plan in plans:
+        sizing = pools_sizing(question, plan, terms, asked.cache)
+        own = slower_of(question, sizing.contender.prefill.trial.candidate)[0]
+        joint, fewer = sizing.joint, (plan.groups[0].busy_replicas - 1, 99)
+        if fewer[0]:
+            late = [
+                joint.missed(fewer, load, Paces(pace, pace))
+                or not joint.steady_first(fewer, load, Paces(pace, pace))
+                for load, pace in ((1.0 / (1.0 - terms.headroom_fraction), 1.0), (1.0, own))
+            ]
+            assert any(late) or joint.at_peak(fewer).missed(question.slo)
 
 
 # --- the phases and the pools together ---
@@ -385,19 +445,20 @@ def test_first_tokens_are_late_where_a_whole_run_misses_their_target_and_with_an
     found = set()
     for load, slowness in product((0.25, 0.5, 1.0, 1.5, 2.0, 4.0), (0.7, 1.0, 1.6)):
         early, whole = (Joint(joint.question, joint.prefill, joint.decode, joint.link) for _ in range(2))
-        late = early.late((2, 2), load, slowness)
-        missed = {target.metric for target in whole.missed((2, 2), load, slowness)}
+        paces = Paces(slowness, slowness)
+        late = early.late((2, 2), load, paces)
+        missed = {target.metric for target in whole.missed((2, 2), load, paces)}
         assert late == ("ttft" in missed)
-        assert late == early.late((2, 5), load, slowness)
+        assert late == early.late((2, 5), load, paces)
         if not late:
-            assert early.sized((2, 2), load, slowness).all == whole.sized((2, 2), load, slowness).all
+            assert early.sized((2, 2), load, paces).all == whole.sized((2, 2), load, paces).all
         found.add(late)
     assert found == {True, False}
 
 
 def test_queues_grow_at_many_times_the_load_and_links_carry_it_in_proportion(joint):
-    assert joint.steady((3, 3), 0.5, 1.0)
-    assert not joint.steady((1, 1), 8.0, 1.0)
+    assert joint.steady((3, 3), 0.5, AS_PREDICTED)
+    assert not joint.steady((1, 1), 8.0, AS_PREDICTED)
     one, three = joint.link_use((2, 3)), joint.link_use((2, 3), 3.0)
     assert one.bytes_per_s == pytest.approx(joint.rate * one.bytes_per_request)
     assert three.bytes_per_s == pytest.approx(3.0 * one.bytes_per_s)
@@ -418,7 +479,20 @@ def test_a_faster_link_is_never_slower_and_an_infinite_one_takes_no_time(joint):
 def test_slower_steps_are_the_same_requests_in_another_unit_of_time(joint):
     use = [joint.operation((2, 2), s).link_use(joint.prefill.spec, 3000.0, 1.0) for s in (1.0, 2.0)]
     assert 2.0 * use[1].transfer_s == pytest.approx(use[0].transfer_s)
-    assert joint.sized((2, 2), 1.0, 2.0).all.e2e_s.mean * 2.0 > joint.sized((2, 2)).all.e2e_s.mean
+    assert joint.sized((2, 2), 1.0, Paces(2.0, 2.0)).all.e2e_s.mean * 2.0 > joint.sized((2, 2)).all.e2e_s.mean
+
+
+def test_explain_says_what_makes_a_pool_so_large(allowed):
+    """Time in steps, the targets, headroom, slow replicas, spares: each takes no fewer replicas than the one before."""
+    asked, answer = allowed
+    plan = answer.with_pools[0]
+    of = subject_of(asked, plan)
+    for at, group in enumerate(plan.groups):
+        steps = {item.symbol: item.value for item in of.explained(f"groups[{at}].replicas").inputs}
+        assert steps["n"] <= steps["h"]
+        assert ("b" in steps) == (group.role == "prefill")
+        assert steps.get("b", 0.0) <= steps["n"] <= group.busy_replicas + 1
+        assert abs(max(steps["h"], steps["c"]) + steps["s"] - group.replicas) <= 1
 
 
 # --- the answer ---

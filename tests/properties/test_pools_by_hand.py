@@ -6,12 +6,25 @@ from types import SimpleNamespace
 
 import pytest
 
-from capplan.fleet.pools.joint import BUSY_LINK, Joint, JointRuns, cheapest_pair, demanded_of
+from capplan.accuracy.slowness import Slowness
+from capplan.fleet.pools.joint import (
+    AS_PREDICTED,
+    BUSY_LINK,
+    Joint,
+    JointRuns,
+    Paces,
+    PoolsSlowness,
+    cheapest_pair,
+    demanded_of,
+)
 from capplan.fleet.pools.link import LinkUse
 from capplan.fleet.pools.search import _met_probability
 from capplan.workload.request_class import Target
 
 FIRST, LATER = Target("ttft", "p95", 1.0), Target("tpot", "p95", 0.02)
+SPREAD = Slowness((-0.4, -0.2, 0.0, 0.2, 0.4), 36, 22, thin=False)
+SLOW = Paces(1.5, 1.5)
+ALIKE = PoolsSlowness(SPREAD, SPREAD)
 ROOM = 1.25
 """Headroom of a fifth: replicas as fast as predicted have to carry this many times the peak."""
 
@@ -28,18 +41,18 @@ class Told(Joint):
         self.question = SimpleNamespace(slo=SimpleNamespace(targets=(FIRST, LATER)))
         self.peak = SimpleNamespace(seen=None, value=lambda target: inf if target in at_peak else 0.0)
 
-    def missed(self, _pair, load=1.0, slowness=1.0):
-        self.runs.append((load, slowness))
-        return self.misses if load > self.most[0] or slowness > self.most[1] else ()
+    def missed(self, _pair, load=1.0, paces=AS_PREDICTED):
+        self.runs.append((load, paces))
+        return self.misses if load > self.most[0] or paces.decode > self.most[1] else ()
 
-    def late(self, _pair, _load, _slowness):
+    def late(self, _pair, _load, _paces):
         return False
 
-    def steady(self, _pair, load, slowness):
-        return load * slowness < min(self.grows, self.first_grows)
+    def steady(self, _pair, load, paces):
+        return load * paces.decode < min(self.grows, self.first_grows)
 
-    def steady_first(self, _pair, load, slowness):
-        return load * slowness < self.first_grows
+    def steady_first(self, _pair, load, paces):
+        return load * paces.prefill < self.first_grows
 
     def link_use(self, _pair, load=1.0):
         return LinkUse("wire", 1.0, 1.0, 1.0, *(load * share for share in self.links))
@@ -57,7 +70,7 @@ class Told(Joint):
 def test_the_slowest_steps_are_found_to_a_twentieth_in_seven_runs_and_never_below_what_is_asked(borne, asked):
     """Between a quarter and four times as slow as predicted; nothing above what is asked for where that fails."""
     pools = Told(slowness=borne)
-    found = pools.slowest((1, 1), asked)
+    found = pools.slowest((1, 1), Paces(asked, asked), ALIKE)
     assert len(pools.runs) <= 7
     assert all(load == 1.0 for load, _ in pools.runs)
     most = min(max(borne, 0.25), 4.0)
@@ -72,13 +85,13 @@ def test_the_slowest_steps_are_found_to_a_twentieth_in_seven_runs_and_never_belo
 def test_a_pair_carries_the_load_that_holds_with_headroom_as_predicted_and_without_it_if_slow(load):
     """Up to twice the peak; a load that is met as predicted at 1.25 times itself, and whose links are not full."""
     pools = Told(load=load)
-    found = pools.most_load((1, 1), 0.2, 1.5)
+    found = pools.most_load((1, 1), 0.2, SLOW)
     most = min(max(load / ROOM, 1.0), 2.0)
     assert most / 1.05 <= found <= most
-    assert {slowness for load, slowness in pools.runs if load == pytest.approx(ROOM * found)} <= {1.0, 1.5}
-    assert Told(load=load, slowness=1.4).most_load((1, 1), 0.2, 1.5) == 1.0
-    assert Told(grows=1.5 * 1.4).most_load((1, 1), 0.2, 1.5) == pytest.approx(1.4, rel=0.05)
-    assert Told(links=(0.0, 0.5)).most_load((1, 1), 0.2, 1.5) == pytest.approx(1.6, rel=0.05)
+    assert {paces for load, paces in pools.runs if load == pytest.approx(ROOM * found)} <= {Paces(), SLOW}
+    assert Told(load=load, slowness=1.4).most_load((1, 1), 0.2, SLOW) == 1.0
+    assert Told(grows=1.5 * 1.4).most_load((1, 1), 0.2, SLOW) == pytest.approx(1.4, rel=0.05)
+    assert Told(links=(0.0, 0.5)).most_load((1, 1), 0.2, SLOW) == pytest.approx(1.6, rel=0.05)
 
 
 BUSY, IDLE = 1.01 * BUSY_LINK / ROOM, 0.99 * BUSY_LINK / ROOM
@@ -119,23 +132,23 @@ BUSY, IDLE = 1.01 * BUSY_LINK / ROOM, 0.99 * BUSY_LINK / ROOM
     ],
 )
 def test_what_a_pair_lacks_is_the_pool_that_can_mend_it(told, lacks):
-    assert Told(**told).lacking((2, 3), demanded_of(0.2, 1.5)) == frozenset(lacks.split())
+    assert Told(**told).lacking((2, 3), demanded_of(0.2, SLOW)) == frozenset(lacks.split())
 
 
 def test_a_larger_pair_than_one_that_meets_all_targets_needs_no_long_run():
     told = Told()
     for pair, runs in (((2, 3), 1), ((2, 3), 1), ((5, 3), 1), ((5, 2), 2), ((1, 9), 3), ((9, 2), 3)):
-        assert told.lacking(pair, demanded_of(0.2, 1.5)) == frozenset()
+        assert told.lacking(pair, demanded_of(0.2, SLOW)) == frozenset()
         assert told.peaks == runs
     told = Told(at_peak=(FIRST,))
-    assert [told.lacking(pair, demanded_of(0.2, 1.5)) for pair in ((2, 3), (5, 3))] == [{"prefill"}] * 2
+    assert [told.lacking(pair, demanded_of(0.2, SLOW)) for pair in ((2, 3), (5, 3))] == [{"prefill"}] * 2
     assert told.peaks == 2
 
 
 def test_headroom_is_asked_of_replicas_as_fast_as_predicted_alone():
-    assert Told(grows=1.24).lacking((2, 3), demanded_of(0.2, 1.0)) == {"decode"}
-    assert Told(grows=1.26).lacking((2, 3), demanded_of(0.2, 1.0)) == frozenset()
-    assert Told(slowness=0.99).lacking((2, 3), demanded_of(0.2, 0.9)) == {"decode"}
+    assert Told(grows=1.24).lacking((2, 3), demanded_of(0.2, Paces())) == {"decode"}
+    assert Told(grows=1.26).lacking((2, 3), demanded_of(0.2, Paces())) == frozenset()
+    assert Told(slowness=0.99).lacking((2, 3), demanded_of(0.2, Paces(0.9, 0.9))) == {"decode"}
 
 
 @pytest.mark.parametrize("needs", list(product((1, 2, 4, 9, 11), repeat=2)))

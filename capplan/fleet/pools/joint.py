@@ -4,10 +4,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import ceil, exp, inf, log
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
+from capplan.accuracy.slowness import Slowness
 from capplan.fleet.engine_options import EngineOptions
 from capplan.fleet.load.routed import Operation, run_fleet
 from capplan.fleet.load.session_load import peak_stream
@@ -246,30 +247,68 @@ NO_LOAD = 1e-6
 """Multiple of the peak at which no request waits for another one."""
 BUSY_LINK = 0.2
 """Fraction of time for which the links of a prefill replica send, from which more of them shorten the wait for a transfer."""
-Demanded: TypeAlias = tuple[tuple[float, float], ...]
-"""Multiples of the peak, each with a slowness, at which all targets have to hold."""
 
 
-def demanded_of(headroom_fraction: float, slowness: float) -> Demanded:
+class Paces(NamedTuple):
+    """Measured over predicted step time of the replicas of either pool."""
+
+    prefill: float = 1.0
+    decode: float = 1.0
+
+
+AS_PREDICTED = Paces()
+Demanded: TypeAlias = tuple[tuple[float, Paces], ...]
+"""Multiples of the peak, each with the slowness of either pool, at which all targets have to hold."""
+
+
+def demanded_of(headroom_fraction: float, slower: Paces) -> Demanded:
     """Return what sizes a pair: the targets hold as predicted with headroom, and at the peak with replicas that are slower.
 
     Examples
     --------
-    >>> demanded_of(headroom_fraction=0.2, slowness=1.5)
-    ((1.25, 1.0), (1.0, 1.5))
+    >>> as_predicted, slow = demanded_of(headroom_fraction=0.2, slower=Paces(prefill=1.2, decode=1.5))
+    >>> as_predicted[0], tuple(as_predicted[1]), slow[0], tuple(slow[1])
+    (1.25, (1.0, 1.0), 1.0, (1.2, 1.5))
     """
-    return (1.0 / (1.0 - headroom_fraction), 1.0), (1.0, slowness)
+    return (1.0 / (1.0 - headroom_fraction), AS_PREDICTED), (1.0, slower)
+
+
+@frozen
+class PoolsSlowness:
+    """How much slower than predicted the replicas of either pool may be: each by the spread of its own steps, both at one probability."""
+
+    prefill: Slowness
+    decode: Slowness
+
+    def quantile(self, confidence: float) -> Paces:
+        """Return the slowness of either pool that is not exceeded with a confidence, above 0 and below 1."""
+        return Paces(self.prefill.quantile(confidence), self.decode.quantile(confidence))
+
+    def at(self, decode: float) -> Paces:
+        """Return the slowness of either pool where decode replicas are so slow.
+
+        Examples
+        --------
+        >>> wide, narrow = (Slowness((-x, -x / 2.0, 0.0, x / 2.0, x), 36, 22, False) for x in (0.4, 0.2))
+        >>> round(PoolsSlowness(narrow, wide).at(1.44).prefill, 3)
+        1.2
+        """
+        return Paces(self.prefill.as_likely_as(self.decode, decode), decode)
+
+    def probability(self, paces: Paces) -> float:
+        """Return the probability that no pool is slower; of paces that are equally likely."""
+        return self.decode.probability(paces.decode)
 
 
 @frozen
 class JointRuns:
     """Runs of one layout of either pool under the same traffic and targets, and what pairs of replica counts lack."""
 
-    outcomes: dict[tuple[Pair, float, float, int | None], FleetOutcome] = field(default_factory=dict)
+    outcomes: dict[tuple[Pair, float, Paces, int | None], FleetOutcome] = field(default_factory=dict)
     """What requests see by replica counts, load, slowness and number of requests; without a number, all of the peak."""
     lacking: dict[Demanded, dict[Pair, Lacking]] = field(default_factory=dict)
     """What pairs lack by what was demanded of them."""
-    late: set[tuple[int, float, float]] = field(default_factory=set)
+    late: set[tuple[int, float, Paces]] = field(default_factory=set)
     """Prefill replicas, loads and slownesses at which the first requests surely get their first tokens late."""
     met: set[Pair] = field(default_factory=set)
     """Pairs that meet all targets with all requests of the peak."""
@@ -295,8 +334,10 @@ class Joint:
         self._use = EngineOptions(tiers=question.demand.tiers) if named else ENGINE_DEFAULTS
         self.rate = sum(self.demand.rates_per_s(0.0))
         self._seen = JointRuns() if seen is None else seen
-        self._borne: dict[Pair, dict[float, tuple[tuple[Target, ...], bool]]] = {}
+        self._borne: dict[Pair, dict[Paces, tuple[tuple[Target, ...], bool]]] = {}
         """Targets that a pair misses by the slowness of its replicas, and whether no queue grows; see `slowest`."""
+        self._slowed: dict[float, Replica] = {1.0: self.prefill}
+        """The prefill replica with all step times longer by a factor."""
 
     @cached_property
     def stream(self) -> Stream:
@@ -309,87 +350,95 @@ class Joint:
             routing=self.question.routing,
         )
 
-    def operation(self, pair: Pair, slowness: float = 1.0) -> Operation:
+    def operation(self, pair: Pair, unit_s: float = 1.0) -> Operation:
         """Return how a fleet with these replica counts is operated.
 
-        Where every step takes s times as long, the unit of time is s seconds: the link is s times as fast.
+        Where every decode step takes s times as long, the unit of time is s seconds: the link is s times as fast.
         """
-        link = replace(self.link, rate_ratio=slowness, latency_s=self.link.latency_s / slowness)
+        link = replace(self.link, rate_ratio=unit_s, latency_s=self.link.latency_s / unit_s)
         return Operation(prefill_replicas=pair[0], decode_replicas=pair[1], kv_link=link, decode=self.decode)
 
     def at_peak(self, pair: Pair) -> FleetOutcome:
         """Return what all requests of the peak see."""
-        return self._run(pair, 1.0, 1.0, None)
+        return self._run(pair, 1.0, AS_PREDICTED, None)
 
-    def sized(self, pair: Pair, load: float = 1.0, slowness: float = 1.0) -> FleetOutcome:
-        """Return what the first requests see at a multiple of the peak, in units of `slowness` seconds."""
-        return self._run(pair, load, slowness, self._sizing_requests)
+    def sized(self, pair: Pair, load: float = 1.0, paces: Paces = AS_PREDICTED) -> FleetOutcome:
+        """Return what the first requests see at a multiple of the peak, in units of `paces.decode` seconds."""
+        return self._run(pair, load, paces, self._sizing_requests)
 
     @cached_property
     def _sizing_requests(self) -> int:
         """Requests enough that queues which grow stand out from pools that fill up to the wait that targets allow."""
-        stay_s = self._run((1, 1), NO_LOAD, 1.0, SIZING_REQUESTS).all.e2e_s.mean
+        stay_s = self._run((1, 1), NO_LOAD, AS_PREDICTED, SIZING_REQUESTS).all.e2e_s.mean
         waits = [target.limit_s for target in self.question.slo.targets if target.metric == "ttft"]
         wanted = ceil(STAYS * self.rate * (stay_s + min(waits, default=0.0)))
         return min(max(SIZING_REQUESTS, wanted), MOST_SIZING_REQUESTS)
 
     def _run(
-        self, pair: Pair, load: float, slowness: float, count: int | None, *, ends_early: bool = False
+        self, pair: Pair, load: float, paces: Paces, count: int | None, *, ends_early: bool = False
     ) -> FleetOutcome:
         """Return a run; one that may end early, as first tokens are late, is kept only if it did not."""
-        key = (pair, load, slowness, count)
+        key = (pair, load, paces, count)
         if key in self._seen.outcomes:
             return self._seen.outcomes[key]
-        stream = self._stream_at(load, slowness, count)
+        stream = self._stream_at(load, paces.decode, count)
         outcome = run_fleet(
-            self.prefill,
+            self._prefill_slower(paces.prefill / paces.decode),
             stream,
-            self.operation(pair, slowness),
+            self.operation(pair, paces.decode),
             replicas=sum(pair),
             slo=self.question.slo,
             use=self._use,
             gauged=any(target.metric == "itl" for target in self.question.slo.targets),
-            early_end=first_token_limits(self.question.slo, stream, slowness) if ends_early else FULL_RUN,
+            early_end=first_token_limits(self.question.slo, stream, paces.decode) if ends_early else FULL_RUN,
         )
         if outcome.parts[0].missed is None:
             self._seen.outcomes[key] = outcome
         return outcome
 
-    def _stream_at(self, load: float, slowness: float, count: int | None) -> Stream:
-        """Return the first requests, or all of them, at a multiple of the peak, in units of `slowness` seconds."""
+    def _prefill_slower(self, factor: float) -> Replica:
+        """Return the prefill replica with all step times longer by a factor."""
+        if factor not in self._slowed:
+            self._slowed[factor] = replace(self.prefill, table=self.prefill.table.slower(factor))
+        return self._slowed[factor]
+
+    def _stream_at(self, load: float, unit_s: float, count: int | None) -> Stream:
+        """Return the first requests, or all of them, at a multiple of the peak, in this unit of time."""
         assert self.stream.requests is not None
         assert self.stream.requests.arrival_s is not None
         requests = self.stream.requests if count is None else self.stream.requests.between(0, count)
-        if load * slowness != 1.0:
-            requests = replace(requests, arrival_s=np.asarray(requests.arrival_s) / (load * slowness))
+        if load * unit_s != 1.0:
+            requests = replace(requests, arrival_s=np.asarray(requests.arrival_s) / (load * unit_s))
         waits = waits_of(self.demand.classes)
-        waits = replace(waits, seconds=tuple(wait_s / slowness for wait_s in waits.seconds))
+        waits = replace(waits, seconds=tuple(wait_s / unit_s for wait_s in waits.seconds))
         return replace(self.stream, requests=requests, waits=waits if waits.are_unlike else None)
 
-    def late(self, pair: Pair, load: float, slowness: float) -> bool:
+    def late(self, pair: Pair, load: float, paces: Paces) -> bool:
         """Return whether first tokens are surely late: the prefill pool shows that by itself, whatever the decode pool."""
-        key = pair[0], load, slowness
+        key = pair[0], load, paces
         if key not in self._seen.late:
-            outcome = self._run(pair, load, slowness, self._sizing_requests, ends_early=True)
+            outcome = self._run(pair, load, paces, self._sizing_requests, ends_early=True)
             if outcome.parts[0].missed is None:
                 return False
             self._seen.late.add(key)
         return True
 
-    def missed(self, pair: Pair, load: float = 1.0, slowness: float = 1.0) -> tuple[Target, ...]:
-        """Return the targets that are missed at a multiple of the peak, by replicas slower than predicted by a factor."""
-        outcome = self.sized(pair, load, slowness)
+    def missed(self, pair: Pair, load: float = 1.0, paces: Paces = AS_PREDICTED) -> tuple[Target, ...]:
+        """Return the targets that are missed at a multiple of the peak, by replicas as slow as this."""
+        outcome = self.sized(pair, load, paces)
         targets = self.question.slo.targets
-        return tuple(target for target in targets if not _value(outcome, target, slowness) <= target.limit_s)
+        return tuple(
+            target for target in targets if not _value(outcome, target, paces.decode) <= target.limit_s
+        )
 
-    def steady(self, pair: Pair, load: float, slowness: float) -> bool:
+    def steady(self, pair: Pair, load: float, paces: Paces) -> bool:
         """Return whether no queue keeps growing."""
-        (part,) = self.sized(pair, load, slowness).parts
+        (part,) = self.sized(pair, load, paces).parts
         return is_steady(part.arrival_s, part.arrival_s + part.e2e_s)
 
-    def steady_first(self, pair: Pair, load: float, slowness: float) -> bool:
+    def steady_first(self, pair: Pair, load: float, paces: Paces) -> bool:
         """Return whether the queue of the prefill pool does not keep growing."""
-        (part,) = self.sized(pair, load, slowness).parts
+        (part,) = self.sized(pair, load, paces).parts
         return is_steady(part.arrival_s, part.arrival_s + part.ttft_s)
 
     def link_use(self, pair: Pair, load: float = 1.0) -> LinkUse:
@@ -436,12 +485,12 @@ class Joint:
         if use.load_fraction >= 1.0:
             return frozenset({"prefill" if use.prefill_load_fraction >= 1.0 else "decode"})
         later = _late_tokens(use)
-        for load, factor in looked:
-            if self.late(pair, load, factor):
+        for load, paces in looked:
+            if self.late(pair, load, paces):
                 return _PREFILL
-            missed = self.missed(pair, load, factor)
-            if missed or not self.steady(pair, load, factor):
-                first = _late_first(missed) or not self.steady_first(pair, load, factor)
+            missed = self.missed(pair, load, paces)
+            if missed or not self.steady(pair, load, paces):
+                first = _late_first(missed) or not self.steady_first(pair, load, paces)
                 return _PREFILL if first else later
         return frozenset()
 
@@ -460,7 +509,7 @@ class Joint:
         """
         if self.never(demanded):
             return None, 0
-        looked: Demanded = (max(demanded, key=lambda each: each[0] * each[1]),)
+        looked: Demanded = (max(demanded, key=lambda each: each[0] * max(each[1])),)
 
         def lacking(pair: Pair) -> Lacking:
             return self._lacking_first(pair, demanded, looked)
@@ -485,11 +534,11 @@ class Joint:
 
     def out_of_reach(self, demanded: Demanded) -> str:
         """Return which target no number of replicas meets, as a request that has both pools to itself misses it; else empty."""
-        for factor in sorted({factor for _, factor in demanded}):
-            missed = self.missed((1, 1), NO_LOAD, factor)
+        for paces in sorted({paces for _, paces in demanded}):
+            missed = self.missed((1, 1), NO_LOAD, paces)
             if missed:
-                idle = self.sized((1, 1), NO_LOAD, factor)
-                value = _value(idle, missed[0], factor) + missed[0].outside_s
+                idle = self.sized((1, 1), NO_LOAD, paces)
+                value = _value(idle, missed[0], paces.decode) + missed[0].outside_s
                 use = self.link_use((1, 1))
                 return (
                     f"{missed[0].key} is {value * 1000.0:.3g} ms however many replicas there are,"
@@ -497,32 +546,40 @@ class Joint:
                 )
         return ""
 
-    def slowest(self, pair: Pair, asked: float, alone: Target | None = None) -> float:
-        """Return the largest factor by which all steps may be slower than predicted while the targets, or one target, are met at the peak.
+    def slowest(
+        self, pair: Pair, asked: Paces, slowness: PoolsSlowness, alone: Target | None = None
+    ) -> float:
+        """Return how slow decode replicas may be at most while the targets, or one target, are met at the peak.
 
-        What is asked for is tried first, so that a pair that was sized for it is never below it.
+        Prefill replicas are as slow as is equally likely. What is asked for is tried first, so that a pair that was sized for it
+        is never below it.
         """
+
+        def bears(factor: float) -> bool:
+            return self._bears(pair, slowness.at(factor), alone)
+
         least, most = SLOWNESSES
-        enough = least < asked < most and self._bears(pair, asked, alone)
-        between = (asked, most) if enough else (least, max(least, min(asked, most)))
-        most_borne = _largest(lambda factor: self._bears(pair, factor, alone), between)
-        return max(most_borne, asked) if enough else most_borne
+        enough = least < asked.decode < most and self._bears(pair, asked, alone)
+        between = (asked.decode, most) if enough else (least, max(least, min(asked.decode, most)))
+        most_borne = _largest(bears, between)
+        return max(most_borne, asked.decode) if enough else most_borne
 
-    def _bears(self, pair: Pair, slowness: float, alone: Target | None) -> bool:
-        """Return whether all targets, or one, are met at the peak; runs at other slownesses may tell, so that targets share them."""
+    def _bears(self, pair: Pair, paces: Paces, alone: Target | None) -> bool:
+        """Return whether all targets, or one, are met at the peak; runs with slower or faster replicas may tell, so that targets share them."""
         runs = self._borne.setdefault(pair, {})
-        for factor, (missed, steady) in runs.items():
+        for known, (missed, steady) in runs.items():
             holds = steady and not (missed if alone is None else alone in missed)
-            if (factor >= slowness) if holds else (factor <= slowness):
+            slower, faster = (known, paces) if holds else (paces, known)
+            if slower.prefill >= faster.prefill and slower.decode >= faster.decode:
                 return holds
-        runs[slowness] = self.missed(pair, 1.0, slowness), self.steady(pair, 1.0, slowness)
-        return self._bears(pair, slowness, alone)
+        runs[paces] = self.missed(pair, 1.0, paces), self.steady(pair, 1.0, paces)
+        return self._bears(pair, paces, alone)
 
-    def bears(self, pair: Pair, slowness: float) -> bool:
-        """Return whether all targets hold at the peak with replicas that are slower than predicted by a factor."""
-        return self._holds(pair, 1.0, slowness)
+    def bears(self, pair: Pair, paces: Paces) -> bool:
+        """Return whether all targets hold at the peak with replicas that are as slow as this."""
+        return self._holds(pair, 1.0, paces)
 
-    def most_load(self, pair: Pair, headroom_fraction: float, slowness: float) -> float:
+    def most_load(self, pair: Pair, headroom_fraction: float, slower: Paces) -> float:
         """Return the multiple of the peak that a pair carries by the rule that sized it, at least 1 and at most TWICE.
 
         Twice the load takes a larger pair, unless a pool has the one replica that it needs at least.
@@ -532,20 +589,20 @@ class Joint:
         def carried(load: float) -> bool:
             return (
                 self.link_use(pair, room * load).load_fraction < 1.0
-                and self._holds(pair, load, slowness)
-                and self._holds(pair, room * load, 1.0)
+                and self._holds(pair, load, slower)
+                and self._holds(pair, room * load, AS_PREDICTED)
             )
 
         return _largest(carried, (1.0, TWICE), LOAD_HALVINGS)
 
-    def _holds(self, pair: Pair, load: float, slowness: float) -> bool:
-        if self.late(pair, load, slowness):
+    def _holds(self, pair: Pair, load: float, paces: Paces) -> bool:
+        if self.late(pair, load, paces):
             return False
-        return not self.missed(pair, load, slowness) and self.steady(pair, load, slowness)
+        return not self.missed(pair, load, paces) and self.steady(pair, load, paces)
 
 
-def first_token_limits(slo: Slo, stream: Stream, slowness: float) -> EarlyEnd:
-    """Return the limits on first tokens, in units of `slowness` seconds, that a run without users surely misses if too many exceed them.
+def first_token_limits(slo: Slo, stream: Stream, unit_s: float) -> EarlyEnd:
+    """Return the limits on first tokens, in this unit of time, that a run without users surely misses if too many exceed them.
 
     A value that is above its limit by rounding counts as within it. Targets on means, or with waits outside, have no such limit.
     """
@@ -557,7 +614,7 @@ def first_token_limits(slo: Slo, stream: Stream, slowness: float) -> EarlyEnd:
     limits = tuple(
         LatencyLimit(
             "ttft",
-            target.limit_s / slowness * (1.0 + ROUNDING),
+            target.limit_s / unit_s * (1.0 + ROUNDING),
             most_above(float(target.statistic[1:]) / 100.0, count),
         )
         for target in slo.targets
@@ -575,12 +632,12 @@ def _largest(holds: Callable[[float], bool], between: tuple[float, float], halvi
     return exp(low)
 
 
-def _value(outcome: FleetOutcome, target: Target, slowness: float = 1.0) -> float:
-    """Return the value that a target limits, of a run in units of `slowness` seconds, in whichever hour it is largest [s]."""
+def _value(outcome: FleetOutcome, target: Target, unit_s: float = 1.0) -> float:
+    """Return the value that a target limits, of a run in this unit of time, in whichever hour it is largest [s]."""
     if not target.outside_s or outcome.seen is None:
-        return outcome.value(target) * slowness
+        return outcome.value(target) * unit_s
     seen = outcome.seen.ttft_s if target.metric == "ttft" else outcome.seen.e2e_s
-    return float(getattr(seen, target.statistic)) * slowness - target.outside_s
+    return float(getattr(seen, target.statistic)) * unit_s - target.outside_s
 
 
 def _late_tokens(use: LinkUse) -> Lacking:

@@ -437,8 +437,8 @@ def _plan(
             values, operation_interval(question.intervals, quantity, "open", operation_of(replica))
         )
 
-    slowest = max(joint.slowest(pair, asked), asked if joint.bears(pair, asked) else 0.0)
-    together = _met_probability(slowness, slowest, asked, question.slo.confidence)
+    slowest = max(joint.slowest(pair, asked, slowness), asked.decode if joint.bears(pair, asked) else 0.0)
+    together = _met_probability(slowness.decode, slowest, asked.decode, question.slo.confidence)
     return Plan(
         groups=groups,
         prefix_hit_fraction=outcome.all.prefix_hit_fraction,
@@ -450,7 +450,7 @@ def _plan(
         tpot_s=with_interval(outcome.all.tpot_s, "tpot", joint.decode),
         e2e_s=with_interval(outcome.all.e2e_s, "e2e", joint.decode),
         slo_met_probability=together,
-        few_open_loops_measured=slowness.thin,
+        few_open_loops_measured=slowness.prefill.thin or slowness.decode.thin,
         usd_per_hour=usd,
         money=money,
         target_probabilities=_target_probabilities(contender, joint, pair, together) if beyond else {},
@@ -463,13 +463,12 @@ def _target_probabilities(
     contender: Contender, joint: Joint, pair: Pair, together: float
 ) -> dict[str, float]:
     """Return the probability of each target, whether or not the others hold; at least that of all together."""
-    question, candidate = joint.question, contender.decode.trial.candidate
-    network = question.networks[candidate.weight_dtype]
     probabilities = {}
-    for target in question.slo.targets:
-        slowness = question.slowness([target], network, candidate.usual_step_s, candidate.layout.device)
-        slowest = joint.slowest(pair, slowness.quantile(question.slo.confidence), target)
-        probabilities[target.key] = max(slowness.probability(slowest), together)
+    for target in joint.question.slo.targets:
+        slowness = contender.slowness(joint.question, [target])
+        asked = slowness.quantile(joint.question.slo.confidence)
+        slowest = joint.slowest(pair, asked, slowness, target)
+        probabilities[target.key] = max(slowness.decode.probability(slowest), together)
     return probabilities
 
 

@@ -5,7 +5,6 @@ from dataclasses import replace
 from functools import cache, partial
 from math import inf
 
-from capplan.accuracy.slowness import Slowness
 from capplan.errors import Reason
 from capplan.fleet.load.demand import Demand, demand_of_classes, without_users
 from capplan.fleet.plan import (
@@ -18,7 +17,7 @@ from capplan.fleet.plan import (
     orderable_first,
     whole_gpus,
 )
-from capplan.fleet.pools.joint import ANY_COST, Demanded, Joint, Pair, Rank, demanded_of
+from capplan.fleet.pools.joint import ANY_COST, Demanded, Joint, Pair, PoolsSlowness, Rank, demanded_of
 from capplan.fleet.pools.order import PoolSize, pools_order
 from capplan.fleet.price import HOURS_PER_MONTH
 from capplan.fleet.review import Question, spec_of_layout
@@ -33,7 +32,7 @@ from capplan.hardware.device import Device
 from capplan.replica.plans import engine_scheduling
 from capplan.replica.speculation import drafting_of_prompts
 from capplan.workload.length import fixed
-from capplan.workload.request_class import ResponseTimes, Slo
+from capplan.workload.request_class import ResponseTimes, Slo, Target
 
 CENT = 0.01
 """Cost per hour within which two plans count as equally dear [$/h]."""
@@ -153,12 +152,12 @@ class Contender:
     def alone_if(self, demanded: Demanded) -> Pair | None:
         """Return the replicas that either phase takes by itself at the loads and slownesses that are demanded of both; None if no number is enough."""
         counts = []
-        for trial in self.trials:
+        for side, trial in enumerate(self.trials):
             needed: int | None = 1
-            for load, slowness in demanded:
+            for load, paces in demanded:
                 if needed is not None:
                     total = load * trial.total_rate
-                    needed = trial.replicas_for(total, slowness, trial.limits, at_least=needed)
+                    needed = trial.replicas_for(total, paces[side], trial.limits, at_least=needed)
             counts.append(needed)
         prefill, decode = counts
         return None if prefill is None or decode is None else (prefill, decode)
@@ -168,12 +167,19 @@ class Contender:
         """Devices by name: prefill, then decode where it is another one."""
         return " + ".join(dict.fromkeys(side.trial.candidate.layout.device.name for side in self.sides))
 
-    def slowness(self, question: Question) -> Slowness:
-        """Return how much slower than predicted the steps of both pools may be: as those of the decode replicas."""
-        candidate = self.decode.trial.candidate
-        network = question.networks[candidate.weight_dtype]
-        device = candidate.layout.device
-        return question.slowness(question.slo.targets, network, candidate.usual_step_s, device)
+    def slowness(self, question: Question, targets: Sequence[Target] | None = None) -> PoolsSlowness:
+        """Return how much slower than predicted the steps of either pool may be, as it matters for all targets or for some."""
+        asked = question.slo.targets if targets is None else targets
+        prefill, decode = (
+            question.slowness(
+                asked,
+                question.networks[trial.candidate.weight_dtype],
+                trial.candidate.usual_step_s,
+                trial.candidate.layout.device,
+            )
+            for trial in self.trials
+        )
+        return PoolsSlowness(prefill, decode)
 
 
 def rank_of(contender: Contender, terms: Terms) -> Callable[[Pair], Rank]:
