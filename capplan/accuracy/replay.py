@@ -29,7 +29,7 @@ from capplan.serving.server import simulate
 from capplan.serving.terms import BY_PREFIX, EngineSetup, KvLink
 
 UNSTATED_REQUESTS = 1000
-"""Requests of a burst, and for each replica of an open loop, whose number is not stated (an assumption)."""
+"""Requests of a burst or an open loop whose number is not stated (an assumption)."""
 
 BATCHES = 4
 """Full batches of each replica in an offline maximum whose number of requests is not stated: two until it is steady, and two that count (an assumption)."""
@@ -100,8 +100,6 @@ def requests_of(benchmark: Benchmark) -> int:
     if benchmark.kind == "offline_max" and _states_requests(benchmark):
         sent = (int(benchmark.input_tokens), int(benchmark.output_tokens))
         return REQUESTS[sent] * benchmark.deployment.replicas
-    if benchmark.kind in OPEN_LOOPS:
-        return UNSTATED_REQUESTS * benchmark.deployment.replicas
     return UNSTATED_REQUESTS
 
 

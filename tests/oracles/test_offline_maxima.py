@@ -96,16 +96,6 @@ def test_an_offline_maximum_of_pools_needs_its_number_of_requests():
         replayed_columns(benchmark, benchmark_servers(benchmark))
 
 
-@pytest.mark.parametrize("kind", ["online_rate"])
-def test_an_open_loop_over_replicas_lasts_as_long_as_over_one(kind):
-    row = ROW | ENGINES["vllm"] | {"kind": kind, "isl": "870", "osl": "128"}
-    one, eight = (
-        benchmark_of(row | {"request_rate": str(5 * n), "num_gpus": str(n), "replicas": str(n)})
-        for n in (1, 8)
-    )
-    assert requests_of(eight) / eight.request_rate == requests_of(one) / one.request_rate
-
-
 @pytest.mark.parametrize("load", [{"concurrency": 64.0}, {"request_rate_per_s": 16.0}, {"kind": "offline"}])
 def test_a_result_over_replicas_is_refitted_as_one_of_them(load):
     """The same run on one replica with an eighth of the load measures the same times."""
