@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from math import sqrt
+from math import ceil, sqrt
 
 import numpy as np
 
-from capplan.accuracy.benchmark import SEED, Benchmark, lengths_of
+from capplan.accuracy.benchmark import MOST_REQUESTS, SEED, Benchmark, lengths_of
 from capplan.accuracy.deployment import AGGREGATED, REQUESTS
 from capplan.accuracy.shared_prompts import (
     SharedPrompts,
@@ -28,11 +28,14 @@ from capplan.serving.requests import Crowd, Requests, joined_requests
 from capplan.serving.server import simulate
 from capplan.serving.terms import BY_PREFIX, EngineSetup, KvLink
 
-OFFLINE_REQUESTS = 1000
-"""Requests of an offline run whose number is not stated: several times the largest batch (an assumption)."""
+UNSTATED_REQUESTS = 1000
+"""Requests of a burst or an open loop whose number is not stated (an assumption)."""
 
-BATCHES = 3
-"""Batches of an offline run whose largest batch is stated and whose number of requests is not (an assumption)."""
+BATCHES = 4
+"""Full batches of each replica in an offline maximum whose number of requests is not stated: two until it is steady, and two that count (an assumption)."""
+
+OVERVIEW = "trtllm-perf-overview"
+"""Source whose page states the requests of each run: NVIDIA's performance overview of TensorRT-LLM."""
 
 ONLINE_REQUESTS_PER_CLIENT = 10
 """Requests per client of a closed loop, where the number is not stated: InferenceX's rule."""
@@ -78,8 +81,14 @@ def overloaded(benchmark: Benchmark, columns: Mapping[str, float]) -> bool:
     )
 
 
+def _states_requests(benchmark: Benchmark) -> bool:
+    """Return whether the row of an offline maximum, or the page of its source, states how many requests were sent."""
+    sent = (int(benchmark.input_tokens), int(benchmark.output_tokens))
+    return benchmark.requests is not None or (benchmark.source == OVERVIEW and sent in REQUESTS)
+
+
 def requests_of(benchmark: Benchmark) -> int:
-    """Return how many requests the benchmark sends."""
+    """Return how many requests the benchmark sends; those of an offline maximum that states none follow from its replica instead."""
     if benchmark.kind == "first_token":
         return 1
     if benchmark.kind == "static_batch":
@@ -88,15 +97,10 @@ def requests_of(benchmark: Benchmark) -> int:
         return benchmark.requests
     if benchmark.kind == "online_conc" and benchmark.concurrency:
         return max(20, ONLINE_REQUESTS_PER_CLIENT * benchmark.concurrency)
-    sent = (int(benchmark.input_tokens), int(benchmark.output_tokens))
-    if benchmark.kind == "offline_max" and benchmark.engine == "trtllm":
-        return REQUESTS.get(sent, OFFLINE_REQUESTS)
-    if benchmark.kind == "offline_max":
-        return (
-            max(OFFLINE_REQUESTS, BATCHES * benchmark.limits.get("max_num_seqs", 0))
-            * benchmark.deployment.replicas
-        )
-    return OFFLINE_REQUESTS
+    if benchmark.kind == "offline_max" and _states_requests(benchmark):
+        sent = (int(benchmark.input_tokens), int(benchmark.output_tokens))
+        return REQUESTS[sent] * benchmark.deployment.replicas
+    return UNSTATED_REQUESTS
 
 
 def arrivals_of(benchmark: Benchmark, requests: int) -> Array | None:
@@ -315,6 +319,8 @@ def replayed_columns(benchmark: Benchmark, servers: Servers) -> dict[str, float]
     if benchmark.kind == "online_rate_slo":
         rate = largest_rate(benchmark, servers)
         return {"request_rate": rate, FINISHED: rate}
+    if benchmark.kind == "offline_max" and not _states_requests(benchmark):
+        return _steady_maximum(benchmark, servers)
     if benchmark.kind == "offline_max" and benchmark.deployment.pools is None:
         return _of_all_replicas(benchmark, servers)
     outcome = served_outcome(benchmark, servers)
@@ -344,6 +350,77 @@ def _of_all_replicas(benchmark: Benchmark, servers: Servers) -> dict[str, float]
     rates = ("output_tok_s", "total_tok_s", "req_s")
     columns |= {name: replicas * columns[name] for name in rates}
     return columns | {FINISHED: columns["req_s"]}
+
+
+def _steady_maximum(benchmark: Benchmark, servers: Servers) -> dict[str, float]:
+    """Return the rates of an offline maximum whose number of requests is not stated: those of replicas that stay full.
+
+    So many requests are sent that each replica fills its batch `BATCHES` times, more if its run shows that they were too few. Latencies follow
+    from the number of requests, so there are none.
+    """
+    if benchmark.deployment.pools is not None:
+        raise InputError(
+            "requests: missing; an offline maximum of separate pools is replayed with the number of its requests"
+        )
+    replicas, engine = benchmark.deployment.replicas, servers.replica.engine
+    mean_tokens = benchmark.input_tokens + benchmark.output_tokens / 2.0
+    cached = engine.kv_blocks * engine.scheduling.block_tokens / mean_tokens
+    count = max(UNSTATED_REQUESTS, BATCHES * ceil(min(engine.scheduling.max_num_seqs, cached)))
+    while count <= MOST_REQUESTS:
+        one = replace(benchmark, deployment=AGGREGATED, requests=count)
+        outcome = served_outcome(one, servers)
+        rates = steady_rates(outcome)
+        if rates is not None:
+            per_s, inputs, outputs = (replicas * rate for rate in rates)
+            each = outputs / (replicas * servers.replica.spec.devices)
+            columns = {"output_tok_s": outputs, "output_tok_s_per_gpu": each, "total_tok_s": inputs + outputs}
+            return columns | {"req_s": per_s, FINISHED: per_s}
+        count *= 2
+    raise InputError(
+        f"requests: missing; {MOST_REQUESTS:,} do not keep a replica full for two batches, so that the end of the run decides its rate"
+    )
+
+
+def steady_rates(outcome: Outcome) -> tuple[float, float, float] | None:
+    """Return requests, input and output tokens per second of a run of all requests at once, while its engine is full; None if it never is for long.
+
+        r = m b / (a_(2b + m b) - a_(2b))
+
+    Each request that ends lets the next one in: requests begin as fast as they end while others wait. The first two batches are left out, whose
+    requests begin together, and so is the end of the run, when none waits and the batch shrinks.
+
+    Parameters
+    ----------
+    outcome : b is the largest number of requests at work together, a_i when the i-th request began, and m the most whole batches
+
+    Returns
+    -------
+    [1/s], [tokens/s], [tokens/s]
+
+    Examples
+    --------
+    See `tests/oracles/test_offline_maxima.py`: slots of one second each.
+
+    References
+    ----------
+    MLCommons, Inference rules, "Offline" scenario (all queries are sent at the start, and the metric is samples per second),
+    https://github.com/mlcommons/inference_policies/blob/master/inference_rules.adoc.
+    """
+    begin_s, end_s = outcome.arrival_s + outcome.queue_s, outcome.arrival_s + outcome.e2e_s
+    order = np.argsort(begin_s, kind="stable")
+    begun = np.sort(begin_s)
+    at_work = np.arange(1, begun.size + 1) - np.searchsorted(np.sort(end_s), begun, side="right")
+    batch = int(at_work.max())
+    batches = (begun.size - 1) // batch - 2
+    if batches < 1:
+        return None
+    first, last = 2 * batch, (2 + batches) * batch
+    seconds = float(begun[last] - begun[first])
+    if seconds <= 0.0:
+        return None
+    counted = order[first:last]
+    tokens = (outcome.input_tokens[counted].sum(), outcome.output_tokens[counted].sum())
+    return batches * batch / seconds, float(tokens[0]) / seconds, float(tokens[1]) / seconds
 
 
 def devices_of(benchmark: Benchmark, servers: Servers) -> int:

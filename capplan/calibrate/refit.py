@@ -104,6 +104,7 @@ def run_of(result: BenchmarkResult, spec: ReplicaSpec) -> Run | str:
     """
     if result.contradiction:
         return result.contradiction
+    result = result.of_one_replica()
     if result.accepted_tokens_per_step:
         return "it was measured with speculative decoding, which a refit does not replay"
     lengths = _lengths(result)
@@ -112,6 +113,8 @@ def run_of(result: BenchmarkResult, spec: ReplicaSpec) -> Run | str:
     kind = _kind(result)
     if kind is None:
         return "neither its concurrency nor its request rate is known: give --concurrency"
+    if kind == "offline_max" and not result.requests:
+        return "the number of its requests is not known, which decides how long its end takes"
     values = _values(result)
     if not values:
         return "it has no time per output token, time to first token or rate of tokens"

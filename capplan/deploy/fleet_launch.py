@@ -9,6 +9,7 @@ from capplan.deploy.command_line import checked_name
 from capplan.deploy.replica_launch import ReplicaLaunch, launch_of
 from capplan.errors import InputError
 from capplan.fleet.order import OWN
+from capplan.fleet.over_time import scaling_rate
 from capplan.fleet.search.candidates import DEGREES
 from capplan.frozen import frozen
 from capplan.readers.plan_file import AGAIN, LaunchRow, OrderedRow, PlanFile, ServerRow, StatedGroup
@@ -29,8 +30,6 @@ RESOURCES = {"nvidia": "nvidia.com/gpu", "amd": "amd.com/gpu"}
 SLICE = re.compile(r"[0-9]+g\.[0-9]+gb(\.me)?")
 """MIG profile behind the name of a device, as NVIDIA's device plugin spells it; a device of one's own may have any name."""
 LONGEST_NAME = 40
-ROUNDED = 1e-5
-"""A rate is written with six digits, so it is taken this part lower."""
 _LIMITS_FOLLOW = ("hardware", *DEGREES)
 """What the limits of an engine depend on."""
 
@@ -60,19 +59,9 @@ class Group:
 
     @property
     def scaling_rate(self) -> float:
-        """Largest rate that each replica counts with, so that no hour has fewer than it needs [1/s].
-
-            c = min(c_0, min_i r_i / (n_i - 1)),   n_i > 1
-
-        A replica of a small fleet carries less than one of the whole fleet, and an autoscaler has one rate for all hours. With c it
-        has more than n_i - 1 replicas at r_i, and at the peak no more than the plan allows.
-        """
-        hourly = [rate / (needed - 1) for rate, needed in self.hourly_loads if needed > 1]
-        return (
-            min(self.planned_rate, *((1.0 - ROUNDED) * rate for rate in hourly))
-            if hourly
-            else self.planned_rate
-        )
+        """Largest rate that each replica counts with [1/s]."""
+        rates, needed = zip(*self.hourly_loads, strict=True) if self.hourly_loads else ((), ())
+        return scaling_rate(self.planned_rate, rates, needed)
 
     @property
     def busy_replicas(self) -> int:

@@ -15,6 +15,7 @@ from capplan.deploy.engine_options import option
 from capplan.deploy.fleet_launch import FleetLaunch, Group
 from capplan.errors import InputError
 from capplan.fleet.order import ANY_REGION, OWN
+from capplan.serving.terms import SCALING_WINDOW_S
 
 PORT = 8000
 CONFIG_FOLDER = "/etc/capplan"
@@ -113,7 +114,7 @@ REQUESTS = {
 }
 """Engine -> counter of finished requests."""
 PROMETHEUS = "http://prometheus-operated.monitoring.svc:9090"
-WINDOW = "2m"
+WINDOW = f"{SCALING_WINDOW_S / 60.0:g}m"
 _LEADER = "$(LWS_LEADER_ADDRESS)"
 _RANK = "$(LWS_WORKER_INDEX)"
 

@@ -1,6 +1,6 @@
 """Replicas over the time of a trace: autoscaled, static, and spare ones."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from math import ceil
 
 import numpy as np
@@ -10,13 +10,14 @@ from numpy.typing import NDArray
 from capplan.fleet.plan import Group
 from capplan.frozen import frozen
 from capplan.numbers import Array
+from capplan.serving.terms import SCALE_DOWN_HOLD_S
 
 Counts = NDArray[np.int64]
 ReplicasAt = Callable[[float], int]
 """Request rate of the whole service [1/s] -> replicas of a group in service that meet the targets at that rate."""
 
-HOLD_S = 300.0
-"""An autoscaler keeps a replica for this long after it was last needed: Kubernetes' default stabilisation window."""
+ROUNDED = 1e-5
+"""A threshold is written with six digits, so the rate that a replica counts with is taken this part lower."""
 DOWN = (0, 1, 2)
 """Replicas that may be down at the same time, a row of spares for each."""
 
@@ -101,6 +102,42 @@ def replicas_over_time(rates_per_s: Array, planned_per_s: float) -> Counts:
     """
     needed = np.ceil(rates_per_s / planned_per_s - 1e-9)
     return np.maximum(needed, 1.0).astype(np.int64)
+
+
+def scaling_rate(planned_per_s: float, rates_per_s: Sequence[float], needed: Sequence[int]) -> float:
+    """Return the largest rate that each replica counts with, so that no hour has fewer than it needs.
+
+        c = min(c_0, min_i r_i / (n_i - 1)),   n_i > 1
+
+    A replica of a small fleet carries less than one of the whole fleet, and an autoscaler has one rate for all hours. With c it
+    has more than n_i - 1 replicas at r_i, and at the peak no more than the plan allows.
+
+    Parameters
+    ----------
+    planned_per_s : [1/s]
+        c_0, largest rate that one replica is planned for
+    rates_per_s : [1/s]
+        r, of the group by window; empty without a load curve
+    needed : [-]
+        n, replicas without spares that it needs then
+
+    Returns
+    -------
+    [1/s]
+        c
+
+    Examples
+    --------
+    >>> scaling_rate(5.0, [12.0, 4.0], [3, 2]), scaling_rate(5.0, [], [])
+    (3.99996, 5.0)
+
+    References
+    ----------
+    Kubernetes, "Horizontal Pod Autoscaling", algorithm details (ceiling of metric over target),
+    https://kubernetes.io/docs/tasks/run-application/horizontal-pod-autoscale/.
+    """
+    hourly = (rate / (count - 1) for rate, count in zip(rates_per_s, needed, strict=True) if count > 1)
+    return min((planned_per_s, *((1.0 - ROUNDED) * rate for rate in hourly)))
 
 
 def replicas_by_window(rates_per_s: Array, replicas_at: ReplicasAt) -> Counts:
@@ -273,7 +310,7 @@ def fleet_over_time(
     """
     needed = replicas_by_window(line.rates_per_s, replicas_at)
     start = ceil(start_up_s / line.window_s)
-    auto = autoscaled_replicas(needed, start + 1, ceil(HOLD_S / line.window_s))
+    auto = autoscaled_replicas(needed, start + 1, ceil(SCALE_DOWN_HOLD_S / line.window_s))
     total = float(line.rates_per_s.sum())
     late = float(line.rates_per_s[auto < needed].sum())
     devices = group.layout.devices

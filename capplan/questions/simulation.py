@@ -9,21 +9,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from capplan.assumption import Assumption
-from capplan.errors import InputError, TargetError
+from capplan.errors import InputError, Reason, TargetError
 from capplan.fleet.engine_options import EngineOptions, engines_of
 from capplan.fleet.load.demand import Demand
 from capplan.fleet.load.offered import SamplePath, selected_requests
 from capplan.fleet.load.routed import MixedGroup, Operation
 from capplan.fleet.load.session_load import peak_stream
+from capplan.fleet.over_time import OverTime, scaling_rate
 from capplan.fleet.plan import FleetAnswer, Plan, refuse_mix
 from capplan.fleet.review import spec_of_layout
 from capplan.fleet.search.candidates import Layout, refuse_illegal
+from capplan.fleet.search.one_layout import trial_of
+from capplan.fleet.search.recommended import planned_rate_limit
 from capplan.fleet.search.trial import demand_at_replica
 from capplan.fleet.simulation import Stream, capacity_per_s
 from capplan.frozen import frozen
 from capplan.model.sharding import Sharding
-from capplan.questions.fleet import AskedFleet, parts_of
+from capplan.questions.fleet import AskedFleet, parts_of, replicas_by_group, terms_of
 from capplan.questions.fleet_answer import fleet_for
+from capplan.questions.money.commitments import group_over_time
 from capplan.readers.calibration.refitted import efficiency_by, refitted_profile
 from capplan.readers.catalogue.hardware import device
 from capplan.recorded.traces.trace import Trace, read_trace
@@ -31,6 +35,7 @@ from capplan.replica.replica import Replica, replica_of
 from capplan.replica.spec import ReplicaSpec
 from capplan.scenario.command_flags import OperationFlags, PlanFlags, RequestFlags
 from capplan.scenario.engine_use import operation_of
+from capplan.scenario.traffic import rate_line
 from capplan.scenario.workload_file import is_workload
 from capplan.serving.requests import Admission, Requests
 from capplan.serving.server import simulate
@@ -56,6 +61,8 @@ class Chosen:
     """The number of replicas as text, for a fleet without autoscaling or pools."""
     plan: Plan | None = None
     """The plan of the search; `spec` is that of its first group. None for a replica that was named."""
+    layout: Layout | None = None
+    """The layout of a replica that was named."""
 
     @property
     def draft_tokens(self) -> int | None:
@@ -113,12 +120,13 @@ def chosen_plan(
     refuse_illegal(network, layout, question.profile_on(target))
     counted = _count_text(replicas or 1) + ("" if replicas else " (replace with --replicas)")
     return Chosen(
-        asked,
+        replace(asked, question=question),
         spec_of_layout(layout, dtype, question),
         replicas or 1,
         layout_name(layout, dtype),
         "the plan given",
         counted,
+        layout=layout,
     )
 
 
@@ -215,9 +223,52 @@ def _plan_count_text(plan: Plan) -> str:
     return f"{counts} replicas, {plan.groups[0].spare_replicas} spare in each pool"
 
 
+def scaling_rate_of(chosen: Chosen) -> float:
+    """Return the rate of requests that an autoscaler counts with for each replica: the threshold that the plan is exported with [1/s].
+
+    A layout that no search chose is planned for the traffic of the scenario first. InputError if its replicas meet the targets at no rate.
+    """
+    asked, plan = chosen.asked, chosen.plan
+    if plan is not None and (plan.is_mix or plan.has_pools):
+        raise InputError(
+            "--autoscale: separate pools and the groups of a mix are not scaled by one rate of requests\n"
+            "  for one kind of fleet: --set fleet.mix=off --set fleet.disaggregation=off"
+        )
+    if plan is None:
+        return _scaling_rate(chosen, _planned_rate(chosen), None)
+    line = rate_line(asked.scenario, plan.responses_s)
+    (replicas_at,) = replicas_by_group(asked, plan)
+    over_time = group_over_time(asked.scenario, plan.single, line, replicas_at)
+    return _scaling_rate(chosen, plan.single.planned_request_rate_limit_per_replica, over_time)
+
+
+def _scaling_rate(chosen: Chosen, planned_per_s: float, over_time: OverTime | None) -> float:
+    if not planned_per_s > 0.0:
+        raise InputError(
+            f"--autoscale: {chosen.name} meets the targets at no rate of requests, so there is none to scale by\n"
+            "  name another layout, such as a larger --tensor-parallel, or leave --autoscale out"
+        )
+    if over_time is None:
+        return planned_per_s
+    return scaling_rate(planned_per_s, over_time.rates_per_s.tolist(), over_time.needed.tolist())
+
+
+def _planned_rate(chosen: Chosen) -> float:
+    """Return the largest rate that a named layout is planned for under the targets of its scenario."""
+    question, terms = chosen.asked.question, terms_of(chosen.asked)
+    assert chosen.layout is not None
+    trial = trial_of(question, chosen.layout, next(iter(question.networks)), terms)
+    if isinstance(trial, Reason):
+        return 0.0
+    slowest = trial.candidate.slowness.quantile(question.slo.confidence)
+    predicted, sure = (trial.rate_limit(chosen.replicas, slowness) for slowness in (1.0, slowest))
+    return planned_rate_limit(predicted, sure, terms.headroom_fraction)
+
+
 def operation_of_plan(chosen: Chosen, flags: OperationFlags, replicas: int | None) -> Operation | None:
     """Return how the fleet is operated: by the flags, and in the pools of the plan where it has them."""
-    operation = operation_of(flags, chosen.asked.scenario.fleet.start_up_s, replicas)
+    start_up_s = chosen.asked.scenario.fleet.start_up_s
+    operation = operation_of(flags, start_up_s, replicas, lambda: scaling_rate_of(chosen))
     plan = chosen.plan
     if plan is None or plan.transfer is None:
         return operation

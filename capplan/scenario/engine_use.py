@@ -1,5 +1,6 @@
 """How the engines and the fleet of a simulation are operated, by flags and scenario: schedulers, caches, failures, scaling."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -32,12 +33,12 @@ def failure_of(text: Any) -> Failure:
     return Failure(quantity(time, SECONDS, "--fail"), int(number))
 
 
-def autoscaling_of(text: str, start_s: float) -> Autoscaling:
-    """Return the limits of an autoscaler written as MIN:MAX.
+def autoscaling_of(text: str, start_s: float, rate_per_s: float) -> Autoscaling:
+    """Return an autoscaler whose limits are written as MIN:MAX.
 
     Examples
     --------
-    >>> autoscaling_of("2:8", 60.0).max_replicas
+    >>> autoscaling_of("2:8", 60.0, 4.0).max_replicas
     8
     """
     least, colon, most = text.partition(":")
@@ -47,7 +48,7 @@ def autoscaling_of(text: str, start_s: float) -> Autoscaling:
         raise InputError(
             f"--autoscale: {text!r} needs a minimum of at least 1 and a maximum not below it, such as '2:8'"
         )
-    return Autoscaling(int(least), int(most), start_s=start_s)
+    return Autoscaling(int(least), int(most), start_s=start_s, rate_per_s=rate_per_s)
 
 
 def routing_of(text: str | None) -> Routing | None:
@@ -84,8 +85,10 @@ def link_terms_of(text: str, place: str, latency_s: float = 0.0) -> LinkTerms:
     return LinkTerms(text, network_bytes_per_s(text, place), latency_s, key=place)
 
 
-def operation_of(flags: OperationFlags, start_up_s: float, replicas: int | None) -> Operation | None:
-    """Return how the fleet is operated; None where no flag is given."""
+def operation_of(
+    flags: OperationFlags, start_up_s: float, replicas: int | None, scaling_rate: Callable[[], float]
+) -> Operation | None:
+    """Return how the fleet is operated; None where no flag is given. An autoscaler counts with the rate of `scaling_rate` for each replica."""
     if replicas is not None and flags.prefill_replicas is not None:
         raise InputError(
             "--replicas: cannot be combined with --prefill-replicas and --decode-replicas, which set the size of each pool"
@@ -93,7 +96,9 @@ def operation_of(flags: OperationFlags, start_up_s: float, replicas: int | None)
     operation = Operation(
         routing=routing_of(flags.routing),
         failures=tuple(failure_of(text) for text in flags.fail or ()),
-        autoscaling=None if flags.autoscale is None else autoscaling_of(flags.autoscale, start_up_s),
+        autoscaling=None
+        if flags.autoscale is None
+        else autoscaling_of(flags.autoscale, start_up_s, scaling_rate()),
         hedging=None if flags.hedge_s is None else Hedging(flags.hedge_s),
         prefill_replicas=flags.prefill_replicas,
         decode_replicas=flags.decode_replicas,

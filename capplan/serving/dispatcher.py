@@ -458,6 +458,7 @@ class Dispatcher:
         "_serial",
         "_timers",
         "entry",
+        "finished_requests",
         "hand_over",
         "hedges",
         "ledger",
@@ -473,6 +474,7 @@ class Dispatcher:
         self._timers: list[tuple[float, int, Callable[[float], None]]] = []
         self._ends: list[tuple[float, int, EngineInstance, InFlight, int]] = []
         self._serial = 0
+        self.finished_requests = 0
         self.now_s = 0.0
         self.pools: list[EnginePool] = []
         """The first pool receives arrivals, the others only requests that are handed over."""
@@ -579,6 +581,7 @@ class Dispatcher:
         if status == SHED:
             self.ledger.shed(flight, at_s)
         else:
+            self.finished_requests += 1
             self.ledger.finished(flight, at_s)
         self._feed.ended(flight, max(at_s, self.now_s))
 
@@ -682,12 +685,16 @@ class HandOver:
 class Operations:
     """Starts and stops the replicas of one pool."""
 
-    __slots__ = ("_dispatcher", "_pool", "rerouted_requests")
+    __slots__ = ("_dispatcher", "_finished", "_pool", "_wishes", "rerouted_requests")
 
     def __init__(self, dispatcher: Dispatcher, pool: EnginePool, replicas: int) -> None:
         """Start replicas that serve from time zero."""
         self._dispatcher = dispatcher
         self._pool = pool
+        self._finished: deque[tuple[float, int]] = deque([(0.0, 0)])
+        """Times of decisions, and the requests that had finished by then."""
+        self._wishes: deque[tuple[float, int]] = deque([(0.0, replicas)])
+        """Times of decisions, and the replicas that the rate asked for."""
         self.rerouted_requests = 0
         for number in range(replicas):
             pool.admit(pool.start(number, 0.0))
@@ -734,20 +741,26 @@ class Operations:
         self._dispatcher.admit(self._pool, instance)
 
     def _autoscale(self, autoscaling: Autoscaling, at_s: float) -> None:
-        """Scale the pool to its load and schedule the next decision; no replica is removed while another one starts."""
+        """Scale the pool to the rate of finished requests and schedule the next decision; no replica is removed while another one starts."""
         dispatcher, pool = self._dispatcher, self._pool
         pool.advance(at_s)
         dispatcher.settle(at_s)
         draining = sum(instance.draining for instance in pool.alive)
         replicas = len(pool.alive) - draining
-        waiting = sum(instance.waiting for instance in pool.alive) + len(pool.held)
-        wanted = wanted_replicas(
-            autoscaling, pool.terms.max_num_seqs, replicas, pool.load + len(pool.held), waiting
-        )
+        self._finished.append((at_s, dispatcher.finished_requests))
+        while len(self._finished) > 1 and self._finished[1][0] <= at_s - autoscaling.window_s:
+            self._finished.popleft()
+        before_s, before = self._finished[0]
+        rate = (dispatcher.finished_requests - before) / (at_s - before_s)
+        self._wishes.append((at_s, wanted_replicas(autoscaling, rate)))
+        while self._wishes[0][0] < at_s - autoscaling.hold_s:
+            self._wishes.popleft()
+        wanted = max(wish for _, wish in self._wishes)
         for _ in range(wanted - replicas):
             instance = pool.start(pool.free_number(), at_s)
             dispatcher.at(at_s + autoscaling.start_s, partial(self._ready, instance))
-        if wanted < replicas and len(pool.serving) == replicas:
-            pool.drain(at_s)
+        if len(pool.serving) == replicas:
+            for _ in range(replicas - wanted):
+                pool.drain(at_s)
         if not dispatcher.idle:
             dispatcher.at(at_s + autoscaling.interval_s, partial(self._autoscale, autoscaling))

@@ -191,21 +191,27 @@ class Failure(NamedTuple):
     """Time until it serves again, with an empty cache; infinite: never."""
 
 
+SCALING_WINDOW_S = 120.0
+"""Time over which an autoscaler counts the requests that finish, as exported scalers do."""
+SCALE_DOWN_HOLD_S = 300.0
+"""Time for which an autoscaler keeps a replica after it was last needed: Kubernetes' default stabilisation window."""
+
+
 @frozen
 class Autoscaling:
-    """When replicas are added and removed, decided at fixed intervals."""
+    """When replicas are added and removed, decided at fixed intervals by the rate of requests that finish."""
 
     min_replicas: int
     max_replicas: int
     start_s: float
     """Time from the decision until a new replica serves: provisioning, loading of weights, warm-up."""
+    rate_per_s: float
+    """Largest rate of finished requests that one replica counts with: the threshold of an exported scaler."""
     interval_s: float = 15.0
-    high_fraction: float = 0.8
-    """Replicas are added while requests in the fleet exceed this fraction of its sequence slots (max_num_seqs)."""
-    low_fraction: float = 0.4
-    """One replica is removed when requests are below this fraction of the slots of the others."""
-    waiting_per_replica: float = inf
-    """A replica is added when more requests per replica than this are queued, whatever the slots."""
+    window_s: float = SCALING_WINDOW_S
+    """Time over which finished requests are counted."""
+    hold_s: float = SCALE_DOWN_HOLD_S
+    """A replica that is not needed is kept for this long: the largest wish of so long counts."""
 
 
 @frozen
@@ -301,48 +307,36 @@ def link_load_fraction(
     return tokens_per_s * bytes_per_token / (replicas * bytes_per_s)
 
 
-def wanted_replicas(autoscaling: Autoscaling, seats: int, replicas: int, load: int, waiting: int) -> int:
-    """Return how many replicas an autoscaler asks for.
+def wanted_replicas(autoscaling: Autoscaling, finished_per_s: float) -> int:
+    """Return how many replicas an autoscaler asks for, as Kubernetes does for a metric of which each replica has its part.
 
-        more:  max(n + 1, ceil(m / (h s)))   if m > h s n or w > q n
-        fewer: n - 1                         if m < l s (n - 1)
+        n = ceil(r / c)   within the limits
 
     Parameters
     ----------
-    autoscaling : limits, h, l and q
-    seats : [-]
-        s, sequence slots of one replica.
-    replicas : [-]
-        n, serving or starting.
-    load : [-]
-        m, requests in the fleet.
-    waiting : [-]
-        w, of them in queues.
+    autoscaling : limits, and c
+    finished_per_s : [1/s]
+        r, requests that the fleet finishes.
 
     Returns
     -------
     [-]
-        within the limits.
+        n
 
     Examples
     --------
-    Two replicas with ten slots each. 30 requests need ceil(30 / 8) = 4 replicas; 10 need no change; 3 need one fewer:
+    A replica counts with 4 requests per second:
 
-    >>> rule = Autoscaling(1, 8, start_s=60.0)
-    >>> wanted_replicas(rule, 10, 2, 30, 10), wanted_replicas(rule, 10, 2, 10, 0), wanted_replicas(rule, 10, 2, 3, 0)
-    (4, 2, 1)
+    >>> rule = Autoscaling(1, 8, start_s=60.0, rate_per_s=4.0)
+    >>> wanted_replicas(rule, 9.0), wanted_replicas(rule, 8.0), wanted_replicas(rule, 90.0), wanted_replicas(rule, 0.0)
+    (3, 2, 8, 1)
 
     References
     ----------
     Kubernetes, "Horizontal Pod Autoscaling", algorithm details (ceiling of metric over target),
     https://kubernetes.io/docs/tasks/run-application/horizontal-pod-autoscale/.
     """
-    full = autoscaling.high_fraction * seats
-    wanted = replicas
-    if load > full * replicas or waiting > autoscaling.waiting_per_replica * replicas:
-        wanted = max(replicas + 1, ceil(load / full))
-    elif load < autoscaling.low_fraction * seats * (replicas - 1):
-        wanted = replicas - 1
+    wanted = ceil(finished_per_s / autoscaling.rate_per_s)
     return min(max(wanted, autoscaling.min_replicas), autoscaling.max_replicas)
 
 
@@ -398,14 +392,13 @@ def check_events(
         raise InputError(
             f"autoscaling needs start_s of at least 0 and a positive interval_s, but is {autoscaling}"
         )
-    if not 0.0 <= autoscaling.low_fraction < autoscaling.high_fraction:
+    if not 0.0 < autoscaling.rate_per_s < inf:
         raise InputError(
-            f"autoscaling: low_fraction ({autoscaling.low_fraction}) must be below high_fraction "
-            f"({autoscaling.high_fraction})"
+            f"autoscaling: rate_per_s is {autoscaling.rate_per_s}; a replica must count with a rate above 0"
         )
-    if not autoscaling.waiting_per_replica >= 0.0:
+    if not autoscaling.window_s > 0.0 or not autoscaling.hold_s >= 0.0:
         raise InputError(
-            f"autoscaling: waiting_per_replica is {autoscaling.waiting_per_replica}; it must be at least 0"
+            f"autoscaling needs a positive window_s and hold_s of at least 0, but is {autoscaling}"
         )
 
 

@@ -13,15 +13,19 @@ from hypothesis import strategies as st
 
 from capplan.deploy.command_line import command_of, read_command_line, shell_text
 from capplan.deploy.engine_options import METHODS
+from capplan.deploy.fleet_launch import fleet_launch
 from capplan.deploy.known_deployment import serving_flags
+from capplan.deploy.platforms import scaled_objects
 from capplan.deploy.replica_launch import Drafts, ReplicaLaunch, engine_flags
 from capplan.engine.lookup import version_key
 from capplan.errors import InputError
 from capplan.model.network import LoraTerms
 from capplan.model.sharding import MODULES
+from capplan.readers.plan_file import read_plan_file
 from capplan.replica.plans import plans_cache_tokens, plans_memory, plans_of
 from capplan.scenario.flags import ServingFlags
 from capplan.scenario.replica import asked_replica
+from capplan.serving.terms import Autoscaling, wanted_replicas
 from tests.plan_files import plan_in, with_changes
 from tests.sweeps import size_on_few_requests
 
@@ -294,6 +298,61 @@ def test_no_hour_is_scaled_below_the_replicas_that_it_needs(capplan, tmp_path):
     assert any(
         math.ceil(rate / planned) < count for rate, count in zip(hours["request_rate"], needed, strict=True)
     )
+
+
+@given(
+    planned=st.floats(0.05, 40.0),
+    hours=st.lists(st.tuples(st.floats(0.01, 300.0), st.integers(1, 12)), max_size=6),
+    spares=st.integers(0, 3),
+    busy=st.integers(1, 20),
+    rate=st.floats(0.0, 400.0),
+)
+def test_a_simulated_autoscaler_has_as_many_replicas_as_the_exported_one(
+    plan, planned, hours, spares, busy, rate
+):
+    """Kubernetes' rule on the written threshold and query, next to the rule of the simulation, whose spares do not serve."""
+    fleet = fleet_launch(read_plan_file(plan), image=None)
+    group = replace(
+        fleet.groups[0],
+        planned_rate=planned,
+        hourly_loads=tuple(hours),
+        spare_replicas=spares,
+        replicas=busy + spares,
+    )
+    (written,) = scaled_objects(replace(fleet, groups=(group,)))
+    (trigger,) = written["spec"]["triggers"]
+    threshold = float(trigger["metadata"]["threshold"])
+    added = re.search(r"\+ (\d+) \* ([\d.e+-]+)$", trigger["metadata"]["query"])
+    metric = rate + (int(added[1]) * float(added[2]) if added else 0.0)
+    bounds = written["spec"]["minReplicaCount"], written["spec"]["maxReplicaCount"]
+    exported_count = sorted((bounds[0], math.ceil(metric / threshold - 1e-9), bounds[1]))[1]
+    rule = Autoscaling(1, busy, start_s=0.0, rate_per_s=float(f"{group.scaling_rate:.6g}"))
+    assert exported_count == wanted_replicas(rule, rate * (1.0 - 1e-12)) + spares
+
+
+@pytest.mark.long
+def test_an_autoscaled_simulation_keeps_the_replicas_that_the_targets_need(capplan, tmp_path):
+    """At the peak the exported scaler keeps the replicas of the plan; so does the simulated one, and as many requests are within the limits."""
+    scenario, plan = tmp_path / "busy.yaml", tmp_path / "plan.json"
+    scenario.write_text(
+        "name: busy\nmodel: meta-llama/Llama-3.1-8B-Instruct\n"
+        "traffic: [{request_rate: 60 req/s, input_tokens: 900, output_tokens: 150}]\n"
+        "slo: {ttft_p95: 500 ms, tpot_p95: 30 ms}\nfleet: {hardware: [l40s], tensor_parallel: 1, pipeline_parallel: 1}\n"
+    )
+    assert capplan("fleet", scenario, "--offline", "-o", plan).code == 0
+    busy = json.loads(plan.read_text())["result"]["chosen"]
+    count = busy["replicas"] - busy["spare_replicas"]
+    assert count > 4
+    run = ("simulate", "--plan", plan, "--offline", "--until", "15 min", "--format", "json")
+    static, scaled = (
+        json.loads(capplan(*run, *more).out)["result"] for more in ((), ("--autoscale", f"1:{count}"))
+    )
+    assert scaled["operation"]["replicas_mean"] > count - 0.5
+    assert scaled["slo_met_fraction"] > static["slo_met_fraction"] - 0.02
+    (written,) = yaml.safe_load_all(exported(capplan, plan, "keda"))
+    threshold = float(written["spec"]["triggers"][0]["metadata"]["threshold"])
+    shown = capplan(*run[:-2], "--autoscale", f"1:{count}").out
+    assert f"one replica for each {threshold:.4g} requests per second" in " ".join(shown.split())
 
 
 PER_TARGET = {

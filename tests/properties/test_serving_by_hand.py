@@ -149,49 +149,41 @@ def test_a_copy_that_is_lost_leaves_the_other_to_go_on():
     assert (late.rerouted_requests, late.cancelled_output_tokens) == (0, 2)
 
 
-def test_an_autoscaler_starts_what_is_missing_and_ends_one_after_the_other():
-    """Five requests in the fleet at the first look: 5 / 0.8 seats ask for seven, three are allowed."""
-    rule = Autoscaling(1, 3, start_s=1.0, interval_s=0.5, high_fraction=0.8, low_fraction=0.4)
+def test_an_autoscaler_starts_what_is_missing_and_keeps_it_for_a_while():
+    """A replica counts with one request a second: two that end within half a second ask for four, three are allowed."""
+    rule = Autoscaling(1, 3, start_s=1.0, rate_per_s=1.0, interval_s=0.5, window_s=0.5, hold_s=2.0)
     arrivals = [0.0, 0.1, 0.2, 0.3, 0.4, 9.0]
-    found = run([5] * 6, arrivals, 1, autoscaling=rule, routing="least_loaded")
-    # All wait in the first one; at 7.5 nobody is left. One request at 9.5 is above 0.8 of a seat.
-    assert lives(found) == [(0, 6, 0.0, 10.5), (1, 0, 0.5, 8.0), (2, 0, 0.5, 7.5), (1, 0, 9.5, 10.5)]
-    assert found.replica_seconds == near(10.5 + 7.5 + 7.0 + 1.0)
-    roomy = run([5] * 6, arrivals, 1, seats=2, autoscaling=rule, routing="least_loaded")
-    # Below 0.4 x 2 seats x 2 others with one request at 4.0, below 0.8 with none at 5.0; one is never above 1.6.
-    assert lives(roomy) == [(0, 6, 0.0, 10.5), (1, 0, 0.5, 5.0), (2, 0, 0.5, 4.0)]
+    found = run([5] * 6, arrivals, 1, seats=3, autoscaling=rule, routing="least_loaded")
+    assert sorted((found.outcome.arrival_s + found.outcome.e2e_s).tolist()) == near(
+        [1.75, 2.25, 2.25, 3.5, 3.75, 10.5]
+    )
+    # One ends until 2.0, two until 2.5, one until 3.5 and one until 4.0: two, four, two and two are asked for. Four was two seconds ago at
+    # 4.5, and two at 6.0.
+    assert lives(found) == [(0, 6, 0.0, 10.5), (1, 0, 2.0, 6.5), (2, 0, 2.5, 5.0)]
+    assert found.replica_seconds == near(10.5 + 4.5 + 2.5)
 
 
 @settings(max_examples=examples(200, 2000), deadline=None)
 @given(
-    high=st.sampled_from([0.5, 0.75, 1.0]),
-    low=st.sampled_from([0.25, 0.5]),
+    rate=st.floats(0.01, 50.0),
     bounds=st.tuples(st.integers(1, 6), st.integers(0, 9)).map(lambda b: (b[0], b[0] + b[1])),
-    seats=st.integers(1, 12),
-    replicas=st.integers(1, 12),
-    load=st.integers(0, 150),
-    waiting=st.integers(0, 60),
+    finished=st.floats(0.0, 500.0),
 )
-def test_an_autoscaler_wants_the_fewest_that_are_not_too_full(
-    high, low, bounds, seats, replicas, load, waiting
-):
-    """Counted up one by one: at least one more where the replicas or the queue are too full, one fewer where the rest has room."""
-    rule = Autoscaling(*bounds, 1.0, waiting_per_replica=4.0, high_fraction=high, low_fraction=low)
-    wanted = replicas
-    if load > high * seats * replicas or waiting > 4 * replicas:
-        wanted = replicas + 1
-        while load > high * seats * wanted:
-            wanted += 1
-    elif load < low * seats * (replicas - 1):
-        wanted = replicas - 1
-    assert wanted_replicas(rule, seats, replicas, load, waiting) == sorted((bounds[0], wanted, bounds[1]))[1]
+def test_an_autoscaler_wants_the_fewest_that_are_not_too_full(rate, bounds, finished):
+    """Counted up one by one: one more as long as each would have more than its rate."""
+    wanted = 0
+    while wanted < bounds[1] and finished / rate > wanted:
+        wanted += 1
+    rule = Autoscaling(*bounds, start_s=1.0, rate_per_s=rate)
+    assert wanted_replicas(rule, finished) == max(bounds[0], wanted)
 
 
 def test_who_comes_once_a_new_replica_serves_goes_there():
-    rule = Autoscaling(1, 2, start_s=1.0, interval_s=0.5)
-    found = run([9, 9, 1, 1], [0.0, 0.1, 1.4, 1.6], 1, autoscaling=rule, routing="least_loaded")
-    assert lives(found)[:2] == [(0, 3, 0.0, found.outcome.seconds), (1, 1, 0.5, found.outcome.seconds)]
-    assert found.outcome.e2e_s[3] == near(0.5)
+    rule = Autoscaling(1, 2, start_s=1.0, rate_per_s=1.0, interval_s=0.5, window_s=0.5)
+    found = run([1, 9, 9, 1, 1], [-0.0, 0.0, 0.1, 1.4, 1.6], 1, autoscaling=rule, routing="least_loaded")
+    # One ends at 0.5, two a second: another replica starts then and serves from 1.5.
+    assert lives(found)[:2] == [(0, 4, 0.0, found.outcome.seconds), (1, 1, 0.5, found.outcome.seconds)]
+    assert found.outcome.e2e_s[4] == near(0.5)
 
 
 def test_caches_go_over_the_link_of_their_engine_one_after_the_other():
@@ -325,7 +317,7 @@ def test_blocks_fall_through_the_tiers_and_come_back_over_the_link_of_each():
     assert cache.match([1, 2], 11.0) == (2, 11.0)
 
 
-LEAST = Autoscaling(1, 1, start_s=0.0, interval_s=1e-9, high_fraction=1e-9, low_fraction=0.0, waiting_per_replica=0.0)  # fmt: skip
+LEAST = Autoscaling(1, 1, start_s=0.0, rate_per_s=1e-9, interval_s=1e-9, window_s=1e-9, hold_s=0.0)
 
 
 def test_a_run_may_stop_within_its_first_second():
@@ -359,8 +351,8 @@ def test_events_and_links_are_taken_up_to_their_bounds_and_no_further():
         with pytest.raises(InputError):
             check_events([failure], None, None, 1)
     for change in (
-        {"start_s": -1e-9}, {"interval_s": 0.0}, {"interval_s": inf}, {"low_fraction": -1e-9}, {"low_fraction": 1e-9},
-        {"waiting_per_replica": -1e-9}, {"min_replicas": 0}, {"min_replicas": 2}, {"max_replicas": 0},
+        {"start_s": -1e-9}, {"interval_s": 0.0}, {"interval_s": inf}, {"rate_per_s": 0.0}, {"rate_per_s": inf},
+        {"window_s": 0.0}, {"hold_s": -1e-9}, {"min_replicas": 0}, {"min_replicas": 2}, {"max_replicas": 0},
     ):  # fmt: skip
         with pytest.raises(InputError):
             check_events([], replace(LEAST, **change), None, 1)

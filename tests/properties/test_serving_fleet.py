@@ -201,8 +201,9 @@ def events(seed: int, replicas: int):
         for number in rng.permutation(replicas)[: int(rng.integers(0, replicas))]
     ]
     scaling = Autoscaling(
-        1, replicas + 2, start_s=float(rng.random()), interval_s=0.2, high_fraction=0.5, low_fraction=0.2
-    )
+        1, replicas + 2, start_s=float(rng.random()), rate_per_s=float(rng.uniform(0.2, 20.0)), interval_s=0.2,
+        window_s=0.5, hold_s=float(rng.random()),
+    )  # fmt: skip
     hedging = Hedging(float(rng.random() * 0.3), "finish" if rng.random() < 0.5 else "first_token")
     return {
         "failures": failures,
@@ -291,7 +292,7 @@ def test_a_replica_that_is_taken_away_is_there_until_its_step_ends() -> None:
         EngineSetup(table, Scheduling("mixed", 4, 64), 100),
         2,
         hedging=Hedging(5.0),
-        autoscaling=Autoscaling(1, 2, start_s=1.0, interval_s=13.0),
+        autoscaling=Autoscaling(1, 2, start_s=1.0, rate_per_s=1e3, interval_s=13.0, hold_s=0.0),
     )
     gone = run.replicas[1]
     assert (gone.replica, gone.gauges.busy_s, gone.until_s) == (1, 14.0, 15.5)
@@ -425,12 +426,9 @@ def test_an_autoscaler_follows_the_load_and_pays_for_what_it_has() -> None:
     count = arrival.size
     requests = Requests(rng.integers(5, 60, count), rng.integers(1, 40, count), arrival)
     case = (requests, EngineSetup(random_table(rng), Scheduling("mixed", 8, 64), 400))
-    scaled = simulate_fleet(
-        *case, 1, routing="least_loaded", autoscaling=Autoscaling(1, 6, start_s=1.0, interval_s=1.0)
-    )
-    slow = simulate_fleet(
-        *case, 1, routing="least_loaded", autoscaling=Autoscaling(1, 6, start_s=10.0, interval_s=1.0)
-    )
+    rule = Autoscaling(1, 6, start_s=1.0, rate_per_s=2.0, interval_s=1.0, window_s=2.0, hold_s=5.0)
+    scaled = simulate_fleet(*case, 1, routing="least_loaded", autoscaling=rule)
+    slow = simulate_fleet(*case, 1, routing="least_loaded", autoscaling=replace(rule, start_s=10.0))
     one, six = (simulate_fleet(*case, n, routing="least_loaded") for n in (1, 6))
     e2e = [float(np.mean(run.outcome.e2e_s)) for run in (six, scaled, slow, one)]
     assert e2e == sorted(e2e)
@@ -622,8 +620,8 @@ def test_a_faster_link_is_not_slower_in_the_mean() -> None:
         ({"failures": [(1.0, 2)]}, "failure of replica 2"),
         ({"failures": [(-1.0, 0)]}, "a failure needs a time"),
         ({"hedging": Hedging(-1.0)}, "hedging.after_s"),
-        ({"autoscaling": Autoscaling(3, 5, start_s=1.0)}, "cannot start with 2"),
-        ({"autoscaling": Autoscaling(1, 5, 1.0, low_fraction=0.9)}, "low_fraction"),
+        ({"autoscaling": Autoscaling(3, 5, start_s=1.0, rate_per_s=1.0)}, "cannot start with 2"),
+        ({"autoscaling": Autoscaling(1, 5, 1.0, rate_per_s=0.0)}, "rate_per_s"),
         ({"crowd": Crowd(Requests(np.ones(2, dtype=np.int64), np.ones(2, dtype=np.int64)), 0)}, "users is 0"),
         ({"until_s": 0.0}, "until_s is 0"),
     ],

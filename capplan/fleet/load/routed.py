@@ -327,8 +327,9 @@ def assumed(operation: Operation) -> tuple[Assumption, ...]:
     if rule is not None:
         assumptions.append(
             Assumption(
-                f"every {rule.interval_s:g} s replicas are added if over {rule.high_fraction:.0%} of the sequence slots are "
-                f"taken, and one is removed below {rule.low_fraction:.0%}; a start takes {rule.start_s:g} s",
+                f"every {rule.interval_s:g} s the fleet is scaled to one replica for each {rule.rate_per_s:.4g} requests per second that "
+                f"finished in the last {rule.window_s:g} s; a start takes {rule.start_s:g} s, and a replica stays {rule.hold_s:g} s after "
+                "it was last needed",
                 "fleet.start_up; Autoscaling in Python",
             )
         )

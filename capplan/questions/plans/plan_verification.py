@@ -243,6 +243,11 @@ def verified(
     own_traffic : the replica got what one of the plan's busy replicas gets; otherwise the load is that of the result
     """
     share = 1.0 / plan.single.busy_replicas if own_traffic else None
+    if replicas not in {1, result.replicas} and result.replicas > 1:
+        raise InputError(
+            f"{result.path}: states {result.replicas} replicas, and --replicas is {replicas}\n  leave the option out, or correct the file"
+        )
+    replicas = max(replicas, result.replicas)
     refuse_drafts(plan, result.path)
     _refuse_another_model(asked, plan, result)
     _refuse_another_layout(plan, result)

@@ -476,8 +476,9 @@ def _second_version(document: ResultValues) -> BenchmarkResult:
     engines = [part for part in stack if part.text("kind") == "inference_engine"]
     hosts = [part.at("accelerator") for part in engines]
     notes = _unlike(hosts)
-    if engines and (engines[0].number("replicas") or 1.0) > 1.0:
-        notes.append(f"rates are over {engines[0].count('replicas')} replicas")
+    replicas = max(engines[0].count("replicas") or 1, 1) if engines else 1
+    if replicas > 1:
+        notes.append(f"rates are over {replicas} replicas")
     return BenchmarkResult(
         **_performance(aggregate.at("requests"), aggregate.at("latency"), document),
         model=engines[0].at("model").text("name") if engines else None,
@@ -489,6 +490,7 @@ def _second_version(document: ResultValues) -> BenchmarkResult:
         requests_per_s=throughput.at("request_rate").number("mean"),
         output_tokens_per_s=throughput.at("output_token_rate").number("mean"),
         total_tokens_per_s=throughput.at("total_token_rate").number("mean"),
+        replicas=replicas,
         notes=tuple(notes),
     )
 

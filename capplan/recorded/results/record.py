@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -76,6 +76,8 @@ class BenchmarkResult:
     """Mean per request."""
     context_tokens: float | None = None
     """Tokens already in the cache before a bare prefill or decode."""
+    replicas: int = 1
+    """Identical replicas that served the run; concurrency, requests and rates are over all of them."""
     ttft_s: Latency = field(default_factory=latency)
     tpot_s: Latency = field(default_factory=latency)
     e2e_s: Latency = field(default_factory=latency)
@@ -89,6 +91,26 @@ class BenchmarkResult:
     log: tuple[RequestRecord, ...] = ()
     contradiction: str = ""
     """Field that the rest of the file contradicts, for which no fit and no verification takes the result; empty if there is none."""
+
+    def of_one_replica(self) -> "BenchmarkResult":
+        """Return what one of the replicas had of the run, each an equal part.
+
+        Examples
+        --------
+        >>> BenchmarkResult("t", "p", concurrency=64.0, requests=800, replicas=8).of_one_replica().concurrency
+        8.0
+        """
+        parts = {
+            name: value / self.replicas
+            for name in ("concurrency", *_RATES)
+            if (value := getattr(self, name)) is not None
+        }
+        requests = self.requests and max(1, round(self.requests / self.replicas))
+        return replace(self, **parts, requests=requests, replicas=1)
+
+
+_RATES = ("request_rate_per_s", "requests_per_s", "output_tokens_per_s", "total_tokens_per_s")
+"""Fields of a result that grow with its replicas."""
 
 
 KIND = "a result of a benchmark"
