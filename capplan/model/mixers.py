@@ -225,7 +225,7 @@ class Description:
     cache_parts: tuple[CachePart, ...] = ()
     state_parts: tuple[StatePart, ...] = ()
     read_limits: tuple[float, ...] = ()
-    """Contexts at which what a query reads bends: at its window, at the tokens an indexer selects, next to the end of a chunk [tokens]."""
+    """Contexts beyond which a query reads no more tokens: its window, the tokens an indexer selects [tokens]."""
     softmax: bool = False
     """Softmax attention, over the cache of this layer or of another one."""
     causal: bool = True
@@ -290,15 +290,12 @@ class Attention:
         if not self.causal:
             name = "bidirectional" if self.window_tokens is None else "bidirectional_window"
         normed = self.query_key_norms != "none"
-        limits = [self.window_tokens, self.index_top_tokens]
-        if self.window_tokens and self.chunked:  # the first token of the next chunk begins anew
-            limits += [self.window_tokens - 1, self.window_tokens + 1]
         return Description(
             name,
             (Heads(self.query_heads), Heads(self.kv_heads, "KV heads", replicable=True)),
             tuple(parts) if self.cached and self.causal else (),
             states,
-            read_limits=tuple(float(limit) for limit in limits if limit),
+            read_limits=tuple(float(limit) for limit in (self.window_tokens, self.index_top_tokens) if limit),
             softmax=True,
             causal=self.causal,
             rotary_elements=self.head_dim,

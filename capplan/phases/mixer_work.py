@@ -65,10 +65,15 @@ def _attended(
     return OperatorCost("attention", seconds, flop, moved, compute_s=compute_s, memory_s=memory_s)
 
 
-def _window(mixer: Attention) -> float:
-    """Return the keys that a query sees; infinity for all, and for chunks, which are sequences of their own."""
-    window = math.inf if mixer.window_tokens is None or mixer.chunked else float(mixer.window_tokens)
-    return min(window, float(mixer.index_top_tokens)) if mixer.index_top_tokens else window
+def _windows(mixer: Attention) -> tuple[float, float]:
+    """Return the keys that a query sees in decode and in prefill.
+
+    With chunks, prefill sees half a chunk on average; with a block-sparse indexer, both see the selected blocks.
+    """
+    window = math.inf if mixer.window_tokens is None else float(mixer.window_tokens)
+    if mixer.index_top_tokens:
+        window = min(window, float(mixer.index_top_tokens))
+    return (window, window / 2.0) if mixer.chunked else (window, window)
 
 
 def _heads(mixer: Attention, tensor_parallel: Number) -> tuple[Number, Number]:
@@ -90,11 +95,9 @@ def _indexing_s(mixer: Attention | LatentAttention, chunk: Chunk, kv_bytes: Numb
 def _attention_decode(mixer: Attention, chunk: Chunk) -> OperatorCost:
     rates = chunk.rates.attention
     query_heads, kv_heads = _heads(mixer, chunk.tensor_parallel)
-    dims = (float(mixer.head_dim), float(mixer.value_head_dim), _window(mixer))
-    context = chunk.past
-    if mixer.chunked and mixer.window_tokens:  # it counts the token being decoded
-        context = attention.chunk_past(chunk.past - 1.0, float(mixer.window_tokens)) + 1.0
-    at = (chunk.sequences, context)
+    window, _ = _windows(mixer)
+    dims = (float(mixer.head_dim), float(mixer.value_head_dim), window)
+    at = (chunk.sequences, chunk.past)
     flop = attention.decode_attention_flop(*at, query_heads, *dims, chunk.new)
     shape = (*at, query_heads, kv_heads, *dims, chunk.kv_bytes)
     moved = attention.decode_attention_bytes(*shape, chunk.new)
@@ -105,13 +108,11 @@ def _attention_decode(mixer: Attention, chunk: Chunk) -> OperatorCost:
 def _attention_prefill(mixer: Attention, chunk: Chunk) -> OperatorCost:
     rates = chunk.rates.attention
     query_heads, kv_heads = _heads(mixer, chunk.tensor_parallel)
-    dims = (float(mixer.head_dim), float(mixer.value_head_dim), _window(mixer))
+    _, window = _windows(mixer)
+    dims = (float(mixer.head_dim), float(mixer.value_head_dim), window)
     if not mixer.causal:
         return _whole_prompts(mixer, chunk, query_heads, kv_heads)
     at = (chunk.sequences, chunk.new, chunk.past)
-    if mixer.chunked and mixer.window_tokens:
-        batches, new, past = attention.chunk_batches(chunk.new, chunk.past, float(mixer.window_tokens))
-        at = (chunk.sequences * batches, new, past)
     flop = attention.prefill_attention_flop(*at, query_heads, *dims)
     shape = (*at, query_heads, kv_heads, *dims, chunk.kv_bytes)
     moved = attention.prefill_attention_bytes(*shape)
@@ -122,7 +123,7 @@ def _attention_prefill(mixer: Attention, chunk: Chunk) -> OperatorCost:
 def _whole_prompts(mixer: Attention, chunk: Chunk, query_heads: Number, kv_heads: Number) -> OperatorCost:
     """Return attention over whole prompts, in both directions: nothing is read from a cache, or written to one."""
     rates, at = chunk.rates.attention, (chunk.sequences, chunk.new)
-    window = _window(mixer)
+    window, _ = _windows(mixer)
     dims = (float(mixer.head_dim), float(mixer.value_head_dim))
     flop = 2.0 * chunk.sequences * query_heads * sum(dims) * bidirectional_pairs(chunk.new, window)
     shape = (query_heads, kv_heads, *dims)

@@ -52,7 +52,7 @@ def _geometric(last: float, per_octave: int, first: float = 1.0) -> Array:
 
 
 def context_limits(network: Network) -> tuple[float, ...]:
-    """Return the contexts at which the reads of attention bend in some layer: sliding windows, sparse selection, chunks."""
+    """Return the contexts beyond which attention in some layer reads no more tokens: sliding windows, sparse selection."""
     mixers = (mixer for layer, _ in layer_counts(network) for mixer in layer.mixers)
     return tuple(sorted({bend for mixer in mixers for bend in mixer.description.read_limits}))
 

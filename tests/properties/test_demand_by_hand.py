@@ -11,8 +11,6 @@ import pytest
 from capplan.operators.attention import (
     AttentionRates,
     attended_pairs,
-    chunk_batches,
-    chunk_past,
     decode_attention_bytes,
     decode_attention_flop,
     decode_attention_time_s,
@@ -53,29 +51,6 @@ def test_prefill_attention(window):
     cache = SEQUENCES * (NEW + min(PAST, window)) * KV * (WIDTH + VALUE) * 1.5
     bytes_moved = prefill_attention_bytes(*AT, 12.0, 3.0, 16.0, 8.0, window, 1.5)
     assert bytes_moved == near(queries_and_outputs + cache)
-
-
-@pytest.mark.parametrize("chunk", [1, 7, 64, 1000])
-@pytest.mark.parametrize("new", [1, 6, 7, 8, 100, 1500])
-def test_aligned_chunks(new, chunk):
-    """Position m sees the positions from the begin of its chunk to itself."""
-
-    def keys(past):
-        return [(position - 1) % chunk + 1 for position in range(past + 1, past + new + 1)]
-
-    def pairs(past):
-        batches, each, seen = chunk_batches(float(new), float(past), float(chunk))
-        assert batches * each == near(new)
-        assert seen >= -1e-9
-        return batches * attended_pairs(each, seen, np.inf)
-
-    for past in {0, chunk // 3, chunk - 1}:
-        assert pairs(past) == near(sum(keys(past)))
-        assert chunk_past(float(past), float(chunk)) == keys(past)[0] - 1
-    # Behind a prefix of more than a chunk, at any place in the last one.
-    places = [sum(keys(3 * chunk + place)) for place in range(chunk)]
-    assert pairs(3 * chunk + chunk // 2) == near(np.mean(places))
-    assert chunk_past(3.0 * chunk, float(chunk)) == near((chunk - 1) / 2)
 
 
 @pytest.mark.parametrize("window", [np.inf, 30.0])
