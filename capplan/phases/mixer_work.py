@@ -154,31 +154,52 @@ def _latent_decode(mixer: LatentAttention, chunk: Chunk) -> OperatorCost:
     )
     lora, rope = float(mixer.kv_lora_rank), float(mixer.rope_head_dim)
     shape = (chunk.sequences, visible, query_heads, lora, rope)
+    heads = (float(mixer.nope_head_dim), float(mixer.value_head_dim))
+    absorbed = (chunk.sequences * chunk.new, query_heads, lora, *heads)
     flop = latent_attention.mla_decode_flop(*shape, chunk.new)
+    flop = flop + latent_attention.mla_absorption_flop(*absorbed)
     moved = latent_attention.mla_decode_bytes(*shape, chunk.kv_bytes, chunk.new)
-    seconds = latent_attention.mla_decode_time_s(
-        *shape, float(mixer.nope_head_dim), float(mixer.value_head_dim), chunk.kv_bytes, rates, chunk.new
-    )
+    moved = moved + latent_attention.mla_absorption_bytes(*absorbed)
+    seconds = latent_attention.mla_decode_time_s(*shape, *heads, chunk.kv_bytes, rates, chunk.new)
     return _attended(seconds + _indexing_s(mixer, chunk, 1.0), flop, moved, rates)
 
 
 def _latent_prefill(mixer: LatentAttention, chunk: Chunk) -> OperatorCost:
     """Prefill attends over expanded keys and values; those of the cached prefix are expanded again."""
+    if mixer.index_heads:
+        return _sparse_latent_prefill(mixer, chunk)
     rates, lora = chunk.rates.latent_attention, float(mixer.kv_lora_rank)
-    query_heads, top = mixer.query_heads / chunk.tensor_parallel, _top_tokens(mixer)
+    query_heads = mixer.query_heads / chunk.tensor_parallel
     width = float(mixer.nope_head_dim + mixer.rope_head_dim + mixer.value_head_dim)
     written = (lora + mixer.rope_head_dim) * chunk.kv_bytes
     shape = (chunk.sequences, chunk.new, chunk.past, query_heads, width)
-    flop = latent_attention.mla_prefill_flop(*shape, top)
+    flop = latent_attention.mla_prefill_flop(*shape)
     moved = latent_attention.mla_prefill_bytes(*shape)
-    seconds = latent_attention.expanded_attention_time_s(*shape, written, rates, top)
-    seconds = seconds + _indexing_s(mixer, chunk, 1.0)
+    seconds = latent_attention.expanded_attention_time_s(*shape, written, rates)
     outputs, name = query_heads * (mixer.nope_head_dim + mixer.value_head_dim), chunk.expansion_format
     again = matmul_time_s(
         np.maximum(chunk.past * chunk.sequences, 1.0), lora, outputs,
         named_weight_format(name).bytes_per_element, 2.0, chunk.rates.matmul[name],
     )  # fmt: skip
     return _attended(seconds + np.where(np.asarray(chunk.past) > 0, again, 0.0), flop, moved, rates)
+
+
+def _sparse_latent_prefill(mixer: LatentAttention, chunk: Chunk) -> OperatorCost:
+    """Return prefill over the keys that an indexer selects, absorbed as in decode, so nothing is expanded."""
+    rates, query_heads = chunk.rates.latent_attention, mixer.query_heads / chunk.tensor_parallel
+    top, heads = float(mixer.index_top_tokens), (float(mixer.nope_head_dim), float(mixer.value_head_dim))
+    lora, rope = float(mixer.kv_lora_rank), float(mixer.rope_head_dim)
+    shape = (chunk.sequences, chunk.new, chunk.past, query_heads, lora, rope)
+    absorbed = (chunk.sequences * chunk.new, query_heads, lora, *heads)
+    flop = latent_attention.mla_sparse_prefill_flop(*shape, top)
+    moved = latent_attention.mla_sparse_prefill_bytes(*shape, chunk.kv_bytes, top)
+    seconds = latent_attention.mla_sparse_prefill_time_s(*shape, *heads, chunk.kv_bytes, rates, top)
+    return _attended(
+        seconds + _indexing_s(mixer, chunk, 1.0),
+        flop + latent_attention.mla_absorption_flop(*absorbed),
+        moved + latent_attention.mla_absorption_bytes(*absorbed),
+        rates,
+    )
 
 
 def _entries(mixer: CompressedAttention) -> tuple[float, float, float]:
@@ -285,16 +306,22 @@ class MixerCosts:
 
     decode: _Cost
     prefill: _Cost
-    borrowed: str = ""
-    """What is assumed where no kernel of this kind was measured."""
+    borrowed: Callable[[Any], str] = lambda _: ""
+    """What is assumed of a mixer whose kernel was not measured."""
+
+
+def _sparse_prefill_is_borrowed(mixer: LatentAttention) -> str:
+    return "prefill of sparse latent attention: efficiencies of expanded prefill" if mixer.index_heads else ""
 
 
 _COSTS: Mapping[type[Mixer], MixerCosts] = {
     Attention: MixerCosts(_attention_decode, _attention_prefill),
     CrossAttention: MixerCosts(_crossed, _crossed),
-    LatentAttention: MixerCosts(_latent_decode, _latent_prefill),
+    LatentAttention: MixerCosts(_latent_decode, _latent_prefill, _sparse_prefill_is_borrowed),
     CompressedAttention: MixerCosts(
-        _compressed_decode, _compressed_prefill, "compressed attention: efficiencies of latent attention"
+        _compressed_decode,
+        _compressed_prefill,
+        lambda _: "compressed attention: efficiencies of latent attention",
     ),
     LinearAttention: MixerCosts(_linear, _linear),
     StateSpace: MixerCosts(_state_space, _state_space),
@@ -336,5 +363,5 @@ def borrowed_rates(network: Network) -> tuple[str, ...]:
     >>> borrowed_rates(Network("n", "t", 8, 10, layers, head, True, 80))
     ('compressed attention: efficiencies of latent attention',)
     """
-    kinds = dict.fromkeys(type(mixer) for layer, _ in layer_counts(network) for mixer in layer.mixers)
-    return tuple(_COSTS[kind].borrowed for kind in kinds if _COSTS[kind].borrowed)
+    mixers = dict.fromkeys(mixer for layer, _ in layer_counts(network) for mixer in layer.mixers)
+    return tuple(filter(None, dict.fromkeys(_COSTS[type(mixer)].borrowed(mixer) for mixer in mixers)))

@@ -21,10 +21,14 @@ from capplan.operators.attention import (
 from capplan.operators.collective import expert_exchange_bytes
 from capplan.operators.experts import ExpertRates, experts_bytes, experts_flop, experts_time_s
 from capplan.operators.latent_attention import (
+    mla_absorption_bytes,
+    mla_absorption_flop,
     mla_decode_bytes,
     mla_decode_flop,
     mla_prefill_bytes,
     mla_prefill_flop,
+    mla_sparse_prefill_bytes,
+    mla_sparse_prefill_flop,
 )
 from capplan.operators.linear_attention import gated_delta_prefill_flop, short_convolution_bytes
 from capplan.operators.matmul import MatmulRates, matmul_bytes, matmul_flop, matmul_time_s
@@ -85,8 +89,6 @@ def test_latent_attention():
     width = 16 + 4 + 8  # of a key without and with its rotary part, and of a value
     pairs = sum(PAST + i for i in range(1, NEW + 1))
     assert mla_prefill_flop(*AT, 12.0, float(width)) == near(2 * SEQUENCES * HEADS * width * pairs)
-    selected = sum(min(PAST + i, 60) for i in range(1, NEW + 1))
-    assert mla_prefill_flop(*AT, 12.0, float(width), 60.0) == near(2 * SEQUENCES * HEADS * width * selected)
     # Queries and outputs of new tokens, keys and values of these and of the cached ones, in two bytes.
     query, output, key, value = 20 * NEW, 8 * NEW, 20 * (NEW + PAST), 8 * (NEW + PAST)
     moved = 2 * SEQUENCES * HEADS * (query + output + key + value)
@@ -97,6 +99,22 @@ def test_latent_attention():
     assert mla_decode_bytes(2.0, 70.0, 12.0, 32.0, 4.0, 1.5, 5.0) == near(
         SEQUENCES * (cache + queries + outputs)
     )
+
+
+def test_sparse_latent_attention_is_absorbed_in_prefill_too():
+    """Each query has keys of its own: scores over latent and rotary part, values over the latent, as in decode."""
+    selected = sum(min(PAST + i, 60) for i in range(1, NEW + 1))
+    flop = mla_sparse_prefill_flop(*AT, 12.0, 32.0, 4.0, 60.0)
+    assert flop == near(2 * SEQUENCES * HEADS * (32 + 4 + 32) * selected)
+    for top in (2, 60):  # few keys each, or all of them read by some query
+        read = min(NEW + PAST, NEW * top) * (32 + 4) * 1.5
+        written, queries, outputs = NEW * (32 + 4) * 1.5, 2 * NEW * HEADS * (32 + 4), 2 * NEW * HEADS * 32
+        moved = mla_sparse_prefill_bytes(*AT, 12.0, 32.0, 4.0, 1.5, float(top))
+        assert moved == near(SEQUENCES * (read + written + queries + outputs))
+    into, out = HEADS * 16 * 32, HEADS * 32 * 8  # a query of 16 to a latent of 32, and that to a value of 8
+    assert mla_absorption_flop(7.0, 12.0, 32.0, 16.0, 8.0) == near(2 * 7 * (into + out))
+    vectors = HEADS * (16 + 32) + HEADS * (32 + 8)
+    assert mla_absorption_bytes(7.0, 12.0, 32.0, 16.0, 8.0) == near(2 * (into + out + 7 * vectors))
 
 
 def test_matrices_and_experts():

@@ -48,6 +48,10 @@ from capplan.operators.latent_attention import (
     mla_prefill_bytes,
     mla_prefill_flop,
     mla_prefill_time_s,
+    mla_sparse_prefill_bytes,
+    mla_sparse_prefill_flop,
+    mla_sparse_prefill_time_s,
+    sparse_attention_prefill_time_s,
 )
 from capplan.operators.linear_attention import (
     LinearAttentionRates,
@@ -232,13 +236,12 @@ def test_latent_prefill_takes_each_of_its_terms_alone():
     width = plain + rotary + value
     flop = mla_prefill_flop(*tokens, heads, width)
 
-    def time_of(top=INF, **changed):
+    def time_of(**changed):
         rates = replace(LATENT, **changed)
-        return expanded_attention_time_s(*tokens, heads, width, latent + rotary, rates, top)
+        return expanded_attention_time_s(*tokens, heads, width, latent + rotary, rates)
 
     assert time_of(flop_per_s=1e12) == near(flop / 1e12)
     assert time_of(flop_per_s=1e12, prefill_fraction=0.5) == near(2 * flop / 1e12)
-    assert time_of(600.0, flop_per_s=1e12) == near(mla_prefill_flop(*tokens, heads, width, 600.0) / 1e12)
     # The new latents are written to the cache besides.
     moved = mla_prefill_bytes(*tokens, heads, width) + 2 * 1024 * (latent + rotary) * 1.0
     assert time_of(bytes_per_s=1e9) == near(moved / 1e9)
@@ -250,6 +253,29 @@ def test_latent_prefill_takes_each_of_its_terms_alone():
     rates = replace(LATENT, flop_per_s=1e12, bytes_per_s=1e9)
     whole = mla_prefill_time_s(*tokens, *MLA, 2.0, rates)
     assert whole == near(expanded_attention_time_s(*tokens, heads, width, 2.0 * (latent + rotary), rates))
+
+
+def test_sparse_prefill_takes_each_of_its_terms_alone():
+    heads, latent, rotary, plain, value = MLA
+    tokens, top = (2.0, 1024.0, 512.0), 600.0
+    shape = (*tokens, heads, latent, rotary)
+
+    def time_of(**changed):
+        return sparse_attention_prefill_time_s(*shape, 1.0, replace(LATENT, **changed), top)
+
+    flop, moved = mla_sparse_prefill_flop(*shape, top), mla_sparse_prefill_bytes(*shape, 1.0, top)
+    assert time_of(flop_per_s=1e12, prefill_fraction=0.5) == near(2 * flop / 1e12)
+    assert time_of(bytes_per_s=1e9, prefill_memory_fraction=0.5) == near(2 * moved / 1e9)
+    assert time_of(prefill_floor_s=1.0) == near(1.0)
+    work = prefill_scheduled_flop(*tokens, heads, 2 * latent + rotary, top, 4.0, 6.0, 10.0, 0.5)
+    uneven = {"softmax_width": 6.0, "prefill_ramp_tokens": 10.0, "prefill_tail_fraction": 0.5}
+    assert time_of(flop_per_s=1e12, **uneven) == near(work / 1e12)
+    rates = replace(LATENT, flop_per_s=1e12, bytes_per_s=1e9)
+    products = [(2048.0, heads, plain, latent, 2.0, rates), (2048.0, heads, latent, value, 2.0, rates)]
+    parts = sparse_attention_prefill_time_s(*shape, 1.0, rates, top) + sum(
+        mla_bmm_time_s(*p) for p in products
+    )
+    assert mla_sparse_prefill_time_s(*shape, plain, value, 1.0, rates, top) == near(parts)
 
 
 def test_absorbed_decode_takes_each_of_its_terms_alone():

@@ -24,9 +24,11 @@ from capplan.model.network import (
 from capplan.model.sharding import Sharding
 from capplan.operators.collective import all_gather_time_s, all_reduce_time_s, reduce_scatter_time_s
 from capplan.operators.compressed_attention import indexer_time_s
+from capplan.operators.latent_attention import mla_sparse_prefill_time_s
 from capplan.phases.cost import OperatorCost, bound, floor_s, summed, total_s, unsaved_s
 from capplan.phases.mixer_work import decode_cost, prefill_cost
 from capplan.phases.step import decode_step_costs, prefill_step_costs, token_costs
+from capplan.readers.catalogue.models import read_model
 from tests.properties.ideal_device import LATENT, LINEAR, RING, ideal_rates
 
 FEW = settings(max_examples=60, deadline=None)
@@ -301,6 +303,31 @@ def test_prefill_of_latent_attention_multiplies_whole_keys_and_values():
     assert cost.flop == near(3 * (HEADS / 2) * pairs * 2 * ((24 + 16) + 40))
 
 
+@pytest.mark.parametrize(
+    ("name", "ratio"),
+    [("deepseek-ai/DeepSeek-V3.2", (2 * 512 + 64) / (128 + 64 + 128)), ("zai-org/GLM-5", 2.125)],
+)
+def test_prefill_with_an_indexer_is_absorbed(name, ratio):
+    """Sparse kernels take queries as wide as a latent and its rotary key. What they multiply beside pairs, the expansion did."""
+    network = read_model(name, weight_dtype="bf16")
+    mixer = network.layers[0].mixers[0]
+    assert isinstance(mixer, LatentAttention)
+    rates = ideal_rates(flop_per_s=1e12)
+
+    def flop(past, *, selects):
+        one = replace(mixer, index_heads=mixer.index_heads if selects else 0)
+        return prefill_cost(one, 1.0, 64.0, past, 1.0, 1.0, rates).flop
+
+    # A further cached key for each of 64 queries, all of them selected.
+    pairs = [flop(101.0, selects=own) - flop(100.0, selects=own) for own in (True, False)]
+    assert pairs[0] / pairs[1] == pytest.approx(ratio, rel=0.02)
+    expanding = 2 * 64 * mixer.query_heads * mixer.kv_lora_rank * (mixer.nope_head_dim + mixer.value_head_dim)
+    seen = sum(100 + i for i in range(1, 65))
+    width = 2 * mixer.kv_lora_rank + mixer.rope_head_dim
+    assert flop(100.0, selects=True) == near(2 * mixer.query_heads * width * seen + expanding)
+    assert "kv_b" not in by_name(prefill(network, rates))
+
+
 def test_an_indexer_scores_every_key_on_every_rank():
     sparse = replace(
         network_of(MLA).layers[0].mixers[0], index_heads=4, index_head_dim=128, index_top_tokens=100
@@ -314,8 +341,9 @@ def test_an_indexer_scores_every_key_on_every_rank():
             costs = [decode_cost(m, 6.0, context, tensor, 2.0, rates, 2.0).seconds for m in (sparse, plain)]
             assert costs[0] - costs[1] == near(beside)
         beside = indexer_time_s(6.0, 50.0, 30.0, 4.0, 128.0, 1.0, own)
-        costs = [prefill_cost(m, 6.0, 50.0, 30.0, tensor, 2.0, rates).seconds for m in (sparse, plain)]
-        assert costs[0] - costs[1] == near(beside)
+        shape = (6.0, 50.0, 30.0, HEADS / tensor, 64.0, 16.0, 24.0, 40.0, 2.0, own, 100.0)
+        absorbed = mla_sparse_prefill_time_s(*shape)
+        assert prefill_cost(sparse, 6.0, 50.0, 30.0, tensor, 2.0, rates).seconds == near(beside + absorbed)
     far = decode_cost(sparse, 6.0, 5000.0, 1.0, 2.0, rates)
     assert far.flop == decode_cost(plain, 6.0, 100.0, 1.0, 2.0, rates).flop
 
