@@ -559,65 +559,47 @@ def sparse_attention_prefill_time_s(
     return _prefill_kernel_time_s(*at, width, top_tokens, moved_bytes, rates)
 
 
-def mla_sparse_prefill_time_s(
-    sequences: Number,
-    new_tokens: Number,
-    past_tokens: Number,
+def mla_absorption_time_s(
+    tokens: Number,
     query_heads: Number,
     kv_lora_rank: Number,
-    rope_head_dim: Number,
     nope_head_dim: Number,
     value_head_dim: Number,
-    kv_bytes_per_element: Number,
     rates: LatentAttentionRates,
-    top_tokens: Number,
 ) -> Number:
-    """Return the time of sparse prefill of one layer, with the two batched products, without projections and indexer.
+    """Return the time of both products of the absorbed form.
 
-        t = attention(F, Q) + bmm(q, W_uk) + bmm(o, W_uv)
+        t = bmm(q, W_uk) + bmm(o, W_uv)
 
     Parameters
     ----------
-    sequences : [-]
-        prefilled together.
-    new_tokens, past_tokens : [-]
-        of each sequence, and its cached prefix.
-    query_heads : [-]
-        on this rank.
-    kv_lora_rank, rope_head_dim : [-]
-        widths of the latent and of the shared rotary key.
+    tokens, query_heads : [-]
+        of all sequences; on this rank.
+    kv_lora_rank : [-]
+        width of the latent.
     nope_head_dim, value_head_dim : [-]
         of queries before absorption, and of outputs after it.
-    kv_bytes_per_element : [B]
-        of the cache.
     rates : what the device achieves
-    top_tokens : [-]
-        keys that the indexer selects.
 
     Returns
     -------
     [s]
-        t.
+        t, inside a CUDA graph.
 
     Examples
     --------
-    >>> rates = LatentAttentionRates(1e3, 1e9, 100.0, 1.0, 1.0, 0.0, 0.0, 0.0, 8.0, 0.5,
+    >>> rates = LatentAttentionRates(1e9, 1e3, 100.0, 1.0, 1.0, 0.0, 0.0, 0.0, 8.0, 0.0,
     ...                              1.0, 1.0, 0.0, 0.0, 512.0, 0.5, 0.0, 1.0, 1.0, 0.0)
-    >>> round(float(mla_sparse_prefill_time_s(1.0, 3.0, 0.0, 1.0, 2.0, 1.0, 1.0, 1.0, 2.0, rates, 2.0)), 6)
-    0.574
+    >>> round(float(mla_absorption_time_s(1.0, 1.0, 2.0, 1.0, 1.0, rates)), 6)
+    0.02
 
     References
     ----------
     DeepSeek-AI 2024, "DeepSeek-V2", section 2.1.2 and appendix C, https://arxiv.org/abs/2405.04434
     """
-    attention_s = sparse_attention_prefill_time_s(
-        sequences, new_tokens, past_tokens, query_heads, kv_lora_rank, rope_head_dim, kv_bytes_per_element, rates,
-        top_tokens,
-    )  # fmt: skip
-    tokens = sequences * new_tokens
     absorb_s = mla_bmm_time_s(tokens, query_heads, nope_head_dim, kv_lora_rank, 2.0, rates)
     expand_s = mla_bmm_time_s(tokens, query_heads, kv_lora_rank, value_head_dim, 2.0, rates)
-    return attention_s + absorb_s + expand_s
+    return absorb_s + expand_s
 
 
 def mla_decode_time_s(
@@ -674,10 +656,8 @@ def mla_decode_time_s(
         sequences, context_tokens, query_heads, kv_lora_rank, rope_head_dim, kv_bytes_per_element, rates,
         query_tokens,
     )  # fmt: skip
-    tokens = sequences * query_tokens
-    absorb_s = mla_bmm_time_s(tokens, query_heads, nope_head_dim, kv_lora_rank, 2.0, rates)
-    expand_s = mla_bmm_time_s(tokens, query_heads, kv_lora_rank, value_head_dim, 2.0, rates)
-    return attention_s + absorb_s + expand_s
+    widths = (query_heads, kv_lora_rank, nope_head_dim, value_head_dim)
+    return attention_s + mla_absorption_time_s(sequences * query_tokens, *widths, rates)
 
 
 def mla_attention_decode_time_s(

@@ -65,15 +65,17 @@ def _attended(
     return OperatorCost("attention", seconds, flop, moved, compute_s=compute_s, memory_s=memory_s)
 
 
-def _windows(mixer: Attention) -> tuple[float, float]:
-    """Return the keys that a query sees in decode and in prefill.
+def _window(mixer: Attention) -> float:
+    """Return the keys that a query sees at most: of a sliding window, or in the blocks that an indexer selects."""
+    if mixer.chunked:
+        return math.inf
+    limits = (mixer.window_tokens or math.inf, mixer.index_top_tokens or math.inf)
+    return float(min(limits))
 
-    With chunks, prefill sees half a chunk on average; with a block-sparse indexer, both see the selected blocks.
-    """
-    window = math.inf if mixer.window_tokens is None else float(mixer.window_tokens)
-    if mixer.index_top_tokens:
-        window = min(window, float(mixer.index_top_tokens))
-    return (window, window / 2.0) if mixer.chunked else (window, window)
+
+def _chunk_tokens(mixer: Attention) -> float:
+    """Return the length of the aligned chunks beyond which no query sees (llama4); infinity without."""
+    return float(mixer.window_tokens or math.inf) if mixer.chunked else math.inf
 
 
 def _heads(mixer: Attention, tensor_parallel: Number) -> tuple[Number, Number]:
@@ -95,9 +97,11 @@ def _indexing_s(mixer: Attention | LatentAttention, chunk: Chunk, kv_bytes: Numb
 def _attention_decode(mixer: Attention, chunk: Chunk) -> OperatorCost:
     rates = chunk.rates.attention
     query_heads, kv_heads = _heads(mixer, chunk.tensor_parallel)
-    window, _ = _windows(mixer)
-    dims = (float(mixer.head_dim), float(mixer.value_head_dim), window)
-    at = (chunk.sequences, chunk.past)
+    dims = (float(mixer.head_dim), float(mixer.value_head_dim), _window(mixer))
+    seen = chunk.past
+    if mixer.chunked:
+        seen = attention.chunk_keys(chunk.sequences, chunk.past, _chunk_tokens(mixer))
+    at = (chunk.sequences, seen)
     flop = attention.decode_attention_flop(*at, query_heads, *dims, chunk.new)
     shape = (*at, query_heads, kv_heads, *dims, chunk.kv_bytes)
     moved = attention.decode_attention_bytes(*shape, chunk.new)
@@ -108,22 +112,25 @@ def _attention_decode(mixer: Attention, chunk: Chunk) -> OperatorCost:
 def _attention_prefill(mixer: Attention, chunk: Chunk) -> OperatorCost:
     rates = chunk.rates.attention
     query_heads, kv_heads = _heads(mixer, chunk.tensor_parallel)
-    _, window = _windows(mixer)
-    dims = (float(mixer.head_dim), float(mixer.value_head_dim), window)
+    dims = (float(mixer.head_dim), float(mixer.value_head_dim), _window(mixer))
+    chunk_tokens = _chunk_tokens(mixer)
     if not mixer.causal:
         return _whole_prompts(mixer, chunk, query_heads, kv_heads)
     at = (chunk.sequences, chunk.new, chunk.past)
-    flop = attention.prefill_attention_flop(*at, query_heads, *dims)
+    flop = attention.prefill_attention_flop(*at, query_heads, *dims, chunk_tokens)
     shape = (*at, query_heads, kv_heads, *dims, chunk.kv_bytes)
-    moved = attention.prefill_attention_bytes(*shape)
+    moved = attention.prefill_attention_bytes(*shape, chunk_tokens)
     seconds = attention.prefill_attention_time_s(*shape, rates)
+    if mixer.chunked:
+        widths = (float(mixer.head_dim), float(mixer.value_head_dim), chunk_tokens, chunk.kv_bytes)
+        seconds = attention.chunk_attention_prefill_time_s(*at, query_heads, kv_heads, *widths, rates)
     return _attended(seconds + _indexing_s(mixer, chunk, chunk.kv_bytes), flop, moved, rates)
 
 
 def _whole_prompts(mixer: Attention, chunk: Chunk, query_heads: Number, kv_heads: Number) -> OperatorCost:
     """Return attention over whole prompts, in both directions: nothing is read from a cache, or written to one."""
     rates, at = chunk.rates.attention, (chunk.sequences, chunk.new)
-    window, _ = _windows(mixer)
+    window = _window(mixer)
     dims = (float(mixer.head_dim), float(mixer.value_head_dim))
     flop = 2.0 * chunk.sequences * query_heads * sum(dims) * bidirectional_pairs(chunk.new, window)
     shape = (query_heads, kv_heads, *dims)
@@ -193,7 +200,8 @@ def _sparse_latent_prefill(mixer: LatentAttention, chunk: Chunk) -> OperatorCost
     absorbed = (chunk.sequences * chunk.new, query_heads, lora, *heads)
     flop = latent_attention.mla_sparse_prefill_flop(*shape, top)
     moved = latent_attention.mla_sparse_prefill_bytes(*shape, chunk.kv_bytes, top)
-    seconds = latent_attention.mla_sparse_prefill_time_s(*shape, *heads, chunk.kv_bytes, rates, top)
+    seconds = latent_attention.sparse_attention_prefill_time_s(*shape, chunk.kv_bytes, rates, top)
+    seconds = seconds + latent_attention.mla_absorption_time_s(*absorbed, rates)
     return _attended(
         seconds + _indexing_s(mixer, chunk, 1.0),
         flop + latent_attention.mla_absorption_flop(*absorbed),

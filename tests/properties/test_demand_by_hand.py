@@ -7,10 +7,14 @@ from dataclasses import fields, replace
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from capplan.operators.attention import (
     AttentionRates,
     attended_pairs,
+    chunk_keys,
+    chunk_pairs,
     decode_attention_bytes,
     decode_attention_flop,
     decode_attention_time_s,
@@ -55,6 +59,32 @@ def test_prefill_attention(window):
     cache = SEQUENCES * (NEW + min(PAST, window)) * KV * (WIDTH + VALUE) * 1.5
     bytes_moved = prefill_attention_bytes(*AT, 12.0, 3.0, 16.0, 8.0, window, 1.5)
     assert bytes_moved == near(queries_and_outputs + cache)
+
+
+def keys_in_chunk(query, chunk):
+    """Return the keys that a query at a position, from 0, sees: `chunked_overlay` of transformers and the causal mask."""
+    return sum(key <= query and key // chunk == query // chunk for key in range(query + 1))
+
+
+@given(st.integers(0, 90), st.integers(0, 90), st.integers(1, 40))
+def test_a_query_sees_the_chunk_that_it_is_in(new, past, chunk):
+    pairs = sum(keys_in_chunk(past + i, chunk) for i in range(new))
+    assert chunk_pairs(float(new), float(past), float(chunk)) == pairs
+    assert chunk_keys(1.0, past + 1.0, float(chunk)) == keys_in_chunk(past, chunk)
+    at = (2.0, float(new), float(past))
+    flop = prefill_attention_flop(*at, 12.0, 16.0, 8.0, np.inf, float(chunk))
+    assert flop == near(2 * SEQUENCES * HEADS * (WIDTH + VALUE) * pairs)
+    read = past + new - past // chunk * chunk  # from the start of the chunk that the first query is in
+    moved = SEQUENCES * (2 * new * HEADS + read * KV * 1.5) * (WIDTH + VALUE)
+    assert prefill_attention_bytes(*at, 12.0, 3.0, 16.0, 8.0, np.inf, 1.5, float(chunk)) == near(moved)
+
+
+@given(st.integers(1, 40), st.integers(1, 5), st.integers(2, 64))
+def test_contexts_of_a_batch_beyond_the_first_chunk_are_spread_over_one(chunk, chunks, sequences):
+    within = np.arange(1, chunk + 1)
+    assert chunk_keys(float(sequences), within, float(chunk)).tolist() == within.tolist()
+    mean = np.mean([keys_in_chunk(chunks * chunk + i, chunk) for i in range(chunk)])
+    assert chunk_keys(float(sequences), chunks * chunk + 1.0, float(chunk)) == near(mean)
 
 
 @pytest.mark.parametrize("window", [np.inf, 30.0])

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from capplan.operators.attention import (
     AttentionRates,
+    chunk_attention_prefill_time_s,
     decode_attention_bytes,
     decode_attention_flop,
     decode_attention_time_s,
@@ -40,6 +41,7 @@ from capplan.operators.experts import ExpertRates, experts_bytes, experts_flop, 
 from capplan.operators.latent_attention import (
     LatentAttentionRates,
     expanded_attention_time_s,
+    mla_absorption_time_s,
     mla_attention_decode_time_s,
     mla_bmm_time_s,
     mla_decode_bytes,
@@ -50,7 +52,6 @@ from capplan.operators.latent_attention import (
     mla_prefill_time_s,
     mla_sparse_prefill_bytes,
     mla_sparse_prefill_flop,
-    mla_sparse_prefill_time_s,
     sparse_attention_prefill_time_s,
 )
 from capplan.operators.linear_attention import (
@@ -230,6 +231,27 @@ def test_a_long_context_is_cut_until_every_multiprocessor_has_a_part():
     assert longest(3200.0, 32.0, 1.0, 16.0) == near(3200.0)
 
 
+def test_prefill_in_chunks_takes_each_of_its_terms_alone():
+    """As a prompt of one chunk by the formula without chunks, and as two of them with nothing between."""
+    shape, widths = (12.0, 3.0), (96.0, 64.0)
+    terms = ({"flop_per_s": 1e12}, {"bytes_per_s": 1e9}, {"prefill_floor_s": 1.0})
+    uneven = {"prefill_ramp_tokens": 10.0, "prefill_tail_fraction": 0.5, "softmax_width": 6.0}
+    for changed in (*terms, {"flop_per_s": 1e12, "prefill_fraction": 0.5, **uneven}):
+        rates = replace(ATTENTION, **changed)
+
+        def time_of(sequences, new, past, rates=rates):
+            at = (sequences, new, past)
+            return chunk_attention_prefill_time_s(*at, *shape, *widths, 512.0, 1.0, rates)
+
+        def plain(sequences, new, past, rates=rates):
+            return prefill_attention_time_s(sequences, new, past, *shape, *widths, INF, 1.0, rates)
+
+        assert time_of(2.0, 300.0, 100.0) == near(plain(2.0, 300.0, 100.0))
+        assert time_of(2.0, 300.0, 1024.0) == near(plain(2.0, 300.0, 0.0))
+        if not uneven.keys() & changed.keys():
+            assert time_of(2.0, 1024.0, 512.0) == near(plain(4.0, 512.0, 0.0))
+
+
 def test_latent_prefill_takes_each_of_its_terms_alone():
     heads, latent, rotary, plain, value = MLA
     tokens = (2.0, 1024.0, 512.0)
@@ -272,10 +294,8 @@ def test_sparse_prefill_takes_each_of_its_terms_alone():
     assert time_of(flop_per_s=1e12, **uneven) == near(work / 1e12)
     rates = replace(LATENT, flop_per_s=1e12, bytes_per_s=1e9)
     products = [(2048.0, heads, plain, latent, 2.0, rates), (2048.0, heads, latent, value, 2.0, rates)]
-    parts = sparse_attention_prefill_time_s(*shape, 1.0, rates, top) + sum(
-        mla_bmm_time_s(*p) for p in products
-    )
-    assert mla_sparse_prefill_time_s(*shape, plain, value, 1.0, rates, top) == near(parts)
+    both = mla_absorption_time_s(2048.0, heads, latent, plain, value, rates)
+    assert both == near(sum(mla_bmm_time_s(*product) for product in products))
 
 
 def test_absorbed_decode_takes_each_of_its_terms_alone():
