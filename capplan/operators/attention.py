@@ -7,6 +7,85 @@ from capplan.numbers import Number
 from capplan.operators.roofline import roofline_time_s, scheduled_flop, soft_maximum
 
 
+def chunk_keys(sequences: Number, context_tokens: Number, chunk_tokens: Number) -> Number:
+    """Return the keys that a decoding query sees in the aligned chunk that it is in.
+
+        one sequence: v = (m - 1) mod c + 1;  several, of mean context m: v = m up to c, (c + 1) / 2 beyond
+
+    Contexts of several sequences are assumed to be spread evenly over a chunk, whose mean this is.
+
+    Parameters
+    ----------
+    sequences : [-]
+        running.
+    context_tokens : [-]
+        m, the token being decoded included.
+    chunk_tokens : [-]
+        c.
+
+    Returns
+    -------
+    [-]
+        v.
+
+    Examples
+    --------
+    >>> [float(chunk_keys(1.0, m, 8192.0)) for m in (1.0, 8192.0, 8193.0, 20000.0)]
+    [1.0, 8192.0, 1.0, 3616.0]
+    >>> float(chunk_keys(64.0, 20000.0, 8192.0))
+    4096.5
+
+    References
+    ----------
+    vLLM, `ChunkedLocalAttention`, and transformers, `chunked_overlay` in masking_utils.py (a query at i, from 0, sees
+    keys up to i with the same i // c): https://github.com/huggingface/transformers/blob/main/src/transformers/masking_utils.py
+    """
+    earlier = np.maximum(np.ceil(np.asarray(context_tokens) / chunk_tokens) - 1.0, 0.0)
+    alone = context_tokens - earlier * chunk_tokens
+    spread = np.where(context_tokens <= chunk_tokens, context_tokens, (chunk_tokens + 1.0) / 2.0)
+    return np.asarray(np.where(np.asarray(sequences) <= 1.0, alone, spread))[()]
+
+
+def chunk_pairs(new_tokens: Number, past_tokens: Number, chunk_tokens: Number) -> Number:
+    """Return the (query, key) pairs of one causal sequence whose queries see only the aligned chunk that they are in.
+
+        pairs = G(p + n) - G(p),  G(m) = floor(m / c) c (c + 1) / 2 + r (r + 1) / 2,  r = m mod c
+
+    Parameters
+    ----------
+    new_tokens : [-]
+        n, queries.
+    past_tokens : [-]
+        p, cached prefix.
+    chunk_tokens : [-]
+        c.
+
+    Returns
+    -------
+    [-]
+        pairs.
+
+    Examples
+    --------
+    With chunks of 3, five queries after two cached tokens see 3, 1, 2, 3 and 1 keys:
+
+    >>> float(chunk_pairs(5.0, 2.0, 3.0))
+    10.0
+
+    References
+    ----------
+    vLLM, `make_local_attention_virtual_batches`, which makes a causal sequence of each chunk:
+    https://github.com/vllm-project/vllm/blob/main/vllm/v1/attention/backends/utils.py
+    """
+
+    def until(tokens: Number) -> Number:
+        rest = np.mod(tokens, chunk_tokens)
+        whole = (tokens - rest) / chunk_tokens
+        return whole * chunk_tokens * (chunk_tokens + 1.0) / 2.0 + rest * (rest + 1.0) / 2.0
+
+    return np.asarray(until(past_tokens + new_tokens) - until(past_tokens))[()]
+
+
 def attended_pairs(new_tokens: Number, past_tokens: Number, window_tokens: Number) -> Number:
     """Return the (query, key) pairs of one causal sequence whose prefix is cached.
 
@@ -43,6 +122,13 @@ def attended_pairs(new_tokens: Number, past_tokens: Number, window_tokens: Numbe
     return np.asarray(growing * past_tokens + growing * (growing + 1.0) / 2.0 + capped)[()]
 
 
+def _seen_pairs(new: Number, past: Number, window_tokens: Number, chunk_tokens: Number) -> Number:
+    """Return the pairs within a window, or within aligned chunks where these are finite; no model has both."""
+    if np.all(np.isinf(chunk_tokens)):
+        return attended_pairs(new, past, window_tokens)
+    return chunk_pairs(new, past, chunk_tokens)
+
+
 def prefill_attention_flop(
     sequences: Number,
     new_tokens: Number,
@@ -51,6 +137,7 @@ def prefill_attention_flop(
     head_dim: Number,
     value_head_dim: Number,
     window_tokens: Number,
+    chunk_tokens: Number = np.inf,
 ) -> Number:
     """Return the arithmetic of causal attention over new tokens and their cached prefix.
 
@@ -72,6 +159,8 @@ def prefill_attention_flop(
         d_v.
     window_tokens : [-]
         infinity without a window.
+    chunk_tokens : [-]
+        of aligned chunks, infinity without.
 
     Returns
     -------
@@ -87,7 +176,7 @@ def prefill_attention_flop(
     ----------
     Dao 2023, "FlashAttention-2", section 4.1 (causal: half of the square), https://arxiv.org/abs/2307.08691
     """
-    pairs = attended_pairs(new_tokens, past_tokens, window_tokens)
+    pairs = _seen_pairs(new_tokens, past_tokens, window_tokens, chunk_tokens)
     return 2.0 * sequences * query_heads * (head_dim + value_head_dim) * pairs
 
 
@@ -101,10 +190,11 @@ def prefill_attention_bytes(
     value_head_dim: Number,
     window_tokens: Number,
     kv_bytes_per_element: Number,
+    chunk_tokens: Number = np.inf,
 ) -> Number:
     """Return the minimum traffic of prefill attention: queries, visible keys and values, outputs, once each.
 
-        Q = s (2 n h (d + d_v) + min(n + p, n + w) k (d + d_v) b)
+        Q = s (2 n h (d + d_v) + (n + min(p, w, p mod c)) k (d + d_v) b)
 
     Parameters
     ----------
@@ -126,6 +216,8 @@ def prefill_attention_bytes(
         w, infinity without a window.
     kv_bytes_per_element : [B]
         b.
+    chunk_tokens : [-]
+        c, of aligned chunks, infinity without.
 
     Returns
     -------
@@ -142,7 +234,7 @@ def prefill_attention_bytes(
     Dao et al. 2022, "FlashAttention", theorem 2 (lower bound: inputs once), https://arxiv.org/abs/2205.14135
     """
     queries = 2.0 * new_tokens * query_heads * (head_dim + value_head_dim)
-    visible = new_tokens + np.minimum(past_tokens, window_tokens)
+    visible = new_tokens + np.minimum(np.mod(past_tokens, chunk_tokens), window_tokens)
     keys_values = visible * kv_heads * (head_dim + value_head_dim) * kv_bytes_per_element
     return np.asarray(sequences * (queries + keys_values))[()]
 
@@ -369,6 +461,66 @@ def prefill_attention_time_s(
     flop = prefill_scheduled_flop(*queries, *keys, rates.softmax_width, ramp_tokens, tail_fraction)
     heads = (kv_heads, head_dim, value_head_dim)
     moved_bytes = prefill_attention_bytes(*queries, *heads, window_tokens, kv_bytes_per_element)
+    return prefill_kernel_time_s(flop, moved_bytes, head_dim, rates)
+
+
+def chunk_attention_prefill_time_s(
+    sequences: Number,
+    new_tokens: Number,
+    past_tokens: Number,
+    query_heads: Number,
+    kv_heads: Number,
+    head_dim: Number,
+    value_head_dim: Number,
+    chunk_tokens: Number,
+    kv_bytes_per_element: Number,
+    rates: AttentionRates,
+) -> Number:
+    """Return the time of prefill attention of one layer whose queries see only the aligned chunk that they are in.
+
+        F = 2 s h (d + d_v + 2 e) (chunk_pairs + n' x);  t = soft_maximum(F' / P max(1, d / 128)^g, Q / B) + t_0
+
+    As `prefill_attention_time_s`, for chunks are causal sequences in one launch.
+
+    Parameters
+    ----------
+    sequences, new_tokens, past_tokens : [-]
+        s, prefilled together; n, of each; cached prefix of each.
+    query_heads, kv_heads : [-]
+        h queries, and keys and values, on this rank.
+    head_dim, value_head_dim : [-]
+        d, of queries and keys, and d_v, of values.
+    chunk_tokens, kv_bytes_per_element : [-], [B]
+        of the aligned chunks; of the cache.
+    rates : what the device reaches; x is `prefill_ramp_tokens`, e `softmax_width`, g `wide_head_exponent`
+
+    Returns
+    -------
+    t [s]
+
+    Examples
+    --------
+    Three queries see 1, 2 and 1 keys: 16 FLOP at 1000 FLOP/s, and half a second to start:
+
+    >>> rates = AttentionRates(1e3, 1e9, 100.0, 1.0, 1.0, 0.0, 0.0, 0.0, 8.0, 0.5,
+    ...                        1.0, 1.0, 0.0, 0.0, 512.0, 1.0, 0.0)
+    >>> round(float(chunk_attention_prefill_time_s(1.0, 3.0, 0.0, 1.0, 1.0, 1.0, 1.0, 2.0, 2.0, rates)), 6)
+    0.516
+
+    References
+    ----------
+    vLLM, `make_local_attention_virtual_batches`, https://github.com/vllm-project/vllm/blob/main/vllm/v1/attention/backends/utils.py
+    """
+    padded, ramp_tokens = padded_queries(new_tokens), rates.prefill_ramp_tokens
+    pairs = chunk_pairs(new_tokens, past_tokens, chunk_tokens) + padded * ramp_tokens
+    keys = np.minimum(np.mod(past_tokens, chunk_tokens) + new_tokens, chunk_tokens)
+    longest = np.minimum(padded, QUERY_TILE_TOKENS) * (keys + ramp_tokens)
+    blocks = (sequences * query_heads * pairs, longest, rates.multiprocessors, rates.prefill_tail_fraction)
+    flop = 2.0 * (head_dim + value_head_dim + 2.0 * rates.softmax_width) * scheduled_flop(*blocks)
+    moved_bytes = prefill_attention_bytes(
+        sequences, new_tokens, past_tokens, query_heads, kv_heads, head_dim, value_head_dim, np.inf,
+        kv_bytes_per_element, chunk_tokens,
+    )  # fmt: skip
     return prefill_kernel_time_s(flop, moved_bytes, head_dim, rates)
 
 

@@ -10,8 +10,8 @@ from capplan.numbers import Number
 from capplan.operators.attention import DECODE_SHARPNESS, attended_pairs
 from capplan.operators.latent_attention import (
     LatentAttentionRates,
-    expanded_attention_time_s,
     mla_attention_decode_time_s,
+    sparse_attention_prefill_time_s,
 )
 from capplan.operators.roofline import roofline_time_s
 
@@ -209,15 +209,15 @@ def compressed_prefill_time_s(
     ----------
     DeepSeek-AI 2025, FlashMLA, sparse prefill, https://github.com/deepseek-ai/FlashMLA
     """
-    head = (2.0 * head_dim, head_dim * kv_bytes_per_element, rates)
+    head = (head_dim, 0.0, kv_bytes_per_element, rates)
     near = np.minimum(past_tokens, window_tokens)
-    seconds = expanded_attention_time_s(sequences, new_tokens, near, query_heads, *head, window_tokens)
+    seconds = sparse_attention_prefill_time_s(sequences, new_tokens, near, query_heads, *head, window_tokens)
     if np.all(np.isinf(entry_tokens)):
         return seconds
     reach = entry_tokens * top_entries
     far = np.minimum(past_tokens, reach)
     heads = query_heads / entry_tokens
-    beyond = expanded_attention_time_s(sequences, new_tokens, far, heads, *head, reach)
+    beyond = sparse_attention_prefill_time_s(sequences, new_tokens, far, heads, *head, reach)
     return seconds + beyond - rates.prefill_floor_s
 
 

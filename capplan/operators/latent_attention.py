@@ -1,4 +1,4 @@
-"""Multi-head latent attention (MLA), expanded in prefill and absorbed in decode: FLOP, bytes and time."""
+"""Multi-head latent attention (MLA), expanded in prefill, absorbed in decode and wherever an indexer selects keys: FLOP, bytes and time."""
 
 import numpy as np
 
@@ -20,7 +20,6 @@ def mla_prefill_flop(
     past_tokens: Number,
     query_heads: Number,
     width: Number,
-    top_tokens: Number = np.inf,
 ) -> Number:
     """Return the arithmetic of causal MLA with expanded keys and values (the expansion is a projection).
 
@@ -38,8 +37,6 @@ def mla_prefill_flop(
         h, on this rank.
     width : [-]
         w, of one key and one value of a head together, rotary part included.
-    top_tokens : [-]
-        keys per query that a sparse indexer selects; infinity without one.
 
     Returns
     -------
@@ -57,7 +54,7 @@ def mla_prefill_flop(
     ----------
     DeepSeek-AI 2024, "DeepSeek-V2", section 2.1, https://arxiv.org/abs/2405.04434
     """
-    pairs = attended_pairs(new_tokens, past_tokens, top_tokens)
+    pairs = attended_pairs(new_tokens, past_tokens, np.inf)
     return 2.0 * sequences * query_heads * width * pairs
 
 
@@ -96,6 +93,181 @@ def mla_prefill_bytes(
     DeepSeek-AI 2024, "DeepSeek-V2", section 2.1, https://arxiv.org/abs/2405.04434
     """
     return 2.0 * sequences * query_heads * (2.0 * new_tokens + past_tokens) * width
+
+
+def mla_sparse_prefill_flop(
+    sequences: Number,
+    new_tokens: Number,
+    past_tokens: Number,
+    query_heads: Number,
+    kv_lora_rank: Number,
+    rope_head_dim: Number,
+    top_tokens: Number,
+) -> Number:
+    """Return the arithmetic of causal absorbed MLA over the keys that an indexer selects for each query.
+
+        F = 2 s h (2 r + d_rope) pairs,  pairs = sum over i = 1..n of min(p + i, k)
+
+    Each query has keys of its own, so none is expanded: queries are as wide as the latent and its rotary part.
+
+    Parameters
+    ----------
+    sequences : [-]
+        s.
+    new_tokens, past_tokens : [-]
+        n, of each sequence, and p, its cached prefix.
+    query_heads : [-]
+        h, on this rank.
+    kv_lora_rank : [-]
+        r.
+    rope_head_dim : [-]
+        d_rope.
+    top_tokens : [-]
+        k, keys that the indexer selects.
+
+    Returns
+    -------
+    [FLOP]
+        F, without the products of `mla_absorption_flop`.
+
+    Examples
+    --------
+    Three queries see 1, 2 and 2 keys, with five multiply-adds each:
+
+    >>> float(mla_sparse_prefill_flop(1.0, 3.0, 0.0, 1.0, 2.0, 1.0, 2.0))
+    50.0
+
+    References
+    ----------
+    DeepSeek-AI 2025, "DeepSeek-V3.2-Exp", section 2.1 (the MQA mode of MLA),
+    https://github.com/deepseek-ai/DeepSeek-V3.2-Exp; its kernel: https://github.com/deepseek-ai/FlashMLA
+    """
+    pairs = attended_pairs(new_tokens, past_tokens, top_tokens)
+    return 2.0 * sequences * query_heads * (2.0 * kv_lora_rank + rope_head_dim) * pairs
+
+
+def mla_sparse_prefill_bytes(
+    sequences: Number,
+    new_tokens: Number,
+    past_tokens: Number,
+    query_heads: Number,
+    kv_lora_rank: Number,
+    rope_head_dim: Number,
+    kv_bytes_per_element: Number,
+    top_tokens: Number,
+) -> Number:
+    """Return the minimum traffic of absorbed prefill: the latents that any query reads, queries and outputs, and the cache write.
+
+        Q = s (min(n + p, n k) (r + d_rope) b + 2 n h (2 r + d_rope) + n (r + d_rope) b)
+
+    Parameters
+    ----------
+    sequences : [-]
+        s.
+    new_tokens, past_tokens : [-]
+        n, of each sequence, and p, its cached prefix.
+    query_heads : [-]
+        h, on this rank.
+    kv_lora_rank : [-]
+        r.
+    rope_head_dim : [-]
+        d_rope.
+    kv_bytes_per_element : [B]
+        b, of the cache.
+    top_tokens : [-]
+        k, keys that the indexer selects.
+
+    Returns
+    -------
+    [B]
+        Q, without the products of `mla_absorption_bytes`.
+
+    Examples
+    --------
+    Three tokens of three elements are read and written in 2 bytes, and three queries and outputs are five wide:
+
+    >>> float(mla_sparse_prefill_bytes(1.0, 3.0, 0.0, 1.0, 2.0, 1.0, 2.0, 2.0))
+    66.0
+
+    References
+    ----------
+    DeepSeek-AI 2025, FlashMLA, sparse prefill, https://github.com/deepseek-ai/FlashMLA
+    """
+    latents = np.minimum(new_tokens + past_tokens, new_tokens * top_tokens) + new_tokens
+    queries = 2.0 * new_tokens * query_heads * (2.0 * kv_lora_rank + rope_head_dim)
+    cached_bytes = latents * (kv_lora_rank + rope_head_dim) * kv_bytes_per_element
+    return np.asarray(sequences * (cached_bytes + queries))[()]
+
+
+def mla_absorption_flop(
+    tokens: Number, query_heads: Number, kv_lora_rank: Number, nope_head_dim: Number, value_head_dim: Number
+) -> Number:
+    """Return the arithmetic of both products of the absorbed form: queries to latents, and latents to values.
+
+        F = 2 T h r (d_nope + d_v)
+
+    Parameters
+    ----------
+    tokens : [-]
+        T.
+    query_heads : [-]
+        h, on this rank.
+    kv_lora_rank : [-]
+        r.
+    nope_head_dim, value_head_dim : [-]
+        d_nope and d_v.
+
+    Returns
+    -------
+    [FLOP]
+        F, as much as expanding the latents of T tokens.
+
+    Examples
+    --------
+    >>> mla_absorption_flop(3.0, 2.0, 5.0, 4.0, 6.0)
+    600.0
+
+    References
+    ----------
+    DeepSeek-AI 2024, "DeepSeek-V2", appendix C, https://arxiv.org/abs/2405.04434
+    """
+    return 2.0 * tokens * query_heads * kv_lora_rank * (nope_head_dim + value_head_dim)
+
+
+def mla_absorption_bytes(
+    tokens: Number, query_heads: Number, kv_lora_rank: Number, nope_head_dim: Number, value_head_dim: Number
+) -> Number:
+    """Return the traffic of both products of the absorbed form: their matrices, inputs and outputs once, in 2 bytes.
+
+        Q = 2 h (r (d_nope + d_v) + T (2 r + d_nope + d_v))
+
+    Parameters
+    ----------
+    tokens : [-]
+        T.
+    query_heads : [-]
+        h, on this rank.
+    kv_lora_rank : [-]
+        r.
+    nope_head_dim, value_head_dim : [-]
+        d_nope and d_v.
+
+    Returns
+    -------
+    [B]
+        Q.
+
+    Examples
+    --------
+    >>> mla_absorption_bytes(3.0, 2.0, 5.0, 4.0, 6.0)
+    440.0
+
+    References
+    ----------
+    DeepSeek-AI 2024, "DeepSeek-V2", appendix C, https://arxiv.org/abs/2405.04434
+    """
+    heads = nope_head_dim + value_head_dim
+    return 2.0 * query_heads * (kv_lora_rank * heads + tokens * (2.0 * kv_lora_rank + heads))
 
 
 def mla_decode_flop(
@@ -269,7 +441,6 @@ def expanded_attention_time_s(
     width: Number,
     written_bytes_per_token: Number,
     rates: LatentAttentionRates,
-    top_tokens: Number = np.inf,
 ) -> Number:
     """Return the time of prefill attention over keys and values expanded from latents, cache write included.
 
@@ -286,13 +457,11 @@ def expanded_attention_time_s(
     written_bytes_per_token : [B]
         w, what one token adds to the cache.
     rates : what the device achieves
-    top_tokens : [-]
-        keys per query that a sparse indexer selects; infinity without one.
 
     Returns
     -------
     [s]
-        t, without projections and without the indexer.
+        t, without projections.
 
     Examples
     --------
@@ -307,19 +476,130 @@ def expanded_attention_time_s(
     ----------
     DeepSeek-AI 2024, "DeepSeek-V2", section 2.1, https://arxiv.org/abs/2405.04434
     """
+    moved_bytes = mla_prefill_bytes(sequences, new_tokens, past_tokens, query_heads, width)
+    moved_bytes = moved_bytes + sequences * new_tokens * written_bytes_per_token
+    at = (sequences, new_tokens, past_tokens, query_heads)
+    return _prefill_kernel_time_s(*at, width, np.inf, moved_bytes, rates)
+
+
+def _prefill_kernel_time_s(
+    sequences: Number, new_tokens: Number, past_tokens: Number, query_heads: Number, width: Number, seen_tokens: Number,
+    moved_bytes: Number, rates: LatentAttentionRates,
+) -> Number:  # fmt: skip
+    """Return the time of a prefill kernel, expanded or absorbed: t = soft_maximum(F' / P, Q / B) + t_0."""
     blocks_flop = prefill_scheduled_flop(
-        sequences, new_tokens, past_tokens, query_heads, width, top_tokens, rates.multiprocessors,
+        sequences, new_tokens, past_tokens, query_heads, width, seen_tokens, rates.multiprocessors,
         rates.softmax_width, rates.prefill_ramp_tokens, rates.prefill_tail_fraction,
     )  # fmt: skip
-    moved_bytes = mla_prefill_bytes(sequences, new_tokens, past_tokens, query_heads, width)
     return roofline_time_s(
         blocks_flop,
-        moved_bytes + sequences * new_tokens * written_bytes_per_token,
+        moved_bytes,
         rates.flop_per_s * rates.prefill_fraction,
         rates.bytes_per_s * rates.prefill_memory_fraction,
         rates.prefill_sharpness,
         rates.prefill_floor_s,
     )
+
+
+def sparse_attention_prefill_time_s(
+    sequences: Number,
+    new_tokens: Number,
+    past_tokens: Number,
+    query_heads: Number,
+    kv_lora_rank: Number,
+    rope_head_dim: Number,
+    kv_bytes_per_element: Number,
+    rates: LatentAttentionRates,
+    top_tokens: Number,
+) -> Number:
+    """Return the time of the absorbed prefill kernel by itself, cache write included.
+
+        t = soft_maximum(F' / P, Q / B) + t_0, with F' as in `prefill_scheduled_flop` of width 2 r + d_rope
+
+    No such kernel was measured: it is assumed to reach what expanded prefill reaches. FlashMLA states 640 TFLOP/s on an H800,
+    65% of the peak of 989.
+
+    Parameters
+    ----------
+    sequences : [-]
+        prefilled together.
+    new_tokens, past_tokens : [-]
+        of each sequence, and its cached prefix.
+    query_heads : [-]
+        on this rank.
+    kv_lora_rank, rope_head_dim : [-]
+        r and d_rope; without a rotary part next to it, the width of what is key and value at once.
+    kv_bytes_per_element : [B]
+        of the cache.
+    rates : what the device achieves
+    top_tokens : [-]
+        keys that a query sees at most.
+
+    Returns
+    -------
+    [s]
+        t, without projections, absorption and indexer.
+
+    Examples
+    --------
+    Three queries on 1, 2 and 2 keys of width 5: 50 FLOP at 1000 FLOP/s, and half a second to start:
+
+    >>> rates = LatentAttentionRates(1e3, 1e9, 100.0, 1.0, 1.0, 0.0, 0.0, 0.0, 8.0, 0.5,
+    ...                              1.0, 1.0, 0.0, 0.0, 512.0, 0.5, 0.0, 1.0, 1.0, 0.0)
+    >>> round(float(sparse_attention_prefill_time_s(1.0, 3.0, 0.0, 1.0, 2.0, 1.0, 2.0, rates, 2.0)), 6)
+    0.55
+
+    References
+    ----------
+    DeepSeek-AI 2025, FlashMLA, sparse prefill, https://github.com/deepseek-ai/FlashMLA
+    """
+    at, widths = (sequences, new_tokens, past_tokens, query_heads), (kv_lora_rank, rope_head_dim)
+    moved_bytes = mla_sparse_prefill_bytes(*at, *widths, kv_bytes_per_element, top_tokens)
+    width = 2.0 * kv_lora_rank + rope_head_dim
+    return _prefill_kernel_time_s(*at, width, top_tokens, moved_bytes, rates)
+
+
+def mla_absorption_time_s(
+    tokens: Number,
+    query_heads: Number,
+    kv_lora_rank: Number,
+    nope_head_dim: Number,
+    value_head_dim: Number,
+    rates: LatentAttentionRates,
+) -> Number:
+    """Return the time of both products of the absorbed form.
+
+        t = bmm(q, W_uk) + bmm(o, W_uv)
+
+    Parameters
+    ----------
+    tokens, query_heads : [-]
+        of all sequences; on this rank.
+    kv_lora_rank : [-]
+        width of the latent.
+    nope_head_dim, value_head_dim : [-]
+        of queries before absorption, and of outputs after it.
+    rates : what the device achieves
+
+    Returns
+    -------
+    [s]
+        t, inside a CUDA graph.
+
+    Examples
+    --------
+    >>> rates = LatentAttentionRates(1e9, 1e3, 100.0, 1.0, 1.0, 0.0, 0.0, 0.0, 8.0, 0.0,
+    ...                              1.0, 1.0, 0.0, 0.0, 512.0, 0.5, 0.0, 1.0, 1.0, 0.0)
+    >>> round(float(mla_absorption_time_s(1.0, 1.0, 2.0, 1.0, 1.0, rates)), 6)
+    0.02
+
+    References
+    ----------
+    DeepSeek-AI 2024, "DeepSeek-V2", section 2.1.2 and appendix C, https://arxiv.org/abs/2405.04434
+    """
+    absorb_s = mla_bmm_time_s(tokens, query_heads, nope_head_dim, kv_lora_rank, 2.0, rates)
+    expand_s = mla_bmm_time_s(tokens, query_heads, kv_lora_rank, value_head_dim, 2.0, rates)
+    return absorb_s + expand_s
 
 
 def mla_decode_time_s(
@@ -376,10 +656,8 @@ def mla_decode_time_s(
         sequences, context_tokens, query_heads, kv_lora_rank, rope_head_dim, kv_bytes_per_element, rates,
         query_tokens,
     )  # fmt: skip
-    tokens = sequences * query_tokens
-    absorb_s = mla_bmm_time_s(tokens, query_heads, nope_head_dim, kv_lora_rank, 2.0, rates)
-    expand_s = mla_bmm_time_s(tokens, query_heads, kv_lora_rank, value_head_dim, 2.0, rates)
-    return attention_s + absorb_s + expand_s
+    widths = (query_heads, kv_lora_rank, nope_head_dim, value_head_dim)
+    return attention_s + mla_absorption_time_s(sequences * query_tokens, *widths, rates)
 
 
 def mla_attention_decode_time_s(

@@ -65,15 +65,17 @@ def _attended(
     return OperatorCost("attention", seconds, flop, moved, compute_s=compute_s, memory_s=memory_s)
 
 
-def _windows(mixer: Attention) -> tuple[float, float]:
-    """Return the keys that a query sees in decode and in prefill.
+def _window(mixer: Attention) -> float:
+    """Return the keys that a query sees at most: of a sliding window, or in the blocks that an indexer selects."""
+    if mixer.chunked:
+        return math.inf
+    limits = (mixer.window_tokens or math.inf, mixer.index_top_tokens or math.inf)
+    return float(min(limits))
 
-    With chunks, prefill sees half a chunk on average; with a block-sparse indexer, both see the selected blocks.
-    """
-    window = math.inf if mixer.window_tokens is None else float(mixer.window_tokens)
-    if mixer.index_top_tokens:
-        window = min(window, float(mixer.index_top_tokens))
-    return (window, window / 2.0) if mixer.chunked else (window, window)
+
+def _chunk_tokens(mixer: Attention) -> float:
+    """Return the length of the aligned chunks beyond which no query sees (llama4); infinity without."""
+    return float(mixer.window_tokens or math.inf) if mixer.chunked else math.inf
 
 
 def _heads(mixer: Attention, tensor_parallel: Number) -> tuple[Number, Number]:
@@ -95,9 +97,11 @@ def _indexing_s(mixer: Attention | LatentAttention, chunk: Chunk, kv_bytes: Numb
 def _attention_decode(mixer: Attention, chunk: Chunk) -> OperatorCost:
     rates = chunk.rates.attention
     query_heads, kv_heads = _heads(mixer, chunk.tensor_parallel)
-    window, _ = _windows(mixer)
-    dims = (float(mixer.head_dim), float(mixer.value_head_dim), window)
-    at = (chunk.sequences, chunk.past)
+    dims = (float(mixer.head_dim), float(mixer.value_head_dim), _window(mixer))
+    seen = chunk.past
+    if mixer.chunked:
+        seen = attention.chunk_keys(chunk.sequences, chunk.past, _chunk_tokens(mixer))
+    at = (chunk.sequences, seen)
     flop = attention.decode_attention_flop(*at, query_heads, *dims, chunk.new)
     shape = (*at, query_heads, kv_heads, *dims, chunk.kv_bytes)
     moved = attention.decode_attention_bytes(*shape, chunk.new)
@@ -108,22 +112,25 @@ def _attention_decode(mixer: Attention, chunk: Chunk) -> OperatorCost:
 def _attention_prefill(mixer: Attention, chunk: Chunk) -> OperatorCost:
     rates = chunk.rates.attention
     query_heads, kv_heads = _heads(mixer, chunk.tensor_parallel)
-    _, window = _windows(mixer)
-    dims = (float(mixer.head_dim), float(mixer.value_head_dim), window)
+    dims = (float(mixer.head_dim), float(mixer.value_head_dim), _window(mixer))
+    chunk_tokens = _chunk_tokens(mixer)
     if not mixer.causal:
         return _whole_prompts(mixer, chunk, query_heads, kv_heads)
     at = (chunk.sequences, chunk.new, chunk.past)
-    flop = attention.prefill_attention_flop(*at, query_heads, *dims)
+    flop = attention.prefill_attention_flop(*at, query_heads, *dims, chunk_tokens)
     shape = (*at, query_heads, kv_heads, *dims, chunk.kv_bytes)
-    moved = attention.prefill_attention_bytes(*shape)
+    moved = attention.prefill_attention_bytes(*shape, chunk_tokens)
     seconds = attention.prefill_attention_time_s(*shape, rates)
+    if mixer.chunked:
+        widths = (float(mixer.head_dim), float(mixer.value_head_dim), chunk_tokens, chunk.kv_bytes)
+        seconds = attention.chunk_attention_prefill_time_s(*at, query_heads, kv_heads, *widths, rates)
     return _attended(seconds + _indexing_s(mixer, chunk, chunk.kv_bytes), flop, moved, rates)
 
 
 def _whole_prompts(mixer: Attention, chunk: Chunk, query_heads: Number, kv_heads: Number) -> OperatorCost:
     """Return attention over whole prompts, in both directions: nothing is read from a cache, or written to one."""
     rates, at = chunk.rates.attention, (chunk.sequences, chunk.new)
-    window, _ = _windows(mixer)
+    window = _window(mixer)
     dims = (float(mixer.head_dim), float(mixer.value_head_dim))
     flop = 2.0 * chunk.sequences * query_heads * sum(dims) * bidirectional_pairs(chunk.new, window)
     shape = (query_heads, kv_heads, *dims)
@@ -154,31 +161,53 @@ def _latent_decode(mixer: LatentAttention, chunk: Chunk) -> OperatorCost:
     )
     lora, rope = float(mixer.kv_lora_rank), float(mixer.rope_head_dim)
     shape = (chunk.sequences, visible, query_heads, lora, rope)
+    heads = (float(mixer.nope_head_dim), float(mixer.value_head_dim))
+    absorbed = (chunk.sequences * chunk.new, query_heads, lora, *heads)
     flop = latent_attention.mla_decode_flop(*shape, chunk.new)
+    flop = flop + latent_attention.mla_absorption_flop(*absorbed)
     moved = latent_attention.mla_decode_bytes(*shape, chunk.kv_bytes, chunk.new)
-    seconds = latent_attention.mla_decode_time_s(
-        *shape, float(mixer.nope_head_dim), float(mixer.value_head_dim), chunk.kv_bytes, rates, chunk.new
-    )
+    moved = moved + latent_attention.mla_absorption_bytes(*absorbed)
+    seconds = latent_attention.mla_decode_time_s(*shape, *heads, chunk.kv_bytes, rates, chunk.new)
     return _attended(seconds + _indexing_s(mixer, chunk, 1.0), flop, moved, rates)
 
 
 def _latent_prefill(mixer: LatentAttention, chunk: Chunk) -> OperatorCost:
     """Prefill attends over expanded keys and values; those of the cached prefix are expanded again."""
+    if mixer.index_heads:
+        return _sparse_latent_prefill(mixer, chunk)
     rates, lora = chunk.rates.latent_attention, float(mixer.kv_lora_rank)
-    query_heads, top = mixer.query_heads / chunk.tensor_parallel, _top_tokens(mixer)
+    query_heads = mixer.query_heads / chunk.tensor_parallel
     width = float(mixer.nope_head_dim + mixer.rope_head_dim + mixer.value_head_dim)
     written = (lora + mixer.rope_head_dim) * chunk.kv_bytes
     shape = (chunk.sequences, chunk.new, chunk.past, query_heads, width)
-    flop = latent_attention.mla_prefill_flop(*shape, top)
+    flop = latent_attention.mla_prefill_flop(*shape)
     moved = latent_attention.mla_prefill_bytes(*shape)
-    seconds = latent_attention.expanded_attention_time_s(*shape, written, rates, top)
-    seconds = seconds + _indexing_s(mixer, chunk, 1.0)
+    seconds = latent_attention.expanded_attention_time_s(*shape, written, rates)
     outputs, name = query_heads * (mixer.nope_head_dim + mixer.value_head_dim), chunk.expansion_format
     again = matmul_time_s(
         np.maximum(chunk.past * chunk.sequences, 1.0), lora, outputs,
         named_weight_format(name).bytes_per_element, 2.0, chunk.rates.matmul[name],
     )  # fmt: skip
     return _attended(seconds + np.where(np.asarray(chunk.past) > 0, again, 0.0), flop, moved, rates)
+
+
+def _sparse_latent_prefill(mixer: LatentAttention, chunk: Chunk) -> OperatorCost:
+    """Return prefill over the keys that an indexer selects, absorbed as in decode, so nothing is expanded."""
+    rates, query_heads = chunk.rates.latent_attention, mixer.query_heads / chunk.tensor_parallel
+    top, heads = float(mixer.index_top_tokens), (float(mixer.nope_head_dim), float(mixer.value_head_dim))
+    lora, rope = float(mixer.kv_lora_rank), float(mixer.rope_head_dim)
+    shape = (chunk.sequences, chunk.new, chunk.past, query_heads, lora, rope)
+    absorbed = (chunk.sequences * chunk.new, query_heads, lora, *heads)
+    flop = latent_attention.mla_sparse_prefill_flop(*shape, top)
+    moved = latent_attention.mla_sparse_prefill_bytes(*shape, chunk.kv_bytes, top)
+    seconds = latent_attention.sparse_attention_prefill_time_s(*shape, chunk.kv_bytes, rates, top)
+    seconds = seconds + latent_attention.mla_absorption_time_s(*absorbed, rates)
+    return _attended(
+        seconds + _indexing_s(mixer, chunk, 1.0),
+        flop + latent_attention.mla_absorption_flop(*absorbed),
+        moved + latent_attention.mla_absorption_bytes(*absorbed),
+        rates,
+    )
 
 
 def _entries(mixer: CompressedAttention) -> tuple[float, float, float]:
@@ -285,16 +314,22 @@ class MixerCosts:
 
     decode: _Cost
     prefill: _Cost
-    borrowed: str = ""
-    """What is assumed where no kernel of this kind was measured."""
+    borrowed: Callable[[Any], str] = lambda _: ""
+    """What is assumed of a mixer whose kernel was not measured."""
+
+
+def _sparse_prefill_is_borrowed(mixer: LatentAttention) -> str:
+    return "prefill of sparse latent attention: efficiencies of expanded prefill" if mixer.index_heads else ""
 
 
 _COSTS: Mapping[type[Mixer], MixerCosts] = {
     Attention: MixerCosts(_attention_decode, _attention_prefill),
     CrossAttention: MixerCosts(_crossed, _crossed),
-    LatentAttention: MixerCosts(_latent_decode, _latent_prefill),
+    LatentAttention: MixerCosts(_latent_decode, _latent_prefill, _sparse_prefill_is_borrowed),
     CompressedAttention: MixerCosts(
-        _compressed_decode, _compressed_prefill, "compressed attention: efficiencies of latent attention"
+        _compressed_decode,
+        _compressed_prefill,
+        lambda _: "compressed attention: efficiencies of latent attention",
     ),
     LinearAttention: MixerCosts(_linear, _linear),
     StateSpace: MixerCosts(_state_space, _state_space),
@@ -336,5 +371,5 @@ def borrowed_rates(network: Network) -> tuple[str, ...]:
     >>> borrowed_rates(Network("n", "t", 8, 10, layers, head, True, 80))
     ('compressed attention: efficiencies of latent attention',)
     """
-    kinds = dict.fromkeys(type(mixer) for layer, _ in layer_counts(network) for mixer in layer.mixers)
-    return tuple(_COSTS[kind].borrowed for kind in kinds if _COSTS[kind].borrowed)
+    mixers = dict.fromkeys(mixer for layer, _ in layer_counts(network) for mixer in layer.mixers)
+    return tuple(filter(None, dict.fromkeys(_COSTS[type(mixer)].borrowed(mixer) for mixer in mixers)))

@@ -7,7 +7,16 @@ attention-data-parallel replica are spread evenly over its groups.
 import math
 
 from capplan.model.images import ImageWork, Tower
-from capplan.model.network import CROSS_KV, CrossAttention, Experts, Layer, Network, Projection, layer_counts
+from capplan.model.network import (
+    CROSS_KV,
+    CrossAttention,
+    Experts,
+    LatentAttention,
+    Layer,
+    Network,
+    Projection,
+    layer_counts,
+)
 from capplan.model.sharding import Sharding, rank_inputs, rank_outputs
 from capplan.model.weight_format import named_weight_format
 from capplan.numbers import Number
@@ -20,8 +29,9 @@ from capplan.phases.cost import OperatorCost, StepRates
 ACTIVATION_BYTES = 2.0
 """Activations are 16-bit between kernels (bf16 serving; fp8 kernels quantise on entry)."""
 
-ABSORBED_IN_DECODE = frozenset({"kv_b"})
-"""Projections that latent attention folds into its kernels in decode (arXiv:2405.04434, section 2.1.2)."""
+ABSORBED = frozenset({"kv_b"})
+"""Projections that latent attention folds into its kernels in decode, and in prefill where an indexer selects keys
+(arXiv:2405.04434, section 2.1.2)."""
 
 
 def projection_cost(
@@ -163,10 +173,13 @@ def layer_costs(
 ) -> list[OperatorCost]:
     """Return the costs of one layer that depend only on its tokens, without attention over the cache."""
     local_tokens = tokens / sharding.data
+    absorbs = decode or any(
+        isinstance(mixer, LatentAttention) and mixer.index_heads for mixer in layer.mixers
+    )
     costs = [
         projection_cost(projection, local_tokens, sharding.tensor, rates)
         for projection in layer.projections
-        if projection.matmul and not (decode and projection.name in ABSORBED_IN_DECODE)
+        if projection.matmul and not (absorbs and projection.name in ABSORBED)
     ]
     if layer.experts:
         costs.append(_experts_cost(layer.experts, tokens, sharding, rates))

@@ -77,6 +77,7 @@ def requests_for(load: Load, in_flight: float = 0.0) -> tuple[Requests, int]:
         count = warm + (load.requests or int(np.clip(4 * load.concurrency, 200, 8000)))
         arrival: Array | None = None
     else:
+        in_flight = min(in_flight, MOST_REQUESTS)
         seen = min(ceil(RESPONSES_SEEN * in_flight), MOST_REQUESTS)
         count = load.requests or max(3000, seen)
         warm = max(count // 10, min(ceil(3.0 * in_flight), count // 4))

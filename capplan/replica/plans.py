@@ -37,6 +37,7 @@ from capplan.phases.token_work import ACTIVATION_BYTES
 from capplan.replica.spec import ReplicaSpec, prompt_work_s_per_token, served_context_tokens
 from capplan.replica.tables import (
     DeviceTables,
+    chunk_limits,
     context_limits,
     device_tables,
     graph_jumps,
@@ -354,6 +355,7 @@ def plans_tables(plans: Plans) -> PlansTables:
             *(n for n, _ in first.profile.host.row_ratios),
         ),
         first.profile.host.graph_tokens,
+        chunk_limits(first.network),
     )
     rates = stacked_rates([entry.rates for entry in labelled], index.reshape(-1, 1, 1))
     device = device_tables(

@@ -57,6 +57,17 @@ def context_limits(network: Network) -> tuple[float, ...]:
     return tuple(sorted({bend for mixer in mixers for bend in mixer.description.read_limits}))
 
 
+def chunk_limits(network: Network) -> tuple[float, ...]:
+    """Return the lengths of aligned chunks, at whose end attention of some layer starts again."""
+    mixers = (mixer for layer, _ in layer_counts(network) for mixer in layer.mixers)
+    parts = (part for mixer in mixers for part in mixer.description.cache_parts if part.chunked)
+    return tuple(sorted({float(part.window_tokens) for part in parts}))
+
+
+CHUNK_KNOTS = (0.0, 0.5, 0.75, 15.0 / 16.0)
+"""Cached tokens before a prompt chunk at which its attention is computed, in aligned chunks: it grows until the chunk ends in the next one."""
+
+
 def padded_batch(sequences: Number, graph_sizes: Sequence[float], max_num_seqs: Number) -> Array:
     """Return the batch that a decode step computes: the smallest captured CUDA graph that holds it.
 
@@ -99,6 +110,7 @@ def step_knots(
     bends: Sequence[float] = (),
     batches: Sequence[float] = (),
     graph_tokens: float = 0.0,
+    chunks: Sequence[float] = (),
 ) -> Knots:
     """Return knots up to the given sequences, tokens per step and context.
 
@@ -106,8 +118,14 @@ def step_knots(
     attention is linear except at its bends, each of which is a knot. Tokens reach the longest context whatever the
     token budget: without chunked prefill a prompt is one step. `past` has a knot at 1, because cached latents are expanded
     again as soon as there is one cached token. `batches` are further knots for sequences: where padded batches jump;
-    `graph_tokens` and the token behind them are knots for tokens: where a step no longer runs under CUDA graphs.
+    `graph_tokens` and the token behind them are knots for tokens: where a step no longer runs under CUDA graphs. Between the
+    first and the last token of each of `chunks` attention is linear.
     """
+    starts = [np.arange(0.0, max_context, chunk) for chunk in chunks]
+    ends = np.concatenate([np.zeros(0), *(first for first in starts), *(first + 1.0 for first in starts)])
+    parts = [
+        first + part * chunk for first, chunk in zip(starts, chunks, strict=True) for part in CHUNK_KNOTS
+    ]
     inner_bends = np.array([bend for bend in bends if bend < max_context])
     tokens = _geometric(max_tokens, 4)
     if max_context > max_tokens:
@@ -116,10 +134,10 @@ def step_knots(
     behind = [last for last in (graph_tokens, graph_tokens + 1.0) if 1.0 < last < tokens[-1]]
     return Knots(
         sequences=distinct(np.concatenate([_geometric(max_sequences, 4), jumps])),
-        contexts=distinct(np.concatenate([[0.0], _geometric(max_context, 2, 64.0), inner_bends])),
+        contexts=distinct(np.concatenate([[0.0], _geometric(max_context, 2, 64.0), inner_bends, ends])),
         tokens=distinct(np.append(tokens, behind)),
         new=distinct(np.append(tokens, inner_bends)),
-        past=distinct(np.concatenate([[0.0, 1.0], _geometric(max_context, 2, 256.0), inner_bends])),
+        past=distinct(np.concatenate([[0.0, 1.0], _geometric(max_context, 2, 256.0), inner_bends, *parts])),
     )
 
 

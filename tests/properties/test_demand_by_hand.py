@@ -7,10 +7,14 @@ from dataclasses import fields, replace
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from capplan.operators.attention import (
     AttentionRates,
     attended_pairs,
+    chunk_keys,
+    chunk_pairs,
     decode_attention_bytes,
     decode_attention_flop,
     decode_attention_time_s,
@@ -21,10 +25,14 @@ from capplan.operators.attention import (
 from capplan.operators.collective import expert_exchange_bytes
 from capplan.operators.experts import ExpertRates, experts_bytes, experts_flop, experts_time_s
 from capplan.operators.latent_attention import (
+    mla_absorption_bytes,
+    mla_absorption_flop,
     mla_decode_bytes,
     mla_decode_flop,
     mla_prefill_bytes,
     mla_prefill_flop,
+    mla_sparse_prefill_bytes,
+    mla_sparse_prefill_flop,
 )
 from capplan.operators.linear_attention import gated_delta_prefill_flop, short_convolution_bytes
 from capplan.operators.matmul import MatmulRates, matmul_bytes, matmul_flop, matmul_time_s
@@ -51,6 +59,32 @@ def test_prefill_attention(window):
     cache = SEQUENCES * (NEW + min(PAST, window)) * KV * (WIDTH + VALUE) * 1.5
     bytes_moved = prefill_attention_bytes(*AT, 12.0, 3.0, 16.0, 8.0, window, 1.5)
     assert bytes_moved == near(queries_and_outputs + cache)
+
+
+def keys_in_chunk(query, chunk):
+    """Return the keys that a query at a position, from 0, sees: `chunked_overlay` of transformers and the causal mask."""
+    return sum(key <= query and key // chunk == query // chunk for key in range(query + 1))
+
+
+@given(st.integers(0, 90), st.integers(0, 90), st.integers(1, 40))
+def test_a_query_sees_the_chunk_that_it_is_in(new, past, chunk):
+    pairs = sum(keys_in_chunk(past + i, chunk) for i in range(new))
+    assert chunk_pairs(float(new), float(past), float(chunk)) == pairs
+    assert chunk_keys(1.0, past + 1.0, float(chunk)) == keys_in_chunk(past, chunk)
+    at = (2.0, float(new), float(past))
+    flop = prefill_attention_flop(*at, 12.0, 16.0, 8.0, np.inf, float(chunk))
+    assert flop == near(2 * SEQUENCES * HEADS * (WIDTH + VALUE) * pairs)
+    read = past + new - past // chunk * chunk  # from the start of the chunk that the first query is in
+    moved = SEQUENCES * (2 * new * HEADS + read * KV * 1.5) * (WIDTH + VALUE)
+    assert prefill_attention_bytes(*at, 12.0, 3.0, 16.0, 8.0, np.inf, 1.5, float(chunk)) == near(moved)
+
+
+@given(st.integers(1, 40), st.integers(1, 5), st.integers(2, 64))
+def test_contexts_of_a_batch_beyond_the_first_chunk_are_spread_over_one(chunk, chunks, sequences):
+    within = np.arange(1, chunk + 1)
+    assert chunk_keys(float(sequences), within, float(chunk)).tolist() == within.tolist()
+    mean = np.mean([keys_in_chunk(chunks * chunk + i, chunk) for i in range(chunk)])
+    assert chunk_keys(float(sequences), chunks * chunk + 1.0, float(chunk)) == near(mean)
 
 
 @pytest.mark.parametrize("window", [np.inf, 30.0])
@@ -85,8 +119,6 @@ def test_latent_attention():
     width = 16 + 4 + 8  # of a key without and with its rotary part, and of a value
     pairs = sum(PAST + i for i in range(1, NEW + 1))
     assert mla_prefill_flop(*AT, 12.0, float(width)) == near(2 * SEQUENCES * HEADS * width * pairs)
-    selected = sum(min(PAST + i, 60) for i in range(1, NEW + 1))
-    assert mla_prefill_flop(*AT, 12.0, float(width), 60.0) == near(2 * SEQUENCES * HEADS * width * selected)
     # Queries and outputs of new tokens, keys and values of these and of the cached ones, in two bytes.
     query, output, key, value = 20 * NEW, 8 * NEW, 20 * (NEW + PAST), 8 * (NEW + PAST)
     moved = 2 * SEQUENCES * HEADS * (query + output + key + value)
@@ -97,6 +129,22 @@ def test_latent_attention():
     assert mla_decode_bytes(2.0, 70.0, 12.0, 32.0, 4.0, 1.5, 5.0) == near(
         SEQUENCES * (cache + queries + outputs)
     )
+
+
+def test_sparse_latent_attention_is_absorbed_in_prefill_too():
+    """Each query has keys of its own: scores over latent and rotary part, values over the latent, as in decode."""
+    selected = sum(min(PAST + i, 60) for i in range(1, NEW + 1))
+    flop = mla_sparse_prefill_flop(*AT, 12.0, 32.0, 4.0, 60.0)
+    assert flop == near(2 * SEQUENCES * HEADS * (32 + 4 + 32) * selected)
+    for top in (2, 60):  # few keys each, or all of them read by some query
+        read = min(NEW + PAST, NEW * top) * (32 + 4) * 1.5
+        written, queries, outputs = NEW * (32 + 4) * 1.5, 2 * NEW * HEADS * (32 + 4), 2 * NEW * HEADS * 32
+        moved = mla_sparse_prefill_bytes(*AT, 12.0, 32.0, 4.0, 1.5, float(top))
+        assert moved == near(SEQUENCES * (read + written + queries + outputs))
+    into, out = HEADS * 16 * 32, HEADS * 32 * 8  # a query of 16 to a latent of 32, and that to a value of 8
+    assert mla_absorption_flop(7.0, 12.0, 32.0, 16.0, 8.0) == near(2 * 7 * (into + out))
+    vectors = HEADS * (16 + 32) + HEADS * (32 + 8)
+    assert mla_absorption_bytes(7.0, 12.0, 32.0, 16.0, 8.0) == near(2 * (into + out + 7 * vectors))
 
 
 def test_matrices_and_experts():

@@ -193,7 +193,7 @@ def test_steps_price_a_mixer_that_nobody_has_heard_of_from_one_row(monkeypatch):
         seconds = 7.0 if chunk.decode else 5.0
         return OperatorCost("paired", seconds * chunk.new + mixer.heads / chunk.tensor_parallel)
 
-    row = mixer_work.MixerCosts(cost, cost, "paired: a guess")
+    row = mixer_work.MixerCosts(cost, cost, lambda _: "paired: a guess")
     monkeypatch.setitem(mixer_work._COSTS, Paired, row)
     of = device("h100")
     rates = step_rates(PAIRED, of, efficiency_for(of), profile=profile("vllm"), kv_format="bf16")

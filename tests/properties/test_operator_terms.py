@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from capplan.operators.attention import (
     AttentionRates,
+    chunk_attention_prefill_time_s,
     decode_attention_bytes,
     decode_attention_flop,
     decode_attention_time_s,
@@ -40,6 +41,7 @@ from capplan.operators.experts import ExpertRates, experts_bytes, experts_flop, 
 from capplan.operators.latent_attention import (
     LatentAttentionRates,
     expanded_attention_time_s,
+    mla_absorption_time_s,
     mla_attention_decode_time_s,
     mla_bmm_time_s,
     mla_decode_bytes,
@@ -48,6 +50,9 @@ from capplan.operators.latent_attention import (
     mla_prefill_bytes,
     mla_prefill_flop,
     mla_prefill_time_s,
+    mla_sparse_prefill_bytes,
+    mla_sparse_prefill_flop,
+    sparse_attention_prefill_time_s,
 )
 from capplan.operators.linear_attention import (
     LinearAttentionRates,
@@ -226,19 +231,39 @@ def test_a_long_context_is_cut_until_every_multiprocessor_has_a_part():
     assert longest(3200.0, 32.0, 1.0, 16.0) == near(3200.0)
 
 
+def test_prefill_in_chunks_takes_each_of_its_terms_alone():
+    """As a prompt of one chunk by the formula without chunks, and as two of them with nothing between."""
+    shape, widths = (12.0, 3.0), (96.0, 64.0)
+    terms = ({"flop_per_s": 1e12}, {"bytes_per_s": 1e9}, {"prefill_floor_s": 1.0})
+    uneven = {"prefill_ramp_tokens": 10.0, "prefill_tail_fraction": 0.5, "softmax_width": 6.0}
+    for changed in (*terms, {"flop_per_s": 1e12, "prefill_fraction": 0.5, **uneven}):
+        rates = replace(ATTENTION, **changed)
+
+        def time_of(sequences, new, past, rates=rates):
+            at = (sequences, new, past)
+            return chunk_attention_prefill_time_s(*at, *shape, *widths, 512.0, 1.0, rates)
+
+        def plain(sequences, new, past, rates=rates):
+            return prefill_attention_time_s(sequences, new, past, *shape, *widths, INF, 1.0, rates)
+
+        assert time_of(2.0, 300.0, 100.0) == near(plain(2.0, 300.0, 100.0))
+        assert time_of(2.0, 300.0, 1024.0) == near(plain(2.0, 300.0, 0.0))
+        if not uneven.keys() & changed.keys():
+            assert time_of(2.0, 1024.0, 512.0) == near(plain(4.0, 512.0, 0.0))
+
+
 def test_latent_prefill_takes_each_of_its_terms_alone():
     heads, latent, rotary, plain, value = MLA
     tokens = (2.0, 1024.0, 512.0)
     width = plain + rotary + value
     flop = mla_prefill_flop(*tokens, heads, width)
 
-    def time_of(top=INF, **changed):
+    def time_of(**changed):
         rates = replace(LATENT, **changed)
-        return expanded_attention_time_s(*tokens, heads, width, latent + rotary, rates, top)
+        return expanded_attention_time_s(*tokens, heads, width, latent + rotary, rates)
 
     assert time_of(flop_per_s=1e12) == near(flop / 1e12)
     assert time_of(flop_per_s=1e12, prefill_fraction=0.5) == near(2 * flop / 1e12)
-    assert time_of(600.0, flop_per_s=1e12) == near(mla_prefill_flop(*tokens, heads, width, 600.0) / 1e12)
     # The new latents are written to the cache besides.
     moved = mla_prefill_bytes(*tokens, heads, width) + 2 * 1024 * (latent + rotary) * 1.0
     assert time_of(bytes_per_s=1e9) == near(moved / 1e9)
@@ -250,6 +275,27 @@ def test_latent_prefill_takes_each_of_its_terms_alone():
     rates = replace(LATENT, flop_per_s=1e12, bytes_per_s=1e9)
     whole = mla_prefill_time_s(*tokens, *MLA, 2.0, rates)
     assert whole == near(expanded_attention_time_s(*tokens, heads, width, 2.0 * (latent + rotary), rates))
+
+
+def test_sparse_prefill_takes_each_of_its_terms_alone():
+    heads, latent, rotary, plain, value = MLA
+    tokens, top = (2.0, 1024.0, 512.0), 600.0
+    shape = (*tokens, heads, latent, rotary)
+
+    def time_of(**changed):
+        return sparse_attention_prefill_time_s(*shape, 1.0, replace(LATENT, **changed), top)
+
+    flop, moved = mla_sparse_prefill_flop(*shape, top), mla_sparse_prefill_bytes(*shape, 1.0, top)
+    assert time_of(flop_per_s=1e12, prefill_fraction=0.5) == near(2 * flop / 1e12)
+    assert time_of(bytes_per_s=1e9, prefill_memory_fraction=0.5) == near(2 * moved / 1e9)
+    assert time_of(prefill_floor_s=1.0) == near(1.0)
+    work = prefill_scheduled_flop(*tokens, heads, 2 * latent + rotary, top, 4.0, 6.0, 10.0, 0.5)
+    uneven = {"softmax_width": 6.0, "prefill_ramp_tokens": 10.0, "prefill_tail_fraction": 0.5}
+    assert time_of(flop_per_s=1e12, **uneven) == near(work / 1e12)
+    rates = replace(LATENT, flop_per_s=1e12, bytes_per_s=1e9)
+    products = [(2048.0, heads, plain, latent, 2.0, rates), (2048.0, heads, latent, value, 2.0, rates)]
+    both = mla_absorption_time_s(2048.0, heads, latent, plain, value, rates)
+    assert both == near(sum(mla_bmm_time_s(*product) for product in products))
 
 
 def test_absorbed_decode_takes_each_of_its_terms_alone():

@@ -29,7 +29,15 @@ from capplan.readers.catalogue.models import read_model
 from capplan.replica.plans import plans_of, plans_tables, step_rates
 from capplan.replica.replica import replica_of
 from capplan.replica.spec import ReplicaSpec
-from capplan.replica.tables import Knots, context_limits, device_tables, step_knots, table_of_plan, with_host
+from capplan.replica.tables import (
+    Knots,
+    chunk_limits,
+    context_limits,
+    device_tables,
+    step_knots,
+    table_of_plan,
+    with_host,
+)
 from capplan.serving.step_table import decode_step_s, mixed_step_s
 from tests.sweeps import examples
 
@@ -67,7 +75,7 @@ def network_of(name, weights):
 
 def own_knots(network):
     """Return knots as replicas have them; the longest context is no power of two, so that windows lie between."""
-    return step_knots(256.0, 8192.0, 11000.0, context_limits(network))
+    return step_knots(256.0, 8192.0, 11000.0, context_limits(network), chunks=chunk_limits(network))
 
 
 def legal(network, gpu, sharding, engine):
@@ -98,8 +106,11 @@ def weight_floor_bytes(network, tokens, rates):
 
 
 def read_floor_bytes(network, context, kv_bytes):
-    """Return the cache that one sequence reads; nothing is asked of layers that choose what they read."""
-    if any(getattr(mixer, "index_heads", 0) for layer in set(network.layers) for mixer in layer.mixers):
+    """Return the cache that one sequence reads; nothing is asked of layers that choose what they read, or begin anew."""
+    chooses = ("index_heads", "chunked")
+    if any(
+        getattr(mixer, name, 0) for name in chooses for layer in set(network.layers) for mixer in layer.mixers
+    ):
         return 0.0
     return float(kv_bytes_per_sequence(network, float(context), kv_bytes))
 

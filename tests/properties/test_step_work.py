@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from capplan.families.model_config import read_network
+from capplan.memory.launch import Launch
 from capplan.model.network import (
     LatentAttention,
     Layer,
@@ -24,9 +25,19 @@ from capplan.model.network import (
 from capplan.model.sharding import Sharding
 from capplan.operators.collective import all_gather_time_s, all_reduce_time_s, reduce_scatter_time_s
 from capplan.operators.compressed_attention import indexer_time_s
+from capplan.operators.latent_attention import mla_absorption_time_s, sparse_attention_prefill_time_s
 from capplan.phases.cost import OperatorCost, bound, floor_s, summed, total_s, unsaved_s
 from capplan.phases.mixer_work import decode_cost, prefill_cost
-from capplan.phases.step import decode_step_costs, prefill_step_costs, token_costs
+from capplan.phases.step import (
+    decode_attention_costs,
+    decode_step_costs,
+    prefill_attention_costs,
+    prefill_step_costs,
+    token_costs,
+)
+from capplan.readers.catalogue.models import read_model
+from capplan.replica.tables import chunk_limits, context_limits, device_tables, step_knots, table_of_plan
+from capplan.serving.step_table import bilinear, prefill_attention_per_token_s
 from tests.properties.ideal_device import LATENT, LINEAR, RING, ideal_rates
 
 FEW = settings(max_examples=60, deadline=None)
@@ -301,6 +312,31 @@ def test_prefill_of_latent_attention_multiplies_whole_keys_and_values():
     assert cost.flop == near(3 * (HEADS / 2) * pairs * 2 * ((24 + 16) + 40))
 
 
+@pytest.mark.parametrize(
+    ("name", "ratio"),
+    [("deepseek-ai/DeepSeek-V3.2", (2 * 512 + 64) / (128 + 64 + 128)), ("zai-org/GLM-5", 2.125)],
+)
+def test_prefill_with_an_indexer_is_absorbed(name, ratio):
+    """Sparse kernels take queries as wide as a latent and its rotary key. What they multiply beside pairs, the expansion did."""
+    network = read_model(name, weight_dtype="bf16")
+    mixer = network.layers[0].mixers[0]
+    assert isinstance(mixer, LatentAttention)
+    rates = ideal_rates(flop_per_s=1e12)
+
+    def flop(past, *, selects):
+        one = replace(mixer, index_heads=mixer.index_heads if selects else 0)
+        return prefill_cost(one, 1.0, 64.0, past, 1.0, 1.0, rates).flop
+
+    # A further cached key for each of 64 queries, all of them selected.
+    pairs = [flop(101.0, selects=own) - flop(100.0, selects=own) for own in (True, False)]
+    assert pairs[0] / pairs[1] == pytest.approx(ratio, rel=0.02)
+    expanding = 2 * 64 * mixer.query_heads * mixer.kv_lora_rank * (mixer.nope_head_dim + mixer.value_head_dim)
+    seen = sum(100 + i for i in range(1, 65))
+    width = 2 * mixer.kv_lora_rank + mixer.rope_head_dim
+    assert flop(100.0, selects=True) == near(2 * mixer.query_heads * width * seen + expanding)
+    assert "kv_b" not in by_name(prefill(network, rates))
+
+
 def test_an_indexer_scores_every_key_on_every_rank():
     sparse = replace(
         network_of(MLA).layers[0].mixers[0], index_heads=4, index_head_dim=128, index_top_tokens=100
@@ -314,10 +350,56 @@ def test_an_indexer_scores_every_key_on_every_rank():
             costs = [decode_cost(m, 6.0, context, tensor, 2.0, rates, 2.0).seconds for m in (sparse, plain)]
             assert costs[0] - costs[1] == near(beside)
         beside = indexer_time_s(6.0, 50.0, 30.0, 4.0, 128.0, 1.0, own)
-        costs = [prefill_cost(m, 6.0, 50.0, 30.0, tensor, 2.0, rates).seconds for m in (sparse, plain)]
-        assert costs[0] - costs[1] == near(beside)
+        absorbed = mla_absorption_time_s(300.0, HEADS / tensor, 64.0, 24.0, 40.0, own)
+        absorbed += sparse_attention_prefill_time_s(
+            6.0, 50.0, 30.0, HEADS / tensor, 64.0, 16.0, 2.0, own, 100.0
+        )
+        assert prefill_cost(sparse, 6.0, 50.0, 30.0, tensor, 2.0, rates).seconds == near(beside + absorbed)
     far = decode_cost(sparse, 6.0, 5000.0, 1.0, 2.0, rates)
     assert far.flop == decode_cost(plain, 6.0, 100.0, 1.0, 2.0, rates).flop
+
+
+def test_a_chunk_of_llama_4_is_attended_whole_and_decode_begins_anew_in_the_next():
+    """A prompt of one chunk has c (c + 1) / 2 pairs in every layer; the query after it sees itself alone where chunks are."""
+    network = read_model("meta-llama/Llama-4-Scout-17B-16E-Instruct", weight_dtype="bf16")
+    rates, chunk = ideal_rates(flop_per_s=1e12), 8192
+    mixers = [mixer for layer in network.layers for mixer in layer.mixers]
+    wide = 2 * 2 * mixers[0].query_heads * mixers[0].head_dim
+    aligned = sum(mixer.chunked for mixer in mixers)
+    assert (len(mixers), aligned) == (48, 36)
+    pairs = chunk * (chunk + 1) // 2
+    assert by_name(prefill(network, rates, 1.0, 8192.0, 0.0))["attention"].flop == near(48 * wide * pairs)
+    for context in (8192, 8193, 20000, 3 * 8192):
+        keys = aligned * ((context - 1) % chunk + 1) + (48 - aligned) * context
+        found = by_name(decode(network, rates, 1.0, float(context)))["attention"].flop
+        assert found == near(wide * keys)
+
+
+@pytest.mark.parametrize("budget", [512, 2048, 8192])
+def test_step_tables_keep_the_chunks_of_llama_4(budget):
+    """What a table gives for the pieces of a prompt, and for decoding one sequence, is what the layers take."""
+    network = read_model("meta-llama/Llama-4-Scout-17B-16E-Instruct", weight_dtype="bf16")
+    aligned = next(layer for layer in network.layers if layer.mixers[0].chunked)
+    network, rates = replace(network, layers=(aligned,)), ideal_rates(flop_per_s=1e12)
+    limits = chunk_limits(network)
+    knots = step_knots(64.0, 8192.0, 40000.0, context_limits(network), chunks=limits)
+    launch = Launch(1.0, 1.0, 1.0, 1.0, 80e9, 2.0, 4096.0, 64.0, 8192.0, 0.9, 16.0).as_columns()
+    table = table_of_plan(device_tables(network, launch, rates, knots).kernels, 0)
+
+    def exact(costs):
+        return float(total_s(costs))
+
+    for context in (100, 8192, 8193, 12000, 16384, 16385, 33000):
+        costs = decode_attention_costs(network, 1.0, float(context), Sharding(), 2.0, rates)
+        assert bilinear(
+            table.sequence_knots, table.context_knots, table.decode_attention_s, 1.0, float(context)
+        ) == near(exact(costs))
+    whole = exact(prefill_attention_costs(network, 1.0, 32768.0, 0.0, Sharding(), 2.0, rates))
+    each = prefill_attention_per_token_s(table)
+    parts = sum(
+        budget * float(bilinear(*each, float(budget), float(past))) for past in range(0, 32768, budget)
+    )
+    assert parts == pytest.approx(whole, rel=0.03)
 
 
 DELTA = LinearAttention("gated_delta", 4, 8, 32, 48, conv_channels=4 * 2 * 32 + 8 * 48, conv_kernel=4)

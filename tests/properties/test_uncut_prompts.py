@@ -59,10 +59,9 @@ def attention_flop(network, new):
             if getattr(mixer, "index_heads", 0) or not isinstance(mixer, Attention | LatentAttention):
                 continue
             width = getattr(mixer, "head_dim", 0) or mixer.nope_head_dim + mixer.rope_head_dim
-            window = getattr(mixer, "window_tokens", None) or np.inf
-            if getattr(mixer, "chunked", False):
-                window = window / 2.0  # on average
-            seen = np.minimum(np.arange(1, new + 1), window).sum()
+            window, positions = getattr(mixer, "window_tokens", None) or np.inf, np.arange(1, new + 1)
+            aligned = getattr(mixer, "chunked", False)
+            seen = ((positions - 1) % window + 1 if aligned else np.minimum(positions, window)).sum()
             flop += 2.0 * count * mixer.query_heads * (width + mixer.value_head_dim) * seen
     return flop
 
