@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import lru_cache
-from math import cos, exp, hypot, log, log2, nan, pi, sin, sqrt
+from math import cos, exp, hypot, isnan, log, log2, nan, pi, sin, sqrt
 from statistics import fmean, median
 
 import numpy as np
@@ -478,8 +478,8 @@ def bounded_latencies(
 
 
 def _is_unknown(latency: BoundedSpread) -> bool:
-    """Return whether an interval is too wide to say anything."""
-    return latency.high - latency.low >= MOST_WIDTH * latency.mean > 0.0
+    """Return whether an interval is too wide to say anything, or rests on one that is."""
+    return isnan(latency.high) or latency.high - latency.low >= MOST_WIDTH * latency.mean > 0.0
 
 
 def _known(latency: BoundedSpread) -> BoundedSpread:

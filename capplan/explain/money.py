@@ -21,7 +21,7 @@ from capplan.explain.subject import (
     input_of,
     within,
 )
-from capplan.explain.table import arguments, formula_in, ordered_gpus, tabled
+from capplan.explain.table import arguments, end_of_whole, formula_in, ordered_gpus, tabled
 from capplan.fleet.plan import Group, Plan, paid_by_the_gpu
 from capplan.fleet.pools.joint import AS_PREDICTED, demanded_of
 from capplan.fleet.pools.sizing import pools_sizing
@@ -365,6 +365,8 @@ class PoolsSubject(GroupsSubject):
             *arguments(self, "link", "l"),
         ]
         page = PHASES
+        if statistic in ("low", "high") and metric == "e2e_s":
+            return end_of_whole(self, statistic)
         if statistic in ("low", "high"):
             formula, page = "mean times an end of the 80% interval of measured over predicted", ACCURACY
         elif quantity == "slo_met_probability":
@@ -403,6 +405,8 @@ class MixSubject(GroupsSubject):
         """Explain what the simulations of the groups say together."""
         place, _, key = quantity.partition(".")
         value = self.numbers[quantity]
+        if place == "e2e_s" and key in ("low", "high"):
+            return end_of_whole(self, key)
         if place in _LATENCIES and key in _MEANS:
             return self._weighted(quantity, value, quantity, range(len(self.groups)))
         if place in _LATENCIES:

@@ -35,6 +35,7 @@ from capplan.replica.load import Load
 from capplan.replica.plans import plans_of
 from capplan.replica.spec import served_context_tokens
 from capplan.report.quantities import (
+    ACCURACY,
     ARGUMENTS,
     KERNELS,
     MEMORY,
@@ -466,7 +467,9 @@ def operators(of: Subject) -> Iterator[Explained]:
 
 
 def end_of_interval(of: Subject, metric: str, end: str) -> Explained:
-    """Explain an end of the interval around a mean."""
+    """Explain an end of the interval around a mean; that of the E2E latency is the sum of its parts."""
+    if metric == "e2e_s":
+        return end_of_whole(of, end)
     interval = latency_interval(of.trial, metric.removesuffix("_s"), of.latencies.concurrency)
     name, source = BOUNDS[end], f"measured over predicted, {interval.rests_on}"
     ratio = Stated(float(getattr(interval, name)), source, name=name)
@@ -474,6 +477,20 @@ def end_of_interval(of: Subject, metric: str, end: str) -> Explained:
     return explained(
         found.quantity, mean.value * ratio.value, found.formula, found.inputs, found.page, steps=(mean,)
     )
+
+
+def end_of_whole(of: PlanSubject, end: str) -> Explained:
+    """Explain an end of the interval of the mean E2E latency, by that of its parts where they are known."""
+    path, numbers = f"e2e_s.{end}", of.numbers
+    first, token = (numbers.get(f"{part}.{end}") for part in ("ttft_s", "tpot_s"))
+    if first is not None and token is not None:
+        return tabled(of, path)
+    if first is not None and numbers.get("tpot_s.mean") is None:  # no token comes after the first
+        only = input_of("t", f"ttft_s.{end}", first, of.label, f"explain ttft_s.{end}")
+        return explained(path, float(numbers[path]), "t", (only,), ACCURACY, label=of.label)
+    mean = input_of("m", "e2e_s.mean", numbers["e2e_s.mean"], of.label, "explain e2e_s.mean")
+    formula = "mean times an end of the 80% interval of measured over predicted, and no less than its parts that are known"
+    return explained(path, float(numbers[path]), formula, (mean,), ACCURACY, label=of.label)
 
 
 def probability(of: Subject, quantity: str) -> Explained:

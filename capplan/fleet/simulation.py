@@ -168,6 +168,8 @@ class Stream:
     """Time from the start that figures leave out."""
     warm_up_share: float = 0.0
     """Share of the requests, in order of arrival, that figures leave out, if their time is longer."""
+    last_unseen: int = 0
+    """Requests of a closed loop, the last in order of arrival, that figures leave out: fewer than its concurrency run next to them."""
     waits: Waits | None = None
     """Wait of each class before its prompts are sent; None where all wait as long as the targets include."""
 
@@ -518,7 +520,7 @@ def measured_time(
     """Return from when until when a run is measured [s].
 
     It begins when the warm-up of the stream is over, and ends when a part of the load that matters is over: at the last open-loop
-    arrival, or when the first user found no request left. Users who stay at a replica run out of requests there, those of
+    arrival, before the last requests of a closed loop that its stream leaves out, or when the first user found no request left. Users who stay at a replica run out of requests there, those of
     busier replicas later than others: the run ends when the first replica has none left.
 
     Parameters
@@ -540,6 +542,8 @@ def measured_time(
         users = stream.crowd.first_turns().size
         idle_s = users_idle_from_s(arrival[of_crowd], columns["e2e_s"][of_crowd], users)
     end = load_ends_s(arrival, of_crowd, tokens, idle_s)
+    if stream.last_unseen:
+        end = float(np.sort(arrival)[-1 - min(stream.last_unseen, arrival.size - 1)])
     begin = max(stream.warm_up_s, float(np.quantile(arrival[arrival <= end], stream.warm_up_share)))
     end = min(end, stopped_s)
     return (begin, end) if begin < end else (0.0, stopped_s)

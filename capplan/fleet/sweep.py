@@ -170,7 +170,7 @@ CONCURRENCIES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 REFINEMENTS = 4
 """Loads tried between the last one that meets the targets and the first one that does not."""
 LEAST_REQUESTS, MOST_REQUESTS = 300, 4000
-"""Limits in a closed loop, which takes eight times the requests in flight."""
+"""Limits in a closed loop, which takes eight times the requests in flight, or four times where that is more than the limit."""
 
 Row = dict[str, Any]
 Runner = Callable[[Sequence["Point"]], Iterator[tuple["Point", Row]]]
@@ -301,7 +301,10 @@ def point_result(point: Point) -> Row:
 
 
 def _row(point: Point, outcome: FleetOutcome, rate: float) -> Row:
+    """Return the figures of a load; a closed loop serves its requests in flight over the mean time that each of them takes."""
     mean_output = outcome.all.output_tokens_per_s / max(outcome.all.requests_per_s, 1e-12)
+    if point.concurrency is not None and outcome.all.e2e_s.mean > 0.0:
+        rate = point.concurrency / outcome.all.e2e_s.mean
     hourly = point.contender.usd_per_hour
     tokens_per_s = rate * mean_output
     return {
@@ -354,13 +357,15 @@ def _stream(point: Point, demand: Demand, longest: int, *, split: bool = True) -
     """Return the stream of one replica at the load of a point, or of a whole fleet, which is not split among replicas."""
     names = tuple(request_class.name for request_class in demand.classes)
     if point.concurrency is not None:
-        count = int(np.clip(8 * point.concurrency, LEAST_REQUESTS, MOST_REQUESTS))
+        clients = point.concurrency
+        count = max(LEAST_REQUESTS, min(8 * clients, MOST_REQUESTS), 4 * clients)
         requests = drawn_requests(demand, count, point.seed, longest)
         return Stream(
             requests,
             names,
-            concurrency=point.concurrency,
-            warm_up_share=WARM_UP_SHARE,
+            concurrency=clients,
+            warm_up_share=max(WARM_UP_SHARE, clients / count),
+            last_unseen=clients,
             waits=waits_of(demand.classes).at_the_peak,
         )
     total = sum(demand.rates_per_s(0.0))

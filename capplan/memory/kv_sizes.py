@@ -203,7 +203,9 @@ def _rows(
         kv_bytes_per_sequence(network, context, element, tensor_parallel, stored=True), context.shape
     )
     state, state_on_rank = (
-        float(held_state_bytes(network, ranks, engine.memory.recurrent_format))
+        np.broadcast_to(
+            held_state_bytes(network, ranks, engine.memory.recurrent_format, context), context.shape
+        )
         for ranks in (1.0, float(tensor_parallel))
     )
     ranks = Sharding(tensor=np.array([[1.0], [float(tensor_parallel)]]))
@@ -217,9 +219,9 @@ def _rows(
             tensor_parallel=tensor_parallel,
             kv_bytes_per_token=float(growth[i]),
             kv_bytes_per_sequence=float(whole[i]),
-            state_bytes_per_sequence=state,
-            kv_bytes_total=sequences * (float(whole[i]) + state),
-            kv_bytes_per_gpu=sequences * (float(on_rank[i]) + state_on_rank),
+            state_bytes_per_sequence=float(state[i]),
+            kv_bytes_total=sequences * float(whole[i] + state[i]),
+            kv_bytes_per_gpu=sequences * float(on_rank[i] + state_on_rank[i]),
             engine_reserved_bytes_per_sequence=float(reserved[i]),
             engine_reserved_bytes_per_gpu=sequences * float(reserved_on_rank[i]),
         )

@@ -195,11 +195,15 @@ def state_bytes_held(
 
 
 def held_state_bytes(
-    network: Network, tensor_parallel: Number = 1.0, recurrent_format: str | None = None
+    network: Network,
+    tensor_parallel: Number = 1.0,
+    recurrent_format: str | None = None,
+    context_tokens: Number = np.inf,
 ) -> Number:
     """Return the fixed state of one sequence as an engine stores it, in all layers, on one rank.
 
-        S = min(sum over layers of states in the engine's format, state of the reference), heads divided by tp
+        S = min(sum over layers of states in the engine's format, state of the reference) - U, heads divided by tp
+        U = sum over parts that w tokens fill of (1 - n / w) of them, where n < w
 
     Entries that compressed attention has not filled yet share pages with those that it has, so the reference bounds them.
 
@@ -209,6 +213,8 @@ def held_state_bytes(
     tensor_parallel : [-]
         tp, ranks; pieces that several heads share are replicated once ranks outnumber them
     recurrent_format : in which the engine stores recurrent states; None: the dtype of the model
+    context_tokens : [tokens]
+        n, prompt and output so far
 
     Returns
     -------
@@ -231,6 +237,19 @@ def held_state_bytes(
     kinds = cache_kinds(network, tensor_parallel, element, element, recurrent_format)
     held: Number = sum((kind.layers * kind.state_bytes for kind in kinds), 0.0 * tensor_parallel)
     least: Number = np.minimum(held, state_bytes_per_sequence(network, tensor_parallel, element))
+    waiting = [
+        (count, part)
+        for layer, count in layer_counts(network)
+        for mixer in layer.mixers
+        for part in mixer.description.state_parts
+        if part.filled_by_tokens
+    ]
+    for count, part in waiting:
+        whole = FORMATS[part.state_format or network.activation_format].bytes_per_element * (
+            state_elements_on_rank(min(part.elements, part.held_elements), part.pieces, tensor_parallel)
+        )
+        unfilled = np.maximum(1.0 - context_tokens / part.filled_by_tokens, 0.0)
+        least = least - count * whole * unfilled
     return least
 
 

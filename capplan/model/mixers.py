@@ -54,6 +54,8 @@ class StatePart:
     """Engines store it in the dtype of the model unless `stated`."""
     stated: bool = False
     """The config, or the engines' code for this family, says `state_format`."""
+    filled_by_tokens: float = 0.0
+    """Tokens of a sequence that fill it, as those that wait to be compressed do; 0: it is whole from the first one."""
 
 
 def cache_elements_on_rank(elements: Number, heads: Number, tensor_parallel: Number = 1.0) -> Number:
@@ -623,7 +625,8 @@ def waiting_tokens(elements: int, entry_tokens: int, overlapping: bool, state_fo
     """
     vectors, kept = (6, 8) if overlapping else (2, 2)
     size = entry_tokens * elements
-    return StatePart(vectors * size, kept * size, state_format, pieces=1)
+    filled_by = float((2 if overlapping else 1) * entry_tokens)
+    return StatePart(vectors * size, kept * size, state_format, pieces=1, filled_by_tokens=filled_by)
 
 
 def shared_waiting_tokens(elements: int, entry_tokens: int, state_format: str) -> tuple[StatePart, ...]:
@@ -652,7 +655,8 @@ def shared_waiting_tokens(elements: int, entry_tokens: int, state_format: str) -
     """
     if entry_tokens == 1:
         return ()
-    return (StatePart(2 * entry_tokens * elements, 8 * 2 * elements, state_format, pieces=1),)
+    needed, held = 2 * entry_tokens * elements, 8 * 2 * elements
+    return (StatePart(needed, held, state_format, pieces=1, filled_by_tokens=float(entry_tokens)),)
 
 
 def packed_vector_bytes(head_dim: Number, rope_head_dim: Number) -> Number:

@@ -1,14 +1,14 @@
 """Several fleets for one service: each serves some classes, prompts up to a length, or a share, on the GPUs that suit them best."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import cached_property, partial
 from itertools import product
 from math import inf, isnan
 
 import numpy as np
 
-from capplan.accuracy.bounded import BoundedSpread
+from capplan.accuracy.bounded import BoundedSpread, Interval, bounded_latencies
 from capplan.errors import InputError, Reason
 from capplan.fleet.decision import SUREST_WITHIN
 from capplan.fleet.load.demand import Demand
@@ -30,7 +30,6 @@ from capplan.fleet.pools.order import with_machines
 from capplan.fleet.price import HOURS_PER_MONTH, usd_per_million_tokens
 from capplan.fleet.scenario import MixBy
 from capplan.fleet.search.cheapest import LayoutName, Search, Sized, Terms, busy_bound, layout_name
-from capplan.fleet.search.latencies import Latencies
 from capplan.fleet.search.layouts import ScreenedLayout, search
 from capplan.fleet.search.one_layout import ANY_LATENCY_S, trial_of
 from capplan.fleet.search.recommended import confirmed, plan_of, planned_rate_limit
@@ -39,7 +38,6 @@ from capplan.fleet.search.together import Part, Together, fewest
 from capplan.fleet.search.trial import Trial
 from capplan.fleet.unit_costs import unit_costs_at_mean
 from capplan.frozen import frozen
-from capplan.numbers import Spread
 from capplan.questions.fleet import AskedFleet, part_of, terms_of
 from capplan.workload.multiples import (
     below_and_above,
@@ -260,12 +258,11 @@ def mix_plan(
         for mean in seen.responses_s
     )
 
-    def latencies(of: Latencies) -> dict[str, BoundedSpread]:
-        return {name: _with_ends(getattr(of, name), parts, name) for name in ("ttft_s", "tpot_s", "e2e_s")}
-
     def per_million(tokens: float) -> float:
         return float(usd_per_million_tokens(hourly, sum(shares) * tokens))
 
+    intervals = {name: _interval_of(parts, f"{name}_s") for name in ("ttft", "tpot", "e2e")}
+    ttft_s, tpot_s, e2e_s = bounded_latencies(seen.ttft_s, seen.tpot_s, seen.e2e_s, intervals)
     probability = together.probability(confidence)
     groups = _with_their_loads(parts, together, headroom_fraction)
     hits = _hits_of_classes(demand, parts)
@@ -273,12 +270,13 @@ def mix_plan(
     lengths, output = mixed.lengths, mixed.generated_tokens
     plan = Plan(
         groups=tuple(groups),
-        ttft_s=_with_ends(seen.ttft_s, parts, "ttft_s"),
-        tpot_s=_with_ends(seen.tpot_s, parts, "tpot_s"),
-        e2e_s=_with_ends(seen.e2e_s, parts, "e2e_s"),
+        ttft_s=ttft_s,
+        tpot_s=tpot_s,
+        e2e_s=e2e_s,
         class_latencies=tuple(
-            ClassLatencies(name=item.name, **latencies(own))
+            ClassLatencies(name=item.name, ttft_s=of_class[0], tpot_s=of_class[1], e2e_s=of_class[2])
             for item, own in zip(demand.classes, together.by_class(), strict=True)
+            for of_class in [bounded_latencies(own.ttft_s, own.tpot_s, own.e2e_s, intervals)]
         ),
         prefix_hit_fraction=_hit_fraction(demand, responses_s, hits),
         class_prefix_hit_fractions=hits,
@@ -307,8 +305,8 @@ def mix_plan(
     )
 
 
-def _with_ends(of: Spread[float], parts: Sequence[Plan], latency: str) -> BoundedSpread:
-    """Return a latency with the interval of its mean, whose ends are as far from it as those of all groups together."""
+def _interval_of(parts: Sequence[Plan], latency: str) -> Interval:
+    """Return the interval of the mean of a latency, whose ends are as far from it as those of all groups together."""
     spreads: list[BoundedSpread] = [getattr(part, latency) for part in parts]
     shares = [part.peak_requests_per_s for part in parts]
     mean = sum(share * spread.mean for share, spread in zip(shares, spreads, strict=True))
@@ -316,7 +314,7 @@ def _with_ends(of: Spread[float], parts: Sequence[Plan], latency: str) -> Bounde
         sum(share * getattr(spread, end) for share, spread in zip(shares, spreads, strict=True)) / mean
         for end in ("low", "high")
     )
-    return BoundedSpread(**asdict(of), low=low * of.mean, high=high * of.mean)
+    return Interval(low, high, 0, 0)
 
 
 def _with_their_loads(parts: Sequence[Plan], together: Together, headroom_fraction: float) -> list[PlanGroup]:

@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from functools import reduce
-from math import isclose
+from math import isclose, nan
 from operator import or_
 from pathlib import Path
 from shlex import join, quote
@@ -32,6 +32,7 @@ from typing import (
 )
 
 from pydantic import (
+    AfterValidator,
     BeforeValidator,
     ConfigDict,
     Field,
@@ -146,8 +147,14 @@ def _stated_or_none(written: object) -> object:
     return None if written == dict.fromkeys(field.name for field in fields(BoundedSpread)) else written
 
 
+def _nan_of_null(end: float | None) -> float:
+    return nan if end is None else end
+
+
 def _ranged(hint: Any, name: str) -> Any:
     """Return the type of a field with the range of its name, through unions and sequences."""
+    if name in ("low", "high"):  # of an interval, which may be unknown
+        return Annotated[Amount | None, AfterValidator(_nan_of_null)]
     if name == "tpot_s":
         return Annotated[Annotated[BoundedSpread, Stated()] | None, BeforeValidator(_stated_or_none)]
     if isinstance(hint, TypeVar):

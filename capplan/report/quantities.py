@@ -285,7 +285,11 @@ PLAN: Mapping[str, Quantity] = {
     },
     **{
         f"{latency}.{end}": Quantity(f"{words} bound of the measured mean in 80% of cases", "m q", {f"{latency}.mean": "m", "interval": "q"}, ACCURACY, predicted=True)
-        for latency in ("ttft_s", "tpot_s", "e2e_s")
+        for latency in ("ttft_s", "tpot_s")
+        for end, words in (("low", "Lower"), ("high", "Upper"))
+    },
+    **{
+        f"e2e_s.{end}": Quantity(f"{words} bound of the measured mean in 80% of cases: that of its parts", "t + (m - f) o / u", {f"ttft_s.{end}": "t", "e2e_s.mean": "m", "ttft_s.mean": "f", f"tpot_s.{end}": "o", "tpot_s.mean": "u"}, ACCURACY, predicted=True)
         for end, words in (("low", "Lower"), ("high", "Upper"))
     },
     "class_e2e_mean_s": Quantity("Mean response time of each class of requests at the peak, in the order of the traffic", _PERCENTILES, page=SIMULATION, predicted=True),

@@ -4,10 +4,9 @@ import pytest
 
 from capplan.errors import InputError
 from capplan.memory.kv_sizes import kv_sizes
-from capplan.memory.pool import compressed_layers
 from capplan.readers.catalogue.models import read_model, shipped_names
 
-CONTEXTS = (1, 17, 1_000, 4_097, 131_072)
+CONTEXTS = (1, 3, 8, 17, 46, 100, 127, 1_000, 4_097, 131_072)
 DTYPES = ("fp32", "bf16", "fp8", "int8")
 
 
@@ -32,14 +31,11 @@ def above_what_is_allocated(names, engine):
     above = []
     for name in names:
         network = read_model(name, offline=True)
-        contexts = (
-            CONTEXTS[2:] if compressed_layers(network) else CONTEXTS
-        )  # waiting tokens of short contexts share pages
         for dtype in DTYPES:
             for ranks in (1, 8):
                 try:
                     rows = kv_sizes(
-                        network, contexts, kv_dtype=dtype, engine=engine, tensor_parallel=ranks
+                        network, CONTEXTS, kv_dtype=dtype, engine=engine, tensor_parallel=ranks
                     ).rows
                 except InputError:
                     continue

@@ -13,7 +13,7 @@ from functools import partial
 from itertools import product
 from math import inf, isnan
 
-from capplan.accuracy.bounded import BoundedSpread, bounded, operation_interval, operation_of
+from capplan.accuracy.bounded import bounded_latencies, operation_interval, operation_of
 from capplan.accuracy.slowness import Slowness
 from capplan.errors import Reason, Refusal
 from capplan.fleet.load.demand import Demand, planned_demand
@@ -58,8 +58,6 @@ from capplan.fleet.search.search_cache import SearchCache
 from capplan.fleet.simulation import FleetOutcome
 from capplan.fleet.unit_costs import unit_costs_at_mean
 from capplan.frozen import frozen
-from capplan.numbers import Spread
-from capplan.replica.replica import Replica
 from capplan.workload.request_class import outside_use
 
 SHOWN = 3
@@ -431,11 +429,14 @@ def _plan(
     groups = sized_groups((prefill, decode), pair)
     usd = summed_usd_per_hour(groups)
     money = None if usd is None else unit_costs_at_mean(users, usd, responses_s)
-
-    def with_interval(values: Spread[float], quantity: str, replica: Replica) -> BoundedSpread:
-        return bounded(
-            values, operation_interval(question.intervals, quantity, "open", operation_of(replica))
-        )
+    by_pool = {"ttft": joint.prefill, "tpot": joint.decode, "e2e": joint.decode}
+    intervals = {
+        name: operation_interval(question.intervals, name, "open", operation_of(replica))
+        for name, replica in by_pool.items()
+    }
+    ttft_s, tpot_s, e2e_s = bounded_latencies(
+        outcome.all.ttft_s, outcome.all.tpot_s, outcome.all.e2e_s, intervals
+    )
 
     slowest = max(joint.slowest(pair, asked, slowness), asked.decode if joint.bears(pair, asked) else 0.0)
     together = _met_probability(slowness.decode, slowest, asked.decode, question.slo.confidence)
@@ -446,9 +447,9 @@ def _plan(
         class_e2e_mean_s=responses_s if len(responses_s) > 1 else (),
         transfer=Transfer(joint.link, joint.link_use(pair, rate / joint.rate)),
         simulated_requests=outcome.all.requests,
-        ttft_s=with_interval(outcome.all.ttft_s, "ttft", joint.prefill),
-        tpot_s=with_interval(outcome.all.tpot_s, "tpot", joint.decode),
-        e2e_s=with_interval(outcome.all.e2e_s, "e2e", joint.decode),
+        ttft_s=ttft_s,
+        tpot_s=tpot_s,
+        e2e_s=e2e_s,
         slo_met_probability=together,
         few_open_loops_measured=slowness.prefill.thin or slowness.decode.thin,
         usd_per_hour=usd,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from math import inf, nextafter
 
-from capplan.accuracy.bounded import Interval, bounded, operation_interval, operation_of, served_by
+from capplan.accuracy.bounded import Interval, bounded_latencies, operation_interval, operation_of, served_by
 from capplan.fleet.plan import Group, Plan, cost_of
 from capplan.fleet.price import HOURS_PER_MONTH, usd_per_million_tokens, usd_per_month
 from capplan.fleet.search.cheapest import LayoutName, Search, Sized, Terms
@@ -102,6 +102,12 @@ def plan_of(sized: Sized, terms: Terms) -> Plan:
     lengths = demand.lengths
     load = Load(int(lengths.input_tokens), int(lengths.output_tokens), request_rate=latencies.requests_per_s)
     in_replica = latencies.concurrency
+    ttft_s, tpot_s, e2e_s = bounded_latencies(
+        latencies.ttft_s,
+        latencies.tpot_s,
+        latencies.e2e_s,
+        {name: latency_interval(trial, name, in_replica) for name in ("ttft", "tpot", "e2e")},
+    )
     rows = breakdown_of(trial.replica, load, in_replica)
     device = candidate.layout.device
     hourly = terms.usd_per_hour(candidate.layout, sized.busy)
@@ -135,9 +141,9 @@ def plan_of(sized: Sized, terms: Terms) -> Plan:
         groups=(group,),
         prefix_hit_fraction=demand.hit_fraction,
         class_prefix_hit_fractions=demand.class_hit_fractions,
-        ttft_s=bounded(latencies.ttft_s, latency_interval(trial, "ttft", in_replica)),
-        tpot_s=bounded(latencies.tpot_s, latency_interval(trial, "tpot", in_replica)),
-        e2e_s=bounded(latencies.e2e_s, latency_interval(trial, "e2e", in_replica)),
+        ttft_s=ttft_s,
+        tpot_s=tpot_s,
+        e2e_s=e2e_s,
         slo_met_probability=met_probability(trial, sized.busy),
         few_open_loops_measured=candidate.slowness.thin,
         target_probabilities={

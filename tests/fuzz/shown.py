@@ -1,0 +1,532 @@
+"""Random questions to every command that prints numbers, and the laws that no two numbers of an answer may break.
+
+    python -m tests.fuzz.shown --seconds 600 --seed 1 [--kind estimate]
+
+The laws: Little's law and no more served than offered; intervals around their values, parts within the whole; percentiles in order;
+rows add up to their totals, an hour to a month, a GPU to all of them; no more used than allocated.
+"""
+
+import argparse
+import io
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from itertools import pairwise
+from math import isclose, isfinite
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from capplan.accuracy.bounded import MOST_WIDTH
+from capplan.cli.main import main as capplan
+from capplan.fleet.price import HOURS_PER_MONTH
+from capplan.fleet.search.search_cache import SearchCache
+from tests.fuzz.answers import KINDS as TRAFFIC
+from tests.fuzz.answers import scenario_text
+from tests.sweeps import share_runs, size_on_few_requests
+
+MODELS = (
+    "llama-3.1-8b", "llama-3.1-70b", "Qwen/Qwen2.5-0.5B", "Qwen/Qwen3-30B-A3B", "openai/gpt-oss-20b", "Qwen/Qwen3-32B", "deepseek-v3",
+    "deepseek-v3.2", "gemma-3-27b-it", "Qwen/Qwen3.6-27B", "zai-org/GLM-5", "deepseek-ai/DeepSeek-V4-Pro", "bge-m3",
+)  # fmt: skip
+DEVICES = ("l4", "l40s", "a100-sxm-80gb", "h100-sxm", "h200-sxm", "b200", "mi300x")
+LAYOUTS = ((), ("-tp", "2"), ("-tp", "4"), ("-tp", "8"), ("-tp", "4", "-pp", "2"), ("-dp", "8", "-ep", "8"))
+ENGINES = ("vllm", "vllm", "sglang", "trtllm")
+LEVERS = ("target", "answers", "max-num-seqs", "weight-dtype")
+MONEY = (
+    "", "", "electricity: {price: 0.12 $/kWh}\n", "growth: {rate: 5 %/month, horizon: 6 months}\n",
+)  # fmt: skip
+CENT = 0.005
+"""[$]; sums of rows are their totals to the cent."""
+LITTLE = 0.02
+"""Part by which Little's law may be off."""
+
+
+@dataclass(frozen=True)
+class Broken:
+    """A law that an answer breaks, where, and how."""
+
+    law: str
+    words: str
+
+
+Law = Callable[[str, Mapping[str, Any]], Iterator[Broken]]
+
+
+def records(value: Any, at: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield every mapping of an answer with its place."""
+    if isinstance(value, dict):
+        yield at, value
+        for key, item in value.items():
+            yield from records(item, f"{at}.{key}" if at else key)
+    elif isinstance(value, list):
+        for place, item in enumerate(value):
+            yield from records(item, f"{at}[{place}]")
+
+
+def numbers_of(record: Mapping[str, Any], *keys: str) -> list[float] | None:
+    """Return the numbers under some keys; None unless all are there."""
+    values = [record.get(key) for key in keys]
+    known = [
+        float(value) for value in values if isinstance(value, (int, float)) and not isinstance(value, bool)
+    ]
+    return known if len(known) == len(keys) else None
+
+
+def close(one: float, other: float, *, within: float = 1e-6, cents: float = 0.0) -> bool:
+    return isclose(one, other, rel_tol=within, abs_tol=max(cents, 1e-9))
+
+
+def finite(at: str, record: Mapping[str, Any]) -> Iterator[Broken]:
+    """Every number is finite."""
+    for key, value in record.items():
+        if isinstance(value, float) and not isfinite(value):
+            yield Broken("finite", f"{at}.{key} is {value}")
+
+
+def in_order(at: str, record: Mapping[str, Any]) -> Iterator[Broken]:
+    """Percentiles ascend, a mean lies between its extremes, and its interval holds it and is not as wide as says nothing."""
+    ascending = ("min", "p50", "p90", "p95", "p99", "max")
+    stated = [(key, record[key]) for key in ascending if isinstance(record.get(key), (int, float))]
+    for (low, smaller), (high, larger) in pairwise(stated):
+        if smaller > larger * (1.0 + 1e-9):
+            yield Broken("percentiles", f"{at}: {low} {smaller:.6g} is above {high} {larger:.6g}")
+    for low, middle, high in (("low", "mean", "high"), ("min", "mean", "max"), *_ranges(record)):
+        known = [record[key] for key in (low, middle, high) if isinstance(record.get(key), (int, float))]
+        if any(smaller > larger * (1.0 + 1e-9) for smaller, larger in pairwise(known)):
+            yield Broken("intervals", f"{at}: {low}, {middle}, {high} are {known}")
+    ends = numbers_of(record, "low", "mean", "high")
+    if ends and ends[2] - ends[0] >= MOST_WIDTH * ends[1] > 0.0:
+        yield Broken("widths", f"{at}: {ends[0]:.4g} to {ends[2]:.4g} at a mean of {ends[1]:.4g}")
+
+
+def _ranges(record: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    for key in record:
+        if key.endswith("_low") and isinstance(record[key], (int, float)):
+            name = key.removesuffix("_low")
+            yield key, name, f"{name}_high"
+
+
+def parts_of_a_whole(at: str, record: Mapping[str, Any]) -> Iterator[Broken]:
+    """A first token is no later than the last, at the mean, at both ends and at every percentile; E2E = TTFT + (n - 1) TPOT."""
+    first, token, whole = (record.get(key) for key in ("ttft_s", "tpot_s", "e2e_s"))
+    if not isinstance(first, dict) or not isinstance(whole, dict):
+        return
+    for name in ("mean", "low", "high", "p50", "p90", "p95", "p99"):
+        both = numbers_of({"first": first.get(name), "whole": whole.get(name)}, "first", "whole")
+        if both and both[0] > both[1] * (1.0 + 1e-9):
+            yield Broken("parts", f"{at}: {name} of TTFT {both[0]:.4g} is above that of E2E {both[1]:.4g}")
+    ends = [numbers_of(part or {}, "mean", "low", "high") for part in (first, token, whole)]
+    if all(ends):
+        (first_s, *firsts), (token_s, *tokens), (whole_s, *wholes) = (part or [] for part in ends)
+        for end, one, each, all_s in zip(("low", "high"), firsts, tokens, wholes, strict=True):
+            summed = one + (whole_s - first_s) * each / token_s if token_s else one
+            if not close(summed, all_s, within=1e-3):
+                yield Broken("parts", f"{at}: {end} of E2E is {all_s:.4g}, of its parts {summed:.4g}")
+
+
+def little(at: str, record: Mapping[str, Any]) -> Iterator[Broken]:
+    """What comes in a second times how long it stays is what is there; no more is served than offered."""
+    whole = record.get("e2e_s")
+    mean = numbers_of(whole, "mean") if isinstance(whole, dict) else None
+    for rate, there in (
+        ("requests_per_s", "concurrency"), ("request_rate_per_replica", "concurrency_per_replica"), ("requests_per_s", "requests_in_flight"),
+    ):  # fmt: skip
+        known = numbers_of(record, rate, there)
+        if mean and known and not close(known[0] * mean[0], known[1], within=LITTLE):
+            yield Broken(
+                "little",
+                f"{at}: {rate} {known[0]:.4g} x {mean[0]:.4g} s is {known[0] * mean[0]:.4g}, {there} {known[1]:.4g}",
+            )
+    for served, offered in (("requests_per_s", "request_rate"), ("goodput_requests_per_s", "requests_per_s")):
+        known = numbers_of(record, served, offered)
+        if known and known[0] > known[1] * (1.0 + LITTLE):
+            yield Broken("served", f"{at}: {served} {known[0]:.4g} is above {offered} {known[1]:.4g}")
+
+
+def products(at: str, record: Mapping[str, Any]) -> Iterator[Broken]:
+    """Per GPU times GPUs, per replica times replicas and an hour times the hours of a month are the total."""
+    for each, count, total in (
+        ("output_tokens_per_s_per_gpu", "gpus", "output_tokens_per_s"), ("gpus_per_replica", "replicas", "gpus"), ("usd_per_gpu_hour", "gpus", "usd_per_hour"),
+    ):  # fmt: skip
+        known = numbers_of(record, each, count, total)
+        if known and not close(known[0] * known[1], known[2], cents=0.0):
+            yield Broken(
+                "products",
+                f"{at}: {each} {known[0]:.6g} x {count} {known[1]:g} is not {total} {known[2]:.6g}",
+            )
+    hour = numbers_of(record, "usd_per_hour", "usd_per_month")
+    if hour and not close(hour[0] * HOURS_PER_MONTH, hour[1], cents=CENT):
+        yield Broken("month", f"{at}: {hour[0]:.6g} $/h and {hour[1]:.8g} $ a month")
+    generated = numbers_of(record, "requests_per_s", "output_tokens_per_s", "output_tokens")
+    if generated and not close(generated[0] * generated[2], generated[1], within=1e-3):
+        yield Broken("products", f"{at}: {generated}")
+
+
+def sums(at: str, record: Mapping[str, Any]) -> Iterator[Broken]:
+    """Rows add up to the total next to them, and shares to one."""
+    for rows, keys in (
+        ("classes", ("requests_per_s", "input_tokens_per_s", "output_tokens_per_s", "requests", "finished", "shed", "unfinished")),
+        ("tenants", ("usd_per_month",)),
+        ("mixers", ()),
+    ):  # fmt: skip
+        items = record.get(rows)
+        items = list(items.values()) if isinstance(items, dict) else items
+        for key in keys:
+            parts = [item.get(key) for item in items or () if isinstance(item, dict)]
+            total = record.get(key)
+            if (
+                parts
+                and total is not None
+                and None not in parts
+                and not close(sum(parts), total, cents=CENT if "usd" in key else 0.0)
+            ):
+                yield Broken("sums", f"{at}: {key} of {rows} add up to {sum(parts):.8g}, not {total:.8g}")
+    for rows, share in (
+        ("classes", "gpu_time_fraction"),
+        ("tenants", "gpu_time_fraction"),
+        ("groups", "share"),
+        ("classes", "request_fraction"),
+    ):
+        items = record.get(rows)
+        parts = (
+            [item.get(share) for item in items if isinstance(item, dict)] if isinstance(items, list) else []
+        )
+        if parts and None not in parts and not close(sum(parts), 1.0):
+            yield Broken("shares", f"{at}: {share} of {rows} add up to {sum(parts):.6g}")
+    yield from _order(at, record)
+    yield from _bill(at, record)
+    yield from _stages(at, record)
+
+
+def _order(at: str, record: Mapping[str, Any]) -> Iterator[Broken]:
+    """Machines of an order are its price and its GPUs; groups are the GPUs and the price of their plan."""
+    machines = record.get("machines")
+    if (
+        isinstance(machines, list)
+        and machines
+        and "usd_per_hour" in record
+        and all("count" in row for row in machines)
+    ):
+        prices = [
+            row["count"] * row["usd_per_hour"] for row in machines if row.get("usd_per_hour") is not None
+        ]
+        total = record["usd_per_hour"]
+        if len(prices) == len(machines) and total is not None:
+            energy = record.get("energy_usd_per_hour") or 0.0
+            if not close(sum(prices) + energy, total, cents=CENT):
+                yield Broken(
+                    "order",
+                    f"{at}: machines cost {sum(prices):.6g} and electricity {energy:.6g} $/h, not {total:.6g}",
+                )
+        if record.get("gpus") is not None:
+            had = sum(row["count"] * row["gpus"] for row in machines)
+            if had != record["gpus"]:
+                yield Broken("order", f"{at}: machines have {had} GPUs, not {record['gpus']}")
+    groups = record.get("groups")
+    if isinstance(groups, list) and groups:
+        for key in ("gpus", "usd_per_hour"):
+            parts, total = [group.get(key) for group in groups], record.get(key)
+            if total is not None and None not in parts and not close(sum(parts), total, cents=CENT):
+                yield Broken("groups", f"{at}: {key} of groups add up to {sum(parts):.6g}, not {total:.6g}")
+
+
+BILLED = ("prefill_usd", "decode_usd", "outside_usd")
+
+
+def _bill(at: str, record: Mapping[str, Any]) -> Iterator[Broken]:
+    """What a class or tenant uses is its parts; all of them and what is idle are the bill."""
+    parts = numbers_of(record, *BILLED, "usd")
+    if parts and not close(sum(parts[:-1]), parts[-1], cents=CENT):
+        yield Broken("bill", f"{at}: {BILLED} are {parts[:-1]}, together {parts[-1]:.8g}")
+    idle = numbers_of(record, "usd", "idle_usd", "with_idle_usd")
+    if idle and not close(idle[0] + idle[1], idle[2], cents=CENT):
+        yield Broken("bill", f"{at}: {idle[0]:.8g} and idle {idle[1]:.8g} are not {idle[2]:.8g}")
+    for rows in ("classes", "tenants"):
+        items = record.get(rows)
+        if isinstance(items, list) and items and "with_idle_usd" in items[0] and "usd_per_month" in record:
+            total = sum(item["with_idle_usd"] for item in items)
+            if not close(total, record["usd_per_month"], cents=CENT * len(items)):
+                yield Broken("bill", f"{at}: {rows} pay {total:.8g} of {record['usd_per_month']:.8g}")
+            unused = sum(item["idle_usd"] for item in items)
+            if record.get("idle_usd") is not None and not close(
+                unused, record["idle_usd"], cents=CENT * len(items)
+            ):
+                yield Broken("bill", f"{at}: {rows} pay {unused:.8g} of the idle {record['idle_usd']:.8g}")
+    hosted = (
+        "input_usd",
+        "output_usd",
+        "cache_write_usd",
+        "cache_read_usd",
+        "storage_usd",
+        "provisioned_usd",
+        "outside_usd",
+    )
+    api = numbers_of(record, *hosted, "usd_per_month")
+    if api and not close(sum(api[:-1]), api[-1], cents=CENT):
+        yield Broken("hosted", f"{at}: parts are {sum(api[:-1]):.8g}, together {api[-1]:.8g}")
+    own = (
+        "machines_usd_per_month",
+        "overhead_usd_per_month",
+        "people_usd_per_month",
+        "other_usd_per_month",
+        "outside_usd_per_month",
+    )
+    costs = numbers_of(record, *own, "usd_per_month")
+    if costs and not close(sum(costs[:-1]), costs[-1], cents=CENT):
+        yield Broken("own", f"{at}: parts are {sum(costs[:-1]):.8g}, together {costs[-1]:.8g}")
+
+
+def _stages(at: str, record: Mapping[str, Any]) -> Iterator[Broken]:
+    """Every step of a waterfall leaves what the one before left without it."""
+    steps = record.get("waterfall")
+    if isinstance(steps, list) and steps and "left_bytes" in steps[0]:
+        for before, step in pairwise(steps):
+            if step["left_bytes"] is None or before["left_bytes"] is None:
+                continue
+            left = before["left_bytes"] + step["memory_bytes"]
+            if not close(left, step["left_bytes"], within=1e-6):
+                yield Broken(
+                    "waterfall", f"{at}: {step['what']} leaves {step['left_bytes']:.8g}, not {left:.8g}"
+                )
+
+
+def allocated(at: str, record: Mapping[str, Any]) -> Iterator[Broken]:
+    """What is used is no more than what is allocated, and a fraction is no more than one."""
+    for used, most in (
+        ("kv_bytes_total", "engine_reserved_bytes_per_sequence"), ("kv_bytes_per_gpu", "engine_reserved_bytes_per_gpu"),
+        ("usable_bytes_per_gpu", "device_memory_bytes"), ("kv_bytes_available_per_gpu", "usable_bytes_per_gpu"), ("busy_replicas", "replicas"),
+        ("active_parameters", "parameters"), ("finished", "requests"), ("spare_replicas", "replicas"),
+    ):  # fmt: skip
+        known = numbers_of(record, used, most)
+        if known and used == "kv_bytes_total":
+            known[0] /= record.get("sequences") or 1
+        if known and known[0] > known[1] * (1.0 + 1e-9):
+            yield Broken("allocated", f"{at}: {used} {known[0]:.8g} is above {most} {known[1]:.8g}")
+    for key, value in record.items():
+        is_share = key.endswith(("_fraction", "_probability")) and key not in MAY_BE_MORE
+        if is_share and isinstance(value, (int, float)) and not -1e-9 <= value <= 1.0 + 1e-9:
+            yield Broken("fractions", f"{at}.{key} is {value:.6g}")
+
+
+MAY_BE_MORE = ("utilisation_fraction", "largest_error_fraction")
+"""What is offered may be more than what is there, and an error more than the value."""
+LAWS: tuple[Law, ...] = (finite, in_order, parts_of_a_whole, little, products, sums, allocated)
+
+
+def broken_by(result: Any) -> list[Broken]:
+    """Return the laws that a result breaks."""
+    return [item for at, record in records(result) for law in LAWS for item in law(at, record)]
+
+
+def printed(*words: str) -> Any:
+    """Return what a command prints as JSON; None where it refuses."""
+    out, err = io.StringIO(), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(err):
+        code = capplan([*words, "--format", "json"])
+    if code == 1:
+        raise AssertionError(f"{' '.join(words)} ended with 1: {err.getvalue()[-800:]}")
+    return json.loads(out.getvalue())["result"] if out.getvalue() and code in (0, 3, 4) else None
+
+
+def replica_words(random: Random) -> list[str]:
+    """Return a model on a device in a layout."""
+    words = [
+        random.choice(MODELS),
+        "--hardware",
+        random.choice(DEVICES),
+        *random.choice(LAYOUTS),
+        "--engine",
+        random.choice(ENGINES),
+    ]
+    if random.random() < 0.4:
+        words += ["--weight-dtype", random.choice(("bf16", "fp8", "int4"))]
+    return [*words, "--offline"]
+
+
+def tokens(random: Random, least: int, most: int) -> int:
+    return round(least * (most / least) ** random.random())
+
+
+def estimate(random: Random, folder: Path) -> list[list[str]]:
+    load = (
+        ["--concurrency", str(tokens(random, 1, 600))]
+        if random.random() < 0.6
+        else ["--request-rate", f"{0.05 * 600.0 ** random.random():.3g} req/s"]
+    )
+    lengths = [
+        "--input-tokens",
+        str(tokens(random, 20, 12_000)),
+        "--output-tokens",
+        str(tokens(random, 2, 1500)),
+    ]
+    return [["estimate", *replica_words(random), *load, *lengths]]
+
+
+def fit(random: Random, folder: Path) -> list[list[str]]:
+    return [["fit", *replica_words(random), "--max-model-len", str(tokens(random, 500, 32_000))]]
+
+
+def kv_size(random: Random, folder: Path) -> list[list[str]]:
+    words = [
+        random.choice(MODELS),
+        "--engine",
+        random.choice(ENGINES),
+        "-tp",
+        random.choice(("1", "2", "8")),
+        "--offline",
+    ]
+    contexts = [str(tokens(random, 1, 130_000)) for _ in range(3)]
+    return [["kv-size", *words, *(word for context in contexts for word in ("--context", context))]]
+
+
+def model(random: Random, folder: Path) -> list[list[str]]:
+    return [["model", random.choice(MODELS), "--offline"]]
+
+
+def spec(random: Random, folder: Path) -> list[list[str]]:
+    draft = random.choice(
+        (["--method", "eagle"], ["--method", "ngram"], ["--draft-step-time", "1 ms", "--acceptance", "0.7"])
+    )
+    return [["spec", *replica_words(random), *draft]]
+
+
+def cache(random: Random, folder: Path) -> list[list[str]]:
+    prefix, often = str(tokens(random, 1000, 50_000)), str(tokens(random, 1, 100_000))
+    return [
+        [
+            "cache",
+            "--api",
+            "anthropic/claude-sonnet-4-5",
+            "--prefix-tokens",
+            prefix,
+            "--requests-per-day",
+            often,
+        ]
+    ]
+
+
+def closed_sweep(random: Random, folder: Path) -> list[list[str]]:
+    words = [
+        random.choice(MODELS[:6]),
+        "--hardware",
+        random.choice(DEVICES),
+        "--concurrency",
+        f"1,{tokens(random, 2, 300)}",
+    ]
+    lengths = [
+        "--input-tokens",
+        str(tokens(random, 20, 6000)),
+        "--output-tokens",
+        str(tokens(random, 2, 500)),
+    ]
+    return [["sweep", *words, *lengths, "--offline"]]
+
+
+def planned(random: Random, folder: Path) -> list[list[str]]:
+    """Return a fleet of random traffic, and what is asked of its plan."""
+    text = scenario_text(random.choice(TRAFFIC), random) + random.choice(MONEY)
+    if random.random() < 0.5:
+        text = "".join(line for line in text.splitlines(keepends=True) if not line.startswith("prices:"))
+    scenario, plan = folder / "law.yaml", folder / "plan.json"
+    scenario.write_text(text)
+    of_plan = [
+        *random.choice(
+            (["bill"], ["compare"], ["simulate", "--until", "60 s"], ["check"], ["report"], ["workload"])
+        )
+    ]
+    if of_plan == ["workload"]:
+        return [["fleet", str(scenario), "--offline"], ["workload", str(scenario)]]
+    last = [*of_plan, "--plan", str(plan), "--offline"]
+    return [
+        ["fleet", str(scenario), "--offline"],
+        ["fleet", str(scenario), "--offline", "-o", str(plan)],
+        last,
+    ]
+
+
+def levers(random: Random, folder: Path) -> list[list[str]]:
+    scenario = folder / "law.yaml"
+    scenario.write_text(scenario_text("open", random))
+    return [["levers", str(scenario), "--lever", random.choice(LEVERS), "--offline"]]
+
+
+def open_sweep(random: Random, folder: Path) -> list[list[str]]:
+    scenario = folder / "law.yaml"
+    scenario.write_text(scenario_text("open", random))
+    return [["sweep", str(scenario), "--request-rate", f"{tokens(random, 1, 8)} req/s", "--offline"]]
+
+
+QUESTIONS: dict[str, tuple[Callable[[Random, Path], list[list[str]]], int]] = {
+    "estimate": (estimate, 10),
+    "fit": (fit, 4),
+    "kv-size": (kv_size, 4),
+    "model": (model, 1),
+    "spec": (spec, 3),
+    "cache": (cache, 1),
+    "sweep": (closed_sweep, 3),
+    "fleet": (planned, 6),
+    "levers": (levers, 1),
+    "open-sweep": (open_sweep, 1),
+}
+"""Kind -> what is asked, and how often next to the others."""
+KINDS = tuple(QUESTIONS)
+
+
+def asked(kind: str, number: int) -> list[Broken]:
+    """Return the laws that the answers to a question of a kind and a number break."""
+    random, found = Random(f"{kind} {number}"), []
+    with tempfile.TemporaryDirectory() as name:
+        for words in QUESTIONS[kind][0](random, Path(name)):
+            result = printed(*words)
+            if result is None:
+                break
+            found += [Broken(item.law, f"{item.words} ({' '.join(words)})") for item in broken_by(result)]
+    return found
+
+
+def questions(seed: int) -> Iterator[tuple[str, int]]:
+    """Yield kinds and numbers without end, each kind as often as it weighs."""
+    turn = [kind for kind, (_, weight) in QUESTIONS.items() for _ in range(weight)]
+    number = seed * len(turn)
+    while True:
+        yield turn[number % len(turn)], number
+        number += 1
+
+
+def main(report: Callable[[str], None] = print) -> int:
+    """Ask until the time is over; 1 if a law was broken."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--kind", choices=KINDS, action="append", help="repeatable; default: all")
+    given = parser.parse_args()
+    kinds: Sequence[str] = given.kind or KINDS
+    until, count, broken = time.monotonic() + given.seconds, 0, 0
+    with pytest.MonkeyPatch.context() as patch:
+        size_on_few_requests(patch)
+        share_runs(patch, SearchCache())
+        for kind, number in questions(given.seed):
+            if time.monotonic() >= until:
+                break
+            if kind not in kinds:
+                continue
+            found = asked(kind, number)
+            count += 1
+            broken += bool(found)
+            for item in found[:5]:
+                report(f"FOUND {kind} {number}: {item.law}: {item.words}")
+    report(json.dumps({"questions": count, "broken": broken, "seed": given.seed}))
+    return 1 if broken else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
