@@ -37,7 +37,7 @@ BATCHES = tuple(2**power for power in range(9))
 
 @frozen
 class MeasuredPair:
-    """Published throughput of two runs that differ in drafts alone."""
+    """Published throughput of two runs that differ only in drafts."""
 
     model: str
     hardware: str
