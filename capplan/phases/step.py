@@ -296,7 +296,7 @@ def round_time_s(draft_tokens: Number, draft_step_s: Number, verify_s: Number) -
     draft_tokens : [tokens]
         g
     draft_step_s : [s]
-        t_d, one decode step of the draft
+        t_d, mean of the draft steps
     verify_s : [s]
         t_v, one step of the target over g + 1 tokens of every sequence
 

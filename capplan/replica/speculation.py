@@ -36,6 +36,42 @@ BATCHES = tuple(2**power for power in range(9))
 
 
 @frozen
+class MeasuredPair:
+    """Published throughput of two runs that differ only in drafts."""
+
+    model: str
+    hardware: str
+    engine: str
+    method: str
+    requests: int
+    """Requests that were sent at once."""
+    without_tokens_per_s: float
+    with_tokens_per_s: float
+    source: str
+
+    @property
+    def ratio(self) -> float:
+        """Return the throughput with drafts over that without."""
+        return self.with_tokens_per_s / self.without_tokens_per_s
+
+
+_ACCELMARK = "AccelMark, https://github.com/FreedomIntelligence/AccelMark"
+_GPUSTACK = "GPUStack performance lab, https://github.com/gpustack/gpustack"
+MEASURED_PAIRS = (
+    MeasuredPair("Llama-3.1-8B", "h200-sxm", "vllm 0.7.3", "draft-model", 50, 171.87, 170.37, _ACCELMARK),
+    MeasuredPair("Llama-3-8B", "a100-sxm-80gb", "vllm 0.7.3", "draft-model", 100, 2696.82, 992.9, _ACCELMARK),
+    MeasuredPair(
+        "Llama-3-8B", "a800-sxm-80gb", "vllm 0.7.3", "draft-model", 100, 2715.9, 1040.66, _ACCELMARK
+    ),
+    MeasuredPair("Llama-3-8B", "h20", "vllm 0.7.3", "draft-model", 100, 2294.94, 783.16, _ACCELMARK),
+    MeasuredPair("Llama-3-8B", "h200-sxm", "vllm 0.7.3", "draft-model", 100, 5730.96, 1965.64, _ACCELMARK),
+    MeasuredPair("Llama-3-8B", "rtx-a6000", "vllm 0.7.3", "draft-model", 100, 1562.46, 655.83, _ACCELMARK),
+    MeasuredPair("DeepSeek-R1", "8 x h200-sxm", "sglang 0.5.3", "mtp", 1000, 3253.37, 1060.1, _GPUSTACK),
+)
+"""All pairs of runs with and without drafts that capplan knows; no row of them is fitted to."""
+
+
+@frozen
 class DraftModel:
     """A separate draft model, on the same devices as the target."""
 
@@ -75,9 +111,10 @@ def _micro_batch(sharding: Sharding, batch: Array) -> Array:
 
 
 def step_time_s(spec: ReplicaSpec, batch: Array, context_tokens: Number, query_tokens: Array) -> Number:
-    """Return the device time of one step in which every sequence computes `query_tokens` tokens, in a CUDA graph.
+    """Return the time of one step in which every sequence computes `query_tokens` tokens, without the time of the host around it.
 
-    The tokens of one sequence share one read of its KV cache. What the graph saves of the kernels is as in `with_host`.
+    The tokens of one sequence share one read of its KV cache. What a CUDA graph saves of the kernels is as in `with_host`; a step of more
+    tokens than the largest graph saves nothing, and takes at least as long as its kernels take to launch.
     """
     rates = step_rates(
         spec.network,
@@ -92,8 +129,88 @@ def step_time_s(spec: ReplicaSpec, batch: Array, context_tokens: Number, query_t
     costs = decode_step_costs(
         spec.network, sequences, context_tokens, spec.sharding, kv_bytes, rates.rates, query_tokens
     )
-    unsaved = unsaved_s(costs)
-    return unsaved + spec.profile.host.decode_excess_ratio * (total_s(costs) - unsaved)
+    unsaved, host = unsaved_s(costs), spec.profile.host
+    captured = unsaved + host.decode_excess_ratio * (total_s(costs) - unsaved)
+    tokens, graph = batch * query_tokens, largest_graph_sequences(spec)
+    least = _launch_s(spec, np.maximum(tokens, host.graph_tokens + 1.0))
+    return np.where(tokens > graph, np.maximum(np.maximum(captured, total_s(costs)), least), captured)
+
+
+def _launch_s(spec: ReplicaSpec, tokens: Number) -> Number:
+    """Return the least time of a step that is launched piece by piece [s]."""
+    network = spec.network
+    return spec.profile.host.launch_s(
+        tokens, len(network.layers), network.routed_layers, network.latent_layers, network.scaled_products
+    )
+
+
+def drafting_s(
+    draft: DraftModel | float, batch: Array, context_tokens: Number, draft_tokens: Array | float
+) -> Array:
+    """Return the time of all draft steps of a round.
+
+        t = t_1 + (g - 1) t_d
+
+    A drafter with a KV cache first computes the g + 1 tokens that were just verified, the rejected ones among them, because each needs
+    the hidden state of the target; it draws a draft from the last of them. Each further step drafts one token, one after the other. What the host
+    does between draft steps was not measured and is left out.
+
+    Parameters
+    ----------
+    draft : the drafter, or the time of one of its steps [s]
+    batch : [-]
+        sequences
+    context_tokens : [tokens]
+        of each sequence
+    draft_tokens : [tokens]
+        g, 0 is no round
+
+    Returns
+    -------
+    [s]
+        t, on the device
+
+    References
+    ----------
+    vLLM, `SpecDecodeBaseProposer.propose` in vllm/v1/spec_decode/llm_base_proposer.py: one pass over the tokens of the verification, then
+    one pass for each further draft.
+    """
+    drafts = np.asarray(draft_tokens, dtype=np.float64)
+    if isinstance(draft, float):
+        return np.asarray(draft * drafts + np.zeros(np.broadcast_shapes(np.shape(batch), drafts.shape)))
+    spec, one = draft.spec, np.ones_like(batch)
+    later = step_time_s(spec, batch, context_tokens, one)
+    first = later
+    if draft.caches:
+        head, many = _with_layers(spec, ()), drafts + one
+        heads = step_time_s(head, batch, context_tokens, many) - step_time_s(head, batch, context_tokens, one)
+        whole = step_time_s(spec, batch, context_tokens, many) - np.maximum(heads, 0.0)
+        first = np.maximum(later, whole)
+    return np.asarray(np.where(drafts > 0.0, first + (drafts - 1.0) * later, 0.0))
+
+
+def rejection_s(spec: ReplicaSpec, draft_rows: Number) -> Number:
+    """Return the time in which the sampler reads the probabilities of drafts, which a plain step does not have [s].
+
+        t = r V s / B
+
+    Parameters
+    ----------
+    spec : the target; V its vocabulary, s the bytes that its sampler works on for each entry, B the bandwidth of memory
+    draft_rows : [-]
+        r, drafts of all sequences
+
+    Returns
+    -------
+    [s]
+        t, at the bandwidth of the datasheet: a lower bound
+
+    References
+    ----------
+    vLLM, `RejectionSampler` in vllm/v1/sample/rejection_sampler.py: logits of all drafts in fp32, their softmax, and the draws.
+    """
+    moved = spec.network.vocabulary_size * spec.profile.memory.sampler_bytes / spec.sharding.data
+    return draft_rows * moved / spec.device.memory_bytes_per_s
 
 
 def step_times(
@@ -103,10 +220,10 @@ def step_times(
     draft_tokens: Array,
     context_tokens: float,
 ) -> tuple[Number, Number, Number]:
-    """Return the times of a draft step, a verification and a plain step, arrays over (batch, draft tokens).
+    """Return the mean time of a draft step, the times of a verification and of a plain step, arrays over (batch, draft tokens).
 
-    A given time of the target is used for a plain step and for a verification alike, at every batch. Host time counts once
-    per target step; draft steps are launched back to back without it.
+    A given time of the target is used for a plain step and for a verification alike, at every batch. The time of the host around a step
+    counts once per target step.
     """
     one = np.ones_like(batch)
     if isinstance(target, float):
@@ -119,8 +236,8 @@ def step_times(
         )
         plain = step_time_s(target, batch, context_tokens, one) + host
         verify = step_time_s(target, batch, context_tokens, draft_tokens + 1.0) + host
-    drafting = draft if isinstance(draft, float) else step_time_s(draft.spec, batch, context_tokens, one)
-    return drafting * one, verify, plain
+        verify = verify + rejection_s(target, draft_tokens * batch)
+    return drafting_s(draft, batch, context_tokens, draft_tokens) / draft_tokens, verify, plain
 
 
 def speculation(
@@ -377,7 +494,7 @@ def round_table(
     """Return the step times of a replica whose decode steps are rounds.
 
     The time of a round is that of a plain decode step, plus the extra device time of verifying all drafts instead of one
-    token, plus the draft steps in sequence. In a mixed step, drafting and the longer attention are added; the verified
+    token, plus the draft steps in sequence and the draws. In a mixed step, drafting and the longer attention are added; the verified
     tokens count among the tokens of the step. A verification larger than the biggest CUDA graph runs eagerly: it takes at
     least as long as a prefill of that size.
     """
@@ -385,18 +502,16 @@ def round_table(
     batch = np.maximum(table.sequence_knots, 1.0)
     query = float(query_tokens or draft_tokens + 1)
 
-    def steps(of: ReplicaSpec, each: float) -> Array:
-        """Return device times by batch and context, with `each` tokens of every sequence."""
-        sequences, contexts = np.broadcast_arrays(batch[:, None], table.context_knots)
-        times: Array = np.broadcast_to(
-            step_time_s(of, sequences, contexts, np.full(sequences.shape, each)), sequences.shape
-        )
-        return times
+    sequences, contexts = np.broadcast_arrays(batch[:, None], table.context_knots)
 
-    plain = steps(spec, 1.0)
-    drafts = steps(draft.spec, 1.0) if isinstance(draft, DraftModel) else np.full(plain.shape, draft)
-    more = np.maximum(steps(spec, query) - plain, 0.0)
-    longer = draft_tokens * (drafts - drafts[:, :1]) + (more - more[:, :1])
+    def steps(each: float) -> Array:
+        """Return step times of the target by batch and context, with `each` tokens of every sequence."""
+        return np.asarray(step_time_s(spec, sequences, contexts, np.full(sequences.shape, each)))
+
+    drafts = drafting_s(draft, sequences, contexts, float(draft_tokens))
+    more = np.maximum(steps(query) - steps(1.0), 0.0)
+    longer = (drafts - drafts[:, :1]) + (more - more[:, :1])
+    drawn_s = drafts[:, 0] + rejection_s(spec, draft_tokens * batch)
     verified_tokens = batch * query
     working = piecewise_linear(table.token_knots, table.mixed_s, verified_tokens) + table.head_s
     eager = np.maximum(working, launching_s(table, verified_tokens))
@@ -404,8 +519,8 @@ def round_table(
     least = np.where(verified_tokens > graph, eager, 0.0) if draft_tokens else 0.0
     return replace(
         table,
-        decode_s=np.maximum(table.decode_s + more[:, 0], least) + draft_tokens * drafts[:, 0],
-        head_s=table.head_s + draft_tokens * drafts[:, 0],
+        decode_s=np.maximum(table.decode_s + more[:, 0], least) + drawn_s,
+        head_s=table.head_s + drawn_s,
         decode_attention_s=table.decode_attention_s + np.maximum(longer, 0.0),
     )
 

@@ -122,6 +122,65 @@ def test_a_draft_pays_at_small_batches_and_costs_at_large_ones():
     assert long[0] > 1.0 > long[-1]
 
 
+@pytest.mark.parametrize("method", ["eagle", "mtp"])
+def test_a_round_pays_for_all_that_an_engine_computes(method):
+    """By hand from vLLM's proposer and sampler: the drafter passes over g + 1 tokens first, the sampler reads a row for each draft.
+
+    A verification larger than the largest CUDA graph, 512 tokens, saves none of the kernels: twice the batch takes more than twice as long there.
+    """
+    from capplan.replica.replica import replica_of
+    from capplan.replica.speculation import MEASURED_PAIRS, drafting_s, rejection_s, step_time_s
+    from capplan.scenario.command_flags import DraftFlags
+    from capplan.scenario.flags import ServingFlags
+    from capplan.scenario.speculation import asked_speculation
+
+    asked = asked_speculation(
+        "qwen3.5-397b-a17b", "h200-sxm", DraftFlags(method=method), ServingFlags(tensor_parallel=8), 0.7
+    )
+    spec, draft = replica_of(asked.target).spec, asked.draft
+    batch, one = np.array([128.0]), np.array([1.0])
+    drafts = [float(drafting_s(draft, batch, 1000.0, count)[0]) for count in (0.0, 1.0, 2.0, 3.0)]
+    later = float(step_time_s(draft.spec, batch, 1000.0, one)[0])
+    assert drafts[0] == 0.0
+    assert drafts[1] > later
+    assert drafts[3] > drafts[1] + 2.0 * later
+    moved = 128 * 3 * spec.network.vocabulary_size * spec.profile.memory.sampler_bytes
+    assert rejection_s(spec, 128 * 3.0) == pytest.approx(moved / spec.device.memory_bytes_per_s)
+    within, beyond = (
+        float(step_time_s(spec, np.array([size]), 1000.0, 4.0 * one)[0]) for size in (128.0, 129.0)
+    )
+    assert beyond > 1.05 * within
+    assert len(MEASURED_PAIRS) == 7
+    assert all(0.0 < pair.ratio < 1.0 for pair in MEASURED_PAIRS)
+
+
+def test_spec_says_what_was_measured_next_to_what_it_predicts(capplan):
+    ran = capplan(
+        "spec", "llama-3.1-8b", "--hardware", "h100-sxm", "--method", "eagle", "--acceptance", "0.7"
+    )
+    said = " ".join(ran.out.split())
+    assert "as predicted, speculation pays off" in said
+    assert "is extrapolated from step times: capplan knows 7 measured pairs" in said
+    assert "none of them gains (0.33 to 0.99 times the throughput)" in said
+    assert "a verification computes 768 tokens" in said
+    assert "speedups are upper bounds" in said
+    measured = json.loads(
+        capplan(
+            "spec",
+            "llama-3.1-8b",
+            "--hardware",
+            "h100-sxm",
+            "--method",
+            "eagle",
+            "--acceptance",
+            "0.7",
+            "--format",
+            "json",
+        ).out
+    )["result"]["measured"]
+    assert [round(pair["ratio"], 2) for pair in measured] == [0.99, 0.37, 0.38, 0.34, 0.34, 0.42, 0.33]
+
+
 @pytest.mark.parametrize("acceptance", [0.0, 0.5, 0.9, 1 - 1e-9, 1 - 1e-13, 1.0])
 @pytest.mark.parametrize("drafts", [0, 1, 5, 64])
 def test_tokens_of_a_round_are_exact_up_to_certain_acceptance(acceptance, drafts):

@@ -222,7 +222,8 @@ def test_the_first_token_and_the_rounds_of_pools_are_those_of_one_engine(questio
     apart = endless.sized((1, 1), 1e-6).parts[0]
     requests = endless.stream.requests.between(0, apart.ttft_s.size)
     alone = simulate(replace(requests, arrival_s=requests.arrival_s * 1e6), joint.decode.engine)
-    assert apart.ttft_s == pytest.approx(alone.ttft_s, rel=1e-6)
+    # The one engine also draws for the first round in the step of its prompt: some microseconds.
+    assert apart.ttft_s == pytest.approx(alone.ttft_s, rel=1e-4)
     assert np.nanmean(apart.e2e_s) == pytest.approx(np.nanmean(alone.e2e_s), rel=0.02)
 
 

@@ -22,7 +22,13 @@ from capplan.replica.estimate import OperatorRow, bottleneck_of, breakdown_of, e
 from capplan.replica.load import Load
 from capplan.replica.replica import replica_of
 from capplan.replica.spec import ReplicaSpec
-from capplan.replica.speculation import largest_graph_sequences, round_table, speculating_replica, step_time_s
+from capplan.replica.speculation import (
+    largest_graph_sequences,
+    rejection_s,
+    round_table,
+    speculating_replica,
+    step_time_s,
+)
 from capplan.serving.step_table import StepTable, decode_step_s, mixed_step_s, piecewise_linear
 
 ONE = np.array([1.0])
@@ -254,6 +260,7 @@ def test_a_round_is_a_step_its_drafts_and_what_verifying_takes_beyond_one_token(
     table, rounds = replica.table, round_table(replica, draft_s, drafts)
     batch = table.sequence_knots
     one, many = np.ones_like(batch), np.full_like(batch, drafts + 1.0)
+    drawn_s = rejection_s(replica.spec, drafts * np.maximum(batch, 1.0))
     # More tokens than the largest graph holds take at least as long as prompts of as many.
     eager = piecewise_linear(table.token_knots, table.mixed_s, batch * (drafts + 1)) + table.head_s
     beyond = batch * (drafts + 1) > largest_graph_sequences(replica.spec)
@@ -263,12 +270,12 @@ def test_a_round_is_a_step_its_drafts_and_what_verifying_takes_beyond_one_token(
         plain, verified = (step_time_s(replica.spec, batch, float(context), n) for n in (one, many))
         step = table.decode_s + table.decode_attention_s[:, place] + verified - plain
         least = eager + table.decode_attention_s[:, place]
-        found = rounds.decode_s + rounds.decode_attention_s[:, place] - drafts * draft_s
+        found = rounds.decode_s + rounds.decode_attention_s[:, place] - drafts * draft_s - drawn_s
         assert found[~beyond] == near(step[~beyond])
         assert np.all(found[beyond] >= np.maximum(step, least)[beyond] * (1 - 1e-9))
         if place == 0:
             assert found[beyond] == near(np.maximum(step, least)[beyond])
-    assert rounds.head_s == near(table.head_s + drafts * draft_s)
+    assert rounds.head_s == near(table.head_s + drafts * draft_s + drawn_s)
     for name in ("mixed_s", "prefill_attention_s", "request_s"):
         assert np.all(getattr(rounds, name) == getattr(table, name))
 

@@ -94,6 +94,22 @@ def _usd_per_million(usd_per_hour: float | None, tokens_per_s: float) -> float |
     return float(usd_per_million_tokens(usd_per_hour, tokens_per_s))
 
 
+def _bottleneck(sized: Sized, terms: Terms, of_time: str) -> str:
+    """Return what limits a plan: the operators that a replica spends its time on, behind prefix caches where these decide the number of replicas."""
+    trial, busy = sized.trial, sized.busy
+    slowest = trial.candidate.slowness.quantile(trial.question.slo.confidence)
+    more_traffic = 1.0 / (1.0 - terms.headroom_fraction)
+    if not (trial.caches_decide(busy, 1.0, more_traffic) and trial.caches_decide(busy, slowest, 1.0)):
+        return of_time
+    half = max(1, busy // 2)
+    here = trial.demand_of(busy).hit_fraction
+    there = trial.with_hits(1.0 / half, trial.fleet(busy).responses_s).hit_fraction
+    return (
+        f"prefix caches, whose hits decide the number of replicas: {here:.0%} of the prompt tokens with {busy} in service, "
+        f"{'at most ' if there else ''}{there:.0%} with {half}; the time of a replica goes to {of_time}"
+    )
+
+
 def plan_of(sized: Sized, terms: Terms) -> Plan:
     """Return the plan, with latencies simulated at the peak."""
     trial, candidate, question = sized.trial, sized.trial.candidate, sized.trial.question
@@ -152,7 +168,7 @@ def plan_of(sized: Sized, terms: Terms) -> Plan:
         usd_per_hour=hourly,
         usd_per_million_output_tokens=_usd_per_million(hourly, output_rate),
         usd_per_million_tokens=_usd_per_million(hourly, output_rate + input_rate),
-        bottleneck=bottleneck_of(rows, load.output_tokens, in_replica),
+        bottleneck=_bottleneck(sized, terms, bottleneck_of(rows, load.output_tokens, in_replica)),
         money=None if hourly is None else unit_costs_at_mean(demand, hourly, latencies.responses_s),
         routing=question.routing,
         outside=outside_use(demand.classes, latencies.responses_s, HOURS_PER_MONTH),

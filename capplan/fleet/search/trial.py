@@ -354,6 +354,34 @@ class Trial:
         demand = self._settled_demands[share, 1.0] if self.demand.has_sessions else self.demand
         return demand.of_plan(seen.responses_s, demand.hit_fractions)
 
+    def caches_decide(self, replicas: int, slowness: float, traffic_ratio: float) -> bool:
+        """Return whether prefix caches decide the number of replicas: a quarter fewer would meet the targets if the hits stayed.
+
+        Fewer replicas leave less cache to each session, so that more of each prompt is computed again. Where the work of requests decides
+        instead, a quarter fewer replicas miss the targets with the same hits too.
+
+        Parameters
+        ----------
+        replicas : [-]
+            in service
+        slowness : [-]
+            factor on the time of each step that the plan allows for
+        traffic_ratio : [-]
+            multiple of the traffic at the peak, for headroom
+        """
+        fewer = replicas - max(1, replicas // 4)
+        if fewer < 1 or not self.demand.has_sessions:
+            return False
+        self.fleet(replicas, slowness, traffic_ratio)
+        same_hits = self._settled_demands[float(f"{traffic_ratio / replicas:.9g}"), slowness]
+        if self.demand.users:
+            seen = self._of_kinds(same_hits, fewer, slowness, traffic_ratio, {})
+        else:
+            seen = self._at(
+                same_hits, self.total_rate * traffic_ratio / fewer, fewer, slowness, {}, short=False
+            )
+        return seen.steady and self.worst(seen, slowness, self.limits) <= 1.0
+
     def _of_kinds(
         self,
         demand: Demand,

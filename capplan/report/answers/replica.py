@@ -16,7 +16,7 @@ from capplan.replica.load import Load
 from capplan.replica.plans import engine_scheduling, replica_scheduling
 from capplan.replica.replica import Replica
 from capplan.replica.spec import ReplicaSpec, served_context_tokens
-from capplan.replica.speculation import DraftModel, Speculation
+from capplan.replica.speculation import MEASURED_PAIRS, DraftModel, Speculation
 from capplan.report.answer import Answer, Table
 
 _BREAKDOWN = ("phase", "operator", "seconds", "flop", "bytes", "flop_per_byte", "bound")
@@ -281,6 +281,10 @@ _INDEPENDENT = Assumption(
     "every draft token is accepted with the same probability, whatever its position and the other tokens",
     "--acceptance as measured by the engine",
 )
+_NO_HOST_TIME = Assumption(
+    "the host needs no time between the draft steps of a round, so speedups are upper bounds",
+    "--draft-step-time as measured",
+)
 MOST_ROUNDS = 16
 """Rounds shown one by one; more are shown only by their speedup."""
 
@@ -326,6 +330,7 @@ def spec_answer(
         "breakeven_batch": speculated.breakeven_batch,
         "largest_batch": speculated.largest_batch,
         "memory": memory,
+        "measured": [asdict(pair) | {"ratio": pair.ratio} for pair in MEASURED_PAIRS],
     }
     return Answer(
         command="spec",
@@ -333,8 +338,13 @@ def spec_answer(
         tables=tuple(tables),
         csv_rows=rows,
         headline=_headline(speculated, target, draft),
-        closing=(_closing(speculated, stated=isinstance(target, float)),),
-        assumptions=(_INDEPENDENT, *assumptions, *speculated.assumptions),
+        closing=closing_of(speculated, stated=isinstance(target, float)),
+        assumptions=(
+            _INDEPENDENT,
+            *(() if isinstance(draft, float) else (_NO_HOST_TIME,)),
+            *assumptions,
+            *speculated.assumptions,
+        ),
         warnings=tuple(warnings),
     )
 
@@ -365,21 +375,43 @@ def _headline(speculated: Speculation, target: ReplicaSpec | float, draft: Draft
     )
 
 
-def _closing(speculated: Speculation, *, stated: bool) -> str:
+def closing_of(speculated: Speculation, *, stated: bool) -> tuple[str, ...]:
+    """Return up to which batch speculation pays off as predicted, what a round costs there, and what was measured."""
     batch, most = speculated.breakeven_batch, speculated.largest_batch
     if stated:
         return (
-            "speculation does not pay off"
-            if batch is not None
-            else "speculation pays off at any batch size, because the step times given do not depend on it"
+            (
+                "speculation does not pay off"
+                if batch is not None
+                else "speculation pays off at any batch size, because the step times given do not depend on it"
+            ),
         )
-    if batch is None:
-        return f"speculation pays off at every batch size that fits, up to {most}"
-    if batch > most:
-        return (
-            f"speculation pays off at every batch size that fits, up to {most}; from {batch} on it would not"
-        )
-    return f"from batch size {batch} on, speculation does not pay off"
+    if batch is not None and batch <= most:
+        paying = f"as predicted, speculation does not pay off from batch size {batch} on"
+    else:
+        beyond = "" if batch is None else f"; from {batch} on it would not"
+        paying = f"as predicted, speculation pays off at every batch size that fits, up to {most}{beyond}"
+    last = max(speculated.best, key=lambda row: row["batch"])
+    verified = last["batch"] * (last["draft_tokens"] + 1)
+    cost = (
+        f"at batch size {last['batch']} a verification computes {verified:,} tokens in {last['verify_s'] / last['target_step_s']:.3g} times "
+        f"the time of a plain step, and {last['draft_tokens'] + 1 - last['expected_tokens_per_round']:.2g} of {last['draft_tokens'] + 1} "
+        "tokens of each sequence are rejected"
+    )
+    return paying, cost, _measured_text()
+
+
+def _measured_text() -> str:
+    """Return what was measured with and without drafts, next to what is predicted."""
+    ratios = [pair.ratio for pair in MEASURED_PAIRS]
+    fewest = min(pair.requests for pair in MEASURED_PAIRS)
+    gains = sum(ratio > 1.0 for ratio in ratios)
+    against = "none of them gains" if not gains else f"{gains} of them gain"
+    return (
+        f"the gain at every batch size is extrapolated from step times: capplan knows {len(ratios)} measured pairs of runs with and without drafts, "
+        f"with {fewest} or more requests at once, and {against} ({min(ratios):.2f} to {max(ratios):.2f} times the throughput); "
+        "measure both at your load before you order"
+    )
 
 
 _MEMORY_TITLES = {
