@@ -236,10 +236,11 @@ def _queue_grows(arrival_s: Array, ttft_s: Array) -> bool:
     """Return whether requests wait the longer the later they come: the least-squares slope of the wait is above GROWTH, and it doubles."""
     if arrival_s.size < 8 or arrival_s[0] == arrival_s[-1]:
         return False
-    slope = float(np.polyfit(arrival_s, ttft_s, 1)[0])
+    span_s = float(arrival_s[-1])
+    growth_s = float(np.polyfit(arrival_s / span_s, ttft_s, 1)[0])
     quarter = arrival_s.size // 4
     first, last = float(np.mean(ttft_s[:quarter])), float(np.mean(ttft_s[-quarter:]))
-    return slope > GROWTH and last > 2.0 * first
+    return growth_s > GROWTH * span_s and last > 2.0 * first
 
 
 def _finished_per_s(outcome: Outcome, warm: int) -> float:
