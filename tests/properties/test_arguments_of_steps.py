@@ -41,10 +41,8 @@ def test_fully_sharded_adapters_send_what_is_between_their_products(tensor, deco
     rates = ideal_rates(link_bytes_per_s=1e9, bytes_per_s=1e9)
     costs = adapter_costs(network, TOKENS, Sharding(tensor), rates, decode=decode)
     adapted = TOKENS * SHARE
-    gathered, summed = (
-        4.0 * 3 * RANK * adapted,
-        4.0 * RANK * adapted,
-    )  # queries, keys and values are three parts
+    reduced = 4.0 * RANK * adapted
+    gathered = 3 * reduced  # queries, keys and values are three parts
     link = rates.link
     seconds = 3 * all_gather_time_s(tensor, gathered, link) + 6 * all_reduce_time_s(tensor, reduced, link)
     sent = [cost for cost in costs if cost.operator == "adapter_exchange"]
