@@ -160,8 +160,6 @@ _NAMES = frozenset(
         "use_mambapy",
         "use_associative_scan",
         "use_mem_eff_path",
-        "mamba_chunk_size",
-        "chunk_size",
         "use_mem_rope",
         "use_long_context",
         "mamba_dt_bias_init",

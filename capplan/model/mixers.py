@@ -503,6 +503,8 @@ class StateSpace:
     state_format: str = "fp32"
     state_stated: bool = False
     """Engines store the state in `state_format`, whatever the dtype of the model."""
+    chunk_tokens: int = 256
+    """Tokens of a prompt that Mamba-2 scans at once."""
 
     @property
     def description(self) -> Description:

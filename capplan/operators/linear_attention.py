@@ -7,7 +7,7 @@ from capplan.numbers import Number
 from capplan.operators.roofline import soft_maximum
 
 CHUNK_TOKENS = 64.0
-"""Chunk length of the scan in the kernels of flash-linear-attention and Mamba-2."""
+"""Chunk length of the gated delta rule in the kernels of flash-linear-attention; that of Mamba-2 is of the model."""
 SCAN_SHARPNESS = 4.0
 """p of the soft maximum of arithmetic, traffic and the chain of chunks."""
 UPDATE_TOKENS = 8.0
@@ -44,10 +44,10 @@ class LinearAttentionRates:
     update_floor_s: Number
 
 
-def scan_time_s(flop: Number, moved_bytes: Number, new_tokens: Number, rates: LinearAttentionRates) -> Number:
+def scan_time_s(flop: Number, moved_bytes: Number, chunks: Number, rates: LinearAttentionRates) -> Number:
     """Return the time of a chunked scan: arithmetic, traffic, or the chain of chunks, whichever is longest.
 
-        t = soft_maximum(F / P, Q / B, ceil(n / 64) t_c) + t_0
+        t = soft_maximum(F / P, Q / B, k t_c) + t_0
 
     Parameters
     ----------
@@ -55,8 +55,8 @@ def scan_time_s(flop: Number, moved_bytes: Number, new_tokens: Number, rates: Li
         F.
     moved_bytes : [B]
         Q.
-    new_tokens : [-]
-        n, of each sequence.
+    chunks : [-]
+        k, of one sequence.
     rates : what the device achieves
 
     Returns
@@ -66,10 +66,10 @@ def scan_time_s(flop: Number, moved_bytes: Number, new_tokens: Number, rates: Li
 
     Examples
     --------
-    100 tokens are two chunks, three seconds each, and half a second to start:
+    Two chunks, three seconds each, and half a second to start:
 
     >>> rates = LinearAttentionRates(1.0, 1.0, 1.0, 1.0, 1.0, 3.0, 0.5, 1.0, 0.0, 1.0, 0.0, 0.0, 1.0, 0.0)
-    >>> float(scan_time_s(0.0, 0.0, 100.0, rates))
+    >>> float(scan_time_s(0.0, 0.0, 2.0, rates))
     6.5
 
     References
@@ -78,7 +78,7 @@ def scan_time_s(flop: Number, moved_bytes: Number, new_tokens: Number, rates: Li
     """
     compute_s = flop / (rates.flop_per_s * rates.chunk_fraction)
     memory_s = moved_bytes / (rates.bytes_per_s * rates.chunk_memory_fraction)
-    chain_s = np.ceil(new_tokens / CHUNK_TOKENS) * rates.chunk_step_s
+    chain_s = chunks * rates.chunk_step_s
     busy_s = soft_maximum(compute_s, memory_s, SCAN_SHARPNESS)
     return soft_maximum(busy_s, chain_s, SCAN_SHARPNESS) + rates.chunk_floor_s
 
@@ -90,10 +90,15 @@ def gated_delta_prefill_flop(
     key_head_dim: Number,
     value_head_dim: Number,
     chunk_tokens: Number,
+    *,
+    delta: bool = True,
 ) -> Number:
     """Return the arithmetic of the chunked gated delta rule.
 
-        F = 2 s n h (c d_k + c d_v + 3 d_k d_v)
+        F = 2 s n h (c (3 d_k + 2 d_v) + c^2 / 6 + 3 d_k d_v)
+
+    Products of a chunk, in the WY form: K K^T, the inverse T of the unit lower triangle I + tril(diag(beta) K K^T), W = T K, U = T V;
+    U - W S, Q S, Q K^T, that times the former, and K^T times it into the state S.
 
     Parameters
     ----------
@@ -109,6 +114,8 @@ def gated_delta_prefill_flop(
         d_v.
     chunk_tokens : [-]
         c, chunk length; scores are quadratic within a chunk.
+    delta : a state is corrected by what it holds for a key already; False (lightning attention): keys and values are added to it
+        as they are, F = 2 s n h (c (d_k + d_v) + 2 d_k d_v)
 
     Returns
     -------
@@ -117,14 +124,18 @@ def gated_delta_prefill_flop(
 
     Examples
     --------
-    >>> gated_delta_prefill_flop(1.0, 1.0, 1.0, 1.0, 1.0, 1.0)
-    10.0
+    >>> round(gated_delta_prefill_flop(1.0, 1.0, 1.0, 1.0, 1.0, 6.0), 6)
+    78.0
 
     References
     ----------
-    Yang et al. 2024, "Gated Delta Networks", section 3.3, https://arxiv.org/abs/2412.06464
+    Yang et al. 2024, "Gated Delta Networks", section 3.3 (the extended WY form and its chunks), https://arxiv.org/abs/2412.06464;
+    inverting a unit lower triangle takes c^3 / 6 multiply-adds (Golub, Van Loan, "Matrix Computations", section 3.1)
     """
-    inside = chunk_tokens * (key_head_dim + value_head_dim)
+    if not delta:
+        inside = chunk_tokens * (key_head_dim + value_head_dim)
+        return 2.0 * sequences * new_tokens * value_heads * (inside + 2.0 * key_head_dim * value_head_dim)
+    inside = chunk_tokens * (3.0 * key_head_dim + 2.0 * value_head_dim) + chunk_tokens**2 / 6.0
     return 2.0 * sequences * new_tokens * value_heads * (inside + 3.0 * key_head_dim * value_head_dim)
 
 
@@ -137,6 +148,8 @@ def gated_delta_prefill_time_s(
     value_head_dim: Number,
     state_bytes_per_element: Number,
     rates: LinearAttentionRates,
+    *,
+    delta: bool = True,
 ) -> Number:
     """Return the time of the chunked gated delta rule over a prompt.
 
@@ -159,6 +172,7 @@ def gated_delta_prefill_time_s(
     state_bytes_per_element : [B]
         of the recurrent state.
     rates : what the device achieves
+    delta : as in `gated_delta_prefill_flop`
 
     Returns
     -------
@@ -169,22 +183,23 @@ def gated_delta_prefill_time_s(
     --------
     >>> rates = LinearAttentionRates(1e3, 1e9, 1.0, 1.0, 0.0, 0.0, 0.5, 1.0, 0.0, 1.0, 0.0, 0.0, 1.0, 0.0)
     >>> round(float(gated_delta_prefill_time_s(1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 4.0, rates)), 6)
-    0.762
+    2.511333
 
     References
     ----------
     Yang et al. 2024, "Gated Delta Networks", section 3.3, https://arxiv.org/abs/2412.06464
     """
     flop = gated_delta_prefill_flop(
-        sequences, new_tokens, value_heads, key_head_dim, value_head_dim, CHUNK_TOKENS
+        sequences, new_tokens, value_heads, key_head_dim, value_head_dim, CHUNK_TOKENS, delta=delta
     )
     token_width = 2.0 * key_heads * key_head_dim + 2.0 * value_heads * value_head_dim
     state = sequences * value_heads * key_head_dim * value_head_dim
-    passes = 4.0 * rates.chunk_state_passes * np.ceil(new_tokens / CHUNK_TOKENS)
+    chunks = np.ceil(new_tokens / CHUNK_TOKENS)
+    passes = 4.0 * rates.chunk_state_passes * chunks
     moved_bytes = 2.0 * sequences * new_tokens * token_width + state * (
         passes + 2.0 * state_bytes_per_element
     )
-    return scan_time_s(flop, moved_bytes, new_tokens, rates)
+    return scan_time_s(flop, moved_bytes, chunks, rates)
 
 
 def gated_delta_decode_time_s(
@@ -317,19 +332,21 @@ def short_convolution_time_s(
     return np.where(new_tokens <= UPDATE_TOKENS, update_s, np.maximum(prompt_s, update_s))
 
 
-def state_space_prefill_time_s(
+def state_space_prefill_flop(
     sequences: Number,
     new_tokens: Number,
     heads: Number,
     head_dim: Number,
     state_size: Number,
     groups: Number,
-    state_bytes_per_element: Number,
-    rates: LinearAttentionRates,
+    chunk_tokens: Number,
 ) -> Number:
-    """Return the time of the chunked Mamba-2 scan over a prompt.
+    """Return the arithmetic of the chunked Mamba-2 scan.
 
-        F = 2 s n (h p (c + 3 N) + g c N), c = 64;  t as in `scan_time_s`
+        F = 2 s n (g c N + h p c + h p N + h p N),  c = min(n, chunk)
+
+    The four products of a chunk: C B^T of each group, that times X, B^T X into the state, and C times the state before.
+    What passes a state on to the next chunk, once per chunk, is left out; the masked half of C B^T is counted.
 
     Parameters
     ----------
@@ -345,6 +362,60 @@ def state_space_prefill_time_s(
         N.
     groups : [-]
         g, heads that share B and C.
+    chunk_tokens : [-]
+        of the model; a shorter prompt is one chunk.
+
+    Returns
+    -------
+    [FLOP]
+        F.
+
+    Examples
+    --------
+    >>> float(state_space_prefill_flop(1.0, 256.0, 1.0, 1.0, 1.0, 1.0, 256.0))
+    263168.0
+
+    References
+    ----------
+    Dao, Gu 2024, "Transformers are SSMs", section 6.1 to 6.3, https://arxiv.org/abs/2405.21060
+    """
+    chunk = np.minimum(new_tokens, chunk_tokens)
+    inner = heads * head_dim
+    per_token = groups * chunk * state_size + inner * chunk + 2.0 * inner * state_size
+    return 2.0 * sequences * new_tokens * per_token
+
+
+def state_space_prefill_time_s(
+    sequences: Number,
+    new_tokens: Number,
+    heads: Number,
+    head_dim: Number,
+    state_size: Number,
+    groups: Number,
+    chunk_tokens: Number,
+    state_bytes_per_element: Number,
+    rates: LinearAttentionRates,
+) -> Number:
+    """Return the time of the chunked Mamba-2 scan over a prompt.
+
+        F as in `state_space_prefill_flop`;  Q = tokens once + state once in and out and once per chunk;  t as in `scan_time_s`
+
+    Parameters
+    ----------
+    sequences : [-]
+        s.
+    new_tokens : [-]
+        n, of each.
+    heads : [-]
+        h, on this rank.
+    head_dim : [-]
+        p; heads x head_dim is the inner width.
+    state_size : [-]
+        N.
+    groups : [-]
+        g, heads that share B and C.
+    chunk_tokens : [-]
+        of the model.
     state_bytes_per_element : [B]
         of the recurrent state.
     rates : what the device achieves
@@ -356,21 +427,22 @@ def state_space_prefill_time_s(
 
     Examples
     --------
+    Four multiply-adds at 1000 FLOP/s, and half a second to start:
+
     >>> rates = LinearAttentionRates(1e3, 1e9, 1.0, 1.0, 0.0, 0.0, 0.5, 1.0, 0.0, 1.0, 0.0, 0.0, 1.0, 0.0)
-    >>> round(float(state_space_prefill_time_s(1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 4.0, rates)), 6)
-    0.762
+    >>> round(float(state_space_prefill_time_s(1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 256.0, 4.0, rates)), 6)
+    0.508
 
     References
     ----------
     Dao, Gu 2024, "Transformers are SSMs", section 6, https://arxiv.org/abs/2405.21060
     """
-    chunk = CHUNK_TOKENS
-    per_token = heads * head_dim * (chunk + 3.0 * state_size) + groups * chunk * state_size
+    flop = state_space_prefill_flop(sequences, new_tokens, heads, head_dim, state_size, groups, chunk_tokens)
+    chunks = np.ceil(new_tokens / chunk_tokens)
     tokens_bytes = 4.0 * sequences * new_tokens * (heads * head_dim + groups * state_size)
-    passes = 4.0 * rates.chunk_state_passes * np.ceil(new_tokens / chunk)
+    passes = 4.0 * rates.chunk_state_passes * chunks
     state_bytes = sequences * heads * head_dim * state_size * (passes + 2.0 * state_bytes_per_element)
-    flop = 2.0 * sequences * new_tokens * per_token
-    return scan_time_s(flop, tokens_bytes + state_bytes, new_tokens, rates)
+    return scan_time_s(flop, tokens_bytes + state_bytes, chunks, rates)
 
 
 def selective_scan_prefill_time_s(

@@ -262,9 +262,12 @@ def _convolution(mixer: ShortConvolution, chunk: Chunk) -> OperatorCost:
 
 
 def _recurrence(
-    mixer: LinearAttention | StateSpace, chunk: Chunk, seconds: Number, held_bytes: Number
+    mixer: LinearAttention | StateSpace, chunk: Chunk, seconds: Number, flop: Number, held_bytes: Number
 ) -> OperatorCost:
-    """Return a scan or step with the convolution before it; the state of `held_bytes` is read and written once."""
+    """Return a scan or step with the convolution before it; the state of `held_bytes` is read and written once.
+
+    Only products on tensor cores count as FLOP: those of a scan in chunks, none in decode.
+    """
     rates = chunk.rates.linear_attention
     moved = 2.0 * chunk.sequences * held_bytes
     if mixer.conv_channels:
@@ -272,7 +275,8 @@ def _recurrence(
         shape = (chunk.sequences, chunk.new, channels, kernel)
         seconds = seconds + linear_attention.short_convolution_time_s(*shape, rates)
         moved = moved + linear_attention.short_convolution_bytes(*shape)
-    return OperatorCost("state", seconds, 0.0, moved, memory_s=moved / rates.bytes_per_s)
+    compute_s, memory_s = flop / rates.flop_per_s, moved / rates.bytes_per_s
+    return OperatorCost("state", seconds, flop, moved, compute_s=compute_s, memory_s=memory_s)
 
 
 def _linear(mixer: LinearAttention, chunk: Chunk) -> OperatorCost:
@@ -280,18 +284,24 @@ def _linear(mixer: LinearAttention, chunk: Chunk) -> OperatorCost:
     key_dim, value_dim = float(mixer.key_head_dim), float(mixer.value_head_dim)
     state_bytes = named_weight_format(mixer.state_format).bytes_per_element
     shape = (mixer.key_heads / tp, mixer.value_heads / tp, key_dim, value_dim, state_bytes)
-    seconds = (
-        linear_attention.gated_delta_decode_time_s(chunk.sequences, *shape, rates, chunk.new)
-        if chunk.decode
-        else linear_attention.gated_delta_prefill_time_s(chunk.sequences, chunk.new, *shape, rates)
+    at, delta = (chunk.sequences, chunk.new), mixer.kind != "lightning"
+    flop: Number = 0.0
+    if chunk.decode:
+        seconds = linear_attention.gated_delta_decode_time_s(chunk.sequences, *shape, rates, chunk.new)
+    else:
+        seconds = linear_attention.gated_delta_prefill_time_s(*at, *shape, rates, delta=delta)
+        widths = (mixer.value_heads / tp, key_dim, value_dim, linear_attention.CHUNK_TOKENS)
+        flop = linear_attention.gated_delta_prefill_flop(*at, *widths, delta=delta)
+    return _recurrence(
+        mixer, chunk, seconds, flop, mixer.value_heads / tp * key_dim * value_dim * state_bytes
     )
-    return _recurrence(mixer, chunk, seconds, mixer.value_heads / tp * key_dim * value_dim * state_bytes)
 
 
 def _state_space(mixer: StateSpace, chunk: Chunk) -> OperatorCost:
     rates, tp, at = chunk.rates.linear_attention, chunk.tensor_parallel, (chunk.sequences, chunk.new)
-    inner, size, groups = mixer.inner_size / tp, float(mixer.state_size), float(mixer.groups)
+    inner, size, groups = mixer.inner_size / tp, float(mixer.state_size), np.maximum(1.0, mixer.groups / tp)
     state_bytes = named_weight_format(mixer.state_format).bytes_per_element
+    flop: Number = 0.0
     if chunk.decode:
         seconds = linear_attention.state_space_decode_time_s(
             chunk.sequences, inner, size, groups, state_bytes, rates, chunk.new
@@ -299,10 +309,10 @@ def _state_space(mixer: StateSpace, chunk: Chunk) -> OperatorCost:
     elif mixer.version == 1:
         seconds = linear_attention.selective_scan_prefill_time_s(*at, inner, size, state_bytes, rates)
     else:
-        seconds = linear_attention.state_space_prefill_time_s(
-            *at, mixer.heads / tp, float(mixer.head_dim), size, groups, state_bytes, rates
-        )
-    return _recurrence(mixer, chunk, seconds, inner * size * state_bytes)
+        shape = (*at, mixer.heads / tp, float(mixer.head_dim), size, groups, float(mixer.chunk_tokens))
+        seconds = linear_attention.state_space_prefill_time_s(*shape, state_bytes, rates)
+        flop = linear_attention.state_space_prefill_flop(*shape)
+    return _recurrence(mixer, chunk, seconds, flop, inner * size * state_bytes)
 
 
 _Cost: TypeAlias = Callable[[Any, Chunk], OperatorCost]

@@ -34,7 +34,11 @@ from capplan.operators.latent_attention import (
     mla_sparse_prefill_bytes,
     mla_sparse_prefill_flop,
 )
-from capplan.operators.linear_attention import gated_delta_prefill_flop, short_convolution_bytes
+from capplan.operators.linear_attention import (
+    gated_delta_prefill_flop,
+    short_convolution_bytes,
+    state_space_prefill_flop,
+)
 from capplan.operators.matmul import MatmulRates, matmul_bytes, matmul_flop, matmul_time_s
 from capplan.operators.roofline import TiledKernelRates, TiledProduct, tiled_time_s, waves
 from capplan.phases.cost import OperatorCost, floor_s, unsaved_s
@@ -162,13 +166,43 @@ def test_matrices_and_experts():
 
 
 def test_recurrences():
-    inside = 64 * (16 + 8)
-    assert gated_delta_prefill_flop(2.0, 100.0, 12.0, 16.0, 8.0, 64.0) == near(
-        2 * SEQUENCES * NEW * HEADS * (inside + 3 * 16 * 8)
-    )
     # Inputs and outputs, the kept columns read and written, and the taps.
     columns = 2 * 2 * SEQUENCES * 12 * (NEW + 3)
     assert short_convolution_bytes(2.0, 100.0, 12.0, 4.0) == near(columns + 2 * 12 * 4)
+
+
+def products_flop(shapes):
+    """Return the FLOP of products of (rows, inner, columns)."""
+    return sum(2 * rows * inner * columns for rows, inner, columns in shapes)
+
+
+@pytest.mark.parametrize(("new", "chunk"), [(512, 256), (64, 256), (512, 128)])
+def test_a_mamba_2_scan_is_four_products_a_chunk(new, chunk):
+    """Listing 1 of arXiv:2405.21060, block by block: einsums of C B^T, of that with X, of states, of states with C."""
+    heads, width, state, groups, tokens = 12, 16, 24, 3, min(new, chunk)
+    of_group = [(tokens, state, tokens)]
+    of_head = [(tokens, tokens, width), (state, tokens, width), (tokens, state, width)]
+    each = groups * products_flop(of_group) + heads * products_flop(of_head)
+    shape = (12.0, 16.0, 24.0, 3.0, float(chunk))
+    assert state_space_prefill_flop(2.0, float(new), *shape) == near(SEQUENCES * new / tokens * each)
+
+
+def test_a_chunk_of_the_gated_delta_rule_builds_its_wy_form():
+    """Equations of arXiv:2412.06464, section 3.3, as products of (rows, inner, columns); T by forward substitution."""
+    chunk, key, value = 64, 16, 8
+    scores, w, u = (chunk, key, chunk), (chunk, chunk, key), (chunk, chunk, value)  # K K^T; T K; T V
+    seen, corrected = (chunk, key, value), (chunk, key, value)  # Q S; W S
+    inside, update = [(chunk, key, chunk), (chunk, chunk, value)], (key, chunk, value)
+    # Column j of the inverse takes row i > j the multiply-adds between them.
+    inverse = 2 * sum(i - j for i in range(chunk) for j in range(i))
+    each = HEADS * (products_flop([scores, w, u, seen, corrected, *inside, update]) + inverse)
+    found = gated_delta_prefill_flop(2.0, 640.0, 12.0, 16.0, 8.0, 64.0)
+    assert found == pytest.approx(SEQUENCES * 10 * each, rel=1e-4)
+    # Lightning attention adds keys and values to its state as they are: arXiv:2401.04658, algorithm 1.
+    plain = HEADS * products_flop([*inside, seen, update])
+    assert gated_delta_prefill_flop(2.0, 640.0, 12.0, 16.0, 8.0, 64.0, delta=False) == near(
+        SEQUENCES * 10 * plain
+    )
 
 
 def test_tiles_start_split_and_slow_down():

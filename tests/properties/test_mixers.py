@@ -222,6 +222,8 @@ def on_one_rank(mixer, tensor):
     parts = {name: getattr(mixer, name) / tensor for name in cut}
     if isinstance(mixer, Attention):
         parts["kv_heads"] = max(parts["kv_heads"], 1)  # replicated where ranks are more
+    if isinstance(mixer, StateSpace):
+        parts["groups"] = max(mixer.groups / tensor, 1)  # as those that share B and C
     return replace(mixer, **parts)
 
 

@@ -57,11 +57,13 @@ from capplan.operators.latent_attention import (
 from capplan.operators.linear_attention import (
     LinearAttentionRates,
     gated_delta_decode_time_s,
+    gated_delta_prefill_flop,
     gated_delta_prefill_time_s,
     selective_scan_prefill_time_s,
     short_convolution_bytes,
     short_convolution_time_s,
     state_space_decode_time_s,
+    state_space_prefill_flop,
     state_space_prefill_time_s,
 )
 from capplan.operators.matmul import (
@@ -416,8 +418,7 @@ def test_recurrent_prefill_takes_each_of_its_terms_alone():
     def time_of(**changed):
         return gated_delta_prefill_time_s(sequences, tokens, *delta, 4.0, replace(LINEAR, **changed))
 
-    inside = 8 * 64 * (128 + 96)  # scores and values in a chunk
-    arithmetic = 2 * sequences * tokens * (inside + 3 * 8 * 128 * 96) / 1e12
+    arithmetic = gated_delta_prefill_flop(sequences, tokens, *delta[1:], 64.0) / 1e12
     assert time_of(flop_per_s=1e12) == near(arithmetic)
     assert time_of(flop_per_s=1e12, chunk_fraction=0.5) == near(2 * arithmetic)
     moved = 2 * sequences * tokens * 2 * (4 * 128 + 8 * 96) + 2 * 4 * state
@@ -429,14 +430,13 @@ def test_recurrent_prefill_takes_each_of_its_terms_alone():
 
 def test_state_space_prefill_takes_each_of_its_terms_alone():
     sequences, tokens = 3.0, 200.0
-    shape = (8.0, 64.0, 128.0, 2.0)  # heads, head width, state size, groups
+    shape = (8.0, 64.0, 128.0, 2.0, 50.0)  # heads, head width, state size, groups, tokens of a chunk
     state = sequences * 8 * 64 * 128
 
     def time_of(**changed):
         return state_space_prefill_time_s(sequences, tokens, *shape, 4.0, replace(LINEAR, **changed))
 
-    inside = 64 * (2 * 128 + 8 * 64)  # scores of the groups, values of the heads, inside a chunk of 64
-    arithmetic = 2 * sequences * tokens * (inside + 3 * 8 * 64 * 128) / 1e12
+    arithmetic = state_space_prefill_flop(sequences, tokens, *shape) / 1e12
     assert time_of(flop_per_s=1e12) == near(arithmetic)
     moved = 2 * sequences * tokens * 2 * (8 * 64 + 2 * 128) + 2 * 4 * state
     assert time_of(bytes_per_s=1e9) == near(moved / 1e9)
@@ -610,7 +610,7 @@ MIXED = {
     ExpertRates: lambda r: experts_time_s(77.0, 32.0, 8.0, 4.0, 256.0, 512.0, 1.0, 0.5, 1.0, r),
     LinearAttentionRates: lambda r: (
         gated_delta_prefill_time_s(2.0, 77.0, 4.0, 8.0, 128.0, 96.0, 4.0, r)
-        + state_space_prefill_time_s(2.0, 77.0, 8.0, 64.0, 128.0, 2.0, 4.0, r)
+        + state_space_prefill_time_s(2.0, 77.0, 8.0, 64.0, 128.0, 2.0, 64.0, 4.0, r)
         + selective_scan_prefill_time_s(2.0, 77.0, 512.0, 16.0, 4.0, r)
         + short_convolution_time_s(2.0, 77.0, 512.0, 4.0, r)
         + gated_delta_decode_time_s(2.0, 4.0, 8.0, 128.0, 96.0, 4.0, r)

@@ -263,11 +263,11 @@ def test_recurrent_mixers_read_and_write_their_state_and_grow_with_the_prompt(
     )
     assert more >= prefill
     mamba = linear_attention.state_space_prefill_time_s(
-        sequences, tokens, 128.0, 64.0, 128.0, 8.0, 4.0, rates
+        sequences, tokens, 128.0, 64.0, 128.0, 8.0, 256.0, 4.0, rates
     )
     assert (
         linear_attention.state_space_prefill_time_s(
-            sequences, tokens + 64.0, 128.0, 64.0, 128.0, 8.0, 4.0, rates
+            sequences, tokens + 64.0, 128.0, 64.0, 128.0, 8.0, 256.0, 4.0, rates
         )
         >= mamba
     )

@@ -26,6 +26,7 @@ from capplan.model.sharding import Sharding
 from capplan.operators.collective import all_gather_time_s, all_reduce_time_s, reduce_scatter_time_s
 from capplan.operators.compressed_attention import indexer_time_s
 from capplan.operators.latent_attention import mla_absorption_time_s, sparse_attention_prefill_time_s
+from capplan.operators.linear_attention import gated_delta_prefill_flop
 from capplan.phases.cost import OperatorCost, bound, floor_s, summed, total_s, unsaved_s
 from capplan.phases.mixer_work import decode_cost, prefill_cost
 from capplan.phases.step import (
@@ -431,11 +432,41 @@ def test_a_state_is_read_and_written_and_its_convolution_keeps_its_columns(mixer
     assert decode_cost(half, 6.0, 300.0, tensor, 2.0, rates).moved_bytes == near(3 * state)
 
 
+@pytest.mark.parametrize("kind", ["gated_delta", "kda", "lightning"])
+def test_only_a_delta_rule_corrects_its_state(kind):
+    mixer, rates = replace(DELTA, kind=kind), ideal_rates(flop_per_s=1e12)
+    cost = prefill_cost(mixer, 3.0, 128.0, 0.0, 2.0, 2.0, rates)
+    flop = gated_delta_prefill_flop(3.0, 128.0, 4.0, 32.0, 48.0, 64.0, delta=kind != "lightning")
+    assert cost.flop == near(flop)
+    assert cost.seconds == near(flop / 1e12)
+
+
+@pytest.mark.parametrize(("stated", "chunk"), [({}, 256), ({"chunk_size": 64}, 64)])
+def test_the_config_says_how_many_tokens_mamba_2_scans_at_once(stated, chunk):
+    """`Mamba2Config` and the kernels of mamba_ssm take 256 where nothing is stated."""
+    sizes = {"num_heads": 8, "head_dim": 64, "hidden_size": 256, "state_size": 16, "n_groups": 2, "expand": 2}
+    network = network_of({"model_type": "mamba2", "num_hidden_layers": 1, "vocab_size": 100} | sizes | stated)
+    mixer = network.layers[0].mixers[0]
+    assert isinstance(mixer, StateSpace)
+    assert mixer.chunk_tokens == chunk
+    cost = prefill_cost(mixer, 2.0, 512.0, 0.0, 2.0, 2.0, ideal_rates(flop_per_s=1e12))
+    each = 1 * chunk * 16 + 4 * 64 * (
+        chunk + 16 + 16
+    )  # of a token, on one of two ranks: one group, four heads
+    assert cost.flop == near(2 * 2 * 512 * each)
+    assert cost.seconds == near(cost.compute_s) == near(cost.flop / 1e12)
+
+
 @pytest.mark.parametrize("mixer", [DELTA, SPACE, SCAN])
 def test_a_longer_prompt_of_a_state_takes_its_further_chunks_and_no_context(mixer):
     chained = replace(ideal_rates(), linear_attention=replace(LINEAR, chunk_step_s=1.0))
     seconds = [float(prefill_cost(mixer, 1.0, n, 0.0, 1.0, 2.0, chained).seconds) for n in (64.0, 640.0)]
-    assert seconds == ([0.0, 0.0] if mixer is SCAN else [1.0, 10.0])  # Mamba-1 scans within one kernel
+    chunks = {
+        DELTA: [1.0, 10.0],
+        SPACE: [1.0, 3.0],
+        SCAN: [0.0, 0.0],
+    }  # of 64, of 256; Mamba-1 scans within one kernel
+    assert seconds == chunks[mixer]
     slow = ideal_rates(bytes_per_s=1e9)
     assert decode_cost(mixer, 6.0, 10.0, 1.0, 2.0, slow) == decode_cost(mixer, 6.0, 9000.0, 1.0, 2.0, slow)
 

@@ -45,6 +45,8 @@ class Mamba2Shape:
     """Groups of heads that share B and C."""
     kernel: int
     """Taps of the convolution."""
+    chunk: int
+    """Tokens that a scan takes at once."""
 
 
 def rank_of(config: Config, key: str, hidden: int) -> int:
@@ -127,6 +129,7 @@ def mamba2(
             kernel,
             state_format,
             state_stated,
+            shape.chunk,
         ),
         projections,
         taps + 3 * shape.heads,
