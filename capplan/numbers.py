@@ -23,6 +23,11 @@ T = TypeVar("T")
 Value = TypeVar("Value", float, Array, float | None)
 
 
+FEWEST = {"p50": 2, "p90": 10, "p95": 20, "p99": 100}
+"""Percentile -> values of a sample that carry it: one of them is above it."""
+TOO_FEW = "too few for a 99th percentile"
+
+
 @frozen
 class Spread(Generic[Value]):
     """Mean and percentiles of one quantity: nan if nothing was measured, None if a file does not state it."""
@@ -45,11 +50,9 @@ class Spread(Generic[Value]):
         >>> Spread(2.0, 1.9, 2.5, 2.8, 3.0).of_sample(8)
         Spread(mean=2.0, p50=1.9, p90=None, p95=None, p99=None)
         """
-        values: Any = (self.p50, self.p90, self.p95, self.p99)
-        least = (2, 10, 20, 100)
-        kept = [value if size >= needed else None for value, needed in zip(values, least, strict=True)]
         mean: Any = self.mean
-        return Spread(mean, *kept)
+        kept = {name: getattr(self, name) if size >= least else None for name, least in FEWEST.items()}
+        return Spread(mean, **kept)
 
     def scaled(self, factor: float) -> "Spread[Value]":
         """Return the spread of a factor times the quantity."""

@@ -39,9 +39,12 @@ DEVICES = ("l4", "l40s", "a100-sxm-80gb", "h100-sxm", "h200-sxm", "b200", "mi300
 LAYOUTS = ((), ("-tp", "2"), ("-tp", "4"), ("-tp", "8"), ("-tp", "4", "-pp", "2"), ("-dp", "8", "-ep", "8"))
 ENGINES = ("vllm", "vllm", "sglang", "trtllm")
 LEVERS = ("target", "answers", "max-num-seqs", "weight-dtype")
-MONEY = (
-    "", "", "electricity: {price: 0.12 $/kWh}\n", "growth: {rate: 5 %/month, horizon: 6 months}\n",
+PRICES = (
+    "", "", "electricity: 0.12 $/kWh", "people: 4000 $/month, overhead: 8 %", "electricity: 0.2 $/kWh, people: 900 $/month",
 )  # fmt: skip
+"""Further keys of prices."""
+PAID = ("", "", "growth: {per_month: 5 %, months: 6}\n", "commitments: {reserved_1y: {discount: 30 %}}\n")
+"""Further sections of a scenario."""
 CENT = 0.005
 """[$]; sums of rows are their totals to the cent."""
 LITTLE = 0.02
@@ -153,13 +156,20 @@ def little(at: str, record: Mapping[str, Any]) -> Iterator[Broken]:
 def products(at: str, record: Mapping[str, Any]) -> Iterator[Broken]:
     """Per GPU times GPUs, per replica times replicas and an hour times the hours of a month are the total."""
     for each, count, total in (
-        ("output_tokens_per_s_per_gpu", "gpus", "output_tokens_per_s"), ("gpus_per_replica", "replicas", "gpus"), ("usd_per_gpu_hour", "gpus", "usd_per_hour"),
+        ("output_tokens_per_s_per_gpu", "gpus", "output_tokens_per_s"), ("gpus_per_replica", "replicas", "gpus"),
     ):  # fmt: skip
         known = numbers_of(record, each, count, total)
         if known and not close(known[0] * known[1], known[2], cents=0.0):
             yield Broken(
                 "products",
                 f"{at}: {each} {known[0]:.6g} x {count} {known[1]:g} is not {total} {known[2]:.6g}",
+            )
+    each, hourly, order = record.get("usd_per_gpu_hour"), record.get("usd_per_hour"), record.get("order")
+    if each and hourly and order:  # machines are whole, so GPUs that no replica uses are paid for too
+        paid = each * order["gpus"] + (order.get("energy_usd_per_hour") or 0.0)
+        if not close(paid, hourly, cents=CENT):
+            yield Broken(
+                "products", f"{at}: {order['gpus']} GPUs at {each:.6g} $/h are {paid:.6g}, not {hourly:.6g}"
             )
     hour = numbers_of(record, "usd_per_hour", "usd_per_month")
     if hour and not close(hour[0] * HOURS_PER_MONTH, hour[1], cents=CENT):
@@ -431,9 +441,12 @@ def closed_sweep(random: Random, folder: Path) -> list[list[str]]:
 
 def planned(random: Random, folder: Path) -> list[list[str]]:
     """Return a fleet of random traffic, and what is asked of its plan."""
-    text = scenario_text(random.choice(TRAFFIC), random) + random.choice(MONEY)
-    if random.random() < 0.5:
-        text = "".join(line for line in text.splitlines(keepends=True) if not line.startswith("prices:"))
+    text = scenario_text(random.choice(TRAFFIC), random) + random.choice(PAID)
+    head, stated = text.split("prices: {", 1)
+    prices, rest = stated.split("}\n", 1)
+    listed = prices if random.random() < 0.5 else "commitment: on-demand, provider: any"
+    more = random.choice(PRICES)
+    text = f"{head}prices: {{{listed}{', ' if more else ''}{more}}}\n{rest}"
     scenario, plan = folder / "law.yaml", folder / "plan.json"
     scenario.write_text(text)
     of_plan = [

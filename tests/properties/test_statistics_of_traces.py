@@ -1,5 +1,6 @@
 """What is said of a trace is what numpy and scipy say of its rows, whatever parts it is read in."""
 
+import json
 import math
 
 import numpy as np
@@ -280,3 +281,17 @@ def test_omissions_are_counted_by_reason_with_their_first_line():
     for text in ("in ms", "in ms", "other"):
         omissions.note(text)
     assert omissions.notes == ["in ms", "other"]
+
+
+@pytest.mark.parametrize(
+    ("requests", "known"), [(1, []), (8, ["p50"]), (19, ["p50"]), (20, ["p50", "p95"]), (100, ["p50", "p95", "p99"])]
+)  # fmt: skip
+def test_a_trace_has_no_percentile_that_its_requests_do_not_carry(capplan, tmp_path, requests, known):
+    rows = [f"{0.5 * at},{100 + at},{20 + at}" for at in range(requests)]
+    trace = tmp_path / "trace.csv"
+    trace.write_text("\n".join(["arrived_at,num_prefill_tokens,num_decode_tokens", *rows, ""]))
+    result = json.loads(capplan("workload", trace, "--format", "json").out)["result"]
+    for name in ("input_tokens", "output_tokens"):
+        assert [key for key in ("p50", "p95", "p99") if result[name][key] is not None] == known
+    said = capplan("workload", trace).out
+    assert ("too few for a 99th percentile" in said) == (requests < 100)

@@ -325,3 +325,15 @@ def test_slower_is_a_higher_latency_or_a_lower_rate(quantity):
     assert not replace(row, measured=better).slower
     both = Verification(BenchmarkResult("t", "p"), 1, (row, replace(row, measured=better)), ())
     assert both.verdict == "faster"
+
+
+def test_percentiles_that_so_few_requests_do_not_carry_are_no_rows(capplan, plan, own, tmp_path):
+    """Of 50 requests none is above the 99th percentile."""
+    few = {"num_prompts": 50, "completed": 50, "duration": 5.0, "total_input_tokens": 90_000, "total_output_tokens": 12_000}  # fmt: skip
+    rows = []
+    for result in (as_measured(own), as_measured(own) | few):
+        _, found = verified(capplan, plan, tmp_path, result)
+        rows.append({row["quantity"] for row in found["rows"]})
+    assert rows[0] - rows[1] == {"ttft_s.p99", "tpot_s.p99"}
+    ran = capplan("verify-plan", "--plan", plan, "--results", tmp_path / "result.json", "--offline")
+    assert "50 requests are too few for a 99th percentile" in ran.out + ran.err

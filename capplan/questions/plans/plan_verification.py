@@ -23,6 +23,7 @@ from capplan.fleet.search.one_layout import trial_of
 from capplan.fleet.search.trial import Trial, demand_at_replica
 from capplan.fleet.simulation import Stream
 from capplan.frozen import frozen
+from capplan.numbers import FEWEST, TOO_FEW
 from capplan.questions.fleet import AskedFleet, parts_of, terms_of
 from capplan.questions.plans.plan_file import asked_of_plan
 from capplan.questions.simulation import responses_s
@@ -174,7 +175,19 @@ def measured_result(paths: Sequence[Path], interval_s: float | None) -> tuple[Be
         )
     if results[0].contradiction:
         raise InputError(f"{paths[0]}: {results[0].contradiction}")
-    return with_load_of_log(results[0]), 0.0
+    return with_load_of_log(with_carried_percentiles(results[0])), 0.0
+
+
+def with_carried_percentiles(result: BenchmarkResult) -> BenchmarkResult:
+    """Return a result without the percentiles that its requests do not carry, and a note if there are fewer than a 99th takes."""
+    requests = result.requests
+    if requests is None or requests >= FEWEST["p99"]:
+        return result
+    carried = {name: getattr(result, name).of_sample(requests) for name in LATENCIES}
+    if all(getattr(result, name) == spread for name, spread in carried.items()):
+        return result
+    note = f"{requests} requests are {TOO_FEW}; percentiles that so few do not carry are left out"
+    return replace(result, **carried, notes=(*result.notes, note))
 
 
 def with_load_of_log(result: BenchmarkResult) -> BenchmarkResult:

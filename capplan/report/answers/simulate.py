@@ -28,7 +28,7 @@ from capplan.assumption import Assumption
 from capplan.fleet.load.routed import Operation
 from capplan.fleet.simulation import Figures, FleetOutcome
 from capplan.fleet.sweep import Row, summaries
-from capplan.numbers import Spread
+from capplan.numbers import FEWEST, TOO_FEW, Spread
 from capplan.questions.simulation import AskedStream, Chosen
 from capplan.questions.sweep import AskedSweep
 from capplan.questions.validation import Validation
@@ -51,10 +51,6 @@ _SIMULATE_TITLES = {
 """Headings of totals whose key says too little."""
 TIMELINE_ROWS = 24
 """Spans of a timeline, about."""
-
-
-FEW_REQUESTS = 100
-"""Requests below which there is no 99th percentile: fewer than one of them is above it."""
 
 
 def known(value: Any) -> Any:
@@ -363,8 +359,8 @@ def simulate_answer(
     met = "meets all targets" if slo.targets else "no targets"
     verdict = f"misses {', '.join(t.key for t in missed)}" if missed else met
     within = f"{every.slo_met_fraction:.1%} of {every.requests:,} requests within the limits"
-    if every.requests < FEW_REQUESTS:
-        within = f"{round(every.slo_met_fraction * every.requests)} of {every.requests} requests within the limits, too few for a 99th percentile"
+    if every.requests < FEWEST["p99"]:
+        within = f"{round(every.slo_met_fraction * every.requests)} of {every.requests} requests within the limits, {TOO_FEW}"
     warnings = [*asked.warnings, *chosen.asked.warnings, *_unanswered(outcome, slo)]
     warnings += [warning for warning in (overload(asked, utilisation),) if warning]
     return Answer(
@@ -435,12 +431,14 @@ def sweep_answer(asked: AskedSweep, rows: Sequence[Row], *, reused: int, interru
     )
 
 
-def _lengths(lengths: LengthSummary) -> dict[str, Any]:
+def _lengths(lengths: LengthSummary, requests: int) -> dict[str, Any]:
+    """Return the lengths of some requests, each with the percentiles that so many carry."""
+    carried = {
+        name: getattr(lengths, name) if requests >= FEWEST[name] else None for name in ("p50", "p95", "p99")
+    }
     return {
         "mean": lengths.mean,
-        "p50": lengths.p50,
-        "p95": lengths.p95,
-        "p99": lengths.p99,
+        **carried,
         "max": lengths.max,
         "lognormal": dict(lengths.fit),
     }
@@ -471,8 +469,8 @@ def workload_result(summary: WorkloadSummary) -> dict[str, Any]:
             "dispersion_60s": rate.dispersion_60s,
             "by_hour": list(rate.by_hour),
         },
-        "input_tokens": _lengths(summary.input_tokens),
-        "output_tokens": _lengths(summary.output_tokens),
+        "input_tokens": _lengths(summary.input_tokens, summary.requests),
+        "output_tokens": _lengths(summary.output_tokens, summary.requests),
         "prefix": prefix,
         "evictions": list(summary.evictions),
         "prefix_hit_fraction": summary.prefix_hit_fraction,
@@ -488,7 +486,7 @@ def workload_result(summary: WorkloadSummary) -> dict[str, Any]:
 def _workload_tables(summary: WorkloadSummary) -> tuple[Table, ...]:
     rate = summary.rate
     lengths = [
-        {"tokens": name, "mean": s.mean, "p50": s.p50, "p95": s.p95, "p99": s.p99, "max": s.max,
+        {"tokens": name, **{key: value for key, value in _lengths(s, summary.requests).items() if key != "lognormal"},
          "lognormal p95": s.fit["p95"], "fit_error_fraction": s.fit["largest_error_fraction"]}
         for name, s in (("input", summary.input_tokens), ("output", summary.output_tokens))
     ]  # fmt: skip
@@ -536,6 +534,8 @@ def workload_answer(summary: WorkloadSummary, written: str | None) -> Answer:
         else ""
     )
     closing = list(summary.notes)
+    if summary.requests < FEWEST["p99"]:
+        closing.append(f"{summary.requests} request{'s are' if summary.requests != 1 else ' is'} {TOO_FEW}")
     if written:
         closing.append(f"written to {written}: use it in a scenario as trace: {written}")
     else:
