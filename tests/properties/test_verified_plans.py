@@ -4,6 +4,7 @@ import json
 import shlex
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from capplan.accuracy.replay import metrics_of, outcome_of
@@ -132,7 +133,7 @@ weight_dtype: fp8
 traffic:
   - {{request_rate: {rate} req/s, input_tokens: {{mean: 1500, p95: 4000}}, output_tokens: {{mean: 250, p95: 700}}}}
 slo: {{ttft_p95: 2 s, tpot_p95: 60 ms}}
-fleet: {{hardware: [{hardware}], tensor_parallel: [2, 4], pipeline_parallel: 1}}
+fleet: {{hardware: [{hardware}], tensor_parallel: {split}, pipeline_parallel: 1}}
 """
 
 
@@ -143,22 +144,30 @@ def printed(text, before):
 
 
 SLOWER = [
-    (1.5, 12, "h200-sxm, h100-sxm"), (1.2, 12, "h100-sxm"), (1.9, 30, "h100-sxm"), (1.4, 5, "h200-sxm, b200"), (2.5, 12, "b200"),
+    (1.5, 12, "h200-sxm, h100-sxm", "[2, 4]"), (1.2, 12, "h100-sxm", "[2, 4]"), (1.9, 30, "h100-sxm", "[2, 4]"),
+    (1.4, 5, "h200-sxm, b200", "[2, 4]"), (2.5, 12, "b200", "[2, 4]"),
 ]  # fmt: skip
-"""How many times as slow as predicted a run is, the request rate of the plan, and the GPUs of its scenario."""
+"""How many times as slow as predicted a run is, the request rate of the plan, and the GPUs and layouts of its scenario."""
+_DRAWN = np.random.default_rng(45)
+SLOWER += [
+    (round(float(_DRAWN.uniform(1.15, 3.0)), 2), int(_DRAWN.integers(3, 40)), hardware, split)
+    for split in ("[1]", "[2]", "[4]", "[8]")
+    for hardware in ("h200-sxm", "b200, h200-sxm")
+]
+"""Slow-downs at random, on one device and on several, for each layout."""
 
 
 @pytest.mark.parametrize("case", long_but(SLOWER[:1], SLOWER), ids=str)
 def test_a_slower_measurement_never_makes_a_fleet_smaller(capplan, tmp_path, monkeypatch, case):
     """The commands that verify-plan prints run one after the other as they stand: the refit is of the layout that was measured."""
-    slowness, rate, hardware = case
+    slowness, rate, hardware, split = case
     monkeypatch.chdir(tmp_path)
     size_on_few_requests(monkeypatch)
-    (tmp_path / "split.yaml").write_text(SPLIT.format(rate=rate, hardware=hardware))
+    (tmp_path / "split.yaml").write_text(SPLIT.format(rate=rate, hardware=hardware, split=split))
     assert capplan("fleet", "split.yaml", "-o", "plan.json", "--offline").code == 0
     answer = asked_of_plan(None, tmp_path / "plan.json", offline=True)[1]
     layout = answer.chosen.single.layout
-    assert layout.sharding.tensor > 1
+    assert f"{layout.sharding.tensor:.0f}" in split
     share = rate / answer.chosen.single.busy_replicas
     run = {
         "backend": "vllm", "num_prompts": 300, "completed": 300, "duration": 300 / share, "request_rate": share, "request_throughput": share,

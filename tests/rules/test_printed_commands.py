@@ -28,10 +28,20 @@ FILES = {
     "poor.yaml": SCENARIO + "budget: {usd_per_month: 100}\n",
     "hopeless.yaml": SCENARIO.replace("tpot_p95: 30 ms", "tpot_p95: 0.1 ms"),
     "unsold.yaml": SCENARIO.replace(
-        "hardware: [h100-sxm]", "hardware: [h100-sxm], machines: {only: [dgx-spark]}"
+        "hardware: [h100-sxm]", "hardware: [h100-sxm], machines: [p6-b200.48xlarge]"
     ),
     "users.yaml": re.sub(r"- \{.*\}", f"- {USERS}", SCENARIO),
     "scrape.txt": "vllm:request_success_total 3\nvllm:request_prompt_tokens_sum 9\nvllm:request_prompt_tokens_count 3\n",
+    "counters.txt": "vllm:request_success_total 3\n"
+    + "".join(
+        f'vllm:request_{kind}_tokens_bucket{{le="{end}"}} {count}\n'
+        for kind in ("prompt", "generation")
+        for end, count in ((10, 0), ("+Inf", 3))
+    )
+    + "".join(
+        f"vllm:request_{kind}_tokens_sum 90\nvllm:request_{kind}_tokens_count 3\n"
+        for kind in ("prompt", "generation")
+    ),
 }
 
 
@@ -60,6 +70,13 @@ CASES = (
     Case("fleet no-such-scenario", 0),
     Case("list machines no-such-machine", 1),
     Case("levers --plan plan.json --lever weights", 0),
+    Case("fleet unsold.yaml", 1),
+    Case("bill hopeless.yaml", 1),
+    Case("levers small.yaml", 1),
+    Case("verify-plan --plan plan.json --results slow.json", 2),
+    Case("fleet shared-gpus --set 'fleet.hardware=[l4]'", 1),
+    Case("simulate small.yaml --trace counters.txt", 1),
+    Case("list models no-such-model", 1),
 )  # fmt: skip
 SAMPLE = {CASES[1], CASES[3], CASES[6], CASES[9], CASES[11], CASES[14]}
 RESULT = {
@@ -76,6 +93,13 @@ def folder(tmp_path_factory):
         (folder / name).write_text(text)
     (folder / "llm.sh").write_text("vllm serve Qwen/Qwen3-8B --tensor-parallel-size 2\n")
     (folder / "result.json").write_text(json.dumps(RESULT))
+    slow = RESULT | {
+        "mean_ttft_ms": 300.0,
+        "median_ttft_ms": 300.0,
+        "mean_tpot_ms": 21.0,
+        "median_tpot_ms": 21.0,
+    }
+    (folder / "slow.json").write_text(json.dumps(slow))
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         size_on_few_requests(patch)
@@ -106,12 +130,107 @@ def test_a_printed_command_runs_as_it_stands(capplan, folder, monkeypatch, case)
     )
     runnable = [line for line in found if not PLACEHOLDER.search(line) and line not in ASKS]
     assert len(runnable) >= case.commands, ran
+    for (_, template), by in FILLED.items():
+        pattern = re.escape(template).replace(re.escape("{}"), ".*")
+        assert by != case.line or any(re.fullmatch(pattern, line) for line in found), (template, found)
     for line in runnable:
         words = shlex.split(line)[1:]
         again = capplan(*words)
         assert again.code in (0, 4), (line, again.err)
+        assert "--" in line or again.out.strip(), line
         if "--plan plan.json" in case.line and "small.yaml" not in case.line and "small.yaml" in words:
             assert SETTING in words, line
+
+
+FILLED = {
+    ("capplan/scenario/first_scenario.py", "capplan fleet {}"): "init 'new one.yaml' --from llm.sh --offline",
+    ("capplan/cli/init.py", "capplan fleet {}"): "init 'new one.yaml' --from llm.sh --offline",
+    (
+        "capplan/deploy/export.py",
+        "capplan fleet {}{} --set engine={} -o plan.json",
+    ): "export --plan plan.json --target sglang",
+    ("capplan/questions/fleet.py", "capplan list machines {}"): "fleet unsold.yaml",
+    ("capplan/questions/listing.py", "capplan list {}"): "list models no-such-model",
+    ("capplan/questions/money/who_pays.py", "capplan fleet {}"): "bill hopeless.yaml",
+    ("capplan/questions/plans/plan_file.py", "capplan fleet {}"): "explain hopeless.yaml",
+    ("capplan/questions/simulation.py", "capplan fleet {}"): "simulate hopeless.yaml",
+    (
+        "capplan/questions/several_models.py",
+        "capplan fleet {}",
+    ): "fleet shared-gpus --set 'fleet.hardware=[l4]'",
+    ("capplan/readers/plan_file.py", "capplan fleet {} {}{}-o {}"): "check --plan old.json",
+    (
+        "capplan/recorded/traces/trace.py",
+        "capplan workload {} -o workload.yaml",
+    ): "simulate small.yaml --trace counters.txt",
+    ("capplan/report/answers/calibrate.py", "capplan estimate {}"): CASES[12].line,
+    ("capplan/report/answers/fleet_words.py", "capplan levers {}"): "fleet poor.yaml",
+    ("capplan/report/answers/levers.py", "capplan fleet {} {}"): "levers small.yaml",
+    (
+        "capplan/report/answers/plan_files.py",
+        "capplan fleet {} -o {}",
+    ): "check --plan plan.json --max-price-age 1",
+    (
+        "capplan/report/answers/plan_files.py",
+        "capplan fleet {}",
+    ): "verify-plan --plan plan.json --results slow.json",
+    ("capplan/review/levers.py", "capplan levers {}"): "report --plan plan.json --format markdown",
+    ("capplan/scenario/drawn_workload.py", "capplan simulate {}"): "workload users.yaml",
+    (
+        "capplan/cli/main.py",
+        "capplan {} {}",
+    ): "",  # completions of a shell, which tests of the program itself install
+    (
+        "capplan/cli/main.py",
+        "capplan {}--help",
+    ): "",  # the help of a command, which the tests of all commands ask for
+}
+"""File and text of each command that is filled in -> the case that executes it."""
+ELSEWHERE = {
+    ("capplan/cli/main.py", "capplan {} {}"),  # completions of a shell, installed by the tests of the program
+    ("capplan/cli/main.py", "capplan {}--help"),  # asked of all commands by their tests
+    ("capplan/cli/main.py", "capplan {} ({})"),  # the version
+    ("capplan/review/page.py", "capplan {}"),  # the version
+    ("capplan/readers/calibration/measured_device.py", "capplan calibrate on {}"),  # the name of a source
+    (
+        "capplan/report/answers/fleet.py",
+        "capplan verify-plan on one replica may save {}",
+    ),  # part of a sentence
+    ("capplan/explain/money.py", "capplan hardware {}"),
+    ("capplan/explain/table.py", "capplan hardware {}"),
+    ("capplan/explain/table.py", "capplan model {}"),
+    ("capplan/explain/table.py", "capplan model {}: its mixers"),  # sources of inputs, executed below
+}
+
+
+def test_every_command_that_is_filled_in_is_executed():
+    """A new text with a command needs a case that prints it: what it fills in may be anything."""
+    filled = set()
+    for file in sorted((ROOT / "capplan").rglob("*.py")):
+        place = file.relative_to(ROOT).as_posix()
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.JoinedStr):
+                text = "".join(part.value if isinstance(part, ast.Constant) else "{}" for part in node.values)
+                found = re.findall(
+                    r"(?:: |^\s*|\n  )(capplan [a-z{][a-z{}-]*(?: [^\n;]*)?)$", text, re.MULTILINE
+                )
+                filled |= {(place, line) for line in found if "{}" in line and not PLACEHOLDER.search(line)}
+    assert filled == FILLED.keys() | ELSEWHERE
+    assert set(FILLED.values()) - {""} <= {case.line for case in CASES}
+
+
+@pytest.mark.long
+def test_the_commands_that_explained_inputs_come_from_run(capplan, folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    (folder / "plan.json").write_bytes((folder / "kept.json").read_bytes())
+    listed = json.loads(capplan("explain", "plan.json", "--format", "json").out)["result"]["quantities"]
+    ran = set()
+    for quantity in (row["quantity"] for row in listed if row["quantity"].endswith("_per_gpu")):
+        explained = capplan("explain", "plan.json", quantity, "--format", "json")
+        ran |= set(re.findall(r'"source": "(capplan [^":;]*)', explained.out))
+    for source in ran:
+        assert capplan(*shlex.split(source)[1:]).code == 0, source
+    assert {words.split()[1] for words in ran} == {"hardware", "model"}
 
 
 def templates():

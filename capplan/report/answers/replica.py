@@ -406,11 +406,10 @@ def _measured_text() -> str:
     ratios = [pair.ratio for pair in MEASURED_PAIRS]
     fewest = min(pair.requests for pair in MEASURED_PAIRS)
     gains = sum(ratio > 1.0 for ratio in ratios)
-    against = "none of them gains" if not gains else f"{gains} of them gain"
     return (
-        f"the gain at every batch size is extrapolated from step times: capplan knows {len(ratios)} measured pairs of runs with and without drafts, "
-        f"with {fewest} or more requests at once, and {against} ({min(ratios):.2f} to {max(ratios):.2f} times the throughput); "
-        "measure both at your load before you order"
+        f"the gain at every batch size is extrapolated from step times: {gains or 'none'} of {len(ratios)} measured pairs of runs with and "
+        f"without drafts, with {fewest} or more requests at once, gained ({min(ratios):.2f} to {max(ratios):.2f} times the throughput); measure "
+        "both at your load before you order"
     )
 
 
