@@ -233,7 +233,7 @@ def _refuse_unsaid(file: PlanFile, started: LaunchRow) -> None:
 def _groups(
     file: PlanFile, started: LaunchRow, name: str, checkpoint: str | None, draft: str | None
 ) -> Iterator[Group]:
-    """Yield the groups of the chosen plan; with separate pools the limits are those of the decode engines."""
+    """Yield the groups of the chosen plan; each with the limits of its own engines."""
     rows = file.answer.chosen.groups
     mixed = any(row.requests for row in rows)
     servers = started.servers or [
@@ -246,7 +246,12 @@ def _groups(
     for number, (row, server) in enumerate(zip(rows, servers, strict=True), start=1):
         launch = launch_of(file, row, started, checkpoint=checkpoint, draft=draft)
         if any(getattr(row, key) != getattr(rows[-1], key) for key in _LIMITS_FOLLOW):
-            launch = replace(launch, max_num_seqs=None, max_num_batched_tokens=None, memory_fraction=None)
+            launch = replace(
+                launch,
+                max_num_seqs=server.max_num_seqs,
+                max_num_batched_tokens=server.max_num_batched_tokens,
+                memory_fraction=server.memory_fraction,
+            )
         yield Group(
             name if len(rows) == 1 else f"{name}-{number if mixed else row.role}",
             launch,

@@ -402,10 +402,14 @@ class SpeculationRow(AnswerRow):
 
 
 class ServerRow(AnswerRow):
-    """The servers of a group."""
+    """The servers of a group, and the limits of its engines."""
 
     devices_per_server: Positive
     vendor: str
+    max_num_seqs: Count | None = None
+    max_num_batched_tokens: Count | None = None
+    memory_fraction: Probability | None = None
+    """None, as the limits of sequences and tokens: a plan file of before, which leaves them to the engine."""
 
 
 class LaunchRow(AnswerRow):
@@ -420,7 +424,7 @@ class LaunchRow(AnswerRow):
     devices_per_server: Positive
     vendor: str
     servers: list[ServerRow] = Field(default_factory=list)
-    """Servers of each group, if they are not the same for all."""
+    """Servers and limits of each group, if they are not the same for all."""
     runner: Literal["generate", "pooling"]
     chunked_prefill: bool | None
     """None: as the engine does."""

@@ -285,6 +285,12 @@ def plans_of(specs: Sequence[ReplicaSpec], *, lowered: bool = True) -> Plans:
     return Plans(tuple(specs), launch.as_columns(), tuple(whole))
 
 
+def started_scheduling(spec: ReplicaSpec) -> Scheduling:
+    """Return the scheduling of one engine of a replica as it is started: with the sequences of a step that its state blocks admit."""
+    (whole,) = plans_of([spec]).schedulings
+    return replace(engine_scheduling(spec), max_num_seqs=whole.max_num_seqs // int(spec.sharding.data))
+
+
 def plans_memory(plans: Plans) -> MemoryPlan:
     """Return the memory of one device of each plan."""
     return memory_plan(plans.specs[0].network, plans.launch, plans.specs[0].profile)

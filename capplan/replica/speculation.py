@@ -23,7 +23,7 @@ from capplan.phases.step import (
     round_tokens,
     speculative_speedup_ratio,
 )
-from capplan.replica.plans import engine_scheduling, plans_of, sequence_cache_bytes, step_rates
+from capplan.replica.plans import plans_of, sequence_cache_bytes, started_scheduling, step_rates
 from capplan.replica.replica import Replica, memory_of
 from capplan.replica.spec import ReplicaSpec, served_context_tokens
 from capplan.serving.step_table import StepTable, launching_s, piecewise_linear
@@ -463,11 +463,16 @@ def speculating_replica(
     query = max(draft_tokens + 1, verified_tokens or 0)
     accepted = [acceptance_fraction] if isinstance(acceptance_fraction, float) else acceptance_fraction
     blocks = replica.kv_blocks
-    if isinstance(draft, DraftModel) or _recurrent_bytes(replica.spec):
-        both = target_and_draft_memory(replica, draft, context_tokens, draft_tokens)
-        blocks = max(int(blocks * both["max_concurrency"] / both["max_concurrency_alone"]), 1)
     scheduling = replica.scheduling
     seats = min(scheduling.max_num_seqs, max(scheduling.max_num_batched_tokens // query, 1))
+    if isinstance(draft, DraftModel) or _recurrent_bytes(replica.spec):
+        both = target_and_draft_memory(replica, draft, context_tokens, draft_tokens)
+        left = both["max_concurrency"] / both["max_concurrency_alone"]
+        blocks = max(int(blocks * left), 1)
+        if replica.memory.state_blocks < np.inf:  # a sequence has a state for each draft token too
+            seats = min(
+                seats, max(int(replica.memory.state_blocks * left), 1) * int(replica.spec.sharding.data)
+            )
     return replace(
         replica,
         table=round_table(replica, draft, draft_tokens, query),
@@ -528,7 +533,7 @@ def round_table(
 def largest_graph_sequences(spec: ReplicaSpec) -> int:
     """Return the size of the largest decode CUDA graph in tokens, summed over the attention-data-parallel groups."""
     entry = tier(spec.profile, engine_memory_bytes(spec.device), spec.device.architecture)
-    seats = engine_scheduling(spec).max_num_seqs
+    seats = started_scheduling(spec).max_num_seqs
     return int(spec.sharding.data) * graph_max_sequences(
         spec.profile, entry, seats, int(spec.sharding.tensor)
     )

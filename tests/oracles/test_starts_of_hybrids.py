@@ -1,6 +1,7 @@
 """Starts of hybrid models that vLLM refused for their sequences per step, as its message printed the blocks."""
 
 import json
+import re
 
 import pytest
 
@@ -23,3 +24,50 @@ def test_more_sequences_than_state_blocks_do_not_start(capplan, words, blocks):
     assert most == pytest.approx(blocks, rel=0.03)
     assert capplan(*WORDS, *words, *flags.split()).code == 0
     assert capplan(*WORDS, *words, "--max-num-seqs", str(most + 300)).code == 3
+
+
+SCENARIO = """name: hyb
+model: Qwen/Qwen3.6-27B
+traffic:
+  - {name: chat, request_rate: 6 req/s, input_tokens: {mean: 1500, p95: 4500}, output_tokens: {mean: 300, p95: 800}}
+slo: {ttft_p95: 2 s, tpot_p95: 60 ms}
+fleet: {hardware: [h100-sxm], tensor_parallel: 2, pipeline_parallel: 1}
+"""
+WAYS = (
+    "fleet.disaggregation=off",
+    "fleet.disaggregation=only",
+    "speculation={method: ngram, acceptance: 0.6}",
+)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_every_exported_engine_of_a_hybrid_starts_with_its_sequences(tmp_path, capplan, way):
+    """`fit`, which knows the refused starts, accepts the number that is exported; both pools state one, and drafts take states of their own."""
+    scenario, plan = tmp_path / "hyb.yaml", tmp_path / "plan.json"
+    scenario.write_text(SCENARIO)
+    assert capplan("fleet", str(scenario), "--offline", "--set", way, "-o", str(plan)).code == 0
+    exported = capplan("export", "--plan", str(plan), "--target", "vllm").out
+    commands = exported.split("vllm serve")[1:]
+    numbers = [int(found) for found in re.findall(r"--max-num-seqs (\d+)", exported)]
+    assert len(numbers) == len(commands) >= (2 if "only" in way else 1)
+    context = re.search(r"--max-model-len (\d+)", exported).group(1)
+    given = ("fit", "Qwen/Qwen3.6-27B", "--hardware", "h100", "-tp", "2", "--max-model-len", context)
+    for most in numbers:
+        assert capplan(*given, "--max-num-seqs", str(most)).code == 0
+    refused = capplan(*given, "--max-num-seqs", "1024", "--format", "json")
+    if refused.code:
+        (row,) = [
+            row for row in json.loads(refused.out)["result"]["changes"] if "--max-num-seqs" in row["change"]
+        ]
+        blocks = int(row["change"].split()[-1])
+        assert max(numbers) <= (0.6 * blocks if "ngram" in way else blocks)
+
+
+def test_levers_of_a_hybrid_start_from_the_sequences_with_which_it_starts(tmp_path, capplan):
+    scenario = tmp_path / "hyb.yaml"
+    scenario.write_text(SCENARIO.replace("tensor_parallel: 2", "tensor_parallel: 1"))
+    ran = capplan("levers", str(scenario), "--offline", "--lever", "max-num-seqs", "--format", "json")
+    assert ran.code == 0, ran.err
+    now = {int(found) for found in re.findall(r"max_num_seqs (\d+) ->", ran.out)}
+    assert now
+    assert max(now) <= 356

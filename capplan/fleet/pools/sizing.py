@@ -29,7 +29,7 @@ from capplan.fleet.search.search_cache import SearchCache
 from capplan.fleet.search.trial import Trial
 from capplan.frozen import frozen
 from capplan.hardware.device import Device
-from capplan.replica.plans import engine_scheduling
+from capplan.replica.plans import started_scheduling
 from capplan.replica.speculation import drafting_of_prompts
 from capplan.workload.length import fixed
 from capplan.workload.request_class import ResponseTimes, Slo, Target
@@ -110,7 +110,7 @@ def smaller_chunks(question: Question, terms: Terms, now: Plan, cache: SearchCac
     -------
     plans; empty where the scenario sets the tokens of a step, or the engine does not split prompts
     """
-    scheduling = engine_scheduling(spec_of_layout(now.single.layout, now.single.weight_dtype, question))
+    scheduling = started_scheduling(spec_of_layout(now.single.layout, now.single.weight_dtype, question))
     if question.max_num_batched_tokens is not None or not scheduling.chunked or scheduling.policy != "mixed":
         return {}
     plans, likely = {}, layout_name(now.single.layout, now.single.weight_dtype)

@@ -14,7 +14,7 @@ from capplan.memory.capacity import encoder_reason
 from capplan.model.network import Network
 from capplan.model.sharding import Sharding, head_reason, listed_degrees, refuse_heads
 from capplan.model.stored_tensor import BLOCK_DTYPES
-from capplan.model.weight_format import RECIPES, named_weight_format, stored_formats
+from capplan.model.weight_format import FORMATS, RECIPES, named_weight_format, stored_formats
 
 DEGREES = ("tensor_parallel", "pipeline_parallel", "expert_parallel", "data_parallel")
 """Degrees of parallelism as scenario keys, flags and JSON name them, in the order of a `Sharding`."""
@@ -159,6 +159,10 @@ def _experts_over_nodes(network: Network, sharding: Sharding) -> bool:
     return alone and any(layer.experts for layer in network.layers)
 
 
+_PLAIN = {"bf16", "fp16", "fp32"}
+"""Dtypes of which an engine takes another one where the device does not run that of a checkpoint: vLLM serves bf16 as fp16 on Turing."""
+
+
 def _dtype_reason(network: Network, layout: Layout, profile: EngineProfile) -> Reason | None:
     """Return why an engine cannot run the dtypes; those of which only the memory is modelled are counted, not run."""
     dtype = layout.weight_format
@@ -170,11 +174,19 @@ def _dtype_reason(network: Network, layout: Layout, profile: EngineProfile) -> R
         return Reason(Refusal.WEIGHT_DTYPE, why)
     if why := emulated_reason(layout.device, [layout.kv_format]):
         return Reason(Refusal.KV_DTYPE, why)
-    counted = dtype == "auto" or dtype in RECIPES or no_kernel_reason(dtype)
-    run = None if counted else named_weight_format(dtype).dtype
     architecture = layout.device.architecture
-    return unsupported_reason(profile, architecture, run, layout.kv_format) or needed_cache_reason(
-        profile, network.model_type, architecture.lower(), layout.kv_format
+    if dtype == "auto":
+        stored = {FORMATS[name].dtype for name in stored_formats(network) if not no_kernel_reason(name)}
+        if any(unsupported_reason(profile, architecture, plain) is None for plain in _PLAIN):
+            stored -= _PLAIN
+    else:
+        counted = dtype in RECIPES or no_kernel_reason(dtype)
+        stored = set() if counted else {named_weight_format(dtype).dtype}
+    reasons = (unsupported_reason(profile, architecture, run) for run in sorted(stored))
+    return (
+        next(filter(None, reasons), None)
+        or unsupported_reason(profile, architecture, None, layout.kv_format)
+        or needed_cache_reason(profile, network.model_type, architecture.lower(), layout.kv_format)
     )
 
 

@@ -16,7 +16,7 @@ from capplan.fleet.search.one_layout import trial_of
 from capplan.fleet.search.search_cache import SearchCache
 from capplan.frozen import frozen
 from capplan.questions.fleet import AskedFleet, terms_of
-from capplan.replica.plans import engine_scheduling
+from capplan.replica.plans import started_scheduling
 from capplan.scenario.money_terms import memory_usd_per_month
 from capplan.scenario.scenario_file import ScenarioFile
 from capplan.workload.request_class import Target
@@ -280,7 +280,7 @@ class Base:
         if self.plan is None:
             return None
         group = self.plan.groups[0]
-        return engine_scheduling(spec_of_layout(group.layout, group.weight_dtype, self.asked.question))
+        return started_scheduling(spec_of_layout(group.layout, group.weight_dtype, self.asked.question))
 
     @property
     def memory_usd_per_month(self) -> float:

@@ -4,7 +4,7 @@ A plan file states scenario, files, model, engine, prices, and what the engines 
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, fields, is_dataclass
+from dataclasses import asdict, fields, is_dataclass, replace
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,9 @@ from capplan.readers.catalogue.models import model_source
 from capplan.readers.catalogue.prices import sku_of
 from capplan.readers.plan_file import COMPOSED, StatedGroup, StatedPlan
 from capplan.readers.text_file import MAX_BYTES, digest, path_of, whole_path
-from capplan.replica.plans import engine_scheduling, plans_of
+from capplan.replica.plans import plans_of, started_scheduling
+from capplan.replica.replica import memory_of, replica_of, typical_context_tokens
+from capplan.replica.speculation import best_speculating_replica
 
 MONTHS_PER_YEAR = 12.0
 OWN_PRICE = "the scenario"
@@ -276,23 +278,38 @@ def _price(hardware: str, price: ChosenPrice) -> dict[str, Any]:
     }
 
 
+def _limits(asked: AskedFleet, group: Group) -> dict[str, Any]:
+    """Return the limits with which one engine of a group is started."""
+    spec = spec_of_layout(group.layout, group.weight_dtype, asked.question)
+    scheduling, drafting = started_scheduling(spec), asked.question.drafting
+    sequences = scheduling.max_num_seqs
+    if drafting is not None and group.draft_tokens and memory_of(spec).state_blocks < inf:
+        stated, context = replace(drafting, draft_tokens=group.draft_tokens), typical_context_tokens(spec)
+        drafts = best_speculating_replica(replica_of(spec), stated, 1.0, context)
+        sequences = drafts.scheduling.max_num_seqs // int(spec.sharding.data)
+    return {
+        "max_num_seqs": sequences,
+        "max_num_batched_tokens": scheduling.max_num_batched_tokens,
+        "memory_fraction": float(np.ravel(plans_of([spec]).launch.memory_fraction)[0]),
+    }
+
+
 def _launch(asked: AskedFleet, plan: Plan) -> dict[str, Any]:
     """Return what one engine is started with; of a plan with separate pools, one that decodes."""
     scenario, group = asked.scenario, plan.groups[-1]
-    spec = spec_of_layout(group.layout, group.weight_dtype, asked.question)
-    limits, engine = engine_scheduling(spec), plans_of([spec]).launch
-    sequences = int(np.ravel(engine.max_num_seqs)[0])
     speculation = scenario.speculation
-    devices = [each.layout.device for each in plan.groups]
-    servers = [{"devices_per_server": item.node_devices, "vendor": item.vendor} for item in devices]
+    servers = [
+        {
+            "devices_per_server": each.layout.device.node_devices,
+            "vendor": each.layout.device.vendor,
+            **_limits(asked, each),
+        }
+        for each in plan.groups
+    ]
     return {
         "max_model_len": asked.question.max_model_len,
-        "max_num_seqs": sequences,
-        "max_num_batched_tokens": limits.max_num_batched_tokens,
         "gpu_memory_utilization": scenario.file.gpu_memory_utilization,
-        "memory_fraction": float(np.ravel(engine.memory_fraction)[0]),
-        "devices_per_server": group.layout.device.node_devices,
-        "vendor": group.layout.device.vendor,
+        **servers[-1],
         "servers": servers if any(server != servers[-1] for server in servers) else [],
         "runner": "pooling" if scenario.pooled else "generate",
         "chunked_prefill": scenario.file.chunked_prefill,
