@@ -71,3 +71,10 @@ def test_levers_of_a_hybrid_start_from_the_sequences_with_which_it_starts(tmp_pa
     now = {int(found) for found in re.findall(r"max_num_seqs (\d+) ->", ran.out)}
     assert now
     assert max(now) <= 356
+
+
+@pytest.mark.parametrize(("model", "said"), [("Qwen/Qwen3.6-27B", True), ("Qwen/Qwen3-32B", False)])
+def test_fit_says_that_the_profile_run_of_an_image_encoder_is_counted_too_small(capplan, model, said):
+    """Four of four logged starts of Qwen3.5 and Qwen3.6 had smaller caches than predicted."""
+    ran = capplan("fit", model, "--hardware", "h200", "--format", "json")
+    assert any("image encoder" in line for line in json.loads(ran.out)["warnings"]) is said
