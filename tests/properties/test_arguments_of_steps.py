@@ -186,3 +186,20 @@ def test_prefill_of_compressed_attention():
     beside = entry_indexer_time_s(3.0, 50.0, 30.0, 4.0, 32.0, 8.0, own)
     assert beside > 0.0
     assert cost.seconds == near(seconds + beside)
+
+
+def test_an_indexer_reads_keys_of_its_width_once_for_all_its_heads():
+    """Heads and width are alike to its products; its keys are as wide as one head."""
+    rates = ideal_rates(bytes_per_s=1e9)
+    mixers = (
+        Attention(8, 4, 32, 24, index_heads=4, index_head_dim=160, index_top_tokens=16),
+        CompressedAttention(
+            8, 64, 24, 16, 4, entry_tokens=8, index_heads=4, index_head_dim=160, index_top_entries=6
+        ),
+    )
+    for mixer in mixers:
+        plain = replace(mixer, index_heads=0)
+        took = [float(prefill_cost(own, 3.0, 50.0, 800.0, 2.0, 2.0, rates).seconds) for own in (mixer, plain)]
+        wide = replace(mixer, index_heads=160, index_head_dim=4)
+        swapped = float(prefill_cost(wide, 3.0, 50.0, 800.0, 2.0, 2.0, rates).seconds)
+        assert took[0] - took[1] > 5.0 * (swapped - took[1]) > 0.0
