@@ -256,14 +256,44 @@ def _lognormal(mean: Array, variance: Array) -> Spread[Array]:
     return Spread(mean, *(np.exp(middle + z * spread) for z in NORMAL_QUANTILES))
 
 
+def prompts_fit_a_step(lengths: Lengths, max_num_batched_tokens: Number) -> NDArray[np.bool_]:
+    """Return where nearly all prompts fit into one step, which is the range of `screened`.
+
+        I (1 + 2 v) <= T
+
+    Parameters
+    ----------
+    lengths : I, without what is cached, and its coefficient of variation v
+    max_num_batched_tokens : [-]
+        T, tokens per step
+
+    Returns
+    -------
+    [-]
+        over lengths and T
+
+    Examples
+    --------
+    >>> prompts_fit_a_step(Lengths(1000.0, 101.0), np.array([512.0, 2048.0])).tolist()
+    [False, True]
+
+    References
+    ----------
+    Agrawal et al. 2024, "Sarathi-Serve", section 4.2 (prompts are cut to the token budget), arXiv:2403.02310.
+    """
+    longest = prefill_tokens_per_prompt(lengths) * (
+        1.0 + 2.0 * np.asarray(lengths.input_cv, dtype=np.float64)
+    )
+    return np.asarray(longest <= max_num_batched_tokens)
+
+
 def screened(step_s: StepFunction, lengths: Lengths, limits: Limits, sequences: Number) -> SteadyState:
     """Return the steady state of each plan at the Poisson rate that keeps S sequences decoding on average.
 
         X = S / ((O - 1) t(S)),   TTFT = residual + backlog + prefill, and (1 - e^-S) of a step with asynchronous scheduling
 
-    It is an optimist, for bounds only. Next to idle it is what a simulation finds. Where prompts take many steps or fill most of them,
-    queues of a simulation are longer: of 80 random scenarios with prompts of 4,000 to 60,000 tokens, the replicas that it asks for
-    were as few as an eighth of those needed, and never more.
+    Its range is `prompts_fit_a_step`, with prompts that take a third of the time at most. With longer prompts simulated TTFT was 0.24 to 12
+    times as long, and time per token 0.84 to 35 times, in 120 runs; there, no latency but that of an idle engine is a bound.
 
     Parameters
     ----------

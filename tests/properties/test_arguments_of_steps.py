@@ -10,10 +10,17 @@ import pytest
 
 from capplan.families.model_config import read_network
 from capplan.model.images import ImageWork
-from capplan.model.network import Adapters, Attention, CrossAttention, ShortConvolution
+from capplan.model.network import Adapters, Attention, CompressedAttention, CrossAttention, ShortConvolution
 from capplan.model.sharding import Sharding
 from capplan.operators.attention import bidirectional_attention_time_s, bidirectional_pairs
 from capplan.operators.collective import all_gather_time_s, all_reduce_time_s
+from capplan.operators.compressed_attention import (
+    compressed_prefill_time_s,
+    entry_indexer_time_s,
+    visible_pairs,
+    visible_vectors,
+)
+from capplan.operators.matmul import adapter_bytes
 from capplan.phases.cost import summed
 from capplan.phases.mixer_work import decode_cost, prefill_cost
 from capplan.phases.step import adapter_costs
@@ -130,3 +137,69 @@ def test_a_file_with_two_towers_counts_both_and_their_projectors():
     projector = 48 * 96 + 96 + 96 * 96 + 96
     patches = 3 * 14 * 14 * 48 + (16 + 1) * 48 + 48 + 2 * 2 * 48  # convolution, positions, class, two norms
     assert parameters() == 3 * layer + patches + projector
+
+
+def test_adapters_read_those_in_use_and_move_what_tokens_have():
+    """Of adapted tokens: inputs read and outputs read and written, in two bytes, and what is between both products."""
+    adapters = Adapters(9, 5, RANK, ("o_proj",), False, SHARE)
+    network = replace(read_network(LLAMA, "small"), adapters=adapters)
+    (cost, *more) = adapter_costs(network, TOKENS, Sharding(2.0), ideal_rates(), decode=False)
+    assert not more
+    moved = adapter_bytes(TOKENS * SHARE, 5.0, RANK * (64 + 96), 64.0, 96.0, float(RANK), 2.0)
+    assert cost.moved_bytes == near(3 * moved)
+
+
+def test_a_tower_is_split_like_a_text_model():
+    """By columns and rows within a layer on two ranks; patches and merger are whole on each of them."""
+    tower, image = (
+        read_model("Qwen/Qwen3-VL-8B-Instruct", offline=True).images.tower,
+        ImageWork(640, 160, 1.0),
+    )
+    costs = summed(tower_costs(tower, image, "bf16", 2.0, ideal_rates()))
+    found = {cost.operator: cost for cost in costs}
+    hidden, wide, layers = tower.hidden_size, tower.intermediate_size, tower.layers
+
+    def moved(inputs, outputs, rows=640):
+        return 2 * (inputs * outputs + rows * (inputs + outputs))
+
+    assert found["patches"].moved_bytes == near(moved(tower.patch_inputs, hidden))
+    assert found["qkv"].moved_bytes == near(layers * moved(hidden, 3 * hidden / 2))
+    assert found["o"].moved_bytes == near(layers * moved(hidden / 2, hidden))
+    assert found["up"].moved_bytes == near(layers * moved(hidden, (1 + tower.gated) * wide / 2))
+    assert found["down"].moved_bytes == near(layers * moved(wide / 2, hidden))
+    assert found["merger"].moved_bytes == near(sum(moved(*matrix, 160) for matrix in tower.merger))
+
+
+def test_prefill_of_compressed_attention():
+    """Each of 50 queries sees its window of 16 and an entry for each of eight tokens, of which it reads six at most."""
+    mixer = CompressedAttention(
+        8, 64, 24, 16, 4, entry_tokens=8, index_heads=4, index_head_dim=32, index_top_entries=6
+    )
+    rates = ideal_rates(flop_per_s=1e12)
+    cost = prefill_cost(mixer, 3.0, 50.0, 30.0, 2.0, 1.5, rates)
+    pairs = visible_pairs(50.0, 30.0, 16.0, 8.0, 6.0)
+    assert cost.flop == near(3 * 4 * 64 * 4 * pairs)
+    vectors = visible_vectors(30.0, 16.0, 8.0, 6.0)
+    assert cost.moved_bytes == near(3 * (4 * 50 * 4 * 64 + (vectors + 50) * 64 * 1.5))
+    own = rates.latent_attention
+    seconds = compressed_prefill_time_s(50.0, 30.0, 4.0, 64.0, 16.0, 8.0, 6.0, 1.5, own, 3.0)
+    beside = entry_indexer_time_s(3.0, 50.0, 30.0, 4.0, 32.0, 8.0, own)
+    assert beside > 0.0
+    assert cost.seconds == near(seconds + beside)
+
+
+def test_an_indexer_reads_keys_of_its_width_once_for_all_its_heads():
+    """Heads and width are alike to its products; its keys are as wide as one head."""
+    rates = ideal_rates(bytes_per_s=1e9)
+    mixers = (
+        Attention(8, 4, 32, 24, index_heads=4, index_head_dim=160, index_top_tokens=16),
+        CompressedAttention(
+            8, 64, 24, 16, 4, entry_tokens=8, index_heads=4, index_head_dim=160, index_top_entries=6
+        ),
+    )
+    for mixer in mixers:
+        plain = replace(mixer, index_heads=0)
+        took = [float(prefill_cost(own, 3.0, 50.0, 800.0, 2.0, 2.0, rates).seconds) for own in (mixer, plain)]
+        wide = replace(mixer, index_heads=160, index_head_dim=4)
+        swapped = float(prefill_cost(wide, 3.0, 50.0, 800.0, 2.0, 2.0, rates).seconds)
+        assert took[0] - took[1] > 5.0 * (swapped - took[1]) > 0.0

@@ -12,6 +12,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from capplan.engine.profile import Scheduling
+from capplan.fleet.search.layouts import TARGET_SLACK
 from capplan.replica.plans import plans_step_function
 from capplan.replica.tables import step_knots
 from capplan.serving.requests import Requests
@@ -22,6 +23,7 @@ from capplan.serving.steady_state import (
     mean_context_tokens,
     most_sequences,
     phase_steps,
+    prompts_fit_a_step,
     screened,
 )
 from capplan.serving.step_table import StepTable
@@ -351,6 +353,24 @@ def test_any_load_with_room_is_near_the_simulator(seed: int, share: float, ahead
     bounds = {name: both[int(prompts > 0.1)] for name, both in NEAR.items()}
     found = ratios(case, batch, rng)
     assert {name: x for name, x in found.items() if not bounds[name][0] <= x <= bounds[name][1]} == {}
+
+
+@settings(max_examples=examples(12, 60), deadline=None)
+@given(seed=st.integers(0, 10**6))
+def test_no_simulated_load_of_long_prompts_is_faster_than_an_idle_engine_is_screened(seed: int) -> None:
+    """What drops a layout where prompts are longer than a step: with less, one that a simulation accepts would be lost."""
+    rng = np.random.default_rng(seed)
+    case = replace(a_case(rng), policy=str(rng.choice(["mixed", "prefill_first"])))
+    new = case.budget * float(np.exp(rng.uniform(0.0, np.log(12.0))))
+    case = replace(case, lengths=replace(case.lengths, input_tokens=new, cached_tokens=0.0, input_cv=0.3))
+    assert not prompts_fit_a_step(case.lengths, float(case.budget))
+    idle = screen(case.table, case.lengths, case.limits, 1e-6 * case.most)
+    load = screen(case.table, case.lengths, case.limits, case.most * float(rng.choice([0.02, 0.2])))
+    run = case.run(drawn(case.lengths, float(load.requests_per_s[0, 0]), 300, rng))
+    part = slice(60, 280)
+    assert run.ttft_s[part].mean() * TARGET_SLACK >= idle.ttft_s.mean[0, 0]
+    assert np.quantile(run.ttft_s[part], 0.95) * TARGET_SLACK >= idle.ttft_s.p95[0, 0]
+    assert token_s(run, part) * TARGET_SLACK >= idle.tpot_s.mean[0, 0]
 
 
 @settings(max_examples=40, deadline=None)

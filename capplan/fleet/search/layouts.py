@@ -32,7 +32,7 @@ from capplan.replica.plans import Plans, plans_cache_tokens, plans_memory, plans
 from capplan.replica.replica import Replica, replica_of
 from capplan.replica.speculation import best_speculating_replica, refuse_stages
 from capplan.replica.tables import table_of_plans
-from capplan.serving.steady_state import SteadyState
+from capplan.serving.steady_state import SteadyState, prompts_fit_a_step
 from capplan.workload.request_class import Slo, Target
 
 TARGET_SLACK = 1.3
@@ -210,7 +210,8 @@ class _Part:
         usual = usual_states(plans, tables.table, cache_tokens, self.question.demand, state)
         batches = usual_batches(usual, self.question.demand)
         if self.question.drafting is None:
-            return self._chosen(layouts, labels, state, cache_tokens, rejected, usual_step_s(usual), batches)
+            states = (state, cache_tokens, plans.max_num_batched_tokens)
+            return self._chosen(layouts, labels, *states, rejected, usual_step_s(usual), batches)
         sized: list[ScreenedLayout] = []
         near: list[Relaxation] = []
         for layout, batch, usual_s in zip(layouts, batches, usual_step_s(usual), strict=True):
@@ -240,10 +241,10 @@ class _Part:
             rejected[layout.device.name, Reason(Refusal.SPECULATION, words)] += LOADS
             return [], []
         tokens = np.array([float(replica.kv_blocks * replica.scheduling.block_tokens)])
-        state = steady_states(
-            plans_of([spec]), table_of_plans(replica.table), tokens, question.demand, replica
-        )
-        sized, near = self._chosen([layout], [replica.label], state, tokens, rejected, [usual_s], [batch])
+        plans = plans_of([spec])
+        state = steady_states(plans, table_of_plans(replica.table), tokens, question.demand, replica)
+        states = (state, tokens, plans.max_num_batched_tokens)
+        sized, near = self._chosen([layout], [replica.label], *states, rejected, [usual_s], [batch])
         return [replace(candidate, speculating=replica) for candidate in sized], near
 
     def _chosen(
@@ -252,6 +253,7 @@ class _Part:
         labels: Sequence[Label],
         state: SteadyState,
         cache_tokens: Array,
+        budgets: Array,
         rejected: Rejections,
         usual_s: Sequence[float],
         batches: Sequence[float],
@@ -263,7 +265,8 @@ class _Part:
             )
             for step_s, batch, layout in zip(usual_s, batches, layouts, strict=True)
         ]
-        needed = {target: _least_values(state, target) for target in q.slo.targets}
+        fits = prompts_fit_a_step(q.demand.lengths, np.asarray(budgets)[:, None])
+        needed = {target: _least_values(state, target, fits) for target in q.slo.targets}
         holds = ~state.saturated & self._within(needed, np.ones((len(layouts), 1)))
         shares = carried_shares(state, q.demand, longest_responses_s(q.slo, q.demand))
         slack = rate_slack(q)
@@ -319,15 +322,16 @@ def target_values(state: SteadyState, target: Target) -> Array:
     return values
 
 
-def _least_values(state: SteadyState, target: Target) -> Array:
+def _least_values(state: SteadyState, target: Target, fits: Flags) -> Array:
     """Return a lower bound on the value that a target limits, over plans and loads.
 
-    The tail of the time per token is overstated where outputs are short; its mean is not.
+    The tail of the time per token is overstated where outputs are short; its mean is not. Where prompts are longer than a step (not
+    `fits`), the closed form is out of its range, and the bound at every load is the value next to idle.
     """
     values = target_values(state, target)
     if target.metric in {"tpot", "itl"}:
         values = np.minimum(values, state.tpot_s.mean)
-    return values / TARGET_SLACK
+    return np.where(fits, values, values[:, :1]) / TARGET_SLACK
 
 
 def _loosest_limit_s(target: Target, demand: Demand) -> float:
