@@ -24,6 +24,7 @@ from capplan.fleet.load.offered import (
 from capplan.fleet.load.waits import WaitedTimes, Waits, seen_by_users
 from capplan.frozen import frozen
 from capplan.numbers import Array, Spread
+from capplan.replica.estimate import closed_loop_time_s
 from capplan.replica.replica import Replica
 from capplan.replica.spec import ReplicaSpec
 from capplan.serving.fleet_simulator import FleetRun
@@ -168,8 +169,8 @@ class Stream:
     """Time from the start that figures leave out."""
     warm_up_share: float = 0.0
     """Share of the requests, in order of arrival, that figures leave out, if their time is longer."""
-    last_unseen: int = 0
-    """Requests of a closed loop, the last in order of arrival, that figures leave out: fewer than its concurrency run next to them."""
+    unseen_ends: int = 0
+    """Requests of a closed loop, both the first and the last in order of arrival, that figures leave out: its ramp and its drain."""
     waits: Waits | None = None
     """Wait of each class before its prompts are sent; None where all wait as long as the targets include."""
 
@@ -520,8 +521,8 @@ def measured_time(
     """Return from when until when a run is measured [s].
 
     It begins when the warm-up of the stream is over, and ends when a part of the load that matters is over: at the last open-loop
-    arrival, before the last requests of a closed loop that its stream leaves out, or when the first user found no request left. Users who stay at a replica run out of requests there, those of
-    busier replicas later than others: the run ends when the first replica has none left.
+    arrival, or when the first user found no request left. Users who stay at a replica run out of requests there, those of
+    busier replicas later than others: the run ends when the first replica has none left. A closed loop may leave out requests at both ends.
 
     Parameters
     ----------
@@ -542,8 +543,8 @@ def measured_time(
         users = stream.crowd.first_turns().size
         idle_s = users_idle_from_s(arrival[of_crowd], columns["e2e_s"][of_crowd], users)
     end = load_ends_s(arrival, of_crowd, tokens, idle_s)
-    if stream.last_unseen:
-        end = float(np.sort(arrival)[-1 - min(stream.last_unseen, arrival.size - 1)])
+    if 0 < 2 * stream.unseen_ends < arrival.size:
+        return closed_loop_time_s(arrival, stream.unseen_ends)
     begin = max(stream.warm_up_s, float(np.quantile(arrival[arrival <= end], stream.warm_up_share)))
     end = min(end, stopped_s)
     return (begin, end) if begin < end else (0.0, stopped_s)

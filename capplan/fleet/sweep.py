@@ -32,6 +32,7 @@ from capplan.fleet.search.trial import demand_at_replica, with_load_time
 from capplan.fleet.simulation import FleetOutcome, Stream, capacity_per_s, middle_rate, simulated_fleet
 from capplan.frozen import frozen
 from capplan.numbers import Number
+from capplan.replica.estimate import closed_loop_requests
 from capplan.replica.replica import Replica, replica_of
 from capplan.replica.spec import ReplicaSpec, served_context_tokens
 from capplan.serving.terms import Routing
@@ -169,8 +170,6 @@ SHARES_OF_CAPACITY = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0
 CONCURRENCIES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 REFINEMENTS = 4
 """Loads tried between the last one that meets the targets and the first one that does not."""
-LEAST_REQUESTS, MOST_REQUESTS = 300, 4000
-"""Limits in a closed loop, which takes eight times the requests in flight, or four times where that is more than the limit."""
 
 Row = dict[str, Any]
 Runner = Callable[[Sequence["Point"]], Iterator[tuple["Point", Row]]]
@@ -301,10 +300,12 @@ def point_result(point: Point) -> Row:
 
 
 def _row(point: Point, outcome: FleetOutcome, rate: float) -> Row:
-    """Return the figures of a load; a closed loop serves its requests in flight over the mean time that each of them takes."""
+    """Return the figures of a load; a closed loop serves its requests in flight over the mean time of each, an open loop no more than it is offered."""
     mean_output = outcome.all.output_tokens_per_s / max(outcome.all.requests_per_s, 1e-12)
     if point.concurrency is not None and outcome.all.e2e_s.mean > 0.0:
         rate = point.concurrency / outcome.all.e2e_s.mean
+    elif point.request_rate is not None:
+        rate = min(rate, point.request_rate)
     hourly = point.contender.usd_per_hour
     tokens_per_s = rate * mean_output
     return {
@@ -358,14 +359,13 @@ def _stream(point: Point, demand: Demand, longest: int, *, split: bool = True) -
     names = tuple(request_class.name for request_class in demand.classes)
     if point.concurrency is not None:
         clients = point.concurrency
-        count = max(LEAST_REQUESTS, min(8 * clients, MOST_REQUESTS), 4 * clients)
+        count = clients + closed_loop_requests(clients)
         requests = drawn_requests(demand, count, point.seed, longest)
         return Stream(
             requests,
             names,
             concurrency=clients,
-            warm_up_share=max(WARM_UP_SHARE, clients / count),
-            last_unseen=clients,
+            unseen_ends=clients,
             waits=waits_of(demand.classes).at_the_peak,
         )
     total = sum(demand.rates_per_s(0.0))

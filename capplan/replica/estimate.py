@@ -58,6 +58,43 @@ class Estimate:
     preemptions: int
 
 
+def closed_loop_requests(concurrency: int) -> int:
+    """Return how many requests of a closed loop are simulated after the warm-up, which takes as many as are in flight.
+
+        n = min(max(4 c, 200), 8000)
+
+    Parameters
+    ----------
+    concurrency : [-]
+        c
+
+    Examples
+    --------
+    >>> [closed_loop_requests(count) for count in (1, 64, 4096)]
+    [200, 256, 8000]
+    """
+    return int(np.clip(4 * concurrency, 200, 8000))
+
+
+def closed_loop_time_s(arrival_s: Array, unseen: int) -> tuple[float, float]:
+    """Return when the first and the last request are sent that figures of a closed loop count, without its ramp and its drain [s].
+
+    Parameters
+    ----------
+    arrival_s : [s]
+        of all requests
+    unseen : [-]
+        requests that are left out at both ends, less than half of all
+
+    Examples
+    --------
+    >>> closed_loop_time_s(np.array([0.0, 0.0, 1.0, 2.0, 3.0, 4.0]), 2)
+    (1.0, 2.0)
+    """
+    ordered = np.sort(arrival_s)
+    return float(ordered[unseen]), float(ordered[-1 - unseen])
+
+
 def requests_for(load: Load, in_flight: float = 0.0) -> tuple[Requests, int]:
     """Return the requests to simulate, and how many of the first ones are warm-up.
 
@@ -74,7 +111,7 @@ def requests_for(load: Load, in_flight: float = 0.0) -> tuple[Requests, int]:
     """
     if load.concurrency is not None:
         warm = load.concurrency
-        count = warm + (load.requests or int(np.clip(4 * load.concurrency, 200, 8000)))
+        count = warm + (load.requests or closed_loop_requests(load.concurrency))
         arrival: Array | None = None
     else:
         in_flight = min(in_flight, MOST_REQUESTS)
@@ -220,16 +257,17 @@ def _steady_run(replica: Replica, load: Load) -> tuple[Outcome, int]:
 
 
 def _steady(outcome: Outcome, warm: int, *, closed: bool) -> NDArray[np.bool_]:
-    """Return which requests are of the steady state: sent after the warm-up, and in a closed loop done before users stop sending.
+    """Return which requests are of the steady state: sent after the warm-up, and in a closed loop before the last ones, as many as are in flight.
 
-    All requests after the warm-up count if none of them is done by then.
+    All requests after the warm-up count if there are no others.
     """
-    sent = np.arange(outcome.arrival_s.size) >= warm
-    sent &= outcome.finished
-    if not closed:
+    arrival = outcome.arrival_s
+    sent = (np.arange(arrival.size) >= warm) & outcome.finished
+    if not closed or 2 * warm >= arrival.size:
         return sent
-    before = sent & (outcome.arrival_s + outcome.e2e_s <= np.nanmax(outcome.arrival_s))
-    return before if before.any() else sent
+    begin, end = closed_loop_time_s(arrival, warm)
+    seen = (arrival >= begin) & (arrival <= end) & outcome.finished
+    return seen if seen.any() else sent
 
 
 def _queue_grows(arrival_s: Array, ttft_s: Array) -> bool:

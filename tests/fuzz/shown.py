@@ -476,6 +476,129 @@ def open_sweep(random: Random, folder: Path) -> list[list[str]]:
     return [["sweep", str(scenario), "--request-rate", f"{tokens(random, 1, 8)} req/s", "--offline"]]
 
 
+AGREED = 0.02
+"""Part by which commands may differ on the same question."""
+DRAWN = 0.06
+"""The same of open loops, whose arrivals each command draws for itself: a rate of 12,750 arrivals varies by 0.9 %, waits by several times that."""
+FLEET = """name: law
+model: {model}
+traffic: [{{name: o, request_rate: {rate} req/s, input_tokens: {input_tokens}, output_tokens: {output_tokens}}}]
+slo: {{ttft_p95: 3 s, tpot_mean: 60 ms}}
+fleet: {{hardware: [{device}], tensor_parallel: [{ranks}], pipeline_parallel: 1, headroom: 20 %, spare_replicas: 1}}
+prices: {{per_gpu_hour: {{{device}: 4 $/h}}, electricity: 0.1 $/kWh}}
+"""
+
+
+def unlike(law: str, what: str, values: Mapping[str, float | None], within: float) -> Iterator[Broken]:
+    """Yield what differs from the first value by more than a part of it; what is not known differs from nothing."""
+    (first, reference), *others = values.items()
+    for name, value in others:
+        if value is not None and reference is not None and not close(value, reference, within=within):
+            yield Broken(law, f"{what}: {first} says {reference:.6g}, {name} {value:.6g}")
+
+
+def mean_of(latency: str, **rows: Any) -> dict[str, float | None]:
+    return {name: (row[latency] or {}).get("mean") if row else None for name, row in rows.items()}
+
+
+def replica_disagreements(random: Random) -> Iterator[Broken]:
+    """Hold that `estimate` and `sweep` say the same of a replica with some requests in flight."""
+    flags = [
+        "--hardware",
+        random.choice(DEVICES),
+        "--engine",
+        random.choice(ENGINES),
+        "-tp",
+        random.choice("124"),
+        "--offline",
+    ]
+    lengths = [
+        "--input-tokens",
+        str(tokens(random, 20, 6000)),
+        "--output-tokens",
+        str(tokens(random, 2, 500)),
+    ]
+    words = [random.choice(MODELS[:6]), *flags, *lengths, "--concurrency", str(tokens(random, 1, 400))]
+    one, points = printed("estimate", *words), printed("sweep", *words)
+    if one is None or points is None or not points["plans"]:
+        return
+    point = points["plans"][0]["points"][0]
+    asked_for = " ".join(words)
+    for key in ("requests_per_s", "output_tokens_per_s", "output_tokens_per_s_per_gpu"):
+        yield from unlike(
+            "agree", f"{key} of {asked_for}", {"estimate": one[key], "sweep": point[key]}, AGREED
+        )
+    for latency in ("ttft_s", "tpot_s", "e2e_s"):
+        yield from unlike(
+            "agree", f"{latency} of {asked_for}", mean_of(latency, estimate=one, sweep=point), AGREED
+        )
+
+
+def fleet_disagreements(random: Random, folder: Path) -> Iterator[Broken]:
+    """Hold that `fleet`, `levers`, `bill`, `compare`, `simulate`, `sweep` and `estimate` say the same of a plan."""
+    said: dict[str, Any] = {
+        "model": random.choice(MODELS[:5]),
+        "device": random.choice(("l40s", "h100-sxm", "a100-sxm-80gb", "h200-sxm")),
+        "rate": round(60 ** random.random(), 2),
+        "ranks": random.choice((1, 1, 2, 4)),
+        "input_tokens": tokens(random, 60, 4000),
+        "output_tokens": tokens(random, 5, 400),
+    }
+    scenario, plan = folder / "law.yaml", folder / "plan.json"
+    scenario.write_text(FLEET.format(**said))
+    found = printed("fleet", str(scenario), "--offline")
+    if not found or not found["chosen"]:
+        return
+    printed("fleet", str(scenario), "--offline", "-o", str(plan))
+    chosen, of_plan = found["chosen"], ("--plan", str(plan), "--offline")
+    levers_, bill, compare = (
+        printed(*words, *of_plan) for words in (("levers", "--lever", "answers"), ("bill",), ("compare",))
+    )
+    own = compare and compare["own"]
+    paid = {
+        "fleet": chosen["usd_per_month"],
+        "order": chosen["order"]["usd_per_month"],
+        "levers": levers_ and levers_["base"]["usd_per_month"],
+        "bill": bill and bill["usd_per_month"],
+        "compare": own and own["machines_usd_per_month"],
+    }
+    yield from unlike("agree", f"dollars a month of {said}", paid, 1e-6)
+    rate = f"{chosen['request_rate_per_replica']:.9g} req/s"
+    run, swept = (
+        printed("simulate", *of_plan),
+        printed("sweep", str(scenario), "--request-rate", rate, "--offline"),
+    )
+    seen = {"fleet": chosen, "simulate": run, "levers": levers_ and levers_["base"]}
+    if (
+        swept and swept["plans"] and chosen["replicas"] - chosen["spare_replicas"] == 1
+    ):  # arrivals dealt out in turn come more evenly
+        flags = [
+            "--hardware",
+            said["device"],
+            "-tp",
+            str(chosen["tensor_parallel"]),
+            "--request-rate",
+            rate,
+            "--offline",
+        ]
+        lengths = ["--input-tokens", str(said["input_tokens"]), "--output-tokens", str(said["output_tokens"])]
+        seen |= {
+            "sweep": swept["plans"][0]["points"][0],
+            "estimate": printed("estimate", said["model"], *flags, *lengths),
+        }
+    for latency in ("ttft_s", "tpot_s", "e2e_s"):
+        yield from unlike("agree", f"{latency} of {said}", mean_of(latency, **seen), DRAWN)
+
+
+def disagreements(number: int) -> list[Broken]:
+    """Return on what commands disagree of a replica or a plan that they all know."""
+    random = Random(f"agree {number}")
+    if number % 4:
+        return list(replica_disagreements(random))
+    with tempfile.TemporaryDirectory() as name:
+        return list(fleet_disagreements(random, Path(name)))
+
+
 QUESTIONS: dict[str, tuple[Callable[[Random, Path], list[list[str]]], int]] = {
     "estimate": (estimate, 10),
     "fit": (fit, 4),
@@ -489,7 +612,7 @@ QUESTIONS: dict[str, tuple[Callable[[Random, Path], list[list[str]]], int]] = {
     "open-sweep": (open_sweep, 1),
 }
 """Kind -> what is asked, and how often next to the others."""
-KINDS = tuple(QUESTIONS)
+KINDS = (*QUESTIONS, "agree")
 
 
 def asked(kind: str, number: int) -> list[Broken]:
@@ -506,7 +629,7 @@ def asked(kind: str, number: int) -> list[Broken]:
 
 def questions(seed: int) -> Iterator[tuple[str, int]]:
     """Yield kinds and numbers without end, each kind as often as it weighs."""
-    turn = [kind for kind, (_, weight) in QUESTIONS.items() for _ in range(weight)]
+    turn = [*(kind for kind, (_, weight) in QUESTIONS.items() for _ in range(weight)), "agree", "agree"]
     number = seed * len(turn)
     while True:
         yield turn[number % len(turn)], number
@@ -523,20 +646,21 @@ def main(report: Callable[[str], None] = print) -> int:
     parser.add_argument("--kind", choices=KINDS, action="append", help="repeatable; default: all")
     given = parser.parse_args()
     kinds: Sequence[str] = given.kind or KINDS
-    until, count, broken = time.monotonic() + given.seconds, 0, 0
-    with pytest.MonkeyPatch.context() as patch:
-        size_on_few_requests(patch)
-        share_runs(patch, SearchCache())
-        for kind, number in questions(given.seed):
-            if time.monotonic() >= until:
-                break
-            if kind not in kinds:
-                continue
-            found = asked(kind, number)
-            count += 1
-            broken += bool(found)
-            for item in found[:5]:
-                report(f"FOUND {kind} {number}: {item.law}: {item.words}")
+    until, count, broken, runs = time.monotonic() + given.seconds, 0, 0, SearchCache()
+    for kind, number in questions(given.seed):
+        if time.monotonic() >= until:
+            break
+        if kind not in kinds:
+            continue
+        with pytest.MonkeyPatch.context() as patch:
+            if kind != "agree":
+                size_on_few_requests(patch)
+                share_runs(patch, runs)
+            found = disagreements(number) if kind == "agree" else asked(kind, number)
+        count += 1
+        broken += bool(found)
+        for item in found[:5]:
+            report(f"FOUND {kind} {number}: {item.law}: {item.words}")
     report(json.dumps({"questions": count, "broken": broken, "seed": given.seed}))
     return 1 if broken else 0
 

@@ -2,16 +2,15 @@
 
 import pytest
 
-from tests.fuzz.shown import QUESTIONS, asked, broken_by
+from tests.fuzz.shown import QUESTIONS, asked, broken_by, disagreements
 from tests.sweeps import long_but
-
-pytestmark = pytest.mark.usefixtures("few_requests", "shared_runs")
 
 """Kind of question and its number."""
 SAMPLE = [(kind, number) for kind, (_, weight) in QUESTIONS.items() for number in range(max(weight // 3, 1))]
 ALL = [(kind, number) for kind, (_, weight) in QUESTIONS.items() for number in range(8 * weight)]
 
 
+@pytest.mark.usefixtures("few_requests", "shared_runs")
 @pytest.mark.parametrize("question", long_but(SAMPLE, ALL), ids=lambda question: "-".join(map(str, question)))
 def test_no_two_numbers_of_an_answer_contradict_each_other(question):
     assert asked(*question) == []
@@ -37,3 +36,8 @@ def test_no_two_numbers_of_an_answer_contradict_each_other(question):
 )  # fmt: skip
 def test_the_laws_find_what_was_once_printed(law, result):
     assert law in {broken.law for broken in broken_by(result)}
+
+
+@pytest.mark.parametrize("number", long_but(range(6), range(60)))
+def test_commands_agree_on_the_questions_that_they_share(number):
+    assert disagreements(number) == []

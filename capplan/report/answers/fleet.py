@@ -98,6 +98,7 @@ from capplan.report.answers.order import (
     ordered_texts,
 )
 from capplan.report.answers.owned import owned_rows, owned_texts, owned_uses
+from capplan.report.answers.replica import unknown_intervals
 from capplan.report.safe_text import plain
 from capplan.scenario.scenario_file import Scenario
 
@@ -606,6 +607,7 @@ def fleet_answer(
         warnings=(
             *asked.warnings,
             *outlook.warnings,
+            *(unknown_intervals(answer.chosen) if answer.chosen else ()),
         ),
         exit_code=0 if answer.plans else 4,
         first_screen=first_screen(asked, answer, outlook, kernels, asked.assumptions),

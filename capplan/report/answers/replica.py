@@ -10,6 +10,7 @@ import numpy as np
 from capplan.accuracy.bounded import LEAST_GROUPS, LEAST_SOURCES, MOST_WIDTH, BoundedEstimate
 from capplan.assumption import Assumption
 from capplan.fleet.fit import Fit, adapter_bytes_on_fullest_rank
+from capplan.fleet.plan import Plan
 from capplan.model.sharding import network_adapter_elements
 from capplan.replica.estimate import Estimate
 from capplan.replica.load import Load
@@ -98,6 +99,21 @@ def _estimated_figures(estimated: Estimate) -> dict[str, Any]:
     }
 
 
+def unknown_intervals(of: BoundedEstimate | Plan) -> list[str]:
+    """Return which intervals of mean latencies are unknown, and why; nothing where all are known."""
+    unknown = [
+        name.removesuffix("_s").upper()
+        for name in ("ttft_s", "tpot_s", "e2e_s")
+        if isnan(getattr(of, name).low) and not isnan(getattr(of, name).mean)
+    ]
+    if not unknown:
+        return []
+    reason = (
+        f"measured results of this regime differ from their predictions by more than {MOST_WIDTH:g} times"
+    )
+    return [f"the interval of {' and '.join(unknown)} is unknown: {reason}"]
+
+
 def _problems(load: Load, bounded: BoundedEstimate) -> list[str]:
     problems = []
     if bounded.estimate.saturated:
@@ -105,14 +121,7 @@ def _problems(load: Load, bounded: BoundedEstimate) -> list[str]:
             f"{load.request_rate:g} req/s is more than the replica can serve: it saturates at "
             f"{bounded.estimate.requests_per_s:.3g} req/s, and the queue grows without bound"
         )
-    if unknown := [
-        name.removesuffix("_s").upper()
-        for name in ("ttft_s", "tpot_s", "e2e_s")
-        if isnan(getattr(bounded, name).low) and not isnan(getattr(bounded, name).mean)
-    ]:
-        problems.append(
-            f"the interval of {' and '.join(unknown)} is unknown: measured results of this regime differ from their predictions by more than {MOST_WIDTH:g} times"
-        )
+    problems += unknown_intervals(bounded)
     if bounded.unmeasured:
         problems.append(
             "no measured result is close to this operating point: the intervals are at their widest"
