@@ -118,12 +118,8 @@ def plan_of(sized: Sized, terms: Terms) -> Plan:
     lengths = demand.lengths
     load = Load(int(lengths.input_tokens), int(lengths.output_tokens), request_rate=latencies.requests_per_s)
     in_replica = latencies.concurrency
-    ttft_s, tpot_s, e2e_s = bounded_latencies(
-        latencies.ttft_s,
-        latencies.tpot_s,
-        latencies.e2e_s,
-        {name: latency_interval(trial, name, in_replica) for name in ("ttft", "tpot", "e2e")},
-    )
+    intervals = {name: latency_interval(trial, name, in_replica) for name in ("ttft", "tpot", "e2e")}
+    bounded = bounded_latencies(latencies.ttft_s, latencies.tpot_s, latencies.e2e_s, intervals)
     rows = breakdown_of(trial.replica, load, in_replica)
     device = candidate.layout.device
     hourly = terms.usd_per_hour(candidate.layout, sized.busy)
@@ -157,9 +153,9 @@ def plan_of(sized: Sized, terms: Terms) -> Plan:
         groups=(group,),
         prefix_hit_fraction=demand.hit_fraction,
         class_prefix_hit_fractions=demand.class_hit_fractions,
-        ttft_s=ttft_s,
-        tpot_s=tpot_s,
-        e2e_s=e2e_s,
+        ttft_s=bounded[0],
+        tpot_s=bounded[1],
+        e2e_s=bounded[2],
         slo_met_probability=met_probability(trial, sized.busy),
         few_open_loops_measured=candidate.slowness.thin,
         target_probabilities={
