@@ -234,13 +234,24 @@ def checked(schema: type[T], document: Document) -> T | Mistakes:
         )
     except (OverflowError, RecursionError) as error:
         raise InputError(f"{document.name}: holds a number that is out of range ({error})") from None
-    beyond = [_real_path(document.value, path) for path in _beyond_range(record, ())]
+    paths = (_real_path(document.value, path) for path in _beyond_range(record, ()))
+    beyond = [path for path in paths if not _is_null(document.value, path)]
     if not beyond:
         return record
     errors = [InputError(f"{document.place(path)}: the number is out of range") for path in beyond]
     for path, mistake in zip(beyond, errors, strict=True):
         mistake.line = document.line(path)
     return Mistakes(tuple(errors), tuple(beyond))
+
+
+def _is_null(value: Any, path: KeyPath) -> bool:
+    """Return whether a document has null at a place, which a record may hold as nan: what is unknown."""
+    try:
+        for key in path:
+            value = value[key]
+    except (KeyError, IndexError, TypeError):
+        return False
+    return value is None
 
 
 def _beyond_range(value: object, path: KeyPath) -> Iterator[KeyPath]:

@@ -9,6 +9,7 @@ from capplan.cli.main import main
 from capplan.questions.plans.plan_file import asked_of_plan
 from capplan.readers.catalogue.prices import price_records
 from capplan.readers.plan_file import read_plan_file, result_digest
+from tests.plan_files import plan_in
 
 pytestmark = pytest.mark.usefixtures("shared_runs")
 
@@ -125,3 +126,22 @@ def test_a_step_of_no_gpus_is_not_one_that_was_written(folder, capsys):
     (folder / "plan.json").write_text(json.dumps(envelope))
     assert main(["report", "--plan", str(folder / "plan.json")]) == 2
     assert "next_steps.surer[0].gpus" in capsys.readouterr().err
+
+
+def test_an_interval_that_is_unknown_is_null_and_is_read_back(tmp_path, capsys, monkeypatch):
+    """As wide as so many times its value, an interval says nothing."""
+    with monkeypatch.context() as patch:
+        patch.setattr("capplan.accuracy.bounded.MOST_WIDTH", 0.3)
+        plan = plan_in(tmp_path)
+        assert "the interval of TTFT" in capsys.readouterr().err
+    shown = json.loads(plan.read_text())["result"]["recommended"]
+    assert (shown["ttft_s"]["low"], shown["ttft_s"]["high"]) == (None, None)
+    for words in (
+        ["report", "--plan", str(plan)],
+        ["bill", "--plan", str(plan)],
+        ["check", "--plan", str(plan)],
+    ):
+        assert main(words) in (0, 4)
+    capsys.readouterr()
+    assert main(["report", "--plan", str(plan), "--format", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["result"]["recommended"]["ttft_s"] == shown["ttft_s"]
