@@ -71,7 +71,7 @@ def network_as_served(network: Network, profile: EngineProfile) -> Network:
         replace(
             layer,
             mixers=tuple(
-                replace(mixer, window_tokens=None) if isinstance(mixer, Attention) else mixer
+                replace(mixer, window_tokens=None, chunked=False) if isinstance(mixer, Attention) else mixer
                 for mixer in layer.mixers
             ),
         )

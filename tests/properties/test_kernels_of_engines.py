@@ -14,6 +14,7 @@ from capplan.readers.catalogue.hardware import device
 from capplan.readers.catalogue.models import read_model
 from capplan.replica.plans import plans_of, plans_tables, step_rates
 from capplan.replica.replica import replica_of
+from capplan.replica.spec import network_as_served
 from capplan.replica.tables import table_of_plan
 from capplan.scenario.flags import ServingFlags
 from capplan.scenario.replica import asked_replica
@@ -195,3 +196,12 @@ def test_engines_of_the_first_generation_read_a_head_for_more_than_one_query(eng
     ).attention.decode_group_exponent
     assert (exponent == 0.0) == shares
     assert 0.0 <= exponent < 1.0
+
+
+@pytest.mark.parametrize(("version", "chunked"), [("0.20.0", False), ("1.1.0", True)])
+def test_an_engine_without_kernels_for_windows_reads_whole_contexts_of_chunked_layers(version, chunked):
+    scout = read_model("meta-llama/Llama-4-Scout-17B-16E-Instruct", offline=True)
+    served = network_as_served(scout, profile("trtllm", version))
+    mixers = [mixer for layer in served.layers for mixer in layer.mixers]
+    assert any(mixer.chunked for mixer in mixers) == chunked
+    assert all(mixer.window_tokens for mixer in mixers if mixer.chunked)
