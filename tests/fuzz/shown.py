@@ -476,6 +476,8 @@ def open_sweep(random: Random, folder: Path) -> list[list[str]]:
     return [["sweep", str(scenario), "--request-rate", f"{tokens(random, 1, 8)} req/s", "--offline"]]
 
 
+DEGREES = ("tensor_parallel", "data_parallel", "expert_parallel")
+"""Keys of a plan that are flags of `estimate` too."""
 AGREED = 0.02
 """Part by which commands may differ on the same question."""
 DRAWN = 0.06
@@ -575,8 +577,7 @@ def fleet_disagreements(random: Random, folder: Path) -> Iterator[Broken]:
         flags = [
             "--hardware",
             said["device"],
-            "-tp",
-            str(chosen["tensor_parallel"]),
+            *(f"--{degree.replace('_', '-')}={chosen[degree]}" for degree in DEGREES),
             "--request-rate",
             rate,
             "--offline",
