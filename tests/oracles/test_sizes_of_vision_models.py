@@ -121,6 +121,9 @@ def test_original_llava_counts_its_projector_and_says_which_tower_it_names():
     network = read_network(config, "llava")
     assert parameters(network) == 6_738_415_616 + 1024 * 4096 + 4096 + 4096 * 4096 + 4096
     assert any("clip-vit-large-patch14-336" in note for note in network.notes)
+    # LLaVA 1.6 cuts the padding of its tiles off and ends each row with a learned vector.
+    unpadded = read_network(config | {"mm_patch_merge_type": "spatial_unpad"}, "llava-1.6")
+    assert parameters(unpadded) == parameters(network) + 4096
 
 
 def test_a_version_of_minicpm_that_is_not_known_is_refused():
