@@ -186,7 +186,7 @@ def with_carried_percentiles(result: BenchmarkResult) -> BenchmarkResult:
     carried = {name: getattr(result, name).of_sample(requests) for name in LATENCIES}
     if all(getattr(result, name) == spread for name, spread in carried.items()):
         return result
-    note = f"{requests} requests are {TOO_FEW}; percentiles that so few do not carry are left out"
+    note = f"{requests} requests are {TOO_FEW}; what they cannot carry is left out"
     return replace(result, **carried, notes=(*result.notes, note))
 
 

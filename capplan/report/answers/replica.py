@@ -3,14 +3,13 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from math import isnan
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from capplan.accuracy.bounded import LEAST_GROUPS, LEAST_SOURCES, MOST_WIDTH, BoundedEstimate
 from capplan.assumption import Assumption
 from capplan.fleet.fit import Fit, adapter_bytes_on_fullest_rank
-from capplan.fleet.plan import Plan
 from capplan.model.sharding import network_adapter_elements
 from capplan.replica.estimate import Estimate
 from capplan.replica.load import Load
@@ -19,6 +18,9 @@ from capplan.replica.replica import Replica
 from capplan.replica.spec import ReplicaSpec, served_context_tokens
 from capplan.replica.speculation import MEASURED_PAIRS, DraftModel, Speculation
 from capplan.report.answer import Answer, Table
+
+if TYPE_CHECKING:
+    from capplan.fleet.plan import Plan
 
 _BREAKDOWN = ("phase", "operator", "seconds", "flop", "bytes", "flop_per_byte", "bound")
 _LENGTHS = Assumption(
@@ -99,7 +101,7 @@ def _estimated_figures(estimated: Estimate) -> dict[str, Any]:
     }
 
 
-def unknown_intervals(of: BoundedEstimate | Plan) -> list[str]:
+def unknown_intervals(of: "BoundedEstimate | Plan") -> list[str]:
     """Return which intervals of mean latencies are unknown, and why; nothing where all are known."""
     unknown = [
         name.removesuffix("_s").upper()
