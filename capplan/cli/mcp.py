@@ -78,16 +78,15 @@ Taken = ParamSpec("Taken")
 @cache
 def arguments_of(tool: Callable[..., dict[str, Any]]) -> "type[Record]":
     """Return the record of the arguments of a tool, with its names and types: others are errors, and no text or truth value is a number."""
-    from pydantic import ConfigDict, create_model
+    from capplan.readers.record import strict_record
 
-    from capplan.readers.record import Record
-
-    fields: dict[str, Any] = {
-        name: (one.annotation, ... if one.default is one.empty else one.default)
-        for name, one in signature(tool).parameters.items()
-    }
-    base = type(tool.__name__, (Record,), {"model_config": ConfigDict(strict=True), "__module__": __name__})
-    return create_model(tool.__name__, __base__=base, **fields)
+    return strict_record(
+        tool.__name__,
+        {
+            name: (one.annotation, ... if one.default is one.empty else one.default)
+            for name, one in signature(tool).parameters.items()
+        },
+    )
 
 
 def checked(tool: Callable[Taken, dict[str, Any]]) -> Callable[Taken, dict[str, Any]]:

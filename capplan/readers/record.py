@@ -15,6 +15,7 @@ from pydantic import (
     TypeAdapter,
     ValidationError,
     WithJsonSchema,
+    create_model,
 )
 from pydantic.fields import FieldInfo
 from pydantic_core import CoreSchema, ErrorDetails, PydanticCustomError
@@ -29,6 +30,13 @@ class Record(BaseModel):
     """A record of a file: a misspelt key is an error, never a silent default."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
+
+
+def strict_record(name: str, keys: Mapping[str, tuple[Any, Any]]) -> type[Record]:
+    """Return a record of these keys, each with its type and its default (`...`: none), in which no text or truth value is a number."""
+    base = type(name, (Record,), {"model_config": ConfigDict(strict=True), "__module__": __name__})
+    fields_of: dict[str, Any] = dict(keys)
+    return create_model(name, __base__=base, **fields_of)
 
 
 class OrNumber:

@@ -11,7 +11,7 @@ ROOMS = (
 )  # fmt: skip
 BOTTOM = ("assumption", "frozen", "numbers", "ranges", "errors", "quantity", "keys")
 OWNERS = {
-    "pydantic": {"scenario", "readers", "cli"},
+    "pydantic": {"scenario", "readers"},
     "pydantic_core": {"readers", "keys"},
     "yaml": {"readers"},
     "huggingface_hub": {"readers"},
