@@ -209,8 +209,8 @@ def _uncrowded(efficiency: Efficiency) -> Efficiency:
 
 def _plain(fit: Fit) -> dict[str, Any]:
     record: dict[str, Any] = {"numbers": {name: float(f"{value:.5g}") for name, value in fit.numbers.items()}}
-    if fit.loop_l2_ratio != 1.0:
-        record["loop_l2_ratio"] = float(f"{fit.loop_l2_ratio:.4g}")
+    if (ratio := float(f"{fit.loop_l2_ratio:.4g}")) != 1.0:
+        record["loop_l2_ratio"] = ratio
     record["rows"] = fit.rows
     record["fitted_numbers"] = float(f"{fit.fitted_numbers:.6g}")
     for name in ("median_error_fraction", "mean_error_fraction", "held_out_median_error_fraction"):
