@@ -74,6 +74,8 @@ old-processor: $(VENV)/.ready-test
 	ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 $(BIN)/python -m pytest -n 2 $(SPREAD) $(TIMED:%=tests/calibrate/test_%.py)
 
 check: lint test long site old-processor
+	$(MAKE) fuzz
+	$(MAKE) oracle CHANGED=1
 
 bench: $(VENV)/.ready
 	@for file in benchmarks/bench_*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done

@@ -1,14 +1,13 @@
 """A default that nobody confirmed, with the flag or key that replaces it."""
 
+from dataclasses import dataclass
 from typing import Literal, TypeAlias
-
-from capplan.frozen import frozen
 
 Label: TypeAlias = Literal["measured", "assumed"]
 """How far a figure can be trusted: fitted on this device, or taken over from something else."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Assumption:
     """One line of the footer of every result."""
 

@@ -3,10 +3,9 @@
 import math
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from difflib import get_close_matches
 from enum import StrEnum
-
-from capplan.frozen import frozen
 
 LONGEST_SHOWN = 80
 """Letters of a name that an error repeats."""
@@ -51,7 +50,7 @@ class Refusal(StrEnum):
     """Something else costs less."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Reason:
     """One refusal, with the words that people read."""
 

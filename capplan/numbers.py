@@ -5,13 +5,11 @@ A formula takes numbers or numpy arrays that broadcast and returns the same.
 """
 
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Generic, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-
-from capplan.frozen import frozen
 
 Array: TypeAlias = NDArray[np.float64]
 Number: TypeAlias = float | Array
@@ -28,7 +26,7 @@ FEWEST = {"p50": 2, "p90": 10, "p95": 20, "p99": 100}
 TOO_FEW = "too few for a 99th percentile"
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Spread(Generic[Value]):
     """Mean and percentiles of one quantity: nan if nothing was measured, None if a file does not state it."""
 

@@ -3,14 +3,13 @@
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
 from functools import cache
 from types import MappingProxyType
 
 from capplan.errors import InputError
-from capplan.frozen import frozen
 
 DECIMAL = MappingProxyType({"": 0, "k": 1, "M": 2, "G": 3, "T": 4, "P": 5, "E": 6})
 """Prefix -> power of 1000."""
@@ -28,7 +27,7 @@ _GROUPED = re.compile(r"^[+-]?[0-9]{1,3}(?:[,_][0-9]{3})+(?:\.[0-9]*)?(?:[eE][+-
 _LARGEST = 1e24
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Unit:
     """A wanted unit: its base, what may be written for it, and an example."""
 

@@ -2,18 +2,18 @@
 
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from math import inf, isfinite
 from numbers import Integral, Real
 from typing import Any
 
 from capplan.errors import LONGEST_SHOWN, InputError
-from capplan.frozen import frozen
 
 MOST = 1_000_000_000
 """The largest whole number where nothing else limits it."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Whole:
     """Whole numbers of something, from `least` to `most`."""
 
@@ -34,7 +34,7 @@ class Whole:
             raise InputError(f"{place}: {_short(shown)} is out of range; {allowed} are allowed")
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Share:
     """Fractions from 0 to 1."""
 
@@ -47,7 +47,7 @@ class Share:
             raise InputError(f"{place}: {shown} is out of range; 0 to 1 (or 0 % to 100 %) is allowed")
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Positive:
     """Finite quantities above zero, or from zero."""
 
@@ -68,7 +68,7 @@ class Positive:
             raise InputError(f"{place}: {shown} is not finite; e.g. '{self.example}'")
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Text:
     """Words, such as the name of a dtype."""
 
@@ -103,7 +103,7 @@ LONGEST_REVISION = 250
 """Most letters of a revision, which is a file name in the cache of the hub's client."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Revision:
     """Branches, tags and commits of a model on the hub."""
 

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from math import inf
 from typing import Literal, TypeAlias, get_args
 
@@ -18,7 +18,6 @@ from capplan.accuracy.shared_prompts import (
 )
 from capplan.engine.versions import named_engine, version_of
 from capplan.errors import InputError, unknown
-from capplan.frozen import frozen
 from capplan.model.sharding import Sharding
 from capplan.numbers import Array
 
@@ -64,7 +63,7 @@ MOST_REQUESTS = 1_000_000
 """Maximum requests of one run that are replayed."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Benchmark:
     """How one row was measured."""
 

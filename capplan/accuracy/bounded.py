@@ -10,7 +10,7 @@ new load of this deployment will show. Results of one load err together, so that
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from math import cos, exp, hypot, isnan, log, log2, nan, pi, sin, sqrt
 from statistics import fmean, median
@@ -21,7 +21,6 @@ from capplan.assumption import Label
 from capplan.engine.left_out import LEAST_LOADS, LeftOutResult, Served
 from capplan.engine.lookup import version_key
 from capplan.engine.profile import EngineProfile
-from capplan.frozen import frozen
 from capplan.hardware.device import Device
 from capplan.model.network import Network, layer_counts
 from capplan.numbers import Number, Spread
@@ -39,7 +38,7 @@ PER_DOUBLING = 0.03
 """Deviation that each doubling of a length or load beyond those of the results adds."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class LeftOutSpread:
     """The distribution of the logarithm of measured over predicted time: Student's t, moved and stretched."""
 
@@ -222,7 +221,7 @@ LEAST_SOURCES = 2
 """The same of sources: the runs of one say what its setup repeats, not what another setup would measure."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Interval:
     """Measured over predicted: its percentiles at the ends of the 80 % interval."""
 
@@ -419,7 +418,7 @@ def widest(intervals: Intervals) -> Interval:
     return Interval(min(lows, default=0.5), max(highs, default=2.0), 0, 0)
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class BoundedSpread(Spread[float]):
     """Mean and percentiles of a latency, and the 80 % interval of its mean, in seconds."""
 
@@ -486,7 +485,7 @@ def _known(latency: BoundedSpread) -> BoundedSpread:
     return replace(latency, low=nan, high=nan) if _is_unknown(latency) else latency
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class BoundedEstimate:
     """An estimate, with its prediction intervals."""
 
@@ -517,7 +516,7 @@ def interval_on(intervals: Intervals, keys: Sequence[str], device: Device) -> In
     return interval if device.partition is None else stretched(interval, SLICE_WIDTH)
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Operation:
     """A replica as intervals know it."""
 

@@ -10,10 +10,10 @@ limits: tensorrt_llm/bench/build/tuning.py. Memory fraction: the same page (0.95
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from math import ceil
 
 from capplan.errors import InputError
-from capplan.frozen import frozen
 from capplan.model.network import Attention, LatentAttention, Network
 from capplan.model.parameters import weight_bytes
 from capplan.model.sharding import Sharding
@@ -52,7 +52,7 @@ ROUTERS: tuple[tuple[str, Routing], ...] = (
 """Word in the column `router` -> the rule of the simulator, the first that occurs; a load generator that deals requests itself takes turns."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Deployment:
     """The engines that served a run."""
 

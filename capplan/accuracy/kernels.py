@@ -12,14 +12,13 @@ kv_dtype, backend, kernel and the shape. A row that is not modelled gives a reas
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from operator import itemgetter
 from typing import Any
 
 import numpy as np
 
-from capplan.frozen import frozen
 from capplan.hardware.device import Device, Efficiency, fit_of
 from capplan.numbers import Array, Number
 from capplan.operators import attention, collective, latent_attention, linear_attention
@@ -144,7 +143,7 @@ DEEPSEEK = {"hidden": 7168.0, "q_lora": 1536.0, "kv_lora": 512.0, "rope": 64.0, 
 """Widths of the MLA layers that were timed (DeepSeek-V3, arXiv:2412.19437, section 4.2)."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class KernelCase:
     """One timing as a call: the fit it needs, and the arguments."""
 
@@ -434,7 +433,7 @@ NEVER_S = 1e3
 """Start time of an algorithm that a library does not have."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Part:
     """One kind of timing: the numbers of a record that it determines, and its predicted time."""
 

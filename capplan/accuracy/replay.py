@@ -1,7 +1,7 @@
 """Replay the benchmark behind a measured row on a modelled replica, and compute the columns of the row."""
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import ceil, sqrt
 
 import numpy as np
@@ -18,7 +18,6 @@ from capplan.accuracy.shared_prompts import (
 )
 from capplan.engine.profile import Scheduling
 from capplan.errors import InputError
-from capplan.frozen import frozen
 from capplan.numbers import Array
 from capplan.replica.replica import Replica
 from capplan.serving.block_cache import OffloadTier, PrefixCaching, PullLink
@@ -117,7 +116,7 @@ def arrivals_of(benchmark: Benchmark, requests: int) -> Array | None:
     return times
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Servers:
     """The engines behind a benchmark: one replica of all identical ones, or one of each pool."""
 

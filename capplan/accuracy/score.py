@@ -12,17 +12,16 @@ run is taken at its predicted time, however slow it may be.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from capplan.accuracy.slowness import Slowness
-from capplan.frozen import frozen
 from capplan.numbers import Array
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Prediction:
     """One measured value and its prediction, in the unit of the measured column."""
 
@@ -39,7 +38,7 @@ class Prediction:
     """Name of a grouping -> group, such as device -> h100-sxm."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Score:
     """Errors of one metric; every figure is weighted."""
 
@@ -146,7 +145,7 @@ SlownessByStep: TypeAlias = Callable[[float], Slowness]
 """Predicted time per output token [s] -> how slow the replica may be."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Run:
     """One measured closed loop, and what was predicted of it."""
 
@@ -170,7 +169,7 @@ class Run:
         return self.predicted_tpot_ms * slower
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class DecisionScore:
     """How good picks are."""
 

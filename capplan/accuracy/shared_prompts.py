@@ -2,13 +2,12 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import ceil
 
 import numpy as np
 
 from capplan.errors import InputError
-from capplan.frozen import frozen
 from capplan.numbers import Array
 from capplan.serving.requests import Counts, Crowd, Requests, UserGroup
 
@@ -25,7 +24,7 @@ MOST_BLOCK_IDS = 128
 """Block ids of a prompt; a longer prompt has ids of several blocks each."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class SharedPrompts:
     """Prompts in groups that share a prefix, sent over and over in one shuffled order."""
 
@@ -42,7 +41,7 @@ class SharedPrompts:
         return self.groups * (self.per_prefix or 1)
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Conversation:
     """Conversations about a document: each turn has all that was said before as its prompt."""
 

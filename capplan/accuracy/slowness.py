@@ -7,6 +7,7 @@ targets with the probability that s is at most s*, the largest slowness at which
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal, TypeAlias
 
@@ -14,7 +15,6 @@ import numpy as np
 
 from capplan.accuracy.bounded import LeftOutSpread, left_out_spread
 from capplan.engine.left_out import LeftOutResult, Served
-from capplan.frozen import frozen
 from capplan.hardware.device import Device, Efficiency
 from capplan.numbers import Array
 from capplan.workload.length import standard_normal_quantile
@@ -40,7 +40,7 @@ OWN_PROBABILITIES = (0.005, 0.025, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8,
 """The same of a fitted deployment, whose tails are longer than those of a normal distribution."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Slowness:
     """Measured over predicted step time of a replica: its distribution."""
 
@@ -200,7 +200,7 @@ def piecewise_linear_beyond(knots: Array, values: Array, x: float) -> float:
     return float(values[place] + share * (values[place + 1] - values[place]))
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class SlownessRegime:
     """Logarithm of the slowness over its scale, among left-out runs of one kind; see `slowness_scale`."""
 
@@ -221,7 +221,7 @@ class SlownessRegime:
         return Slowness(logs, self.rows, self.groups, thin)
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class SlownessTable:
     """The slowness distributions of the back-test."""
 

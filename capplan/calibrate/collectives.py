@@ -5,6 +5,7 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -12,7 +13,6 @@ from torch import distributed
 
 from capplan.calibrate.machine import Target
 from capplan.errors import InputError
-from capplan.frozen import frozen
 from capplan.readers.calibration.record import Measurement
 
 OPERATORS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "point_to_point")
@@ -27,7 +27,7 @@ CUDA_SIZES = tuple(float(2**power) for power in range(10, 29))
 CPU_SIZES = tuple(float(2**power) for power in range(10, 25))
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Group:
     """The ranks that torchrun started, as seen by this one."""
 

@@ -12,7 +12,6 @@ from scipy.optimize import least_squares
 from capplan.calibrate.kernels.case import NO_DETAIL
 from capplan.calibrate.shapes import library_of
 from capplan.calibrate.timing import ELEMENT_BYTES
-from capplan.frozen import frozen
 from capplan.numbers import Array
 from capplan.operators import attention, collective, experts, latent_attention, matmul
 from capplan.operators.matmul import ElementwiseRates, elementwise_time_s
@@ -21,7 +20,7 @@ from capplan.readers.calibration.measured_fit import SHEET, tile_row_halvings
 from capplan.readers.calibration.record import FittedNumber, KernelFit, Machine, Measurement, Peaks, Score
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Known:
     """Start and range of a number; its logarithm is within `log_width` of the start in two out of three cases."""
 
@@ -123,7 +122,7 @@ UNFITTED: Mapping[str, float] = {
 """Numbers that are measured separately, or that these shapes cannot constrain."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Form:
     """One kernel of an efficiency file: its record, and the operators that constrain its numbers."""
 

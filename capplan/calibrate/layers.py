@@ -7,7 +7,7 @@ are added by the matmul before them.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 
 import torch
 from torch.nn import functional
@@ -30,7 +30,6 @@ from capplan.calibrate.kernels.matmul import (
 from capplan.calibrate.machine import Abilities
 from capplan.calibrate.timing import ELEMENT_BYTES, random_operand
 from capplan.errors import InputError
-from capplan.frozen import frozen
 from capplan.model.network import Attention, LatentAttention, Layer
 
 _KNOWN = frozenset(
@@ -64,7 +63,7 @@ def cache_bytes(layer: Layer, sequences: int, context_tokens: int, wide: str = "
     return ELEMENT_BYTES[wide] * sequences * context_tokens * elements
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Choice:
     """Which of torch's kernels a layer runs."""
 
@@ -90,7 +89,7 @@ def choices(layer: Layer, able: Abilities) -> Iterator[Choice]:
         yield Choice(backend, GROUPED if grouped else SEPARATE)
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class RealLayer:
     """Weights of one layer on a device."""
 

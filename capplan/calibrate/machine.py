@@ -24,7 +24,6 @@ import numpy as np
 import torch
 
 from capplan.errors import InputError
-from capplan.frozen import frozen
 from capplan.readers.calibration.file import emulated_formats
 from capplan.readers.calibration.record import Machine, Range
 from capplan.readers.text_file import system_text
@@ -145,7 +144,7 @@ Reading: TypeAlias = Mapping[str, Any]
 """What the sensors show at one moment: clocks, power, temperature, each None where it is missing, and why the device slows itself down."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Sensors:
     """How to read the sensors of one device."""
 
@@ -264,7 +263,7 @@ GROUPED_PRODUCTS = ((9, 0), (10, 0), (10, 3))
 can contain."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Abilities:
     """Formats and kernels of one device."""
 
@@ -455,7 +454,7 @@ CPU_TILE_ROWS = {"bf16": 16.0, "int8": 16.0, "fp16": 2.0, "fp32": 2.0}
 """Rows of the smallest tile: of a matrix register (AMX), and of vector kernels according to timings."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Target:
     """A device to measure."""
 

@@ -5,7 +5,7 @@ Each result of a benchmark tool becomes the run to replay, and the values that i
 
 import datetime
 from collections.abc import Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Any
 
@@ -16,7 +16,6 @@ from capplan.accuracy.benchmark import MOST_REQUESTS, Benchmark, Kind
 from capplan.accuracy.replay import ONLINE_REQUESTS_PER_CLIENT, SERVER_KINDS, metrics_of, outcome_of
 from capplan.engine.profile import OF_ROWS, EngineProfile, HostOverhead
 from capplan.errors import CapplanError, InputError
-from capplan.frozen import frozen
 from capplan.numbers import Array
 from capplan.readers.calibration.record import FittedNumber, HostRefit, ResultPoint, StepPoint
 from capplan.recorded.results.record import BenchmarkResult, Latency
@@ -35,7 +34,7 @@ MOST_REPLAYED = 5000
 """Maximum requests of one run that are replayed: a refit replays each run some forty times."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Value:
     """One measured value of a run."""
 
@@ -47,7 +46,7 @@ class Value:
     weight: float
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Run:
     """One result, ready to be replayed with any host times."""
 
@@ -243,7 +242,7 @@ NARROWED = 0.6
 """A number counts as constrained where the results narrow its prior to less than this fraction."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Free:
     """A number that is fitted."""
 
@@ -442,7 +441,7 @@ def _model(spec: ReplicaSpec) -> str:
     return deployed_as(spec.network, spec.sharding, spec.kv_format)
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class _Problem:
     """Replayed against measured times, as a function of the free numbers."""
 

@@ -4,6 +4,7 @@ Kinds of kernels are interleaved, the most informative shapes of each first.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
@@ -13,7 +14,6 @@ from capplan.calibrate.kernels.case import Case
 from capplan.calibrate.kernels.engines import ENGINE_FORMATS, ENGINES, FP8_CACHE, engines_on
 from capplan.calibrate.machine import PROCESSOR as ABLE_PROCESSOR
 from capplan.calibrate.machine import Abilities
-from capplan.frozen import frozen
 from capplan.numbers import Array
 from capplan.readers.calibration.record import Measurement
 
@@ -72,7 +72,7 @@ def furthest_first(points: Array) -> list[int]:
     return order
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Grid:
     """Sizes for one class of device."""
 

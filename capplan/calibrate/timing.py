@@ -17,7 +17,6 @@ import numpy as np
 import torch
 
 from capplan.calibrate.machine import Target, Watch, abilities_of, capability_of
-from capplan.frozen import frozen
 from capplan.readers.calibration.record import Sustained
 
 Call = Callable[[], Any]
@@ -31,7 +30,7 @@ ENOUGH_SPREAD_FRACTION = 0.01
 """Repetition stops once the standard error of the median is below this fraction of it."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Sample:
     """Repeats of one measurement, in one pass or in several."""
 
@@ -63,7 +62,7 @@ class Sample:
         return Sample((*self.passes, *other.passes), self.throttled)
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Effort:
     """How long to repeat."""
 

@@ -5,7 +5,7 @@ about an engine's kernels: results of an engine do (`--results`).
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -31,7 +31,6 @@ from capplan.calibrate.timing import (
 )
 from capplan.engine.lookup import profile
 from capplan.errors import CapplanError, InputError
-from capplan.frozen import frozen
 from capplan.hardware.device import Device, Efficiency
 from capplan.model.network import Layer, Network, layer_counts
 from capplan.model.sharding import Sharding
@@ -202,7 +201,7 @@ def fitted_to_memory(layer: Layer, target: Target, tell: Callable[[str], None]) 
     return trial
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class _Trial:
     """One kind of layer on one machine."""
 

@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,7 +12,6 @@ import typer
 from capplan.cli import options as o
 from capplan.cli.options import Group, grouped, whole
 from capplan.errors import InputError
-from capplan.frozen import frozen
 from capplan.scenario.command_flags import StatedResult
 from capplan.scenario.flags import OutputFlags, ServingFlags
 
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from capplan.report.answer import Answer
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Measuring:
     """What to measure, and for how long."""
 

@@ -3,6 +3,7 @@
 import shlex
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import date as day
 from pathlib import Path
 from typing import Annotated
@@ -13,7 +14,6 @@ from capplan.cli import options as o
 from capplan.cli.completion import devices, plans_and_scenarios
 from capplan.cli.options import Group, fraction, grouped, measure, one_of, whole
 from capplan.errors import InputError
-from capplan.frozen import frozen
 from capplan.scenario.flags import OutputFlags
 
 Hardware = Annotated[
@@ -369,7 +369,7 @@ def _day(written: str | None) -> str | None:
 Page = Annotated[OutputFlags, Group("Output", form=_FORM, file=o.OUTPUT["file"])]
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class PageFlags:
     """What a page has in addition to its plan."""
 

@@ -1,5 +1,6 @@
 """Traffic: `capplan workload`, `simulate`, `sweep` and `validate`."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -8,7 +9,6 @@ import typer
 from capplan.cli import options as o
 from capplan.cli.completion import devices, models, models_and_scenarios
 from capplan.cli.options import Group, fraction, grouped, measure, one_of, whole
-from capplan.frozen import frozen
 from capplan.scenario.command_flags import (
     PLAN_RANGES,
     REQUEST_RANGES,
@@ -233,7 +233,7 @@ Speculation = Annotated[
 ]
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class ScenarioChanges:
     """Keys that replace those of the scenario."""
 
@@ -328,7 +328,7 @@ Serving = Annotated[
 ]
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Work:
     """Where points are computed, and the file that keeps them."""
 

@@ -9,7 +9,7 @@ import json
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -42,7 +42,6 @@ from capplan.deploy.replica_launch import (
     weight_dtype,
 )
 from capplan.errors import LONGEST_SHOWN, InputError
-from capplan.frozen import frozen
 from capplan.numbers import GIB
 from capplan.ranges import Revision
 
@@ -188,7 +187,7 @@ ROLES: Mapping[Role, str] = {"prefill": "kv_producer", "decode": "kv_consumer", 
 """Pool -> what vLLM calls it; its connector NIXL takes kv_both in either pool."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Command:
     """A command line, and the files that it names."""
 

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from capplan.deploy.command_line import checked_name
@@ -11,7 +11,6 @@ from capplan.errors import InputError
 from capplan.fleet.order import OWN
 from capplan.fleet.over_time import scaling_rate
 from capplan.fleet.search.candidates import DEGREES
-from capplan.frozen import frozen
 from capplan.readers.plan_file import AGAIN, LaunchRow, OrderedRow, PlanFile, ServerRow, StatedGroup
 from capplan.readers.record import validated
 from capplan.readers.yaml_file import Document
@@ -34,7 +33,7 @@ _LIMITS_FOLLOW = ("hardware", *DEGREES)
 """What the limits of an engine depend on."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Group:
     """Replicas that are started alike: all of them, or those of one pool."""
 
@@ -92,7 +91,7 @@ class Group:
         return devices // each
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class FleetLaunch:
     """What a plan starts."""
 

@@ -8,7 +8,7 @@ What one engine is started with, whatever its engine calls it: written as a comm
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -16,7 +16,6 @@ from typing import Any, Literal, TypeAlias
 from capplan.engine.lookup import version_key
 from capplan.errors import LONGEST_SHOWN, InputError
 from capplan.fleet.search.candidates import DEGREES
-from capplan.frozen import frozen
 from capplan.model.network import LoraTerms
 from capplan.readers.plan_file import AGAIN, LaunchRow, PlanFile, StatedGroup
 from capplan.replica.speculation import CACHING
@@ -109,7 +108,7 @@ def json_object(text: str, name: str, place: str) -> Mapping[str, Any]:
 FLAGS_FILE = Path(__file__).parent / "flags.json"
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Flag:
     """One option of an engine."""
 
@@ -127,7 +126,7 @@ class Flag:
     """Values that came later than the option -> first release that knows them."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class EngineFlags:
     """The options of an engine that a launch is written with and read from."""
 
@@ -229,7 +228,7 @@ _BY_THE_ENGINE = ("fp8",)
 """Weight dtypes that vLLM and SGLang make of a checkpoint in 16 bits when they load it."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Drafts:
     """How a replica speculates."""
 
@@ -240,7 +239,7 @@ class Drafts:
     draft_tokens: int
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class ReplicaLaunch:
     """One replica; None where a command line does not say."""
 

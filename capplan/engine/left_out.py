@@ -1,14 +1,13 @@
 """What a deployment serves, and results of it that the numbers of its engine were fitted without: how far off they are on each."""
 
 from collections.abc import Mapping
-
-from capplan.frozen import frozen
+from dataclasses import dataclass
 
 LEAST_LOADS = 3
 """Loads below which the results of a deployment say nothing of their spread: the one of the back-test stays."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Served:
     """What a replica is asked to serve."""
 
@@ -20,7 +19,7 @@ class Served:
     """Requests in flight [-]: the users of a closed loop; of an open loop its rate times the mean latency."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class LeftOutResult(Served):
     """One result of a serving benchmark, predicted by numbers that were fitted without it."""
 

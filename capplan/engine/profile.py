@@ -2,14 +2,13 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import field, fields
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import numpy as np
 
 from capplan.assumption import Assumption
 from capplan.engine.versions import CacheRule
-from capplan.frozen import frozen
 from capplan.numbers import Number
 
 if TYPE_CHECKING:
@@ -22,7 +21,7 @@ PrefillGraphs: TypeAlias = Literal["none", "plain", "latent"]
 """Graphs of prefill steps that an engine captures: none, those of a model with keys and values, those of one with latents."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class PrefillCapture:
     """The models and layouts for which an engine captures prefill steps on NVIDIA devices; never with pipeline stages."""
 
@@ -36,7 +35,7 @@ class PrefillCapture:
     """Types with a tower that keep their graphs, and types with delta attention that do."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class MemoryRules:
     """What an engine takes out of a device before the KV cache gets the rest.
 
@@ -106,7 +105,7 @@ OF_ROWS = re.compile(r"(?:rows|decode|prompt)_(\d+)_ratio")
 Policy: TypeAlias = Literal["mixed", "prefill_first", "slots", "static"]
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Scheduling:
     """How an engine forms its steps.
 
@@ -141,7 +140,7 @@ class Scheduling:
     --async-scheduling)."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class HostOverhead:
     """What an engine adds to the kernels of a step, and how much of their time it hides; see `replica.tables.with_host`."""
 
@@ -267,7 +266,7 @@ class HostOverhead:
         return self.sequence_s + (0.0 if offline else self.stream_s)
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class ExpertKernel:
     """A kernel for routed experts, and where an engine chooses it, as its source states."""
 
@@ -283,7 +282,7 @@ class ExpertKernel:
     """How the experts of a token are chosen (`Experts.routing`); empty: in any way."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Tier:
     """Defaults that an engine chooses by the memory of the device."""
 
@@ -309,7 +308,7 @@ FIRST_GROUP_EXPONENT = 0.25
 offline maxima, which were too fast the more heads share a key, and right without sharing (docs/accuracy.md)."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class EngineProfile:
     """A serving engine of a version, as data."""
 

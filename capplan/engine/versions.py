@@ -9,9 +9,9 @@ Engines as texts name them: spellings, and the days on which versions were relea
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from capplan.errors import InputError, unknown
-from capplan.frozen import frozen
 
 _ALWAYS = frozenset({"fp32", "fp16", "int8", "int4"})
 _AMPERE = _ALWAYS | {
@@ -83,7 +83,7 @@ TRTLLM_KV_DTYPES: Mapping[str, frozenset[str]] = {
 """Cache dtypes of TensorRT-LLM."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class CacheRule:
     """The default cache dtype of an engine for some models: neither the user nor the checkpoint states one."""
 

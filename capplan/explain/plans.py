@@ -6,7 +6,7 @@ Plans next to the recommended one, explained: the choices, the runners-up, and i
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from typing import TypeAlias
 
@@ -43,7 +43,6 @@ from capplan.fleet.price import HOURS_PER_MONTH
 from capplan.fleet.search.cheapest import Sized
 from capplan.fleet.search.one_layout import trial_of
 from capplan.fleet.search.recommended import plan_of
-from capplan.frozen import frozen
 from capplan.questions.fleet import AskedFleet, parts_of, terms_of
 from capplan.questions.plans.plan_file import layout_of
 from capplan.questions.plans.plan_row import certainty_row
@@ -105,7 +104,7 @@ _STATED = ("requests",)
 """Numbers of the traffic: no weaker for the times that other numbers of their row rest on."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Planned:
     """A scenario with its plans, of which one is recommended."""
 
@@ -121,7 +120,7 @@ class Planned:
         return explained_quantity(subject_of(self.asked, self.plan), quantity)
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Group:
     """Numbers that one command prints, or one part of what it prints."""
 
@@ -133,7 +132,7 @@ class Group:
     """Plans of the group by path, of which more can be explained than is printed."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Row:
     """The numbers of one row of a group."""
 
@@ -166,7 +165,7 @@ Arguments: TypeAlias = Mapping[str, Callable[[Place], Stated | list[Stated]]]
 """Argument that no number of an answer is -> its value for the number at a place; a list of the values that a formula adds up."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class NextToPlan:
     """Numbers that `fleet` prints next to a plan, which the table of quantities explains."""
 

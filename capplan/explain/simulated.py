@@ -1,7 +1,7 @@
 """A simulation explained: how a percentile comes about, what the request at that percentile waited for, and what rates are counted from."""
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from math import floor
 
@@ -13,7 +13,6 @@ from capplan.explain.subject import Explained, Input, Place, explained, input_of
 from capplan.explain.table import Stated
 from capplan.fleet.load.waits import waits_of
 from capplan.fleet.simulation import FleetOutcome, arrived_in, finished_in, goodput_limits, request_columns
-from capplan.frozen import frozen
 from capplan.library.simulated_fleet import Simulation, SimulationRecords, simulation
 from capplan.numbers import Array
 from capplan.report.quantities import SIMULATION, quantity_of
@@ -23,7 +22,7 @@ _SPREADS = ("ttft_s", "tpot_s", "e2e_s", "queue_s")
 _COLUMNS = (*_SPREADS, "status", "arrival_s", "input_tokens", "output_tokens", "class_index")
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class _Run:
     """A run, its numbers, and its requests as columns."""
 

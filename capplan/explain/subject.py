@@ -16,7 +16,6 @@ from capplan.fleet.search.cheapest import Terms
 from capplan.fleet.search.latencies import Latencies
 from capplan.fleet.search.one_layout import trial_of
 from capplan.fleet.search.trial import Trial
-from capplan.frozen import frozen
 from capplan.memory.layer_groups import held_state_bytes
 from capplan.memory.plan import MemoryPlan
 from capplan.model.kv_cache import kv_bytes_per_token
@@ -36,7 +35,7 @@ _OF_SCENARIO = re.compile(r"scenario: ([\w-]+(?:\.[\w-]+)*)")
 """A source that is a key of the scenario."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Input:
     """One symbol of a formula."""
 
@@ -50,7 +49,7 @@ class Input:
     """A datasheet, a price list, a key of the scenario, measured rows, or the quantity that explains it further."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Explained:
     """A quantity with everything that it was made from."""
 

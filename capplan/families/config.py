@@ -12,7 +12,6 @@ from typing import Any
 from capplan.assumption import Assumption
 from capplan.errors import InputError
 from capplan.families.inert import is_inert
-from capplan.frozen import frozen
 
 LARGEST_DIMENSION = 100_000_000
 """Limit above any published vocabulary, context length or width; a larger number is a mistake."""
@@ -49,7 +48,7 @@ _SAME_CLASS = {"kimi_k2": "deepseek_v3", "code_llama": "llama", "minimax_m3": "m
 """Types without a class, and the one that they are read with."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class ModelClass:
     """One configuration class."""
 

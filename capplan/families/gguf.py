@@ -18,13 +18,12 @@ from difflib import get_close_matches
 from typing import Any
 
 from capplan.errors import InputError
-from capplan.frozen import frozen
 from capplan.model.network import Layer, Network
 from capplan.model.stored_tensor import StoredModel, StoredTensor, blend_name
 from capplan.model.weight_format import with_formats
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Architecture:
     """How one architecture is written as a config.json."""
 

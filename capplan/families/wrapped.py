@@ -8,7 +8,7 @@ The text part is read by the family of its own `model_type`. A tower that is not
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from capplan.families.config import Config
@@ -16,7 +16,6 @@ from capplan.families.parts import audio, towers, vision
 from capplan.families.parts.blocks import with_vision
 from capplan.families.parts.towers import linear
 from capplan.families.registry import family
-from capplan.frozen import frozen
 from capplan.model.network import Network
 from capplan.model.parameters import parameters
 
@@ -168,7 +167,7 @@ _OLDER_NAMES = {"audio_config": ("sound_config",)}
 """Section of a tower -> other names of it."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Wrapper:
     """How a file wraps its text model."""
 

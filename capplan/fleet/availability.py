@@ -1,18 +1,17 @@
 """How likely the replicas of a plan are in service over a month: machines fail and are repaired independently."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import ceil, exp, lgamma, log, log1p, sqrt
 
 from capplan.fleet.order import Failures, OrderLine, units_of
 from capplan.fleet.plan import Group, Plan
-from capplan.frozen import frozen
 
 SECONDS_PER_MONTH = 730.0 * 3600.0
 """Seconds of an average month."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Machines:
     """Machines that fail independently, each with as many replicas as another."""
 
@@ -23,7 +22,7 @@ class Machines:
     """Failures of one of them."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Availability:
     """How likely enough replicas are in service."""
 
@@ -132,7 +131,7 @@ def availability(machines: Sequence[Machines], busy: int, repair_s: float) -> Av
     )
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class OneMore:
     """What one machine more buys."""
 

@@ -1,7 +1,7 @@
 """Engine options beyond the defaults of a version: another scheduler, offload tiers, speculation."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import inf
 from typing import Literal, NamedTuple
 
@@ -10,7 +10,6 @@ import numpy as np
 from capplan.assumption import Assumption
 from capplan.engine.profile import Policy, Scheduling
 from capplan.errors import InputError
-from capplan.frozen import frozen
 from capplan.hardware.device import Device
 from capplan.model.kv_cache import kv_bytes_per_sequence, state_bytes_per_sequence
 from capplan.model.network import Network
@@ -30,7 +29,7 @@ BATCH_TIMEOUT_S = 0.1
 """Default time that a dynamic batch waits to fill."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class TierSize:
     """An offload tier of one replica: memory below that of its devices."""
 
@@ -40,7 +39,7 @@ class TierSize:
     """Bandwidth for the whole replica; None: that of the link implied by the name (host: PCIe, remote: network)."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class EngineOptions:
     """Options of the engines; the defaults change nothing."""
 
@@ -55,7 +54,7 @@ class EngineOptions:
     """A preempted request without block ids reuses those of its blocks that are still cached."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Engines:
     """Identical engines, ready to be simulated."""
 

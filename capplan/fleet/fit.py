@@ -1,11 +1,10 @@
 """Whether one replica fits: the memory budget of a device, the sequences it holds, and changes that make it fit."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from capplan.fleet.search.candidates import Layout, layout_reason
-from capplan.frozen import frozen
 from capplan.hardware.device import Device, engine_memory_bytes
 from capplan.memory.capacity import stages_of
 from capplan.memory.plan import TOO_MANY_SEQUENCES, MemoryPlan
@@ -23,7 +22,7 @@ _SHORTEST_CONTEXT = 512
 _SEARCH_ROUNDS = 40
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Fit:
     """The memory of one replica."""
 

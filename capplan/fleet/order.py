@@ -4,13 +4,12 @@ What a fleet survives: the part of it that may fail while its targets hold, and 
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import ceil, inf
 from typing import Literal, TypeAlias
 
 from capplan.errors import InputError
-from capplan.frozen import frozen
 
 Domain: TypeAlias = Literal["replica", "machine", "rack", "zone"]
 """What fails as one."""
@@ -56,7 +55,7 @@ def failures_per_s(gpus: int) -> float:
     return (BY_GPU * gpus / 8.0 + BY_SERVER) / (SERVER_DAYS * 86400.0)
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Failures:
     """How often machines fail, and how long their repair takes."""
 
@@ -70,7 +69,7 @@ class Failures:
         return failures_per_s(gpus) if self.time_to_failure_s is None else 1.0 / self.time_to_failure_s
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Survival:
     """Domains that may fail at once while the rest of the fleet carries the peak."""
 
@@ -157,7 +156,7 @@ MOST_REPLICAS = 10**9
 """Replicas above which an amount is said to pay for any number."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Machine:
     """A machine that can be ordered, or that is there already."""
 
@@ -222,7 +221,7 @@ def owned_price_text(usd_per_hour: float, *, powered: bool) -> str:
     return "counted at its electricity" if powered else "counted as free"
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class MachineLimits:
     """Which machines may be ordered, and which are there already."""
 
@@ -241,7 +240,7 @@ class MachineLimits:
         return bool(self.skus or self.providers or self.regions)
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class OrderLine:
     """Machines of one kind in an order."""
 
@@ -251,7 +250,7 @@ class OrderLine:
     """Replicas that these machines can hold."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Placement:
     """Machines of one kind that hold equally many replicas."""
 
@@ -263,7 +262,7 @@ class Placement:
     """Machines that one replica spans."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Order:
     """Machines that hold the replicas of one group."""
 

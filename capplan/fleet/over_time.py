@@ -1,6 +1,7 @@
 """Replicas over the time of a trace: autoscaled, static, and spare ones."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from math import ceil
 
 import numpy as np
@@ -8,7 +9,6 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from capplan.fleet.plan import Group
-from capplan.frozen import frozen
 from capplan.numbers import Array
 from capplan.serving.terms import SCALE_DOWN_HOLD_S
 
@@ -22,7 +22,7 @@ DOWN = (0, 1, 2)
 """Replicas that may be down at the same time, a row of spares for each."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class RateLine:
     """Requests per second in successive windows."""
 
@@ -40,7 +40,7 @@ class RateLine:
         return float(self.rates_per_s.max()) / self.mean_per_s if self.mean_per_s else 1.0
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class OverTime:
     """A plan over the time of a trace; only `spares` counts spare replicas."""
 

@@ -1,7 +1,7 @@
 """The result of a fleet search: groups of identical replicas, plans of one kind of replica or of separate pools, choices, and what was rejected."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from math import isclose
 from typing import Literal, TypeAlias
 
@@ -14,7 +14,6 @@ from capplan.fleet.pools.order import PoolSize, pools_order, with_machines
 from capplan.fleet.price import ChosenPrice, Side, usd_per_month
 from capplan.fleet.search.candidates import Layout, Rejection
 from capplan.fleet.unit_costs import UnitCosts
-from capplan.frozen import frozen
 from capplan.numbers import Spread
 from capplan.serving.outcome import SeenByUsers
 from capplan.serving.terms import Routing
@@ -24,7 +23,7 @@ Role: TypeAlias = Literal["serve", "prefill", "decode"]
 """What a group of replicas does with a request: all of it, or one phase."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class RoutedRequests:
     """Requests that the router of a mix sends to one of its groups: whole classes, their prompts of some lengths, or a share of each class."""
 
@@ -53,7 +52,7 @@ class RoutedRequests:
         return ", ".join(self.classes)
 
 
-@frozen(kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GroupFigures:
     """Identical replicas that do the same part of the work: what JSON and plan files hold of them as it is."""
 
@@ -99,7 +98,7 @@ class GroupFigures:
         return self.replicas - self.spare_replicas
 
 
-@frozen(kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Group(GroupFigures):
     """The same replicas with their layout and what they cost."""
 
@@ -296,7 +295,7 @@ def with_their_machines(groups: Sequence[Group], side: Side = "likely") -> tuple
     return tuple(replace(group, machines=part) for group, part in zip(groups, machines, strict=True))
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class PlanOrder:
     """The machines of a whole plan."""
 
@@ -404,7 +403,7 @@ def summed_usd_per_hour(groups: Iterable[Group]) -> float | None:
     return _summed(group.usd_per_hour for group in groups)
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Transfer:
     """How KV caches get from the prefill pool to the decode pool."""
 
@@ -412,7 +411,7 @@ class Transfer:
     at_peak: LinkUse
 
 
-@frozen(kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ClassLatencies:
     """What the requests of one class see of the engines at the peak."""
 
@@ -422,7 +421,7 @@ class ClassLatencies:
     e2e_s: BoundedSpread
 
 
-@frozen(kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PlanFigures:
     """What requests see of a plan at the peak, and what it costs: the part that JSON and plan files hold as it is."""
 
@@ -459,7 +458,7 @@ class PlanFigures:
     """Requests simulated at the peak, all of which the latencies count; None where it is not said."""
 
 
-@frozen(kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan(PlanFigures):
     """One way to serve the scenario: groups of identical replicas, what requests see at the peak, and what it costs."""
 
@@ -651,7 +650,7 @@ class Plan(PlanFigures):
         )
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Relaxation:
     """The smallest change to one target that would make a plan feasible."""
 
@@ -661,7 +660,7 @@ class Relaxation:
     layout: Layout
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Choices:
     """The plans to choose from."""
 
@@ -675,7 +674,7 @@ class Choices:
     """Why the recommended plan is recommended."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Certainty:
     """The cheapest fleet at one confidence."""
 
@@ -708,7 +707,7 @@ class Certainty:
         return self.kv_dtype is not None
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Relaxed:
     """GPUs that are enough at a looser limit."""
 
@@ -716,7 +715,7 @@ class Relaxed:
     gpus: int
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Uneconomical:
     """A device that was asked for and has no plan among those shown: its best plan costs too much, or it has none."""
 
@@ -742,7 +741,7 @@ class Uneconomical:
     """Why its best plan costs so much: GPUs that are bought, price of one, and machines that are larger than what they carry."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class TightTarget:
     """The target that leaves the recommended plan a small part of the throughput of its device."""
 
@@ -756,7 +755,7 @@ class TightTarget:
     """GPUs that are enough at looser limits."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Step:
     """The recommended layout, sized for another confidence."""
 
@@ -766,7 +765,7 @@ class Step:
     usd_per_month: float | None
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Sizing:
     """GPUs of a layout, and what they cost."""
 
@@ -774,7 +773,7 @@ class Sizing:
     usd_per_month: float | None
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Unproven:
     """A device whose kernels were not measured, and whose plan would cost less than the recommended one if they were as predicted."""
 
@@ -784,7 +783,7 @@ class Unproven:
     usd_per_month: float
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class NextSteps:
     """What more certainty of the recommended plan takes, on the same device and layout, and what a measurement would save."""
 
@@ -795,7 +794,7 @@ class NextSteps:
     unmeasured: tuple[Unproven, ...] = ()
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class PoolsSearch:
     """How plans with separate pools were searched, and what they are compared with."""
 
@@ -807,7 +806,7 @@ class PoolsSearch:
     """Tokens of a smaller step -> cheapest fleet of identical replicas, which does for decoding what separate pools do."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class CarriedTraffic:
     """The part of the traffic that a budget pays for, where it does not pay for all of it."""
 
@@ -818,7 +817,7 @@ class CarriedTraffic:
     """Cost of the plan, by its cheapest mix if the scenario names commitments."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Mix:
     """The cheapest mix, and what it saves."""
 
@@ -858,7 +857,7 @@ class Mix:
         return first.up_to_tokens if first else None
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class NoMix:
     """Why one kind of fleet serves all requests."""
 
@@ -868,7 +867,7 @@ class NoMix:
     """Ways to divide the requests that were asked for and not tried, each with the reason."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class FleetAnswer:
     """The answer of a fleet search."""
 

@@ -1,7 +1,7 @@
 """Prices: cost formulas, and the choice of a price for a device."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from datetime import date
 from math import inf
 from statistics import median_low
@@ -21,7 +21,6 @@ from capplan.fleet.order import (
     order_of,
     orders_by_provider,
 )
-from capplan.frozen import frozen
 from capplan.hardware.device import Device
 from capplan.keys import (
     ONLY_KNOWN_KEYS,
@@ -174,7 +173,7 @@ def energy_usd_per_hour(watts: Number, usd_per_kwh: Number, facility_ratio: Numb
     return watts * facility_ratio * usd_per_kwh / 1000.0
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class PriceRecord:
     """A price offered by a provider."""
 
@@ -216,7 +215,7 @@ ASSUMED_PEOPLE_USD_PER_MONTH = 15_000.0
 """One engineer, where prices.other asks for defaults and prices.people says nothing (an assumption)."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class OtherPrices:
     """Prices of costs of a service other than GPUs, each a line of its total cost."""
 
@@ -249,7 +248,7 @@ class OtherPrices:
         return ASSUMED_OTHER[key] if key in self.assumed else stated or 0.0
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Prices:
     """Which prices to use: the offers that a scenario accepts, electricity, and what else a service costs."""
 
@@ -363,7 +362,7 @@ class Prices:
         return (usd - people - others) / (1.0 + overhead + support)
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class ChosenPrice:
     """The price chosen for one device, and its origin: of a GPU, and the machines in which it is sold."""
 

@@ -6,7 +6,7 @@ Details of a plan: margins of its targets, its sizing step by step, memory and o
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from math import inf, isfinite
 from typing import Any
 
@@ -21,7 +21,6 @@ from capplan.fleet.fit import Fit, fit
 from capplan.fleet.load.demand import Demand
 from capplan.fleet.plan import Group, Plan
 from capplan.fleet.search.candidates import Layout, Ranges
-from capplan.frozen import frozen
 from capplan.hardware.device import Device, Efficiency
 from capplan.model.network import Network
 from capplan.replica.estimate import OperatorRow, breakdown_of
@@ -39,7 +38,7 @@ SIMULATED_REQUESTS = 15_000
 """Requests of each simulated run. A tenth of them overstates the largest rate by 4 to 7 %; one long run beats several seeds."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Question:
     """The input of a search, resolved: one network per weight dtype, one efficiency per device."""
 
@@ -123,7 +122,7 @@ def spec_of_layout(layout: Layout, weight_dtype: str, question: Question) -> Rep
     )
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class PlanDetail:
     """Memory, operators and phase times of one replica of a plan."""
 

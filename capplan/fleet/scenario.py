@@ -1,6 +1,6 @@
 """What a scenario asks of a fleet: the traffic, the latency targets, and what may be bought."""
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Literal
 
 from capplan.fleet.engine_options import TierSize
@@ -8,7 +8,6 @@ from capplan.fleet.order import MachineLimits, Survival
 from capplan.fleet.pools.link import LinkTerms
 from capplan.fleet.price import Prices
 from capplan.fleet.search.candidates import Ranges
-from capplan.frozen import frozen
 from capplan.hardware.device import Device
 from capplan.workload.request_class import RequestClass, Slo
 
@@ -19,7 +18,7 @@ MixBy = Literal["off", "classes", "lengths", "shares", "any"]
 SharedBy = Literal["device", "hour", "mig"]
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class PoolsLimits:
     """What separate prefill and decode pools may be made of."""
 
@@ -30,7 +29,7 @@ class PoolsLimits:
     """Identical replicas are no answer."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class FleetLimits:
     """What the search may choose from, headroom, spares, and the assumptions about operation."""
 
@@ -60,7 +59,7 @@ class FleetLimits:
         return tuple({device.name: device for device in (*self.hardware, *both)}.values())
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class SharingTerms:
     """Models that share GPUs, as written in a scenario."""
 
@@ -73,7 +72,7 @@ class SharingTerms:
     """Names of the models without traffic, which only hold memory."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Purchase:
     """What is bought for which traffic: all that the search and the prices of a fleet take from a scenario."""
 

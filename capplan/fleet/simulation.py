@@ -4,7 +4,7 @@ The values that targets limit: latencies of all requests, including those that w
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from math import inf, isinf, nan
 from typing import Any
 
@@ -22,7 +22,6 @@ from capplan.fleet.load.offered import (
     users_idle_from_s,
 )
 from capplan.fleet.load.waits import WaitedTimes, Waits, seen_by_users
-from capplan.frozen import frozen
 from capplan.numbers import Array, Spread
 from capplan.replica.estimate import closed_loop_time_s
 from capplan.replica.replica import Replica
@@ -148,7 +147,7 @@ CAPACITY_REQUESTS = 2000
 """Requests from which the capacity of a replica is measured."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Stream:
     """The load of a fleet, in order of arrival."""
 
@@ -202,7 +201,7 @@ class Stream:
         return self.crowd.requests
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Figures:
     """Counts, latencies and rates of some of the requests."""
 
@@ -224,7 +223,7 @@ class Figures:
     preemptions: int
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class FleetOutcome:
     """The result of a fleet simulation."""
 
@@ -587,7 +586,7 @@ def _gauges(parts: Sequence[Outcome], seconds: float, begin: float, end: float) 
     )
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class _Measured:
     """What the figures of some of the requests are taken from."""
 

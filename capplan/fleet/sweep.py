@@ -6,7 +6,7 @@ Throughput against latency over a range of loads: one simulation per plan and lo
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from math import isfinite
 from typing import Any
@@ -30,7 +30,6 @@ from capplan.fleet.search.recommended import replicas_at_speed
 from capplan.fleet.search.search_cache import SearchCache, content_key
 from capplan.fleet.search.trial import demand_at_replica, with_load_time
 from capplan.fleet.simulation import FleetOutcome, Stream, capacity_per_s, middle_rate, simulated_fleet
-from capplan.frozen import frozen
 from capplan.numbers import Number
 from capplan.replica.estimate import closed_loop_requests
 from capplan.replica.replica import Replica, replica_of
@@ -46,7 +45,7 @@ Busy = tuple[int, ...]
 """Replicas in service, by group."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Turn:
     """The fleet after one change."""
 
@@ -58,7 +57,7 @@ class Turn:
     """Cost of a month, or of the job; None where no price is known or no fleet is enough."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Swing:
     """One thing that may turn out otherwise, in both directions."""
 
@@ -76,7 +75,7 @@ class Swing:
         return abs(self.high.usd - self.low.usd)
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class WhatIf:
     """A plan at another traffic."""
 
@@ -175,7 +174,7 @@ Row = dict[str, Any]
 Runner = Callable[[Sequence["Point"]], Iterator[tuple["Point", Row]]]
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class DecodePool:
     """What a plan with separate pools has in addition to its prefill replicas."""
 
@@ -185,7 +184,7 @@ class DecodePool:
     link: LinkTerms
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Contender:
     """One plan of the sweep."""
 
@@ -208,7 +207,7 @@ class Contender:
         return prefill * self.spec.devices + decode * self.decode.spec.devices
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Point:
     """One plan at one load: everything a worker needs, and nothing that changes from run to run."""
 

@@ -1,14 +1,13 @@
 """Cost of a fleet by what it delivers: per token at the mean load, and per batch job."""
 
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 
 from capplan.fleet.load.demand import Demand
 from capplan.fleet.price import usd_per_million_tokens
-from capplan.frozen import frozen
 from capplan.workload.request_class import ResponseTimes
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class UnitCosts:
     """Cost per token, per job and per request, mean over the time that is paid for."""
 

@@ -10,7 +10,7 @@ Slices of a device (MIG): what one of them is as a device of its own, and how ma
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import count
 from math import ceil
@@ -20,10 +20,9 @@ from typing import Literal, TypeAlias
 
 from capplan.assumption import Assumption, Label
 from capplan.errors import InputError
-from capplan.frozen import frozen
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Source:
     """Where a figure comes from."""
 
@@ -34,7 +33,7 @@ class Source:
     note: str | None = None
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Partition:
     """A profile of NVIDIA's Multi-Instance GPU (MIG): what an instance of it takes of the device that is cut."""
 
@@ -68,7 +67,7 @@ class Partition:
         return len(self.starts)
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Device:
     """One accelerator. Unknown is None and stops the calculation that needs it."""
 
@@ -144,7 +143,7 @@ MERGED = "calibration_merge"
 """Key of the statement that says what a calibration changed; it marks nothing as uncertain."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Fit:
     """The fitted numbers of one kernel, and how well they describe what was measured."""
 
@@ -171,7 +170,7 @@ Kinship: TypeAlias = Literal["sibling", "neighbour", "distant"]
 and a server chip, or another vendor."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Borrowed:
     """How well borrowed fits describe a device: its timed kernels, predicted while its own fits were hidden."""
 
@@ -190,7 +189,7 @@ BORROWED: Mapping[Kinship, Borrowed] = {
 """Quality of borrowed fits by kinship; `python -m calibrate.hidden_devices` measures them (docs/accuracy.md)."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Efficiency:
     """All fits of one device, by `kernel/format` or `kernel/format@engine`."""
 

@@ -2,9 +2,9 @@
 
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from capplan.errors import InputError, unknown
-from capplan.frozen import frozen
 from capplan.hardware.device import Device
 
 WEIGHT_FORMATS = (
@@ -20,7 +20,7 @@ _KERNEL_FORMAT = {
 """Formats that run in the kernel of another format."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class WeightKernel:
     """How a weight format is multiplied."""
 

@@ -7,7 +7,7 @@ What `capplan.plan` and `capplan.simulate` return: plans and simulations as tabl
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import wraps
 from inspect import Parameter, signature
 from os import PathLike, fspath
@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict, TypeVar, Unpack, ge
 from capplan.errors import InputError, TargetError, unknown
 from capplan.fleet.plan import FleetAnswer, Plan
 from capplan.fleet.scenario import SharingTerms
-from capplan.frozen import frozen
 from capplan.memory.kv_sizes import kv_sizes
 from capplan.questions.fleet import AskedFleet, asked_fleet
 from capplan.questions.fleet_answer import fleet_for
@@ -38,7 +37,7 @@ LINES = 24
 COLUMNS = 100
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Result:
     """The answer to one question, in base units: seconds, bytes, tokens, dollars."""
 
@@ -97,7 +96,7 @@ class Result:
         return DataFrame(self.rows)
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class FleetResult(Result):
     """The fleets that serve a scenario, cheapest first."""
 

@@ -1,14 +1,13 @@
 """A scenario's fleet, simulated: what `capplan simulate`, `capplan.simulate` and the explanation of a simulation run."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from capplan.assumption import Assumption
 from capplan.fleet.load.routed import Operation, most_replicas, run_fleet, run_mix
 from capplan.fleet.plan import FleetAnswer
 from capplan.fleet.simulation import FleetOutcome
-from capplan.frozen import frozen
 from capplan.questions import simulation as inputs
 from capplan.questions.fleet import AskedFleet
 from capplan.replica.replica import replica_of
@@ -24,7 +23,7 @@ from capplan.scenario.command_flags import (
 from capplan.scenario.engine_use import engine_use_of
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class SimulationRecords:
     """What is simulated, and how; defaults are those of the command."""
 
@@ -35,7 +34,7 @@ class SimulationRecords:
     speculation: SpeculationFlags = field(default_factory=SpeculationFlags)
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Simulation:
     """A run of a fleet, and what was asked."""
 

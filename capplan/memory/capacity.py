@@ -1,12 +1,11 @@
 """Capacity of the KV cache: the pipeline stages of a network, and what one sequence reserves."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from capplan.engine.profile import EngineProfile, MemoryRules
 from capplan.errors import Reason, Refusal
-from capplan.frozen import frozen
 from capplan.memory.launch import Launch
 from capplan.memory.layer_groups import cache_kinds
 from capplan.memory.pool import (
@@ -24,7 +23,7 @@ from capplan.model.weight_format import FORMATS
 from capplan.numbers import Array, Number
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Stage:
     """One pipeline stage: its layers, with the embedding on the first and the LM head on the last."""
 

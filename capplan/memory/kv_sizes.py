@@ -1,6 +1,7 @@
 """Cache of one sequence at several contexts: in which dtype, what the architecture needs, and what an engine reserves."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -8,7 +9,6 @@ from capplan.assumption import Assumption
 from capplan.engine.lookup import cache_rule, profile, scheduling
 from capplan.engine.profile import EngineProfile
 from capplan.errors import InputError
-from capplan.frozen import frozen
 from capplan.memory.capacity import encoder_reason, reserved_bytes_per_sequence
 from capplan.memory.launch import engine_launch
 from capplan.memory.layer_groups import cache_kinds, held_state_bytes, narrow_states
@@ -75,7 +75,7 @@ _USUAL_CONTEXTS = (4096, 16384, 65536, 131072)
 _USUAL_DEVICE_BYTES = 80 * 2.0**30
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class KvSize:
     """Cache at one context."""
 
@@ -98,7 +98,7 @@ class KvSize:
     """The same for all sequences on one device."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class KvSizes:
     """Cache at several contexts."""
 

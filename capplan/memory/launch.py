@@ -1,19 +1,18 @@
 """Launch settings of engines that decide what a device holds, one entry for each plan."""
 
-from dataclasses import fields
+from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
 
 from capplan.engine.lookup import default_memory_fraction
 from capplan.engine.profile import EngineProfile, PrefillGraphs
-from capplan.frozen import frozen
 from capplan.model.network import CompressedAttention, LatentAttention, LinearAttention, Network
 from capplan.model.sharding import Sharding
 from capplan.numbers import Array, Number
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Launch:
     """Launch settings of an engine; every field is a number or an array over plans (one plan is an array of one).
 

@@ -1,14 +1,13 @@
 """How an engine lays out the caches of different layers in one pool of equal blocks."""
 
 from collections import Counter
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 
 from capplan.assumption import Assumption
 from capplan.engine.profile import MemoryRules
-from capplan.frozen import frozen
 from capplan.model.kv_cache import state_bytes_per_sequence
 from capplan.model.mixers import CachePart, StatePart, held_vector_bytes, state_elements_on_rank
 from capplan.model.network import Network, layer_counts
@@ -16,7 +15,7 @@ from capplan.model.weight_format import FORMATS
 from capplan.numbers import Number
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class CacheKind:
     """Layers whose caches have the same shape, on one rank."""
 

@@ -1,12 +1,11 @@
 """Memory of one device of a plan: what it holds, what is left for the KV cache, and how an engine divides it."""
 
-from dataclasses import fields
+from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
 
 from capplan.engine.profile import EngineProfile
-from capplan.frozen import frozen
 from capplan.memory.capacity import Stage, cache_capacity, stages_of, state_blocks
 from capplan.memory.launch import Launch
 from capplan.memory.rank import rank_activation_bytes, rank_graph_bytes, rank_weight_bytes, warmup_bytes
@@ -30,7 +29,7 @@ TOO_MANY_SEQUENCES = 5
 """Code of more sequences per step than blocks for their states."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class MemoryPlan:
     """Memory of one device of a replica, of the pipeline stage with the smallest cache; numbers or arrays."""
 

@@ -8,6 +8,7 @@ layout; other engines may differ.
 import math
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias
 
@@ -15,14 +16,13 @@ import numpy as np
 
 from capplan.assumption import Assumption
 from capplan.engine.profile import MemoryRules
-from capplan.frozen import frozen
 from capplan.memory.layer_groups import CacheKind, group_layers, state_bytes_held
 from capplan.model.mixers import CachePart, held_vector_bytes
 from capplan.model.network import CompressedAttention, Mixer, Network, layer_counts
 from capplan.numbers import Array, Number
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class PoolLayout:
     """Layout of the pool of one rank, for sequences of the maximum context."""
 

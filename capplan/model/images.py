@@ -1,12 +1,11 @@
 """Images in a prompt: how many tokens and patches an image of a size becomes, and the tower that reads the patches."""
 
 import math
+from dataclasses import dataclass
 from typing import Literal
 
-from capplan.frozen import frozen
 
-
-@frozen
+@dataclass(frozen=True, slots=True)
 class Tower:
     """A transformer over the patches of one image; every patch sees the whole image, or its window of it."""
 
@@ -26,7 +25,7 @@ class Tower:
     """Layers that see the whole image, where the others have windows."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class ImageRule:
     """How a family turns an image into tokens."""
 
@@ -45,7 +44,7 @@ class ImageRule:
     """Most pixels of the scaled image (resized)."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class ImageWork:
     """Images of one size in the traffic."""
 

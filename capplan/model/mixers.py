@@ -6,15 +6,15 @@ Mixers of a layer: softmax, cross and latent attention, linear attention, state 
 """
 
 import math
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
-from capplan.frozen import frozen
 from capplan.numbers import Number
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class CachePart:
     """One kind of vector that a layer caches."""
 
@@ -38,7 +38,7 @@ class CachePart:
     """Positions of an encoder that are kept from the first token on, whatever the context; 0: the tokens of the context are."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class StatePart:
     """A state of fixed size that a layer keeps for a sequence, whatever its length."""
 
@@ -193,7 +193,7 @@ def held_vector_bytes(part: CachePart, kv_bytes_per_element: Number, tensor_para
     return size
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Heads:
     """Units that tensor parallelism distributes over ranks and must not split."""
 
@@ -204,7 +204,7 @@ class Heads:
     """Replicated where ranks outnumber them (KV heads)."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Expansion:
     """How prefill expands cached latents into keys and values of every head."""
 
@@ -217,7 +217,7 @@ class Expansion:
     """Width of one cached vector, which is gathered first."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Description:
     """One mixer; what does not apply to its kind keeps the default."""
 
@@ -244,7 +244,7 @@ class Description:
     """Expansion of cached latents into keys and values; None where the cache holds keys and values."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Attention:
     """Softmax attention over cached keys and values: MHA, GQA or MQA."""
 
@@ -306,7 +306,7 @@ class Attention:
         )
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class CrossAttention:
     """Attention of a decoder over what an encoder read (Whisper): keys and values are made once, and kept for the whole sequence."""
 
@@ -326,7 +326,7 @@ class CrossAttention:
         return Description("cross_attention", (Heads(self.heads),), (part,), softmax=True)
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class LatentAttention:
     """Multi-head latent attention (MLA): one latent per token, replicated on every tensor-parallel rank."""
 
@@ -405,7 +405,7 @@ def packed_latent_bytes(kv_lora_rank: Number, rope_head_dim: Number) -> Number:
     return kv_lora_rank + 16.0 + 2.0 * rope_head_dim
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class ShortConvolution:
     """Gated short convolution (LFM2), or one over every `dilation`-th token, which is whole on every rank (n-grams of Qwen 4)."""
 
@@ -454,7 +454,7 @@ def convolution_columns(channels: int, kernel: int, pieces: int | None = None) -
     return StatePart(channels * kernel, channels * (kernel - 1), pieces=pieces)
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class LinearAttention:
     """Attention with a recurrent state instead of a cache: gated delta net, lightning, KDA."""
 
@@ -488,7 +488,7 @@ class LinearAttention:
         return Description(self.kind, (Heads(self.value_heads),), state_parts=tuple(states))
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class StateSpace:
     """Mamba-1 (`version` 1) or Mamba-2 (`version` 2)."""
 
@@ -523,7 +523,7 @@ class StateSpace:
         return Description(f"mamba{self.version}", (heads,), state_parts=(*columns, recurrent))
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class CompressedAttention:
     """Attention over a window and over entries that each stand for several earlier tokens (DeepSeek V4).
 

@@ -10,7 +10,6 @@ from functools import cached_property
 from typing import Literal, TypeAlias
 
 from capplan.assumption import Assumption
-from capplan.frozen import frozen
 from capplan.model.images import ImageRule, ImageWork, Tower
 from capplan.model.mixers import (
     Attention,
@@ -54,7 +53,7 @@ TensorClass: TypeAlias = Literal[
 Split: TypeAlias = Literal["columns", "rows", "none"]
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Projection:
     """One weight matrix as an engine multiplies it: q, k and v fused, gate and up fused."""
 
@@ -104,7 +103,7 @@ Routing: TypeAlias = Literal["softmax", "sigmoid", "grouped"]
 """How the experts of a token are chosen: the largest scores of a softmax or of a biased sigmoid, or, as in DeepSeek, those of the best groups."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Experts:
     """The routed experts of one layer; shared experts and the router are projections."""
 
@@ -144,7 +143,7 @@ class Experts:
         return self.experts * self.parameters_per_expert
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Layer:
     """One block: its mixers (usually one), its matmuls in order, its experts."""
 
@@ -165,7 +164,7 @@ class Layer:
     """The part of `norm_parameters` that tensor-parallel ranks divide: norms over heads that they divide as well."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class LoraTerms:
     """LoRA adapters that a scenario, flags or the command line of an engine ask for."""
 
@@ -182,7 +181,7 @@ class LoraTerms:
     """Fraction of the requests that use an adapter."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Adapters(LoraTerms):
     """LoRA adapters that are served with a network, next to matrices that it has."""
 
@@ -198,7 +197,7 @@ class Adapters(LoraTerms):
         return self.adapted_fraction * max(1.0 - self.slots / self.adapters, 0.0)
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Encoder:
     """What reads the source of every request, all of one length, before the decoder takes its first token."""
 

@@ -4,19 +4,18 @@ LoRA adapters: the low-rank matrices next to those of a network, what one of the
 """
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from capplan.errors import InputError, Reason, Refusal
-from capplan.frozen import frozen
 from capplan.model.mixers import Attention
 from capplan.model.network import Adapters, Experts, Layer, Network, Projection, layer_counts
 from capplan.model.weight_format import FORMATS
 from capplan.numbers import Array, Number
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Sharding:
     """Parallelism of one replica; every field is a number or an array over plans.
 

@@ -12,11 +12,11 @@ A tensor as a file of weights lists it: its name, type and shape, not its values
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from math import gcd
 from typing import Any, NamedTuple
 
 from capplan.assumption import Assumption
-from capplan.frozen import frozen
 
 
 class Block(NamedTuple):
@@ -146,7 +146,7 @@ def blend_shares(name: str) -> dict[str, int] | None:
     return {of: int(share) for of, _, share in parts}
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class StoredTensor:
     """One tensor of a GGUF file."""
 
@@ -167,7 +167,7 @@ class StoredTensor:
         return count
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class StoredModel:
     """What the header of a GGUF file says, or those of its parts together."""
 

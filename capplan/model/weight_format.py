@@ -15,11 +15,10 @@ A format is a name; `FORMATS[name]` gives its size. Names such as `w4a16-g128` a
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from capplan.assumption import Assumption
 from capplan.errors import InputError, unknown
-from capplan.frozen import frozen
 from capplan.model.network import Attention, Experts, LatentAttention, Layer, Network, Projection
 from capplan.model.stored_tensor import (
     BLOCK_DTYPES,
@@ -110,7 +109,7 @@ def experts_in(experts: Experts, name: str | tuple[str, str]) -> Experts:
 Rule = Callable[["_Place"], str | None]
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class _Place:
     """Where a matrix stands."""
 
@@ -145,7 +144,7 @@ def _first(part: int, name: str, otherwise: str | None = None) -> Rule:
     return lambda place: name if place.first(part) else otherwise
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Recipe:
     """One mixture: a format for every matrix, and others for those that lose most by it."""
 
@@ -353,7 +352,7 @@ SCALES_OF_INT4 = Assumption(
 """Assumption behind the bare name int4."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class WeightFormat:
     """How one weight matrix is stored, and in which format the device multiplies it."""
 

@@ -8,6 +8,7 @@ What is paid in which month: upfront parts, purchases, terms that outlast the ho
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from math import inf
 from typing import Any
 
@@ -16,12 +17,11 @@ import numpy as np
 from capplan.fleet.over_time import ReplicasAt
 from capplan.fleet.plan import Plan, ordered_text
 from capplan.fleet.price import OtherPrices, usd_per_month
-from capplan.frozen import frozen
 from capplan.money.commitments import Mix, Offer
 from capplan.numbers import Array
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class BudgetTerms:
     """A budget as a scenario states it."""
 
@@ -81,7 +81,7 @@ def grown_ratios(growth_fraction: float, months: int) -> Array:
     return np.asarray((1.0 + growth_fraction) ** np.arange(months))
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class GrowthMonth:
     """The fleet of one month."""
 
@@ -109,7 +109,7 @@ class GrowthMonth:
         return self.usd_per_month if self.mix_usd_per_month is None else self.mix_usd_per_month
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Growth:
     """A plan as its traffic grows."""
 
@@ -191,7 +191,7 @@ def _outgrown(row: GrowthMonth, plan: Plan) -> bool:
     return any(count > group.replicas for count, group in zip(counts, plan.groups, strict=True))
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Sold:
     """What a line of machines is, as it is sold."""
 
@@ -205,7 +205,7 @@ class Sold:
     """GPUs of all machines of the line."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class CostLine:
     """One line of the total: a quantity at a price."""
 
@@ -280,7 +280,7 @@ def other_lines(
     return tuple(line for line in lines if line.usd)
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class PaidTerm:
     """How a committed device is paid for."""
 
@@ -298,7 +298,7 @@ class PaidTerm:
     """Whether the device is owned: nothing is owed after the horizon, and it is worth something."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class CashMonth:
     """What is paid in one month."""
 
@@ -329,7 +329,7 @@ class CashMonth:
         return self.upfront_usd + self.running_usd - self.residual_usd
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Cash:
     """Payments by month, and what is left when the horizon ends."""
 
@@ -384,7 +384,7 @@ def tied_up_ratio(upfront_fraction: float, term_months: float, interest_fraction
     return 1.0 + upfront_fraction * interest_fraction * (term_months + 1.0) / 24.0
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class _Started:
     offer: Offer
     month: int

@@ -1,7 +1,7 @@
 """The cheapest mix of commitments for a load curve (base load on long terms, peaks on demand), and what a plan costs across the offers of its devices."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -10,7 +10,6 @@ from capplan.fleet.order import OWN
 from capplan.fleet.over_time import Counts
 from capplan.fleet.plan import Plan, with_their_machines
 from capplan.fleet.price import SIDES, PriceRecord, Side
-from capplan.frozen import frozen
 from capplan.numbers import Array, Number
 
 HOURS_PER_YEAR = 8760.0
@@ -55,7 +54,7 @@ def annuity_usd_per_hour(capex_usd: Number, life_years: Number, interest_fractio
     return capex_usd * factor / HOURS_PER_YEAR
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Offer:
     """One way to pay for a device."""
 
@@ -85,7 +84,7 @@ class Offer:
         return self.fixed_usd_per_hour + self.used_usd_per_hour * used_fraction
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class MixedPart:
     """The replicas, or the machines, of a mix that are paid for in one way."""
 
@@ -248,7 +247,7 @@ def pure_usd_per_hour(used: Array, offer: Offer, devices: int) -> float:
     return float(np.sum(offer.usd_per_hour(used))) * devices
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Mix:
     """The cheapest mix for one plan, and what each single commitment would cost."""
 
@@ -275,7 +274,7 @@ class Mix:
         )
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class GroupUse:
     """Replicas of one layout, or the machines of one kind that hold them, and the ways to pay for them."""
 

@@ -1,7 +1,7 @@
 """A fleet of one's own against hosted APIs: a month of both for the same traffic, and the traffic at which they cost the same."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -9,7 +9,6 @@ from capplan.fleet.load.demand import Demand
 from capplan.fleet.over_time import replicas_over_time
 from capplan.fleet.plan import Group, Plan
 from capplan.fleet.price import Prices, most_usd
-from capplan.frozen import frozen
 from capplan.money.cash import CostLine, total_usd
 from capplan.money.hosted import (
     Hosted,
@@ -33,7 +32,7 @@ POINTS = 400
 """Points of the picture."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class PaidReplicas:
     """Replicas of one layout, as they are paid for."""
 
@@ -43,7 +42,7 @@ class PaidReplicas:
     """Replicas that carry the peak -> cost of the cheapest order of them and of their spares, for a month or for one job [$]."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class OwnFleet:
     """The plan as it is paid for at any traffic: whole machines at all hours, as many as the peak needs with its spares."""
 
@@ -97,7 +96,7 @@ class OwnFleet:
         return self.terms.usd(self.machines_usd, total_usd(self.other)) + self.outside_usd
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class ComparedApi:
     """One hosted API for the same traffic."""
 
@@ -111,7 +110,7 @@ class ComparedApi:
     """How each class uses the cache: the cheapest way."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Comparison:
     """The self-hosted fleet and the APIs, cheapest first."""
 

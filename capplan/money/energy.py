@@ -1,14 +1,13 @@
 """Energy of a fleet: watts by phase and load, joules and kilowatt-hours per token, carbon dioxide, racks."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import ceil, floor
 from typing import Any
 
 import numpy as np
 
 from capplan.fleet.price import HOURS_PER_MONTH
-from capplan.frozen import frozen
 from capplan.numbers import Array, Number
 
 IDLE_FRACTION = 0.12
@@ -126,7 +125,7 @@ def kwh_per_million_tokens(watts: Number, tokens_per_s: Number) -> Number:
     return 1e6 * watts / (tokens_per_s * J_PER_KWH)
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class EnergyTerms:
     """Power of a device by phase, and what is around it."""
 
@@ -142,7 +141,7 @@ class EnergyTerms:
     rack_limit_watts: float | None = None
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Servers:
     """Servers of one kind, as they are connected to power and put into racks."""
 
@@ -196,7 +195,7 @@ def servers_of(
     return Servers(sku, device, count, gpus, watts, per_rack)
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Energy:
     """The energy of a fleet over a month, or until one job is done."""
 

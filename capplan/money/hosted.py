@@ -1,7 +1,7 @@
 """A month of traffic at a hosted API: prices by kind of token, what decides the bill of a class of requests, and a day of one shared prefix with and without caching."""
 
 import math
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from math import ceil
 from typing import Annotated, Literal
 
@@ -9,7 +9,6 @@ import numpy as np
 
 from capplan.fleet.load.offered import replica_arrival_cv
 from capplan.fleet.price import HOURS_PER_MONTH
-from capplan.frozen import frozen
 from capplan.keys import (
     ONLY_KNOWN_KEYS,
     Day,
@@ -33,7 +32,7 @@ from capplan.workload.request_class import SLICES, RequestClass
 from capplan.workload.statistics import Reuse
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Provisioned:
     """Throughput that you rent from a hosted API by the hour, in units, instead of paying by the token."""
 
@@ -73,7 +72,7 @@ class Provisioned:
         return max(self.least, self.step * steps)
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Hosted:
     """How hosted APIs are used, for `capplan compare`."""
 
@@ -113,7 +112,7 @@ class Hosted:
         return (1.0 + self.surcharge) * (1.0 - self.discount)
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class HostedBill:
     """Dollars of a month, or of one batch job."""
 
@@ -146,7 +145,7 @@ class HostedBill:
         return HostedBill(*(getattr(self, p.name) + getattr(other, p.name) for p in fields(self)))
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class PerRequest:
     """Mean dollars of one request of a class."""
 
@@ -167,7 +166,7 @@ BATCH_WINDOW_S = 86_400.0
 """Time in which batch endpoints answer; a job that has at least this long is sent there."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class TokenRates:
     """Dollars per million tokens, by kind."""
 
@@ -180,7 +179,7 @@ class TokenRates:
     """Price of input that is written to the cache; none: as other input."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class LongerLife:
     """A longer time to live that a provider sells."""
 
@@ -191,7 +190,7 @@ class LongerLife:
     """Price of a cache write over the price of input."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class PeakHours:
     """Hours of the day at which a provider asks for more."""
 
@@ -231,7 +230,7 @@ class PeakHours:
         return float(1.0 + (rates * dearer).sum() / rates.sum()) if rates.sum() else 1.0
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class TokenPrice:
     """Prices of a hosted API, and the terms of its cache and its batches."""
 
@@ -282,7 +281,7 @@ class TokenPrice:
         return f"{self.provider}/{self.model}"
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class HostedTraffic:
     """Requests of one class as a hosted API sees them."""
 
@@ -338,7 +337,7 @@ def written_to_live(price: TokenPrice, time_to_live_s: float | None) -> TokenPri
     return replace(price, rates=dearer(price.rates), tiers=tiers)
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class CacheWay:
     """A way to use the cache of an API, with the prices and terms that it has then."""
 
@@ -349,7 +348,7 @@ class CacheWay:
 NOT_CACHED, BY_ITSELF, WRITTEN_ANEW = "not cached", "kept by itself", "every prompt written"
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class BilledClass:
     """What decides the cost of one class at a hosted API."""
 
@@ -879,7 +878,7 @@ DAY_S = 86_400.0
 DAYS_PER_MONTH = 365.0 / 12.0
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class CachedPrefix:
     """A day of requests with one prefix, with and without caching."""
 

@@ -1,6 +1,7 @@
 """What several models cost together: a cascade of two against the large one by itself, and a pool of devices by the hour or cut into slices."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import product
 from math import prod
 
@@ -9,13 +10,12 @@ import numpy as np
 from capplan.errors import InputError
 from capplan.fleet.over_time import Counts
 from capplan.fleet.scenario import CascadeStage
-from capplan.frozen import frozen
 from capplan.hardware.device import Amounts, Partition, least_devices, packing
 from capplan.money.comparison import OwnFleet
 from capplan.numbers import Array
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class CascadeFleets:
     """The fleets of a cascade as they are paid for at any share that is escalated."""
 

@@ -1,9 +1,8 @@
 """The cost of a fleet by class of requests and by tenant: by the time that their prefill and decode take of the GPUs."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from capplan.frozen import frozen
 from capplan.numbers import Number
 
 
@@ -40,7 +39,7 @@ def decode_s_per_request(output_tokens: Number, step_s: Number, sequences: Numbe
     return (output_tokens - 1.0) * step_s / sequences
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class ClassUse:
     """What one class of requests asks of a fleet, mean over the time that is paid for."""
 
@@ -65,7 +64,7 @@ class ClassUse:
         return self.requests * (self.prefill_s + self.decode_s)
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Share:
     """What one class, or one tenant, pays."""
 
@@ -147,7 +146,7 @@ class Share:
         return None if each is None else 1000.0 * each * self.usd_per_request
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class PaidPool:
     """Replicas that are paid for together: all of them, or those that prefill or decode."""
 
@@ -161,7 +160,7 @@ class PaidPool:
     """Cost of people and what else a service takes, which is never idle."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class PoolCost:
     """What is known of a pool once its work is."""
 
@@ -178,7 +177,7 @@ class PoolCost:
         return self.busy_usd + self.idle_usd
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class WhoPays:
     """The cost of a fleet: what classes use of it by the time of its GPUs, and what idle GPUs cost."""
 

@@ -1,8 +1,9 @@
 """Softmax attention over cached keys and values (MHA, GQA, MQA), full or windowed, and that of encoders: FLOP, bytes and time."""
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from capplan.frozen import frozen
 from capplan.numbers import Number
 from capplan.operators.roofline import roofline_time_s, scheduled_flop, soft_maximum
 
@@ -361,7 +362,7 @@ DECODE_SHARPNESS = 6.0
 """p of the soft maximum in decode."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class FlashRates:
     """What a device reaches in attention kernels of one KV format and engine, whatever they cache."""
 
@@ -398,7 +399,7 @@ class FlashRates:
     decode_floor_s: Number
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class AttentionRates(FlashRates):
     """What a device reaches in kernels that read keys and values."""
 

@@ -1,12 +1,13 @@
 """Communication between devices: the library picks the fastest of a few algorithms, by size and link."""
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from capplan.frozen import frozen
 from capplan.numbers import Number
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class LinkRates:
     """What the links of one device achieve with the collectives of one engine."""
 

@@ -1,11 +1,10 @@
 """Rates of every kernel on one device: datasheet peaks and fitted efficiencies."""
 
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from capplan.assumption import Assumption
 from capplan.errors import InputError
-from capplan.frozen import frozen
 from capplan.hardware.device import Device, Efficiency, Fit, fit_of, not_measured
 from capplan.hardware.weight_kernel import (
     emulated_reason,
@@ -25,7 +24,7 @@ KV_FORMATS = ("fp32", "bf16", "fp16", "fp8", "int8", "int4", "nvfp4")
 """Cache formats whose attention kernels are modelled."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class DeviceRates:
     """What one device achieves with one weight format, cache format and engine."""
 

@@ -1,8 +1,9 @@
 """Routed experts: how many of them receive a token, how uneven ranks are, and grouped matmuls with routing, sorting and combining."""
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from capplan.frozen import frozen
 from capplan.numbers import Number
 from capplan.operators.roofline import TiledKernelRates, TiledProduct, tiled_time_s
 
@@ -93,7 +94,7 @@ _NEVER = 1e12
 """Count of tiles that rules a tile size out."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class ExpertRates(TiledKernelRates):
     """What a device achieves in grouped expert matmuls of one weight format and engine.
 
@@ -233,7 +234,7 @@ def experts_bytes(
     return weights + routed * (inputs + intermediate_size_on_rank) * (activation_bytes_per_element + 2.0)
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class ExpertLoads:
     """The tokens that the routed experts of one rank receive in one step."""
 

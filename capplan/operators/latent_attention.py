@@ -1,8 +1,9 @@
 """Multi-head latent attention (MLA), expanded in prefill, absorbed in decode and wherever an indexer selects keys: FLOP, bytes and time."""
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from capplan.frozen import frozen
 from capplan.numbers import Number
 from capplan.operators.attention import (
     DECODE_SHARPNESS,
@@ -364,7 +365,7 @@ def mla_decode_bytes(
     return sequences * (cache + queries)
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class LatentAttentionRates(FlashRates):
     """What a device achieves in MLA kernels of one KV format and engine."""
 

@@ -1,8 +1,9 @@
 """Mixers with a recurrent state instead of a cache: gated delta nets, short convolutions, Mamba-1 (selective scan) and Mamba-2 (state-space duality)."""
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from capplan.frozen import frozen
 from capplan.numbers import Number
 from capplan.operators.roofline import soft_maximum
 
@@ -14,7 +15,7 @@ UPDATE_TOKENS = 8.0
 """Up to this many new tokens per sequence, convolutions use their decode kernel."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class LinearAttentionRates:
     """What a device achieves in recurrent kernels: chunked scan, state update, short convolution."""
 

@@ -3,14 +3,15 @@
 LoRA adapters in a step: every token is multiplied by the two low-rank matrices of its own adapter, next to the matrix itself.
 """
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from capplan.frozen import frozen
 from capplan.numbers import Number
 from capplan.operators.roofline import SPLITS, TILES, TiledKernelRates, TiledProduct, tiled_time_s
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class MatmulRates(TiledKernelRates):
     """What a device achieves in matmuls of one weight format."""
 
@@ -162,7 +163,7 @@ def matmul_time_s(
     return product_s + quantise_s + rates.floor_s
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class ElementwiseRates:
     """What a device achieves in kernels that only move bytes."""
 

@@ -1,8 +1,9 @@
 """Where demand meets supply: the only place in which FLOP and bytes become seconds."""
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from capplan.frozen import frozen
 from capplan.numbers import Number
 
 TILES = ((64.0, 64.0), (128.0, 128.0), (256.0, 128.0))
@@ -161,7 +162,7 @@ def scheduled_flop(
     return total_flop + tail_fraction * longest_flop * multiprocessors
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class TiledKernelRates:
     """What a device achieves in one kernel of tiled matrix products."""
 
@@ -189,7 +190,7 @@ class TiledKernelRates:
     """z, bandwidth lost to multiprocessors without a column of 128 outputs: 0 none, 1 their whole share."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class TiledProduct:
     """One matrix product, or a group of them in one kernel, as tiles see it."""
 

@@ -1,13 +1,12 @@
 """What the devices of a replica achieve in every kernel, and the cost of one operator in a step with its roofline floors, so that its bottleneck can be named."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from capplan.frozen import frozen
 from capplan.numbers import Number, stacked
 from capplan.operators.attention import AttentionRates
 from capplan.operators.collective import LinkRates
@@ -19,7 +18,7 @@ from capplan.operators.matmul import ElementwiseRates, MatmulRates
 Bound: TypeAlias = Literal["compute", "memory", "network", "latency"]
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class OperatorCost:
     """One operator summed over the layers that have it, on one device."""
 
@@ -206,7 +205,7 @@ def bound(cost: OperatorCost) -> Bound:
     return "compute" if compute_s > memory_s else "memory"
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class StepRates:
     """Rates by kernel; matmuls and experts by the weight format that they read."""
 

@@ -6,11 +6,11 @@ lists them.
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from capplan.frozen import frozen
 from capplan.model.network import (
     Attention,
     CompressedAttention,
@@ -37,7 +37,7 @@ from capplan.phases.cost import OperatorCost, StepRates
 from capplan.phases.token_work import ACTIVATION_BYTES
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Chunk:
     """The tokens that one step adds to each of several sequences."""
 
@@ -318,7 +318,7 @@ def _state_space(mixer: StateSpace, chunk: Chunk) -> OperatorCost:
 _Cost: TypeAlias = Callable[[Any, Chunk], OperatorCost]
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class MixerCosts:
     """Cost functions of one kind of mixer."""
 

@@ -1,7 +1,7 @@
 """A scenario -> the question that the fleet search answers: model, devices and engine looked up by name."""
 
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from math import ceil
 from pathlib import Path
 
@@ -18,7 +18,6 @@ from capplan.fleet.review import Question
 from capplan.fleet.search.cheapest import Terms
 from capplan.fleet.search.one_layout import replicas_at_rates
 from capplan.fleet.search.search_cache import SearchCache
-from capplan.frozen import frozen
 from capplan.hardware.device import Device
 from capplan.hardware.weight_kernel import no_kernel_reason
 from capplan.memory.kv_sizes import cache_dtype
@@ -46,7 +45,7 @@ LONGEST_STEP = 1024
 """The maximum context is rounded up to a multiple of this many tokens."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class AskedFleet:
     """The question, what it costs, and what was assumed to ask it."""
 

@@ -1,7 +1,7 @@
 """Several fleets for one service: each serves some classes, prompts up to a length, or a share, on the GPUs that suit them best."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import product
 from math import inf, isnan
@@ -37,7 +37,6 @@ from capplan.fleet.search.search_cache import SearchCache
 from capplan.fleet.search.together import Part, Together, fewest
 from capplan.fleet.search.trial import Trial
 from capplan.fleet.unit_costs import unit_costs_at_mean
-from capplan.frozen import frozen
 from capplan.questions.fleet import AskedFleet, part_of, terms_of
 from capplan.workload.multiples import (
     below_and_above,
@@ -66,7 +65,7 @@ Group = tuple[tuple[str, ...], frozenset[str]]
 Division = tuple[Group, ...]
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class _Part:
     """The requests of one class that a group gets."""
 

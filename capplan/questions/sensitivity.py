@@ -1,7 +1,7 @@
 """What moves the number of a plan: traffic, lengths, prices and efficiency, each turned by itself, and the plans at other traffic."""
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from capplan.errors import Reason
 from capplan.fleet.load.demand import demand_of
@@ -22,7 +22,6 @@ from capplan.fleet.sweep import (
     resized,
     turned,
 )
-from capplan.frozen import frozen
 from capplan.questions.fleet import (
     AskedFleet,
     part_of,
@@ -38,7 +37,7 @@ CHANGE = 0.2
 """Traffic and lengths are taken this much lower and higher."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Sensitivity:
     """What moves the number."""
 
@@ -48,7 +47,7 @@ class Sensitivity:
     """Plans at other traffic, the recommended one first."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class _Turning:
     """A plan whose question is changed, and the runs that the changed questions share."""
 

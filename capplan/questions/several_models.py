@@ -3,7 +3,7 @@
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import date
 from math import inf
 from typing import Any, TypeAlias, get_args
@@ -20,7 +20,6 @@ from capplan.fleet.plan import FleetAnswer, Plan
 from capplan.fleet.price import ChosenPrice, Prices, usd_per_month
 from capplan.fleet.scenario import CascadePart, SharingTerms
 from capplan.fleet.unit_costs import mean_requests_per_s
-from capplan.frozen import frozen
 from capplan.money.cash import Growth
 from capplan.money.comparison import OwnFleet, own_fleet
 from capplan.money.several_models import (
@@ -43,7 +42,7 @@ from capplan.scenario.traffic import HOUR_S, WINDOW_S, rate_line
 from capplan.workload.request_class import Slo
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class PartsAsked:
     """A scenario of several models, and how it is asked."""
 
@@ -81,7 +80,7 @@ SECONDS_PER_HOUR = 3600.0
 Stages: TypeAlias = tuple[BoundedSpread, ...]
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class PartFleet:
     """One fleet of a cascade, or that of the large model only."""
 
@@ -114,7 +113,7 @@ class PartFleet:
         )
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class CascadeAnswer:
     """The fleets of a cascade, and the large model only."""
 
@@ -277,7 +276,7 @@ _LITTLE = "[{request_rate: 0.001 req/s, input_tokens: 16, output_tokens: 16}]"
 """Stands for the traffic of an idle model: what it needs is that its memory suffices."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class SharingModel:
     """One of the models, as it is searched in the pool and by itself."""
 
@@ -331,7 +330,7 @@ class SharingModel:
         return f"{line.target} of an idle replica{shared} is predicted to be {1e3 * value_s:.3g} ms; the limit is {1e3 * limit_s:.3g} ms"
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class SharedPool:
     """Devices of one kind that serve all models."""
 
@@ -374,7 +373,7 @@ class SharedPool:
         return 1, device(self.hardware).node_devices, self.gpus
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class SharingAnswer:
     """The cheapest pool of several models, and a fleet for each of them."""
 

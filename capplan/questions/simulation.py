@@ -1,7 +1,7 @@
 """The inputs of `simulate` and `sweep`: the scenario's plan (or one that is given), and the requests."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
 
@@ -23,7 +23,6 @@ from capplan.fleet.search.one_layout import trial_of
 from capplan.fleet.search.recommended import planned_rate_limit
 from capplan.fleet.search.trial import demand_at_replica
 from capplan.fleet.simulation import Stream, capacity_per_s
-from capplan.frozen import frozen
 from capplan.model.sharding import Sharding
 from capplan.questions.fleet import AskedFleet, parts_of, replicas_by_group, terms_of
 from capplan.questions.fleet_answer import fleet_for
@@ -46,7 +45,7 @@ PILOT_REQUESTS = 2000
 Progress = Callable[[int, int], None] | None
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Chosen:
     """The plan that is simulated, and where it comes from."""
 
@@ -290,7 +289,7 @@ def _count_text(replicas: int) -> str:
     return f"{replicas} {'replica' if replicas == 1 else 'replicas'}"
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class AskedStream:
     """The requests, with assumptions and warnings about them."""
 

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -15,7 +15,6 @@ from capplan.fleet.plan import Plan
 from capplan.fleet.pools.sizing import decode_question, prefill_question
 from capplan.fleet.review import Question, spec_of_layout
 from capplan.fleet.sweep import CONCURRENCIES, Contender, DecodePool, Point, offered_rates
-from capplan.frozen import frozen
 from capplan.quantity import COUNT, REQUESTS_PER_S, SECONDS, quantity, whole_number
 from capplan.questions.fleet import AskedFleet, asked_fleet
 from capplan.questions.simulation import (
@@ -43,7 +42,7 @@ Loads: TypeAlias = tuple[tuple[float, ...], tuple[int, ...]]
 """Request rates [1/s] and concurrencies."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class AskedSweep:
     """The points, and their assumptions."""
 

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from math import isclose, isfinite
 from pathlib import Path
@@ -26,7 +26,6 @@ from capplan.accuracy.serving import predict_row, refused_row
 from capplan.accuracy.slowness import Slowness, replica_slowness
 from capplan.engine.versions import named_engine
 from capplan.errors import CapplanError, InputError
-from capplan.frozen import frozen
 from capplan.hardware.device import BORROWED, Device, Efficiency
 from capplan.questions.benchmark_spec import benchmark_servers
 from capplan.readers.calibration.refitted import efficiency_by
@@ -277,7 +276,7 @@ BUILT_IN_POINTS = Path(__file__).parent.parent / "accuracy" / "data" / "measured
 """Measured results that come with the package, each with its source."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Validation:
     """Predictions of one or several files, and how good they are."""
 

@@ -12,7 +12,7 @@ import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import reduce
 from math import isclose, nan
 from operator import or_
@@ -62,7 +62,6 @@ from capplan.fleet.plan import (
 from capplan.fleet.pools.link import LinkUse
 from capplan.fleet.search.candidates import DEGREES, Rejection
 from capplan.fleet.unit_costs import UnitCosts
-from capplan.frozen import frozen
 from capplan.model.network import LoraTerms
 from capplan.numbers import Spread
 from capplan.readers.catalogue.efficiency import INTERVALS_FILE, SLOWNESS_FILE, efficiency_folder
@@ -194,7 +193,7 @@ class OutsideRow(AnswerRow):
     seen_by_class_s: tuple[SeenByClassRow, ...] = Field(default=(), strict=False)
 
 
-@frozen(kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StatedGroup(GroupFigures):
     """One group of identical replicas as a plan file holds it, its layout in names and degrees."""
 
@@ -253,7 +252,7 @@ class OrderRow(AnswerRow):
         return self
 
 
-@frozen(kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StatedPlan(PlanFigures):
     """A plan as a plan file holds it; what it repeats from its only group is checked and left out."""
 
@@ -630,7 +629,7 @@ AGAIN = "write it again with: capplan fleet SCENARIO -o plan.json"
 _ORIGIN = ("scenario", "settings", "scenario_sha256", "prices", "prices_sha256", "inputs", "result_sha256")
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class PlanFile:
     """The result of a fleet search, and what it was made from."""
 

@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
 from typing import Annotated, Any, TypeVar, cast, get_type_hints
 
@@ -21,7 +21,6 @@ from pydantic.fields import FieldInfo
 from pydantic_core import CoreSchema, ErrorDetails, PydanticCustomError
 
 from capplan.errors import InputError, nearest, together, unknown
-from capplan.frozen import frozen
 from capplan.ranges import REVISION, is_revision
 from capplan.readers.yaml_file import Document, KeyPath
 
@@ -206,7 +205,7 @@ def _without_echoes(schema: type, document: Document, details: list[ErrorDetails
     ]
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Mistakes:
     """The errors of a document, each with its key path."""
 

@@ -15,7 +15,6 @@ from typing import Any, TypeAlias, cast
 import yaml
 
 from capplan.errors import LONGEST_SHOWN, InputError
-from capplan.frozen import frozen
 from capplan.readers.text_file import MAX_BYTES, MAX_DEPTH, read_text
 
 MAX_NODES = 200_000
@@ -37,7 +36,7 @@ _NAMED = {"": None, "~": None, "null": None, "Null": None, "NULL": None} | {
 }
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Document:
     """The content of a YAML file, with line numbers."""
 

@@ -1,12 +1,12 @@
 """Latency and throughput of one replica at a load, and where the time goes."""
 
+from dataclasses import dataclass
 from math import ceil
 
 import numpy as np
 from numpy.typing import NDArray
 
 from capplan.errors import InputError
-from capplan.frozen import frozen
 from capplan.model.weight_format import kv_bytes_per_element
 from capplan.numbers import Array, Spread
 from capplan.phases.cost import Bound, OperatorCost, bound
@@ -26,7 +26,7 @@ MOST_REQUESTS = 60_000
 """An open loop is simulated with at most as many requests: one whose responses take longer the longer it runs is saturated."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class OperatorRow:
     """One operator of one phase."""
 
@@ -38,7 +38,7 @@ class OperatorRow:
     bound: Bound
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Estimate:
     """Steady state of one replica under a load."""
 

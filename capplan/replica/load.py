@@ -1,13 +1,14 @@
 """The load of one replica: input and output lengths, and a concurrency or a request rate."""
 
+from dataclasses import dataclass
+
 from capplan.errors import InputError
-from capplan.frozen import frozen
 
 MOST_IN_FLIGHT = 100_000
 """Requests in one replica at once; engines admit thousands."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Load:
     """Requests of one length, at a concurrency (closed loop) or at a rate (open loop, Poisson)."""
 

@@ -4,7 +4,7 @@ Kernel rates of one network on one device, for every format of its weights.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -12,7 +12,6 @@ from capplan.assumption import Assumption, Label
 from capplan.engine.lookup import scheduling
 from capplan.engine.profile import EngineProfile, HostOverhead, Scheduling
 from capplan.errors import InputError
-from capplan.frozen import frozen
 from capplan.hardware.device import (
     MERGED,
     Device,
@@ -55,7 +54,7 @@ from capplan.serving.steady_state import (
 from capplan.serving.step_table import StepTable, bracket, prefill_attention_per_token_s
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class LabelledRates:
     """Kernel rates, and what was assumed for lack of measurements."""
 
@@ -158,7 +157,7 @@ def step_rates(
     )
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Plans:
     """One replica per plan, all of one network under one engine."""
 
@@ -185,7 +184,7 @@ class Plans:
         return np.array([scheduling.asynchronous for scheduling in self.schedulings])
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class PlansTables:
     """Step times of plans; tables have a leading axis of plans."""
 

@@ -1,11 +1,10 @@
 """The specification of one replica, and the work that comes with the prompts of requests."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from capplan.engine.lookup import with_chunked_prefill
 from capplan.engine.profile import EngineProfile
 from capplan.errors import InputError
-from capplan.frozen import frozen
 from capplan.hardware.device import Device, Efficiency
 from capplan.model.network import Attention, Network
 from capplan.model.sharding import Sharding, adapter_bytes_per_rank
@@ -14,7 +13,7 @@ from capplan.phases.cost import StepRates, total_s
 from capplan.phases.token_work import tower_costs
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class ReplicaSpec:
     """Everything that memory and step times of a replica depend on."""
 

@@ -1,7 +1,7 @@
 """Speculative decoding on one replica: sources of drafts, speedup by batch and draft length, and the replica for the simulator."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -9,7 +9,6 @@ import numpy as np
 from capplan.assumption import Assumption, Label
 from capplan.engine.lookup import graph_max_sequences, tier
 from capplan.errors import DoesNotFitError, InputError
-from capplan.frozen import frozen
 from capplan.hardware.device import engine_memory_bytes
 from capplan.model.network import Layer, Network
 from capplan.model.parameters import draft_layer, draft_layers_per_layer
@@ -35,7 +34,7 @@ BATCHES = tuple(2**power for power in range(9))
 """Default batches to try."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class MeasuredPair:
     """Published throughput of two runs that differ only in drafts."""
 
@@ -71,7 +70,7 @@ MEASURED_PAIRS = (
 """All pairs of runs with and without drafts that capplan knows; no row of them is fitted to."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class DraftModel:
     """A separate draft model, on the same devices as the target."""
 
@@ -83,7 +82,7 @@ class DraftModel:
     """Whether it has a separate KV cache."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Speculation:
     """Speedup by batch and draft length."""
 
@@ -546,7 +545,7 @@ CACHING: frozenset[str] = frozenset({"draft-model", "eagle", "mtp", "dspark"})
 """Methods whose drafter has a KV cache, which holds the prompt before the first draft."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class DraftPlan:
     """Speculative decoding of any replica of a target."""
 

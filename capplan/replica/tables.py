@@ -5,14 +5,13 @@ One call of the step formulas covers all plans and all knots. Every command that
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from capplan.engine.profile import HostOverhead, Ratios
-from capplan.frozen import frozen
 from capplan.memory.capacity import stage_shares
 from capplan.memory.launch import Launch
 from capplan.model.network import Network, layer_counts
@@ -34,7 +33,7 @@ EXCESS_SHARE = 1.0 / 3.0
 """Excess of a kernel over its floor, as a fraction of its time, in a long prefill: the scale of excess ratios above 1."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Knots:
     """Where step times are computed; between knots they are interpolated linearly."""
 
@@ -152,7 +151,7 @@ def _spread(time: Number, shape: tuple[int, ...]) -> Array:
     return np.array(np.broadcast_to(time, shape), dtype=np.float64)
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class DeviceTables:
     """Step times of the device, without host time."""
 

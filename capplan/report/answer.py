@@ -5,14 +5,13 @@ Everything is in base units. The names of keys and columns carry the unit (`kv_b
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 from capplan.assumption import Assumption
-from capplan.frozen import frozen
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Table:
     """Rows of the same keys. A cell is a number, text, a flag, None (unknown), a list, or a mapping of numbers."""
 
@@ -32,7 +31,7 @@ class Table:
     """Extra columns of an upright record: heading -> quantity -> text."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Answer:
     """The result of one command."""
 

@@ -10,9 +10,9 @@ https://focus.finops.org/focus-specification/v1-2/
 import csv
 import io
 from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from capplan.frozen import frozen
 from capplan.money.cash import Sold
 from capplan.money.who_pays import Share
 from capplan.questions.money.who_pays import AskedBill
@@ -50,7 +50,7 @@ _UNITS = {
 """Unit of a line -> the same in the unit format of FOCUS; others are counted in Units."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class _Payment:
     """One way in which the GPUs of a group are paid for."""
 

@@ -5,10 +5,8 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import NamedTuple
-
-from capplan.frozen import frozen
 
 METHODOLOGY, SIMULATION, ACCURACY = "docs/methodology.md", "docs/simulation.md", "docs/accuracy.md"
 MONEY, MEMORY, KERNELS = "docs/money.md", "docs/memory.md", "docs/kernels.md"
@@ -17,7 +15,7 @@ CHOSEN = "of the layout that meets the targets at the least cost"
 """What the search chose among all layouts, which no formula gives."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Quantity:
     """A number of a plan."""
 

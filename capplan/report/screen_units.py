@@ -6,9 +6,8 @@ table has to say it again. This is the only place where results get prefixes.
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
-
-from capplan.frozen import frozen
 
 
 class Unit(NamedTuple):
@@ -225,7 +224,7 @@ _SPELT |= {"itl": "ITL", "moe": "MoE", "id": "id", "cuda": "CUDA", "mtp": "MTP",
 _SPELT |= {"pcie": "PCIe", "url": "URL", "lm": "LM", "mla": "MLA", "nvlink": "NVLink"}
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Screen:
     """How one column is shown."""
 

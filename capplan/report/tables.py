@@ -1,10 +1,10 @@
 """An answer for people: tables as text cells with units in the header, fitted to a width and folded to a terminal."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from textwrap import wrap
 from typing import Any, TypeAlias
 
-from capplan.frozen import frozen
 from capplan.report.answer import Answer, Table, flattened
 from capplan.report.safe_text import markdown_paragraph, markdown_words, one_line, plain, visible
 from capplan.report.screen_units import (
@@ -21,7 +21,7 @@ _COMPARED = ("measured_s", "predicted_s", "shipped_s", "before_s", "after_s", "l
 """Columns that a reader compares across a row."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Grid:
     """Headings, whether a column is right-aligned, cells of text, and what they were before they were text."""
 
@@ -128,7 +128,7 @@ Block: TypeAlias = tuple[str, ...]
 """The lines of one cell."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Fitted:
     """Lines of cells of fixed widths."""
 

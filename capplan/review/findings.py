@@ -9,7 +9,7 @@ The first screen of a review: what to buy, what it costs, whether it holds, what
 
 import re
 from collections.abc import Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Any, Literal
 
@@ -18,7 +18,6 @@ from capplan.fleet.plan import FleetAnswer, Plan, plan_order
 from capplan.fleet.price import HOURS_PER_MONTH, TERM_YEARS
 from capplan.fleet.review import PlanDetail, Question, plan_details, target_margins
 from capplan.fleet.search.recommended import CLEARLY_SURER, SMALL_EXTRA
-from capplan.frozen import frozen
 from capplan.hardware.device import Source
 from capplan.money.cash import total_usd
 from capplan.money.commitments import offered_costs
@@ -48,7 +47,7 @@ from capplan.report.answers.owned import owned_texts, owned_uses
 from capplan.report.charts.of_answers import Chart, amount_text, certainty_chart
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Section:
     """One heading with what stands under it, in this order."""
 
@@ -60,7 +59,7 @@ class Section:
     code: tuple[str, ...] = ()
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Review:
     """A whole page."""
 
@@ -77,7 +76,7 @@ class Review:
     """Sections that a reader sees at once."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Findings:
     """What the sections are written from."""
 

@@ -1,13 +1,13 @@
 """Options of single commands as plain records, one field per flag of a group: of `spec`, `cache`, `sweep`, `simulate`, `init` and of stated results."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
-from capplan.frozen import frozen
 from capplan.ranges import DEVICES, Positive, Range, Whole, check_fields
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class DraftFlags:
     """The draft of `capplan spec`, as a model, a method or a step time, and the step time of a target given without a model."""
 
@@ -22,7 +22,7 @@ class DraftFlags:
     """None is the target's."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class CachePriceFlags:
     """An API by name, or its prices in dollars per million tokens."""
 
@@ -37,7 +37,7 @@ class CachePriceFlags:
     """Date of prices that do not state it."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class SweepFlags:
     """Which plans are swept over which loads."""
 
@@ -56,7 +56,7 @@ class SweepFlags:
     seed: int = 1
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class StatedResult:
     """Settings that a file of results may lack."""
 
@@ -67,7 +67,7 @@ class StatedResult:
     concurrency: float | None = None
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class FirstScenario:
     """What `capplan init` asks; None is asked, or assumed where nobody can be asked."""
 
@@ -98,7 +98,7 @@ PLAN_RANGES: Mapping[str, Range] = {
 }
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class RequestFlags:
     """Which requests are simulated: those of a trace, else drawn from the scenario's traffic."""
 
@@ -113,7 +113,7 @@ class RequestFlags:
         check_fields(self, REQUEST_RANGES)
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class PlanFlags:
     """Which plan is simulated; without hardware and parallelism, the one that the fleet search chooses."""
 
@@ -127,7 +127,7 @@ class PlanFlags:
         check_fields(self, PLAN_RANGES)
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class OperationFlags:
     """How a fleet is run: queues, routing, failures, autoscaling, hedges, pools."""
 
@@ -144,7 +144,7 @@ class OperationFlags:
     kv_link: str | None = None
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class EngineFlags:
     """How the engines of a simulation form their steps and cache prefixes."""
 
@@ -157,7 +157,7 @@ class EngineFlags:
     """Whether a preempted request can reuse its blocks."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class SpeculationFlags:
     """Speculation in a simulation; fields left out come from the scenario."""
 

@@ -2,12 +2,11 @@
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from shlex import quote
 
 from capplan.errors import InputError
-from capplan.frozen import frozen
 from capplan.readers.catalogue.models import read_model
 from capplan.readers.catalogue.scenarios import scenario_text
 from capplan.readers.yaml_file import parse_yaml, schema_line, yaml_text
@@ -19,7 +18,7 @@ _COLUMN = 46
 """Where comments start."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Prompt:
     """One of the five questions."""
 
@@ -39,7 +38,7 @@ QUESTIONS = (
 """What a scenario needs from people."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Known:
     """What is known before anything is asked: keys of a scenario, and where they were read."""
 
@@ -253,7 +252,7 @@ _MLPERF = "MLPerf Inference 5.0, {} (99th percentile): https://mlcommons.org/202
 _TURNS = "pauses between speakers, Stivers et al. 2009: https://doi.org/10.1073/pnas.0903616106; speech recognition and synthesis take a part of it"
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class UseCase:
     """What is usual of one kind of service."""
 

@@ -1,10 +1,9 @@
 """Command-line options that commands share, as plain records: one field per flag of a group."""
 
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
-from capplan.frozen import frozen
 from capplan.ranges import DEVICES, TOKENS, Positive, Range, Revision, Share, Text, Whole, check_fields
 from capplan.replica.load import Load
 
@@ -33,7 +32,7 @@ LOAD_RANGES: Mapping[str, Range] = {
 """What the fields of `LoadFlags` may be."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class ServingFlags:
     """How one replica is sharded, stored and run, and where its model and efficiencies come from."""
 
@@ -97,7 +96,7 @@ _WITHOUT_OPTION = ("lora_modules", "fully_sharded_loras", "chunked_prefill")
 """Settings that only the command of an engine states."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class LoadFlags(Load):
     """A load with the request lengths that commands assume by default."""
 
@@ -118,7 +117,7 @@ class LoadFlags(Load):
         return self.input_tokens + self.output_tokens / 2.0
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class OutputFlags:
     """Where an answer goes, and in which format."""
 

@@ -1,6 +1,6 @@
 """The serving flags of a command line -> one replica, checked before anything is computed; LoRA adapters as a scenario or flags state them."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,7 +10,6 @@ from capplan.engine.profile import EngineProfile
 from capplan.errors import InputError, unknown
 from capplan.families.model_config import pooled
 from capplan.fleet.search.candidates import Layout, refuse_illegal
-from capplan.frozen import frozen
 from capplan.hardware.device import Device, Efficiency
 from capplan.hardware.weight_kernel import no_kernel_reason
 from capplan.memory.kv_sizes import cache_dtype
@@ -144,7 +143,7 @@ def adapter_assumptions(network: Network, place: str) -> tuple[Assumption, ...]:
     return tuple(said)
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class CompletedReplica:
     """A replica, with the assumptions that complete it."""
 

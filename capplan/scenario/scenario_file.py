@@ -5,6 +5,7 @@ Lengths and the rates of a day come first, then the keys about money, then the s
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from itertools import pairwise
 from shlex import join
 from typing import Annotated, Any, Literal, TypeAlias
@@ -24,7 +25,6 @@ from capplan.fleet.scenario import (
     SharedBy,
     SharingTerms,
 )
-from capplan.frozen import frozen
 from capplan.keys import (
     COUNT_SCHEMA,
     FRACTION_SCHEMA,
@@ -787,7 +787,7 @@ class ScenarioFile(Record):
     """Terms of the hosted APIs that `capplan compare` compares with the fleet."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Scenario(Purchase):
     """A scenario file with what its keys mean: paths resolved, defaults filled in, traffic as request classes."""
 

@@ -1,12 +1,11 @@
 """Speculation as a scenario or flags state it: a method with its acceptance, published or given, and the target and draft it is for."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from capplan.assumption import Assumption
 from capplan.errors import InputError
-from capplan.frozen import frozen
 from capplan.model.network import Network
 from capplan.model.sharding import Sharding, refuse_heads
 from capplan.model.weight_format import in_weight_format, weight_format_assumptions
@@ -21,7 +20,7 @@ from capplan.scenario.replica import CompletedReplica, asked_replica
 from capplan.scenario.scenario_file import Speculation
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Published:
     """What was published of one method on the models of one kin."""
 
@@ -336,7 +335,7 @@ _COST_OF: dict[Method, Assumption] = {
 }
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class AskedSpeculation:
     """Target and draft, with the assumptions that complete them."""
 

@@ -2,10 +2,10 @@
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import inf
 
 from capplan.errors import InputError
-from capplan.frozen import frozen
 
 
 class KvBlocks:
@@ -100,7 +100,7 @@ class KvBlocks:
         return low
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class OffloadTier:
     """A level of memory below the device: host, NVMe, remote."""
 
@@ -111,7 +111,7 @@ class OffloadTier:
     name: str = ""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class PullLink:
     """The link over which an engine pulls cached blocks from the other engines of its fleet."""
 
@@ -121,7 +121,7 @@ class PullLink:
     """Time until the first block of a prompt arrives."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class PrefixCaching:
     """How an engine caches prefixes of prompts that have block ids."""
 

@@ -14,7 +14,6 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from capplan.frozen import frozen
 from capplan.numbers import Array, Number, Spread
 from capplan.serving.requests import InFlight
 
@@ -83,7 +82,7 @@ class WeightedHistogram:
         return float("nan")
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Timeline:
     """Means over equal spans of time."""
 
@@ -165,7 +164,7 @@ class Gauges:
         return Timeline(start, self._span_s, sums[0], sums[1], sums[2])
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class ReplicaUse:
     """What one replica did from start to end."""
 
@@ -244,7 +243,7 @@ NEGLIGIBLE_FRACTION = 1e-9
 """An engine that runs for less than this fraction of a span counts as absent: the rest is rounding error."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class SeenByUsers:
     """Latencies from the moment that users ask: with what each request waits before its prompt is sent."""
 
@@ -280,7 +279,7 @@ class LatencyLimit(NamedTuple):
     """Requests that may exceed it."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class EarlyEnd:
     """A run may end as soon as it has missed one of these limits, whatever comes after."""
 
@@ -331,7 +330,7 @@ def most_above(quantile: float, count: int) -> int:
     return count - 1 - floor(quantile * (count - 1))
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Outcome:
     """Results by request (nan if missing), in order of arrival, and totals."""
 

@@ -3,13 +3,13 @@
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from heapq import heappop, heappush
 
 import numpy as np
 from numpy.typing import NDArray
 
 from capplan.errors import InputError
-from capplan.frozen import frozen
 from capplan.numbers import Array, Number
 from capplan.serving.flat_core import counts_of_greater
 
@@ -19,7 +19,7 @@ NEVER = np.iinfo(np.int64).max
 """Stack distance of the first touch of a block."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class HitCurve:
     """Hit fraction as a function of the cache size in blocks."""
 

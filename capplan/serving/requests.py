@@ -1,7 +1,7 @@
 """The load of a server: requests as columns, closed-loop users, and admission rules."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from math import isfinite, nan
 from typing import Any, NamedTuple
 
@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from capplan.errors import InputError
-from capplan.frozen import frozen
 from capplan.numbers import Array
 
 Counts = NDArray[np.int64]
@@ -19,7 +18,7 @@ NAMED_BLOCKS = {"block_ids": "block_counts", "output_ids": "output_counts"}
 """Columns with several ids per request -> columns with the number of ids."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Requests:
     """Requests as columns of equal length, in order of arrival."""
 
@@ -106,7 +105,7 @@ class UserGroup(NamedTuple):
     """Requests per second of one user, about, relative to other groups: a split of the crowd deals the common limit by it."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Crowd:
     """Users in a closed loop: each thinks, sends a request, waits for the whole response, and thinks again."""
 
@@ -209,7 +208,7 @@ def joined_requests(parts: Sequence[Requests]) -> Requests:
     return Requests(**columns)
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Admission:
     """Admission rules: queue limit, deadlines, priorities."""
 

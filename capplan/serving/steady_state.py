@@ -1,12 +1,12 @@
 """Latency and throughput of engines in steady state, in closed form: step times, their spread, and what a search screens plans by."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from capplan.frozen import frozen
 from capplan.numbers import Array, Number, Spread
 
 StepFunction: TypeAlias = Callable[[Array, Array, Array, Array], Array]
@@ -19,7 +19,7 @@ of 8000 tokens takes longer than over eight of 1000; as a mean over steps it may
 Flags: TypeAlias = NDArray[np.bool_]
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Lengths:
     """Prompt and output lengths: means and coefficients of variation (standard deviation over mean)."""
 
@@ -31,7 +31,7 @@ class Lengths:
     """Mean prompt tokens that hit in the prefix cache."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Limits:
     """Limits of an engine."""
 
@@ -81,7 +81,7 @@ def _prompt_nodes(cv: Array) -> list[tuple[float, Array]]:
     return [(weight, value / mean) for weight, value in zip(weights, raw, strict=True)]
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Steps:
     """The steps of an engine with S decoding sequences; arrays over plans."""
 
@@ -202,7 +202,7 @@ NORMAL_QUANTILES = (0.0, 1.2815515655446004, 1.6448536269514722, 2.3263478740408
 """Standard normal quantiles at 50, 90, 95 and 99 %."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class SteadyState:
     """Steady-state latencies and rates, arrays over plans."""
 

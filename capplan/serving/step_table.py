@@ -5,18 +5,17 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from math import inf, sqrt
 
 import numpy as np
 from numpy.typing import NDArray
 
 from capplan.errors import InputError
-from capplan.frozen import frozen
 from capplan.numbers import Array, Number
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class StepTable:
     """Step times of one replica; all times in seconds, knots ascending."""
 

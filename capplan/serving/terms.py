@@ -1,13 +1,12 @@
 """What the simulator is told: the set-up of an engine, and events and mechanisms of a running fleet (failures, autoscaling, hedging, links)."""
 
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from math import ceil, inf, isnan
 from typing import Literal, NamedTuple, TypeVar, get_args
 
 from capplan.engine.profile import Policy, Scheduling
 from capplan.errors import InputError
-from capplan.frozen import frozen
 from capplan.numbers import Array
 from capplan.serving.block_cache import PrefixCaching, check_prefix_caching
 from capplan.serving.requests import InFlight
@@ -17,7 +16,7 @@ MIXED: frozenset[Policy] = frozenset({"mixed", "slots"})
 """Policies whose steps hold prompts and decoding sequences together."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class EngineSetup:
     """One engine, ready to serve: step times, scheduling and KV cache."""
 
@@ -43,7 +42,7 @@ class EngineSetup:
         return self.table if isinstance(self.table, StepClock) else StepClock(self.table)
 
 
-@frozen(kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EngineTerms(Scheduling):
     """Limits and scheduling of one engine, checked, with what its cache and speculation add."""
 
@@ -197,7 +196,7 @@ SCALE_DOWN_HOLD_S = 300.0
 """Time for which an autoscaler keeps a replica after it was last needed: Kubernetes' default stabilisation window."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Autoscaling:
     """When replicas are added and removed, decided at fixed intervals by the rate of requests that finish."""
 
@@ -214,7 +213,7 @@ class Autoscaling:
     """A replica that is not needed is kept for this long: the largest wish of so long counts."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Hedging:
     """A request that still waits for its first token is copied to another replica; the faster copy wins."""
 
@@ -224,7 +223,7 @@ class Hedging:
     """What a copy must do first to win; the other is cancelled at the end of its step."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class KvLink:
     """The link that carries KV caches from prefill to decode replicas, one prompt at a time."""
 

@@ -1,13 +1,13 @@
 """Input and output lengths: distributions of token counts as quantile functions."""
 
 import math
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from capplan.frozen import frozen
 from capplan.numbers import Array, Number
 
 Kind: TypeAlias = Literal["fixed", "lognormal", "uniform", "empirical"]
@@ -163,7 +163,7 @@ def clipped_lognormal_mean(mean: float, sigma: float, low: float, high: float) -
     return below + inside + above
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Lengths:
     """A distribution of token counts, created by `fixed`, `lognormal`, `uniform` or `empirical`."""
 

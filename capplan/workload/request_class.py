@@ -1,12 +1,11 @@
 """A kind of request: how often it comes, how long it is, what its prompts share, and which latencies its users are promised."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Annotated, Literal, TypeAlias
 
 import numpy as np
 
-from capplan.frozen import frozen
 from capplan.keys import ONLY_KNOWN_KEYS, Counted
 from capplan.numbers import Number
 from capplan.workload.length import Lengths
@@ -68,7 +67,7 @@ def offered_request_rate_per_s(users: Number, think_time_s: Number, response_tim
 Pixels: TypeAlias = Annotated[int, Counted(1, 100_000)]
 
 
-@frozen(kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Images:
     """Images of every request, all of one size."""
 
@@ -83,7 +82,7 @@ class Images:
     """Limit of the processor (Qwen); default: that of the published one."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Outside:
     """What a request takes outside the GPUs."""
 
@@ -104,7 +103,7 @@ class Outside:
 NOTHING_OUTSIDE = Outside()
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class RequestClass:
     """One line of a scenario's traffic."""
 
@@ -249,7 +248,7 @@ METRICS: tuple[Metric, ...] = ("ttft", "tpot", "itl", "e2e")
 STATISTICS: tuple[Statistic, ...] = ("mean", "p50", "p90", "p95", "p99")
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Target:
     """One limit, such as a p95 time to first token of 0.8 s."""
 
@@ -283,7 +282,7 @@ class Target:
         return f"{self.metric}_{self.statistic}"
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Slo:
     """All limits of a scenario."""
 
@@ -295,7 +294,7 @@ class Slo:
 SECONDS_PER_HOUR = 3600.0
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class ClassOutside:
     """What the requests of one class take outside."""
 
@@ -317,7 +316,7 @@ class ClassOutside:
         return self.requests * self.usd_per_request
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class OutsideUse:
     """What all requests take outside."""
 

@@ -1,12 +1,11 @@
 """Sessions of several turns: each prompt holds all that was said before it, so prefix reuse follows from the traffic, or is found in a trace."""
 
 import math
-from dataclasses import astuple
+from dataclasses import astuple, dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from capplan.frozen import frozen
 from capplan.numbers import Array, Number
 from capplan.workload.length import Lengths
 
@@ -21,7 +20,7 @@ LEAST_GAP_S = 0.1
 """Shortest time from one turn to the next, where neither the response nor the user or tool takes any time."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Sessions:
     """Conversations, or runs of an agent, that send their whole context again at every turn."""
 
@@ -70,7 +69,7 @@ def sessions_in_flight(request_rate: Number, think_time_s: Number, response_time
     return request_rate * (think_time_s + response_time_s)
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Turns:
     """Turns of drawn sessions as columns of equal length, session after session."""
 
@@ -158,7 +157,7 @@ def held_in_turn(
     return Turns(*(column[: ends[-1]] for column in astuple(drawn))), ends
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class SingleTurns:
     """Turns of different sessions, each at a random place in its session."""
 
@@ -250,7 +249,7 @@ def block_tokens_for(mean_tokens: float) -> int:
     return SMALLEST_BLOCK_TOKENS << int(doublings)
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class TurnBlocks:
     """Ids of the whole blocks of prompts and responses, each concatenated over the turns, with the number of each turn."""
 

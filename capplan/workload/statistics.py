@@ -16,7 +16,6 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from capplan.frozen import frozen
 from capplan.numbers import Array, Number
 from capplan.workload.length import standard_normal_quantile
 from capplan.workload.sessions import Sessions, drawn_gaps_s, drawn_turns, turn_starts_s
@@ -27,7 +26,7 @@ DRAWN_SESSIONS = 4000
 """Sessions that are drawn, from which the reuse of all sessions is taken."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class ReuseByAge:
     """Prompt blocks that were sent before, by their age."""
 
@@ -58,7 +57,7 @@ class ReuseByAge:
         return float(np.searchsorted(self.ages_s, alive_s, side="right")) / max(self.blocks, 1)
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class RepeatedBlocks:
     """What the prompts of a trace repeat, prompt by prompt."""
 
@@ -98,7 +97,7 @@ class RepeatedBlocks:
         return ReuseByAge(np.sort(ages), int(self.blocks[self.blocks >= least].sum()), self.request_rate)
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class SessionReuse:
     """What the prompts of sessions repeat, turn by turn; more traffic means more sessions, not quicker ones."""
 
@@ -302,7 +301,7 @@ PART_REQUESTS = 65_536
 """Requests in one part: the most that is held in memory while a long trace is read."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class TracePart:
     """Consecutive requests, as columns of equal length, in the order of the file."""
 
@@ -364,7 +363,7 @@ class Omissions:
         ]
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class PrefixReuse:
     """Prefix-cache hits in a trace, by the size of a least-recently-used cache."""
 
@@ -437,7 +436,7 @@ def weighted_quantile(values: Array, weights: Array, probability: Array) -> Arra
     return np.asarray(low + (high - low) * (place - np.floor(place)))
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class LengthSummary:
     """Token counts of inputs or outputs."""
 
@@ -537,7 +536,7 @@ class TokenCounts:
         return length_summary(tokens.astype(np.float64), self._counts[tokens].astype(np.float64))
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class RateSummary:
     """Arrival rates; None where the trace is too short."""
 
@@ -744,7 +743,7 @@ def rate_summary(
     )
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class WorkloadSummary:
     """One workload as a planner needs it."""
 

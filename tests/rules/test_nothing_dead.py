@@ -55,9 +55,7 @@ class File:
                     if isinstance(target, ast.Name):
                         yield target.id, target.id, True, lines
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                is_dataclass = any(
-                    "dataclass" in ast.unparse(d) or "frozen" in ast.unparse(d) for d in node.decorator_list
-                )
+                is_dataclass = any("dataclass" in ast.unparse(d) for d in node.decorator_list)
                 for part in node.body:
                     found = None
                     if isinstance(part, ast.FunctionDef):

@@ -9,7 +9,7 @@ ROOMS = (
     "cli", "explain", "library", "review", "report", "deploy", "calibrate", "questions", "scenario", "recorded", "readers", "families",
     "money", "fleet", "accuracy", "replica", "phases", "memory", "operators", "serving", "model", "hardware", "engine", "workload",
 )  # fmt: skip
-BOTTOM = ("assumption", "frozen", "numbers", "ranges", "errors", "quantity", "keys")
+BOTTOM = ("assumption", "numbers", "ranges", "errors", "quantity", "keys")
 OWNERS = {
     "pydantic": {"scenario", "readers"},
     "pydantic_core": {"readers", "keys"},

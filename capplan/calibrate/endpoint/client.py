@@ -7,12 +7,11 @@ import socket
 import ssl
 import threading
 import time
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
 from capplan.errors import InputError
-from capplan.frozen import frozen
 
 KEY = "OPENAI_API_KEY"
 """Environment variable that may hold the API key; it is neither written nor printed, not even where a server repeats it."""
@@ -23,7 +22,7 @@ MOST_ERROR_CHARACTERS = 160
 OK = 200
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Endpoint:
     """A server, and how long one answer may take."""
 
@@ -53,7 +52,7 @@ class Endpoint:
         return " ".join(self.without_key(str(said)).split())[:MOST_ERROR_CHARACTERS]
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Question:
     """One request: token ids, or text for servers that take no ids."""
 
@@ -64,7 +63,7 @@ class Question:
     """Ask for the ids of the generated tokens, which vLLM and SGLang stream next to their text (vllm-project/vllm#22587, sgl-project/sglang#30917)."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Answered:
     """What came back."""
 

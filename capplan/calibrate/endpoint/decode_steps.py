@@ -7,13 +7,12 @@ in the same step, so the time between two tokens is that of a decode step of a k
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
 
 from capplan.calibrate.endpoint.client import Answered
-from capplan.frozen import frozen
 from capplan.recorded.results.record import BenchmarkResult, latency
 
 LEAST_SEEN = 3
@@ -26,7 +25,7 @@ MOST_STEPS = 16
 """Decode steps that are replayed around the mean context."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class DecodeSteps:
     """Decode steps of one number of sequences."""
 

@@ -1,7 +1,7 @@
 """The calibration of a running server: a series of requests, and the numbers with which replays come closest to their times."""
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -12,7 +12,6 @@ from capplan.calibrate.endpoint.series import MINUTES, SHORT, Series, designed
 from capplan.calibrate.refit import refitted
 from capplan.engine.lookup import with_slots
 from capplan.errors import InputError
-from capplan.frozen import frozen
 from capplan.questions.validation import replica_of_result
 from capplan.readers.calibration.file import read_calibration_file
 from capplan.readers.calibration.record import Calibration, HostRefit, Range
@@ -24,7 +23,7 @@ from capplan.scenario.flags import ServingFlags
 LEAST_ANSWER_S = 30.0
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Deployment:
     """What was measured of a server, and the numbers that explain it."""
 

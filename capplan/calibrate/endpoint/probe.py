@@ -21,7 +21,6 @@ from capplan.calibrate.endpoint.series import (
     shared_loop,
 )
 from capplan.errors import InputError
-from capplan.frozen import frozen
 from capplan.readers.catalogue.models import called_alike, shipped_id
 from capplan.recorded.results.record import BenchmarkResult, Latency, latency
 from capplan.workload.statistics import LONGEST_TOKENS
@@ -118,7 +117,7 @@ Pieces: TypeAlias = Sequence[int] | Sequence[str]
 """Pieces of a prompt: token ids, or words."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Prompts:
     """How to write prompts for a server."""
 

@@ -3,12 +3,12 @@
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from math import inf
 from queue import Empty, SimpleQueue
 from typing import TypeAlias
 
 from capplan.calibrate.endpoint.client import Answered, Endpoint, Question, answered
-from capplan.frozen import frozen
 
 TINY, SHORT, LONG = 1, 128, 1024
 """Prompt tokens. The step of a tiny prompt takes as long as a decode step, so the rest of its time to first token is spent outside the steps."""
@@ -32,7 +32,7 @@ MOST_REQUESTS = 400
 """Requests of one point: more of them narrow no interval, unless many users share them."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Point:
     """One closed loop."""
 
@@ -51,7 +51,7 @@ class Point:
         return max(MOST_REQUESTS, REPEATS * self.concurrency)
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Series:
     """What is sent, and how long it may take."""
 

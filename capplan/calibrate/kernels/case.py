@@ -1,13 +1,12 @@
 """One shape of one kernel to time, and how a kernel is described."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 
 from capplan.calibrate.machine import Abilities
 from capplan.calibrate.timing import Call
-from capplan.frozen import frozen
 
 Shape = Mapping[str, float]
 Builder = Callable[[Shape, str, torch.device], Call]
@@ -16,7 +15,7 @@ NO_DETAIL = {"past_tokens": 0.0, "window_tokens": 0.0, "query_tokens": 1.0, "pag
 LEAST_SHRUNK = 64
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Case:
     """One shape of one kernel to time."""
 
@@ -49,7 +48,7 @@ def _everywhere(_able: Abilities, _shape: Shape) -> bool:
     return True
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Way:
     """One way to run an operator."""
 
@@ -60,7 +59,7 @@ class Way:
     """Calls that share one set of operands, each with the routing of that number."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Kernel:
     """How one operator is run."""
 

@@ -5,6 +5,7 @@ product for each expert that tokens were routed to. The last two need the routin
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -15,7 +16,6 @@ from torch.nn import functional
 from capplan.calibrate.kernels.case import Kernel, Shape, Way
 from capplan.calibrate.machine import Abilities, unpublished
 from capplan.calibrate.timing import ELEMENT_BYTES, SEED, Call, random_operand, torch_dtype
-from capplan.frozen import frozen
 from capplan.readers.calibration.file import MATMUL_BYTES
 
 BLOCK = 128
@@ -144,7 +144,7 @@ MOST_PADDED_RATIO = 8.0
 Product = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Routing:
     """Which expert every token goes to, drawn on the host."""
 

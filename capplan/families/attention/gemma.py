@@ -4,7 +4,7 @@ In Gemma 3n and 4 some layers read the cache of earlier ones, and the smaller mo
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from capplan.families.config import Config
 from capplan.families.parts.blocks import (
@@ -20,7 +20,6 @@ from capplan.families.parts.blocks import (
 )
 from capplan.families.parts.stacks import Traits, block_decoder, layer_windows, mixture
 from capplan.families.parts.vision import gemma3_vision, gemma4_vision
-from capplan.frozen import frozen
 from capplan.model.network import Layer, Network, Projection
 
 _WIDE_HEAD = 512
@@ -73,7 +72,7 @@ def read_gemma3(config: Config, name: str) -> Network:
     return with_tower(read_gemma3_text(config.needed_section("text_config"), name), config, gemma3_vision)
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class _PerLayerInput:
     """The second embedding, of which every layer reads its slice."""
 

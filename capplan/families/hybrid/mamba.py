@@ -9,7 +9,7 @@ RecurrentGemma (Griffin): two gated linear recurrences, then one local attention
 LFM2 and LFM3: gated short convolutions, a few attention layers, dense or expert feed-forward.
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from capplan.families.config import Config
@@ -35,7 +35,6 @@ from capplan.families.parts.state_blocks import (
     rank_of,
     state_format,
 )
-from capplan.frozen import frozen
 from capplan.model.network import Experts, Layer, Network, Projection, ShortConvolution, StateSpace
 from capplan.model.parameters import layer_parameters
 
@@ -324,7 +323,7 @@ _NAMES = {
 }  # fmt: skip
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class _Blocks:
     """Layers by kind, made on first use: a network without experts has no expert keys."""
 

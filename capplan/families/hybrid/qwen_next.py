@@ -3,7 +3,7 @@
 Caches and states of Qwen 4 after vLLM, `vllm/models/qwen4_exp` (`QSAKeyStateCache`, `QSACompressedKeyCache`, `Qwen4ExpPLELayer`).
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import count, islice
 from math import isqrt
 
@@ -24,7 +24,6 @@ from capplan.families.parts.blocks import (
 from capplan.families.parts.stacks import Traits, block, dense_mlp
 from capplan.families.parts.state_blocks import gated_delta_net, layer_kinds
 from capplan.families.parts.vision import qwen3_vision
-from capplan.frozen import frozen
 from capplan.model.network import Attention, Layer, Mixer, Network, Projection, ShortConvolution
 from capplan.model.parameters import layer_parameters
 
@@ -212,7 +211,7 @@ def read_qwen4_exp_text(config: Config, name: str) -> Network:
     )
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class _Streams:
     """Residual streams, which each block reads through a low-rank mixer and writes with a weight for each stream."""
 

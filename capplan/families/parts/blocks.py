@@ -4,11 +4,10 @@ Which families turn an image into how many tokens, by the keys of their files; l
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from capplan.families.config import Config
-from capplan.frozen import frozen
 from capplan.model.images import ImageRule, Tower
 from capplan.model.network import (
     Attention,
@@ -154,7 +153,7 @@ Part = tuple[tuple[Projection, ...], Experts | None]
 """A feed-forward: its matmuls in order, and its routed experts if it has any."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Heads:
     """The heads of grouped-query attention; their divisibility is checked."""
 

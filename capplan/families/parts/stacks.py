@@ -1,7 +1,7 @@
 """Whole stacks of attention and feed-forward, which most families are up to a few traits."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from capplan.families.config import Config
@@ -19,11 +19,10 @@ from capplan.families.parts.blocks import (
     routed,
     router,
 )
-from capplan.frozen import frozen
 from capplan.model.network import Layer, Network, Projection, Routing
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Traits:
     """What distinguishes the attention and feed-forward blocks of most families."""
 

@@ -1,14 +1,14 @@
 """The mixers with a fixed state that families share: Mamba-1, Mamba-2, gated delta net."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from capplan.families.config import Config
 from capplan.families.parts.blocks import Part
-from capplan.frozen import frozen
 from capplan.model.network import Layer, LinearAttention, Mixer, Projection, StateSpace
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class StateBlock:
     """A mixer with its matmuls and its small tensors."""
 
@@ -33,7 +33,7 @@ class StateBlock:
         )
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Mamba2Shape:
     """The sizes of a Mamba-2 mixer."""
 

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from capplan.errors import InputError
@@ -22,7 +22,6 @@ from capplan.families.quantization.schemes import (
     sparse_ending,
     torchao_format,
 )
-from capplan.frozen import frozen
 from capplan.model.network import Experts, Network, Projection
 from capplan.model.stored_tensor import blend_name, coded_bits
 from capplan.model.weight_format import QUANTISED_CLASSES, experts_in, with_formats
@@ -34,7 +33,7 @@ METHODS = (
 """Supported values of quant_method."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Scheme:
     """The formats that a quantisation config gives to every module."""
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import astuple, replace
+from dataclasses import astuple, dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from capplan.fleet.engine_options import TierSize, TierTokens
 from capplan.fleet.scenario import Purchase
-from capplan.frozen import frozen
 from capplan.numbers import Array, Number
 from capplan.serving.requests import Counts, Requests
 from capplan.serving.steady_state import Lengths
@@ -26,7 +25,7 @@ SLICES = 64
 """Number of equally likely lengths that represent a distribution when its moments are computed."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Demand:
     """The traffic: request classes, lengths, and prefix-cache hits."""
 
@@ -281,7 +280,7 @@ def without_users(demand: Demand, response_s: ResponseTimes) -> Demand:
     return replace(demand_of_classes(classes), tiers=demand.tiers)
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class PlannedDemand:
     """Requests per second of all classes, at the response times of a plan: the one peak and the one mean that every page states."""
 

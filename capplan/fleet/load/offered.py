@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from itertools import takewhile
 from math import exp, log2
@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from capplan.errors import InputError
 from capplan.fleet.load.demand import Demand, drawn_requests
-from capplan.frozen import frozen
 from capplan.numbers import Array, Number
 from capplan.serving.requests import NAMED_BLOCKS, Crowd, Requests, joined_crowd
 from capplan.serving.terms import Routing
@@ -276,7 +275,7 @@ STEADY_CV = 1e-3
 """Coefficient of variation below which times between arrivals are constant."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Offered:
     """Open-loop requests and closed-loop users; either may be None."""
 

@@ -1,7 +1,7 @@
 """A fleet behind one router: failures, autoscaling, hedging, and separate prefill and decode replicas."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import inf
 
 import numpy as np
@@ -20,7 +20,6 @@ from capplan.fleet.simulation import (
     simulation_summary,
     stream_with_block_ids,
 )
-from capplan.frozen import frozen
 from capplan.replica.replica import Replica
 from capplan.replica.spec import ReplicaSpec, served_context_tokens
 from capplan.replica.speculation import best_speculating_replica, drafting_of_prompts
@@ -40,7 +39,7 @@ DEALT: tuple[Routing, ...] = ("round_robin", "random")
 """Rules of a router that do not look at the replicas."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Operation:
     """How a fleet is operated; the default is a router only."""
 
@@ -219,7 +218,7 @@ _DEALT = 29
 """Seed of the random numbers by which a router deals out shares: every group of a mix draws the same ones."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class MixedGroup:
     """Replicas of one group of a mix, and which requests the router sends to them."""
 

@@ -6,7 +6,7 @@ The traffic of a scenario at its peak as a stream of requests: what `simulate` r
 """
 
 from collections.abc import Sequence
-from dataclasses import astuple, fields, replace
+from dataclasses import astuple, dataclass, fields, replace
 from math import ceil
 
 import numpy as np
@@ -15,7 +15,6 @@ from capplan.fleet.load.demand import Demand
 from capplan.fleet.load.offered import WARM_UP_SHARE, Offered, SamplePath, selected_requests
 from capplan.fleet.load.waits import waits_of
 from capplan.fleet.simulation import Stream
-from capplan.frozen import frozen
 from capplan.numbers import Array
 from capplan.serving.requests import Crowd, Requests, joined_crowd
 from capplan.serving.terms import Routing
@@ -135,7 +134,7 @@ def _sample_path(
     return open_loop, crowd.parts, rates, most
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class _Named:
     """Turns of sessions as requests whose blocks have ids."""
 

@@ -1,11 +1,11 @@
 """Latencies that users see: each request also waits outside as long as its class does; the hour that makes a latency largest counts."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from capplan.frozen import frozen
 from capplan.numbers import Array, Spread
 from capplan.serving.outcome import PERCENTILES, SeenByUsers
 from capplan.workload.request_class import RequestClass, Statistic
@@ -14,7 +14,7 @@ HALVINGS = 40
 """Halvings of the range of a percentile: to the twelfth digit."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Waits:
     """The wait of each class before its prompts are sent, and how much of its traffic each hour of a day has."""
 

@@ -24,7 +24,6 @@ from capplan.fleet.simulation import (
     arrived_in,
     measured_time,
 )
-from capplan.frozen import frozen
 from capplan.replica.replica import Replica
 from capplan.serving.flat import FULL_RUN
 from capplan.serving.outcome import EarlyEnd, LatencyLimit, most_above
@@ -273,7 +272,7 @@ def demanded_of(headroom_fraction: float, slower: Paces) -> Demanded:
     return (1.0 / (1.0 - headroom_fraction), AS_PREDICTED), (1.0, slower)
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class PoolsSlowness:
     """How much slower than predicted the replicas of either pool may be: each by the spread of its own steps, both at one probability."""
 
@@ -300,7 +299,7 @@ class PoolsSlowness:
         return self.decode.probability(paces.decode)
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class JointRuns:
     """Runs of one layout of either pool under the same traffic and targets, and what pairs of replica counts lack."""
 

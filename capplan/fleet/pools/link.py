@@ -1,13 +1,13 @@
 """The link that carries KV caches from prefill to decode replicas: transfer sizes, times and utilisation."""
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 import numpy as np
 
 from capplan.assumption import Assumption
 from capplan.errors import InputError, unknown
 from capplan.fleet.engine_options import links_of
-from capplan.frozen import frozen
 from capplan.hardware.device import NETWORKS, Device
 from capplan.memory.layer_groups import held_state_bytes
 from capplan.model.kv_cache import kv_bytes_per_sequence
@@ -16,7 +16,7 @@ from capplan.replica.spec import ReplicaSpec
 from capplan.serving.terms import KvLink, link_load_fraction, transfer_s
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class LinkTerms:
     """A KV link as the user specifies it."""
 
@@ -46,7 +46,7 @@ class LinkTerms:
         )
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class LinkUse:
     """Size, time and load of the KV transfers of a fleet."""
 

@@ -1,13 +1,12 @@
 """The machines of both pools as one order: at one provider, and no machine that may be had once is counted for both."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import product
 from math import ceil, inf
 
 from capplan.fleet.order import OWN, Machine, Order, Survival
 from capplan.fleet.price import ChosenPrice, Side
-from capplan.frozen import frozen
 
 MOST_DIVISIONS = 200
 """Divisions of machines that are few which are tried; of more possible ones, as many that are evenly spaced."""
@@ -15,7 +14,7 @@ MOST_DIVISIONS = 200
 Machines = tuple[Machine, ...]
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class PoolSize:
     """What the order of a pool follows from, but for the number of its replicas."""
 

@@ -8,7 +8,7 @@ for a device is then simulated together, with the link, and the cheapest pair of
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 from math import inf, isnan
@@ -57,7 +57,6 @@ from capplan.fleet.search.recommended import DEAR, rank
 from capplan.fleet.search.search_cache import SearchCache
 from capplan.fleet.simulation import FleetOutcome
 from capplan.fleet.unit_costs import unit_costs_at_mean
-from capplan.frozen import frozen
 from capplan.workload.request_class import outside_use
 
 SHOWN = 3
@@ -303,7 +302,7 @@ def _priced(contender: Contender, terms: Terms) -> bool:
     return all(terms.priced(side.trial.candidate.layout.device.name) for side in contender.sides)
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class _Asking:
     """What a plan is asked to be."""
 

@@ -1,7 +1,7 @@
 """A layout of either pool: each phase as a question of its own, its cost and certainty, and what smaller chunks would do instead."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from math import inf
 
@@ -27,7 +27,6 @@ from capplan.fleet.search.one_layout import trial_of
 from capplan.fleet.search.recommended import RANGE, plan_of
 from capplan.fleet.search.search_cache import SearchCache
 from capplan.fleet.search.trial import Trial
-from capplan.frozen import frozen
 from capplan.hardware.device import Device
 from capplan.replica.plans import started_scheduling
 from capplan.replica.speculation import drafting_of_prompts
@@ -127,7 +126,7 @@ def smaller_chunks(question: Question, terms: Terms, now: Plan, cache: SearchCac
     return plans
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Contender:
     """One layout of either phase, each sized separately."""
 
@@ -222,7 +221,7 @@ def contender_of(
     return Contender(sides[0], sides[1])
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class PoolsSizing:
     """The layouts and the link of a plan under a question, which its replicas are counted for."""
 

@@ -2,12 +2,12 @@
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from itertools import product
 
 from capplan.engine.lookup import needed_cache_reason, unsupported_reason
 from capplan.engine.profile import EngineProfile
 from capplan.errors import InputError, Reason, Refusal
-from capplan.frozen import frozen
 from capplan.hardware.device import Device
 from capplan.hardware.weight_kernel import emulated_reason, no_kernel_reason
 from capplan.memory.capacity import encoder_reason
@@ -20,7 +20,7 @@ DEGREES = ("tensor_parallel", "pipeline_parallel", "expert_parallel", "data_para
 """Degrees of parallelism as scenario keys, flags and JSON name them, in the order of a `Sharding`."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Layout:
     """Device, parallelism and dtypes of one replica."""
 
@@ -56,7 +56,7 @@ TENSOR_PARALLEL = (1, 2, 4, 8)
 PIPELINE_PARALLEL = (1, 2)
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Ranges:
     """What the search may choose from."""
 
@@ -76,7 +76,7 @@ Rejections = Counter[tuple[str, Reason]]
 """(device name, reason) -> candidates."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Rejection:
     """Candidates that were rejected for one reason."""
 

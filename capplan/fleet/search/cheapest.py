@@ -5,6 +5,7 @@ until the bound exceeds the best fleet so far. Device types are independent: one
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from math import ceil, floor, inf
 
@@ -17,7 +18,6 @@ from capplan.fleet.search.layouts import ScreenedLayout
 from capplan.fleet.search.load_scale import replicas_at
 from capplan.fleet.search.search_cache import SearchCache
 from capplan.fleet.search.trial import SamplePaths, Trial
-from capplan.frozen import frozen
 from capplan.workload.request_class import Target
 
 SIMULATED = Reason(Refusal.SIMULATION, "misses a target when simulated with the scenario's own lengths")
@@ -27,7 +27,7 @@ TOO_FEW_MACHINES = Reason(Refusal.MACHINES, "needs more machines than fleet.max_
 DEARER = Reason(Refusal.COST, "another layout of this GPU costs no more")
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Terms:
     """Headroom, what may fail, prices and size limit of a fleet."""
 
@@ -132,7 +132,7 @@ class Terms:
         return self.max_devices is not None and self.gpus(layout, busy) > self.max_devices
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Sized:
     """A layout with the number of replicas that meets the targets."""
 

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from capplan.fleet.load.demand import Demand
 from capplan.fleet.load.offered import WARM_UP_SHARE, Offered, load_ends_s, user_share_of, users_idle_from_s
 from capplan.fleet.load.waits import WaitedTimes, seen_by_users, waits_of
-from capplan.frozen import frozen
 from capplan.numbers import Spread
 from capplan.serving.outcome import (
     EarlyEnd,
@@ -37,7 +36,7 @@ STEADY_DEVIATIONS = 2.0
 """A run is steady too if what is left unfinished stays within this many standard deviations of the requests in flight."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Latencies:
     """Latencies of one replica at one load, without the warm-up; ITL includes it."""
 

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import product
 
 import numpy as np
@@ -24,7 +24,6 @@ from capplan.fleet.search.steady_plans import (
     usual_states,
     usual_step_s,
 )
-from capplan.frozen import frozen
 from capplan.memory.plan import LIMITS
 from capplan.model.network import Network
 from capplan.numbers import Array
@@ -63,7 +62,7 @@ def rate_slack(question: Question) -> float:
     return float(max(RATE_SLACK, FORM_SLACK + DEVIATIONS * bursts / question.requests**0.5))
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class ScreenedLayout:
     """A layout that may meet the targets, and upper bounds on the share of the traffic that one replica can carry."""
 
@@ -89,7 +88,7 @@ class ScreenedLayout:
     """The replica, if it speculates."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class SearchResult:
     """The layouts that may meet the targets at some load, and the number of the others by reason."""
 
@@ -137,7 +136,7 @@ def longest_responses_s(slo: Slo, demand: Demand) -> tuple[float, ...]:
     )
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class _Part:
     """The plans of one weight dtype and one KV dtype."""
 

@@ -1,7 +1,7 @@
 """A single layout simulated under a scenario, to check or explain a plan that was chosen earlier."""
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import inf, isclose
 
@@ -18,7 +18,6 @@ from capplan.fleet.search.layouts import ScreenedLayout, search
 from capplan.fleet.search.recommended import met_probability
 from capplan.fleet.search.search_cache import SearchCache
 from capplan.fleet.search.trial import Trial
-from capplan.frozen import frozen
 from capplan.workload.request_class import Target
 
 ANY_LATENCY_S = 1e9
@@ -149,7 +148,7 @@ def replicas_at_rates(
     return replicas_at
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Adequacy:
     """Whether a number of replicas is enough for the traffic and the targets."""
 

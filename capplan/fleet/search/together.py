@@ -1,7 +1,7 @@
 """Several groups of replicas behind one router: what all of their requests see together, and which loads and slownesses meet the targets."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from math import ceil, inf
 
@@ -10,7 +10,6 @@ import numpy as np
 from capplan.accuracy.slowness import Slowness
 from capplan.fleet.search.latencies import Latencies, latencies_of
 from capplan.fleet.search.trial import Trial
-from capplan.frozen import frozen
 from capplan.workload.request_class import RequestClass, Target
 
 PROBABILITIES = (
@@ -39,7 +38,7 @@ RATIOS = tuple(2.0 ** (step / 8.0) for step in range(-8, 33))
 """Multiples of the traffic at which the most that a mix carries is looked for."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Part:
     """One group: a layout with the requests that the router sends to it."""
 
@@ -61,7 +60,7 @@ class Part:
         )
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Together:
     """The groups of a mix, whose requests count together.
 

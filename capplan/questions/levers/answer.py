@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import product
 from math import inf
@@ -17,7 +17,6 @@ from capplan.fleet.search.cheapest import Search, layout_name
 from capplan.fleet.search.layouts import search
 from capplan.fleet.search.recommended import near_cheapest, plan_of, recommended
 from capplan.fleet.search.search_cache import SearchCache
-from capplan.frozen import frozen
 from capplan.questions.fleet import AskedFleet, asked_fleet, replicas_by_group, terms_of
 from capplan.questions.fleet_answer import fleet_for
 from capplan.questions.levers import changes
@@ -80,7 +79,7 @@ AUTOSCALING = "autoscaling"
 """The lever that is priced over time instead of asked again."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Asking:
     """The scenario that levers change, and what changed questions share."""
 

@@ -1,7 +1,7 @@
 """What one change to a question is worth: its plan next to the plan of the scenario as it is, and why it costs more."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from math import inf
 
 import numpy as np
@@ -14,7 +14,6 @@ from capplan.fleet.price import TERM_YEARS
 from capplan.fleet.review import Question, spec_of_layout
 from capplan.fleet.search.one_layout import trial_of
 from capplan.fleet.search.search_cache import SearchCache
-from capplan.frozen import frozen
 from capplan.questions.fleet import AskedFleet, terms_of
 from capplan.replica.plans import started_scheduling
 from capplan.scenario.money_terms import memory_usd_per_month
@@ -25,7 +24,7 @@ NO_TERM = "reserved"
 """Commitment of offers that do not say for how long."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Lever:
     """A change to a scenario, or why there is none to try."""
 
@@ -54,7 +53,7 @@ class Lever:
     """How its plan is found, where another search of the changed scenario does not say it; None: by that search."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class LeverRow:
     """A lever by itself, and the plan of the changed question."""
 
@@ -80,7 +79,7 @@ class LeverRow:
         return not self.lever.reason
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Combination:
     """The cheapest plan of all combinations of levers."""
 
@@ -96,7 +95,7 @@ class Combination:
     """Cost of host memory in offload tiers, on top of the plan."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class LeversAnswer:
     """The plan as it is, every lever separately, and the best combination."""
 
@@ -262,7 +261,7 @@ def scaled_plan(plan: Plan, over_time: Sequence[OverTime], *, foreseen: bool) ->
     )
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Base:
     """The scenario, its question and its plan."""
 

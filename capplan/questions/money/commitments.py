@@ -2,7 +2,7 @@
 
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import date
 from functools import partial
 from math import inf
@@ -29,7 +29,6 @@ from capplan.fleet.search.cheapest import Search, Sized, busy_bound
 from capplan.fleet.search.layouts import ScreenedLayout
 from capplan.fleet.search.one_layout import replicas_at_rates
 from capplan.fleet.search.recommended import plan_of
-from capplan.frozen import frozen
 from capplan.hardware.device import Device
 from capplan.keys import Term, first_day
 from capplan.money.cash import PaidTerm, tied_up_ratio
@@ -52,7 +51,7 @@ HOURS_PER_YEAR_OF_UPKEEP = 8760.0
 FLAT = "the load has no curve, so every replica but the spares counts as busy at all hours"
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class AskedMix:
     """The mix of one plan, and what it rests on."""
 

@@ -1,6 +1,7 @@
 """A scenario, its plan and the names of hosted APIs -> the comparison of both."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import date
 
 import numpy as np
@@ -8,7 +9,6 @@ import numpy as np
 from capplan.assumption import Assumption
 from capplan.errors import InputError
 from capplan.fleet.plan import FleetAnswer
-from capplan.frozen import frozen
 from capplan.keys import first_day
 from capplan.money.comparison import Comparison, compare, own_fleet
 from capplan.money.hosted import (
@@ -46,7 +46,7 @@ LEAST_SHOWN = 0.001
 """Seed of the sessions whose prompts an API keeps."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class AskedComparison:
     """The comparison, and what was assumed for it."""
 

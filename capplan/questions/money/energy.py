@@ -6,7 +6,7 @@ A plan and what follows from it: replicas over time, the cheapest mix of commitm
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import date
 from functools import partial
 from itertools import pairwise
@@ -19,7 +19,6 @@ from capplan.fleet.over_time import OverTime, RateLine, ReplicasAt
 from capplan.fleet.plan import FleetAnswer, Group, Plan
 from capplan.fleet.price import Prices
 from capplan.fleet.unit_costs import job_hours, mean_tokens_per_s
-from capplan.frozen import frozen
 from capplan.money.cash import Cash, CostLine, Growth, cash_of, growth_of
 from capplan.money.commitments import Mix
 from capplan.money.energy import (
@@ -255,7 +254,7 @@ def growth_assumptions(scenario: Scenario, growth: Growth) -> tuple[Assumption, 
     return tuple(stated)
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Outlook:
     """What follows from the plans of a fleet."""
 

@@ -8,7 +8,7 @@ A scenario and its plan -> what each class and tenant pays, and the month that a
 import re
 from calendar import monthrange
 from collections.abc import Iterator, Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from datetime import date
 from typing import Any
 
@@ -20,7 +20,6 @@ from capplan.fleet.plan import FleetAnswer, Group, Plan, plan_order
 from capplan.fleet.price import HOURS_PER_MONTH, usd_per_month
 from capplan.fleet.review import Question, phase_times, plan_spec
 from capplan.fleet.search.trial import demand_at_replica
-from capplan.frozen import frozen
 from capplan.keys import current_day
 from capplan.model.parameters import weight_bytes
 from capplan.money.cash import CostLine, Sold, other_lines, total_usd
@@ -164,7 +163,7 @@ def _mix_lines(mix: Mix, hours: float) -> list[CostLine]:
     return [*lines, people]
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class PaidPlan:
     """A plan with what its machines cost, and what that rests on."""
 
@@ -282,7 +281,7 @@ def own_assumptions(scenario: Scenario) -> list[Assumption]:
     return stated
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class AskedBill(PaidPlan):
     """The bill of a plan, and what it rests on."""
 
@@ -291,7 +290,7 @@ class AskedBill(PaidPlan):
     """The same cost by what is bought: machines, people and the rest."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class PlanUse:
     """The replicas of a plan under its traffic."""
 

@@ -8,7 +8,7 @@ What of the prices is old, retired, or contradicted by another offer or by a new
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import date
 from math import ceil, inf
 from pathlib import Path
@@ -24,7 +24,6 @@ from capplan.fleet.pools.search import pools_standing
 from capplan.fleet.price import MAX_AGE_DAYS, ChosenPrice, Prices, choose_price, usd_per_month
 from capplan.fleet.search.candidates import DEGREES
 from capplan.fleet.search.one_layout import adequacy, trial_of
-from capplan.frozen import frozen
 from capplan.hardware.device import Device
 from capplan.keys import first_day
 from capplan.money.hosted import TokenPrice
@@ -44,7 +43,7 @@ _SURE_ENOUGH = 1e-9
 """Rounding of a probability."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Check:
     """One thing that a plan has to keep."""
 
@@ -264,7 +263,7 @@ def latest_day(written: str) -> date:
     return date.fromordinal(after.toordinal() - 1)
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Side:
     """One side of a comparison: what was asked, and the plan that answers it."""
 

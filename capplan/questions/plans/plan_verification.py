@@ -1,7 +1,7 @@
 """Does a plan hold in reality: its replica predicted under the load of a measurement, next to what was measured."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -22,7 +22,6 @@ from capplan.fleet.review import spec_of_layout
 from capplan.fleet.search.one_layout import trial_of
 from capplan.fleet.search.trial import Trial, demand_at_replica
 from capplan.fleet.simulation import Stream
-from capplan.frozen import frozen
 from capplan.numbers import FEWEST, TOO_FEW
 from capplan.questions.fleet import AskedFleet, parts_of, terms_of
 from capplan.questions.plans.plan_file import asked_of_plan
@@ -62,7 +61,7 @@ CLOSED_REQUESTS = 1000
 """Requests of a closed loop whose number is not stated."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Compared:
     """One quantity, predicted with its 80 % interval and measured, in base units."""
 
@@ -85,7 +84,7 @@ class Compared:
         return self.measured > self.high if is_latency else self.measured < self.low
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Verification:
     """Measurements of a plan next to its predictions."""
 

@@ -6,14 +6,13 @@ import math
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from capplan.engine.profile import OF_ROWS, HostOverhead
 from capplan.errors import InputError
-from capplan.frozen import frozen
 from capplan.hardware.device import Device
 from capplan.keys import ONLY_KNOWN_KEYS
 from capplan.readers.calibration.record import (
@@ -149,7 +148,7 @@ MIGRATED = {
 """Older schemas that are read, and what they lack."""
 
 
-@frozen(kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _HostFile:
     """A file without kernels."""
 
@@ -159,7 +158,7 @@ class _HostFile:
     host: HostRefit
 
 
-@frozen(kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _KernelFile(Calibration):
     """A file with measured kernels."""
 

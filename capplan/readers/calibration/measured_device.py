@@ -7,12 +7,11 @@ to its record (`device_ratio`).
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from capplan.assumption import Assumption
 from capplan.errors import InputError
-from capplan.frozen import frozen
 from capplan.hardware.device import MERGED, Device, Efficiency, Fit, Source
 from capplan.readers.calibration.file import read_calibration, read_calibration_file, same_device
 from capplan.readers.calibration.measured_fit import (
@@ -41,7 +40,7 @@ def _numbers_of(operator: str) -> Callable[[str], bool]:
     return lambda name: name.startswith(part) or (part == "prefill_" and name in _OF_BOTH)
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class SameLibrary:
     """A measured kernel, and the fits of the record that ran the same library."""
 

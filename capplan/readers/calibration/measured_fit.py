@@ -2,13 +2,12 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import MISSING, fields, replace
+from dataclasses import MISSING, dataclass, fields, replace
 from typing import Any
 
 import numpy as np
 
 from capplan.errors import InputError
-from capplan.frozen import frozen
 from capplan.hardware.device import Device, Efficiency, Fit
 from capplan.numbers import Array
 from capplan.operators.device_rates import RECORDS, kernel_rates
@@ -29,7 +28,7 @@ STEPS = 20
 LARGEST_LOG = 1.5
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class DeviceRatio:
     """The card over the record of its kind, in three numbers."""
 

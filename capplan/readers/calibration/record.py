@@ -4,12 +4,10 @@ The file is these records as YAML: names, order, what is allowed and which figur
 """
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Annotated, Literal, TypeAlias
 
 from pydantic import Field, PlainSerializer
-
-from capplan.frozen import frozen
 
 SCHEMA_VERSION = 4
 """Version of a calibration file; raised when a name changes its meaning or a part is added."""
@@ -29,7 +27,7 @@ ZeroOrMore: TypeAlias = Annotated[Rounded, Field(ge=0)]
 Positive: TypeAlias = Annotated[Rounded, Field(gt=0)]
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Machine:
     """The device that was measured, and its software."""
 
@@ -61,7 +59,7 @@ class Machine:
     """Formats that the device has no units for, so that none of their times is here; empty in older files."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Measurement:
     """One shape of one operator."""
 
@@ -83,7 +81,7 @@ class Measurement:
     """True where every repeat ran while the device slowed itself down for heat: no fit sees it."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class FittedNumber:
     """One number of a form, with the interval that follows from the residuals."""
 
@@ -95,7 +93,7 @@ class FittedNumber:
     """False where the shapes do not determine this number, or it is at the end of its range."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Score:
     """How well a fitted form describes one operator."""
 
@@ -109,7 +107,7 @@ class Score:
     """Shapes that the form does not fit."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class KernelFit:
     """The numbers of one kernel in one dtype, which several operators may share."""
 
@@ -120,7 +118,7 @@ class KernelFit:
     """What ran the shapes, most frequent first; empty in older files."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Peaks:
     """Best rates seen: the denominators of the fitted fractions."""
 
@@ -135,7 +133,7 @@ class Peaks:
     """Ranks of the group on this machine."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Range:
     """Lowest, middle and highest of what was read during a run."""
 
@@ -144,7 +142,7 @@ class Range:
     high: ZeroOrMore
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Sustained:
     """One large matmul repeated for about two seconds, at the start of a run."""
 
@@ -156,7 +154,7 @@ class Sustained:
     dtype: str
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Conditions:
     """What the driver showed while the benchmarks ran."""
 
@@ -177,7 +175,7 @@ class Conditions:
     sustained: Sustained | None = None
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Calibration:
     """One run of the microbenchmarks."""
 
@@ -199,7 +197,7 @@ class Calibration:
     """Clocks, power and heat during the run; None in older files."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class ResultPoint:
     """One value of one result of a serving benchmark, measured and replayed."""
 
@@ -223,7 +221,7 @@ class ResultPoint:
     """Rate of an open loop; None for a closed one, and in older files."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class StepPoint:
     """Decode steps of one number of sequences, as clients of a running server saw them."""
 
@@ -235,7 +233,7 @@ class StepPoint:
     """What the refitted numbers predict."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class HostRefit:
     """Host times of an engine, and of its kernels in a step, fitted to results of a serving benchmark on one device."""
 
@@ -270,7 +268,7 @@ class HostRefit:
         return len({point.result for point in self.points})
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class CalibrationFile:
     """The content of a calibration file: measured kernels, refitted host times, or both."""
 

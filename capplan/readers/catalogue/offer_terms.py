@@ -6,12 +6,12 @@ The machines that providers sell and the servers that one can buy, as the files 
 """
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from capplan.frozen import frozen
 from capplan.hardware.device import Source
 from capplan.keys import Bytes, BytesPerS, Commitment, Day, Term, Usd, UsdPerHour, Watts, first_day
 from capplan.readers.record import Record, validated
@@ -130,7 +130,7 @@ class MachineFile(Record):
         return self
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class KnownMachine:
     """A machine of the catalogue with its provider and the pages that state it."""
 

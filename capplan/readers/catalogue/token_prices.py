@@ -3,7 +3,7 @@
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, time
 from fnmatch import fnmatchcase
 from functools import lru_cache
@@ -13,7 +13,6 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from capplan.errors import InputError, unknown
-from capplan.frozen import frozen
 from capplan.keys import (
     Day,
     Discount,
@@ -39,7 +38,7 @@ _WINDOW = re.compile(r"([01]\d|2[0-3]):([0-5]\d)-([01]\d|2[0-4]):([0-5]\d)")
 _LITELLM_TIER = re.compile(r"input_cost_per_token_above_(\d{1,6})k_tokens")
 
 
-@frozen(kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TokenTier(TokenRates):
     """Prices of requests with long prompts, for all of their tokens."""
 
@@ -91,7 +90,7 @@ class CacheTerms(Record):
         )
 
 
-@frozen(kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ChangedPrices(TokenRates):
     """Prices that a provider announced."""
 
@@ -99,7 +98,7 @@ class ChangedPrices(TokenRates):
     """First day of these prices."""
 
 
-@frozen(kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TokenOffer(TokenRates):
     """The prices of a hosted API."""
 

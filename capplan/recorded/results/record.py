@@ -2,12 +2,11 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from capplan.errors import InputError
-from capplan.frozen import frozen
 from capplan.numbers import Spread
 from capplan.readers.text_file import MAX_RESULT_BYTES, csv_rows, json_values, read_text
 from capplan.readers.yaml_file import yaml_values
@@ -34,7 +33,7 @@ CLOCK_STEP_S = 1e-3
 """Time by which a first token may be recorded after the end of its request: some tools round to milliseconds (an assumption)."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class RequestRecord:
     """One finished request of a log."""
 
@@ -46,7 +45,7 @@ class RequestRecord:
     e2e_s: float | None
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class BenchmarkResult:
     """One run of one benchmark; None where the file does not say.
 
@@ -124,7 +123,7 @@ SECONDS_PER_UNIT = {
 }  # fmt: skip
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class ResultValues:
     """A mapping of a result file with its place, so that a missing or wrong value can be named."""
 

@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from capplan.errors import InputError
-from capplan.frozen import frozen
 from capplan.numbers import Array
 from capplan.readers.text_file import numbered_blocks, numbered_lines, numbered_lines_of_block
 from capplan.recorded.results.record import CLOCK_STEP_S
@@ -29,7 +28,7 @@ LATEST_US = 2**53
 """Number of microseconds up to which every count is exact as a float."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Columns:
     """Requests of successive lines, as in the file."""
 
@@ -44,7 +43,7 @@ class Columns:
         return int(self.input_tokens.size)
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class TableLayout:
     """Positions of the columns of a table."""
 

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from capplan.errors import InputError
-from capplan.frozen import frozen
 from capplan.numbers import Array
 from capplan.recorded.traces import json_lines, prometheus
 from capplan.recorded.traces.rows import (
@@ -321,7 +320,7 @@ WINDOW_S = 60.0
 """Peak rates are counted in windows of this length."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Trace:
     """Requests in the order of their arrival."""
 

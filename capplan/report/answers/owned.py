@@ -1,16 +1,16 @@
 """GPUs that are there already: what of them a plan uses and what that carries, and why the others are unused."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from capplan.fleet.order import Machine, machines_per_replica, owned_price_text
 from capplan.fleet.plan import FleetAnswer, Mix, NoMix, Plan, plan_order
-from capplan.frozen import frozen
 from capplan.questions.fleet import AskedFleet
 from capplan.report.answers.fleet_words import paid_text, uneconomical_text
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class OwnedUse:
     """Machines of one kind that are there already, and what a plan does with them."""
 

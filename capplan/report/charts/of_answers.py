@@ -6,6 +6,7 @@ The charts of answers: memory and its allocation, certainty, load over time, the
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from math import ceil, floor, log10
 from typing import Any, Literal, TypeAlias
 
@@ -13,7 +14,6 @@ import numpy as np
 
 from capplan.fleet.over_time import OverTime
 from capplan.fleet.plan import Certainty, FleetAnswer
-from capplan.frozen import frozen
 from capplan.hardware.device import Device
 from capplan.hardware.weight_kernel import matmul_kernel
 from capplan.memory.kv_sizes import KvSize
@@ -29,7 +29,7 @@ MOST_TICKS = 6
 """Numbers along an axis, about."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Bar:
     """One line of a bar chart."""
 
@@ -41,7 +41,7 @@ class Bar:
     """An interval, drawn as a thin line."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Bars:
     """Horizontal bars on one scale."""
 
@@ -54,7 +54,7 @@ class Bars:
     limit_name: str = ""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Turned:
     """One line of a tornado: the value with one thing low, and high."""
 
@@ -78,7 +78,7 @@ class Turned:
         return next((name for value, name in both if value is None), "")
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Tornado:
     """What moves a value, from the widest to the narrowest."""
 
@@ -89,7 +89,7 @@ class Tornado:
     turned: tuple[Turned, ...]
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Line:
     """One series of a line chart."""
 
@@ -102,7 +102,7 @@ class Line:
     """Labels of the points; empty: x and y."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Lines:
     """Series over one quantity."""
 

@@ -1,9 +1,9 @@
 """Any chart as a self-contained SVG element: bars, tornados, lines and steps, whose marks say their values."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from math import log10
 
-from capplan.frozen import frozen
 from capplan.report.charts.of_answers import (
     COLOURS,
     Bar,
@@ -210,7 +210,7 @@ _MOST_MARKS = 60
 """Points of a line with marks; more would lie on top of each other."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class _Axis:
     """One axis: the values at its ends, and where they are drawn."""
 
