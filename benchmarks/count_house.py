@@ -177,7 +177,7 @@ def walk(report: Callable[[str], None] = print) -> None:
             caller = caller.f_back
         if caller and frame.f_code.co_name != "<module>":
             low, high = (
-                name.removeprefix(package).partition("/")[0] for name in (caller.f_code.co_filename, frame.f_code.co_filename)
+                name.removeprefix(package).partition("/")[0].removesuffix(".py") for name in (caller.f_code.co_filename, frame.f_code.co_filename)
             )  # fmt: skip
             if height.get(low, 0) < height.get(high, 0):
                 climbs[low, high] += 1
