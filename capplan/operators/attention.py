@@ -376,7 +376,7 @@ class FlashRates:
     prefill_memory_fraction: Number
     """Achieved fraction of the bandwidth."""
     prefill_ramp_tokens: Number
-    """Masked keys beyond the causal edge that a tile multiplies anyway."""
+    """Masked keys that are computed because tiles straddle the diagonal [tokens]."""
     prefill_tail_fraction: Number
     """Fraction of the longest block that other blocks do not hide."""
     softmax_width: Number
@@ -426,7 +426,8 @@ def prefill_attention_time_s(
 
         F = 2 s h (d + d_v + 2 e) (pairs + n c);  t = soft_maximum(F' / P max(1, d / 128)^g, Q / B) + t_0
 
-    F' adds the longest block as in `scheduled_flop`; n counts a padded tile, c counts four times where a window cuts it.
+    F' adds the longest block as in `scheduled_flop`. n includes the padding of a tile; the ramp c is multiplied by
+    1 + 3 x (share of queries whose window is full).
 
     Parameters
     ----------
