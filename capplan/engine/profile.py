@@ -208,17 +208,6 @@ class HostOverhead:
         """Return the ratios of compute, memory and links."""
         return self.compute_rate_ratio, self.memory_rate_ratio, self.link_rate_ratio
 
-    def of_version(self) -> tuple[float, ...]:
-        """Return the numbers that a version of an engine has, in order: all but those of one deployment."""
-        own = {
-            "compute_rate_ratio",
-            "memory_rate_ratio",
-            "link_rate_ratio",
-            "decode_attention_ratio",
-            "row_ratios",
-        }
-        return tuple(getattr(self, f.name) for f in fields(self) if f.name not in own)
-
     def each_step_s(self, ranks: Number) -> Number:
         """Return what every step of a model on this many ranks takes besides its sequences [s].
 
@@ -332,7 +321,7 @@ class EngineProfile:
     drafting_sequences: int | None = None
     """Sequences that run at once by default with drafts, for models without a limit of their own; None: as without drafts."""
     host: HostOverhead = HostOverhead()
-    """Host times of the version, from `host_times`; `lookup.profile` fills it in."""
+    """Host times of the version, from `host_times.json`; `lookup.profile` fills it in."""
     doubles_graph_sequences: bool = False
     """Graphs are captured up to twice max_num_seqs (at most the tier's limit), not only up to the limit."""
     long_chunked_tokens: int | None = None
