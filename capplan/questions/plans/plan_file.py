@@ -10,7 +10,6 @@ from capplan.accuracy.bounded import BoundedSpread
 from capplan.errors import InputError, TargetError
 from capplan.fleet.load.demand import Demand
 from capplan.fleet.load.waits import waits_of
-from capplan.fleet.order import Survival
 from capplan.fleet.plan import (
     Certainty,
     Choices,
@@ -25,10 +24,11 @@ from capplan.fleet.plan import (
     with_their_machines,
 )
 from capplan.fleet.pools.link import LinkUse
-from capplan.fleet.price import HOURS_PER_MONTH
 from capplan.fleet.search.candidates import DEGREES, Layout
 from capplan.model.sharding import Sharding
 from capplan.model.weight_format import kv_bytes_per_element
+from capplan.money.order import Survival
+from capplan.money.price import HOURS_PER_MONTH
 from capplan.questions.fleet import AskedFleet, asked_fleet
 from capplan.questions.fleet_answer import fleet_for
 from capplan.readers.catalogue.hardware import device
