@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from capplan.assumption import Assumption
-from capplan.fleet.price import ChosenPrice
+from capplan.money.price import ChosenPrice
 
 SCENARIOS = sorted((Path(__file__).resolve().parents[1] / "scenarios").glob("*.yaml"))
 PARTS = {

@@ -4,11 +4,11 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from capplan.fleet.engine_options import TierSize
-from capplan.fleet.order import MachineLimits, Survival
 from capplan.fleet.pools.link import LinkTerms
-from capplan.fleet.price import Prices
 from capplan.fleet.search.candidates import Ranges
 from capplan.hardware.device import Device
+from capplan.money.order import MachineLimits, Survival
+from capplan.money.price import Prices
 from capplan.workload.request_class import RequestClass, Slo
 
 Disaggregation = Literal["off", "allowed", "only"]

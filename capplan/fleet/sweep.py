@@ -22,7 +22,6 @@ from capplan.fleet.load.waits import waits_of
 from capplan.fleet.plan import Plan, sized_groups
 from capplan.fleet.pools.link import LinkTerms
 from capplan.fleet.pools.sizing import pools_sizing
-from capplan.fleet.price import HOURS_PER_MONTH, Side, usd_per_million_tokens
 from capplan.fleet.review import SIMULATED_REQUESTS, Question
 from capplan.fleet.search.cheapest import Terms, busy_replicas
 from capplan.fleet.search.one_layout import replicas_of_layout, trial_of
@@ -30,6 +29,7 @@ from capplan.fleet.search.recommended import replicas_at_speed
 from capplan.fleet.search.search_cache import SearchCache, content_key
 from capplan.fleet.search.trial import demand_at_replica, with_load_time
 from capplan.fleet.simulation import FleetOutcome, Stream, capacity_per_s, middle_rate, simulated_fleet
+from capplan.money.price import HOURS_PER_MONTH, Side, usd_per_million_tokens
 from capplan.numbers import Number
 from capplan.replica.estimate import closed_loop_requests
 from capplan.replica.replica import Replica, replica_of

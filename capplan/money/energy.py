@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from capplan.fleet.price import HOURS_PER_MONTH
+from capplan.money.price import HOURS_PER_MONTH
 from capplan.numbers import Array, Number
 
 IDLE_FRACTION = 0.12

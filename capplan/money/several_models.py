@@ -8,7 +8,6 @@ from math import prod
 import numpy as np
 
 from capplan.errors import InputError
-from capplan.fleet.scenario import CascadeStage
 from capplan.hardware.device import Amounts, Partition, least_devices, packing
 from capplan.money.comparison import OwnFleet
 from capplan.numbers import Array
@@ -21,14 +20,17 @@ class CascadeFleets:
     first: OwnFleet
     seconds: tuple[OwnFleet, ...]
     """Fleets of the large model: layouts of which the cheaper one is taken."""
-    after: CascadeStage
+    routed: bool
+    """Whether a router decides before the first model answers, and not a judge after it."""
     request_rate: float
     """Rate of all requests at the peak [req/s]."""
 
     def usd_at(self, escalated_fractions: Array) -> Array:
         """Return the cost of both fleets at shares of the requests; at the ends a fleet that nothing reaches costs nothing."""
-        rate, routed = self.request_rate, self.after == "router"
-        firsts = rate * (1.0 - escalated_fractions) if routed else np.full_like(escalated_fractions, rate)
+        rate = self.request_rate
+        firsts = (
+            rate * (1.0 - escalated_fractions) if self.routed else np.full_like(escalated_fractions, rate)
+        )
         seconds = rate * escalated_fractions
         large = np.min([fleet.usd_at(seconds) for fleet in self.seconds], axis=0)
         return np.where(firsts > 0.0, self.first.usd_at(firsts), 0.0) + np.where(seconds > 0.0, large, 0.0)
@@ -37,7 +39,7 @@ class CascadeFleets:
     def step_fractions(self) -> Array:
         """Return the shares at which a fleet grows or shrinks by a replica, ascending from 0 to 1."""
         steps = [_below_one(fleet, self.request_rate) for fleet in self.seconds]
-        if self.after == "router":
+        if self.routed:
             steps.append(1.0 - _below_one(self.first, self.request_rate))
         return np.unique(np.concatenate([[0.0, 1.0], *steps]))
 

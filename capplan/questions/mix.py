@@ -13,7 +13,6 @@ from capplan.errors import InputError, Reason
 from capplan.fleet.decision import SUREST_WITHIN
 from capplan.fleet.load.demand import Demand
 from capplan.fleet.mix import MOST_CLASSES, Costs, cheapest_division, partitions
-from capplan.fleet.order import OWN, Machine, units_of
 from capplan.fleet.plan import (
     Certainty,
     Choices,
@@ -27,7 +26,6 @@ from capplan.fleet.plan import (
 )
 from capplan.fleet.plan import Group as PlanGroup
 from capplan.fleet.pools.order import with_machines
-from capplan.fleet.price import HOURS_PER_MONTH, usd_per_million_tokens
 from capplan.fleet.scenario import MixBy
 from capplan.fleet.search.cheapest import LayoutName, Search, Sized, Terms, busy_bound, layout_name
 from capplan.fleet.search.layouts import ScreenedLayout, search
@@ -37,6 +35,8 @@ from capplan.fleet.search.search_cache import SearchCache
 from capplan.fleet.search.together import Part, Together, fewest
 from capplan.fleet.search.trial import Trial
 from capplan.fleet.unit_costs import unit_costs_at_mean
+from capplan.money.order import OWN, Machine, units_of
+from capplan.money.price import HOURS_PER_MONTH, usd_per_million_tokens
 from capplan.questions.fleet import AskedFleet, part_of, terms_of
 from capplan.workload.multiples import (
     below_and_above,

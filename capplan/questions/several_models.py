@@ -12,13 +12,13 @@ from capplan.accuracy.bounded import BoundedSpread
 from capplan.assumption import Assumption
 from capplan.errors import InputError, TargetError
 from capplan.fleet.decision import FleetsByDevice
-from capplan.fleet.order import NO_LOSS, Order
+from capplan.fleet.growth import Growth
 from capplan.fleet.plan import Plan
-from capplan.fleet.price import ChosenPrice, Prices, usd_per_month
 from capplan.fleet.scenario import CascadePart, SharingTerms
 from capplan.fleet.unit_costs import mean_requests_per_s
-from capplan.money.cash import Growth
-from capplan.money.comparison import OwnFleet, own_fleet
+from capplan.money.comparison import OwnFleet
+from capplan.money.order import NO_LOSS, Order
+from capplan.money.price import ChosenPrice, Prices, usd_per_month
 from capplan.money.several_models import (
     CascadeFleets,
     breakeven_fraction,
@@ -27,6 +27,7 @@ from capplan.money.several_models import (
 )
 from capplan.questions.fleet import AskedFleet, asked_fleet, terms_of
 from capplan.questions.fleet_answer import fleet_for
+from capplan.questions.money.comparison import own_fleet
 from capplan.questions.money.energy import asked_growth, growth_assumptions
 from capplan.questions.money.who_pays import PaidPlan, paid_plan
 from capplan.readers.catalogue.hardware import device, partitions
@@ -104,9 +105,7 @@ class PartFleet:
     @property
     def own(self) -> OwnFleet:
         """The plan as it is paid for at any traffic."""
-        return own_fleet(
-            self.plan, Prices(), self.paid.machines_usd, self.paid.group_fractions, self.paid.hours
-        )
+        return own_fleet(self.paid, Prices())
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +231,7 @@ def _breakeven(terms: Cascade, found: dict[CascadePart, PartFleet], alone: PartF
     if "first" not in found:
         return None
     seconds = tuple(part.own for part in (found.get("second"), alone) if part is not None)
-    fleets = CascadeFleets(found["first"].own, seconds, terms.after, alone.request_rate)
+    fleets = CascadeFleets(found["first"].own, seconds, terms.after == "router", alone.request_rate)
     return breakeven_fraction(fleets, alone.paid.machines_usd)
 
 

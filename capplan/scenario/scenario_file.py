@@ -15,7 +15,6 @@ from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
 from capplan.assumption import Assumption
 from capplan.errors import InputError
-from capplan.fleet.price import Prices
 from capplan.fleet.scenario import (
     CascadePart,
     CascadeStage,
@@ -58,6 +57,7 @@ from capplan.keys import (
 from capplan.model.network import LoraTerms
 from capplan.money.cash import BudgetTerms
 from capplan.money.hosted import Hosted
+from capplan.money.price import Prices
 from capplan.readers.catalogue.scenarios import scenario_word
 from capplan.readers.record import OrNumber, Record, RevisionName, one_or_more, unknown_name
 from capplan.replica.speculation import Method

@@ -47,7 +47,6 @@ from capplan.fleet.pools.sizing import (
     with_range,
     without_targets,
 )
-from capplan.fleet.price import HOURS_PER_MONTH, most_usd
 from capplan.fleet.review import Question
 from capplan.fleet.scenario import PoolsLimits
 from capplan.fleet.search.candidates import Rejections, rejection_rows
@@ -57,6 +56,7 @@ from capplan.fleet.search.recommended import DEAR, rank
 from capplan.fleet.search.search_cache import SearchCache
 from capplan.fleet.simulation import FleetOutcome
 from capplan.fleet.unit_costs import unit_costs_at_mean
+from capplan.money.price import HOURS_PER_MONTH, most_usd
 from capplan.workload.request_class import outside_use
 
 SHOWN = 3

@@ -8,11 +8,11 @@ from math import inf, nextafter
 
 from capplan.accuracy.bounded import Interval, bounded_latencies, operation_interval, operation_of, served_by
 from capplan.fleet.plan import Group, Plan, cost_of
-from capplan.fleet.price import HOURS_PER_MONTH, usd_per_million_tokens, usd_per_month
 from capplan.fleet.search.cheapest import LayoutName, Search, Sized, Terms
 from capplan.fleet.search.layouts import CONFIDENCES, rate_slack
 from capplan.fleet.search.trial import Trial
 from capplan.fleet.unit_costs import unit_costs_at_mean
+from capplan.money.price import HOURS_PER_MONTH, usd_per_million_tokens, usd_per_month
 from capplan.replica.estimate import bottleneck_of, breakdown_of
 from capplan.replica.load import Load
 from capplan.workload.request_class import Target, outside_use

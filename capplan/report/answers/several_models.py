@@ -8,7 +8,7 @@ from typing import Any
 
 from capplan.assumption import Assumption
 from capplan.fleet.plan import Plan
-from capplan.fleet.price import HOURS_PER_MONTH
+from capplan.money.price import HOURS_PER_MONTH
 from capplan.questions.plans.plan_row import machine_rows, plan_row
 from capplan.questions.several_models import (
     ALONE,
