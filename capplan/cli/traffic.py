@@ -40,9 +40,6 @@ ModelName = Annotated[
         help="Served model whose counters are read, if Prometheus text has several.",
     ),
 ]
-Lognormal = Annotated[
-    bool, typer.Option("--lognormal", help="Write lengths as the fitted lognormal instead of quantiles.")
-]
 Eviction = Annotated[
     list[str] | None,
     one_of(
@@ -58,12 +55,10 @@ Output = Annotated[OutputFlags, Group("Output", form=o.OUTPUT["form"], file=_FIL
 
 @grouped
 def workload_command(
-    context: typer.Context,
     *,
     files: TraceFiles,
     interval: Interval = None,
     model_name: ModelName = None,
-    lognormal: Lognormal = False,
     eviction: Eviction = None,
     picture: o.Picture = None,
     to: Output,
@@ -82,11 +77,8 @@ def workload_command(
     else:
         summary = workload_of(files, interval_s=interval, policies=policies, model=model_name)
     written = to.file if to.file and is_workload(to.file.name) else None
-    if not written:
-        why = "applies only to a workload file, such as -o workload.yaml"
-        o.refuse_unread(context, ("lognormal",), why)
     if written:
-        send(workload_text(summary, lognormal=lognormal), written)
+        send(workload_text(summary), written)
     answer = workload_answer(summary, str(written) if written else None)
     to = OutputFlags(to.form) if written else to
     if picture:
@@ -297,12 +289,6 @@ Swept = Annotated[
             of="devices",
             most=4096,
             says="Devices that every matrix is split over; repeatable, to compare.",
-        ),
-        plans=whole(
-            "--plans",
-            of="plans",
-            most=100,
-            says="The N cheapest plans of the scenario instead of the best of each device.",
         ),
         request_rate=typer.Option(
             "--request-rate",

@@ -128,8 +128,7 @@ def _scenario_sweep(path: Path, loads: Loads, flags: SweepFlags, serving: Servin
     else:
         every = [plan for plan in fleet_plans(asked) if not plan.is_mix]
         best = {(plan.hardware, len(plan.groups)): plan for plan in reversed(every)}
-        picked = every[: flags.plans] if flags.plans else sorted(best.values(), key=every.index)
-        contenders += [_contender(plan, asked) for plan in picked]
+        contenders += [_contender(plan, asked) for plan in sorted(best.values(), key=every.index)]
     if any(item.think_time_s == 0.0 for item in asked.scenario.classes) and not loads[1]:
         raise InputError(
             f"sweep {path}: users with a think_time of 0 s have no rate, only a number in flight\n  e.g. --concurrency 1,8,64"

@@ -43,8 +43,6 @@ class SweepFlags:
 
     hardware: list[str] | None = None
     tensor_parallel: list[int] | None = None
-    plans: int | None = None
-    """The cheapest of a scenario, instead of the best of each device."""
     request_rate: str | None = None
     """Rates such as '1, 2, 4 req/s'."""
     concurrency: str | None = None

@@ -40,14 +40,14 @@ def budget_terms(reading: Reading, record: Budget | None, prices: Prices) -> Bud
     }
     for name in record.includes:
         if not priced[name]:
-            reading.note(reading.refuse(at, f"{name} is included, and prices.{name} is not given"), at)
+            reading.reject(at, f"{name} is included, and prices.{name} is not given")
     left = prices.machines_usd_within(record.usd_per_month, record.includes)
     if left <= 0.0:
         what = (
             f"people cost ${prices.people_usd_per_month:,.0f} per month, which leaves nothing of the budget of "
             f"${record.usd_per_month:,.0f} for machines"
         )
-        reading.note(reading.refuse(at, what), at)
+        reading.reject(at, what)
     return BudgetTerms(record.usd_per_month, tuple(dict.fromkeys(record.includes)))
 
 
@@ -57,10 +57,7 @@ def note_other_prices(reading: Reading, prices: Prices) -> None:
     if (other.cpu_nodes is None) != (other.cpu_node is None) and not other.defaults:
         missing, at = ("cpu_node", "cpu_nodes") if other.cpu_node is None else ("cpu_nodes", "cpu_node")
         path: KeyPath = ("prices", "other", at)
-        reading.note(
-            reading.refuse(path, f"needs prices.other.{missing} too: a number of nodes and what one costs"),
-            path,
-        )
+        reading.reject(path, f"needs prices.other.{missing} too: a number of nodes and what one costs")
     if other.defaults:
         what = ", ".join((*other.assumed, *(("people",) if prices.people_assumed else ())))
         reading.assume(
@@ -75,7 +72,7 @@ def note_odd_hosted(reading: Reading, file: ScenarioFile) -> None:
             if getattr(file.hosted, key) != getattr(Hosted(), key):
                 at: KeyPath = ("hosted", key)
                 what = "is of prices by the token, and hosted.provisioned rents throughput by the hour; leave one of them out"
-                reading.note(reading.refuse(at, what), at)
+                reading.reject(at, what)
 
 
 def _note_unused_interest(reading: Reading, section: Commitments | None) -> None:
@@ -85,7 +82,7 @@ def _note_unused_interest(reading: Reading, section: Commitments | None) -> None
     if not any(item and item.upfront for item in (section.reserved_1y, section.reserved_3y)):
         at: KeyPath = ("commitments", "interest")
         what = "is paid on what a reservation costs upfront, and none has an upfront part; e.g. reserved_1y: {upfront: 50 %}"
-        reading.note(reading.refuse(at, what), at)
+        reading.reject(at, what)
 
 
 def note_odd_money(reading: Reading, file: ScenarioFile) -> None:
@@ -95,35 +92,31 @@ def note_odd_money(reading: Reading, file: ScenarioFile) -> None:
         item = getattr(section, term) if section else None
         if item is not None and item.price is not None and item.discount is not None:
             at: KeyPath = ("commitments", term)
-            reading.note(reading.refuse(at, "price and discount are both given; leave one of them out"), at)
+            reading.reject(at, "price and discount are both given; leave one of them out")
     _note_unused_interest(reading, section)
     if all(item.requests is not None for item in file.traffic):
         for key in ("commitments", "budget"):
             if getattr(file, key) is not None:
                 place = (key,)
                 what = "is for continuous traffic; a batch job is paid until it is done, so leave it out"
-                reading.note(reading.refuse(place, what), place)
+                reading.reject(place, what)
     least, most = (section.min_replicas or 1, section.max_replicas) if section else (1, None)
     if most is not None and most < least:
         at = ("commitments", "max_replicas")
-        reading.note(reading.refuse(at, f"{most} is below min_replicas of {least}"), at)
+        reading.reject(at, f"{most} is below min_replicas of {least}")
     power = file.energy
     for phase in ("idle", "decode", "prefill"):
         if power and getattr(power, phase) is not None and getattr(power.measured, phase) is not None:
             at = ("energy", phase)
-            reading.note(
-                reading.refuse(at, f"is measured too, in energy.measured.{phase}; leave one of them out"), at
-            )
+            reading.reject(at, f"is measured too, in energy.measured.{phase}; leave one of them out")
     if power and "gpus_per_server" in power.model_fields_set and power.rack_limit is None:
         at = ("energy", "gpus_per_server")
-        reading.note(
-            reading.refuse(at, "belongs to rack_limit, and none is given; e.g. rack_limit: 40 kW"), at
-        )
+        reading.reject(at, "belongs to rack_limit, and none is given; e.g. rack_limit: 40 kW")
     stated = file.prices.file or ""
     if file.prices.date is not None and not stated.lower().endswith(".csv"):
         at = ("prices", "date")
         what = "no prices.file needs it: every price of a YAML has its own date, and a catalogue CSV of SkyPilot has none"
-        reading.note(reading.refuse(at, what), at)
+        reading.reject(at, what)
 
 
 def _provider(reading: Reading, prices: Prices) -> str:
@@ -160,7 +153,7 @@ def named_prices(reading: Reading, prices: Prices, allowed: Sequence[Device]) ->
             per_gpu_hour[name if name in names else device(name).name] = usd
         except InputError as error:
             at: KeyPath = ("prices", "per_gpu_hour", name)
-            reading.note(reading.refuse(at, str(error)), at)
+            reading.reject(at, str(error))
     provider = reading.attempt(partial(_provider, reading, prices), ANY_PROVIDER, ("prices", "provider"))
     reading.attempt(partial(_assume_electricity, reading, prices), None, ("prices",))
     return replace(prices, provider=provider, per_gpu_hour=per_gpu_hour)

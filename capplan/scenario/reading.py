@@ -183,6 +183,10 @@ class Reading:
             error.line, error.belongs_to = self.document.line(about[0]), self.document.place(about[0])
         self.mistakes.append(error)
 
+    def reject(self, path: KeyPath, message: str, *about: KeyPath) -> None:
+        """Keep the error for a key for later, unless what it is about could not be read: the key itself, if nothing else is named."""
+        self.note(self.refuse(path, message), *(about or (path,)))
+
     def attempt(self, read: Callable[[], T], otherwise: F, *about: KeyPath) -> T | F:
         """Return the value read; where that fails, keep the error for later and return `otherwise`."""
         try:

@@ -216,7 +216,7 @@ def survival(reading: Reading, fleet: Fleet, classes: Sequence[RequestClass]) ->
     for key, stated, belongs in (("machines_per_rack", per_rack, "rack"), ("zones", zones, "zone")):
         if stated is not None and domain != belongs:
             why = f"belongs to survive: {{{belongs}: 1}}, and fleet.survive names {domain}"
-            reading.note(reading.refuse(("fleet", key), why), ("fleet", key), _AT)
+            reading.reject(("fleet", key), why, ("fleet", key), _AT)
     if domain == "rack" and per_rack is None:
         words = f"a rack holds {defaults.machines_per_rack} machines, any of which may share one"
         reading.assume(words, "fleet.machines_per_rack")
@@ -226,12 +226,12 @@ def survival(reading: Reading, fleet: Fleet, classes: Sequence[RequestClass]) ->
         zones = zones or defaults.zones
         if count >= zones:
             why = f"{count} of {zones} zones may fail, so no replica is left; name fewer, or give fleet.zones"
-            reading.note(reading.refuse(_AT, why), _AT)
+            reading.reject(_AT, why)
             count = zones - 1
         for key in ("own", "max_machines"):
             if getattr(fleet, key) is not None:
                 why = f"which zone has the machines is not known; leave fleet.{key} out, or survive a machine"
-                reading.note(reading.refuse(_AT, why), _AT)
+                reading.reject(_AT, why)
     return Survival(
         domain,
         count,
@@ -246,13 +246,13 @@ def _domain(reading: Reading, fleet: Fleet, classes: Sequence[RequestClass]) -> 
     stated = fleet.survive
     if stated is not None and fleet.spare_replicas is not None:
         why = f"spare_replicas: {fleet.spare_replicas} is survive: {{replica: {fleet.spare_replicas}}}; leave one of them out"
-        reading.note(reading.refuse(_AT, why), _AT)
+        reading.reject(_AT, why)
     if stated is not None:
         unknown = next((name for name in stated if name not in DOMAINS), None)
         if unknown is not None:
             reading.note(reading.unknown("domain", unknown, DOMAINS, _AT), _AT)
         elif len(stated) != 1:
-            reading.note(reading.refuse(_AT, "names one domain, such as {machine: 1}"), _AT)
+            reading.reject(_AT, "names one domain, such as {machine: 1}")
         else:
             ((name, count),) = stated.items()
             return next(domain for domain in DOMAINS if domain == name), count

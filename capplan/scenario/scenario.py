@@ -154,7 +154,7 @@ def pools_limits(
     if fleet.disaggregation is None:
         for key in POOL_KEYS:
             if getattr(fleet, key) is not None:
-                reading.note(reading.refuse(("fleet", key), LEFT_OUT), ("fleet", key))
+                reading.reject(("fleet", key), LEFT_OUT)
         return None
     pools = {
         key: devices(key, names) if (names := getattr(fleet, key)) else hardware
@@ -188,7 +188,7 @@ def refuse_with_pools(reading: Reading, file: ScenarioFile, classes: tuple[Reque
         )
     if any(item.users is not None and item.sessions is not None for item in classes):
         what = "separate pools are not modelled with conversations of users (traffic[].users with turns); give request_rate"
-        reading.note(reading.refuse(at, what), at)
+        reading.reject(at, what)
 
 
 _BY_GPUS = re.compile(r"\s*(\d{1,4})\s*x\s*(\S{1,60})\s*")
@@ -207,14 +207,14 @@ def machine_limits(reading: Reading, fleet: Fleet) -> MachineLimits:
             try:
                 check(name, "")
             except InputError as error:
-                reading.note(reading.refuse(at, str(error)), at)
+                reading.reject(at, str(error))
     own = []
     for name, count in (fleet.own or {}).items():
         at = ("fleet", "own")
         try:
             own.append(_owned(name, count))
         except InputError as error:
-            reading.note(reading.refuse(at, str(error)), at)
+            reading.reject(at, str(error))
     return MachineLimits(
         tuple(fleet.machines or ()),
         tuple(fleet.providers or ()),
@@ -311,7 +311,7 @@ def _limits(reading: Reading, file: ScenarioFile, classes: tuple[RequestClass, .
             "multiplies the busiest minute of a trace, and no traffic has one; e.g. traffic: [{trace: requests.csv}], "
             "or write the peak into request_rate and leave burst out"
         )
-        reading.note(reading.refuse(("fleet", "burst"), why), ("traffic",))
+        reading.reject(("fleet", "burst"), why, ("traffic",))
     elif fleet.burst is not None:
         reading.assume(
             f"sized for bursts of {fleet.burst:g} times the busiest minute of a trace", "fleet.burst"
@@ -361,7 +361,7 @@ def mix_by(reading: Reading, file: ScenarioFile) -> MixBy:
         ("sharing", file.sharing is not None, "services share the GPUs of one fleet"),
     ):  # fmt: skip
         if given:
-            reading.note(reading.refuse(at, f"not with {key}: {why}; leave one of them out"), at)
+            reading.reject(at, f"not with {key}: {why}; leave one of them out")
     reading.assume(
         "the router knows the class of a request, or the length of its prompt, before it chooses a fleet, or deals requests out by weight",
         "fleet.mix",
@@ -381,9 +381,9 @@ def _weight_dtypes(reading: Reading, file: ScenarioFile) -> tuple[str | None, ..
             try:
                 named_weight_format(name)
             except InputError as error:
-                reading.note(reading.refuse(path, str(error)), path)
+                reading.reject(path, str(error))
             if alone := no_kernel_reason(name):
-                reading.note(reading.refuse(path, f"{name!r} has no speed, only a memory: {alone}"), path)
+                reading.reject(path, f"{name!r} has no speed, only a memory: {alone}")
     names = [None if name == AS_PUBLISHED else name for _, name in named]
     return tuple(dict.fromkeys(names))
 

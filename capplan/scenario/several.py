@@ -306,7 +306,7 @@ def refuse_with_slices(reading: Reading, file: ScenarioFile, hardware: Sequence[
             why = (
                 f"is counted in whole GPUs, and {cut} is a slice of one; leave {key} out, or give whole GPUs"
             )
-            reading.note(reading.refuse(at, why), at)
+            reading.reject(at, why)
 
 
 def in_slices(scenario: Scenario) -> Scenario:

@@ -248,11 +248,8 @@ def _lengths(
         path = (*at, key)
         stated = reading.attempt(partial(_length, reading, item, index, key), None, path)
         if stated is None and getattr(item, key) is None and key not in of_trace:
-            reading.note(
-                reading.refuse(
-                    at, f"{key} is missing; e.g. {key}: {{mean: 1800, p95: 6000}}{_UNLESS.get(key, '')}"
-                ),
-                path,
+            reading.reject(
+                at, f"{key} is missing; e.g. {key}: {{mean: 1800, p95: 6000}}{_UNLESS.get(key, '')}", path
             )
         both.append(stated or of_trace.get(key))
     return both
@@ -312,7 +309,7 @@ def _arrival_cv(
         if item.arrival_cv is not None:
             key: KeyPath = ("traffic", index, "arrival_cv")
             why = f"says how requests arrive by themselves, and those of {follows} follow responses and think times; leave it out"
-            reading.note(reading.refuse(key, why), key)
+            reading.reject(key, why)
         elif item.users is None:
             said = "plans take turns for a Poisson process; turns of few long sessions come in waves, which simulate shows"
             reading.assume(f"{item.name}: {said}", "fleet.headroom")
@@ -421,6 +418,6 @@ def request_classes(
     if twice is not None:
         at = ("traffic", len(names) - 1 - names[::-1].index(twice), "name")
         text = f"{twice!r} names two kinds of traffic; give each a different name"
-        reading.note(reading.refuse(at, text), ("traffic",))
+        reading.reject(at, text, ("traffic",))
     classes = [_request_class(reading, item, index, burst_ratio) for index, item in enumerate(items)]
     return tuple(replace(item, pooled=pooled) for item in classes if item is not None)

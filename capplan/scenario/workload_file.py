@@ -93,21 +93,18 @@ def workload_reuse(path: str) -> PrefixReuse | None:
     return PrefixReuse(prefix.block_tokens, prefix.unlimited_hit_fraction, most, curve)
 
 
-def _lengths_text(lengths: LengthSummary, *, lognormal: bool) -> str:
+def _lengths_text(lengths: LengthSummary) -> str:
     if lengths.values[0] == lengths.values[-1]:
         return f"{lengths.values[0]:.0f}"
-    if lognormal and lengths.fit["sigma"] > 0:
-        return f"{{mean: {lengths.mean:.6g}, p95: {lengths.fit['p95']:.6g}}}"
     return "{values: [" + ", ".join(f"{value:.0f}" for value in lengths.values) + "]}"
 
 
-def workload_text(summary: WorkloadSummary, *, lognormal: bool = False) -> str:
+def workload_text(summary: WorkloadSummary) -> str:
     """Return a workload as YAML.
 
     Parameters
     ----------
     summary : of the traffic
-    lognormal : lengths as the fitted lognormal distribution instead of a hundred quantiles
 
     Returns
     -------
@@ -128,7 +125,7 @@ def workload_text(summary: WorkloadSummary, *, lognormal: bool = False) -> str:
     if cv:
         lines.append(f"    arrival_cv: {min(cv, 100.0):.6g}" + ("  # within minutes" if rate.cv_60s else ""))
     for key, lengths in (("input_tokens", summary.input_tokens), ("output_tokens", summary.output_tokens)):
-        lines.append(f"    {key}: {_lengths_text(lengths, lognormal=lognormal)}")
+        lines.append(f"    {key}: {_lengths_text(lengths)}")
     if summary.counted_prefix:
         tokens, fraction = summary.counted_prefix
         lines.append(

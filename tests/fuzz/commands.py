@@ -111,7 +111,7 @@ COMMANDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("--draft-tokens", "--batch", "--acceptance", "--draft-step-time", "--target-step-time"),
     ),
     "simulate": (("SCENARIO", "--hardware", "DEVICE", "-tp", "1", "--replicas", "1", "--until", "5 s"), SIMULATED),
-    "workload": (("TRACE",), ("--interval", "--eviction", "--lognormal")),
+    "workload": (("TRACE",), ("--interval", "--eviction")),
     "fleet": (("SCENARIO",), ("--hardware", "--confidence", *SETS)),
     "levers": (("SCENARIO", "--lever", "LEVER"), ("--lever", *SETS)),
     "compare": (("SCENARIO", "--api", "API"), ("--api", *SETS)),

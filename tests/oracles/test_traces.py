@@ -224,8 +224,7 @@ def test_logs_of_guidellm_and_inference_perf_are_normalised(tmp_path):
     assert workload_of([guide]).omissions == ("1 row left out: errored request (first in line 1)",)
 
 
-@pytest.mark.parametrize("lognormal", [False, True])
-def test_a_written_workload_is_the_traffic_of_a_scenario(lognormal, tmp_path):
+def test_a_written_workload_is_the_traffic_of_a_scenario(tmp_path):
     random = np.random.default_rng(5)
     arrivals = np.cumsum(random.exponential(0.5, 2000))
     inputs = np.rint(random.lognormal(6.5, 0.9, 2000)).astype(int) + 1
@@ -235,7 +234,7 @@ def test_a_written_workload_is_the_traffic_of_a_scenario(lognormal, tmp_path):
         "timestamp,input,output\n" + "\n".join(f"{a:.6f},{i},{o}" for a, i, o in rows)
     )
     found = workload_of([tmp_path / "t.csv"])
-    (tmp_path / "w.yaml").write_text(workload_text(found, lognormal=lognormal))
+    (tmp_path / "w.yaml").write_text(workload_text(found))
     assert read_workload(tmp_path / "w.yaml").requests == 2000
     scenario = "name: s\nmodel: m\ntraffic: [{name: chat, trace: FILE}]\n"
     classes = []
