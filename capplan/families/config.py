@@ -195,11 +195,11 @@ class Config:
         self.unused(*names)
         if not known.ties:
             return False
-        release = whole.text("transformers_version", default="")
+        release = whole.text("transformers_version")
         decided = whole.stated(*names) or (bool(known.sections) and release.startswith("5."))
         if not decided and (self.stated(*names) or not known.sections):
             return self.flag(*names, default=default)
-        tied = whole.flag(*names, default=False)
+        tied = whole.flag(*names)
         if decided:
             return tied or (known.ties_by_text and self.flag(*names, default=default))
         if self.flag(*names, default=default) == tied:
@@ -273,7 +273,7 @@ class Config:
         """Return the number of layers."""
         return self.dimension(*(keys or ("num_hidden_layers",)), most=MOST_LAYERS)
 
-    def flag(self, *keys: str, default: bool) -> bool:
+    def flag(self, *keys: str, default: bool = False) -> bool:
         """Return a yes or no."""
         key, value = self.first_present(*keys)
         if value is None:
@@ -284,7 +284,7 @@ class Config:
             return bool(value)
         raise self.error(key, f"{value!r} is not true or false", "allowed: true, false")
 
-    def text(self, *keys: str, default: str) -> str:
+    def text(self, *keys: str, default: str = "") -> str:
         """Return a string."""
         key, value = self.first_present(*keys)
         if value is None:
@@ -393,7 +393,7 @@ class Config:
     @property
     def model_type(self) -> str:
         """The `model_type` of this section; empty where it has none."""
-        return self.text("model_type", default="")
+        return self.text("model_type")
 
 
 def _short(value: Any) -> str:

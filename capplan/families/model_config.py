@@ -96,7 +96,7 @@ def _scoring(network: Network, config: Config, name: str) -> Network:
 def _without_head(network: Network, config: Config, name: str) -> Network:
     note = f"{name} has no LM head; it generates no tokens"
     bare = replace(pooled(network), pooled=False, notes=(*network.notes, note))
-    both = config.model_type == "gemma3_text" and config.flag("use_bidirectional_attention", default=False)
+    both = config.model_type == "gemma3_text" and config.flag("use_bidirectional_attention")
     return _both_sides(bare) if both else bare
 
 
@@ -200,7 +200,7 @@ def _model_type(config: Config) -> str:
             f"missing{hint}",
             "every config.json of a language model has one; tokenizer, generation and adapter files do not",
         )
-    return config.text("model_type", default="")
+    return config.text("model_type")
 
 
 def _unknown(config: Config, model_type: str) -> InputError:
@@ -225,7 +225,7 @@ def _activation_format(config: Config) -> str:
     for section in sections:
         if section is None:
             continue
-        name = section.text("dtype", "torch_dtype", default="").removeprefix("torch.")
+        name = section.text("dtype", "torch_dtype").removeprefix("torch.")
         if name:
             return "fp16" if _TORCH_NAMES.get(name, "bf16") == "fp16" else "bf16"
     return "bf16"

@@ -282,9 +282,7 @@ def _original_llava(config: Config, name: str) -> Network:
         *(key for key in config.values if key.startswith(("mm_", "tune_", "image_", "freeze_", "use_mm_")))
     )
     config.unused("unfreeze_mm_vision_tower", "tokenizer_padding_side", "tokenizer_model_max_length")
-    config.uncounted(
-        f"{config.text('mm_vision_tower', default='')}: the tower that the file names is not counted"
-    )
+    config.uncounted(f"{config.text('mm_vision_tower')}: the tower that the file names is not counted")
     size = vision.original_llava(config, config, network.hidden_size)
     if "unpad" in config.text("mm_patch_merge_type", default="flat"):
         size += network.hidden_size  # a line break

@@ -49,7 +49,7 @@ def read_latent(config: Config, name: str, *, indexer: bool = False) -> Network:
     """Return a network of latent attention, dense feed-forward first, then shared and routed experts."""
     hidden = config.dimension("hidden_size")
     layers = config.layers()
-    bias = config.flag("attention_bias", default=False)
+    bias = config.flag("attention_bias")
     parts = _parts(config, hidden, layers)
     reuses = reuses_index(config, layers)
     made: dict[tuple[int, bool], Layer] = {}
@@ -82,7 +82,7 @@ def read_deepseek_v2(config: Config, name: str) -> Network:
     kv_heads = config.optional("num_key_value_heads") or query_heads
     config.divisible("num_attention_heads", query_heads, "num_key_value_heads", kv_heads)
     shape = Heads(hidden, query_heads, kv_heads, width, width)
-    bias = config.flag("attention_bias", default=False)
+    bias = config.flag("attention_bias")
     parts = _parts(config, hidden, config.layers())
     return block_decoder(config, name, Traits(qkv_bias=bias, output_bias=bias), parts, shape=shape)
 
@@ -102,7 +102,7 @@ def _parts(config: Config, hidden: int, layers: int) -> list[Part]:
     dense = sparse
     if first or config.has("mlp_layer_types"):
         dense = gated_mlp(hidden, config.dimension("intermediate_size")), None
-    every = config.dimension("moe_layer_freq", default=1) if config.has("moe_layer_freq") else 1
+    every = config.dimension("moe_layer_freq") if config.has("moe_layer_freq") else 1
     if every != 1:
         raise config.error("moe_layer_freq", f"{every} is not modelled", "allowed: 1")
     return parts_after(config, dense, sparse, layers, first)
@@ -121,7 +121,7 @@ def reuses_index(config: Config, layers: int) -> list[bool]:
 
 def _scheduled_reuses(config: Config, layers: int) -> list[bool]:
     """Return which layers reuse an index by a pattern of letters, or by a frequency after the first layers."""
-    pattern = config.text("index_topk_pattern", default="")
+    pattern = config.text("index_topk_pattern")
     if pattern:
         if len(pattern) < layers or set(pattern) - {"F", "S"}:
             raise config.error(
@@ -146,16 +146,14 @@ def read_longcat(config: Config, name: str) -> Network:
     experts that return their input; those have no weights, so a token uses fewer real experts.
     """
     hidden = config.dimension("hidden_size")
-    mixer, mixing, norms = latent_attention(
-        config, hidden, attention_bias=config.flag("attention_bias", default=False)
-    )
+    mixer, mixing, norms = latent_attention(config, hidden, attention_bias=config.flag("attention_bias"))
     dense = gated_mlp(hidden, config.dimension("ffn_hidden_size"))
     experts = config.dimension("n_routed_experts")
     idle = config.count("zero_expert_num")
     chosen = config.dimension("moe_topk")
     real = max(1, round(chosen * experts / (experts + idle)))
     config.notes.append(f"{chosen} of {experts} + {idle} experts per token; {real} of them real on average")
-    biased = config.flag("router_bias", default=False)
+    biased = config.flag("router_bias")
     mixed = (
         (router(hidden, experts + idle, bias=biased), *dense),
         routed(config, experts, real, hidden, config.dimension("expert_ffn_hidden_size")),
@@ -167,7 +165,7 @@ def read_longcat(config: Config, name: str) -> Network:
 
 def read_dots1(config: Config, name: str) -> Network:
     """Return a dots.llm1: head norms, dense layers first, then shared and routed experts."""
-    bias = config.flag("attention_bias", default=False)
+    bias = config.flag("attention_bias")
     shape = heads(config)
     layers = config.layers()
     sparse = deepseek_mixture(config, shape.hidden_size)

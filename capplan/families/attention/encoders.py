@@ -68,8 +68,8 @@ def read_albert(config: Config, name: str) -> Network:
     _only(config, "position_embedding_type", "absolute")
     shape = heads(config)
     width, hidden = config.dimension("embedding_size"), shape.hidden_size
-    count, groups = config.layers(), config.dimension("num_hidden_groups", default=1)
-    inner = config.dimension("inner_group_num", default=1, most=MOST_LAYERS // count)
+    count, groups = config.layers(), config.dimension("num_hidden_groups")
+    inner = config.dimension("inner_group_num", most=MOST_LAYERS // count)
     layer = block(shape, _BERT, dense_mlp(config, shape, _BERT))
     again = replace(
         layer, projections=tuple(replace(one, held=False) for one in layer.projections), norm_parameters=0
@@ -111,11 +111,11 @@ def read_deberta(config: Config, name: str) -> Network:
     layer = block(shape, _BERT, dense_mlp(config, shape, _BERT))
     other = table = 0
     config.unused("max_relative_positions", "pos_att_type", "position_buckets", "share_att_key")
-    if config.flag("relative_attention", default=False):
+    if config.flag("relative_attention"):
         layer, other, table = _with_relative_positions(config, layer, shape, later=later)
     fused, *rest = layer.projections
     fused = fused if later else replace(fused, bias=2 * hidden)  # keys have none
-    if not later and config.flag("talking_head", default=False):
+    if not later and config.flag("talking_head"):
         other += 2 * shape.query_heads**2
     layer = replace(layer, projections=(fused, *rest), other_parameters=other)
     stack = [layer] * config.layers()
@@ -162,7 +162,7 @@ def _with_relative_positions(
     ways = [kind for kind in ("c2p", "p2c") if kind in kinds]
     hidden = shape.hidden_size
     products = tuple(Projection(kind, "attention", hidden, 2 * reach, "columns", held=False) for kind in ways)
-    shared = later and config.flag("share_att_key", default=False)
+    shared = later and config.flag("share_att_key")
     biased = len(ways) if later else ways.count("p2c")
     projected = 0 if shared else len(ways) * hidden * hidden + biased * hidden
     fused, *rest = layer.projections
@@ -225,8 +225,8 @@ def read_gte(config: Config, name: str) -> Network:
 
 def read_eurobert(config: Config, name: str) -> Network:
     """Return an EuroBERT: a Llama without a causal mask."""
-    bias = config.flag("attention_bias", default=False)
-    mlp_bias = config.flag("mlp_bias", default=False)
+    bias = config.flag("attention_bias")
+    mlp_bias = config.flag("mlp_bias")
     traits = Traits(qkv_bias=bias, output_bias=bias, mlp_bias=mlp_bias, causal=False)
     shape = heads(config)
     layer = block(shape, traits, dense_mlp(config, shape, traits))
@@ -268,17 +268,17 @@ def read_modernbert(config: Config, name: str) -> Network:
     """Return a ModernBERT: two of three layers see a window around each token; the first layer has no norm before attention."""
     shape = heads(config)
     hidden = shape.hidden_size
-    bias = config.flag("attention_bias", default=False)
+    bias = config.flag("attention_bias")
     traits = Traits(
         qkv_bias=bias,
         output_bias=bias,
-        mlp_bias=config.flag("mlp_bias", default=False),
-        norm_bias=config.flag("norm_bias", default=False),
+        mlp_bias=config.flag("mlp_bias"),
+        norm_bias=config.flag("norm_bias"),
         causal=False,
     )
     layers = config.layers()
     every = config.optional("global_attn_every_n_layers") or 3
-    window = 2 * (config.dimension("local_attention", default=128) // 2) + 1
+    window = 2 * (config.dimension("local_attention") // 2) + 1
     windows = layer_windows(config, layers, window, default=[bool(i % every) for i in range(layers)])
     part = dense_mlp(config, shape, traits)
     norm = hidden * (2 if traits.norm_bias else 1)
@@ -305,7 +305,7 @@ def _with_head(network: Network, config: Config, *, width: int) -> Network:
     name, kind = stated_class(config), config.model_type
     modern = kind == "modernbert"
     config.unused("decoder_bias", "classifier_bias", "classifier_pooling", "tie_word_embeddings")
-    biased = not modern or config.flag("classifier_bias", default=False)
+    biased = not modern or config.flag("classifier_bias")
     outputs = width if name.endswith("ForMaskedLM") else network.hidden_size
     dense = Projection(
         "pooler", "lm_head", network.hidden_size, outputs, "none", bias=outputs if biased else 0

@@ -32,7 +32,7 @@ def _heads(config: Config) -> Heads:
 
 def read_gemma(config: Config, name: str) -> Network:
     """Return a Gemma 1."""
-    bias = config.flag("attention_bias", default=False)
+    bias = config.flag("attention_bias")
     return block_decoder(
         config, name, Traits(qkv_bias=bias, output_bias=bias, tied=True), shape=_heads(config)
     )
@@ -40,9 +40,9 @@ def read_gemma(config: Config, name: str) -> Network:
 
 def read_gemma2(config: Config, name: str) -> Network:
     """Return a Gemma 2: every second layer slides, beginning with the first; VaultGemma has no norms behind attention and feed-forward."""
-    bias = config.flag("attention_bias", default=False)
+    bias = config.flag("attention_bias")
     layers = config.layers()
-    window = config.dimension("sliding_window", default=4096)
+    window = config.dimension("sliding_window")
     windows = layer_windows(config, layers, window, default=[i % 2 == 0 for i in range(layers)])
     norms = 2 if config.model_type == "vaultgemma" else 4
     traits = Traits(qkv_bias=bias, output_bias=bias, norms=norms, tied=True)
@@ -57,11 +57,11 @@ def window_of(config: Config, *, both_sides: bool) -> int | None:
 
 def read_gemma3_text(config: Config, name: str) -> Network:
     """Return a Gemma 3 without its vision tower: five sliding layers, then a full one."""
-    bias = config.flag("attention_bias", default=False)
+    bias = config.flag("attention_bias")
     layers = config.layers()
     pattern = config.optional("sliding_window_pattern", "_sliding_window_pattern") or 6
     default = [(i + 1) % pattern != 0 for i in range(layers)]
-    window = window_of(config, both_sides=config.flag("use_bidirectional_attention", default=False))
+    window = window_of(config, both_sides=config.flag("use_bidirectional_attention"))
     windows = layer_windows(config, layers, window, default=default)
     traits = Traits(qkv_bias=bias, output_bias=bias, norms=4, head_norms=True, tied=True)
     return block_decoder(config, name, traits, windows=windows)
@@ -145,7 +145,7 @@ def read_gemma3n(config: Config, name: str) -> Network:
     windows = layer_windows(
         config, layers, config.optional("sliding_window"), default=[(i + 1) % 5 != 0 for i in range(layers)]
     )
-    bias = config.flag("attention_bias", default=False)
+    bias = config.flag("attention_bias")
     streams, rank = config.dimension("altup_num_inputs"), config.dimension("laurel_rank")
     extra = _per_layer_input(config)
     beside = (
@@ -182,10 +182,10 @@ def _gemma4_feed_forward(
 ) -> tuple[tuple[Projection, ...], Layer]:
     """Return the dense matmuls, and a layer that holds router and experts where they are enabled."""
     width = config.dimension("intermediate_size")
-    if sharing and config.flag("use_double_wide_mlp", default=False):
+    if sharing and config.flag("use_double_wide_mlp"):
         width *= 2
     dense = gated_mlp(hidden, width)
-    if not config.flag("enable_moe_block", default=False):
+    if not config.flag("enable_moe_block"):
         config.unused("moe_intermediate_size", "num_experts", "top_k_experts")
         return dense, Layer((), ())
     experts = config.dimension("num_experts")
@@ -212,7 +212,7 @@ def _heads_of_layers(config: Config, windows: Sequence[int | None]) -> list[Head
             for i in range(len(windows))
         ]
     wide = config.optional("global_head_dim") or _WIDE_HEAD
-    same = config.flag("attention_k_eq_v", default=False)
+    same = config.flag("attention_k_eq_v")
     global_kv_heads = (config.optional("num_global_key_value_heads") if same else None) or kv_heads
     full = Heads(hidden, query_heads, global_kv_heads, wide, wide)
     return [full if window is None else usual for window in windows]
@@ -229,9 +229,9 @@ def _overridden(override: Config | None, usual: Heads) -> Heads:
 def read_gemma4_text(config: Config, name: str) -> Network:
     """Return the text model of a Gemma 4: full layers have wider heads, may share keys and values."""
     hidden, layers = config.dimension("hidden_size"), config.layers()
-    same, bias = config.flag("attention_k_eq_v", default=False), config.flag("attention_bias", default=False)
+    same, bias = config.flag("attention_k_eq_v"), config.flag("attention_bias")
     default = [(i + 1) % 6 != 0 for i in range(layers)]
-    window = window_of(config, both_sides=config.text("use_bidirectional_attention", default="") == "all")
+    window = window_of(config, both_sides=config.text("use_bidirectional_attention") == "all")
     windows = list(layer_windows(config, layers, window, default=default))
     windows[-1] = None
     extra = _per_layer_input(config)

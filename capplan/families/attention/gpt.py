@@ -43,14 +43,12 @@ def _plain_layer(config: Config, shape: Heads, traits: Traits, *keys: str) -> La
 def read_gpt2(config: Config, name: str) -> Network:
     """Return a GPT-2, or a GPT-BigCode, whose queries share one key-value head."""
     hidden = config.dimension("n_embd", "hidden_size", "hidden_dim")
-    if config.flag("add_cross_attention", default=False):
+    if config.flag("add_cross_attention"):
         raise config.error("add_cross_attention", "true is not modelled", "allowed: false")
     shared = config.model_type == "gpt_bigcode" and config.flag("multi_query", default=True)
     shape = _even_heads(config, hidden, "n_head", "num_attention_heads", kv_heads=1 if shared else None)
     layer = _plain_layer(config, shape, _BIASED, "n_inner", "ffn_embed_dim")
-    positions = config.dimension(
-        "n_positions", "n_ctx", "max_position_embeddings", "max_seq_len", default=1024
-    )
+    positions = config.dimension("n_positions", "n_ctx", "max_position_embeddings", "max_seq_len")
     return decoder(
         config,
         name,
@@ -104,8 +102,8 @@ def read_opt(config: Config, name: str) -> Network:
         stack[0] = replace(layer, projections=(into, *layer.projections))
         stack[-1] = replace(stack[-1], projections=(*stack[-1].projections, out))
     before = config.flag("do_layer_norm_before", default=True)
-    removed = config.flag("_remove_final_layer_norm", default=False)
-    positions = config.dimension("max_position_embeddings", "max_seq_len", default=2048) + 2
+    removed = config.flag("_remove_final_layer_norm")
+    positions = config.dimension("max_position_embeddings", "max_seq_len") + 2
     network = decoder(
         config,
         name,
@@ -141,7 +139,7 @@ def read_mpt(config: Config, name: str) -> Network:
     attention_config = config.section("attn_config")
     kv_heads = attention_config.optional("kv_n_heads") if attention_config else None
     shape = _even_heads(config, hidden, "n_heads", "num_attention_heads", kv_heads=kv_heads)
-    if (ratio := config.dimension("expansion_ratio", default=4)) != 4:
+    if (ratio := config.dimension("expansion_ratio")) != 4:
         raise config.error(
             "expansion_ratio",
             f"{ratio} is not modelled: transformers builds 4, vLLM what the key says",
@@ -174,7 +172,7 @@ def read_falcon(config: Config, name: str) -> Network:
         config.divisible("num_attention_heads", query_heads, "num_kv_heads", kv_heads)
     elif config.flag("multi_query", default=True):
         kv_heads = 1
-    bias = config.flag("bias", default=False)
+    bias = config.flag("bias")
     parallel = config.flag("parallel_attn", default=True)
     first = config.optional("num_ln_in_parallel_attn") or (2 if new else 1)
     if new is not parallel and (new or first == 2):
@@ -228,7 +226,7 @@ def read_phi(config: Config, name: str) -> Network:
     traits = Traits(qkv_bias=True, output_bias=True, mlp_bias=True, gated=False, norms=1, norm_bias=True)
     shape = Heads(hidden, query_heads, kv_heads, head_dim, head_dim)
     layer = block(shape, traits, (plain_mlp(hidden, intermediate, bias=True), None))
-    if config.flag("qk_layernorm", default=False):
+    if config.flag("qk_layernorm"):
         raise config.error("qk_layernorm", "true is not modelled", "allowed: false")
     return decoder(
         config,
@@ -256,7 +254,7 @@ def read_phi_with_towers(config: Config, name: str) -> Network:
 
 def read_phimoe(config: Config, name: str) -> Network:
     """Return a Phi-3.5-MoE: sixteen experts, layer norms, biases where the file says so."""
-    bias = config.flag("attention_bias", default=False)
+    bias = config.flag("attention_bias")
     shape = heads(config)
     layers = config.layers()
     part = mixtral_mixture(config, shape.hidden_size)
@@ -267,7 +265,7 @@ def read_phimoe(config: Config, name: str) -> Network:
         [part] * layers,
         shape=shape,
         windows=layer_windows(config, layers, config.optional("sliding_window", least=0) or None),
-        head_bias=config.flag("lm_head_bias", default=False),
+        head_bias=config.flag("lm_head_bias"),
     )
 
 
@@ -285,7 +283,7 @@ def read_gpt_oss(config: Config, name: str) -> Network:
         router_bias=True,
         expert_bias=True,
     )
-    window = config.dimension("sliding_window", default=128)
+    window = config.dimension("sliding_window")
     windows = layer_windows(config, layers, window, default=[i % 2 == 0 for i in range(layers)])
     traits = Traits(qkv_bias=bias, output_bias=bias, sinks=True)
     return block_decoder(config, name, traits, [part] * layers, shape=shape, windows=windows)

@@ -49,8 +49,8 @@ from capplan.model.network import Layer, Mixer, Network, Projection
 
 
 def _biased(config: Config) -> Traits:
-    bias = config.flag("attention_bias", default=False)
-    return Traits(qkv_bias=bias, output_bias=bias, mlp_bias=config.flag("mlp_bias", default=False))
+    bias = config.flag("attention_bias")
+    return Traits(qkv_bias=bias, output_bias=bias, mlp_bias=config.flag("mlp_bias"))
 
 
 def read_llama(config: Config, name: str) -> Network:
@@ -127,7 +127,7 @@ def read_minicpm(config: Config, name: str) -> Network:
 
 def read_internlm(config: Config, name: str) -> Network:
     """Return an InternLM: Llama with a different bias key."""
-    bias = config.flag("bias", default=False)
+    bias = config.flag("bias")
     return block_decoder(config, name, Traits(qkv_bias=bias, output_bias=bias))
 
 
@@ -139,11 +139,7 @@ def read_smollm3(config: Config, name: str) -> Network:
     every = config.optional("no_rope_layer_interval") or 4
     listed = config.whole_numbers("no_rope_layers")
     rotary = listed if listed is not None else tuple((i + 1) % every for i in range(layers))
-    window = (
-        config.optional("sliding_window", least=0)
-        if config.flag("use_sliding_window", default=False)
-        else None
-    )
+    window = config.optional("sliding_window", least=0) if config.flag("use_sliding_window") else None
     if config.has("layer_types"):
         window = config.optional("sliding_window", least=0)
     windows = layer_windows(config, layers, window, default=[window is not None and not r for r in rotary])
@@ -154,8 +150,8 @@ def read_seed_oss(config: Config, name: str) -> Network:
     """Return a Seed-OSS: biases on queries, keys and values, a head width that does not follow from the hidden size."""
     traits = Traits(
         qkv_bias=config.flag("attention_bias", default=True),
-        output_bias=config.flag("attention_out_bias", default=False),
-        mlp_bias=config.flag("mlp_bias", default=False),
+        output_bias=config.flag("attention_out_bias"),
+        mlp_bias=config.flag("mlp_bias"),
     )
     return block_decoder(config, name, traits, shape=heads(config, default_head_dim=128))
 
@@ -163,19 +159,19 @@ def read_seed_oss(config: Config, name: str) -> Network:
 def read_internlm3(config: Config, name: str) -> Network:
     """Return an InternLM 3: Llama with one key for the biases of attention and another for the rest."""
     traits = Traits(
-        qkv_bias=config.flag("attention_bias", "qkv_bias", default=False),
-        output_bias=config.flag("attention_bias", "bias", default=False),
-        mlp_bias=config.flag("mlp_bias", "bias", default=False),
+        qkv_bias=config.flag("attention_bias", "qkv_bias"),
+        output_bias=config.flag("attention_bias", "bias"),
+        mlp_bias=config.flag("mlp_bias", "bias"),
     )
     return block_decoder(config, name, traits)
 
 
 def read_stablelm(config: Config, name: str) -> Network:
     """Return a StableLM: layer norms with biases, one norm where attention and feed-forward run side by side."""
-    if config.flag("qk_layernorm", default=False):
+    if config.flag("qk_layernorm"):
         raise config.error("qk_layernorm", "true is not modelled", "allowed: false")
-    norms = 1 if config.flag("use_parallel_residual", default=False) else 2
-    traits = Traits(qkv_bias=config.flag("use_qkv_bias", default=False), norms=norms, norm_bias=True)
+    norms = 1 if config.flag("use_parallel_residual") else 2
+    traits = Traits(qkv_bias=config.flag("use_qkv_bias"), norms=norms, norm_bias=True)
     return block_decoder(config, name, traits)
 
 
@@ -187,7 +183,7 @@ def read_plain(config: Config, name: str) -> Network:
 
 def read_granite_moe(config: Config, name: str) -> Network:
     """Return a Granite with experts in every layer; the shared variant has a dense part next to them."""
-    bias = config.flag("attention_bias", default=False)
+    bias = config.flag("attention_bias")
     shape = heads(config)
     part = mixtral_mixture(config, shape.hidden_size, shared=config.count("shared_intermediate_size"))
     return block_decoder(
@@ -197,20 +193,18 @@ def read_granite_moe(config: Config, name: str) -> Network:
 
 def read_olmo(config: Config, name: str) -> Network:
     """Return an OLMo 1, whose norms have no parameters."""
-    bias = config.flag("attention_bias", default=False)
+    bias = config.flag("attention_bias")
     return block_decoder(config, name, Traits(qkv_bias=bias, output_bias=bias, norms=0, final_norm=False))
 
 
 def read_olmo2(config: Config, name: str) -> Network:
     """Return an OLMo 2 or 3: norms after attention and feed-forward, and over all queries and keys."""
-    bias = config.flag("attention_bias", default=False)
+    bias = config.flag("attention_bias")
     layers = config.layers()
     windows: tuple[int | None, ...] = (None,) * layers
     if config.model_type == "olmo3":
         default = [(i + 1) % 4 != 0 for i in range(layers)]
-        windows = layer_windows(
-            config, layers, config.dimension("sliding_window", default=4096), default=default
-        )
+        windows = layer_windows(config, layers, config.dimension("sliding_window"), default=default)
     return block_decoder(
         config, name, Traits(qkv_bias=bias, output_bias=bias, wide_norms=True), windows=windows
     )
@@ -218,7 +212,7 @@ def read_olmo2(config: Config, name: str) -> Network:
 
 def read_olmoe(config: Config, name: str) -> Network:
     """Return an OLMoE: experts in every layer."""
-    bias = config.flag("attention_bias", default=False)
+    bias = config.flag("attention_bias")
     shape = heads(config)
     part = mixture(
         config,
@@ -233,12 +227,12 @@ def read_olmoe(config: Config, name: str) -> Network:
 
 def read_cohere(config: Config, name: str) -> Network:
     """Return a Command R; the larger ones have a norm on each head of queries and keys."""
-    bias = config.flag("attention_bias", default=False)
+    bias = config.flag("attention_bias")
     shape = heads(config)
     network = block_decoder(
         config, name, Traits(qkv_bias=bias, output_bias=bias, norms=1, tied=True), shape=shape
     )
-    if not config.flag("use_qk_norm", default=False):
+    if not config.flag("use_qk_norm"):
         return network
     extra = (shape.query_heads + shape.kv_heads) * shape.head_dim
     layer = replace(network.layers[0], norm_parameters=network.layers[0].norm_parameters + extra)
@@ -247,11 +241,11 @@ def read_cohere(config: Config, name: str) -> Network:
 
 def read_cohere2(config: Config, name: str) -> Network:
     """Return a Command R7B or Command A: three sliding layers, then a full one."""
-    bias = config.flag("attention_bias", default=False)
+    bias = config.flag("attention_bias")
     layers = config.layers()
     pattern = config.optional("sliding_window_pattern", "_sliding_window_pattern") or 4
     default = [(i + 1) % pattern != 0 for i in range(layers)]
-    windows = layer_windows(config, layers, config.dimension("sliding_window", default=4096), default=default)
+    windows = layer_windows(config, layers, config.dimension("sliding_window"), default=default)
     traits = Traits(qkv_bias=bias, output_bias=bias, norms=1, tied=True)
     return block_decoder(config, name, traits, windows=windows)
 
@@ -260,7 +254,7 @@ def read_cohere2_moe(config: Config, name: str) -> Network:
     """Return a Command A with experts: dense layers first, windows as in the dense models."""
     shape = heads(config)
     layers = config.layers()
-    bias = config.flag("attention_bias", default=False)
+    bias = config.flag("attention_bias")
     traits = Traits(qkv_bias=bias, output_bias=bias, norms=1, tied=True)
     width = config.dimension("intermediate_size")
     shared = config.count("num_shared_experts")
@@ -339,7 +333,7 @@ def _chunked(config: Config, layers: int) -> list[bool]:
 
 def read_llama4_text(config: Config, name: str) -> Network:
     """Return the text model of a Llama 4."""
-    bias = config.flag("attention_bias", default=False)
+    bias = config.flag("attention_bias")
     shape = heads(config, default_head_dim=128)
     layers = config.layers()
     traits = Traits(qkv_bias=bias, output_bias=bias)
@@ -348,7 +342,7 @@ def read_llama4_text(config: Config, name: str) -> Network:
         config,
         shape.hidden_size,
         experts=config.dimension("num_local_experts"),
-        per_token=config.dimension("num_experts_per_tok", default=1),
+        per_token=config.dimension("num_experts_per_tok"),
         intermediate=width,
         shared=width,
     )
@@ -367,9 +361,7 @@ def read_llama4_text(config: Config, name: str) -> Network:
                 shape, traits, mixed if key[1] else dense, window=chunk if chunked else None, chunked=chunked
             )
         stack.append(made[key])
-    tied = config.flag(
-        "tie_word_embeddings", default=False
-    )  # the text model of the class shares them by itself
+    tied = config.flag("tie_word_embeddings")  # the text model of the class shares them by itself
     return decoder(config, name, stack, hidden=shape.hidden_size, tied=tied)
 
 
@@ -439,7 +431,7 @@ def read_muse_glimmer(config: Config, name: str) -> Network:
 
 def read_muse_glimmer_text(config: Config, name: str) -> Network:
     """Return the text half of a Muse Glimmer."""
-    layers, bias = config.layers(), config.flag("attention_bias", default=False)
+    layers, bias = config.layers(), config.flag("attention_bias")
     traits = Traits(qkv_bias=bias, output_bias=bias, norms=4, output_gate="channels")
     config.unused("layer_scale_init_value")
     windows = layer_windows(
@@ -460,9 +452,9 @@ def _block(config: Config, entry: Config, hidden: int, query_heads: int, head_di
     matmuls: tuple[Projection, ...] = ()
     norms = 0
     mixing, feeding = entry.needed_section("attention"), entry.needed_section("ffn")
-    if not mixing.flag("no_op", default=False):
+    if not mixing.flag("no_op"):
         norms += hidden
-        if mixing.flag("replace_with_linear", default=False):
+        if mixing.flag("replace_with_linear"):
             matmuls += (Projection("linear_attention", "attention", hidden, hidden, "columns"),)
         else:
             group = mixing.dimension("n_heads_in_group")
@@ -473,9 +465,9 @@ def _block(config: Config, entry: Config, hidden: int, query_heads: int, head_di
             window = mixing.optional("window_length")
             mixers = (attention(shape, window),)
             matmuls += (qkv(shape), attention_output(shape))
-    if not feeding.flag("no_op", default=False):
+    if not feeding.flag("no_op"):
         norms += hidden
-        if feeding.flag("replace_with_linear", default=False):
+        if feeding.flag("replace_with_linear"):
             matmuls += (Projection("linear_ffn", "ffn", hidden, hidden, "columns"),)
         else:
             width = feeding.optional("intermediate_size") or _feed_forward_width(

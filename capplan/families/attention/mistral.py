@@ -111,7 +111,7 @@ def read_mistral_large4_text(config: Config, name: str) -> Network:
     sources = config.whole_numbers("kv_source_layers")
     if sources is not None and list(sources) != list(range(count)):
         raise config.error("kv_source_layers", "layers that read the cache of others are not modelled")
-    bias = config.flag("attention_bias", default=False)
+    bias = config.flag("attention_bias")
     dense = gated_mlp(hidden, config.dimension("intermediate_size")), None
     first = config.count("first_k_dense_replace", default=1)
     parts = parts_after(config, dense, deepseek_mixture(config, hidden), count, first)

@@ -68,7 +68,7 @@ def read_afmoe(config: Config, name: str) -> Network:
     """Return a Trinity: gated attention with head norms, windows in three of four layers; the balancing bias of the router counts as a parameter there."""
     shape = heads(config)
     layers = config.layers()
-    bias = config.flag("attention_bias", default=False)
+    bias = config.flag("attention_bias")
     traits = Traits(qkv_bias=bias, output_bias=bias, norms=4, head_norms=True, output_gate="channels")
     width = config.dimension("moe_intermediate_size")
     sparse = counted_mixture(
@@ -76,7 +76,7 @@ def read_afmoe(config: Config, name: str) -> Network:
     )
     first = config.count("num_dense_layers")
     parts = parts_by_layer(config, shape, traits, sparse, [i >= first for i in range(layers)])
-    every = config.dimension("global_attn_every_n_layers", default=4)
+    every = config.dimension("global_attn_every_n_layers")
     config.unused("route_scale", "mup_enabled")
     default = [(i + 1) % every != 0 for i in range(layers)]
     windows = layer_windows(config, layers, config.optional("sliding_window"), default=default)
@@ -88,8 +88,8 @@ def read_bailing(config: Config, name: str) -> Network:
     shape = heads(config)
     layers = config.layers()
     traits = Traits(
-        qkv_bias=config.flag("use_qkv_bias", default=False),
-        output_bias=config.flag("use_bias", default=False),
+        qkv_bias=config.flag("use_qkv_bias"),
+        output_bias=config.flag("use_bias"),
         head_norms=config.flag("use_qk_norm", default=config.model_type == "bailing_moe_v2"),
     )
     width = config.dimension("moe_intermediate_size")
@@ -108,7 +108,7 @@ def _windows_in_use(config: Config, layers: int) -> tuple[int | None, ...]:
     """Return the window of each layer: use_sliding_window switches windows on, max_window_layers is the first layer with one."""
     config.unused("sliding_window", "max_window_layers", "layer_types")
     window = None
-    if config.flag("use_sliding_window", default=False):
+    if config.flag("use_sliding_window"):
         window = config.optional("sliding_window", least=0)
     if not window:
         return (None,) * layers
@@ -123,7 +123,7 @@ def read_qwen2(config: Config, name: str) -> Network:
 
 
 def _qwen3_traits(config: Config) -> Traits:
-    bias = config.flag("attention_bias", default=False)
+    bias = config.flag("attention_bias")
     return Traits(qkv_bias=bias, output_bias=bias, head_norms=True)
 
 
@@ -198,7 +198,7 @@ def read_glm4_moe(config: Config, name: str) -> Network:
     layers = config.layers()
     traits = Traits(
         qkv_bias=config.flag("attention_bias", default=config.model_type == "glm4v_moe_text"),
-        head_norms=config.flag("use_qk_norm", default=False),
+        head_norms=config.flag("use_qk_norm"),
     )
     sparse = deepseek_mixture(config, shape.hidden_size, shared_experts=1)
     first = config.count("first_k_dense_replace", default=0 if config.model_type == "solar_open" else 1)
@@ -217,13 +217,11 @@ def read_chatglm(config: Config, name: str) -> Network:
     head_dim = config.optional("kv_channels") or config.divisible(
         "hidden_size", hidden, "num_attention_heads", query_heads
     )
-    shared = config.flag("multi_query_attention", default=False)
+    shared = config.flag("multi_query_attention")
     kv_heads = config.dimension("multi_query_group_num") if shared else query_heads
     config.divisible("num_attention_heads", query_heads, "multi_query_group_num", kv_heads)
-    bias = config.flag("add_bias_linear", default=False)
-    traits = Traits(
-        qkv_bias=bias or config.flag("add_qkv_bias", default=False), output_bias=bias, mlp_bias=bias
-    )
+    bias = config.flag("add_bias_linear")
+    traits = Traits(qkv_bias=bias or config.flag("add_qkv_bias"), output_bias=bias, mlp_bias=bias)
     shape = Heads(hidden, query_heads, kv_heads, head_dim, head_dim)
     layer = block(shape, traits, dense_mlp(config, shape, traits, "ffn_hidden_size"))
     return decoder(
@@ -237,7 +235,7 @@ def read_chatglm(config: Config, name: str) -> Network:
 
 
 def _ernie_traits(config: Config) -> Traits:
-    bias = config.flag("use_bias", default=False)
+    bias = config.flag("use_bias")
     return Traits(qkv_bias=bias, output_bias=bias, mlp_bias=bias, tied=True)
 
 
@@ -315,7 +313,7 @@ def _mixture_with_image_experts(config: Config, shape: Heads, *, bias: bool) -> 
 
 
 def _hunyuan_traits(config: Config) -> Traits:
-    bias = config.flag("attention_bias", default=False)
+    bias = config.flag("attention_bias")
     return Traits(qkv_bias=bias, output_bias=bias, head_norms=True)
 
 
@@ -367,8 +365,8 @@ def read_hy3(config: Config, name: str) -> Network:
 def read_hy4(config: Config, name: str) -> Network:
     """Return a Hy 4."""
     hidden, count = config.dimension("hidden_size"), config.layers()
-    streams = config.dimension("hc_mult", default=4)
-    bias = config.flag("attention_bias", default=False)
+    streams = config.dimension("hc_mult")
+    bias = config.flag("attention_bias")
     config.unused("layer_types")
     dense = gated_mlp(hidden, config.dimension("intermediate_size")), None
     parts = parts_after(config, dense, deepseek_mixture(config, hidden), count, min(1, count))
@@ -431,8 +429,8 @@ def read_mimo_v2_flash(config: Config, name: str) -> Network:
         config.optional("swa_v_head_dim") or full.value_head_dim,
     )
     window = config.dimension("sliding_window")
-    bias = config.flag("attention_bias", default=False)
-    full_traits = Traits(qkv_bias=bias, sinks=config.flag("add_full_attention_sink_bias", default=False))
+    bias = config.flag("attention_bias")
+    full_traits = Traits(qkv_bias=bias, sinks=config.flag("add_full_attention_sink_bias"))
     slide_traits = Traits(qkv_bias=bias, sinks=config.flag("add_swa_attention_sink_bias", default=True))
     made: dict[tuple[int, bool], Layer] = {}
     stack = []

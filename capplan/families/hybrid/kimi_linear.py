@@ -95,7 +95,7 @@ def delta_sizes(config: Config, default_heads: int) -> tuple[int, int, int]:
 
 def _kimi_linear_delta(config: Config, hidden: int) -> StateBlock:
     section = config.section("linear_attn_config")
-    whole = bool(section and section.flag("use_full_rank_gate", default=False))
+    whole = bool(section and section.flag("use_full_rank_gate"))
     return delta_attention(hidden, *delta_sizes(config, 32), whole_gate=whole)
 
 
@@ -120,7 +120,7 @@ def _sparse(config: Config, hidden: int) -> tuple[Part, int]:
         )
     if shared:
         matmuls += gated_mlp(hidden, shared * width, tensor_class="shared_expert")
-    norm = latent if latent and config.flag("latent_moe_use_norm", default=False) else 0
+    norm = latent if latent and config.flag("latent_moe_use_norm") else 0
     return (matmuls, expert), norm
 
 
@@ -129,15 +129,15 @@ def read_kimi_linear(config: Config, name: str) -> Network:
     hidden = config.dimension("hidden_size")
     count = config.layers()
     delta = _kimi_linear_delta(config, hidden)
-    bias = config.flag("attention_bias", default=False)
+    bias = config.flag("attention_bias")
     latent, attending, latent_norms = latent_attention(config, hidden, attention_bias=bias)
-    if config.flag("mla_use_output_gate", default=False):
+    if config.flag("mla_use_output_gate"):
         gate = Projection("g", "attention", hidden, latent.query_heads * latent.value_head_dim, "columns")
         attending = (*attending, gate)
     dense: Part = (gated_mlp(hidden, config.dimension("intermediate_size")), None)
     sparse, sparse_norms = _sparse(config, hidden)
     first = config.count("first_k_dense_replace", default=1)
-    every = config.dimension("moe_layer_freq", default=1, most=1000) if config.has("moe_layer_freq") else 1
+    every = config.dimension("moe_layer_freq", most=1000) if config.has("moe_layer_freq") else 1
     usual = [sparse if index >= first and index % every == 0 else dense for index in range(count)]
     parts = parts_after(config, dense, sparse, count, 0) if config.has("mlp_layer_types") else usual
     layers = []
@@ -182,7 +182,7 @@ def read_bailing_hybrid(config: Config, name: str) -> Network:
     hidden, count = config.dimension("hidden_size"), config.layers()
     older = _is_2_5(config)
     mixer, attending, norms = latent_attention(
-        config, hidden, attention_bias=not older and config.flag("attention_bias", default=False)
+        config, hidden, attention_bias=not older and config.flag("attention_bias")
     )
     if not older:
         attending += (Projection("gate", "attention", hidden, mixer.query_heads, "columns"),)
@@ -196,7 +196,7 @@ def read_bailing_hybrid(config: Config, name: str) -> Network:
     first = config.count("first_k_dense_replace", default=2)
     parts = parts_after(config, dense, sparse, count, first)
     attended = [decoder_layer(mixer, attending, part, 2 * hidden + norms) for part in parts]
-    group = config.dimension("layer_group_size", default=6)
+    group = config.dimension("layer_group_size")
     whole_groups = count // group * group if older else count
     default = [
         "state" if (index + 1) % group and index < whole_groups else "attention" for index in range(count)
@@ -226,10 +226,8 @@ def _is_2_5(config: Config) -> bool:
 
 def _bailing_delta(config: Config, hidden: int) -> StateBlock:
     heads = config.optional("linear_num_heads") or config.dimension("num_attention_heads", most=100_000)
-    kernel = config.optional("linear_conv_kernel_dim") or config.dimension(
-        "short_conv_kernel_size", default=4, most=64
-    )
-    width = config.optional("linear_head_dim") or config.dimension("head_dim", default=128)
+    kernel = config.optional("linear_conv_kernel_dim") or config.dimension("short_conv_kernel_size", most=64)
+    width = config.optional("linear_head_dim") or config.dimension("head_dim")
     return delta_attention(hidden, heads, width, kernel, whole_forget=True, whole_gate=True)
 
 
@@ -239,8 +237,8 @@ def _lightning(config: Config, hidden: int) -> StateBlock:
         "hidden_size", hidden, "num_attention_heads", heads
     )
     inner = heads * width
-    bias = config.flag("use_bias", default=False)
-    all_bias = bias or config.flag("use_qkv_bias", default=False)
+    bias = config.flag("use_bias")
+    all_bias = bias or config.flag("use_qkv_bias")
     mixer = LinearAttention(
         "lightning", heads, heads, width, width, state_elements=heads * width**2, state_format="fp32",
     )  # fmt: skip
@@ -249,7 +247,7 @@ def _lightning(config: Config, hidden: int) -> StateBlock:
         Projection("output_gate", "attention", hidden, inner, "columns"),
         Projection("out_proj", "attention", inner, hidden, "rows", bias=hidden if bias else 0),
     )
-    norms = inner + (2 * width if config.flag("use_qk_norm", default=False) else 0)
+    norms = inner + (2 * width if config.flag("use_qk_norm") else 0)
     return StateBlock(mixer, projections, 0, norms, inner)
 
 
@@ -267,7 +265,7 @@ def read_glm5_next(config: Config, name: str) -> Network:
 def read_glm5_next_text(config: Config, name: str) -> Network:
     """Return the text half of a GLM-5.3."""
     hidden, count = config.dimension("hidden_size"), config.layers()
-    streams = config.dimension("hc_mult", default=4)
+    streams = config.dimension("hc_mult")
     config.unused("layer_types", "index_kpool_always_select_tail", "first_k_dense_replace")
     if (stated := config.section("linear_attn_config")) is not None and config.stated("layer_types"):
         stated.unused("kda_layers", "full_attn_layers")
@@ -294,10 +292,10 @@ def _attending(config: Config, hidden: int, norms: int, part: Part, *, reused: b
     """Return a layer of latent attention whose index keys each stand for a pool of tokens."""
     if config.dimension("qk_rope_head_dim", least=0):
         raise config.error("qk_rope_head_dim", "a rotary part is not modelled", "allowed: 0")
-    pool = config.dimension("index_kpool", default=16)
+    pool = config.dimension("index_kpool")
     mixer, matmuls, latent_norms = latent_attention(
         config, hidden, indexer=True, index_cached=not reused,
-        attention_bias=config.flag("attention_bias", default=False),
+        attention_bias=config.flag("attention_bias"),
     )  # fmt: skip
     mixer = replace(mixer, index_pool_tokens=pool)
     if not reused:

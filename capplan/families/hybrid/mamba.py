@@ -53,15 +53,15 @@ def _mamba_network(
 def read_mamba(config: Config, name: str) -> Network:
     """Return a Mamba-1 network (Mamba, Falcon Mamba)."""
     hidden = config.dimension("hidden_size", "d_model")
-    expand = config.dimension("expand", default=2, most=64)
+    expand = config.dimension("expand", most=64)
     inner = config.optional("intermediate_size", "d_inner") or expand * hidden
     block = mamba1(
         hidden,
         inner=inner,
-        state=config.dimension("state_size", default=16),
-        kernel=config.dimension("conv_kernel", default=4, most=64),
+        state=config.dimension("state_size"),
+        kernel=config.dimension("conv_kernel", most=64),
         dt_rank=rank_of(config, "time_step_rank", hidden),
-        bias=config.flag("use_bias", default=False),
+        bias=config.flag("use_bias"),
         conv_bias=config.flag("use_conv_bias", default=True),
     )
     return _mamba_network(config, name, block, hidden, tied_default=True)
@@ -70,9 +70,9 @@ def read_mamba(config: Config, name: str) -> Network:
 def read_mamba2(config: Config, name: str) -> Network:
     """Return a Mamba-2 network (Codestral Mamba)."""
     hidden = config.dimension("hidden_size", "d_model")
-    heads = config.dimension("num_heads", default=128)
-    head_dim = config.dimension("head_dim", default=64)
-    expand = config.dimension("expand", default=2, most=64)
+    heads = config.dimension("num_heads")
+    head_dim = config.dimension("head_dim")
+    expand = config.dimension("expand", most=64)
     if heads * head_dim != expand * hidden:
         raise config.error(
             "num_heads",
@@ -85,12 +85,12 @@ def read_mamba2(config: Config, name: str) -> Network:
         Mamba2Shape(
             heads,
             head_dim,
-            state=config.dimension("state_size", default=128),
-            groups=config.dimension("n_groups", default=8),
-            kernel=config.dimension("conv_kernel", default=4, most=64),
+            state=config.dimension("state_size"),
+            groups=config.dimension("n_groups"),
+            kernel=config.dimension("conv_kernel", most=64),
             chunk=config.dimension("chunk_size", default=256),
         ),
-        bias=config.flag("use_bias", default=False),
+        bias=config.flag("use_bias"),
         conv_bias=config.flag("use_conv_bias", default=True),
     )
     return _mamba_network(config, name, block, hidden, tied_default=False)
@@ -99,7 +99,7 @@ def read_mamba2(config: Config, name: str) -> Network:
 def _mamba2_of(
     config: Config, hidden: int, inner: int, *, output_bias: bool | None = None, gated_norm: bool = True
 ) -> StateBlock:
-    heads_count = config.dimension("mamba_n_heads", default=128)
+    heads_count = config.dimension("mamba_n_heads")
     head_dim = config.first_present("mamba_d_head")[1]
     if head_dim is None or head_dim == "auto":
         head_dim = config.divisible("mamba_expand * hidden_size", inner, "mamba_n_heads", heads_count)
@@ -111,12 +111,12 @@ def _mamba2_of(
         Mamba2Shape(
             heads_count,
             head_dim,
-            state=config.dimension("mamba_d_state", default=256),
-            groups=config.dimension("mamba_n_groups", default=1),
-            kernel=config.dimension("mamba_d_conv", default=4, most=64),
+            state=config.dimension("mamba_d_state"),
+            groups=config.dimension("mamba_n_groups"),
+            kernel=config.dimension("mamba_d_conv", most=64),
             chunk=config.dimension("mamba_chunk_size", default=256),
         ),
-        bias=config.flag("mamba_proj_bias", default=False),
+        bias=config.flag("mamba_proj_bias"),
         conv_bias=config.flag("mamba_conv_bias", default=True),
         output_bias=output_bias,
         gated_norm=gated_norm,
@@ -124,7 +124,7 @@ def _mamba2_of(
 
 
 def _inner(config: Config, hidden: int) -> int:
-    return config.dimension("mamba_expand", default=2, most=64) * hidden
+    return config.dimension("mamba_expand", most=64) * hidden
 
 
 def read_jamba(config: Config, name: str) -> Network:
@@ -132,25 +132,25 @@ def read_jamba(config: Config, name: str) -> Network:
     shape = heads(config)
     hidden = shape.hidden_size
     intermediate = config.dimension("intermediate_size")
-    experts = config.dimension("num_experts", default=16)
+    experts = config.dimension("num_experts")
     mixer = mamba1(
         hidden,
         inner=_inner(config, hidden),
-        state=config.dimension("mamba_d_state", default=16),
-        kernel=config.dimension("mamba_d_conv", default=4, most=64),
+        state=config.dimension("mamba_d_state"),
+        kernel=config.dimension("mamba_d_conv", most=64),
         dt_rank=rank_of(config, "mamba_dt_rank", hidden),
-        bias=config.flag("mamba_proj_bias", default=False),
+        bias=config.flag("mamba_proj_bias"),
         conv_bias=config.flag("mamba_conv_bias", default=True),
         inner_norms=True,
     )
     dense: Part = (gated_mlp(hidden, intermediate), None)
     sparse: Part = (
         (router(hidden, experts),),
-        routed(config, experts, config.dimension("num_experts_per_tok", default=2), hidden, intermediate),
+        routed(config, experts, config.dimension("num_experts_per_tok"), hidden, intermediate),
     )
-    attention_period = config.dimension("attn_layer_period", default=8)
+    attention_period = config.dimension("attn_layer_period")
     attention_offset = config.count("attn_layer_offset", default=4)
-    expert_period = config.dimension("expert_layer_period", default=2)
+    expert_period = config.dimension("expert_layer_period")
     expert_offset = config.count("expert_layer_offset", default=1)
     layers = []
     for index in range(config.layers()):
@@ -164,11 +164,11 @@ def read_bamba(config: Config, name: str) -> Network:
     """Return a Bamba: Mamba-2 with a few attention layers, dense feed-forward."""
     shape = heads(config, default_kv_heads=8)
     hidden = shape.hidden_size
-    bias = config.flag("mlp_bias", default=False)
+    bias = config.flag("mlp_bias")
     part: Part = (gated_mlp(hidden, config.dimension("intermediate_size"), bias=bias), None)
     mixer = _mamba2_of(config, hidden, _inner(config, hidden))
     attending = config.items("attn_layer_indices") or ()
-    bias = config.flag("attention_bias", default=False)
+    bias = config.flag("attention_bias")
     attended = block(shape, Traits(qkv_bias=bias, output_bias=bias), part)
     stated = mixer.layer(2 * hidden, part)
     layers = [attended if index in attending else stated for index in range(config.layers())]
@@ -184,13 +184,11 @@ def read_falcon_h1(config: Config, name: str) -> Network:
         config,
         hidden,
         inner,
-        output_bias=config.flag("projectors_bias", default=False),
-        gated_norm=config.flag("mamba_rms_norm", default=False),
+        output_bias=config.flag("projectors_bias"),
+        gated_norm=config.flag("mamba_rms_norm"),
     )
-    bias = config.flag("attention_bias", default=False)
-    mlp = gated_mlp(
-        hidden, config.dimension("intermediate_size"), bias=config.flag("mlp_bias", default=False)
-    )
+    bias = config.flag("attention_bias")
+    mlp = gated_mlp(hidden, config.dimension("intermediate_size"), bias=config.flag("mlp_bias"))
     layer = Layer(
         (attention(shape), mixer.mixer),
         (qkv(shape, bias=bias), attention_output(shape, bias=bias), *mixer.projections, *mlp),
@@ -208,15 +206,15 @@ def read_granite_hybrid(config: Config, name: str) -> Network:
     hidden = shape.hidden_size
     count = config.layers()
     experts = config.count("num_local_experts", default=8)
-    shared = config.dimension("shared_intermediate_size", default=1024)
+    shared = config.dimension("shared_intermediate_size")
     mlp = gated_mlp(hidden, shared, tensor_class="shared_expert" if experts else "ffn")
     part: Part = (mlp, None)
     if experts:
-        per_token = config.dimension("num_experts_per_tok", default=2)
+        per_token = config.dimension("num_experts_per_tok")
         expert = routed(config, experts, per_token, hidden, config.dimension("intermediate_size"))
         part = ((router(hidden, experts), *mlp), expert)
     mixer = _mamba2_of(config, hidden, _inner(config, hidden))
-    bias = config.flag("attention_bias", default=False)
+    bias = config.flag("attention_bias")
     attended = block(shape, Traits(qkv_bias=bias, output_bias=bias), part)
     stated = mixer.layer(2 * hidden, part)
     kinds = layer_kinds(config, ("layer_types", "layers_block_type"), count, _MAMBA_KINDS, ["state"] * count)
@@ -232,7 +230,7 @@ def read_zamba2(config: Config, name: str) -> Network:
     hidden = config.dimension("hidden_size")
     config.unused("kv_channels", "mamba_headdim", "num_query_groups")
     count = config.layers()
-    blocks = config.dimension("num_mem_blocks", default=1)
+    blocks = config.dimension("num_mem_blocks")
     kinds = layer_kinds(config, ("layers_block_type", "layer_types"), count, _KINDS_OF_ZAMBA)
     hybrid = tuple(index for index, kind in enumerate(kinds) if kind == "hybrid")
     _refuse_others(config, "attention_hidden_size", config.optional("attention_hidden_size"), 2 * hidden)
@@ -267,20 +265,20 @@ def _refuse_others(config: Config, key: str, stated: object, follows: object) ->
 
 def _state_block(config: Config, hidden: int) -> StateBlock:
     config.unused("use_conv_bias")  # the class gives its convolutions a bias, whatever the file says
-    inner = config.dimension("mamba_expand", default=2, most=64) * hidden
-    heads_count = config.dimension("n_mamba_heads", default=8)
+    inner = config.dimension("mamba_expand", most=64) * hidden
+    heads_count = config.dimension("n_mamba_heads")
     return mamba2(
         config,
         hidden,
         Mamba2Shape(
             heads_count,
             config.divisible("mamba_expand * hidden_size", inner, "n_mamba_heads", heads_count),
-            state=config.dimension("mamba_d_state", default=64),
-            groups=config.dimension("mamba_ngroups", default=1),
-            kernel=config.dimension("mamba_d_conv", default=4, most=64),
+            state=config.dimension("mamba_d_state"),
+            groups=config.dimension("mamba_ngroups"),
+            kernel=config.dimension("mamba_d_conv", most=64),
             chunk=config.dimension("chunk_size", default=256),
         ),
-        bias=config.flag("add_bias_linear", default=False),
+        bias=config.flag("add_bias_linear"),
         conv_bias=True,
     )
 
@@ -289,9 +287,9 @@ def _hybrid_layer(config: Config, stated: Layer, hidden: int, *, held: bool) -> 
     """Return a hybrid layer; the first layers of each shared block hold its weights, later ones reuse them."""
     wide = 2 * hidden
     shape = replace(heads(config, hidden=wide), hidden_size=wide)
-    rank = config.dimension("adapter_rank", default=128)
+    rank = config.dimension("adapter_rank")
     intermediate = config.optional("intermediate_size") or 4 * hidden
-    bias = 2 * intermediate if config.flag("add_bias_linear", default=False) else 0
+    bias = 2 * intermediate if config.flag("add_bias_linear") else 0
     shared = (
         qkv(shape),
         replace(attention_output(shape), outputs=hidden),
@@ -302,7 +300,7 @@ def _hybrid_layer(config: Config, stated: Layer, hidden: int, *, held: bool) -> 
         Projection("adapter_in", "ffn", hidden, rank, "none"),
         Projection("adapter_out", "ffn", rank, 2 * intermediate, "columns"),
     ]
-    if config.flag("use_shared_attention_adapter", default=False):
+    if config.flag("use_shared_attention_adapter"):
         adapters += [Projection(f"{one}_adapter_in", "attention", wide, rank, "none") for one in "qkv"]
         adapters += [Projection(f"{one}_adapter_out", "attention", rank, wide, "columns") for one in "qkv"]
     adapters.append(Projection("linear", "ffn", hidden, hidden, "none"))
@@ -343,7 +341,7 @@ class _Blocks:
             )
             self.config.unused("attention_bias")  # the class has none
             return block(shape, Traits(norms=1), ((), None))
-        bias = self.config.flag("mlp_bias", default=False)
+        bias = self.config.flag("mlp_bias")
         if kind == "mlp":
             return Layer(
                 (),
@@ -359,14 +357,14 @@ class _Blocks:
             config,
             self.hidden,
             Mamba2Shape(
-                config.dimension("mamba_num_heads", default=128),
-                config.dimension("mamba_head_dim", default=64),
-                state=config.dimension("ssm_state_size", default=128),
-                groups=config.dimension("n_groups", "mamba_n_groups", default=8),
-                kernel=config.dimension("conv_kernel", "mamba_d_conv", default=4, most=64),
+                config.dimension("mamba_num_heads"),
+                config.dimension("mamba_head_dim"),
+                state=config.dimension("ssm_state_size"),
+                groups=config.dimension("n_groups", "mamba_n_groups"),
+                kernel=config.dimension("conv_kernel", "mamba_d_conv", most=64),
                 chunk=config.dimension("chunk_size", "mamba_chunk_size", default=128),
             ),
-            bias=config.flag("use_bias", "mamba_proj_bias", default=False),
+            bias=config.flag("use_bias", "mamba_proj_bias"),
             conv_bias=config.flag("use_conv_bias", "mamba_conv_bias", default=True),
             state_format=state_format(config, "mamba_ssm_cache_dtype"),
             state_stated=True,
@@ -426,7 +424,7 @@ def read_nemotron_h(config: Config, name: str) -> Network:
 
 
 def _nemotron_h_kinds(config: Config, list_key: str, pattern_key: str) -> list[str]:
-    pattern = config.text(pattern_key, default="")
+    pattern = config.text(pattern_key)
     if pattern:
         for index, letter in enumerate(pattern):
             if letter not in _LETTERS:
@@ -450,8 +448,8 @@ def read_recurrent_gemma(config: Config, name: str) -> Network:
     shape = heads(config)
     hidden = shape.hidden_size
     width = config.optional("lru_width") or hidden
-    kernel = config.dimension("conv1d_width", default=4, most=64)
-    window = config.dimension("attention_window_size", default=2048)
+    kernel = config.dimension("conv1d_width", most=64)
+    window = config.dimension("attention_window_size")
     # the config states the width of gate and up together
     half = config.divisible("intermediate_size", config.dimension("intermediate_size"), "gate and up", 2)
     mlp = gated_mlp(hidden, half, bias=True)
@@ -473,7 +471,7 @@ def read_recurrent_gemma(config: Config, name: str) -> Network:
     attending = Layer(
         (attention(shape, window),),
         (
-            qkv(shape, bias=config.flag("attention_bias", default=False)),
+            qkv(shape, bias=config.flag("attention_bias")),
             Projection("o", "attention", inner, hidden, "rows", bias=hidden),
             *mlp,
         ),
@@ -511,7 +509,7 @@ def read_lfm2(config: Config, name: str) -> Network:
         "block_use_xavier_init",
     )
     if config.flag("block_auto_adjust_ff_dim", default=True):
-        multiple = config.dimension("block_multiple_of", default=256)
+        multiple = config.dimension("block_multiple_of")
         width = int(2 * width / 3)
         width = int(_multiplier(config) * width)
         width = multiple * -(-width // multiple)
@@ -550,7 +548,7 @@ def read_lfm2_moe(config: Config, name: str) -> Network:
 def read_lfm3(config: Config, name: str) -> Network:
     """Return an LFM3: windows in some of its attention layers, a gate on each head, norms around both blocks."""
     shape, count = heads(config, default_kv_heads=4, default_head_dim=128), config.layers()
-    hidden, bias = shape.hidden_size, config.flag("attention_bias", default=False)
+    hidden, bias = shape.hidden_size, config.flag("attention_bias")
     norms = 4 if config.flag("use_sandwich_norm", default=True) else 2
     gate: Literal["heads", "none"] = "heads" if config.flag("use_attention_gate", default=True) else "none"
     traits = Traits(qkv_bias=bias, output_bias=bias, norms=norms, head_norms=True, output_gate=gate)
@@ -573,7 +571,7 @@ def read_lfm3(config: Config, name: str) -> Network:
 def _convolution(config: Config, hidden: int, part: Part, norms: int = 2) -> Layer:
     """Return a layer of a gated short convolution."""
     kernel = config.dimension("conv_L_cache", default=3, most=64)
-    bias = config.flag("conv_bias", default=False)
+    bias = config.flag("conv_bias")
     matmuls, experts = part
     convolving = (
         Projection("in_proj", "attention", hidden, 3 * hidden, "columns", bias=3 * hidden if bias else 0),

@@ -63,7 +63,7 @@ def read_qwen3_next(config: Config, name: str) -> Network:
     config.unused("intermediate_size", "attn_output_gate")
     count = config.layers()
     shape = heads(config, hidden=hidden, default_head_dim=256)
-    bias = config.flag("attention_bias", default=False)
+    bias = config.flag("attention_bias")
     delta = gated_delta_net(config, hidden)
     attending = (
         # queries come with a gate of the same width
@@ -114,7 +114,7 @@ def read_olmo_hybrid(config: Config, name: str) -> Network:
     shape = heads(config)
     count, hidden = config.layers(), shape.hidden_size
     traits = Traits(wide_norms=True)
-    bias = config.flag("attention_bias", default=False)
+    bias = config.flag("attention_bias")
     part = dense_mlp(config, shape, traits)
     attended = block(shape, replace(traits, qkv_bias=bias, output_bias=bias), part)
     key_heads = config.optional("linear_num_key_heads") or shape.query_heads
@@ -245,7 +245,7 @@ class _Streams:
 
 def _attending(config: Config, shape: Heads) -> tuple[Attention, tuple[Projection, ...]]:
     """Return attention over the blocks that an indexer chooses by one key each, the mean of its tokens' keys, and its matmuls."""
-    bias = config.flag("attention_bias", default=False)
+    bias = config.flag("attention_bias")
     matmuls = (
         qkv(shape, bias=bias, gate_outputs=shape.query_heads * shape.head_dim),
         attention_output(shape, bias=bias),
@@ -285,8 +285,8 @@ def _table_layers(config: Config, kinds: list[str]) -> list[int]:
 def _tables(config: Config, hidden: int, layers: int) -> tuple[list[int], int]:
     """Return the rows of the table of each such layer, and the width of a row: a hashed table of a prime size for each head."""
     width = config.optional("ple_embed_dim") or hidden
-    longest = config.dimension("ngram_size", default=3, least=2)
-    tables = (longest - 1) * config.dimension("heads_per_ngram", default=8)
+    longest = config.dimension("ngram_size", least=2)
+    tables = (longest - 1) * config.dimension("heads_per_ngram")
     if layers * tables > MOST_TABLES:
         raise config.error(
             "heads_per_ngram",
@@ -294,8 +294,8 @@ def _tables(config: Config, hidden: int, layers: int) -> tuple[list[int], int]:
             f"allowed: up to {MOST_TABLES} in all layers",
         )
     each = config.divisible("ple_embed_dim", width, "n-gram heads", tables)
-    primes = primes_from(config.dimension("ngram_vocab_size_base", default=20_000_000), layers * tables)
-    multiple = config.dimension("make_ngram_vocab_size_divisible_by", default=128)
+    primes = primes_from(config.dimension("ngram_vocab_size_base"), layers * tables)
+    multiple = config.dimension("make_ngram_vocab_size_divisible_by")
     sums = [sum(primes[one * tables : (one + 1) * tables]) for one in range(layers)]
     return [-(-rows // multiple) * multiple for rows in sums], each
 
@@ -306,7 +306,7 @@ def _ngrams(
     """Return the convolution, the table, the matmuls and the norms of the features of n-grams in one layer."""
     width, taps = (
         config.optional("ple_embed_dim") or streams.hidden,
-        config.dimension("ple_conv_kernel_size", default=4),
+        config.dimension("ple_conv_kernel_size"),
     )
     stored = config.text("ple_embedding_dtype", default="bfloat16").removeprefix("torch.")
     matmuls = (
@@ -317,7 +317,7 @@ def _ngrams(
         Projection("ngram_key", "other", width, streams.width, "none"),
         Projection("ngram_value", "other", width, streams.hidden, "none"),
     )  # fmt: skip
-    mixer = ShortConvolution(streams.width, taps, dilation=config.dimension("ngram_size", default=3))
+    mixer = ShortConvolution(streams.width, taps, dilation=config.dimension("ngram_size"))
     return mixer, matmuls, (3 + taps) * streams.width
 
 

@@ -91,7 +91,7 @@ def granite_speech(audio: Config) -> int:
 def query_transformer(section: Config) -> int:
     """Return the parameters of a Q-Former: blocks in which queries attend to themselves, and in some layers to an encoder."""
     section.unused("num_attention_heads", "vocab_size", "max_position_embeddings")
-    if section.flag("use_qformer_text_input", default=False):
+    if section.flag("use_qformer_text_input"):
         raise section.error("use_qformer_text_input", "true is not modelled", "allowed: false")
     hidden = section.dimension("hidden_size")
     encoder = section.dimension("encoder_hidden_size")
@@ -127,7 +127,7 @@ def phi4(audio: Config) -> int:
     bins = audio.optional("nemo_final_size") or bins
     channels = audio.dimension("nemo_conv_channels")
     tower = _halving_convolutions(channels, 3, factor) + linear(channels * bins, hidden)
-    sides = 1 if audio.flag("bias_symmetric", default=False) else 2
+    sides = 1 if audio.flag("bias_symmetric") else 2
     tower += sides * audio.dimension("bias_max_distance") * head_count
     return tower + audio.layers("num_blocks") * block
 
@@ -138,7 +138,7 @@ def parakeet(audio: Config) -> int:
     hidden = audio.dimension("hidden_size", default=1024)
     wide = audio.dimension("intermediate_size", default=4096)
     head_count = audio.dimension("num_attention_heads", default=8)
-    bias = audio.flag("attention_bias", default=False)
+    bias = audio.flag("attention_bias")
     conv_bias = audio.flag("convolution_bias", default=True)
     head_dim = hidden // head_count
     inner = head_count * head_dim

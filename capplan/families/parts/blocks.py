@@ -42,17 +42,17 @@ def _stated(config: Config, key: str, otherwise: int) -> int:
 def _qwen2(_config: Config, vision: Config, text: int) -> ImageRule:
     hidden = vision.dimension("embed_dim", default=1280)
     wide = int(hidden * vision.ratio("mlp_ratio", default=4.0))
-    return _resized(vision, text, (hidden, wide, vision.dimension("depth", default=32)), _QWEN2_LIMITS)
+    return _resized(vision, text, (hidden, wide, vision.dimension("depth")), _QWEN2_LIMITS)
 
 
 def _qwen2_5(_config: Config, vision: Config, text: int) -> ImageRule:
     sizes = (
         vision.dimension("hidden_size", default=1280),
         vision.dimension("intermediate_size", default=3420),
-        vision.dimension("depth", default=32),
+        vision.dimension("depth"),
     )
     listed = vision.values.get("fullatt_block_indexes")
-    side = _stated(vision, "window_size", _QWEN2_5_WINDOW) // vision.dimension("patch_size", default=14)
+    side = _stated(vision, "window_size", _QWEN2_5_WINDOW) // vision.dimension("patch_size")
     whole = len(listed) if isinstance(listed, list) else _QWEN2_5_WHOLE
     return _resized(vision, text, sizes, _QWEN2_LIMITS, gated=True, windows=(side * side, whole))
 
@@ -101,20 +101,20 @@ def _resized(
 
 
 def _gemma3(config: Config, vision: Config, text: int) -> ImageRule:
-    hidden = vision.dimension("hidden_size", default=768)
-    patch = vision.dimension("patch_size", default=16)
-    wide = vision.dimension("intermediate_size", default=3072)
+    hidden = vision.dimension("hidden_size")
+    patch = vision.dimension("patch_size")
+    wide = vision.dimension("intermediate_size")
     tower = Tower(vision.layers(), hidden, wide, _stated(vision, "num_attention_heads", 12), False, 3 * patch * patch, ((hidden, text),))  # fmt: skip
     tokens = _stated(config, "mm_tokens_per_image", _GEMMA3_TOKENS)
-    side = vision.dimension("image_size", default=224)
+    side = vision.dimension("image_size")
     return ImageRule("fixed", patch, patch, tower, side_pixels=side, fixed_tokens=tokens)
 
 
 def _pixtral(config: Config, vision: Config, text: int) -> ImageRule:
-    hidden = vision.dimension("hidden_size", default=1024)
-    patch = vision.dimension("patch_size", default=16)
-    merge = config.dimension("spatial_merge_size", default=2)
-    wide = vision.dimension("intermediate_size", default=4096)
+    hidden = vision.dimension("hidden_size")
+    patch = vision.dimension("patch_size")
+    merge = config.dimension("spatial_merge_size")
+    wide = vision.dimension("intermediate_size")
     merger = ((merge * merge * hidden, hidden), (hidden, text), (text, text))
     tower = Tower(
         vision.layers(), hidden, wide, _stated(vision, "num_attention_heads", 16), True, 3 * patch * patch, merger

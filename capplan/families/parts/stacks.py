@@ -174,7 +174,7 @@ def mixtral_mixture(config: Config, hidden: int, *, shared: int = 0) -> Part:
         config,
         hidden,
         experts=config.dimension("num_local_experts"),
-        per_token=config.dimension("num_experts_per_tok", default=2),
+        per_token=config.dimension("num_experts_per_tok"),
         intermediate=config.dimension("intermediate_size"),
         shared=shared,
     )

@@ -153,7 +153,7 @@ def gated_delta_net(
     value_heads = config.dimension("linear_num_value_heads", default=default_heads[1])
     key_dim = config.dimension("linear_key_head_dim", default=default_key_dim or 128)
     value_dim = config.dimension("linear_value_head_dim", default=2 * key_dim if default_key_dim else 128)
-    kernel = config.dimension("linear_conv_kernel_dim", default=4)
+    kernel = config.dimension("linear_conv_kernel_dim")
     config.divisible("linear_num_value_heads", value_heads, "linear_num_key_heads", key_heads)
     channels = 2 * key_heads * key_dim + value_heads * value_dim
     inner = value_heads * value_dim

@@ -25,7 +25,7 @@ def _sizes(vision: Config) -> tuple[int, int, int, int]:
     """Return hidden size, inputs of a patch, patches, and the parameters of all blocks."""
     hidden = vision.dimension("hidden_size", default=768)
     patch = vision.dimension("patch_size", default=16)
-    inputs = vision.dimension("num_channels", default=3) * patch * patch
+    inputs = vision.dimension("num_channels") * patch * patch
     side = vision.dimension("image_size", default=224) // patch
     vision.unused("projection_dim", "vocab_size")
     blocks = vision.layers() * encoder_block(hidden, vision.dimension("intermediate_size", default=3072))
@@ -48,7 +48,7 @@ def siglip2(vision: Config) -> int:
     """Return the parameters of SigLIP 2, whose number of patches is a key."""
     vision.unused("image_size")
     hidden, inputs, _, blocks = _sizes(vision)
-    patches = vision.dimension("num_patches", default=256)
+    patches = vision.dimension("num_patches")
     return linear(inputs, hidden) + patches * hidden + blocks + 2 * hidden + _pooling_head(vision, hidden)
 
 
@@ -73,22 +73,20 @@ def idefics3(vision: Config) -> int:
 
 def internvl(vision: Config) -> int:
     """Return the parameters of the InternVL tower: scaled residuals, optional biases and head norms."""
-    hidden = vision.dimension("hidden_size", default=1024)
-    wide = vision.dimension("intermediate_size", default=4096)
+    hidden = vision.dimension("hidden_size")
+    wide = vision.dimension("intermediate_size")
     patch_rows, patch_columns = _pair(vision, "patch_size", 14)
     rows, columns = _pair(vision, "image_size", 448)
     patches = (rows // patch_rows) * (columns // patch_columns)
-    tower = linear(vision.dimension("num_channels", default=3) * patch_rows * patch_columns, hidden) + hidden
+    tower = linear(vision.dimension("num_channels") * patch_rows * patch_columns, hidden) + hidden
     if vision.flag("use_absolute_position_embeddings", default=True):
         tower += (patches + 1) * hidden
-    if vision.flag("use_mask_token", default=False):
+    if vision.flag("use_mask_token"):
         tower += hidden
     norm = hidden if vision.text("norm_type", default="layer_norm") == "rms_norm" else 2 * hidden
-    block = 3 * linear(hidden, hidden, bias=vision.flag("attention_bias", default=False)) + linear(
-        hidden, hidden
-    )
+    block = 3 * linear(hidden, hidden, bias=vision.flag("attention_bias")) + linear(hidden, hidden)
     block += linear(hidden, wide) + linear(wide, hidden) + 2 * norm + 2 * hidden
-    if vision.flag("use_qk_norm", default=False):
+    if vision.flag("use_qk_norm"):
         block += 2 * hidden
     final = 0 if vision.flag("use_mean_pooling", default=True) else 2 * hidden
     return tower + vision.layers() * block + final
@@ -100,7 +98,7 @@ def intern_vit(vision: Config) -> int:
     patch = vision.dimension("patch_size", default=14)
     patches = (vision.dimension("image_size", default=448) // patch) ** 2
     norm = hidden if vision.text("norm_type", default="rms_norm") == "rms_norm" else 2 * hidden
-    block = linear(hidden, 3 * hidden, bias=vision.flag("qkv_bias", default=False)) + linear(hidden, hidden)
+    block = linear(hidden, 3 * hidden, bias=vision.flag("qkv_bias")) + linear(hidden, hidden)
     block += linear(hidden, wide) + linear(wide, hidden) + 2 * norm + 2 * hidden
     if vision.flag("qk_normalization", default=True):
         block += 2 * hidden
@@ -111,22 +109,18 @@ def intern_vit(vision: Config) -> int:
 def pixtral(vision: Config) -> int:
     """Return the parameters of Pixtral: no biases, gated feed-forward, RMS norms."""
     vision.unused("image_size", "head_dim")
-    hidden = vision.dimension("hidden_size", default=1024)
-    intermediate = vision.dimension("intermediate_size", default=4096)
-    patch = vision.dimension("patch_size", default=16)
+    hidden = vision.dimension("hidden_size")
+    intermediate = vision.dimension("intermediate_size")
+    patch = vision.dimension("patch_size")
     block = 4 * hidden * hidden + 3 * hidden * intermediate + 2 * hidden
-    return (
-        vision.dimension("num_channels", default=3) * patch * patch * hidden
-        + hidden
-        + vision.layers() * block
-    )
+    return vision.dimension("num_channels") * patch * patch * hidden + hidden + vision.layers() * block
 
 
 def minicpm_vision(vision: Config) -> int:
     """Return the parameters of the tower of MiniCPM-V 4.6: SigLIP without its pooling, with a window of patches merged in its middle."""
     vision.unused("insert_layer_id")
     hidden, inputs, patches, blocks = _sizes(vision)
-    wide = vision.dimension("intermediate_size", default=3072)
+    wide = vision.dimension("intermediate_size")
     window = prod(vision.whole_numbers("window_kernel_size") or (2, 2))
     merging = 4 * linear(hidden, hidden) + 2 * hidden + 2 * window * hidden
     merging += linear(window * hidden, window * wide) + linear(window * wide, hidden)
@@ -136,25 +130,23 @@ def minicpm_vision(vision: Config) -> int:
 def hunyuan(vision: Config) -> int:
     """Return the parameters of the tower of Hunyuan OCR: biases everywhere, positions of its largest image and one more."""
     hidden, wide = (
-        vision.dimension("hidden_size", default=1152),
-        vision.dimension("intermediate_size", default=4304),
+        vision.dimension("hidden_size"),
+        vision.dimension("intermediate_size"),
     )
-    patch = vision.dimension("patch_size", default=16)
-    positions = (vision.dimension("max_image_size", default=2048) // patch) ** 2 + 1
+    patch = vision.dimension("patch_size")
+    positions = (vision.dimension("max_image_size") // patch) ** 2 + 1
     vision.unused(
         "num_key_value_heads", "out_hidden_size", "text_hidden_size", "max_vit_seq_len", "img_max_token_num"
     )
-    blocks = vision.layers() * encoder_block(
-        hidden, wide, heads=vision.dimension("num_attention_heads", default=16)
-    )
-    embedded = linear(vision.dimension("num_channels", default=3) * patch * patch, hidden)
+    blocks = vision.layers() * encoder_block(hidden, wide, heads=vision.dimension("num_attention_heads"))
+    embedded = linear(vision.dimension("num_channels") * patch * patch, hidden)
     return embedded + positions * hidden + blocks
 
 
 def dots_vit(vision: Config) -> int:
     """Return the parameters of the tower of dots.ocr with its merger: RMS norms, gated feed-forward."""
     hidden, wide = vision.dimension("embed_dim"), vision.dimension("intermediate_size")
-    bias = vision.flag("use_bias", default=False)
+    bias = vision.flag("use_bias")
     patch, frames = vision.dimension("patch_size"), vision.dimension("temporal_patch_size", default=1)
     block = linear(hidden, 3 * hidden, bias=bias) + linear(hidden, hidden, bias=bias)
     block += 2 * linear(hidden, wide, bias=bias) + linear(wide, hidden, bias=bias) + 2 * hidden

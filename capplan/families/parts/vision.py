@@ -36,19 +36,19 @@ def one_layer(config: Config, tower: Config, text: int) -> int:
 
 def shuffled_one_layer(config: Config, tower: Config, text: int) -> int:
     """Return the connector of Idefics 3: one matrix that reads a square of patches."""
-    return tower.dimension("hidden_size") * config.dimension("scale_factor", default=2) ** 2 * text
+    return tower.dimension("hidden_size") * config.dimension("scale_factor") ** 2 * text
 
 
 def internvl(config: Config, tower: Config, text: int) -> int:
     """Return InternVL's projector: a norm and two matrices."""
-    inputs = tower.dimension("hidden_size") * int(1 / config.ratio("downsample_ratio", default=0.5)) ** 2
+    inputs = tower.dimension("hidden_size") * int(1 / config.ratio("downsample_ratio")) ** 2
     return 2 * inputs + linear(inputs, text) + linear(text, text)
 
 
 def lfm2_vl(config: Config, tower: Config, text: int) -> int:
     """Return the projector of LFM2-VL: perhaps a norm, then two matrices."""
-    inputs = tower.dimension("hidden_size") * config.dimension("downsample_factor", default=2) ** 2
-    wide = config.dimension("projector_hidden_size", default=2560)
+    inputs = tower.dimension("hidden_size") * config.dimension("downsample_factor") ** 2
+    wide = config.dimension("projector_hidden_size")
     bias = config.flag("projector_bias", default=True)
     norm = 2 * inputs if config.flag("projector_use_layernorm", default=True) else 0
     return norm + linear(inputs, wide, bias=bias) + linear(wide, text, bias=bias)
@@ -56,14 +56,14 @@ def lfm2_vl(config: Config, tower: Config, text: int) -> int:
 
 def cohere2_vision(config: Config, tower: Config, text: int) -> int:
     """Return the projector of Command A Vision: two matrices around a gate."""
-    inputs = tower.dimension("hidden_size") * config.dimension("downsample_factor", default=2) ** 2
-    wide = config.dimension("alignment_intermediate_size", default=36864)
+    inputs = tower.dimension("hidden_size") * config.dimension("downsample_factor") ** 2
+    wide = config.dimension("alignment_intermediate_size")
     return linear(inputs, wide) + linear(wide // 2, text)
 
 
 def aya_vision(config: Config, tower: Config, text: int) -> int:
     """Return the projector of Aya Vision: a norm, then two matrices around a gate."""
-    inputs = tower.dimension("hidden_size") * config.dimension("downsample_factor", default=2) ** 2
+    inputs = tower.dimension("hidden_size") * config.dimension("downsample_factor") ** 2
     wide = config.dimension("alignment_intermediate_size", default=text)
     return 2 * inputs + linear(inputs, wide) + linear(wide // 2, text)
 
@@ -85,7 +85,7 @@ def voxtral(_config: Config, tower: Config, text: int) -> int:
 
 def voxtral_realtime(config: Config, tower: Config, text: int) -> int:
     """Return the projector of Voxtral Realtime: two matrices without biases; the first reads several frames."""
-    frames = config.dimension("downsample_factor", default=4)
+    frames = config.dimension("downsample_factor")
     return frames * tower.dimension("hidden_size") * text + text * text
 
 
@@ -105,7 +105,7 @@ def phi4_vision(_config: Config, tower: Config, text: int) -> int:
 
 def phi4_audio(_config: Config, tower: Config, text: int) -> int:
     """Return the projectors of Phi-4 Multimodal's sound: two matrices for sound only and two next to an image."""
-    frames = tower.dimension("downsample_rate", default=1)
+    frames = tower.dimension("downsample_rate")
     return 2 * (linear(frames * tower.dimension("hidden_size"), text) + linear(text, text))
 
 
@@ -123,7 +123,7 @@ def nemotron(config: Config, _tower: Config, text: int) -> int:
     Another norm stands before them where the text predicts several tokens.
     """
     hidden = config.dimension("vision_hidden_size", "vit_hidden_size")
-    inputs = hidden * int(1 / config.ratio("downsample_ratio", default=0.5)) ** 2
+    inputs = hidden * int(1 / config.ratio("downsample_ratio")) ** 2
     wide = config.dimension("projector_hidden_size")
     several = config.needed_section("text_config", "llm_config").count("num_nextn_predict_layers")
     return inputs + inputs * wide + wide * text + (2 * hidden if several else 0)
@@ -132,8 +132,8 @@ def nemotron(config: Config, _tower: Config, text: int) -> int:
 def hunyuan(_config: Config, tower: Config, text: int) -> int:
     """Return the merger of Hunyuan OCR: a convolution over squares of patches, two matrices, two norms, four marks of an image."""
     hidden, merge = (
-        tower.dimension("hidden_size", default=1152),
-        tower.dimension("spatial_merge_size", default=2),
+        tower.dimension("hidden_size"),
+        tower.dimension("spatial_merge_size"),
     )
     merger = (
         linear(merge * merge * hidden, 2 * hidden) + linear(2 * hidden, 4 * hidden) + linear(4 * hidden, text)
@@ -145,7 +145,7 @@ def nemotron_audio(_config: Config, tower: Config, text: int) -> int:
     """Return the projector of Nemotron Omni's sound: a norm and two matrices."""
     hidden = tower.dimension("hidden_size", default=1024)
     wide = tower.dimension("projection_hidden_size")
-    bias = tower.flag("projection_bias", default=False)
+    bias = tower.flag("projection_bias")
     return hidden + linear(hidden, wide, bias=bias) + linear(wide, text, bias=bias)
 
 
@@ -154,10 +154,10 @@ def minicpm_merger(config: Config, tower: Config, text: int) -> int:
     config.unused(
         "insert_layer_id", "drop_vision_last_layer", "merge_kernel_size", "image_size", "patch_size"
     )
-    hidden = tower.dimension("hidden_size", default=768)
+    hidden = tower.dimension("hidden_size")
     four = 4 * hidden
     each = 2 * four + linear(four, four)
-    times = config.dimension("merger_times", default=1)
+    times = config.dimension("merger_times")
     return times * each + (times - 1) * linear(four, hidden) + linear(four, text)
 
 
@@ -198,15 +198,15 @@ _TILE_SHAPES = 8
 
 def gemma3_vision(vision: Config, text_hidden: int) -> int:
     """Return the parameters of SigLIP and the Gemma 3 projector."""
-    hidden = vision.dimension("hidden_size", default=768)
+    hidden = vision.dimension("hidden_size")
     return siglip(vision) + hidden * text_hidden + hidden
 
 
 def pixtral(vision: Config, text_hidden: int, outer: Config) -> int:
     """Return the parameters of Pixtral and the Mistral 3 projector."""
-    hidden = vision.dimension("hidden_size", default=1024)
-    merge = outer.dimension("spatial_merge_size", default=2) ** 2
-    bias = outer.flag("multimodal_projector_bias", default=False)
+    hidden = vision.dimension("hidden_size")
+    merge = outer.dimension("spatial_merge_size") ** 2
+    bias = outer.flag("multimodal_projector_bias")
     projector = hidden + merge * hidden * hidden
     projector += linear(hidden, text_hidden, bias=bias) + linear(text_hidden, text_hidden, bias=bias)
     return towers.pixtral(vision) + projector
@@ -215,14 +215,14 @@ def pixtral(vision: Config, text_hidden: int, outer: Config) -> int:
 def qwen2_vision(vision: Config, text_hidden: int) -> int:
     """Return the parameters of the Qwen 2-VL tower with its merger."""
     hidden = vision.dimension("embed_dim", default=1280)
-    patch = vision.dimension("patch_size", default=14)
-    frames = vision.dimension("temporal_patch_size", default=2)
-    channels = vision.dimension("in_channels", "in_chans", default=3)
+    patch = vision.dimension("patch_size")
+    frames = vision.dimension("temporal_patch_size")
+    channels = vision.dimension("in_channels", "in_chans")
     intermediate = int(hidden * vision.ratio("mlp_ratio", default=4.0))
-    merged = hidden * vision.dimension("spatial_merge_size", default=2) ** 2
+    merged = hidden * vision.dimension("spatial_merge_size") ** 2
     out = vision.dimension("hidden_size", default=text_hidden)
     tower = channels * frames * patch * patch * hidden
-    tower += vision.dimension("depth", default=32) * encoder_block(hidden, intermediate)
+    tower += vision.dimension("depth") * encoder_block(hidden, intermediate)
     return tower + 2 * hidden + linear(merged, merged) + linear(merged, out)
 
 
@@ -234,34 +234,34 @@ def qwen2_5_vision(vision: Config, text_hidden: int | None = None) -> int:
     vision.unused("window_size")
     hidden = vision.dimension("hidden_size", default=1280)
     intermediate = vision.dimension("intermediate_size", default=3420)
-    patch = vision.dimension("patch_size", default=14)
-    frames = vision.dimension("temporal_patch_size", default=2)
-    channels = vision.dimension("in_channels", "in_chans", default=3)
-    merged = hidden * vision.dimension("spatial_merge_size", default=2) ** 2
+    patch = vision.dimension("patch_size")
+    frames = vision.dimension("temporal_patch_size")
+    channels = vision.dimension("in_channels", "in_chans")
+    merged = hidden * vision.dimension("spatial_merge_size") ** 2
     out = vision.dimension("out_hidden_size", default=text_hidden)
     block = 4 * linear(hidden, hidden) + 2 * linear(hidden, intermediate) + linear(intermediate, hidden)
     if (kv_heads := vision.optional("num_key_value_heads")) is not None:
         heads = vision.dimension("num_heads")
         block += linear(hidden, (heads + 2 * kv_heads) * (hidden // heads)) - 3 * linear(hidden, hidden)
     tower = channels * frames * patch * patch * hidden
-    tower += vision.dimension("depth", default=32) * (block + 2 * hidden)
+    tower += vision.dimension("depth") * (block + 2 * hidden)
     return tower + hidden + linear(merged, merged) + linear(merged, out)
 
 
 def glm4v_vision(vision: Config) -> int:
     """Return the parameters of the GLM-4.5V tower with its merger."""
-    hidden = vision.dimension("hidden_size", default=1536)
-    out = vision.dimension("out_hidden_size", default=4096)
-    wide = vision.dimension("intermediate_size", default=13696)
-    patch = vision.dimension("patch_size", default=14)
-    frames = vision.dimension("temporal_patch_size", default=2)
-    channels = vision.dimension("in_channels", default=3)
-    side = vision.dimension("image_size", default=336) // patch
-    merge = vision.dimension("spatial_merge_size", default=2) ** 2
-    attention = 4 * hidden * hidden + (3 * hidden if vision.flag("attention_bias", default=False) else 0)
+    hidden = vision.dimension("hidden_size")
+    out = vision.dimension("out_hidden_size")
+    wide = vision.dimension("intermediate_size")
+    patch = vision.dimension("patch_size")
+    frames = vision.dimension("temporal_patch_size")
+    channels = vision.dimension("in_channels")
+    side = vision.dimension("image_size") // patch
+    merge = vision.dimension("spatial_merge_size") ** 2
+    attention = 4 * hidden * hidden + (3 * hidden if vision.flag("attention_bias") else 0)
     block = attention + 3 * hidden * out + 2 * hidden
     tower = side * side * hidden + linear(channels * frames * patch * patch, hidden) + 2 * hidden
-    tower += vision.dimension("depth", default=24) * block + linear(merge * hidden, out)
+    tower += vision.dimension("depth") * block + linear(merge * hidden, out)
     return tower + out * out + 2 * out + 3 * out * wide
 
 
@@ -327,23 +327,23 @@ def moonvit(vision: Config, outer: Config, text_hidden: int) -> int:
 
 def llama4_vision(vision: Config, text_hidden: int) -> int:
     """Return the parameters of the Llama 4 tower, its pixel-shuffle adapter and projector."""
-    hidden = vision.dimension("hidden_size", default=768)
-    intermediate = vision.dimension("intermediate_size", default=5632)
-    patch = vision.dimension("patch_size", default=14)
-    side = vision.dimension("image_size", default=448) // patch
+    hidden = vision.dimension("hidden_size")
+    intermediate = vision.dimension("intermediate_size")
+    patch = vision.dimension("patch_size")
+    side = vision.dimension("image_size") // patch
     vision.unused("pixel_shuffle_ratio")
-    wide = vision.dimension("projector_input_dim", default=4096)
-    out = vision.dimension("projector_output_dim", default=4096)
+    wide = vision.dimension("projector_input_dim")
+    out = vision.dimension("projector_output_dim")
     tower = (
-        vision.dimension("num_channels", default=3) * patch * patch * hidden
+        vision.dimension("num_channels") * patch * patch * hidden
         + hidden
         + (side * side + 1) * hidden
         + 4 * hidden
     )
-    heads = vision.dimension("num_attention_heads", default=16)
+    heads = vision.dimension("num_attention_heads")
     tower += vision.layers() * encoder_block(hidden, intermediate, heads=heads)
     adapter = intermediate * wide + out * out
-    return tower + adapter + vision.dimension("vision_output_dim", default=7680) * text_hidden
+    return tower + adapter + vision.dimension("vision_output_dim") * text_hidden
 
 
 def gemma4_vision(vision: Config, text_hidden: int) -> int:
@@ -388,7 +388,7 @@ def minimax_vision(vision: Config, outer: Config, text_hidden: int) -> int:
     frames = compression.dimension("temporal_patch_size", default=2) if compression else 2
     merge = compression.dimension("spatial_merge_size", default=2) if compression else 2
     wide = outer.dimension("projector_hidden_size", default=text_hidden)
-    channels = vision.dimension("num_channels", default=3)
+    channels = vision.dimension("num_channels")
     tower = (
         channels * frames * patch * patch * hidden
         + 2 * hidden
@@ -401,15 +401,13 @@ def minimax_vision(vision: Config, outer: Config, text_hidden: int) -> int:
 
 def ernie_vision(vision: Config, text_hidden: int) -> int:
     """Return the parameters of the ERNIE 4.5 VL tower and of the resampler that joins patches and frames."""
-    hidden = vision.dimension("hidden_size", default=1280)
-    patch = vision.dimension("patch_size", default=14)
-    channels = vision.dimension("in_channels", default=3)
+    hidden = vision.dimension("hidden_size")
+    patch = vision.dimension("patch_size")
+    channels = vision.dimension("in_channels")
     tower = channels * patch * patch * hidden + 2 * hidden
-    tower += vision.dimension("depth", default=32) * encoder_block(
-        hidden, vision.dimension("intermediate_size", default=5120)
-    )
-    merged = hidden * vision.dimension("spatial_merge_size", default=2) ** 2
-    frames = merged * vision.dimension("temporal_merge_size", default=2)
+    tower += vision.dimension("depth") * encoder_block(hidden, vision.dimension("intermediate_size"))
+    merged = hidden * vision.dimension("spatial_merge_size") ** 2
+    frames = merged * vision.dimension("temporal_merge_size")
     resampler = linear(merged, merged) + linear(frames, merged) + 2 * linear(merged, merged) + 4 * merged
     return tower + resampler + linear(merged, text_hidden) + text_hidden
 
@@ -447,7 +445,7 @@ _NAMED_TOWERS = {
 
 def _named_radio(vision: Config, args: Config) -> int:
     """Return the parameters of a RADIO whose file names its shape, as vLLM allocates it: with a scale behind each half of a block."""
-    name = args.text("model", default="")
+    name = args.text("model")
     if name not in _NAMED_TOWERS:
         raise args.error("model", f"{name!r} is not modelled", f"allowed: {', '.join(_NAMED_TOWERS)}")
     hidden, layers, wide = _NAMED_TOWERS[name]
@@ -456,7 +454,7 @@ def _named_radio(vision: Config, args: Config) -> int:
     named = [
         str(teacher.get("name")) for teacher in args.items("teachers") or () if isinstance(teacher, dict)
     ]
-    tokens = len(set(named)) if args.flag("cls_token_per_teacher", default=False) else 1
+    tokens = len(set(named)) if args.flag("cls_token_per_teacher") else 1
     multiple = args.optional("register_multiple")
     prefix = tokens + (multiple - tokens % multiple if multiple else 0)
     frames = vision.dimension("video_temporal_patch_size", default=1)
@@ -483,7 +481,7 @@ def radio(vision: Config) -> int:
     bias = vision.flag("qkv_bias", default=True)
     block = 3 * linear(hidden, inner, bias=bias) + linear(inner, hidden) + 6 * hidden
     wide = int(hidden * vision.ratio("mlp_ratio"))
-    if vision.flag("use_swiglu_ffn", default=False):
+    if vision.flag("use_swiglu_ffn"):
         wide = (wide * 2 // 3 + 7) // 8 * 8
         block += linear(hidden, wide)
     return tower + vision.layers() * (block + linear(hidden, wide) + linear(wide, hidden))

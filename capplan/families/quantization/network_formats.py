@@ -314,7 +314,7 @@ def _gptq(section: Config) -> Scheme:
     named += left_out(section)
     inside = _blocks(section)
     named += [(f"re:.*{re.escape(module)}", name) for module in inside]
-    head = name if section.flag("lm_head", default=False) else None
+    head = name if section.flag("lm_head") else None
     return Scheme(None if inside else name, name_list(named, section.where()), head=head)
 
 
