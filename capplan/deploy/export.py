@@ -23,7 +23,7 @@ from capplan.deploy.platforms import (
     skypilot_tasks,
 )
 from capplan.errors import InputError, unknown
-from capplan.fleet.order import OWN, Machine, owned_price_text
+from capplan.money.order import OWN, Machine, owned_price_text
 from capplan.readers.catalogue.scenarios import scenario_word
 from capplan.readers.plan_file import OrderedRow, PlanFile
 from capplan.recorded.traces.prometheus import metric_names

@@ -14,7 +14,7 @@ from capplan.deploy.command_line import CONFIG_FILE, Command, command_of, refuse
 from capplan.deploy.engine_options import option
 from capplan.deploy.fleet_launch import FleetLaunch, Group
 from capplan.errors import InputError
-from capplan.fleet.order import ANY_REGION, OWN
+from capplan.money.order import ANY_REGION, OWN
 from capplan.recorded.traces.prometheus import metric_names
 from capplan.serving.terms import SCALING_WINDOW_S
 
