@@ -229,25 +229,41 @@ def shell_text(command: Command) -> str:
     return " \\\n  ".join(lines) + "\n"
 
 
-def _counts(launch: ReplicaLaunch, names: Mapping[str, float | int | None]) -> Iterator[str]:
-    for key, value in names.items():
-        if value is not None:
-            yield from option(launch, key, value)
+def _written(launch: ReplicaLaunch, said: Mapping[str, object]) -> list[str]:
+    """Return the options of what an engine is told, by key of the table of flags; True for a switch, None and False for nothing."""
+    return [
+        word
+        for key, value in said.items()
+        if value is not None and value is not False
+        for word in option(launch, key, None if value is True else value)
+    ]
 
 
-def _kv(launch: ReplicaLaunch) -> list[str]:
+def _several(count: int) -> int | None:
+    """Return a degree where it splits anything."""
+    return count if count > 1 else None
+
+
+def _split(launch: ReplicaLaunch, tensor_parallel: int) -> dict[str, object]:
+    """Return the revision and the degrees that every engine is told."""
+    return {
+        "revision": launch.revision or None,
+        "tensor_parallel": tensor_parallel,
+        "pipeline_parallel": _several(launch.pipeline_parallel),
+    }
+
+
+def _kv(launch: ReplicaLaunch) -> str:
     """Return the cache dtype; an old version that has no word for 16 bits takes the dtype of the model."""
     dtype = str(launch.kv_dtype)
     word = KV_WORDS[launch.engine].get(dtype)
     known = word and engine_flags(launch.engine).knows("kv_dtype", str(launch.version), word)
-    if not known and dtype in DTYPE_WORDS:
-        return option(launch, "kv_dtype", "auto")
-    return option(launch, "kv_dtype", word or dtype, needed=f"a KV cache in {dtype}")
+    return option(launch, "kv_dtype", "auto" if not known and dtype in DTYPE_WORDS else word or dtype)[1]
 
 
-def _remarks(launch: ReplicaLaunch, kv: tuple[str, ...] = ()) -> tuple[str, ...]:
+def _remarks(launch: ReplicaLaunch, kv: str = "") -> tuple[str, ...]:
     said = []
-    if "auto" in kv:
+    if kv == "auto":
         said.append(
             f"the KV cache is planned in {launch.kv_dtype}; auto is the dtype of the model, or what its checkpoint asks for"
         )
@@ -264,25 +280,9 @@ def _remarks(launch: ReplicaLaunch, kv: tuple[str, ...] = ()) -> tuple[str, ...]
     return tuple(said)
 
 
-def _weights(launch: ReplicaLaunch) -> list[str]:
+def _weights(launch: ReplicaLaunch) -> dict[str, object]:
     dtype = launch.weight_dtype
-    if dtype is None:
-        return []
-    if dtype in DTYPE_WORDS:
-        return option(launch, "dtype", DTYPE_WORDS[dtype])
-    return option(launch, "quantization", dtype)
-
-
-def _command_words_chunks(launch: ReplicaLaunch) -> list[str]:
-    """Return the option of vLLM that says whether prompts are cut into chunks; nothing where the engine decides."""
-    if launch.chunked_prefill is None:
-        return []
-    off = _spelling(launch, "no_chunked_prefill", "chunked_prefill_off")
-    return option(
-        launch,
-        "chunked_prefill" if launch.chunked_prefill else off,
-        needed="prompts that are not cut into chunks",
-    )
+    return {"dtype": DTYPE_WORDS[dtype]} if dtype in DTYPE_WORDS else {"quantization": dtype}
 
 
 def _vllm(launch: ReplicaLaunch) -> Command:
@@ -293,36 +293,41 @@ def _vllm(launch: ReplicaLaunch) -> Command:
             f"  plan with: --set fleet.expert_parallel=[1,{ranks}]"
         )
     kv = _kv(launch)
-    words = [
-        "vllm", "serve", launch.model,
-        *(option(launch, "revision", launch.revision) if launch.revision else []),
-        *option(launch, "tensor_parallel", launch.tensor_parallel),
-        *(option(launch, "pipeline_parallel", launch.pipeline_parallel) if launch.pipeline_parallel > 1 else []),
-        *(option(launch, "data_parallel", launch.data_parallel) if launch.data_parallel > 1 else []),
-        *(option(launch, "experts_spread", needed="experts that are spread over ranks") if launch.expert_parallel > 1 else []),
-        *_weights(launch), *kv, *_limits(launch, 1),
-        *_prefixes(launch), *_command_words_chunks(launch),
-        *(option(launch, "runner", "pooling", needed="vectors or scores") if launch.pooling else []),
-        *(adapter_words(launch, launch.adapters) if launch.adapters else []),
-    ]  # fmt: skip
-    if launch.drafts is not None:
-        words += option(
-            launch, "speculation", json.dumps(vllm_drafts(launch, launch.drafts), separators=(",", ":"))
-        )
-    if launch.host_cache_bytes is not None:
-        words += option(launch, "host_cache", launch.host_cache_bytes / GIB, needed="a cache in host memory")
-    if launch.role is not None:
-        hand_over = {"kv_connector": "NixlConnector", "kv_role": ROLES["either"]}
-        words += option(launch, "transfer", json.dumps(hand_over, separators=(",", ":")))
-    return Command(tuple(words), remarks=_remarks(launch, tuple(kv)))
+    said = {
+        **_split(launch, launch.tensor_parallel),
+        "data_parallel": _several(launch.data_parallel),
+        "experts_spread": launch.expert_parallel > 1,
+        **_weights(launch),
+        "kv_dtype": kv,
+        **_limits(launch, 1),
+        **_vllm_prompts(launch),
+        "runner": "pooling" if launch.pooling else None,
+    }
+    words = ["vllm", "serve", launch.model, *_written(launch, said)]
+    words += adapter_words(launch, launch.adapters) if launch.adapters else []
+    hand_over = {"kv_connector": "NixlConnector", "kv_role": ROLES["either"]}
+    words += _written(
+        launch,
+        {
+            "speculation": launch.drafts and _compact(vllm_drafts(launch, launch.drafts)),
+            "host_cache": launch.host_cache_bytes and launch.host_cache_bytes / GIB,
+            "transfer": launch.role and _compact(hand_over),
+        },
+    )
+    return Command(tuple(words), remarks=_remarks(launch, kv))
 
 
-def _prefixes(launch: ReplicaLaunch) -> list[str]:
-    """Return the option of vLLM that says whether prefixes are cached; a model of vectors or scores decides that itself."""
-    if launch.prefix_caching:
-        return [] if launch.pooling else option(launch, "prefix_caching")
-    off = _spelling(launch, "no_prefix_caching", "prefix_caching_off")
-    return option(launch, off, needed="prompts without a prefix cache")
+def _compact(values: Mapping[str, Any]) -> str:
+    return json.dumps(values, separators=(",", ":"))
+
+
+def _vllm_prompts(launch: ReplicaLaunch) -> dict[str, object]:
+    """Return whether prefixes are cached, which a model of vectors or scores decides itself, and whether prompts are cut into chunks."""
+    cached = launch.prefix_caching
+    prefixes = "prefix_caching" if cached else _spelling(launch, "no_prefix_caching", "prefix_caching_off")
+    chunked = launch.chunked_prefill
+    chunks = "chunked_prefill" if chunked else _spelling(launch, "no_chunked_prefill", "chunked_prefill_off")
+    return {prefixes: not (cached and launch.pooling), chunks: chunked is not None}
 
 
 def _spelling(launch: ReplicaLaunch, old: str, new: str) -> str:
@@ -330,62 +335,46 @@ def _spelling(launch: ReplicaLaunch, old: str, new: str) -> str:
     return old if engine_flags("vllm").knows(old, str(launch.version)) else new
 
 
-def _limits(launch: ReplicaLaunch, groups: int) -> Iterator[str]:
-    """Yield the limits of an engine; of attention groups together where its options count all of them."""
+def _limits(launch: ReplicaLaunch, groups: int) -> dict[str, object]:
+    """Return the limits of an engine; of attention groups together where its options count all of them."""
     seqs, tokens = launch.max_num_seqs, launch.max_num_batched_tokens
-    if launch.engine == "sglang" and launch.chunked_prefill is False:
-        tokens = None
-    return _counts(
-        launch,
-        {
-            "max_model_len": launch.max_model_len,
-            "max_num_seqs": seqs and seqs * groups,
-            "max_num_batched_tokens": tokens and tokens * groups,
-            "memory_fraction": launch.memory_fraction,
-        },
-    )
+    return {
+        "max_model_len": launch.max_model_len,
+        "max_num_seqs": seqs and seqs * groups,
+        "max_num_batched_tokens": tokens and tokens * groups,
+        "memory_fraction": launch.memory_fraction,
+    }
 
 
 def _sglang(launch: ReplicaLaunch) -> Command:
     groups, kv = launch.data_parallel, _kv(launch)
-    words = [
-        "python3", "-m", "sglang.launch_server", *option(launch, "model", launch.model),
-        *(option(launch, "revision", launch.revision) if launch.revision else []),
-        *option(launch, "tensor_parallel", launch.tensor_parallel * groups),
-        *(option(launch, "pipeline_parallel", launch.pipeline_parallel) if launch.pipeline_parallel > 1 else []),
-        *([*option(launch, "data_parallel", groups), *option(launch, "attention_groups")] if groups > 1 else []),
-    ]  # fmt: skip
-    if launch.expert_parallel > 1:
-        words += option(launch, "expert_parallel", launch.expert_parallel)
-        if engine_flags("sglang").knows("expert_switch", str(launch.version)):
-            words += option(launch, "expert_switch")
-    words += [*_weights(launch), *kv, *_limits(launch, groups), *_sglang_chunks(launch)]
-    if not launch.prefix_caching:
-        words += option(launch, "no_prefix_caching")
-    words += option(launch, "pooling") if launch.pooling else []
+    spread = launch.expert_parallel > 1
+    limits = _limits(launch, groups)
+    if launch.chunked_prefill is False:  # whole prompts have a limit of their own
+        del limits["max_num_batched_tokens"]
+        limits |= {"max_num_batched_tokens": WHOLE_PROMPTS, "prefill_tokens": launch.max_num_batched_tokens}
+    said = {
+        "model": launch.model,
+        **_split(launch, launch.tensor_parallel * groups),
+        "data_parallel": _several(groups),
+        "attention_groups": groups > 1,
+        "expert_parallel": _several(launch.expert_parallel),
+        "expert_switch": spread and engine_flags("sglang").knows("expert_switch", str(launch.version)),
+        **_weights(launch),
+        "kv_dtype": kv,
+        **limits,
+        "chunked_prefill": launch.chunked_prefill,
+        "no_prefix_caching": not launch.prefix_caching,
+        "pooling": launch.pooling,
+    }
+    words = ["python3", "-m", "sglang.launch_server", *_written(launch, said)]
     words += adapter_words(launch, launch.adapters) if launch.adapters else []
-    if launch.drafts is not None:
-        words += sglang_drafts(launch, launch.drafts)
+    words += sglang_drafts(launch, launch.drafts) if launch.drafts else []
     if launch.host_cache_bytes is not None:
-        words += option(launch, "host_cache_switch", needed="a cache in host memory")
+        words += option(launch, "host_cache_switch")
         words += option(launch, "host_cache", _whole_gigabytes(launch.host_cache_bytes / launch.devices))
-    if launch.role is not None:
-        words += option(launch, "role", launch.role)
-    words += option(launch, "metrics")
-    return Command(tuple(words), remarks=_remarks(launch, tuple(kv)))
-
-
-def _sglang_chunks(launch: ReplicaLaunch) -> list[str]:
-    """Return whether SGLang cuts prompts into chunks, and whether those share their steps with decoding; whole prompts have a limit of their own."""
-    if launch.chunked_prefill is None:
-        return []
-    if launch.chunked_prefill:
-        return option(launch, "chunked_prefill")
-    limit = launch.max_num_batched_tokens
-    return [
-        *option(launch, "max_num_batched_tokens", WHOLE_PROMPTS),
-        *(option(launch, "prefill_tokens", limit) if limit else []),
-    ]
+    words += _written(launch, {"role": launch.role, "metrics": True})
+    return Command(tuple(words), remarks=_remarks(launch, kv))
 
 
 def _whole_gigabytes(each_bytes: float) -> int:
@@ -412,15 +401,14 @@ def _trtllm(launch: ReplicaLaunch) -> Command:
             "trtllm: an attention group is one device there, and the plan has "
             f"{groups} groups of {launch.tensor_parallel}\n  plan with: --set fleet.tensor_parallel=1 --set fleet.data_parallel={groups}"
         )
-    words = [
-        "trtllm-serve", launch.model,
-        *(option(launch, "revision", launch.revision) if launch.revision else []),
-        *option(launch, "tensor_parallel", launch.tensor_parallel * groups),
-        *(option(launch, "pipeline_parallel", launch.pipeline_parallel) if launch.pipeline_parallel > 1 else []),
-        *(option(launch, "expert_parallel", launch.expert_parallel) if launch.expert_parallel > 1 else []),
-        *_limits(launch, 1), *option(launch, "config", CONFIG_FILE),
-    ]  # fmt: skip
-    return Command(tuple(words), written_config(launch), _remarks(launch))
+    said = {
+        **_split(launch, launch.tensor_parallel * groups),
+        "expert_parallel": _several(launch.expert_parallel),
+        **_limits(launch, 1),
+        "config": CONFIG_FILE,
+    }
+    words = ("trtllm-serve", launch.model, *_written(launch, said))
+    return Command(words, written_config(launch), _remarks(launch))
 
 
 _PROGRAMS = {

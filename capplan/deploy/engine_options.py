@@ -9,7 +9,7 @@ from capplan.model.network import LoraTerms
 from capplan.model.sharding import MODULES
 
 
-def option(launch: ReplicaLaunch, key: str, value: object = None, *, needed: str = "") -> list[str]:
+def option(launch: ReplicaLaunch, key: str, value: object = None) -> list[str]:
     """Return an option with its value; InputError where the version does not know it.
 
     Parameters
@@ -17,16 +17,33 @@ def option(launch: ReplicaLaunch, key: str, value: object = None, *, needed: str
     launch : whose engine and version are asked
     key : of the table of flags
     value : None for a switch
-    needed : what the plan wants of the option, for the error
     """
     table, version = engine_flags(launch.engine), str(launch.version)
     text = None if value is None else f"{value:.12g}" if isinstance(value, float) else str(value)
     if not table.knows(key, version, text if key == "kv_dtype" else None):
-        what = needed or key.replace("_", " ")
+        what = _MEANT.get(key, key.replace("_", " ")).format(kv_dtype=launch.kv_dtype)
         raise InputError(
             f"{launch.engine} {version}: has no option for {what} of the plan\n  {newer_version(launch, key)}"
         )
     return [table.flags[key].names[0], *([] if text is None else [text])]
+
+
+_MEANT = {
+    "experts_spread": "experts that are spread over ranks",
+    "kv_dtype": "a KV cache in {kv_dtype}",
+    "prefix_caching_off": "prompts without a prefix cache",
+    "chunked_prefill_off": "prompts that are not cut into chunks",
+    "runner": "vectors or scores",
+    "host_cache": "a cache in host memory",
+    "host_cache_switch": "a cache in host memory",
+    "nodes": "replicas over servers",
+    "adapters": "LoRA adapters",
+    "adapter_rank": "the rank of the adapters",
+    "adapter_modules": "adapters of some matrices only",
+    "host_adapters": "adapters in host memory",
+    "sharded_adapters": "adapters split over ranks on both sides",
+}
+"""Key of the table of flags -> what a plan wants of it."""
 
 
 def newer_version(launch: ReplicaLaunch, key: str) -> str:
@@ -155,18 +172,18 @@ def adapter_words(launch: ReplicaLaunch, adapters: LoraTerms) -> list[str]:
         the version has no option for them, for their rank, or for the matrices that they stand next to
     """
     words = [
-        *option(launch, "adapters", needed="LoRA adapters"),
+        *option(launch, "adapters"),
         *option(launch, "adapter_slots", adapters.slots),
-        *option(launch, "adapter_rank", adapters.rank, needed="the rank of the adapters"),
+        *option(launch, "adapter_rank", adapters.rank),
     ]
     _refuse_rank(launch, adapters.rank)
     if adapters.adapters > adapters.slots:
-        words += option(launch, "host_adapters", adapters.adapters, needed="adapters in host memory")
+        words += option(launch, "host_adapters", adapters.adapters)
     if adapters.fully_sharded:
-        words += option(launch, "sharded_adapters", needed="adapters split over ranks on both sides")
+        words += option(launch, "sharded_adapters")
     modules = _module_words(launch.engine, adapters.modules)
     if modules:
-        named = option(launch, "adapter_modules", needed="adapters of some matrices only")
+        named = option(launch, "adapter_modules")
         words += [*named, *modules]
     return words
 

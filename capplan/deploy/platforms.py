@@ -99,7 +99,7 @@ def server_words(group: Group, servers: int, rank: str, leader: str) -> tuple[st
         )
     address = leader if launch.engine == "vllm" else f"{leader}:{LEADER_PORT}"
     words = [
-        *option(launch, "nodes", servers, needed="replicas over servers"),
+        *option(launch, "nodes", servers),
         *option(launch, "node_rank", rank),
     ]
     words += option(launch, "leader", address)
