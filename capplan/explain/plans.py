@@ -39,10 +39,10 @@ from capplan.explain.table import (
 )
 from capplan.fleet.plan import Certainty, FleetAnswer, Plan
 from capplan.fleet.plan import Group as PlanGroup
-from capplan.fleet.price import HOURS_PER_MONTH
 from capplan.fleet.search.cheapest import Sized
 from capplan.fleet.search.one_layout import trial_of
 from capplan.fleet.search.recommended import plan_of
+from capplan.money.price import HOURS_PER_MONTH
 from capplan.questions.fleet import AskedFleet, parts_of, terms_of
 from capplan.questions.plans.plan_file import layout_of
 from capplan.questions.plans.plan_row import certainty_row

@@ -11,7 +11,6 @@ from capplan.cli.main import main
 from capplan.fleet.decision import fleet_decision
 from capplan.fleet.engine_options import EngineOptions
 from capplan.fleet.load.offered import SamplePath, selected_requests
-from capplan.fleet.order import NO_LOSS, Survival
 from capplan.fleet.review import spec_of_layout
 from capplan.fleet.search.cheapest import Search, Terms
 from capplan.fleet.search.layouts import search
@@ -19,6 +18,7 @@ from capplan.fleet.search.recommended import met_probability
 from capplan.fleet.search.trial import Trial
 from capplan.fleet.simulation import ENGINE_DEFAULTS, Stream, simulated_fleet
 from capplan.fleet.sweep import Contender, Point, point_result
+from capplan.money.order import NO_LOSS, Survival
 from capplan.questions.fleet import asked_fleet
 from capplan.questions.fleet_answer import fleet_for
 from capplan.questions.plans.plan_file import answer_of

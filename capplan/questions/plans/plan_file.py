@@ -10,7 +10,6 @@ from capplan.accuracy.bounded import BoundedSpread
 from capplan.errors import InputError, TargetError
 from capplan.fleet.load.demand import Demand
 from capplan.fleet.load.waits import waits_of
-from capplan.fleet.order import Survival
 from capplan.fleet.plan import (
     Certainty,
     Choices,
@@ -25,10 +24,11 @@ from capplan.fleet.plan import (
     with_their_machines,
 )
 from capplan.fleet.pools.link import LinkUse
-from capplan.fleet.price import HOURS_PER_MONTH
 from capplan.fleet.search.candidates import DEGREES, Layout
 from capplan.model.sharding import Sharding
 from capplan.model.weight_format import kv_bytes_per_element
+from capplan.money.order import Survival
+from capplan.money.price import HOURS_PER_MONTH
 from capplan.questions.fleet import AskedFleet, asked_fleet
 from capplan.questions.fleet_answer import fleet_for
 from capplan.readers.catalogue.hardware import device
@@ -47,8 +47,14 @@ def answer_of(file: PlanFile, asked: AskedFleet) -> FleetAnswer:
     plans = tuple(_plan(row, file, asked) for row in found.plans)
     choices = None
     if found.choices is not None:
-        places = (found.choices.cheapest, found.choices.surest, found.choices.fewest, found.recommended)
-        choices = Choices(*(plans[place] for place in places), found.why or "")
+        stated = found.choices
+        choices = Choices(
+            cheapest=plans[stated.cheapest],
+            surest=plans[stated.surest],
+            fewest=plans[stated.fewest],
+            recommended=plans[found.recommended],
+            why=found.why or "",
+        )
     return FleetAnswer(
         plans[: found.plan_file.listed],
         found.rejected,
