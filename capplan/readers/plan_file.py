@@ -190,7 +190,7 @@ class OutsideRow(AnswerRow):
 
     seen_ttft_s: _Latency
     seen_e2e_s: _Latency
-    seen_by_class_s: tuple[SeenByClassRow, ...] = Field(default=(), strict=False)
+    seen_by_class_s: tuple[SeenByClassRow, ...] = Field(strict=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,8 +206,8 @@ class StatedGroup(GroupFigures):
     data_parallel: int
     kv_dtype: str
     usd_per_gpu_hour: float | None
-    price_basis: str | None = None
-    usd_per_hour: float | None = None
+    price_basis: str | None
+    usd_per_hour: float | None
 
     def refuse_contradictions(self) -> None:
         """Raise the error for counts that contradict each other."""
@@ -264,7 +264,7 @@ class StatedPlan(PlanFigures):
     kv_dtype: str
     tpot_s: BoundedSpread | None
     """None where outputs have one token, or none."""
-    energy_usd_per_hour: float | None = None
+    energy_usd_per_hour: float | None
     usd_per_month: float | None
     draft_tokens: int | None
     watts: float | None
@@ -273,7 +273,7 @@ class StatedPlan(PlanFigures):
     """Costs at the mean load, whose keys stand next to the others; None without a price."""
     transfer: LinkUse | None
     """None for plans without separate pools."""
-    outside: OutsideRow | None = None
+    outside: OutsideRow | None
     """None if the scenario states nothing outside of the GPUs."""
     order: OrderRow | None
     """None without a price."""
@@ -448,7 +448,7 @@ class InputsRow(AnswerRow):
     request_rate: Amount
     input_tokens: Amount
     output_tokens: Amount
-    cached_tokens: Amount | None = None
+    cached_tokens: Amount
     prices: list[PriceRow]
     launch: LaunchRow | None
 
@@ -490,7 +490,7 @@ class ResultRow(AnswerRow):
     tight_target: Annotated[TightTarget, Stated()] | None
     next_steps: Annotated[NextSteps, Stated()] | None
     disaggregated: DisaggregatedRow | None
-    over_time: OverTimeRow | dict[str, OverTimeRow] | None = None
+    over_time: OverTimeRow | dict[str, OverTimeRow] | None
     plan_file: OriginRow
 
     @model_validator(mode="after")

@@ -381,7 +381,7 @@ def pools(plans):
         replace(chosen.groups[0], **pool, role="decode"),
     ]
     apart = replace(chosen, groups=tuple(groups))
-    file = replace(file, answer=file.answer.model_copy(update={"chosen": apart}))
+    file = with_chosen(file, apart)
     return file, fleet_launch(file, image="r/n:1")
 
 
@@ -413,6 +413,11 @@ def test_pools_are_started_apart(pools, target):
         ]
 
 
+def with_chosen(file, plan):
+    """Return a plan file whose only plan is another one."""
+    return replace(file, answer=file.answer.model_copy(update={"plans": [plan], "recommended": 0}))
+
+
 def with_inputs(file, **changed):
     """Return a plan file that was made from other inputs."""
     origin = file.answer.plan_file
@@ -439,8 +444,7 @@ def mix(plans):
     ]
     launch = file.inputs.launch.model_copy(update={"servers": servers})
     mixed = replace(file.answer.chosen, groups=tuple(groups))
-    answer = file.answer.model_copy(update={"chosen": mixed})
-    return with_inputs(replace(file, answer=answer), launch=launch)
+    return with_inputs(with_chosen(file, mixed), launch=launch)
 
 
 @pytest.mark.parametrize("target", ["compose", "k8s", "kserve", "llm-d", "dynamo", "keda"])
@@ -509,7 +513,7 @@ def test_groups_of_a_mix_ask_for_what_their_own_servers_have(mix):
     """Slices of one GPU beside whole ones of another, and GPUs of two vendors: neither is called what the other is."""
     chat, documents = mix.answer.chosen.groups
     slices = replace(mix.answer.chosen, groups=(replace(chat, hardware="h100-sxm:1g.10gb"), documents))
-    sliced = replace(mix, answer=mix.answer.model_copy(update={"chosen": slices}))
+    sliced = with_chosen(mix, slices)
     pods = [
         item
         for item in yaml.safe_load_all(export_text(sliced, fleet_launch(sliced, image=None), "k8s"))
@@ -544,10 +548,7 @@ def test_pods_of_each_group_run_on_the_machines_that_were_ordered_for_it(mix, ta
         for sku, hardware in (("g6.48xlarge", "l4"), ("p5.48xlarge", mix.answer.chosen.groups[1].hardware))
     ]
     order = mix.answer.chosen.order.model_copy(update={"machines": lines})
-    ordered = replace(
-        mix,
-        answer=mix.answer.model_copy(update={"chosen": replace(mix.answer.chosen, order=order)}),
-    )
+    ordered = with_chosen(mix, replace(mix.answer.chosen, order=order))
     text = export_text(ordered, fleet_launch(ordered, image="r/n:1" if target == "dynamo" else None), target)
     documents = [item for item in yaml.safe_load_all(text) if item["kind"] not in ("Service", "ConfigMap")]
     found = []

@@ -17,7 +17,6 @@ from capplan.errors import InputError, Refusal
 from capplan.explain.plans import subject_of
 from capplan.fleet.load.demand import demand_of_classes, planned_demand, without_users
 from capplan.fleet.load.routed import run_fleet
-from capplan.fleet.over_time import replicas_over_time
 from capplan.fleet.plan import cost_of
 from capplan.fleet.pools.joint import AS_PREDICTED, Joint, Paces, cheapest_pair, demanded_of
 from capplan.fleet.pools.link import (
@@ -44,6 +43,7 @@ from capplan.readers.catalogue.hardware import device
 from capplan.replica.replica import replica_of
 from capplan.scenario.command_flags import OperationFlags, RequestFlags
 from capplan.scenario.scenario import read_scenario
+from capplan.serving.steady_state import replicas_over_time
 from capplan.serving.step_table import decode_step_s
 from capplan.serving.terms import link_load_fraction, transfer_s
 from capplan.workload.length import fixed

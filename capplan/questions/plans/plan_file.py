@@ -94,7 +94,7 @@ def _unreadable(file: PlanFile, what: str) -> InputError:
 
 def _plan(row: StatedPlan, file: PlanFile, asked: AskedFleet) -> Plan:
     responses_s = row.class_e2e_mean_s or row.e2e_s.mean
-    groups = [_group(group, file, asked, row.draft_tokens) for group in row.groups]
+    groups = [_group(group, file, asked) for group in row.groups]
     plan = Plan(
         groups=tuple(map(_surviving, with_their_machines(groups))),
         **_same_fields(PlanFigures, row) | {"usd_per_month_high": _high_usd_per_month(row)},
@@ -142,11 +142,8 @@ def _surviving(group: Group) -> Group:
     return replace(group, survive=Survival("replica", group.spare_replicas))
 
 
-def _group(row: StatedGroup, file: PlanFile, asked: AskedFleet, drafts: int | None) -> Group:
-    """Return a group; older files state the drafts of the whole plan only."""
+def _group(row: StatedGroup, file: PlanFile, asked: AskedFleet) -> Group:
     layout = layout_of(row, file, asked)
-    if row.draft_tokens is None and row.role != "prefill":
-        row = replace(row, draft_tokens=drafts)
     if row.requests is not None:
         _refuse_other_classes(row.requests, file, asked)
     price, survive = asked.prices.get(row.hardware), asked.scenario.fleet.survive
