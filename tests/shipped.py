@@ -11,7 +11,6 @@ PARTS = {
     "cascade": ("cascade.part=first", "cascade.part=second", "cascade.part=alone"),
     "shared-gpus": ("sharing.part=own", "sharing.part=guard", "sharing.part=summaries"),
     "mig-slices": ("sharing.part=own", "sharing.part=guard", "sharing.part=summaries"),
-    "by-the-hour": ("sharing.part=own", "sharing.part=reports"),
 }
 """Scenario -> the settings that ask for one of its fleets."""
 

@@ -936,6 +936,12 @@ class FleetAnswer:
         return self.choices.recommended if self.choices else None
 
     @property
+    def written(self) -> tuple[Plan, ...]:
+        """The plans, cheapest first, and behind them the surest choice where it has more replicas than any of them."""
+        surest = self.choices.surest if self.choices else None
+        return self.plans if surest is None or surest in self.plans else (*self.plans, surest)
+
+    @property
     def alike(self) -> tuple[Plan, ...]:
         """The plans of identical replicas, cheapest first."""
         return tuple(plan for plan in self.plans if len(plan.groups) == 1)

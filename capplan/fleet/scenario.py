@@ -15,7 +15,7 @@ Disaggregation = Literal["off", "allowed", "only"]
 CascadeStage = Literal["answer", "router"]
 CascadePart = Literal["first", "second", "alone"]
 MixBy = Literal["off", "classes", "lengths", "shares", "any"]
-SharedBy = Literal["device", "hour", "mig"]
+SharedBy = Literal["device", "mig"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class SharingTerms:
     models: tuple[str, ...]
     """Names; the first one is the scenario's own."""
     memory_fractions: tuple[float, ...] = ()
-    """Fraction of the memory of a device for each model; empty where a device has one model at a time."""
+    """Fraction of the memory of a device for each model; empty where a slice has one model."""
     idle: frozenset[str] = frozenset()
     """Names of the models without traffic, which only hold memory."""
 

@@ -40,7 +40,7 @@ from capplan.workload.request_class import Slo
 WHAT_IF_RATIOS = tuple(2.0 ** (step / 4.0) for step in range(-8, 9))
 """Traffic over today's, from a quarter to four times."""
 FEW_RATIOS = (0.5, 0.8, 1.0, 1.2, 2.0)
-"""The same where each needs simulations of its own: for separate pools, and for sessions."""
+"""Traffic over today's where each ratio needs simulations of its own: for separate pools, and for sessions."""
 Busy = tuple[int, ...]
 """Replicas in service, by group."""
 

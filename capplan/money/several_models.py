@@ -1,4 +1,4 @@
-"""What several models cost together: a cascade of two against the large one by itself, and a pool of devices by the hour or cut into slices."""
+"""What several models cost together: a cascade of two against the large one by itself, and a pool of devices cut into slices."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ import numpy as np
 from capplan.errors import InputError
 from capplan.hardware.device import Amounts, Partition, least_devices, packing
 from capplan.money.comparison import OwnFleet
-from capplan.numbers import Array, Counts
+from capplan.numbers import Array
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,36 +108,6 @@ def wait_of_stages(means_s: Sequence[float], nines_s: Sequence[float]) -> dict[s
 
 MOST_WAYS = 20_000
 """Most ways to give each model one of the profiles that are tried."""
-
-
-def devices_by_hour(replicas: Counts, devices_each: Sequence[int]) -> Counts:
-    """Return the devices that several models need in each hour, if each device holds one model at a time.
-
-        g_h = sum_i d_i max(n_i,h, n_i,h+1)
-
-    A replica that the next hour needs is started in this one, next to all that this one still needs.
-
-    Parameters
-    ----------
-    replicas : [-]
-        n, of each model (row) in each hour of a day (column); the last hour is followed by the first
-    devices_each : [-]
-        d, of one replica of each model
-
-    Returns
-    -------
-    [-]
-        g, of each hour
-
-    Examples
-    --------
-    One model by day, one by night, which share their hours of change:
-
-    >>> devices_by_hour(np.array([[4, 4, 1, 1], [1, 1, 4, 4]]), [1, 2])
-    array([ 6, 12,  9, 12])
-    """
-    with_next = np.maximum(replicas, np.roll(replicas, -1, axis=1))
-    return np.asarray(np.asarray(devices_each) @ with_next, dtype=np.int64)
 
 
 def fewest_when_cut(

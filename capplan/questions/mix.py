@@ -56,9 +56,9 @@ LAST_REPLICAS = 3
 """Replicas, or machines, of the cheapest fleet of a device whose place other devices are tried in."""
 
 FIRST_DIVISIONS = 2
-"""Divisions that are sized for all requests together: those whose groups cost least if each meets the targets by itself ..."""
+"""Divisions that are sized for all requests together: those whose groups cost least if each meets the targets by itself."""
 LOOSER = 1.5
-"""... and cost at most this many times as much as one kind of fleet."""
+"""Divisions that cost at most this many times as much as one kind of fleet are sized for all requests together."""
 
 Group = tuple[tuple[str, ...], frozenset[str]]
 """Labels of parts of classes, and the devices that another group has."""

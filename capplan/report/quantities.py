@@ -587,7 +587,8 @@ NEXT_TO_A_PLAN: Mapping[str, Quantity] = {
 or of the same part of the answer."""
 UNEXPLAINED: Mapping[str, str] = {
     **dict.fromkeys(("evaluated", "rejected"), "counts what the search tried; capplan fleet --full says why each was rejected"),
-    **dict.fromkeys(("uneconomical", "insensible"), "of a plan that the search left out; capplan fleet --hardware plans that device, and explain takes its plan"),
+    **dict.fromkeys(("recommended", "choices"), "counts plans from 0 to that one; explain PLAN plans has the numbers of each"),
+    "uneconomical": "of a plan that the search left out; capplan fleet --hardware plans that device, and explain takes its plan",
     **dict.fromkeys(
         ("over_budget", "over_budget_usd_per_month", "missed_usd_per_month"), "of a plan above the budget; capplan fleet without the budget plans it, and explain takes its plan"
     ),
@@ -616,7 +617,7 @@ UNEXPLAINED: Mapping[str, str] = {
     "estimate": "of no plan; docs/methodology.md has its formulas",
 }  # fmt: skip
 """First part of the paths of an answer that no explanation is kept of -> why, and what says more."""
-_OF_THE_PLAN = re.compile(r"(?:chosen|recommended)\.|(?:bill|compare\.own)\.(?=order\.)")
+_OF_THE_PLAN = re.compile(r"chosen\.|(?:bill|compare\.own)\.(?=order\.)")
 
 
 def plan_path(path: str) -> str:
@@ -624,8 +625,8 @@ def plan_path(path: str) -> str:
 
     Examples
     --------
-    >>> plan_path("chosen.ttft_s.p95"), plan_path("bill.order.gpus"), plan_path("choices.cheapest.gpus")
-    ('ttft_s.p95', 'order.gpus', 'choices.cheapest.gpus')
+    >>> plan_path("chosen.ttft_s.p95"), plan_path("bill.order.gpus"), plan_path("plans[1].gpus")
+    ('ttft_s.p95', 'order.gpus', 'plans[1].gpus')
     """
     return _OF_THE_PLAN.sub("", path, count=1) if _OF_THE_PLAN.match(path) else path
 
@@ -644,7 +645,7 @@ def unexplained(path: str) -> str:
     )
 
 
-_OF_A_PLAN = re.compile(r"^(?:plans\[\d+\]|choices\.\w+|certainty\[\d+\])\.")
+_OF_A_PLAN = re.compile(r"^(?:plans\[\d+\]|certainty\[\d+\])\.")
 _OF_A_CLASS = re.compile(r"^simulate\.classes\.[^.]+\.")
 _OF_A_GROUP = re.compile(r"groups\[\d+\]\.")
 

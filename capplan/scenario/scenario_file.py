@@ -410,8 +410,7 @@ class Sharing(Record):
     """Models that share devices with that of the scenario."""
 
     by: SharedBy
-    """What is shared: every device, in slices of its time and memory; devices cut into MIG slices, each with one model; or all devices, each with
-    one model at a time, by the hour."""
+    """What is shared: every device, in slices of its time and memory; or devices cut into MIG slices, each with one model."""
     models: Annotated[list[SharedModel], Field(min_length=1, max_length=20)]
     """The others."""
     part: str | None = None

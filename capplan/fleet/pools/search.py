@@ -64,9 +64,9 @@ SHOWN = 3
 DEARER_POOLS = Reason(Refusal.COST, "costs more than pools of other devices")
 DEARER_THAN_ALIKE = Reason(Refusal.COST, f"costs over {DEAR:g} times as much as identical replicas")
 NEAR = 1.25
-"""Layouts that cost under this many times the cheapest of their device for a phase by itself, or one machine more, are paired too ..."""
+"""Layouts that cost under this many times the cheapest of their device for a phase by itself, or one machine more, are paired too."""
 NEAR_LAYOUTS = 3
-"""... so many of each phase at most."""
+"""Layouts of each phase that are paired at most."""
 WORTH_SHOWING = 1.5
 """Pools that cost over this many times the cheapest are given up."""
 

@@ -219,9 +219,9 @@ def latency_interval(trial: Trial, quantity: str, in_flight: float) -> Interval:
 
 
 SMALL_EXTRA = 1.05
-"""A plan that costs less than this times as much as the cheapest is recommended ..."""
+"""A plan that costs less than this times as much as the cheapest is recommended where it is clearly surer."""
 CLEARLY_SURER = 0.05
-"""... if its probability to meet the targets is higher by at least this."""
+"""Probability to meet the targets by which a plan is clearly surer."""
 DEAR = 4.0
 """A device whose best plan costs more than this times the cheapest plan is a line of text, not a row of the table."""
 TIGHT_SHARE = 0.1
