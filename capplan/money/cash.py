@@ -50,20 +50,6 @@ class BudgetTerms:
 
 
 @dataclass(frozen=True, slots=True)
-class Sold:
-    """What a line of machines is, as it is sold."""
-
-    provider: str
-    """Empty: whoever makes the offers of a commitment."""
-    commitment: str
-    """Empty: by the hour, as prices.commitment says."""
-    sku: str
-    region: str | None
-    gpus: int = 0
-    """GPUs of all machines of the line."""
-
-
-@dataclass(frozen=True, slots=True)
 class CostLine:
     """One line of the total: a quantity at a price."""
 
@@ -76,8 +62,14 @@ class CostLine:
     """Where the price comes from: an offer, a key of the scenario, or "assumed"."""
     grows_with: str = "nothing"
     """What it is proportional to: traffic, machines, or nothing."""
-    sold: Sold | None = None
-    """Seller of the machines; None for other lines."""
+    commitment: str | None = None
+    """How machines are paid for; empty: by the hour, as prices.commitment says; None: the line is of something else."""
+    provider: str = ""
+    """Seller of machines; empty: whoever makes the offers of a commitment, or nobody."""
+    sku: str = ""
+    region: str | None = None
+    gpus: int = 0
+    """GPUs of all machines of the line."""
 
     @property
     def usd(self) -> float:

@@ -128,6 +128,29 @@ class MixedPart:
         return self.units if self.of_replicas else None
 
 
+@dataclass(frozen=True, slots=True)
+class GroupUse:
+    """Replicas of one layout, or the machines of one kind that hold them, and the ways to pay for them."""
+
+    used: Array
+    """Share of the time in which each of them runs."""
+    offers: Sequence[Offer]
+    """Ways to pay: at least one that may carry every replica; at most one may not."""
+    devices: int
+    """Devices of one of them."""
+    of_replicas: bool = True
+    """Whether replicas are counted, not machines."""
+    group: int = 0
+    """Place of their group in the plan."""
+    machine: str | None = None
+    """Name of the machine; None for GPUs by the piece."""
+
+    @property
+    def are_there(self) -> bool:
+        """Whether the machines are there already: they cost nothing more, however they are used."""
+        return all(offer.name == OWN for offer in self.offers)
+
+
 def use_fractions(paid: Counts) -> Array:
     """Return the load duration curve by replica: the share of the time in which at least j replicas run.
 
@@ -155,8 +178,8 @@ def use_fractions(paid: Counts) -> Array:
     return np.array([float(np.mean(paid >= j)) for j in range(1, int(paid.max()) + 1)])
 
 
-def cheapest_mix(used: Array, offers: Sequence[Offer], devices: int) -> tuple[MixedPart, ...]:
-    """Return the cheapest way to pay for every replica, at the likely prices.
+def cheapest_mix(group: GroupUse) -> tuple[MixedPart, ...]:
+    """Return the cheapest way to pay for every replica of a group, at the likely prices.
 
     The j-th replica runs for the share u_j of the time, whatever the others are paid by, so each takes the offer of least
     f + v u_j: the screening curves of power plants. Where an offer may carry only a part of the replicas, those that save
@@ -164,16 +187,13 @@ def cheapest_mix(used: Array, offers: Sequence[Offer], devices: int) -> tuple[Mi
 
     Parameters
     ----------
-    used : [-]
-        u, share of the time in which each replica runs
-    offers : at least one that may carry every replica; at most one may not
-    devices : [-]
-        of one replica
+    group : share u of the time in which each replica runs, and the offers f, v
 
     Returns
     -------
     parts, in the order of the offers, those without replicas left out
     """
+    used, offers = group.used, group.offers
     free = [offer for offer in offers if offer.most_fraction >= 1.0]
     limited = [offer for offer in offers if offer.most_fraction < 1.0]
     assert free
@@ -188,7 +208,16 @@ def cheapest_mix(used: Array, offers: Sequence[Offer], devices: int) -> tuple[Mi
         for place in np.argsort(-saved, kind="stable")[:most]:
             if saved[place] > 0.0:
                 chosen[place] = offer
-    return tuple(part for offer in offers if (part := _part(offer, chosen, used, devices)) is not None)
+    parts = []
+    for offer in offers:
+        mine = used[np.array([other is offer for other in chosen])]
+        if mine.size:
+            usd = float(np.sum(offer.usd_per_hour(mine))) * group.devices
+            part = MixedPart(offer, mine.size, float(mine.mean()), usd, group.devices)
+            parts.append(
+                replace(part, group=group.group, of_replicas=group.of_replicas, machine=group.machine)
+            )
+    return tuple(parts)
 
 
 def least_usd_per_hour(replicas: Number, offers: Sequence[Offer], devices: int) -> Number:
@@ -227,24 +256,6 @@ def least_usd_per_hour(replicas: Number, offers: Sequence[Offer], devices: int) 
     return devices * replicas * min(offer.fixed_usd_per_hour + offer.used_usd_per_hour for offer in offers)
 
 
-def _part(offer: Offer, chosen: Sequence[Offer], used: Array, devices: int) -> MixedPart | None:
-    mine = np.array([other is offer for other in chosen])
-    if not mine.any():
-        return None
-    return MixedPart(
-        offer,
-        int(mine.sum()),
-        float(used[mine].mean()),
-        float(np.sum(offer.usd_per_hour(used[mine]))) * devices,
-        devices,
-    )
-
-
-def pure_usd_per_hour(used: Array, offer: Offer, devices: int) -> float:
-    """Return the cost of paying for all replicas in one way."""
-    return float(np.sum(offer.usd_per_hour(used))) * devices
-
-
 @dataclass(frozen=True, slots=True)
 class Mix:
     """The cheapest mix for one plan, and what each single commitment would cost."""
@@ -272,29 +283,6 @@ class Mix:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class GroupUse:
-    """Replicas of one layout, or the machines of one kind that hold them, and the ways to pay for them."""
-
-    used: Array
-    """Share of the time in which each of them runs."""
-    offers: Sequence[Offer]
-    """As for `cheapest_mix`."""
-    devices: int
-    """Devices of one of them."""
-    of_replicas: bool = True
-    """Whether replicas are counted, not machines."""
-    group: int = 0
-    """Place of their group in the plan."""
-    machine: str | None = None
-    """Name of the machine; None for GPUs by the piece."""
-
-    @property
-    def are_there(self) -> bool:
-        """Whether the machines are there already: they cost nothing more, however they are used."""
-        return all(offer.name == OWN for offer in self.offers)
-
-
 def mix_of(groups: Sequence[GroupUse], owned_people_usd_per_hour: float = 0.0) -> Mix:
     """Return the cheapest mix; people who run owned devices are paid as soon as there is one.
 
@@ -305,22 +293,15 @@ def mix_of(groups: Sequence[GroupUse], owned_people_usd_per_hour: float = 0.0) -
         in all, whatever the number of owned devices
     """
     pure = _pure(groups, owned_people_usd_per_hour)
-    parts = _parts(groups)
+    parts = tuple(part for group in groups for part in cheapest_mix(group))
     if not owned_people_usd_per_hour or all(part.offer.name != "owned" for part in parts):
         return Mix(parts, pure)
     rented = [
         replace(group, offers=[offer for offer in group.offers if offer.name != "owned"]) for group in groups
     ]
-    manned, without = Mix(parts, pure, owned_people_usd_per_hour), Mix(_parts(rented), pure)
+    unmanned = tuple(part for group in rented for part in cheapest_mix(group))
+    manned, without = Mix(parts, pure, owned_people_usd_per_hour), Mix(unmanned, pure)
     return min(manned, without, key=lambda mix: mix.usd_per_hour)
-
-
-def _parts(groups: Sequence[GroupUse]) -> tuple[MixedPart, ...]:
-    return tuple(
-        replace(part, group=group.group, of_replicas=group.of_replicas, machine=group.machine)
-        for group in groups
-        for part in cheapest_mix(group.used, group.offers, group.devices)
-    )
 
 
 def _pure(groups: Sequence[GroupUse], people_usd_per_hour: float) -> tuple[tuple[Offer, float], ...]:
@@ -332,7 +313,7 @@ def _pure(groups: Sequence[GroupUse], people_usd_per_hour: float) -> tuple[tuple
         if not all(name in offers for offers in free):
             continue
         costs = [
-            (offers[name], pure_usd_per_hour(group.used, offers[name], group.devices))
+            (offers[name], float(np.sum(offers[name].usd_per_hour(group.used))) * group.devices)
             for offers, group in zip(free, paid, strict=True)
         ]
         usd = sum(cost for _, cost in costs)

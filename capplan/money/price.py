@@ -558,15 +558,11 @@ def _offer_of(order: Order, commitment: Commitment | Term) -> PriceRecord | None
         commitment=commitment,
         price=sum(line.count * line.machine.usd_per_hour for line in lines),
         source=first.source,
-        date=None if None in dates else min(dates, key=_day_or_first),
+        date=None if None in dates else min(dates, key=lambda written: _day(written) or date.min),
         sku=first.sku,
         devices=sum(line.count * line.machine.gpus for line in lines),
         region=first.region,
     )  # fmt: skip
-
-
-def _day_or_first(written: str | None) -> date:
-    return _day(written) or date.min
 
 
 def _day(written: str | None) -> date | None:
@@ -587,15 +583,9 @@ def _simple(name: str) -> str:
     return "".join(letter for letter in name.lower() if letter.isalnum())
 
 
-def _newest_by_provider(records: Iterable[PriceRecord]) -> dict[str, PriceRecord]:
-    """Return the newest offer of every provider, the cheapest one of a tie."""
-    best: dict[str, PriceRecord] = {}
-    for record in records:
-        known = best.get(record.provider)
-        rank = (_day(record.date) or date.min, -record.usd_per_hour)
-        if known is None or rank > (_day(known.date) or date.min, -known.usd_per_hour):
-            best[record.provider] = record
-    return best
+def _newest(records: Iterable[PriceRecord]) -> PriceRecord:
+    """Return the newest offer, the cheapest one of a tie."""
+    return max(records, key=lambda record: (_day(record.date) or date.min, -record.usd_per_hour))
 
 
 def recent(offers: Iterable[Dated], most_days: int = MAX_AGE_DAYS) -> list[Dated]:
@@ -628,8 +618,7 @@ def _on_common_terms(
         ]
         if rented is None or not (near := nearest or same):
             return offer
-        own = max(near, key=lambda r: (_day(r.date) or date.min, -r.usd_per_hour))
-        return replace(offer, price=rented.usd_per_hour * offer.price / own.usd_per_hour)
+        return replace(offer, price=rented.usd_per_hour * offer.price / _newest(near).usd_per_hour)
 
     return [on_common(offer) for offer in offers]
 
@@ -662,8 +651,10 @@ def _accepted_offers(records: Sequence[PriceRecord], device: str, choice: Prices
     of_term = choice.paid_as in TERM_YEARS
     if of_term:
         usable = _on_common_terms(usable, records, device, choice)
+    providers = {record.provider for record in usable}
+    newest = [_newest(record for record in usable if record.provider == name) for name in providers]
     return recent(
-        sorted(_newest_by_provider(usable).values(), key=lambda r: (r.usd_per_hour, r.provider)),
+        sorted(newest, key=lambda record: (record.usd_per_hour, record.provider)),
         MAX_AGE_DAYS_OF_TERMS if of_term else MAX_AGE_DAYS,
     )
 

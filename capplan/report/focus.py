@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from capplan.money.cash import Sold
 from capplan.money.who_pays import Share
 from capplan.questions.money.who_pays import AskedBill
 from capplan.report.safe_text import csv_cell
@@ -131,25 +130,20 @@ def _payments(asked: AskedBill, group: int) -> list[_Payment]:
 def _machine_rows(asked: AskedBill, usd_each: float) -> Iterator[dict[str, object]]:
     """Return a row for each line of the total cost: a machine at its provider, a part of the mix, people and the rest."""
     for number, line in enumerate(asked.lines):
-        sold = line.sold or Sold("", "", "", None)
-        committed = line.quantity if _CATEGORIES.get(sold.commitment) == "Committed" else 0.0
-        payment = _Payment(
-            sold.commitment, 1.0, 1.0, _CATEGORIES.get(sold.commitment or "on-demand", "Other"), committed
-        )
-        sku, unit = sold.sku or line.what, _UNITS.get(line.unit, "Units")
-        maker = {
-            "ProviderName": sold.provider,
-            "PublisherName": sold.provider,
-            "InvoiceIssuerName": sold.provider,
-        }
+        is_machine, region = line.commitment is not None, line.region or ""
+        category = _CATEGORIES.get(line.commitment or "on-demand", "Other")
+        committed = line.quantity if category == "Committed" else 0.0
+        payment = _Payment(line.commitment or "", 1.0, 1.0, category, committed)
+        sku, unit = line.sku or line.what, _UNITS.get(line.unit, "Units")
+        maker = dict.fromkeys(("ProviderName", "PublisherName", "InvoiceIssuerName"), line.provider)
         yield _charge(line.usd / usd_each, line.quantity, 1.0, unit, unit, payment, 1.0) | {
             "ChargeDescription": f"{line.what}, planned; price from {line.basis}",
             "SkuId": sku, "SkuMeter": unit, "SkuPriceId": f"{sku}/{number}",
-            "RegionId": sold.region or "", "RegionName": sold.region or "",
-            "ResourceId": sku, "ResourceName": sku, "ResourceType": "Machine" if line.sold else "Other cost",
-            "x_Gpus": sold.gpus,
-            **({"ServiceCategory": "Compute", "ServiceSubcategory": "Virtual Machines", "ServiceName": "GPU machines"} if line.sold else {}),
-            **(maker if sold.provider else {}),
+            "RegionId": region, "RegionName": region,
+            "ResourceId": sku, "ResourceName": sku, "ResourceType": "Machine" if is_machine else "Other cost",
+            "x_Gpus": line.gpus,
+            **({"ServiceCategory": "Compute", "ServiceSubcategory": "Virtual Machines", "ServiceName": "GPU machines"} if is_machine else {}),
+            **(maker if line.provider else {}),
         }  # fmt: skip
 
 

@@ -15,7 +15,6 @@ from capplan.money.commitments import (
     annuity_usd_per_hour,
     cheapest_mix,
     mix_of,
-    pure_usd_per_hour,
     use_fractions,
 )
 from capplan.money.order import Survival
@@ -54,7 +53,7 @@ def brute_force(counts, offers, devices):
 @given(COUNTS, OFFERS, SPOT, st.integers(1, 8))
 def test_the_mix_is_the_best_of_all_assignments(counts, offers, spot, devices):
     every = [*offers, *([spot] if spot else [])]
-    parts = cheapest_mix(use_fractions(counts), every, devices)
+    parts = cheapest_mix(GroupUse(use_fractions(counts), every, devices))
     assert sum(part.units for part in parts) == counts.max()
     assert sum(part.usd_per_hour for part in parts) == pytest.approx(brute_force(counts, every, devices))
 
@@ -66,7 +65,7 @@ def test_a_mix_is_never_dearer_than_its_best_pure_commitment(counts, offers, spo
     used = use_fractions(counts)
     mix = mix_of([GroupUse(used, every, devices)], people)
     assert mix.usd_per_hour <= min(usd for _, usd in mix.pure) + 1e-9
-    alone = [pure_usd_per_hour(used, offer, devices) for offer in offers]
+    alone = [devices * sum(map(offer.usd_per_hour, used)) for offer in offers]
     assert mix.usd_per_hour <= min(alone) + 1e-9
 
 
@@ -114,7 +113,7 @@ def test_reserving_pays_from_the_share_of_hours_that_its_discount_leaves():
     offers = [Offer("on-demand", 0.0, 5.0), Offer("reserved-1y", 3.0, 0.0)]
     for hours, name in ((59, "on-demand"), (61, "reserved-1y")):
         counts = np.array([1] * hours + [0] * (100 - hours))
-        (part,) = cheapest_mix(use_fractions(counts), offers, 1)
+        (part,) = cheapest_mix(GroupUse(use_fractions(counts), offers, 1))
         assert part.offer.name == name
 
 

@@ -285,7 +285,7 @@ def test_at_the_price_of_the_flip_both_cost_the_same(dear, gpu, people, overhead
         )
         for rate in (dear, 2 * dear)
     )
-    found = Comparison(None, own, apis, (), Hosted())
+    found = Comparison(own, apis, (), Hosted())
     even = found.even_price_ratio
     assert even * apis[0].bill.usd == pytest.approx(own.usd_today)
     if found.even_machines_ratio is None:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capplan.money.commitments import Offer, cheapest_mix, use_fractions
+from capplan.money.commitments import GroupUse, Offer, cheapest_mix, use_fractions
 from capplan.money.who_pays import (
     ClassUse,
     PaidPool,
@@ -359,7 +359,7 @@ def test_the_gpus_of_a_mix_are_paid_for_by_a_ledger_of_its_hours(counts, ways, d
         cheapest = min(offers, key=lambda offer: offer.usd_per_hour(sum(running) / len(running)))
         hours = sum(running) if not cheapest.fixed_usd_per_hour else len(running)
         ledger.append(hours * devices * cheapest.rented_ratio)
-    parts = cheapest_mix(use_fractions(counts), offers, devices)
+    parts = cheapest_mix(GroupUse(use_fractions(counts), offers, devices))
     assert sum(part.paid_gpus for part in parts) * len(counts) == pytest.approx(sum(ledger))
 
 

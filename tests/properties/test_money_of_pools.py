@@ -111,7 +111,7 @@ def test_people_of_owned_devices_are_paid_once_and_only_where_that_is_cheapest(g
     rented = [replace(group, offers=group.offers[:1]) for group in uses]
 
     def cost(every):
-        return sum(p.usd_per_hour for g in every for p in cheapest_mix(g.used, g.offers, g.devices))
+        return sum(p.usd_per_hour for g in every for p in cheapest_mix(g))
 
     mix = mix_of(uses, people)
     assert mix.usd_per_hour == pytest.approx(min(cost(rented), cost(uses) + people))

@@ -21,6 +21,7 @@ from capplan.hardware.device import Device
 from capplan.keys import Term, first_day
 from capplan.money.cash import PaidTerm, tied_up_ratio
 from capplan.money.commitments import (
+    HOURS_PER_YEAR,
     GroupUse,
     Mix,
     Offer,
@@ -48,7 +49,6 @@ from capplan.scenario.scenario_file import Commitments, Owned, Reserved, Scenari
 
 RESERVED_DISCOUNTS = {"reserved-1y": 0.35, "reserved-3y": 0.55}
 """Discounts on the price on demand for one and three years, where neither an offer nor a discount is given (an assumption)."""
-HOURS_PER_YEAR_OF_UPKEEP = 8760.0
 FLAT = "the load has no curve, so every replica but the spares counts as busy at all hours"
 
 
@@ -151,7 +151,7 @@ def owned_offer(terms: Owned, watts: float) -> Offer:
     What is left of its value at the end of its life lowers the purchase by its present value.
     """
     fixed = float(annuity_usd_per_hour(_depreciated_usd(terms), terms.life, terms.interest))
-    upkeep = terms.capex * terms.upkeep / HOURS_PER_YEAR_OF_UPKEEP
+    upkeep = terms.capex * terms.upkeep / HOURS_PER_YEAR
     power = float(energy_usd_per_hour(watts, terms.electricity, terms.facility_ratio))
     idle = power * terms.idle
     return Offer("owned", fixed + upkeep + idle, power - idle, origin="the scenario")
@@ -258,13 +258,12 @@ def machine_offers(
     if machine is None or not machine.sku or device.name in scenario.prices.per_gpu_hour:
         return offers_for(scenario, device, records)
     own = machine_records(machine, records if scenario.price_file is not None else None)
-    spot = () if any(record.commitment == "spot" for record in own) else _spot_of(records, device.name)
+    has_spot = any(record.commitment == "spot" for record in own)
+    spot = [
+        each for each in records if (each.device, each.commitment) == (device.name, "spot") and not has_spot
+    ]
     of_its_own = replace(scenario, prices=replace(scenario.prices, provider="any", region=None))
     return offers_for(of_its_own, device, (*own, *spot), machine.sku)
-
-
-def _spot_of(records: Sequence[PriceRecord], device: str) -> tuple[PriceRecord, ...]:
-    return tuple(record for record in records if record.device == device and record.commitment == "spot")
 
 
 def units_in_service(units: Sequence[int], busy: int, survive: Survival) -> int:

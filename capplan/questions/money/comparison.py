@@ -17,7 +17,6 @@ from capplan.money.hosted import (
     UNSTATED_TIME_TO_LIVE_S,
     TokenPrice,
     TokenRates,
-    hosted_traffic,
     keeps_a_prefix,
     price_on,
     sold_price,
@@ -25,7 +24,7 @@ from capplan.money.hosted import (
 )
 from capplan.money.price import Prices
 from capplan.questions.fleet import AskedFleet
-from capplan.questions.money.who_pays import PaidPlan, own_assumptions, paid_plan
+from capplan.questions.money.who_pays import PaidPlan, own_assumptions, paid_plan, traffic_of
 from capplan.questions.plans.plan_check import age_warnings, change_warnings, life_warnings
 from capplan.readers.catalogue.token_prices import (
     HINT,
@@ -180,10 +179,7 @@ def asked_comparison(
     own = own_fleet(paid, scenario.file.prices, paid.other)
     prices = tuple(sold_price(price_on(price, today.isoformat()), scenario.hosted) for price in prices)
     repeated = _repeated(scenario, paid.plan.responses_s, asked.question.max_model_len)
-    demand = asked.question.demand
-    responses_s = demand.responses_s(paid.plan.responses_s)
-    traffic = tuple(map(hosted_traffic, demand.classes, responses_s))
-    comparison = compare(own, traffic, prices, scenario.hosted, repeated)
+    comparison = compare(own, traffic_of(asked, paid.plan), prices, scenario.hosted, repeated)
     long = [(price, too_long_fraction(comparison.traffic, price)) for price in prices]
     warnings = [
         f"{'under 0.1%' if share < LEAST_SHOWN else f'{share:.1%}'} of the requests are longer than the context of {price.name}, {price.context_tokens:,} tokens"

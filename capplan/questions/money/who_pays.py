@@ -20,9 +20,9 @@ from capplan.fleet.review import Question, phase_times, plan_spec
 from capplan.fleet.search.trial import demand_at_replica
 from capplan.keys import current_day
 from capplan.model.parameters import weight_bytes
-from capplan.money.cash import CostLine, Sold, other_lines, total_usd
+from capplan.money.cash import CostLine, other_lines, total_usd
 from capplan.money.commitments import Mix
-from capplan.money.hosted import hosted_traffic, outside_usd
+from capplan.money.hosted import HostedTraffic, hosted_traffic, outside_usd
 from capplan.money.order import OWN, OrderLine, owned_price_text
 from capplan.money.price import HOURS_PER_MONTH, usd_per_month
 from capplan.money.who_pays import (
@@ -44,6 +44,13 @@ from capplan.scenario.traffic import rate_line
 from capplan.workload.request_class import RequestClass
 
 
+def traffic_of(asked: AskedFleet, plan: Plan) -> tuple[HostedTraffic, ...]:
+    """Return the requests of each class, as often as users ask at the response times of a plan."""
+    demand = asked.question.demand
+    responses_s = demand.responses_s(plan.responses_s)
+    return tuple(map(hosted_traffic, demand.classes, responses_s))
+
+
 def asked_other_lines(
     asked: AskedFleet, plan: Plan, machines_usd: float, hours: float
 ) -> tuple[CostLine, ...]:
@@ -58,9 +65,7 @@ def asked_other_lines(
     hours : [h]
         of a month, or of a job
     """
-    responses_s = asked.question.demand.responses_s(plan.responses_s)
-    classes = zip(asked.question.demand.classes, responses_s, strict=True)
-    traffic = [hosted_traffic(item, response_s) for item, response_s in classes]
+    traffic = traffic_of(asked, plan)
     tokens = sum(part.requests * part.request_class.generated_tokens * hours / part.hours for part in traffic)
     networks = {group.weight_dtype: asked.question.networks[group.weight_dtype] for group in plan.groups}
     stored = sum(weight_bytes(network) for network in networks.values())
@@ -94,28 +99,15 @@ def total_cost(
         )
     ]
     machines_usd = sum(line.usd for line in machines)
-    responses_s = asked.question.demand.responses_s(plan.responses_s)
-    traffic = tuple(
-        hosted_traffic(item, response_s)
-        for item, response_s in zip(asked.question.demand.classes, responses_s, strict=True)
-    )
     people = "assumed" if own.people_assumed else "scenario: prices.people"
     lines = (
         *machines,
         CostLine("overhead", machines_usd, "$ of machines", own.overhead, "scenario: prices.overhead"),
         CostLine("people", 1.0, "team", own.people_usd_per_month, people),
         *asked_other_lines(asked, plan, machines_usd, hours),
-        CostLine("retrieval and tools", 1.0, "all requests", outside_usd(traffic) * (1.0 if job_hours else months), "scenario: traffic, outside"),
+        CostLine("retrieval and tools", 1.0, "all requests", outside_usd(traffic_of(asked, plan)) * (1.0 if job_hours else months), "scenario: traffic, outside"),
     )  # fmt: skip
-    return tuple(line for line in lines if line.usd or (line.sold and line.sold.commitment == OWN))
-
-
-def _sold(line: OrderLine) -> Sold:
-    """Return who sells the machines of a line; nobody sells those that are there already."""
-    machine, gpus = line.machine, line.count * line.machine.gpus
-    if machine.is_owned:
-        return Sold("", OWN, machine.sku, machine.region, gpus)
-    return Sold(machine.provider, "", machine.sku, machine.region, gpus)
+    return tuple(line for line in lines if line.usd or line.commitment == OWN)
 
 
 def _order_lines(plan: Plan, hours: float) -> list[CostLine]:
@@ -124,7 +116,8 @@ def _order_lines(plan: Plan, hours: float) -> list[CostLine]:
     if order is None or plan.usd_per_hour is None:
         return []
     lines = [
-        CostLine(_machine_text(line), line.count * hours, "machine hours", line.machine.usd_per_hour, _machine_basis(line, powered=bool(plan.energy_usd_per_hour)), "machines", _sold(line))
+        CostLine(_machine_text(line), line.count * hours, "machine hours", line.machine.usd_per_hour, _machine_basis(line, powered=bool(plan.energy_usd_per_hour)), "machines", commitment=OWN if line.machine.is_owned else "",
+                 provider="" if line.machine.is_owned else line.machine.provider, sku=line.machine.sku, region=line.machine.region, gpus=line.count * line.machine.gpus)
         for line in order.lines
     ]  # fmt: skip
     energy = plan.usd_per_hour - sum(line.usd for line in lines) / hours
@@ -154,7 +147,7 @@ def _mix_lines(mix: Mix, hours: float) -> list[CostLine]:
         lines.append(
             CostLine(
                 f"{gpus} GPUs{machines}, {offer.name}", paid * hours, "GPU hours", each, offer.origin, "machines",
-                sold=Sold("", offer.name, part.machine or "", None, gpus),
+                commitment=offer.name, sku=part.machine or "", gpus=gpus,
             )
         )  # fmt: skip
     people = CostLine(
