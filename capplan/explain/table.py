@@ -19,11 +19,10 @@ from capplan.explain.subject import (
     input_of,
     is_written,
 )
-from capplan.fleet.availability import plan_failures_per_month
 from capplan.fleet.load.demand import planned_demand
 from capplan.fleet.load.offered import WARM_UP_SHARE
 from capplan.fleet.order import OWN, Machine, OrderLine
-from capplan.fleet.plan import Group, plan_order
+from capplan.fleet.plan import Group
 from capplan.fleet.price import HOURS_PER_MONTH
 from capplan.fleet.search.recommended import RANGE, latency_interval
 from capplan.fleet.unit_costs import mean_tokens_per_s
@@ -202,7 +201,7 @@ def _jobs(of: Subject) -> list[Input]:
 
 
 def _replicas_on_machines(of: PlanSubject) -> Stated:
-    order = plan_order(of.plan)
+    order = of.plan.order
     return Stated(None if order is None else sum(line.replicas for line in order.lines))
 
 
@@ -213,7 +212,7 @@ def _link(of: PlanSubject) -> Stated:
 
 
 def _lines(of: PlanSubject, stated: Callable[[OrderLine, str], Stated]) -> list[Stated]:
-    order = plan_order(of.plan)
+    order = of.plan.order
     assert order is not None
     return [stated(line, line.machine.sku or "by the GPU") for line in order.lines]
 
@@ -239,7 +238,7 @@ _OF_ANY_PLAN: Mapping[str, Callable[[PlanSubject], Stated | list[Stated]]] = {
     "hours": lambda _: Stated(HOURS_PER_MONTH),
     "count": lambda of: Stated(of.plan.groups[0].survive.count, f"scenario: {of.plan.groups[0].survive.key}"),
     "hours_to_repair": lambda of: Stated(of.plan.groups[0].survive.failures.repair_s / 3600.0),
-    "machine_failures_per_month": lambda of: Stated(plan_failures_per_month(of.plan)),
+    "machine_failures_per_month": lambda of: Stated(of.plan.availability.now.failures_per_month if of.plan.availability else 0.0),
     "link": _link,
     "replicas_held": _replicas_on_machines,
     "stated_spare_replicas": lambda of: Stated(of.plan.spare_replicas, f"scenario: {of.plan.groups[0].survive.key}"),

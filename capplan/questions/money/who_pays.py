@@ -16,7 +16,7 @@ from capplan.assumption import Assumption
 from capplan.errors import InputError, TargetError
 from capplan.fleet.load.demand import Demand
 from capplan.fleet.order import OWN, OrderLine, owned_price_text
-from capplan.fleet.plan import FleetAnswer, Group, Plan, plan_order
+from capplan.fleet.plan import FleetAnswer, Group, Plan
 from capplan.fleet.price import HOURS_PER_MONTH, usd_per_month
 from capplan.fleet.review import Question, phase_times, plan_spec
 from capplan.fleet.search.trial import demand_at_replica
@@ -120,7 +120,7 @@ def _sold(line: OrderLine) -> Sold:
 
 def _order_lines(plan: Plan, hours: float) -> list[CostLine]:
     """Return the machines of the order, and the electricity that is paid in addition to them."""
-    order = plan_order(plan)
+    order = plan.order
     if order is None or plan.usd_per_hour is None:
         return []
     lines = [
