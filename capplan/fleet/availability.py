@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from math import ceil, exp, lgamma, log, log1p, sqrt
 from typing import TYPE_CHECKING
 
-from capplan.fleet.order import Failures, OrderLine, units_of
+from capplan.money.order import Failures, OrderLine, units_of
 
 if TYPE_CHECKING:
     from capplan.fleet.plan import Group
