@@ -7,8 +7,8 @@ Quantities of a plan of several groups explained: separate pools for prefill and
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from capplan.errors import Reason, unknown
 from capplan.explain.subject import (
@@ -21,15 +21,24 @@ from capplan.explain.subject import (
     input_of,
     within,
 )
-from capplan.explain.table import arguments, end_of_whole, formula_in, ordered_gpus, tabled
-from capplan.fleet.plan import Group, Plan, paid_by_the_gpu
+from capplan.explain.table import Stated, arguments, end_of_whole, formula_in, tabled
+from capplan.fleet.plan import Plan, paid_by_the_gpu
 from capplan.fleet.pools.joint import AS_PREDICTED, demanded_of
 from capplan.fleet.pools.sizing import pools_sizing
 from capplan.fleet.unit_costs import mean_requests_per_s
 from capplan.money.commitments import HOURS_PER_YEAR, named_offers
 from capplan.money.price import HOURS_PER_MONTH, SIDES
 from capplan.questions.fleet import terms_of
-from capplan.report.quantities import ACCURACY, METHODOLOGY, MONEY, PHASES, PLAN, SIMULATION, WORKLOADS
+from capplan.report.quantities import (
+    ACCURACY,
+    METHODOLOGY,
+    MONEY,
+    OF_SEVERAL_GROUPS,
+    PHASES,
+    PLAN,
+    SIMULATION,
+    WORKLOADS,
+)
 from capplan.workload.request_class import requests_paid
 
 
@@ -147,10 +156,6 @@ def _of_scenario(plan: Plan) -> tuple[Input, ...]:
     )  # fmt: skip
 
 
-_SUMS = ("gpus", "replicas", "spare_replicas", "usd_per_hour")
-"""Quantities of a plan that are the sum of those of its groups."""
-
-
 @dataclass(slots=True)
 class GroupsSubject(PlanSubject, ABC):
     """A plan of several groups whose quantities are asked for."""
@@ -164,30 +169,13 @@ class GroupsSubject(PlanSubject, ABC):
         self._check(quantity)
         if quantity == "usd_per_month" or place in ("order", "survival", "transfer"):
             return tabled(self, quantity, self.explained)
-        if quantity in _SUMS:
-            page = MONEY if "usd" in quantity else METHODOLOGY
-            return self._worked(quantity, self._sum("x_{0}"), self._of_groups("x", quantity), page)
-        if quantity == "watts":
-            watts = [_power(group) for group in self.plan.groups]
-            return self._worked(
-                quantity, self._sum("w_{0} g_{0}"), self._of_groups("g", "gpus"), MONEY, watts
-            )
-        if quantity == "energy_usd_per_hour":
-            of_groups = [(_electricity(group), _powered(group)) for group in self.plan.groups]
-            inputs = [
-                replace(item, symbol=f"{item.symbol}_{at}")
-                for at, pair in enumerate(of_groups)
-                for item in pair
-            ]
-            return explained(quantity, self.numbers[quantity], self._sum("e_{0} g_{0}"), inputs, MONEY)
+        row = OF_SEVERAL_GROUPS.get(quantity)
+        if row is not None:
+            return tabled(self, quantity, self.explained, {"mean_total_tokens_per_s": Stated(None)}, row)
         if place == "outside":
             return explained_outside(self, quantity)
         if place == "offers":
             return self._at_an_offer(quantity)
-        if quantity.startswith("usd_per_million"):
-            what = "scenario: traffic, mean over the hours that are paid for"
-            rate = Input("r", "tokens_per_s", None, "token/s", "config", what)
-            return self._worked(quantity, "10^6 h / (3600 r)", {"h": "usd_per_hour"}, MONEY, [rate])
         return self._simulated(quantity)
 
     def _check(self, quantity: str) -> None:
@@ -205,31 +193,6 @@ class GroupsSubject(PlanSubject, ABC):
     def _sum(self, term: str) -> str:
         return " + ".join(term.format(at) for at in range(len(self.plan.groups)))
 
-    def _of_groups(self, letter: str, key: str) -> dict[str, str]:
-        """Return a letter for each group, and the path of one of its numbers."""
-        return {f"{letter}_{at}": f"groups[{at}].{key}" for at in range(len(self.plan.groups))}
-
-    def _worked(
-        self,
-        quantity: str,
-        formula: str,
-        paths: Mapping[str, str],
-        page: str,
-        of_groups: Sequence[Input] = (),
-    ) -> Explained:
-        """Return a quantity that a formula works out of others, which are its steps, and of what is stated of each group."""
-        steps = [self.explained(path) for path in paths.values()]
-        values = [
-            input_of(symbol, path, step.value, step.label, f"explain {path}")
-            for (symbol, path), step in zip(paths.items(), steps, strict=True)
-        ]
-        several = len(of_groups) > 1
-        stated = [
-            replace(item, symbol=f"{item.symbol}_{at}") if several else item
-            for at, item in enumerate(of_groups)
-        ]
-        return explained(quantity, self.numbers[quantity], formula, (*values, *stated), page, steps=steps)
-
     def _at_an_offer(self, quantity: str) -> Explained:
         """Explain what the groups cost at the lowest, the likely or the highest offers of their devices."""
         side = next(side for side in SIDES if side == quantity.split(".")[1])
@@ -246,12 +209,6 @@ class GroupsSubject(PlanSubject, ABC):
         if not paid_by_the_gpu([self.plan]):
             formula = "sum over the groups of their machines at these offers, times the hours of the period"
         return explained(quantity, self.numbers[quantity], formula, inputs, MONEY)
-
-
-def _power(group: Group) -> Input:
-    return input_of(
-        "w", "watts", group.layout.device.tdp_w, "spec", f"capplan hardware {group.layout.device.name}"
-    )
 
 
 _SIMULATED = "over all N requests of the peak, simulated through both pools and the link between them"
@@ -282,8 +239,8 @@ class PoolsSubject(GroupsSubject):
         if key == "gpus":
             return tabled(self, quantity, self.explained)
         if key == "usd_per_hour":
-            inputs = {"p": f"{path}.usd_per_gpu_hour", "g": f"{path}.gpus"}
-            return self._worked(quantity, PLAN[key].formula, inputs, MONEY, [_electricity(pool)])
+            energy = pool.price.energy_usd_per_hour if pool.price else None
+            return tabled(self, quantity, self.explained, {"energy_usd_per_gpu_hour": Stated(energy or 0.0)})
         if key == _PLANNED:
             return self._simulated(quantity, _PLANNED_FORMULA)
         if key == "replicas":
@@ -375,15 +332,6 @@ class PoolsSubject(GroupsSubject):
             )
             page = ACCURACY
         return explained(quantity, value, formula or f"{words} {_SIMULATED}", inputs, page, label=self.label)
-
-
-def _electricity(pool: Group) -> Input:
-    energy = pool.price.energy_usd_per_hour if pool.price else None
-    return input_of("e", "energy_usd_per_gpu_hour", energy or 0.0, "config", "scenario: prices.electricity")
-
-
-def _powered(pool: Group) -> Input:
-    return input_of("g", "gpus", ordered_gpus(pool), "derived", "the GPUs of all machines of its order")
 
 
 _LATENCIES = ("ttft_s", "tpot_s", "e2e_s")

@@ -19,10 +19,9 @@ from capplan.explain.subject import (
     input_of,
     is_written,
 )
-from capplan.fleet.availability import plan_failures_per_month
 from capplan.fleet.load.demand import planned_demand
 from capplan.fleet.load.offered import WARM_UP_SHARE
-from capplan.fleet.plan import Group, plan_order
+from capplan.fleet.plan import Group
 from capplan.fleet.search.recommended import RANGE, latency_interval
 from capplan.fleet.unit_costs import mean_tokens_per_s
 from capplan.model.parameters import parameters, weight_bytes_by_class
@@ -85,6 +84,7 @@ def tabled(
     path: str,
     explain: Callable[[str], Explained] | None = None,
     given: Mapping[str, Stated] = MappingProxyType({}),
+    row: Quantity | None = None,
 ) -> Explained:
     """Return a number of a plan explained as the table says.
 
@@ -94,8 +94,9 @@ def tabled(
     path : of the number
     explain : explanation of another number of the plan, which is a step; None: without steps
     given : arguments that this number has for itself
+    row : what the number is, where the kind of plan makes it another; None: as of any plan
     """
-    row = quantity_of(path)
+    row = row or quantity_of(path)
     assert row is not None, path
     numbers = of.numbers
     group = path[: path.index(".") + 1] if path.startswith("groups[") else ""
@@ -107,6 +108,19 @@ def tabled(
             continue
         if name in ARGUMENTS:
             lists.append((letter, list(arguments(of, name, letter))))
+            continue
+        if name.startswith("groups[]."):
+            of_groups = [name.replace("[]", f"[{at}]") for at in range(len(of.plan.groups))]
+            lists.append(
+                (
+                    letter,
+                    [
+                        input_of(letter, each, numbers[each], "derived", f"explain {each}")
+                        for each in of_groups
+                    ],
+                )
+            )
+            steps += [explain(each) for each in of_groups] if explain else []
             continue
         other = quantity_of(name)
         assert other is not None, name
@@ -202,7 +216,7 @@ def _jobs(of: Subject) -> list[Input]:
 
 
 def _replicas_on_machines(of: PlanSubject) -> Stated:
-    order = plan_order(of.plan)
+    order = of.plan.order
     return Stated(None if order is None else sum(line.replicas for line in order.lines))
 
 
@@ -213,7 +227,7 @@ def _link(of: PlanSubject) -> Stated:
 
 
 def _lines(of: PlanSubject, stated: Callable[[OrderLine, str], Stated]) -> list[Stated]:
-    order = plan_order(of.plan)
+    order = of.plan.order
     assert order is not None
     return [stated(line, line.machine.sku or "by the GPU") for line in order.lines]
 
@@ -236,10 +250,13 @@ _OF_ANY_PLAN: Mapping[str, Callable[[PlanSubject], Stated | list[Stated]]] = {
     "owned_machine_gpus": lambda of: _lines(of, lambda line, sku: Stated(line.machine.gpus if line.machine.is_owned else 0, "scenario: fleet.own", name=f"gpus_per_owned_machine {sku}")),
     "machine_usd_per_hour": lambda of: _lines(of, lambda line, sku: Stated(line.machine.usd_per_hour, *_stated_by(line.machine), f"machine_usd_per_hour {sku}")),
     "order_energy": lambda of: Stated(sum((group.price.energy_usd_per_hour or 0.0) * group.order.gpus for group in of.plan.groups if group.price and group.order)),
+    "group_tdp_w": lambda of: [Stated(group.layout.device.tdp_w, f"capplan hardware {group.hardware}") for group in of.plan.groups],
+    "group_energy_usd_per_gpu_hour": lambda of: [Stated((group.price.energy_usd_per_hour if group.price else None) or 0.0) for group in of.plan.groups],
+    "group_powered_gpus": lambda of: [Stated(ordered_gpus(group)) for group in of.plan.groups],
     "hours": lambda _: Stated(HOURS_PER_MONTH),
     "count": lambda of: Stated(of.plan.groups[0].survive.count, f"scenario: {of.plan.groups[0].survive.key}"),
     "hours_to_repair": lambda of: Stated(of.plan.groups[0].survive.failures.repair_s / 3600.0),
-    "machine_failures_per_month": lambda of: Stated(plan_failures_per_month(of.plan)),
+    "machine_failures_per_month": lambda of: Stated(of.plan.availability.now.failures_per_month if of.plan.availability else 0.0),
     "link": _link,
     "replicas_held": _replicas_on_machines,
     "stated_spare_replicas": lambda of: Stated(of.plan.spare_replicas, f"scenario: {of.plan.groups[0].survive.key}"),

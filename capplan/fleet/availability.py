@@ -3,9 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import ceil, exp, lgamma, log, log1p, sqrt
+from typing import TYPE_CHECKING
 
-from capplan.fleet.plan import Group, Plan
 from capplan.money.order import Failures, OrderLine, units_of
+
+if TYPE_CHECKING:
+    from capplan.fleet.plan import Group
 
 SECONDS_PER_MONTH = 730.0 * 3600.0
 """Seconds of an average month."""
@@ -140,29 +143,29 @@ class OneMore:
     availability: Availability
 
 
-def plan_availability(plan: Plan) -> tuple[Availability, OneMore | None] | None:
-    """Return how likely enough replicas of each group are in service at any time and over a month; None without an order.
+@dataclass(frozen=True, slots=True)
+class PlanAvailability:
+    """How likely enough replicas of each group of a plan are in service."""
 
-    One machine more is in the group that is short most often; it is None if the order of that group has no price.
-    """
+    now: Availability
+    more: OneMore | None
+    """One machine more in the group that is short most often; None if the order of that group has no price."""
+
+
+def plan_availability(groups: Sequence["Group"]) -> PlanAvailability | None:
+    """Return how likely enough replicas of each group are in service at any time and over a month; None without an order."""
     found = []
-    for group in plan.groups:
+    for group in groups:
         machines = _machines(group)
         if not machines:
             return None
         found.append(availability(machines, group.busy_replicas, group.survive.failures.repair_s))
     short = min(range(len(found)), key=lambda place: found[place].time_fraction)
-    more = _one_more(plan.groups[short])
+    more = _one_more(groups[short])
     if more is None:
-        return _together(found), None
+        return PlanAvailability(_together(found), None)
     others = [*found[:short], more.availability, *found[short + 1 :]]
-    return _together(found), replace(more, availability=_together(others))
-
-
-def plan_failures_per_month(plan: Plan) -> float:
-    """Return how many machines of a plan fail in a month; zero without an order."""
-    found = plan_availability(plan)
-    return 0.0 if found is None else found[0].failures_per_month
+    return PlanAvailability(_together(found), replace(more, availability=_together(others)))
 
 
 def _together(groups: Sequence[Availability]) -> Availability:
@@ -173,7 +176,7 @@ def _together(groups: Sequence[Availability]) -> Availability:
     return Availability(fraction, month, failures)
 
 
-def _machines(group: Group) -> list[Machines]:
+def _machines(group: "Group") -> list[Machines]:
     """Return the machines of a group with the replicas that run on them; empty without an order."""
     order = group.order
     return [
@@ -189,7 +192,7 @@ def _machines(group: Group) -> list[Machines]:
     ]
 
 
-def _whole_gpus(group: Group, gpus: int) -> int:
+def _whole_gpus(group: "Group", gpus: int) -> int:
     """Return the GPUs of a machine that has so many devices, of which slices are parts."""
     cut = group.layout.device.partition
     return gpus if cut is None else ceil(gpus / cut.per_device)
@@ -200,7 +203,7 @@ def _unit_failures_per_s(sku: str, gpus: int, span: int, failures: Failures) -> 
     return failures.per_s(gpus * span) if not sku and gpus == 1 else span * failures.per_s(gpus)
 
 
-def _one_more(group: Group) -> OneMore | None:
+def _one_more(group: "Group") -> OneMore | None:
     """Return what one machine more of the kind that a group has most of would buy, full of replicas."""
     order, price = group.order, group.price
     lines: Sequence[OrderLine] = [line for line in order.lines if line.machine.usd_per_hour] if order else []

@@ -2,12 +2,14 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from math import isclose
 from typing import Literal, TypeAlias
 
 from capplan.accuracy.bounded import BoundedSpread
 from capplan.assumption import Label
 from capplan.errors import InputError
+from capplan.fleet.availability import PlanAvailability, plan_availability
 from capplan.fleet.pools.link import LinkTerms, LinkUse
 from capplan.fleet.pools.order import PoolSize, pools_order, with_machines
 from capplan.fleet.search.candidates import Layout, Rejection
@@ -98,9 +100,9 @@ class GroupFigures:
         return self.replicas - self.spare_replicas
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Group(GroupFigures):
-    """The same replicas with their layout and what they cost."""
+    """The same replicas with their layout and what they cost; its order and prices are worked out once."""
 
     layout: Layout
     """Layout of one replica."""
@@ -136,13 +138,16 @@ class Group(GroupFigures):
         """Where the price is from, in words; None without one."""
         return None if self.quote is None else self.quote.basis
 
-    @property
+    @cached_property
     def quote(self) -> ChosenPrice | None:
         """Price of one GPU in the machines of the order, with the offers that it is of; None without a price."""
         if self.price is None or self._paid is None:
             return None
         size = (self.layout.devices, self.layout.device.node_devices, self.busy_replicas, self.survive)
-        paid, anywhere = self._paid.of_order(*size), self.price.of_order(*size)
+        anywhere = self.price.of_order(*size)
+        if self.machines is None:
+            return anywhere
+        paid = self._paid.of_order(*size)
         return replace(
             anywhere, usd_per_hour=paid.usd_per_hour, records=paid.records, newest_day=paid.newest_day
         )
@@ -215,16 +220,13 @@ class Group(GroupFigures):
     @property
     def usd_per_hour(self) -> float | None:
         """Cost per hour of the machines of all replicas; None without a price."""
-        return self.usd_per_hour_of(self.busy_replicas)
+        return None if self._paid is None else self._paid.usd_per_hour_of(self.order)
 
     def usd_per_hour_of(self, busy: int, side: Side = "likely") -> float | None:
         """Return the cost per hour of the machines if another number of replicas carries the peak; None without a price."""
-        if self._paid is None:
-            return None
-        devices, node = self.layout.devices, self.layout.device.node_devices
-        return self._paid.order_usd_per_hour(devices, node, busy, side, self.survive)
+        return None if self._paid is None else self._paid.usd_per_hour_of(self.order_of(busy, side))
 
-    @property
+    @cached_property
     def order(self) -> Order | None:
         """Machines of the group; None without a price, or if too few may be ordered."""
         return self.order_of(self.busy_replicas)
@@ -257,7 +259,7 @@ class Group(GroupFigures):
         busy = next(count for count in range(replicas, 0, -1) if count + self.spares_for(count) <= replicas)
         return replicas - busy
 
-    @property
+    @cached_property
     def _paid(self) -> ChosenPrice | None:
         """The price in the machines that the group may have."""
         if self.price is None or self.machines is None:
@@ -341,36 +343,6 @@ def refuse_mix(plan: "Plan | None", what: str) -> None:
         )
 
 
-def plan_order(plan: "Plan") -> PlanOrder | None:
-    """Return the order of a plan; None without a price."""
-    lines: dict[Machine, OrderLine] = {}
-    placed: list[Placement] = []
-    free = 0
-    for group in plan.groups:
-        order = group.order
-        if order is None:
-            return None
-        free += order.replicas - group.replicas
-        placed += order.placed()
-        for line in order.lines:
-            device = line.machine.device or group.layout.device.name
-            machine = replace(line.machine, device=device, most=None)
-            known = lines.get(machine, OrderLine(machine, 0, 0))
-            lines[machine] = OrderLine(machine, known.count + line.count, known.replicas + line.replicas)
-    gpus = sum(line.count * line.machine.gpus for line in lines.values())
-    usd = plan.usd_per_hour or 0.0
-    energy = [group.energy_usd_per_hour for group in plan.groups if group.energy_usd_per_hour is not None]
-    return PlanOrder(
-        tuple(lines.values()),
-        gpus,
-        gpus - plan.gpus,
-        free,
-        tuple(placed),
-        sum(energy) if energy else None,
-        usd,
-    )
-
-
 def offered_costs(plan: "Plan") -> dict[Side, tuple[float, tuple[PriceRecord, ...]]]:
     """Return what a plan costs at each side of the offers, and these offers; empty where a price is unknown.
 
@@ -403,8 +375,8 @@ def offered_costs(plan: "Plan") -> dict[Side, tuple[float, tuple[PriceRecord, ..
 
 def ordered_text(plan: "Plan") -> str | None:
     """Return the machines of a plan in words, such as '3 x p5.48xlarge'; None if GPUs are bought by the piece, or without a price."""
-    order = plan_order(plan)
-    named = [(line.count, line.machine.sku) for line in order.lines if line.machine.sku] if order else []
+    lines = plan.order.lines if plan.order else ()
+    named = [(line.count, line.machine.sku) for line in lines if line.machine.sku]
     return ", ".join(f"{count} x {sku}" for count, sku in named) or None
 
 
@@ -488,9 +460,12 @@ class PlanFigures:
     """Requests simulated at the peak, all of which the latencies count; None where it is not said."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Plan(PlanFigures):
-    """One way to serve the scenario: groups of identical replicas, what requests see at the peak, and what it costs."""
+    """One way to serve the scenario: groups of identical replicas, what requests see at the peak, and what it costs.
+
+    Its order and its availability are worked out once.
+    """
 
     tpot_s: BoundedSpread
     groups: tuple[Group, ...]
@@ -503,6 +478,40 @@ class Plan(PlanFigures):
     """Latencies with the wait of each request outside; None if all wait equally long."""
     transfer: Transfer | None = None
     """What moves KV caches between pools; None for one group."""
+
+    @cached_property
+    def order(self) -> PlanOrder | None:
+        """Machines of all groups; None without a price."""
+        lines: dict[Machine, OrderLine] = {}
+        placed: list[Placement] = []
+        free = 0
+        for group in self.groups:
+            order = group.order
+            if order is None:
+                return None
+            free += order.replicas - group.replicas
+            placed += order.placed()
+            for line in order.lines:
+                device = line.machine.device or group.layout.device.name
+                machine = replace(line.machine, device=device, most=None)
+                known = lines.get(machine, OrderLine(machine, 0, 0))
+                lines[machine] = OrderLine(machine, known.count + line.count, known.replicas + line.replicas)
+        gpus = sum(line.count * line.machine.gpus for line in lines.values())
+        energy = [group.energy_usd_per_hour for group in self.groups if group.energy_usd_per_hour is not None]
+        return PlanOrder(
+            tuple(lines.values()),
+            gpus,
+            gpus - self.gpus,
+            free,
+            tuple(placed),
+            sum(energy) if energy else None,
+            self.usd_per_hour or 0.0,
+        )
+
+    @cached_property
+    def availability(self) -> PlanAvailability | None:
+        """How likely enough replicas of each group are in service at any time and over a month; None without an order."""
+        return plan_availability(self.groups)
 
     @property
     def single(self) -> Group:

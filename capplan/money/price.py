@@ -449,7 +449,10 @@ class ChosenPrice:
         self, replica_gpus: int, node_gpus: int, busy: int, side: Side = "likely", survive: Survival = NO_LOSS
     ) -> float:
         """Return the price of the order of some replicas, with electricity [$/h]; infinite if there is none."""
-        order = self.order(replica_gpus, node_gpus, busy, survive, side)
+        return self.usd_per_hour_of(self.order(replica_gpus, node_gpus, busy, survive, side))
+
+    def usd_per_hour_of(self, order: Order | None) -> float:
+        """Return the price of an order, with electricity [$/h]; infinite if there is none."""
         if order is None:
             return inf
         return order.usd_per_hour + (self.energy_usd_per_hour or 0.0) * order.gpus

@@ -96,6 +96,9 @@ ARGUMENTS: Mapping[str, Argument] = {
     "group_busy": Argument("derived", "of each group, the share of its time in which a request is at work", "busy_fraction"),
     "group_busy_replicas": Argument("derived", "explain replicas, without spares", "busy_replicas"),
     "group_cost_fraction": Argument("derived", "of each group, its share of the cost of the machines"),
+    "group_energy_usd_per_gpu_hour": Argument("config", "scenario: prices.electricity", "energy_usd_per_gpu_hour"),
+    "group_powered_gpus": Argument("derived", "the GPUs of all machines of its order", "gpus"),
+    "group_tdp_w": Argument("spec", "datasheet of the device", "watts"),
     "group_request_rate": Argument("derived", "explain request_rate_per_replica", "request_rate_per_replica"),
     "host_memory_usd": Argument("config", "scenario: prices.host_memory_per_gb and kv_offload"),
     "other_lines": Argument("config", "scenario: prices.other", "usd"),
@@ -362,6 +365,19 @@ PLAN: Mapping[str, Quantity] = {
     "state_bytes_per_sequence": Quantity("Recurrent and convolution states of a sequence", "memory.layer_groups.held_state_bytes", {"layers": ""}, MEMORY),
 }  # fmt: skip
 """Path of a number of a plan -> what it is; `*` stands for any key, and a number of one of several groups has the path of the group before it."""
+OF_SEVERAL_GROUPS: Mapping[str, Quantity] = {
+    name: Quantity(PLAN[name].meaning, formula, arguments, page)
+    for name, formula, arguments, page in (
+        ("gpus", "sum(x)", {"groups[].gpus": "x"}, METHODOLOGY),
+        ("replicas", "sum(x)", {"groups[].replicas": "x"}, METHODOLOGY),
+        ("spare_replicas", "sum(x)", {"groups[].spare_replicas": "x"}, METHODOLOGY),
+        ("usd_per_hour", "sum(x)", {"groups[].usd_per_hour": "x"}, MONEY),
+        ("watts", "sum(w g)", {"groups[].gpus": "g", "group_tdp_w": "w"}, MONEY),
+        ("energy_usd_per_hour", "sum(e g)", {"group_energy_usd_per_gpu_hour": "e", "group_powered_gpus": "g"}, MONEY),
+        *((name, "10^6 h / (3600 r)", {"usd_per_hour": "h", "mean_total_tokens_per_s": "r"}, MONEY) for name in PLAN if name.startswith("usd_per_million")),
+    )
+}  # fmt: skip
+"""Path of a number of a plan of several groups that those of its groups give -> what it is; `groups[]` stands for each of them."""
 _KWH = "money.energy.kwh_per_million_tokens"
 _COMMITTED = {
     "gpus": "g",

@@ -14,7 +14,7 @@ from math import inf
 from typing import Any, Literal
 
 from capplan.fleet.load.demand import Demand
-from capplan.fleet.plan import FleetAnswer, Plan, offered_costs, plan_order
+from capplan.fleet.plan import FleetAnswer, Plan, offered_costs
 from capplan.fleet.review import PlanDetail, Question, plan_details, target_margins
 from capplan.fleet.search.recommended import CLEARLY_SURER, SMALL_EXTRA
 from capplan.hardware.device import Source
@@ -320,7 +320,7 @@ def _term_text(commitment: str, usd_per_hour: float) -> str:
 
 def _paid_texts(given: Findings, plan: Plan) -> tuple[str, ...]:
     """Return whom the plan pays, how, and what that commits; of a mix of commitments `_mix_texts` says it."""
-    order, prices = plan_order(plan), {group.price for group in plan.groups if group.price is not None}
+    order, prices = plan.order, {group.price for group in plan.groups if group.price is not None}
     commitments = {price.commitment for price in prices}
     sellers = {line.machine.provider for line in order.lines if line.machine.source} if order else set()
     if given.outlook.mixes or len(commitments) != 1 or not sellers:

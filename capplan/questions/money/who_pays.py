@@ -15,7 +15,7 @@ from typing import Any
 from capplan.assumption import Assumption
 from capplan.errors import InputError, TargetError
 from capplan.fleet.load.demand import Demand
-from capplan.fleet.plan import FleetAnswer, Group, Plan, plan_order
+from capplan.fleet.plan import FleetAnswer, Group, Plan
 from capplan.fleet.review import Question, phase_times, plan_spec
 from capplan.fleet.search.trial import demand_at_replica
 from capplan.keys import current_day
@@ -112,7 +112,7 @@ def total_cost(
 
 def _order_lines(plan: Plan, hours: float) -> list[CostLine]:
     """Return the machines of the order, and the electricity that is paid in addition to them."""
-    order = plan_order(plan)
+    order = plan.order
     if order is None or plan.usd_per_hour is None:
         return []
     lines = [

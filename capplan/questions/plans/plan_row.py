@@ -11,9 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from capplan.fleet.availability import plan_availability
 from capplan.fleet.load.demand import planned_demand
-from capplan.fleet.plan import Certainty, Group, Plan, offered_costs, plan_order
+from capplan.fleet.plan import Certainty, Group, Plan, offered_costs
 from capplan.fleet.review import spec_of_layout
 from capplan.fleet.unit_costs import UnitCosts
 from capplan.money.order import OrderLine
@@ -74,7 +73,7 @@ def _column(value: Any) -> Any:
 
 def order_row(plan: Plan) -> dict[str, Any] | None:
     """Return the machines of a plan, line by line; None without a price."""
-    order = plan_order(plan)
+    order = plan.order
     if order is None:
         return None
     return {
@@ -118,10 +117,10 @@ def machine_rows(lines: Sequence[OrderLine], hardware: str) -> list[dict[str, An
 
 def survival_row(plan: Plan) -> dict[str, Any] | None:
     """Return what a plan survives, and how likely enough of it is in service; None without a price."""
-    found, survive = plan_availability(plan), plan.groups[0].survive
+    found, survive = plan.availability, plan.groups[0].survive
     if found is None:
         return None
-    now, more = found
+    now, more = found.now, found.more
     return {
         "domain": survive.domain,
         "count": survive.count,
@@ -343,6 +342,6 @@ def slower_networks(plan: Plan) -> dict[str, tuple[float, float]]:
 
 def is_at_one_provider(plan: Plan) -> bool:
     """Return whether all machines of a plan that are to be paid are at one provider, or nothing says at which."""
-    order = plan_order(plan)
+    order = plan.order
     lines = order.lines if order is not None else ()
     return len({line.machine.provider for line in lines if line.machine.source}) <= 1

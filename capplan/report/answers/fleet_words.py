@@ -21,7 +21,6 @@ from capplan.fleet.plan import (
     Relaxation,
     Uneconomical,
     cost_of,
-    plan_order,
 )
 from capplan.money.order import owned_price_text
 from capplan.money.price import HOURS_PER_MONTH, usd_per_month
@@ -463,7 +462,7 @@ def _group_acquired_text(group: Group, name: str, verb: str) -> str:
 
 def owned_cost_text(plan: Plan) -> str:
     """Return what the machines of a plan that are there already are counted as; empty without any, or with a stated price."""
-    order = plan_order(plan)
+    order = plan.order
     lines = order.lines if order is not None else ()
     owned = [line.machine for line in lines if line.machine.is_owned]
     if not owned or any(machine.usd_per_hour for machine in owned):

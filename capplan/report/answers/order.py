@@ -5,8 +5,7 @@ from itertools import groupby
 from math import floor, log10
 from typing import Any
 
-from capplan.fleet.availability import plan_availability
-from capplan.fleet.plan import Group, Plan, plan_order
+from capplan.fleet.plan import Group, Plan
 from capplan.fleet.pools.link import LinkTerms, reach_of
 from capplan.money.order import OWN, OrderLine, owned_price_text
 from capplan.money.price import usd_per_month
@@ -82,7 +81,7 @@ def used_by_texts(plans: Sequence[Plan]) -> tuple[str, ...]:
 
 
 def _lines(plans: Sequence[Plan]) -> list[OrderLine]:
-    orders = [plan_order(plan) for plan in plans]
+    orders = [plan.order for plan in plans]
     return [line for order in orders if order is not None for line in order.lines]
 
 
@@ -156,9 +155,9 @@ def _sellers(group: Group) -> str:
 
 def failure_text(plan: Plan) -> str:
     """Return for how much of the time enough replicas for the peak are in service, and what may fail at the peak."""
-    survive, found = plan.groups[0].survive, plan_availability(plan)
+    survive, found = plan.groups[0].survive, plan.availability
     lost = f"{survive.what_fails} may fail at the peak" if survive.count else "no replica is spare"
-    return f"availability: {'' if found is None else f'{percent(found[0].time_fraction)}; '}{lost}"
+    return f"availability: {'' if found is None else f'{percent(found.now.time_fraction)}; '}{lost}"
 
 
 def network_texts(plan: Plan) -> tuple[str, ...]:
@@ -172,7 +171,7 @@ def network_texts(plan: Plan) -> tuple[str, ...]:
 
 def idle_texts(plan: Plan) -> tuple[str, ...]:
     """Return what of the machines stays idle; nothing if every GPU is used, or without a price."""
-    order = plan_order(plan)
+    order = plan.order
     if order is None or not order.gpus_idle:
         return ()
     room = ""
@@ -184,7 +183,7 @@ def idle_texts(plan: Plan) -> tuple[str, ...]:
 
 def _survival_texts(plan: Plan) -> Iterator[str]:
     """Yield what may fail while the targets are met, and how likely that is over a month."""
-    survive, found = plan.groups[0].survive, plan_availability(plan)
+    survive, found = plan.groups[0].survive, plan.availability
     spread = ", ".join(
         f"{item.replicas} on {'each of ' if item.machines > item.span else ''}{item.machines} {item.machine.name}"
         for group in plan.groups
@@ -204,7 +203,7 @@ def _survival_texts(plan: Plan) -> Iterator[str]:
         yield from _more_than_spares(plan)
     if found is None:
         return
-    now, more = found
+    now, more = found.now, found.more
     rate = (
         "machines fail as often as published for H100 servers"
         if survive.failures.time_to_failure_s is None

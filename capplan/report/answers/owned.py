@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from capplan.fleet.plan import FleetAnswer, Mix, NoMix, Plan, plan_order
+from capplan.fleet.plan import FleetAnswer, Mix, NoMix, Plan
 from capplan.money.order import Machine, machines_per_replica, owned_price_text
 from capplan.questions.fleet import AskedFleet
 from capplan.report.answers.fleet_words import paid_text, uneconomical_text
@@ -34,7 +34,7 @@ class OwnedUse:
 def owned_uses(asked: AskedFleet, answer: FleetAnswer) -> tuple[OwnedUse, ...]:
     """Return what the recommended plan does with each kind of machine that is there already."""
     plan = answer.chosen
-    order = None if plan is None else plan_order(plan)
+    order = None if plan is None else plan.order
     found = []
     for machine in asked.scenario.fleet.machines.own:
         lines = [line for line in order.lines if _same(line.machine, machine)] if order else []
@@ -59,7 +59,7 @@ def _reason(asked: AskedFleet, answer: FleetAnswer, machine: Machine, used: int)
     if plan is None:
         return "no plan meets the SLO targets"
     groups = [group for group in plan.groups if group.hardware == device]
-    if groups and plan_order(plan) is None:
+    if groups and plan.order is None:
         return f"no price of {device} is known, so no machines are counted"
     for group in groups:
         node, most = group.layout.device.node_devices, machine.most or 0
