@@ -19,7 +19,7 @@ from capplan.fleet.order import OWN, OrderLine, owned_price_text
 from capplan.fleet.plan import FleetAnswer, Group, Plan, plan_order
 from capplan.fleet.price import HOURS_PER_MONTH, usd_per_month
 from capplan.fleet.review import Question, phase_times, plan_spec
-from capplan.fleet.search.trial import demand_at_replica
+from capplan.fleet.search.simulated_layout import demand_at_replica
 from capplan.keys import current_day
 from capplan.model.parameters import weight_bytes
 from capplan.money.cash import CostLine, Sold, other_lines, total_usd
