@@ -17,7 +17,12 @@ from hatchling.builders.config import BuilderConfig
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 FOLDER = Path("capplan", "serving")
-CORE = "flat_core"
+CORES = ("engine_parts", "flat_core")
+"""Compiled files, of which later ones use earlier ones."""
+COMPILED_IMPORTS = {
+    "capplan.serving.c_math": "cython.cimports.libc.math",
+    "capplan.serving.engine_parts": "cython.cimports.capplan.serving.engine_parts",
+}
 REASON_FILE = "core_not_compiled.txt"
 DIRECTIVES = (
     "language_level=3,boundscheck=False,wraparound=False,initializedcheck=False,annotation_typing=False"
@@ -39,15 +44,18 @@ class CompiledCore(BuildHookInterface[BuilderConfig]):
         if os.environ.get("CAPPLAN_PURE"):
             record(root, "CAPPLAN_PURE was set when capplan was built", build_data)
             return
-        library = root / FOLDER / f"{CORE}{sysconfig.get_config_var('EXT_SUFFIX')}"
-        newest = max((root / FOLDER / f"{CORE}{end}").stat().st_mtime for end in (".py", ".pxd"))
-        current = library.exists() and library.stat().st_mtime > newest
-        reason = "" if current else failure(root, library)
+        libraries = [root / FOLDER / f"{core}{sysconfig.get_config_var('EXT_SUFFIX')}" for core in CORES]
+        newest = max(
+            (root / FOLDER / f"{core}{end}").stat().st_mtime for core in CORES for end in (".py", ".pxd")
+        )
+        current = all(library.exists() and library.stat().st_mtime > newest for library in libraries)
+        reason = "" if current else failure(root, libraries)
         record(root, reason, build_data)
         if reason:
             return
         if version != "editable":
-            build_data["force_include"][str(library)] = str(library.relative_to(root))
+            for library in libraries:
+                build_data["force_include"][str(library)] = str(library.relative_to(root))
             build_data["pure_python"], build_data["infer_tag"] = False, True
 
 
@@ -60,7 +68,7 @@ def record(root: Path, reason: str, build_data: dict[str, Any]) -> None:
         build_data.setdefault("force_include", {})[str(path)] = str(path.relative_to(root))
 
 
-def failure(root: Path, library: Path) -> str:
+def failure(root: Path, libraries: list[Path]) -> str:
     """Compile the core, and return why that failed; empty if it did not."""
     name = os.environ.get("CC", "cc")
     compiler = shutil.which(name)
@@ -71,24 +79,27 @@ def failure(root: Path, library: Path) -> str:
     headers = sysconfig.get_path("include")
     if not Path(headers, "Python.h").is_file():
         return "the headers of Python (Python.h) are missing"
-    include = f"-I{headers}"
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / FOLDER).mkdir(parents=True)
         for package in (FOLDER.parent, FOLDER):
             (folder / package / "__init__.py").touch()
-        shutil.copy(root / FOLDER / f"{CORE}.pxd", folder / FOLDER)
-        source = (root / FOLDER / f"{CORE}.py").read_text(encoding="utf-8")
-        source = source.replace("from capplan.serving.c_math import", "from cython.cimports.libc.math import")
-        (folder / FOLDER / f"{CORE}.py").write_text(source, encoding="utf-8")
-        stem = FOLDER / CORE
-        translate = [sys.executable, "-m", "cython", "-3", "-X", DIRECTIVES, f"{stem}.py"]
-        build = [compiler, *FLAGS, include, f"{stem}.c", "-o", library.name]
-        for command in (translate, build):
-            done = subprocess.run(command, cwd=folder, capture_output=True, check=False)  # noqa: S603 - our own words
-            if done.returncode:
-                return f"{Path(command[0]).name} failed on {CORE}.py"
-        partial = library.with_suffix(".part")
-        shutil.copy(folder / library.name, partial)
-        partial.replace(library)
+        for core in CORES:
+            shutil.copy(root / FOLDER / f"{core}.pxd", folder / FOLDER)
+            source = (root / FOLDER / f"{core}.py").read_text(encoding="utf-8")
+            for python, compiled in COMPILED_IMPORTS.items():
+                source = source.replace(f"from {python} import", f"from {compiled} import")
+            (folder / FOLDER / f"{core}.py").write_text(source, encoding="utf-8")
+        for core, library in zip(CORES, libraries, strict=True):
+            stem = FOLDER / core
+            translate = [sys.executable, "-m", "cython", "-3", "-X", DIRECTIVES, f"{stem}.py"]
+            build = [compiler, *FLAGS, f"-I{headers}", f"{stem}.c", "-o", library.name]
+            for command in (translate, build):
+                done = subprocess.run(command, cwd=folder, capture_output=True, check=False)  # noqa: S603 - our own words
+                if done.returncode:
+                    return f"{Path(command[0]).name} failed on {core}.py"
+        for library in libraries:
+            partial = library.with_suffix(".part")
+            shutil.copy(folder / library.name, partial)
+            partial.replace(library)
     return ""

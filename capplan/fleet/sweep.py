@@ -27,7 +27,7 @@ from capplan.fleet.search.cheapest import Terms, busy_replicas
 from capplan.fleet.search.one_layout import replicas_of_layout, trial_of
 from capplan.fleet.search.recommended import replicas_at_speed
 from capplan.fleet.search.search_cache import SearchCache, content_key
-from capplan.fleet.search.trial import demand_at_replica, with_load_time
+from capplan.fleet.search.simulated_layout import demand_at_replica, with_load_time
 from capplan.fleet.simulation import FleetOutcome, Stream, capacity_per_s, middle_rate, simulated_fleet
 from capplan.money.price import HOURS_PER_MONTH, Side, usd_per_million_tokens
 from capplan.numbers import Number

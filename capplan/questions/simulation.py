@@ -21,7 +21,7 @@ from capplan.fleet.review import spec_of_layout
 from capplan.fleet.search.candidates import Layout, refuse_illegal
 from capplan.fleet.search.one_layout import trial_of
 from capplan.fleet.search.recommended import planned_rate_limit
-from capplan.fleet.search.trial import demand_at_replica
+from capplan.fleet.search.simulated_layout import demand_at_replica
 from capplan.fleet.simulation import Stream, capacity_per_s
 from capplan.model.sharding import Sharding
 from capplan.questions.fleet import AskedFleet, parts_of, replicas_by_group, terms_of

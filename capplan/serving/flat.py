@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from capplan.numbers import Array
+from capplan.serving.engine_parts import Gauges
 from capplan.serving.flat_core import (
     FlatEngine,
     FlatLimits,
@@ -25,7 +26,6 @@ from capplan.serving.outcome import (
     SHED,
     ClassTotals,
     EarlyEnd,
-    Gauges,
     LatencyLimit,
     Ledger,
     Outcome,
@@ -203,11 +203,7 @@ def _limits_and_tables(
         terms.stage_tokens(clock.stages),
         clock.stage_fraction,
         terms.mixed,
-        terms.hold_steps,
-        terms.hold_tokens,
-        terms.hold_prompts,
-        terms.gather_steps,
-        terms.poll_steps,
+        terms.hold,
         1 + max((int(np.max(index, initial=0)) for index in indices), default=0),
         terms.growth,
         terms.query_tokens,
@@ -234,7 +230,7 @@ def written(core: FlatEngine) -> tuple[Ledger, Gauges]:
     add_totals_of(core, ledger)
     if core.gauged:
         ledger.counted_tokens = np.asarray(core.admitted)[:seen], np.asarray(core.found)[:seen]
-    return ledger, gauges_of(core)
+    return ledger, core.gauges
 
 
 def asked_and_ended(core: FlatEngine | FlatPools) -> dict[str, NDArray[Any]]:
@@ -266,20 +262,6 @@ def add_totals_of(core: FlatEngine, into: Ledger) -> None:
         places = np.flatnonzero(bins)
         weights = dict(zip((places - core.zero_bin).tolist(), bins[places].tolist(), strict=True))
         into.itl.merge(WeightedHistogram.of(weights, core.itl_none, core.itl_weight, core.itl_total))
-
-
-def gauges_of(core: FlatEngine) -> Gauges:
-    """Return the gauges of a core; without gauges, its busy time only."""
-    gauges = Gauges(core.capacity, recorded=core.gauged)
-    gauges.busy_s = core.busy_s
-    if core.gauged:
-        gauges.batch_s = np.asarray(core.batch_s)[: core.batch_size].tolist()
-        gauges.occupancy_s = np.asarray(core.occupancy_s).tolist()
-        gauges.block_seconds = core.block_seconds
-        gauges.set_timeline(
-            core.span_s, [np.asarray(b).tolist() for b in (core.by_batch, core.by_blocks, core.by_busy)]
-        )
-    return gauges
 
 
 def flat_tables(clock: StepClock, max_num_seqs: int, most_tokens: int) -> list[array[float]]:
@@ -378,9 +360,7 @@ class FlatPool:
             for name, tokens in self.tokens.items():
                 tokens[sent] = np.asarray(getattr(core, name))[:count]
         add_totals_of(core, self.totals)
-        self.uses.append(
-            ReplicaUse(len(self.uses), 0.0, core.now_s, count, core.preemptions, gauges_of(core))
-        )
+        self.uses.append(ReplicaUse(len(self.uses), 0.0, core.now_s, count, core.preemptions, core.gauges))
 
 
 def pools_eligible(

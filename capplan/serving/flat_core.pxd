@@ -1,5 +1,6 @@
 # Types for flat_core.py when Cython compiles it; without a compiler nothing reads this file.
 cimport cython
+from capplan.serving.engine_parts cimport Gauges, KvBlocks, PromptHold, grown
 
 cdef long long SHED, UNFINISHED
 cdef double NEVER_S, UNKNOWN_S
@@ -26,6 +27,7 @@ cdef class FlatQueue:
     cdef bint chunked
     cdef public bint reporting
     cdef FlatEvents thinking
+    cdef public KvBlocks kv
     cdef public double now_s
     cdef double delay_s, next_s, growth, last_over_s
     cdef public long long capacity
@@ -70,12 +72,10 @@ cdef class FlatBatch(FlatQueue):
     cdef Py_ssize_t end_count, chunks, groups
     cdef double reserved_output_fraction
     cdef long long query_tokens, counter
-    cdef public long long sequences
-    cdef public long long tokens
     cdef public long long held
     cdef public long long committed
     cdef public long long shared_sum
-    cdef long long phase_sum, step, serials, part, below
+    cdef long long step, serials
     cdef Py_ssize_t ended_sequences
     cdef public long long ended_blocks, ended_commit
     cdef public long long partial
@@ -84,7 +84,6 @@ cdef class FlatBatch(FlatQueue):
     cdef public double[::1] scheduled, last_token, queue_s, ttft_s, e2e_s
     cdef double[::1] group_since
     cdef public long long[::1] done, blocks, commit, base, end_step, serial, before, after, admitted, found
-    cdef long long[::1] phases
     cdef long long[::1] group_sequences, end_keys, end_rows, ended_rows
     cdef public long long[::1] class_prompt, class_cached, class_preempted, class_seen
 
@@ -93,15 +92,9 @@ cdef class FlatBatch(FlatQueue):
     @cython.locals(keys="long long[::1]", rows="long long[::1]", size=cython.Py_ssize_t, place=cython.Py_ssize_t, child=cython.Py_ssize_t, key=cython.longlong, row=cython.longlong)
     cdef void ends_pop(self) noexcept
     cdef void drop_stale(self) noexcept
-    cdef long long grown(self, long long step) noexcept
     cdef long long decode_steps(self, long long tokens) noexcept
-    @cython.locals(block=cython.longlong, part=cython.longlong, pads=cython.longlong)
-    cdef long long blocks_at(self, long long counter) noexcept
-    @cython.locals(reach=cython.longlong, block=cython.longlong, low=cython.longlong, high=cython.longlong, middle=cython.longlong)
-    cdef long long within(self, long long capacity, long long most) noexcept
-    @cython.locals(base=cython.longlong, phase=cython.longlong)
+    @cython.locals(base=cython.longlong)
     cdef void join(self, Py_ssize_t row) noexcept
-    @cython.locals(base=cython.longlong, phase=cython.longlong)
     cdef void leave(self, Py_ssize_t row) noexcept
     @cython.locals(row=cython.Py_ssize_t, joined=cython.longlong, produced=cython.longlong)
     cdef void preempt(self) noexcept
@@ -137,22 +130,23 @@ cdef Py_ssize_t place_below(double[::1] knots, double value) noexcept
 @cython.locals(half=cython.double, linear=cython.double, root=cython.double, guess=cython.double, steps=cython.longlong)
 cdef long long steps_to_reach(double first_s, double rise_s, double limit_s, long long most) noexcept
 
-cdef Py_ssize_t HISTOGRAM_ZERO, HISTOGRAM_BINS, TIMELINE_BINS, OCCUPANCY_BINS
+cdef Py_ssize_t HISTOGRAM_ZERO, HISTOGRAM_BINS
 cdef long long FINISHED
 cdef double BINS_PER_E
 
 cdef class FlatEngine(FlatSteps):
-    cdef public Py_ssize_t batch_size, zero_bin
-    cdef bint shared_steps, released, asynchronous
+    cdef public Py_ssize_t zero_bin
+    cdef public Gauges gauges
+    cdef PromptHold hold
+    cdef bint shared_steps, asynchronous
     cdef public bint gauged
     cdef double planned_s, judged_until_s
     cdef Py_ssize_t judged_from, judged
     cdef public Py_ssize_t missed
     cdef long long[::1] judged_metrics, judged_left
     cdef double[::1] judged_limits_s
-    cdef long long hold_steps, hold_tokens, hold_prompts, gather_steps, poll_steps, looked, hold_from, gather_from
-    cdef public double itl_none, itl_weight, itl_total, block_seconds, busy_s, span_s
-    cdef public double[::1] itl, batch_s, occupancy_s, by_batch, by_blocks, by_busy
+    cdef public double itl_none, itl_weight, itl_total
+    cdef public double[::1] itl
 
     @cython.locals(preempted=cython.bint, freed=cython.bint)
     cpdef void advance(self, double until_s) noexcept
@@ -169,10 +163,8 @@ cdef class FlatEngine(FlatSteps):
     @cython.locals(row=cython.Py_ssize_t, running=cython.longlong, budget=cython.longlong, used=cython.longlong, new=cython.longlong, blocks=cython.longlong, commit=cython.longlong)
     cdef void plan(self) noexcept
     cdef long long piece_blocks(self, Py_ssize_t row, long long new, long long whole) noexcept
+    @cython.locals(sequences=cython.longlong, tokens=cython.longlong)
     cdef bint waits(self) noexcept
-    cdef bint lacks_company(self) noexcept
-    @cython.locals(steps=cython.longlong)
-    cdef long long steps_until_look(self) noexcept
     cdef void group(self, long long sequences, double since_s) noexcept
     @cython.locals(place=cython.Py_ssize_t)
     cdef void end_groups(self) noexcept
@@ -194,11 +186,6 @@ cdef class FlatEngine(FlatSteps):
     cdef void judge(self, Py_ssize_t row, long long metric, double value_s) noexcept
     @cython.locals(key=cython.Py_ssize_t)
     cdef void gap(self, double value, double weight) noexcept
-    @cython.locals(place=cython.Py_ssize_t, span=cython.double, first=cython.Py_ssize_t, end=cython.double, part=cython.double)
-    cdef void gauge(self, double start_s, double seconds, long long sequences, double blocks) noexcept
-    cdef void count_span(self, Py_ssize_t place, double seconds, double sequences, double blocks) noexcept
-    @cython.locals(place=cython.Py_ssize_t, bins="double[::1]")
-    cdef void double_span(self) noexcept
 
 cdef class FlatRouter:
     cdef list cores

@@ -15,6 +15,7 @@ from array import array
 from typing import NamedTuple, TypeAlias
 
 from capplan.serving.c_math import ceil, floor, isnan, log, lrint, nextafter, sqrt
+from capplan.serving.engine_parts import Gauges, KvBlocks, PromptHold, grown
 
 Doubles: TypeAlias = "array[float]"
 Integers: TypeAlias = "array[int]"
@@ -37,8 +38,6 @@ COUNTS = ("prompt", "output", "cached", "class_index", "remaining", "prompt_now"
 BINS_PER_E = 200
 HISTOGRAM_ZERO = 12000
 HISTOGRAM_BINS = 24000
-TIMELINE_BINS = 512
-OCCUPANCY_BINS = 400
 FINISHED = 0
 NEVER_S, UNKNOWN_S = float("inf"), float("nan")
 
@@ -60,11 +59,8 @@ class FlatLimits(NamedTuple):
     stage_fraction: float
     shared_steps: bool
     """Prompts and decoding sequences share a step."""
-    hold_steps: int
-    hold_tokens: int
-    hold_prompts: int
-    gather_steps: int
-    poll_steps: int
+    hold: tuple[int, int, int, int, int]
+    """Limits of PromptHold."""
     classes: int
     """Number of traffic classes."""
     growth: float
@@ -188,6 +184,7 @@ class FlatQueue:
         self.max_num_seqs, self.budget = limits.max_num_seqs, limits.max_num_batched_tokens
         self.chunked, self.block_tokens, self.capacity = limits.chunked, limits.block_tokens, limits.kv_blocks
         self.growth = limits.growth
+        self.kv = KvBlocks(limits.block_tokens)
         self.remaining = array("q", zeros) if users else columns[2][:]
         self.prompt_now = array("q", zeros) if users else columns[1][:]
         self.shared, self.received, self.rank = (array("q", zeros) for _ in range(3))
@@ -426,10 +423,7 @@ class FlatBatch(FlatQueue):
         unknown = array("d", [UNKNOWN_S]) * count
         self.scheduled, self.last_token, self.queue_s = unknown[:], unknown[:], unknown[:]
         self.ttft_s, self.e2e_s = unknown[:], unknown
-        self.phases = array("q", bytes(8 * self.block_tokens))
-        self.phase_sum = self.sequences = self.tokens = self.shared_sum = 0
-        self.part = self.below = 0  # phases[0] + ... + phases[part - 1] sequences are below a part of a block
-        self.held = self.committed = self.step = self.serials = 0
+        self.shared_sum = self.held = self.committed = self.step = self.serials = 0
         self.partial, self.last = -1, -1
         self.group_sequences = array("q", bytes(8 * (self.max_num_seqs + 2)))
         self.group_since = array("d", bytes(8 * (self.max_num_seqs + 2)))
@@ -479,53 +473,16 @@ class FlatBatch(FlatQueue):
         while self.end_count and self.serial[self.end_rows[0]] != self.end_keys[0] & 0xFFFFFFFF:
             self.ends_pop()
 
-    def grown(self, step: int) -> int:
-        """Return the tokens that a sequence has gained up to a step, in whole tokens."""
-        return step if self.growth == 1.0 else lrint(floor(step * self.growth))
-
     def decode_steps(self, tokens: int) -> int:
         """Return the steps that produce this many tokens; see EngineTerms."""
         return tokens if self.growth == 1.0 else lrint(ceil(tokens / self.growth - 1e-9))
-
-    def blocks_at(self, counter: int) -> int:
-        """Return the blocks that decoding sequences hold at a step; see KvBlocks."""
-        block = self.block_tokens
-        part = counter % block
-        while self.part < part:
-            self.below += self.phases[self.part]
-            self.part += 1
-        while self.part > part:
-            self.part -= 1
-            self.below -= self.phases[self.part]
-        pads = self.phase_sum - self.sequences * part + block * self.below
-        return (self.tokens + self.sequences * counter + pads) // block
-
-    def within(self, capacity: int, most: int) -> int:
-        """Return for how many more steps, up to `most`, the blocks stay within a capacity."""
-        reach = self.counter + self.grown(most) + 1
-        block = self.block_tokens
-        if self.tokens + self.sequences * (reach + block) <= capacity * block:
-            return most
-        low, high = 0, most
-        while low < high:
-            middle = (low + high + 1) // 2
-            if self.blocks_at(self.grown(self.step + middle)) <= capacity:
-                low = middle
-            else:
-                high = middle - 1
-        return low
 
     def join(self, row: int) -> None:
         """Add a request to the decoding batch."""
         base = self.prompt_now[row] - self.shared[row] - self.counter
         self.base[row] = base
         self.end_step[row] = self.step + self.decode_steps(self.remaining[row])
-        phase = -base % self.block_tokens
-        self.sequences += 1
-        self.tokens += base
-        self.phases[phase] += 1
-        self.below += phase < self.part
-        self.phase_sum += phase
+        self.kv.join(base)
         self.shared_sum += self.shared[row]
         self.before[row], self.after[row] = self.last, -1
         if self.last >= 0:
@@ -537,13 +494,7 @@ class FlatBatch(FlatQueue):
 
     def leave(self, row: int) -> None:
         """Remove a request from the decoding batch."""
-        base = self.base[row]
-        phase = -base % self.block_tokens
-        self.sequences -= 1
-        self.tokens -= base
-        self.phases[phase] -= 1
-        self.below -= phase < self.part
-        self.phase_sum -= phase
+        self.kv.leave(self.base[row])
         self.shared_sum -= self.shared[row]
         if self.before[row] >= 0:
             self.after[self.before[row]] = self.after[row]
@@ -568,7 +519,7 @@ class FlatBatch(FlatQueue):
                 self.groups -= self.group_sequences[self.groups - 1] == 0
             self.leave(row)
             joined = self.end_step[row] - self.decode_steps(self.remaining[row])
-            produced = min(self.grown(self.step - joined), self.remaining[row] - 1)
+            produced = min(grown(self.growth, self.step - joined), self.remaining[row] - 1)
             self.prompt_now[row] += 1 + produced
             self.remaining[row] -= produced
             self.last_token[row] = self.now_s
@@ -761,23 +712,12 @@ class FlatEngine(FlatSteps):
     def __init__(self, limits: FlatLimits, tables: list[Doubles], requests: FlatRequests) -> None:
         """Take limits, step tables and requests; see FlatQueue."""
         super().__init__(limits, tables, requests)
-        self.shared_steps, self.poll_steps = limits.shared_steps, limits.poll_steps
-        self.hold_steps, self.hold_tokens = limits.hold_steps, limits.hold_tokens
-        self.hold_prompts, self.gather_steps = limits.hold_prompts, limits.gather_steps
+        self.shared_steps, self.hold = limits.shared_steps, PromptHold(*limits.hold)
         self.asynchronous, self.planned_s = limits.asynchronous, 0.0
-        self.looked, self.hold_from, self.gather_from, self.released = 0, -1, -1, False
-        self.gauged = limits.gauged
-        bins = 8 if self.gauged else 0
-        self.itl = array("d", bytes(bins * HISTOGRAM_BINS))
+        self.gauged, self.gauges = limits.gauged, Gauges(limits.kv_blocks, limits.gauged)
+        self.itl = array("d", bytes(8 * HISTOGRAM_BINS if self.gauged else 0))
         self.zero_bin = HISTOGRAM_ZERO
         self.itl_none = self.itl_weight = self.itl_total = 0.0
-        self.batch_s, self.batch_size = array("d", bytes(bins * (2 * self.max_num_seqs + 64))), 64
-        self.occupancy_s = array("d", bytes(bins * (OCCUPANCY_BINS + 1)))
-        self.block_seconds = self.busy_s = 0.0
-        self.span_s = 1e-3
-        self.by_batch, self.by_blocks, self.by_busy = (
-            array("d", bytes(bins * TIMELINE_BINS)) for _ in range(3)
-        )
         self.judged_from, self.judged_until_s = limits.judged_from, limits.judged_until_s
         self.judged_metrics, self.judged_limits_s = limits.judged_metrics, limits.judged_limits_s
         self.judged_left, self.judged, self.missed = limits.judged_most[:], len(limits.judged_most), -1
@@ -786,16 +726,16 @@ class FlatEngine(FlatSteps):
         """Run every step that starts before a time, or until a limit is missed; a running step completes."""
         while self.now_s < until_s and self.missed < 0:
             self.receive(self.seen_s())
-            preempted = (self.sequences > 0 or self.partial >= 0) and self.make_room()
+            preempted = (self.kv.sequences > 0 or self.partial >= 0) and self.make_room()
             self.chunks = 0
-            if not preempted and (self.waiting or self.partial >= 0 or self.hold_steps):
+            if not preempted and (self.waiting or self.partial >= 0 or self.hold.hold_steps):
                 self.plan()
             freed = self.ended_sequences > 0
             if self.asynchronous and self.waits_for_output():
                 continue
             if self.chunks:
                 self.work_on()
-            elif self.sequences:
+            elif self.kv.sequences:
                 self.decode(until_s, preempted or (freed and self.waiting > 0))
             elif preempted:
                 continue
@@ -816,7 +756,7 @@ class FlatEngine(FlatSteps):
 
     def waits_for_output(self) -> bool:
         """Note the plan of a step; return whether there was nothing to plan before the output of the running step."""
-        idle = not (self.chunks or self.sequences)
+        idle = not (self.chunks or self.kv.sequences)
         waited = idle and (self.planned_s < self.now_s or self.ended_sequences > 0)
         self.planned_s = self.now_s
         self.held -= self.ended_blocks
@@ -828,12 +768,12 @@ class FlatEngine(FlatSteps):
         """Preempt until every decoding sequence has room for its next token, and the next piece of a prompt for its blocks."""
         preempted = False
         block = self.block_tokens
-        while self.sequences:
-            after = self.grown(self.step + 1)
+        while self.kv.sequences:
+            after = grown(self.growth, self.step + 1)
             room = self.capacity - self.held
-            if self.tokens + self.sequences * (after + block) <= room * block:
+            if self.kv.tokens + self.kv.sequences * (after + block) <= room * block:
                 break
-            if self.blocks_at(after) <= room:
+            if self.kv.blocks(after) <= room:
                 break
             self.preempt()
             preempted = True
@@ -846,12 +786,12 @@ class FlatEngine(FlatSteps):
         """Take the blocks for the next piece of a prompt; return False if there are too few."""
         if not self.shared_steps:
             return True
-        budget = max(self.budget - self.sequences * self.query_tokens, 0)
+        budget = max(self.budget - self.kv.sequences * self.query_tokens, 0)
         tokens = min(self.prompt_now[row], self.done[row] + budget) - self.shared[row]
         more = -(-max(tokens, 0) // self.block_tokens) - self.blocks[row]
         if more <= 0:
             return True
-        if self.blocks_at(self.grown(self.step + 1)) + self.held + more > self.capacity:
+        if self.kv.blocks(grown(self.growth, self.step + 1)) + self.held + more > self.capacity:
             return False
         self.blocks[row] += more
         self.held += more
@@ -876,15 +816,15 @@ class FlatEngine(FlatSteps):
         """Admit what fits; choose the prompts of the next step, each with the number of tokens to prefill."""
         row = self.partial
         if not self.waiting:
-            self.hold_from, self.gather_from, self.released = -1, -1, False
+            self.hold.end()
             if row < 0:
                 return
-        if (self.hold_steps or self.poll_steps) and row < 0 and self.waits():
+        if self.hold.applies and row < 0 and self.waits():
             return
-        running = self.sequences + self.ended_sequences
+        running = self.kv.sequences + self.ended_sequences
         budget = self.budget
         if self.shared_steps:
-            budget -= self.sequences * self.query_tokens
+            budget -= self.kv.sequences * self.query_tokens
         if row >= 0:
             running += 1
             if budget > 0:
@@ -905,7 +845,7 @@ class FlatEngine(FlatSteps):
             if not new:
                 break
             if used < 0:
-                used = self.blocks_at(self.grown(self.step + 1)) + self.held
+                used = self.kv.blocks(grown(self.growth, self.step + 1)) + self.held
             blocks = -(-(self.prompt_now[row] - self.shared[row]) // self.block_tokens)
             commit = self.reserved_blocks(row)
             if used + blocks > self.capacity or self.committed + commit > self.capacity:
@@ -920,51 +860,22 @@ class FlatEngine(FlatSteps):
             self.chunks += 1
 
     def waits(self) -> bool:
-        """Return whether waiting prompts stay out of this step: no poll of the queue is due, or they are held back."""
-        if not self.sequences:
-            self.looked, self.hold_from, self.gather_from = self.step, -1, -1
-            self.released = False
+        """Return whether waiting prompts stay out of this step."""
+        sequences = self.kv.sequences
+        if not sequences:
+            self.hold.look(self.step)
+            self.hold.end()
             return False
-        if self.sequences >= self.max_num_seqs or self.received[self.queue_head()]:
+        if sequences >= self.max_num_seqs or self.received[self.queue_head()]:
             return False
-        if self.poll_steps and (self.step - self.looked) % self.poll_steps:
-            return True
-        if self.hold_steps and not self.released:
-            if self.hold_from < 0:
-                self.hold_from = self.step
-            if self.lacks_company():
-                return True
-            self.hold_from = self.gather_from = -1
-            self.released = True
-        return False
-
-    def lacks_company(self) -> bool:
-        """Return whether held prompts keep waiting; note the step since which enough of them wait."""
-        if self.gather_from < 0 and 0 < self.hold_prompts <= self.waiting:
-            self.gather_from = self.step
-        if self.gather_from >= 0:
-            return self.step - self.gather_from < self.gather_steps
-        if self.step - self.hold_from >= self.hold_steps:
-            return False
-        if self.hold_prompts > 0:
-            return True
-        return self.sequences * self.query_tokens + self.waiting_tokens() < self.hold_tokens
-
-    def steps_until_look(self) -> int:
-        """Return the number of steps after which waiting prompts may join at the latest."""
-        steps = 1 << 60
-        if self.poll_steps:
-            steps = self.poll_steps - (self.step - self.looked) % self.poll_steps
-        if self.hold_steps and self.hold_from >= 0:
-            if self.gather_from >= 0:
-                steps = min(steps, self.gather_steps - (self.step - self.gather_from))
-            else:
-                steps = min(steps, self.hold_steps - (self.step - self.hold_from))
-        return max(steps, 1)
+        tokens = 0
+        if self.hold.hold_tokens:
+            tokens = sequences * self.query_tokens + self.waiting_tokens()
+        return self.hold.keeps(self.step, self.waiting, tokens)
 
     def take_over(self, row: int) -> bool:
         """Let a request that was prefilled elsewhere decode, if its blocks and its next token fit; return whether they do."""
-        used = self.blocks_at(self.grown(self.step + 1)) + self.held
+        used = self.kv.blocks(grown(self.growth, self.step + 1)) + self.held
         blocks = -(-(self.prompt_now[row] + lrint(ceil(self.growth))) // self.block_tokens)
         commit = self.reserved_blocks(row)
         if used + blocks > self.capacity or self.committed + commit > self.capacity:
@@ -974,7 +885,7 @@ class FlatEngine(FlatSteps):
         self.commit[row] = commit
         self.committed += commit
         if not self.groups:
-            self.group(self.sequences, self.now_s)
+            self.group(self.kv.sequences, self.now_s)
         self.group(1, self.first_token[row])
         self.join(row)
         return True
@@ -1008,13 +919,13 @@ class FlatEngine(FlatSteps):
     def work_on(self) -> None:
         """Run one step with prompts in it."""
         start, chunks = self.now_s, self.chunks
-        decoding = self.sequences if self.shared_steps else 0
-        held = self.blocks_at(self.counter) + self.held
+        decoding = self.kv.sequences if self.shared_steps else 0
+        held = self.kv.blocks(self.counter) + self.held
         context = 0.0
         if decoding:
-            context = (self.tokens + self.shared_sum) / decoding + self.step * self.growth
+            context = (self.kv.tokens + self.shared_sum) / decoding + self.step * self.growth
         seconds = self.step_s(decoding, context) if self.stages == 1 else self.turn_s(decoding, context)
-        self.gauge(start, seconds, self.sequences + chunks, held)
+        self.gauges.add(start, seconds, self.kv.sequences + chunks, held)
         self.now_s = start + seconds
         self.steps += 1
         if decoding:
@@ -1023,13 +934,13 @@ class FlatEngine(FlatSteps):
             else:
                 self.gap(seconds, decoding)
             self.step += 1
-            self.counter = self.grown(self.step)
+            self.counter = grown(self.growth, self.step)
             self.complete()
         elif not self.groups:
-            self.group(self.sequences, start)
+            self.group(self.kv.sequences, start)
         self.partial = -1
-        self.looked, self.released = self.step, False
-        joined = self.sequences
+        self.hold.look(self.step)
+        joined = self.kv.sequences
         for place in range(chunks):
             row = self.chunk_rows[place]
             self.done[row] += self.chunk_tokens[place]
@@ -1039,7 +950,7 @@ class FlatEngine(FlatSteps):
             else:
                 self.prompt_ends(row)
         if self.groups:
-            self.group(self.sequences - joined, self.now_s)
+            self.group(self.kv.sequences - joined, self.now_s)
 
     def group(self, sequences: int, since_s: float) -> None:
         """Add a group of sequences that wait for their next token: those that joined last."""
@@ -1075,20 +986,22 @@ class FlatEngine(FlatSteps):
 
     def decode(self, until_s: float, one: bool) -> None:
         """Run decode steps up to the next event, or one."""
-        start, sequences = self.now_s, self.sequences
+        start, sequences = self.now_s, self.kv.sequences
         self.filled = 0.0
         steps = (self.end_keys[0] >> 32) - self.step
         if one:
             steps = 1
         elif steps > 1:
-            steps = max(self.within(self.capacity - self.held, steps), 1)
-        if self.waiting and (self.hold_steps or self.poll_steps):
-            steps = min(steps, self.steps_until_look())
+            steps = max(
+                self.kv.within(self.counter, self.capacity - self.held, self.growth, self.step, steps), 1
+            )
+        if self.waiting and self.hold.applies:
+            steps = min(steps, self.hold.steps_until_look(self.step))
         limit = until_s
-        if sequences + (self.partial >= 0) < self.max_num_seqs and (not self.waiting or self.hold_steps):
+        if sequences + (self.partial >= 0) < self.max_num_seqs and (not self.waiting or self.hold.hold_steps):
             limit = min(limit, self.next_s)
-        before = self.blocks_at(self.counter) + self.held
-        context = (self.tokens + self.shared_sum) / sequences + self.step * self.growth
+        before = self.kv.blocks(self.counter) + self.held
+        context = (self.kv.tokens + self.shared_sum) / sequences + self.step * self.growth
         first = self.step
         if self.groups:
             steps = 1
@@ -1098,12 +1011,12 @@ class FlatEngine(FlatSteps):
             seconds += self.decode_s(sequences, context + (self.step - first) * self.growth)
             self.step += 1
         steps = self.step - first
-        self.counter = self.grown(self.step)
+        self.counter = grown(self.growth, self.step)
         self.now_s = start + seconds
         if self.asynchronous and steps > 1:
             self.planned_s = self.now_s - self.decode_s(sequences, context + (steps - 1) * self.growth)
-        after = self.blocks_at(self.counter) + self.held
-        self.gauge(start, seconds, sequences, 0.5 * (before + after))
+        after = self.kv.blocks(self.counter) + self.held
+        self.gauges.add(start, seconds, sequences, 0.5 * (before + after))
         self.steps += steps
         if self.groups:
             self.end_groups()
@@ -1169,47 +1082,6 @@ class FlatEngine(FlatSteps):
             self.itl_none += weight
         self.itl_weight += weight
         self.itl_total += weight * value
-
-    def gauge(self, start_s: float, seconds: float, sequences: int, blocks: float) -> None:
-        """Record a period with a constant batch; see Gauges."""
-        self.busy_s += seconds
-        if not self.gauged:
-            return
-        if sequences >= self.batch_size:
-            self.batch_size = 2 * sequences
-        self.batch_s[sequences] += seconds
-        place = min(lrint(floor(blocks * OCCUPANCY_BINS / self.capacity)), OCCUPANCY_BINS)
-        self.occupancy_s[place] += seconds
-        self.block_seconds += blocks * seconds
-        end = start_s + seconds
-        while end >= self.span_s * TIMELINE_BINS:
-            self.double_span()
-        span = self.span_s
-        first = lrint(floor(start_s / span))
-        if end < (first + 1) * span:
-            self.by_batch[first] += sequences * seconds
-            self.by_blocks[first] += blocks * seconds
-            self.by_busy[first] += seconds
-            return
-        for place in range(first, lrint(floor(end / span)) + 1):
-            part = min(end, (place + 1) * span) - max(start_s, place * span)
-            if part > 0.0:
-                self.count_span(place, part, sequences, blocks)
-
-    def count_span(self, place: int, seconds: float, sequences: int, blocks: float) -> None:
-        """Add to one span of the timeline."""
-        self.by_batch[place] += sequences * seconds
-        self.by_blocks[place] += blocks * seconds
-        self.by_busy[place] += seconds
-
-    def double_span(self) -> None:
-        """Merge neighbouring spans, so that half of them are free."""
-        for bins in (self.by_batch, self.by_blocks, self.by_busy):
-            for place in range(TIMELINE_BINS // 2):
-                bins[place] = bins[2 * place] + bins[2 * place + 1]
-            for place in range(TIMELINE_BINS // 2, TIMELINE_BINS):
-                bins[place] = 0.0
-        self.span_s *= 2.0
 
 
 class FlatRouter:
@@ -1348,7 +1220,7 @@ class FlatPools(FlatQueue):
         start_s = core.now_s
         if self.stalled[place]:
             start_s = NEVER_S
-        elif not (core.waiting or core.sequences or core.partial >= 0):
+        elif not (core.waiting or core.kv.sequences or core.partial >= 0):
             start_s = max(core.next_s, core.now_s)
         self.starts.set(place, start_s)
 

@@ -15,12 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from capplan.numbers import Array, Number, Spread
+from capplan.serving.engine_parts import Gauges
 from capplan.serving.requests import InFlight
 
 BINS_PER_E = 200
 """Bins of a weighted histogram per factor of e: values are exact to half a bin, 0.25 %."""
-TIMELINE_BINS = 512
-OCCUPANCY_BINS = 400
 
 
 class WeightedHistogram:
@@ -94,74 +93,12 @@ class Timeline:
     busy_fraction: Array
 
 
-class Gauges:
-    """Batch size and KV blocks in use, weighted by time: means, percentiles and a timeline of bounded length."""
-
-    __slots__ = (
-        "_bins",
-        "_span_s",
-        "batch_s",
-        "block_seconds",
-        "busy_s",
-        "capacity",
-        "occupancy_s",
-    )
-
-    def __init__(self, capacity_blocks: int, *, recorded: bool = True) -> None:
-        """Start at zero with spans of one millisecond, which double whenever the timeline is full; without bins if nothing is recorded."""
-        self.capacity = max(capacity_blocks, 1)
-        self.batch_s: list[float] = [0.0] * 64
-        self.occupancy_s: list[float] = [0.0] * (OCCUPANCY_BINS * recorded + 1)
-        self.block_seconds = 0.0
-        self.busy_s = 0.0
-        self._span_s = 1e-3
-        self._bins: list[list[float]] = [[0.0] * (TIMELINE_BINS * recorded) for _ in range(3)]
-
-    def add(self, start_s: float, seconds: float, sequences: int, blocks: float) -> None:
-        """Add a period with a constant batch and a mean number of blocks in use."""
-        batch = self.batch_s
-        if sequences >= len(batch):
-            batch.extend([0.0] * (2 * sequences - len(batch)))
-        batch[sequences] += seconds
-        self.occupancy_s[min(int(blocks * OCCUPANCY_BINS / self.capacity), OCCUPANCY_BINS)] += seconds
-        self.block_seconds += blocks * seconds
-        self.busy_s += seconds
-        while start_s + seconds >= self._span_s * TIMELINE_BINS:
-            self._double()
-        span = self._span_s
-        first = int(start_s / span)
-        if start_s + seconds < (first + 1) * span:
-            self._count(first, seconds, sequences, blocks)
-            return
-        end = start_s + seconds
-        for place in range(first, int(end / span) + 1):
-            part = min(end, (place + 1) * span) - max(start_s, place * span)
-            if part > 0.0:
-                self._count(place, part, sequences, blocks)
-
-    def _count(self, place: int, seconds: float, sequences: int, blocks: float) -> None:
-        by_batch, by_blocks, by_busy = self._bins
-        by_batch[place] += sequences * seconds
-        by_blocks[place] += blocks * seconds
-        by_busy[place] += seconds
-
-    def _double(self) -> None:
-        half = [0.0] * (TIMELINE_BINS // 2)
-        self._bins = [
-            [a + b for a, b in zip(bins[::2], bins[1::2], strict=True)] + half for bins in self._bins
-        ]
-        self._span_s *= 2.0
-
-    def set_timeline(self, span_s: float, bins: list[list[float]]) -> None:
-        """Set the sums per span, counted elsewhere."""
-        self._span_s, self._bins = span_s, bins
-
-    def timeline(self, until_s: float) -> Timeline:
-        """Return the means over time, from zero to the last span that began."""
-        count = min(int(until_s / self._span_s) + 1, len(self._bins[0]))
-        sums: Array = np.asarray(self._bins, dtype=np.float64)[:, :count] / self._span_s
-        start: Array = np.arange(count, dtype=np.float64) * self._span_s
-        return Timeline(start, self._span_s, sums[0], sums[1], sums[2])
+def timeline_of(gauges: Gauges, until_s: float) -> Timeline:
+    """Return the means over time, from zero to the last span that began."""
+    span_s = gauges.span_s
+    count = min(int(until_s / span_s) + 1, len(gauges.by_busy))
+    sums = (np.array(bins[:count]) / span_s for bins in (gauges.by_batch, gauges.by_blocks, gauges.by_busy))
+    return Timeline(np.arange(count, dtype=np.float64) * span_s, span_s, *sums)
 
 
 @dataclass(frozen=True, slots=True)
@@ -643,9 +580,9 @@ class Ledger:
             kv_occupancy_mean=sum(g.block_seconds for g in gauges) / capacity_seconds
             if capacity_seconds
             else 0.0,
-            kv_occupancy_p99=weighted_percentile(occupancy, 0.99) / OCCUPANCY_BINS,
+            kv_occupancy_p99=weighted_percentile(occupancy, 0.99) / max(occupancy.size - 1, 1),
             busy_fraction=busy / sum(spans_s) if sum(spans_s) else 0.0,
-            timeline=joint_timeline([gauge.timeline(seconds) for gauge in gauges], lifetimes_s),
+            timeline=joint_timeline([timeline_of(gauge, seconds) for gauge in gauges], lifetimes_s),
             class_totals=self.class_totals,
             admitted_tokens=_by_row(self.admitted_tokens, self.counted_tokens[0], len(self._status)),
             found_tokens=_by_row(self.found_tokens, self.counted_tokens[1], len(self._status)),
@@ -671,7 +608,7 @@ def _column(values: Any) -> NDArray[Any]:
     return np.array(values, dtype=kind) if isinstance(values, array) else values
 
 
-def _summed(rows: Sequence[list[float]]) -> Array:
+def _summed(rows: "Sequence[array[float]]") -> Array:
     total = np.zeros(max(len(row) for row in rows))
     for row in rows:
         total[: len(row)] += row

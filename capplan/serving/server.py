@@ -20,9 +20,10 @@ from itertools import takewhile
 from math import ceil, inf, isnan
 
 from capplan.errors import InputError
-from capplan.serving.block_cache import BlockCache, KvBlocks
+from capplan.serving.block_cache import BlockCache
+from capplan.serving.engine_parts import Gauges, KvBlocks, PromptHold
 from capplan.serving.flat import FULL_RUN, eligible, flat_outcome
-from capplan.serving.outcome import EarlyEnd, Gauges, Ledger, Outcome, TokenGaps
+from capplan.serving.outcome import EarlyEnd, Ledger, Outcome, TokenGaps
 from capplan.serving.queue import Feed, Source, WaitingLine
 from capplan.serving.requests import Admission, Crowd, InFlight, Requests, check_admission, offered
 from capplan.serving.static_batch import StaticServer
@@ -45,18 +46,15 @@ class EngineState:
         "_feed",
         "_filled",
         "_gaps",
-        "_gather_from",
         "_held",
-        "_hold_from",
+        "_hold",
         "_kv",
         "_ledger",
         "_line",
         "_loading",
-        "_looked",
         "_partial",
         "_paused",
         "_planned_s",
-        "_released",
         "_serial",
         "_shared",
         "_step",
@@ -88,14 +86,7 @@ class EngineState:
         self._decoding: dict[int, InFlight] = {}
         self._ends: list[tuple[int, int, InFlight]] = []
         self._serial = 0
-        self._looked = 0
-        """Step at which the queue was polled last."""
-        self._hold_from = -1
-        """Step since which new prompts are held back for a larger batch; -1 if none is."""
-        self._gather_from = -1
-        """Step since which enough of them wait; -1 before that."""
-        self._released = False
-        """The hold is over, even if none of the prompts has been admitted yet."""
+        self._hold = PromptHold(*terms.hold)
         self._filled = 0.0
         """Micro-batches of the pipeline that held prompts in the previous step."""
         self._gaps = TokenGaps()
@@ -432,11 +423,10 @@ class Server(EngineState):
         if not admits and partial is None:
             return []
         if not line.count:
-            self._hold_from, self._gather_from, self._released = -1, -1, False
+            self._hold.end()
             if partial is None and not self._loading:
                 return []
-        terms = self._terms
-        if (terms.hold_steps or terms.poll_steps) and partial is None and not self._loading and self._waits():
+        if self._hold.applies and partial is None and not self._loading and self._waits():
             return []
         running = len(self._decoding) + len(self._ended)
         budget = self._budget()
@@ -491,47 +481,16 @@ class Server(EngineState):
             (self._loading.append(flight) if loads else chunks.append((flight, new)))
 
     def _waits(self) -> bool:
-        """Return whether waiting prompts stay out of this step: no poll of the queue is due, or they are held back."""
-        terms, step = self._terms, self._step
-        if not self._decoding:
-            self._looked, self._hold_from, self._gather_from = step, -1, -1
-            self._released = False
+        """Return whether waiting prompts stay out of this step."""
+        hold, line, decoding = self._hold, self._line, len(self._decoding)
+        if not decoding:
+            hold.look(self._step)
+            hold.end()
             return False
-        if len(self._decoding) >= terms.max_num_seqs or self._line.head().received:
+        if decoding >= self._terms.max_num_seqs or line.head().received:
             return False
-        if terms.poll_steps and (step - self._looked) % terms.poll_steps:
-            return True
-        if terms.hold_steps and not self._released:
-            if self._hold_from < 0:
-                self._hold_from = step
-            if self._keeps_prompts_held():
-                return True
-            self._hold_from = self._gather_from = -1
-            self._released = True
-        return False
-
-    def _keeps_prompts_held(self) -> bool:
-        """Return whether held prompts keep waiting; note the step since which enough of them wait."""
-        terms, step = self._terms, self._step
-        if self._gather_from < 0 and 0 < terms.hold_prompts <= self._line.count:
-            self._gather_from = step
-        if self._gather_from >= 0:
-            return step - self._gather_from < terms.gather_steps
-        if step - self._hold_from >= terms.hold_steps:
-            return False
-        tokens = len(self._decoding) * terms.query_tokens + self._line.prompt_tokens()
-        return terms.hold_prompts > 0 or tokens < terms.hold_tokens
-
-    def _steps_until_look(self) -> int:
-        """Return the number of steps after which waiting prompts may join at the latest."""
-        terms, steps = self._terms, 1 << 60
-        if terms.poll_steps:
-            steps = terms.poll_steps - (self._step - self._looked) % terms.poll_steps
-        if terms.hold_steps and self._hold_from >= 0:
-            gathers = self._gather_from >= 0
-            since = self._gather_from if gathers else self._hold_from
-            steps = min(steps, (terms.gather_steps if gathers else terms.hold_steps) - (self._step - since))
-        return max(steps, 1)
+        tokens = decoding * self._terms.query_tokens + line.prompt_tokens() if hold.hold_tokens else 0
+        return hold.keeps(self._step, line.count, tokens)
 
     def _piece(self, flight: InFlight, budget: int, *, alone: bool) -> int:
         """Return the prompt tokens that fit in the step; without chunking, a prompt that is the only one may exceed the budget."""
@@ -603,8 +562,7 @@ class Server(EngineState):
         elif not self._gaps.groups:
             self._gaps.wait(len(self._decoding), start)
         self._partial = None
-        self._looked = self._step
-        self._released = False
+        self._hold.look(self._step)
         joined = len(self._decoding)
         for flight, new in chunks:
             flight.done_tokens += new
@@ -644,8 +602,8 @@ class Server(EngineState):
             steps = most
         elif steps > 1:
             steps = max(kv.within(self._counter, self._cap - self._held, terms.growth, self._step, steps), 1)
-        if self._line.count and (terms.hold_steps or terms.poll_steps):
-            steps = min(steps, self._steps_until_look())
+        if self._line.count and self._hold.applies:
+            steps = min(steps, self._hold.steps_until_look(self._step))
         limit = until_s
         if self._loading:
             limit = min(limit, max(self.loaded_s, start))

@@ -2,7 +2,8 @@
 
 from math import inf
 
-from capplan.serving.outcome import Gauges, Ledger
+from capplan.serving.engine_parts import Gauges
+from capplan.serving.outcome import Ledger
 from capplan.serving.queue import WaitingLine
 from capplan.serving.requests import InFlight
 from capplan.serving.step_table import StepClock

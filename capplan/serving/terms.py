@@ -71,6 +71,11 @@ class EngineTerms(Scheduling):
         """Return the engine blocks per block id."""
         return self.id_tokens // self.block_tokens
 
+    @property
+    def hold(self) -> tuple[int, int, int, int, int]:
+        """Return the limits of a PromptHold."""
+        return self.hold_steps, self.hold_tokens, self.hold_prompts, self.gather_steps, self.poll_steps
+
     def stage_tokens(self, stages: int) -> float:
         """Return the token budget of a micro-batch; infinite without chunked prefill."""
         return self.max_num_batched_tokens / stages if self.chunked else inf

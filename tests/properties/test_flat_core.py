@@ -26,7 +26,7 @@ from capplan.serving.fleet_simulator import (
     simulate_disaggregated,
     simulate_fleet,
 )
-from capplan.serving.outcome import FINISHED, SHED, EarlyEnd, LatencyLimit
+from capplan.serving.outcome import FINISHED, SHED, EarlyEnd, LatencyLimit, timeline_of
 from capplan.serving.requests import NO_REQUESTS, Admission, Crowd, Requests, UserGroup, offered
 from capplan.serving.server import served
 from capplan.serving.step_table import StepTable
@@ -39,12 +39,14 @@ steps = import_module("test_serving_simulator")
 
 def as_python():
     """Return the classes of the core as Python, whether compiled ones are beside them or not."""
-    spec = importlib.util.spec_from_file_location(
-        "flat_core_as_python", Path(flat.__file__).with_name("flat_core.py")
-    )
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    loaded = {}
+    for name in ("capplan.serving.engine_parts", "capplan.serving.flat_core"):
+        path = Path(flat.__file__).with_name(name.rpartition(".")[2] + ".py")
+        spec = importlib.util.spec_from_file_location(name, path)
+        loaded[name] = importlib.util.module_from_spec(spec)
+        with mock.patch.dict(sys.modules, loaded):
+            spec.loader.exec_module(loaded[name])
+    return loaded["capplan.serving.flat_core"]
 
 
 CLASSES = ("FlatEngine", "FlatRouter", "FlatPools")
@@ -278,7 +280,9 @@ def assert_same_run(fast: FleetRun, slow: FleetRun) -> None:
             assert list(np.trim_zeros(np.ravel(getattr(left, name)), "b")) == list(
                 np.trim_zeros(np.ravel(getattr(right, name)), "b")
             )
-        assert left.timeline(1.0).busy_fraction.tobytes() == right.timeline(1.0).busy_fraction.tobytes()
+        assert (
+            timeline_of(left, 1.0).busy_fraction.tobytes() == timeline_of(right, 1.0).busy_fraction.tobytes()
+        )
 
 
 @pytest.mark.parametrize("core", CORES)

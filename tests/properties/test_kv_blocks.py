@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from capplan.serving.block_cache import KvBlocks
+from capplan.serving.engine_parts import KvBlocks
 
 
 @settings(max_examples=100, deadline=None)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from capplan.fleet.engine_options import TierSize
 from capplan.fleet.pools.link import LinkTerms
 from capplan.fleet.review import Question, spec_of_layout
-from capplan.fleet.search import trial as trial_module
+from capplan.fleet.search import simulated_layout
 from capplan.fleet.search.layouts import ScreenedLayout, search
 from capplan.fleet.search.load_scale import scale_rate
 from capplan.fleet.search.search_cache import SearchCache
@@ -241,7 +241,7 @@ TARGETS = {"ttft": ("mean", "p50", "p95", "p99"), "tpot": ("mean", "p90", "p95")
 
 def whole_runs():
     """Let no run end early."""
-    return mock.patch.object(trial_module, "early_end", return_value=FULL_RUN)
+    return mock.patch.object(simulated_layout, "early_end", return_value=FULL_RUN)
 
 
 @pytest.mark.parametrize("traffic", TRAFFICS)

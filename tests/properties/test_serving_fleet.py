@@ -324,9 +324,9 @@ def test_every_block_comes_back_whatever_happens(policy: str, seed: int) -> None
         random_disaggregation(seed, 1e3)
     assert len(lives) >= 4
     for core in cores:
-        assert (core.over, core.waiting, core.partial, core.sequences) == (core.arrivals, 0, -1, 0)
+        assert (core.over, core.waiting, core.partial, core.kv.sequences) == (core.arrivals, 0, -1, 0)
         held = core.held - core.ended_blocks, core.committed - core.ended_commit
-        assert (core.tokens, *held, core.shared_sum) == (0, 0, 0, 0)
+        assert (core.kv.tokens, *held, core.shared_sum) == (0, 0, 0, 0)
     for life in lives:
         server = life.server
         assert (life.load, life.flights, server.load, server.waiting) == (0, {}, 0, 0)

@@ -6,17 +6,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from capplan.engine.profile import Scheduling
+from capplan.serving.engine_parts import Gauges
 from capplan.serving.outcome import (
     FINISHED,
     SHED,
-    TIMELINE_BINS,
-    Gauges,
     TokenGaps,
     WeightedHistogram,
     histogram_spread,
     joint_timeline,
     slo_met,
     spread,
+    timeline_of,
     weighted_percentile,
 )
 from capplan.serving.requests import Admission, Requests
@@ -121,10 +121,11 @@ def test_gauges_are_integrals_over_time(rows):
 def test_a_timeline_holds_the_mean_of_every_span(rows):
     gauges, listed = measured(rows)
     until = listed[-1][1]
-    timeline = gauges.timeline(until)
+    timeline = timeline_of(gauges, until)
     starts, span = timeline.start_s, timeline.span_s
     assert span == near(1e-3 * 2.0 ** round(np.log2(span / 1e-3)))
-    assert until < span * TIMELINE_BINS <= max(2 * until, 1e-3 * TIMELINE_BINS) * (1 + 1e-9)
+    spans = len(gauges.by_busy)
+    assert until < span * spans <= max(2 * until, 1e-3 * spans) * (1 + 1e-9)
     assert starts == near(np.arange(starts.size) * span)
     assert starts[-1] <= until < starts[-1] + span
     for name, weights in (
@@ -143,7 +144,7 @@ def test_a_timeline_holds_the_mean_of_every_span(rows):
 def test_timelines_of_engines_are_added_on_the_coarsest_spans(first, second):
     engines = [measured(rows) for rows in (first, second)]
     until = max(listed[-1][1] for _, listed in engines)
-    apart = [gauges.timeline(until) for gauges, _ in engines]
+    apart = [timeline_of(gauges, until) for gauges, _ in engines]
     joint = joint_timeline(apart)
     assert joint.span_s == max(t.span_s for t in apart)
     for name in ("batch_sequences", "kv_blocks"):

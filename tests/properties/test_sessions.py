@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from capplan.errors import InputError
 from capplan.fleet.load.demand import demand_of
 from capplan.fleet.load.session_load import offered_with_sessions, session_block_tokens
-from capplan.fleet.search.trial import demand_at_replica
+from capplan.fleet.search.simulated_layout import demand_at_replica
 from capplan.fleet.simulation import Stream, simulated_fleet
 from capplan.replica.replica import replica_of
 from capplan.scenario.drawn_workload import drawn_workload

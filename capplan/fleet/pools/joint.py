@@ -16,7 +16,7 @@ from capplan.fleet.load.waits import waits_of
 from capplan.fleet.pools.link import LinkTerms, LinkUse, link_use, unlinked_reason
 from capplan.fleet.review import Question
 from capplan.fleet.search.latencies import ROUNDING, is_steady
-from capplan.fleet.search.trial import demand_at_replica, with_load_time
+from capplan.fleet.search.simulated_layout import demand_at_replica, with_load_time
 from capplan.fleet.simulation import (
     ENGINE_DEFAULTS,
     FleetOutcome,

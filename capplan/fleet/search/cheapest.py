@@ -15,7 +15,8 @@ from capplan.fleet.search.candidates import Layout, Rejections
 from capplan.fleet.search.layouts import ScreenedLayout
 from capplan.fleet.search.load_scale import replicas_at
 from capplan.fleet.search.search_cache import SearchCache
-from capplan.fleet.search.trial import SamplePaths, Trial
+from capplan.fleet.search.simulated_layout import SamplePaths
+from capplan.fleet.search.trial import Trial
 from capplan.money.order import Survival, most_busy_for
 from capplan.money.price import ChosenPrice
 from capplan.workload.request_class import Target

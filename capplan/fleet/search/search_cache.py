@@ -13,7 +13,8 @@ from capplan.fleet.pools.link import LinkTerms
 from capplan.fleet.review import Question, spec_of_layout
 from capplan.fleet.search.latencies import Runs
 from capplan.fleet.search.layouts import ScreenedLayout
-from capplan.fleet.search.trial import SamplePaths, Trial
+from capplan.fleet.search.simulated_layout import SamplePaths
+from capplan.fleet.search.trial import Trial
 from capplan.replica.replica import Replica, replica_of
 from capplan.replica.spec import ReplicaSpec
 

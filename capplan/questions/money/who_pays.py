@@ -17,7 +17,7 @@ from capplan.errors import InputError, TargetError
 from capplan.fleet.load.demand import Demand
 from capplan.fleet.plan import FleetAnswer, Group, Plan
 from capplan.fleet.review import Question, phase_times, plan_spec
-from capplan.fleet.search.trial import demand_at_replica
+from capplan.fleet.search.simulated_layout import demand_at_replica
 from capplan.keys import current_day
 from capplan.model.parameters import weight_bytes
 from capplan.money.cash import CostLine, other_lines, total_usd

@@ -20,7 +20,8 @@ from capplan.fleet.load.session_load import peak_stream
 from capplan.fleet.plan import Plan
 from capplan.fleet.review import spec_of_layout
 from capplan.fleet.search.one_layout import trial_of
-from capplan.fleet.search.trial import Trial, demand_at_replica
+from capplan.fleet.search.simulated_layout import demand_at_replica
+from capplan.fleet.search.trial import Trial
 from capplan.fleet.simulation import Stream
 from capplan.numbers import FEWEST, TOO_FEW
 from capplan.questions.fleet import AskedFleet, parts_of, terms_of
