@@ -12,7 +12,7 @@
 #   make docs     write docs/commands.md, docs/methodology/ and the output of the marked console blocks of all pages again,
 #                 then build the pages as a site into site/; a warning stops it
 #   make site     build the site without writing pages, and test it: its links, its widths on a phone and a desk, its search
-#   make mutants  how many small faults the tests notice: MUTANTS=100 SEED=7 ROOMS=operators,serving BY=imports
+#   make mutants  how many small faults the tests notice: MUTANTS=100 SEED=7 ROOMS=operators,serving
 #   make fuzz     new questions: laws over random inputs and over what commands print of them, files of every kind, command lines, plan files, exports and calls of the
 #                 library with small faults; SECONDS=600 SEED=1 (an eighth of the time each) KIND=config.json (files of one kind alone)
 #                 RECORD=1 (adds the cases to the figures of docs/reliability.md)
@@ -93,7 +93,7 @@ site: $(VENV)/.ready-docs $(VENV)/.ready-test
 	$(BIN)/python -m pytest -m long tests/rules/test_built_site.py
 
 mutants: $(VENV)/.ready-test
-	$(BIN)/python -m tests.mutants.sample --mutants $(MUTANTS) --seed $(SEED) $(if $(ROOMS),--rooms $(ROOMS)) $(if $(BY),--by $(BY))
+	$(BIN)/python -m tests.mutants.sample --mutants $(MUTANTS) --seed $(SEED) $(if $(ROOMS),--rooms $(ROOMS))
 
 fuzz: $(VENV)/.ready-test
 ifeq ($(KIND),)
@@ -141,7 +141,7 @@ pictures: $(VENV)/.ready
 	$(BIN)/python -m docs.generators.pictures
 
 clean:
-	rm -rf $(VENV) $(LIVE) build dist site .mypy_cache .ruff_cache .hypothesis .mutants
+	rm -rf $(VENV) $(LIVE) build dist site .mypy_cache .ruff_cache .hypothesis
 
 # A first answer and the tests import a part of the packages: only that part is compiled, when it runs (--no-compile).
 # The stamp files keep set-up from being repeated until what is declared, constrained or compiled changes.

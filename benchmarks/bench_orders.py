@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from capplan.fleet.order import Survival
+from capplan.money.order import Survival
 from capplan.questions.fleet import AskedFleet, asked_fleet
 from capplan.questions.fleet_answer import fleet_for
 from capplan.scenario.scenario import read_scenario

@@ -44,6 +44,7 @@ from calibrate.accuracy_text import (
     WEAK,
 )
 from calibrate.class_tables import class_coverage_table, class_generation_table, parting_table
+from calibrate.fit_serving import count_fitted
 from calibrate.hidden_devices import sampled, served_table, stand_in_table, stand_ins
 from calibrate.interval_fit import UNITS
 from calibrate.left_out_scores import (
@@ -68,7 +69,7 @@ from calibrate.targets import COVERAGE, KERNELS, MEMORY, MORE_KERNELS, SERVING
 from capplan.accuracy.bounded import LEAST_GROUPS, LEVELS, Intervals
 from capplan.accuracy.memory import disagreeing_starts
 from capplan.accuracy.score import DecisionScore, Prediction, scored
-from capplan.engine.host_times import FITTED, HOST_TIMES
+from capplan.engine.lookup import host_times
 from capplan.errors import CapplanError
 from capplan.questions.validation import Validation, validation
 from capplan.readers.catalogue.efficiency import (
@@ -302,14 +303,14 @@ def fitted_section() -> str:
         for fit in shipped_efficiency(fitted).fits.values()
         if fit.label == "measured"
     )
-    eras = len({host for versions in HOST_TIMES.values() for host in versions.values()})
+    eras = len({host for versions in host_times().values() for host in versions.values()})
     rows = [
         [
             "kernels",
             f"{round(kernels):,}",
             "a device, a kernel, a format and, where kernels differ, an engine",
         ],
-        ["host", str(FITTED), f"an engine and a range of versions ({eras} of them)"],
+        ["host", str(count_fitted(host_times())), f"an engine and a range of versions ({eras} of them)"],
         ["memory", str(MEMORY_NUMBERS), "an engine and a range of versions"],
     ]
     return markdown(["part", "numbers", "each belongs to"], rows) + "\n\n" + FITTED_NUMBERS

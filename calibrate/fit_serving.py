@@ -2,7 +2,7 @@
 
     python -m calibrate.fit_serving FOLDER [--again | --eras=ENGINE:VERSION,... | --intervals]
 
-FOLDER holds serving_measured.csv.gz. Writes capplan/engine/lookup.py and the scores and intervals in
+FOLDER holds serving_measured.csv.gz. Writes capplan/engine/host_times.json and the scores and intervals in
 capplan/accuracy/data. A fitted number belongs to an engine and a range of versions; nothing is fitted to a model, a
 device or a row. All rows steer. Scores are reported in sample and left out, by four rulers: a group (source, model, device),
 a whole model, a whole device or a whole source is predicted with the numbers that all other rows ask for. Intervals rest on the
@@ -11,6 +11,7 @@ numbers, in fewer and smaller steps, after kernels have changed; with --eras= fo
 changed: the numbers of all others stand. A full search takes half an hour on two cores.
 """
 
+import json
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -59,7 +60,7 @@ from calibrate.slowness_fit import P95, fitted_host_s, questions, slowness_table
 from capplan.accuracy.bounded import LEAST_POINTS, PROBABILITIES, Interval
 from capplan.accuracy.score import Prediction, scored
 from capplan.accuracy.serving import prediction_keys
-from capplan.engine.host_times import HOST_TIMES
+from capplan.engine.lookup import HOST_TIMES_FILE, host_times
 from capplan.engine.profile import HostOverhead
 from capplan.errors import InputError
 from capplan.recorded.measured import measured_table
@@ -289,29 +290,20 @@ def count_fitted(times: Mapping[str, Mapping[str, HostOverhead]]) -> int:
 
 
 def host_times_text(times: Mapping[str, Mapping[str, HostOverhead]]) -> str:
-    """Return the module that holds the numbers."""
-    lines = [
-        '"""What the host adds to the steps of an engine, by version: fitted on measured serving results.',
-        "",
-    ]
-    lines += [
-        "Written by `python -m calibrate.fit_serving`; the method and the scores are in docs/accuracy.md."
-    ]
-    lines += ['"""', "", "from capplan.engine.profile import HostOverhead", ""]
-    lines += ["HOST_TIMES: dict[str, dict[str, HostOverhead]] = {"]
-    for engine, eras in times.items():
-        lines.append(f'    "{engine}": {{')
-        for since, host in eras.items():
-            numbers = ", ".join(f"{value:.4g}" for value in host.of_version())
-            lines.append(f'        "{since}": HostOverhead({numbers}),')
-        lines.append("    },")
-    lines += ["}", '"""Engine -> version from which the numbers hold -> numbers."""', ""]
-    lines += [
-        f"FITTED = {count_fitted(times)}",
-        '"""Count of the fitted numbers above, shared ones once: without launches and graph_tokens."""',
-        "",
-    ]
-    return "\n".join(lines)
+    """Return the file that holds the numbers by name; one that it lacks is that of a host that adds nothing."""
+    nothing = HostOverhead()
+    named = {
+        engine: {
+            since: {
+                name: json.loads(f"{value:.4g}")
+                for name, value in host.named.items()
+                if value != getattr(nothing, name)
+            }
+            for since, host in eras.items()
+        }
+        for engine, eras in times.items()
+    }
+    return json.dumps(named, indent=2) + "\n"
 
 
 def intervals_text(intervals: Mapping[str, Interval]) -> str:
@@ -398,8 +390,7 @@ def main(arguments: Sequence[str]) -> int:
     others = hosts_without_parts(fit)
     unseen = {ruler: left_out(fit, own, ruler, others) for ruler in RULERS}
     if refit:
-        text = host_times_text(hosts_to_ship(fit))
-        (package / "engine" / "host_times.py").write_text(text, encoding="utf-8")
+        HOST_TIMES_FILE.write_text(host_times_text(hosts_to_ship(fit)), encoding="utf-8")
     report("in sample", own)
     for ruler, unseen_rows in unseen.items():
         report(f"{ruler} left out", unseen_rows)
@@ -420,7 +411,7 @@ def main(arguments: Sequence[str]) -> int:
 def standing_hosts(eras: Iterable[Era]) -> Hosts:
     """Return the numbers that the package ships."""
     return {
-        (owner_of(era, number.name), number.name): getattr(HOST_TIMES[era[0]][era[1]], number.name)
+        (owner_of(era, number.name), number.name): getattr(host_times()[era[0]][era[1]], number.name)
         for era in eras
         for number in NUMBERS
         if number.name != "ranks_s" or era in FIRST_GENERATION

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array: TypeAlias = NDArray[np.float64]
+Counts: TypeAlias = NDArray[np.int64]
 Number: TypeAlias = float | Array
 
 GIB = 2.0**30

@@ -26,6 +26,11 @@ def plan_in(folder, *settings):
     return plan
 
 
+def choice(result, name):
+    """Return the cheapest, the surest or the fewest of the plans of an answer."""
+    return result["plans"][result["choices"][name]]
+
+
 def _follow(row):
     """Make the counts and the order of a plan those of its parallelism and replicas."""
     if row["transfer"] is not None:
@@ -45,12 +50,12 @@ def with_changes(plan, target, *, chosen=None, launch=None, inputs=None, order=N
     """Write a plan file with some values changed, signed as a search would; return its path."""
     envelope = copy.deepcopy(json.loads(plan.read_text()))
     result = envelope["result"]
-    result["chosen"].update(chosen or {})
-    _follow(result["chosen"])
+    plan = result["plans"][result["recommended"]]
+    plan.update(chosen or {})
+    _follow(plan)
     if order is not None:
-        result["chosen"]["order"]["machines"] = [
-            line | order for line in result["chosen"]["order"]["machines"]
-        ]
+        plan["order"]["machines"] = [line | order for line in plan["order"]["machines"]]
+    result["chosen"] = plan
     origin = result["plan_file"]["inputs"]
     origin["launch"].update(launch or {})
     for key, value in (inputs or {}).items():

@@ -4,14 +4,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from capplan.assumption import Assumption
-from capplan.fleet.price import ChosenPrice
+from capplan.money.price import ChosenPrice
 
 SCENARIOS = sorted((Path(__file__).resolve().parents[1] / "scenarios").glob("*.yaml"))
 PARTS = {
     "cascade": ("cascade.part=first", "cascade.part=second", "cascade.part=alone"),
     "shared-gpus": ("sharing.part=own", "sharing.part=guard", "sharing.part=summaries"),
     "mig-slices": ("sharing.part=own", "sharing.part=guard", "sharing.part=summaries"),
-    "by-the-hour": ("sharing.part=own", "sharing.part=reports"),
 }
 """Scenario -> the settings that ask for one of its fleets."""
 

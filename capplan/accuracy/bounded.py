@@ -218,7 +218,7 @@ LEAST_POINTS = 12
 LEAST_GROUPS = 5
 """Fewest models of a regime that is not thin: the interval of a thin one spans that of the next wider one as well, and says so."""
 LEAST_SOURCES = 2
-"""The same of sources: the runs of one say what its setup repeats, not what another setup would measure."""
+"""Fewest sources of a regime that is not thin: the runs of one source say what its setup repeats, not what another would measure."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -500,7 +500,7 @@ class BoundedEstimate:
     fewest_models: int = LEAST_GROUPS
     """Models behind the thinnest of the intervals."""
     fewest_sources: int = LEAST_SOURCES
-    """The same of sources."""
+    """Sources behind the thinnest of the intervals."""
     rests_on: str = ""
     """Latencies whose intervals rest on results of this deployment, and these; empty: all rest on the back-test."""
 

@@ -63,9 +63,9 @@ class Deployment:
     pools: tuple[tuple[int, Sharding], tuple[int, Sharding]] | None = None
     """Prefill and decode: identical engines and their layout; None: every engine does both."""
     host_cache_bytes: float = 0.0
-    """Host memory of one replica for evicted blocks ..."""
+    """Host memory of one replica for evicted blocks; 0 where the row states it in tokens."""
     host_cache_tokens: float = 0.0
-    """... or its size in tokens, where that is what the row states."""
+    """The same memory in tokens; 0 where the row states it in bytes."""
     pulls: bool = False
     """Engines pull the prompts that others have cached."""
     unshared: Routing = "least_loaded"

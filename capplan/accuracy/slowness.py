@@ -29,7 +29,7 @@ Load: TypeAlias = Literal["open", "overload"]
 FEW_GROUPS = 12
 """Groups of runs (source, model, device) below which a distribution is called thin."""
 FEW_OF_CLASS = 5
-"""The same of the groups with networks of one class."""
+"""Groups with networks of one class below which the distribution of that class is called thin."""
 UNMEASURED = 1.6
 """Factor on the width for each thing that was not measured (an assumption): a class of networks or slices of a device without an open loop, a generation
 of devices without timed kernels, a vendor without any. Closed loops are off by 10 % with latent attention, the only such class, and on devices that borrow
@@ -37,7 +37,7 @@ the kernels of a distant one; by 6 to 7 % with dense networks, and on devices th
 PROBABILITIES = (0.1, 0.3, 0.5, 0.7, 0.9)
 """Where the distributions of the back-test are known; between and beyond them the logarithm is linear in the normal quantile."""
 OWN_PROBABILITIES = (0.005, 0.025, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.975, 0.995)
-"""The same of a fitted deployment, whose tails are longer than those of a normal distribution."""
+"""Where the distribution of a fitted deployment is known, whose tails are longer than those of a normal one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -445,7 +445,7 @@ freed blocks that are not returned at once (seen: 0.9 GB next to the arenas, whe
 COLD_CACHES_CUDA = 4.0
 """Operands rotate over this many times the L2 size, so that they have been evicted when they are read again."""
 COLD_CACHES_CPU = 1.25
-"""The same for the last-level cache of a processor, which other processes share."""
+"""Operands rotate over this many times the last-level cache of a processor, which other processes share."""
 UNKNOWN_L2_BYTES = 1024**2
 UNKNOWN_CARD_L2_BYTES = 50 * 1024**2
 UNKNOWN_LAST_LEVELS = 64.0

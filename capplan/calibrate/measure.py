@@ -344,7 +344,7 @@ FULL_BUDGET_S = 700.0
 PASSES = {"cpu": 3, "cuda": 3}
 """Passes over all cases, minutes apart: other load on a machine comes and goes, and so does the clock of a card."""
 MOST_PASSES = {"cpu": 3, "cuda": 9}
-"""The same where time is left: repeats on a card end as soon as they agree."""
+"""Most passes where time is left: repeats on a card end as soon as they agree."""
 BUSY_LOAD_FRACTION = 0.5
 """Load per processor from which a remark says that others use the machine; a processor is never idle, so capplan accepts it."""
 NO_FP8 = "processors have no fp8 products, and torch's emulation of them is a thousand times slower"

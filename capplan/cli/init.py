@@ -1,6 +1,5 @@
 """`capplan init`: a first scenario."""
 
-from functools import partial
 from pathlib import Path
 from shlex import quote
 from typing import Annotated
@@ -58,8 +57,7 @@ def init_command(
     first: First,
     offline: o.Offline = False,
 ) -> int:
-    """Write a first scenario, with a comment at every line: from five answers, flags, a trace, metrics, a launch command or a shipped one."""
-    from capplan.cli.asking import answered_by_people
+    """Write a first scenario, with a comment at every line: from flags, a use case, a trace, metrics, a launch command or a shipped one."""
     from capplan.deploy.known_deployment import known_deployment
     from capplan.readers.catalogue.scenarios import shipped_scenarios
     from capplan.readers.text_file import is_there
@@ -72,6 +70,10 @@ def init_command(
     )
 
     refuse_existing(file)
+    if source is use_case is None and first == FirstScenario():
+        raise InputError(
+            "nothing says what to plan; give what is known, e.g. --model llama-3.1-8b-instruct --use-case chat, or --from support-chat"
+        )
     if use_case and source in shipped_scenarios():
         raise InputError(f"--use-case: --from {source} copies a scenario as it is; leave one of them out")
     if source in shipped_scenarios() and not is_there(Path(source)):
@@ -79,8 +81,7 @@ def init_command(
     else:
         known = known_deployment(source, file.resolve().parent) if source else Known()
         first, known = with_use_case(use_case, first, known) if use_case else (first, known)
-        text_of = partial(checked_scenario_text, file, known=known, offline=offline)
-        text = text_of(answered_by_people(first, known, text_of))
+        text = checked_scenario_text(file, first, known, offline=offline)
     write_new(file, text)
     say(f"wrote {file}\n  answer it: capplan fleet {quote(str(file))}")
     return 0

@@ -49,7 +49,7 @@ def compare_command(
     compared = asked_comparison(asked, answer, prices, current_day())
     shown = compare_answer(compared, asked.scenario.name, asked.scenario.file.currency)
     shown = replace(
-        shown, counted=prices_of_others(asked, [group.hardware for group in compared.comparison.plan.groups])
+        shown, counted=prices_of_others(asked, [group.hardware for group in compared.plan.groups])
     )
     if picture:
         with shown_anyway(shown, to):

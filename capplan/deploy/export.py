@@ -23,20 +23,16 @@ from capplan.deploy.platforms import (
     skypilot_tasks,
 )
 from capplan.errors import InputError, unknown
-from capplan.fleet.order import OWN, Machine, owned_price_text
+from capplan.money.order import OWN, Machine, owned_price_text
 from capplan.readers.catalogue.scenarios import scenario_word
 from capplan.readers.plan_file import OrderedRow, PlanFile
-from capplan.recorded.traces.prometheus import E2E, FINISHED, TPOT, TTFT
+from capplan.recorded.traces.prometheus import metric_names
 
 WINDOW = "5m"
 """Rates and latencies are those of so long."""
-_LATENCIES: Mapping[str, tuple[str, Sequence[str]]] = {
-    "ttft": ("Time to first token", TTFT),
-    "tpot": ("Time per output token", TPOT),
-    "e2e": ("End-to-end latency", E2E),
-}
-_RUNNING = {"vllm": "vllm:num_requests_running", "sglang": "sglang:num_running_reqs"}
-_WAITING = {"vllm": "vllm:num_requests_waiting", "sglang": "sglang:num_queue_reqs"}
+_LATENCIES = {"ttft": "Time to first token", "tpot": "Time per output token", "e2e": "End-to-end latency"}
+_WATCHED = ("vllm", "sglang")
+"""Engines whose metrics have all that is watched."""
 _PLAN = "capplan:plan_{}"
 _SEEN = "capplan:measured_{}"
 
@@ -54,7 +50,7 @@ def grafana_objects(file: PlanFile, fleet: FleetLaunch) -> Iterator[dict[str, An
     https://prometheus-operator.dev/docs/api-reference/api/#monitoring.coreos.com/v1.PrometheusRule,
     https://grafana.com/docs/grafana/latest/dashboards/build-dashboards/view-dashboard-json-model/
     """
-    if fleet.engine not in _RUNNING:
+    if fleet.engine not in _WATCHED:
         raise InputError(
             f"grafana: reads what vLLM and SGLang report, and the plan is for {fleet.engine}\n  plan with: --set engine=vllm"
         )
@@ -98,21 +94,18 @@ def _measured_rules(file: PlanFile, fleet: FleetLaunch) -> Iterator[dict[str, An
     """Yield what the engines report, under names of the same form."""
     services = "|".join(group.name for group in fleet.groups)
     of = f'{{service=~"{services}"}}'
-    (finished,) = _of_engine(FINISHED, fleet)
+    (finished,), (running,), (waiting,) = (
+        metric_names(key, f"{fleet.engine}:") for key in ("finished", "running", "waiting")
+    )
     yield _rule(_SEEN.format("requests_per_second"), f"sum(rate({finished}{of}[{WINDOW}]))", fleet)
-    running = _RUNNING[fleet.engine]
     yield _rule(_SEEN.format("replicas"), f"count(count by (pod) ({running}{of}))", fleet)
     yield _rule(_SEEN.format("requests_running"), f"sum({running}{of})", fleet)
-    yield _rule(_SEEN.format("requests_waiting"), f"sum({_WAITING[fleet.engine]}{of})", fleet)
+    yield _rule(_SEEN.format("requests_waiting"), f"sum({waiting}{of})", fleet)
     for key in file.inputs.targets:
         metric, _, statistic = key.partition("_")
-        names = _of_engine(_LATENCIES["tpot" if metric == "itl" else metric][1], fleet)
+        names = metric_names("tpot" if metric == "itl" else metric, f"{fleet.engine}:")
         value = " or ".join(_statistic(name, statistic, of) for name in names)
         yield _rule(_SEEN.format("latency_seconds"), value, fleet, latency=key)
-
-
-def _of_engine(names: Sequence[str], fleet: FleetLaunch) -> list[str]:
-    return [name for name in names if name.startswith(f"{fleet.engine}:")]
 
 
 def _statistic(histogram: str, statistic: str, of: str) -> str:
@@ -145,7 +138,7 @@ def _dashboard(file: PlanFile, fleet: FleetLaunch) -> dict[str, Any]:
     ]  # fmt: skip
     for key in file.inputs.targets:
         metric, _, statistic = key.partition("_")
-        title = f"{_LATENCIES['tpot' if metric == 'itl' else metric][0]}, {statistic}"
+        title = f"{_LATENCIES['tpot' if metric == 'itl' else metric]}, {statistic}"
         chosen = f'{{plan="{fleet.name}", latency="{key}"}}'
         panels.append(
             _panel(

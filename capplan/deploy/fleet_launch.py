@@ -8,9 +8,9 @@ from typing import TypeVar
 from capplan.deploy.command_line import checked_name
 from capplan.deploy.replica_launch import ReplicaLaunch, launch_of
 from capplan.errors import InputError
-from capplan.fleet.order import OWN
 from capplan.fleet.over_time import scaling_rate
 from capplan.fleet.search.candidates import DEGREES
+from capplan.money.order import OWN
 from capplan.readers.plan_file import AGAIN, LaunchRow, OrderedRow, PlanFile, ServerRow, StatedGroup
 from capplan.readers.record import validated
 from capplan.readers.yaml_file import Document

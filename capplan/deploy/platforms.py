@@ -14,7 +14,8 @@ from capplan.deploy.command_line import CONFIG_FILE, Command, command_of, refuse
 from capplan.deploy.engine_options import option
 from capplan.deploy.fleet_launch import FleetLaunch, Group
 from capplan.errors import InputError
-from capplan.fleet.order import ANY_REGION, OWN
+from capplan.money.order import ANY_REGION, OWN
+from capplan.recorded.traces.prometheus import metric_names
 from capplan.serving.terms import SCALING_WINDOW_S
 
 PORT = 8000
@@ -107,12 +108,6 @@ def server_words(group: Group, servers: int, rank: str, leader: str) -> tuple[st
     return tuple(words)
 
 
-REQUESTS = {
-    "vllm": "vllm:request_success_total",
-    "sglang": "sglang:num_requests_total",
-    "trtllm": "trtllm_request_success_total",
-}
-"""Engine -> counter of finished requests."""
 PROMETHEUS = "http://prometheus-operated.monitoring.svc:9090"
 WINDOW = f"{SCALING_WINDOW_S / 60.0:g}m"
 _LEADER = "$(LWS_LEADER_ADDRESS)"
@@ -299,9 +294,10 @@ def _scaled_object(fleet: FleetLaunch, group: Group) -> dict[str, Any]:
         else {"apiVersion": "apps/v1", "kind": "Deployment"}
     )
     spares = f" + {group.spare_replicas} * {rate:.6g}" if group.spare_replicas else ""
+    (finished,) = metric_names("finished", fleet.engine)
     trigger = {
         "serverAddress": PROMETHEUS,
-        "query": f'sum(rate({REQUESTS[fleet.engine]}{{service="{group.name}"}}[{WINDOW}])){spares}',
+        "query": f'sum(rate({finished}{{service="{group.name}"}}[{WINDOW}])){spares}',
         "threshold": f"{rate:.6g}",
     }
     return {

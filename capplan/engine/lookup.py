@@ -3,11 +3,14 @@
 Profile lookup by engine and version, and the scheduling defaults of a profile on a device.
 """
 
+import json
 import re
+from collections.abc import Mapping
 from dataclasses import replace
+from functools import cache
+from pathlib import Path
 
 from capplan.assumption import Assumption
-from capplan.engine.host_times import HOST_TIMES
 from capplan.engine.profile import EngineProfile, HostOverhead, PrefillGraphs, Scheduling, Tier
 from capplan.engine.profiles import SGLANG, TRTLLM, VLLM, reserved_bytes, static_fraction
 from capplan.engine.versions import CacheRule, named_engine
@@ -17,6 +20,9 @@ ENGINES: dict[str, tuple[EngineProfile, ...]] = {"vllm": VLLM, "sglang": SGLANG,
 """Profiles of each engine, oldest first."""
 
 _VERSION = re.compile(r"(?<![\d.])v?(\d+)\.(\d+)(?:\.(\d+))?")
+
+HOST_TIMES_FILE = Path(__file__).with_name("host_times.json")
+"""Host times by engine and version, written by `python -m calibrate.fit_serving`; method and scores are in docs/accuracy.md."""
 
 LONGEST_VERSION = 80
 """Letters of a version; builds of a day and a commit have about 40."""
@@ -94,6 +100,16 @@ def embedded(engine: EngineProfile) -> EngineProfile:
     return replace(engine, streams_in_engine=True, host=replace(engine.host, stream_s=stream_s))
 
 
+@cache
+def host_times() -> Mapping[str, Mapping[str, HostOverhead]]:
+    """Return what each engine adds to its steps, by the version from which the numbers hold: fitted on measured serving results."""
+    named = json.loads(HOST_TIMES_FILE.read_text(encoding="utf-8"))
+    return {
+        engine: {since: HostOverhead(**numbers) for since, numbers in eras.items()}
+        for engine, eras in named.items()
+    }
+
+
 def _host_of(engine: str, version: tuple[int, int, int]) -> HostOverhead:
     """Return the host overhead of an engine version: the entry of the newest version at or below it, else the oldest.
 
@@ -108,10 +124,10 @@ def _host_of(engine: str, version: tuple[int, int, int]) -> HostOverhead:
 
     Examples
     --------
-    >>> _host_of("vllm", (0, 0, 1)) == next(iter(HOST_TIMES["vllm"].values()))
+    >>> _host_of("vllm", (0, 0, 1)) == next(iter(host_times()["vllm"].values()))
     True
     """
-    entries = list(HOST_TIMES[engine].items())
+    entries = list(host_times()[engine].items())
     older = [host for since, host in entries if (version_key(since) or (0, 0, 0)) <= version]
     return older[-1] if older else entries[0][1]
 

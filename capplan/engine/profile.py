@@ -71,7 +71,7 @@ class MemoryRules:
     warmup_sampler_bytes: float
     """Bytes per sequence and vocabulary entry: must be free once the cache is allocated, or the sampler's warm-up fails."""
     warmup_expert_bytes: float
-    """The same per sequence, for a model with routed experts."""
+    """Bytes per sequence that must be free for the warm-up of a model with routed experts."""
     vision_bytes_per_token: float
     """Pixels and features of images that fill the token budget, while the sampler runs."""
     budgeted_graph_fraction: float
@@ -125,14 +125,14 @@ class Scheduling:
     reserved_output_fraction: float = 0.0
     """Fraction of its output for which blocks must be free before a request is admitted: 0 preempts instead, 1 never evicts."""
     hold_steps: int = 0
-    """New prompts wait this many steps of the running batch for others to join (TensorRT-LLM: batch_wait_timeout_iters) ..."""
+    """New prompts wait this many steps of the running batch for others to join (TensorRT-LLM: batch_wait_timeout_iters)."""
     hold_tokens: int = 0
-    """... unless they and the batch fill this many tokens of a step (batch_wait_max_tokens_ratio x the budget) ..."""
+    """The wait ends early when new prompts and the batch fill this many tokens of a step (batch_wait_max_tokens_ratio x the budget)."""
     hold_prompts: int = 0
-    """... or, instead of tokens, until this many prompts wait (TensorRT-LLM: attention_dp_config.enable_balance; in a
-    profile, per data-parallel group) ..."""
+    """Prompts that end the wait instead of tokens (TensorRT-LLM: attention_dp_config.enable_balance; in a profile, per
+    data-parallel group)."""
     gather_steps: int = 0
-    """... and then this many further steps."""
+    """Further steps to wait once enough prompts are there."""
     poll_steps: int = 0
     """Steps of a running batch between two looks for new prompts (SGLang: scheduler_recv_interval)."""
     asynchronous: bool = False
@@ -156,7 +156,7 @@ class HostOverhead:
     """Fraction of the kernels' time above their physical floor that remains when they follow one another in a CUDA graph:
     launches overlap, epilogues are fused. Below 1 the engine is faster than its kernels timed one by one."""
     prefill_excess_ratio: float = 1.0
-    """The same for steps with prompt tokens."""
+    """The fraction that remains in steps with prompt tokens."""
     graph_tokens: float = 0.0
     """A step with prompt tokens runs under (piecewise) CUDA graphs up to this many tokens."""
     stream_s: float = 0.0
@@ -164,24 +164,24 @@ class HostOverhead:
     ranks_s: float = 0.0
     """Host time per step of a model that is split over several devices, besides step_s: the broadcast of the step to their processes [s]."""
     eager_experts_s: float = 0.0
-    """The same of what a layer with routed experts launches besides [s]: sorting tokens by expert, two grouped products, the sum."""
+    """Extra eager launch time of a layer with routed experts [s]: sorting tokens by expert, two grouped products, the sum."""
     graph_layer_s: float = 0.0
     """Time to launch one layer of a step with prompt tokens under piecewise CUDA graphs, whose attention is launched one by one [s]."""
     eager_latent_s: float = 0.0
-    """The same as eager_experts_s of what a layer with latent attention launches besides [s]: expanding latents, joining halves of keys, two attentions."""
+    """Extra eager launch time of a layer with latent attention [s]: expanding latents, joining halves of keys, two attentions."""
     eager_scaled_s: float = 0.0
-    """The same of each matrix product whose inputs are quantised in blocks before it [s]; the products of all experts of a layer are two."""
+    """Extra eager launch time of a matrix product whose inputs are quantised in blocks [s]; the products of all experts of a layer are two."""
     compute_rate_ratio: float = 1.0
     """Rate at which this engine's kernels compute on the device, over the rate that the kernels of its record or calibration reach."""
     memory_rate_ratio: float = 1.0
-    """The same for reads of memory."""
+    """Rate at which this engine's kernels read memory, over the rate of its record or calibration."""
     link_rate_ratio: float = 1.0
-    """The same for messages between devices."""
+    """Rate of messages between devices, over the rate of the record or calibration."""
     decode_attention_ratio: float = 1.0
-    """The same of the attention of decode steps, which grows with their contexts."""
+    """Time of the attention of decode steps, over that of the record or calibration."""
     row_ratios: Ratios = ()
-    """Rows of the matrix products of a step (the sequences of a decode step, the tokens of one with prompts), and what these products
-    take over what the numbers above make of them: kernels suit some numbers of rows more than others. Interpolated in between."""
+    """Measured over predicted time of the matrix products, by rows: the sequences of a decode step, the tokens of one with prompts.
+    Kernels suit some numbers of rows more than others; interpolated in between."""
 
     @classmethod
     def of_named(cls, numbers: Mapping[str, float]) -> "HostOverhead":
@@ -207,17 +207,6 @@ class HostOverhead:
     def rate_ratios(self) -> tuple[float, float, float]:
         """Return the ratios of compute, memory and links."""
         return self.compute_rate_ratio, self.memory_rate_ratio, self.link_rate_ratio
-
-    def of_version(self) -> tuple[float, ...]:
-        """Return the numbers that a version of an engine has, in order: all but those of one deployment."""
-        own = {
-            "compute_rate_ratio",
-            "memory_rate_ratio",
-            "link_rate_ratio",
-            "decode_attention_ratio",
-            "row_ratios",
-        }
-        return tuple(getattr(self, f.name) for f in fields(self) if f.name not in own)
 
     def each_step_s(self, ranks: Number) -> Number:
         """Return what every step of a model on this many ranks takes besides its sequences [s].
@@ -296,7 +285,7 @@ class Tier:
     graph_max_sequences: int = 512
     """Largest batch that is captured as a CUDA graph."""
     wide_graph_max_sequences: int = 512
-    """The same from four tensor-parallel ranks on."""
+    """Largest captured batch with four tensor-parallel ranks or more."""
     only: tuple[str, ...] = ()
     """Architectures and devices that the tier is for; empty: all."""
     excluded: tuple[str, ...] = ()
@@ -330,9 +319,9 @@ class EngineProfile:
     model_sequences: Mapping[str, int] = field(default_factory=dict)
     """`model_type` -> the sequences that run at once by default, where a model has a limit of its own."""
     drafting_sequences: int | None = None
-    """The same with drafts, for the other models; None: as without."""
+    """Sequences that run at once by default with drafts, for models without a limit of their own; None: as without drafts."""
     host: HostOverhead = HostOverhead()
-    """Host times of the version, from `host_times`; `lookup.profile` fills it in."""
+    """Host times of the version, from `host_times.json`; `lookup.profile` fills it in."""
     doubles_graph_sequences: bool = False
     """Graphs are captured up to twice max_num_seqs (at most the tier's limit), not only up to the limit."""
     long_chunked_tokens: int | None = None

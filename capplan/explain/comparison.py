@@ -8,8 +8,6 @@ import numpy as np
 from capplan.explain.plans import Arguments, Group, NextToPlan, Planned, Row
 from capplan.explain.subject import Explained, Input, Place, explained, formula_of, input_of, places_of
 from capplan.explain.table import Stated
-from capplan.fleet.over_time import replicas_over_time
-from capplan.fleet.price import HOURS_PER_MONTH, usd_per_month
 from capplan.keys import current_day
 from capplan.money.cash import CostLine
 from capplan.money.comparison import ComparedApi, Comparison, PaidReplicas
@@ -21,12 +19,14 @@ from capplan.money.hosted import (
     outside_usd,
     provisioned_units,
 )
+from capplan.money.price import HOURS_PER_MONTH, usd_per_month
 from capplan.money.who_pays import ClassUse, by_tenant
 from capplan.questions.money.comparison import asked_comparison, asked_prices
 from capplan.questions.money.who_pays import AskedBill, PaidPlan, asked_bill, paid_plan
 from capplan.report.answers.compare import bill_answer, compare_answer
 from capplan.report.quantities import MONEY
 from capplan.scenario.money_terms import memory_usd_per_month
+from capplan.serving.steady_state import replicas_over_time
 from capplan.workload.request_class import SLICES
 
 

@@ -25,9 +25,9 @@ from capplan.explain.table import arguments, end_of_whole, formula_in, ordered_g
 from capplan.fleet.plan import Group, Plan, paid_by_the_gpu
 from capplan.fleet.pools.joint import AS_PREDICTED, demanded_of
 from capplan.fleet.pools.sizing import pools_sizing
-from capplan.fleet.price import HOURS_PER_MONTH, SIDES
 from capplan.fleet.unit_costs import mean_requests_per_s
 from capplan.money.commitments import HOURS_PER_YEAR, named_offers
+from capplan.money.price import HOURS_PER_MONTH, SIDES
 from capplan.questions.fleet import terms_of
 from capplan.report.quantities import ACCURACY, METHODOLOGY, MONEY, PHASES, PLAN, SIMULATION, WORKLOADS
 from capplan.workload.request_class import requests_paid

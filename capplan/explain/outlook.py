@@ -16,13 +16,12 @@ from capplan.explain.subject import (
 )
 from capplan.explain.table import Stated, stated_input
 from capplan.fleet.load.demand import planned_demand
-from capplan.fleet.over_time import replicas_over_time
 from capplan.fleet.plan import Group as PlanGroup
 from capplan.fleet.plan import Plan
-from capplan.fleet.price import HOURS_PER_MONTH
 from capplan.fleet.search.one_layout import is_searched_at_other_rates
 from capplan.money.commitments import HOURS_PER_YEAR, Mix, MixedPart, Offer, use_fractions
 from capplan.money.energy import Energy, Servers, occupied_fraction
+from capplan.money.price import HOURS_PER_MONTH
 from capplan.questions.fleet import parts_of, replicas_by_group
 from capplan.questions.money.commitments import AskedMix, asked_mix
 from capplan.questions.money.energy import asked_energy, asked_growth
@@ -32,6 +31,7 @@ from capplan.report.answers.fleet_outlook import energy_result, growth_result
 from capplan.report.quantities import MONEY
 from capplan.scenario.scenario_file import Power
 from capplan.scenario.traffic import rate_line
+from capplan.serving.steady_state import replicas_over_time
 
 
 def _path(plan: Plan, at: int) -> str:

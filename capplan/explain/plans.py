@@ -39,10 +39,10 @@ from capplan.explain.table import (
 )
 from capplan.fleet.plan import Certainty, FleetAnswer, Plan
 from capplan.fleet.plan import Group as PlanGroup
-from capplan.fleet.price import HOURS_PER_MONTH
 from capplan.fleet.search.cheapest import Sized
 from capplan.fleet.search.one_layout import trial_of
 from capplan.fleet.search.recommended import plan_of
+from capplan.money.price import HOURS_PER_MONTH
 from capplan.questions.fleet import AskedFleet, parts_of, terms_of
 from capplan.questions.plans.plan_file import layout_of
 from capplan.questions.plans.plan_row import certainty_row
@@ -202,29 +202,19 @@ class NextToPlan:
         return [self.row(*(place[:-1] if (*place[:-1], name) in self.numbers else ())).input(letter, name)]
 
 
-def choices_group(planned: Planned) -> Group:
-    """Return the cheapest plan, the surest for a little more, and the one with the fewest GPUs."""
-    choices = planned.answer.choices
-    names = ("cheapest", "surest", "fewest") if choices else ()
-    return _plans_group("choices", planned.asked, {(name,): getattr(choices, name) for name in names})
-
-
 def plans_group(planned: Planned) -> Group:
-    """Return the plans of identical replicas and of separate pools, cheapest first."""
-    return _plans_group(
-        "plans", planned.asked, {(place,): plan for place, plan in enumerate(planned.answer.plans)}
-    )
-
-
-def _plans_group(group: str, asked: AskedFleet, plans: Mapping[Place, Plan]) -> Group:
-    numbers = {(*place, *inner): value for place, plan in plans.items() for inner, value in plan_places(plan)}
-
+    """Return the plans of identical replicas and of separate pools, cheapest first, and the surest choice."""
+    plans = planned.answer.written
+    numbers = {
+        (place, *inner): value for place, plan in enumerate(plans) for inner, value in plan_places(plan)
+    }
     subjects = {
-        name_of((group, *place)): cache(partial(subject_of, asked, plan)) for place, plan in plans.items()
+        name_of(("plans", place)): cache(partial(subject_of, planned.asked, plan))
+        for place, plan in enumerate(plans)
     }
 
     def explain(place: Place, _value: float) -> Explained:
-        path = name_of((group, place[0]))
+        path = name_of(("plans", place[0]))
         return of_plan(path, subjects[path](), name_of(place[1:]))
 
     return Group(numbers, explain, subjects)
@@ -289,7 +279,6 @@ def sized_for(asked: AskedFleet, row: Certainty) -> Subject:
 
 
 PLANS: Mapping[str, Callable[[Planned], Group]] = {
-    "choices": choices_group,
     "certainty": certainty_group,
     "plans": plans_group,
 }

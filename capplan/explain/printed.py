@@ -50,7 +50,6 @@ def groups_of(planned: Planned) -> tuple[str, ...]:
     """Return the groups that a scenario and its plan have."""
     scenario, answer = planned.asked.scenario, planned.answer
     there = {
-        "choices": answer.choices is not None,
         "certainty": bool(answer.certainty),
         "plans": bool(answer.plans),
         "next_steps": next_steps_result(answer) is not None,

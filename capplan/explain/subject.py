@@ -11,7 +11,6 @@ import numpy as np
 
 from capplan.errors import InputError, Reason
 from capplan.fleet.plan import Plan
-from capplan.fleet.price import ChosenPrice
 from capplan.fleet.search.cheapest import Terms
 from capplan.fleet.search.latencies import Latencies
 from capplan.fleet.search.one_layout import trial_of
@@ -20,6 +19,7 @@ from capplan.memory.layer_groups import held_state_bytes
 from capplan.memory.plan import MemoryPlan
 from capplan.model.kv_cache import kv_bytes_per_token
 from capplan.model.weight_format import kv_bytes_per_element
+from capplan.money.price import ChosenPrice
 from capplan.questions.fleet import AskedFleet, terms_of
 from capplan.questions.plans.plan_row import plan_row
 from capplan.replica.replica import memory_of
@@ -75,7 +75,7 @@ def formula_of(function: object) -> str:
 
     Examples
     --------
-    >>> from capplan.fleet.price import usd_per_month
+    >>> from capplan.money.price import usd_per_month
     >>> formula_of(usd_per_month)
     'm = h n'
     """

@@ -22,14 +22,14 @@ from capplan.explain.subject import (
 from capplan.fleet.availability import plan_failures_per_month
 from capplan.fleet.load.demand import planned_demand
 from capplan.fleet.load.offered import WARM_UP_SHARE
-from capplan.fleet.order import OWN, Machine, OrderLine
 from capplan.fleet.plan import Group, plan_order
-from capplan.fleet.price import HOURS_PER_MONTH
 from capplan.fleet.search.recommended import RANGE, latency_interval
 from capplan.fleet.unit_costs import mean_tokens_per_s
 from capplan.model.parameters import parameters, weight_bytes_by_class
 from capplan.model.sharding import adapter_bytes_per_rank
 from capplan.model.weight_format import kv_bytes_per_element
+from capplan.money.order import OWN, Machine, OrderLine
+from capplan.money.price import HOURS_PER_MONTH
 from capplan.replica.estimate import breakdown_of
 from capplan.replica.load import Load
 from capplan.replica.plans import plans_of
@@ -62,7 +62,7 @@ def function_of(row: Quantity) -> object:
 
     Examples
     --------
-    >>> function_of(Quantity("", "fleet.price.usd_per_month")).__name__
+    >>> function_of(Quantity("", "money.price.usd_per_month")).__name__
     'usd_per_month'
     """
     if row.function is None:

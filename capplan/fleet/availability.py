@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import ceil, exp, lgamma, log, log1p, sqrt
 
-from capplan.fleet.order import Failures, OrderLine, units_of
 from capplan.fleet.plan import Group, Plan
+from capplan.money.order import Failures, OrderLine, units_of
 
 SECONDS_PER_MONTH = 730.0 * 3600.0
 """Seconds of an average month."""

@@ -12,7 +12,6 @@ from math import floor, inf, isfinite, isinf, log10
 
 from capplan.errors import Refusal
 from capplan.fleet.fit import fit
-from capplan.fleet.order import Order, machines_per_replica
 from capplan.fleet.plan import (
     Certainty,
     Choices,
@@ -28,7 +27,6 @@ from capplan.fleet.plan import (
     Unproven,
     whole_gpus,
 )
-from capplan.fleet.price import ChosenPrice, usd_per_month
 from capplan.fleet.review import Question, spec_of_layout
 from capplan.fleet.search.candidates import Rejections, layouts, rejection_rows
 from capplan.fleet.search.cheapest import Search, Sized, Terms, busy_bound, busy_replicas
@@ -52,6 +50,8 @@ from capplan.fleet.search.search_cache import SearchCache
 from capplan.fleet.search.trial import Trial
 from capplan.hardware.device import Device
 from capplan.memory.plan import CONTEXT_TOO_LONG
+from capplan.money.order import Order, machines_per_replica
+from capplan.money.price import ChosenPrice, usd_per_month
 from capplan.workload.request_class import Target
 
 RELAXED = (1.75, 2.75)

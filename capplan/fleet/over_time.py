@@ -6,13 +6,11 @@ from math import ceil
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
-from numpy.typing import NDArray
 
 from capplan.fleet.plan import Group
-from capplan.numbers import Array
+from capplan.numbers import Array, Counts
 from capplan.serving.terms import SCALE_DOWN_HOLD_S
 
-Counts = NDArray[np.int64]
 ReplicasAt = Callable[[float], int]
 """Request rate of the whole service [1/s] -> replicas of a group in service that meet the targets at that rate."""
 
@@ -72,36 +70,6 @@ class OverTime:
     def static_gpu_hours(self) -> float:
         """Return the GPU-hours of the smallest static fleet over the whole time."""
         return self.static_replicas * self.gpus_per_replica * self.needed.size * self.window_s / 3600.0
-
-
-def replicas_over_time(rates_per_s: Array, planned_per_s: float) -> Counts:
-    """Return the replicas needed in each window, by the rule that sizes the plan.
-
-        n_i = max(1, ceil(r_i / c))
-
-    Parameters
-    ----------
-    rates_per_s : [1/s]
-        r, by window
-    planned_per_s : [1/s]
-        c, largest rate of one replica: as predicted less headroom, and with the confidence asked for
-
-    Returns
-    -------
-    [-]
-        n
-
-    Examples
-    --------
-    >>> replicas_over_time(np.array([0.0, 4.0, 9.0]), 4.0), replicas_over_time(np.array([9.0]), 2.0)
-    (array([1, 1, 3]), array([5]))
-
-    References
-    ----------
-    Beyer et al. 2016, "Site Reliability Engineering", chapter 18.
-    """
-    needed = np.ceil(rates_per_s / planned_per_s - 1e-9)
-    return np.maximum(needed, 1.0).astype(np.int64)
 
 
 def scaling_rate(planned_per_s: float, rates_per_s: Sequence[float], needed: Sequence[int]) -> float:

@@ -8,12 +8,12 @@ from typing import Literal, TypeAlias
 from capplan.accuracy.bounded import BoundedSpread
 from capplan.assumption import Label
 from capplan.errors import InputError
-from capplan.fleet.order import NO_LOSS, Machine, Order, OrderLine, Placement, Survival
 from capplan.fleet.pools.link import LinkTerms, LinkUse
 from capplan.fleet.pools.order import PoolSize, pools_order, with_machines
-from capplan.fleet.price import ChosenPrice, Side, usd_per_month
 from capplan.fleet.search.candidates import Layout, Rejection
 from capplan.fleet.unit_costs import UnitCosts
+from capplan.money.order import NO_LOSS, Machine, Order, OrderLine, Placement, Survival
+from capplan.money.price import SIDES, ChosenPrice, PriceRecord, Side, usd_per_month
 from capplan.numbers import Spread
 from capplan.serving.outcome import SeenByUsers
 from capplan.serving.terms import Routing
@@ -369,6 +369,36 @@ def plan_order(plan: "Plan") -> PlanOrder | None:
         sum(energy) if energy else None,
         usd,
     )
+
+
+def offered_costs(plan: "Plan") -> dict[Side, tuple[float, tuple[PriceRecord, ...]]]:
+    """Return what a plan costs at each side of the offers, and these offers; empty where a price is unknown.
+
+        c_s = sum_i h_i,s
+
+    h are the machines of a group, with electricity: each group is ordered at the provider of its lowest or highest order.
+
+    Parameters
+    ----------
+    plan : with identical replicas or with separate pools; its cost is the likely one
+
+    Returns
+    -------
+    by side, lowest first: [$/h] of all devices, with electricity where it is paid separately; offers are none where the scenario states every price
+    """
+    costs: dict[Side, tuple[float, tuple[PriceRecord, ...]]] = {}
+    for side in SIDES:
+        groups = with_their_machines(plan.groups, side)
+        paid = [group.usd_per_hour_of(group.busy_replicas, side) for group in groups]
+        quotes = [group.quote for group in groups if group.quote is not None]
+        if plan.usd_per_hour is None or len(quotes) < len(plan.groups):
+            return {}
+        offers = dict.fromkeys(offer for quote in quotes for offer in quote.at(side)[1])
+        costs[side] = (
+            plan.usd_per_hour if side == "likely" else sum(usd or 0.0 for usd in paid),
+            tuple(offers),
+        )
+    return costs
 
 
 def ordered_text(plan: "Plan") -> str | None:
@@ -904,6 +934,12 @@ class FleetAnswer:
     def chosen(self) -> Plan | None:
         """The recommended plan; None if no plan is feasible."""
         return self.choices.recommended if self.choices else None
+
+    @property
+    def written(self) -> tuple[Plan, ...]:
+        """The plans, cheapest first, and behind them the surest choice where it has more replicas than any of them."""
+        surest = self.choices.surest if self.choices else None
+        return self.plans if surest is None or surest in self.plans else (*self.plans, surest)
 
     @property
     def alike(self) -> tuple[Plan, ...]:

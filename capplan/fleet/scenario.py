@@ -4,18 +4,18 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from capplan.fleet.engine_options import TierSize
-from capplan.fleet.order import MachineLimits, Survival
 from capplan.fleet.pools.link import LinkTerms
-from capplan.fleet.price import Prices
 from capplan.fleet.search.candidates import Ranges
 from capplan.hardware.device import Device
+from capplan.money.order import MachineLimits, Survival
+from capplan.money.price import Prices
 from capplan.workload.request_class import RequestClass, Slo
 
 Disaggregation = Literal["off", "allowed", "only"]
 CascadeStage = Literal["answer", "router"]
 CascadePart = Literal["first", "second", "alone"]
 MixBy = Literal["off", "classes", "lengths", "shares", "any"]
-SharedBy = Literal["device", "hour", "mig"]
+SharedBy = Literal["device", "mig"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class SharingTerms:
     models: tuple[str, ...]
     """Names; the first one is the scenario's own."""
     memory_fractions: tuple[float, ...] = ()
-    """Fraction of the memory of a device for each model; empty where a device has one model at a time."""
+    """Fraction of the memory of a device for each model; empty where a slice has one model."""
     idle: frozenset[str] = frozenset()
     """Names of the models without traffic, which only hold memory."""
 

@@ -22,7 +22,6 @@ from capplan.fleet.load.waits import waits_of
 from capplan.fleet.plan import Plan, sized_groups
 from capplan.fleet.pools.link import LinkTerms
 from capplan.fleet.pools.sizing import pools_sizing
-from capplan.fleet.price import HOURS_PER_MONTH, Side, usd_per_million_tokens
 from capplan.fleet.review import SIMULATED_REQUESTS, Question
 from capplan.fleet.search.cheapest import Terms, busy_replicas
 from capplan.fleet.search.one_layout import replicas_of_layout, trial_of
@@ -30,6 +29,7 @@ from capplan.fleet.search.recommended import replicas_at_speed
 from capplan.fleet.search.search_cache import SearchCache, content_key
 from capplan.fleet.search.simulated_layout import demand_at_replica, with_load_time
 from capplan.fleet.simulation import FleetOutcome, Stream, capacity_per_s, middle_rate, simulated_fleet
+from capplan.money.price import HOURS_PER_MONTH, Side, usd_per_million_tokens
 from capplan.numbers import Number
 from capplan.replica.estimate import closed_loop_requests
 from capplan.replica.replica import Replica, replica_of
@@ -40,7 +40,7 @@ from capplan.workload.request_class import Slo
 WHAT_IF_RATIOS = tuple(2.0 ** (step / 4.0) for step in range(-8, 9))
 """Traffic over today's, from a quarter to four times."""
 FEW_RATIOS = (0.5, 0.8, 1.0, 1.2, 2.0)
-"""The same where each needs simulations of its own: for separate pools, and for sessions."""
+"""Traffic over today's where each ratio needs simulations of its own: for separate pools, and for sessions."""
 Busy = tuple[int, ...]
 """Replicas in service, by group."""
 

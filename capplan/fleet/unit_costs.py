@@ -3,7 +3,7 @@
 from dataclasses import dataclass, fields, replace
 
 from capplan.fleet.load.demand import Demand
-from capplan.fleet.price import usd_per_million_tokens
+from capplan.money.price import usd_per_million_tokens
 from capplan.workload.request_class import ResponseTimes
 
 
@@ -120,7 +120,7 @@ def unit_costs_at_mean(demand: Demand, usd_per_hour: float, response_s: Response
 
     References
     ----------
-    See `capplan.fleet.price.usd_per_million_tokens`.
+    See `capplan.money.price.usd_per_million_tokens`.
     """
     prompts, outputs = mean_tokens_per_s(demand, response_s)
     hours = job_hours(demand)

@@ -91,11 +91,11 @@ class KvSize:
     kv_bytes_total: float
     """Sequences x (keys and values + state)."""
     kv_bytes_per_gpu: float
-    """The same on one device, after sharding and replication."""
+    """Keys, values and state of all sequences on one device, after sharding and replication."""
     engine_reserved_bytes_per_sequence: float
     """What the engine reserves for a whole sequence: blocks rounded up, padded layer groups, window plus step."""
     engine_reserved_bytes_per_gpu: float
-    """The same for all sequences on one device."""
+    """What the engine reserves for all sequences on one device."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -235,7 +235,7 @@ class Network:
     max_context_tokens: int | None = None
     """Longest context, scaled rotary positions included."""
     stated_context_tokens: int | None = None
-    """The same where an engine takes the positions of the config as they stand; None: no different."""
+    """Longest context in SGLang, which takes the positions of the config without their scaling; None: as max_context_tokens."""
     scaled_rotary_tokens: int = 0
     """Positions of a second rotary table, which linear scaling extends beyond the context; 0 without one."""
     mtp_experts: Experts | None = None

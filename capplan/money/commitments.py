@@ -6,11 +6,9 @@ from typing import Literal
 
 import numpy as np
 
-from capplan.fleet.order import OWN
-from capplan.fleet.over_time import Counts
-from capplan.fleet.plan import Plan, with_their_machines
-from capplan.fleet.price import SIDES, PriceRecord, Side
-from capplan.numbers import Array, Number
+from capplan.money.order import OWN
+from capplan.money.price import PriceRecord
+from capplan.numbers import Array, Counts, Number
 
 HOURS_PER_YEAR = 8760.0
 
@@ -343,36 +341,6 @@ def _pure(groups: Sequence[GroupUse], people_usd_per_hour: float) -> tuple[tuple
         people = people_usd_per_hour if name == "owned" else 0.0
         pure.append((replace(first, low_ratio=low, high_ratio=high), usd + people))
     return tuple(pure)
-
-
-def offered_costs(plan: Plan) -> dict[Side, tuple[float, tuple[PriceRecord, ...]]]:
-    """Return what a plan costs at each side of the offers, and these offers; empty where a price is unknown.
-
-        c_s = sum_i h_i,s
-
-    h are the machines of a group, with electricity: each group is ordered at the provider of its lowest or highest order.
-
-    Parameters
-    ----------
-    plan : with identical replicas or with separate pools; its cost is the likely one
-
-    Returns
-    -------
-    by side, lowest first: [$/h] of all devices, with electricity where it is paid separately; offers are none where the scenario states every price
-    """
-    costs: dict[Side, tuple[float, tuple[PriceRecord, ...]]] = {}
-    for side in SIDES:
-        groups = with_their_machines(plan.groups, side)
-        paid = [group.usd_per_hour_of(group.busy_replicas, side) for group in groups]
-        quotes = [group.quote for group in groups if group.quote is not None]
-        if plan.usd_per_hour is None or len(quotes) < len(plan.groups):
-            return {}
-        offers = dict.fromkeys(offer for quote in quotes for offer in quote.at(side)[1])
-        costs[side] = (
-            plan.usd_per_hour if side == "likely" else sum(usd or 0.0 for usd in paid),
-            tuple(offers),
-        )
-    return costs
 
 
 def named_offers(records: Sequence[PriceRecord]) -> str:

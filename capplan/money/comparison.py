@@ -1,14 +1,10 @@
 """A fleet of one's own against hosted APIs: a month of both for the same traffic, and the traffic at which they cost the same."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from capplan.fleet.load.demand import Demand
-from capplan.fleet.over_time import replicas_over_time
-from capplan.fleet.plan import Group, Plan
-from capplan.fleet.price import Prices, most_usd
 from capplan.money.cash import CostLine, total_usd
 from capplan.money.hosted import (
     Hosted,
@@ -17,11 +13,12 @@ from capplan.money.hosted import (
     TokenPrice,
     billed_class,
     hosted_bill,
-    hosted_traffic,
     outside_usd,
     provisioned_units,
 )
+from capplan.money.price import Prices, most_usd
 from capplan.numbers import Array
+from capplan.serving.steady_state import replicas_over_time
 from capplan.workload.statistics import Repeated
 
 MOST_REPLICAS = 20_000
@@ -114,7 +111,6 @@ class ComparedApi:
 class Comparison:
     """The self-hosted fleet and the APIs, cheapest first."""
 
-    plan: Plan
     own: OwnFleet
     apis: tuple[ComparedApi, ...]
     traffic: tuple[HostedTraffic, ...]
@@ -160,47 +156,6 @@ class Comparison:
             return None
         ratio = 1.0 + (self.apis[0].bill.usd - own.usd_today) / machines
         return ratio if ratio > 0.0 else None
-
-
-def own_fleet(
-    plan: Plan,
-    terms: Prices,
-    machines_usd: float,
-    group_fractions: Sequence[float],
-    hours: float,
-    other: tuple[CostLine, ...] = (),
-) -> OwnFleet:
-    """Return what a plan costs at any traffic, by the rule that sized it; pools grow alike, beyond what they carry together.
-
-        u(n) = u(b) h(n) / h(b)
-
-    Parameters
-    ----------
-    plan : today's
-    terms : people and overhead
-    machines_usd : [$]
-        what its machines cost today: of a month, or of one job
-    group_fractions : [-]
-        of that, for each group of replicas: u(b), b replicas of today
-    hours : [h]
-        that machines are paid for, where today's cost nothing
-    other : what its service takes in addition to GPUs and people
-
-    Returns
-    -------
-    OwnFleet; u(n) follows h(n), the price of the cheapest order of n replicas and their spares
-    """
-
-    def paid(group: Group, fraction: float) -> PaidReplicas:
-        today = group.usd_per_hour_of(group.busy_replicas) or 0.0
-        per_usd = machines_usd * fraction / today if today else hours
-        return PaidReplicas(
-            group.total_rate_per_replica,
-            lambda busy: per_usd * (group.usd_per_hour_of(busy) or 0.0),
-        )
-
-    groups = tuple(paid(*pair) for pair in zip(plan.groups, group_fractions, strict=True))
-    return OwnFleet(plan.peak_requests_per_s, groups, terms, machines_usd, other=other)
 
 
 def breakeven_rate(
@@ -264,9 +219,8 @@ def _last_dearer_step(
 
 
 def compare(
-    plan: Plan,
-    demand: Demand,
     own: OwnFleet,
+    traffic: tuple[HostedTraffic, ...],
     prices: tuple[TokenPrice, ...],
     terms: Hosted,
     repeated: Mapping[str, Repeated],
@@ -275,19 +229,12 @@ def compare(
 
     Parameters
     ----------
-    plan : of the fleet search; its response time decides how often users ask
-    demand : the traffic
     own : the plan at any traffic
+    traffic : its requests, class by class
     prices : of the APIs
     terms : how the APIs are used
     repeated : by class, what its prompts repeat, where a trace names their blocks or sessions send them again
     """
-    traffic = tuple(
-        hosted_traffic(request_class, response_s)
-        for request_class, response_s in zip(
-            demand.classes, demand.responses_s(plan.responses_s), strict=True
-        )
-    )
     own = replace(own, outside_usd=outside_usd(traffic))
     step_rates = own.step_rates
 
@@ -315,7 +262,7 @@ def compare(
             ways = (f"{provisioned_units(seen, price, terms):g} units rented",)
         compared.append(ComparedApi(price, hosted_bill(seen, price, terms), seen, even, ways))
     compared.sort(key=lambda api: (api.bill.usd, api.price.name))
-    return Comparison(plan, own, tuple(compared), traffic, terms)
+    return Comparison(own, tuple(compared), traffic, terms)
 
 
 def _with_reuse(traffic: HostedTraffic, repeated: Repeated | None, price: TokenPrice) -> HostedTraffic:

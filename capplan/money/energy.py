@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from capplan.fleet.price import HOURS_PER_MONTH
+from capplan.money.price import HOURS_PER_MONTH
 from capplan.numbers import Array, Number
 
 IDLE_FRACTION = 0.12
@@ -43,7 +43,8 @@ def occupied_fraction(concurrency: Number) -> Number:
 
     References
     ----------
-    Kleinrock 1975, "Queueing Systems", volume 1, section 3.4: M/G/infinity holds a Poisson number of requests.
+    Kleinrock 1975, "Queueing Systems", volume 1, section 3.4: M/M/infinity holds a Poisson number of requests; Takacs 1962,
+    "Introduction to the Theory of Queues", chapter 3: whatever the distribution of their stays.
     """
     return np.asarray(-np.expm1(-np.asarray(concurrency)))
 

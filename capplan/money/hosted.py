@@ -7,8 +7,6 @@ from typing import Annotated, Literal
 
 import numpy as np
 
-from capplan.fleet.load.offered import replica_arrival_cv
-from capplan.fleet.price import HOURS_PER_MONTH
 from capplan.keys import (
     ONLY_KNOWN_KEYS,
     Day,
@@ -21,6 +19,7 @@ from capplan.keys import (
     UsdPerMillionTokens,
     UsdPerPaidMillionTokens,
 )
+from capplan.money.price import HOURS_PER_MONTH
 from capplan.money.prompt_cache import (
     breakeven_requests,
     cached_prefix_usd,
@@ -28,6 +27,7 @@ from capplan.money.prompt_cache import (
     hit_fractions,
 )
 from capplan.numbers import Array
+from capplan.serving.steady_state import replica_arrival_cv
 from capplan.workload.request_class import SLICES, RequestClass
 from capplan.workload.statistics import Reuse
 

@@ -1,4 +1,4 @@
-"""What several models cost together: a cascade of two against the large one by itself, and a pool of devices by the hour or cut into slices."""
+"""What several models cost together: a cascade of two against the large one by itself, and a pool of devices cut into slices."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,8 +8,6 @@ from math import prod
 import numpy as np
 
 from capplan.errors import InputError
-from capplan.fleet.over_time import Counts
-from capplan.fleet.scenario import CascadeStage
 from capplan.hardware.device import Amounts, Partition, least_devices, packing
 from capplan.money.comparison import OwnFleet
 from capplan.numbers import Array
@@ -22,14 +20,17 @@ class CascadeFleets:
     first: OwnFleet
     seconds: tuple[OwnFleet, ...]
     """Fleets of the large model: layouts of which the cheaper one is taken."""
-    after: CascadeStage
+    routed: bool
+    """Whether a router decides before the first model answers, and not a judge after it."""
     request_rate: float
     """Rate of all requests at the peak [req/s]."""
 
     def usd_at(self, escalated_fractions: Array) -> Array:
         """Return the cost of both fleets at shares of the requests; at the ends a fleet that nothing reaches costs nothing."""
-        rate, routed = self.request_rate, self.after == "router"
-        firsts = rate * (1.0 - escalated_fractions) if routed else np.full_like(escalated_fractions, rate)
+        rate = self.request_rate
+        firsts = (
+            rate * (1.0 - escalated_fractions) if self.routed else np.full_like(escalated_fractions, rate)
+        )
         seconds = rate * escalated_fractions
         large = np.min([fleet.usd_at(seconds) for fleet in self.seconds], axis=0)
         return np.where(firsts > 0.0, self.first.usd_at(firsts), 0.0) + np.where(seconds > 0.0, large, 0.0)
@@ -38,7 +39,7 @@ class CascadeFleets:
     def step_fractions(self) -> Array:
         """Return the shares at which a fleet grows or shrinks by a replica, ascending from 0 to 1."""
         steps = [_below_one(fleet, self.request_rate) for fleet in self.seconds]
-        if self.after == "router":
+        if self.routed:
             steps.append(1.0 - _below_one(self.first, self.request_rate))
         return np.unique(np.concatenate([[0.0, 1.0], *steps]))
 
@@ -107,36 +108,6 @@ def wait_of_stages(means_s: Sequence[float], nines_s: Sequence[float]) -> dict[s
 
 MOST_WAYS = 20_000
 """Most ways to give each model one of the profiles that are tried."""
-
-
-def devices_by_hour(replicas: Counts, devices_each: Sequence[int]) -> Counts:
-    """Return the devices that several models need in each hour, if each device holds one model at a time.
-
-        g_h = sum_i d_i max(n_i,h, n_i,h+1)
-
-    A replica that the next hour needs is started in this one, next to all that this one still needs.
-
-    Parameters
-    ----------
-    replicas : [-]
-        n, of each model (row) in each hour of a day (column); the last hour is followed by the first
-    devices_each : [-]
-        d, of one replica of each model
-
-    Returns
-    -------
-    [-]
-        g, of each hour
-
-    Examples
-    --------
-    One model by day, one by night, which share their hours of change:
-
-    >>> devices_by_hour(np.array([[4, 4, 1, 1], [1, 1, 4, 4]]), [1, 2])
-    array([ 6, 12,  9, 12])
-    """
-    with_next = np.maximum(replicas, np.roll(replicas, -1, axis=1))
-    return np.asarray(np.asarray(devices_each) @ with_next, dtype=np.int64)
 
 
 def fewest_when_cut(

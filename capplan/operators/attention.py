@@ -232,7 +232,8 @@ def prefill_attention_bytes(
 
     References
     ----------
-    Dao et al. 2022, "FlashAttention", theorem 2 (lower bound: inputs once), https://arxiv.org/abs/2205.14135
+    Dao et al. 2022, "FlashAttention", proposition 3 (no exact algorithm moves less than inputs and outputs once where the fast memory
+    holds them), https://arxiv.org/abs/2205.14135
     """
     queries = 2.0 * new_tokens * query_heads * (head_dim + value_head_dim)
     visible = new_tokens + np.minimum(np.mod(past_tokens, chunk_tokens), window_tokens)
@@ -356,6 +357,8 @@ QUERY_PAD_TOKENS = 32.0
 """Average padding of a prompt shorter than a tile, in queries."""
 WINDOW_RAMPS = 3.0
 """Additional ramps that a window costs: its far edge cuts tiles too, and masked tiles are slower than others."""
+FEWEST_QUERY_PASSES = 0.5
+"""A decode kernel moves queries and results at least this many times (an assumption)."""
 LARGEST_SPLIT = 32.0
 """Maximum number of parts that a decode kernel splits a context into."""
 DECODE_SHARPNESS = 6.0
@@ -376,7 +379,7 @@ class FlashRates:
     prefill_memory_fraction: Number
     """Achieved fraction of the bandwidth."""
     prefill_ramp_tokens: Number
-    """Masked keys beyond the causal edge that a tile multiplies anyway."""
+    """Masked keys that are computed because tiles straddle the diagonal [tokens]."""
     prefill_tail_fraction: Number
     """Fraction of the longest block that other blocks do not hide."""
     softmax_width: Number
@@ -426,7 +429,8 @@ def prefill_attention_time_s(
 
         F = 2 s h (d + d_v + 2 e) (pairs + n c);  t = soft_maximum(F' / P max(1, d / 128)^g, Q / B) + t_0
 
-    F' adds the longest block as in `scheduled_flop`; n counts a padded tile, c counts four times where a window cuts it.
+    F' adds the longest block as in `scheduled_flop`. n includes the padding of a tile; the ramp c is multiplied by
+    1 + 3 x (share of queries whose window is full).
 
     Parameters
     ----------
@@ -710,7 +714,7 @@ def decode_attention_time_s(
     token_bytes = reads * width * kv_bytes_per_element
     split_bytes = decode_scheduled_bytes(sequences * kv_heads, visible, token_bytes, *kernel)
     query_bytes = 4.0 * sequences * query_tokens * query_heads * width
-    moved_bytes = split_bytes + np.maximum(rates.decode_query_passes, 0.5) * query_bytes
+    moved_bytes = split_bytes + np.maximum(rates.decode_query_passes, FEWEST_QUERY_PASSES) * query_bytes
     compute_s = flop / (rates.flop_per_s * rates.decode_compute_fraction)
     memory_s = moved_bytes / (rates.bytes_per_s * rates.decode_fraction)
     return soft_maximum(compute_s, memory_s, DECODE_SHARPNESS) + rates.decode_floor_s

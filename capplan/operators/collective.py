@@ -41,7 +41,7 @@ class LinkRates:
     two_shot_step_s: Number
     two_shot_floor_s: Number
     direct_crowding_exponent: Number
-    """As `crowding_exponent`, for the engine's own one-shot and two-shot kernels."""
+    """`crowding_exponent` of the engine's own one-shot and two-shot kernels."""
     exchange_fraction: Number
     """Achieved fraction of the link when tokens are sent to their experts and back."""
     dispatch_floor_s: Number

@@ -90,6 +90,8 @@ def rank_imbalance(
 
 EXPERT_TILES = ((8.0, 128.0), (16.0, 128.0), (32.0, 128.0), (64.0, 128.0), (128.0, 128.0))
 """Output tiles (rows, columns) that grouped matmuls choose from."""
+PARTIAL_TILES = 0.5
+"""Tiles of an expert beyond those that its rows fill, in the mean: the last one is filled in part (an assumption)."""
 _NEVER = 1e12
 """Count of tiles that rules a tile size out."""
 
@@ -385,6 +387,6 @@ def _busiest_loads(
     hit = experts_hit(tokens * busiest, experts, experts_per_token, router_skew) * share
     hit = np.maximum(np.minimum(hit, experts_on_rank), np.minimum(1.0, routed))
     load = routed / np.maximum(hit, 1e-9)
-    row_tiles = tuple(hit * np.maximum(1.0, load / rows + 0.5) for rows, _ in EXPERT_TILES)
+    row_tiles = tuple(hit * np.maximum(1.0, load / rows + PARTIAL_TILES) for rows, _ in EXPERT_TILES)
     pairs = tokens * experts_per_token
     return ExpertLoads(tokens, routed, hit, row_tiles, experts, pairs / experts_on_rank, pairs)

@@ -9,6 +9,10 @@ from capplan.operators.roofline import soft_maximum
 
 CHUNK_TOKENS = 64.0
 """Chunk length of the gated delta rule in the kernels of flash-linear-attention; that of Mamba-2 is of the model."""
+SCAN_FLOP = 9.0
+"""FLOP of a selective scan for each token and element of the state."""
+TENSOR_OVER_VECTOR_RATE = 16.0
+"""Peak of tensor cores over that of vector units, by the datasheets of A100 and H100 (312 / 19.5 and 989 / 67 TFLOP/s)."""
 SCAN_SHARPNESS = 4.0
 """p of the soft maximum of arithmetic, traffic and the chain of chunks."""
 UPDATE_TOKENS = 8.0
@@ -475,8 +479,7 @@ def selective_scan_prefill_time_s(
     Returns
     -------
     [s]
-        t, without convolution and projections. 16 is the ratio of tensor to vector rate on the
-        A100 and H100 datasheets (312 / 19.5 and 989 / 67 TFLOP/s).
+        t, without convolution and projections. 9 is `SCAN_FLOP`, 16 `TENSOR_OVER_VECTOR_RATE`.
 
     Examples
     --------
@@ -486,11 +489,13 @@ def selective_scan_prefill_time_s(
 
     References
     ----------
-    Gu, Dao 2023, "Mamba", section 3.3.2 and appendix D, https://arxiv.org/abs/2312.00752
+    Gu, Dao 2023, "Mamba", section 3.3.2 (what is read and written), https://arxiv.org/abs/2312.00752; the authors on 9 FLOP an
+    element of the state, https://github.com/state-spaces/mamba/issues/110
     """
     tokens_bytes = 2.0 * sequences * new_tokens * (4.0 * inner_size + 2.0 * state_size)
     state_bytes = 2.0 * sequences * inner_size * state_size * state_bytes_per_element
-    compute_s = 9.0 * sequences * new_tokens * inner_size * state_size * 16.0 / rates.flop_per_s
+    flop = SCAN_FLOP * sequences * new_tokens * inner_size * state_size
+    compute_s = flop * TENSOR_OVER_VECTOR_RATE / rates.flop_per_s
     memory_s = (tokens_bytes + state_bytes) / (rates.bytes_per_s * rates.chunk_memory_fraction)
     return np.maximum(compute_s / rates.chunk_fraction, memory_s) + rates.chunk_floor_s
 

@@ -219,7 +219,7 @@ class StepRates:
     activation_bytes: Mapping[str, Number]
     """Bytes per element of the activations that a dense kernel reads, by weight format."""
     expert_activation_bytes: Mapping[str, Number]
-    """The same for expert kernels."""
+    """Bytes per element of the activations that an expert kernel reads, by weight format."""
     gathered_bytes: Mapping[str, Number]
     """Bytes per element in which the tokens of all groups are gathered for experts, by weight format of the experts."""
 

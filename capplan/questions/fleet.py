@@ -13,7 +13,6 @@ from capplan.families.model_config import pooled
 from capplan.fleet.load.demand import Demand, demand_of
 from capplan.fleet.over_time import ReplicasAt
 from capplan.fleet.plan import Group, Plan
-from capplan.fleet.price import HOURS_PER_MONTH, ChosenPrice
 from capplan.fleet.review import Question
 from capplan.fleet.search.cheapest import Terms
 from capplan.fleet.search.one_layout import replicas_at_rates
@@ -23,6 +22,7 @@ from capplan.hardware.weight_kernel import no_kernel_reason
 from capplan.memory.kv_sizes import cache_dtype
 from capplan.model.network import Network
 from capplan.model.weight_format import in_weight_format, stored_formats, weight_format_assumptions
+from capplan.money.price import HOURS_PER_MONTH, ChosenPrice
 from capplan.questions.money.budget import (
     budgeted,
 )

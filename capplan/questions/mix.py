@@ -13,7 +13,6 @@ from capplan.errors import InputError, Reason
 from capplan.fleet.decision import SUREST_WITHIN
 from capplan.fleet.load.demand import Demand
 from capplan.fleet.mix import MOST_CLASSES, Costs, cheapest_division, partitions
-from capplan.fleet.order import OWN, Machine, units_of
 from capplan.fleet.plan import (
     Certainty,
     Choices,
@@ -27,7 +26,6 @@ from capplan.fleet.plan import (
 )
 from capplan.fleet.plan import Group as PlanGroup
 from capplan.fleet.pools.order import with_machines
-from capplan.fleet.price import HOURS_PER_MONTH, usd_per_million_tokens
 from capplan.fleet.scenario import MixBy
 from capplan.fleet.search.cheapest import LayoutName, Search, Sized, Terms, busy_bound, layout_name
 from capplan.fleet.search.layouts import ScreenedLayout, search
@@ -37,6 +35,8 @@ from capplan.fleet.search.search_cache import SearchCache
 from capplan.fleet.search.together import Part, Together, fewest
 from capplan.fleet.search.trial import Trial
 from capplan.fleet.unit_costs import unit_costs_at_mean
+from capplan.money.order import OWN, Machine, units_of
+from capplan.money.price import HOURS_PER_MONTH, usd_per_million_tokens
 from capplan.questions.fleet import AskedFleet, part_of, terms_of
 from capplan.workload.multiples import (
     below_and_above,
@@ -56,9 +56,9 @@ LAST_REPLICAS = 3
 """Replicas, or machines, of the cheapest fleet of a device whose place other devices are tried in."""
 
 FIRST_DIVISIONS = 2
-"""Divisions that are sized for all requests together: those whose groups cost least if each meets the targets by itself ..."""
+"""Divisions that are sized for all requests together: those whose groups cost least if each meets the targets by itself."""
 LOOSER = 1.5
-"""... and cost at most this many times as much as one kind of fleet."""
+"""Divisions that cost at most this many times as much as one kind of fleet are sized for all requests together."""
 
 Group = tuple[tuple[str, ...], frozenset[str]]
 """Labels of parts of classes, and the devices that another group has."""

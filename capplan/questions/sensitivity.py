@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from capplan.errors import Reason
 from capplan.fleet.load.demand import demand_of
 from capplan.fleet.plan import FleetAnswer, Plan
-from capplan.fleet.price import Side
 from capplan.fleet.search.recommended import RANGE
 from capplan.fleet.search.search_cache import SearchCache
 from capplan.fleet.search.together import Together
@@ -22,6 +21,7 @@ from capplan.fleet.sweep import (
     resized,
     turned,
 )
+from capplan.money.price import Side
 from capplan.questions.fleet import (
     AskedFleet,
     part_of,

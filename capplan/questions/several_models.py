@@ -8,29 +8,26 @@ from datetime import date
 from math import inf
 from typing import Any, TypeAlias, get_args
 
-import numpy as np
-
 from capplan.accuracy.bounded import BoundedSpread
 from capplan.assumption import Assumption
 from capplan.errors import InputError, TargetError
 from capplan.fleet.decision import FleetsByDevice
-from capplan.fleet.order import NO_LOSS, Order
-from capplan.fleet.over_time import Counts, replicas_by_window
-from capplan.fleet.plan import FleetAnswer, Plan
-from capplan.fleet.price import ChosenPrice, Prices, usd_per_month
+from capplan.fleet.growth import Growth
+from capplan.fleet.plan import Plan
 from capplan.fleet.scenario import CascadePart, SharingTerms
 from capplan.fleet.unit_costs import mean_requests_per_s
-from capplan.money.cash import Growth
-from capplan.money.comparison import OwnFleet, own_fleet
+from capplan.money.comparison import OwnFleet
+from capplan.money.order import NO_LOSS, Order
+from capplan.money.price import ChosenPrice, Prices, usd_per_month
 from capplan.money.several_models import (
     CascadeFleets,
     breakeven_fraction,
-    devices_by_hour,
     fewest_when_cut,
     wait_of_stages,
 )
-from capplan.questions.fleet import AskedFleet, asked_fleet, replicas_by_group, terms_of
+from capplan.questions.fleet import AskedFleet, asked_fleet, terms_of
 from capplan.questions.fleet_answer import fleet_for
+from capplan.questions.money.comparison import own_fleet
 from capplan.questions.money.energy import asked_growth, growth_assumptions
 from capplan.questions.money.who_pays import PaidPlan, paid_plan
 from capplan.readers.catalogue.hardware import device, partitions
@@ -38,7 +35,7 @@ from capplan.readers.catalogue.prices import machine_prices
 from capplan.scenario.scenario import read_scenario
 from capplan.scenario.scenario_file import Cascade, Scenario
 from capplan.scenario.several import UNSHARED, in_slices, is_unshared
-from capplan.scenario.traffic import HOUR_S, WINDOW_S, rate_line
+from capplan.scenario.traffic import rate_line
 from capplan.workload.request_class import Slo
 
 
@@ -108,9 +105,7 @@ class PartFleet:
     @property
     def own(self) -> OwnFleet:
         """The plan as it is paid for at any traffic."""
-        return own_fleet(
-            self.plan, Prices(), self.paid.machines_usd, self.paid.group_fractions, self.paid.hours
-        )
+        return own_fleet(self.paid, Prices())
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +231,7 @@ def _breakeven(terms: Cascade, found: dict[CascadePart, PartFleet], alone: PartF
     if "first" not in found:
         return None
     seconds = tuple(part.own for part in (found.get("second"), alone) if part is not None)
-    fleets = CascadeFleets(found["first"].own, seconds, terms.after, alone.request_rate)
+    fleets = CascadeFleets(found["first"].own, seconds, terms.after == "router", alone.request_rate)
     return breakeven_fraction(fleets, alone.paid.machines_usd)
 
 
@@ -271,7 +266,6 @@ def _way(who: str, fraction: float, verdict_s: float, seen: Stages, whole: Stage
     return {"who": who, "share_fraction": fraction, "first_token_s": first_token, "answer_s": answer}
 
 
-HOURS = 24
 _LITTLE = "[{request_rate: 0.001 req/s, input_tokens: 16, output_tokens: 16}]"
 """Stands for the traffic of an idle model: what it needs is that its memory suffices."""
 
@@ -285,10 +279,10 @@ class SharingModel:
     """Question for a fleet of the model's own."""
     paid: PaidPlan | None
     """Fleet of the model's own; None where the model is idle."""
-    fleets: FleetsByDevice | FleetAnswer
+    fleets: FleetsByDevice
     """Its plans in the pool: with time slices, sized for k times the load and 1/k of each latency target; with MIG, on each slice."""
     memory_fraction: float | None
-    """Fraction of the memory of each device; None where a device or a slice has one model at a time."""
+    """Fraction of the memory of each device; None where a slice has one model."""
 
     @property
     def network_name(self) -> str:
@@ -297,24 +291,15 @@ class SharingModel:
 
     def plan_on(self, hardware: str) -> Plan | None:
         """Return the cheapest plan on a device, however dear compared with the best device; None where there is none."""
-        if isinstance(self.fleets, FleetsByDevice):
-            return self.fleets.plan(hardware)
-        every = (*self.fleets.plans, *self.fleets.dear)
-        return next((plan for plan in every if plan.hardware == hardware), None)
+        return self.fleets.plan(hardware)
 
     def busy_on(self, hardware: str) -> int | None:
         """Return the replicas without spares on a device, before its plan is confirmed; None where there is none."""
-        if isinstance(self.fleets, FleetsByDevice):
-            return self.fleets.busy(hardware)
-        plan = self.plan_on(hardware)
-        return None if plan is None else plan.single.busy_replicas
+        return self.fleets.busy(hardware)
 
     def lacking_on(self, hardware: str, slices: int) -> str:
         """Return what the model lacks on a device, with the number that decides; times are those that its users see."""
-        if isinstance(self.fleets, FleetsByDevice):
-            line = self.fleets.line(hardware)
-        else:
-            line = next(row for row in self.fleets.uneconomical if row.hardware == hardware)
+        line = self.fleets.line(hardware)
         if line.target is None or line.value_s is None or line.limit_s is None:
             return line.reason
         value_s, limit_s, sure_s = (
@@ -337,10 +322,8 @@ class SharedPool:
     hardware: str
     plans: tuple[Plan, ...]
     """Plan of each model."""
-    hourly_replicas: Counts
-    """Replicas of each model (row) in the hours of a day, without spares."""
-    hourly_gpus: Counts
-    """GPUs that are needed in the hours of a day, without spares."""
+    busy_gpus: int
+    """GPUs that are needed, without spares."""
     spare_gpus: int
     price: ChosenPrice | None
     """Price of one GPU of the pool."""
@@ -350,7 +333,7 @@ class SharedPool:
     @property
     def gpus(self) -> int:
         """Spares included."""
-        return int(self.hourly_gpus.max()) + self.spare_gpus
+        return self.busy_gpus + self.spare_gpus
 
     @property
     def usd_per_month(self) -> float:
@@ -423,13 +406,11 @@ def _searched(parts_asked: PartsAsked, terms: SharingTerms, index: int, slices: 
     scenario = replace(asked.scenario, slo=Slo()) if idle else asked.scenario
     if any(map(is_unshared, scenario.classes)):
         raise InputError(f"{scenario.path}: {name}: traffic {UNSHARED}")
-    answer = paid = None
+    paid = None
     if not idle:
         answer = fleet_for(asked, parts_asked.progress)
         lacking = f"there is no fleet of {name} to compare with; with --set {part}"
         paid = paid_plan(asked, answer, lacking, parts_asked.today)
-    if terms.by == "hour" and answer is not None:
-        return SharingModel(name, asked, paid, answer, None)
     fraction = None if terms.by == "mig" else terms.memory_fractions[index]
     parts = in_slices(scenario) if fraction is None else sliced_scenario(scenario, slices, fraction)
     sliced = asked_fleet(parts, offline=parts_asked.offline)
@@ -469,7 +450,7 @@ def _cheapest_pool(
 ) -> SharedPool:
     """Return the cheapest pool of one kind of device; TargetError where none serves all models, InputError without a price."""
     found = [
-        _pool_of_slices(name, models) if terms.by == "mig" else _pool_on(name, models, terms)
+        _pool_of_slices(name, models) if terms.by == "mig" else _pool_on(name, models)
         for name in dict.fromkeys(
             item.partition.device if item.partition else item.name for item in scenario.fleet.hardware
         )
@@ -501,20 +482,14 @@ def _cheapest_pool(
     )
 
 
-def _pool_on(hardware: str, models: Sequence[SharingModel], terms: SharingTerms) -> SharedPool | None:
+def _pool_on(hardware: str, models: Sequence[SharingModel]) -> SharedPool | None:
+    """Return the pool of one kind of device, each of which holds a replica of every model; None where a model has no plan."""
     plans = [plan for model in models if (plan := model.plan_on(hardware))]
     if len(plans) < len(models):
         return None
     spares = [plan.spare_replicas * plan.single.layout.devices for plan in plans]
-    if terms.by == "hour":
-        replicas = np.array(
-            [_hourly_replicas(model.asked, plan) for model, plan in zip(models, plans, strict=True)]
-        )
-        gpus = devices_by_hour(replicas, [plan.single.layout.devices for plan in plans])
-    else:
-        replicas = np.repeat([[plan.single.busy_replicas] for plan in plans], HOURS, axis=1)
-        gpus = replicas.max(axis=0)
-    return SharedPool(hardware, tuple(plans), replicas, gpus, max(spares), plans[0].single.price)
+    busy = max(plan.single.busy_replicas for plan in plans)
+    return SharedPool(hardware, tuple(plans), busy, max(spares), plans[0].single.price)
 
 
 def _pool_of_slices(hardware: str, models: Sequence[SharingModel]) -> SharedPool | None:
@@ -546,30 +521,16 @@ def _pool_of_slices(hardware: str, models: Sequence[SharingModel]) -> SharedPool
     return SharedPool(
         hardware,
         plans,
-        np.repeat([[plan.single.busy_replicas] for plan in plans], HOURS, axis=1),
-        np.full(HOURS, len(devices), dtype=np.int64),
+        len(devices),
         max(plan.spare_replicas for plan in plans),
         prices[hardware],
         cuts,
     )
 
 
-def _hourly_replicas(asked: AskedFleet, plan: Plan) -> Counts:
-    """Return the replicas that a plan needs in each hour of a day, without spares, by the test that sized it."""
-    line = rate_line(asked.scenario)
-    if line is None:
-        return np.full(HOURS, plan.single.busy_replicas)
-    (replicas_at,) = replicas_by_group(asked, plan)
-    return replicas_by_window(line.rates_per_s[:: int(HOUR_S / WINDOW_S)], replicas_at)
-
-
 def _stated_pool(terms: SharingTerms) -> list[Assumption]:
     spares = "the pool keeps the spares of the model that needs most, as any device can take any model; fleets of their own keep theirs each"
     said = {
-        "hour": (
-            "a device is moved to another model within an hour, and has room for what this hour and the next need",
-            "in each hour a model keeps its layout, and has as many replicas as the rule of its plan asks for",
-        ),
         "device": (
             "a device gives equal slices of its time to all models that have work (time slicing without MPS), at no cost of switching",
             "all models have work at all times: latencies are the longest that slices can make them",

@@ -347,11 +347,11 @@ PlanOfFile: TypeAlias = Annotated[StatedPlan, Stated(), WrapValidator(_read_plan
 
 
 class ChoicesRow(AnswerRow):
-    """The plans to choose from."""
+    """The plans to choose from, each counted from 0."""
 
-    cheapest: PlanOfFile
-    surest: PlanOfFile
-    fewest: PlanOfFile
+    cheapest: Count
+    surest: Count
+    fewest: Count
 
 
 class NamedFileRow(AnswerRow):
@@ -469,8 +469,9 @@ class OverTimeRow(AnswerRow):
 
 
 class OriginRow(AnswerRow):
-    """The part of the origin that holds the inputs."""
+    """The part of the origin that holds the inputs, and how many of the plans the search lists."""
 
+    listed: Positive
     inputs: InputsRow
 
 
@@ -478,7 +479,8 @@ class ResultRow(AnswerRow):
     """The answer of a fleet search."""
 
     plans: Annotated[list[PlanOfFile], Field(min_length=1)]
-    chosen: PlanOfFile
+    recommended: Count
+    """Which of the plans is recommended, counted from 0."""
     why: str | None
     choices: ChoicesRow | None
     rejected: tuple[Annotated[Rejection, Stated()], ...] = Field(strict=False)
@@ -490,6 +492,21 @@ class ResultRow(AnswerRow):
     disaggregated: DisaggregatedRow | None
     over_time: OverTimeRow | dict[str, OverTimeRow] | None = None
     plan_file: OriginRow
+
+    @model_validator(mode="after")
+    def _names_its_plans(self) -> Self:
+        if not 0 <= len(self.plans) - self.plan_file.listed <= 1:
+            raise ValueError(f"plan_file.listed is {self.plan_file.listed}, of {len(self.plans)} plans")
+        named = {"recommended": self.recommended} | (dict(self.choices) if self.choices else {})
+        for key, place in named.items():
+            if place >= len(self.plans):
+                raise ValueError(f"{key} is plan {place}, counted from 0, of {len(self.plans)}")
+        return self
+
+    @property
+    def chosen(self) -> StatedPlan:
+        """The recommended plan."""
+        return self.plans[self.recommended]
 
     def over_time_of(self, group: int) -> OverTimeRow | None:
         """Return load and GPUs of a group of the chosen plan over time; None without a curve."""
@@ -512,7 +529,10 @@ def checked_result(path: Path, result: Any) -> ResultRow:
     InputError
         a figure is missing, is one that cannot be, or contradicts the rest of its plan
     """
-    return validated(ResultRow, Document(str(path), result, {}))
+    found = validated(ResultRow, Document(str(path), result, {}))
+    if result["chosen"] != result["plans"][found.recommended]:
+        raise InputError(f"{path}: chosen is not plans[{found.recommended}], which is recommended\n  {AGAIN}")
+    return found
 
 
 LEVERS_AGAIN = "write it with: capplan levers --plan plan.json -o levers.json"
@@ -623,7 +643,7 @@ def _paths(name: str) -> tuple[Path, ...]:
     }.get(name, ())
 
 
-SCHEMA = 2
+SCHEMA = 3
 """Number of the form of plan files, raised when an older capplan could misread a new one, or a new one has what older files lack."""
 AGAIN = "write it again with: capplan fleet SCENARIO -o plan.json"
 _ORIGIN = ("scenario", "settings", "scenario_sha256", "prices", "prices_sha256", "inputs", "result_sha256")
@@ -678,10 +698,11 @@ def plan_origin(
     settings: Sequence[str],
     price_file: str | None,
     result: Mapping[str, Any],
+    listed: int,
     inputs: Mapping[str, Any],
     data: Mapping[str, str],
 ) -> dict[str, Any]:
-    """Return the origin of a plan file: what it was made from, shipped data included, and the digest of both."""
+    """Return the origin of a plan file: what it was made from, shipped data included, how many of its plans are listed, and the digest of all."""
     origin = {
         "schema": SCHEMA,
         "data": dict(data),
@@ -690,6 +711,7 @@ def plan_origin(
         "scenario_sha256": file_digest(scenario),
         "prices": price_file,
         "prices_sha256": file_digest(price_file),
+        "listed": listed,
         "inputs": inputs,
     }
     return {**origin, "result_sha256": result_digest({**result, "plan_file": origin})}
@@ -728,11 +750,8 @@ def read_plan_file(path: Path) -> PlanFile:
         raise InputError(f"{path}: has no plan: no fleet meets the targets of {origin['scenario']}")
     answer = checked_result(path, result)
     changed = ", ".join(changed_data(origin.get("data", {})))
-    scenario = Path(origin["scenario"])
-    if file_digest(scenario) is None and file_digest(path.parent / scenario.name) is not None:
-        scenario = path.parent / scenario.name
-    words = join(word for setting in origin["settings"] for word in ("--set", setting))
-    again = f"write it again with: capplan fleet {scenario_word(scenario)} {words}{' ' if words else ''}-o {quote(str(path))}"
+    scenario = _scenario_of(path, origin)
+    again = _again(path, scenario, origin["settings"])
     data_remarks = (f"{path}: data of capplan changed since: {changed}; {again}",) if changed else ()
     return PlanFile(
         path,
@@ -758,9 +777,24 @@ def _refuse_other_schema(path: Path, envelope: Mapping[str, Any], origin: Mappin
             f"  read it with the capplan that wrote it ({version}) or a newer one, or {AGAIN}"
         )
     if schema < SCHEMA:
+        sound = all(key in origin for key in _ORIGIN) and _wrong(origin) is None
+        again = _again(path, _scenario_of(path, origin), origin["settings"]) if sound else AGAIN
         raise InputError(
-            f"{path}: is a plan file of schema {schema}, which capplan {version} wrote, and capplan {__version__} reads schema {SCHEMA}\n  {AGAIN}"
+            f"{path}: is a plan file of schema {schema}, which capplan {version} wrote, and capplan {__version__} reads schema {SCHEMA}\n  {again}"
         )
+
+
+def _scenario_of(path: Path, origin: Mapping[str, Any]) -> Path:
+    """Return the scenario that a plan file was made for: where it was, or else the file of its name next to the plan file."""
+    scenario = Path(origin["scenario"])
+    beside = path.parent / scenario.name
+    return beside if file_digest(scenario) is None and file_digest(beside) is not None else scenario
+
+
+def _again(path: Path, scenario: Path, settings: Sequence[str]) -> str:
+    """Return the command that searches again for what a plan file was made for."""
+    words = join(word for setting in settings for word in ("--set", setting))
+    return f"write it again with: capplan fleet {scenario_word(scenario)} {words}{' ' if words else ''}-o {quote(str(path))}"
 
 
 def _assumptions(envelope: Mapping[str, Any]) -> Iterator[Assumption]:

@@ -20,7 +20,7 @@ from capplan.readers.text_file import MAX_BYTES, MAX_DEPTH, read_text
 MAX_NODES = 200_000
 """Most values in one file; those behind an alias count each time."""
 MOST_RESULT_NODES = 2_000_000
-"""The same in a file that a tool wrote."""
+"""Most values in a file that a tool wrote."""
 
 KeyPath: TypeAlias = tuple[str | int, ...]
 

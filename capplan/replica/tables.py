@@ -20,8 +20,7 @@ from capplan.numbers import Array, Number, distinct
 from capplan.phases.cost import OperatorCost, StepRates, floor_s, total_s, unsaved_s
 from capplan.phases.step import decode_attention_costs, prefill_attention_costs, token_costs
 from capplan.phases.token_work import head_costs
-from capplan.serving.pipeline import decode_turn_s
-from capplan.serving.step_table import StepTable
+from capplan.serving.step_table import StepTable, decode_turn_s
 
 PACKED_TOKENS = 2048.0
 PACKED_PROMPTS = 16.0
@@ -252,13 +251,12 @@ def with_host(
 
         D = q(S) (u + r_d (k - u)) + t_step + S t_seq / g,   M = q(T) (f + r_p (k - f)) + t_step,   L = t_launch + t_step
 
-    and decode attention times its own ratio; q(n) is the ratio of matrix products with n rows, the S sequences of a decode step, or the
-    T tokens of a step with prompts, and the head's of the sequences that get a token,
-    with k the sum of kernel times, f their floors, u the time that cannot overlap; t_step includes what ranks_s adds where
-    a model is split over several devices, g the groups of data-parallel attention: each group has a scheduler of its own, which handles
-    its own sequences. A ratio r above 1 adds
-    (r - 1) k EXCESS_SHARE to k instead, so that a faster device is never slower. A decode step runs as a CUDA graph; a
-    mixed step takes at least L, to launch its kernels layer by layer: `HostOverhead.launch_s`. Offline there is no server: no
+    D is a decode step, M a step with prompts, L the floor of its launches. k is the sum of kernel times, f of their roofline floors,
+    u the time that cannot overlap; decode attention has its own ratio in k. q(n) is the measured correction of matrix products with n
+    rows: S sequences of a decode step, T tokens of a step with prompts, and for the head the sequences that get a token. t_step includes
+    what ranks_s adds where a model is split over several devices. g are groups of data-parallel attention, each with its own scheduler.
+    A ratio r above 1 adds (r - 1) k EXCESS_SHARE to k instead, so that a faster device is never slower. A decode step runs as a CUDA
+    graph; a mixed step takes at least L, to launch its kernels layer by layer: `HostOverhead.launch_s`. Offline there is no server: no
     t_request, and t_seq without t_stream.
     """
     kernels = device.kernels

@@ -22,7 +22,7 @@ class Quantity:
     meaning: str
     """Phrase for the page on the numbers of a plan."""
     formula: str = CHOSEN
-    """Function of the package whose docstring states the formula, such as `fleet.price.usd_per_month`; else the formula, or how the number is found, in words."""
+    """Function of the package whose docstring states the formula, such as `money.price.usd_per_month`; else the formula, or how the number is found, in words."""
     arguments: Mapping[str, str] = field(default_factory=dict)
     """Another number of the plan by its path, or an entry of `ARGUMENTS`, and its letter in the formula."""
     page: str = METHODOLOGY
@@ -242,7 +242,7 @@ PLAN: Mapping[str, Quantity] = {
         "Electricity of an hour, on top of the price, at the thermal design power", "fleet.plan.Group.energy_usd_per_hour",
         {"energy_usd_per_gpu_hour": "e", "powered_gpus": "g"}, MONEY,
     ),
-    "usd_per_month": Quantity("Cost of 730 hours", "fleet.price.usd_per_month", {"usd_per_hour": "h", "hours": "n"}, MONEY),
+    "usd_per_month": Quantity("Cost of 730 hours", "money.price.usd_per_month", {"usd_per_hour": "h", "hours": "n"}, MONEY),
     "usd_per_month_low": Quantity(
         "Cost of a month if replicas turn out as fast as in the best tenth of the cases", _RANGE,
         {"low_slowness_ratio": "s", "headroom_fraction": "h", "usd_per_gpu_hour": "p"}, ACCURACY, predicted=True,
@@ -252,16 +252,16 @@ PLAN: Mapping[str, Quantity] = {
         {"high_slowness_ratio": "s", "headroom_fraction": "h", "usd_per_gpu_hour": "p"}, ACCURACY, predicted=True,
     ),
     "usd_per_million_output_tokens": Quantity(
-        "Total cost over output tokens, at the peak", "fleet.price.usd_per_million_tokens", {"usd_per_hour": "h", "output_tokens_per_s": "r"}, MONEY,
+        "Total cost over output tokens, at the peak", "money.price.usd_per_million_tokens", {"usd_per_hour": "h", "output_tokens_per_s": "r"}, MONEY,
     ),
     "usd_per_million_tokens": Quantity(
-        "Total cost over input and output tokens, at the peak", "fleet.price.usd_per_million_tokens", {"usd_per_hour": "h", "total_tokens_per_s": "r"}, MONEY,
+        "Total cost over input and output tokens, at the peak", "money.price.usd_per_million_tokens", {"usd_per_hour": "h", "total_tokens_per_s": "r"}, MONEY,
     ),
     "usd_per_million_output_tokens_at_mean": Quantity(
-        "Total cost over output tokens, at the mean load", "fleet.price.usd_per_million_tokens", {"usd_per_hour": "h", "mean_output_tokens_per_s": "r"}, MONEY,
+        "Total cost over output tokens, at the mean load", "money.price.usd_per_million_tokens", {"usd_per_hour": "h", "mean_output_tokens_per_s": "r"}, MONEY,
     ),
     "usd_per_million_tokens_at_mean": Quantity(
-        "Total cost over input and output tokens, at the mean load", "fleet.price.usd_per_million_tokens", {"usd_per_hour": "h", "mean_total_tokens_per_s": "r"}, MONEY,
+        "Total cost over input and output tokens, at the mean load", "money.price.usd_per_million_tokens", {"usd_per_hour": "h", "mean_total_tokens_per_s": "r"}, MONEY,
     ),
     "job_hours": Quantity("Hours until all jobs are done", "fleet.unit_costs.job_hours", {"jobs": ""}, MONEY),
     "usd_per_job": Quantity("Cost until all jobs are done", "h t", {"usd_per_hour": "h", "job_hours": "t"}, MONEY),
@@ -312,7 +312,7 @@ PLAN: Mapping[str, Quantity] = {
     "order.free_replicas": Quantity("Replicas that fit on idle GPUs at no cost", "h - n", {"replicas_held": "h", "replicas": "n"}, MONEY),
     "order.energy_usd_per_hour": Quantity("Electricity of all machines per hour, if it is paid separately", "e", {"order_energy": "e"}, MONEY),
     "order.usd_per_hour": Quantity("Cost of an hour of all machines", "sum(n p) + e", {"machine_count": "n", "machine_usd_per_hour": "p", "order_energy": "e"}, MONEY),
-    "order.usd_per_month": Quantity("Cost of 730 hours of all machines", "fleet.price.usd_per_month", {"order.usd_per_hour": "h", "hours": "n"}, MONEY),
+    "order.usd_per_month": Quantity("Cost of 730 hours of all machines", "money.price.usd_per_month", {"order.usd_per_hour": "h", "hours": "n"}, MONEY),
     "survival.count": Quantity("Replicas, machines, racks or zones that may fail at once", "n", {"count": "n"}, MONEY),
     "survival.time_fraction": Quantity("Share of the time in which enough replicas for the peak are in service", _IN_SERVICE, _FAILING, MONEY),
     "survival.month_probability": Quantity("Probability that enough replicas are in service throughout a month", _ALL_MONTH, _FAILING, MONEY),
@@ -516,7 +516,7 @@ NEXT_TO_A_PLAN: Mapping[str, Quantity] = {
     "next_steps.as_predicted.saved_usd_per_month": Quantity("Cost of a month of the plan beyond that of these GPUs", "c - m", {"plan_usd_per_month": "c", "usd_per_month": "m"}),
     "next_steps.unmeasured[].gpus": Quantity("GPUs of the best layout of a device that nobody measured, if every step takes as long as predicted", _AS_PREDICTED, _SIZED, SIMULATION, predicted=True),
     **{
-        f"next_steps.{which}.usd_per_month": Quantity("Cost of a month of these GPUs", "fleet.price.usd_per_month", {"size_usd_per_hour": "h", "hours": "n"}, MONEY)
+        f"next_steps.{which}.usd_per_month": Quantity("Cost of a month of these GPUs", "money.price.usd_per_month", {"size_usd_per_hour": "h", "hours": "n"}, MONEY)
         for which in ("as_predicted", "unmeasured[]")
     },
     "tight_target.limit_s": Quantity("SLO target that costs the most throughput", "L", {"slo_limit": "L"}),
@@ -587,7 +587,8 @@ NEXT_TO_A_PLAN: Mapping[str, Quantity] = {
 or of the same part of the answer."""
 UNEXPLAINED: Mapping[str, str] = {
     **dict.fromkeys(("evaluated", "rejected"), "counts what the search tried; capplan fleet --full says why each was rejected"),
-    **dict.fromkeys(("uneconomical", "insensible"), "of a plan that the search left out; capplan fleet --hardware plans that device, and explain takes its plan"),
+    **dict.fromkeys(("recommended", "choices"), "counts plans from 0 to that one; explain PLAN plans has the numbers of each"),
+    "uneconomical": "of a plan that the search left out; capplan fleet --hardware plans that device, and explain takes its plan",
     **dict.fromkeys(
         ("over_budget", "over_budget_usd_per_month", "missed_usd_per_month"), "of a plan above the budget; capplan fleet without the budget plans it, and explain takes its plan"
     ),
@@ -616,7 +617,7 @@ UNEXPLAINED: Mapping[str, str] = {
     "estimate": "of no plan; docs/methodology.md has its formulas",
 }  # fmt: skip
 """First part of the paths of an answer that no explanation is kept of -> why, and what says more."""
-_OF_THE_PLAN = re.compile(r"(?:chosen|recommended)\.|(?:bill|compare\.own)\.(?=order\.)")
+_OF_THE_PLAN = re.compile(r"chosen\.|(?:bill|compare\.own)\.(?=order\.)")
 
 
 def plan_path(path: str) -> str:
@@ -624,8 +625,8 @@ def plan_path(path: str) -> str:
 
     Examples
     --------
-    >>> plan_path("chosen.ttft_s.p95"), plan_path("bill.order.gpus"), plan_path("choices.cheapest.gpus")
-    ('ttft_s.p95', 'order.gpus', 'choices.cheapest.gpus')
+    >>> plan_path("chosen.ttft_s.p95"), plan_path("bill.order.gpus"), plan_path("plans[1].gpus")
+    ('ttft_s.p95', 'order.gpus', 'plans[1].gpus')
     """
     return _OF_THE_PLAN.sub("", path, count=1) if _OF_THE_PLAN.match(path) else path
 
@@ -644,7 +645,7 @@ def unexplained(path: str) -> str:
     )
 
 
-_OF_A_PLAN = re.compile(r"^(?:plans\[\d+\]|choices\.\w+|certainty\[\d+\])\.")
+_OF_A_PLAN = re.compile(r"^(?:plans\[\d+\]|certainty\[\d+\])\.")
 _OF_A_CLASS = re.compile(r"^simulate\.classes\.[^.]+\.")
 _OF_A_GROUP = re.compile(r"groups\[\d+\]\.")
 
@@ -655,7 +656,7 @@ def quantity_of(path: str) -> Quantity | None:
     Examples
     --------
     >>> quantity_of("usd_per_month").function, quantity_of("groups[1].gpus").arguments["replicas"]
-    ('fleet.price.usd_per_month', 'n')
+    ('money.price.usd_per_month', 'n')
     >>> quantity_of("energy.servers[2].racks").formula
     'ceil(n / m)'
     >>> quantity_of("target_probabilities.ttft_p95").page, quantity_of("hardware")

@@ -14,13 +14,12 @@ from math import inf
 from typing import Any, Literal
 
 from capplan.fleet.load.demand import Demand
-from capplan.fleet.plan import FleetAnswer, Plan, plan_order
-from capplan.fleet.price import HOURS_PER_MONTH, TERM_YEARS
+from capplan.fleet.plan import FleetAnswer, Plan, offered_costs, plan_order
 from capplan.fleet.review import PlanDetail, Question, plan_details, target_margins
 from capplan.fleet.search.recommended import CLEARLY_SURER, SMALL_EXTRA
 from capplan.hardware.device import Source
 from capplan.money.cash import total_usd
-from capplan.money.commitments import offered_costs
+from capplan.money.price import HOURS_PER_MONTH, TERM_YEARS
 from capplan.questions.fleet import AskedFleet, parts_of
 from capplan.questions.money.energy import Outlook, outlook_of
 from capplan.questions.sensitivity import Sensitivity, sensitivity_of

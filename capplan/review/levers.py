@@ -8,9 +8,9 @@ from typing import Any
 
 from capplan.errors import InputError
 from capplan.fleet.plan import FleetAnswer, Plan
-from capplan.fleet.price import HOURS_PER_MONTH, ChosenPrice
 from capplan.fleet.search.recommended import DEAR
 from capplan.fleet.sweep import FEW_RATIOS, Swing, Turn, WhatIf, paid_hours
+from capplan.money.price import HOURS_PER_MONTH, ChosenPrice
 from capplan.questions.fleet import AskedFleet
 from capplan.questions.levers.answer import Asking, checked_names, levers_beside, levers_of
 from capplan.questions.plans.plan_row import plan_row

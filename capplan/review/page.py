@@ -20,7 +20,7 @@ from capplan import __version__
 from capplan.assumption import Assumption
 from capplan.errors import InputError
 from capplan.fleet.plan import Plan
-from capplan.fleet.price import PriceRecord
+from capplan.money.price import PriceRecord
 from capplan.readers.text_file import protecting_outputs, read_text
 from capplan.report.answer import Answer, Table
 from capplan.report.answers.fleet import assumed_kernels, fleet_answer

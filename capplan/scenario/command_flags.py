@@ -69,7 +69,7 @@ class StatedResult:
 
 @dataclass(frozen=True, slots=True)
 class FirstScenario:
-    """What `capplan init` asks; None is asked, or assumed where nobody can be asked."""
+    """What the flags of `capplan init` say; None is assumed where it is not known otherwise."""
 
     model: str | None = None
     request_rate: str | None = None

@@ -18,29 +18,20 @@ _COLUMN = 46
 """Where comments start."""
 
 
-@dataclass(frozen=True, slots=True)
-class Prompt:
-    """One of the five questions."""
-
-    text: str
-    fields: tuple[str, ...]
-    """Fields of `FirstScenario`, each answered by one part between semicolons."""
-    default: str
-
-
-QUESTIONS = (
-    Prompt("Model: Hugging Face id, or a name of capplan list models", ("model",), "llama-3.1-8b-instruct"),
-    Prompt("Requests at the peak", ("request_rate",), "5 req/s"),
-    Prompt("Tokens of a request, input; output: a mean, or a mean and a 95th percentile", ("input_tokens", "output_tokens"), "1500,4500; 300,800"),
-    Prompt("Targets of 95 in 100 requests: first token; each further token", ("ttft_p95", "tpot_p95"), "1 s; 50 ms"),
-    Prompt("GPUs that may be bought: names of capplan list hardware", ("hardware",), ", ".join(DEFAULT_HARDWARE)),
-)  # fmt: skip
-"""What a scenario needs from people."""
+DEFAULTS = {
+    "model": "llama-3.1-8b-instruct",
+    "request_rate": "5 req/s",
+    "input_tokens": "1500,4500",
+    "output_tokens": "300,800",
+    "ttft_p95": "1 s",
+    "tpot_p95": "50 ms",
+}
+"""What is assumed where nothing is said or known, by field of `FirstScenario`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What is known before anything is asked: keys of a scenario, and where they were read."""
+    """What was read: keys of a scenario, and where they were read."""
 
     source: str = ""
     top: Mapping[str, object] = field(default_factory=dict)
@@ -52,44 +43,12 @@ class Known:
 
     @property
     def fields(self) -> frozenset[str]:
-        """Fields of `FirstScenario` that need no answer."""
+        """Fields of `FirstScenario` that need not be said."""
         by_trace = {"request_rate", "input_tokens", "output_tokens"} if "trace" in self.traffic else set()
         by_job = {"request_rate", "ttft_p95", "tpot_p95"} if "requests" in self.traffic else set()
         return frozenset(
             {key for key in ("model",) if key in self.top} | set(self.traffic) | by_trace | by_job
         )
-
-
-def open_questions(first: FirstScenario, known: Known) -> tuple[Prompt, ...]:
-    """Return the questions of which a part is neither stated nor known."""
-    return tuple(
-        asked
-        for asked in QUESTIONS
-        if any(getattr(first, name) is None and name not in known.fields for name in asked.fields)
-    )
-
-
-def answers_of(asked: Prompt, text: str) -> dict[str, object]:
-    """Return what an answer says, by field.
-
-    Raises
-    ------
-    InputError
-        it has more or fewer parts than the question
-
-    Examples
-    --------
-    >>> answers_of(QUESTIONS[3], "800 ms; 40 ms")
-    {'ttft_p95': '800 ms', 'tpot_p95': '40 ms'}
-    """
-    parts = [part.strip() for part in text.split(";")]
-    if len(parts) != len(asked.fields) or not all(parts):
-        raise InputError(
-            f"{text!r}: {len(asked.fields)} parts between ';' are expected, such as {asked.default!r}"
-        )
-    if asked.fields == ("hardware",):
-        return {"hardware": _listed(parts[0])}
-    return dict(zip(asked.fields, parts, strict=True))
 
 
 _OF_VECTORS = "for vectors or scores: nothing is generated"
@@ -138,18 +97,13 @@ def checked_scenario_text(path: Path, first: FirstScenario, known: Known, *, off
 
 
 def _lines(name: str, first: FirstScenario, known: Known) -> Iterator[str]:
-    default = {
-        part: text
-        for asked in QUESTIONS
-        for part, text in zip(asked.fields, asked.default.split("; "), strict=True)
-    }
     yield schema_line("scenario")
     yield f"# Answered by: capplan fleet {quote(f'{name}.yaml')}" + (
         f"; read from {known.source}" if known.source else ""
     )
     yield from (f"# {remark}" for remark in known.remarks)
     yield f"name: {_value(name)}"
-    model = known.top.get("model", first.model or default["model"])
+    model = known.top.get("model", first.model or DEFAULTS["model"])
     yield _line(
         "model", model, "Hugging Face id, a name of capplan list models, or the path of a config.json"
     )
@@ -157,9 +111,9 @@ def _lines(name: str, first: FirstScenario, known: Known) -> Iterator[str]:
         if key != "model":
             yield _line(key, value, _OF_VECTORS if key == "runner" else "as it is started today")
     yield "traffic:"
-    yield from _traffic(first, known, default)
+    yield from _traffic(first, known)
     targets = [
-        _line(f"  {key}", said or default[key], says, assumed=said is None)
+        _line(f"  {key}", said or DEFAULTS[key], says, assumed=said is None)
         for key, says in (
             ("ttft_p95", "time to first token, of 95 in 100 requests"),
             ("tpot_p95", "time per further token"),
@@ -188,7 +142,7 @@ def _without_outputs(known: Known) -> tuple[str, ...]:
     return ("output_tokens", "tpot_p95") if known.top.get("runner") == "pooling" else ()
 
 
-def _traffic(first: FirstScenario, known: Known, default: Mapping[str, str]) -> Iterator[str]:
+def _traffic(first: FirstScenario, known: Known) -> Iterator[str]:
     yield "  - name: requests"
     told = {
         "request_rate": "at the peak",
@@ -203,7 +157,7 @@ def _traffic(first: FirstScenario, known: Known, default: Mapping[str, str]) -> 
             said = getattr(first, key)
             if said is None and key in _without_outputs(known):
                 continue
-            text = said or default[key]
+            text = said or DEFAULTS[key]
             yield _line(
                 f"    {key}", _lengths(text) if key != "request_rate" else text, says, assumed=said is None
             )

@@ -8,11 +8,12 @@ from math import isclose
 import numpy as np
 
 from capplan.errors import InputError
+from capplan.fleet.growth import grown_ratios
 from capplan.fleet.plan import Plan
-from capplan.fleet.price import ANY_PROVIDER, OtherPrices, Prices
 from capplan.hardware.device import Device
-from capplan.money.cash import BudgetTerms, grown_ratios
+from capplan.money.cash import BudgetTerms
 from capplan.money.hosted import Hosted
+from capplan.money.price import ANY_PROVIDER, OtherPrices, Prices
 from capplan.readers.catalogue.hardware import device, normalised
 from capplan.readers.catalogue.prices import price_records, read_prices
 from capplan.readers.yaml_file import KeyPath

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from capplan.fleet.order import DOMAINS, NO_LOSS, Domain, Failures, Survival
+from capplan.money.order import DOMAINS, NO_LOSS, Domain, Failures, Survival
 from capplan.readers.catalogue.prices import refuse_unknown_region
 from capplan.readers.yaml_file import KeyPath
 from capplan.scenario.reading import Reading

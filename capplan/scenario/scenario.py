@@ -15,7 +15,6 @@ from pathlib import Path
 from capplan.engine.lookup import profile
 from capplan.errors import InputError, together, unknown
 from capplan.fleet.engine_options import TierSize
-from capplan.fleet.order import OWN, Machine, MachineLimits
 from capplan.fleet.pools.link import LinkTerms
 from capplan.fleet.scenario import FleetLimits, MixBy, PoolsLimits
 from capplan.fleet.search.candidates import Ranges
@@ -23,6 +22,7 @@ from capplan.hardware.device import NETWORKS, Device
 from capplan.hardware.weight_kernel import no_kernel_reason
 from capplan.memory.kv_sizes import AUTO
 from capplan.model.weight_format import KV_FORMATS, named_weight_format
+from capplan.money.order import OWN, Machine, MachineLimits
 from capplan.readers.catalogue.hardware import catalogue_name, device, planned_device
 from capplan.readers.catalogue.offer_terms import known_machines
 from capplan.readers.catalogue.prices import machine, refuse_unknown_provider, refuse_unknown_region, sku_of

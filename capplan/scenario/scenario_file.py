@@ -15,7 +15,6 @@ from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
 from capplan.assumption import Assumption
 from capplan.errors import InputError
-from capplan.fleet.price import Prices
 from capplan.fleet.scenario import (
     CascadePart,
     CascadeStage,
@@ -58,6 +57,7 @@ from capplan.keys import (
 from capplan.model.network import LoraTerms
 from capplan.money.cash import BudgetTerms
 from capplan.money.hosted import Hosted
+from capplan.money.price import Prices
 from capplan.readers.catalogue.scenarios import scenario_word
 from capplan.readers.record import OrNumber, Record, RevisionName, one_or_more, unknown_name
 from capplan.replica.speculation import Method
@@ -410,8 +410,7 @@ class Sharing(Record):
     """Models that share devices with that of the scenario."""
 
     by: SharedBy
-    """What is shared: every device, in slices of its time and memory; devices cut into MIG slices, each with one model; or all devices, each with
-    one model at a time, by the hour."""
+    """What is shared: every device, in slices of its time and memory; or devices cut into MIG slices, each with one model."""
     models: Annotated[list[SharedModel], Field(min_length=1, max_length=20)]
     """The others."""
     part: str | None = None

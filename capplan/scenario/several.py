@@ -109,12 +109,7 @@ SHARE = "gpu_memory_utilization"
 SAME_FOR_ALL = ("name", "description", "model", "revision", SHARE, SHARING, "cascade")
 """Keys that a model has its own key for, or that are about all of them."""
 UNSHARED = "has users, sessions, a trace, a job or something outside, which are not modelled on shared devices; give only request_rate"
-_WHOLE = {
-    "hour": "by the hour each model has the whole device",
-    "mig": "each model has slices of its own, whose size is part of their name",
-}
-_TOGETHER = ("commitments", "kv_offload", "speculation")
-_NOT_SHARED = {"hour": _TOGETHER, "device": _TOGETHER, "mig": ("commitments", "kv_offload")}
+_NOT_SHARED = {"device": ("commitments", "kv_offload", "speculation"), "mig": ("commitments", "kv_offload")}
 """Keys that are not modelled: only each model on its slices may draft, and only a scenario of one model has commitments."""
 
 
@@ -147,22 +142,19 @@ def sharing_terms(
                 (SHARING, "models", index, "changes", same), "is not for one of the models only"
             )
     idle = frozenset(item.name for item in sharing.models if "traffic" not in item.changes)
-    if idle and sharing.by == "hour":
-        raise reading.refuse(
-            (SHARING,), f"{min(idle)} has no traffic, so no hour needs it; give it some, or by: device"
-        )
     return SharingTerms(sharing.by, tuple(names), _memory_fractions(reading, file, sharing), idle)
 
 
 def _memory_fractions(reading: Reading, file: ScenarioFile, sharing: Sharing) -> tuple[float, ...]:
-    """Return the part of the memory of a device that each model has; empty where a device or a slice has one model at a time."""
+    """Return the part of the memory of a device that each model has; empty where a slice has one model."""
     if sharing.by != "device":
         given = next(
             (index for index, item in enumerate(sharing.models) if item.gpu_memory_utilization), None
         )
         if given is not None:
             raise reading.refuse(
-                (SHARING, "models", given, SHARE), f"is for by: device; {_WHOLE[sharing.by]}"
+                (SHARING, "models", given, SHARE),
+                "is for by: device; each model has slices of its own, whose size is part of their name",
             )
         return ()
     fractions = [file.gpu_memory_utilization, *(item.gpu_memory_utilization for item in sharing.models)]

@@ -7,7 +7,8 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from capplan.numbers import Array, Number, Spread
+from capplan.numbers import Array, Counts, Number, Spread
+from capplan.serving.terms import Routing
 
 StepFunction: TypeAlias = Callable[[Array, Array, Array, Array], Array]
 """(decoding sequences, mean context, prefill tokens in the step, number of prompts they belong to) -> step time [s].
@@ -346,3 +347,72 @@ def screened(step_s: StepFunction, lengths: Lengths, limits: Limits, sequences: 
         prefill_token_s=steps.prefill_s / prefill_tokens_per_prompt(lengths),
         saturated=np.asarray(asked > most * (1.0 + 1e-9)),
     )
+
+
+def replica_arrival_cv(arrival_cv: Number, replicas: Number, routing: Routing = "round_robin") -> Number:
+    """Return the coefficient of variation of the times between arrivals at one of several replicas.
+
+        round-robin:  c_n = c / sqrt(n)
+        random:       c_n = sqrt(1 + (c^2 - 1) / n)
+
+    Times between every n-th arrival of a renewal process have n times the variance and n times the mean. Under random
+    routing they are sums of a geometric number of the original times. Load-aware routers are treated as round-robin.
+
+    Parameters
+    ----------
+    arrival_cv : [-]
+        c, of the whole stream
+    replicas : [-]
+        n
+    routing : of the router
+
+    Returns
+    -------
+    [-]
+        c_n
+
+    Examples
+    --------
+    >>> replica_arrival_cv(4.0, 4.0), replica_arrival_cv(1.0, 4.0)
+    (np.float64(2.0), np.float64(0.5))
+    >>> replica_arrival_cv(4.0, 15.0, "random"), replica_arrival_cv(1.0, 4.0, "random")
+    (np.float64(1.4142135623730951), np.float64(1.0))
+
+    References
+    ----------
+    Cox 1962, "Renewal Theory", sections 1.3 (sums of independent intervals) and 9.3 (random deletion).
+    """
+    many = np.maximum(replicas, 1.0)
+    if routing == "random":
+        return np.sqrt(1.0 + (np.square(arrival_cv) - 1.0) / many)
+    return arrival_cv / np.sqrt(many)
+
+
+def replicas_over_time(rates_per_s: Array, planned_per_s: float) -> Counts:
+    """Return the replicas needed in each window, by the rule that sizes the plan.
+
+        n_i = max(1, ceil(r_i / c))
+
+    Parameters
+    ----------
+    rates_per_s : [1/s]
+        r, by window
+    planned_per_s : [1/s]
+        c, largest rate of one replica: as predicted less headroom, and with the confidence asked for
+
+    Returns
+    -------
+    [-]
+        n
+
+    Examples
+    --------
+    >>> replicas_over_time(np.array([0.0, 4.0, 9.0]), 4.0), replicas_over_time(np.array([9.0]), 2.0)
+    (array([1, 1, 3]), array([5]))
+
+    References
+    ----------
+    Beyer et al. 2016, "Site Reliability Engineering", chapter 18.
+    """
+    needed = np.ceil(rates_per_s / planned_per_s - 1e-9)
+    return np.maximum(needed, 1.0).astype(np.int64)

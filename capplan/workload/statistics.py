@@ -74,7 +74,7 @@ class RepeatedBlocks:
     def kept_from(self, shortest_tokens: float) -> ReuseByAge:
         """Return what of that a cache finds that keeps no shorter prefixes, of the prompts that it keeps.
 
-        A prompt that repeats enough blocks finds none of the first of them as long as it does not find all of these.
+        A hit that is shorter than the shortest prefix counts as a miss.
 
         Parameters
         ----------
@@ -110,7 +110,7 @@ class SessionReuse:
     repeated_tokens: Array
     """Prompt tokens that the turn before has too, without the shared ones."""
     input_tokens: Array
-    """Tokens of the prompts, the shorter ones that a cache does not keep left out."""
+    """Tokens of the prompts that are long enough to be cached."""
     request_rate: float
     """Turns of all sessions [req/s]."""
 

@@ -62,7 +62,7 @@ EXAMPLES: Mapping[str, str] = MappingProxyType(
         "cascade.changes": "{weight_dtype: fp8, fleet: {hardware: [h200-sxm]}}",
         "cascade.part": "second",
         "sharing": "{by: device, models: [{name: guard, model: Qwen/Qwen3-0.6B, gpu_memory_utilization: 0.3}]}",
-        "sharing.by": "hour",
+        "sharing.by": "mig",
         "sharing.models": "[{name: guard, model: Qwen/Qwen3-0.6B, gpu_memory_utilization: 0.3}]",
         "sharing.models.name": "guard",
         "sharing.models.model": "Qwen/Qwen3-0.6B",

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from capplan.fleet.price import ASSUMED_OTHER, OtherPrices
 from capplan.money.energy import DECODE_FRACTION, HOST_FRACTION, IDLE_FRACTION, PREFILL_FRACTION
+from capplan.money.price import ASSUMED_OTHER, OtherPrices
 from capplan.questions.money.commitments import RESERVED_DISCOUNTS
 from capplan.scenario.money_terms import MONTHS
 from capplan.scenario.scenario_file import Owned, Spot

@@ -12,8 +12,8 @@ from typing import Any
 
 from pydantic.fields import FieldInfo
 
-from capplan.fleet.price import Prices
 from capplan.fleet.scenario import FleetLimits
+from capplan.money.price import Prices
 from capplan.readers.record import keys_of as record_keys
 from capplan.readers.record import record_of
 from capplan.scenario.scenario import DEFAULT_HARDWARE

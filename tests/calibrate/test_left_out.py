@@ -26,7 +26,7 @@ from calibrate.accuracy_tables import (
     worst_table,
 )
 from calibrate.class_tables import class_coverage_table, class_generation_table, parting_table
-from calibrate.fit_serving import checked_eras
+from calibrate.fit_serving import checked_eras, count_fitted
 from calibrate.host_fit import (
     LEAST_NOISE,
     MODEL_ROWS,
@@ -52,7 +52,7 @@ from calibrate.left_out_scores import (
 )
 from calibrate.targets import SERVING
 from capplan.accuracy.score import CONFIDENCES, PLANNED_CONFIDENCE
-from capplan.engine.host_times import FITTED, HOST_TIMES
+from capplan.engine.lookup import host_times
 from capplan.errors import InputError
 from capplan.questions.validation import BUILT_IN_POINTS, validation
 from capplan.readers.catalogue.efficiency import shipped_intervals
@@ -295,8 +295,8 @@ def test_every_fitted_number_is_counted_once():
         for number in NUMBERS
         if number.name != "stream_s"
     }
-    streams = sum(host.stream_s > 0.0 for eras in HOST_TIMES.values() for host in eras.values())
-    assert len(owners) + streams == FITTED
+    streams = sum(host.stream_s > 0.0 for eras in host_times().values() for host in eras.values())
+    assert len(owners) + streams == count_fitted(host_times())
 
 
 def test_a_missing_file_leaves_the_scores_empty(tmp_path):

@@ -70,6 +70,7 @@ QUANTITIES = (
     "bill",
     "bill.classes[0].usd",
     "choices.surest",
+    "plans[1].gpus",
     "simulate.ttft_s.p95",
     "compare[",
     "usd_per_month",

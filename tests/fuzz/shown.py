@@ -25,8 +25,8 @@ import pytest
 
 from capplan.accuracy.bounded import MOST_WIDTH
 from capplan.cli.main import main as capplan
-from capplan.fleet.price import HOURS_PER_MONTH
 from capplan.fleet.search.search_cache import SearchCache
+from capplan.money.price import HOURS_PER_MONTH
 from tests.fuzz.answers import KINDS as TRAFFIC
 from tests.fuzz.answers import scenario_text
 from tests.sweeps import share_runs, size_on_few_requests

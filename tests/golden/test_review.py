@@ -12,7 +12,6 @@ import pytest
 from capplan.accuracy.bounded import BoundedSpread, Interval
 from capplan.errors import Refusal
 from capplan.fleet.fit import fit
-from capplan.fleet.order import Survival
 from capplan.fleet.plan import (
     Certainty,
     Choices,
@@ -35,6 +34,7 @@ from capplan.fleet.unit_costs import UnitCosts
 from capplan.hardware.device import Source
 from capplan.model.sharding import Sharding
 from capplan.model.weight_format import in_weight_format
+from capplan.money.order import Survival
 from capplan.questions.fleet import asked_fleet
 from capplan.questions.sensitivity import Sensitivity
 from capplan.readers.catalogue.efficiency import efficiency_for

@@ -1,13 +1,10 @@
-"""How many small faults the tests notice: put one into a clone of the tree, run the tests that reach it, count.
+"""How many small faults the tests notice: put one into a clone of the tree, run the tests that import the file, count.
 
     make mutants                           100 faults, seed 7
     make mutants MUTANTS=40 SEED=3 ROOMS=operators,serving
-    make mutants MUTANTS=40 ROOMS=model,memory BY=imports
 
-By default the lines that each test runs are traced, once, and a fault meets every test that reaches it. `BY=imports`
-traces nothing: a fault meets the doctests of its file and the tests that import the file, then those that import
-it through others, for 20 s of processor time at most. It starts at once and misses what only distant tests would
-notice; tests that noticed a fault are run without any at the end.
+A fault meets the doctests of its file and the tests that import the file, then those that import it through others, for 20 s of
+processor time at most. What only distant tests would notice is missed; tests that noticed a fault are run without any at the end.
 
 Oracles, laws, doctests and tests of bad input count; golden files and console blocks do not, since they notice
 any change and judge none. The clone lies apart, so tests that need data beside the repository are skipped.
@@ -15,8 +12,6 @@ any change and judge none. The clone lies apart, so tests that need data beside 
 
 import argparse
 import ast
-import hashlib
-import json
 import os
 import random
 import shutil
@@ -32,11 +27,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.mutants.cover import Chosen, Cover, Nearby
 from tests.mutants.mutations import mutants, with_fault
+from tests.mutants.nearby import Nearby
 
 ROOT = Path(__file__).resolve().parents[2]
-KEPT = ROOT / ".mutants"  # which lines each test runs: made once, for each test file anew where it changed
 EQUIVALENT = Path(__file__).with_name("equivalent.txt")
 ROOMS = ("model", "operators", "memory", "phases", "replica", "serving", "fleet", "workload")
 TESTS = ("tests/properties/*.py", "tests/oracles/*.py", "tests/rules/test_bad_*.py", "capplan/**/*.py")
@@ -60,7 +54,6 @@ def main():
     parser.add_argument("--mutants", type=int, default=100)
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--rooms", default=",".join(ROOMS))
-    parser.add_argument("--by", choices=("lines", "imports"), default="lines")
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
@@ -74,11 +67,7 @@ def main():
         rooms = asked.rooms.split(",")
         every = faults(clone, rooms)
         sample = random.Random(asked.seed).sample(every, min(asked.mutants, len(every)))
-        if asked.by == "lines":
-            results = run(sample, by_lines(clone), killed, clone, asked.jobs)
-        else:
-            results = confirmed(run(sample, by_imports(clone), killed_nearby, clone, asked.jobs), clone)
-        report(results, rooms)
+        report(confirmed(run(sample, by_imports(clone), clone, asked.jobs), clone), rooms)
 
 
 def copy_of_tree(clone):
@@ -113,56 +102,6 @@ def faults(clone, rooms):
         if name.partition(": ")[0] in files:
             print(f"equivalent.txt names a fault that is not there: {name}", file=sys.stderr)
     return every
-
-
-def digest(paths):
-    return hashlib.sha256(b"".join(p.read_bytes() for p in paths)).hexdigest()[:16]
-
-
-def map_of_tests(clone):
-    """Return `{test: [seconds, {source file: lines}]}`; only files that changed are run again."""
-    KEPT.mkdir(exist_ok=True)
-    product = digest(sorted((clone / "capplan").rglob("*.py")))
-    files = [p for pattern in TESTS for p in sorted(clone.glob(pattern)) if p.stem != "__main__"]
-    kept = {p: KEPT / f"{digest([p])}-{product}.json" for p in files}
-    stale = [p for p in files if not kept[p].exists()]
-    if stale:
-        print(f"mapping the tests of {len(stale)} files", file=sys.stderr)
-        words = [*OPTIONS[2:], "--continue-on-collection-errors", *map(str, stale)]
-        said = KEPT / "map.txt"
-        if wait_for(fork(lambda: pytest.main(words, [Cover(clone, ROOMS, kept)]), said)) not in (0, 1):
-            raise SystemExit(f"the tests could not be mapped:\n{said.read_text(encoding='utf-8')[-2000:]}")
-        print(
-            *[text for text in said.read_text(encoding="utf-8").splitlines() if "left out, it" in text],
-            sep="\n",
-        )
-        for path in [p for p in stale if not kept[p].exists()]:
-            kept[path].write_text("{}", encoding="utf-8")  # no tests in it
-        for path in set(KEPT.iterdir()) - set(kept.values()):
-            path.unlink()
-    return {t: v for p in files for t, v in json.loads(kept[p].read_text(encoding="utf-8")).items()}
-
-
-def mentions(clone):
-    """Return `{name: lines of the rooms that say it}`: who feels a constant or a default of a field."""
-    said = {}
-    for room in ROOMS:
-        for path in (clone / "capplan" / room).rglob("*.py"):
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-                name = getattr(node, "id", getattr(node, "attr", None))
-                if isinstance(name, str) and hasattr(node, "lineno"):
-                    said.setdefault(name, set()).add((str(path.relative_to(clone)), node.lineno))
-    return said
-
-
-def by_lines(clone):
-    """Return the function that finds the tests of a fault by the lines that they run."""
-    said = mentions(clone)
-    sets = {
-        t: (s, {path: set(lines) for path, lines in by_file.items()})
-        for t, (s, by_file) in map_of_tests(clone).items()
-    }
-    return partial(tests_that_reach, tests=sets, said=said)
 
 
 def by_imports(clone):
@@ -200,18 +139,6 @@ def imported(path, clone):
     return {file for file in files if file.exists()}
 
 
-def tests_that_reach(mutant, *, tests, said):
-    """Return `{test: seconds}` of the tests that run a line on which this fault can be seen."""
-    lines = {(mutant.path, line) for line in mutant.lines}
-    if mutant.names:
-        lines = {line for name in mutant.names for line in said.get(name, ())}
-    reached = {}
-    for test, (seconds, by_file) in tests.items():
-        if any(line in by_file.get(path, ()) for path, line in lines):
-            reached[test] = seconds
-    return reached
-
-
 def confirmed(results, clone):
     """Yield the results, and say so where a test that noticed a fault fails without any, too."""
     yield from results
@@ -227,7 +154,7 @@ def notes(clone):
     return clone.parent / "noticed.txt"
 
 
-def run(sample, reach, killed, clone, jobs):
+def run(sample, reach, clone, jobs):
     """Yield each fault with what became of it: 0 where all tests pass or there are none, CUT_OFF where time was up first."""
     under_way = {}
     waiting = list(reversed(sample))
@@ -249,14 +176,7 @@ def run(sample, reach, killed, clone, jobs):
             yield mutant, os.waitstatus_to_exitcode(status), reached, time.monotonic() - start
 
 
-def killed(mutant, seconds, clone):
-    """Run the tests against a fault that only this process imports; 0 where all of them pass."""
-    put_in(mutant, clone)
-    files = sorted({test.partition("::")[0] for test in seconds}, reverse=True)
-    return pytest.main([*OPTIONS, *files], [Chosen(seconds)])
-
-
-def killed_nearby(mutant, rings, clone):
+def killed(mutant, rings, clone):
     """Run the nearest tests against a fault; 0 where all pass, CUT_OFF where time was up before one failed."""
     put_in(mutant, clone)
     nearby = Nearby(notes(clone), MOST_S, rings, places_of(mutant, clone))

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capplan.fleet.price import Prices
 from capplan.money.comparison import OwnFleet, PaidReplicas
+from capplan.money.price import Prices
 from capplan.money.several_models import CascadeFleets, breakeven_fraction, wait_of_stages
 from capplan.workload.multiples import thinned_arrival_cv
 
@@ -50,7 +50,7 @@ def usd_by_hand(fleets, share):
         return group.usd_of(max(ceil(rate / group.request_rate - 1e-9), 1)) if rate else 0.0
 
     rate = fleets.request_rate
-    first = usd(fleets.first, rate * (1.0 - share) if fleets.after == "router" else rate)
+    first = usd(fleets.first, rate * (1.0 - share) if fleets.routed else rate)
     return first + min(usd(fleet, rate * share) for fleet in fleets.seconds)
 
 
@@ -58,12 +58,12 @@ def usd_by_hand(fleets, share):
 @given(
     FLEET,
     st.lists(FLEET, min_size=1, max_size=2),
-    st.sampled_from(["answer", "router"]),
+    st.booleans(),
     st.floats(1.0, 60.0),
     st.floats(1.0, 3000.0),
 )
-def test_the_break_even_is_where_a_walk_along_all_shares_finds_it(first, seconds, after, rate, alone):
-    fleets = CascadeFleets(first, tuple(seconds), after, rate)
+def test_the_break_even_is_where_a_walk_along_all_shares_finds_it(first, seconds, routed, rate, alone):
+    fleets = CascadeFleets(first, tuple(seconds), routed, rate)
     found = breakeven_fraction(fleets, alone)
     walked = np.linspace(0.0, 1.0, 2003)[1:-1]
     dearer = np.array([usd_by_hand(fleets, float(share)) > alone for share in walked])
@@ -82,26 +82,26 @@ def test_the_break_even_is_where_a_walk_along_all_shares_finds_it(first, seconds
 @given(
     FLEET,
     FLEET,
-    st.sampled_from(["answer", "router"]),
+    st.booleans(),
     st.floats(1.0, 60.0),
     st.floats(0.0, 1.0),
     st.floats(0.1, 9.0),
 )
-def test_the_cost_of_a_cascade_is_linear_in_price(first, second, after, rate, share, factor):
+def test_the_cost_of_a_cascade_is_linear_in_price(first, second, routed, rate, share, factor):
     def times(fleet):
         group = fleet.groups[0]
         return replace(fleet, groups=(replace(group, usd_of=lambda busy: factor * group.usd_of(busy)),))
 
     shares = np.array([share])
-    once = CascadeFleets(first, (second,), after, rate).usd_at(shares)
-    assert CascadeFleets(times(first), (times(second),), after, rate).usd_at(shares) == pytest.approx(
+    once = CascadeFleets(first, (second,), routed, rate).usd_at(shares)
+    assert CascadeFleets(times(first), (times(second),), routed, rate).usd_at(shares) == pytest.approx(
         factor * once
     )
 
 
 def test_a_break_even_in_the_head():
     """One small replica of $10 for all, and $30 for each 5 requests a second of the large one, against $130: four of them, 20 of 40."""
-    fleets = CascadeFleets(own(100.0, 0, 10.0), (own(5.0, 0, 30.0),), "answer", 40.0)
+    fleets = CascadeFleets(own(100.0, 0, 10.0), (own(5.0, 0, 30.0),), False, 40.0)
     assert breakeven_fraction(fleets, 130.0) == 0.5
     assert breakeven_fraction(fleets, 129.0) == 0.375
     assert breakeven_fraction(fleets, 39.0) is None

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capplan.fleet.price import OtherPrices
 from capplan.money.cash import PaidTerm, cash_of, other_lines, tied_up_ratio, total_usd
 from capplan.money.commitments import Mix, MixedPart, Offer
+from capplan.money.price import OtherPrices
 from capplan.questions.money.commitments import owned_offer, paid_terms
 from capplan.scenario.scenario_file import Commitments, Owned, Reserved
 

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capplan.fleet.order import Survival
 from capplan.money.commitments import (
     GroupUse,
     Offer,
@@ -19,6 +18,7 @@ from capplan.money.commitments import (
     pure_usd_per_hour,
     use_fractions,
 )
+from capplan.money.order import Survival
 from capplan.questions.fleet import asked_fleet
 from capplan.questions.fleet_answer import fleet_for
 from capplan.questions.money.commitments import units_in_service

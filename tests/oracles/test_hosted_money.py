@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import special
 
-from capplan.fleet.price import Prices
 from capplan.money.comparison import ComparedApi, Comparison, OwnFleet, breakeven_rate
 from capplan.money.hosted import (
     Hosted,
@@ -25,6 +24,7 @@ from capplan.money.hosted import (
     hosted_traffic,
     written_to_live,
 )
+from capplan.money.price import Prices
 from capplan.money.prompt_cache import breakeven_requests, gamma_share, reused_fraction, stored_fraction
 from capplan.readers.catalogue.models import model_rows, same_model, shipped_id
 from capplan.readers.catalogue.token_prices import prices_of_model, token_prices

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from capplan.fleet.over_time import replicas_over_time
 from capplan.fleet.search.one_layout import replicas_of_layout
 from capplan.questions.fleet import asked_fleet, replicas_by_group, terms_of
 from capplan.questions.fleet_answer import fleet_for
 from capplan.questions.money.energy import outlook_of
 from capplan.scenario.scenario import read_scenario
+from capplan.serving.steady_state import replicas_over_time
 
 pytestmark = pytest.mark.usefixtures("few_requests")
 REQUESTS = """name: day

@@ -15,6 +15,7 @@ from capplan.fleet.mix import Costs, cheapest_division, partitions
 from capplan.workload.length import fixed, lognormal
 from capplan.workload.multiples import below_and_above, prompt_tokens, thresholds
 from capplan.workload.request_class import RequestClass
+from tests.plan_files import choice
 
 pytestmark = pytest.mark.usefixtures("shared_runs")
 TWO = """name: two
@@ -118,7 +119,7 @@ def test_a_mix_is_never_dearer_and_one_kind_is_that_plan(capplan, two):
     assert plain["mix"] is None
     for by in ("classes", "lengths", "shares", "any"):
         found = fleet(capplan, two, "--set", f"fleet.mix={by}")
-        assert found["chosen"]["usd_per_month"] <= plain["choices"]["cheapest"]["usd_per_month"]
+        assert found["chosen"]["usd_per_month"] <= choice(plain, "cheapest")["usd_per_month"]
         if "parts" not in found["mix"]:
             assert found["chosen"] == plain["chosen"]
     alone = fleet(capplan, two, "--set", "fleet.mix=any", "--hardware", "l4")
@@ -145,9 +146,9 @@ def test_a_mix_is_a_plan_of_groups(capplan, saving):
     single = fleet(capplan, saving)
     found = fleet(capplan, saving, "--set", "fleet.mix=classes")
     chosen, mix = found["chosen"], found["mix"]
-    assert found["plans"][0] == found["choices"]["cheapest"] == chosen
+    assert found["plans"][0] == choice(found, "cheapest") == chosen
     assert found["plans"][1:] == single["plans"]
-    assert chosen["usd_per_month"] < single["choices"]["cheapest"]["usd_per_month"]
+    assert chosen["usd_per_month"] < choice(single, "cheapest")["usd_per_month"]
     assert [(group["role"], group["requests"]["classes"]) for group in chosen["groups"]] == [
         ("serve", ["chat"]), ("serve", ["documents"])
     ]  # fmt: skip
@@ -311,14 +312,14 @@ def test_prompts_are_divided_by_length(capplan, saving):
 def test_the_mix_of_two_classes_is_the_cheapest_fleet_of_each(capplan, two):
     """Enumeration: each class for itself, on each kind of GPU."""
     mix = fleet(capplan, two, "--set", "fleet.mix=classes")["mix"]
-    together = fleet(capplan, two)["choices"]["cheapest"]["usd_per_month"]
+    together = choice(fleet(capplan, two), "cheapest")["usd_per_month"]
     apart = 0.0
     for text in TWO.split("traffic:\n")[1].split("slo:")[0].strip().splitlines():
         alone = two.parent / "alone.yaml"
         alone.write_text(
             TWO.split("traffic:\n")[0] + "traffic:\n  " + text.strip() + "\nslo:" + TWO.split("slo:")[1]
         )
-        apart += fleet(capplan, alone)["choices"]["cheapest"]["usd_per_month"]
+        apart += choice(fleet(capplan, alone), "cheapest")["usd_per_month"]
     if apart < together:
         assert mix["usd_per_month"] == pytest.approx(apart)
     else:

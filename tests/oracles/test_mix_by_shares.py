@@ -15,6 +15,7 @@ from capplan.serving.requests import Requests
 from capplan.workload.length import fixed
 from capplan.workload.multiples import share_of
 from capplan.workload.request_class import RequestClass
+from tests.plan_files import choice
 
 pytestmark = pytest.mark.usefixtures("few_requests", "shared_runs")
 OWN = """name: own
@@ -88,10 +89,11 @@ def test_the_groups_of_shares_are_the_fleets_of_that_part_of_the_traffic(capplan
     """Each class thinned by chance: rates times s, and arrivals with a variation of sqrt(1 + s (c^2 - 1))."""
     for part in fleet(capplan, owned, "--set", "fleet.mix=shares")["mix"]["parts"]:
         share = part["plan"]["groups"][0]["requests"]["share"]
-        alone = fleet(
+        found = fleet(
             capplan, owned, "--hardware", part["plan"]["hardware"], "--set", f"traffic[0].request_rate={45 * share!r}", "--set",
             f"traffic[1].request_rate={15 * share!r}", "--set", f"traffic[1].arrival_cv={(1 + 3 * share) ** 0.5!r}",
-        )["choices"]["cheapest"]  # fmt: skip
+        )  # fmt: skip
+        alone = choice(found, "cheapest")
         assert part["plan"]["usd_per_hour"] == pytest.approx(alone["usd_per_hour"])
         assert part["plan"]["replicas"] == alone["replicas"]
 
@@ -106,8 +108,8 @@ def test_no_share_is_cheaper_than_the_one_that_is_found(capplan, owned):
             "fleet", owned, "--offline", "--format", "json", "--hardware", device, "--set", f"traffic[0].request_rate={45 * share}",
             "--set", f"traffic[1].request_rate={15 * share}", "--set", f"traffic[1].arrival_cv={(1 + 3 * share) ** 0.5}",
         )  # fmt: skip
-        choices = json.loads(ran.out)["result"]["choices"]
-        return choices["cheapest"]["usd_per_hour"] if choices else np.inf
+        found = json.loads(ran.out)["result"]
+        return choice(found, "cheapest")["usd_per_hour"] if found["choices"] else np.inf
 
     for tenth in (2, 4, 6, 8):
         assert found <= least("l40s", tenth / 10) + least("h100-sxm", 1 - tenth / 10) + 1e-9
@@ -134,7 +136,8 @@ def test_shares_are_kept_simulated_exported_and_billed(capplan, owned, tmp_path)
     assert f"# the router in front of the groups has to send {rule} to own-1" in text
     assert second.replace("each class", "the requests of chat, mail") in text
     broken = json.loads(plan.read_text())
-    broken["result"]["chosen"]["groups"][0]["requests"]["share"] = 0.9
+    for row in (broken["result"]["chosen"], broken["result"]["plans"][0]):
+        row["groups"][0]["requests"]["share"] = 0.9
     broken["result"]["plan_file"]["result_sha256"] = result_digest(broken["result"])
     (tmp_path / "broken.json").write_text(json.dumps(broken))
     refused = capplan("simulate", "--plan", tmp_path / "broken.json", "--offline")
@@ -187,12 +190,12 @@ def test_users_on_machines_that_are_there_are_as_many_as_these_hold(capplan, of_
             for word in ("--set", f"traffic[{at}].users={round(users * share)}")
         ]
         ran = capplan("fleet", of_users, "--offline", "--format", "json", "--hardware", device, *words)
-        return json.loads(ran.out)["result"]["choices"]
+        return choice(json.loads(ran.out)["result"], "cheapest")
 
     part = {group["hardware"]: group for group in chosen["groups"]}
     for device, share in shares.items():
-        assert part[device]["replicas"] == alone(device, share)["cheapest"]["replicas"]
-    assert alone("l40s", mine)["cheapest"]["usd_per_hour"] == 0.0
+        assert part[device]["replicas"] == alone(device, share)["replicas"]
+    assert alone("l40s", mine)["usd_per_hour"] == 0.0
     assert any(plan["requests"] == f"{mine:.0%} of each class" for plan in result["mix"]["parts"])
 
 

@@ -13,7 +13,8 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from capplan.fleet.order import (
+from capplan.fleet.pools.search import pools_decision
+from capplan.money.order import (
     NO_LOSS,
     Machine,
     OrderLine,
@@ -21,7 +22,6 @@ from capplan.fleet.order import (
     machines_per_replica,
     order_of,
 )
-from capplan.fleet.pools.search import pools_decision
 from capplan.questions.fleet import asked_fleet, terms_of
 from capplan.readers.catalogue.offer_terms import known_machines
 from capplan.readers.catalogue.prices import machine_prices, sold_machines

@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capplan.fleet.order import NO_LOSS, OWN, Machine, Survival
 from capplan.fleet.pools.joint import Paces, demanded_of
 from capplan.fleet.pools.order import PoolSize, pools_order
 from capplan.fleet.pools.search import pools_decision
@@ -20,6 +19,7 @@ from capplan.fleet.pools.sizing import decode_question, prefill_question
 from capplan.fleet.review import spec_of_layout
 from capplan.fleet.search.layouts import search
 from capplan.fleet.search.search_cache import SearchCache
+from capplan.money.order import NO_LOSS, OWN, Machine, Survival
 from capplan.questions.fleet import asked_fleet, terms_of
 from capplan.readers.yaml_file import parse_yaml
 from capplan.replica.replica import replica_of

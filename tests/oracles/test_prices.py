@@ -8,8 +8,8 @@ from typing import get_args
 import pytest
 import yaml
 
-from capplan.fleet.price import Prices, choose_price, missing_price_warning, usd_per_million_tokens
 from capplan.keys import Commitment, Term
+from capplan.money.price import Prices, choose_price, missing_price_warning, usd_per_million_tokens
 from capplan.readers.catalogue.hardware import device
 from capplan.readers.catalogue.prices import price_records, scenario_prices
 from capplan.readers.catalogue.token_prices import token_prices

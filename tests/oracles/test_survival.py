@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from capplan.fleet.availability import SECONDS_PER_MONTH, Machines, availability
-from capplan.fleet.order import (
+from capplan.money.order import (
     NO_LOSS,
     Machine,
     Survival,

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capplan.fleet.plan import Choices
-from capplan.fleet.price import OtherPrices, Prices
 from capplan.fleet.search.recommended import plan_of
 from capplan.money.cash import other_lines, total_usd
 from capplan.money.commitments import GroupUse, Offer, least_usd_per_hour, mix_of, use_fractions
+from capplan.money.price import OtherPrices, Prices
 from capplan.questions.fleet import asked_fleet
 from capplan.questions.fleet_answer import fleet_for
 from capplan.questions.levers.answer import asked_levers

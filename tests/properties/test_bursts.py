@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 
 from capplan.cli.main import main
 from capplan.fleet.load.demand import demand_of
-from capplan.fleet.load.offered import SamplePath, replica_arrival_cv
+from capplan.fleet.load.offered import SamplePath
 from capplan.recorded.traces.trace import read_trace
 from capplan.scenario.scenario import read_scenario
+from capplan.serving.steady_state import replica_arrival_cv
 from capplan.workload.statistics import cv_within_minutes, interarrival_cv
 from tests.shipped import SCENARIOS
 

@@ -11,13 +11,13 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from capplan.fleet.decision import fleet_decision
-from capplan.fleet.order import Survival
 from capplan.fleet.search import layouts as screening
 from capplan.fleet.search.cheapest import Search, Terms, busy_replicas, layout_name
 from capplan.fleet.search.layouts import search
 from capplan.fleet.search.load_scale import regularity_class
 from capplan.fleet.search.search_cache import SearchCache
 from capplan.fleet.search.trial import Trial
+from capplan.money.order import Survival
 from capplan.questions.fleet import asked_fleet, terms_of
 from capplan.readers.yaml_file import parse_yaml
 from capplan.scenario.scenario import scenario_from

@@ -142,7 +142,7 @@ def test_what_is_assumed_is_labelled_so(plan, capsys, tmp_path):
 
 
 def test_formulas_and_letters_are_those_of_the_docstrings():
-    from capplan.fleet.price import usd_per_million_tokens
+    from capplan.money.price import usd_per_million_tokens
 
     assert formula_of(usd_per_million_tokens) == "c = 10^6 h / (3600 r)"
     assert symbols_of(usd_per_million_tokens) == {

@@ -232,7 +232,7 @@ def test_a_path_without_a_number_lists_those_below_it(small, capsys):
     assert all(name.startswith("certainty[1].") for name in listed)
     groups = explained(capsys, small)["groups"]
     assert {
-        *("certainty", "choices", "plans", "next_steps"),
+        *("certainty", "plans", "next_steps"),
         *("demand", "total_cost", "bill", "compare", "simulate"),
     } == set(groups)
 
@@ -243,7 +243,7 @@ def test_a_source_that_is_another_number_can_be_explained(small, capsys):
     seen = set()
     waiting = [
         "certainty[2].usd_per_month",
-        "choices.surest.ttft_s.p95",
+        "plans[1].ttft_s.p95",
         "bill.classes[0].usd_per_request",
         "simulate.ttft_s.p95",
     ]

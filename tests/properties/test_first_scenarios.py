@@ -1,12 +1,7 @@
 """What `capplan init` writes is answered at once, holds what was said, and never takes the place of a file."""
 
 import json
-import os
-import pty
 import re
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -20,9 +15,8 @@ from capplan.scenario.command_flags import USE_CASES, FirstScenario
 from capplan.scenario.first_scenario import (
     ASSUMED,
     CASES,
-    QUESTIONS,
+    DEFAULTS,
     Known,
-    answers_of,
     first_scenario_text,
 )
 from capplan.scenario.scenario import DEFAULT_HARDWARE, read_scenario, scenario_from
@@ -100,7 +94,7 @@ def test_a_file_that_exists_is_left_alone(capplan, tmp_path):
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        ((), "there is no terminal to ask in"),
+        ((), "nothing says what to plan; give what is known"),
         (("--model", "lama-3.1-8b"), "did you mean"),
         (("--model", "qwen3-8b", "--request-rate", "fast"), "traffic[0].request_rate"),
         (("--model", "qwen3-8b", "--input-tokens", "1,2,3"), "a mean and a 95th percentile"),
@@ -209,7 +203,7 @@ def test_counters_say_lengths_and_hits(shared, tmp_path):
 def test_whatever_is_said_the_text_is_yaml_that_says_it(first):
     text = first_scenario_text("mine", first, Known())
     value = parse_yaml(text, "mine.yaml").value
-    assert value["model"] == (first.model or QUESTIONS[0].default)
+    assert value["model"] == (first.model or DEFAULTS["model"])
     (traffic,) = value["traffic"]
     if first.request_rate:
         assert traffic["request_rate"] == first.request_rate
@@ -217,40 +211,6 @@ def test_whatever_is_said_the_text_is_yaml_that_says_it(first):
         assert traffic["input_tokens"] == int(first.input_tokens)
     if first.hardware:
         assert value["fleet"]["hardware"] == first.hardware
-
-
-def test_every_default_is_an_answer_to_its_question():
-    for asked in QUESTIONS:
-        assert set(answers_of(asked, asked.default)) == set(asked.fields)
-
-
-def test_at_a_terminal_what_is_not_said_is_asked(tmp_path):
-    """Five questions, each with a default; a wrong answer is asked again."""
-    ours, theirs = pty.openpty()
-    words = [sys.executable, "-m", "capplan", "init", "mine.yaml", "--model", "qwen3-8b", "--offline"]
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "TERM": "dumb"}
-    with subprocess.Popen(
-        words, stdin=theirs, stdout=theirs, stderr=theirs, cwd=tmp_path, env=environment
-    ) as process:
-        os.close(theirs)
-        os.write(ours, b"often\n7 req/s\n100\n100; 20\n\nh109\nl4\n")
-        shown, until = b"", time.monotonic() + 60
-        while process.poll() is None and time.monotonic() < until:
-            try:
-                shown += os.read(ours, 4096)
-            except OSError:
-                break
-        assert process.wait(60) == 0, shown
-    os.close(ours)
-    assert b"Model:" not in shown
-    assert b"2 parts between ';' are expected" in shown
-    assert b"'often' is not" in shown
-    assert b"unknown hardware 'h109'" in shown
-    assert b"mine.yaml: line" not in shown, "there is no such file yet"
-    scenario = read(tmp_path / "mine.yaml")
-    assert scenario.classes[0].request_rate_at() == 7.0
-    assert [device.name for device in scenario.fleet.hardware] == ["l4"]
-    assert "input_tokens: 100 " in (tmp_path / "mine.yaml").read_text()
 
 
 @pytest.mark.parametrize("kind", ["scenarios", "models", "hardware", "engines", "prices"])

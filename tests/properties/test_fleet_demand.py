@@ -16,7 +16,8 @@ from capplan.fleet.load.demand import (
     demand_of_classes,
     drawn_requests,
 )
-from capplan.fleet.load.offered import SamplePath, replica_arrival_cv
+from capplan.fleet.load.offered import SamplePath
+from capplan.serving.steady_state import replica_arrival_cv
 from capplan.workload.length import empirical, fixed, lognormal, uniform
 from capplan.workload.request_class import RequestClass
 from capplan.workload.statistics import PrefixReuse

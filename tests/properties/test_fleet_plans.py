@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from capplan.fleet.price import usd_per_million_tokens
 from capplan.fleet.review import phase_times, plan_details, sizing_of, target_margins
 from capplan.fleet.search.layouts import search
 from capplan.fleet.search.steady_plans import LOADS
 from capplan.fleet.sweep import Contender, Point, between, summaries, swept
+from capplan.money.price import usd_per_million_tokens
 from capplan.questions.fleet import asked_fleet
 from capplan.questions.fleet_answer import fleet_for
 from capplan.replica.replica import replica_of

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from capplan.fleet.load.session_load import peak_stream
-from capplan.fleet.order import NO_LOSS
 from capplan.fleet.search import layouts as screening
 from capplan.fleet.search.cheapest import Search, Terms, busy_replicas
 from capplan.fleet.search.layouts import search
 from capplan.fleet.search.steady_plans import carried_shares, class_responses_s, steady_states
 from capplan.fleet.search.trial import Trial
 from capplan.fleet.simulation import simulated_fleet
+from capplan.money.order import NO_LOSS
 from capplan.questions.fleet import asked_fleet
 from capplan.readers.yaml_file import parse_yaml
 from capplan.replica.plans import plans_of

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from capplan.fleet.order import Machine, Survival, order_of
-from capplan.fleet.price import Prices
 from capplan.money.comparison import OwnFleet, PaidReplicas, breakeven_rate
 from capplan.money.hosted import Hosted, TokenPrice, TokenRates, hosted_bill, hosted_traffic
+from capplan.money.order import Machine, Survival, order_of
+from capplan.money.price import Prices
 from capplan.money.prompt_cache import reused_fraction, stored_fraction
 from capplan.workload.length import fixed, lognormal
 from capplan.workload.request_class import RequestClass

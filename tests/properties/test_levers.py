@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from capplan.errors import InputError
-from capplan.fleet.order import Machine, Survival
 from capplan.fleet.over_time import RateLine, fleet_over_time, replicas_over_time
 from capplan.fleet.search import cheapest
 from capplan.fleet.search.search_cache import SearchCache
+from capplan.money.order import Machine, Survival
 from capplan.questions.fleet import asked_fleet
 from capplan.questions.fleet_answer import fleet_for
 from capplan.questions.levers import answer as levers

@@ -11,7 +11,6 @@ from capplan.cli.main import main
 from capplan.fleet.decision import fleet_decision
 from capplan.fleet.engine_options import EngineOptions
 from capplan.fleet.load.offered import SamplePath, selected_requests
-from capplan.fleet.order import NO_LOSS, Survival
 from capplan.fleet.review import spec_of_layout
 from capplan.fleet.search.cheapest import Search, Terms
 from capplan.fleet.search.layouts import search
@@ -19,6 +18,7 @@ from capplan.fleet.search.recommended import met_probability
 from capplan.fleet.search.trial import Trial
 from capplan.fleet.simulation import ENGINE_DEFAULTS, Stream, simulated_fleet
 from capplan.fleet.sweep import Contender, Point, point_result
+from capplan.money.order import NO_LOSS, Survival
 from capplan.questions.fleet import asked_fleet
 from capplan.questions.fleet_answer import fleet_for
 from capplan.questions.plans.plan_file import answer_of
@@ -121,7 +121,7 @@ def result_of(capsys, *words):
 
 
 def test_the_commands_agree_on_the_plan_of_a_file(small, capsys):
-    plan = json.loads((small / "plan.json").read_text())["result"]["recommended"]
+    plan = json.loads((small / "plan.json").read_text())["result"]["chosen"]
     simulated = result_of(capsys, "simulate", "--plan", str(small / "plan.json"), "--until", "20 min")[
         "result"
     ]
@@ -148,7 +148,7 @@ def test_the_commands_agree_on_the_plan_of_a_file(small, capsys):
     assert row["ttft_s"]["p50"] == pytest.approx(plan["ttft_s"]["p50"], rel=0.08)
     assert row["tpot_s"]["p95"] == pytest.approx(plan["tpot_s"]["p95"], rel=0.06)
     review = result_of(capsys, "report", "--plan", str(small / "plan.json"))["result"]
-    assert review["recommended"] == plan
+    assert review["chosen"] == plan
 
 
 @pytest.mark.long
@@ -372,7 +372,7 @@ traffic: [{name: t, trace: t.csv}]
 slo: {ttft_p95: 600 ms, tpot_p95: 40 ms, confidence: 50 %}
 fleet: {hardware: l40s, tensor_parallel: 1, pipeline_parallel: 1, headroom: 0, spare_replicas: 0}
 """)
-    replicas = result_of(capsys, "fleet", str(path))["result"]["recommended"]["replicas"]
+    replicas = result_of(capsys, "fleet", str(path))["result"]["chosen"]["replicas"]
     assert replicas >= 10
     assert result_of(capsys, "simulate", str(path))["result"]["missed"] == []
     fewer = ["--hardware", "l40s", "--replicas", str(round(0.7 * replicas))]

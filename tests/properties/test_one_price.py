@@ -6,7 +6,7 @@ from statistics import median_low
 
 import pytest
 
-from capplan.fleet.order import Machine, Survival, machines_at_median, order_of, orders_by_provider
+from capplan.money.order import Machine, Survival, machines_at_median, order_of, orders_by_provider
 from capplan.readers.catalogue.offer_terms import known_machines
 from tests.sweeps import long_but
 

@@ -10,8 +10,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from capplan.assumption import Assumption
-from capplan.fleet.order import OWN, Machine, Survival
-from capplan.fleet.price import ChosenPrice
+from capplan.money.order import OWN, Machine, Survival
+from capplan.money.price import ChosenPrice
 from capplan.questions.fleet import asked_fleet
 from capplan.questions.fleet_answer import fleet_for
 from capplan.report.answers.fleet import fleet_answer

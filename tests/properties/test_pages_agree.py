@@ -62,7 +62,7 @@ def said(text, pattern):
 def test_every_page_states_the_peak_of_the_plan(plan, capsys):
     file = json.loads(plan.read_text())["result"]
     peak, mean = (file["demand"][f"{name}_requests_per_s"] for name in ("peak", "mean"))
-    chosen = file["recommended"]
+    chosen = file["chosen"]
     pools = chosen["transfer"]
     assert file["plan_file"]["inputs"]["request_rate"] == pytest.approx(peak)
     for group in chosen["groups"]:
@@ -88,7 +88,7 @@ def test_every_page_states_the_peak_of_the_plan(plan, capsys):
 
 def test_the_replicas_that_a_page_works_out_are_those_of_the_plan(plan, capsys):
     file = json.loads(plan.read_text())["result"]
-    if file["recommended"]["transfer"]:
+    if file["chosen"]["transfer"]:
         pytest.skip("separate pools are sized by pairs, not by a quotient")
     page = printed(capsys, "report", "--plan", plan, "--format", "markdown")
     number = r"([\d.,]+)"
@@ -103,14 +103,14 @@ def test_the_replicas_that_a_page_works_out_are_those_of_the_plan(plan, capsys):
     busy, spares, devices, gpus = (
         int(part) for part in re.search(r"So \((\d+) \+ (\d+) spare\) x (\d+) = (\d+)", page).groups()
     )
-    assert (busy + spares) * devices == gpus == file["recommended"]["gpus"]
+    assert (busy + spares) * devices == gpus == file["chosen"]["gpus"]
     assert busy >= ceil(max(quotient, wanted) - 0.02)
 
 
 def test_the_bill_and_the_page_load_the_replicas_alike(plan, capsys):
     """The load of a replica at the peak, times mean over peak, times the part of the replicas that is no spare, is what the bill says is used."""
     file = json.loads(plan.read_text())["result"]
-    chosen, demand = file["recommended"], file["demand"]
+    chosen, demand = file["chosen"], file["demand"]
     page = printed(capsys, "report", "--plan", plan, "--format", "markdown")
     bill = json.loads(printed(capsys, "bill", "--plan", plan, "--format", "json"))["result"]
     mean = demand["mean_requests_per_s"] / demand["peak_requests_per_s"]
@@ -151,7 +151,7 @@ def cells(page, *headings):
 def test_the_mean_request_of_every_page_is_that_of_the_rates_of_the_page(plan, capsys):
     """Tokens over requests, summed over the classes of the page: what plan file and the printed estimate say of one request."""
     file = json.loads(plan.read_text())["result"]
-    inputs, chosen = file["plan_file"]["inputs"], file["recommended"]
+    inputs, chosen = file["plan_file"]["inputs"], file["chosen"]
     page = printed(capsys, "report", "--plan", plan, "--format", "markdown")
     rows = cells(page, "peak rate", "input, mean", "cached, mean")
     rates = [row[0] for row in rows]

@@ -65,7 +65,7 @@ def test_an_older_schema_is_refused_with_the_way_out(capplan, plan, tmp_path, sc
     assert (ran.code, ran.out) == (2, ""), ran.err
     first, way_out = ran.err.splitlines()[:2]
     assert f"is a plan file of schema {schema or 0}, which capplan" in first
-    assert way_out == "  write it again with: capplan fleet SCENARIO -o plan.json"
+    assert way_out == f"  write it again with: capplan fleet {plan.parent}/small.yaml -o {older}"
 
 
 @pytest.mark.parametrize("name", ["device h100-sxm", "model llama-3.1-8b-instruct", *plan_file.SHARED])

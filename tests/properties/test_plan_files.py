@@ -134,7 +134,7 @@ def test_an_interval_that_is_unknown_is_null_and_is_read_back(tmp_path, capsys, 
         patch.setattr("capplan.accuracy.bounded.MOST_WIDTH", 0.3)
         plan = plan_in(tmp_path)
         assert "the interval of TTFT" in capsys.readouterr().err
-    shown = json.loads(plan.read_text())["result"]["recommended"]
+    shown = json.loads(plan.read_text())["result"]["chosen"]
     assert (shown["ttft_s"]["low"], shown["ttft_s"]["high"]) == (None, None)
     for words in (
         ["report", "--plan", str(plan)],
@@ -144,4 +144,4 @@ def test_an_interval_that_is_unknown_is_null_and_is_read_back(tmp_path, capsys, 
         assert main(words) in (0, 4)
     capsys.readouterr()
     assert main(["report", "--plan", str(plan), "--format", "json"]) == 0
-    assert json.loads(capsys.readouterr().out)["result"]["recommended"]["ttft_s"] == shown["ttft_s"]
+    assert json.loads(capsys.readouterr().out)["result"]["chosen"]["ttft_s"] == shown["ttft_s"]

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capplan.fleet.price import (
+from capplan.money.price import (
     PriceRecord,
     Prices,
     choose_price,

@@ -1,21 +1,18 @@
-"""Models that share devices: time slices are the same search at a multiple of the load, MIG slices are devices, hours add up, an idle model
-takes memory alone."""
+"""Models that share devices: time slices are the same search at a multiple of the load, MIG slices are devices, an idle model takes
+memory alone."""
 
 import json
 from dataclasses import replace
 
-import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from capplan.fleet.search.layouts import search
 from capplan.fleet.search.trial import Trial
-from capplan.money.several_models import devices_by_hour
 from capplan.questions.fleet import asked_fleet
 from capplan.questions.several_models import sliced_scenario
 from capplan.scenario.scenario import read_scenario
 from capplan.workload.request_class import Target
+from tests.plan_files import choice
 from tests.slower import made_slower
 
 pytestmark = pytest.mark.usefixtures("few_requests", "shared_runs")
@@ -38,21 +35,6 @@ CUT = (
     .replace(", gpu_memory_utilization: 0.3", "")
     .replace("by: device", "by: mig")
     .replace("hardware: [h100-sxm, l40s]", "hardware: [h100-sxm]")
-)
-DAY, NIGHT = [10] * 12 + [1] * 12, [1] * 12 + [10] * 12
-HOURS = (
-    ONE.replace("gpu_memory_utilization: 0.5\n", "").replace(
-        LINE % "", LINE.replace("20 req/s", "200 req/s") % f", daily_curve: {DAY}"
-    )
-    + "sharing:\n  by: hour\n"
-    + SECOND.replace(", gpu_memory_utilization: 0.3", "")
-    % f"traffic: [{LINE.replace('20 req/s', '500 req/s') % f', daily_curve: {NIGHT}'}]"
-)
-COUNTS = st.integers(1, 4).flatmap(
-    lambda models: st.tuples(
-        st.lists(st.lists(st.integers(1, 30), min_size=24, max_size=24), min_size=models, max_size=models),
-        st.lists(st.sampled_from([1, 2, 4, 8]), min_size=models, max_size=models),
-    )
 )
 
 
@@ -141,42 +123,6 @@ def test_a_slice_is_a_replica_whose_steps_take_so_many_times_as_long(slices, tmp
         target = Target(metric, "p95", 1.0)
         assert slices * sliced.at(slices * rate, 2).value(target) == pytest.approx(
             made.at(rate, 2).value(target), rel=0.01
-        )
-
-
-@pytest.mark.long
-def test_by_the_hour_the_pool_is_less_than_both_fleets_and_holds_each_at_its_peak(result):
-    found = result(HOURS)
-    pool = found["sharing"]
-    own, other = found["models"]
-    assert own["replicas_by_hour"][0] == max(own["replicas_by_hour"]) > own["replicas_by_hour"][20]
-    assert other["replicas_by_hour"][20] == max(other["replicas_by_hour"]) > other["replicas_by_hour"][0]
-    by_hand = [
-        sum(
-            max(row["replicas_by_hour"][hour], row["replicas_by_hour"][(hour + 1) % 24])
-            for row in found["models"]
-        )
-        for hour in range(24)
-    ]
-    assert pool["gpus_by_hour"] == by_hand
-    assert pool["gpus"] == max(by_hand) + 1
-    flat = result(
-        HOURS, "traffic[0].daily_curve=null", "sharing.models[0].changes.traffic[0].daily_curve=null"
-    )
-    assert flat["sharing"]["gpus"] == sum(row["replicas"] for row in flat["models"]) + 1
-    assert pool["gpus"] <= flat["sharing"]["gpus"]
-
-
-@given(COUNTS)
-def test_a_pool_by_the_hour_lies_between_its_busiest_hour_and_all_peaks_together(drawn):
-    counts, each = drawn
-    needed = devices_by_hour(np.array(counts), each)
-    hours = [sum(d * row[hour] for d, row in zip(each, counts, strict=True)) for hour in range(24)]
-    assert max(hours) <= needed.max() <= sum(d * max(row) for d, row in zip(each, counts, strict=True))
-    for hour in range(24):
-        after = (hour + 1) % 24
-        assert needed[hour] == sum(
-            d * max(row[hour], row[after]) for d, row in zip(each, counts, strict=True)
         )
 
 
@@ -292,7 +238,7 @@ def test_the_fewest_gpus_count_slices_as_their_part_of_one(result):
     found = result(ONE, *keys, "fleet.hardware=[h100-sxm:1g.20gb, h100-sxm:3g.40gb, h100-sxm]")
     each = {"h100-sxm:1g.20gb": 4, "h100-sxm:3g.40gb": 2, "h100-sxm": 1}
     whole = {plan["hardware"]: plan["gpus"] / each[plan["hardware"]] for plan in reversed(found["plans"])}
-    fewest = found["choices"]["fewest"]
+    fewest = choice(found, "fewest")
     assert fewest["gpus"] / each[fewest["hardware"]] == min(whole.values())
     assert fewest["gpus"] > min(plan["gpus"] for plan in found["plans"])
 
@@ -303,23 +249,23 @@ BIG = (
     "slo: {ttft_p95: 1 s, tpot_p95: 40 ms}\nfleet: {hardware: [%s], spare_replicas: %d}\n"
     "prices: {per_gpu_hour: {h100-sxm: 20 $/h, l40s: 0.5 $/h, h200-sxm: 24 $/h}}\n"
 )
-BIG_BY_HOUR = BIG + (
-    "sharing:\n  by: hour\n  models: [{name: reports, model: Qwen/Qwen3-32B, changes: {traffic: [{name: r, request_rate: 2 req/s, "
-    "input_tokens: 1500, output_tokens: 200}], slo: {ttft_p95: 3 s, tpot_p95: 25 ms}}}]\n"
+BIG_SHARED = BIG + (
+    "gpu_memory_utilization: 0.3\nsharing:\n  by: device\n  models: [{name: reports, model: Qwen/Qwen3-32B, gpu_memory_utilization: 0.6, changes: {traffic: [{name: r, request_rate: 2 req/s, "
+    "input_tokens: 1500, output_tokens: 200}], slo: {ttft_p95: 9 s, tpot_p95: 80 ms}}}]\n"
 )
-"""The small model is some 40 times cheaper on L40S; the large one misses its target there."""
+"""The small model is some 40 times cheaper on L40S; the large one has no room there."""
 
 
 @pytest.mark.long
 def test_a_pool_is_on_a_device_that_is_dear_for_one_of_its_models(result):
     """More hardware is never dearer: what one model does better elsewhere takes no device from the pool."""
-    alone = result(BIG_BY_HOUR % ("h100-sxm", 1))["sharing"]
-    among = result(BIG_BY_HOUR % ("l40s, h100-sxm, h200-sxm", 1))["sharing"]
+    alone = result(BIG_SHARED % ("h100-sxm", 1))["sharing"]
+    among = result(BIG_SHARED % ("l40s, h100-sxm, h200-sxm", 1))["sharing"]
     assert among["usd_per_month"] <= alone["usd_per_month"] * (1 + 1e-9)
 
 
 def test_fewer_spares_are_never_dearer(result):
-    dollars = [result(BIG_BY_HOUR % ("h100-sxm", spares))["sharing"]["usd_per_month"] for spares in (0, 1, 2)]
+    dollars = [result(BIG_SHARED % ("h100-sxm", spares))["sharing"]["usd_per_month"] for spares in (0, 1, 2)]
     assert dollars == sorted(dollars)
 
 

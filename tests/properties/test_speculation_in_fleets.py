@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from capplan.errors import InputError
-from capplan.fleet.order import NO_LOSS
 from capplan.fleet.search.cheapest import Search, Terms
 from capplan.fleet.search.layouts import search
+from capplan.money.order import NO_LOSS
 from capplan.phases.step import expected_tokens_by_position, expected_tokens_per_round, round_tokens
 from capplan.questions.fleet import asked_fleet
 from capplan.questions.fleet_answer import fleet_for

@@ -7,10 +7,10 @@ from types import SimpleNamespace
 import pytest
 
 from capplan.fleet.decision import _choices_of, _missed, fleet_decision
-from capplan.fleet.order import NO_LOSS, Survival
 from capplan.fleet.search.cheapest import Search, Sized, Terms, busy_bound, busy_replicas
 from capplan.fleet.search.layouts import search
 from capplan.fleet.search.recommended import cost_range, met_probability, plan_of, target_probability
+from capplan.money.order import NO_LOSS, Survival
 from capplan.questions.fleet import asked_fleet
 from capplan.readers.yaml_file import parse_yaml
 from capplan.scenario.scenario import scenario_from

@@ -11,7 +11,6 @@ GUARD = "{name: guard, model: qwen3-4b, gpu_memory_utilization: 0.4%s}"
 SHARING = "sharing={by: device, models: [" + GUARD % "" + "]}"
 CUT = "sharing={by: mig, models: [{name: guard, model: qwen3-4b%s}]}"
 SLICE = "fleet.hardware=[h100-sxm:3g.40gb]"
-HOURS = "sharing={by: hour, models: [{name: guard, model: qwen3-4b, changes: {traffic: [%s]}}]}"
 
 
 @pytest.mark.parametrize(
@@ -55,8 +54,8 @@ HOURS = "sharing={by: hour, models: [{name: guard, model: qwen3-4b, changes: {tr
         ([HALF, SHARING, "sharing.part=guard"], "sharing.part: guard has no traffic, so it needs no fleet of its own"),
         ([HALF, SHARING, "traffic=[" + USERS + "]"], "traffic[0]: has users, sessions, a trace, a job or something outside, which are not modelled on shared devices"),
         ([HALF, SHARING, JOB, "slo={}"], "traffic[0]: has users, sessions, a trace, a job or something outside"),
-        ([HOURS % USERS], "guard: traffic has users, sessions, a trace, a job or something outside"),
-        (["sharing={by: hour, models: [{name: guard, model: qwen3-4b}]}"], "sharing: guard has no traffic, so no hour needs it"),
+        ([HALF, "sharing={by: device, models: [" + GUARD % (", changes: {traffic: [" + USERS + "]}") + "]}"], "guard: traffic has users, sessions, a trace, a job or something outside"),
+        ([HALF, SHARING, "sharing.by=hour"], "sharing.by: unknown by 'hour'\n  known: device, mig"),
         ([HALF, SHARING, "speculation={method: ngram, acceptance: 0.4}"], "sharing: is not modelled with speculation"),
         ([HALF, SHARING, "commitments={spot: {}}"], "sharing: is not modelled with commitments"),
         ([HALF, SHARING, "fleet.disaggregation=allowed"], "sharing: is not modelled with fleet.disaggregation"),

@@ -181,9 +181,7 @@ CASES = {
     "cascade.verdict_time": Case("200 ms", CASCADE),
     "cascade.changes": Case({"weight_dtype": "fp8"}, CASCADE),
     "cascade.part": Case("second", CASCADE),
-    "sharing.by": Case(
-        "hour", SHARING, refused="is for by: device; by the hour each model has the whole device"
-    ),
+    "sharing.by": Case("mig", SHARING, refused="is for by: device; each model has slices of its own"),
     "sharing.models.name": Case("filter", SHARING, shown=True),
     "sharing.models.model": Case("Qwen/Qwen3-4B", SHARING),
     "sharing.models.revision": Case("v1", SHARING, refused="not in the local Hugging Face cache"),

@@ -201,7 +201,7 @@ PLACES = (
     ("evaluated",), ("why",), ("chosen", "replicas"), ("chosen", "spare_replicas"), ("chosen", "tensor_parallel"), ("chosen", "ttft_s"),
     ("chosen", "ttft_s", "mean"), ("chosen", "e2e_s", "low"), ("chosen", "slo_met_probability"), ("chosen", "target_probabilities", "ttft_p95"),
     ("chosen", "usd_per_month"), ("chosen", "weight_dtype"), ("chosen", "label"), ("chosen", "routing"), ("chosen", "few_open_loops_measured"),
-    ("chosen", "watts"), ("plans",), ("plans", 0, "kv_cache_tokens"), ("choices", "fewest"), ("certainty", 0, "gpus"), ("rejected",),
+    ("chosen", "watts"), ("plans",), ("plans", 0, "kv_cache_tokens"), ("choices", "fewest"), ("recommended",), ("certainty", 0, "gpus"), ("rejected",),
     ("plan_file", "inputs"), ("plan_file", "inputs", "launch", "max_num_seqs"), ("plan_file", "inputs", "targets", "ttft_p95"),
     ("plan_file", "inputs", "prices", 0, "usd_per_gpu_hour"), ("plan_file", "inputs", "confidence"),
 )  # fmt: skip
@@ -221,10 +221,12 @@ def plan(tmp_path_factory):
 def sealed(envelope, place, value):
     """Return the text of a plan file with another value at a place, signed as if capplan had written it."""
     changed = json.loads(json.dumps(envelope))
-    inner = changed["result"]
-    for key in place[:-1]:
-        inner = inner[key]
-    inner[place[-1]] = value
+    recommended = ("plans", changed["result"]["recommended"])
+    for whole in (place, (*recommended, *place[1:])) if place[0] == "chosen" else (place,):
+        inner = changed["result"]
+        for key in whole[:-1]:
+            inner = inner[key]
+        inner[whole[-1]] = value
     changed["result"]["plan_file"]["result_sha256"] = result_digest(changed["result"])
     return json.dumps(changed)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 ROOMS = (
     "cli", "explain", "library", "review", "report", "deploy", "calibrate", "questions", "scenario", "recorded", "readers", "families",
-    "money", "fleet", "accuracy", "replica", "phases", "memory", "operators", "serving", "model", "hardware", "engine", "workload",
+    "fleet", "money", "accuracy", "replica", "phases", "memory", "operators", "serving", "model", "hardware", "engine", "workload",
 )  # fmt: skip
 BOTTOM = ("assumption", "numbers", "ranges", "errors", "quantity", "keys")
 OWNERS = {

@@ -1,68 +1,19 @@
 """What a server says of itself while a series runs: what it counted, and how full it was at most, by the names that engines give these numbers."""
 
-import re
 import threading
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from math import isfinite
 
 from capplan.calibrate.endpoint.client import Endpoint, fetched
+from capplan.recorded.traces.prometheus import SAMPLE, metric_names
 
 PATHS = ("/metrics", "/prometheus/metrics")
 """The second one is that of TensorRT-LLM, whose first one holds no counters."""
 EVERY_S = 1.0
-COUNTED: Mapping[str, Sequence[Sequence[str]]] = {
-    "steps": (
-        ("vllm:iteration_tokens_total_count",),
-        ("llamacpp:n_decode_total",),
-        ("tgi_batch_inference_count",),
-    ),
-    "preemptions": (("vllm:num_preemptions_total",),),
-    "prefix_queries": (
-        ("vllm:prefix_cache_queries_total",),
-        ("vllm:gpu_prefix_cache_queries_total",),
-        ("sglang:prompt_tokens_total",),
-        ("trtllm_kv_cache_reused_blocks_total", "trtllm_kv_cache_missed_blocks_total"),
-        ("llamacpp:prompt_tokens_total", "llamacpp:prompt_tokens_cached_total"),
-    ),
-    "prefix_hits": (
-        ("vllm:prefix_cache_hits_total",),
-        ("vllm:gpu_prefix_cache_hits_total",),
-        ("sglang:cached_tokens_total",),
-        ("trtllm_kv_cache_reused_blocks_total",),
-        ("llamacpp:prompt_tokens_cached_total",),
-    ),
-    "accepted_drafts": (
-        ("vllm:spec_decode_num_accepted_tokens_total",),
-        ("trtllm_spec_decode_num_accepted_tokens_total",),
-        ("llamacpp:spec_decode_num_accepted_tokens_total",),
-    ),
-}
+COUNTED = ("steps", "preemptions", "prefix_queries", "prefix_hits", "accepted_drafts")
 """Counters: the first ones that a server has, added up where there are several."""
-FULLEST: Mapping[str, Sequence[str]] = {
-    "running": (
-        "vllm:num_requests_running",
-        "sglang:num_running_reqs",
-        "trtllm_num_requests_running",
-        "llamacpp:requests_processing",
-        "tgi_batch_current_size",
-    ),
-    "waiting": (
-        "vllm:num_requests_waiting",
-        "sglang:num_queue_reqs",
-        "trtllm_num_requests_waiting",
-        "llamacpp:requests_deferred",
-        "tgi_queue_size",
-    ),
-    "cache_use": (
-        "vllm:kv_cache_usage_perc",
-        "vllm:gpu_cache_usage_perc",
-        "sglang:token_usage",
-        "trtllm_kv_cache_utilization",
-    ),
-}
+FULLEST = ("running", "waiting", "cache_use")
 """Readings of the moment, of which the highest one counts; the last one is a share of the cache."""
-
-_SAMPLE = re.compile(r"^([A-Za-z_:][A-Za-z0-9_:]*)(?:\{[^}]*\})?\s+([0-9.eE+-]+)", re.MULTILINE)
 
 
 def samples(text: str) -> dict[str, list[float]]:
@@ -74,11 +25,10 @@ def samples(text: str) -> dict[str, list[float]]:
     {'vllm:num_requests_running': [3.0]}
     """
     found = defaultdict(list)
-    for name, value in _SAMPLE.findall(text):
-        try:
-            found[name].append(float(value))
-        except ValueError:
-            continue
+    for line in text.splitlines():
+        sample = SAMPLE.match(line.rstrip())
+        if sample is not None and isfinite(value := float(sample[3])):
+            found[sample[1]].append(value)
     return dict(found)
 
 
@@ -124,14 +74,15 @@ class OwnCounters:
     def _read(self) -> dict[str, float]:
         """Return the counters, and keep the highest readings."""
         found = samples(fetched(self._server, self._path))
-        for kind, names in FULLEST.items():
-            values = next((found[name] for name in names if name in found), None)
+        for kind in FULLEST:
+            values = next((found[name] for name in metric_names(kind) if name in found), None)
             if values:
                 now = max(values) if kind == "cache_use" else sum(values)
                 self.fullest[kind] = max(self.fullest.get(kind, 0.0), now)
         sums = {}
-        for kind, alternatives in COUNTED.items():
-            known = next((names for names in alternatives if all(name in found for name in names)), ())
+        for kind in COUNTED:
+            alternatives = (name.split(" + ") for name in metric_names(kind))
+            known = next((names for names in alternatives if found.keys() >= set(names)), ())
             if known:
                 sums[kind] = sum(sum(found[name]) for name in known)
         return sums

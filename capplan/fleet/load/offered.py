@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 
 from capplan.errors import InputError
 from capplan.fleet.load.demand import Demand, drawn_requests
-from capplan.numbers import Array, Number
+from capplan.numbers import Array
 from capplan.serving.requests import NAMED_BLOCKS, Crowd, Requests, joined_crowd
+from capplan.serving.steady_state import replica_arrival_cv
 from capplan.serving.terms import Routing
 from capplan.workload.request_class import ResponseTimes
 
@@ -281,45 +282,6 @@ class Offered:
 
     requests: Requests | None
     crowd: Crowd | None
-
-
-def replica_arrival_cv(arrival_cv: Number, replicas: Number, routing: Routing = "round_robin") -> Number:
-    """Return the coefficient of variation of the times between arrivals at one of several replicas.
-
-        round-robin:  c_n = c / sqrt(n)
-        random:       c_n = sqrt(1 + (c^2 - 1) / n)
-
-    Times between every n-th arrival of a renewal process have n times the variance and n times the mean. Under random
-    routing they are sums of a geometric number of the original times. Load-aware routers are treated as round-robin.
-
-    Parameters
-    ----------
-    arrival_cv : [-]
-        c, of the whole stream
-    replicas : [-]
-        n
-    routing : of the router
-
-    Returns
-    -------
-    [-]
-        c_n
-
-    Examples
-    --------
-    >>> replica_arrival_cv(4.0, 4.0), replica_arrival_cv(1.0, 4.0)
-    (np.float64(2.0), np.float64(0.5))
-    >>> replica_arrival_cv(4.0, 15.0, "random"), replica_arrival_cv(1.0, 4.0, "random")
-    (np.float64(1.4142135623730951), np.float64(1.0))
-
-    References
-    ----------
-    Cox 1962, "Renewal Theory", sections 1.3 (sums of independent intervals) and 9.3 (random deletion).
-    """
-    many = np.maximum(replicas, 1.0)
-    if routing == "random":
-        return np.sqrt(1.0 + (np.square(arrival_cv) - 1.0) / many)
-    return arrival_cv / np.sqrt(many)
 
 
 def dealt_arrival_cv(demand: Demand) -> float:

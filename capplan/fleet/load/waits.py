@@ -30,7 +30,7 @@ class Waits:
 
     @property
     def at_the_peak(self) -> "Waits":
-        """The same waits at the peak only."""
+        """Return the waits at the peak only."""
         return Waits(self.seconds, self.hours[:1])
 
 

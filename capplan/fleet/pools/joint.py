@@ -229,19 +229,19 @@ def _strode(count: int, share: float, most: int) -> int:
 SIZING_REQUESTS = 3000
 """Simulated at least for each pair of replica counts; the latencies of the plan are those of all requests of the peak."""
 STAYS = 40
-"""Requests are simulated for at least this many times the mean stay of a request that has both pools to itself, and its allowed wait ..."""
+"""Requests are simulated for at least this many times the mean stay of a request that has both pools to itself, and its allowed wait."""
 MOST_SIZING_REQUESTS = 48_000
-"""... but no more of them than this."""
+"""Requests that are simulated at most for a pair of replica counts."""
 SEED = 0
 """Seed of the requests, the default of `simulate`."""
 SLOWNESSES = (0.25, 4.0)
-"""Factors on step times between which the largest one that meets the targets is looked for ..."""
+"""Factors on step times between which the largest one that meets the targets is looked for."""
 HALVINGS = 6
-"""... with this many halvings, to 4.5 % or less."""
+"""Halvings of the search for the largest slowness, which leave 4.5 % or less."""
 TWICE = 2.0
-"""Multiple of the peak up to which it is looked for what a pair carries ..."""
+"""Multiple of the peak up to which it is looked for what a pair carries."""
 LOAD_HALVINGS = 4
-"""... with this many halvings, to 4.4 %."""
+"""Halvings of the search for what a pair carries, which leave 4.4 %."""
 NO_LOAD = 1e-6
 """Multiple of the peak at which no request waits for another one."""
 BUSY_LINK = 0.2

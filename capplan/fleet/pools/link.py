@@ -58,9 +58,9 @@ class LinkUse:
     bytes_per_s: float
     """Traffic offered to all links at the peak."""
     prefill_load_fraction: float
-    """Fraction of time for which the links of prefill replicas send ..."""
+    """Fraction of time for which the links of prefill replicas send."""
     decode_load_fraction: float
-    """... and those of decode replicas receive."""
+    """Fraction of time for which the links of decode replicas receive."""
 
     @property
     def load_fraction(self) -> float:

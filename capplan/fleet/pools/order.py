@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from itertools import product
 from math import ceil, inf
 
-from capplan.fleet.order import OWN, Machine, Order, Survival
-from capplan.fleet.price import ChosenPrice, Side
+from capplan.money.order import OWN, Machine, Order, Survival
+from capplan.money.price import ChosenPrice, Side
 
 MOST_DIVISIONS = 200
 """Divisions of machines that are few which are tried; of more possible ones, as many that are evenly spaced."""

@@ -47,7 +47,6 @@ from capplan.fleet.pools.sizing import (
     with_range,
     without_targets,
 )
-from capplan.fleet.price import HOURS_PER_MONTH, most_usd
 from capplan.fleet.review import Question
 from capplan.fleet.scenario import PoolsLimits
 from capplan.fleet.search.candidates import Rejections, rejection_rows
@@ -57,6 +56,7 @@ from capplan.fleet.search.recommended import DEAR, rank
 from capplan.fleet.search.search_cache import SearchCache
 from capplan.fleet.simulation import FleetOutcome
 from capplan.fleet.unit_costs import unit_costs_at_mean
+from capplan.money.price import HOURS_PER_MONTH, most_usd
 from capplan.workload.request_class import outside_use
 
 SHOWN = 3
@@ -64,9 +64,9 @@ SHOWN = 3
 DEARER_POOLS = Reason(Refusal.COST, "costs more than pools of other devices")
 DEARER_THAN_ALIKE = Reason(Refusal.COST, f"costs over {DEAR:g} times as much as identical replicas")
 NEAR = 1.25
-"""Layouts that cost under this many times the cheapest of their device for a phase by itself, or one machine more, are paired too ..."""
+"""Layouts that cost under this many times the cheapest of their device for a phase by itself, or one machine more, are paired too."""
 NEAR_LAYOUTS = 3
-"""... so many of each phase at most."""
+"""Layouts of each phase that are paired at most."""
 WORTH_SHOWING = 1.5
 """Pools that cost over this many times the cheapest are given up."""
 

@@ -19,7 +19,6 @@ from capplan.fleet.plan import (
 )
 from capplan.fleet.pools.joint import ANY_COST, Demanded, Joint, Pair, PoolsSlowness, Rank, demanded_of
 from capplan.fleet.pools.order import PoolSize, pools_order
-from capplan.fleet.price import HOURS_PER_MONTH
 from capplan.fleet.review import Question, spec_of_layout
 from capplan.fleet.search.cheapest import Search, Sized, Terms, busy_replicas, layout_name
 from capplan.fleet.search.layouts import CONFIDENCES, search
@@ -28,6 +27,7 @@ from capplan.fleet.search.recommended import RANGE, plan_of
 from capplan.fleet.search.search_cache import SearchCache
 from capplan.fleet.search.trial import Trial
 from capplan.hardware.device import Device
+from capplan.money.price import HOURS_PER_MONTH
 from capplan.replica.plans import started_scheduling
 from capplan.replica.speculation import drafting_of_prompts
 from capplan.workload.length import fixed

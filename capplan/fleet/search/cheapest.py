@@ -10,8 +10,6 @@ from heapq import heapify, heappop, heappush
 from math import ceil, floor, inf
 
 from capplan.errors import Reason, Refusal
-from capplan.fleet.order import Survival, most_busy_for
-from capplan.fleet.price import ChosenPrice
 from capplan.fleet.review import Question
 from capplan.fleet.search.candidates import Layout, Rejections
 from capplan.fleet.search.layouts import ScreenedLayout
@@ -19,6 +17,8 @@ from capplan.fleet.search.load_scale import replicas_at
 from capplan.fleet.search.search_cache import SearchCache
 from capplan.fleet.search.simulated_layout import SamplePaths
 from capplan.fleet.search.trial import Trial
+from capplan.money.order import Survival, most_busy_for
+from capplan.money.price import ChosenPrice
 from capplan.workload.request_class import Target
 
 SIMULATED = Reason(Refusal.SIMULATION, "misses a target when simulated with the scenario's own lengths")

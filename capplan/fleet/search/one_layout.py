@@ -9,7 +9,7 @@ import numpy as np
 
 from capplan.errors import Reason
 from capplan.fleet.load.demand import Demand
-from capplan.fleet.over_time import ReplicasAt, replicas_over_time
+from capplan.fleet.over_time import ReplicasAt
 from capplan.fleet.plan import Group
 from capplan.fleet.review import Question
 from capplan.fleet.search.candidates import Layout
@@ -18,6 +18,7 @@ from capplan.fleet.search.layouts import ScreenedLayout, search
 from capplan.fleet.search.recommended import met_probability
 from capplan.fleet.search.search_cache import SearchCache
 from capplan.fleet.search.trial import Trial
+from capplan.serving.steady_state import replicas_over_time
 from capplan.workload.request_class import Target
 
 ANY_LATENCY_S = 1e9

@@ -8,11 +8,11 @@ from math import inf, nextafter
 
 from capplan.accuracy.bounded import Interval, bounded_latencies, operation_interval, operation_of, served_by
 from capplan.fleet.plan import Group, Plan, cost_of
-from capplan.fleet.price import HOURS_PER_MONTH, usd_per_million_tokens, usd_per_month
 from capplan.fleet.search.cheapest import LayoutName, Search, Sized, Terms
 from capplan.fleet.search.layouts import CONFIDENCES, rate_slack
 from capplan.fleet.search.trial import Trial
 from capplan.fleet.unit_costs import unit_costs_at_mean
+from capplan.money.price import HOURS_PER_MONTH, usd_per_million_tokens, usd_per_month
 from capplan.replica.estimate import bottleneck_of, breakdown_of
 from capplan.replica.load import Load
 from capplan.workload.request_class import Target, outside_use
@@ -219,9 +219,9 @@ def latency_interval(trial: Trial, quantity: str, in_flight: float) -> Interval:
 
 
 SMALL_EXTRA = 1.05
-"""A plan that costs less than this times as much as the cheapest is recommended ..."""
+"""A plan that costs less than this times as much as the cheapest is recommended where it is clearly surer."""
 CLEARLY_SURER = 0.05
-"""... if its probability to meet the targets is higher by at least this."""
+"""Probability to meet the targets by which a plan is clearly surer."""
 DEAR = 4.0
 """A device whose best plan costs more than this times the cheapest plan is a line of text, not a row of the table."""
 TIGHT_SHARE = 0.1

@@ -11,12 +11,12 @@ from pathlib import Path
 from capplan.errors import CapplanError, InputError, unknown
 from capplan.fleet.plan import FleetAnswer, Plan, cost_of, costs_less
 from capplan.fleet.pools.search import pools_decision
-from capplan.fleet.price import HOURS_PER_MONTH
 from capplan.fleet.review import Question
 from capplan.fleet.search.cheapest import Search, layout_name
 from capplan.fleet.search.layouts import search
 from capplan.fleet.search.recommended import near_cheapest, plan_of, recommended
 from capplan.fleet.search.search_cache import SearchCache
+from capplan.money.price import HOURS_PER_MONTH
 from capplan.questions.fleet import AskedFleet, asked_fleet, replicas_by_group, terms_of
 from capplan.questions.fleet_answer import fleet_for
 from capplan.questions.levers import changes

@@ -10,10 +10,10 @@ from capplan.engine.profile import Scheduling
 from capplan.errors import Reason
 from capplan.fleet.over_time import OverTime
 from capplan.fleet.plan import Plan, cost_of
-from capplan.fleet.price import TERM_YEARS
 from capplan.fleet.review import Question, spec_of_layout
 from capplan.fleet.search.one_layout import trial_of
 from capplan.fleet.search.search_cache import SearchCache
+from capplan.money.price import TERM_YEARS
 from capplan.questions.fleet import AskedFleet, terms_of
 from capplan.replica.plans import started_scheduling
 from capplan.scenario.money_terms import memory_usd_per_month

@@ -18,7 +18,6 @@ from capplan.fleet.plan import (
     Uneconomical,
     whole_gpus,
 )
-from capplan.fleet.price import HOURS_PER_MONTH, most_usd, usd_per_month
 from capplan.fleet.review import Question
 from capplan.fleet.search.candidates import Rejection
 from capplan.fleet.search.cheapest import OVER_BUDGET, Search, Terms
@@ -29,6 +28,7 @@ from capplan.model.network import Network
 from capplan.model.parameters import weight_bytes
 from capplan.money.cash import other_lines, total_usd
 from capplan.money.hosted import hosted_traffic
+from capplan.money.price import HOURS_PER_MONTH, most_usd, usd_per_month
 from capplan.questions.money.commitments import asked_mix, cheapest_by_mix
 from capplan.scenario.scenario_file import Scenario
 from capplan.scenario.traffic import rate_line

@@ -11,20 +11,8 @@ import numpy as np
 
 from capplan.assumption import Assumption
 from capplan.errors import InputError
-from capplan.fleet.order import OWN, Machine, Survival, spares_in, units_of
-from capplan.fleet.over_time import Counts, OverTime, RateLine, ReplicasAt, fleet_over_time
+from capplan.fleet.over_time import OverTime, RateLine, ReplicasAt, fleet_over_time
 from capplan.fleet.plan import Group, Plan
-from capplan.fleet.price import (
-    MAX_AGE_DAYS,
-    TERM_YEARS,
-    ChosenPrice,
-    PriceRecord,
-    Prices,
-    energy_usd_per_hour,
-    price_of,
-    usd_per_month,
-    with_electricity,
-)
 from capplan.fleet.search.cheapest import Search, Sized, busy_bound
 from capplan.fleet.search.layouts import ScreenedLayout
 from capplan.fleet.search.one_layout import replicas_at_rates
@@ -42,6 +30,19 @@ from capplan.money.commitments import (
     named_offers,
     use_fractions,
 )
+from capplan.money.order import OWN, Machine, Survival, spares_in, units_of
+from capplan.money.price import (
+    MAX_AGE_DAYS,
+    TERM_YEARS,
+    ChosenPrice,
+    PriceRecord,
+    Prices,
+    energy_usd_per_hour,
+    price_of,
+    usd_per_month,
+    with_electricity,
+)
+from capplan.numbers import Counts
 from capplan.readers.catalogue.prices import machine_records, records_of
 from capplan.scenario.scenario_file import Commitments, Owned, Reserved, Scenario
 

@@ -8,21 +8,24 @@ import numpy as np
 
 from capplan.assumption import Assumption
 from capplan.errors import InputError
-from capplan.fleet.plan import FleetAnswer
+from capplan.fleet.plan import FleetAnswer, Group, Plan
 from capplan.keys import first_day
-from capplan.money.comparison import Comparison, compare, own_fleet
+from capplan.money.cash import CostLine
+from capplan.money.comparison import Comparison, OwnFleet, PaidReplicas, compare
 from capplan.money.hosted import (
     BY_ITSELF,
     UNSTATED_TIME_TO_LIVE_S,
     TokenPrice,
     TokenRates,
+    hosted_traffic,
     keeps_a_prefix,
     price_on,
     sold_price,
     too_long_fraction,
 )
+from capplan.money.price import Prices
 from capplan.questions.fleet import AskedFleet
-from capplan.questions.money.who_pays import own_assumptions, paid_plan
+from capplan.questions.money.who_pays import PaidPlan, own_assumptions, paid_plan
 from capplan.questions.plans.plan_check import age_warnings, change_warnings, life_warnings
 from capplan.readers.catalogue.token_prices import (
     HINT,
@@ -41,15 +44,16 @@ from capplan.workload.request_class import ResponseTimes, responses_of_classes
 from capplan.workload.statistics import Repeated, reuse_by_age, session_reuse_by_age
 
 _SEED = 0
+"""Seed of the sessions whose prompts an API keeps."""
 LEAST_SHOWN = 0.001
 """A smaller share of requests is said to be under it."""
-"""Seed of the sessions whose prompts an API keeps."""
 
 
 @dataclass(frozen=True, slots=True)
 class AskedComparison:
     """The comparison, and what was assumed for it."""
 
+    plan: Plan
     comparison: Comparison
     by_mix: bool
     """The self-hosted machines are paid for by a mix of commitments."""
@@ -131,6 +135,34 @@ def refuse_unknown_storage(price: TokenPrice) -> None:
         )
 
 
+def own_fleet(paid: PaidPlan, terms: Prices, other: tuple[CostLine, ...] = ()) -> OwnFleet:
+    """Return what a plan costs at any traffic, by the rule that sized it; pools grow alike, beyond what they carry together.
+
+        u(n) = u(b) h(n) / h(b)
+
+    Parameters
+    ----------
+    paid : today's plan, and for each group of its replicas what its machines cost: u(b) of b replicas; h of one hour where they cost nothing
+    terms : people and overhead
+    other : what its service takes in addition to GPUs and people
+
+    Returns
+    -------
+    OwnFleet; u(n) follows h(n), the price of the cheapest order of n replicas and their spares
+    """
+
+    def replicas(group: Group, fraction: float) -> PaidReplicas:
+        today = group.usd_per_hour_of(group.busy_replicas) or 0.0
+        per_usd = paid.machines_usd * fraction / today if today else paid.hours
+        return PaidReplicas(
+            group.total_rate_per_replica,
+            lambda busy: per_usd * (group.usd_per_hour_of(busy) or 0.0),
+        )
+
+    groups = tuple(replicas(*pair) for pair in zip(paid.plan.groups, paid.group_fractions, strict=True))
+    return OwnFleet(paid.plan.peak_requests_per_s, groups, terms, paid.machines_usd, other=other)
+
+
 def asked_comparison(
     asked: AskedFleet, answer: FleetAnswer, prices: Sequence[TokenPrice], today: date
 ) -> AskedComparison:
@@ -145,12 +177,13 @@ def asked_comparison(
     """
     scenario = asked.scenario
     paid = paid_plan(asked, answer, "there is no fleet to compare with", today)
-    own = own_fleet(
-        paid.plan, scenario.file.prices, paid.machines_usd, paid.group_fractions, paid.hours, paid.other
-    )
+    own = own_fleet(paid, scenario.file.prices, paid.other)
     prices = tuple(sold_price(price_on(price, today.isoformat()), scenario.hosted) for price in prices)
     repeated = _repeated(scenario, paid.plan.responses_s, asked.question.max_model_len)
-    comparison = compare(paid.plan, asked.question.demand, own, prices, scenario.hosted, repeated)
+    demand = asked.question.demand
+    responses_s = demand.responses_s(paid.plan.responses_s)
+    traffic = tuple(map(hosted_traffic, demand.classes, responses_s))
+    comparison = compare(own, traffic, prices, scenario.hosted, repeated)
     long = [(price, too_long_fraction(comparison.traffic, price)) for price in prices]
     warnings = [
         f"{'under 0.1%' if share < LEAST_SHOWN else f'{share:.1%}'} of the requests are longer than the context of {price.name}, {price.context_tokens:,} tokens"
@@ -159,6 +192,7 @@ def asked_comparison(
     ]
     warnings += change_warnings(prices)
     return AskedComparison(
+        paid.plan,
         comparison,
         paid.by_mix,
         (

@@ -15,11 +15,11 @@ from math import ceil
 import numpy as np
 
 from capplan.assumption import Assumption
+from capplan.fleet.growth import Growth, growth_of
 from capplan.fleet.over_time import OverTime, RateLine, ReplicasAt
 from capplan.fleet.plan import FleetAnswer, Group, Plan
-from capplan.fleet.price import Prices
 from capplan.fleet.unit_costs import job_hours, mean_tokens_per_s
-from capplan.money.cash import Cash, CostLine, Growth, cash_of, growth_of
+from capplan.money.cash import Cash, CostLine, cash_of
 from capplan.money.commitments import Mix
 from capplan.money.energy import (
     DECODE_FRACTION,
@@ -36,6 +36,7 @@ from capplan.money.energy import (
     together,
 )
 from capplan.money.hosted import hosted_traffic
+from capplan.money.price import Prices
 from capplan.numbers import Array
 from capplan.questions.fleet import AskedFleet, parts_of, replicas_by_group
 from capplan.questions.money.commitments import (

@@ -15,9 +15,7 @@ from typing import Any
 from capplan.assumption import Assumption
 from capplan.errors import InputError, TargetError
 from capplan.fleet.load.demand import Demand
-from capplan.fleet.order import OWN, OrderLine, owned_price_text
 from capplan.fleet.plan import FleetAnswer, Group, Plan, plan_order
-from capplan.fleet.price import HOURS_PER_MONTH, usd_per_month
 from capplan.fleet.review import Question, phase_times, plan_spec
 from capplan.fleet.search.simulated_layout import demand_at_replica
 from capplan.keys import current_day
@@ -25,6 +23,8 @@ from capplan.model.parameters import weight_bytes
 from capplan.money.cash import CostLine, Sold, other_lines, total_usd
 from capplan.money.commitments import Mix
 from capplan.money.hosted import hosted_traffic, outside_usd
+from capplan.money.order import OWN, OrderLine, owned_price_text
+from capplan.money.price import HOURS_PER_MONTH, usd_per_month
 from capplan.money.who_pays import (
     ClassUse,
     PaidPool,

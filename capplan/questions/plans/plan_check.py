@@ -17,16 +17,16 @@ from typing import Any
 from capplan import __version__
 from capplan.assumption import Assumption
 from capplan.errors import Reason
-from capplan.fleet.order import OWN
 from capplan.fleet.plan import Plan
 from capplan.fleet.pools.order import PoolSize, pools_order
 from capplan.fleet.pools.search import pools_standing
-from capplan.fleet.price import MAX_AGE_DAYS, ChosenPrice, Prices, choose_price, usd_per_month
 from capplan.fleet.search.candidates import DEGREES
 from capplan.fleet.search.one_layout import adequacy, trial_of
 from capplan.hardware.device import Device
 from capplan.keys import first_day
 from capplan.money.hosted import TokenPrice
+from capplan.money.order import OWN
+from capplan.money.price import MAX_AGE_DAYS, ChosenPrice, Prices, choose_price, usd_per_month
 from capplan.questions.fleet import AskedFleet, parts_of, replicas_by_group, terms_of
 from capplan.questions.mix import together_of
 from capplan.questions.money.budget import mix_usd_per_month

@@ -10,7 +10,6 @@ from capplan.accuracy.bounded import BoundedSpread
 from capplan.errors import InputError, TargetError
 from capplan.fleet.load.demand import Demand
 from capplan.fleet.load.waits import waits_of
-from capplan.fleet.order import Survival
 from capplan.fleet.plan import (
     Certainty,
     Choices,
@@ -25,10 +24,11 @@ from capplan.fleet.plan import (
     with_their_machines,
 )
 from capplan.fleet.pools.link import LinkUse
-from capplan.fleet.price import HOURS_PER_MONTH
 from capplan.fleet.search.candidates import DEGREES, Layout
 from capplan.model.sharding import Sharding
 from capplan.model.weight_format import kv_bytes_per_element
+from capplan.money.order import Survival
+from capplan.money.price import HOURS_PER_MONTH
 from capplan.questions.fleet import AskedFleet, asked_fleet
 from capplan.questions.fleet_answer import fleet_for
 from capplan.readers.catalogue.hardware import device
@@ -47,11 +47,16 @@ def answer_of(file: PlanFile, asked: AskedFleet) -> FleetAnswer:
     plans = tuple(_plan(row, file, asked) for row in found.plans)
     choices = None
     if found.choices is not None:
-        rows = (found.choices.cheapest, found.choices.surest, found.choices.fewest, found.chosen)
-        cheapest, surest, fewest, recommended = (_plan(row, file, asked) for row in rows)
-        choices = Choices(cheapest, surest, fewest, recommended, found.why or "")
+        stated = found.choices
+        choices = Choices(
+            cheapest=plans[stated.cheapest],
+            surest=plans[stated.surest],
+            fewest=plans[stated.fewest],
+            recommended=plans[found.recommended],
+            why=found.why or "",
+        )
     return FleetAnswer(
-        plans,
+        plans[: found.plan_file.listed],
         found.rejected,
         found.evaluated,
         choices=choices,
@@ -72,11 +77,7 @@ def chosen_in(file: PlanFile, asked: AskedFleet) -> Plan:
 def _refuse_other_targets(file: PlanFile, asked: AskedFleet) -> None:
     """Raise the error for a plan that does not say of each target of the scenario how likely it is to hold."""
     targets = {target.key for target in asked.question.slo.targets}
-    found = file.answer
-    choices = found.choices
-    rows = [*found.plans, found.chosen]
-    rows += [choices.cheapest, choices.surest, choices.fewest] if choices else []
-    for held in (set(file.inputs.targets), *(set(row.target_probabilities) for row in rows)):
+    for held in (set(file.inputs.targets), *(set(row.target_probabilities) for row in file.answer.plans)):
         if held != targets:
             of_plan, of_scenario = (", ".join(sorted(keys)) or "none" for keys in (held, targets))
             raise InputError(

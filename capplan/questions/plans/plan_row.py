@@ -13,12 +13,11 @@ import numpy as np
 
 from capplan.fleet.availability import plan_availability
 from capplan.fleet.load.demand import planned_demand
-from capplan.fleet.order import OrderLine
-from capplan.fleet.plan import Certainty, Group, Plan, plan_order
-from capplan.fleet.price import ChosenPrice, usd_per_month
+from capplan.fleet.plan import Certainty, Group, Plan, offered_costs, plan_order
 from capplan.fleet.review import spec_of_layout
 from capplan.fleet.unit_costs import UnitCosts
-from capplan.money.commitments import offered_costs
+from capplan.money.order import OrderLine
+from capplan.money.price import ChosenPrice, usd_per_month
 from capplan.questions.fleet import AskedFleet
 from capplan.readers.catalogue.models import model_source
 from capplan.readers.catalogue.prices import sku_of

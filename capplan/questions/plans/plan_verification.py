@@ -53,9 +53,9 @@ CALIBRATION_FILE = "own.calibration.yaml"
 SEED = 0
 """Seed of the requests that are predicted, the default of `simulate`."""
 RUNS = 8
-"""Runs of the traffic of a plan, each with other requests: their mean is predicted, and how far one of them may be off ..."""
+"""Runs of the traffic of a plan, each with other requests: their mean is predicted, and how far one of them may be off."""
 DEVIATIONS = 3.0
-"""... in standard deviations, which widen the interval of the prediction."""
+"""Standard deviations of a run by which the interval of the prediction is widened."""
 SLOWNESS_STEP = 1.02
 """Ratio of the two bounds at which the search for the slowness of measured steps ends."""
 CLOSED_REQUESTS = 1000

@@ -102,7 +102,7 @@ class Score:
     median_ape: ZeroOrMore
     """Median of |fitted / measured - 1| over the shapes of the fit."""
     held_out_median_ape: ZeroOrMore | None
-    """The same over held-out shapes; None without any."""
+    """Median of |fitted / measured - 1| over held-out shapes; None without any."""
     remarks: tuple[str, ...] = ()
     """Shapes that the form does not fit."""
 

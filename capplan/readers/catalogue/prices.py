@@ -19,8 +19,11 @@ from pydantic import Field, model_validator
 
 from capplan.assumption import Assumption
 from capplan.errors import InputError, unknown
-from capplan.fleet.order import ANY_REGION, Machine, MachineLimits
-from capplan.fleet.price import (
+from capplan.fleet.scenario import Purchase
+from capplan.hardware.device import Device
+from capplan.keys import Commitment, Term
+from capplan.money.order import ANY_REGION, Machine, MachineLimits
+from capplan.money.price import (
     ANY_PROVIDER,
     ChosenPrice,
     PriceRecord,
@@ -30,9 +33,6 @@ from capplan.fleet.price import (
     recent,
     with_electricity,
 )
-from capplan.fleet.scenario import Purchase
-from capplan.hardware.device import Device
-from capplan.keys import Commitment, Term
 from capplan.readers.catalogue.hardware import catalogue_name, normalised
 from capplan.readers.catalogue.offer_terms import KnownMachine, PageSource, known_machines
 from capplan.readers.record import Record, validated

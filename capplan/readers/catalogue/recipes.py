@@ -43,9 +43,9 @@ class RecipeSettings(Record):
     hold_share: float | None = None
     """Share of the token budget at which a hold ends."""
     hold_prompts: Literal["group"] | None = None
-    """A hold ends when one prompt waits for each data-parallel group of attention ..."""
+    """A hold ends when one prompt waits for each data-parallel group of attention."""
     gather_steps: int | None = None
-    """... and so many steps have passed."""
+    """Further steps to wait once enough prompts are there."""
     poll_steps: int | None = None
     asynchronous: bool | None = None
     """A step is planned while the one before it runs, whatever the default of the version."""

@@ -7,11 +7,11 @@ from typing import Any
 from capplan.errors import InputError
 from capplan.recorded.results.record import (
     BenchmarkResult,
-    Latency,
     RequestRecord,
     ResultValues,
     engine_of_backend,
     latency,
+    stated,
 )
 
 LLAMA_BENCH = "llama-bench"
@@ -26,26 +26,24 @@ def llama_bench_result(values: Mapping[str, Any], path: str) -> BenchmarkResult:
         raise InputError(f"{document.where('n_prompt')} and n_gen are 0, so this row measured nothing")
     seconds = document.needed("avg_ns", tool=LLAMA_BENCH) * 1e-9
     depth = document.number("n_depth") or 0.0
-    tokens_per_s = document.number("avg_ts")
     result_kind: Any = "static_batch" if prompt and generated else "prefill" if prompt else "decode"
-    mean_context = depth + generated / 2.0 if result_kind == "decode" else depth
-    return BenchmarkResult(
+    result = BenchmarkResult(
         tool=LLAMA_BENCH,
         path=path,
         kind=result_kind,
-        model=document.text("model_type", "model_filename"),
         engine="llama.cpp",
-        hardware=document.text("gpu_info", "cpu_info"),
         concurrency=1.0,
         requests=1,
         input_tokens=prompt,
         output_tokens=generated,
-        context_tokens=mean_context,
+        context_tokens=depth + generated / 2.0 if result_kind == "decode" else depth,
         ttft_s=latency(seconds) if result_kind == "prefill" else latency(),
         tpot_s=latency(seconds / generated) if result_kind == "decode" else latency(),
         e2e_s=latency(seconds) if result_kind == "static_batch" else latency(),
-        output_tokens_per_s=tokens_per_s if result_kind == "decode" else None,
-        total_tokens_per_s=tokens_per_s,
+        **stated(document, LLAMA_BENCH),
+    )
+    return (
+        replace(result, output_tokens_per_s=result.total_tokens_per_s) if result_kind == "decode" else result
     )
 
 
@@ -55,70 +53,26 @@ TRTLLM_BENCH = "trtllm-bench"
 def trtllm_report(values: Mapping[str, Any], path: str) -> BenchmarkResult:
     """Return the run of one report; latencies there are in milliseconds."""
     document = ResultValues(path, values)
-    engine, world = document.at("engine"), document.at("world_info")
-    requests, performance = document.at("request_info"), document.at("performance")
-    streaming = document.at("streaming_metrics")
-    count = requests.needed("num_requests", tool=TRTLLM_BENCH)
-    if count == 0:
+    if document.at("request_info").needed("num_requests", tool=TRTLLM_BENCH) == 0:
         raise InputError(f"{path}: request_info.num_requests is 0, so this run measured nothing")
-    performance.needed("total_latency_ms", tool=TRTLLM_BENCH)
-    rate = world.number("issue_rate", minimum=-1.0)
+    document.at("performance").needed("total_latency_ms", tool=TRTLLM_BENCH)
+    world = document.at("world_info")
+    rate, experts = world.number("issue_rate", minimum=-1.0), world.number("ep_size", minimum=-1.0)
     return BenchmarkResult(
         tool=TRTLLM_BENCH,
         path=path,
-        kind="serving" if streaming.values else "offline",
-        model=engine.text("model"),
+        kind="serving" if document.at("streaming_metrics").values else "offline",
         engine="trtllm",
-        engine_version=engine.text("version"),
-        hardware=document.at("machine").text("name"),
-        tensor_parallel=world.count("tp_size"),
-        pipeline_parallel=world.count("pp_size"),
-        expert_parallel=_positive(world.number("ep_size", minimum=-1.0)),
-        concurrency=requests.number("avg_num_concurrent_requests"),
+        expert_parallel=round(experts) if experts and experts > 0 else None,
         request_rate_per_s=rate if rate and rate > 0 else None,
-        requests=round(count),
-        input_tokens=requests.number("avg_input_length"),
-        output_tokens=requests.number("avg_output_length"),
-        ttft_s=_spread(streaming, "avg_ttft_ms", "ttft_percentiles"),
-        tpot_s=_spread(streaming, "avg_tpot_ms", "tpot_percentiles"),
-        e2e_s=_spread(performance, "avg_request_latency_ms", "request_latency_percentiles_ms"),
-        requests_per_s=performance.number("request_throughput_req_s"),
-        output_tokens_per_s=performance.number("system_output_throughput_tok_s"),
-        total_tokens_per_s=performance.number("system_total_throughput_tok_s"),
-        accepted_tokens_per_step=document.at("decoding_stats", "acceptance_length_percentiles").number(
-            "average"
-        ),
+        **stated(document, TRTLLM_BENCH),
     )
-
-
-def _positive(value: float | None) -> int | None:
-    return round(value) if value and value > 0 else None
-
-
-def _spread(document: ResultValues, mean_name: str, percentiles_name: str) -> Latency:
-    percentiles = document.at(percentiles_name)
-    spread = percentiles.spread(1e-3, {p: (p,) for p in ("p50", "p90", "p95", "p99")})
-    mean = document.number(mean_name)
-    if mean is None:
-        mean = percentiles.number("average")
-    return latency(None if mean is None else mean * 1e-3, spread.p50, spread.p90, spread.p95, spread.p99)
 
 
 SERVE = "vllm bench serve"
 LATENCY = "vllm bench latency"
 THROUGHPUT = "vllm bench throughput"
-
-
-def latency_names(quantity: str) -> dict[str, tuple[str, ...]]:
-    """Return the keys of vLLM and SGLang for one latency, such as ``ttft_ms``.
-
-    Examples
-    --------
-    >>> latency_names("ttft_ms")["p50"]
-    ('median_ttft_ms', 'p50_ttft_ms')
-    """
-    names = {"mean": (f"mean_{quantity}",), "p50": (f"median_{quantity}", f"p50_{quantity}")}
-    return names | {p: (f"{p}_{quantity}", f"{p}.0_{quantity}") for p in ("p90", "p95", "p99")}
+INFERENCEX = "InferenceX"
 
 
 def vllm_serve(values: Mapping[str, Any], path: str) -> BenchmarkResult:
@@ -129,17 +83,8 @@ def vllm_serve(values: Mapping[str, Any], path: str) -> BenchmarkResult:
     document = ResultValues(path, {key.rstrip(":"): value for key, value in values.items()})
     result = BenchmarkResult(
         **measures(document, SERVE),
-        model=document.text("model_id"),
+        **stated(document, SERVE),
         engine=engine_of_backend(document.text("backend")),
-        hardware=document.text("gpu", "hardware", "accelerator"),
-        tensor_parallel=document.count("tp", "TP", "tensor_parallel", "tensor_parallel_size"),
-        pipeline_parallel=document.count("pp", "PP", "pipeline_parallel", "pipeline_parallel_size"),
-        expert_parallel=document.count("ep", "EP"),
-        data_parallel=document.count("dp", "DP"),
-        concurrency=document.number("max_concurrency"),
-        e2e_s=document.spread(1e-3, latency_names("e2el_ms")),
-        total_tokens_per_s=document.number("total_token_throughput"),
-        accepted_tokens_per_step=document.number("spec_decode_acceptance_length"),
     )
     return replace(result, log=request_log(document), notes=_notes(document))
 
@@ -161,10 +106,7 @@ def measures(document: ResultValues, tool: str) -> dict[str, Any]:
         "requests": round(completed),
         "input_tokens": document.needed("total_input_tokens", tool=tool) / completed,
         "output_tokens": document.needed("total_output_tokens", tool=tool) / completed,
-        "ttft_s": document.spread(1e-3, latency_names("ttft_ms")),
-        "tpot_s": document.spread(1e-3, latency_names("tpot_ms")),
-        "requests_per_s": document.number("request_throughput"),
-        "output_tokens_per_s": document.number("output_throughput"),
+        **stated(document, "vllm and sglang"),
     }
 
 
@@ -212,16 +154,13 @@ def vllm_latency(values: Mapping[str, Any], path: str) -> BenchmarkResult:
     The file holds neither batch size nor lengths; they have to be given separately.
     """
     document = ResultValues(path, values)
-    percentiles = document.at("percentiles")
-    names = {"p50": ("50",), "p90": ("90",), "p99": ("99",)}
-    mean = document.needed("avg_latency", tool=LATENCY)
+    fields = stated(document, LATENCY)
     return BenchmarkResult(
         tool=LATENCY,
         path=path,
         kind="static_batch",
-        model=document.text("model_id", "model"),
         engine="vllm",
-        e2e_s=replace(percentiles.spread(1.0, names), mean=mean),
+        **fields | {"e2e_s": replace(fields["e2e_s"], mean=document.number("avg_latency"))},
         notes=("the file does not hold batch size, input and output tokens",),
     )
 
@@ -229,19 +168,15 @@ def vllm_latency(values: Mapping[str, Any], path: str) -> BenchmarkResult:
 def vllm_throughput(values: Mapping[str, Any], path: str) -> BenchmarkResult:
     """Return one run of `vllm bench throughput`: all requests at once, input and output tokens together."""
     document = ResultValues(path, values)
-    elapsed = document.needed("elapsed_time", tool=THROUGHPUT)
-    requests = document.needed("num_requests", tool=THROUGHPUT)
-    if requests == 0 or elapsed == 0:
+    fields = stated(document, THROUGHPUT)
+    if fields["requests"] == 0 or document.number("elapsed_time") == 0:
         raise InputError(f"{path}: no request was processed, so this run measured nothing")
     return BenchmarkResult(
         tool=THROUGHPUT,
         path=path,
         kind="offline",
-        model=document.text("model_id", "model"),
         engine="vllm",
-        requests=round(requests),
-        requests_per_s=document.number("requests_per_second"),
-        total_tokens_per_s=document.needed("tokens_per_second", tool=THROUGHPUT),
+        **fields,
         notes=("tokens per second count input and output together; the file does not split them",),
     )
 
@@ -249,33 +184,17 @@ def vllm_throughput(values: Mapping[str, Any], path: str) -> BenchmarkResult:
 def inferencex_row(values: Mapping[str, Any], path: str) -> BenchmarkResult:
     """Return one aggregated row of InferenceX (formerly InferenceMAX): vLLM's keys in seconds, rates per GPU."""
     document = ResultValues(path, values)
-    tensor = document.count("tp")
-    pipeline = document.count("pp") or 1
+    fields = stated(document, INFERENCEX)
+    tensor, pipeline = fields["tensor_parallel"], fields["pipeline_parallel"] or 1
     devices = (tensor or 1) * pipeline * (document.count("pcp_size") or 1)
     data = tensor if document.text("dp_attention") in ("true", "True") else None
-    per_device = document.needed("output_tput_per_gpu", "tput_per_gpu", tool="InferenceX")
-
-    def spread(quantity: str) -> Latency:
-        return document.spread(1.0, latency_names(quantity))
-
-    total = document.number("tput_per_gpu")
+    output, total = document.number("output_tput_per_gpu", "tput_per_gpu"), document.number("tput_per_gpu")
     return BenchmarkResult(
-        tool="InferenceX",
+        tool=INFERENCEX,
         path=path,
-        model=document.text("model"),
-        engine=document.text("framework"),
-        hardware=document.text("hw"),
-        tensor_parallel=1 if data else tensor,
-        pipeline_parallel=pipeline,
-        expert_parallel=document.count("ep"),
+        **fields | {"tensor_parallel": 1 if data else tensor, "pipeline_parallel": pipeline},
         data_parallel=data,
-        concurrency=document.number("conc"),
-        input_tokens=document.number("isl"),
-        output_tokens=document.number("osl"),
-        ttft_s=spread("ttft"),
-        tpot_s=spread("tpot"),
-        e2e_s=spread("e2el"),
-        output_tokens_per_s=per_device * devices,
+        output_tokens_per_s=None if output is None else output * devices,
         total_tokens_per_s=None if total is None else total * devices,
         notes=("isl and osl are nominal: the lengths sent are uniform on 0.8 to 1 times them",),
     )
@@ -283,20 +202,16 @@ def inferencex_row(values: Mapping[str, Any], path: str) -> BenchmarkResult:
 
 SERVING = "sglang bench_serving"
 ONE_BATCH = "sglang bench_one_batch"
+ONE_BATCH_SERVER = "sglang bench_one_batch_server"
 
 
 def sglang_serving(values: Mapping[str, Any], path: str) -> BenchmarkResult:
     """Return one run of `bench_serving`."""
     document = ResultValues(path, values)
-    limited = document.number("max_concurrency")
     result = BenchmarkResult(
         **measures(document, SERVING),
-        model=document.text("model_id", "model"),
+        **stated(document, SERVING),
         engine=engine_of_backend(document.text("backend")),
-        concurrency=document.number("concurrency") if limited is None else limited,
-        e2e_s=document.spread(1e-3, latency_names("e2e_latency_ms")),
-        total_tokens_per_s=document.number("total_throughput"),
-        accepted_tokens_per_step=document.number("accept_length"),
     )
     return replace(result, log=request_log(document))
 
@@ -307,19 +222,7 @@ def sglang_one_batch(values: Mapping[str, Any], path: str) -> list[BenchmarkResu
     The line of `bench_one_batch_server` has the whole latency instead; it is one static batch.
     """
     document = ResultValues(path, values)
-    batch = document.needed("batch_size", tool=ONE_BATCH)
-    tokens_in = document.needed("input_len", tool=ONE_BATCH)
-    tokens_out = document.needed("output_len", tool=ONE_BATCH)
-    shared = BenchmarkResult(
-        tool=ONE_BATCH,
-        path=path,
-        engine="sglang",
-        model=document.text("model_path", "model"),
-        concurrency=batch,
-        requests=round(batch),
-        input_tokens=tokens_in,
-        output_tokens=tokens_out,
-    )
+    shared = BenchmarkResult(ONE_BATCH, path, engine="sglang", **stated(document, ONE_BATCH))
     if document.number("prefill_latency") is None:
         return [_server_result(document, shared)]
     prefill = document.needed("prefill_latency", tool=ONE_BATCH)
@@ -327,23 +230,23 @@ def sglang_one_batch(values: Mapping[str, Any], path: str) -> list[BenchmarkResu
     decode = document.number("median_decode_latency")
     if decode:
         step = latency(decode, decode)
-        results.append(replace(shared, kind="decode", tpot_s=step, context_tokens=tokens_in + tokens_out / 2))
+        context = (shared.input_tokens or 0.0) + (shared.output_tokens or 0.0) / 2
+        results.append(replace(shared, kind="decode", tpot_s=step, context_tokens=context))
     return results
 
 
 def _server_result(document: ResultValues, shared: BenchmarkResult) -> BenchmarkResult:
-    seconds = document.needed("latency", tool="sglang bench_one_batch_server")
+    fields = stated(document, ONE_BATCH_SERVER)
+    seconds = document.number("latency") or 0.0
     ttft = document.number("last_ttft")
     gaps = (shared.output_tokens or 1.0) - 1.0
     tpot = None if ttft is None or gaps <= 0 else (seconds - ttft) / gaps
     return replace(
         shared,
-        tool="sglang bench_one_batch_server",
+        tool=ONE_BATCH_SERVER,
         kind="static_batch",
         e2e_s=latency(seconds),
         ttft_s=latency(ttft),
         tpot_s=latency(tpot),
-        output_tokens_per_s=document.number("output_throughput"),
-        total_tokens_per_s=document.number("overall_throughput"),
-        accepted_tokens_per_step=document.number("acc_length"),
+        **fields,
     )

@@ -11,6 +11,7 @@ from capplan.recorded.results.record import (
     RequestRecord,
     ResultValues,
     latency,
+    stated,
     unit_seconds,
 )
 
@@ -321,13 +322,6 @@ def _spread(metric: ResultValues, seconds: float) -> Latency:
 
 
 INFERENCE_PERF = "inference-perf"
-OF_INFERENCE_PERF = {
-    "mean": ("mean",),
-    "p50": ("median", "p50"),
-    "p90": ("p90",),
-    "p95": ("p95",),
-    "p99": ("p99",),
-}
 LARGEST_DISAGREEMENT_RATIO = 1.2
 """A mean TPOT further than this from (latency - TTFT) / (tokens - 1) of the means counted something else."""
 
@@ -346,28 +340,10 @@ def lifecycle_result(values: Mapping[str, Any], path: str) -> BenchmarkResult:
     smaller than the time per token; then TPOT is taken from the means of latency, TTFT and length.
     """
     document = ResultValues(path, values)
-    successes = document.at("successes")
-    count = successes.needed("count", tool=INFERENCE_PERF)
-    if count == 0:
+    if document.at("successes").needed("count", tool=INFERENCE_PERF) == 0:
         raise InputError(f"{path}: successes.count is 0, so this run measured nothing")
-    latency, throughput = successes.at("latency"), successes.at("throughput")
-    load = document.at("load_summary")
-    result = BenchmarkResult(
-        tool=INFERENCE_PERF,
-        path=path,
-        concurrency=load.number("concurrency"),
-        request_rate_per_s=load.number("requested_rate", "achieved_rate"),
-        requests=round(count),
-        input_tokens=successes.at("prompt_len").number("mean"),
-        output_tokens=successes.at("output_len").number("mean"),
-        ttft_s=latency.at("time_to_first_token").spread(1.0, OF_INFERENCE_PERF),
-        tpot_s=latency.at("time_per_output_token").spread(1.0, OF_INFERENCE_PERF),
-        e2e_s=latency.at("request_latency").spread(1.0, OF_INFERENCE_PERF),
-        requests_per_s=throughput.number("requests_per_sec"),
-        output_tokens_per_s=throughput.number("output_tokens_per_sec"),
-        total_tokens_per_s=throughput.number("total_tokens_per_sec"),
-    )
-    return with_consistent_tpot(result)
+    fields = stated(document, "inference-perf of the client")
+    return with_consistent_tpot(BenchmarkResult(INFERENCE_PERF, path, **fields))
 
 
 def with_consistent_tpot(result: BenchmarkResult) -> BenchmarkResult:
@@ -414,16 +390,9 @@ def prometheus_result(values: Mapping[str, Any], path: str) -> BenchmarkResult:
         notes.append("KV-cache usage reads 0: the metric was renamed upstream and is not used")
     return BenchmarkResult(
         tool=INFERENCE_PERF,
-        contradiction=_contradiction(successes),
         path=path,
-        requests=successes.count("count"),
-        input_tokens=successes.at("prompt_len").number("mean"),
-        output_tokens=successes.at("output_len").number("mean"),
-        ttft_s=successes.at("time_to_first_token").spread(1.0, OF_INFERENCE_PERF),
-        tpot_s=successes.at("time_per_output_token").spread(1.0, OF_INFERENCE_PERF),
-        e2e_s=successes.at("request_latency").spread(1.0, OF_INFERENCE_PERF),
-        requests_per_s=successes.number("rate"),
-        output_tokens_per_s=successes.at("output_len").number("rate"),
+        contradiction=_contradiction(successes),
+        **stated(document, "inference-perf of the server"),
         notes=tuple(notes),
     )
 
@@ -447,31 +416,22 @@ def llmd_report(values: Mapping[str, Any], path: str) -> BenchmarkResult:
 
 def _first_version(document: ResultValues) -> BenchmarkResult:
     metrics, scenario = document.at("metrics"), document.at("scenario")
-    throughput, requests = metrics.at("throughput"), metrics.at("requests")
     hosts = _items(scenario.at("host"), "accelerator")
     engines = _items(scenario.at("platform"), "engine")
-    load = scenario.at("load", "args")
     notes = _unlike(hosts)
     roles = scenario.at("host").values.get("type")
     return BenchmarkResult(
-        **_performance(requests, metrics.at("latency"), document),
-        model=scenario.at("model").text("name"),
+        **_performance(metrics, document),
+        **stated(document, "llm-d 0.1"),
         engine=_engine(engines, "name", roles if isinstance(roles, list) else [roles]),
         engine_version=engines[0].text("version") if engines else None,
         **_split(hosts, notes),
-        concurrency=load.number("max_concurrency", "concurrency"),
-        request_rate_per_s=load.number("request_rate"),
-        requests_per_s=throughput.number("requests_per_sec"),
-        output_tokens_per_s=throughput.number("output_tokens_per_sec"),
-        total_tokens_per_s=throughput.number("total_tokens_per_sec"),
         notes=tuple(notes),
     )
 
 
 def _second_version(document: ResultValues) -> BenchmarkResult:
     aggregate = document.at("results", "request_performance", "aggregate")
-    throughput = aggregate.at("throughput")
-    load = document.at("scenario", "load", "standardized")
     stack = [part.at("standardized") for part in _items(document.at("scenario"), "stack")]
     engines = [part for part in stack if part.text("kind") == "inference_engine"]
     hosts = [part.at("accelerator") for part in engines]
@@ -480,16 +440,12 @@ def _second_version(document: ResultValues) -> BenchmarkResult:
     if replicas > 1:
         notes.append(f"rates are over {replicas} replicas")
     return BenchmarkResult(
-        **_performance(aggregate.at("requests"), aggregate.at("latency"), document),
+        **_performance(aggregate, document),
+        **stated(document, "llm-d 0.2"),
         model=engines[0].at("model").text("name") if engines else None,
         engine=_engine(engines, "tool", [part.text("role") for part in engines]),
         engine_version=engines[0].text("tool_version") if engines else None,
         **_split(hosts, notes),
-        concurrency=load.number("concurrency"),
-        request_rate_per_s=load.number("rate_qps"),
-        requests_per_s=throughput.at("request_rate").number("mean"),
-        output_tokens_per_s=throughput.at("output_token_rate").number("mean"),
-        total_tokens_per_s=throughput.at("total_token_rate").number("mean"),
         replicas=replicas,
         notes=tuple(notes),
     )
@@ -501,7 +457,8 @@ def _engine(engines: list[ResultValues], key: str, roles: Sequence[object]) -> s
     return f"{name}-disagg" if name and "prefill" in roles else name
 
 
-def _performance(requests: ResultValues, latency: ResultValues, document: ResultValues) -> dict[str, Any]:
+def _performance(measured: ResultValues, document: ResultValues) -> dict[str, Any]:
+    requests, latency = measured.at("requests"), measured.at("latency")
     total = requests.needed("total", tool=LLMD_REPORT)
     if total == 0:
         raise InputError(f"{requests.where('total')} is 0, so this run measured nothing")
@@ -509,8 +466,6 @@ def _performance(requests: ResultValues, latency: ResultValues, document: Result
         "tool": LLMD_REPORT,
         "path": document.path,
         "requests": round(total),
-        "input_tokens": requests.at("input_length").number("mean"),
-        "output_tokens": requests.at("output_length").number("mean"),
         "ttft_s": _llmd_latency(latency, "time_to_first_token"),
         "tpot_s": _llmd_latency(latency, "time_per_output_token"),
         "e2e_s": _llmd_latency(latency, "request_latency"),
@@ -537,14 +492,7 @@ def _items(document: ResultValues, key: str) -> list[ResultValues]:
 def _split(hosts: list[ResultValues], notes: list[str]) -> dict[str, Any]:
     if not hosts or notes:
         return {"hardware": hosts[0].text("model") if hosts else None}
-    parallelism = hosts[0].at("parallelism")
-    return {
-        "hardware": hosts[0].text("model"),
-        "tensor_parallel": parallelism.count("tp"),
-        "pipeline_parallel": parallelism.count("pp"),
-        "expert_parallel": parallelism.count("ep"),
-        "data_parallel": parallelism.count("dp"),
-    }
+    return stated(hosts[0], "parallelism of llm-d")
 
 
 def _unlike(hosts: list[ResultValues]) -> list[str]:

@@ -3,12 +3,13 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from capplan.errors import InputError
 from capplan.numbers import Spread
-from capplan.readers.text_file import MAX_RESULT_BYTES, csv_rows, json_values, read_text
+from capplan.readers.text_file import MAX_RESULT_BYTES, csv_rows, json_values, read_json, read_text
 from capplan.readers.yaml_file import yaml_values
 
 Kind: TypeAlias = Literal["serving", "offline", "static_batch", "prefill", "decode"]
@@ -211,12 +212,65 @@ class ResultValues:
         place = f"{self.place}.{name}" if self.place else name
         return [ResultValues(self.path, item, f"{place}.{index}") for index, item in enumerate(items)]
 
+    def named(self, path: str) -> "tuple[ResultValues, list[str]]":
+        """Return the mapping that a path such as `load/rate|qps` leads to, and the names of its last part."""
+        *keys, names = path.split("/")
+        return self.at(*keys), names.split("|")
+
     def spread(self, seconds: float, names: Mapping[str, tuple[str, ...]]) -> Latency:
         """Return mean and percentiles under `names` (field -> keys), each times `seconds`."""
         numbers = {field: self.number(*keys) for field, keys in names.items()}
         return latency(
             **{field: None if value is None else value * seconds for field, value in numbers.items()}
         )
+
+
+@cache
+def _tools() -> dict[str, Any]:
+    """Return how each tool names what it measures; a path is of the keys down to a value, `|` stands between other names of a key."""
+    return read_json(Path(__file__).parent / "tools.json")
+
+
+def stated(document: ResultValues, tool: str) -> dict[str, Any]:
+    """Return the fields of `BenchmarkResult` that a file states in the words of a tool; InputError where one is missing that it always writes."""
+    table = _tools()[tool]
+    for path in table.get("needed", ()):
+        place, names = document.named(path)
+        place.needed(*names, tool=tool)
+    return {
+        field: _latency(document, table, places) if field in _LATENCIES else _first(document, field, places)
+        for field, places in table["fields"].items()
+    }
+
+
+def _first(document: ResultValues, field: str, places: str | list[str]) -> Any:
+    """Return the first value that is there: a text, a whole number or a number, as the field is."""
+    read = (
+        ResultValues.text
+        if field in _TEXTS
+        else ResultValues.count
+        if field in _COUNTS
+        else ResultValues.number
+    )
+    found = [document.named(path) for path in ([places] if isinstance(places, str) else places)]
+    values = (read(place, *names) for place, names in found)
+    return next((value for value in values if value is not None), None)
+
+
+def _latency(document: ResultValues, table: Mapping[str, Any], places: str | list[str]) -> Latency:
+    """Return mean and percentiles in seconds, whose names follow from those of the metric."""
+    of = [places] if isinstance(places, str) else places
+    found = {}
+    for statistic, written in _tools()["statistics"][table["statistics"]].items():
+        paths = [written] if isinstance(written, str) else written
+        value = _first(document, statistic, [path.format(*of) for path in paths])
+        found[statistic] = None if value is None else value * SECONDS_PER_UNIT[table["unit"]]
+    return latency(**found)
+
+
+_LATENCIES = ("ttft_s", "tpot_s", "e2e_s")
+_TEXTS = ("model", "engine", "engine_version", "hardware")
+_COUNTS = ("tensor_parallel", "pipeline_parallel", "expert_parallel", "data_parallel", "requests")
 
 
 def engine_of_backend(backend: str | None) -> str | None:

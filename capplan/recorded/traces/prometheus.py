@@ -5,6 +5,7 @@ import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import TypeAlias
 
@@ -13,6 +14,7 @@ import numpy as np
 from capplan.errors import InputError, unknown
 from capplan.numbers import Array
 from capplan.phases.step import acceptance_of_round
+from capplan.readers.text_file import read_json
 from capplan.recorded.traces.rows import lines_of
 from capplan.workload.statistics import (
     LONGEST_TOKENS,
@@ -40,35 +42,45 @@ AGREEMENT = 0.01
 POINTS = 10
 """Points that represent the lengths in one bucket."""
 
-PROMPTS = ("vllm:request_prompt_tokens", "sglang:prompt_tokens_histogram", "tgi_request_input_length")
-OUTPUTS = ("vllm:request_generation_tokens", "sglang:generation_tokens_histogram", "tgi_request_generated_tokens")  # fmt: skip
-TTFT = ("vllm:time_to_first_token_seconds", "sglang:time_to_first_token_seconds")
-TPOT = (
-    "vllm:request_time_per_output_token_seconds", "sglang:request_time_per_output_token_seconds",
-    "vllm:inter_token_latency_seconds", "vllm:time_per_output_token_seconds", "sglang:inter_token_latency_seconds",
-    "tgi_request_mean_time_per_token_duration",
-)  # fmt: skip
-E2E = ("vllm:e2e_request_latency_seconds", "sglang:e2e_request_latency_seconds", "tgi_request_duration")
-QUEUE = ("vllm:request_queue_time_seconds", "sglang:queue_time_seconds", "tgi_request_queue_duration")
-FINISHED = ("vllm:request_success_total", "sglang:num_requests_total", "tgi_request_success")
-REJECTED = ("vllm:admission_rejections_total", "sglang:num_aborted_requests_total")
-PREFIX_HITS = (
-    ("vllm:prefix_cache_hits_total", "vllm:prefix_cache_queries_total"),
-    ("vllm:gpu_prefix_cache_hits_total", "vllm:gpu_prefix_cache_queries_total"),
-    ("sglang:cached_tokens_total", "sglang:prompt_tokens_total"),
+
+@cache
+def metric_names(quantity: str, *engines: str) -> tuple[str, ...]:
+    """Return what engines call a quantity, those of a prefix or of all; of several that a server has the first is read.
+
+    Examples
+    --------
+    >>> metric_names("running", "vllm:", "sglang:")
+    ('vllm:num_requests_running', 'sglang:num_running_reqs')
+    """
+    names = _metrics()[quantity]
+    return tuple(name for name in names if not engines or name.startswith(engines))
+
+
+@cache
+def _metrics() -> dict[str, list[str]]:
+    """Return the names of each quantity; a sum of metrics stands as one name."""
+    return read_json(Path(__file__).parent / "metrics.json")
+
+
+READ = ("vllm:", "sglang:", "tgi_")
+"""Beginnings of the metrics of engines whose histograms of lengths are known."""
+HISTOGRAMS = ("prompt_tokens", "output_tokens", "ttft", "tpot", "e2e", "queue")
+_COUNTED = (
+    "finished",
+    "rejected",
+    "prefix_hits",
+    "prefix_queries",
+    "draft_rounds",
+    "drafted",
+    "accepted_drafts",
+    "accepted_by_position",
 )
-HIT_GAUGES = ("vllm:gpu_prefix_cache_hit_rate", "sglang:cache_hit_rate")
-DRAFTS = "vllm:spec_decode_num_drafts_total"
-DRAFTED = "vllm:spec_decode_num_draft_tokens_total"
-ACCEPTED = "vllm:spec_decode_num_accepted_tokens_total"
-ACCEPTED_BY_POSITION = "vllm:spec_decode_num_accepted_tokens_per_pos_total"
-ACCEPTANCE_GAUGES = ("vllm:spec_decode_draft_acceptance_rate", "sglang:spec_accept_rate")
-LENGTH_GAUGES = ("sglang:spec_accept_length",)
 COUNTERS = frozenset(
-    {f"{name}_{part}" for name in (*PROMPTS, *OUTPUTS, *TTFT, *TPOT, *E2E, *QUEUE) for part in ("sum", "count", "bucket")}
-    | {*FINISHED, *REJECTED, *(name for pair in PREFIX_HITS for name in pair), DRAFTS, DRAFTED, ACCEPTED, ACCEPTED_BY_POSITION}
+    {f"{name}_{part}" for key in HISTOGRAMS for name in metric_names(key, *READ) for part in ("sum", "count", "bucket")}
+    | {name for key in _COUNTED for name in metric_names(key, *READ)}
 )  # fmt: skip
 """Series read here that start at 0 and never decrease."""
+DRAFTS, DRAFTED, ACCEPTED, ACCEPTED_BY_POSITION = (metric_names(key)[0] for key in _COUNTED[4:])
 
 
 MODEL_LABELS = ("model_name", "model")
@@ -92,9 +104,15 @@ class Scrape:
     accepted: dict[int, float] = field(default_factory=lambda: defaultdict(float))
     """Accepted drafts by their position in a round, from 0."""
 
-    def first(self, names: Sequence[str]) -> float | None:
-        """Return the first of some counters that is present."""
+    def first(self, quantity: str) -> float | None:
+        """Return the first counter of a quantity that is present."""
+        names = metric_names(quantity, *READ)
         return next((self.values[name] for name in names if name in self.values), None)
+
+    def gauge(self, quantity: str) -> float | None:
+        """Return the mean over engines of the first gauge of a quantity that is present."""
+        rows = next((self.gauges[name] for name in metric_names(quantity) if name in self.gauges), None)
+        return float(np.mean(rows)) if rows else None
 
     def mean(self, names: Sequence[str]) -> float | None:
         """Return sum over count of the first histogram that counted anything."""
@@ -279,7 +297,9 @@ def prometheus_summary(
     omissions = Omissions()
     scrape = counted(paths, omissions, model)
     name = str(paths[-1])
-    prompts, outputs = _lengths(scrape, PROMPTS, name), _lengths(scrape, OUTPUTS, name)
+    prompts, outputs = (
+        _lengths(scrape, metric_names(key), name) for key in ("prompt_tokens", "output_tokens")
+    )
     finished = _requests(scrape)
     notes = (
         []
@@ -288,13 +308,14 @@ def prometheus_summary(
     )
     if interval_s is None:
         notes.append("no rate is known without the time between the scrapes; give --interval")
-    rejected = scrape.first(REJECTED)
+    rejected = scrape.first("rejected")
     if rejected:
         notes.append(f"{rejected:,.0f} requests were rejected and are not counted as finished")
         finished += rejected
     rate = finished / interval_s if interval_s else None
     accepted, rounds = _acceptance(scrape, notes)
     hits = _hits(scrape, notes)
+    (slots,) = metric_names("cache_tokens")
     return WorkloadSummary(
         name=paths[-1].name.split(".")[0],
         format="Prometheus metrics",
@@ -303,28 +324,22 @@ def prometheus_summary(
         input_tokens=prompts,
         output_tokens=outputs,
         prefix_hit_fraction=hits,
-        measured={
-            "ttft_s": scrape.mean(TTFT),
-            "tpot_s": scrape.mean(TPOT),
-            "e2e_s": scrape.mean(E2E),
-            "queue_s": scrape.mean(QUEUE),
-        },
+        measured={f"{key}_s": scrape.mean(metric_names(key)) for key in ("ttft", "tpot", "e2e", "queue")},
         acceptance_fraction=accepted,
         accepted_tokens_per_round=rounds,
         kv_cache_tokens=scrape.cache_tokens
-        or next(
-            (tokens for tokens in scrape.gauges.get("sglang:max_total_num_tokens", []) if tokens > 0), None
-        ),
+        or next((tokens for tokens in scrape.gauges.get(slots, ()) if tokens > 0), None),
         omissions=tuple(omissions.lines()),
         notes=(*notes, "lengths are interpolated within the buckets of the histograms"),
     )
 
 
 def _requests(scrape: Scrape) -> float:
-    finished = scrape.first(FINISHED)
+    finished = scrape.first("finished")
     if finished:
         return finished
-    return next((scrape.values[f"{name}_count"] for name in PROMPTS if f"{name}_count" in scrape.values), 0.0)
+    counts = (f"{name}_count" for name in metric_names("prompt_tokens"))
+    return next((scrape.values[name] for name in counts if name in scrape.values), 0.0)
 
 
 def _lengths(scrape: Scrape, names: Sequence[str], path: str) -> LengthSummary:
@@ -397,13 +412,15 @@ def _share(part: float, whole: float, words: str, notes: list[str]) -> float | N
 
 
 def _hits(scrape: Scrape, notes: list[str]) -> float | None:
-    for hits, queries in PREFIX_HITS:
+    for hits, queries in zip(
+        *(metric_names(key, *READ) for key in ("prefix_hits", "prefix_queries")), strict=True
+    ):
         asked = scrape.values.get(queries, 0.0)
         if asked > 0 and hits in scrape.values:
             return _share(scrape.values[hits], asked, f"{hits} is more than {queries}", notes)
-    gauge = next((scrape.gauges[name] for name in HIT_GAUGES if name in scrape.gauges), None)
-    if gauge and 0.0 <= float(np.mean(gauge)) <= 1.0:
-        return float(np.mean(gauge))
+    rate = scrape.gauge("prefix_hit_rate")
+    if rate is not None and 0.0 <= rate <= 1.0:
+        return rate
     notes.append("no counters of the prefix cache")
     return None
 
@@ -415,11 +432,8 @@ def _acceptance(scrape: Scrape, notes: list[str]) -> tuple[float | None, float |
         share = _share(accepted, drafted, f"{ACCEPTED} is more than {DRAFTED}", notes)
         drafts = scrape.values.get(DRAFTS, 0.0)
         return share, 1.0 + accepted / drafts if share is not None and drafts > 0 else None
-    shares = next((scrape.gauges[name] for name in ACCEPTANCE_GAUGES if name in scrape.gauges), None)
-    lengths = next((scrape.gauges[name] for name in LENGTH_GAUGES if name in scrape.gauges), None)
-    mean_share = float(np.mean(shares)) if shares else 0.0
-    mean_length = float(np.mean(lengths)) if lengths else 0.0
-    return (mean_share if 0.0 < mean_share <= 1.0 else None), (mean_length if mean_length >= 1.0 else None)
+    rate, length = scrape.gauge("acceptance_rate") or 0.0, scrape.gauge("tokens_per_round") or 0.0
+    return (rate if 0.0 < rate <= 1.0 else None), (length if length >= 1.0 else None)
 
 
 MOST_POSITIONS = 64
@@ -471,11 +485,12 @@ def _by_position(accepted: Mapping[int, float], rounds: float, path: Path) -> tu
 
 def _of_gauges(scrape: Scrape, draft_tokens: int | None, path: Path) -> tuple[tuple[float, ...], str]:
     """Return the acceptance from the mean tokens of a round, or from the accepted share of the drafts."""
-    share, tokens = (_mean(scrape, names) for names in (ACCEPTANCE_GAUGES, LENGTH_GAUGES))
+    gauges = [metric_names(key) for key in ("tokens_per_round", "acceptance_rate")]
+    tokens, share = (_mean(scrape, names) for names in gauges)
     if share is None and tokens is None:
         raise InputError(
             f"{path}: counts no drafts: the server did not speculate, or its metrics were scraped before any request\n"
-            f"  expected: {DRAFTS} and {DRAFTED}, or one of {', '.join((*LENGTH_GAUGES, *ACCEPTANCE_GAUGES))}"
+            f"  expected: {DRAFTS} and {DRAFTED}, or one of {', '.join(sum(gauges, ()))}"
         )
     drafts = float(draft_tokens or 0)
     if not drafts and share and tokens is not None:

@@ -155,9 +155,9 @@ _COMPARE_TITLES = {
 
 def compare_answer(asked: AskedComparison, name: str, currency: Currency | None) -> Answer:
     """Return a month of both, the break-even traffic, and which is cheaper; in another currency too, if one is given."""
-    comparison = asked.comparison
+    comparison, plan = asked.comparison, asked.plan
     rows = [_api_row(api) for api in comparison.apis]
-    of_job = comparison.plan.money is not None and comparison.plan.money.usd_per_job is not None
+    of_job = plan.money is not None and plan.money.usd_per_job is not None
     cost = "usd_per_job" if of_job else "usd_per_month"
     shown = [
         {"api": api.price.name, **row, cost: row["usd_per_month"]}
@@ -169,7 +169,7 @@ def compare_answer(asked: AskedComparison, name: str, currency: Currency | None)
     own = comparison.own
     return Answer(
         command="compare",
-        result=_compare_result(comparison, name, rows),
+        result=_compare_result(asked, name, rows),
         tables=(
             Table(
                 shown,
@@ -183,11 +183,11 @@ def compare_answer(asked: AskedComparison, name: str, currency: Currency | None)
                 titles=_COMPARE_TITLES,
             ),
         ),
-        headline=_headline(comparison, name, of_job=of_job),
+        headline=_headline(asked, name, of_job=of_job),
         closing=(
             *_closing(comparison),
-            *used_by_texts([comparison.plan]),
-            *ordered_texts([comparison.plan]),
+            *used_by_texts([plan]),
+            *ordered_texts([plan]),
             *currency_texts(
                 currency,
                 {"for the self-hosted fleet": own.usd_today, f"for {best.price.name}": best.bill.usd},
@@ -199,16 +199,17 @@ def compare_answer(asked: AskedComparison, name: str, currency: Currency | None)
     )
 
 
-def _compare_result(comparison: Comparison, name: str, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def _compare_result(asked: AskedComparison, name: str, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Return a comparison with the keys of JSON."""
+    comparison, plan = asked.comparison, asked.plan
     best, own = comparison.apis[0], comparison.own
     return {
         "scenario": name,
         "own": {
             "usd_per_month": own.usd_today,
-            "gpus": comparison.plan.gpus,
-            "hardware": comparison.plan.hardware,
-            "order": order_row(comparison.plan),
+            "gpus": plan.gpus,
+            "hardware": plan.hardware,
+            "order": order_row(plan),
             "machines_usd_per_month": own.machines_usd,
             "overhead_usd_per_month": own.machines_usd * own.terms.overhead,
             "people_usd_per_month": own.terms.people_usd_per_month,
@@ -256,12 +257,13 @@ def _own_rows(own: OwnFleet, cost: str, *, by_mix: bool) -> list[dict[str, Any]]
     return [*kept, {"what": "together", cost: own.usd_today}] if len(kept) > 1 else kept
 
 
-def _headline(comparison: Comparison, name: str, *, of_job: bool) -> str:
+def _headline(asked: AskedComparison, name: str, *, of_job: bool) -> str:
+    comparison = asked.comparison
     best, own, count = comparison.apis[0], comparison.own, len(comparison.apis)
     span = "for the job" if of_job else "per month"
     dearer, cheaper = max(own.usd_today, best.bill.usd), min(own.usd_today, best.bill.usd)
     ratio = f"{dearer / cheaper:.3g} times as much" if cheaper else "more"
-    own_text = f"{purchase_text(comparison.plan)} ${own.usd_today:,.0f} {span}"
+    own_text = f"{purchase_text(asked.plan)} ${own.usd_today:,.0f} {span}"
     api_text = f"{best.price.name} ${best.bill.usd:,.0f}"
     if comparison.cheaper is None:
         which = "the API" if best.bill.usd > own.usd_today else "the fleet"

@@ -411,34 +411,31 @@ def decision_tables(answer: FleetAnswer, *, promised: bool) -> list[Table]:
 
 
 def _fleet_result(
-    asked: AskedFleet, answer: FleetAnswer, rows: list[dict[str, Any]], outlook: Outlook
+    asked: AskedFleet, answer: FleetAnswer, plans: list[dict[str, Any]], outlook: Outlook
 ) -> dict[str, Any]:
-    """Return the answer with the keys of the interface."""
-    chosen = plan_row(answer.chosen) if answer.chosen else None
-    uneconomical = [
-        {**asdict(row), "sentence": uneconomical_text(row, answer)} for row in answer.uneconomical
-    ]
+    """Return the answer with the keys of the interface; the recommended plan and the choices are indices into the plans."""
+    written, choices = answer.written, answer.choices
+    recommended = written.index(choices.recommended) if choices else None
     return {
         "scenario": asked.scenario.name,
         "demand": asdict(
             planned_demand(asked.question.demand, answer.chosen.responses_s if answer.chosen else 0.0)
         ),
-        "plans": rows,
+        "plans": plans,
         "rejected": [asdict(item) for item in answer.rejected],
         "evaluated": answer.evaluated,
-        "chosen": chosen,
-        "recommended": chosen,
-        "why": answer.choices.why if answer.choices else None,
-        "choices": {
-            name: plan_row(getattr(answer.choices, name)) for name in ("cheapest", "surest", "fewest")
-        }
-        if answer.choices
+        "chosen": None if recommended is None else plans[recommended],
+        "recommended": recommended,
+        "why": choices.why if choices else None,
+        "choices": {name: written.index(getattr(choices, name)) for name in ("cheapest", "surest", "fewest")}
+        if choices
         else None,
         "certainty": certainty_rows(answer),
         "next_steps": next_steps_result(answer),
         "tight_target": tight_target_result(answer),
-        "uneconomical": uneconomical,
-        "insensible": uneconomical,
+        "uneconomical": [
+            {**asdict(row), "sentence": uneconomical_text(row, answer)} for row in answer.uneconomical
+        ],
         "disaggregated": pools_result(answer),
         "commitments": commitments_result(outlook.mixes),
         "currency": in_currency(asked.scenario.file.currency, paid_usd(answer, outlook)),
@@ -562,10 +559,10 @@ def fleet_answer(
     """Return the plans, cheapest first, and the rejections by reason; exit code 4 where nothing is feasible."""
     outlook = outlook or Outlook()
     over_time = over_time_parts(outlook)
-    rows = [plan_row(plan) for plan in answer.plans]
+    plans = [plan_row(plan) for plan in answer.written]
     rejected = [asdict(item) for item in answer.rejected]
     tables = [
-        _plans_table(asked, answer, outlook, rows),
+        _plans_table(asked, answer, outlook, plans[: len(answer.plans)]),
         *pools_tables(answer),
         *order_tables(answer.chosen),
         *mix_tables(answer),
@@ -582,11 +579,17 @@ def fleet_answer(
         tables.append(
             Table(rejected, title=rejected_text(answer), shown=_REJECTED, titles={"count": "candidates"})
         )
-    result = _fleet_result(asked, answer, rows, outlook)
+    result = _fleet_result(asked, answer, plans, outlook)
     inputs = plain(plan_inputs(asked, answer.chosen))
     data = data_digests((item.name for item in asked.question.devices), asked.scenario.model)
     origin = plan_origin(
-        asked.scenario.path, settings, asked.scenario.price_file, plain(result), inputs, data
+        asked.scenario.path,
+        settings,
+        asked.scenario.price_file,
+        plain(result),
+        len(answer.plans),
+        inputs,
+        data,
     )
     kernels = assumed_kernels([answer.chosen], asked.question) if answer.chosen else ()
     return Answer(

@@ -5,10 +5,10 @@ from dataclasses import asdict
 from math import isclose
 from typing import Any
 
-from capplan.fleet.plan import FleetAnswer, Plan
-from capplan.fleet.price import HOURS_PER_MONTH, SIDES, ChosenPrice
+from capplan.fleet.plan import FleetAnswer, Plan, offered_costs
 from capplan.money.cash import Cash, CostLine, total_usd
-from capplan.money.commitments import HOURS_PER_YEAR, Mix, named_offers, offered_costs
+from capplan.money.commitments import HOURS_PER_YEAR, Mix, named_offers
+from capplan.money.price import HOURS_PER_MONTH, SIDES, ChosenPrice
 from capplan.questions.money.commitments import AskedMix
 from capplan.questions.money.energy import Outlook
 from capplan.questions.plans.plan_row import OWN_PRICE, offers_row

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 
 from capplan.assumption import Assumption
+from capplan.fleet.growth import Growth
 from capplan.fleet.over_time import OverTime
 from capplan.fleet.plan import PHASES
-from capplan.money.cash import Growth
 from capplan.money.energy import Energy
 from capplan.questions.money.energy import Outlook
 from capplan.report.answer import Table

@@ -11,7 +11,6 @@ from math import ceil
 from typing import Any
 
 from capplan.assumption import Assumption
-from capplan.fleet.order import owned_price_text
 from capplan.fleet.plan import (
     Certainty,
     FleetAnswer,
@@ -24,7 +23,8 @@ from capplan.fleet.plan import (
     cost_of,
     plan_order,
 )
-from capplan.fleet.price import HOURS_PER_MONTH, usd_per_month
+from capplan.money.order import owned_price_text
+from capplan.money.price import HOURS_PER_MONTH, usd_per_month
 from capplan.questions.fleet import AskedFleet
 from capplan.questions.plans.plan_row import plan_row
 from capplan.report.answer import Table

@@ -6,10 +6,10 @@ from math import floor, log10
 from typing import Any
 
 from capplan.fleet.availability import plan_availability
-from capplan.fleet.order import OWN, OrderLine, owned_price_text
 from capplan.fleet.plan import Group, Plan, plan_order
 from capplan.fleet.pools.link import LinkTerms, reach_of
-from capplan.fleet.price import usd_per_month
+from capplan.money.order import OWN, OrderLine, owned_price_text
+from capplan.money.price import usd_per_month
 from capplan.questions.plans.plan_row import (
     is_at_one_provider,
     order_row,

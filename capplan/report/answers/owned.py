@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from capplan.fleet.order import Machine, machines_per_replica, owned_price_text
 from capplan.fleet.plan import FleetAnswer, Mix, NoMix, Plan, plan_order
+from capplan.money.order import Machine, machines_per_replica, owned_price_text
 from capplan.questions.fleet import AskedFleet
 from capplan.report.answers.fleet_words import paid_text, uneconomical_text
 

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from capplan.assumption import Assumption
-from capplan.fleet.order import OWN
 from capplan.fleet.plan import Plan
 from capplan.fleet.review import spec_of_layout
+from capplan.money.order import OWN
 from capplan.questions.fleet import AskedFleet, prices_of_others
 from capplan.questions.plans.plan_check import Check, Side, changes, plan_changes
 from capplan.questions.plans.plan_verification import (

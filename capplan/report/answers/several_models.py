@@ -8,7 +8,7 @@ from typing import Any
 
 from capplan.assumption import Assumption
 from capplan.fleet.plan import Plan
-from capplan.fleet.price import HOURS_PER_MONTH
+from capplan.money.price import HOURS_PER_MONTH
 from capplan.questions.plans.plan_row import machine_rows, plan_row
 from capplan.questions.several_models import (
     ALONE,
@@ -37,7 +37,6 @@ _SHARED_TITLES = {
     "alone": "a fleet of its own",
     "slice": "MIG slice",
     "cut": "cut into",
-    "hour": "",
 }
 
 
@@ -72,7 +71,6 @@ def sharing_answer(found: SharingAnswer) -> Answer:
         result=_shared_result(found, rows),
         tables=(
             models,
-            *_hours(found),
             *_cut(found),
             Table(
                 _apart(found),
@@ -110,7 +108,6 @@ def _last_texts(assumptions: Sequence[Assumption], key: str) -> tuple[str, ...]:
 
 
 def _shared_row(found: SharingAnswer, model: SharingModel, plan: Plan) -> dict[str, Any]:
-    at = found.models.index(model)
     idle = model.paid is None
     return {
         "model": model.name,
@@ -121,7 +118,7 @@ def _shared_row(found: SharingAnswer, model: SharingModel, plan: Plan) -> dict[s
         "memory_fraction": model.memory_fraction,
         "slice": plan.hardware.partition(":")[2] or None,
         "replica": layout_text(plan),
-        "replicas": int(found.pool.hourly_replicas[at].max()),
+        "replicas": plan.single.busy_replicas,
         "ttft_p95_s": None if idle else plan.ttft_s.p95 * found.slices,
         "tpot_p95_s": None if idle else plan.tpot_s.p95 * found.slices,
         "slo_met_probability": None if idle else plan.slo_met_probability,
@@ -157,22 +154,6 @@ def _order_row(pool: SharedPool) -> dict[str, Any] | None:
         "usd_per_hour": pool.usd_per_month / HOURS_PER_MONTH,
         "usd_per_month": pool.usd_per_month,
     }
-
-
-def _hours(found: SharingAnswer) -> tuple[Table, ...]:
-    """Return the replicas of each model in the hours of a day, where devices are moved between them."""
-    if found.terms.by != "hour":
-        return ()
-    pool = found.pool
-    rows = [
-        {"hour": hour}
-        | {model.name: int(pool.hourly_replicas[at, hour]) for at, model in enumerate(found.models)}
-        | {"gpus": int(gpus)}
-        for hour, gpus in enumerate(pool.hourly_gpus)
-    ]
-    return (
-        Table(rows, title="Replicas by the hour, and GPUs for this hour and the next", titles=_SHARED_TITLES),
-    )
 
 
 def _cut(found: SharingAnswer) -> tuple[Table, ...]:
@@ -220,7 +201,6 @@ def _shared_result(found: SharingAnswer, rows: list[dict[str, Any]]) -> dict[str
             "hardware": pool.hardware,
             "gpus": pool.gpus,
             "spare_gpus": pool.spare_gpus,
-            "gpus_by_hour": pool.hourly_gpus.tolist(),
             "usd_per_month": pool.usd_per_month,
             "usd_per_gpu_hour": None if pool.quote is None else pool.quote.total_usd_per_hour,
             "order": _order_row(pool),
@@ -230,10 +210,9 @@ def _shared_result(found: SharingAnswer, rows: list[dict[str, Any]]) -> dict[str
         "models": [
             {
                 **row,
-                "replicas_by_hour": hours.tolist(),
                 "alone": plan_row(model.paid.plan) if model.paid else None,
             }
-            for row, hours, model in zip(rows, pool.hourly_replicas, found.models, strict=True)
+            for row, model in zip(rows, found.models, strict=True)
         ],
     }
 

@@ -9,18 +9,6 @@ from types import MappingProxyType
 from typing import Annotated, Literal, TypeAlias, TypeVar
 
 from capplan.assumption import Assumption
-from capplan.fleet.order import (
-    NO_LOSS,
-    OWN,
-    Machine,
-    Order,
-    OrderLine,
-    Survival,
-    machines_at_median,
-    most_busy_on,
-    order_of,
-    orders_by_provider,
-)
 from capplan.hardware.device import Device
 from capplan.keys import (
     ONLY_KNOWN_KEYS,
@@ -36,6 +24,18 @@ from capplan.keys import (
     UsdPerHour,
     UsdPerKwh,
     UsdPerMonth,
+)
+from capplan.money.order import (
+    NO_LOSS,
+    OWN,
+    Machine,
+    Order,
+    OrderLine,
+    Survival,
+    machines_at_median,
+    most_busy_on,
+    order_of,
+    orders_by_provider,
 )
 from capplan.numbers import Number
 
