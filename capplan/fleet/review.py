@@ -29,8 +29,7 @@ from capplan.replica.plans import step_rates
 from capplan.replica.replica import Replica, replica_of
 from capplan.replica.spec import ReplicaSpec, deployed_as
 from capplan.replica.speculation import DraftPlan
-from capplan.serving.pipeline import turn_ratio
-from capplan.serving.step_table import decode_step_s, mixed_step_s
+from capplan.serving.step_table import decode_step_s, mixed_step_s, turn_ratio
 from capplan.serving.terms import Routing
 from capplan.workload.request_class import Slo, Target
 

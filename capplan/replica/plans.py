@@ -43,7 +43,6 @@ from capplan.replica.tables import (
     step_knots,
     with_host,
 )
-from capplan.serving.pipeline import prompt_micro_batch, turn_ratio
 from capplan.serving.steady_state import (
     Flags,
     Lengths,
@@ -51,7 +50,13 @@ from capplan.serving.steady_state import (
     mean_context_tokens,
     prefill_tokens_per_prompt,
 )
-from capplan.serving.step_table import StepTable, bracket, prefill_attention_per_token_s
+from capplan.serving.step_table import (
+    StepTable,
+    bracket,
+    prefill_attention_per_token_s,
+    prompt_micro_batch,
+    turn_ratio,
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,8 +20,7 @@ from capplan.numbers import Array, Number, distinct
 from capplan.phases.cost import OperatorCost, StepRates, floor_s, total_s, unsaved_s
 from capplan.phases.step import decode_attention_costs, prefill_attention_costs, token_costs
 from capplan.phases.token_work import head_costs
-from capplan.serving.pipeline import decode_turn_s
-from capplan.serving.step_table import StepTable
+from capplan.serving.step_table import StepTable, decode_turn_s
 
 PACKED_TOKENS = 2048.0
 PACKED_PROMPTS = 16.0

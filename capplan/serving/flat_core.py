@@ -4,7 +4,7 @@ The same events in the same order, with the same floating-point operations as Se
 runs everything else. `flat.eligible` says what this file may run; a randomised differential test compares the two.
 
 Requests are columns of arrays instead of objects, so that Cython can compile this file: flat_core.pxd gives the types, and
-without a compiler this is ordinary Python. Names follow Server, KvBlocks and WaitingLine. One engine is built up in four
+without a compiler this is ordinary Python. Names follow Server and WaitingLine. One engine is built up in four
 classes: FlatQueue (who waits), FlatBatch (who runs, and on which blocks), FlatSteps (how long a step takes), FlatEngine (the
 order of events, and the results). FlatRouter sends requests whose times are known; FlatPools also those of users, who wait for answers.
 """
@@ -693,7 +693,7 @@ def place_below(knots: Doubles, value: float) -> int:
 
 
 def steps_to_reach(first_s: float, rise_s: float, limit_s: float, most: int) -> int:
-    """Return the fewest steps whose total time reaches a limit; see step_clock.steps_to_reach."""
+    """Return the fewest steps whose total time reaches a limit; see step_table.steps_to_reach."""
     half = rise_s * 0.5
     linear = first_s - half
     root = linear * linear + 4.0 * half * limit_s

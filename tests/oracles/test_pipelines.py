@@ -10,10 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from capplan.engine.profile import Scheduling
-from capplan.serving.pipeline import decode_turn_s, prompt_micro_batch, turn_ratio
 from capplan.serving.requests import Requests
 from capplan.serving.server import simulate
-from capplan.serving.step_table import StepClock, StepTable
+from capplan.serving.step_table import StepClock, StepTable, decode_turn_s, prompt_micro_batch, turn_ratio
 from capplan.serving.terms import EngineSetup
 
 sys.path.insert(0, str(Path(__file__).parent))
