@@ -171,6 +171,7 @@ def vllm_throughput(values: Mapping[str, Any], path: str) -> BenchmarkResult:
     fields = stated(document, THROUGHPUT)
     if fields["requests"] == 0 or document.number("elapsed_time") == 0:
         raise InputError(f"{path}: no request was processed, so this run measured nothing")
+    document.needed("tokens_per_second", tool=THROUGHPUT)
     return BenchmarkResult(
         tool=THROUGHPUT,
         path=path,
@@ -184,11 +185,11 @@ def vllm_throughput(values: Mapping[str, Any], path: str) -> BenchmarkResult:
 def inferencex_row(values: Mapping[str, Any], path: str) -> BenchmarkResult:
     """Return one aggregated row of InferenceX (formerly InferenceMAX): vLLM's keys in seconds, rates per GPU."""
     document = ResultValues(path, values)
+    output, total = document.number("output_tput_per_gpu", "tput_per_gpu"), document.number("tput_per_gpu")
     fields = stated(document, INFERENCEX)
     tensor, pipeline = fields["tensor_parallel"], fields["pipeline_parallel"] or 1
     devices = (tensor or 1) * pipeline * (document.count("pcp_size") or 1)
     data = tensor if document.text("dp_attention") in ("true", "True") else None
-    output, total = document.number("output_tput_per_gpu", "tput_per_gpu"), document.number("tput_per_gpu")
     return BenchmarkResult(
         tool=INFERENCEX,
         path=path,
