@@ -12,7 +12,6 @@ from capplan.fleet.growth import grown_ratios
 from capplan.fleet.plan import Plan
 from capplan.hardware.device import Device
 from capplan.money.cash import BudgetTerms
-from capplan.money.hosted import Hosted
 from capplan.money.price import ANY_PROVIDER, OtherPrices, Prices
 from capplan.readers.catalogue.hardware import device, normalised
 from capplan.readers.catalogue.prices import price_records, read_prices
@@ -65,16 +64,6 @@ def note_other_prices(reading: Reading, prices: Prices) -> None:
         )
 
 
-def note_odd_hosted(reading: Reading, file: ScenarioFile) -> None:
-    """Note the prices by the token that rented throughput leaves without an effect."""
-    if file.hosted.provisioned is not None:
-        for key in ("batch_fraction", "discount", "surcharge", "service"):
-            if getattr(file.hosted, key) != getattr(Hosted(), key):
-                at: KeyPath = ("hosted", key)
-                what = "is of prices by the token, and hosted.provisioned rents throughput by the hour; leave one of them out"
-                reading.reject(at, what)
-
-
 def _note_unused_interest(reading: Reading, section: Commitments | None) -> None:
     """Note interest on upfront parts if no reservation has one."""
     if section is None or "interest" not in section.model_fields_set:
@@ -88,35 +77,24 @@ def _note_unused_interest(reading: Reading, section: Commitments | None) -> None
 def note_odd_money(reading: Reading, file: ScenarioFile) -> None:
     """Note what contradicts itself in the keys about money."""
     section = file.commitments
-    for term in ("reserved_1y", "reserved_3y"):
-        item = getattr(section, term) if section else None
-        if item is not None and item.price is not None and item.discount is not None:
-            at: KeyPath = ("commitments", term)
-            reading.reject(at, "price and discount are both given; leave one of them out")
     _note_unused_interest(reading, section)
     if all(item.requests is not None for item in file.traffic):
         for key in ("commitments", "budget"):
             if getattr(file, key) is not None:
-                place = (key,)
                 what = "is for continuous traffic; a batch job is paid until it is done, so leave it out"
-                reading.reject(place, what)
+                reading.reject((key,), what)
     least, most = (section.min_replicas or 1, section.max_replicas) if section else (1, None)
     if most is not None and most < least:
-        at = ("commitments", "max_replicas")
-        reading.reject(at, f"{most} is below min_replicas of {least}")
+        reading.reject(("commitments", "max_replicas"), f"{most} is below min_replicas of {least}")
     power = file.energy
-    for phase in ("idle", "decode", "prefill"):
-        if power and getattr(power, phase) is not None and getattr(power.measured, phase) is not None:
-            at = ("energy", phase)
-            reading.reject(at, f"is measured too, in energy.measured.{phase}; leave one of them out")
     if power and "gpus_per_server" in power.model_fields_set and power.rack_limit is None:
-        at = ("energy", "gpus_per_server")
-        reading.reject(at, "belongs to rack_limit, and none is given; e.g. rack_limit: 40 kW")
+        reading.reject(
+            ("energy", "gpus_per_server"), "belongs to rack_limit, and none is given; e.g. rack_limit: 40 kW"
+        )
     stated = file.prices.file or ""
     if file.prices.date is not None and not stated.lower().endswith(".csv"):
-        at = ("prices", "date")
         what = "no prices.file needs it: every price of a YAML has its own date, and a catalogue CSV of SkyPilot has none"
-        reading.reject(at, what)
+        reading.reject(("prices", "date"), what)
 
 
 def _provider(reading: Reading, prices: Prices) -> str:

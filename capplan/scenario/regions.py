@@ -17,7 +17,7 @@ AT: KeyPath = ("regions",)
 WHERE: KeyPath = ("fleet", "location")
 _WITHOUT = {
     "cascade": "an escalated request would cross the network twice if its two models are in two places, and they are planned one by one",
-    "sharing": "services share GPUs by the hour of one clock, and the traffic of each would have its own",
+    "sharing": "services share the GPUs of one place, and the traffic of each would be from regions of its own",
 }
 """Key of a scenario -> why there are no regions with it."""
 

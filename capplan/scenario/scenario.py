@@ -30,11 +30,11 @@ from capplan.readers.catalogue.scenarios import scenario_file
 from capplan.readers.text_file import data_folder, is_there
 from capplan.readers.yaml_file import Document, KeyPath, read_yaml
 from capplan.scenario.engine_use import link_terms_of, network_bytes_per_s
+from capplan.scenario.exclusions import note_exclusions
 from capplan.scenario.money_terms import (
     budget_terms,
     growth_ratios,
     named_prices,
-    note_odd_hosted,
     note_odd_money,
     note_other_prices,
 )
@@ -346,22 +346,15 @@ def _limits(reading: Reading, file: ScenarioFile, classes: tuple[RequestClass, .
 
 
 def mix_by(reading: Reading, file: ScenarioFile) -> MixBy:
-    """Return what the router of several fleets may look at; what is not modelled with a mix is noted."""
+    """Return what the router of several fleets may look at."""
     by = file.fleet.mix or FleetLimits(()).mix
     if by == "off":
         return by
-    at: KeyPath = ("fleet", "mix")
-    pools = file.fleet.disaggregation not in (None, "off")
-    for key, given, why in (
-        ("fleet.disaggregation", pools, "each group would be a pair of pools, and pairs are not searched for part of the requests"),
-        ("fleet.max_gpus", file.fleet.max_gpus is not None, "the cheapest fleets of the parts are found one by one, and the limit is on all of them; fleet.max_machines limits each kind"),
-        ("budget and commitments", None not in (file.budget, file.commitments), "the mix is the cheapest by the price of prices.commitment, so none within a budget by commitments would not mean that there is none"),
-        ("speculation.draft_step_time", file.speculation is not None and bool(file.speculation.draft_step_time), "a stated time is that of one kind of GPU; speculation.draft names a model whose time is predicted on each"),
-        ("cascade", file.cascade is not None, "its two models have fleets of their own, and each is searched separately"),
-        ("sharing", file.sharing is not None, "services share the GPUs of one fleet"),
-    ):  # fmt: skip
-        if given:
-            reading.reject(at, f"not with {key}: {why}; leave one of them out")
+    if file.speculation is not None and file.speculation.draft_step_time:
+        why = "a stated time is that of one kind of GPU; speculation.draft names a model whose time is predicted on each"
+        reading.reject(
+            ("fleet", "mix"), f"not with speculation.draft_step_time: {why}; leave one of them out"
+        )
     reading.assume(
         "the router knows the class of a request, or the length of its prompt, before it chooses a fleet, or deals requests out by weight",
         "fleet.mix",
@@ -474,7 +467,7 @@ def scenario_from(document: Document, folder: Path, settings: Sequence[str] = ()
     refuse_with_slices(reading, file, limits.hardware)
     prices = named_prices(reading, file.prices, limits.devices)
     note_odd_money(reading, file)
-    note_odd_hosted(reading, file)
+    note_exclusions(reading, file)
     note_other_prices(reading, file.prices)
     budget = budget_terms(reading, file.budget, file.prices)
     growth = reading.attempt(partial(growth_ratios, reading, file.growth, classes), (), ("growth",))

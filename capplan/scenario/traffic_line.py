@@ -34,17 +34,27 @@ from capplan.workload.sessions import (
 from capplan.workload.statistics import PrefixReuse
 
 MULTIPLES = ("documents", "samples", "retries", "reasoning_tokens", "padded_batch")
-_OPEN_LOOP = "is for request_rate, or requests with within"
+_APART = {
+    MULTIPLES: (("turns", "users", "trace"), "is for request_rate, or requests with within"),
+    ("images",): (("turns", "trace"), "is for requests of one prompt"),
+    ("turns",): (("requests", "trace"), "is for request_rate or users"),
+}
+"""Keys of a line of traffic -> those that it then has none of, and why."""
+
+
+def _refuse_apart(reading: Reading, item: Traffic, at: KeyPath, keys: tuple[str, ...]) -> None:
+    """Refuse the first of some keys that are given if another one is that they are not for."""
+    others, why = _APART[keys]
+    given, other = (
+        next((key for key in each if getattr(item, key) is not None), None) for each in (keys, others)
+    )
+    if given and other:
+        raise reading.refuse((*at, given), f"{why}, and {other} is given; leave one of them out")
 
 
 def refuse_wrong_multiples(reading: Reading, item: Traffic, at: KeyPath) -> None:
     """Refuse multiples of traffic that has sessions, users or a trace, and padding of traffic without an end."""
-    given = [key for key in MULTIPLES if getattr(item, key) is not None]
-    for other in ("turns", "users", "trace"):
-        if given and getattr(item, other) is not None:
-            raise reading.refuse(
-                (*at, given[0]), f"{_OPEN_LOOP}, and {other} is given; leave one of them out"
-            )
+    _refuse_apart(reading, item, at, MULTIPLES)
     if item.padded_batch is not None and item.requests is None:
         raise reading.refuse(
             (*at, "padded_batch"),
@@ -124,11 +134,7 @@ def prompt_images(reading: Reading, item: Traffic, at: KeyPath) -> Images | None
     images = item.images
     if images is None:
         return None
-    other = next((key for key in ("turns", "trace") if getattr(item, key) is not None), None)
-    if other:
-        raise reading.refuse(
-            (*at, "images"), f"is for requests of one prompt, and {other} is given; leave one of them out"
-        )
+    _refuse_apart(reading, item, at, ("images",))
     if max(images.width, images.height) > MOST_RATIO * min(images.width, images.height):
         raise reading.refuse(
             (*at, "images"),
@@ -346,11 +352,7 @@ def _refuse_mixed(reading: Reading, item: Traffic, at: KeyPath) -> None:
         if item.added_tokens is not None:
             raise reading.refuse((*at, "added_tokens"), "is what later turns add; give turns, e.g. turns: 8")
         return
-    other = next((key for key in ("requests", "trace") if getattr(item, key) is not None), None)
-    if other:
-        raise reading.refuse(
-            (*at, "turns"), f"is for request_rate or users, and {other} is given; leave one of them out"
-        )
+    _refuse_apart(reading, item, at, ("turns",))
     for key, example in (("think_time", "5 s"), ("added_tokens", "{mean: 800, p95: 3000}")):
         if getattr(item, key) is None:
             raise reading.refuse((*at, "turns"), f"needs {key}, e.g. {key}: {example}")
