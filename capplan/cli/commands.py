@@ -34,7 +34,7 @@ FUNCTIONS = {
 """Name of a command -> file of this folder, and its function there."""
 
 COMMANDS = {
-    "init": "Write a first scenario, with a comment at every line: from five answers, flags, a trace, metrics, a launch command or a shipped one.",
+    "init": "Write a first scenario, with a comment at every line: from flags, a use case, a trace, metrics, a launch command or a shipped one.",
     "list": "List shipped scenarios, models, hardware, machines, engines, prices or hosted APIs, all or those of a word.",
     "model": "Show what a model is: layers, parameters, weight bytes; or list the shipped ones.",
     "kv-size": "Show the KV cache and state bytes of a model, as needed and as the engine reserves them.",

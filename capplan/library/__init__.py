@@ -96,7 +96,7 @@ class Result:
         return DataFrame(self.rows)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class FleetResult(Result):
     """The fleets that serve a scenario, cheapest first."""
 

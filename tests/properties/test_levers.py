@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from capplan.errors import InputError
-from capplan.fleet.over_time import RateLine, fleet_over_time, replicas_over_time
+from capplan.fleet.over_time import RateLine, fleet_over_time
 from capplan.fleet.search import cheapest
 from capplan.fleet.search.search_cache import SearchCache
 from capplan.money.order import Machine, Survival
@@ -27,6 +27,7 @@ from capplan.questions.levers.answer import (
 )
 from capplan.questions.levers.lever import Lever, lever_row, most_saved_first, scaled_plan, why_dearer
 from capplan.scenario.scenario import read_scenario, scenario_document
+from capplan.serving.steady_state import replicas_over_time
 
 pytestmark = pytest.mark.usefixtures("few_requests", "shared_runs")
 

@@ -17,12 +17,12 @@ from capplan.fleet.over_time import (
     forecast_replicas,
     paid_replicas,
     replicas_by_window,
-    replicas_over_time,
 )
 from capplan.fleet.search.recommended import planned_rate_limit
 from capplan.report.answers.fleet_outlook import over_time_result, over_time_tables
 from capplan.scenario.scenario import read_scenario
 from capplan.scenario.traffic import rate_line
+from capplan.serving.steady_state import replicas_over_time
 
 pytestmark = pytest.mark.usefixtures("shared_runs")
 

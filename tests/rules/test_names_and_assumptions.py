@@ -12,7 +12,7 @@ import pytest
 from capplan.explain.table import formula_in, function_of
 from capplan.fleet.unit_costs import UnitCosts
 from capplan.readers.plan_file import StatedGroup, StatedPlan
-from capplan.report.quantities import ARGUMENTS, MEMORY, NEXT_TO_A_PLAN, PLAN, quantity_of
+from capplan.report.quantities import ARGUMENTS, MEMORY, NEXT_TO_A_PLAN, OF_SEVERAL_GROUPS, PLAN, quantity_of
 from capplan.report.screen_units import TITLES, screen_of, unit_of
 from docs.generators import plan_numbers
 from tests.letters import symbols_of
@@ -80,14 +80,18 @@ def test_the_page_on_numbers_of_a_plan_is_current():
     )
 
 
-@pytest.mark.parametrize(("path", "row"), (PLAN | NEXT_TO_A_PLAN).items(), ids=PLAN | NEXT_TO_A_PLAN)
+@pytest.mark.parametrize(
+    ("path", "row"), [*(PLAN | NEXT_TO_A_PLAN).items(), *OF_SEVERAL_GROUPS.items()],
+    ids=[*(PLAN | NEXT_TO_A_PLAN), *(f"{name} of groups" for name in OF_SEVERAL_GROUPS)],
+)  # fmt: skip
 def test_a_number_of_a_plan_has_a_formula_whose_letters_are_its_arguments(path, row):
     """A formula is stated once, in words or by the function that computes it; arguments are other numbers, or stated elsewhere."""
     formula = formula_in(row)
     assert formula
     assert (ROOT / row.page).exists()
     for name, letter in row.arguments.items():
-        places = (f"{path.rpartition('.')[0]}.{name}", f"{path.partition('.')[0]}.{name}", name)
+        of_group = name.replace("groups[].", "groups[0].")
+        places = (f"{path.rpartition('.')[0]}.{name}", f"{path.partition('.')[0]}.{name}", name, of_group)
         assert name in ARGUMENTS or any(quantity_of(place) is not None for place in places), name
         assert not letter or letter in re.split(r"[^\w]+", formula) or row.page == MEMORY, letter
     if row.function is not None and row.page != MEMORY:  # figures of memory are sums over layers
@@ -96,7 +100,7 @@ def test_a_number_of_a_plan_has_a_formula_whose_letters_are_its_arguments(path, 
 
 
 def test_an_argument_of_a_plan_is_an_argument_of_a_number():
-    rows = (PLAN | NEXT_TO_A_PLAN).values()
+    rows = [*(PLAN | NEXT_TO_A_PLAN).values(), *OF_SEVERAL_GROUPS.values()]
     assert set(ARGUMENTS) == {name for row in rows for name in row.arguments if name in ARGUMENTS}
     assert all(
         argument.label in ("spec", "config", "derived", "measured", "assumed")

@@ -196,7 +196,6 @@ ELSEWHERE = {
         "capplan/report/answers/fleet.py",
         "capplan verify-plan on one replica may save {}",
     ),  # part of a sentence
-    ("capplan/explain/money.py", "capplan hardware {}"),
     ("capplan/explain/table.py", "capplan hardware {}"),
     ("capplan/explain/table.py", "capplan model {}"),
     ("capplan/explain/table.py", "capplan model {}: its mixers"),  # sources of inputs, executed below

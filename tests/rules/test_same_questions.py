@@ -48,11 +48,12 @@ def test_no_test_draws_questions_of_its_own(root):
                 assert found is None, f"{place}: {found[0]}: the profile in tests/conftest.py decides"
 
 
-def test_what_make_test_leaves_out_is_asked_by_make_check_and_continuous_integration(root):
+def test_what_make_test_leaves_out_is_asked_by_make_check(root):
     makefile = (root / "Makefile").read_text(encoding="utf-8")
     asked = dict(re.findall(r"^(\w+): .*\n\t.* -m pytest .*-m (.*)$", makefile, re.MULTILINE))
     assert asked == {"test": '"not long"', "long": "long", "site": "long tests/rules/test_built_site.py"}
     (check,) = re.findall(r"^check: (.*)$", makefile, re.MULTILINE)
-    assert asked.keys() <= set(check.split())
-    run = (root / ".ci" / "run").read_text(encoding="utf-8").splitlines()
-    assert {f"make {name}" for name in asked} <= set(run)
+    assert {"lint", *asked} <= set(check.split())
+    run = (root / ".ci" / "run").read_text(encoding="utf-8")
+    assert {"make lint", "make test", "make site"} <= set(run.splitlines())
+    assert "\nmake fuzz SECONDS=" in run

@@ -78,7 +78,7 @@ def internvl(vision: Config) -> int:
     patch_rows, patch_columns = _pair(vision, "patch_size", 14)
     rows, columns = _pair(vision, "image_size", 448)
     patches = (rows // patch_rows) * (columns // patch_columns)
-    tower = linear(vision.dimension("num_channels") * patch_rows * patch_columns, hidden) + hidden
+    tower = linear(vision.dimension("num_channels", default=3) * patch_rows * patch_columns, hidden) + hidden
     if vision.flag("use_absolute_position_embeddings", default=True):
         tower += (patches + 1) * hidden
     if vision.flag("use_mask_token"):

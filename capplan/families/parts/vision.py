@@ -41,7 +41,7 @@ def shuffled_one_layer(config: Config, tower: Config, text: int) -> int:
 
 def internvl(config: Config, tower: Config, text: int) -> int:
     """Return InternVL's projector: a norm and two matrices."""
-    inputs = tower.dimension("hidden_size") * int(1 / config.ratio("downsample_ratio")) ** 2
+    inputs = tower.dimension("hidden_size") * int(1 / config.ratio("downsample_ratio", default=0.5)) ** 2
     return 2 * inputs + linear(inputs, text) + linear(text, text)
 
 
@@ -123,7 +123,7 @@ def nemotron(config: Config, _tower: Config, text: int) -> int:
     Another norm stands before them where the text predicts several tokens.
     """
     hidden = config.dimension("vision_hidden_size", "vit_hidden_size")
-    inputs = hidden * int(1 / config.ratio("downsample_ratio")) ** 2
+    inputs = hidden * int(1 / config.ratio("downsample_ratio", default=0.5)) ** 2
     wide = config.dimension("projector_hidden_size")
     several = config.needed_section("text_config", "llm_config").count("num_nextn_predict_layers")
     return inputs + inputs * wide + wide * text + (2 * hidden if several else 0)
