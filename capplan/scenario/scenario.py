@@ -30,7 +30,6 @@ from capplan.readers.catalogue.scenarios import scenario_file
 from capplan.readers.text_file import data_folder, is_there
 from capplan.readers.yaml_file import Document, KeyPath, read_yaml
 from capplan.scenario.engine_use import link_terms_of, network_bytes_per_s
-from capplan.scenario.exclusions import note_exclusions
 from capplan.scenario.money_terms import (
     budget_terms,
     growth_ratios,
@@ -38,7 +37,13 @@ from capplan.scenario.money_terms import (
     note_odd_money,
     note_other_prices,
 )
-from capplan.scenario.reading import Reading, overridden, scenario_record, warn_of_odd_targets
+from capplan.scenario.reading import (
+    Reading,
+    note_exclusions,
+    overridden,
+    scenario_record,
+    warn_of_odd_targets,
+)
 from capplan.scenario.regions import located, survival
 from capplan.scenario.replica import lora_terms
 from capplan.scenario.scenario_file import Fleet, Promise, Scenario, ScenarioFile, Speculation
