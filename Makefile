@@ -6,7 +6,7 @@
 #   make old-processor  the tests that time this processor again, without AVX-512 and units for bf16: torch and oneDNN are told
 #                 to use AVX2 at most, as on a processor that has no more; one to two minutes on two cores of an EPYC with AVX-512
 #   make lint     ruff, mypy --strict, and the vocabulary of pages and messages (docs/words)
-#   make check    lint, then every test: test, long, site and old-processor, which is what continuous integration runs
+#   make check    lint, then every test: test, long, site and old-processor, a pass of each fuzzer, and the oracle
 #   make bench    start-up time and search speed, as ratios measured in one run
 #   make golden   write the golden files anew; review the difference like code
 #   make docs     write docs/commands.md, docs/methodology/ and the output of the marked console blocks of all pages again,

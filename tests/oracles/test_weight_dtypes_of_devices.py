@@ -48,11 +48,11 @@ def test_a_dtype_runs_by_flag_where_it_runs_by_config(engine, dtype):
         dtype: in_weight_format(network, dtype),
         "auto": quantised(network, {"quantization_config": SECTIONS[dtype]}),
     }
-    seen = set()
+    runs = 0
     for name, kv in product(device_names(), ("bf16", "fp8")):
         reasons = [
             layout_reason(form, Layout(device(name), alone, how, kv), engine) for how, form in forms.items()
         ]
         assert (reasons[0] is None) == (reasons[1] is None), (name, kv, reasons)
-        seen.add(reasons[0] is None)
-    assert True in seen
+        runs += reasons[0] is None
+    assert runs, f"{dtype} runs on no device, so nothing but refusals was compared"
