@@ -945,10 +945,19 @@ class FleetAnswer:
         return self.choices.recommended if self.choices else None
 
     @property
-    def written(self) -> tuple[Plan, ...]:
-        """The plans, cheapest first, and behind them the surest choice where it has more replicas than any of them."""
+    def unlisted(self) -> Plan | None:
+        """The surest choice, where it has more replicas than any of the plans."""
         surest = self.choices.surest if self.choices else None
-        return self.plans if surest is None or surest in self.plans else (*self.plans, surest)
+        return None if surest is None or surest in self.plans else surest
+
+    @property
+    def written(self) -> tuple[Plan, ...]:
+        """The plans and the unlisted one, cheapest first."""
+        if self.unlisted is None:
+            return self.plans
+        own = orderable_first(self.unlisted)
+        place = sum(orderable_first(plan) <= own for plan in self.plans)
+        return (*self.plans[:place], self.unlisted, *self.plans[place:])
 
     @property
     def alike(self) -> tuple[Plan, ...]:

@@ -469,9 +469,9 @@ class OverTimeRow(AnswerRow):
 
 
 class OriginRow(AnswerRow):
-    """The part of the origin that holds the inputs, and how many of the plans the search lists."""
+    """The part of the origin that holds the inputs, and which plan is a choice that the search does not list."""
 
-    listed: Positive
+    unlisted: Count | None
     inputs: InputsRow
 
 
@@ -495,8 +495,13 @@ class ResultRow(AnswerRow):
 
     @model_validator(mode="after")
     def _names_its_plans(self) -> Self:
-        if not 0 <= len(self.plans) - self.plan_file.listed <= 1:
-            raise ValueError(f"plan_file.listed is {self.plan_file.listed}, of {len(self.plans)} plans")
+        unlisted = self.plan_file.unlisted
+        if unlisted is not None and (
+            self.choices is None or unlisted != self.choices.surest or len(self.plans) < 2
+        ):
+            raise ValueError(
+                f"plan_file.unlisted is {unlisted}, which is not the surest choice of several plans"
+            )
         named = {"recommended": self.recommended} | (dict(self.choices) if self.choices else {})
         for key, place in named.items():
             if place >= len(self.plans):
@@ -698,11 +703,11 @@ def plan_origin(
     settings: Sequence[str],
     price_file: str | None,
     result: Mapping[str, Any],
-    listed: int,
+    unlisted: int | None,
     inputs: Mapping[str, Any],
     data: Mapping[str, str],
 ) -> dict[str, Any]:
-    """Return the origin of a plan file: what it was made from, shipped data included, how many of its plans are listed, and the digest of all."""
+    """Return the origin of a plan file: what it was made from, shipped data included, which plan is not listed, and the digest of all."""
     origin = {
         "schema": SCHEMA,
         "data": dict(data),
@@ -711,7 +716,7 @@ def plan_origin(
         "scenario_sha256": file_digest(scenario),
         "prices": price_file,
         "prices_sha256": file_digest(price_file),
-        "listed": listed,
+        "unlisted": unlisted,
         "inputs": inputs,
     }
     return {**origin, "result_sha256": result_digest({**result, "plan_file": origin})}

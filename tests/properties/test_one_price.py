@@ -66,15 +66,10 @@ def test_the_first_line_costs_what_its_order_costs_at_listed_prices(seed, cappla
         costs = [offers[side]["usd_per_hour"] for side in ("low", "likely", "high")]
         assert costs == sorted(costs)
         assert costs[1] == pytest.approx(plan["usd_per_hour"], rel=1e-9)
-    unlisted = [
-        any(line["sku"] is None for line in plan["order"]["machines"])
-        for plan in result["plans"]
-        if plan["order"]
-    ]
+    ordered = [plan for plan in result["plans"] if plan["order"]]
+    unlisted = [any(line["sku"] is None for line in plan["order"]["machines"]) for plan in ordered]
     assert unlisted == sorted(unlisted), "a plan that cannot be ordered stands before one that can be"
-    costs = [
-        plan["usd_per_month"] for plan, other in zip(result["plans"], unlisted, strict=False) if not other
-    ]
+    costs = [plan["usd_per_month"] for plan, other in zip(ordered, unlisted, strict=True) if not other]
     assert costs == sorted(costs)
     if result["chosen"]["order"] is None:
         assert all(plan["order"] is None for plan in result["plans"])

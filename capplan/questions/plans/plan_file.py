@@ -56,7 +56,7 @@ def answer_of(file: PlanFile, asked: AskedFleet) -> FleetAnswer:
             why=found.why or "",
         )
     return FleetAnswer(
-        plans[: found.plan_file.listed],
+        tuple(plan for place, plan in enumerate(plans) if place != found.plan_file.unlisted),
         found.rejected,
         found.evaluated,
         choices=choices,

@@ -560,9 +560,10 @@ def fleet_answer(
     outlook = outlook or Outlook()
     over_time = over_time_parts(outlook)
     plans = [plan_row(plan) for plan in answer.written]
+    unlisted = None if answer.unlisted is None else answer.written.index(answer.unlisted)
     rejected = [asdict(item) for item in answer.rejected]
     tables = [
-        _plans_table(asked, answer, outlook, plans[: len(answer.plans)]),
+        _plans_table(asked, answer, outlook, [row for place, row in enumerate(plans) if place != unlisted]),
         *pools_tables(answer),
         *order_tables(answer.chosen),
         *mix_tables(answer),
@@ -587,7 +588,7 @@ def fleet_answer(
         settings,
         asked.scenario.price_file,
         plain(result),
-        len(answer.plans),
+        unlisted,
         inputs,
         data,
     )
