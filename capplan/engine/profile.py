@@ -92,6 +92,8 @@ class MemoryRules:
     """Format of recurrent states where the config states none; None: the dtype of the model."""
     prefill_capture: PrefillCapture | None = None
     """Prefill steps that are captured; None: none are."""
+    sent_fraction: float | None = None
+    """Fraction that recipes state for experts over several servers, where the engine's own choice leaves no room; None: the engine's own."""
     latent_workspace_tokens: float = 131072.0
     """Most cached tokens of latent attention that prefill expands at once."""
     vocabulary_multiple: int = 64
@@ -376,6 +378,8 @@ class EngineProfile:
     one_exchange: bool = False
     """A replica is started with low-latency or with normal all-to-all kernels: the former where a step has at most
     `LOW_LATENCY_STEP_TOKENS`; otherwise it has both."""
+    overlapped_steps: frozenset[str] = frozenset()
+    """Steps, `decode` and `prefill`, of which the engine overlaps two halves with their exchanges between servers."""
     left_out: "tuple[LeftOutResult, ...]" = ()
     """Errors of a calibration on results that its fit did not see; empty: the host times are those of the version."""
     asked_version: str | None = None

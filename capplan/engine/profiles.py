@@ -111,6 +111,9 @@ _HUGE = Tier(
     excluded=("gb10",),
 )
 
+_OVERLAPPED = frozenset({"decode", "prefill"})
+"""SGLang's two-batch overlap (`--enable-two-batch-overlap`, since 0.4.6), as in LMSYS's deployment. vLLM's dual batch overlap (`--enable-dbo`) is off by
+default; decode rates that were published with it on 32 to 96 H200 are met without it (tests/oracles/test_expert_exchange.py)."""
 _DEEPEP = ("deepep_low_latency", "deepep_normal")
 _ONE_SIDED = ("nvlink_one_sided", "nvlink_one_sided")
 """All-to-all kernels for experts over several servers.
@@ -255,7 +258,10 @@ _SGLANG_MEMORY = replace(
     window_tokens_ratio=0.8,
     state_pool_ratio=0.9,
     recurrent_format="fp32",
+    sent_fraction=0.835,
 )
+"""`sent_fraction`: `--mem-fraction-static` of the decode servers of LMSYS's deployment on 96 H100 (https://github.com/sgl-project/sglang/issues/6017);
+the default would keep 4.5 MiB for each captured sequence of each attention group, 37 GB for 16 groups."""
 
 _TIERS = (
     Tier(160 * GIB, 2048, 16384, 16384, graph_max_sequences=512, wide_graph_max_sequences=512),
@@ -307,6 +313,7 @@ def _capturing(version: str, capture: PrefillCapture) -> EngineProfile:
         version=version,
         memory=memory,
         servers_exchange=_DEEPEP,
+        overlapped_steps=_OVERLAPPED,
         cache_rules=rules,
         model_sequences=dict.fromkeys(SGLANG_V4_CACHE.models, 256),  # srt/arg_groups/deepseek_v4_hook.py
         drafting_sequences=48,  # srt/arg_groups/speculative_hook.py, and server_args.py of 0.5.9
@@ -315,7 +322,7 @@ def _capturing(version: str, capture: PrefillCapture) -> EngineProfile:
 
 SGLANG: tuple[EngineProfile, ...] = (
     _SGLANG_BASE,
-    replace(_SGLANG_BASE, version="0.5.0", servers_exchange=_DEEPEP),
+    replace(_SGLANG_BASE, version="0.5.0", servers_exchange=_DEEPEP, overlapped_steps=_OVERLAPPED),
     _capturing("0.5.10", _PIECEWISE),
     _capturing("0.5.15", replace(_PIECEWISE, latent=False)),
     _capturing("0.5.17", replace(_PIECEWISE, delta=False, towers=_QWEN3_5)),

@@ -27,6 +27,8 @@ class ExchangeKernel:
     """Achieved fraction of the rate between servers."""
     network_floor_s: float
     """What a network between the ranks adds to each of both."""
+    multiprocessors: int
+    """Multiprocessors that it occupies while it sends."""
     dispatched_bytes: Mapping[str, float]
     """Weight format of the experts -> bytes of one element as dispatched, scales included; bf16 for every other one. Results are combined
     in bf16."""
@@ -44,6 +46,7 @@ DEEPEP_LOW_LATENCY = ExchangeKernel(
     },
     network_fraction=0.88,
     network_floor_s=14e-6,
+    multiprocessors=0,
     dispatched_bytes=_FP8_BLOCK,
 )
 """DeepEP's kernels for decode: a fixed place for each token of each rank, so that they run in a CUDA graph. Timings: DeepEP, docs/legacy.md (H800,
@@ -60,6 +63,7 @@ DEEPEP_NORMAL = ExchangeKernel(
     },
     network_fraction=0.88,
     network_floor_s=14e-6,
+    multiprocessors=20,
     dispatched_bytes=_FP8_BLOCK,
 )
 """DeepEP's kernels for prefill. Timings: DeepEP, docs/legacy.md (H800, 4,096 tokens, 8 to 64 ranks); NVIDIA, aiconfigurator (H100, B200, GB200; 1,024 to
@@ -70,6 +74,7 @@ NVLINK_ONE_SIDED = ExchangeKernel(
     links={"*": LinkSpeed(0.73, 19e-6, 31e-6)},
     network_fraction=0.88,
     network_floor_s=0.0,
+    multiprocessors=0,
     dispatched_bytes=_FP8_BLOCK | {"mxfp8": 1.0 + 1.0 / 32.0, "nvfp4": 0.5 + 1.0 / 16.0},
 )
 """Ranks write into each other's memory over one NVLink domain: TensorRT-LLM's one-sided all-to-all, which FlashInfer has too. Timings: TensorRT-LLM on
