@@ -159,7 +159,9 @@ def breakdown_of(replica: Replica, load: Load, sequences: float) -> tuple[Operat
     decode = decode_step_costs(spec.network, batch, context, spec.sharding, kv_bytes, rates)
     host = spec.profile.host
     overhead = OperatorCost(
-        "host", host.each_step_s(spec.ranks) + host.token_s(offline=spec.offline) * max(1.0, sequences)
+        "host",
+        host.each_step_s(spec.ranks)
+        + host.token_s(offline=spec.offline) * max(1.0, sequences / spec.sharding.data),
     )
     return (*_rows(prefill, "prefill"), *_rows([*decode, overhead], "decode"))
 
