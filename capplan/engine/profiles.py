@@ -139,7 +139,8 @@ _UNROUTED = (
     ExpertKernel("triton", _BLACKWELL, frozenset({"fp8_block"}), routings=_SIGMOID),
     ExpertKernel("flashinfer_cutlass", _BLACKWELL, frozenset({"nvfp4"}), routings=_SIGMOID),
 )
-"""trtllm-gen's kernel routes by groups and by softmax; a sigmoid without groups falls to DeepGEMM (Triton stands in) and FlashInfer's CUTLASS kernel."""
+"""trtllm-gen's kernel routes by groups and by softmax; a sigmoid without groups falls to DeepGEMM (Triton stands in) and FlashInfer's CUTLASS kernel.
+SGLang takes trtllm-gen's by itself for models of DeepSeek's kind and Triton's else (`srt/server_args.py`)."""
 _EXPERT_KERNELS = {
     "0.14.0": (_BLOCKS_TRITON, *_WITHOUT_FLASHINFER),
     "0.15.0": (_BLOCKS_FLASHINFER, _WIDE_TRITON, *_UNROUTED),
@@ -272,6 +273,7 @@ _SGLANG_BASE = EngineProfile(
     tiers=_TIERS,
     memory=_SGLANG_MEMORY,
     weight_dtypes=SGLANG_WEIGHT_DTYPES,
+    expert_kernels=(_UNROUTED[0],),
     kv_dtypes=CUDA_KV_DTYPES,
     asynchronous=True,
 )
