@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from capplan.accuracy import deployment
-from capplan.accuracy.benchmark import Benchmark
+from capplan.accuracy.benchmark import ONE_GPU, Benchmark
 from capplan.accuracy.replay import SERVER_KINDS, Servers
+from capplan.assumption import Assumption
 from capplan.engine.lookup import embedded, profile
 from capplan.engine.profile import EngineProfile, ExpertKernel
-from capplan.errors import unknown
+from capplan.errors import DoesNotFitError, InputError, unknown
 from capplan.fleet.engine_options import TierSize, offload_tier
 from capplan.fleet.pools.link import LinkTerms, link_between
 from capplan.hardware.device import Device, engine_memory_bytes
@@ -18,12 +19,14 @@ from capplan.memory.kv_sizes import AUTO, cache_dtype
 from capplan.model.network import Network
 from capplan.model.sharding import Sharding
 from capplan.model.weight_format import KV_FORMATS, in_weight_format, kv_bytes_per_element, stored_dtypes
+from capplan.questions.replayed_drafts import drafting_of_run
 from capplan.readers.calibration.refitted import efficiency_by, row_profile
 from capplan.readers.catalogue.hardware import device
 from capplan.readers.catalogue.models import read_model
 from capplan.readers.catalogue.recipes import NOMINAL_SHARE, RecipeSettings, recipe_settings
 from capplan.replica.replica import Replica, replica_of
 from capplan.replica.spec import ReplicaSpec, network_as_served
+from capplan.replica.speculation import best_speculating_replica
 from capplan.serving.block_cache import OffloadTier
 
 WEIGHT_DTYPES = {
@@ -46,6 +49,17 @@ GRAPH_TOKENS = 64
 CONTEXT_MARGIN = 1.25
 """Maximum context over the mean request length where the run does not state it: about that of InferenceX."""
 
+
+MOST_MEMORY = 0.95
+"""Share of a GPU's memory that an engine is started with where its default leaves no room: the largest of vLLM's recipes
+(https://github.com/vllm-project/recipes)."""
+_MORE_MEMORY = Assumption(
+    f"{MOST_MEMORY:.0%} of the memory for the engine: with its default the model does not fit, and the row ran",
+    "gpu_memory_utilization",
+)
+
+RANDOM_TOKENS = "random tokens"
+"""Words of lengths that say prompts are random tokens."""
 
 FP4_OF_VENDOR = {"amd": "mxfp4"}
 """Vendor -> the fp4 format that its matrix units read; that of all others is nvfp4."""
@@ -219,16 +233,52 @@ def benchmark_servers(benchmark: Benchmark, calibration: Path | None = None) -> 
     -------
     one replica of each kind, the link between pools, and their host memory; InputError where a name is not known
     """
-    replica = replica_of(benchmark_spec(benchmark, calibration))
+    replica, begun = _started(benchmark_spec(benchmark, calibration), benchmark)
     host = _host_cache(benchmark, replica)
     pools = benchmark.deployment.pools
     if pools is None:
         pulls = benchmark.deployment.pulls
         link = link_between(replica.spec, replica.spec, POOL_LINK, benchmark.input_tokens) if pulls else None
-        return Servers(replica, link=link, host_cache=host)
-    decode = replica_of(benchmark_spec(replace(benchmark, sharding=pools[1][1]), calibration))
-    link = link_between(replica.spec, decode.spec, POOL_LINK, benchmark.input_tokens)
-    return Servers(replica, decode, link, host)
+        drafting, assumed = _with_drafts(replica, benchmark, benchmark.deployment.replicas)
+        return Servers(drafting, link=link, host_cache=host, assumptions=(*begun, *assumed))
+    decode, also = _started(benchmark_spec(replace(benchmark, sharding=pools[1][1]), calibration), benchmark)
+    drafting, assumed = _with_drafts(decode, benchmark, pools[1][0])
+    link = link_between(replica.spec, decode.spec, POOL_LINK, benchmark.input_tokens, drafting.draft)
+    return Servers(replica, drafting, link, host, (*dict.fromkeys((*begun, *also)), *assumed))
+
+
+def _started(spec: ReplicaSpec, benchmark: Benchmark) -> tuple[Replica, tuple[Assumption, ...]]:
+    """Return the replica of a row, and what was assumed so that it starts: the row ran, so its engine had more memory than by default.
+
+    InputError where the row states no number of GPUs and the model does not fit on one.
+    """
+    try:
+        return replica_of(spec), ()
+    except DoesNotFitError as error:
+        if ONE_GPU in benchmark.assumptions:
+            raise InputError(
+                f"num_gpus: missing, and {spec.network.name} does not fit on one {spec.device.name}\n"
+                "  write num_gpus, and tp or dp and ep"
+            ) from error
+        if spec.gpu_memory_utilization is not None:
+            raise
+    return replica_of(replace(spec, gpu_memory_utilization=MOST_MEMORY)), (_MORE_MEMORY,)
+
+
+def _with_drafts(
+    replica: Replica, benchmark: Benchmark, replicas: int
+) -> tuple[Replica, tuple[Assumption, ...]]:
+    """Return a replica whose steps are the rounds that a row drafts in, and what was assumed of them; without drafts as it is."""
+    if benchmark.drafts is None or benchmark.kind in {"prefill_only", "step_time"}:
+        return replica, ()
+    plan, assumed = drafting_of_run(
+        benchmark.drafts, replica.spec.network, random_tokens=RANDOM_TOKENS in benchmark.lengths
+    )
+    mean_context = benchmark.input_tokens + benchmark.output_tokens / 2.0
+    most = replica.scheduling.max_num_seqs
+    each = benchmark.batch_per_gpu and benchmark.batch_per_gpu * replica.spec.devices
+    batch = min(most, each or (benchmark.concurrency or most * replicas) / replicas)
+    return best_speculating_replica(replica, plan, batch, mean_context), assumed
 
 
 def _host_cache(benchmark: Benchmark, replica: Replica) -> OffloadTier | None:

@@ -77,7 +77,12 @@ def test_a_good_row_is_predicted(kind, tmp_path):
         ("serving", "requests_per_client", "1e9", "requests_per_client: 1e9 is out of range"),
         ("serving", "duration_s", "long", "duration_s: 'long' is not a number"),
         ("serving", "max_num_seqs", "0", "max_num_seqs: 0 is out of range"),
-        ("serving", "spec_decode", "eagle", "spec_decode"),
+        (
+            "serving",
+            "spec_decode",
+            "yes",
+            "spec_decode: 'yes' does not say how drafts are made; write the method",
+        ),
         ("memory", "model_hf_id", "nobody/nothing", "nobody/nothing"),
         ("memory", "model_hf_id", "", "model_hf_id: missing"),
         ("memory", "gpu", "h2000", "unknown hardware"),
