@@ -54,6 +54,9 @@ MOST_FAILED = 0.1
 """Maximum fraction of failed requests at which the latencies of the others stand for all."""
 
 ONE_GPU = Assumption("one GPU", "num_gpus")
+AT_ONCE_SOURCE = "gpustack"
+"""Source whose runs without clients send all requests at once: their time to first token is the queue
+(https://github.com/gpustack/gpustack, performance lab)."""
 AS_MANY_CLIENTS = Assumption("as many clients as keep the engines full", "concurrency")
 
 MOST_REQUESTS = 1_000_000
@@ -144,7 +147,7 @@ def benchmark_of(row: Mapping[str, str]) -> Benchmark:
     kinds: dict[str, Kind] = {kind: kind for kind in get_args(Kind)}
     if named not in kinds:
         raise unknown("kind", named, kinds)
-    kind = kinds[named]
+    kind, at_once = _kind_replayed(row, kinds[named])
     drafts = drafts_of(row["spec_decode"]) if is_set(row.get("spec_decode")) else None
     conversation = conversation_of(row)
     lengths = mean_lengths(row, kind, conversation)
@@ -195,11 +198,29 @@ def benchmark_of(row: Mapping[str, str]) -> Benchmark:
         drafts=drafts,
         batch_per_gpu=batch,
         output_implied=lengths.output_implied,
-        assumptions=(*inside, *deployment.assumptions, *lengths.assumptions, *hits, *batched, *full),
+        assumptions=(
+            *inside,
+            *deployment.assumptions,
+            *lengths.assumptions,
+            *hits,
+            *batched,
+            *full,
+            *at_once,
+        ),
         front_end_s=(number_in(row, "front_end_ms") or 0.0) / 1e3,
         slo_ttft_s=limit["ttft"] and limit["ttft"] / 1e3,
         slo_tpot_s=limit["tpot"] and limit["tpot"] / 1e3,
     )
+
+
+def _kind_replayed(row: Mapping[str, str], kind: Kind) -> tuple[Kind, tuple[Assumption, ...]]:
+    """Return the kind that a row is replayed as: a closed loop without clients, but with a number of requests, sent them all at once."""
+    counted = (
+        row.get("requests") or row.get("n_requests") or AT_ONCE_SOURCE in (row.get("source") or "").lower()
+    )
+    if kind == "online_conc" and not row.get("concurrency") and counted:
+        return "online_burst", (Assumption("all requests at once", "concurrency"),)
+    return kind, ()
 
 
 def _named(row: Mapping[str, str], key: str, way: str) -> str:
@@ -323,6 +344,11 @@ def untold(row: Mapping[str, str], benchmark: Benchmark) -> Untold | None:
             "osl: not stated, and answers ended by themselves: replayed with one token, which tells TTFT and saturation",
             ("stable", "ttft"),
         )
+    if benchmark.concurrency is None and benchmark.kind in {"prefill_only", "offline_max"}:
+        return Untold(
+            "concurrency: missing; latencies of full engines follow from how many requests wait; write the clients",
+            ("output", "total", "input", "req"),
+        )
     if benchmark.output_implied:
         return Untold(
             "osl: not stated, and derived from the throughput of the row, which is no test of it; write the mean output tokens",
@@ -339,15 +365,15 @@ def _refuse_unreplayable(
         raise InputError(f"requests: {requests} exceed the {MOST_REQUESTS} that can be replayed")
     if kind == "online_rate_slo" and not any(limit.values()):
         raise InputError("slo_ttft_ms, slo_tpot_ms: missing; the largest rate is the one at which they hold")
-    clients, latencies = number_in(row, "concurrency"), ("ttft_ms", "tpot_ms", "e2e_ms")
-    if (
-        kind == "online_conc"
-        and not clients
-        and any(value and name.startswith(latencies) for name, value in row.items())
-    ):
+    if kind == "online_conc" and not number_in(row, "concurrency") and _measures_latency(row):
         raise InputError(
-            "concurrency: missing; the latencies of a closed loop follow from its clients\n  write the clients"
+            "concurrency: missing; the latencies of a closed loop follow from its clients\n"
+            "  write the clients, or the requests if all were sent at once"
         )
+
+
+def _measures_latency(row: Mapping[str, str]) -> bool:
+    return any(value and name.startswith(("ttft_ms", "tpot_ms", "e2e_ms")) for name, value in row.items())
 
 
 def arrivals_named(row: Mapping[str, str]) -> Arrivals:

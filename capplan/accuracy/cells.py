@@ -15,7 +15,7 @@ def is_set(text: str | None) -> bool:
     >>> [is_set(text) for text in ("1", "True", "0.0", "none", "", None)]
     [True, True, False, False, False, False]
     """
-    return (text or "").strip().lower() not in {"", "0", "0.0", "false", "none", "no"}
+    return (text or "").strip().lower() not in {"", "0", "0.0", "false", "none", "no", "off"}
 
 
 def number_in(row: Mapping[str, str], key: str) -> float | None:

@@ -11,7 +11,7 @@ limits: tensorrt_llm/bench/build/tuning.py. Memory fraction: the same page (0.95
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import ceil, gcd
+from math import ceil, gcd, inf
 from typing import TypeAlias
 
 from capplan.accuracy.cells import is_set, number_in
@@ -39,6 +39,9 @@ PHASES = {"prefill_only": "prefill", "step_time": "prefill", "decode_only": "dec
 
 ATTENTION_DP = frozenset({"attn-dp", "attention-dp", "attn dp", "dp attention", "dp-attention"})
 """Words in `dp` that say attention runs in as many groups as there are ranks."""
+
+ATTENTION_RANKS = inf
+"""Degree that such words stand for: as many groups as there are ranks."""
 
 SERVER_GPUS = 8
 """Most GPUs that engines split attention over by default: those of one server. Experts over more are combined with data-parallel attention."""
@@ -171,7 +174,8 @@ def _degree(row: Mapping[str, str], key: str, place: int) -> float | None:
         raise InputError(
             f"{key}: {text!r} is neither a number nor two\n  write that of prefill and that of decode engines: 16/32"
         )
-    return number_in({key: parts[min(place, len(parts) - 1)]}, key)
+    own = parts[min(place, len(parts) - 1)]
+    return ATTENTION_RANKS if key == "dp" and own.lower() in ATTENTION_DP else number_in({key: own}, key)
 
 
 def stated_sharding(row: Mapping[str, str], gpus: float | None, place: int = 0) -> Sharding | None:
@@ -190,12 +194,10 @@ def stated_sharding(row: Mapping[str, str], gpus: float | None, place: int = 0) 
     >>> stated_sharding({"tp": "1", "ep": "16/32"}, None, 1) == Sharding(1.0, 1.0, 32.0, 32.0)
     True
     """
-    words = (row.get("dp") or "").strip().lower() in ATTENTION_DP
     named = (row.get("layout") or "").strip().lower()
-    keys = ("tp", "pp", "ep") if words else ("tp", "pp", "ep", "dp")
-    tensor, pipeline, expert, data = (*(_degree(row, key, place) for key in keys), None)[:4]
+    tensor, pipeline, expert, data = (_degree(row, key, place) for key in ("tp", "pp", "ep", "dp"))
     whole = gpus and gpus / (pipeline or 1.0)
-    if is_set(row.get("attention_data_parallel")) or words:
+    if is_set(row.get("attention_data_parallel")) or data == ATTENTION_RANKS:
         # One size for both: attention over that many groups, experts spread over all.
         ranks = tensor or expert or whole or 1.0
         return Sharding(1.0, pipeline or 1.0, ranks, ranks)

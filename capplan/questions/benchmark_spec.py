@@ -71,8 +71,9 @@ def benchmark_network(model: str, weight_dtype: str) -> Network:
     if weight_dtype not in WEIGHT_DTYPES:
         raise unknown("weight dtype", weight_dtype, WEIGHT_DTYPES, place="weights_dtype")
     network = read_model(model, offline=True)
-    wanted = WEIGHT_DTYPES[weight_dtype]
-    if wanted is None or wanted in stored_dtypes(network):
+    wanted, stored = WEIGHT_DTYPES[weight_dtype], stored_dtypes(network)
+    # A row that says fp4 means the format of the checkpoint, where that has one.
+    if wanted is None or wanted in stored or (weight_dtype == "fp4" and stored & {"nvfp4", "mxfp4"}):
         return network
     return in_weight_format(network, wanted)
 
@@ -82,6 +83,7 @@ def cache_format(network: Network, asked: str, engine: str) -> str:
 
     The fp8 and fp4 checkpoints of TensorRT-LLM all specify an fp8 cache.
     """
+    asked = asked.removesuffix("_e4m3").removesuffix("_e5m2").replace("bfloat", "bf")
     if asked not in {"", AUTO, *KV_FORMATS}:
         raise unknown("KV dtype", asked, (AUTO, *KV_FORMATS), place="kv_dtype")
     narrow = engine == "trtllm" and network.kv_format is None and stored_dtypes(network) & {"fp8", "nvfp4"}
@@ -201,7 +203,7 @@ def benchmark_spec(benchmark: Benchmark, calibration: Path | None = None) -> Rep
     """
     gpu = device(benchmark.device)
     named = benchmark.weight_format
-    if named == "fp4":
+    if named == "fp4" and not stored_dtypes(benchmark_network(benchmark.model, "auto")) & {"nvfp4", "mxfp4"}:
         named = FP4_OF_VENDOR.get(gpu.vendor.lower(), named)
     network = benchmark_network(benchmark.model, named)
     tokens = int(CONTEXT_MARGIN * (benchmark.input_tokens + benchmark.output_tokens)) + 256

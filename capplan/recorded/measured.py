@@ -364,6 +364,7 @@ def impossible_number(row: Mapping[str, str], kind: MeasuredKind) -> str | None:
 def _numbers_in(row: Mapping[str, str], key: str) -> list[str]:
     """Return the numbers in a cell as texts: none in an empty one, two where a layout is stated for prefill and for decode engines."""
     text = (row.get(key) or "").strip()
-    if text.lower() in {"", "nan"} or (key == "dp" and text.lower() in ATTENTION_DP):
+    if text.lower() in {"", "nan"}:
         return []
-    return [part.strip() for part in text.split("/")] if key in _LAYOUT else [text]
+    parts = [part.strip() for part in text.split("/")] if key in _LAYOUT else [text]
+    return [part for part in parts if not (key == "dp" and part.lower() in ATTENTION_DP)]
