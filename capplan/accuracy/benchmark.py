@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from math import ceil, inf
+from math import inf
 from typing import Literal, TypeAlias, get_args
 
-from capplan.accuracy.cells import is_set, needed_number, number_in
+from capplan.accuracy.cells import is_set, number_in
 from capplan.accuracy.deployment import (
     AGGREGATED,
     PHASES,
@@ -147,7 +147,7 @@ def benchmark_of(row: Mapping[str, str]) -> Benchmark:
     kinds: dict[str, Kind] = {kind: kind for kind in get_args(Kind)}
     if named not in kinds:
         raise unknown("kind", named, kinds)
-    kind, at_once = _kind_replayed(row, kinds[named])
+    kind, unbounded = _kind_replayed(row, kinds[named])
     drafts = drafts_of(row["spec_decode"]) if is_set(row.get("spec_decode")) else None
     conversation = conversation_of(row)
     lengths = mean_lengths(row, kind, conversation)
@@ -165,10 +165,6 @@ def benchmark_of(row: Mapping[str, str]) -> Benchmark:
     _refuse_unreplayable(row, kind, requests, limit)
     cached, hits = _cached_fraction(row)
     batch, batched = _batch_per_gpu(row, kind)
-    full = (AS_MANY_CLIENTS,) if kind == "online_conc" and not concurrency else ()
-    output = lengths.output_tokens
-    if output is None and kind != "first_token":
-        output = needed_number(row, "osl")
     return Benchmark(
         kind=kind,
         engine=engine,
@@ -179,13 +175,13 @@ def benchmark_of(row: Mapping[str, str]) -> Benchmark:
         device=_named(row, "gpu", "its name, such as H200; the notes do not name one either"),
         sharding=sharding,
         input_tokens=lengths.input_tokens,
-        output_tokens=1.0 if kind == "first_token" or output is None else output,
+        output_tokens=lengths.output_tokens,
         lengths=lengths_named(row),
         concurrency=int(concurrency) if concurrency else None,
         request_rate=rate,
         requests=requests,
         static_batch=int(static) if static else None,
-        limits=_limits(row, engine, sharding, batch),
+        limits=_limits(row, engine, sharding),
         source=source_of(row),
         date=date,
         offered_rate_reported=is_set(row.get("offered_rate_reported")),
@@ -198,15 +194,7 @@ def benchmark_of(row: Mapping[str, str]) -> Benchmark:
         drafts=drafts,
         batch_per_gpu=batch,
         output_implied=lengths.output_implied,
-        assumptions=(
-            *inside,
-            *deployment.assumptions,
-            *lengths.assumptions,
-            *hits,
-            *batched,
-            *full,
-            *at_once,
-        ),
+        assumptions=(*inside, *deployment.assumptions, *lengths.assumptions, *hits, *batched, *unbounded),
         front_end_s=(number_in(row, "front_end_ms") or 0.0) / 1e3,
         slo_ttft_s=limit["ttft"] and limit["ttft"] / 1e3,
         slo_tpot_s=limit["tpot"] and limit["tpot"] / 1e3,
@@ -214,13 +202,16 @@ def benchmark_of(row: Mapping[str, str]) -> Benchmark:
 
 
 def _kind_replayed(row: Mapping[str, str], kind: Kind) -> tuple[Kind, tuple[Assumption, ...]]:
-    """Return the kind that a row is replayed as: a closed loop without clients, but with a number of requests, sent them all at once."""
+    """Return the kind that a row is replayed as, and what was assumed of its clients.
+
+    A closed loop without clients, but with a number of requests, sent them all at once; without either it keeps engines full.
+    """
     counted = (
         row.get("requests") or row.get("n_requests") or AT_ONCE_SOURCE in (row.get("source") or "").lower()
     )
     if kind == "online_conc" and not row.get("concurrency") and counted:
         return "online_burst", (Assumption("all requests at once", "concurrency"),)
-    return kind, ()
+    return kind, (AS_MANY_CLIENTS,) if kind == "online_conc" and not row.get("concurrency") else ()
 
 
 def _named(row: Mapping[str, str], key: str, way: str) -> str:
@@ -299,20 +290,15 @@ def _batch_per_gpu(row: Mapping[str, str], kind: Kind) -> tuple[float | None, tu
     )
 
 
-def _limits(
-    row: Mapping[str, str], engine: str, sharding: Sharding, batch_per_gpu: float | None
-) -> dict[str, int]:
+def _limits(row: Mapping[str, str], engine: str, sharding: Sharding) -> dict[str, int]:
     """Return the limits that the engine was started with, in the way that it counts them.
 
     SGLang shares its limits out to the groups of attention; other engines give each group all.
     """
     limits = {key: int(value) for key in LIMITS if (value := number_in(row, key))}
-    groups = float(sharding.data) if engine == "sglang" else 1.0
     if tokens := number_in(row, "tokens_per_gpu_step"):
+        groups = float(sharding.data) if engine == "sglang" else 1.0
         limits["max_num_batched_tokens"] = int(tokens * float(sharding.tensor) * groups)
-    if batch_per_gpu and "max_num_seqs" not in limits:
-        ranks = float(sharding.tensor) * float(sharding.pipeline)
-        limits["max_num_seqs"] = max(1, ceil(batch_per_gpu * ranks)) * int(groups)
     return limits
 
 

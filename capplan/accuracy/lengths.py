@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from capplan.accuracy.cells import number_in
+from capplan.accuracy.cells import needed_number, number_in
 from capplan.accuracy.shared_prompts import Conversation
 from capplan.assumption import Assumption
 from capplan.errors import InputError
@@ -33,6 +33,9 @@ and suites/README.md, https://github.com/FreedomIntelligence/AccelMark. MLPerf's
 UNCOUNTED_ANSWERS = "output_len_unreliable"
 """Flag of a row whose answers ended by themselves; without `osl` nobody counted them."""
 
+ONE_TOKEN = frozenset({"first_token", "prefill_only", "step_time"})
+"""Kinds whose requests yield one token."""
+
 AGENTIC_HITS = 0.94
 """Share of the prompt tokens of an agentic trace that hit in the cache, where a row states none: published traces have 0.90 to 0.98
 (llm-d's wide-EP guide of GLM-5.2: up to about 0.94, https://github.com/llm-d/llm-d)."""
@@ -52,8 +55,7 @@ class MeanLengths:
     """Mean tokens of the requests of a row."""
 
     input_tokens: float
-    output_tokens: float | None
-    """None: not stated, and nothing implies it."""
+    output_tokens: float
     assumptions: tuple[Assumption, ...] = ()
     output_implied: bool = False
     """The output was derived from the throughput of the row, which a prediction then repeats."""
@@ -183,16 +185,16 @@ def mean_lengths(row: Mapping[str, str], kind: str, conversation: Conversation |
     if conversation is not None:
         return MeanLengths(conversation.mean_input_tokens, conversation.output_tokens)
     lengths = lengths_named(row)
-    output = 1.0 if kind in {"prefill_only", "step_time"} else number_in(row, "osl")
-    if kind == "decode_only":
-        output = output or 0.0
-    if answers_uncounted(row):
+    output = number_in(row, "osl")
+    if kind in ONE_TOKEN or answers_uncounted(row):
         output = 1.0
+    elif kind == "decode_only":
+        output = output or 0.0
     context = _MEAN_CONTEXT.search(lengths)
     if not row.get("isl") and context and kind in {"decode_only", "prefill_only"}:
         tokens = float(context[1].replace(",", ""))
         note = Assumption(f"prompts of {tokens:,.0f} tokens, the mean context that the row states", "isl")
-        return MeanLengths(tokens, output, (note,) if kind == "prefill_only" else ())
+        return MeanLengths(tokens, output or 0.0, (note,) if kind == "prefill_only" else ())
     if not row.get("isl"):
         return _back_solved(row, lengths)
     prompt = number_in(row, "isl")
@@ -204,7 +206,9 @@ def mean_lengths(row: Mapping[str, str], kind: str, conversation: Conversation |
         prompt, output = share * prompt, output and share * output
     if output is None and kind == "online_conc":
         return _with_implied_output(row, prompt)
-    return MeanLengths(prompt, output)
+    if not output and kind != "decode_only":
+        output = needed_number(row, "osl")
+    return MeanLengths(prompt, output or 0.0)
 
 
 def _back_solved(row: Mapping[str, str], lengths: str) -> MeanLengths:

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from functools import lru_cache
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from capplan.readers.calibration.refitted import efficiency_by, row_profile
 from capplan.readers.catalogue.hardware import device
 from capplan.readers.catalogue.models import read_model
 from capplan.readers.catalogue.recipes import NOMINAL_SHARE, RecipeSettings, recipe_settings
+from capplan.replica.plans import engine_scheduling
 from capplan.replica.replica import Replica, replica_of
 from capplan.replica.spec import ReplicaSpec, network_as_served
 from capplan.replica.speculation import best_speculating_replica
@@ -217,7 +219,7 @@ def benchmark_spec(benchmark: Benchmark, calibration: Path | None = None) -> Rep
         benchmark = replace(benchmark, sharding=sharding)
     run, expert = run_settings(benchmark, network, gpu, row_profile(calibration, engine, gpu))
     run["max_model_len"] = run["max_model_len"] or max(2048, min(longest, tokens))
-    return ReplicaSpec(
+    spec = ReplicaSpec(
         **run,
         network=network,
         device=gpu,
@@ -226,6 +228,9 @@ def benchmark_spec(benchmark: Benchmark, calibration: Path | None = None) -> Rep
         typical_context_tokens=int(benchmark.input_tokens + benchmark.output_tokens),
         offline=benchmark.kind not in SERVER_KINDS,
     )
+    batch = ceil((benchmark.batch_per_gpu or 0.0) * spec.ranks)
+    # A decode batch that is larger than the engine's default was started with its own limit.
+    return replace(spec, max_num_seqs=batch) if batch > engine_scheduling(spec).max_num_seqs else spec
 
 
 def benchmark_servers(benchmark: Benchmark, calibration: Path | None = None) -> Servers:
