@@ -10,7 +10,7 @@ from capplan.accuracy import deployment
 from capplan.accuracy.benchmark import ONE_GPU, Benchmark
 from capplan.accuracy.replay import SERVER_KINDS, Servers
 from capplan.assumption import Assumption
-from capplan.engine.lookup import embedded, profile
+from capplan.engine.lookup import embedded, profile, with_graphs_of
 from capplan.engine.profile import EngineProfile, ExpertKernel
 from capplan.errors import DoesNotFitError, InputError, unknown
 from capplan.fleet.engine_options import TierSize, offload_tier
@@ -211,6 +211,7 @@ def benchmark_spec(benchmark: Benchmark, calibration: Path | None = None) -> Rep
     tokens = int(CONTEXT_MARGIN * (benchmark.input_tokens + benchmark.output_tokens)) + 256
     recipe = recipe_settings(benchmark)
     engine = profile(benchmark.engine, recipe.engine_version or benchmark.engine_version)
+    engine = with_graphs_of(with_graphs_of(engine, network.model_type), gpu.architecture)
     network = network_as_served(network, engine)
     longest = network.max_context_tokens or tokens
     sharding = benchmark.sharding
