@@ -148,6 +148,9 @@ def benchmark_of(row: Mapping[str, str]) -> Benchmark:
     if named not in kinds:
         raise unknown("kind", named, kinds)
     kind, unbounded = _kind_replayed(row, kinds[named])
+    engine, packaged, inside = engine_inside(row.get("engine") or "")
+    model = _named(row, "model_hf_id", "a name of capplan list, or the path of a config.json")
+    device = _named(row, "gpu", "its name, such as H200; the notes do not name one either")
     drafts = drafts_of(row["spec_decode"]) if is_set(row.get("spec_decode")) else None
     conversation = conversation_of(row)
     lengths = mean_lengths(row, kind, conversation)
@@ -155,11 +158,9 @@ def benchmark_of(row: Mapping[str, str]) -> Benchmark:
     rate = number_in(row, "request_rate")
     concurrency = number_in(row, "concurrency")
     static = number_in(row, "batch_static")
-    engine, packaged, inside = engine_inside(row.get("engine") or "")
     date = (row.get("date") or "").strip()
     # NIM and Dynamo count their versions on their own: the date says which engine is inside.
     version = "" if packaged else (row.get("engine_version") or "").strip()
-    model = _named(row, "model_hf_id", "a name of capplan list, or the path of a config.json")
     requests = _requests(row, int(concurrency) if concurrency else None, rate)
     limit = {name: number_in(row, f"slo_{name}_ms") for name in ("ttft", "tpot")}
     _refuse_unreplayable(row, kind, requests, limit)
@@ -172,7 +173,7 @@ def benchmark_of(row: Mapping[str, str]) -> Benchmark:
         model=model,
         weight_format=(row.get("weights_dtype") or "auto").strip(),
         kv_format=(row.get("kv_dtype") or "auto").strip(),
-        device=_named(row, "gpu", "its name, such as H200; the notes do not name one either"),
+        device=device,
         sharding=sharding,
         input_tokens=lengths.input_tokens,
         output_tokens=lengths.output_tokens,

@@ -107,9 +107,9 @@ def with_run_columns(row: Mapping[str, str]) -> dict[str, str]:
     if not row.get("gpu"):
         known |= noted_gpu(notes)
     full = {**row, **{name: text for name, text in known.items() if not row.get(name)}}
-    per_gpu = full.pop("total_tok_s_per_gpu", "")
-    if per_gpu and full.get("num_gpus") and not full.get("total_tok_s"):
-        full["total_tok_s"] = f"{float(per_gpu) * float(full['num_gpus']):g}"
+    per_gpu, gpus = full.pop("total_tok_s_per_gpu", ""), full.get("num_gpus") or ""
+    if per_gpu and gpus.replace(".", "", 1).isdecimal() and not full.get("total_tok_s"):
+        full["total_tok_s"] = f"{float(per_gpu) * float(gpus):g}"
     version = full.get("engine_version") or ""
     if version_key(version) is None and (_month(version) or version.startswith("commit ")):
         full["engine_version"] = _release_of_day(full, version)

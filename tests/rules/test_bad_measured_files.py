@@ -20,7 +20,8 @@ SERVING = {
     "dp": "1", "isl": "500", "osl": "60", "length_distribution": "fixed", "concurrency": "4", "request_rate": "",
     "tpot_ms_mean": "9", "ttft_ms_mean": "40", "kind": "online_conc", "batch_static": "", "notes": "n_requests=20",
     "core": "1", "weight": "1", "requests": "", "requests_per_client": "", "duration_s": "", "max_num_seqs": "",
-    "attention_data_parallel": "", "offered_rate_reported": "",
+    "attention_data_parallel": "", "offered_rate_reported": "", "prefill_gpus": "", "decode_gpus": "", "batch_per_gpu": "",
+    "prefix_hit_fraction": "", "layout": "", "dcp": "", "tokens_per_gpu_step": "", "source": "",
 }  # fmt: skip
 MEMORY = {
     "id": "m", "engine": "vllm", "engine_version": "0.11.0", "model_hf_id": "meta-llama/Llama-3.1-8B-Instruct",
