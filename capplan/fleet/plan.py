@@ -843,6 +843,8 @@ class PoolsSearch:
     """Pairs of replica counts that were simulated."""
     chunked: Mapping[int, Plan] = field(default_factory=dict)
     """Tokens of a smaller step -> cheapest fleet of identical replicas, which does for decoding what separate pools do."""
+    least_usd_per_hour: float | None = None
+    """Cost of what prefill and decode take by themselves, at least, on the cheapest pair of devices [$/h]; None without prices."""
 
 
 @dataclass(frozen=True, slots=True)
