@@ -1,13 +1,19 @@
 """What `fleet` looks at where a scenario leaves fleet.disaggregation out: separate pools too for large mixtures of experts."""
 
+import json
+
 import pytest
 
 from capplan.cli.main import main
 from capplan.fleet.plan import cost_of
 from capplan.fleet.search.candidates import Ranges, is_large_mixture, shardings
+from capplan.fleet.search.layouts import search
+from capplan.model.sharding import Sharding
 from capplan.questions.fleet import asked_fleet
 from capplan.questions.fleet_answer import fleet_for
+from capplan.questions.plans.plan_file import asked_of_plan, chosen_in
 from capplan.readers.catalogue.models import read_model
+from capplan.readers.plan_file import read_plan_file
 from capplan.scenario.scenario import read_scenario
 from tests.sweeps import long_but
 
@@ -135,5 +141,56 @@ def test_experts_of_large_mixtures_are_tried_over_several_servers():
     assert not wide("Qwen/Qwen3-30B-A3B")
     assert not wide("meta-llama/Llama-3.1-70B-Instruct")
     assert not wide(V3, tensor_parallel=(8,))
-    assert not wide(V3, data_parallel=(8, 16))
+    assert not wide(V3, tensor_parallel=(1,), data_parallel=(8,))
     assert wide(V3, expert_parallel=(32,)) == {(32, 32)}
+
+
+def candidates_of(path, *settings):
+    return search(asked_fleet(read_scenario(path, settings), offline=True).question).candidates
+
+
+def test_a_layout_that_does_not_fit_with_the_engines_step_is_tried_with_smaller_ones(tmp_path):
+    """16 groups of DeepSeek-V3 on H100 do not fit with steps of 8,192 tokens: all tokens of all groups pass every expert."""
+    path = path_of(tmp_path, (V3, 20, 1500, 3000, 50, 80, "[h100-sxm]"))
+    wide = [item for item in candidates_of(path) if item.layout.sharding == Sharding(1.0, 1.0, 16.0, 16.0)]
+    assert wide
+    assert all(1024 <= item.layout.max_num_batched_tokens < 8192 for item in wide)
+    steps = [item.layout.max_num_batched_tokens for item in wide]
+    assert len(set(steps)) == len(steps)
+    assert "16 EP16, as published, 1,024 tokens a step" in wide[-1].layout.in_words("auto")
+
+
+def test_smaller_steps_leave_more_cache_and_are_tried_only_where_nobody_states_a_step(tmp_path):
+    path = path_of(tmp_path, (V3, 20, 1500, 3000, 50, 80, "[h200-sxm]"))
+    by_layout = {}
+    for item in candidates_of(path):
+        by_layout.setdefault(item.layout.sharding, {})[item.layout.max_num_batched_tokens] = (
+            item.kv_cache_tokens
+        )
+    chosen = [steps for steps in by_layout.values() if len(steps) > 1]
+    assert chosen
+    for steps in chosen:
+        smallest = min(step for step in steps if step)
+        assert steps[smallest] == max(steps.values()) >= 1.25 * min(steps.values())
+    stated = candidates_of(path, "max_num_batched_tokens=4096")
+    assert all(item.layout.max_num_batched_tokens is None for item in stated)
+    dense = path_of(tmp_path, ("Qwen/Qwen3-32B", 2, 1500, 3000, 50, 80, "[h100-sxm]"))
+    assert all(item.layout.max_num_batched_tokens is None for item in candidates_of(dense))
+
+
+def test_a_plan_and_its_launch_command_state_the_steps_that_the_search_chose(tmp_path, capsys):
+    path, file = path_of(tmp_path, CASES["pools cost a fraction"]), tmp_path / "plan.json"
+    settings = ("--set", "fleet.hardware=[h100-sxm]", "--offline", "-o", str(file))
+    assert main(["fleet", str(path), *settings]) == 0
+    plan = json.loads(file.read_text())["result"]["chosen"]
+    decode = plan["groups"][1]
+    tokens = decode["max_num_batched_tokens"]
+    assert tokens
+    capsys.readouterr()
+    assert main(["export", "--plan", str(file), "--target", "vllm"]) == 0
+    *_, of_decode = capsys.readouterr().out.split("vllm serve")
+    assert f"--max-num-batched-tokens {tokens} " in of_decode
+    read = chosen_in(read_plan_file(file), asked_of_plan(path, file, offline=True)[0])
+    assert [group.layout.max_num_batched_tokens for group in read.groups] == [
+        group["max_num_batched_tokens"] for group in plan["groups"]
+    ]

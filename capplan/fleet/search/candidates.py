@@ -23,12 +23,14 @@ DEGREES = ("tensor_parallel", "pipeline_parallel", "expert_parallel", "data_para
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Device, parallelism and dtypes of one replica."""
+    """Device, parallelism and dtypes of one replica, and the tokens of its steps where the search chose them."""
 
     device: Device
     sharding: Sharding
     weight_format: str
     kv_format: str
+    max_num_batched_tokens: int | None = None
+    """Most tokens of a step of one engine; None: as the scenario or the engine says."""
 
     @property
     def devices(self) -> int:
@@ -43,14 +45,16 @@ class Layout:
         return dict(zip(DEGREES, map(int, degrees), strict=True))
 
     def in_words(self, weight_dtype: str) -> str:
-        """Return the parallelism and weight dtype of one replica, such as 'TP4 PP2, fp8'."""
+        """Return the parallelism and weight dtype of one replica, such as 'TP4 PP2, fp8', and the tokens of its steps if they were chosen."""
         parts = [f"TP{int(self.sharding.tensor)}"]
         for name, value in (
             ("PP", self.sharding.pipeline), ("DP", self.sharding.data), ("EP", self.sharding.expert),
         ):  # fmt: skip
             if int(value) > 1:
                 parts.append(f"{name}{int(value)}")
-        return f"{' '.join(parts)}, {'as published' if weight_dtype == 'auto' else weight_dtype}"
+        words = f"{' '.join(parts)}, {'as published' if weight_dtype == 'auto' else weight_dtype}"
+        tokens = self.max_num_batched_tokens
+        return words if tokens is None else f"{words}, {tokens:,} tokens a step"
 
 
 LARGE_PARAMETERS = 1e11
