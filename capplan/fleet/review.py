@@ -148,7 +148,7 @@ def kernel_assumptions(group: Group, question: Question) -> tuple[Assumption, ..
         question.efficiencies[group.layout.device.name],
         profile=question.profile_on(group.layout.device),
         kv_format=group.layout.kv_format,
-        spread=group.layout.sharding.spreads_experts,
+        sharding=group.layout.sharding,
     )
     return tuple(assumption.of_scenario() for assumption in rates.assumptions)
 

@@ -6,6 +6,8 @@ attention-data-parallel replica are spread evenly over its groups.
 
 import math
 
+import numpy as np
+
 from capplan.model.images import ImageWork, Tower
 from capplan.model.network import (
     CROSS_KV,
@@ -17,12 +19,13 @@ from capplan.model.network import (
     Projection,
     layer_counts,
 )
-from capplan.model.sharding import Sharding, rank_inputs, rank_outputs
+from capplan.model.sharding import Sharding, expert_slots, rank_inputs, rank_outputs
 from capplan.model.weight_format import named_weight_format
 from capplan.numbers import Number
 from capplan.operators.attention import prefill_attention_flop, prefill_attention_time_s
 from capplan.operators.collective import all_gather_time_s, all_reduce_time_s, reduce_scatter_time_s
-from capplan.operators.experts import experts_bytes, experts_flop, experts_time_s
+from capplan.operators.expert_exchange import GROUPED_DOMAINS, exchange_bytes, exchange_time_s
+from capplan.operators.experts import busiest_loads, experts_bytes, experts_flop, grouped_experts_time_s
 from capplan.operators.matmul import elementwise_time_s, matmul_bytes, matmul_flop, matmul_time_s
 from capplan.phases.cost import OperatorCost, StepRates
 
@@ -61,13 +64,14 @@ def _experts_cost(experts: Experts, tokens: Number, sharding: Sharding, rates: S
     """Return the cost of the routed experts of one layer on one rank, routing and combining included."""
     expert_rates = rates.experts[experts.weight_format]
     ranks = sharding.tensor * sharding.data
+    slots = expert_slots(experts.experts, sharding.expert)
     each = sum(
         named_weight_format(name).bytes_per_element * elements for name, elements, _ in experts.matrices
     ) / sum(elements for _, elements, _ in experts.matrices)
     shape = (
         tokens,
-        float(experts.experts),
-        experts.experts / sharding.expert,
+        slots,
+        slots / sharding.expert,
         float(experts.experts_per_token),
         float(experts.inputs),
         experts.intermediate_size * sharding.expert / ranks,
@@ -75,11 +79,14 @@ def _experts_cost(experts: Experts, tokens: Number, sharding: Sharding, rates: S
         each,
     )
     activation_bytes = rates.expert_activation_bytes[experts.weight_format]
+    loads = busiest_loads(
+        *shape[:4], expert_rates.router_skew, rates.decode_exchange.used, slots - experts.experts
+    )
     flop = experts_flop(*shape[:7])
     moved = experts_bytes(*shape, activation_bytes)
     return OperatorCost(
         "experts",
-        experts_time_s(*shape, activation_bytes, expert_rates),
+        grouped_experts_time_s(loads, *shape[4:], activation_bytes, expert_rates),
         flop,
         moved,
         compute_s=flop / expert_rates.flop_per_s,
@@ -135,14 +142,47 @@ def _crossing(layer: Layer) -> int:
     return sum(isinstance(mixer, CrossAttention) for mixer in layer.mixers)
 
 
+def _exchange_cost(
+    experts: Experts, tokens: Number, sharding: Sharding, rates: StepRates, *, decode: bool
+) -> OperatorCost:
+    """Return the cost of bringing the tokens of all attention groups to their experts, and the results back.
+
+    Ranks gather the tokens of all groups, in the format in which the engine sends them, and then scatter the sums; or each rank sends its
+    tokens to the ranks of their experts, which send the results back (`exchange_time_s`).
+    """
+    there, back = (
+        bytes_per_element * experts.inputs * tokens
+        for bytes_per_element in (rates.gathered_bytes[experts.weight_format], ACTIVATION_BYTES)
+    )
+    gathered_s = all_gather_time_s(sharding.data, there, rates.link)
+    gathered_s = gathered_s + reduce_scatter_time_s(sharding.data, back, rates.link)
+    kernel = rates.decode_exchange if decode else rates.prefill_exchange
+    used = np.asarray(kernel.used) > 0
+    if not np.any(used):
+        return OperatorCost("expert_exchange", gathered_s, sent_bytes=there + back)
+    ranks = sharding.tensor * sharding.data
+    most = GROUPED_DOMAINS if experts.routing == "grouped" else np.inf
+    sent_s: Number = 0.0
+    sent_bytes: Number = 0.0
+    for element, floor_s in (
+        (rates.dispatched_bytes[experts.weight_format], kernel.dispatch_floor_s),
+        (ACTIVATION_BYTES, kernel.combine_floor_s),
+    ):
+        size = (tokens / ranks, ranks, float(experts.experts_per_token), element * experts.inputs)
+        sent_s = sent_s + exchange_time_s(*size, floor_s, kernel, most)
+        sent_bytes = sent_bytes + exchange_bytes(*size, kernel, most)
+    seconds = np.where(used, sent_s, gathered_s)
+    return OperatorCost("expert_exchange", seconds, sent_bytes=np.where(used, sent_bytes, there + back))
+
+
 def _collective_costs(
-    layer: Layer, hidden_size: int, tokens: Number, sharding: Sharding, rates: StepRates
+    layer: Layer, hidden_size: int, tokens: Number, sharding: Sharding, rates: StepRates, *, decode: bool
 ) -> list[OperatorCost]:
     """Return the collectives of one layer.
 
     One all-reduce follows each mixer and one the feed-forward (dense, or shared and routed experts together). Norms
-    over all heads exchange two mean squares in fp32 for each token. With attention data parallelism, experts first
-    gather the tokens of all groups, in the format in which the engine sends them, and then scatter the sums.
+    over all heads exchange two mean squares in fp32 for each token. With attention data parallelism, the tokens of all groups are brought
+    to their experts and back.
     """
     message = ACTIVATION_BYTES * hidden_size * tokens / sharding.data
     ranks = sharding.tensor
@@ -156,13 +196,7 @@ def _collective_costs(
     if layer.mixers and (("attention", "rows") in names or ("state", "rows") in names):
         costs.append(reduced.times(1 + _crossing(layer)))
     if layer.experts:
-        there, back = (
-            bytes_per_element * layer.experts.inputs * tokens
-            for bytes_per_element in (rates.gathered_bytes[layer.experts.weight_format], ACTIVATION_BYTES)
-        )
-        gather = all_gather_time_s(sharding.data, there, rates.link)
-        scatter = reduce_scatter_time_s(sharding.data, back, rates.link)
-        costs += [reduced, OperatorCost("expert_exchange", gather + scatter, sent_bytes=there + back)]
+        costs += [reduced, _exchange_cost(layer.experts, tokens, sharding, rates, decode=decode)]
     elif any(p.tensor_class == "ffn" for p in layer.projections):
         costs.append(reduced)
     return costs
@@ -184,7 +218,7 @@ def layer_costs(
     if layer.experts:
         costs.append(_experts_cost(layer.experts, tokens, sharding, rates))
     costs += _elementwise_costs(layer, network.hidden_size, local_tokens, sharding.tensor, rates)
-    return costs + _collective_costs(layer, network.hidden_size, tokens, sharding, rates)
+    return costs + _collective_costs(layer, network.hidden_size, tokens, sharding, rates, decode=decode)
 
 
 def head_costs(

@@ -16,6 +16,7 @@ from capplan.model.parameters import parameters
 from capplan.model.sharding import Sharding, head_reason, listed_degrees, refuse_heads
 from capplan.model.stored_tensor import BLOCK_DTYPES
 from capplan.model.weight_format import FORMATS, RECIPES, named_weight_format, stored_formats
+from capplan.operators.expert_exchange import exchange_kernels
 
 DEGREES = ("tensor_parallel", "pipeline_parallel", "expert_parallel", "data_parallel")
 """Degrees of parallelism as scenario keys, flags and JSON name them, in the order of a `Sharding`."""
@@ -124,8 +125,8 @@ def rejection_rows(rejected: Rejections) -> tuple[Rejection, ...]:
     return tuple(Rejection(hardware, why.words, count, why.code) for (hardware, why), count in rows if count)
 
 
-def _expert_reason(network: Network, sharding: Sharding) -> Reason | None:
-    """Return why the experts cannot be split this way, or None if they can."""
+def _expert_reason(network: Network, sharding: Sharding, *, redundant: bool) -> Reason | None:
+    """Return why the experts cannot be split this way, or None if they can; with redundant experts any number fills the ranks."""
     ranks, groups = int(sharding.tensor * sharding.data), int(sharding.expert)
     routed = {layer.experts for layer in network.layers if layer.experts}
     if groups > 1 and not routed:
@@ -134,7 +135,7 @@ def _expert_reason(network: Network, sharding: Sharding) -> Reason | None:
         words = f"expert-parallel {groups} does not divide the ranks of tensor x data parallel"
         return Reason(Refusal.EXPERTS, words)
     for experts in routed:
-        if experts.experts % groups:
+        if experts.experts % groups and not redundant:
             words = f"{experts.experts} experts do not divide over expert-parallel {groups}"
             return Reason(Refusal.EXPERTS, words)
         if experts.intermediate_size % (ranks // groups):
@@ -150,9 +151,8 @@ def layout_reason(network: Network, layout: Layout, profile: EngineProfile) -> R
     if device.partition is not None and tensor * pipeline * data > 1:
         words = "slices of a GPU have no links to each other, so a replica has one"
         return Reason(Refusal.LINK_DOMAIN, words)
-    reach = max(device.link_domain_devices, device.node_devices)
-    if tensor * data > reach and not _experts_over_nodes(network, sharding):
-        words = f"tensor x data parallel {tensor * data} exceeds the {reach} devices of one link domain"
+    if (reach := _reach(device)) < tensor * data and device.network_bytes_per_s is None:
+        words = f"tensor x data parallel {tensor * data} exceeds the {reach} devices of one link domain, and the network between servers is not known"
         return Reason(Refusal.LINK_DOMAIN, words)
     if pipeline > len(network.layers):
         words = f"pipeline-parallel {pipeline} exceeds the {len(network.layers)} layers"
@@ -163,7 +163,7 @@ def layout_reason(network: Network, layout: Layout, profile: EngineProfile) -> R
         return reason
     return (
         head_reason(network, tensor)
-        or _expert_reason(network, sharding)
+        or _expert_reason(network, sharding, redundant=bool(exchange_kernels(profile, device, sharding)[0]))
         or _dtype_reason(network, layout, profile)
         or _adapter_reason(network, device)
     )
@@ -180,14 +180,25 @@ def _adapter_reason(network: Network, device: Device) -> Reason | None:
     return Reason(Refusal.ADAPTERS, "adapters without a slot come from the host, over a link of unknown rate")
 
 
-def _experts_over_nodes(network: Network, sharding: Sharding) -> bool:
-    """Return whether a replica may span several link domains: whole experts on all ranks, each with an attention group.
+def _reach(device: Device) -> int:
+    """Return the devices that a link or a server joins."""
+    return max(device.link_domain_devices, device.node_devices)
 
-    Every token then crosses the network to its experts and back; nothing else does.
+
+def _untried_reason(network: Network, layout: Layout, ranges: Ranges) -> Reason | None:
+    """Return why the search does not try a layout unless its tensor parallelism is listed; None if it does.
+
+    Over several servers it tries whole experts on all ranks, each with an attention group: every token crosses the network to its experts
+    and back, and nothing else does.
     """
-    ranks = int(sharding.data)
-    alone = int(sharding.tensor) == 1 and int(sharding.expert) == ranks > 1
-    return alone and any(layer.experts for layer in network.layers)
+    tensor, data = int(layout.sharding.tensor), int(layout.sharding.data)
+    if tuple(ranges.tensor_parallel) != TENSOR_PARALLEL or tensor * data <= _reach(layout.device):
+        return None
+    whole = tensor == 1 and int(layout.sharding.expert) == data > 1
+    if whole and any(layer.experts for layer in network.layers):
+        return None
+    words = f"tensor x data parallel {tensor * data} exceeds the {_reach(layout.device)} devices of one link domain"
+    return Reason(Refusal.LINK_DOMAIN, words)
 
 
 _PLAIN = {"bf16", "fp16", "fp32"}
@@ -267,7 +278,7 @@ def layouts(
         reason = (
             Reason(Refusal.REPLICA_SIZE, f"over {most} devices in one replica")
             if most is not None and layout.devices > most
-            else layout_reason(network, layout, profile)
+            else _untried_reason(network, layout, ranges) or layout_reason(network, layout, profile)
         )
         if reason:
             rejected[device.name, reason] += 1
