@@ -330,7 +330,7 @@ def _capturing(version: str, capture: PrefillCapture) -> EngineProfile:
 
 SGLANG: tuple[EngineProfile, ...] = (
     _SGLANG_BASE,
-    replace(_SGLANG_BASE, version="0.5.0", servers_exchange=_DEEPEP, overlapped_steps=_OVERLAPPED),
+    replace(_SGLANG_BASE, version="0.4.6", servers_exchange=_DEEPEP, overlapped_steps=_OVERLAPPED),
     _capturing("0.5.10", _PIECEWISE),
     _capturing("0.5.15", replace(_PIECEWISE, latent=False)),
     _capturing("0.5.17", replace(_PIECEWISE, delta=False, towers=_QWEN3_5)),
