@@ -235,10 +235,13 @@ class HostOverhead:
 
             t = L t_layer + L_r t_experts + L_l t_latent + P t_scaled beyond the captured tokens,   L t_piece up to them
 
+        It is a host time and does not depend on the tokens, but for those that the engine captures: one token more, and all kernels of the step are
+        launched one by one. On an H100 whose steps were recorded, steps of 512 and of 513 to 550 tokens differ by that much (docs/live.md).
+
         Parameters
         ----------
         tokens : [-]
-            in the step
+            in the step of one engine
         layers, routed_layers, latent_layers : [-]
             L of the model, L_r of them that have routed experts, L_l with latent attention
         scaled_products : [-]
@@ -361,7 +364,7 @@ class EngineProfile:
     """Batches that are captured as CUDA graphs, to which smaller decode steps are padded; empty where an engine captures every
     eighth batch or so, which costs no time to speak of."""
     graph_tokens_of: tuple[tuple[str, int], ...] = ()
-    """Largest captured batch and step of models of some types, where it is not that of all."""
+    """Largest captured batch and step of models of some types and of devices of some architectures, where it is not that of all."""
     gathers_quantised: bool = False
     """Tokens are quantised before they are gathered for the experts with attention data parallelism; otherwise after it."""
     decode_group_exponent: float = 0.0

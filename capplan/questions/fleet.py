@@ -6,7 +6,7 @@ from math import ceil
 from pathlib import Path
 
 from capplan.assumption import Assumption
-from capplan.engine.lookup import profile
+from capplan.engine.lookup import profile, with_graphs_of
 from capplan.engine.profile import EngineProfile
 from capplan.errors import InputError
 from capplan.families.model_config import pooled
@@ -14,6 +14,7 @@ from capplan.fleet.load.demand import Demand, demand_of
 from capplan.fleet.over_time import ReplicasAt
 from capplan.fleet.plan import Group, Plan
 from capplan.fleet.review import Question
+from capplan.fleet.search.candidates import is_large_mixture
 from capplan.fleet.search.cheapest import Terms
 from capplan.fleet.search.one_layout import replicas_at_rates
 from capplan.fleet.search.search_cache import SearchCache
@@ -33,6 +34,7 @@ from capplan.readers.catalogue.prices import machine_prices, unsold_devices
 from capplan.replica.spec import network_as_served, profile_as_served, refuse_prefixes
 from capplan.replica.speculation import DraftPlan
 from capplan.scenario.replica import adapter_assumptions, with_adapters
+from capplan.scenario.scenario import with_screened_pools
 from capplan.scenario.scenario_file import Scenario
 from capplan.scenario.several import refuse_several
 from capplan.scenario.speculation import drafting_of
@@ -202,6 +204,12 @@ def _profile(scenario: Scenario, network: Network) -> EngineProfile:
         raise InputError(f"{scenario.path}: {error}") from error
 
 
+def _with_more_graphs(engine: EngineProfile, devices: Sequence[Device]) -> dict[str, EngineProfile]:
+    """Return the engine on the devices on which it captures larger steps than elsewhere, by their names."""
+    found = {device.name: with_graphs_of(engine, device.architecture) for device in devices}
+    return {name: own for name, own in found.items() if own is not engine}
+
+
 def _without_effect(scenario: Scenario, demand: Demand) -> list[str]:
     """Return the warnings for what a scenario asks for in vain."""
     warnings = []
@@ -230,6 +238,8 @@ def asked_fleet(scenario: Scenario, *, offline: bool) -> AskedFleet:
     assumed += image_assumed
     demand = demand_of(scenario)
     networks = _with_prompt_work(scenario, networks, demand)
+    if is_large_mixture(published):
+        scenario = with_screened_pools(scenario)
     scenario, budget_assumed = budgeted(scenario, demand, networks)
     assumed += budget_assumed
     first = next(iter(networks.values()))
@@ -262,7 +272,7 @@ def asked_fleet(scenario: Scenario, *, offline: bool) -> AskedFleet:
         max_num_batched_tokens=step_tokens,
         gpu_memory_utilization=scenario.file.gpu_memory_utilization,
         drafting=drafting,
-        refits=refits,
+        on_devices={**_with_more_graphs(engine, limits.devices), **refits},
     )
     stated = [item.of_scenario() for item in (*engine.assumptions, *host_assumptions)]
     if scenario.file.fleet.routing in BY_LOAD:

@@ -45,6 +45,7 @@ from capplan.replica.tables import (
     chunk_limits,
     context_limits,
     device_tables,
+    graph_ends,
     graph_jumps,
     step_knots,
     with_host,
@@ -388,7 +389,7 @@ def plans_tables(plans: Plans) -> PlansTables:
             *graph_jumps(first.profile.graph_sizes, plans.launch),
             *(n for n, _ in first.profile.host.row_ratios),
         ),
-        first.profile.host.graph_tokens,
+        graph_ends(first.profile.host.graph_tokens, plans.launch),
         chunk_limits(first.network),
     )
     rates = stacked_rates([entry.rates for entry in labelled], index.reshape(-1, 1, 1))
