@@ -46,9 +46,9 @@ ATTENTION_RANKS = inf
 SERVER_GPUS = 8
 """Most GPUs that engines split attention over by default: those of one server. Experts over more are combined with data-parallel attention."""
 
-INSIDE = {"deepseek-internal": "sglang"}
-"""Engine that is not published -> the engine that is replayed in its place: SGLang runs the same kernels (DeepEP, DeepGEMM, FlashMLA) in the same
-layout and repeats its figures, https://lmsys.org/blog/2025-05-05-large-scale-ep/."""
+INSIDE = {"deepseek-internal": ("sglang", "0.4.6")}
+"""Engine that is not published -> engine and version that are replayed in its place: since 0.4.6 SGLang runs the same kernels (DeepEP, DeepGEMM,
+FlashMLA) in the same layout and repeats its figures, https://lmsys.org/blog/2025-05-05-large-scale-ep/."""
 
 _TIERS_UNSEEN = re.compile(r"cpu index weight 0(?:\.0{1,9})?(?![\d.])")
 """Words of a router that gives blocks in host memory no weight."""
@@ -149,8 +149,11 @@ def engine_inside(text: str) -> tuple[str, bool, tuple[Assumption, ...]]:
     joined = "+" in name
     parts = name.split("+") if joined else re.split(r"[-_ ]", name)
     inside = {engine for part in parts if (engine := spelled_engine(part))}
-    own = INSIDE.get(name) or (inside.pop() if len(inside) == 1 else None)
-    if name not in INSIDE and not joined and (own is None or "disagg" in name or _is_ours(name)):
+    if name in INSIDE:
+        replayed, version = INSIDE[name]
+        return replayed, False, (Assumption(f"{name} is replayed as {replayed} {version}", "engine"),)
+    own = inside.pop() if len(inside) == 1 else None
+    if not joined and (own is None or "disagg" in name or _is_ours(name)):
         return (*named_engine(text), ())
     if own is None:
         return (*named_engine(text.replace("+", " ")), ())
