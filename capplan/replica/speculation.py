@@ -669,6 +669,7 @@ def best_speculating_replica(
     InputError, DoesNotFitError
         a pipelined replica; target and draft leave no room for the KV cache
     """
+    refuse_stages(replica.spec)
     tokens = best_draft_tokens(plan, replica.spec, batch, context_tokens)
     draft = draft_of(replace(plan, draft_tokens=tokens), replica.spec)
     return speculating_replica(

@@ -323,6 +323,7 @@ def test_notes_name_a_gpu_only_where_they_name_one():
         ({"tp": "", "num_gpus": "8"}, "does not use all 8 GPUs; write tp, or dp and ep"),
         ({"prefill_gpus": "8", "decode_gpus": "8", "num_gpus": "24"}, "num_gpus: 24 is not prefill_gpus 8 + decode_gpus 8"),
         ({"prefill_gpus": "8", "decode_gpus": "8", "num_gpus": "16", "tp": ""}, "tp, dp, ep: missing; 8 prefill GPUs can be laid out in several ways; write tp"),
+        ({"tp": "1", "pp": "2", "spec_decode": "MTP"}, "speculation with pipeline stages is not simulated; use --tensor-parallel only"),
         ({"dcp": "8"}, "dcp: decode context parallelism is not replayed"),
         ({"num_gpus": "", "tp": "", "model_hf_id": "deepseek-ai/DeepSeek-R1", "weights_dtype": "fp8"}, "num_gpus: missing, and deepseek-ai/DeepSeek-R1 does not fit on one h200-sxm; write num_gpus"),
         ({"tp": "16/16/8"}, "tp: '16/16/8' is neither a number nor two; write"),
