@@ -29,7 +29,7 @@ RESOURCES = {"nvidia": "nvidia.com/gpu", "amd": "amd.com/gpu"}
 SLICE = re.compile(r"[0-9]+g\.[0-9]+gb(\.me)?")
 """MIG profile behind the name of a device, as NVIDIA's device plugin spells it; a device of one's own may have any name."""
 LONGEST_NAME = 40
-_LIMITS_FOLLOW = ("hardware", *DEGREES)
+_LIMITS_FOLLOW = ("hardware", "max_num_batched_tokens", *DEGREES)
 """What the limits of an engine depend on."""
 
 

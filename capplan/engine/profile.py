@@ -92,6 +92,10 @@ class MemoryRules:
     """Format of recurrent states where the config states none; None: the dtype of the model."""
     prefill_capture: PrefillCapture | None = None
     """Prefill steps that are captured; None: none are."""
+    sent_fraction: float | None = None
+    """Fraction that recipes state for experts over several servers, where the engine's own choice leaves no room; None: the engine's own."""
+    latent_workspace_tokens: float = 131072.0
+    """Most cached tokens of latent attention that prefill expands at once."""
     vocabulary_multiple: int = 64
     """Rows of embedding and LM head are padded to a multiple of this, and of the ranks that they are split over."""
 
@@ -300,6 +304,11 @@ FIRST_GROUP_EXPONENT = 0.25
 offline maxima, which were too fast the more heads share a key, and right without sharing (docs/accuracy.md)."""
 
 
+LOW_LATENCY_STEP_TOKENS = 1024.0
+"""Largest step of a rank for which engines of one kind of all-to-all kernels are started with the low-latency ones: decode pools run with
+`--max-num-batched-tokens` of 512 to 1,024, prefill pools with 8,192 to 32,768 (vLLM's recipes)."""
+
+
 @dataclass(frozen=True, slots=True)
 class EngineProfile:
     """A serving engine of a version, as data."""
@@ -362,6 +371,18 @@ class EngineProfile:
     """Decode attention reads the keys of a head as often as query heads share it, to this power; 0: once."""
     expert_kernels: tuple[ExpertKernel, ...] = ()
     """Kernels for routed experts, the first that fits, where it is not the first one timed."""
+    rack_exchange: tuple[str, str] | None = None
+    """All-to-all kernels of decode steps and of steps with prompts for experts on several servers of one NVLink domain; None: all ranks
+    gather all tokens, as inside one server."""
+    servers_exchange: tuple[str, str] | None = None
+    """All-to-all kernels for experts on several servers that a network joins."""
+    low_latency_tokens: float = 256.0
+    """Tokens of a rank that low-latency all-to-all kernels have room for, at most those of a step."""
+    one_exchange: bool = False
+    """A replica is started with low-latency or with normal all-to-all kernels: the former where a step has at most
+    `LOW_LATENCY_STEP_TOKENS`; otherwise it has both."""
+    overlapped_steps: frozenset[str] = frozenset()
+    """Steps, `decode` and `prefill`, of which the engine overlaps two halves with their exchanges between servers."""
     left_out: "tuple[LeftOutResult, ...]" = ()
     """Errors of a calibration on results that its fit did not see; empty: the host times are those of the version."""
     asked_version: str | None = None

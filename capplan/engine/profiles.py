@@ -20,6 +20,7 @@ backend does so in a separate one. No start was logged: the runtime memory is as
 """
 
 from dataclasses import replace
+from math import inf
 
 from capplan.engine.profile import (
     FIRST_GROUP_EXPONENT,
@@ -70,7 +71,9 @@ _V1_MEMORY = replace(
     non_torch_bytes=0.13 * GIB,
 )
 _GROUPED_MEMORY = replace(_V1_MEMORY, layer_groups=True)
-_LEAN_SAMPLER_MEMORY = replace(_GROUPED_MEMORY, sampler_bytes=12.49, expert_workspace_resident=True)
+_SHORT_WORKSPACE_MEMORY = replace(_GROUPED_MEMORY, latent_workspace_tokens=65536.0)
+"""`MLACommonMetadataBuilder.determine_chunked_prefill_workspace_size` of 0.11 and later has 64 x 1024 tokens, 0.10 had 128 x 1024."""
+_LEAN_SAMPLER_MEMORY = replace(_SHORT_WORKSPACE_MEMORY, sampler_bytes=12.49, expert_workspace_resident=True)
 _WORKSPACE_MEMORY = replace(_LEAN_SAMPLER_MEMORY, non_torch_bytes=0.25 * GIB)
 _GRAPHS_MEMORY = replace(
     _WORKSPACE_MEMORY,
@@ -107,6 +110,19 @@ _HUGE = Tier(
     offline_batched_tokens=16384,
     excluded=("gb10",),
 )
+
+_OVERLAPPED = frozenset({"decode", "prefill"})
+"""SGLang's two-batch overlap (`--enable-two-batch-overlap`, since 0.4.6), as in LMSYS's deployment. vLLM's dual batch overlap (`--enable-dbo`) is off by
+default; decode rates that were published with it on 32 to 96 H200 are met without it (tests/oracles/test_expert_exchange.py)."""
+_DEEPEP = ("deepep_low_latency", "deepep_normal")
+_ONE_SIDED = ("nvlink_one_sided", "nvlink_one_sided")
+"""All-to-all kernels for experts over several servers.
+
+vLLM: by default allgather_reducescatter (`vllm/config/parallel.py`); recipes choose DeepEP, which 0.9 has, and over one NVLink domain FlashInfer's
+one-sided kernel (`--all2all-backend`). SGLang: recipes choose `--moe-a2a-backend deepep`, whose mode is by default low-latency kernels for decode steps
+and normal ones for prompts (`layers/moe/token_dispatcher/deepep.py`). TensorRT-LLM: its one-sided kernel over one NVLink domain (pull request 9329), else
+DeepEP with TRTLLM_CAN_USE_DEEP_EP=1 (pull request 5881). vLLM has room for VLLM_MOE_DP_CHUNK_SIZE (256) tokens in low-latency buffers until pull request
+39107 of April 2026, then for those of a step; SGLang for SGLANG_DEEPEP_NUM_MAX_DISPATCH_TOKENS_PER_RANK, 128 unless set, 256 in its recipes."""
 
 _PROCESSOR = Tier(
     0.0, max_num_seqs=128, server_batched_tokens=2048, offline_batched_tokens=4096, only=("cpu",)
@@ -179,23 +195,25 @@ _VLLM_V1 = replace(
     graph_tokens_of=_GPT_OSS_GRAPHS,
 )
 
+_VLLM_WIDE = replace(_VLLM_V1, servers_exchange=_DEEPEP, one_exchange=True)
+
 VLLM: tuple[EngineProfile, ...] = (
     _V0,
     replace(_V0, version="0.6.0"),
     replace(_V0, version="0.7.0", decode_group_exponent=0.0),
     _VLLM_V1,
-    replace(_VLLM_V1, version="0.9.0", tiers=(_PROCESSOR, _LARGE, _SMALL)),
-    replace(_VLLM_V1, version="0.10.0", tiers=(_PROCESSOR, _LARGE, _SMALL), memory=_GROUPED_MEMORY),
+    replace(_VLLM_WIDE, version="0.9.0", tiers=(_PROCESSOR, _LARGE, _SMALL)),
+    replace(_VLLM_WIDE, version="0.10.0", tiers=(_PROCESSOR, _LARGE, _SMALL), memory=_GROUPED_MEMORY),
     replace(
-        _VLLM_V1,
+        _VLLM_WIDE,
         version="0.12.0",
         tiers=(_PROCESSOR, _LARGE, _SMALL),
-        memory=_GROUPED_MEMORY,
+        memory=_SHORT_WORKSPACE_MEMORY,
         expert_kernels=(_BLOCKS_TRITON, *_WITHOUT_FLASHINFER),
     ),
     *(
         replace(
-            _VLLM_V1,
+            _VLLM_WIDE,
             version=version,
             tiers=tiers,
             memory=memory,
@@ -203,19 +221,21 @@ VLLM: tuple[EngineProfile, ...] = (
             asynchronous=True,
         )
         for version, tiers, memory in (
-            ("0.14.0", (_PROCESSOR, _LARGE, _SMALL), _GROUPED_MEMORY),
-            ("0.15.0", (_PROCESSOR, _LARGE, _SMALL), _GROUPED_MEMORY),
+            ("0.14.0", (_PROCESSOR, _LARGE, _SMALL), _SHORT_WORKSPACE_MEMORY),
+            ("0.15.0", (_PROCESSOR, _LARGE, _SMALL), _SHORT_WORKSPACE_MEMORY),
             ("0.17.0", (_PROCESSOR, _LARGE, _SMALL), _LEAN_SAMPLER_MEMORY),
             ("0.18.0", (_PROCESSOR, _LARGE, _SMALL), _WORKSPACE_MEMORY),
         )
     ),
     *(
         replace(
-            _VLLM_V1,
+            _VLLM_WIDE,
             version=version,
             tiers=tiers,
             memory=_GRAPHS_MEMORY if version == "0.20.0" else _CONCURRENCY_MEMORY,
             expert_kernels=(_SPLIT_BLOCKS_TRITON,),
+            rack_exchange=_ONE_SIDED,
+            low_latency_tokens=inf,
             cache_rules=rules,
             asynchronous=True,
             graph_tokens_of=graphs,
@@ -245,7 +265,10 @@ _SGLANG_MEMORY = replace(
     window_tokens_ratio=0.8,
     state_pool_ratio=0.9,
     recurrent_format="fp32",
+    sent_fraction=0.835,
 )
+"""`sent_fraction`: `--mem-fraction-static` of the decode servers of LMSYS's deployment on 96 H100 (https://github.com/sgl-project/sglang/issues/6017);
+the default would keep 4.5 MiB for each captured sequence of each attention group, 37 GB for 16 groups."""
 
 _TIERS = (
     Tier(160 * GIB, 2048, 16384, 16384, graph_max_sequences=512, wide_graph_max_sequences=512),
@@ -297,6 +320,8 @@ def _capturing(version: str, capture: PrefillCapture) -> EngineProfile:
         _SGLANG_BASE,
         version=version,
         memory=memory,
+        servers_exchange=_DEEPEP,
+        overlapped_steps=_OVERLAPPED,
         cache_rules=rules,
         model_sequences=dict.fromkeys(SGLANG_V4_CACHE.models, 256),  # srt/arg_groups/deepseek_v4_hook.py
         drafting_sequences=48,  # srt/arg_groups/speculative_hook.py, and server_args.py of 0.5.9
@@ -305,7 +330,7 @@ def _capturing(version: str, capture: PrefillCapture) -> EngineProfile:
 
 SGLANG: tuple[EngineProfile, ...] = (
     _SGLANG_BASE,
-    replace(_SGLANG_BASE, version="0.5.0"),
+    replace(_SGLANG_BASE, version="0.4.6", servers_exchange=_DEEPEP, overlapped_steps=_OVERLAPPED),
     _capturing("0.5.10", _PIECEWISE),
     _capturing("0.5.15", replace(_PIECEWISE, latent=False)),
     _capturing("0.5.17", replace(_PIECEWISE, delta=False, towers=_QWEN3_5)),
@@ -471,6 +496,8 @@ _PYTORCH = replace(
 _TRTLLM_V1 = replace(
     _PYTORCH,
     version="1.0.0",
+    rack_exchange=_ONE_SIDED,
+    servers_exchange=_DEEPEP,
     window_kernels=True,
     block_tokens=32,
 )

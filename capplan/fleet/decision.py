@@ -616,4 +616,5 @@ def _certainty(confidence: float, fleet: Sized | None, terms: Terms) -> Certaint
         **candidate.layout.degrees,
         weight_dtype=candidate.weight_dtype,
         kv_dtype=candidate.layout.kv_format,
+        max_num_batched_tokens=candidate.layout.max_num_batched_tokens,
     )

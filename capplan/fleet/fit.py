@@ -6,11 +6,13 @@ from typing import Any
 
 from capplan.fleet.search.candidates import Layout, layout_reason
 from capplan.hardware.device import Device, engine_memory_bytes
+from capplan.hardware.weight_kernel import multiplies
 from capplan.memory.capacity import stages_of
 from capplan.memory.plan import TOO_MANY_SEQUENCES, MemoryPlan
 from capplan.model.network import Network
 from capplan.model.sharding import Sharding, adapter_bytes_per_rank
 from capplan.model.weight_format import FORMATS, in_weight_format, kv_bytes_per_element
+from capplan.replica.plans import engine_scheduling
 from capplan.replica.replica import memory_of
 from capplan.replica.spec import ReplicaSpec, served_context_tokens
 
@@ -19,6 +21,8 @@ _WEIGHTS = ("fp8", "int8", "nvfp4", "mxfp4", "int4")
 _CACHES = ("fp8", "int8")
 _SHORTEST_CONTEXT = 512
 """A shorter context than this is not suggested."""
+_FEWEST_STEP_TOKENS = 512
+"""Steps of fewer tokens than this are not suggested."""
 _SEARCH_ROUNDS = 40
 
 
@@ -120,6 +124,8 @@ def changes_that_fit(spec: ReplicaSpec, others: Sequence[Device] = ()) -> tuple[
         alone.append(_change(f"--max-model-len {tokens}", replace(spec, max_model_len=tokens)))
     if (fewer := _fewer_sequences(spec)) is not None:
         alone.append(fewer)
+    if (smaller := _first_that_fits(list(_smaller_steps(spec)))) is not None:
+        alone.append(smaller)
     if alone:
         return tuple(sorted(alone, key=lambda change: float(change["gpus"])))
     pairs = [
@@ -139,6 +145,18 @@ def _fewer_sequences(spec: ReplicaSpec) -> dict[str, Any] | None:
         return None
     most = int(plan.state_blocks)
     return _first_that_fits([(f"--max-num-seqs {most}", replace(spec, max_num_seqs=most))])
+
+
+def _smaller_steps(spec: ReplicaSpec) -> Iterator[tuple[str, ReplicaSpec]]:
+    """Yield the replica with fewer tokens in a step, where it splits prompts: halves of the default, the largest first."""
+    if not spec.profile.chunked:
+        return
+    tokens = engine_scheduling(spec).max_num_batched_tokens
+    while (tokens := tokens // 2) >= _FEWEST_STEP_TOKENS:
+        smaller = replace(spec, max_num_batched_tokens=tokens)
+        if spec.max_num_seqs is None:
+            smaller = replace(smaller, max_num_seqs=min(tokens, engine_scheduling(spec).max_num_seqs))
+        yield f"--max-num-batched-tokens {tokens}", smaller
 
 
 def _first_that_fits(variants: Sequence[tuple[str, ReplicaSpec]]) -> dict[str, Any] | None:
@@ -182,7 +200,7 @@ def _wider(spec: ReplicaSpec) -> Iterator[tuple[str, ReplicaSpec]]:
 def _lighter_weights(spec: ReplicaSpec) -> Iterator[tuple[str, ReplicaSpec]]:
     held = FORMATS[_largest_dtype(spec)].bytes_per_element
     for dtype in _WEIGHTS:
-        if FORMATS[dtype].bytes_per_element < 0.9 * held:
+        if FORMATS[dtype].bytes_per_element < 0.9 * held and multiplies(spec.device, dtype):
             lighter = in_weight_format(spec.network, dtype)
             yield f"--weight-dtype {dtype}", replace(spec, network=lighter)
 

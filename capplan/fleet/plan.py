@@ -129,6 +129,11 @@ class Group(GroupFigures):
         return self.layout.kv_format
 
     @property
+    def max_num_batched_tokens(self) -> int | None:
+        """Most tokens of a step of one engine, where the search chose them; None: as the scenario or the engine says."""
+        return self.layout.max_num_batched_tokens
+
+    @property
     def usd_per_gpu_hour(self) -> float | None:
         """Price of one GPU per hour in the order, without electricity; None if it is unknown."""
         return None if self.quote is None else self.quote.usd_per_hour
@@ -733,6 +738,8 @@ class Certainty:
     data_parallel: int | None = None
     weight_dtype: str | None = None
     kv_dtype: str | None = None
+    max_num_batched_tokens: int | None = None
+    """Most tokens of a step, where the search chose them."""
 
     def __post_init__(self) -> None:
         """Raise the error for a layout that is there in part."""
@@ -843,6 +850,8 @@ class PoolsSearch:
     """Pairs of replica counts that were simulated."""
     chunked: Mapping[int, Plan] = field(default_factory=dict)
     """Tokens of a smaller step -> cheapest fleet of identical replicas, which does for decoding what separate pools do."""
+    least_usd_per_hour: float | None = None
+    """Cost of what prefill and decode take by themselves, at least, on the cheapest pair of devices [$/h]; None without prices."""
 
 
 @dataclass(frozen=True, slots=True)

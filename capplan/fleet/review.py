@@ -118,7 +118,7 @@ def spec_of_layout(layout: Layout, weight_dtype: str, question: Question) -> Rep
         kv_format=layout.kv_format,
         max_model_len=question.max_model_len,
         max_num_seqs=question.max_num_seqs,
-        max_num_batched_tokens=question.max_num_batched_tokens,
+        max_num_batched_tokens=layout.max_num_batched_tokens or question.max_num_batched_tokens,
         gpu_memory_utilization=question.gpu_memory_utilization,
         typical_context_tokens=int(
             question.demand.lengths.input_tokens + question.demand.lengths.output_tokens
@@ -153,7 +153,7 @@ def kernel_assumptions(group: Group, question: Question) -> tuple[Assumption, ..
         question.efficiencies[group.layout.device.name],
         profile=question.profile_on(group.layout.device),
         kv_format=group.layout.kv_format,
-        spread=group.layout.sharding.spreads_experts,
+        sharding=group.layout.sharding,
     )
     return tuple(assumption.of_scenario() for assumption in rates.assumptions)
 

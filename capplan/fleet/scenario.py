@@ -27,6 +27,8 @@ class PoolsLimits:
     link: LinkTerms
     only: bool
     """Identical replicas are no answer."""
+    screened: bool = False
+    """The scenario leaves the choice to the model: only pools that cost less than identical replicas are looked for."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,6 +54,19 @@ def wide_dtype(device: Device) -> str:
     )
 
 
+def multiplies(device: Device, dtype: str) -> bool:
+    """Return whether a device has units for a weight dtype of four bits with scales of blocks; other dtypes are at least widened in their kernel.
+
+    Examples
+    --------
+    >>> from types import SimpleNamespace
+    >>> h100 = SimpleNamespace(peak_flop_per_s={"bf16": 1e15, "fp8": 2e15})
+    >>> multiplies(h100, "int4"), multiplies(h100, "nvfp4")
+    (True, False)
+    """
+    return dtype not in {"nvfp4", "mxfp4"} or "fp4" in device.peak_flop_per_s
+
+
 def wide_fit(device: Device) -> str:
     """Return the format under which fits of `wide_dtype` are kept: bf16 stands for both formats of 16 bits."""
     return "fp32" if wide_dtype(device) == "fp32" else "bf16"

@@ -34,6 +34,10 @@ class Launch:
     """1 where tensor-parallel ranks communicate over NVLink or the like."""
     padded_inputs: Number = 128.0
     """Multiple to which the inputs of mxfp4 experts are padded."""
+    sent: Number = 0.0
+    """1 where each rank sends its tokens to the ranks of their experts (`operators.expert_exchange`)."""
+    one_sided: Number = 0.0
+    """1 where it does so over one NVLink domain, with a place in memory for every token of every rank."""
 
     @property
     def stage_sharding(self) -> Sharding:

@@ -8,7 +8,13 @@ from numpy.typing import NDArray
 from capplan.engine.profile import EngineProfile
 from capplan.memory.capacity import Stage, cache_capacity, stages_of, state_blocks
 from capplan.memory.launch import Launch
-from capplan.memory.rank import rank_activation_bytes, rank_graph_bytes, rank_weight_bytes, warmup_bytes
+from capplan.memory.rank import (
+    exchange_buffer_bytes,
+    rank_activation_bytes,
+    rank_graph_bytes,
+    rank_weight_bytes,
+    warmup_bytes,
+)
 from capplan.model.network import Network
 from capplan.model.sharding import adapter_bytes_per_rank
 from capplan.numbers import Array, Number, distinct
@@ -23,6 +29,8 @@ LIMITS = (
 )
 """Reasons why a plan cannot start, by code."""
 
+NO_ROOM = 2
+"""Code of activations and runtime that take what the cache would have."""
 CONTEXT_TOO_LONG = 3
 """Code of a cache that is smaller than one sequence."""
 TOO_MANY_SEQUENCES = 5
@@ -180,6 +188,12 @@ def _stage_plan(
     several = np.asarray(launch.tensor * launch.data) > 1
     fast = np.asarray(launch.fast_links) > 0
     runtime = rules.non_torch_bytes + np.where(several & fast, rules.collective_bytes, 0.0)
+    buffers = exchange_buffer_bytes(stage, launch, profile)
+    late = np.where(several & ~fast, rules.late_collective_bytes, 0.0)
+    if rules.budget == "static_fraction":  # the first all-to-all comes after the cache
+        late = late + buffers
+    else:
+        runtime = runtime + buffers
     total, fraction = launch.device_memory_bytes, launch.memory_fraction
     if rules.budget == "utilisation":
         usable: Number = fraction * total
@@ -192,7 +206,6 @@ def _stage_plan(
         available = fraction * (usable - weights - activations)
     tokens, sequences, size = cache_capacity(available, network, launch, profile, stage.layer_share)
     warm = warmup_bytes(network, launch, profile) if stage.last else 0.0
-    late = np.where(several & ~fast, rules.late_collective_bytes, 0.0)
     left = total - late - weights - runtime - graphs - np.maximum(available, 0.0)
     return MemoryPlan(
         weight_bytes=weights,

@@ -7,14 +7,15 @@ The parts of the memory of one rank, each summed over the layers of a stage.
 
 import numpy as np
 
-from capplan.engine.profile import EngineProfile
+from capplan.engine.profile import LOW_LATENCY_STEP_TOKENS, EngineProfile, MemoryRules
+from capplan.hardware.exchange_kernel import DEEPEP_NORMAL
 from capplan.memory.capacity import Stage
 from capplan.memory.launch import Launch
-from capplan.model.network import Layer, Network, layer_counts
+from capplan.model.network import Experts, Layer, Network, layer_counts
 from capplan.model.parameters import weight_bytes_per_rank
-from capplan.model.sharding import Sharding, expert_bytes_per_rank, rank_outputs
+from capplan.model.sharding import Sharding, expert_bytes_per_rank, expert_slots, rank_outputs
 from capplan.model.weight_format import FORMATS
-from capplan.numbers import Number
+from capplan.numbers import GIB, Number
 
 
 def sampler_peak_bytes(
@@ -154,10 +155,11 @@ def latent_workspace_bytes(
     latent_elements: Number,
     block_tokens: Number = 16.0,
     element_bytes: Number = 2.0,
+    most_tokens: Number = 131072.0,
 ) -> Number:
     """Return the workspace into which MLA prefill expands the cached context.
 
-        t = min(max(8 l, 4 s p), 131072);   W_l = t (e + h x) b
+        t = min(max(8 l, 4 s p), m);   W_l = t (e + h x) b
 
     Parameters
     ----------
@@ -175,6 +177,8 @@ def latent_workspace_bytes(
         p
     element_bytes : [B]
         b
+    most_tokens : [tokens]
+        m, by engine version
 
     Returns
     -------
@@ -193,7 +197,7 @@ def latent_workspace_bytes(
     vLLM, `MLACommonMetadataBuilder.determine_chunked_prefill_workspace_size`:
     https://docs.vllm.ai/en/latest/api/vllm/v1/attention/backends/mla.
     """
-    tokens = np.minimum(np.maximum(8.0 * max_model_len, 4.0 * max_num_seqs * block_tokens), 131072.0)
+    tokens = np.minimum(np.maximum(8.0 * max_model_len, 4.0 * max_num_seqs * block_tokens), most_tokens)
     workspace: Number = tokens * (latent_elements + heads * expanded_head_dim) * element_bytes
     return workspace
 
@@ -244,6 +248,74 @@ def gathered_entries_bytes(
     entries = np.ceil(max_model_len / entry_tokens) if entry_tokens else np.zeros(())
     workspace: Number = 4.0 * (entries + window_tokens + step_tokens) * head_dim * element_bytes
     return workspace
+
+
+def low_latency_buffer_bytes(tokens: Number, slots: Number, inputs: Number) -> Number:
+    """Return the buffers of DeepEP's low-latency kernels: two to send and two to receive, with a place for every token at every expert.
+
+        W = 4 S t (2 d + 4 d / 128)
+
+    Parameters
+    ----------
+    tokens : [tokens]
+        t, of a rank, for which there is room
+    slots : [-]
+        S, experts of a layer, redundant ones included
+    inputs : [-]
+        d, width of a token
+
+    Returns
+    -------
+    [B]
+        W, without signals; the width of a group does not matter
+
+    Examples
+    --------
+    >>> round(low_latency_buffer_bytes(1536.0, 448.0, 5120.0) / 2**30, 1)
+    26.7
+
+    References
+    ----------
+    DeepEP, `get_low_latency_rdma_size_hint`: https://github.com/deepseek-ai/DeepEP/blob/main/csrc/legacy/config.hpp.
+    """
+    return 4.0 * slots * tokens * (2.0 * inputs + 4.0 * inputs / 128.0)
+
+
+def exchange_buffer_bytes(stage: Stage, launch: Launch, profile: EngineProfile) -> Number:
+    """Return the buffers of the all-to-all kernels of one rank; 0 where ranks gather all tokens.
+
+    DeepEP has buffers for normal kernels, for low-latency ones, or for both (`EngineProfile.one_exchange`). The one-sided kernel has a place
+    for every token of every rank, as dispatched and as combined.
+
+    Parameters
+    ----------
+    stage : the layers
+    launch : parallelism and tokens of a step
+    profile : of the engine version
+
+    Returns
+    -------
+    [B]
+    """
+    largest: Number = 0.0
+    for layer, _ in layer_counts(stage.network):
+        if (experts := layer.experts) is None:
+            continue
+        slots = expert_slots(experts.experts, launch.expert)
+        tokens = np.minimum(launch.max_num_batched_tokens, profile.low_latency_tokens)
+        low_latency = low_latency_buffer_bytes(tokens, slots, experts.inputs)
+        only = starts_low_latency(launch, profile) > 0
+        normal = NORMAL_BUFFER_BYTES + (0.0 if profile.one_exchange else low_latency)
+        tokens = launch.max_num_batched_tokens * launch.data
+        one_sided = tokens * experts.inputs * (dispatched_element_bytes(experts) + 2.0)
+        of_layer = np.where(np.asarray(launch.one_sided) > 0, one_sided, np.where(only, low_latency, normal))
+        largest = np.maximum(largest, of_layer)
+    return largest * launch.sent
+
+
+def dispatched_element_bytes(experts: Experts) -> float:
+    """Return the bytes of one element of a token as it is sent to these experts."""
+    return DEEPEP_NORMAL.dispatched_bytes.get(experts.weight_format, 2.0)
 
 
 def rotary_table_bytes(
@@ -383,6 +455,12 @@ def graph_bytes(
 
 PADDED_EXPERTS = {"mxfp4": 256.0}
 """Expert formats whose kernels need the intermediate width as a multiple of this, so that weights are padded."""
+
+GROUPED_ROWS = 127.0
+"""Rows by which the tokens of one expert are filled up, at most, to a whole tile of DeepGEMM (vLLM, `compute_aligned_M`)."""
+
+NORMAL_BUFFER_BYTES = 2.0 * GIB
+"""Buffers of DeepEP's normal kernels: 1 GiB for links, 1 GiB for the network (vLLM, VLLM_DEEPEP_BUFFER_SIZE_MB)."""
 
 _STATE_INPUTS = {"in_proj": 4.0, "in_proj_qkvz": 4.0}
 """Inputs of recurrent layers: as projected, as convolved, as split or normalised, and as passed on by the scan."""
@@ -582,8 +660,8 @@ def rank_activation_bytes(stage: Stage, network: Network, launch: Launch, profil
         peak = layer_peak_bytes(
             tokens, width, intermediate_elements(layer, launch.tensor), element, rules.hidden_copies
         )
-        layer_peak = np.maximum(layer_peak, peak + _workspace_of_cached(layer, launch, element))
-        buffers = np.maximum(buffers, _expert_buffers(layer, launch, element))
+        layer_peak = np.maximum(layer_peak, peak + _workspace_of_cached(layer, launch, element, rules))
+        buffers = np.maximum(buffers, _expert_buffers(layer, launch, element, profile))
     states = tokens * width * element
     peak = layer_peak + buffers
     if stage.last:
@@ -600,17 +678,35 @@ def rank_activation_bytes(stage: Stage, network: Network, launch: Launch, profil
     return peak if stage.alone else peak + 2.0 * states
 
 
-def _expert_buffers(layer: Layer, launch: Launch, element: float) -> Number:
+def starts_low_latency(launch: Launch, profile: EngineProfile) -> Number:
+    """Return 1 where low-latency all-to-all kernels are all that a replica is started with (`EngineProfile.one_exchange`)."""
+    small = np.asarray(launch.max_num_batched_tokens) <= LOW_LATENCY_STEP_TOKENS
+    deepep = np.asarray(launch.sent) > np.asarray(launch.one_sided)
+    return np.where(small & deepep & profile.one_exchange, 1.0, 0.0)
+
+
+def _expert_buffers(layer: Layer, launch: Launch, element: float, profile: EngineProfile) -> Number:
+    """Return the buffers of the grouped matmul: of all tokens of the group, or of those that are sent to this rank."""
     experts = layer.experts
     if experts is None or experts.weight_format in FUSED_EXPERT_FORMATS:
         return 0.0
-    matrices = 2.0 if experts.gated else 1.0
-    width = matrices * experts.intermediate_size * launch.expert / (launch.tensor * launch.data)
-    tokens = launch.max_num_batched_tokens * launch.data
-    return expert_workspace_bytes(tokens, experts.experts_per_token, width, experts.inputs, element)
+    ranks = launch.tensor * launch.data
+    width = (2.0 if experts.gated else 1.0) * experts.intermediate_size * launch.expert / ranks
+    tokens, chosen = launch.max_num_batched_tokens * launch.data, float(experts.experts_per_token)
+    size = (width, experts.inputs, element)
+    gathered = expert_workspace_bytes(tokens, chosen, *size)
+    slots = expert_slots(experts.experts, launch.expert)
+    pairs = tokens * chosen / launch.expert + GROUPED_ROWS * slots / launch.expert
+    reached = tokens * (1.0 - (1.0 - 1.0 / launch.expert) ** chosen) * experts.inputs
+    routed = expert_workspace_bytes(pairs, 1.0, *size) + reached * dispatched_element_bytes(experts)
+    places = np.minimum(launch.max_num_batched_tokens, profile.low_latency_tokens) * slots
+    batched = np.where(
+        starts_low_latency(launch, profile) > 0, expert_workspace_bytes(places, 1.0, *size), routed
+    )
+    return np.where(np.asarray(launch.sent) > 0, batched, gathered)
 
 
-def _workspace_of_cached(layer: Layer, launch: Launch, element: float) -> Number:
+def _workspace_of_cached(layer: Layer, launch: Launch, element: float, rules: MemoryRules) -> Number:
     """Return the workspace into which prefill gathers cached context: latents to expand, entries of mixed pages."""
     size: Number = 0.0
     for description in (mixer.description for mixer in layer.mixers):
@@ -618,6 +714,7 @@ def _workspace_of_cached(layer: Layer, launch: Launch, element: float) -> Number
             expanded = latent_workspace_bytes(
                 launch.max_model_len, launch.max_num_seqs, expansion.heads / launch.tensor,
                 expansion.head_elements, expansion.gathered_elements, launch.block_tokens, element,
+                rules.latent_workspace_tokens,
             )  # fmt: skip
             size = np.maximum(size, expanded)
         if description.mixed_pages:

@@ -41,6 +41,10 @@ class Sharding:
         return bool(self.expert > 1.0)
 
 
+WHOLE = Sharding()
+"""One device."""
+
+
 def rank_inputs(projection: Projection, tensor_parallel: Number) -> Number:
     """Return k of a matmul on one tensor-parallel rank.
 
@@ -225,8 +229,40 @@ def expert_bytes_per_rank(experts: Experts, ranks: Number, expert: Number, plain
     divided = FORMATS[into].matrix_bytes(elements, outputs) + FORMATS[out_of].matrix_bytes(others, 0)
     divided = divided + experts.bias * plain
     repeated = FORMATS[out_of].matrix_bytes(0, repeats)
-    held: Number = np.ceil(experts.experts / expert) * (divided * expert / ranks + repeated)
+    held: Number = expert_slots(experts.experts, expert) / expert * (divided * expert / ranks + repeated)
     return held
+
+
+def expert_slots(experts: Number, expert: Number) -> Number:
+    """Return how many experts of a layer the ranks hold together: redundant copies fill all ranks alike.
+
+        S = ceil(E / ep) ep
+
+    Parameters
+    ----------
+    experts : [-]
+        E, of the layer
+    expert : [-]
+        ep, expert-parallel groups
+
+    Returns
+    -------
+    [-]
+        S
+
+    Examples
+    --------
+    256 experts on 72 ranks, four on each: 32 are redundant.
+
+    >>> float(expert_slots(256, 72.0))
+    288.0
+
+    References
+    ----------
+    DeepSeek-AI 2024, "DeepSeek-V3", arXiv:2412.19437, section 3.4 (redundant experts).
+    """
+    slots: Number = np.ceil(experts / np.asarray(expert)) * expert
+    return slots
 
 
 _MOST_RANKS = 64

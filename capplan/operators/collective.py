@@ -50,25 +50,36 @@ class LinkRates:
     network_step_s: Number
     launch_s: Number = 0.0
     """Time between two launches outside a CUDA graph; not included in any time here."""
+    ring_cards: Number = 1.0
+    """Network cards over which a ring leaves a link domain: one for each device where a domain is a server or more."""
 
 
-def _path_bytes_per_s(ranks: Number, rates: LinkRates) -> Number:
-    """Return the rate of one device in a ring: the link inside its domain, the network beyond it."""
+def _path_bytes_per_s(ranks: Number, rates: LinkRates, cards: Number = 1.0) -> Number:
+    """Return the rate of one device: the link inside its domain, beyond it the network with so many of the cards of a domain."""
     crowd = (2.0 / np.maximum(ranks, 2.0)) ** rates.crowding_exponent
     link = rates.link_bytes_per_s * rates.ring_fraction * crowd
-    return np.where(
-        ranks <= rates.domain_devices,
-        link,
-        np.minimum(link, rates.network_bytes_per_s * rates.network_fraction),
-    )
+    network = rates.network_bytes_per_s * rates.network_fraction * cards
+    return np.where(ranks <= rates.domain_devices, link, np.minimum(link, network))
 
 
 def _ring_time_s(
-    ranks: Number, sent_bytes: Number, steps: Number, step_s: Number, bytes_per_s: Number, rates: LinkRates
+    ranks: Number,
+    sent_bytes: Number,
+    steps: Number,
+    step_s: Number,
+    rates: LinkRates,
+    cards: Number = 1.0,
+    fraction: Number = 1.0,
 ) -> Number:
-    """Return the time for every rank to send `sent_bytes` in `steps` steps, filling the ring first."""
+    """Return the time for every rank to send `sent_bytes` in `steps` steps, filling the ring first.
+
+    A ring over several domains crosses the network once in each of them, over all `cards` of a domain at once, so that one of so many steps
+    takes as long as a step over the network.
+    """
     filling = rates.ring_ramp_bytes * sent_bytes / (sent_bytes + rates.ring_ramp_bytes + 1.0)
-    step_s = np.where(ranks <= rates.domain_devices, step_s, rates.network_step_s)
+    far_s = step_s + (rates.network_step_s - step_s) / np.maximum(cards, 1.0)
+    step_s = np.where(ranks <= rates.domain_devices, step_s, far_s)
+    bytes_per_s = _path_bytes_per_s(ranks, rates, cards) * fraction
     return (sent_bytes + filling) / bytes_per_s + steps * step_s + rates.ring_floor_s
 
 
@@ -79,6 +90,9 @@ def all_reduce_time_s(ranks: Number, message_bytes: Number, rates: LinkRates) ->
         multicast M / L + t_m
         one-shot  (n - 1) (M / L + t_1s) + t_1
         two-shot  2 (n - 1) / n M / L + (n - 1) t_2s + t_2
+
+    Over several link domains it is a ring, whose pieces cross the network over all cards of a domain at once: L is at most d times the rate
+    of one of them.
 
     Parameters
     ----------
@@ -107,9 +121,7 @@ def all_reduce_time_s(ranks: Number, message_bytes: Number, rates: LinkRates) ->
     """
     others = np.maximum(ranks - 1.0, 0.0)
     twice = 2.0 * others / ranks * message_bytes
-    ring_s = _ring_time_s(
-        ranks, twice, 2.0 * others, rates.ring_step_s, _path_bytes_per_s(ranks, rates), rates
-    )
+    ring_s = _ring_time_s(ranks, twice, 2.0 * others, rates.ring_step_s, rates, rates.ring_cards)
     filling = rates.ring_ramp_bytes * message_bytes / (message_bytes + rates.ring_ramp_bytes + 1.0)
     crowd = (2.0 / np.maximum(ranks, 2.0)) ** rates.crowding_exponent
     multicast_s = (message_bytes + filling) / (rates.link_bytes_per_s * rates.multicast_fraction * crowd)
@@ -153,9 +165,7 @@ def all_gather_time_s(ranks: Number, message_bytes: Number, rates: LinkRates) ->
     """
     others = np.maximum(ranks - 1.0, 0.0)
     sent_bytes = others / ranks * message_bytes
-    ring_s = _ring_time_s(
-        ranks, sent_bytes, others, rates.ring_step_s, _path_bytes_per_s(ranks, rates), rates
-    )
+    ring_s = _ring_time_s(ranks, sent_bytes, others, rates.ring_step_s, rates, rates.ring_cards)
     return np.asarray(np.where(ranks > 1.0, ring_s, 0.0))[()]
 
 
@@ -221,9 +231,9 @@ def all_to_all_time_s(ranks: Number, message_bytes: Number, rates: LinkRates) ->
     NVIDIA, nccl-tests, doc/PERFORMANCE.md, https://github.com/NVIDIA/nccl-tests
     """
     others = np.maximum(ranks - 1.0, 0.0)
-    bytes_per_s = _path_bytes_per_s(ranks, rates) * rates.all_to_all_fraction
+    sent_bytes = others / ranks * message_bytes
     direct_s = _ring_time_s(
-        ranks, others / ranks * message_bytes, others, rates.all_to_all_step_s, bytes_per_s, rates
+        ranks, sent_bytes, others, rates.all_to_all_step_s, rates, fraction=rates.all_to_all_fraction
     )
     return np.asarray(np.where(ranks > 1.0, direct_s, 0.0))[()]
 
@@ -257,7 +267,7 @@ def point_to_point_time_s(message_bytes: Number, rates: LinkRates, ranks: Number
     ----------
     Hockney 1994, "The communication challenge for MPP", doi:10.1016/S0167-8191(06)80021-9.
     """
-    return _ring_time_s(ranks, message_bytes, 1.0, rates.ring_step_s, _path_bytes_per_s(ranks, rates), rates)
+    return _ring_time_s(ranks, message_bytes, 1.0, rates.ring_step_s, rates)
 
 
 def expert_exchange_bytes(

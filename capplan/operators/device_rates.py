@@ -138,10 +138,12 @@ def _link_rates(device: Device, fit: Fit) -> LinkRates:
     """
     pcie_bytes_per_s = device.pcie_bytes_per_s or 32e9
     linked = device.link_bytes_per_s and device.link_domain_devices > 1
+    domain = device.link_domain_devices if linked else max(device.node_devices, 1)
     return LinkRates(
         link_bytes_per_s=float(device.link_bytes_per_s or 0.0) if linked else pcie_bytes_per_s,
         network_bytes_per_s=device.network_bytes_per_s or min(25e9, pcie_bytes_per_s),
-        domain_devices=float(device.link_domain_devices if linked else max(device.node_devices, 1)),
+        domain_devices=float(domain),
+        ring_cards=float(domain if domain >= device.node_devices else 1),
         **fit.numbers,
     )
 

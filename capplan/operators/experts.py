@@ -88,6 +88,93 @@ def rank_imbalance(
     return np.minimum(1.0 + spread + spread**2 / 2.0, np.maximum(1.0, all_on_one))
 
 
+UNFORESEEN_SKEW = 0.08
+"""Share of the variance of the experts' popularity that a load balancer does not foresee (an assumption). With it the mean over the busiest
+rank of 32 ranks with 32 redundant experts is 0.77; LMSYS saw prefill at 0.85 of its rate with even routing, where experts and their all-to-all
+take about 0.6 of a step: https://lmsys.org/blog/2025-05-05-large-scale-ep/."""
+
+_GAMMA = 0.5772156649015329
+"""Euler's constant."""
+
+
+def heaviest_copy_load(experts: Number, copies: Number, router_skew: Number = 0.0) -> Number:
+    """Return the load of the most popular expert over the mean of all, once the most popular ones have redundant copies.
+
+        p = 1 + v (ln(1 + E / max(R, e^-g)) - 1),   at least 1
+
+    Exponential popularity (v = 1): copies are added until no copy has more than p, and the experts beyond p, 2 p, ... need
+    E (e^-p + e^-2p + ...) = R of them. Without copies p is the mean of the largest of E, ln(E) + g.
+
+    Parameters
+    ----------
+    experts : [-]
+        E, different experts of a layer.
+    copies : [-]
+        R, redundant ones.
+    router_skew : [-]
+        v, of `experts_hit`; 0 or less: balanced.
+
+    Returns
+    -------
+    [-]
+        p; g is Euler's constant.
+
+    Examples
+    --------
+    >>> [round(float(heaviest_copy_load(256.0, copies, 1.0)), 2) for copies in (0.0, 32.0)]
+    [6.12, 2.2]
+
+    References
+    ----------
+    DeepSeek-AI 2025, "Expert Parallelism Load Balancer", https://github.com/deepseek-ai/eplb.
+    """
+    tail = np.log1p(experts / np.maximum(copies, np.exp(-_GAMMA)))
+    return np.maximum(1.0, 1.0 + np.maximum(router_skew, 0.0) * (tail - 1.0))
+
+
+def balanced_imbalance(
+    ranks: Number, experts: Number, copies: Number, experts_per_token: Number, router_skew: Number = 0.0
+) -> Number:
+    """Return the load of the busiest rank over the mean, when a balancer places experts and their redundant copies by their popularity.
+
+        r = max(r_0(u v), p n / E),   at most all tokens on one rank
+
+    r_0 is `rank_imbalance` of the share u of the variance that the balancer does not foresee, p n / E a rank with one copy of the most
+    popular expert.
+
+    Parameters
+    ----------
+    ranks : [-]
+        n, of the expert group.
+    experts : [-]
+        E, different experts of a layer.
+    copies : [-]
+        R, redundant ones; p: see `heaviest_copy_load`.
+    experts_per_token : [-]
+        k.
+    router_skew : [-]
+        v, of `experts_hit`; 0 or less: balanced.
+
+    Returns
+    -------
+    [-]
+        r, at least 1. u is `UNFORESEEN_SKEW`, an assumption.
+
+    Examples
+    --------
+    >>> [round(float(balanced_imbalance(72.0, 256.0, copies, 8.0, 1.1)), 2) for copies in (0.0, 32.0)]
+    [1.87, 1.53]
+
+    References
+    ----------
+    DeepSeek-AI 2025, "Expert Parallelism Load Balancer", https://github.com/deepseek-ai/eplb.
+    """
+    left = rank_imbalance(ranks, experts + copies, experts_per_token, UNFORESEEN_SKEW * router_skew)
+    heaviest = heaviest_copy_load(experts, copies, router_skew) * ranks / experts
+    all_on_one = np.maximum(1.0, np.minimum(experts_per_token, experts / ranks) * ranks / experts_per_token)
+    return np.minimum(np.maximum(left, heaviest), all_on_one)
+
+
 EXPERT_TILES = ((8.0, 128.0), (16.0, 128.0), (32.0, 128.0), (64.0, 128.0), (128.0, 128.0))
 """Output tiles (rows, columns) that grouped matmuls choose from."""
 PARTIAL_TILES = 0.5
@@ -370,23 +457,77 @@ def experts_time_s(
     ----------
     Gale et al. 2022, "MegaBlocks", section 4, https://arxiv.org/abs/2211.15841
     """
-    loads = _busiest_loads(tokens, experts, experts_on_rank, experts_per_token, rates.router_skew)
+    loads = busiest_loads(tokens, experts, experts_on_rank, experts_per_token, rates.router_skew)
     return grouped_experts_time_s(
         loads, inputs, intermediate_size_on_rank, gated, weight_bytes_per_element,
         activation_bytes_per_element, rates,
     )  # fmt: skip
 
 
-def _busiest_loads(
-    tokens: Number, experts: Number, experts_on_rank: Number, experts_per_token: Number, router_skew: Number
+def busiest_loads(
+    tokens: Number,
+    experts: Number,
+    experts_on_rank: Number,
+    experts_per_token: Number,
+    router_skew: Number,
+    sent: Number = 0.0,
+    copies: Number = 0.0,
 ) -> ExpertLoads:
-    """Return what the experts of the busiest rank receive."""
+    """Return what the experts of the busiest rank receive.
+
+        R = r T k E_r / E
+
+    Parameters
+    ----------
+    tokens : [-]
+        T, routed in the whole expert group.
+    experts, experts_on_rank : [-]
+        E and E_r, of the layer and of this rank, redundant ones included.
+    experts_per_token : [-]
+        k.
+    router_skew : [-]
+        of `experts_hit`.
+    sent : [-]
+        1 where tokens are sent to their experts: a rank has only its own pairs of a token and an expert, and a balancer places the experts
+        (r is `balanced_imbalance`). 0 where every rank gathers all tokens (r is `rank_imbalance`).
+    copies : [-]
+        redundant experts among E.
+
+    Returns
+    -------
+    the loads, R pairs of a token and an expert among them
+
+    Examples
+    --------
+    Of eight pairs of four tokens each of two ranks has four, whether it gathers the other rank's tokens or not:
+
+    >>> [(float(of.routed), float(of.pairs)) for of in (busiest_loads(4.0, 8.0, 4.0, 2.0, 0.0, sent) for sent in (0.0, 1.0))]
+    [(4.0, 8.0), (4.0, 4.0)]
+
+    References
+    ----------
+    Gale et al. 2022, "MegaBlocks", section 4, https://arxiv.org/abs/2211.15841
+    """
+    alone = np.asarray(sent) > 0
     share = experts_on_rank / experts
     busiest = rank_imbalance(1.0 / share, experts, experts_per_token, router_skew)
+    if np.any(alone):
+        balanced = balanced_imbalance(1.0 / share, experts - copies, copies, experts_per_token, router_skew)
+        busiest = np.where(alone, balanced, busiest)
     routed = tokens * experts_per_token * share * busiest
     hit = experts_hit(tokens * busiest, experts, experts_per_token, router_skew) * share
     hit = np.maximum(np.minimum(hit, experts_on_rank), np.minimum(1.0, routed))
     load = routed / np.maximum(hit, 1e-9)
     row_tiles = tuple(hit * np.maximum(1.0, load / rows + PARTIAL_TILES) for rows, _ in EXPERT_TILES)
     pairs = tokens * experts_per_token
-    return ExpertLoads(tokens, routed, hit, row_tiles, experts, pairs / experts_on_rank, pairs)
+    if not np.any(alone):
+        return ExpertLoads(tokens, routed, hit, row_tiles, experts, pairs / experts_on_rank, pairs)
+    return ExpertLoads(
+        tokens=np.where(alone, routed / experts_per_token, tokens),
+        routed=routed,
+        hit=hit,
+        row_tiles=row_tiles,
+        experts=np.where(alone, experts_on_rank, experts),
+        expected_load=np.where(alone, routed, pairs) / experts_on_rank,
+        pairs=np.where(alone, routed, pairs),
+    )

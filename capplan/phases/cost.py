@@ -1,7 +1,7 @@
 """What the devices of a replica achieve in every kernel, and the cost of one operator in a step with its roofline floors, so that its bottleneck can be named."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from capplan.numbers import Number, stacked
 from capplan.operators.attention import AttentionRates
 from capplan.operators.collective import LinkRates
+from capplan.operators.expert_exchange import GATHERED, ExchangeRates
 from capplan.operators.experts import ExpertRates
 from capplan.operators.latent_attention import LatentAttentionRates
 from capplan.operators.linear_attention import LinearAttentionRates
@@ -222,6 +223,12 @@ class StepRates:
     """Bytes per element of the activations that an expert kernel reads, by weight format."""
     gathered_bytes: Mapping[str, Number]
     """Bytes per element in which the tokens of all groups are gathered for experts, by weight format of the experts."""
+    decode_exchange: ExchangeRates = GATHERED
+    """All-to-all of decode steps."""
+    prefill_exchange: ExchangeRates = GATHERED
+    """All-to-all of steps with prompts."""
+    dispatched_bytes: Mapping[str, Number] = field(default_factory=dict)
+    """Bytes per element in which tokens are sent to their experts, by weight format of the experts."""
 
 
 def stacked_rates(values: Sequence[StepRates], index: NDArray[np.intp]) -> StepRates:
@@ -242,6 +249,9 @@ def stacked_rates(values: Sequence[StepRates], index: NDArray[np.intp]) -> StepR
         activation_bytes=_gathered([value.activation_bytes for value in values], index),
         expert_activation_bytes=_gathered([value.expert_activation_bytes for value in values], index),
         gathered_bytes=_gathered([value.gathered_bytes for value in values], index),
+        decode_exchange=stacked([value.decode_exchange for value in values], index),
+        prefill_exchange=stacked([value.prefill_exchange for value in values], index),
+        dispatched_bytes=_gathered([value.dispatched_bytes for value in values], index),
     )
 
 

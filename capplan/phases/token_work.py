@@ -5,6 +5,9 @@ attention-data-parallel replica are spread evenly over its groups.
 """
 
 import math
+from dataclasses import replace
+
+import numpy as np
 
 from capplan.model.images import ImageWork, Tower
 from capplan.model.network import (
@@ -17,14 +20,21 @@ from capplan.model.network import (
     Projection,
     layer_counts,
 )
-from capplan.model.sharding import Sharding, rank_inputs, rank_outputs
+from capplan.model.sharding import Sharding, expert_slots, rank_inputs, rank_outputs
 from capplan.model.weight_format import named_weight_format
 from capplan.numbers import Number
 from capplan.operators.attention import prefill_attention_flop, prefill_attention_time_s
 from capplan.operators.collective import all_gather_time_s, all_reduce_time_s, reduce_scatter_time_s
-from capplan.operators.experts import experts_bytes, experts_flop, experts_time_s
+from capplan.operators.expert_exchange import (
+    GROUPED_DOMAINS,
+    ExchangeRates,
+    exchange_bytes,
+    exchange_time_s,
+    exposed_exchange_s,
+)
+from capplan.operators.experts import busiest_loads, experts_bytes, experts_flop, grouped_experts_time_s
 from capplan.operators.matmul import elementwise_time_s, matmul_bytes, matmul_flop, matmul_time_s
-from capplan.phases.cost import OperatorCost, StepRates
+from capplan.phases.cost import OperatorCost, StepRates, total_s
 
 ACTIVATION_BYTES = 2.0
 """Activations are 16-bit between kernels (bf16 serving; fp8 kernels quantise on entry)."""
@@ -61,13 +71,14 @@ def _experts_cost(experts: Experts, tokens: Number, sharding: Sharding, rates: S
     """Return the cost of the routed experts of one layer on one rank, routing and combining included."""
     expert_rates = rates.experts[experts.weight_format]
     ranks = sharding.tensor * sharding.data
+    slots = expert_slots(experts.experts, sharding.expert)
     each = sum(
         named_weight_format(name).bytes_per_element * elements for name, elements, _ in experts.matrices
     ) / sum(elements for _, elements, _ in experts.matrices)
     shape = (
         tokens,
-        float(experts.experts),
-        experts.experts / sharding.expert,
+        slots,
+        slots / sharding.expert,
         float(experts.experts_per_token),
         float(experts.inputs),
         experts.intermediate_size * sharding.expert / ranks,
@@ -75,11 +86,14 @@ def _experts_cost(experts: Experts, tokens: Number, sharding: Sharding, rates: S
         each,
     )
     activation_bytes = rates.expert_activation_bytes[experts.weight_format]
+    loads = busiest_loads(
+        *shape[:4], expert_rates.router_skew, rates.decode_exchange.used, slots - experts.experts
+    )
     flop = experts_flop(*shape[:7])
     moved = experts_bytes(*shape, activation_bytes)
     return OperatorCost(
         "experts",
-        experts_time_s(*shape, activation_bytes, expert_rates),
+        grouped_experts_time_s(loads, *shape[4:], activation_bytes, expert_rates),
         flop,
         moved,
         compute_s=flop / expert_rates.flop_per_s,
@@ -135,14 +149,45 @@ def _crossing(layer: Layer) -> int:
     return sum(isinstance(mixer, CrossAttention) for mixer in layer.mixers)
 
 
+def _exchange_cost(
+    experts: Experts, tokens: Number, sharding: Sharding, kernel: ExchangeRates, rates: StepRates
+) -> OperatorCost:
+    """Return the cost of bringing the tokens of all attention groups to their experts, and the results back.
+
+    Ranks gather the tokens of all groups, in the format in which the engine sends them, and then scatter the sums; or each rank sends its
+    tokens to the ranks of their experts, which send the results back (`exchange_time_s`).
+    """
+    there, back = (
+        bytes_per_element * experts.inputs * tokens
+        for bytes_per_element in (rates.gathered_bytes[experts.weight_format], ACTIVATION_BYTES)
+    )
+    gathered_s = all_gather_time_s(sharding.data, there, rates.link)
+    gathered_s = gathered_s + reduce_scatter_time_s(sharding.data, back, rates.link)
+    used = np.asarray(kernel.used) > 0
+    if not np.any(used):
+        return OperatorCost("expert_exchange", gathered_s, sent_bytes=there + back)
+    ranks = sharding.tensor * sharding.data
+    most = GROUPED_DOMAINS if experts.routing == "grouped" else np.inf
+    sent_s: Number = 0.0
+    sent_bytes: Number = 0.0
+    for element, floor_s in (
+        (rates.dispatched_bytes[experts.weight_format], kernel.dispatch_floor_s),
+        (ACTIVATION_BYTES, kernel.combine_floor_s),
+    ):
+        size = (tokens / ranks, ranks, float(experts.experts_per_token), element * experts.inputs)
+        sent_s = sent_s + exchange_time_s(*size, floor_s, kernel, most)
+        sent_bytes = sent_bytes + exchange_bytes(*size, kernel, most)
+    seconds = np.where(used, sent_s, gathered_s)
+    return OperatorCost("expert_exchange", seconds, sent_bytes=np.where(used, sent_bytes, there + back))
+
+
 def _collective_costs(
     layer: Layer, hidden_size: int, tokens: Number, sharding: Sharding, rates: StepRates
 ) -> list[OperatorCost]:
-    """Return the collectives of one layer.
+    """Return the collectives between the ranks of one attention group in one layer.
 
     One all-reduce follows each mixer and one the feed-forward (dense, or shared and routed experts together). Norms
-    over all heads exchange two mean squares in fp32 for each token. With attention data parallelism, experts first
-    gather the tokens of all groups, in the format in which the engine sends them, and then scatter the sums.
+    over all heads exchange two mean squares in fp32 for each token.
     """
     message = ACTIVATION_BYTES * hidden_size * tokens / sharding.data
     ranks = sharding.tensor
@@ -155,15 +200,7 @@ def _collective_costs(
         costs.append(OperatorCost("norm_exchange", seconds, sent_bytes=squares))
     if layer.mixers and (("attention", "rows") in names or ("state", "rows") in names):
         costs.append(reduced.times(1 + _crossing(layer)))
-    if layer.experts:
-        there, back = (
-            bytes_per_element * layer.experts.inputs * tokens
-            for bytes_per_element in (rates.gathered_bytes[layer.experts.weight_format], ACTIVATION_BYTES)
-        )
-        gather = all_gather_time_s(sharding.data, there, rates.link)
-        scatter = reduce_scatter_time_s(sharding.data, back, rates.link)
-        costs += [reduced, OperatorCost("expert_exchange", gather + scatter, sent_bytes=there + back)]
-    elif any(p.tensor_class == "ffn" for p in layer.projections):
+    if layer.experts or any(p.tensor_class == "ffn" for p in layer.projections):
         costs.append(reduced)
     return costs
 
@@ -172,6 +209,26 @@ def layer_costs(
     network: Network, layer: Layer, tokens: Number, sharding: Sharding, rates: StepRates, *, decode: bool
 ) -> list[OperatorCost]:
     """Return the costs of one layer that depend only on its tokens, without attention over the cache."""
+    costs = _own_costs(network, layer, tokens, sharding, rates, decode=decode)
+    if (experts := layer.experts) is None:
+        return costs
+    kernel = rates.decode_exchange if decode else rates.prefill_exchange
+    exchange = _exchange_cost(experts, tokens, sharding, kernel, rates)
+    if np.any(np.asarray(kernel.overlapping) > 0):
+        half = _own_costs(network, layer, tokens / 2.0, sharding, rates, decode=decode)
+        sent = _exchange_cost(experts, tokens / 2.0, sharding, kernel, rates)
+        exposed_s = exposed_exchange_s(
+            exchange.seconds, sent.seconds, total_s(costs), total_s(half), kernel.busy_fraction
+        )
+        seconds = np.where(np.asarray(kernel.overlapping) > 0, exposed_s, exchange.seconds)
+        exchange = replace(exchange, seconds=seconds)
+    return [*costs, exchange]
+
+
+def _own_costs(
+    network: Network, layer: Layer, tokens: Number, sharding: Sharding, rates: StepRates, *, decode: bool
+) -> list[OperatorCost]:
+    """Return the costs of one layer without the exchange of tokens with experts."""
     local_tokens = tokens / sharding.data
     absorbs = decode or any(
         isinstance(mixer, LatentAttention) and mixer.index_heads for mixer in layer.mixers

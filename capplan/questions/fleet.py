@@ -14,6 +14,7 @@ from capplan.fleet.load.demand import Demand, demand_of
 from capplan.fleet.over_time import ReplicasAt
 from capplan.fleet.plan import Group, Plan
 from capplan.fleet.review import Question
+from capplan.fleet.search.candidates import is_large_mixture
 from capplan.fleet.search.cheapest import Terms
 from capplan.fleet.search.one_layout import replicas_at_rates
 from capplan.fleet.search.search_cache import SearchCache
@@ -33,6 +34,7 @@ from capplan.readers.catalogue.prices import machine_prices, unsold_devices
 from capplan.replica.spec import network_as_served, profile_as_served, refuse_prefixes
 from capplan.replica.speculation import DraftPlan
 from capplan.scenario.replica import adapter_assumptions, with_adapters
+from capplan.scenario.scenario import with_screened_pools
 from capplan.scenario.scenario_file import Scenario
 from capplan.scenario.several import refuse_several
 from capplan.scenario.speculation import drafting_of
@@ -236,6 +238,8 @@ def asked_fleet(scenario: Scenario, *, offline: bool) -> AskedFleet:
     assumed += image_assumed
     demand = demand_of(scenario)
     networks = _with_prompt_work(scenario, networks, demand)
+    if is_large_mixture(published):
+        scenario = with_screened_pools(scenario)
     scenario, budget_assumed = budgeted(scenario, demand, networks)
     assumed += budget_assumed
     first = next(iter(networks.values()))

@@ -74,10 +74,16 @@ def _either_way(
     )
     alike = _with_unsold(alike, asked)
     least = None if alike.choices is None else alike.choices.cheapest.usd_per_hour
+    worth = 1.0 if limits.screened else DEAR
     plans, searched = pools_decision(
-        asked.question, limits, terms, progress=progress, cache=cache, most_usd_per_hour=DEAR * (least or inf)
+        asked.question,
+        limits,
+        terms,
+        progress=progress,
+        cache=cache,
+        most_usd_per_hour=worth * (least or inf),
     )
-    if alike.chosen is not None:
+    if alike.chosen is not None and not limits.screened:
         chunked = smaller_chunks(asked.question, terms, alike.chosen, cache)
         searched = replace(searched, chunked=chunked)
     answer = with_pools(replace(alike, pools=searched), plans, SUREST_WITHIN)

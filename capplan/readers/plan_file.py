@@ -208,6 +208,8 @@ class StatedGroup(GroupFigures):
     usd_per_gpu_hour: float | None
     price_basis: str | None
     usd_per_hour: float | None
+    max_num_batched_tokens: int | None = None
+    """Most tokens of a step of one engine, where the search chose them; None: as the scenario or the engine says."""
 
     def refuse_contradictions(self) -> None:
         """Raise the error for counts that contradict each other."""

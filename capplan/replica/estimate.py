@@ -166,8 +166,9 @@ def breakdown_of(replica: Replica, load: Load, sequences: float) -> tuple[Operat
         return (*_rows(prefill, "prefill"),)
     decode = decode_step_costs(spec.network, batch, context, spec.sharding, kv_bytes, rates)
     host = spec.profile.host
+    of_process = max(1.0, sequences / float(spec.sharding.data))
     overhead = OperatorCost(
-        "host", host.each_step_s(spec.ranks) + host.token_s(offline=spec.offline) * max(1.0, sequences)
+        "host", host.each_step_s(spec.ranks) + host.token_s(offline=spec.offline) * of_process
     )
     return (*_rows(prefill, "prefill"), *_rows([*decode, overhead], "decode"))
 

@@ -25,10 +25,11 @@ from capplan.memory.capacity import reserved_bytes_per_sequence, token_capacity
 from capplan.memory.launch import Launch, default_memory_fractions, engine_launch
 from capplan.memory.plan import MemoryPlan, memory_plan
 from capplan.model.network import Network, layer_counts
-from capplan.model.sharding import Sharding
+from capplan.model.sharding import WHOLE, Sharding
 from capplan.model.weight_format import kv_bytes_per_element
 from capplan.numbers import Array, Number
 from capplan.operators.device_rates import DeviceRates, device_rates
+from capplan.operators.expert_exchange import dispatched_bytes, exchange_kernels, exchange_rates
 from capplan.operators.matmul import sequences_with_slots
 from capplan.phases.cost import StepRates, stacked_rates
 from capplan.phases.mixer_work import borrowed_rates
@@ -116,9 +117,9 @@ def step_rates(
     *,
     profile: EngineProfile,
     kv_format: str,
-    spread: bool = False,
+    sharding: Sharding = WHOLE,
 ) -> LabelledRates:
-    """Return the rates of all kernels in a step of the network on the device, whose experts are spread over ranks or not."""
+    """Return the rates of all kernels in a step of the network on the device, split this way (numbers)."""
     device = at_rates(device, profile.host)
     dense_formats, expert_formats = _formats(network)
 
@@ -133,7 +134,7 @@ def step_rates(
             expert_kernel=profile.expert_kernel(
                 device.architecture,
                 expert_format or weight_format,
-                spread=spread,
+                spread=sharding.spreads_experts,
                 routing=network.routing,
             ),
             fuses_quantise=profile.fuses_quantise,
@@ -141,9 +142,12 @@ def step_rates(
 
     dense = {name: of(name) for name in dense_formats}
     experts = {name: of(dense_formats[0], name) for name in expert_formats}
-    read = {name: rates.expert_activation_bytes for name, rates in experts.items()}
     every = [*dense.values(), *experts.values()]
     first = every[0]
+    read = {name: rates.expert_activation_bytes for name, rates in experts.items()}
+    decode, prefill = exchange_kernels(profile, device, sharding)
+    beyond = sharding.tensor * sharding.data > first.link.domain_devices
+    halved = profile.overlapped_steps if beyond else frozenset()
     assumptions = dict.fromkeys(item for rates in every for item in rates.assumptions)
     assumptions |= dict.fromkeys(map(not_measured, borrowed_rates(network)))
     return LabelledRates(
@@ -157,6 +161,9 @@ def step_rates(
             link=first.link,
             activation_bytes={name: rates.matmul_activation_bytes for name, rates in dense.items()},
             expert_activation_bytes=read,
+            decode_exchange=exchange_rates(decode, device, first.link, overlapping="decode" in halved),
+            prefill_exchange=exchange_rates(prefill, device, first.link, overlapping="prefill" in halved),
+            dispatched_bytes=dispatched_bytes(prefill, expert_formats),
             gathered_bytes=read if profile.gathers_quantised else dict.fromkeys(read, ACTIVATION_BYTES),
         ),
         assumptions=tuple(assumptions),
@@ -261,10 +268,14 @@ def plans_of(specs: Sequence[ReplicaSpec], *, lowered: bool = True) -> Plans:
 
     sharding = Sharding(column("tensor"), column("pipeline"), column("expert"), column("data"))
     memory_bytes = np.array([engine_memory_bytes(spec.device) for spec in specs])
+    kernels = [exchange_kernels(first.profile, spec.device, spec.sharding)[1] for spec in specs]
+    sent = np.array([bool(kernel) for kernel in kernels])
     fraction: Number | None = first.gpu_memory_utilization
     if fraction is None:
         cuda = np.array([float(spec.device.vendor.lower() == "nvidia") for spec in specs])
         fraction = default_memory_fractions(first.profile, memory_bytes, sharding, first.network, cuda)
+        if first.profile.memory.sent_fraction is not None:
+            fraction = np.where(sent, first.profile.memory.sent_fraction, fraction)
     launch = engine_launch(
         first.profile,
         sharding,
@@ -276,6 +287,11 @@ def plans_of(specs: Sequence[ReplicaSpec], *, lowered: bool = True) -> Plans:
         fraction,
         fast_links=np.array([float(has_fast_links(spec.device)) for spec in specs]),
         padded_inputs=np.array([padded_inputs_multiple(spec.device) for spec in specs]),
+    )
+    launch = replace(
+        launch,
+        sent=sent.astype(np.float64),
+        one_sided=np.array([float(kernel == "nvlink_one_sided") for kernel in kernels]),
     )
     if lowered:
         blocks = np.broadcast_to(memory_plan(first.network, launch, first.profile).state_blocks, len(specs))
@@ -321,9 +337,10 @@ def plans_cache_tokens(plans: Plans, memory: MemoryPlan, context_tokens: float) 
     return np.asarray(tokens)
 
 
-def _kernels_of(spec: ReplicaSpec) -> tuple[str, bool]:
+def _kernels_of(spec: ReplicaSpec) -> tuple[str, bool, tuple[str, str]]:
     """Return what the kernels of plans of one model and engine depend on."""
-    return spec.device.name, bool(spec.profile.expert_kernels) and spec.sharding.spreads_experts
+    spread = bool(spec.profile.expert_kernels) and spec.sharding.spreads_experts
+    return spec.device.name, spread, exchange_kernels(spec.profile, spec.device, spec.sharding)
 
 
 def plans_tables(plans: Plans) -> PlansTables:
@@ -340,7 +357,7 @@ def plans_tables(plans: Plans) -> PlansTables:
             f"{first.network.name} has no LM head and generates no tokens, so it has no decode steps\n"
             "  for the vectors or scores of prompts: --runner pooling, or runner: pooling in a scenario"
         )
-    places: dict[tuple[str, bool], int] = {}
+    places: dict[tuple[str, bool, tuple[str, str]], int] = {}
     labelled: list[LabelledRates] = []
     for spec in plans.specs:
         if _kernels_of(spec) not in places:
@@ -352,7 +369,7 @@ def plans_tables(plans: Plans) -> PlansTables:
                     spec.efficiency,
                     profile=spec.profile,
                     kv_format=spec.kv_format,
-                    spread=spec.sharding.spreads_experts,
+                    sharding=spec.sharding,
                 )
             )
     index = np.array([places[_kernels_of(spec)] for spec in plans.specs], dtype=np.intp)

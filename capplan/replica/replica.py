@@ -6,7 +6,7 @@ from functools import cached_property
 from capplan.assumption import Label
 from capplan.engine.profile import Scheduling
 from capplan.errors import DoesNotFitError
-from capplan.memory.plan import TOO_MANY_SEQUENCES, MemoryPlan
+from capplan.memory.plan import NO_ROOM, TOO_MANY_SEQUENCES, MemoryPlan
 from capplan.replica.plans import LabelledRates, plans_cache_tokens, plans_memory, plans_of, plans_tables
 from capplan.replica.spec import ReplicaSpec, served_context_tokens
 from capplan.replica.tables import DeviceTables, table_of_plan
@@ -69,6 +69,14 @@ def typical_context_tokens(spec: ReplicaSpec) -> float:
     return float(min(spec.typical_context_tokens or longest, longest))
 
 
+def _steps(memory: MemoryPlan, scheduling: Scheduling, spec: ReplicaSpec) -> str:
+    """Return the tokens of a step as the way out where its activations take what the cache would have; nothing otherwise."""
+    tokens = scheduling.max_num_batched_tokens // int(spec.sharding.data * spec.sharding.pipeline)
+    if int(memory.limit_codes) != NO_ROOM or not scheduling.chunked:
+        return ""
+    return f"; a step has {tokens:,} tokens (--max-num-batched-tokens)"
+
+
 def replica_of(spec: ReplicaSpec) -> Replica:
     """Return the running replica; DoesNotFitError says why if it does not fit."""
     plans = plans_of([spec])
@@ -80,7 +88,7 @@ def replica_of(spec: ReplicaSpec) -> Replica:
     if blocks < 1 or int(alone.limit_codes) == TOO_MANY_SEQUENCES:
         reasons = "; ".join(alone.limits) or "no room for the KV cache"
         raise DoesNotFitError(
-            f"{spec.network.name} does not fit on {spec.devices} x {spec.device.name}: {reasons}\n"
+            f"{spec.network.name} does not fit on {spec.devices} x {spec.device.name}: {reasons}{_steps(alone, scheduling, spec)}\n"
             "  capplan fit with the same options says what would make it fit"
         )
     steps = plans_tables(plans)

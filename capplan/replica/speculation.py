@@ -121,7 +121,7 @@ def step_time_s(spec: ReplicaSpec, batch: Array, context_tokens: Number, query_t
         spec.efficiency,
         profile=spec.profile,
         kv_format=spec.kv_format,
-        spread=spec.sharding.spreads_experts,
+        sharding=spec.sharding,
     )
     sequences = _micro_batch(spec.sharding, batch)
     kv_bytes = kv_bytes_per_element(spec.kv_format)

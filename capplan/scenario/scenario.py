@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from capplan.assumption import Assumption
 from capplan.engine.lookup import profile
 from capplan.errors import InputError, together, unknown
 from capplan.fleet.engine_options import TierSize
@@ -135,7 +136,11 @@ def _of_engine(
 
 
 POOL_KEYS = ("prefill_hardware", "decode_hardware", "kv_link", "kv_link_latency")
-LEFT_OUT = "fleet.disaggregation is left out, so nothing would read it; give disaggregation: allowed, or leave it out too"
+SPARES_OF_POOLS = (
+    "spare replicas stand by in each of the two pools, as one of the other pool has to be started again"
+)
+USERS_OF_POOLS = "separate pools are sized for requests that arrive at random at the rate that the users send"
+LEFT_OUT = "fleet.disaggregation is left out, and this is about separate pools only; give disaggregation: allowed, or leave it out too"
 
 Devices = Callable[[str, list[str]], tuple[Device, ...]]
 """(key of fleet, names) -> devices."""
@@ -144,7 +149,7 @@ Devices = Callable[[str, list[str]], tuple[Device, ...]]
 def pools_limits(
     reading: Reading, file: ScenarioFile, hardware: tuple[Device, ...], devices: Devices
 ) -> PoolsLimits | None:
-    """Return what pools may be made of; None where the fleet has none.
+    """Return what pools may be made of; None where the fleet has none, or where `with_screened_pools` decides.
 
     Parameters
     ----------
@@ -165,14 +170,37 @@ def pools_limits(
         key: devices(key, names) if (names := getattr(fleet, key)) else hardware
         for key in ("prefill_hardware", "decode_hardware")
     }
-    reading.assume(
-        "spare replicas stand by in each of the two pools, as one of the other pool has to be started again",
-        "fleet.survive",
-    )
+    reading.assume(SPARES_OF_POOLS, "fleet.survive")
     link = reading.attempt(partial(_link, fleet), LinkTerms(), ("fleet", "kv_link"))
     reading.assumptions.append(link.assumption)
     return PoolsLimits(
         pools["prefill_hardware"], pools["decode_hardware"], link, only=fleet.disaggregation == "only"
+    )
+
+
+def with_screened_pools(scenario: Scenario) -> Scenario:
+    """Return a scenario whose model may be served with separate pools: they are looked at unless the scenario says, or asks for what is not modelled with them."""
+    file, limits = scenario.file, scenario.fleet
+    users = any(item.users is not None for item in scenario.classes)
+    conversations = any(item.users is not None and item.sessions is not None for item in scenario.classes)
+    if (
+        file.fleet.disaggregation is not None
+        or limits.pools is not None
+        or limits.mix != "off"
+        or scenario.pooled
+        or scenario.several is not None
+        or conversations
+        or any(device.partition is not None for device in limits.hardware)
+    ):
+        return scenario
+    link = LinkTerms()
+    pools = PoolsLimits(limits.hardware, limits.hardware, link, only=False, screened=True)
+    assumed = [Assumption(SPARES_OF_POOLS, "fleet.survive"), link.assumption]
+    assumed += [Assumption(USERS_OF_POOLS, "fleet.disaggregation")] if users else []
+    return replace(
+        scenario,
+        fleet=replace(limits, pools=pools),
+        assumptions=(*scenario.assumptions, *assumed),
     )
 
 
@@ -187,10 +215,7 @@ def refuse_with_pools(reading: Reading, file: ScenarioFile, classes: tuple[Reque
     if file.fleet.disaggregation in (None, "off"):
         return
     if any(item.users is not None for item in classes):
-        reading.assume(
-            "separate pools are sized for requests that arrive at random at the rate that the users send",
-            "fleet.disaggregation",
-        )
+        reading.assume(USERS_OF_POOLS, "fleet.disaggregation")
     if any(item.users is not None and item.sessions is not None for item in classes):
         what = "separate pools are not modelled with conversations of users (traffic[].users with turns); give request_rate"
         reading.reject(at, what)

@@ -24,7 +24,8 @@ from capplan.serving.step_table import decode_step_s
 def rates_of(model, hardware, engine, version, *, spread=False):
     of, network = device(hardware), read_model(model, offline=True)
     own = profile(engine, version)
-    return step_rates(network, of, efficiency_for(of), profile=own, kv_format="bf16", spread=spread).rates
+    sharding = Sharding(8.0, expert=8.0 if spread else 1.0)
+    return step_rates(network, of, efficiency_for(of), profile=own, kv_format="bf16", sharding=sharding).rates
 
 
 def fitted(hardware, kernel):

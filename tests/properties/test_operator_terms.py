@@ -511,9 +511,12 @@ def test_a_ring_takes_each_of_its_terms_alone(collective):
     assert time_of(ring_step_s=1.0, ring_floor_s=0.5) == near(steps + 0.5)
     # A message as long as the ramp takes half as long again.
     assert time_of(link_bytes_per_s=1e3, ring_ramp_bytes=sent) == pytest.approx(1.5 * sent / 1e3, rel=1e-3)
+    # Over one card every step crosses the network; over those of two domains of two devices every second step does.
     wide = {"domain_devices": 2.0, "network_bytes_per_s": 1e3, "network_fraction": 0.5, "network_step_s": 1.0}
     assert time_of(**wide, ring_step_s=9.0) == near(2 * sent / 1e3 + steps)
-    assert time_of(**wide | {"link_bytes_per_s": 100.0}) == near(sent / 100 + steps)
+    wide |= {"ring_cards": 2.0}
+    assert time_of(**wide, ring_step_s=9.0) == near(sent / 1e3 + 5 * steps)
+    assert time_of(**wide | {"link_bytes_per_s": 100.0}) == near(sent / 100 + steps / 2)
     assert time_of(1.0, link_bytes_per_s=1e3, ring_floor_s=0.5) == 0.0
 
 

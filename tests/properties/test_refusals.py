@@ -39,7 +39,7 @@ most = st.none() | st.sampled_from([1, 2, 8, 64])
 @given(degrees, stages, most)
 @settings(deadline=None)
 def test_layouts_that_cannot_be_are_counted_by_code(tensor, pipeline, limit):
-    """By hand: 8 devices are joined, 64 layers make 64 stages at most, 64 heads divide over powers of two."""
+    """By hand: 8 devices are joined and servers are not, 64 layers make 64 stages at most, 64 heads divide over powers of two."""
     expected: Counter[Refusal] = Counter()
     for ranks in tensor:
         for depth in pipeline:
@@ -52,7 +52,8 @@ def test_layouts_that_cannot_be_are_counted_by_code(tensor, pipeline, limit):
             elif ranks in {3, 5}:
                 expected[Refusal.HEADS] += 1
     ranges = Ranges(tensor, pipeline, kv_formats=("bf16",), max_devices_per_replica=limit)
-    legal, rejected = layouts(read_model(MODEL, offline=True), [device("h100-sxm")], ranges, profile("vllm"))
+    gpu = replace(device("h100-sxm"), network_bytes_per_s=None)
+    legal, rejected = layouts(read_model(MODEL, offline=True), [gpu], ranges, profile("vllm"))
     found: Counter[Refusal] = Counter()
     for (_, reason), count in rejected.items():
         found[reason.code] += count
@@ -153,8 +154,8 @@ def test_nobody_looks_into_the_words_of_a_reason():
     assert looking == {"capplan/readers/record.py"}
 
 
-def test_experts_over_nodes_are_the_only_replicas_beyond_a_link_domain():
-    """8 devices of an HGX server, 72 of a rack: attention on every rank, whole experts on all of them."""
+def test_replicas_span_servers_where_a_network_joins_them():
+    """8 devices of an HGX server, 72 of a rack: attention on every rank or split over servers, experts whole or in parts."""
     sparse, rules = read_model("Qwen/Qwen3-30B-A3B", offline=True), profile("vllm")
 
     def reason(name, tensor, data, expert, network=sparse):
@@ -165,10 +166,33 @@ def test_experts_over_nodes_are_the_only_replicas_beyond_a_link_domain():
 
     assert reason("h200-sxm", 1, 16, 16) is None
     assert reason("gb200", 1, 64, 64) is None
-    for tensor, data, expert in ((1, 16, 1), (2, 8, 16), (16, 1, 16)):
-        assert reason("h200-sxm", tensor, data, expert).code == Refusal.LINK_DOMAIN
+    for tensor, data, expert in ((1, 16, 1), (2, 8, 16), (16, 1, 16), (2, 8, 8)):
+        assert reason("h200-sxm", tensor, data, expert) is None
+        assert reason("l4", tensor, data, expert).code == Refusal.LINK_DOMAIN
     dense = read_model(MODEL, offline=True)
-    assert reason("h200-sxm", 1, 16, 1, dense).code == Refusal.LINK_DOMAIN
+    assert reason("h200-sxm", 16, 1, 1, dense) is None
+
+
+def test_redundant_experts_fill_the_ranks_of_several_servers_only():
+    """128 experts on 72 ranks are two on each; on six of one server they do not divide."""
+    sparse, rules = read_model("Qwen/Qwen3-30B-A3B", offline=True), profile("vllm")
+
+    def reason(engine, ranks):
+        sharding = Sharding(1.0, 1.0, float(ranks), float(ranks))
+        return layout_reason(sparse, Layout(device("h200-sxm"), sharding, "auto", "bf16"), engine)
+
+    assert reason(rules, 72) is None
+    assert reason(rules, 6).code == Refusal.EXPERTS
+    assert reason(replace(rules, servers_exchange=None), 72).code == Refusal.EXPERTS
+
+
+def test_the_search_splits_attention_over_servers_only_where_the_degrees_are_listed():
+    network, rules, gpu = read_model("Qwen/Qwen3-30B-A3B", offline=True), profile("vllm"), device("h200-sxm")
+    usual, rejected = layouts(network, [gpu], Ranges(kv_formats=("bf16",), data_parallel=(16,)), rules)
+    assert {(item.sharding.tensor, item.sharding.data) for item in usual} == {(1.0, 16.0)}
+    assert {reason.code for _, reason in rejected} == {Refusal.LINK_DOMAIN}
+    listed, _ = layouts(network, [gpu], Ranges((16,), (1,), kv_formats=("bf16",)), rules)
+    assert {item.sharding.tensor for item in listed} >= {16.0}
 
 
 @pytest.mark.parametrize(("name", "within", "beyond"), [("h200-sxm", 8, 16), ("gb200", 64, 128)])

@@ -57,12 +57,12 @@ def test_as_many_ranks_are_offered_as_the_weights_need(billions, ranks):
 def test_ranks_beyond_a_link_domain_are_not_offered():
     # Sixteen would do, but eight are all there are; with lighter weights four are enough.
     (both,) = changes_that_fit(spec(model(110), L4))
-    assert both["change"] == "--tensor-parallel 4 --weight-dtype nvfp4"
+    assert both["change"] == "--tensor-parallel 4 --weight-dtype int4"
     # From two ranks on the next is four, not one.
     assert kinds(changes_that_fit(spec(model(20), L4, tensor=2.0)))["--tensor-parallel"] == "4"
 
 
-@pytest.mark.parametrize(("billions", "dtype"), [(12, "fp8"), (25, "nvfp4")])
+@pytest.mark.parametrize(("billions", "dtype"), [(12, "fp8"), (25, "int4")])
 def test_the_widest_weights_that_fit_are_offered_and_never_wider_ones(billions, dtype):
     network = model(billions)
     assert kinds(changes_that_fit(spec(network)))["--weight-dtype"] == dtype

@@ -51,7 +51,7 @@ from capplan.fleet.review import Question
 from capplan.fleet.scenario import PoolsLimits
 from capplan.fleet.search.candidates import Rejections, rejection_rows
 from capplan.fleet.search.cheapest import OVER_BUDGET, TOO_FEW_MACHINES, Search, Sized, Terms
-from capplan.fleet.search.layouts import ScreenedLayout, search
+from capplan.fleet.search.layouts import search
 from capplan.fleet.search.recommended import DEAR, rank
 from capplan.fleet.search.search_cache import SearchCache
 from capplan.fleet.simulation import FleetOutcome
@@ -63,6 +63,8 @@ SHOWN = 3
 """Pairs of devices that get a plan; of the others only those that cost less by what either phase takes by itself. More are tried until one has a plan."""
 DEARER_POOLS = Reason(Refusal.COST, "costs more than pools of other devices")
 DEARER_THAN_ALIKE = Reason(Refusal.COST, f"costs over {DEAR:g} times as much as identical replicas")
+NO_SAVING = Reason(Refusal.COST, "costs no less than identical replicas")
+NO_SAVING = Reason(Refusal.COST, "costs no less than identical replicas")
 NEAR = 1.25
 """Layouts that cost under this many times the cheapest of their device for a phase by itself, or one machine more, are paired too."""
 NEAR_LAYOUTS = 3
@@ -93,12 +95,13 @@ def pools_decision(
     progress : called with the pairs that are done, and all of them
     cache : runs that searches of similar questions share
     most_usd_per_hour : [$/h]
-        only cheaper plans are looked for, among those with a price
+        only cheaper plans are looked for, among those with a price: devices whose closed-form bounds say that there are none are left out
     """
     check_known((*pools.prefill_devices, *pools.decode_devices), pools.link)
     rejected: Rejections = Counter()
     cache = cache or SearchCache()
-    groups, evaluated = _groups(question, pools, terms, rejected, cache)
+    found = _groups(question, pools, terms, rejected, cache, most_usd_per_hour)
+    groups = found.groups
     plans: list[Plan] = []
     simulated = 0
 
@@ -110,7 +113,7 @@ def pools_decision(
 
     for place, (timed, group) in enumerate(groups):
         shown = place < SHOWN or not plans
-        dearer = DEARER_POOLS if plans else DEARER_THAN_ALIKE
+        dearer = DEARER_POOLS if plans else _no_cheaper(pools)
         least = least_known(group, WORTH_SHOWING if shown else 1.0)
         most = most_of(group) if shown else least
         if most < inf and _alone_cost(group[0], terms) >= most:
@@ -136,7 +139,14 @@ def pools_decision(
     plans.sort(key=lambda plan: (inf if plan.usd_per_hour is None else plan.usd_per_hour, plan.gpus))
     if beyond and plans:
         plans[0] = with_range(question, plans[0], terms, cache)
-    return tuple(plans), PoolsSearch(rejection_rows(rejected), evaluated, simulated)
+    least_usd = min((_alone_cost(group[0], terms) for _, group in groups), default=inf)
+    known = least_usd if groups and _priced(groups[0][1][0], terms) else found.least_usd_per_hour
+    return tuple(plans), PoolsSearch(
+        rejection_rows(rejected),
+        found.evaluated,
+        simulated,
+        least_usd_per_hour=known if 0.0 < known < inf else None,
+    )
 
 
 def pools_standing(question: Question, plan: Plan, terms: Terms) -> tuple[Plan, Lacking] | Reason:
@@ -162,17 +172,38 @@ def pools_standing(question: Question, plan: Plan, terms: Terms) -> tuple[Plan, 
     return now, joint.lacking(pair, demanded_of(terms.headroom_fraction, slowness))
 
 
+def _no_cheaper(pools: PoolsLimits) -> Reason:
+    """Return why pools that cost too much next to identical replicas are not looked for."""
+    return NO_SAVING if pools.screened else DEARER_THAN_ALIKE
+
+
+@dataclass(frozen=True, slots=True)
+class _Phases:
+    """The best layouts of either phase by itself."""
+
+    groups: list[tuple[Question, list[Contender]]]
+    """Those of each pair of devices with the traffic that they get, cheapest first."""
+    evaluated: int
+    """Candidates."""
+    least_usd_per_hour: float
+    """Closed-form lower bound on what both phases cost by themselves, on any pair of devices [$/h]; zero without a price."""
+
+
 def _groups(
-    question: Question, pools: PoolsLimits, terms: Terms, rejected: Rejections, cache: SearchCache
-) -> tuple[list[tuple[Question, list[Contender]]], int]:
-    """Return the best layouts of every pair of devices, with the traffic that they get, cheapest first; and the number of candidates.
+    question: Question,
+    pools: PoolsLimits,
+    terms: Terms,
+    rejected: Rejections,
+    cache: SearchCache,
+    most_usd: float,
+) -> _Phases:
+    """Return the best layouts of every pair of devices that may cost less than `most_usd` per hour.
 
     Users send more to quicker devices. Each pair of devices is sized for the traffic that the quicker one gets, so it is the
     same pair whatever other devices are listed.
     """
     if not question.demand.users:
-        pairs, evaluated = _contenders(question, pools, terms, rejected, cache)
-        return [(question, group) for group in pairs], evaluated
+        return _contenders(question, pools, terms, rejected, cache, most_usd)
     devices = tuple(
         {device.name: device for device in (*pools.prefill_devices, *pools.decode_devices)}.values()
     )
@@ -181,7 +212,7 @@ def _groups(
         name = candidate.layout.device.name
         step_s[name] = min(step_s[name], candidate.usual_step_s)
     groups: list[tuple[Question, list[Contender]]] = []
-    evaluated = 0
+    evaluated, least = 0, inf
     left = list(devices)
     for device in sorted(devices, key=lambda device: step_s[device.name]):
         timed, own = timed_question(question, [device], terms), Counter[tuple[str, Reason]]()
@@ -190,15 +221,15 @@ def _groups(
             prefill_devices=tuple(item for item in pools.prefill_devices if item in left),
             decode_devices=tuple(item for item in pools.decode_devices if item in left),
         )
-        pairs, count = _contenders(timed, of_left, terms, own, cache)
+        found = _contenders(timed, of_left, terms, own, cache, most_usd)
         groups += [
-            (timed, group) for group in pairs
-            if device in (side.trial.replica.spec.device for side in group[0].sides)
+            pair for pair in found.groups
+            if device in (side.trial.replica.spec.device for side in pair[1][0].sides)
         ]  # fmt: skip
         rejected.update({key: times for key, times in own.items() if key[0] == device.name})
-        evaluated = max(evaluated, count)
+        evaluated, least = max(evaluated, found.evaluated), min(least, found.least_usd_per_hour)
         left.remove(device)
-    return sorted(groups, key=lambda pair: _cost(pair[1][0], terms)), evaluated
+    return _Phases(sorted(groups, key=lambda pair: _cost(pair[1][0], terms)), evaluated, least)
 
 
 def _contenders(
@@ -207,60 +238,109 @@ def _contenders(
     terms: Terms,
     rejected: Rejections,
     cache: SearchCache,
+    most_usd: float,
     limits: tuple[float, float] | None = None,
-) -> tuple[list[list[Contender]], int]:
-    """Return the layouts of every pair of devices, cheapest first, and the number of candidates.
+) -> _Phases:
+    """Return the layouts of every pair of devices, cheapest first; if pools are screened, only of those that may cost less than `most_usd` per hour.
 
     They are near the cheapest, or under limits on the cost of each phase by itself.
     """
     groups: list[list[Contender]] = []
-    evaluated = 0
+    evaluated, least, most = 0, inf, most_usd if pools.screened else inf
     for dtype, kv_format in product(question.networks, question.kv_formats):
         part = replace(question, networks={dtype: question.networks[dtype]}, kv_formats=(kv_format,))
-        sides = []
-        for place, phase in enumerate(
-            (prefill_question(part, pools.prefill_devices), decode_question(part, pools.decode_devices))
-        ):
-            limit = None if limits is None else limits[place]
-            result = search(phase)
-            evaluated += result.evaluated
-            rejected.update(result.rejected)
-            sides.append(
-                [
-                    _near(phase, result.candidates, device.name, terms, rejected, cache, limit)
-                    for device in phase.devices
-                ]
-            )
-        for prefill, decode in product(*(filter(None, side) for side in sides)):
-            pairs = [Contender(*pair) for pair in product(prefill, decode)]
+        phases = (prefill_question(part, pools.prefill_devices), decode_question(part, pools.decode_devices))
+        sides = [_Side(phase, terms, rejected, cache) for phase in phases]
+        evaluated += sum(side.evaluated for side in sides)
+        least = min(least, sum(side.least_usd for side in sides))
+        prefill, decode = sides
+        decode.size(prefill.left_of(most))  # mostly costs more, and what it leaves bounds the other
+        prefill.size(decode.left_of(most))
+        near = [
+            side.near(other.left_of(most), None if limits is None else limits[place])
+            for place, (side, other) in enumerate(((prefill, decode), (decode, prefill)))
+        ]
+        for pair in product(*near):
+            pairs = [Contender(*both) for both in product(*pair)]
             groups.append(sorted(pairs, key=lambda item: _cost(item, terms)))
-    return sorted(groups, key=lambda group: _cost(group[0], terms)), evaluated
+    groups.sort(key=lambda group: _cost(group[0], terms))
+    return _Phases([(question, group) for group in groups], evaluated, least)
 
 
-def _near(
-    phase: Question,
-    candidates: Sequence[ScreenedLayout],
-    device: str,
-    terms: Terms,
-    rejected: Rejections,
-    cache: SearchCache,
-    limit: float | None,
-) -> list[Sized]:
-    """Return the layouts of a device that cost least for a phase by itself, cheapest first; empty if none meets its targets.
+class _Side:
+    """One phase by itself: what it costs at least on each device, and the layouts that cost least."""
 
-    Together with the other pool and the link another one may be cheaper, so those that cost little more are kept, or all under a limit.
-    """
-    confidence = phase.slo.confidence
-    trials = Search(phase, [item for item in candidates if item.layout.device.name == device], terms, cache)
-    best = trials.best_of(device, confidence, rejected)
-    if best is None or not terms.priced(device):
-        return [] if best is None else [best]
-    least = rank(best, terms)[0]
-    little_more = max(NEAR * least, least + terms.machine_usd_per_hour(device))
-    near = trials.within(little_more if limit is None else limit, confidence)
-    others = [item for item in near if item.trial.candidate is not best.trial.candidate]
-    most = NEAR_LAYOUTS - 1 if limit is None else len(others)
-    return [best, *sorted(others, key=lambda item: rank(item, terms))[:most]]
+    def __init__(self, phase: Question, terms: Terms, rejected: Rejections, cache: SearchCache) -> None:
+        """Bound the layouts of all devices in closed form."""
+        result = search(phase)
+        rejected.update(result.rejected)
+        self.evaluated = result.evaluated
+        self._rejected, self._terms, self._confidence = rejected, terms, phase.slo.confidence
+        self._trials = {
+            device.name: Search(
+                phase,
+                [item for item in result.candidates if item.layout.device.name == device.name],
+                terms,
+                cache,
+            )
+            for device in phase.devices
+        }
+        self._least = {
+            name: trials.least_usd_per_hour(name, self._confidence) for name, trials in self._trials.items()
+        }
+        self._best: dict[str, Sized] = {}
+
+    @property
+    def least_usd(self) -> float:
+        """A lower bound on what the phase costs by itself on any device [$/h]; zero without a price, infinite if none meets its targets."""
+        return min(self._least.values(), default=inf)
+
+    def left_of(self, most_usd: float) -> float:
+        """Return what the phase leaves of a cost for the other one [$/h]."""
+        return inf if most_usd == inf else most_usd - self.least_usd
+
+    def size(self, under: float) -> None:
+        """Find the cheapest layout of each device that may cost less than `under` per hour."""
+        for name, trials in self._trials.items():
+            if not self._least[name] < under:
+                self._left_out(name)
+                continue
+            if under < inf and self._terms.priced(name):
+                best = trials.cheapest(self._confidence, under)
+                self._rejected[name, NO_SAVING] += best is None
+            else:
+                best = trials.best_of(name, self._confidence, self._rejected)
+            if best is not None:
+                self._best[name] = best
+            if self._terms.priced(name):
+                self._least[name] = inf if best is None else rank(best, self._terms)[0]
+
+    def near(self, under: float, limit: float | None) -> list[list[Sized]]:
+        """Return the layouts of each device that cost least, cheapest first, without devices whose cheapest one costs `under` per hour or more.
+
+        Together with the other pool and the link another one may be cheaper, so those that cost little more are kept, or all under a limit.
+        """
+        found = []
+        for name, best in self._best.items():
+            if not self._terms.priced(name):
+                found.append([best])
+            elif self._least[name] < under:
+                found.append([best, *self._others(name, best, limit)])
+            else:
+                self._left_out(name)
+        return found
+
+    def _others(self, name: str, best: Sized, limit: float | None) -> list[Sized]:
+        least, terms = self._least[name], self._terms
+        little_more = max(NEAR * least, least + terms.machine_usd_per_hour(name))
+        near = self._trials[name].within(little_more if limit is None else limit, self._confidence)
+        others = [item for item in near if item.trial.candidate is not best.trial.candidate]
+        most = NEAR_LAYOUTS - 1 if limit is None else len(others)
+        return sorted(others, key=lambda item: rank(item, terms))[:most]
+
+    def _left_out(self, name: str) -> None:
+        if self._least[name] < inf:
+            self._rejected[name, NO_SAVING] += 1
 
 
 def _every_layout(
@@ -282,8 +362,8 @@ def _every_layout(
     prefill, decode = (side.trial.replica.spec.device for side in group[0].sides)
     only = replace(pools, prefill_devices=(prefill,), decode_devices=(decode,))
     limits = (most_usd - least_decode, most_usd - least_prefill)
-    found, _ = _contenders(question, only, terms, Counter(), cache, limits)
-    together = sorted((item for some in found for item in some), key=lambda item: _cost(item, terms))
+    found = _contenders(question, only, terms, Counter(), cache, most_usd, limits).groups
+    together = sorted((item for _, some in found for item in some), key=lambda item: _cost(item, terms))
     return [item for item in together if _cost(item, terms)[0][0] < most_usd]
 
 

@@ -12,9 +12,11 @@ from capplan.hardware.device import Device
 from capplan.hardware.weight_kernel import emulated_reason, no_kernel_reason
 from capplan.memory.capacity import encoder_reason
 from capplan.model.network import Network
+from capplan.model.parameters import parameters
 from capplan.model.sharding import Sharding, head_reason, listed_degrees, refuse_heads
 from capplan.model.stored_tensor import BLOCK_DTYPES
 from capplan.model.weight_format import FORMATS, RECIPES, named_weight_format, stored_formats
+from capplan.operators.expert_exchange import exchange_kernels
 
 DEGREES = ("tensor_parallel", "pipeline_parallel", "expert_parallel", "data_parallel")
 """Degrees of parallelism as scenario keys, flags and JSON name them, in the order of a `Sharding`."""
@@ -22,12 +24,14 @@ DEGREES = ("tensor_parallel", "pipeline_parallel", "expert_parallel", "data_para
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Device, parallelism and dtypes of one replica."""
+    """Device, parallelism and dtypes of one replica, and the tokens of its steps where the search chose them."""
 
     device: Device
     sharding: Sharding
     weight_format: str
     kv_format: str
+    max_num_batched_tokens: int | None = None
+    """Most tokens of a step of one engine; None: as the scenario or the engine says."""
 
     @property
     def devices(self) -> int:
@@ -42,18 +46,46 @@ class Layout:
         return dict(zip(DEGREES, map(int, degrees), strict=True))
 
     def in_words(self, weight_dtype: str) -> str:
-        """Return the parallelism and weight dtype of one replica, such as 'TP4 PP2, fp8'."""
+        """Return the parallelism and weight dtype of one replica, such as 'TP4 PP2, fp8', and the tokens of its steps if they were chosen."""
         parts = [f"TP{int(self.sharding.tensor)}"]
         for name, value in (
             ("PP", self.sharding.pipeline), ("DP", self.sharding.data), ("EP", self.sharding.expert),
         ):  # fmt: skip
             if int(value) > 1:
                 parts.append(f"{name}{int(value)}")
-        return f"{' '.join(parts)}, {'as published' if weight_dtype == 'auto' else weight_dtype}"
+        words = f"{' '.join(parts)}, {'as published' if weight_dtype == 'auto' else weight_dtype}"
+        tokens = self.max_num_batched_tokens
+        return words if tokens is None else f"{words}, {tokens:,} tokens a step"
+
+
+LARGE_PARAMETERS = 1e11
+"""Parameters from which a mixture of experts counts as large whatever its attention; gpt-oss-120b has published recipes of separate pools
+(https://github.com/ai-dynamo/dynamo/tree/main/recipes/gpt-oss-120b), mixtures of a third of it have none."""
+
+
+def is_large_mixture(network: Network) -> bool:
+    """Return whether a model is one that operators serve with separate pools and experts over several servers.
+
+    It has routed experts, and either latent attention or LARGE_PARAMETERS. A prompt then loads all experts once for many tokens, a decode
+    step loads them for few, so the two phases want other batches and other layouts.
+
+    References
+    ----------
+    DeepSeek-AI 2024, "DeepSeek-V3 Technical Report", section 3.4, https://arxiv.org/abs/2412.19437.
+    """
+    return bool(network.routed_layers) and (
+        bool(network.latent_layers) or parameters(network) >= LARGE_PARAMETERS
+    )
 
 
 TENSOR_PARALLEL = (1, 2, 4, 8)
 PIPELINE_PARALLEL = (1, 2)
+WIDE_EXPERT_PARALLEL = (16, 32, 64)
+"""Ranks of a large mixture of experts, each with an attention group and whole experts, that are tried in addition to those of one server.
+
+DeepSeek serves DeepSeek-V3 with 32 and 144 of them, operators of Hopper servers with 16 to 96: DeepSeek-AI 2025,
+https://github.com/deepseek-ai/open-infra-index/blob/main/202502OpenSourceWeek/day_6_one_more_thing_deepseekV3R1_inference_system_overview.md.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +125,8 @@ def rejection_rows(rejected: Rejections) -> tuple[Rejection, ...]:
     return tuple(Rejection(hardware, why.words, count, why.code) for (hardware, why), count in rows if count)
 
 
-def _expert_reason(network: Network, sharding: Sharding) -> Reason | None:
-    """Return why the experts cannot be split this way, or None if they can."""
+def _expert_reason(network: Network, sharding: Sharding, *, redundant: bool) -> Reason | None:
+    """Return why the experts cannot be split this way, or None if they can; with redundant experts any number fills the ranks."""
     ranks, groups = int(sharding.tensor * sharding.data), int(sharding.expert)
     routed = {layer.experts for layer in network.layers if layer.experts}
     if groups > 1 and not routed:
@@ -103,7 +135,7 @@ def _expert_reason(network: Network, sharding: Sharding) -> Reason | None:
         words = f"expert-parallel {groups} does not divide the ranks of tensor x data parallel"
         return Reason(Refusal.EXPERTS, words)
     for experts in routed:
-        if experts.experts % groups:
+        if experts.experts % groups and not redundant:
             words = f"{experts.experts} experts do not divide over expert-parallel {groups}"
             return Reason(Refusal.EXPERTS, words)
         if experts.intermediate_size % (ranks // groups):
@@ -119,9 +151,8 @@ def layout_reason(network: Network, layout: Layout, profile: EngineProfile) -> R
     if device.partition is not None and tensor * pipeline * data > 1:
         words = "slices of a GPU have no links to each other, so a replica has one"
         return Reason(Refusal.LINK_DOMAIN, words)
-    reach = max(device.link_domain_devices, device.node_devices)
-    if tensor * data > reach and not _experts_over_nodes(network, sharding):
-        words = f"tensor x data parallel {tensor * data} exceeds the {reach} devices of one link domain"
+    if (reach := _reach(device)) < tensor * data and device.network_bytes_per_s is None:
+        words = f"tensor x data parallel {tensor * data} exceeds the {reach} devices of one link domain, and the network between servers is not known"
         return Reason(Refusal.LINK_DOMAIN, words)
     if pipeline > len(network.layers):
         words = f"pipeline-parallel {pipeline} exceeds the {len(network.layers)} layers"
@@ -132,7 +163,7 @@ def layout_reason(network: Network, layout: Layout, profile: EngineProfile) -> R
         return reason
     return (
         head_reason(network, tensor)
-        or _expert_reason(network, sharding)
+        or _expert_reason(network, sharding, redundant=bool(exchange_kernels(profile, device, sharding)[0]))
         or _dtype_reason(network, layout, profile)
         or _adapter_reason(network, device)
     )
@@ -149,14 +180,25 @@ def _adapter_reason(network: Network, device: Device) -> Reason | None:
     return Reason(Refusal.ADAPTERS, "adapters without a slot come from the host, over a link of unknown rate")
 
 
-def _experts_over_nodes(network: Network, sharding: Sharding) -> bool:
-    """Return whether a replica may span several link domains: whole experts on all ranks, each with an attention group.
+def _reach(device: Device) -> int:
+    """Return the devices that a link or a server joins."""
+    return max(device.link_domain_devices, device.node_devices)
 
-    Every token then crosses the network to its experts and back; nothing else does.
+
+def _untried_reason(network: Network, layout: Layout, ranges: Ranges) -> Reason | None:
+    """Return why the search does not try a layout unless its tensor parallelism is listed; None if it does.
+
+    Over several servers it tries whole experts on all ranks, each with an attention group: every token crosses the network to its experts
+    and back, and nothing else does.
     """
-    ranks = int(sharding.data)
-    alone = int(sharding.tensor) == 1 and int(sharding.expert) == ranks > 1
-    return alone and any(layer.experts for layer in network.layers)
+    tensor, data = int(layout.sharding.tensor), int(layout.sharding.data)
+    if tuple(ranges.tensor_parallel) != TENSOR_PARALLEL or tensor * data <= _reach(layout.device):
+        return None
+    whole = tensor == 1 and int(layout.sharding.expert) == data > 1
+    if whole and any(layer.experts for layer in network.layers):
+        return None
+    words = f"tensor x data parallel {tensor * data} exceeds the {_reach(layout.device)} devices of one link domain"
+    return Reason(Refusal.LINK_DOMAIN, words)
 
 
 _PLAIN = {"bf16", "fp16", "fp32"}
@@ -193,7 +235,8 @@ def _dtype_reason(network: Network, layout: Layout, profile: EngineProfile) -> R
 def shardings(network: Network, ranges: Ranges) -> Iterable[Sharding]:
     """Return the parallelisms to try.
 
-    By default, expert and attention data parallelism are tried only for models with experts, over all ranks of a stage.
+    By default, expert and attention data parallelism are tried only for models with experts, over all ranks of a stage; for large mixtures
+    also over more ranks than a server has (WIDE_EXPERT_PARALLEL).
     Degrees in a list are all tried: `layout_reason` says which of them are illegal.
 
     Examples
@@ -215,6 +258,10 @@ def shardings(network: Network, ranges: Ranges) -> Iterable[Sharding]:
             experts = ranges.expert_parallel or ((1, every) if data == 1 else (every,))
             for expert in experts:
                 tried[Sharding(float(tensor), float(pipeline), float(expert), float(data))] = None
+    alone = 1 in ranges.tensor_parallel and 1 in ranges.pipeline_parallel and ranges.data_parallel is None
+    for ranks in WIDE_EXPERT_PARALLEL if alone and is_large_mixture(network) else ():
+        if ranges.expert_parallel is None or ranks in ranges.expert_parallel:
+            tried[Sharding(1.0, 1.0, float(ranks), float(ranks))] = None
     return tried
 
 
@@ -231,7 +278,7 @@ def layouts(
         reason = (
             Reason(Refusal.REPLICA_SIZE, f"over {most} devices in one replica")
             if most is not None and layout.devices > most
-            else layout_reason(network, layout, profile)
+            else _untried_reason(network, layout, ranges) or layout_reason(network, layout, profile)
         )
         if reason:
             rejected[device.name, reason] += 1

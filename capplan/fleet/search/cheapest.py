@@ -310,6 +310,13 @@ class Search:
             and abs(self._cost(other, priced=priced) - cost) <= 1e-9 * cost
         ]
 
+    def least_usd_per_hour(self, device: str, confidence: float) -> float:
+        """Return a closed-form lower bound on the cost of any fleet of a device [$/h]; infinite without a layout, zero without a price."""
+        mine = [item for item in self.candidates if item.layout.device.name == device]
+        if mine and not self.terms.priced(device):
+            return 0.0
+        return min((bound for bound, *_ in self._bounded(mine, confidence)), default=inf)
+
     def within(self, usd_per_hour: float, confidence: float) -> list[Sized]:
         """Return all layouts that meet the targets for at most this many dollars per hour."""
         affordable = []

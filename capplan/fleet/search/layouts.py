@@ -15,7 +15,7 @@ from capplan.fleet.engine_options import tier_in_tokens
 from capplan.fleet.load.demand import Demand
 from capplan.fleet.plan import Relaxation
 from capplan.fleet.review import Question, spec_of_layout
-from capplan.fleet.search.candidates import Layout, Rejections, layouts
+from capplan.fleet.search.candidates import Layout, Rejections, is_large_mixture, layouts
 from capplan.fleet.search.steady_plans import (
     LOADS,
     carried_shares,
@@ -26,8 +26,16 @@ from capplan.fleet.search.steady_plans import (
 )
 from capplan.memory.plan import LIMITS
 from capplan.model.network import Network
+from capplan.model.sharding import Sharding
 from capplan.numbers import Array
-from capplan.replica.plans import Plans, plans_cache_tokens, plans_memory, plans_of, plans_tables
+from capplan.replica.plans import (
+    Plans,
+    plans_cache_tokens,
+    plans_memory,
+    plans_of,
+    plans_tables,
+    started_scheduling,
+)
 from capplan.replica.replica import Replica, replica_of
 from capplan.replica.speculation import best_speculating_replica, refuse_stages
 from capplan.replica.tables import table_of_plans
@@ -41,6 +49,10 @@ RATE_SLACK = 1.12
 FORM_SLACK, DEVIATIONS = 1.05, 3.0
 """The part of it that is not the luck of a run, and how lucky a run may be, in standard deviations of its rate."""
 
+STEP_DIVISORS = (2, 4, 8)
+"""Parts of the tokens of the engine's default step that are tried as a limit."""
+MORE_CACHE = 1.25
+"""Multiple of the KV cache of a layout with the largest step that the smallest one has to leave."""
 UNLIMITED_S = 60.0
 """Latency assumed in bounds for a metric without a target: more is not borne by users."""
 CONFIDENCES = (0.5, 0.8, 0.9, 0.95)
@@ -113,6 +125,10 @@ def search(question: Question) -> SearchResult:
         evaluated += LOADS * (len(legal) + sum(illegal.values()))
         part = _Part(question, network, dtype, kv_format)
         held, kept_memory = part.that_fit(legal, rejected)
+        if is_large_mixture(network):
+            more, more_memory = part.with_smaller_steps(legal, held, kept_memory)
+            held, kept_memory = [*held, *more], np.concatenate((kept_memory, more_memory))
+            evaluated += LOADS * len(more)
         if held:
             more, near = part.evaluated(held, kept_memory, rejected)
             sized += more
@@ -163,6 +179,52 @@ class _Part:
         lengths = self.question.demand.lengths
         tokens = plans_cache_tokens(plans, memory, float(lengths.input_tokens + lengths.output_tokens))
         return kept, tokens[codes == 0]
+
+    def with_smaller_steps(
+        self, legal: Sequence[Layout], held: Sequence[Layout], held_tokens: Array
+    ) -> tuple[list[Layout], Array]:
+        """Return layouts whose steps take fewer tokens than the engine's default, where that pays, and the KV-cache capacity of their replicas.
+
+        The working memory of a step grows with its tokens, for experts over several servers by those of all attention groups. The largest
+        step that fits is taken where the engine's own does not, and the smallest one where it leaves MORE_CACHE times as much cache: prompts
+        want large steps, decoding wants cache.
+
+        Parameters
+        ----------
+        legal : layouts with the steps of the engine
+        held : those that fit
+        held_tokens : [tokens]
+            cache of those
+        """
+        if self.question.max_num_batched_tokens is not None:
+            return [], np.zeros(0)
+        smaller = []
+        for layout in legal:
+            engine = started_scheduling(spec_of_layout(layout, self.weight_dtype, self.question))
+            steps = (engine.max_num_batched_tokens // divisor for divisor in STEP_DIVISORS)
+            if engine.chunked and engine.policy == "mixed":
+                smaller += [
+                    replace(layout, max_num_batched_tokens=step)
+                    for step in steps
+                    if step >= engine.max_num_seqs
+                ]
+        fitting, tokens = self.that_fit(smaller, Counter())
+        known = {
+            (layout.device.name, layout.sharding): cache
+            for layout, cache in zip(held, held_tokens.tolist(), strict=True)
+        }
+        by_layout: dict[tuple[str, Sharding], list[int]] = {}
+        for row, layout in enumerate(fitting):
+            by_layout.setdefault((layout.device.name, layout.sharding), []).append(row)
+        kept = []
+        for name, rows in by_layout.items():
+            largest, smallest = rows[0], rows[-1]
+            kept += [] if name in known else [largest]
+            if largest != smallest or name in known:
+                kept += (
+                    [smallest] if tokens[smallest] >= MORE_CACHE * known.get(name, tokens[largest]) else []
+                )
+        return [fitting[row] for row in kept], tokens[kept]
 
     def evaluated(
         self, layouts: list[Layout], cache_tokens: Array, rejected: Rejections

@@ -166,7 +166,7 @@ def layout_of(row: StatedGroup | Certainty, file: PlanFile | None, asked: AskedF
         raise _unreadable(file, f"the scenario has no weights in {weights!r}")
     kv_bytes_per_element(kv)  # an unknown dtype is an error
     sharding = Sharding(*(float(getattr(row, degree) or 1) for degree in DEGREES))
-    return Layout(known.get(name) or device(name), sharding, weights, kv)
+    return Layout(known.get(name) or device(name), sharding, weights, kv, row.max_num_batched_tokens)
 
 
 def _high_usd_per_month(row: StatedPlan) -> float | None:

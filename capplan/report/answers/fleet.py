@@ -60,6 +60,7 @@ from capplan.report.answers.fleet_words import (
     WITH_MIX,
     acquired_text,
     budget_texts,
+    first_pools_texts,
     host_memory_texts,
     layout_text,
     measured_saving,
@@ -137,6 +138,7 @@ def first_screen(
         closing=(
             *(("*: no kernel of this GPU was timed, so it is less certain",) if guessed and promised else ()),
             *_uneconomical_texts(answer),
+            *first_pools_texts(answer),
             *_bottleneck_texts(answer, plan),
             *(hits_texts(asked, plan) if asked.question.demand.reuses else ()),
             *(_certainty_texts(answer, plan) if promised else ()),

@@ -11,6 +11,7 @@ from math import ceil
 from typing import Any
 
 from capplan.assumption import Assumption
+from capplan.errors import Refusal
 from capplan.fleet.plan import (
     Certainty,
     FleetAnswer,
@@ -648,12 +649,49 @@ def pools_closing(answer: FleetAnswer) -> tuple[str, ...]:
         return ()
     apart, together = next(iter(answer.with_pools), None), answer.together
     if apart is None:
-        return ("separate pools: no plan meets the targets",)
+        return first_pools_texts(answer) or ("separate pools: no plan meets the targets",)
     if together is None:
         return (f"recommended: {pools_text(apart)}",)
     which = "recommended" if answer.chosen == apart else "not recommended"
     said = f"separate pools are {which}: {pools_text(apart)}, {_compared(apart, together)}"
     return (said, *_cheaper_chunks(answer.pools, min(cost_of(apart), cost_of(together))))
+
+
+def first_pools_texts(answer: FleetAnswer) -> tuple[str, ...]:
+    """Return what separate pools save, or why they are not recommended, in one line; nothing where they were not looked at."""
+    if answer.pools is None or answer.chosen is None:
+        return ()
+    apart, together = next(iter(answer.with_pools), None), next(iter(answer.alike), None)
+    if together is None or apart is None:
+        return () if together is None else (f"not disaggregated: {_no_pools_text(answer.pools, together)}",)
+    usd = (apart.usd_per_month, together.usd_per_month)
+    if answer.chosen.has_pools:
+        cost = "" if None in usd else f", ${usd[0]:,.0f} instead of ${usd[1]:,.0f} per month"
+        return (f"disaggregated: {apart.gpus:,} instead of {together.gpus:,} GPUs{cost}",)
+    if usd[0] is None or not usd[1]:
+        return (
+            f"not disaggregated: separate pools take {apart.gpus:,} GPUs, aggregated replicas {together.gpus:,}",
+        )
+    more = against_text(usd[0], usd[1])
+    return (
+        f"not disaggregated: separate pools take {apart.gpus:,} GPUs for ${usd[0]:,.0f} per month, {more} aggregated replicas",
+    )
+
+
+def _no_pools_text(pools: PoolsSearch, together: Plan) -> str:
+    """Return why no plan has separate pools: what they cost at least, else the commonest other reason."""
+    least = pools.least_usd_per_hour
+    if together.usd_per_hour is not None and least is not None and least >= together.usd_per_hour:
+        return (
+            f"prefill and decode by themselves take ${usd_per_month(least):,.0f} per month or more, aggregated replicas "
+            f"${together.usd_per_month:,.0f}"
+        )
+    others = [item for item in pools.rejected if item.code in (Refusal.LINK_DOMAIN, Refusal.SIMULATION)]
+    paired = [item for item in others if item.code is Refusal.LINK_DOMAIN or "link" in item.reason] or others
+    if paired:
+        return max(paired, key=lambda item: item.count).reason
+    cost = "" if together.usd_per_month is None else f" the ${together.usd_per_month:,.0f} per month of"
+    return f"no pair of pools costs less than{cost} aggregated replicas"
 
 
 def _cheaper_chunks(pools: PoolsSearch, cost: float) -> tuple[str, ...]:
