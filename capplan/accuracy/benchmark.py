@@ -12,6 +12,7 @@ from capplan.accuracy.deployment import (
     Deployment,
     deployment_of,
     engine_inside,
+    identical_engines,
     pool_of_gpus,
     sharding_of,
     stated_sharding,
@@ -248,6 +249,8 @@ def _engines(row: Mapping[str, str], kind: Kind) -> tuple[Deployment, Sharding]:
         return deployment, deployment.pools[0][1]
     if not number_in(row, "num_gpus") and stated_sharding(row, None) is None:
         return replace(deployment, assumptions=(ONE_GPU,)), Sharding()
+    if not row.get("replicas"):
+        deployment = replace(deployment, **identical_engines(row))
     return deployment, sharding_of(row, deployment.replicas)
 
 

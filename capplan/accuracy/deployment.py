@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil, gcd, inf
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from capplan.accuracy.cells import is_set, number_in
 from capplan.assumption import Assumption
@@ -237,6 +237,27 @@ def sharding_of(row: Mapping[str, str], replicas: int = 1) -> Sharding:
             "  write tp, or dp and ep, so that tp x pp x dp is the number of GPUs"
         )
     return Sharding(tensor, pipeline, stated.expert, data)
+
+
+def identical_engines(row: Mapping[str, str]) -> dict[str, Any]:
+    """Return the fields of a deployment of several identical engines, where a row states the whole layout of one of them.
+
+    With `ep` = tp x dp every rank of an engine is stated, so further GPUs are further engines.
+
+    Examples
+    --------
+    >>> identical_engines({"num_gpus": "72", "ep": "8", "dp": "8"})["replicas"], identical_engines({"num_gpus": "72", "tp": "8"})
+    (9, {})
+    """
+    total, stated = number_in(row, "num_gpus"), stated_sharding(row, None)
+    if not total or stated is None or stated.expert == 1.0 or stated.expert != stated.tensor * stated.data:
+        return {}
+    size = float(stated.devices)
+    if total <= size or total % size:
+        return {}
+    count = int(total / size)
+    note = Assumption(f"{count} identical engines behind a router by load", "replicas")
+    return {"replicas": count, "routing": "least_loaded", "assumptions": (note,)}
 
 
 def pool_of_gpus(

@@ -25,7 +25,7 @@ _PAIR = re.compile(r"\b(\w+)=(\d+)")
 
 _COUNTED = r"(\d[\d,]*)"
 WORDED: tuple[tuple[str, "re.Pattern[str]"], ...] = (
-    ("requests", re.compile(rf"(?:^|; ){_COUNTED} requests?(?=;|$)|\bof {_COUNTED} ok\b")),
+    ("requests", re.compile(rf"(?:^|; ){_COUNTED} (?:requests?|prompts?)(?=;|$)|\bof {_COUNTED} ok\b")),
     ("requests_per_client", re.compile(rf"\b{_COUNTED} prompts per slot")),
     ("max_num_batched_tokens", re.compile(rf"\bmax[-_]num[-_](?:batched[-_])?tokens {_COUNTED}")),
     ("tokens_per_gpu_step", re.compile(rf"\b{_COUNTED} tokens(?:/GPU| per device)")),

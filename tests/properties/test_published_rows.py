@@ -11,9 +11,10 @@ from capplan.accuracy.drafts import acceptance_of_mean, drafts_of
 from capplan.accuracy.lengths import drawn_lengths, implied_output_tokens
 from capplan.accuracy.replay import replayed_columns
 from capplan.accuracy.serving import measured_columns, predict_row
+from capplan.errors import InputError
 from capplan.model.sharding import Sharding
 from capplan.phases.step import expected_tokens_per_round
-from capplan.questions.benchmark_spec import benchmark_servers
+from capplan.questions.benchmark_spec import benchmark_servers, stated_checkpoint
 from capplan.questions.replayed_drafts import USUAL_ACCEPTANCE, drafting_of_run
 from capplan.readers.catalogue.efficiency import shipped_intervals
 from capplan.readers.catalogue.hardware import device
@@ -333,6 +334,21 @@ def test_a_refused_row_says_why_and_the_way_out_in_one_line(cells, line):
     reason = refusal({**ROW, "output_tok_s": "100", **cells})
     assert line in reason
     assert "\n" not in reason
+
+
+def test_checkpoints_of_others_are_the_shipped_model_in_their_dtype():
+    assert stated_checkpoint("amd/DeepSeek-R1-MXFP4-Preview", "auto")[:2] == ("DeepSeek-R1", "mxfp4")
+    assert stated_checkpoint("tencent/Hy3-FP8", "fp8")[:2] == ("Hy3", "fp8")
+    for known in ("nvidia/GLM-5.2-NVFP4", "Qwen/Qwen3-0.6B", "nobody/nothing-FP8", "./configs/mine-FP8"):
+        assert stated_checkpoint(known, "auto") == (known, "auto", ())
+
+
+def test_a_whole_layout_on_more_gpus_is_that_many_engines():
+    row = {**ROW, "tp": "", "ep": "8", "dp": "8", "num_gpus": "24"}
+    assert benchmark_of(row).deployment.replicas == 3
+    assert benchmark_of(row).sharding == Sharding(1.0, 1.0, 8.0, 8.0)
+    with pytest.raises(InputError, match="does not use all 24 GPUs"):
+        benchmark_of({**ROW, "tp": "8", "num_gpus": "24"})
 
 
 def test_a_closed_loop_without_clients_is_full_or_all_at_once():
