@@ -217,6 +217,14 @@ def stated_sharding(row: Mapping[str, str], gpus: float | None, place: int = 0) 
     return Sharding(tensor or 1.0, pipeline or 1.0, expert or 1.0, data or 1.0)
 
 
+def unstated_layout(gpus: float, phase: str) -> InputError:
+    """Return the error for GPUs whose layout nothing states."""
+    return InputError(
+        f"tp, dp, ep: missing; {gpus:g} {phase}GPUs can be laid out in several ways\n"
+        "  write tp, or dp and ep, of one engine; 16/32 states prefill and decode engines"
+    )
+
+
 def sharding_of(row: Mapping[str, str], replicas: int = 1) -> Sharding:
     """Return the parallelism of one of the identical replicas of a row.
 
@@ -225,7 +233,11 @@ def sharding_of(row: Mapping[str, str], replicas: int = 1) -> Sharding:
     """
     total = number_in(row, "num_gpus")
     whole = total / replicas if total else None
-    stated = stated_sharding(row, whole) or Sharding()
+    stated = stated_sharding(row, whole)
+    if stated is None:
+        if whole and whole > 1.0:
+            raise unstated_layout(whole, "")
+        return Sharding()
     tensor, pipeline, data = float(stated.tensor), float(stated.pipeline), float(stated.data)
     devices = whole or tensor * pipeline * data
     if tensor * pipeline * data > devices:
@@ -279,10 +291,7 @@ def pool_of_gpus(
     stated = stated_sharding(row, gpus, int(phase == "decode"))
     if stated is None:
         if gpus <= SERVER_GPUS or both:
-            raise InputError(
-                f"tp, dp, ep: missing; {gpus:g} {phase} GPUs can be laid out in several ways\n"
-                "  write tp, or dp and ep, of one engine; 16/32 states prefill and decode engines"
-            )
+            raise unstated_layout(gpus, f"{phase} ")
         spread = Sharding(1.0, 1.0, gpus, gpus)
         note = f"{phase} engines with data-parallel attention and experts over all {gpus:g} GPUs"
         return 1, spread, (Assumption(note, "dp, ep"),)

@@ -321,7 +321,7 @@ def test_notes_name_a_gpu_only_where_they_name_one():
         ({"concurrency": "", "ttft_ms_mean": "9"}, "concurrency: missing; the latencies of a closed loop follow from its clients; write the clients"),
         ({"isl": "", "osl": ""}, "isl: missing; write the mean input and output tokens"),
         ({"osl": "", "ttft_ms_mean": "9"}, "osl: not stated, and throughput, clients and latencies of the row do not imply it; write the mean"),
-        ({"tp": "", "num_gpus": "8"}, "does not use all 8 GPUs; write tp, or dp and ep"),
+        ({"tp": "", "num_gpus": "8"}, "tp, dp, ep: missing; 8 GPUs can be laid out in several ways; write tp, or dp and ep"),
         ({"prefill_gpus": "8", "decode_gpus": "8", "num_gpus": "24"}, "num_gpus: 24 is not prefill_gpus 8 + decode_gpus 8"),
         ({"prefill_gpus": "8", "decode_gpus": "8", "num_gpus": "16", "tp": ""}, "tp, dp, ep: missing; 8 prefill GPUs can be laid out in several ways; write tp"),
         ({"tp": "1", "pp": "2", "spec_decode": "MTP"}, "speculation with pipeline stages is not simulated; use --tensor-parallel only"),
