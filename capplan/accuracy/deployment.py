@@ -10,14 +10,14 @@ limits: tensorrt_llm/bench/build/tuning.py. Memory fraction: the same page (0.95
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, gcd, inf
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from capplan.accuracy.cells import is_set, number_in
 from capplan.assumption import Assumption
-from capplan.engine.versions import named_engine, spelled_engine
-from capplan.errors import InputError
+from capplan.engine.versions import SPELLINGS, named_engine, spelled_engine
+from capplan.errors import InputError, unknown
 from capplan.model.network import Attention, LatentAttention, Network
 from capplan.model.parameters import weight_bytes
 from capplan.model.sharding import Sharding
@@ -145,25 +145,19 @@ def engine_inside(text: str) -> tuple[str, bool, tuple[Assumption, ...]]:
     >>> engine_inside("vllm+llm-d")[:2], engine_inside("moreh-vllm")[:2], engine_inside("TensorRT-LLM")
     (('vllm', True), ('vllm', False), ('trtllm', False, ()))
     """
-    name = text.strip().lower()
-    joined = "+" in name
-    parts = name.split("+") if joined else re.split(r"[-_ ]", name)
-    inside = {engine for part in parts if (engine := spelled_engine(part))}
-    own = INSIDE.get(name) or (inside.pop() if len(inside) == 1 else None)
-    if name not in INSIDE and not joined and (own is None or "disagg" in name or _is_ours(name)):
-        return (*named_engine(text), ())
-    if own is None:
-        return (*named_engine(text.replace("+", " ")), ())
+    name, joined = text.strip().lower(), "+" in text
+    parts = re.split(r"\+" if joined else r"[-_ ]", name)
+    inside = {engine for part in parts if (engine := INSIDE.get(name) or spelled_engine(part))}
+    if not joined and name not in INSIDE:
+        try:
+            return (*named_engine(text), ())
+        except InputError:
+            if len(inside) != 1 or "disagg" in name:
+                raise
+    elif len(inside) != 1:
+        raise unknown("engine", text, SPELLINGS)
+    own = inside.pop()
     return own, joined, (Assumption(f"{text.strip()} is replayed as {own}", "engine"),)
-
-
-def _is_ours(name: str) -> bool:
-    """Return whether a name is a spelling of an engine, with or without a package around it."""
-    try:
-        named_engine(name)
-    except InputError:
-        return False
-    return True
 
 
 def _degree(row: Mapping[str, str], key: str, place: int) -> float | None:
@@ -251,25 +245,24 @@ def sharding_of(row: Mapping[str, str], replicas: int = 1) -> Sharding:
     return Sharding(tensor, pipeline, stated.expert, data)
 
 
-def identical_engines(row: Mapping[str, str]) -> dict[str, Any]:
-    """Return the fields of a deployment of several identical engines, where a row states the whole layout of one of them.
+def with_identical_engines(row: Mapping[str, str], deployment: Deployment) -> Deployment:
+    """Return a deployment with several identical engines, where a row states the whole layout of one of them.
 
     With `ep` = tp x dp every rank of an engine is stated, so further GPUs are further engines.
 
     Examples
     --------
-    >>> identical_engines({"num_gpus": "72", "ep": "8", "dp": "8"})["replicas"], identical_engines({"num_gpus": "72", "tp": "8"})
-    (9, {})
+    >>> [with_identical_engines({"num_gpus": "72"} | cells, AGGREGATED).replicas for cells in ({"ep": "8", "dp": "8"}, {"tp": "8"})]
+    [9, 1]
     """
     total, stated = number_in(row, "num_gpus"), stated_sharding(row, None)
     if not total or stated is None or stated.expert == 1.0 or stated.expert != stated.tensor * stated.data:
-        return {}
-    size = float(stated.devices)
-    if total <= size or total % size:
-        return {}
-    count = int(total / size)
-    note = Assumption(f"{count} identical engines behind a router by load", "replicas")
-    return {"replicas": count, "routing": "least_loaded", "assumptions": (note,)}
+        return deployment
+    count, left = divmod(total, float(stated.devices))
+    if row.get("replicas") or left or count < 2:
+        return deployment
+    note = Assumption(f"{count:g} identical engines behind a router by load", "replicas")
+    return replace(deployment, replicas=int(count), routing="least_loaded", assumptions=(note,))
 
 
 def pool_of_gpus(

@@ -29,6 +29,7 @@ WORDED: tuple[tuple[str, "re.Pattern[str]"], ...] = (
     ("requests_per_client", re.compile(rf"\b{_COUNTED} prompts per slot")),
     ("max_num_batched_tokens", re.compile(rf"\bmax[-_]num[-_](?:batched[-_])?tokens {_COUNTED}")),
     ("tokens_per_gpu_step", re.compile(rf"\b{_COUNTED} tokens(?:/GPU| per device)")),
+    ("spec_decode", re.compile(r"\b(MTP\d?) on\b")),
     ("prefix_hit_fraction", re.compile(r"prefix hit up to about (0\.\d+)")),
     ("layer_us", re.compile(r"\bone layer of .*\bus:.*\btotal (\d+(?:\.\d+)?)")),
     ("dcp", re.compile(r"\bdecode context parallel (\d+)|^(DCP)\b")),

@@ -285,6 +285,7 @@ def test_the_engine_inside_is_named_as_an_assumption(text, engine):
         ("V3.2 NVFP4, max-num-batched-tokens 20480 instead; max-num-batched-tokens 32768", {"max_num_batched_tokens": "20480"}),
         ("214 TOTAL tok/s/GPU; low-latency TP", {"total_tok_s_per_gpu": "214", "layout": "tp"}),
         ("2708 TOTAL tok/s/GPU; balanced DP+DeepEP", {"total_tok_s_per_gpu": "2708", "layout": "dep"}),
+        ("68.9 tok/s per user, MTP on per model card", {"spec_decode": "MTP"}),
         ("prefix hit up to about 0.94", {"prefix_hit_fraction": "0.94"}),
         ("TP8 + decode context parallel 8: KV capacity x8", {"dcp": "8"}),
         ("100 requests submitted at once", {}),
