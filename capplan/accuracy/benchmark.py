@@ -16,9 +16,10 @@ from capplan.accuracy.deployment import (
     pool_of_gpus,
     sharding_of,
     stated_sharding,
+    with_identical_engines,
 )
 from capplan.accuracy.drafts import Drafts, drafts_of
-from capplan.accuracy.lengths import AGENTIC_HITS, answers_uncounted, lengths_named, mean_lengths
+from capplan.accuracy.lengths import AGENTIC, AGENTIC_HITS, answers_uncounted, lengths_named, mean_lengths
 from capplan.accuracy.shared_prompts import (
     Conversation,
     SharedPrompts,
@@ -255,6 +256,7 @@ def _engines(row: Mapping[str, str], kind: Kind) -> tuple[Deployment, Sharding]:
         return deployment, deployment.pools[0][1]
     if not number_in(row, "num_gpus") and stated_sharding(row, None) is None:
         return replace(deployment, assumptions=(ONE_GPU,)), Sharding()
+    deployment = with_identical_engines(row, deployment)
     return deployment, sharding_of(row, deployment.replicas)
 
 
@@ -263,7 +265,7 @@ def _cached_fraction(row: Mapping[str, str]) -> tuple[float, tuple[Assumption, .
     stated = number_in(row, "prefix_hit_fraction")
     if stated is not None or row.get("prefix_state"):
         return (stated_hit_fraction(row) if stated is None else stated), ()
-    if lengths_named(row).startswith("agentic multi-turn") or "agentic Mooncake" in lengths_named(row):
+    if AGENTIC.search(lengths_named(row)):
         note = Assumption(
             f"{AGENTIC_HITS:.0%} of the prompt tokens hit in the cache, as in published agentic traces",
             "prefix_hit_fraction",
@@ -338,10 +340,10 @@ def untold(row: Mapping[str, str], benchmark: Benchmark) -> Untold | None:
             "osl: not stated, and answers ended by themselves: replayed with one token, which tells TTFT and saturation",
             ("stable", "ttft"),
         )
-    if benchmark.concurrency is None and benchmark.kind in {"prefill_only", "offline_max"}:
+    if benchmark.kind == "prefill_only" and benchmark.concurrency is None:
         return Untold(
-            "concurrency: missing; latencies of full engines follow from how many requests wait; write the clients",
-            ("output", "total", "input", "req"),
+            "concurrency: missing; latencies of a full engine follow from how many prompts wait; write the clients",
+            ("input", "req"),
         )
     if benchmark.output_implied:
         return Untold(

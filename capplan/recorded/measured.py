@@ -25,10 +25,11 @@ _PAIR = re.compile(r"\b(\w+)=(\d+)")
 
 _COUNTED = r"(\d[\d,]*)"
 WORDED: tuple[tuple[str, "re.Pattern[str]"], ...] = (
-    ("requests", re.compile(rf"(?:^|; ){_COUNTED} requests?(?=;|$)|\bof {_COUNTED} ok\b")),
+    ("requests", re.compile(rf"(?:^|; ){_COUNTED} (?:requests?|prompts?)(?=;|$)|\bof {_COUNTED} ok\b")),
     ("requests_per_client", re.compile(rf"\b{_COUNTED} prompts per slot")),
     ("max_num_batched_tokens", re.compile(rf"\bmax[-_]num[-_](?:batched[-_])?tokens {_COUNTED}")),
     ("tokens_per_gpu_step", re.compile(rf"\b{_COUNTED} tokens(?:/GPU| per device)")),
+    ("spec_decode", re.compile(r"\b(MTP\d?) on\b")),
     ("prefix_hit_fraction", re.compile(r"prefix hit up to about (0\.\d+)")),
     ("layer_us", re.compile(r"\bone layer of .*\bus:.*\btotal (\d+(?:\.\d+)?)")),
     ("dcp", re.compile(r"\bdecode context parallel (\d+)|^(DCP)\b")),
