@@ -24,7 +24,12 @@ from capplan.model.sharding import Sharding, expert_slots, rank_inputs, rank_out
 from capplan.model.weight_format import named_weight_format
 from capplan.numbers import Number
 from capplan.operators.attention import prefill_attention_flop, prefill_attention_time_s
-from capplan.operators.collective import all_gather_time_s, all_reduce_time_s, reduce_scatter_time_s
+from capplan.operators.collective import (
+    all_gather_time_s,
+    all_reduce_time_s,
+    between_groups,
+    reduce_scatter_time_s,
+)
 from capplan.operators.expert_exchange import (
     GROUPED_DOMAINS,
     ExchangeRates,
@@ -161,8 +166,9 @@ def _exchange_cost(
         bytes_per_element * experts.inputs * tokens
         for bytes_per_element in (rates.gathered_bytes[experts.weight_format], ACTIVATION_BYTES)
     )
-    gathered_s = all_gather_time_s(sharding.data, there, rates.link)
-    gathered_s = gathered_s + reduce_scatter_time_s(sharding.data, back, rates.link)
+    link = between_groups(rates.link, sharding.tensor)
+    gathered_s = all_gather_time_s(sharding.data, there, link)
+    gathered_s = gathered_s + reduce_scatter_time_s(sharding.data, back, link)
     used = np.asarray(kernel.used) > 0
     if not np.any(used):
         return OperatorCost("expert_exchange", gathered_s, sent_bytes=there + back)

@@ -305,6 +305,18 @@ def test_verified_drafts_hit_the_experts_of_as_many_sequences(sequences, new):
     assert plain.moved_bytes < verified.moved_bytes <= new * plain.moved_bytes * (1 + 1e-9)
 
 
+def test_groups_on_several_servers_gather_over_the_network():
+    """Four groups of two ranks on two servers of four: one group of each server in two, so that every second step crosses."""
+    slow = {"network_bytes_per_s": 1e9, "network_step_s": 1.0, "domain_devices": 4.0, "ring_cards": 4.0}
+    rates = replace(ideal_rates(), link=replace(RING, **slow))
+    found = by_name(decode(network_of(MOE), rates, 64.0, sharding=Sharding(2.0, data=4.0, expert=1.0)))
+    whole = 2 * HIDDEN * 64
+    passes = 2 * (3 / 4 * whole / (2 * 1e9) + 3 * 0.5)
+    assert found["expert_exchange"].seconds == near(LAYERS * passes)
+    inside = by_name(decode(network_of(MOE), rates, 64.0, sharding=Sharding(1.0, data=4.0, expert=1.0)))
+    assert inside["expert_exchange"].seconds == near(0.0)
+
+
 def test_tokens_are_sent_to_their_experts_and_back_where_an_engine_does_so():
     network, ranks = network_of(MOE), 4.0
     sending = ExchangeRates(1.0, 1.0, 1e9, 1e9, 2.0, 0.5, 0.25, 0.0)
