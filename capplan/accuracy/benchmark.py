@@ -8,6 +8,7 @@ from typing import Literal, TypeAlias, get_args
 from capplan.accuracy.cells import is_set, number_in
 from capplan.accuracy.deployment import (
     AGGREGATED,
+    INSIDE,
     PHASES,
     Deployment,
     deployment_of,
@@ -128,6 +129,12 @@ def source_of(row: Mapping[str, str]) -> str:
     return (row.get("source_family") or (row.get("group") or "").partition("|")[0]).strip()
 
 
+def _version_inside(row: Mapping[str, str]) -> str | None:
+    """Return the version that is replayed for an engine that is not published; None for every other engine."""
+    _, version = INSIDE.get((row.get("engine") or "").strip().lower(), ("", None))
+    return version
+
+
 def _requests(row: Mapping[str, str], concurrency: int | None, rate: float | None) -> int | None:
     """Return the number of requests of a row: stated, per client, or from the duration of the run."""
     stated = number_in(row, "requests") or number_in(row, "n_requests")
@@ -170,7 +177,7 @@ def benchmark_of(row: Mapping[str, str]) -> Benchmark:
     return Benchmark(
         kind=kind,
         engine=engine,
-        engine_version=version or version_of(engine, date, candidates=not packaged),
+        engine_version=version or _version_inside(row) or version_of(engine, date, candidates=not packaged),
         model=model,
         weight_format=(row.get("weights_dtype") or "auto").strip(),
         kv_format=(row.get("kv_dtype") or "auto").strip(),

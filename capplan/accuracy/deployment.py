@@ -46,9 +46,9 @@ ATTENTION_RANKS = inf
 SERVER_GPUS = 8
 """Most GPUs that engines split attention over by default: those of one server. Experts over more are combined with data-parallel attention."""
 
-INSIDE = {"deepseek-internal": "sglang"}
-"""Engine that is not published -> the engine that is replayed in its place: SGLang runs the same kernels (DeepEP, DeepGEMM, FlashMLA) in the same
-layout and repeats its figures, https://lmsys.org/blog/2025-05-05-large-scale-ep/."""
+INSIDE = {"deepseek-internal": ("sglang", "0.4.6")}
+"""Engine that is not published -> engine and version that are replayed in its place: since 0.4.6 SGLang runs the same kernels (DeepEP, DeepGEMM,
+FlashMLA) in the same layout and repeats its figures, https://lmsys.org/blog/2025-05-05-large-scale-ep/."""
 
 _TIERS_UNSEEN = re.compile(r"cpu index weight 0(?:\.0{1,9})?(?![\d.])")
 """Words of a router that gives blocks in host memory no weight."""
@@ -146,9 +146,12 @@ def engine_inside(text: str) -> tuple[str, bool, tuple[Assumption, ...]]:
     (('vllm', True), ('vllm', False), ('trtllm', False, ()))
     """
     name, joined = text.strip().lower(), "+" in text
+    if name in INSIDE:
+        replayed, version = INSIDE[name]
+        return replayed, False, (Assumption(f"{name} is replayed as {replayed} {version}", "engine"),)
     parts = re.split(r"\+" if joined else r"[-_ ]", name)
-    inside = {engine for part in parts if (engine := INSIDE.get(name) or spelled_engine(part))}
-    if not joined and name not in INSIDE:
+    inside = {engine for part in parts if (engine := spelled_engine(part))}
+    if not joined:
         try:
             return (*named_engine(text), ())
         except InputError:

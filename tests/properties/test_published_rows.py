@@ -272,7 +272,8 @@ def test_a_rate_per_gpu_counts_where_no_total_is_measured():
 def test_the_engine_inside_is_named_as_an_assumption(text, engine):
     found, _, assumed = engine_inside(text)
     assert found == engine
-    assert [(one.what, one.replace) for one in assumed] == [(f"{text} is replayed as {engine}", "engine")]
+    assert [one.replace for one in assumed] == ["engine"]
+    assert assumed[0].what.startswith(f"{text} is replayed as {engine}")
 
 
 @pytest.mark.parametrize(
