@@ -852,6 +852,8 @@ class PoolsSearch:
     """Tokens of a smaller step -> cheapest fleet of identical replicas, which does for decoding what separate pools do."""
     least_usd_per_hour: float | None = None
     """Cost of what prefill and decode take by themselves, at least, on the cheapest pair of devices [$/h]; None without prices."""
+    unmet: str = ""
+    """Why the cheapest pair of devices that were simulated together has no plan, in words; empty if it has one, or if none was simulated."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from capplan.assumption import Assumption
 from capplan.engine.profile import EngineProfile
 from capplan.hardware.device import Device
 from capplan.hardware.exchange_kernel import EXCHANGE_KERNELS
@@ -66,6 +67,19 @@ def exchange_kernels(engine: EngineProfile, device: Device, sharding: Sharding) 
     if ranks <= device.link_domain_devices:
         return engine.rack_exchange or engine.servers_exchange or ("", "")
     return engine.servers_exchange or ("", "")
+
+
+def exchange_assumption(decode: str, prefill: str) -> Assumption:
+    """Return what is assumed where tokens are sent to experts over several servers.
+
+    Examples
+    --------
+    >>> exchange_assumption("deepep_low_latency", "deepep_normal").what
+    'experts over servers: deepep_low_latency in decode steps, deepep_normal with prompts, at published rates; a balancer places the experts'
+    """
+    kernels = decode if decode == prefill else f"{decode} in decode steps, {prefill} with prompts"
+    words = f"experts over servers: {kernels}, at published rates; a balancer places the experts"
+    return Assumption(words, "a benchmark of one replica: capplan verify-plan", "calibration")
 
 
 def exchange_rates(

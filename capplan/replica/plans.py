@@ -29,7 +29,12 @@ from capplan.model.sharding import WHOLE, Sharding
 from capplan.model.weight_format import kv_bytes_per_element
 from capplan.numbers import Array, Number
 from capplan.operators.device_rates import DeviceRates, device_rates
-from capplan.operators.expert_exchange import dispatched_bytes, exchange_kernels, exchange_rates
+from capplan.operators.expert_exchange import (
+    dispatched_bytes,
+    exchange_assumption,
+    exchange_kernels,
+    exchange_rates,
+)
 from capplan.operators.matmul import sequences_with_slots
 from capplan.phases.cost import StepRates, stacked_rates
 from capplan.phases.mixer_work import borrowed_rates
@@ -150,6 +155,8 @@ def step_rates(
     halved = profile.overlapped_steps if beyond else frozenset()
     assumptions = dict.fromkeys(item for rates in every for item in rates.assumptions)
     assumptions |= dict.fromkeys(map(not_measured, borrowed_rates(network)))
+    if decode:
+        assumptions[exchange_assumption(decode, prefill)] = None
     return LabelledRates(
         rates=StepRates(
             matmul={name: rates.matmul for name, rates in dense.items()},

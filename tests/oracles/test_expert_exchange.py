@@ -161,6 +161,21 @@ def test_the_weights_of_a_rank_of_sixteen_are_those_that_were_printed(model, sha
     assert weights == pytest.approx(gib, rel=error)
 
 
+def test_the_cache_of_two_servers_is_that_of_the_guide():
+    """llm-d, GLM-5.2-FP8 on H200: 5.2 million tokens a server on 16 ranks, utilization 0.80; decode pools run with steps of 512 to 1,024 tokens."""
+    asked = spec(
+        "zai-org/GLM-5.2-FP8", "h200-sxm", Sharding(1.0, 1.0, 16.0, 16.0), gpu_memory_utilization=0.80,
+        max_num_batched_tokens=512, max_num_seqs=128,
+    )  # fmt: skip
+    tokens = 8 * memory_of(replace(asked, kv_format="fp8", max_model_len=65536)).kv_cache_tokens
+    assert tokens == pytest.approx(5.2e6, rel=0.05)
+    # Low-latency buffers of 1,024 tokens, 12 GiB of the 16 that the guide gives to them.
+    larger = memory_of(replace(asked, max_num_batched_tokens=1024))
+    assert larger.non_torch_bytes - memory_of(replace(asked, max_num_batched_tokens=512)).non_torch_bytes == (
+        pytest.approx(low_latency_buffer_bytes(512.0, 256.0, 6144.0))
+    )
+
+
 V3 = "deepseek-ai/DeepSeek-V3"
 
 

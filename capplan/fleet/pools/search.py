@@ -99,6 +99,7 @@ def pools_decision(
     """
     check_known((*pools.prefill_devices, *pools.decode_devices), pools.link)
     rejected: Rejections = Counter()
+    together: Rejections = Counter()
     cache = cache or SearchCache()
     found = _groups(question, pools, terms, rejected, cache, most_usd_per_hour)
     groups = found.groups
@@ -121,7 +122,7 @@ def pools_decision(
                 rejected[others[0].hardware, dearer] += 1
             break
         asking = _Asking(timed, question.demand, pools.link, terms, cache, dearer, beyond=beyond)
-        plan, tried = _confirmed(group, asking, rejected, least)
+        plan, tried = _confirmed(group, asking, together, least)
         simulated += tried
         plans += [plan] if plan else []
         if progress:
@@ -141,11 +142,14 @@ def pools_decision(
         plans[0] = with_range(question, plans[0], terms, cache)
     least_usd = min((_alone_cost(group[0], terms) for _, group in groups), default=inf)
     known = least_usd if groups and _priced(groups[0][1][0], terms) else found.least_usd_per_hour
+    rejected.update(together)
+    unmet = [why.words for _, why in together if why.code is not Refusal.COST]
     return tuple(plans), PoolsSearch(
         rejection_rows(rejected),
         found.evaluated,
         simulated,
         least_usd_per_hour=known if 0.0 < known < inf else None,
+        unmet=unmet[0] if unmet else "",
     )
 
 
