@@ -265,12 +265,13 @@ def _cached_fraction(row: Mapping[str, str]) -> tuple[float, tuple[Assumption, .
     stated = number_in(row, "prefix_hit_fraction")
     if stated is not None or row.get("prefix_state"):
         return (stated_hit_fraction(row) if stated is None else stated), ()
+    most = number_in(row, "most_prefix_hit_fraction")
+    if most is not None:
+        note = f"{most:.0%} of the prompt tokens hit in the cache, the most that the row states"
+        return most, (Assumption(note, "prefix_hit_fraction"),)
     if AGENTIC.search(lengths_named(row)):
-        note = Assumption(
-            f"{AGENTIC_HITS:.0%} of the prompt tokens hit in the cache, as in published agentic traces",
-            "prefix_hit_fraction",
-        )
-        return AGENTIC_HITS, (note,)
+        note = f"{AGENTIC_HITS:.0%} of the prompt tokens hit in the cache, as in published agentic traces"
+        return AGENTIC_HITS, (Assumption(note, "prefix_hit_fraction"),)
     return 0.0, ()
 
 

@@ -287,7 +287,7 @@ def test_the_engine_inside_is_named_as_an_assumption(text, engine):
         ("214 TOTAL tok/s/GPU; low-latency TP", {"total_tok_s_per_gpu": "214", "layout": "tp"}),
         ("2708 TOTAL tok/s/GPU; balanced DP+DeepEP", {"total_tok_s_per_gpu": "2708", "layout": "dep"}),
         ("68.9 tok/s per user, MTP on per model card", {"spec_decode": "MTP"}),
-        ("prefix hit up to about 0.94", {"prefix_hit_fraction": "0.94"}),
+        ("prefix hit up to about 0.94", {"most_prefix_hit_fraction": "0.94"}),
         ("TP8 + decode context parallel 8: KV capacity x8", {"dcp": "8"}),
         ("100 requests submitted at once", {}),
     ],
@@ -351,6 +351,19 @@ def test_a_whole_layout_on_more_gpus_is_that_many_engines():
     assert benchmark_of(row).sharding == Sharding(1.0, 1.0, 8.0, 8.0)
     with pytest.raises(InputError, match="does not use all 24 GPUs"):
         benchmark_of({**ROW, "tp": "8", "num_gpus": "24"})
+
+
+def test_hits_are_those_of_the_row_else_its_most_else_those_of_agents():
+    agents = {**ROW, "length_distribution": "agentic multi-turn trace, mean input about 55K"}
+    for cells, hits, assumed in (
+        ({}, 0.94, True),
+        ({"prefix_hit_fraction": "0.5"}, 0.5, False),
+        ({"notes": "prefix hit up to about 0.9"}, 0.9, True),
+        ({"length_distribution": "fixed"}, 0.0, False),
+    ):
+        found = benchmark_of(with_run_columns({**agents, **cells}))
+        assert found.cached_fraction == hits
+        assert any(one.replace == "prefix_hit_fraction" for one in found.assumptions) == assumed
 
 
 def test_a_closed_loop_without_clients_is_full_or_all_at_once():
