@@ -220,15 +220,15 @@ def layer_costs(
         return costs
     kernel = rates.decode_exchange if decode else rates.prefill_exchange
     exchange = _exchange_cost(experts, tokens, sharding, kernel, rates)
+    whole_s = exchange.seconds + kernel.wait_s
     if np.any(np.asarray(kernel.overlapping) > 0):
         half = _own_costs(network, layer, tokens / 2.0, sharding, rates, decode=decode)
         sent = _exchange_cost(experts, tokens / 2.0, sharding, kernel, rates)
         exposed_s = exposed_exchange_s(
-            exchange.seconds, sent.seconds, total_s(costs), total_s(half), kernel.busy_fraction
+            whole_s, sent.seconds, total_s(costs), total_s(half), kernel.busy_fraction
         )
-        seconds = np.where(np.asarray(kernel.overlapping) > 0, exposed_s, exchange.seconds)
-        exchange = replace(exchange, seconds=seconds)
-    return [*costs, exchange]
+        whole_s = np.where(np.asarray(kernel.overlapping) > 0, exposed_s, whole_s)
+    return [*costs, replace(exchange, seconds=whole_s)]
 
 
 def _own_costs(

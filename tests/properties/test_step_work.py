@@ -330,6 +330,18 @@ def test_tokens_are_sent_to_their_experts_and_back_where_an_engine_does_so():
     assert found["expert_exchange"].sent_bytes == near(LAYERS * sent * (1 + 2))
     network_s = 64 / ranks * HIDDEN * chosen * 2 / 4 * (1 + 2) / 1e9
     assert found["expert_exchange"].seconds == near(LAYERS * (0.75 + network_s))
+    waiting = replace(sending, wait_s=0.125)
+    late = by_name(
+        decode(
+            network, replace(rates, decode_exchange=waiting), 64.0,
+            sharding=Sharding(1.0, data=ranks, expert=ranks),
+        )
+    )  # fmt: skip
+    assert late["expert_exchange"].seconds == near(found["expert_exchange"].seconds + LAYERS * 0.125)
+    # Halves of an ideal device wait for what is sent alone, twice with its floors.
+    halves = replace(rates, decode_exchange=replace(waiting, overlapping=1.0, wait_s=9.0))
+    overlapped = by_name(decode(network, halves, 64.0, sharding=Sharding(1.0, data=ranks, expert=ranks)))
+    assert overlapped["expert_exchange"].seconds == near(LAYERS * (2 * 0.75 + network_s))
     # Prompts are still gathered.
     prompts = by_name(prefill(network, rates, sharding=Sharding(1.0, data=ranks, expert=ranks)))
     plain = by_name(
