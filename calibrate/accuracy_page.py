@@ -1,6 +1,6 @@
 """Write docs/accuracy.md: `python -m calibrate.accuracy_page FOLDER -o docs/accuracy.md`.
 
-FOLDER holds serving_measured.csv.gz, memory_measured.csv, kernels_measured.csv, kernels_more.csv.gz and mig_embedding.csv. Every figure of the
+FOLDER holds serving_measured.csv.gz, moe_published.csv, memory_measured.csv, kernels_measured.csv, kernels_more.csv.gz and mig_embedding.csv. Every figure of the
 page is computed by the code of `capplan validate`; left-out scores are those of the last fit.
 """
 
@@ -37,6 +37,7 @@ from calibrate.accuracy_text import (
     NOBODY_TIMED,
     ONE_SIDED_TEXT,
     OPEN_LOOPS_TEXT,
+    PUBLISHED_TEXT,
     RULERS_TEXT,
     SERVED_UNTIMED,
     SETTLE,
@@ -63,6 +64,7 @@ from calibrate.open_loops import (
     target_table,
     wrong_table,
 )
+from calibrate.published_tables import published_section
 from calibrate.reliability import certainty_section
 from calibrate.slices import slices_section
 from calibrate.targets import COVERAGE, KERNELS, MEMORY, MORE_KERNELS, SERVING
@@ -353,7 +355,7 @@ def accuracy_page(folder: Path) -> str:
 
     Parameters
     ----------
-    folder : with the five files of measured results
+    folder : with the six files of measured results
     """
     left_out: Mapping[tuple[str, str, str], LeftOut] = left_out_scores()
     ruled = ruled_scores()
@@ -364,6 +366,8 @@ def accuracy_page(folder: Path) -> str:
         _named("Scoreboard: serving"),
         judged_table(serving_judgements(own, SERVING, ruled), left_out=True),
         "\n\n" + coverage_text(serving),
+        _named("Published deployments"),
+        PUBLISHED_TEXT + "\n" + published_section(folder / "moe_published.csv") + "\n",
         _named("Scoreboard: kernels"),
         kernel_section(folder),
         _named("Devices that nobody timed"),

@@ -11,6 +11,12 @@ An error is |predicted / measured - 1|. Rows are weighted by one over the rows o
 Rows that are hard stay in; rows that capplan rejects count against coverage.
 """
 
+PUBLISHED_TEXT = """What operators and engine projects publish of large mixtures of experts: closed loops on one server, separate pools, and decode and prefill engines
+measured by themselves. No number was fitted to these runs. Rates of pools count for all GPUs of the pool, or for each where only that is published. Pools that were
+measured apart had nothing else to do: in production they reach about half. TTFT at low load has at most four clients. `python -m calibrate.published_tables FILE`
+prints this section for a file of such rows, and `capplan validate FILE` their scores.
+"""
+
 RULERS_TEXT = """How well is a model predicted that no fit has seen? The numbers of the host are those that all other rows ask for, by one step of the
 fit from the numbers of all, and its predictions move along their slopes; likewise without a whole device, and without a whole source. A generation of an
 engine is predicted with the numbers of the one before it, as a version that nobody measured yet. Without a group (source, model, device) the same model stays in on

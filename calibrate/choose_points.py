@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from math import sqrt
 from pathlib import Path
 
-from capplan.accuracy.benchmark import DATASETS, LIMITS
+from capplan.accuracy.benchmark import LIMITS
+from capplan.accuracy.lengths import DATASETS
 from capplan.questions.validation import BUILT_IN_POINTS, is_core
 from capplan.recorded.measured import measured_table
 

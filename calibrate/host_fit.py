@@ -69,12 +69,13 @@ EAGER_LAYER_S, EAGER_EXPERTS_S, GRAPH_LAYER_S = 4.4e-4, 6.1e-4, 2e-4
 host of one H100 (calibrate/live/results/h100). 12.2 ms in 28 layers and 15.9 ms in 36 (dense), 50.4 ms in 48 (routed), 5.8 ms in 28
 (captured). Published rows hardly tell them: long prompts take longer than their launches."""
 
-EAGER_SCALED_S, EAGER_LATENT_S = 1.7e-4, 1.4e-3
-"""What a product of block-scaled fp8 and a layer with latent attention add: the same engine on another host of the same kind. 40.4 ms in 36 layers
-with four such products (dense), 64.5 ms in 27 layers with latent attention, 26 of them routed. Four products in each of 48 routed layers
-took 97.5 ms, where these numbers make 83. Of published rows that no launch was measured on, they bring TTFT of MiniMax-M2.5 on vLLM
-0.17 from 23 to 11 % and of DeepSeek-R1 from 48 to 28 %; SGLang's TTFT of DeepSeek-R1 on H200 they would take from 6 to 120 %, so
-SGLang has none."""
+EAGER_SCALED_S, EAGER_LATENT_S = 1e-4, 8e-4
+"""What a product of block-scaled fp8 and a layer with latent attention add where published runs were made: mean TTFT of Kimi-K2.5 (vLLM 0.15
+and 0.16, 28 runs of 900-token prompts) and of MiniMax-M2.5 in fp8 (vLLM 0.17, 20 runs) is 18 to 23 and 19 % too slow with `SLOW_HOST` times as
+much. SGLang's TTFT of DeepSeek-R1 on H200 they would take from 6 to over 60 %, so SGLang has none."""
+SLOW_HOST = 1.72
+"""Both on the host of a second H100 (calibrate/live/results/h100), over that: 40.4 ms in 36 layers with four such products (dense), 64.5 ms in
+27 layers with latent attention, 26 of them routed. Four products in each of 48 routed layers took 97.5 ms, where these numbers make 83."""
 
 COMPILED_LAYER_S = 2e-5
 """Launching a layer from C++ (TensorRT-LLM): no measured row tells it apart from the rest of a step (an assumption)."""

@@ -73,6 +73,8 @@ def items_of(rows: Iterable[Mapping[str, str]]) -> list[Item]:
             continue
         try:
             benchmark = benchmark_of(row)
+            if benchmark.drafts is not None:
+                continue  # its steps are rounds, whose time is not that of a decode step
             replica = replica_of(benchmark_spec(benchmark))
         except CapplanError:
             continue

@@ -80,9 +80,7 @@ def open_values(
         columns.update(replayed_columns(benchmark, servers(benchmark)))
         return columns
 
-    predictions = predict_row(
-        row, number, lambda benchmark: servers(benchmark).replica, replay, shipped_intervals()
-    )
+    predictions = predict_row(row, number, servers, replay, shipped_intervals())
     stable = measured_columns(row).get(STABLE, columns.get(STABLE, 1.0))
     source = source_of(row) + (IN_CLIENT if runs_in_client(row) else "")
     return [

@@ -1,14 +1,23 @@
 """The benchmark behind one measured row: its requests, their arrivals, and the replica that served them."""
 
-import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Literal, TypeAlias, get_args
 
-import numpy as np
-
-from capplan.accuracy.deployment import AGGREGATED, Deployment, deployment_of
+from capplan.accuracy.cells import is_set, number_in
+from capplan.accuracy.deployment import (
+    AGGREGATED,
+    PHASES,
+    Deployment,
+    deployment_of,
+    engine_inside,
+    pool_of_gpus,
+    sharding_of,
+    stated_sharding,
+)
+from capplan.accuracy.drafts import Drafts, drafts_of
+from capplan.accuracy.lengths import AGENTIC_HITS, answers_uncounted, lengths_named, mean_lengths
 from capplan.accuracy.shared_prompts import (
     Conversation,
     SharedPrompts,
@@ -16,10 +25,10 @@ from capplan.accuracy.shared_prompts import (
     shared_prompts_of,
     stated_hit_fraction,
 )
-from capplan.engine.versions import named_engine, version_of
+from capplan.assumption import Assumption
+from capplan.engine.versions import version_of
 from capplan.errors import InputError, unknown
 from capplan.model.sharding import Sharding
-from capplan.numbers import Array
 
 Kind: TypeAlias = Literal[
     "offline_max",
@@ -30,34 +39,25 @@ Kind: TypeAlias = Literal[
     "online_conc",
     "online_rate",
     "online_rate_slo",
+    "decode_only",
+    "prefill_only",
+    "step_time",
 ]
 
 Arrivals: TypeAlias = Literal["poisson", "constant"]
 
 
-CHAT_LENGTHS = (1.1, 8.0, 0.9, 2.5)
-"""Spread, and maximum over mean, of inputs and outputs: chat data without further detail (an assumption)."""
-
-DATASETS = {
-    "sharegpt_standard_v1": (1.17, 2100.0, 0.9, 512.0),
-    "sharegpt_edge_v1": (1.19, 600.0, 0.9, 512.0),
-    "sharegpt_longctx_v1": (0.02, 29932.0, 0.0, 256.0),
-    "mlperf-deepseek-r1": (0.6, 3300.0, 1.08, 20000.0),
-}
-"""Log standard deviation and longest of inputs and of outputs; AccelMark's, in tokens: quartiles and 99th percentile of inputs and the limit of outputs in suites/suite_*/suite.json
-and suites/README.md, https://github.com/FreedomIntelligence/AccelMark. MLPerf's reasoning set: mean over median of the response times in a submission
-(mean 251 s, median 140 s), the limit of 20,000 tokens of its rules; the spread of its inputs is assumed."""
-
 LIMITS = ("max_num_seqs", "max_num_batched_tokens", "kv_blocks")
 """Columns with the limits that the engine was started with."""
-
-SEED = 20260101
 
 MOST_FAILED = 0.1
 """Maximum fraction of failed requests at which the latencies of the others stand for all."""
 
-UNCOUNTED_ANSWERS = "output_len_unreliable"
-"""Flag of a row whose answers ended by themselves; without `osl` nobody counted them."""
+ONE_GPU = Assumption("one GPU", "num_gpus")
+AT_ONCE_SOURCE = "gpustack"
+"""Source whose runs without clients send all requests at once: their time to first token is the queue
+(https://github.com/gpustack/gpustack, performance lab)."""
+AS_MANY_CLIENTS = Assumption("as many clients as keep the engines full", "concurrency")
 
 MOST_REQUESTS = 1_000_000
 """Maximum requests of one run that are replayed."""
@@ -101,22 +101,19 @@ class Benchmark:
     stage_s: float | None = None
     """Time for which an open loop sends; with the number of requests both are fixed."""
     arrivals: Arrivals = "poisson"
+    drafts: Drafts | None = None
+    """Speculative decoding; None: a step makes one token."""
+    batch_per_gpu: float | None = None
+    """Decoding sequences of each GPU of a decode engine, as the row states or implies them; None: as many as fit."""
+    output_implied: bool = False
+    """Mean outputs follow from the row's own throughput, so that predicting it would test nothing."""
+    assumptions: tuple[Assumption, ...] = ()
+    """What the row does not state, and what is taken in its place."""
     front_end_s: float = 0.0
     """Time that a request takes before it reaches an engine, as the row states it: a service that tokenises prompts."""
     slo_ttft_s: float | None = None
     """Limit on the 99th percentile of the TTFT, of `online_rate_slo`."""
     slo_tpot_s: float | None = None
-
-
-def is_set(text: str | None) -> bool:
-    """Return whether a cell with a flag is true.
-
-    Examples
-    --------
-    >>> [is_set(text) for text in ("1", "True", "0.0", "none", "", None)]
-    [True, True, False, False, False, False]
-    """
-    return (text or "").strip().lower() not in {"", "0", "0.0", "false", "none", "no"}
 
 
 def source_of(row: Mapping[str, str]) -> str:
@@ -130,48 +127,13 @@ def source_of(row: Mapping[str, str]) -> str:
     return (row.get("source_family") or (row.get("group") or "").partition("|")[0]).strip()
 
 
-def _number(row: Mapping[str, str], key: str) -> float | None:
-    text = (row.get(key) or "").strip()
-    try:
-        value = float(text) if text else None
-    except ValueError as error:
-        raise InputError(f"{key}: {text!r} is not a number") from error
-    return value if value is not None and np.isfinite(value) else None
-
-
-def _needed(row: Mapping[str, str], key: str) -> float:
-    value = _number(row, key)
-    if value is None or value <= 0:
-        raise InputError(f"{key}: missing or not positive ({row.get(key) or ''!r})")
-    return value
-
-
-def sharding_of(row: Mapping[str, str], replicas: int = 1) -> Sharding:
-    """Return the parallelism of one of the identical replicas of a row.
-
-    Engines count attention data parallelism in two ways: on top of tensor parallelism, or inside it
-    (tp = dp = GPUs). Where tp x dp x pp exceeds the GPUs, attention is cut over GPUs / (dp x pp) ranks.
-    """
-    tensor, pipeline = _number(row, "tp") or 1.0, _number(row, "pp") or 1.0
-    data, expert = _number(row, "dp") or 1.0, _number(row, "ep") or 1.0
-    devices = (_number(row, "num_gpus") or tensor * pipeline * data * replicas) / replicas
-    if is_set(row.get("attention_data_parallel")):
-        # One size for both: attention over that many groups, experts spread over all.
-        return Sharding(1.0, pipeline, tensor, tensor)
-    if tensor * pipeline * data > devices:
-        tensor = max(1.0, devices / (pipeline * data))
-    elif tensor * pipeline * data < devices:
-        each = f" of each of {replicas} replicas" if replicas > 1 else ""
-        raise InputError(
-            f"tp {tensor:g} x pp {pipeline:g} x dp {data:g} does not use all {devices:g} GPUs{each}"
-        )
-    return Sharding(tensor, pipeline, expert, data)
-
-
 def _requests(row: Mapping[str, str], concurrency: int | None, rate: float | None) -> int | None:
     """Return the number of requests of a row: stated, per client, or from the duration of the run."""
-    stated = _number(row, "requests") or _number(row, "n_requests")
-    each, seconds = _number(row, "requests_per_client"), _number(row, "duration_s") or _number(row, "stage_s")
+    stated = number_in(row, "requests") or number_in(row, "n_requests")
+    each, seconds = (
+        number_in(row, "requests_per_client"),
+        number_in(row, "duration_s") or number_in(row, "stage_s"),
+    )
     if stated:
         return int(stated)
     if each and concurrency:
@@ -185,30 +147,25 @@ def benchmark_of(row: Mapping[str, str]) -> Benchmark:
     kinds: dict[str, Kind] = {kind: kind for kind in get_args(Kind)}
     if named not in kinds:
         raise unknown("kind", named, kinds)
-    kind = kinds[named]
-    if is_set(row.get("spec_decode")):
-        raise InputError(
-            f"spec_decode: {row['spec_decode']!r} is not replayed; only serving without drafts is"
-        )
+    kind, unbounded = _kind_replayed(row, kinds[named])
+    engine, packaged, inside = engine_inside(row.get("engine") or "")
+    model = _named(row, "model_hf_id", "a name of capplan list, or the path of a config.json")
+    device = _named(row, "gpu", "its name, such as H200; the notes do not name one either")
+    drafts = drafts_of(row["spec_decode"]) if is_set(row.get("spec_decode")) else None
     conversation = conversation_of(row)
-    input_tokens, output_tokens = _mean_lengths(row, conversation)
-    deployment = deployment_of(row, split=is_set(row.get("disagg")))
-    rate = _number(row, "request_rate")
-    concurrency = _number(row, "concurrency")
-    static = _number(row, "batch_static")
-    limits = {key: int(value) for key in LIMITS if (value := _number(row, key))}
-    engine, packaged = named_engine(row.get("engine") or "")
+    lengths = mean_lengths(row, kind, conversation)
+    deployment, sharding = _engines(row, kind)
+    rate = number_in(row, "request_rate")
+    concurrency = number_in(row, "concurrency")
+    static = number_in(row, "batch_static")
     date = (row.get("date") or "").strip()
     # NIM and Dynamo count their versions on their own: the date says which engine is inside.
     version = "" if packaged else (row.get("engine_version") or "").strip()
-    model = (row.get("model_hf_id") or "").strip()
-    if not model:
-        raise InputError("model_hf_id: missing")
     requests = _requests(row, int(concurrency) if concurrency else None, rate)
-    limit = {name: _number(row, f"slo_{name}_ms") for name in ("ttft", "tpot")}
-    _refuse_unreplayable(kind, requests, limit)
-    pools = deployment.pools
-    replicas = deployment.replicas
+    limit = {name: number_in(row, f"slo_{name}_ms") for name in ("ttft", "tpot")}
+    _refuse_unreplayable(row, kind, requests, limit)
+    cached, hits = _cached_fraction(row)
+    batch, batched = _batch_per_gpu(row, kind)
     return Benchmark(
         kind=kind,
         engine=engine,
@@ -216,88 +173,194 @@ def benchmark_of(row: Mapping[str, str]) -> Benchmark:
         model=model,
         weight_format=(row.get("weights_dtype") or "auto").strip(),
         kv_format=(row.get("kv_dtype") or "auto").strip(),
-        device=(row.get("gpu") or "").strip(),
-        sharding=pools[0][1] if pools else sharding_of(row, replicas),
-        input_tokens=input_tokens,
-        output_tokens=1.0 if kind == "first_token" else output_tokens or _needed(row, "osl"),
-        lengths=_lengths_named(row),
+        device=device,
+        sharding=sharding,
+        input_tokens=lengths.input_tokens,
+        output_tokens=lengths.output_tokens,
+        lengths=lengths_named(row),
         concurrency=int(concurrency) if concurrency else None,
         request_rate=rate,
         requests=requests,
         static_batch=int(static) if static else None,
-        limits=limits,
+        limits=_limits(row, engine, sharding),
         source=source_of(row),
         date=date,
         offered_rate_reported=is_set(row.get("offered_rate_reported")),
         deployment=deployment,
         shared=None if conversation else shared_prompts_of(row),
         conversation=conversation,
-        cached_fraction=stated_hit_fraction(row),
-        stage_s=_number(row, "stage_s") if row.get("n_requests") else None,
+        cached_fraction=cached,
+        stage_s=number_in(row, "stage_s") if row.get("n_requests") else None,
         arrivals=arrivals_named(row),
-        front_end_s=(_number(row, "front_end_ms") or 0.0) / 1e3,
+        drafts=drafts,
+        batch_per_gpu=batch,
+        output_implied=lengths.output_implied,
+        assumptions=(*inside, *deployment.assumptions, *lengths.assumptions, *hits, *batched, *unbounded),
+        front_end_s=(number_in(row, "front_end_ms") or 0.0) / 1e3,
         slo_ttft_s=limit["ttft"] and limit["ttft"] / 1e3,
         slo_tpot_s=limit["tpot"] and limit["tpot"] / 1e3,
     )
 
 
-def untold(row: Mapping[str, str], requests: int | None) -> tuple[str, tuple[str, ...]] | None:
-    """Return why a replay of a row tells less than the row has, and the beginnings of the columns that it tells; None if it tells all.
+def _kind_replayed(row: Mapping[str, str], kind: Kind) -> tuple[Kind, tuple[Assumption, ...]]:
+    """Return the kind that a row is replayed as, and what was assumed of its clients.
 
-    Parameters
-    ----------
-    row : text by column name
-    requests : of the run
-
-    Examples
-    --------
-    >>> untold({"n_failed": "85"}, 100)[1], untold({"n_failed": "5"}, 100)
-    (('stable',), None)
+    A closed loop without clients, but with a number of requests, sent them all at once; without either it keeps engines full.
     """
-    failed = (_number(row, "n_failed") or 0.0) / (requests or inf)
-    if failed > MOST_FAILED:
-        return f"n_failed: {failed:.0%} of the requests failed, and the latencies are those of the others", (
-            "stable",
+    counted = (
+        row.get("requests") or row.get("n_requests") or AT_ONCE_SOURCE in (row.get("source") or "").lower()
+    )
+    if kind == "online_conc" and not row.get("concurrency") and counted:
+        return "online_burst", (Assumption("all requests at once", "concurrency"),)
+    return kind, (AS_MANY_CLIENTS,) if kind == "online_conc" and not row.get("concurrency") else ()
+
+
+def _named(row: Mapping[str, str], key: str, way: str) -> str:
+    """Return the name in a cell that has to have one."""
+    name = (row.get(key) or "").strip()
+    if not name:
+        raise InputError(f"{key}: missing\n  write {way}")
+    return name
+
+
+def _engines(row: Mapping[str, str], kind: Kind) -> tuple[Deployment, Sharding]:
+    """Return the engines behind a row and the layout of one of them, with separate pools of a prefill engine.
+
+    A run of one phase is that of its pool.
+    """
+    if (row.get("dcp") or "").strip() not in {"", "1"}:
+        raise InputError(
+            "dcp: decode context parallelism is not replayed\n  give the row without it, or another run: dcp 1"
         )
-    if _answers_uncounted(row):
-        return (
+    phase = PHASES.get(kind)
+    if phase is not None:
+        gpus = number_in(row, f"{phase}_gpus") or number_in(row, "num_gpus")
+        stated = stated_sharding(row, gpus, int(phase == "decode"))
+        if gpus is None:
+            return (
+                (AGGREGATED, stated) if stated else (replace(AGGREGATED, assumptions=(ONE_GPU,)), Sharding())
+            )
+        count, sharding, assumed = pool_of_gpus(row, gpus, phase, both=False)
+        return replace(AGGREGATED, replicas=count, assumptions=assumed), sharding
+    split = is_set(row.get("disagg")) or bool(row.get("prefill_gpus") and row.get("decode_gpus"))
+    deployment = deployment_of(row, split=split)
+    if deployment.pools:
+        return deployment, deployment.pools[0][1]
+    if not number_in(row, "num_gpus") and stated_sharding(row, None) is None:
+        return replace(deployment, assumptions=(ONE_GPU,)), Sharding()
+    return deployment, sharding_of(row, deployment.replicas)
+
+
+def _cached_fraction(row: Mapping[str, str]) -> tuple[float, tuple[Assumption, ...]]:
+    """Return the share of the prompt tokens that hit in the cache, and what was assumed."""
+    stated = number_in(row, "prefix_hit_fraction")
+    if stated is not None or row.get("prefix_state"):
+        return (stated_hit_fraction(row) if stated is None else stated), ()
+    if lengths_named(row).startswith("agentic multi-turn") or "agentic Mooncake" in lengths_named(row):
+        note = Assumption(
+            f"{AGENTIC_HITS:.0%} of the prompt tokens hit in the cache, as in published agentic traces",
+            "prefix_hit_fraction",
+        )
+        return AGENTIC_HITS, (note,)
+    return 0.0, ()
+
+
+def _batch_per_gpu(row: Mapping[str, str], kind: Kind) -> tuple[float | None, tuple[Assumption, ...]]:
+    """Return the decoding sequences of each GPU of a decode engine, stated or by Little's law, and what was assumed."""
+    if kind == "step_time":
+        stated = number_in(row, "batch_per_gpu")
+        return stated, () if stated else (
+            Assumption("one prompt on each group of attention", "batch_per_gpu"),
+        )
+    if kind != "decode_only":
+        return None, ()
+    gpus = number_in(row, "decode_gpus") or number_in(row, "num_gpus")
+    stated, clients = number_in(row, "batch_per_gpu"), number_in(row, "concurrency")
+    if stated:
+        return stated, ()
+    if clients and gpus:
+        return clients / gpus, ()
+    rate, total = number_in(row, "output_tok_s_per_gpu"), number_in(row, "output_tok_s")
+    rate = rate or (total / gpus if total and gpus else None)
+    tpot = number_in(row, "tpot_ms_mean") or number_in(row, "tpot_ms_p50")
+    if rate and tpot:
+        note = "as many sequences decode on a GPU as its throughput times the time per token (Little's law)"
+        return rate * tpot / 1e3, (Assumption(note, "batch_per_gpu"),)
+    return None, (
+        Assumption("as many sequences decode as the engine runs and its cache holds", "batch_per_gpu"),
+    )
+
+
+def _limits(row: Mapping[str, str], engine: str, sharding: Sharding) -> dict[str, int]:
+    """Return the limits that the engine was started with, in the way that it counts them.
+
+    SGLang shares its limits out to the groups of attention; other engines give each group all.
+    """
+    limits = {key: int(value) for key in LIMITS if (value := number_in(row, key))}
+    if tokens := number_in(row, "tokens_per_gpu_step"):
+        groups = float(sharding.data) if engine == "sglang" else 1.0
+        limits["max_num_batched_tokens"] = int(tokens * float(sharding.tensor) * groups)
+    return limits
+
+
+@dataclass(frozen=True, slots=True)
+class Untold:
+    """Why a replay of a row tells less than the row has."""
+
+    reason: str
+    told: tuple[str, ...] = ("",)
+    """Beginnings of the columns that it tells; an empty text begins all."""
+    hidden: tuple[str, ...] = ()
+    """Columns that it does not tell all the same."""
+
+    def hides(self, column: str) -> bool:
+        """Return whether a column is not told."""
+        return column in self.hidden or not column.startswith(self.told)
+
+
+def untold(row: Mapping[str, str], benchmark: Benchmark) -> Untold | None:
+    """Return why a replay of a row tells less than the row has; None if it tells all."""
+    failed = (number_in(row, "n_failed") or 0.0) / (benchmark.requests or inf)
+    if failed > MOST_FAILED:
+        return Untold(
+            f"n_failed: {failed:.0%} of the requests failed, and the latencies are those of the others",
+            ("stable",),
+        )
+    if answers_uncounted(row):
+        return Untold(
             "osl: not stated, and answers ended by themselves: replayed with one token, which tells TTFT and saturation",
             ("stable", "ttft"),
+        )
+    if benchmark.concurrency is None and benchmark.kind in {"prefill_only", "offline_max"}:
+        return Untold(
+            "concurrency: missing; latencies of full engines follow from how many requests wait; write the clients",
+            ("output", "total", "input", "req"),
+        )
+    if benchmark.output_implied:
+        return Untold(
+            "osl: not stated, and derived from the throughput of the row, which is no test of it; write the mean output tokens",
+            hidden=("output_tok_s", "total_tok_s", "req_s", "output_tok_s_per_gpu", "input_tok_s_per_gpu"),
         )
     return None
 
 
-def _answers_uncounted(row: Mapping[str, str]) -> bool:
-    return (
-        (row.get("kind") or "").strip() == "online_rate"
-        and not (row.get("osl") or "").strip()
-        and UNCOUNTED_ANSWERS in (row.get("flags") or "")
-    )
-
-
-def _lengths_named(row: Mapping[str, str]) -> str:
-    """Return how the lengths of the requests are spread."""
-    return (row.get("length_distribution") or "fixed").strip()
-
-
-def _mean_lengths(row: Mapping[str, str], conversation: Conversation | None) -> tuple[float, float | None]:
-    """Return the mean input and output tokens of a row; no output where none is stated. InputError without an input."""
-    if conversation is not None:
-        return conversation.mean_input_tokens, conversation.output_tokens
-    lengths = _lengths_named(row)
-    if not row.get("isl") and lengths != "fixed":
-        raise InputError(
-            f"isl: no prompt length is stated ({lengths[:40]!r}); a recorded trace is replayed by capplan simulate --trace"
-        )
-    return _needed(row, "isl"), 1.0 if _answers_uncounted(row) else _number(row, "osl")
-
-
-def _refuse_unreplayable(kind: Kind, requests: int | None, limit: Mapping[str, float | None]) -> None:
-    """Raise the error for a run that is too long, or whose limits are not stated."""
+def _refuse_unreplayable(
+    row: Mapping[str, str], kind: Kind, requests: int | None, limit: Mapping[str, float | None]
+) -> None:
+    """Raise the error for a run that is too long, or whose load or limits are not stated."""
     if requests and requests > MOST_REQUESTS and kind != "online_rate_slo":
         raise InputError(f"requests: {requests} exceed the {MOST_REQUESTS} that can be replayed")
     if kind == "online_rate_slo" and not any(limit.values()):
         raise InputError("slo_ttft_ms, slo_tpot_ms: missing; the largest rate is the one at which they hold")
+    if kind == "online_conc" and not number_in(row, "concurrency") and _measures_latency(row):
+        raise InputError(
+            "concurrency: missing; the latencies of a closed loop follow from its clients\n"
+            "  write the clients, or the requests if all were sent at once"
+        )
+
+
+def _measures_latency(row: Mapping[str, str]) -> bool:
+    return any(value and name.startswith(("ttft_ms", "tpot_ms", "e2e_ms")) for name, value in row.items())
 
 
 def arrivals_named(row: Mapping[str, str]) -> Arrivals:
@@ -316,46 +379,3 @@ def arrivals_named(row: Mapping[str, str]) -> Arrivals:
     if text:
         raise unknown("arrivals", text, get_args(Arrivals))
     return "poisson"
-
-
-def lengths_of(benchmark: Benchmark, requests: int) -> tuple[Array, Array]:
-    """Return input and output lengths of the requests, in tokens.
-
-    fixed : every request has the mean
-    uniform[a,b] : uniform between a and b of the nominal length, whose mean the row gives
-    sharegpt : lognormal with the mean of the row and the spread of chat data (an assumption)
-    """
-    random = np.random.default_rng(SEED)
-    uniform = re.search(r"uniform\[([\d.]+),\s*([\d.]+)\]", benchmark.lengths)
-    means = (benchmark.input_tokens, benchmark.output_tokens)
-    if uniform:
-        low, high = float(uniform.group(1)), float(uniform.group(2))
-        draws = [random.uniform(low, high, requests) * (2.0 * mean / (low + high)) for mean in means]
-    elif "sharegpt" in benchmark.lengths or benchmark.lengths in DATASETS:
-        prompt, longest_prompt, output, longest_output = CHAT_LENGTHS
-        usual = prompt, longest_prompt * means[0], output, longest_output * means[1]
-        prompt, longest_prompt, output, longest_output = DATASETS.get(
-            benchmark.lengths.partition(" ")[0], usual
-        )
-        draws = [
-            _chat_lengths(random, requests, means[0], prompt, longest_prompt),
-            _chat_lengths(random, requests, means[1], output, longest_output),
-        ]
-    else:
-        draws = [np.full(requests, mean) for mean in means]
-    prompts, outputs = (np.maximum(1.0, np.round(draw)) for draw in draws)
-    return prompts, outputs
-
-
-def _chat_lengths(
-    random: "np.random.Generator", requests: int, mean: float, spread: float, longest: float
-) -> Array:
-    """Return lognormal lengths of a given mean, cut at a maximum."""
-    if mean <= 1.0:
-        return np.full(requests, mean)
-    draw = random.lognormal(np.log(mean) - spread**2 / 2.0, spread, requests)
-    for _ in range(3):
-        draw = np.minimum(draw, longest)
-        draw = draw * (mean / draw.mean())
-    capped: Array = np.minimum(draw, longest)
-    return capped

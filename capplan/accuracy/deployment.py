@@ -11,8 +11,12 @@ limits: tensorrt_llm/bench/build/tuning.py. Memory fraction: the same page (0.95
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, gcd, inf
+from typing import TypeAlias
 
+from capplan.accuracy.cells import is_set, number_in
+from capplan.assumption import Assumption
+from capplan.engine.versions import named_engine, spelled_engine
 from capplan.errors import InputError
 from capplan.model.network import Attention, LatentAttention, Network
 from capplan.model.parameters import weight_bytes
@@ -29,6 +33,22 @@ _HOST_BYTES = re.compile(
     re.IGNORECASE,
 )
 _HOST_TOKENS = re.compile(r"CPU (\d+(?:\.\d+)?)M tokens", re.IGNORECASE)
+
+PHASES = {"prefill_only": "prefill", "step_time": "prefill", "decode_only": "decode"}
+"""Kind of a run of one phase -> the phase."""
+
+ATTENTION_DP = frozenset({"attn-dp", "attention-dp", "attn dp", "dp attention", "dp-attention"})
+"""Words in `dp` that say attention runs in as many groups as there are ranks."""
+
+ATTENTION_RANKS = inf
+"""Degree that such words stand for: as many groups as there are ranks."""
+
+SERVER_GPUS = 8
+"""Most GPUs that engines split attention over by default: those of one server. Experts over more are combined with data-parallel attention."""
+
+INSIDE = {"deepseek-internal": "sglang"}
+"""Engine that is not published -> the engine that is replayed in its place: SGLang runs the same kernels (DeepEP, DeepGEMM, FlashMLA) in the same
+layout and repeats its figures, https://lmsys.org/blog/2025-05-05-large-scale-ep/."""
 
 _TIERS_UNSEEN = re.compile(r"cpu index weight 0(?:\.0{1,9})?(?![\d.])")
 """Words of a router that gives blocks in host memory no weight."""
@@ -52,6 +72,10 @@ ROUTERS: tuple[tuple[str, Routing], ...] = (
 """Word in the column `router` -> the rule of the simulator, the first that occurs; a load generator that deals requests itself takes turns."""
 
 
+Pools: TypeAlias = tuple[tuple[int, Sharding], tuple[int, Sharding]]
+"""Prefill and decode: identical engines and their layout."""
+
+
 @dataclass(frozen=True, slots=True)
 class Deployment:
     """The engines that served a run."""
@@ -60,8 +84,8 @@ class Deployment:
     """Identical engines; with separate pools those of both."""
     routing: Routing = "round_robin"
     """Routing of the replicas, or of the prefill pool."""
-    pools: tuple[tuple[int, Sharding], tuple[int, Sharding]] | None = None
-    """Prefill and decode: identical engines and their layout; None: every engine does both."""
+    pools: Pools | None = None
+    """None: every engine does both."""
     host_cache_bytes: float = 0.0
     """Host memory of one replica for evicted blocks; 0 where the row states it in tokens."""
     host_cache_tokens: float = 0.0
@@ -70,6 +94,8 @@ class Deployment:
     """Engines pull the prompts that others have cached."""
     unshared: Routing = "least_loaded"
     """Routing of a router by prefix when no prompts share one."""
+    assumptions: tuple[Assumption, ...] = ()
+    """What the row does not state of its pools."""
 
 
 AGGREGATED = Deployment()
@@ -107,12 +133,158 @@ def routing_named(text: str) -> Routing:
     )
 
 
+def engine_inside(text: str) -> tuple[str, bool, tuple[Assumption, ...]]:
+    """Return the engine that runs inside what a cell names, whether something around it counts versions of its own, and what was assumed.
+
+    Parameters
+    ----------
+    text : such as `vllm`, `vllm+llm-d`, `trtllm+dynamo`, `moreh-vllm`, `deepseek-internal`
+
+    Examples
+    --------
+    >>> engine_inside("vllm+llm-d")[:2], engine_inside("moreh-vllm")[:2], engine_inside("TensorRT-LLM")
+    (('vllm', True), ('vllm', False), ('trtllm', False, ()))
+    """
+    name = text.strip().lower()
+    joined = "+" in name
+    parts = name.split("+") if joined else re.split(r"[-_ ]", name)
+    inside = {engine for part in parts if (engine := spelled_engine(part))}
+    own = INSIDE.get(name) or (inside.pop() if len(inside) == 1 else None)
+    if name not in INSIDE and not joined and (own is None or "disagg" in name or _is_ours(name)):
+        return (*named_engine(text), ())
+    if own is None:
+        return (*named_engine(text.replace("+", " ")), ())
+    return own, joined, (Assumption(f"{text.strip()} is replayed as {own}", "engine"),)
+
+
+def _is_ours(name: str) -> bool:
+    """Return whether a name is a spelling of an engine, with or without a package around it."""
+    try:
+        named_engine(name)
+    except InputError:
+        return False
+    return True
+
+
+def _degree(row: Mapping[str, str], key: str, place: int) -> float | None:
+    """Return a degree of parallelism of the prefill (0) or decode (1) engines: `16/32` states both, one number holds for either."""
+    text = (row.get(key) or "").strip()
+    parts = [part.strip() for part in text.split("/")]
+    if len(parts) > 2:
+        raise InputError(
+            f"{key}: {text!r} is neither a number nor two\n  write that of prefill and that of decode engines: 16/32"
+        )
+    own = parts[min(place, len(parts) - 1)]
+    return ATTENTION_RANKS if key == "dp" and own.lower() in ATTENTION_DP else number_in({key: own}, key)
+
+
+def stated_sharding(row: Mapping[str, str], gpus: float | None, place: int = 0) -> Sharding | None:
+    """Return the layout of one engine as the columns state it; None where they state none.
+
+    Experts occupy all ranks of an engine, so of `tp`, `dp` and `ep` = tp x dp two tell the third.
+
+    Parameters
+    ----------
+    row : its columns tp, pp, ep, dp, attention_data_parallel and layout
+    gpus : of the engine, for layouts that name no number
+    place : 0 for prefill engines and aggregated ones, 1 for decode engines
+
+    Examples
+    --------
+    >>> stated_sharding({"tp": "1", "ep": "16/32"}, None, 1) == Sharding(1.0, 1.0, 32.0, 32.0)
+    True
+    """
+    named = (row.get("layout") or "").strip().lower()
+    tensor, pipeline, expert, data = (_degree(row, key, place) for key in ("tp", "pp", "ep", "dp"))
+    whole = gpus and gpus / (pipeline or 1.0)
+    if is_set(row.get("attention_data_parallel")) or data == ATTENTION_RANKS:
+        # One size for both: attention over that many groups, experts spread over all.
+        ranks = tensor or expert or whole or 1.0
+        return Sharding(1.0, pipeline or 1.0, ranks, ranks)
+    if tensor is None and data is None:
+        if named == "dep" and whole:
+            data = expert = whole
+        elif named == "tp" and whole:
+            tensor = whole
+        elif expert is not None and expert > SERVER_GPUS:
+            data = expert
+        elif (pipeline or 1.0) == (expert or 1.0) == 1.0:
+            return None
+    elif tensor is None and expert and data and expert % data == 0:
+        tensor = expert / data
+    elif data is None and expert and tensor and expert % tensor == 0:
+        data = expert / tensor
+    return Sharding(tensor or 1.0, pipeline or 1.0, expert or 1.0, data or 1.0)
+
+
+def sharding_of(row: Mapping[str, str], replicas: int = 1) -> Sharding:
+    """Return the parallelism of one of the identical replicas of a row.
+
+    Engines count attention data parallelism in two ways: on top of tensor parallelism, or inside it
+    (tp = dp = GPUs). Where tp x dp x pp exceeds the GPUs, attention is cut over GPUs / (dp x pp) ranks.
+    """
+    total = number_in(row, "num_gpus")
+    whole = total / replicas if total else None
+    stated = stated_sharding(row, whole) or Sharding()
+    tensor, pipeline, data = float(stated.tensor), float(stated.pipeline), float(stated.data)
+    devices = whole or tensor * pipeline * data
+    if tensor * pipeline * data > devices:
+        tensor = max(1.0, devices / (pipeline * data))
+    elif tensor * pipeline * data < devices:
+        each = f" of each of {replicas} replicas" if replicas > 1 else ""
+        raise InputError(
+            f"tp {tensor:g} x pp {pipeline:g} x dp {data:g} does not use all {devices:g} GPUs{each}\n"
+            "  write tp, or dp and ep, so that tp x pp x dp is the number of GPUs"
+        )
+    return Sharding(tensor, pipeline, stated.expert, data)
+
+
+def pool_of_gpus(
+    row: Mapping[str, str], gpus: float, phase: str, *, both: bool
+) -> tuple[int, Sharding, tuple[Assumption, ...]]:
+    """Return how many engines of which layout a pool has.
+
+    Parameters
+    ----------
+    row : text by column name
+    gpus : of the pool
+    phase : prefill or decode
+    both : the row has the other pool too, whose layout its columns may state instead
+
+    Returns
+    -------
+    engines, the layout of one, and what was assumed; InputError where the row states no layout
+    """
+    stated = stated_sharding(row, gpus, int(phase == "decode"))
+    if stated is None:
+        if gpus <= SERVER_GPUS or both:
+            raise InputError(
+                f"tp, dp, ep: missing; {gpus:g} {phase} GPUs can be laid out in several ways\n"
+                "  write tp, or dp and ep, of one engine; 16/32 states prefill and decode engines"
+            )
+        spread = Sharding(1.0, 1.0, gpus, gpus)
+        note = f"{phase} engines with data-parallel attention and experts over all {gpus:g} GPUs"
+        return 1, spread, (Assumption(note, "dp, ep"),)
+    size = float(stated.devices)
+    if gpus % size == 0:
+        return int(gpus / size), stated, ()
+    if size > gpus and not both:
+        return 1, sharding_of({**row, "num_gpus": f"{gpus:g}"}), ()
+    ranks = gcd(int(gpus), int(size))
+    if stated.data > 1.0:
+        fewer = Sharding(1.0, 1.0, float(ranks), float(ranks))
+    else:
+        fewer = Sharding(float(ranks), 1.0, float(min(ranks, float(stated.expert))), 1.0)
+    note = f"{phase} engines of {ranks} GPUs each: layouts of {size:g} do not fill {gpus:g} GPUs"
+    return int(gpus) // ranks, fewer, (Assumption(note, "tp, dp, ep"),)
+
+
 def deployment_of(row: Mapping[str, str], *, split: bool) -> Deployment:
     """Return the engines that served a row.
 
     Parameters
     ----------
-    row : its columns replicas, router, num_gpus, tp, pp, ep, dp, and config_basis for the layouts of pools
+    row : its columns replicas, router, num_gpus, prefill_gpus, decode_gpus, tp, pp, ep, dp, and config_basis for the layouts of pools
     split : prefill and decode ran on separate engines
 
     Returns
@@ -127,14 +299,19 @@ def deployment_of(row: Mapping[str, str], *, split: bool) -> Deployment:
         )
     size = _host_cache(row)
     text = (row.get("replicas") or "").strip()
+    assumed: tuple[Assumption, ...] = ()
     if split:
-        pools = _pools(row, text)
+        if text:
+            pools = _pools(row, text)
+        else:
+            pools, assumed = _pools_of_gpus(row)
         return Deployment(
             pools[0][0] + pools[1][0],
             "least_loaded" if not row.get("router") else routing_named(row["router"]),
             pools,
             *size,
             unshared=_unshared(row),
+            assumptions=assumed,
         )
     if text and not _COUNT.fullmatch(text):
         raise InputError(f"replicas: {text!r} is not a whole number of identical engines")
@@ -166,7 +343,22 @@ def _host_cache(row: Mapping[str, str]) -> tuple[float, float]:
     return (float(next(part for part in found.groups() if part)) * 2.0**30 if found else 0.0), 0.0
 
 
-def _pools(row: Mapping[str, str], text: str) -> tuple[tuple[int, Sharding], tuple[int, Sharding]]:
+def _pools_of_gpus(row: Mapping[str, str]) -> tuple[Pools, tuple[Assumption, ...]]:
+    """Return the prefill and the decode pool of a row that states their GPUs, and what was assumed."""
+    gpus = [number_in(row, f"{phase}_gpus") for phase in ("prefill", "decode")]
+    if not gpus[0] or not gpus[1]:
+        raise InputError(
+            "prefill_gpus, decode_gpus: missing; prefill and decode ran separately\n  write the GPUs of each pool"
+        )
+    total = number_in(row, "num_gpus")
+    if total and total != gpus[0] + gpus[1]:
+        raise InputError(f"num_gpus: {total:g} is not prefill_gpus {gpus[0]:g} + decode_gpus {gpus[1]:g}")
+    prefill = pool_of_gpus(row, gpus[0], "prefill", both=True)
+    decode = pool_of_gpus(row, gpus[1], "decode", both=True)
+    return (prefill[:2], decode[:2]), (*prefill[2], *decode[2])
+
+
+def _pools(row: Mapping[str, str], text: str) -> Pools:
     """Return the prefill and the decode pool of a row: from `8P(TP1)+2D(TP4)`, else with layouts that config_basis states."""
     counts = _POOLS.fullmatch(text)
     if counts is None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from capplan.accuracy.benchmark import is_set
+from capplan.accuracy.cells import is_set
 from capplan.accuracy.score import Prediction
 from capplan.engine.lookup import default_memory_fraction, profile, scheduling
 from capplan.engine.profile import EngineProfile

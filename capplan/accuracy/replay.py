@@ -1,13 +1,14 @@
 """Replay the benchmark behind a measured row on a modelled replica, and compute the columns of the row."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from math import ceil, sqrt
 
 import numpy as np
 
-from capplan.accuracy.benchmark import MOST_REQUESTS, SEED, Benchmark, lengths_of
+from capplan.accuracy.benchmark import MOST_REQUESTS, Benchmark
 from capplan.accuracy.deployment import AGGREGATED, REQUESTS
+from capplan.accuracy.lengths import SEED, drawn_lengths
 from capplan.accuracy.shared_prompts import (
     SharedPrompts,
     conversations,
@@ -16,6 +17,7 @@ from capplan.accuracy.shared_prompts import (
     with_cached_tokens,
     with_shared_blocks,
 )
+from capplan.assumption import Assumption
 from capplan.engine.profile import Scheduling
 from capplan.errors import InputError
 from capplan.numbers import Array
@@ -39,11 +41,24 @@ OVERVIEW = "trtllm-perf-overview"
 ONLINE_REQUESTS_PER_CLIENT = 10
 """Requests per client of a closed loop, where the number is not stated: InferenceX's rule."""
 
-SERVER_KINDS = frozenset({"online_conc", "online_rate", "online_burst", "online_rate_slo"})
+SERVER_KINDS = frozenset(
+    {
+        "online_conc",
+        "online_rate",
+        "online_burst",
+        "online_rate_slo",
+        "decode_only",
+        "prefill_only",
+        "step_time",
+    }
+)
 """Kinds that go through an HTTP server; the others call the engine in its own process."""
 
 
 OPEN_LOOPS = frozenset({"online_rate", "online_rate_slo"})
+
+FULL_STEPS = 2.0
+"""Full steps of prompts that always wait at a saturated prefill engine: one is computed while the next one is there."""
 
 FINISHED = "finished_req_s"
 """Not a column of the row: requests that the replica finished per second, also where the row reports those sent."""
@@ -127,6 +142,8 @@ class Servers:
     """Link between the pools, or between engines that pull cached prompts from each other."""
     host_cache: OffloadTier | None = None
     """Host memory of one replica for evicted blocks, in blocks of one token."""
+    assumptions: tuple[Assumption, ...] = ()
+    """What the row does not state of its drafts."""
 
 
 def served_outcome(benchmark: Benchmark, servers: Servers) -> Outcome:
@@ -140,7 +157,9 @@ def served_outcome(benchmark: Benchmark, servers: Servers) -> Outcome:
     ):
         return outcome_of(benchmark, servers.replica)
     count = requests_of(benchmark)
-    inputs, outputs = lengths_of(benchmark, count)
+    inputs, outputs = drawn_lengths(
+        benchmark.lengths, (benchmark.input_tokens, benchmark.output_tokens), count
+    )
     requests = Requests(inputs.astype(np.int64), outputs.astype(np.int64), arrivals_of(benchmark, count))
     engine = _engine(benchmark, servers.replica, int(inputs.max()))
     crowd: Crowd | None = None
@@ -284,7 +303,9 @@ def _measured(outcome: Outcome, warm_up: int) -> Outcome:
 def outcome_of(benchmark: Benchmark, replica: Replica) -> Outcome:
     """Return the outcome of the benchmark's requests on the replica."""
     count = requests_of(benchmark)
-    inputs, outputs = lengths_of(benchmark, count)
+    inputs, outputs = drawn_lengths(
+        benchmark.lengths, (benchmark.input_tokens, benchmark.output_tokens), count
+    )
     requests = Requests(
         input_tokens=inputs.astype(np.int64),
         output_tokens=outputs.astype(np.int64),
@@ -315,21 +336,110 @@ def replayed_columns(benchmark: Benchmark, servers: Servers) -> dict[str, float]
     Of `online_rate_slo` only the largest rate that they serve within the limits.
     """
     servers = _behind_front_end(benchmark, servers)
+    if benchmark.kind in ONE_PHASE:
+        return ONE_PHASE[benchmark.kind](benchmark, servers)
     if benchmark.kind == "online_rate_slo":
         rate = largest_rate(benchmark, servers)
         return {"request_rate": rate, FINISHED: rate}
-    if benchmark.kind == "offline_max" and not _states_requests(benchmark):
+    unbounded = benchmark.kind == "online_conc" and benchmark.concurrency is None
+    if unbounded or (benchmark.kind == "offline_max" and not _states_requests(benchmark)):
         return _steady_maximum(benchmark, servers)
     if benchmark.kind == "offline_max" and benchmark.deployment.pools is None:
         return _of_all_replicas(benchmark, servers)
     outcome = served_outcome(benchmark, servers)
     columns = metrics_of(outcome, devices_of(benchmark, servers))
     columns[FINISHED] = columns["req_s"]
+    if benchmark.deployment.pools is not None:
+        columns |= _of_each_pool(benchmark, servers, columns)
     if benchmark.kind in OPEN_LOOPS:
         columns[STABLE] = float(not queue_grows(outcome))
     if benchmark.offered_rate_reported and benchmark.request_rate:
         columns["req_s"] = benchmark.request_rate
     return columns
+
+
+def decode_columns(benchmark: Benchmark, servers: Servers) -> dict[str, float]:
+    """Return the columns of a full decode engine by itself: a batch that decodes at the mean context of its requests.
+
+        T = t(S, P + O / 2) / E,   X = S / T
+
+    S sequences of the engine, each with its prompt of P and half of its O output tokens in the cache, take t for a step, in which each gains
+    E tokens (1, or the mean of a round of drafts).
+
+    References
+    ----------
+    LMSYS 2025, "Deploying DeepSeek with PD Disaggregation and Large-Scale Expert Parallelism on 96 H100 GPUs",
+    https://lmsys.org/blog/2025-05-05-large-scale-ep/ (the decode engine is measured with batches that are always full).
+    """
+    replica, devices = servers.replica, servers.replica.spec.devices
+    mean_context = benchmark.input_tokens + benchmark.output_tokens / 2.0
+    if benchmark.batch_per_gpu is None:
+        whole = max(benchmark.input_tokens + benchmark.output_tokens, 1.0)
+        held = replica.kv_blocks * replica.scheduling.block_tokens / whole
+        sequences = max(1, int(min(float(replica.scheduling.max_num_seqs), held)))
+    else:
+        sequences = max(1, round(benchmark.batch_per_gpu * devices))
+    each_s = replica.clock.row(sequences).step_s(mean_context) / replica.tokens_per_step
+    rate = benchmark.deployment.replicas * sequences / each_s
+    columns = {f"tpot_ms_{statistic}": 1e3 * each_s for statistic in ("mean", "p50")}
+    columns |= {"output_tok_s": rate, "output_tok_s_per_gpu": rate / devices / benchmark.deployment.replicas}
+    return columns | {FINISHED: rate / max(benchmark.output_tokens, 1.0)}
+
+
+def prefill_columns(benchmark: Benchmark, servers: Servers) -> dict[str, float]:
+    """Return the columns of a prefill engine by itself: a closed loop of prompts that yield one token each.
+
+    Where the row states no clients, so many that two full steps of prompts always wait; first tokens then measure that queue, so there are none.
+    """
+    replica, replicas = servers.replica, benchmark.deployment.replicas
+    clients = benchmark.concurrency and max(1, benchmark.concurrency // replicas)
+    full = FULL_STEPS * replica.scheduling.max_num_batched_tokens / benchmark.input_tokens
+    one = replace(
+        benchmark,
+        kind="online_conc",
+        output_tokens=1.0,
+        concurrency=clients or ceil(full) + 2 * int(replica.spec.sharding.data),
+        deployment=AGGREGATED,
+    )
+    devices = replica.spec.devices
+    columns = metrics_of(served_outcome(one, servers), devices)
+    rate = columns["input_tok_s"]
+    out = {
+        "input_tok_s": replicas * rate,
+        "input_tok_s_per_gpu": rate / devices,
+        "req_s": replicas * columns["req_s"],
+    }
+    if clients:
+        out |= {name: value for name, value in columns.items() if name.startswith(("ttft", "e2e"))}
+    return out | {FINISHED: out["req_s"]}
+
+
+def step_columns(benchmark: Benchmark, servers: Servers) -> dict[str, float]:
+    """Return the time of one step with one prompt of each group of attention, or as many as the row states [ms], and of each layer in it [us]."""
+    replica = servers.replica
+    each = max(1, round((benchmark.batch_per_gpu or 1.0) * float(replica.spec.sharding.tensor)))
+    chunks = [(round(benchmark.input_tokens), 0)] * each * int(replica.spec.sharding.data)
+    seconds = replica.clock.mixed_step_s(0, 0.0, chunks)
+    return {"step_ms": 1e3 * seconds, "layer_us": 1e6 * seconds / len(replica.spec.network.layers)}
+
+
+ONE_PHASE: Mapping[str, Callable[[Benchmark, Servers], dict[str, float]]] = {
+    "decode_only": decode_columns,
+    "prefill_only": prefill_columns,
+    "step_time": step_columns,
+}
+"""Kind of a run of one phase -> what replays it."""
+
+
+def _of_each_pool(benchmark: Benchmark, servers: Servers, columns: Mapping[str, float]) -> dict[str, float]:
+    """Return the rates by GPU of separate pools: output by those that decode, input by those that prefill, as InferenceX divides them."""
+    assert benchmark.deployment.pools is not None
+    assert servers.decode is not None
+    (prefill, _), (decode, _) = benchmark.deployment.pools
+    return {
+        "output_tok_s_per_gpu": columns["output_tok_s"] / (decode * servers.decode.spec.devices),
+        "input_tok_s_per_gpu": columns["input_tok_s"] / (prefill * servers.replica.spec.devices),
+    }
 
 
 def _behind_front_end(benchmark: Benchmark, servers: Servers) -> Servers:
@@ -487,8 +597,9 @@ def metrics_of(outcome: Outcome, devices: int) -> dict[str, float]:
             for percent, value in zip(PERCENTS, np.percentile(known, PERCENTS).tolist(), strict=True):
                 columns[f"{name}_ms_p{percent}"] = 1e3 * value
     output = float(outcome.output_tokens[done].sum()) / outcome.seconds
-    columns["output_tok_s"] = output
-    columns["output_tok_s_per_gpu"] = output / devices
-    columns["total_tok_s"] = output + float(outcome.input_tokens[done].sum()) / outcome.seconds
+    prompts = float(outcome.input_tokens[done].sum()) / outcome.seconds
+    columns |= {"output_tok_s": output, "output_tok_s_per_gpu": output / devices}
+    columns |= {"input_tok_s": prompts, "input_tok_s_per_gpu": prompts / devices}
+    columns["total_tok_s"] = output + prompts
     columns["req_s"] = float(done.sum()) / outcome.seconds
     return columns

@@ -18,6 +18,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from capplan.accuracy.slowness import Slowness
+from capplan.assumption import Assumption
 from capplan.numbers import Array
 
 
@@ -36,6 +37,8 @@ class Prediction:
     weight: float = 1.0
     groups: Mapping[str, str] | None = None
     """Name of a grouping -> group, such as device -> h100-sxm."""
+    assumptions: tuple[Assumption, ...] = ()
+    """What its row does not state, and what was taken in its place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +237,12 @@ def runs_of(
     runs = []
     for row, predictions, slowness in rows:
         own = {item.metric: item for item in predictions if item.metric in _LATENCIES and item.predicted}
-        if row.get("kind") != "online_conc" or len(own) < len(_LATENCIES) or not row.get("concurrency"):
+        if (
+            row.get("kind") != "online_conc"
+            or len(own) < len(_LATENCIES)
+            or not row.get("concurrency")
+            or not row.get("osl")
+        ):
             continue
         ttft, tpot = (own[metric] for metric in _LATENCIES)
         load = float(row["concurrency"]), float(row["osl"])

@@ -1,9 +1,10 @@
 """Predict the measured columns of one row of serving results."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from math import inf, isfinite
 
-from capplan.accuracy.benchmark import Benchmark, benchmark_of, is_set, untold
+from capplan.accuracy.benchmark import Benchmark, benchmark_of, untold
 from capplan.accuracy.bounded import (
     Intervals,
     engine_generation,
@@ -12,7 +13,8 @@ from capplan.accuracy.bounded import (
     regime_keys,
     widest,
 )
-from capplan.accuracy.replay import STABLE, overloaded
+from capplan.accuracy.cells import is_set
+from capplan.accuracy.replay import STABLE, Servers, overloaded
 from capplan.accuracy.score import Prediction
 from capplan.errors import CapplanError
 from capplan.replica.replica import Replica
@@ -23,12 +25,18 @@ COLUMNS = (
     "output_tok_s", "total_tok_s", "req_s",
 )  # fmt: skip
 """Columns of a measured row that are predicted, where the row has them."""
+PER_GPU = ("output_tok_s_per_gpu", "input_tok_s_per_gpu")
+"""Columns that are predicted where no total is measured; with separate pools by the GPUs of their pool."""
+OF_KIND: dict[str, tuple[str, ...]] = {"prefill_only": ("input_tok_s",), "step_time": ("step_ms", "layer_us")}
+"""Kind -> further columns that are predicted of it: with answers of any length the input follows from the output."""
+TOTALS = ("output_tok_s", "total_tok_s", "input_tok_s")
 RATE = "request_rate"
 """The one predicted column of `online_rate_slo`."""
 
 LOADS = {
     "online_conc": "closed", "online_rate": "open", "online_burst": "burst", "offline_burst": "burst",
     "static_batch": "static", "first_token": "static", "offline_max": "offline", "online_rate_slo": "open",
+    "decode_only": "closed", "prefill_only": "closed", "step_time": "static",
 }  # fmt: skip
 """Kind of a row -> load of its regime."""
 
@@ -47,22 +55,33 @@ def quantity_of(column: str) -> str:
     >>> quantity_of("tpot_ms_p50"), quantity_of("total_tok_s")
     ('tpot', 'throughput')
     """
+    if column in OF_KIND["step_time"]:
+        return "tpot"
     return column.partition("_")[0] if "_ms_" in column else "throughput"
 
 
 def measured_columns(row: Mapping[str, str]) -> dict[str, float]:
     """Return the measured values of a row by column."""
     kind = (row.get("kind") or "").strip()
+    columns = (RATE,) if kind == "online_rate_slo" else (*COLUMNS, *OF_KIND.get(kind, ()))
+    values = _positive(row, columns)
+    if kind != "online_rate_slo" and not values.keys() & set(TOTALS):
+        values |= _positive(row, () if row.get("input_tok_s") else PER_GPU)
+    if kind == "online_rate" and row.get(STABLE):
+        values[STABLE] = float(is_set(row[STABLE]))
+    return values
+
+
+def _positive(row: Mapping[str, str], columns: Iterable[str]) -> dict[str, float]:
+    """Return the cells of some columns that hold a positive number."""
     values = {}
-    for column in (RATE,) if kind == "online_rate_slo" else COLUMNS:
+    for column in columns:
         try:
             value = float(row.get(column) or "nan")
         except ValueError:
             continue
         if 0 < value < inf:
             values[column] = value
-    if kind == "online_rate" and row.get(STABLE):
-        values[STABLE] = float(is_set(row[STABLE]))
     return values
 
 
@@ -110,7 +129,7 @@ def refused_row(row: Mapping[str, str], number: int, reason: str) -> list[Predic
 def predict_row(
     row: Mapping[str, str],
     number: int,
-    replica_of_benchmark: Callable[[Benchmark], Replica],
+    servers_of: Callable[[Benchmark], Servers],
     replay: Callable[[Benchmark], Mapping[str, float]],
     intervals: Intervals,
 ) -> list[Prediction]:
@@ -120,42 +139,62 @@ def predict_row(
     ----------
     row : text by column name
     number : of the row, its name where it has none
-    replica_of_benchmark : the replica that ran it
+    servers_of : the engines that ran it
     replay : returns the columns that its engines would have produced
     intervals : by regime
     """
     name, weight = row.get("id") or str(number), row_weight(row)
-    measured = measured_columns(row)
-    replica: Replica | None = None
+    servers: Servers | None = None
     benchmark: Benchmark | None = None
     predicted: Mapping[str, float] = {}
     try:
         benchmark = benchmark_of(row)
-        replica = replica_of_benchmark(benchmark)
+        servers = servers_of(benchmark)
         predicted = replay(benchmark)
         reason = "the simulated run has no such value"
     except CapplanError as error:
-        reason = str(error).partition("\n")[0]
+        reason = in_one_line(error)
+    replica = servers.replica if servers else None
     groups = row_groups(row, replica, benchmark)
-    hidden = untold(row, benchmark.requests) if benchmark else None
+    hidden = untold(row, benchmark) if benchmark else None
     out = []
-    for column, value in measured.items():
+    for column, value in measured_columns(row).items():
         prediction = predicted.get(column)
-        if hidden and not column.startswith(hidden[1]):
-            out.append(Prediction(name, column, value, None, reason=hidden[0], weight=weight, groups=groups))
-            continue
-        if column == STABLE and prediction is not None:
-            out.append(Prediction(name, column, value, prediction, weight=weight, groups=groups))
-            continue
-        if prediction is None or prediction <= 0 or replica is None or benchmark is None:
-            out.append(Prediction(name, column, value, None, reason=reason, weight=weight, groups=groups))
-            continue
-        load = load_of(benchmark, predicted)
-        keys = prediction_keys(column, load, replica)
-        bounds = interval_of(intervals, keys) or widest(intervals)
-        low, high = prediction * bounds.low_ratio, prediction * bounds.high_ratio
-        out.append(Prediction(name, column, value, prediction, low, high, weight=weight, groups=groups))
+        one = Prediction(name, column, value, None, reason=reason, weight=weight, groups=groups)
+        if hidden and hidden.hides(column):
+            out.append(replace(one, reason=hidden.reason))
+        elif prediction is None or benchmark is None or servers is None:
+            out.append(one)
+        elif column == STABLE:
+            out.append(replace(one, predicted=prediction, reason=""))
+        elif prediction <= 0:
+            out.append(one)
+        else:
+            keys = prediction_keys(column, load_of(benchmark, predicted), servers.replica)
+            bounds = interval_of(intervals, keys) or widest(intervals)
+            out.append(
+                replace(
+                    one,
+                    predicted=prediction,
+                    low=prediction * bounds.low_ratio,
+                    high=prediction * bounds.high_ratio,
+                    reason="",
+                    assumptions=(*benchmark.assumptions, *servers.assumptions),
+                )
+            )
     return out
+
+
+def in_one_line(error: CapplanError) -> str:
+    r"""Return what is wrong and the way out, which errors write under each other, on one line.
+
+    Examples
+    --------
+    >>> in_one_line(CapplanError("tp: missing\n  write tp"))
+    'tp: missing; write tp'
+    """
+    wrong, *ways = str(error).splitlines()
+    return "; ".join([wrong.rstrip("."), *(way.strip() for way in ways[:1])])
 
 
 def load_of(benchmark: Benchmark, columns: Mapping[str, float]) -> str:

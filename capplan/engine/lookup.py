@@ -190,6 +190,24 @@ def tier(
     return engine.tiers[-1]
 
 
+def with_graphs_of(engine: EngineProfile, name: str) -> EngineProfile:
+    """Return an engine that captures as much as it does for models of a type, or on devices of an architecture.
+
+    Examples
+    --------
+    >>> vllm = profile("vllm", "0.27.0")
+    >>> [with_graphs_of(vllm, name).host.graph_tokens for name in ("gpt_oss", "hopper", "blackwell")]
+    [1024.0, 512.0, 1024.0]
+    """
+    most = dict(engine.graph_tokens_of).get(name)
+    if most is None:
+        return engine
+    tiers = tuple(
+        replace(tier, graph_max_sequences=most, wide_graph_max_sequences=most) for tier in engine.tiers
+    )
+    return replace(engine, host=replace(engine.host, graph_tokens=float(most)), tiers=tiers)
+
+
 NEVER_TOKENS = 1 << 40
 """A context that no model has."""
 

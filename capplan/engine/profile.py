@@ -92,6 +92,8 @@ class MemoryRules:
     """Format of recurrent states where the config states none; None: the dtype of the model."""
     prefill_capture: PrefillCapture | None = None
     """Prefill steps that are captured; None: none are."""
+    sent_fraction: float | None = None
+    """Fraction that recipes state for experts over several servers, where the engine's own choice leaves no room; None: the engine's own."""
     latent_workspace_tokens: float = 131072.0
     """Most cached tokens of latent attention that prefill expands at once."""
     vocabulary_multiple: int = 64
@@ -233,10 +235,13 @@ class HostOverhead:
 
             t = L t_layer + L_r t_experts + L_l t_latent + P t_scaled beyond the captured tokens,   L t_piece up to them
 
+        It is a host time and does not depend on the tokens, but for those that the engine captures: one token more, and all kernels of the step are
+        launched one by one. On an H100 whose steps were recorded, steps of 512 and of 513 to 550 tokens differ by that much (docs/live.md).
+
         Parameters
         ----------
         tokens : [-]
-            in the step
+            in the step of one engine
         layers, routed_layers, latent_layers : [-]
             L of the model, L_r of them that have routed experts, L_l with latent attention
         scaled_products : [-]
@@ -359,7 +364,7 @@ class EngineProfile:
     """Batches that are captured as CUDA graphs, to which smaller decode steps are padded; empty where an engine captures every
     eighth batch or so, which costs no time to speak of."""
     graph_tokens_of: tuple[tuple[str, int], ...] = ()
-    """Largest captured batch and step of models of some types, where it is not that of all."""
+    """Largest captured batch and step of models of some types and of devices of some architectures, where it is not that of all."""
     gathers_quantised: bool = False
     """Tokens are quantised before they are gathered for the experts with attention data parallelism; otherwise after it."""
     decode_group_exponent: float = 0.0
@@ -376,6 +381,8 @@ class EngineProfile:
     one_exchange: bool = False
     """A replica is started with low-latency or with normal all-to-all kernels: the former where a step has at most
     `LOW_LATENCY_STEP_TOKENS`; otherwise it has both."""
+    overlapped_steps: frozenset[str] = frozenset()
+    """Steps, `decode` and `prefill`, of which the engine overlaps two halves with their exchanges between servers."""
     left_out: "tuple[LeftOutResult, ...]" = ()
     """Errors of a calibration on results that its fit did not see; empty: the host times are those of the version."""
     asked_version: str | None = None

@@ -111,6 +111,9 @@ _HUGE = Tier(
     excluded=("gb10",),
 )
 
+_OVERLAPPED = frozenset({"decode", "prefill"})
+"""SGLang's two-batch overlap (`--enable-two-batch-overlap`, since 0.4.6), as in LMSYS's deployment. vLLM's dual batch overlap (`--enable-dbo`) is off by
+default; decode rates that were published with it on 32 to 96 H200 are met without it (tests/oracles/test_expert_exchange.py)."""
 _DEEPEP = ("deepep_low_latency", "deepep_normal")
 _ONE_SIDED = ("nvlink_one_sided", "nvlink_one_sided")
 """All-to-all kernels for experts over several servers.
@@ -126,7 +129,11 @@ _PROCESSOR = Tier(
 )
 
 _HOPPER = frozenset({"hopper"})
+_GPT_OSS_GRAPHS = (("gpt_oss", 1024),)
 _BLACKWELL = frozenset({"blackwell", "grace-blackwell", "blackwell-ultra"})
+_WIDE_GRAPHS = (*_GPT_OSS_GRAPHS, *((name, 1024) for name in sorted(_BLACKWELL)))
+"""vLLM pull request 49390 of 2026-07-22 captures up to 1,024 tokens on data-centre Blackwell; taken as part of 0.27.0, the first minor version
+that began after it (0.26.0 is three days younger)."""
 _MXFP4_MARLIN = ExpertKernel("marlin", _HOPPER, frozenset({"mxfp4"}))
 """The wheel brings OpenAI's Triton kernels since 0.12 (`quantization/mxfp4.py`, `get_mxfp4_backend`)."""
 _BLOCKS_TRITON = ExpertKernel("triton", _HOPPER, frozenset({"fp8_block"}))
@@ -148,7 +155,8 @@ _UNROUTED = (
     ExpertKernel("triton", _BLACKWELL, frozenset({"fp8_block"}), routings=_SIGMOID),
     ExpertKernel("flashinfer_cutlass", _BLACKWELL, frozenset({"nvfp4"}), routings=_SIGMOID),
 )
-"""trtllm-gen's kernel routes by groups and by softmax; a sigmoid without groups falls to DeepGEMM (Triton stands in) and FlashInfer's CUTLASS kernel."""
+"""trtllm-gen's kernel routes by groups and by softmax; a sigmoid without groups falls to DeepGEMM (Triton stands in) and FlashInfer's CUTLASS kernel.
+SGLang takes trtllm-gen's by itself for models of DeepSeek's kind and Triton's else (`srt/server_args.py`)."""
 _EXPERT_KERNELS = {
     "0.14.0": (_BLOCKS_TRITON, *_WITHOUT_FLASHINFER),
     "0.15.0": (_BLOCKS_FLASHINFER, _WIDE_TRITON, *_UNROUTED),
@@ -184,7 +192,7 @@ _VLLM_V1 = replace(
     memory=_V1_MEMORY,
     doubles_graph_sequences=True,
     long_chunked_tokens=None,
-    graph_tokens_of=(("gpt_oss", 1024),),
+    graph_tokens_of=_GPT_OSS_GRAPHS,
 )
 
 _VLLM_WIDE = replace(_VLLM_V1, servers_exchange=_DEEPEP, one_exchange=True)
@@ -230,12 +238,14 @@ VLLM: tuple[EngineProfile, ...] = (
             low_latency_tokens=inf,
             cache_rules=rules,
             asynchronous=True,
+            graph_tokens_of=graphs,
         )
-        for version, tiers, rules in (
-            ("0.20.0", (_PROCESSOR, _LARGE, _SMALL), (VLLM_V4_CACHE,)),
-            ("0.21.0", (_PROCESSOR, _LARGE, _SMALL), (VLLM_V4_CACHE,)),
-            ("0.26.0", (_PROCESSOR, _HUGE, _LARGE, _SMALL), (VLLM_V4_CACHE,)),
-            ("0.33.0", (_PROCESSOR, _HUGE, _LARGE, _SMALL), VLLM_CACHE_RULES),
+        for version, tiers, rules, graphs in (
+            ("0.20.0", (_PROCESSOR, _LARGE, _SMALL), (VLLM_V4_CACHE,), _GPT_OSS_GRAPHS),
+            ("0.21.0", (_PROCESSOR, _LARGE, _SMALL), (VLLM_V4_CACHE,), _GPT_OSS_GRAPHS),
+            ("0.26.0", (_PROCESSOR, _HUGE, _LARGE, _SMALL), (VLLM_V4_CACHE,), _GPT_OSS_GRAPHS),
+            ("0.27.0", (_PROCESSOR, _HUGE, _LARGE, _SMALL), (VLLM_V4_CACHE,), _WIDE_GRAPHS),
+            ("0.33.0", (_PROCESSOR, _HUGE, _LARGE, _SMALL), VLLM_CACHE_RULES, _WIDE_GRAPHS),
         )
     ),
 )
@@ -255,7 +265,10 @@ _SGLANG_MEMORY = replace(
     window_tokens_ratio=0.8,
     state_pool_ratio=0.9,
     recurrent_format="fp32",
+    sent_fraction=0.835,
 )
+"""`sent_fraction`: `--mem-fraction-static` of the decode servers of LMSYS's deployment on 96 H100 (https://github.com/sgl-project/sglang/issues/6017);
+the default would keep 4.5 MiB for each captured sequence of each attention group, 37 GB for 16 groups."""
 
 _TIERS = (
     Tier(160 * GIB, 2048, 16384, 16384, graph_max_sequences=512, wide_graph_max_sequences=512),
@@ -283,6 +296,7 @@ _SGLANG_BASE = EngineProfile(
     tiers=_TIERS,
     memory=_SGLANG_MEMORY,
     weight_dtypes=SGLANG_WEIGHT_DTYPES,
+    expert_kernels=(_UNROUTED[0],),
     kv_dtypes=CUDA_KV_DTYPES,
     asynchronous=True,
 )
@@ -307,6 +321,7 @@ def _capturing(version: str, capture: PrefillCapture) -> EngineProfile:
         version=version,
         memory=memory,
         servers_exchange=_DEEPEP,
+        overlapped_steps=_OVERLAPPED,
         cache_rules=rules,
         model_sequences=dict.fromkeys(SGLANG_V4_CACHE.models, 256),  # srt/arg_groups/deepseek_v4_hook.py
         drafting_sequences=48,  # srt/arg_groups/speculative_hook.py, and server_args.py of 0.5.9
@@ -315,7 +330,7 @@ def _capturing(version: str, capture: PrefillCapture) -> EngineProfile:
 
 SGLANG: tuple[EngineProfile, ...] = (
     _SGLANG_BASE,
-    replace(_SGLANG_BASE, version="0.5.0", servers_exchange=_DEEPEP),
+    replace(_SGLANG_BASE, version="0.4.6", servers_exchange=_DEEPEP, overlapped_steps=_OVERLAPPED),
     _capturing("0.5.10", _PIECEWISE),
     _capturing("0.5.15", replace(_PIECEWISE, latent=False)),
     _capturing("0.5.17", replace(_PIECEWISE, delta=False, towers=_QWEN3_5)),

@@ -136,6 +136,17 @@ _PACKAGED = re.compile(r"(?:nvidia-)?(?P<package>nim|dynamo|triton)\b-?[(/-]?(?P
 _SPLIT = re.compile(r"[(-]?disagg(regated)?\)?$")
 
 
+def spelled_engine(text: str) -> str | None:
+    """Return the engine of a spelling, whatever its case and punctuation; None where no engine of ours is spelled like this.
+
+    Examples
+    --------
+    >>> spelled_engine("TensorRT LLM"), spelled_engine("llm-d")
+    ('trtllm', None)
+    """
+    return _ENGINE.get(re.sub(r"[\s_]+", "-", text.strip().lower()))
+
+
 def named_engine(text: str) -> tuple[str, bool]:
     """Return the engine that a text means, whatever its case and punctuation, and whether a package ships it.
 

@@ -29,7 +29,7 @@ from capplan.model.sharding import adapter_bytes_per_rank
 from capplan.model.weight_format import kv_bytes_per_element
 from capplan.money.order import OWN, Machine, OrderLine
 from capplan.money.price import HOURS_PER_MONTH
-from capplan.replica.estimate import breakdown_of
+from capplan.replica.estimate import LAUNCHES, breakdown_of
 from capplan.replica.load import Load
 from capplan.replica.plans import plans_of
 from capplan.replica.spec import served_context_tokens
@@ -476,8 +476,11 @@ def operators(of: Subject) -> Iterator[Explained]:
             input_of("F", "flop", row.flop, "derived", "config.json of the model, at the mean load"),
             input_of("Q", "moved_bytes", row.bytes, "derived", "config.json of the model, at the mean load"),
         )
-        host = f"per step and per sequence, fitted for {profile.engine} {profile.version}"
-        formula = host if row.operator == "host" else f"t(F, Q), bound by {row.bound}: {of.kernels}"
+        of_host = {
+            "host": f"per step and per sequence, fitted for {profile.engine} {profile.version}",
+            LAUNCHES: f"launches of the kernels of a step with over {profile.host.graph_tokens:g} tokens, one by one, less the time that they run",
+        }
+        formula = of_host.get(row.operator, f"t(F, Q), bound by {row.bound}: {of.kernels}")
         yield explained(
             f"{row.phase}.{row.operator}_s", row.seconds, formula, inputs, KERNELS, label=of.plan.single.label
         )

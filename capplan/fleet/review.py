@@ -61,19 +61,24 @@ class Question:
     max_num_batched_tokens: int | None = None
     gpu_memory_utilization: float | None = None
     drafting: DraftPlan | None = None
-    refits: Mapping[str, EngineProfile] = field(default_factory=dict)
-    """The engine with the host times that results refitted, by the name of the device that they were measured on."""
+    on_devices: Mapping[str, EngineProfile] = field(default_factory=dict)
+    """The engine on devices where it runs otherwise than elsewhere, by name: with host times that results refitted, with more CUDA graphs."""
 
     def profile_on(self, device: Device) -> EngineProfile:
-        """Return the engine as it runs on a device: with refitted host times if results of that device gave them."""
-        return self.refits.get(device.name, self.profile)
+        """Return the engine as it runs on a device."""
+        return self.on_devices.get(device.name, self.profile)
 
     @property
     def devices_by_profile(self) -> list[list[Device]]:
-        """The devices, those whose host times are the same together: plans of one array have one engine profile."""
-        own = [[device] for device in self.devices if device.name in self.refits]
-        usual = [device for device in self.devices if device.name not in self.refits]
-        return own + ([usual] if usual else [])
+        """The devices, those on which the engine runs alike together: plans of one array have one engine profile."""
+        groups: list[list[Device]] = []
+        for device in self.devices:
+            alike = [group for group in groups if self.profile_on(group[0]) == self.profile_on(device)]
+            if alike:
+                alike[0].append(device)
+            else:
+                groups.append([device])
+        return groups
 
     def slowness(
         self,

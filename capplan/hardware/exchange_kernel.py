@@ -27,10 +27,17 @@ class ExchangeKernel:
     """Achieved fraction of the rate between servers."""
     network_floor_s: float
     """What a network between the ranks adds to each of both."""
+    wait_s: float
+    """Wait of a dispatch inside a model for ranks that are behind, on top of its time in a benchmark of the kernel."""
+    multiprocessors: int
+    """Multiprocessors that it occupies while it sends."""
     dispatched_bytes: Mapping[str, float]
     """Weight format of the experts -> bytes of one element as dispatched, scales included; bf16 for every other one. Results are combined
     in bf16."""
 
+
+IN_MODEL_WAIT_S = 110e-6
+"""LMSYS saw 0.17 ms for a dispatch of DeepEP in each layer of a model, and 0.06 ms in its unit test (https://lmsys.org/blog/, large-scale expert parallelism)."""
 
 _FP8_BLOCK = {"fp8_block": 1.0 + 4.0 / 128.0}
 
@@ -44,6 +51,8 @@ DEEPEP_LOW_LATENCY = ExchangeKernel(
     },
     network_fraction=0.88,
     network_floor_s=14e-6,
+    wait_s=IN_MODEL_WAIT_S,
+    multiprocessors=0,
     dispatched_bytes=_FP8_BLOCK,
 )
 """DeepEP's kernels for decode: a fixed place for each token of each rank, so that they run in a CUDA graph. Timings: DeepEP, docs/legacy.md (H800,
@@ -60,6 +69,8 @@ DEEPEP_NORMAL = ExchangeKernel(
     },
     network_fraction=0.88,
     network_floor_s=14e-6,
+    wait_s=IN_MODEL_WAIT_S,
+    multiprocessors=20,
     dispatched_bytes=_FP8_BLOCK,
 )
 """DeepEP's kernels for prefill. Timings: DeepEP, docs/legacy.md (H800, 4,096 tokens, 8 to 64 ranks); NVIDIA, aiconfigurator (H100, B200, GB200; 1,024 to
@@ -70,6 +81,8 @@ NVLINK_ONE_SIDED = ExchangeKernel(
     links={"*": LinkSpeed(0.73, 19e-6, 31e-6)},
     network_fraction=0.88,
     network_floor_s=0.0,
+    wait_s=0.0,
+    multiprocessors=0,
     dispatched_bytes=_FP8_BLOCK | {"mxfp8": 1.0 + 1.0 / 32.0, "nvfp4": 0.5 + 1.0 / 16.0},
 )
 """Ranks write into each other's memory over one NVLink domain: TensorRT-LLM's one-sided all-to-all, which FlashInfer has too. Timings: TensorRT-LLM on

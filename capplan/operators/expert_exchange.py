@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from capplan.assumption import Assumption
 from capplan.engine.profile import EngineProfile
 from capplan.hardware.device import Device
 from capplan.hardware.exchange_kernel import EXCHANGE_KERNELS
@@ -32,6 +33,12 @@ class ExchangeRates:
     combine_floor_s: Number = 0.0
     network_floor_s: Number = 0.0
     """What a network between the ranks adds."""
+    overlapping: Number = 0.0
+    """1 where the engine overlaps the exchange of one half of a batch with the work of the other half."""
+    wait_s: Number = 0.0
+    """Wait for ranks that are behind, in every layer; a rank that overlaps two halves of a batch works on the other half."""
+    busy_fraction: Number = 0.0
+    """Fraction of the multiprocessors that the kernel occupies while it sends."""
 
 
 GATHERED = ExchangeRates()
@@ -64,7 +71,22 @@ def exchange_kernels(engine: EngineProfile, device: Device, sharding: Sharding) 
     return engine.servers_exchange or ("", "")
 
 
-def exchange_rates(kernel: str, device: Device, link: LinkRates) -> ExchangeRates:
+def exchange_assumption(decode: str, prefill: str) -> Assumption:
+    """Return what is assumed where tokens are sent to experts over several servers.
+
+    Examples
+    --------
+    >>> exchange_assumption("deepep_low_latency", "deepep_normal").what
+    'experts over servers: deepep_low_latency in decode steps, deepep_normal with prompts, at published rates; a balancer places the experts'
+    """
+    kernels = decode if decode == prefill else f"{decode} in decode steps, {prefill} with prompts"
+    words = f"experts over servers: {kernels}, at published rates; a balancer places the experts"
+    return Assumption(words, "a benchmark of one replica: capplan verify-plan", "calibration")
+
+
+def exchange_rates(
+    kernel: str, device: Device, link: LinkRates, *, overlapping: bool = False
+) -> ExchangeRates:
     """Return what a kernel achieves on a device; no name: ranks gather all tokens.
 
     Parameters
@@ -72,6 +94,7 @@ def exchange_rates(kernel: str, device: Device, link: LinkRates) -> ExchangeRate
     kernel : key of EXCHANGE_KERNELS, or nothing
     device : as the vendor states it
     link : rates of its links and of the network between servers
+    overlapping : the engine overlaps two halves of a batch
     """
     if not kernel:
         return GATHERED
@@ -86,6 +109,9 @@ def exchange_rates(kernel: str, device: Device, link: LinkRates) -> ExchangeRate
         dispatch_floor_s=speed.dispatch_floor_s,
         combine_floor_s=speed.combine_floor_s,
         network_floor_s=of.network_floor_s,
+        overlapping=float(overlapping),
+        wait_s=of.wait_s,
+        busy_fraction=of.multiprocessors / float(device.multiprocessors or 132),
     )
 
 
@@ -185,6 +211,42 @@ def network_copies(
     reached = chosen * (1.0 - (1.0 - 1.0 / chosen) ** experts_per_token)
     each = experts_per_token * (ranks - near) / ranks
     return np.where(np.asarray(per_expert) > 0, each, reached * (domains - 1.0) / domains)[()]
+
+
+def exposed_exchange_s(
+    exchange_s: Number, half_exchange_s: Number, work_s: Number, half_work_s: Number, busy_fraction: Number
+) -> Number:
+    """Return what an exchange adds to the work of a layer if a batch in two halves overlaps both.
+
+        t = max(2 w_h / (1 - s), 2 x_h) - w,   at least 0 and at most x
+
+    While one half exchanges its tokens the other computes; weights are read twice. An engine that gains nothing so leaves the batch whole.
+
+    Parameters
+    ----------
+    exchange_s, half_exchange_s : [s]
+        x and x_h, of the whole batch and of half of it.
+    work_s, half_work_s : [s]
+        w and w_h, of the layer without attention over cached tokens.
+    busy_fraction : [-]
+        s, multiprocessors that the exchange occupies.
+
+    Returns
+    -------
+    [s]
+        t.
+
+    Examples
+    --------
+    >>> float(exposed_exchange_s(4.0, 2.0, 5.0, 2.75, 0.0)), float(exposed_exchange_s(4.0, 2.0, 1.0, 1.0, 0.0))
+    (0.5, 3.0)
+
+    References
+    ----------
+    DeepSeek-AI 2024, "DeepSeek-V3", arXiv:2412.19437, section 3.4; SGLang, `--enable-two-batch-overlap`.
+    """
+    overlapped = np.maximum(2.0 * half_work_s / (1.0 - busy_fraction), 2.0 * half_exchange_s) - work_s
+    return np.minimum(exchange_s, np.maximum(overlapped, 0.0))
 
 
 def exchange_bytes(

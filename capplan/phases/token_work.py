@@ -5,6 +5,7 @@ attention-data-parallel replica are spread evenly over its groups.
 """
 
 import math
+from dataclasses import replace
 
 import numpy as np
 
@@ -23,11 +24,22 @@ from capplan.model.sharding import Sharding, expert_slots, rank_inputs, rank_out
 from capplan.model.weight_format import named_weight_format
 from capplan.numbers import Number
 from capplan.operators.attention import prefill_attention_flop, prefill_attention_time_s
-from capplan.operators.collective import all_gather_time_s, all_reduce_time_s, reduce_scatter_time_s
-from capplan.operators.expert_exchange import GROUPED_DOMAINS, exchange_bytes, exchange_time_s
+from capplan.operators.collective import (
+    all_gather_time_s,
+    all_reduce_time_s,
+    between_groups,
+    reduce_scatter_time_s,
+)
+from capplan.operators.expert_exchange import (
+    GROUPED_DOMAINS,
+    ExchangeRates,
+    exchange_bytes,
+    exchange_time_s,
+    exposed_exchange_s,
+)
 from capplan.operators.experts import busiest_loads, experts_bytes, experts_flop, grouped_experts_time_s
 from capplan.operators.matmul import elementwise_time_s, matmul_bytes, matmul_flop, matmul_time_s
-from capplan.phases.cost import OperatorCost, StepRates
+from capplan.phases.cost import OperatorCost, StepRates, total_s
 
 ACTIVATION_BYTES = 2.0
 """Activations are 16-bit between kernels (bf16 serving; fp8 kernels quantise on entry)."""
@@ -143,7 +155,7 @@ def _crossing(layer: Layer) -> int:
 
 
 def _exchange_cost(
-    experts: Experts, tokens: Number, sharding: Sharding, rates: StepRates, *, decode: bool
+    experts: Experts, tokens: Number, sharding: Sharding, kernel: ExchangeRates, rates: StepRates
 ) -> OperatorCost:
     """Return the cost of bringing the tokens of all attention groups to their experts, and the results back.
 
@@ -154,9 +166,9 @@ def _exchange_cost(
         bytes_per_element * experts.inputs * tokens
         for bytes_per_element in (rates.gathered_bytes[experts.weight_format], ACTIVATION_BYTES)
     )
-    gathered_s = all_gather_time_s(sharding.data, there, rates.link)
-    gathered_s = gathered_s + reduce_scatter_time_s(sharding.data, back, rates.link)
-    kernel = rates.decode_exchange if decode else rates.prefill_exchange
+    link = between_groups(rates.link, sharding.tensor)
+    gathered_s = all_gather_time_s(sharding.data, there, link)
+    gathered_s = gathered_s + reduce_scatter_time_s(sharding.data, back, link)
     used = np.asarray(kernel.used) > 0
     if not np.any(used):
         return OperatorCost("expert_exchange", gathered_s, sent_bytes=there + back)
@@ -176,13 +188,12 @@ def _exchange_cost(
 
 
 def _collective_costs(
-    layer: Layer, hidden_size: int, tokens: Number, sharding: Sharding, rates: StepRates, *, decode: bool
+    layer: Layer, hidden_size: int, tokens: Number, sharding: Sharding, rates: StepRates
 ) -> list[OperatorCost]:
-    """Return the collectives of one layer.
+    """Return the collectives between the ranks of one attention group in one layer.
 
     One all-reduce follows each mixer and one the feed-forward (dense, or shared and routed experts together). Norms
-    over all heads exchange two mean squares in fp32 for each token. With attention data parallelism, the tokens of all groups are brought
-    to their experts and back.
+    over all heads exchange two mean squares in fp32 for each token.
     """
     message = ACTIVATION_BYTES * hidden_size * tokens / sharding.data
     ranks = sharding.tensor
@@ -195,9 +206,7 @@ def _collective_costs(
         costs.append(OperatorCost("norm_exchange", seconds, sent_bytes=squares))
     if layer.mixers and (("attention", "rows") in names or ("state", "rows") in names):
         costs.append(reduced.times(1 + _crossing(layer)))
-    if layer.experts:
-        costs += [reduced, _exchange_cost(layer.experts, tokens, sharding, rates, decode=decode)]
-    elif any(p.tensor_class == "ffn" for p in layer.projections):
+    if layer.experts or any(p.tensor_class == "ffn" for p in layer.projections):
         costs.append(reduced)
     return costs
 
@@ -206,6 +215,26 @@ def layer_costs(
     network: Network, layer: Layer, tokens: Number, sharding: Sharding, rates: StepRates, *, decode: bool
 ) -> list[OperatorCost]:
     """Return the costs of one layer that depend only on its tokens, without attention over the cache."""
+    costs = _own_costs(network, layer, tokens, sharding, rates, decode=decode)
+    if (experts := layer.experts) is None:
+        return costs
+    kernel = rates.decode_exchange if decode else rates.prefill_exchange
+    exchange = _exchange_cost(experts, tokens, sharding, kernel, rates)
+    whole_s = exchange.seconds + kernel.wait_s
+    if np.any(np.asarray(kernel.overlapping) > 0):
+        half = _own_costs(network, layer, tokens / 2.0, sharding, rates, decode=decode)
+        sent = _exchange_cost(experts, tokens / 2.0, sharding, kernel, rates)
+        exposed_s = exposed_exchange_s(
+            whole_s, sent.seconds, total_s(costs), total_s(half), kernel.busy_fraction
+        )
+        whole_s = np.where(np.asarray(kernel.overlapping) > 0, exposed_s, whole_s)
+    return [*costs, replace(exchange, seconds=whole_s)]
+
+
+def _own_costs(
+    network: Network, layer: Layer, tokens: Number, sharding: Sharding, rates: StepRates, *, decode: bool
+) -> list[OperatorCost]:
+    """Return the costs of one layer without the exchange of tokens with experts."""
     local_tokens = tokens / sharding.data
     absorbs = decode or any(
         isinstance(mixer, LatentAttention) and mixer.index_heads for mixer in layer.mixers
@@ -218,7 +247,7 @@ def layer_costs(
     if layer.experts:
         costs.append(_experts_cost(layer.experts, tokens, sharding, rates))
     costs += _elementwise_costs(layer, network.hidden_size, local_tokens, sharding.tensor, rates)
-    return costs + _collective_costs(layer, network.hidden_size, tokens, sharding, rates, decode=decode)
+    return costs + _collective_costs(layer, network.hidden_size, tokens, sharding, rates)
 
 
 def head_costs(

@@ -2,15 +2,17 @@
 
 from dataclasses import replace
 from functools import lru_cache
+from math import ceil
 from pathlib import Path
 from typing import Any
 
 from capplan.accuracy import deployment
-from capplan.accuracy.benchmark import Benchmark
+from capplan.accuracy.benchmark import ONE_GPU, Benchmark
 from capplan.accuracy.replay import SERVER_KINDS, Servers
-from capplan.engine.lookup import embedded, profile
+from capplan.assumption import Assumption
+from capplan.engine.lookup import embedded, profile, with_graphs_of
 from capplan.engine.profile import EngineProfile, ExpertKernel
-from capplan.errors import unknown
+from capplan.errors import DoesNotFitError, InputError, unknown
 from capplan.fleet.engine_options import TierSize, offload_tier
 from capplan.fleet.pools.link import LinkTerms, link_between
 from capplan.hardware.device import Device, engine_memory_bytes
@@ -18,12 +20,15 @@ from capplan.memory.kv_sizes import AUTO, cache_dtype
 from capplan.model.network import Network
 from capplan.model.sharding import Sharding
 from capplan.model.weight_format import KV_FORMATS, in_weight_format, kv_bytes_per_element, stored_dtypes
+from capplan.questions.replayed_drafts import drafting_of_run
 from capplan.readers.calibration.refitted import efficiency_by, row_profile
 from capplan.readers.catalogue.hardware import device
 from capplan.readers.catalogue.models import read_model
 from capplan.readers.catalogue.recipes import NOMINAL_SHARE, RecipeSettings, recipe_settings
+from capplan.replica.plans import engine_scheduling
 from capplan.replica.replica import Replica, replica_of
 from capplan.replica.spec import ReplicaSpec, network_as_served
+from capplan.replica.speculation import best_speculating_replica
 from capplan.serving.block_cache import OffloadTier
 
 WEIGHT_DTYPES = {
@@ -47,6 +52,17 @@ CONTEXT_MARGIN = 1.25
 """Maximum context over the mean request length where the run does not state it: about that of InferenceX."""
 
 
+MOST_MEMORY = 0.95
+"""Share of a GPU's memory that an engine is started with where its default leaves no room: the largest of vLLM's recipes
+(https://github.com/vllm-project/recipes)."""
+_MORE_MEMORY = Assumption(
+    f"{MOST_MEMORY:.0%} of the memory for the engine: with its default the model does not fit, and the row ran",
+    "gpu_memory_utilization",
+)
+
+RANDOM_TOKENS = "random tokens"
+"""Words of lengths that say prompts are random tokens."""
+
 FP4_OF_VENDOR = {"amd": "mxfp4"}
 """Vendor -> the fp4 format that its matrix units read; that of all others is nvfp4."""
 
@@ -57,8 +73,9 @@ def benchmark_network(model: str, weight_dtype: str) -> Network:
     if weight_dtype not in WEIGHT_DTYPES:
         raise unknown("weight dtype", weight_dtype, WEIGHT_DTYPES, place="weights_dtype")
     network = read_model(model, offline=True)
-    wanted = WEIGHT_DTYPES[weight_dtype]
-    if wanted is None or wanted in stored_dtypes(network):
+    wanted, stored = WEIGHT_DTYPES[weight_dtype], stored_dtypes(network)
+    # A row that says fp4 means the format of the checkpoint, where that has one.
+    if wanted is None or wanted in stored or (weight_dtype == "fp4" and stored & {"nvfp4", "mxfp4"}):
         return network
     return in_weight_format(network, wanted)
 
@@ -68,6 +85,7 @@ def cache_format(network: Network, asked: str, engine: str) -> str:
 
     The fp8 and fp4 checkpoints of TensorRT-LLM all specify an fp8 cache.
     """
+    asked = asked.removesuffix("_e4m3").removesuffix("_e5m2").replace("bfloat", "bf")
     if asked not in {"", AUTO, *KV_FORMATS}:
         raise unknown("KV dtype", asked, (AUTO, *KV_FORMATS), place="kv_dtype")
     narrow = engine == "trtllm" and network.kv_format is None and stored_dtypes(network) & {"fp8", "nvfp4"}
@@ -187,12 +205,13 @@ def benchmark_spec(benchmark: Benchmark, calibration: Path | None = None) -> Rep
     """
     gpu = device(benchmark.device)
     named = benchmark.weight_format
-    if named == "fp4":
+    if named == "fp4" and not stored_dtypes(benchmark_network(benchmark.model, "auto")) & {"nvfp4", "mxfp4"}:
         named = FP4_OF_VENDOR.get(gpu.vendor.lower(), named)
     network = benchmark_network(benchmark.model, named)
     tokens = int(CONTEXT_MARGIN * (benchmark.input_tokens + benchmark.output_tokens)) + 256
     recipe = recipe_settings(benchmark)
     engine = profile(benchmark.engine, recipe.engine_version or benchmark.engine_version)
+    engine = with_graphs_of(with_graphs_of(engine, network.model_type), gpu.architecture)
     network = network_as_served(network, engine)
     longest = network.max_context_tokens or tokens
     sharding = benchmark.sharding
@@ -201,7 +220,7 @@ def benchmark_spec(benchmark: Benchmark, calibration: Path | None = None) -> Rep
         benchmark = replace(benchmark, sharding=sharding)
     run, expert = run_settings(benchmark, network, gpu, row_profile(calibration, engine, gpu))
     run["max_model_len"] = run["max_model_len"] or max(2048, min(longest, tokens))
-    return ReplicaSpec(
+    spec = ReplicaSpec(
         **run,
         network=network,
         device=gpu,
@@ -210,6 +229,9 @@ def benchmark_spec(benchmark: Benchmark, calibration: Path | None = None) -> Rep
         typical_context_tokens=int(benchmark.input_tokens + benchmark.output_tokens),
         offline=benchmark.kind not in SERVER_KINDS,
     )
+    batch = ceil((benchmark.batch_per_gpu or 0.0) * spec.ranks)
+    # A decode batch that is larger than the engine's default was started with its own limit.
+    return replace(spec, max_num_seqs=batch) if batch > engine_scheduling(spec).max_num_seqs else spec
 
 
 def benchmark_servers(benchmark: Benchmark, calibration: Path | None = None) -> Servers:
@@ -219,16 +241,52 @@ def benchmark_servers(benchmark: Benchmark, calibration: Path | None = None) -> 
     -------
     one replica of each kind, the link between pools, and their host memory; InputError where a name is not known
     """
-    replica = replica_of(benchmark_spec(benchmark, calibration))
+    replica, begun = _started(benchmark_spec(benchmark, calibration), benchmark)
     host = _host_cache(benchmark, replica)
     pools = benchmark.deployment.pools
     if pools is None:
         pulls = benchmark.deployment.pulls
         link = link_between(replica.spec, replica.spec, POOL_LINK, benchmark.input_tokens) if pulls else None
-        return Servers(replica, link=link, host_cache=host)
-    decode = replica_of(benchmark_spec(replace(benchmark, sharding=pools[1][1]), calibration))
-    link = link_between(replica.spec, decode.spec, POOL_LINK, benchmark.input_tokens)
-    return Servers(replica, decode, link, host)
+        drafting, assumed = _with_drafts(replica, benchmark, benchmark.deployment.replicas)
+        return Servers(drafting, link=link, host_cache=host, assumptions=(*begun, *assumed))
+    decode, also = _started(benchmark_spec(replace(benchmark, sharding=pools[1][1]), calibration), benchmark)
+    drafting, assumed = _with_drafts(decode, benchmark, pools[1][0])
+    link = link_between(replica.spec, decode.spec, POOL_LINK, benchmark.input_tokens, drafting.draft)
+    return Servers(replica, drafting, link, host, (*dict.fromkeys((*begun, *also)), *assumed))
+
+
+def _started(spec: ReplicaSpec, benchmark: Benchmark) -> tuple[Replica, tuple[Assumption, ...]]:
+    """Return the replica of a row, and what was assumed so that it starts: the row ran, so its engine had more memory than by default.
+
+    InputError where the row states no number of GPUs and the model does not fit on one.
+    """
+    try:
+        return replica_of(spec), ()
+    except DoesNotFitError as error:
+        if ONE_GPU in benchmark.assumptions:
+            raise InputError(
+                f"num_gpus: missing, and {spec.network.name} does not fit on one {spec.device.name}\n"
+                "  write num_gpus, and tp or dp and ep"
+            ) from error
+        if spec.gpu_memory_utilization is not None:
+            raise
+    return replica_of(replace(spec, gpu_memory_utilization=MOST_MEMORY)), (_MORE_MEMORY,)
+
+
+def _with_drafts(
+    replica: Replica, benchmark: Benchmark, replicas: int
+) -> tuple[Replica, tuple[Assumption, ...]]:
+    """Return a replica whose steps are the rounds that a row drafts in, and what was assumed of them; without drafts as it is."""
+    if benchmark.drafts is None or benchmark.kind in {"prefill_only", "step_time"}:
+        return replica, ()
+    plan, assumed = drafting_of_run(
+        benchmark.drafts, replica.spec.network, random_tokens=RANDOM_TOKENS in benchmark.lengths
+    )
+    mean_context = benchmark.input_tokens + benchmark.output_tokens / 2.0
+    most = replica.scheduling.max_num_seqs
+    each = benchmark.batch_per_gpu and benchmark.batch_per_gpu * replica.spec.devices
+    batch = min(most, each or (benchmark.concurrency or most * replicas) / replicas)
+    return best_speculating_replica(replica, plan, batch, mean_context), assumed
 
 
 def _host_cache(benchmark: Benchmark, replica: Replica) -> OffloadTier | None:

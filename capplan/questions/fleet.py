@@ -6,7 +6,7 @@ from math import ceil
 from pathlib import Path
 
 from capplan.assumption import Assumption
-from capplan.engine.lookup import profile
+from capplan.engine.lookup import profile, with_graphs_of
 from capplan.engine.profile import EngineProfile
 from capplan.errors import InputError
 from capplan.families.model_config import pooled
@@ -203,6 +203,12 @@ def _profile(scenario: Scenario, network: Network) -> EngineProfile:
         raise InputError(f"{scenario.path}: {error}") from error
 
 
+def _with_more_graphs(engine: EngineProfile, devices: Sequence[Device]) -> dict[str, EngineProfile]:
+    """Return the engine on the devices on which it captures larger steps than elsewhere, by their names."""
+    found = {device.name: with_graphs_of(engine, device.architecture) for device in devices}
+    return {name: own for name, own in found.items() if own is not engine}
+
+
 def _without_effect(scenario: Scenario, demand: Demand) -> list[str]:
     """Return the warnings for what a scenario asks for in vain."""
     warnings = []
@@ -263,7 +269,7 @@ def asked_fleet(scenario: Scenario, *, offline: bool) -> AskedFleet:
         max_num_batched_tokens=step_tokens,
         gpu_memory_utilization=scenario.file.gpu_memory_utilization,
         drafting=drafting,
-        refits=refits,
+        on_devices={**_with_more_graphs(engine, limits.devices), **refits},
     )
     stated = [item.of_scenario() for item in (*engine.assumptions, *host_assumptions)]
     if scenario.file.fleet.routing in BY_LOAD:

@@ -8,8 +8,9 @@ from math import isclose, isfinite
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from capplan.accuracy.benchmark import Benchmark, is_set
+from capplan.accuracy.benchmark import Benchmark
 from capplan.accuracy.bounded import Intervals, interval_of
+from capplan.accuracy.cells import is_set
 from capplan.accuracy.kernels import DEVICES, kernel_case, predicted_latency
 from capplan.accuracy.memory import memory_predictions, predict_memory_row
 from capplan.accuracy.replay import Servers, replayed_columns
@@ -24,6 +25,7 @@ from capplan.accuracy.score import (
 )
 from capplan.accuracy.serving import predict_row, refused_row
 from capplan.accuracy.slowness import Slowness, replica_slowness
+from capplan.assumption import Assumption
 from capplan.engine.versions import named_engine
 from capplan.errors import CapplanError, InputError
 from capplan.hardware.device import BORROWED, Device, Efficiency
@@ -35,7 +37,6 @@ from capplan.readers.catalogue.models import read_model
 from capplan.recorded.measured import MeasuredKind, impossible_number, measured_table
 from capplan.recorded.results.read import completed, read_results
 from capplan.recorded.results.record import BenchmarkResult
-from capplan.replica.replica import Replica
 from capplan.replica.spec import ReplicaSpec
 from capplan.scenario.command_flags import StatedResult
 from capplan.scenario.flags import ServingFlags
@@ -298,6 +299,12 @@ class Validation:
         return dict(Counter(p.reason for p in self.predictions if p.predicted is None).most_common())
 
     @property
+    def assumptions(self) -> dict[Assumption, int]:
+        """Return what rows do not state and what was taken in its place, with the number of rows, most frequent first."""
+        rows = {p.row: p.assumptions for p in self.predictions if p.assumptions}
+        return dict(Counter(one for own in rows.values() for one in own).most_common())
+
+    @property
     def metrics(self) -> dict[str, Score]:
         """Return the score of every column."""
         return scores_by_metric(self.scored)
@@ -329,13 +336,10 @@ def serving_predictions(
     def replay(benchmark: Benchmark) -> Mapping[str, float]:
         return replayed_columns(benchmark, servers(benchmark))
 
-    def replica(benchmark: Benchmark) -> Replica:
-        return servers(benchmark).replica
-
     for number, row in enumerate(rows):
         wrong = impossible_number(row, "serving")
         yield (
-            refused_row(row, number, wrong) if wrong else predict_row(row, number, replica, replay, intervals)
+            refused_row(row, number, wrong) if wrong else predict_row(row, number, servers, replay, intervals)
         )
 
 

@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 from capplan.accuracy.benchmark import MOST_REQUESTS
+from capplan.accuracy.deployment import ATTENTION_DP, engine_inside
 from capplan.engine.lookup import profile, version_key
 from capplan.engine.versions import version_of
 from capplan.errors import InputError, unknown
+from capplan.readers.catalogue.hardware import catalogue_name
 from capplan.readers.catalogue.recipes import recipe_columns
 from capplan.readers.text_file import MAX_RESULT_BYTES, csv_rows, read_text
 
@@ -21,9 +23,29 @@ NOTED = {
 
 _PAIR = re.compile(r"\b(\w+)=(\d+)")
 
+_COUNTED = r"(\d[\d,]*)"
+WORDED: tuple[tuple[str, "re.Pattern[str]"], ...] = (
+    ("requests", re.compile(rf"(?:^|; ){_COUNTED} requests?(?=;|$)|\bof {_COUNTED} ok\b")),
+    ("requests_per_client", re.compile(rf"\b{_COUNTED} prompts per slot")),
+    ("max_num_batched_tokens", re.compile(rf"\bmax[-_]num[-_](?:batched[-_])?tokens {_COUNTED}")),
+    ("tokens_per_gpu_step", re.compile(rf"\b{_COUNTED} tokens(?:/GPU| per device)")),
+    ("prefix_hit_fraction", re.compile(r"prefix hit up to about (0\.\d+)")),
+    ("layer_us", re.compile(r"\bone layer of .*\bus:.*\btotal (\d+(?:\.\d+)?)")),
+    ("dcp", re.compile(r"\bdecode context parallel (\d+)|^(DCP)\b")),
+    ("total_tok_s_per_gpu", re.compile(rf"\b{_COUNTED} TOTAL tok/s/GPU|\b{_COUNTED}/GPU\b.*TOTAL tok/s/GPU")),
+)
+"""Column -> what notes of published runs say instead of a number in it."""
+
+_PROFILE = re.compile(r"\b(?:low-latency|balanced|high-throughput) (TP|DP)\b|\b(low-latency) profile\b")
+PROFILES = {"low-latency": "tp", "TP": "tp", "DP": "dep"}
+"""Launch profile of SGLang's pages on a model -> layout: all GPUs for each matrix, or data-parallel attention with experts over all GPUs
+(sgl-project/sglang, docs on DeepSeek-V4: low-latency TP, balanced DP+DeepEP, high-throughput DP+MegaMoE)."""
+
+_GPUS = re.compile(r"\b(?:(\d+) ?x ?)?((?:GB|[A-Z])\d{2,3}[A-Z]?)\b")
+
 
 def noted_columns(notes: str) -> dict[str, str]:
-    """Return the columns that notes state as `name=number`; of a repeated name the first.
+    """Return the columns that notes state, as `name=number` or in words; of a repeated one the first.
 
     Parameters
     ----------
@@ -31,18 +53,42 @@ def noted_columns(notes: str) -> dict[str, str]:
 
     Returns
     -------
-    number as text by column
+    number or word as text by column
 
     Examples
     --------
     >>> noted_columns("open loop; n_requests=100, kv_blocks=8253; dur_s=76.59")
     {'requests': '100', 'kv_blocks': '8253'}
+    >>> noted_columns("balanced DP+DeepEP; 80 requests; max-num-batched-tokens 32768")
+    {'requests': '80', 'max_num_batched_tokens': '32768', 'layout': 'dep'}
     """
     columns: dict[str, str] = {}
     for name, number in _PAIR.findall(notes):
         if name in NOTED:
             columns.setdefault(NOTED[name], number)
+    for name, words in WORDED:
+        found = words.search(notes)
+        if found:
+            columns.setdefault(name, next(part for part in found.groups() if part).replace(",", ""))
+    profile = _PROFILE.search(notes)
+    if profile:
+        columns["layout"] = PROFILES[profile[1] or profile[2]]
     return columns
+
+
+def noted_gpu(notes: str) -> dict[str, str]:
+    """Return the GPU that notes name, and how many of them where they say; nothing where they name none or several.
+
+    Examples
+    --------
+    >>> noted_gpu("run on 8xH200, 1 request"), noted_gpu("8xH200 or 4xB200 unclear")
+    ({'gpu': 'H200', 'num_gpus': '8'}, {})
+    """
+    named = {name: count for count, name in _GPUS.findall(notes) if catalogue_name(name)}
+    if len(named) != 1:
+        return {}
+    ((name, count),) = named.items()
+    return {"gpu": name} | ({"num_gpus": count} if count else {})
 
 
 def with_run_columns(row: Mapping[str, str]) -> dict[str, str]:
@@ -54,15 +100,36 @@ def with_run_columns(row: Mapping[str, str]) -> dict[str, str]:
 
     Returns
     -------
-    the same row; columns that are not empty are kept
+    the same row; columns that are not empty are kept, and a version that is a month or a commit becomes the release of its day
     """
-    known = {**recipe_columns(row), **noted_columns(row.get("notes") or "")}
-    return {**row, **{name: text for name, text in known.items() if not row.get(name)}}
+    notes = row.get("notes") or ""
+    known = {**recipe_columns(row), **noted_columns(notes)}
+    if not row.get("gpu"):
+        known |= noted_gpu(notes)
+    full = {**row, **{name: text for name, text in known.items() if not row.get(name)}}
+    per_gpu, gpus = full.pop("total_tok_s_per_gpu", ""), full.get("num_gpus") or ""
+    if per_gpu and gpus.replace(".", "", 1).isdecimal() and not full.get("total_tok_s"):
+        full["total_tok_s"] = f"{float(per_gpu) * float(gpus):g}"
+    version = full.get("engine_version") or ""
+    if version_key(version) is None and (_month(version) or version.startswith("commit ")):
+        full["engine_version"] = _release_of_day(full, version)
+    return full
 
 
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _MONTH_YEAR = re.compile(r"\b(" + "|".join(_MONTHS) + r")[a-z]* (20\d\d)", re.IGNORECASE)
 _ISO_MONTH = re.compile(r"\b(20\d\d)(?:-(\d\d))?\b")
+
+
+def _release_of_day(row: Mapping[str, str], version: str) -> str:
+    """Return the release of the month that a version names, such as `nightly 2026-02`; empty where it names none, so that the date of the row decides."""
+    month = _month(version)
+    try:
+        engine = engine_inside(row.get("engine") or "")[0]
+    except InputError:  # the row is refused by the name of its engine
+        return version
+    return (version_of(engine, month) if month else None) or ""
+
 
 _WEIGHTS = (
     (re.compile(r"float32|fp32", re.IGNORECASE), "fp32"),
@@ -238,7 +305,8 @@ RANGES: dict[MeasuredKind, dict[str, tuple[float, float]]] = {
         "max_num_seqs": (1.0, 1e6), "max_num_batched_tokens": (1.0, 1e8), "kv_blocks": (1.0, 1e9),
         "n_requests": (1.0, 1e8), "n_failed": (0.0, 1e8), "stage_s": (1e-3, 1e7), "prefix_tokens": (0.0, 2e6),
         "prefix_groups": (1.0, 1e5), "prompts_per_prefix": (1.0, 1e5), "slo_ttft_ms": (1e-3, 1e8), "slo_tpot_ms": (1e-3, 1e8),
-        "front_end_ms": (0.0, 1e6),
+        "front_end_ms": (0.0, 1e6), "prefill_gpus": _RANKS, "decode_gpus": _RANKS, "batch_per_gpu": (1e-3, 1e5),
+        "prefix_hit_fraction": (0.0, 1.0), "tokens_per_gpu_step": (1.0, 1e8),
     },
     "memory": {
         "gpu_memory_gib": (0.1, 1e4), "tp": _RANKS, "pp": _RANKS, "max_model_len": (1.0, 1e8),
@@ -260,6 +328,7 @@ RANGES: dict[MeasuredKind, dict[str, tuple[float, float]]] = {
 }  # fmt: skip
 """Kind of results -> column -> least and largest value that is read; an empty cell is unknown."""
 
+_LAYOUT = frozenset({"tp", "pp", "ep", "dp"})
 _UNLIMITED = frozenset({"request_rate"})
 """Columns in which `inf` has a meaning: all requests at once."""
 
@@ -280,15 +349,22 @@ def impossible_number(row: Mapping[str, str], kind: MeasuredKind) -> str | None:
     "m: 'many' is not a number"
     """
     for key, (least, most) in RANGES[kind].items():
-        text = (row.get(key) or "").strip()
-        if text.lower() in {"", "nan"}:
-            continue
-        try:
-            value = float(text)
-        except ValueError:
-            return f"{key}: {text!r} is not a number"
-        if key in _UNLIMITED and not isfinite(value) and value > 0:
-            continue
-        if not least <= value <= most:
-            return f"{key}: {text} is out of range ({least:.10g} to {most:.10g})"
+        for text in _numbers_in(row, key):
+            try:
+                value = float(text)
+            except ValueError:
+                return f"{key}: {text!r} is not a number"
+            if key in _UNLIMITED and not isfinite(value) and value > 0:
+                continue
+            if not least <= value <= most:
+                return f"{key}: {text} is out of range ({least:.10g} to {most:.10g})"
     return None
+
+
+def _numbers_in(row: Mapping[str, str], key: str) -> list[str]:
+    """Return the numbers in a cell as texts: none in an empty one, two where a layout is stated for prefill and for decode engines."""
+    text = (row.get(key) or "").strip()
+    if text.lower() in {"", "nan"}:
+        return []
+    parts = [part.strip() for part in text.split("/")] if key in _LAYOUT else [text]
+    return [part for part in parts if not (key == "dp" and part.lower() in ATTENTION_DP)]

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from capplan.errors import InputError
 from capplan.model.weight_format import kv_bytes_per_element
 from capplan.numbers import Array, Spread
-from capplan.phases.cost import Bound, OperatorCost, bound
+from capplan.phases.cost import Bound, OperatorCost, bound, total_s
 from capplan.phases.step import decode_step_costs, prefill_step_costs
 from capplan.replica.load import Load, check_load
 from capplan.replica.replica import Replica
@@ -17,6 +17,7 @@ from capplan.replica.spec import refuse_prefixes, served_context_tokens
 from capplan.serving.outcome import Outcome, spread
 from capplan.serving.requests import Requests
 from capplan.serving.server import simulate
+from capplan.serving.step_table import launching_s
 
 GROWTH = 0.005
 """An open loop is saturated if its wait grows by more than this many seconds in a second, and at least doubles (an assumption)."""
@@ -24,6 +25,10 @@ RESPONSES_SEEN = 12.0
 """An open loop is simulated for at least as many mean response times, of which a quarter is warm-up (an assumption)."""
 MOST_REQUESTS = 60_000
 """An open loop is simulated with at most as many requests: one whose responses take longer the longer it runs is saturated."""
+
+
+LAUNCHES = "launches"
+"""Operator of a breakdown that is the wait for launches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +149,8 @@ def _rows(costs: list[OperatorCost], phase: str) -> list[OperatorRow]:
 def breakdown_of(replica: Replica, load: Load, sequences: float) -> tuple[OperatorRow, ...]:
     """Return the operators of the prefill of one prompt, and of one decode step at the mean batch and context.
 
-    For a pipeline they are those of one micro-batch in all stages.
+    For a pipeline they are those of one micro-batch in all stages. `launches` is what a prompt waits for because the host launches its kernels
+    more slowly than the device runs them.
     """
     spec, rates = replica.spec, replica.rates.rates
     kv_bytes = kv_bytes_per_element(spec.kv_format)
@@ -152,14 +158,17 @@ def breakdown_of(replica: Replica, load: Load, sequences: float) -> tuple[Operat
     prefill = prefill_step_costs(
         spec.network, 1.0, load.input_tokens - past, past, spec.sharding, kv_bytes, rates
     )
+    waits_s = float(launching_s(replica.table, load.input_tokens - past) - total_s(prefill))
+    prefill.append(OperatorCost(LAUNCHES, max(waits_s, 0.0)))
     context = load.input_tokens + load.output_tokens / 2.0
     batch = max(1.0, sequences / float(spec.sharding.pipeline))
     if not spec.network.generates:
         return (*_rows(prefill, "prefill"),)
     decode = decode_step_costs(spec.network, batch, context, spec.sharding, kv_bytes, rates)
     host = spec.profile.host
+    of_process = max(1.0, sequences / float(spec.sharding.data))
     overhead = OperatorCost(
-        "host", host.each_step_s(spec.ranks) + host.token_s(offline=spec.offline) * max(1.0, sequences)
+        "host", host.each_step_s(spec.ranks) + host.token_s(offline=spec.offline) * of_process
     )
     return (*_rows(prefill, "prefill"), *_rows([*decode, overhead], "decode"))
 

@@ -29,7 +29,12 @@ from capplan.model.sharding import WHOLE, Sharding
 from capplan.model.weight_format import kv_bytes_per_element
 from capplan.numbers import Array, Number
 from capplan.operators.device_rates import DeviceRates, device_rates
-from capplan.operators.expert_exchange import dispatched_bytes, exchange_kernels, exchange_rates
+from capplan.operators.expert_exchange import (
+    dispatched_bytes,
+    exchange_assumption,
+    exchange_kernels,
+    exchange_rates,
+)
 from capplan.operators.matmul import sequences_with_slots
 from capplan.phases.cost import StepRates, stacked_rates
 from capplan.phases.mixer_work import borrowed_rates
@@ -40,6 +45,7 @@ from capplan.replica.tables import (
     chunk_limits,
     context_limits,
     device_tables,
+    graph_ends,
     graph_jumps,
     step_knots,
     with_host,
@@ -141,12 +147,16 @@ def step_rates(
 
     dense = {name: of(name) for name in dense_formats}
     experts = {name: of(dense_formats[0], name) for name in expert_formats}
-    read = {name: rates.expert_activation_bytes for name, rates in experts.items()}
-    decode, prefill = exchange_kernels(profile, device, sharding)
     every = [*dense.values(), *experts.values()]
     first = every[0]
+    read = {name: rates.expert_activation_bytes for name, rates in experts.items()}
+    decode, prefill = exchange_kernels(profile, device, sharding)
+    beyond = sharding.tensor * sharding.data > first.link.domain_devices
+    halved = profile.overlapped_steps if beyond else frozenset()
     assumptions = dict.fromkeys(item for rates in every for item in rates.assumptions)
     assumptions |= dict.fromkeys(map(not_measured, borrowed_rates(network)))
+    if decode:
+        assumptions[exchange_assumption(decode, prefill)] = None
     return LabelledRates(
         rates=StepRates(
             matmul={name: rates.matmul for name, rates in dense.items()},
@@ -158,8 +168,8 @@ def step_rates(
             link=first.link,
             activation_bytes={name: rates.matmul_activation_bytes for name, rates in dense.items()},
             expert_activation_bytes=read,
-            decode_exchange=exchange_rates(decode, device, first.link),
-            prefill_exchange=exchange_rates(prefill, device, first.link),
+            decode_exchange=exchange_rates(decode, device, first.link, overlapping="decode" in halved),
+            prefill_exchange=exchange_rates(prefill, device, first.link, overlapping="prefill" in halved),
             dispatched_bytes=dispatched_bytes(prefill, expert_formats),
             gathered_bytes=read if profile.gathers_quantised else dict.fromkeys(read, ACTIVATION_BYTES),
         ),
@@ -265,10 +275,14 @@ def plans_of(specs: Sequence[ReplicaSpec], *, lowered: bool = True) -> Plans:
 
     sharding = Sharding(column("tensor"), column("pipeline"), column("expert"), column("data"))
     memory_bytes = np.array([engine_memory_bytes(spec.device) for spec in specs])
+    kernels = [exchange_kernels(first.profile, spec.device, spec.sharding)[1] for spec in specs]
+    sent = np.array([bool(kernel) for kernel in kernels])
     fraction: Number | None = first.gpu_memory_utilization
     if fraction is None:
         cuda = np.array([float(spec.device.vendor.lower() == "nvidia") for spec in specs])
         fraction = default_memory_fractions(first.profile, memory_bytes, sharding, first.network, cuda)
+        if first.profile.memory.sent_fraction is not None:
+            fraction = np.where(sent, first.profile.memory.sent_fraction, fraction)
     launch = engine_launch(
         first.profile,
         sharding,
@@ -281,10 +295,9 @@ def plans_of(specs: Sequence[ReplicaSpec], *, lowered: bool = True) -> Plans:
         fast_links=np.array([float(has_fast_links(spec.device)) for spec in specs]),
         padded_inputs=np.array([padded_inputs_multiple(spec.device) for spec in specs]),
     )
-    kernels = [exchange_kernels(first.profile, spec.device, spec.sharding)[1] for spec in specs]
     launch = replace(
         launch,
-        sent=np.array([float(bool(kernel)) for kernel in kernels]),
+        sent=sent.astype(np.float64),
         one_sided=np.array([float(kernel == "nvlink_one_sided") for kernel in kernels]),
     )
     if lowered:
@@ -376,7 +389,7 @@ def plans_tables(plans: Plans) -> PlansTables:
             *graph_jumps(first.profile.graph_sizes, plans.launch),
             *(n for n, _ in first.profile.host.row_ratios),
         ),
-        first.profile.host.graph_tokens,
+        graph_ends(first.profile.host.graph_tokens, plans.launch),
         chunk_limits(first.network),
     )
     rates = stacked_rates([entry.rates for entry in labelled], index.reshape(-1, 1, 1))

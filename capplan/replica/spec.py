@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from capplan.engine.lookup import with_chunked_prefill
+from capplan.engine.lookup import with_chunked_prefill, with_graphs_of
 from capplan.engine.profile import EngineProfile
 from capplan.errors import InputError
 from capplan.hardware.device import Device, Efficiency
@@ -109,15 +109,7 @@ def profile_as_served(
         )
     if network.encoder is not None:
         profile = replace(profile, host=replace(profile.host, graph_tokens=0.0))
-    if most := dict(profile.graph_tokens_of).get(network.model_type):
-        profile = replace(
-            profile,
-            host=replace(profile.host, graph_tokens=float(most)),
-            tiers=tuple(
-                replace(tier, graph_max_sequences=most, wide_graph_max_sequences=most)
-                for tier in profile.tiers
-            ),
-        )
+    profile = with_graphs_of(profile, network.model_type)
     if network.whole_prompts or chunked_prefill is False:
         return with_chunked_prefill(profile, on=False)
     return with_chunked_prefill(profile, on=True) if chunked_prefill else profile

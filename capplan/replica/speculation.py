@@ -131,12 +131,12 @@ def step_time_s(spec: ReplicaSpec, batch: Array, context_tokens: Number, query_t
     unsaved, host = unsaved_s(costs), spec.profile.host
     captured = unsaved + host.decode_excess_ratio * (total_s(costs) - unsaved)
     tokens, graph = batch * query_tokens, largest_graph_sequences(spec)
-    least = _launch_s(spec, np.maximum(tokens, host.graph_tokens + 1.0))
+    least = _launch_s(spec, np.maximum(tokens / spec.sharding.data, host.graph_tokens + 1.0))
     return np.where(tokens > graph, np.maximum(np.maximum(captured, total_s(costs)), least), captured)
 
 
 def _launch_s(spec: ReplicaSpec, tokens: Number) -> Number:
-    """Return the least time of a step that is launched piece by piece [s]."""
+    """Return the least time of a step with so many tokens in one engine: that of its launches [s]."""
     network = spec.network
     return spec.profile.host.launch_s(
         tokens, len(network.layers), network.routed_layers, network.latent_layers, network.scaled_products

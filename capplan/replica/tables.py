@@ -107,7 +107,7 @@ def step_knots(
     max_context: float,
     bends: Sequence[float] = (),
     batches: Sequence[float] = (),
-    graph_tokens: float = 0.0,
+    graph_ends: Sequence[float] = (),
     chunks: Sequence[float] = (),
 ) -> Knots:
     """Return knots up to the given sequences, tokens per step and context.
@@ -116,7 +116,7 @@ def step_knots(
     attention is linear except at its bends, each of which is a knot. Tokens reach the longest context whatever the
     token budget: without chunked prefill a prompt is one step. `past` has a knot at 1, because cached latents are expanded
     again as soon as there is one cached token. `batches` are further knots for sequences: where padded batches jump;
-    `graph_tokens` and the token behind them are knots for tokens: where a step no longer runs under CUDA graphs. Between the
+    `graph_ends` are further knots for tokens: on both sides of where a step no longer runs under CUDA graphs. Between the
     first and the last token of each of `chunks` attention is linear.
     """
     starts = [np.arange(0.0, max_context, chunk) for chunk in chunks]
@@ -129,7 +129,7 @@ def step_knots(
     if max_context > max_tokens:
         tokens = distinct(np.append(tokens, _geometric(max(max_context, 2.0 * max_tokens), 4, tokens[-1])))
     jumps = [batch for batch in batches if batch <= max_sequences]
-    behind = [last for last in (graph_tokens, graph_tokens + 1.0) if 1.0 < last < tokens[-1]]
+    behind = [end for end in graph_ends if 1.0 < end < tokens[-1]]
     return Knots(
         sequences=distinct(np.concatenate([_geometric(max_sequences, 4), jumps])),
         contexts=distinct(np.concatenate([[0.0], _geometric(max_context, 2, 64.0), inner_bends, ends])),
@@ -144,6 +144,12 @@ def graph_jumps(graph_sizes: Sequence[float], launch: Launch) -> tuple[float, ..
     engines = distinct(np.asarray(launch.data) * np.asarray(launch.pipeline))
     held = np.outer(engines, np.asarray(graph_sizes, dtype=np.float64))
     return tuple(distinct(np.concatenate([held, held + engines[:, None]])).tolist())
+
+
+def graph_ends(graph_tokens: float, launch: Launch) -> tuple[float, ...]:
+    """Return the largest steps of whole replicas that run under CUDA graphs, and those of one token more."""
+    captured = graph_tokens * distinct(np.ravel(launch.data))
+    return tuple(distinct(np.concatenate([captured, captured + 1.0])).tolist())
 
 
 def _spread(time: Number, shape: tuple[int, ...]) -> Array:
@@ -256,7 +262,7 @@ def with_host(
     rows: S sequences of a decode step, T tokens of a step with prompts, and for the head the sequences that get a token. t_step includes
     what ranks_s adds where a model is split over several devices. g are groups of data-parallel attention, each with its own scheduler.
     A ratio r above 1 adds (r - 1) k EXCESS_SHARE to k instead, so that a faster device is never slower. A decode step runs as a CUDA
-    graph; a mixed step takes at least L, to launch its kernels layer by layer: `HostOverhead.launch_s`. Offline there is no server: no
+    graph; a mixed step takes at least L, to launch its kernels layer by layer, each group its own: `HostOverhead.launch_s`. Offline there is no server: no
     t_request, and t_seq without t_stream.
     """
     kernels = device.kernels
@@ -276,7 +282,11 @@ def with_host(
     )
     layers = len(network.layers) + (network.encoder.tower.layers if network.encoder else 0)
     launch_s = host.launch_s(
-        kernels.token_knots, layers, network.routed_layers, network.latent_layers, network.scaled_products
+        kernels.token_knots / device.groups[:, None],
+        layers,
+        network.routed_layers,
+        network.latent_layers,
+        network.scaled_products,
     )
     return replace(
         kernels,

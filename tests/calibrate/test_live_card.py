@@ -2,10 +2,12 @@
 
 import gzip
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from calibrate.host_fit import SLOW_HOST
 from calibrate.live.card_table import (
     KEPT,
     crowded,
@@ -74,10 +76,16 @@ def test_launches_of_a_layer(own, steps):
     """Layers of 1,024 and 4,096 values take as long to launch; experts, latent attention and products of block-scaled fp8 add to it.
 
     The numbers are medians of five of these models; the sixth, whose experts are in fp8, was not used, and its launches are predicted 15 % too short.
+    What latent attention and block-scaled fp8 add was measured on a slower host than published runs have.
     """
     for name in MODELS:
         spec = own[name].spec
         host, network = spec.profile.host, spec.network
+        host = replace(
+            host,
+            eager_latent_s=SLOW_HOST * host.eager_latent_s,
+            eager_scaled_s=SLOW_HOST * host.eager_scaled_s,
+        )
         seen = np.median(launch_rows(steps[name], host.graph_tokens)["eager"])
         counts = len(network.layers), network.routed_layers, network.latent_layers, network.scaled_products
         assert host.launch_s(8192.0, *counts) == pytest.approx(

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from capplan.accuracy import deployment
-from capplan.accuracy.benchmark import DATASETS, benchmark_of, lengths_of
+from capplan.accuracy.benchmark import benchmark_of
+from capplan.accuracy.lengths import DATASETS, drawn_lengths
 from capplan.accuracy.replay import requests_of
 from capplan.engine.lookup import ENGINES
 from capplan.hardware.device import Efficiency, Fit, fit_of
@@ -181,8 +182,7 @@ def test_lengths_of_a_data_set_keep_their_mean_and_their_limit(name, spread):
         "sharegpt_edge_v1": (72.0, 208.0),
         "mlperf-deepseek-r1": (803.79, 3898.37),
     }.get(name, (28650.0, 256.0))
-    benchmark = replace(benchmark_of(OFFLINE), lengths=name, input_tokens=means[0], output_tokens=means[1])
-    prompts, answers = lengths_of(benchmark, 5000)
+    prompts, answers = drawn_lengths(name, means, 5000)
     _, longest_prompt, _, longest_answer = spread
     assert prompts.max() <= longest_prompt
     assert answers.max() <= longest_answer

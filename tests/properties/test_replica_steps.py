@@ -32,6 +32,8 @@ from capplan.replica.plans import engine_scheduling, plans_of, plans_step_functi
 from capplan.replica.replica import memory_of, replica_of
 from capplan.replica.spec import ReplicaSpec
 from capplan.replica.tables import Knots, device_tables, ratio_at, step_knots, table_of_plan, with_host
+from capplan.scenario.flags import ServingFlags
+from capplan.scenario.replica import asked_replica
 from capplan.serving.steady_state import Lengths
 from capplan.serving.step_table import (
     StepClock,
@@ -238,6 +240,22 @@ def test_a_step_too_large_for_graphs_waits_for_its_launches():
         assert clock.mixed_step_s(0, 0.0, [(new, 0)]) == near(max(working, least))
         assert float(mixed_step_s(table, 0.0, 0.0, 1.0, new, 0.0)) == near(max(working, least))
     assert max(tokens) > 16
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])
+@pytest.mark.parametrize(
+    ("model", "tensor", "data"), [("deepseek-v3", 8, 1), ("deepseek-v3", 1, 8), ("qwen3-235b-a22b", 8, 1)]
+)
+def test_no_step_grows_by_a_tenth_for_one_token_more(model, tensor, data, engine):
+    """But for the first token that is not captured: from there on the kernels of a step are launched one by one."""
+    flags = ServingFlags(
+        engine=engine, tensor_parallel=tensor, data_parallel=data, expert_parallel=data, max_model_len=9000
+    )
+    own = replica_of(asked_replica(model, "h200-sxm", flags).spec)
+    tokens = np.arange(64.0, 8192.0)
+    seconds = mixed_step_s(own.table, 0.0, 0.0, 1.0, tokens, 0.0)
+    smooth = np.diff(seconds) < 0.1 * seconds[:-1]
+    assert tokens[1:][~smooth].tolist() in ([], [data * own.spec.profile.host.graph_tokens + 1.0])
 
 
 @FEW

@@ -60,7 +60,7 @@ def other_question(question):
         "networks": {"networks": {dtype: replace(network, layers=network.layers[:-1])}},
         "efficiencies": {"efficiencies": {device.name: slower}},
         "profile": {"profile": replace(question.profile, version="0.0.1")},
-        "refits": {"refits": {device.name: replace(question.profile, version="0.0.1")}},
+        "on_devices": {"on_devices": {device.name: replace(question.profile, version="0.0.1")}},
         "demand": {"demand": longer},
         "max_model_len": {"max_model_len": question.max_model_len + 1024},
         "routing": {"routing": "random" if question.routing != "random" else "round_robin"},

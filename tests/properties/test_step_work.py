@@ -25,6 +25,7 @@ from capplan.model.network import (
 from capplan.model.sharding import Sharding
 from capplan.operators.collective import all_gather_time_s, all_reduce_time_s, reduce_scatter_time_s
 from capplan.operators.compressed_attention import indexer_time_s
+from capplan.operators.expert_exchange import GATHERED, ExchangeRates
 from capplan.operators.latent_attention import mla_absorption_time_s, sparse_attention_prefill_time_s
 from capplan.operators.linear_attention import gated_delta_prefill_flop
 from capplan.phases.cost import OperatorCost, bound, floor_s, summed, total_s, unsaved_s
@@ -287,6 +288,66 @@ def test_groups_gather_all_tokens_before_the_experts_and_scatter_their_sums():
         by_name(decode(network, rates, sharding=Sharding(data=n, expert=n))) for n in (1.0, 2.0)
     )
     assert grouped["attention"].flop * 2 == near(alone["attention"].flop)
+
+
+@given(st.integers(1, 64), st.integers(2, 8))
+def test_verified_drafts_hit_the_experts_of_as_many_sequences(sequences, new):
+    """A round of n tokens of every sequence routes as n times the sequences do, and never reads fewer experts than one token does."""
+    rates = ideal_rates(bytes_per_s=1e9)
+    rates = replace(rates, experts={name: replace(of, router_skew=0.0) for name, of in rates.experts.items()})
+    of = {
+        (count, each): by_name(decode(network_of(MOE), rates, float(count), new=float(each)))["experts"]
+        for count, each in ((sequences, 1), (sequences, new), (sequences * new, 1))
+    }
+    verified, plain, crowd = of[sequences, new], of[sequences, 1], of[sequences * new, 1]
+    assert verified.moved_bytes == near(crowd.moved_bytes)
+    assert verified.seconds == near(crowd.seconds)
+    assert plain.moved_bytes < verified.moved_bytes <= new * plain.moved_bytes * (1 + 1e-9)
+
+
+def test_groups_on_several_servers_gather_over_the_network():
+    """Four groups of two ranks on two servers of four: one group of each server in two, so that every second step crosses."""
+    slow = {"network_bytes_per_s": 1e9, "network_step_s": 1.0, "domain_devices": 4.0, "ring_cards": 4.0}
+    rates = replace(ideal_rates(), link=replace(RING, **slow))
+    found = by_name(decode(network_of(MOE), rates, 64.0, sharding=Sharding(2.0, data=4.0, expert=1.0)))
+    whole = 2 * HIDDEN * 64
+    passes = 2 * (3 / 4 * whole / (2 * 1e9) + 3 * 0.5)
+    assert found["expert_exchange"].seconds == near(LAYERS * passes)
+    inside = by_name(decode(network_of(MOE), rates, 64.0, sharding=Sharding(1.0, data=4.0, expert=1.0)))
+    assert inside["expert_exchange"].seconds == near(0.0)
+
+
+def test_tokens_are_sent_to_their_experts_and_back_where_an_engine_does_so():
+    network, ranks = network_of(MOE), 4.0
+    sending = ExchangeRates(1.0, 1.0, 1e9, 1e9, 2.0, 0.5, 0.25, 0.0)
+    rates = replace(
+        ideal_rates(link_bytes_per_s=1e9),
+        decode_exchange=sending, prefill_exchange=GATHERED, dispatched_bytes={"bf16": 1.0},
+    )  # fmt: skip
+    found = by_name(decode(network, rates, 64.0, sharding=Sharding(1.0, data=ranks, expert=ranks)))
+    chosen = MOE["num_experts_per_tok"]
+    sent = 64 / ranks * HIDDEN * chosen * 3 / 4  # of four ranks, two in a domain
+    assert found["expert_exchange"].sent_bytes == near(LAYERS * sent * (1 + 2))
+    network_s = 64 / ranks * HIDDEN * chosen * 2 / 4 * (1 + 2) / 1e9
+    assert found["expert_exchange"].seconds == near(LAYERS * (0.75 + network_s))
+    waiting = replace(sending, wait_s=0.125)
+    late = by_name(
+        decode(
+            network, replace(rates, decode_exchange=waiting), 64.0,
+            sharding=Sharding(1.0, data=ranks, expert=ranks),
+        )
+    )  # fmt: skip
+    assert late["expert_exchange"].seconds == near(found["expert_exchange"].seconds + LAYERS * 0.125)
+    # Halves of an ideal device wait for what is sent alone, twice with its floors.
+    halves = replace(rates, decode_exchange=replace(waiting, overlapping=1.0, wait_s=9.0))
+    overlapped = by_name(decode(network, halves, 64.0, sharding=Sharding(1.0, data=ranks, expert=ranks)))
+    assert overlapped["expert_exchange"].seconds == near(LAYERS * (2 * 0.75 + network_s))
+    # Prompts are still gathered.
+    prompts = by_name(prefill(network, rates, sharding=Sharding(1.0, data=ranks, expert=ranks)))
+    plain = by_name(
+        prefill(network, ideal_rates(link_bytes_per_s=1e9), sharding=Sharding(1.0, data=ranks, expert=ranks))
+    )
+    assert prompts["expert_exchange"] == plain["expert_exchange"]
 
 
 def test_latent_attention_folds_its_expansion_into_decode_and_repeats_it_for_a_cached_prefix():

@@ -222,7 +222,7 @@ def test_the_list_of_models_leaves_out_what_is_not_modelled(capplan):
         ),
         (("fit", "llama-3.1-8b", "--hardware", "h100", "--kv-dtype", "nvfp8"), ("unknown KV dtype", "fp8")),
         (("fit", "llama-3.1-8b", "--hardware", "h100", "--engine", "vlm"), ("--engine", "'vllm'")),
-        (("fit", "llama-3.1-8b", "--hardware", "h100", "-tp", "16"), ("16", "8")),
+        (("fit", "llama-3.1-8b", "--hardware", "l4", "-tp", "16"), ("16", "8")),
         (
             ("fit", "llama-3.1-8b", "--hardware", "h100", "-tp", "3"),
             ("--tensor-parallel 3", "allowed: 1, 2, 4"),

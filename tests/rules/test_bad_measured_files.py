@@ -20,7 +20,8 @@ SERVING = {
     "dp": "1", "isl": "500", "osl": "60", "length_distribution": "fixed", "concurrency": "4", "request_rate": "",
     "tpot_ms_mean": "9", "ttft_ms_mean": "40", "kind": "online_conc", "batch_static": "", "notes": "n_requests=20",
     "core": "1", "weight": "1", "requests": "", "requests_per_client": "", "duration_s": "", "max_num_seqs": "",
-    "attention_data_parallel": "", "offered_rate_reported": "",
+    "attention_data_parallel": "", "offered_rate_reported": "", "prefill_gpus": "", "decode_gpus": "", "batch_per_gpu": "",
+    "prefix_hit_fraction": "", "layout": "", "dcp": "", "tokens_per_gpu_step": "", "source": "",
 }  # fmt: skip
 MEMORY = {
     "id": "m", "engine": "vllm", "engine_version": "0.11.0", "model_hf_id": "meta-llama/Llama-3.1-8B-Instruct",
@@ -77,7 +78,12 @@ def test_a_good_row_is_predicted(kind, tmp_path):
         ("serving", "requests_per_client", "1e9", "requests_per_client: 1e9 is out of range"),
         ("serving", "duration_s", "long", "duration_s: 'long' is not a number"),
         ("serving", "max_num_seqs", "0", "max_num_seqs: 0 is out of range"),
-        ("serving", "spec_decode", "eagle", "spec_decode"),
+        (
+            "serving",
+            "spec_decode",
+            "yes",
+            "spec_decode: 'yes' does not say how drafts are made; write the method",
+        ),
         ("memory", "model_hf_id", "nobody/nothing", "nobody/nothing"),
         ("memory", "model_hf_id", "", "model_hf_id: missing"),
         ("memory", "gpu", "h2000", "unknown hardware"),

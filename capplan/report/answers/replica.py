@@ -11,7 +11,7 @@ from capplan.accuracy.bounded import LEAST_GROUPS, LEAST_SOURCES, MOST_WIDTH, Bo
 from capplan.assumption import Assumption
 from capplan.fleet.fit import Fit, adapter_bytes_on_fullest_rank
 from capplan.model.sharding import network_adapter_elements
-from capplan.replica.estimate import Estimate
+from capplan.replica.estimate import LAUNCHES, Estimate
 from capplan.replica.load import Load
 from capplan.replica.plans import engine_scheduling, replica_scheduling
 from capplan.replica.replica import Replica
@@ -78,12 +78,34 @@ def estimate_answer(
             Table(breakdown, title=steps, shown=_BREAKDOWN),
         ),
         csv_rows=(result,),
+        closing=_launch_bound(replica, load, estimated),
         headline=(
             f"{spec.network.name} on {spec.devices} x {spec.device.name}, {spec.profile.engine} "
             f"{spec.profile.version}: {asked}, {load.input_tokens} tokens in, {out} out"
         ),
         assumptions=(_LENGTHS, *assumptions, *replica.rates.assumptions),
         warnings=(*warnings, *_problems(load, bounded)),
+    )
+
+
+LAUNCH_BOUND = 0.1
+"""Part of the mean TTFT from which waiting for launches is named."""
+
+
+def _launch_bound(replica: Replica, load: Load, estimated: Estimate) -> tuple[str, ...]:
+    """Return that prompts wait for their kernels to be launched, where they do for long."""
+    waits_s = sum(row.seconds for row in estimated.breakdown if row.operator == LAUNCHES)
+    if waits_s < LAUNCH_BOUND * estimated.ttft_s.mean:
+        return ()
+    profile = replica.spec.profile
+    name, captured = f"{profile.engine} {profile.asked_version or profile.version}", profile.host.graph_tokens
+    return (
+        f"launch-bound: a prompt of {load.input_tokens} tokens waits {1e3 * waits_s:.3g} ms for its kernels, which the host launches one by one; "
+        + (
+            f"{name} captures steps of up to {captured:g} tokens in CUDA graphs"
+            if captured
+            else f"{name} captures no step with prompts in CUDA graphs"
+        ),
     )
 
 

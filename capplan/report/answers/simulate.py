@@ -686,4 +686,7 @@ def validate_answer(validation: Validation, *, decisions: bool) -> Answer:
     note = Assumption(
         "rows marked core (or of confidence A and B) are scored, weighted as the file says", "the file"
     )
-    return Answer("validate", result, tuple(tables), headline=headline, assumptions=(note,))
+    stated = (
+        replace(one, what=f"{one.what} (rows: {count})") for one, count in validation.assumptions.items()
+    )
+    return Answer("validate", result, tuple(tables), headline=headline, assumptions=(note, *stated))

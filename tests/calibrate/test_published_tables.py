@@ -1,0 +1,82 @@
+"""Published deployments on the page of accuracy: what a run counts as, its scores against the targets, and one line for each."""
+
+import csv
+
+import pytest
+
+from calibrate.published_tables import (
+    published_groups,
+    published_judgements,
+    published_refusals,
+    published_section,
+    published_table,
+)
+from calibrate.targets import PUBLISHED
+from capplan.accuracy.score import Prediction
+
+ROWS = [
+    {"id": "d1", "source": "a", "kind": "decode_only", "num_gpus": "72", "batch_per_gpu": "256", "gpu": "H100", "engine": "sglang", "model_hf_id": "o/R1"},
+    {"id": "d2", "source": "a", "kind": "decode_only", "num_gpus": "8"},
+    {"id": "s1", "source": "b", "kind": "online_conc", "num_gpus": "8", "concurrency": "1"},
+    {"id": "s2", "source": "b", "kind": "online_conc", "num_gpus": "8", "concurrency": "64"},
+    {"id": "p1", "source": "b", "kind": "online_conc", "num_gpus": "16", "prefill_gpus": "8", "decode_gpus": "8", "concurrency": "64"},
+    {"id": "x1", "source": "c (experimental token-position sweep)", "kind": "online_conc", "num_gpus": "8", "concurrency": "16"},
+    {"id": "n1", "source": "c", "kind": "offline_max"},
+]  # fmt: skip
+PREDICTIONS = [
+    Prediction("d1", "output_tok_s", 100.0, 130.0, 90.0, 170.0),
+    Prediction("d2", "output_tok_s_per_gpu", 100.0, 90.0, 80.0, 120.0),
+    Prediction("s1", "ttft_ms_p50", 100.0, 150.0, 90.0, 160.0),
+    Prediction("s1", "tpot_ms_mean", 10.0, 9.0, 8.0, 11.0),
+    Prediction("s2", "tpot_ms_mean", 10.0, 5.0, 4.0, 7.0),
+    Prediction("p1", "output_tok_s", 10.0, 12.0, 4.0, 17.0),
+    Prediction("x1", "tpot_ms_mean", 10.0, 1.0, 0.5, 2.0),
+    Prediction("n1", "output_tok_s", 10.0, None, reason="isl: missing"),
+]
+
+
+def test_runs_count_by_phase_servers_and_load():
+    assert [published_groups(row) for row in ROWS] == [
+        ("decode pool",), ("decode pool",), ("one server", "low load"), ("one server",), ("separate pools",), ("one server",), ("offline_max",),
+    ]  # fmt: skip
+
+
+def test_scores_are_of_their_group_and_leave_out_what_is_not_judged():
+    judged = {entry.target.title: entry for entry in published_judgements(ROWS, PREDICTIONS)}
+    assert set(judged) == {target.title for target in PUBLISHED}
+    assert judged["decode pools, output tokens/s"].value == pytest.approx(0.1)
+    assert judged["decode pools, output tokens/s, nine of ten"].value == pytest.approx(0.3)
+    assert judged["decode pools, output tokens/s, nine of ten"].met
+    assert judged["TTFT at low load"].value == pytest.approx(0.5)
+    assert judged["one server, closed loop, TPOT"].score.n == 2
+    assert judged["separate pools, output tokens/s"].met
+    assert judged["prefill pools, input tokens/s"].value is None
+
+
+def test_each_predicted_run_has_a_line_with_its_interval():
+    lines = published_table(ROWS, PREDICTIONS).splitlines()
+    assert len(lines) == 2 + 6
+    assert (
+        lines[2]
+        == "| d1 | a | R1, 72 x H100, sglang | decode pool, 256 |  |  | 130 (90 to 170) / 100 |  |  |  |"
+    )
+    assert published_refusals(PREDICTIONS, ROWS).splitlines()[2:] == ["| isl: missing | 1 |"]
+
+
+def test_the_section_is_that_of_a_file(tmp_path):
+    path = tmp_path / "published.csv"
+    row = {
+        "id": "r1", "source": "s", "engine": "vllm+llm-d", "engine_version": "", "date": "2026-02", "model_hf_id": "openai/gpt-oss-20b", "weights_dtype": "mxfp4",
+        "gpu": "H200", "num_gpus": "1", "tp": "1", "isl": "2000", "osl": "500", "batch_per_gpu": "32", "kind": "decode_only", "output_tok_s_per_gpu": "3000",
+        "spec_decode": "EAGLE 3-1-4",
+    }  # fmt: skip
+    refused = {**row, "id": "r2", "gpu": "Ascend 910C"}
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, row)
+        writer.writeheader()
+        writer.writerows([row, refused])
+    text = published_section(path)
+    assert "1 of 2 published runs are predicted, 50 %." in text
+    assert "| vllm+llm-d is replayed as vllm | engine | 1 |" in text
+    assert "unknown hardware 'Ascend 910C'" in text
+    assert "| r1 | s | gpt-oss-20b, 1 x H200, vllm+llm-d | decode pool, 32 |" in text
