@@ -7,14 +7,20 @@ A plan for platforms that start engines themselves: Docker Compose, KServe, llm-
 
 from collections.abc import Iterator, Sequence
 from ipaddress import IPv4Address
+from math import inf
 from pathlib import PurePosixPath
 from typing import Any
 
 from capplan.deploy.command_line import CONFIG_FILE, Command, command_of, refuse_variables, unexpanded
 from capplan.deploy.engine_options import option
 from capplan.deploy.fleet_launch import FleetLaunch, Group
+from capplan.engine.lookup import profile
+from capplan.engine.profile import LOW_LATENCY_STEP_TOKENS
 from capplan.errors import InputError
+from capplan.model.sharding import Sharding
 from capplan.money.order import ANY_REGION, OWN
+from capplan.operators.expert_exchange import exchange_kernels
+from capplan.readers.catalogue.hardware import device
 from capplan.recorded.traces.prometheus import metric_names
 from capplan.serving.terms import SCALING_WINDOW_S
 
@@ -80,7 +86,7 @@ def pod(
     return {"containers": [container], "volumes": volumes}
 
 
-_EXCHANGES = {
+_OPTIONS_OF_EXCHANGES = {
     "vllm": "--all2all-backend and --enable-eplb",
     "sglang": "--moe-a2a-backend deepep, --enable-eplb and --enable-two-batch-overlap",
     "trtllm": "TRTLLM_CAN_USE_DEEP_EP=1",
@@ -99,9 +105,10 @@ def server_words(group: Group, servers: int, rank: str, leader: str) -> tuple[st
     leader : address of the first one
     """
     launch = group.launch
-    if launch.engine == "trtllm" or launch.data_parallel > 1:
-        what = " with attention groups" if launch.data_parallel > 1 else ""
-        why = f": start it yourself, with {_EXCHANGES[launch.engine]}" if what else ""
+    grouped = launch.data_parallel > 1
+    if launch.engine == "trtllm" or (grouped and (launch.engine != "vllm" or launch.pipeline_parallel > 1)):
+        what = " with attention groups" if grouped else ""
+        why = f": start it yourself, with {_OPTIONS_OF_EXCHANGES[launch.engine]}" if what else ""
         raise InputError(
             f"{launch.engine}: a replica{what} over {servers} servers is not exported{why}\n"
             "  plan with: --set fleet.max_gpus_per_replica=..., the devices of one server"
@@ -112,9 +119,32 @@ def server_words(group: Group, servers: int, rank: str, leader: str) -> tuple[st
         *option(launch, "node_rank", rank),
     ]
     words += option(launch, "leader", address)
+    if grouped:
+        words += option(launch, "data_parallel_leader", address)
+        words += option(launch, "exchange", _exchange(group))
+        words += option(launch, "balance")
     if launch.engine == "vllm" and rank != "0":
         words += option(launch, "headless")
     return tuple(words)
+
+
+_EXCHANGES = {
+    "deepep_low_latency": "deepep_low_latency",
+    "deepep_normal": "deepep_high_throughput",
+    "nvlink_one_sided": "flashinfer_nvlink_one_sided",
+}
+"""Kernel that sends tokens to their experts -> the value of vLLM's --all2all-backend (vllm/config/parallel.py)."""
+
+
+def _exchange(group: Group) -> str:
+    """Return the all-to-all backend that vLLM is started with over several servers: it has one for all steps, that of small ones if its steps are."""
+    launch = group.launch
+    degrees = (launch.tensor_parallel, launch.pipeline_parallel, launch.expert_parallel, launch.data_parallel)
+    of_decode, of_prompts = exchange_kernels(
+        profile(launch.engine, launch.version), device(group.hardware), Sharding(*map(float, degrees))
+    )
+    small = (launch.max_num_batched_tokens or inf) <= LOW_LATENCY_STEP_TOKENS
+    return _EXCHANGES.get(of_decode if small else of_prompts, "allgather_reducescatter")
 
 
 PROMETHEUS = "http://prometheus-operated.monitoring.svc:9090"

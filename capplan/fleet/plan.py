@@ -852,6 +852,8 @@ class PoolsSearch:
     """Tokens of a smaller step -> cheapest fleet of identical replicas, which does for decoding what separate pools do."""
     least_usd_per_hour: float | None = None
     """Cost of what prefill and decode take by themselves, at least, on the cheapest pair of devices [$/h]; None without prices."""
+    unmet: str = ""
+    """Why the cheapest pair of devices that were simulated together has no plan, in words; empty if it has one, or if none was simulated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -945,6 +947,8 @@ class FleetAnswer:
     """None if separate prefill and decode pools were not asked for."""
     mix: Mix | NoMix | None = None
     """Several fleets for one service; None if it was not asked for."""
+    engines: tuple[str, ...] = ()
+    """Other engines that may cost over a tenth less than the recommended plan, by their bounds."""
     by_commitments: bool = False
     """Whether commitments pay for the machines: the costs of plans are then of all replicas at all hours, without them."""
 

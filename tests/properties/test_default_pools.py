@@ -150,14 +150,14 @@ def candidates_of(path, *settings):
 
 
 def test_a_layout_that_does_not_fit_with_the_engines_step_is_tried_with_smaller_ones(tmp_path):
-    """16 groups of DeepSeek-V3 on H100 do not fit with steps of 8,192 tokens: all tokens of all groups pass every expert."""
-    path = path_of(tmp_path, (V3, 20, 1500, 3000, 50, 80, "[h100-sxm]"))
-    wide = [item for item in candidates_of(path) if item.layout.sharding == Sharding(1.0, 1.0, 16.0, 16.0)]
+    """Attention groups of Kimi-K2 on 8 B200 do not fit with vLLM's steps of 16,384 tokens: all tokens of all groups pass every expert."""
+    path = path_of(tmp_path, ("moonshotai/Kimi-K2-Instruct", 20, 1500, 3000, 50, 80, "[b200]"))
+    wide = [item for item in candidates_of(path) if item.layout.sharding == Sharding(1.0, 1.0, 8.0, 8.0)]
     assert wide
-    assert all(1024 <= item.layout.max_num_batched_tokens < 8192 for item in wide)
     steps = [item.layout.max_num_batched_tokens for item in wide]
+    assert all(step and 1024 <= step < 16384 for step in steps)
     assert len(set(steps)) == len(steps)
-    assert "16 EP16, as published, 1,024 tokens a step" in wide[-1].layout.in_words("auto")
+    assert wide[0].layout.in_words("auto") == f"TP1 DP8 EP8, as published, {steps[0]:,} tokens a step"
 
 
 def test_smaller_steps_leave_more_cache_and_are_tried_only_where_nobody_states_a_step(tmp_path):

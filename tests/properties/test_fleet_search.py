@@ -51,7 +51,9 @@ def alone(question, item):
     sharding = item.layout.sharding
     ranks = (int(sharding.tensor * sharding.data), int(sharding.pipeline))
     own = replace(question, devices=[item.layout.device], ranges=Ranges((ranks[0],), (ranks[1],)))
-    return by_layout(search(own).candidates)[item.layout.device.name, sharding]
+    tokens = item.layout.max_num_batched_tokens
+    found = [other for other in search(own).candidates if other.layout.max_num_batched_tokens == tokens]
+    return by_layout(found)[item.layout.device.name, sharding]
 
 
 places = st.lists(st.sampled_from(DEVICES), min_size=1, max_size=3, unique=True)

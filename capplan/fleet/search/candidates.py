@@ -154,6 +154,9 @@ def layout_reason(network: Network, layout: Layout, profile: EngineProfile) -> R
     if (reach := _reach(device)) < tensor * data and device.network_bytes_per_s is None:
         words = f"tensor x data parallel {tensor * data} exceeds the {reach} devices of one link domain, and the network between servers is not known"
         return Reason(Refusal.LINK_DOMAIN, words)
+    if profile.engine == "vllm" and data > 1 and pipeline > 1 and tensor * pipeline * data > reach:
+        words = "vllm keeps the stages of an attention group on one server, so the experts of a stage would be spread over several; not modelled"
+        return Reason(Refusal.LINK_DOMAIN, words)
     if pipeline > len(network.layers):
         words = f"pipeline-parallel {pipeline} exceeds the {len(network.layers)} layers"
         return Reason(Refusal.LAYERS, words)

@@ -126,12 +126,12 @@ def search(question: Question) -> SearchResult:
         part = _Part(question, network, dtype, kv_format)
         held, kept_memory = part.that_fit(legal, rejected)
         if is_large_mixture(network):
-            more, more_memory = part.with_smaller_steps(legal, held, kept_memory)
-            held, kept_memory = [*held, *more], np.concatenate((kept_memory, more_memory))
-            evaluated += LOADS * len(more)
+            smaller, smaller_memory = part.with_smaller_steps(legal, held, kept_memory)
+            held, kept_memory = [*held, *smaller], np.concatenate((kept_memory, smaller_memory))
+            evaluated += LOADS * len(smaller)
         if held:
-            more, near = part.evaluated(held, kept_memory, rejected)
-            sized += more
+            screened, near = part.evaluated(held, kept_memory, rejected)
+            sized += screened
             relaxations += near
     return SearchResult(tuple(sized), rejected, evaluated, tuple(relaxations))
 
@@ -186,8 +186,8 @@ class _Part:
         """Return layouts whose steps take fewer tokens than the engine's default, where that pays, and the KV-cache capacity of their replicas.
 
         The working memory of a step grows with its tokens, for experts over several servers by those of all attention groups. The largest
-        step that fits is taken where the engine's own does not, and the smallest one where it leaves MORE_CACHE times as much cache: prompts
-        want large steps, decoding wants cache.
+        step that fits is taken where the engine's own does not. The smallest one is taken where it leaves MORE_CACHE times as
+        much cache: prompts want large steps, decoding wants cache.
 
         Parameters
         ----------
@@ -220,10 +220,8 @@ class _Part:
         for name, rows in by_layout.items():
             largest, smallest = rows[0], rows[-1]
             kept += [] if name in known else [largest]
-            if largest != smallest or name in known:
-                kept += (
-                    [smallest] if tokens[smallest] >= MORE_CACHE * known.get(name, tokens[largest]) else []
-                )
+            more_cache = tokens[smallest] >= MORE_CACHE * known.get(name, tokens[largest])
+            kept += [smallest] if more_cache and smallest not in kept else []
         return [fitting[row] for row in kept], tokens[kept]
 
     def evaluated(

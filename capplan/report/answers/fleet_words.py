@@ -11,7 +11,6 @@ from math import ceil
 from typing import Any
 
 from capplan.assumption import Assumption
-from capplan.errors import Refusal
 from capplan.fleet.plan import (
     Certainty,
     FleetAnswer,
@@ -678,18 +677,25 @@ def first_pools_texts(answer: FleetAnswer) -> tuple[str, ...]:
     )
 
 
+def engines_texts(asked: AskedFleet, answer: FleetAnswer) -> tuple[str, ...]:
+    """Return the engines that may save over a tenth, and what finds out; nothing without any."""
+    if not answer.engines:
+        return ()
+    names = " or ".join(answer.engines)
+    command = f"capplan levers {asked.scenario.command_words()} --lever engine"
+    return (f"another engine: {names} may cost over a tenth less; to find out: {command}",)
+
+
 def _no_pools_text(pools: PoolsSearch, together: Plan) -> str:
-    """Return why no plan has separate pools: what they cost at least, else the commonest other reason."""
+    """Return why no plan has separate pools: what they cost at least, or what they miss."""
     least = pools.least_usd_per_hour
     if together.usd_per_hour is not None and least is not None and least >= together.usd_per_hour:
         return (
             f"prefill and decode by themselves take ${usd_per_month(least):,.0f} per month or more, aggregated replicas "
             f"${together.usd_per_month:,.0f}"
         )
-    others = [item for item in pools.rejected if item.code in (Refusal.LINK_DOMAIN, Refusal.SIMULATION)]
-    paired = [item for item in others if item.code is Refusal.LINK_DOMAIN or "link" in item.reason] or others
-    if paired:
-        return max(paired, key=lambda item: item.count).reason
+    if pools.unmet:
+        return pools.unmet
     cost = "" if together.usd_per_month is None else f" the ${together.usd_per_month:,.0f} per month of"
     return f"no pair of pools costs less than{cost} aggregated replicas"
 
