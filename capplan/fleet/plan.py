@@ -947,6 +947,8 @@ class FleetAnswer:
     """None if separate prefill and decode pools were not asked for."""
     mix: Mix | NoMix | None = None
     """Several fleets for one service; None if it was not asked for."""
+    engines: tuple[str, ...] = ()
+    """Other engines that may cost over a tenth less than the recommended plan, by their bounds."""
     by_commitments: bool = False
     """Whether commitments pay for the machines: the costs of plans are then of all replicas at all hours, without them."""
 

@@ -1,6 +1,6 @@
 """Communication between devices: the library picks the fastest of a few algorithms, by size and link."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -52,6 +52,38 @@ class LinkRates:
     """Time between two launches outside a CUDA graph; not included in any time here."""
     ring_cards: Number = 1.0
     """Network cards over which a ring leaves a link domain: one for each device where a domain is a server or more."""
+
+
+def between_groups(rates: LinkRates, group_ranks: Number) -> LinkRates:
+    """Return the rates of a collective between groups of ranks, to which each group contributes one rank.
+
+        d' = d / t,   c' = c / t,   at least 1
+
+    Parameters
+    ----------
+    rates : of ranks next to each other; d devices of a domain, c cards of a ring
+    group_ranks : [-]
+        t, of each group
+
+    Returns
+    -------
+    the rates; those of ranks next to each other where a domain is smaller than a server
+
+    Examples
+    --------
+    Of groups of two, four are in a server of eight:
+
+    >>> from dataclasses import fields
+    >>> rates = LinkRates(**{field.name: 8.0 for field in fields(LinkRates)})
+    >>> float(between_groups(rates, 2.0).domain_devices)
+    4.0
+    """
+    part = np.where(np.asarray(rates.ring_cards) > 1.0, group_ranks, 1.0)
+    return replace(
+        rates,
+        domain_devices=np.maximum(rates.domain_devices / part, 1.0),
+        ring_cards=np.maximum(rates.ring_cards / part, 1.0),
+    )
 
 
 def _path_bytes_per_s(ranks: Number, rates: LinkRates, cards: Number = 1.0) -> Number:

@@ -35,6 +35,8 @@ class ExchangeRates:
     """What a network between the ranks adds."""
     overlapping: Number = 0.0
     """1 where the engine overlaps the exchange of one half of a batch with the work of the other half."""
+    wait_s: Number = 0.0
+    """Wait for ranks that are behind, in every layer; a rank that overlaps two halves of a batch works on the other half."""
     busy_fraction: Number = 0.0
     """Fraction of the multiprocessors that the kernel occupies while it sends."""
 
@@ -108,6 +110,7 @@ def exchange_rates(
         combine_floor_s=speed.combine_floor_s,
         network_floor_s=of.network_floor_s,
         overlapping=float(overlapping),
+        wait_s=of.wait_s,
         busy_fraction=of.multiprocessors / float(device.multiprocessors or 132),
     )
 

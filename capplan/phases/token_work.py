@@ -24,7 +24,12 @@ from capplan.model.sharding import Sharding, expert_slots, rank_inputs, rank_out
 from capplan.model.weight_format import named_weight_format
 from capplan.numbers import Number
 from capplan.operators.attention import prefill_attention_flop, prefill_attention_time_s
-from capplan.operators.collective import all_gather_time_s, all_reduce_time_s, reduce_scatter_time_s
+from capplan.operators.collective import (
+    all_gather_time_s,
+    all_reduce_time_s,
+    between_groups,
+    reduce_scatter_time_s,
+)
 from capplan.operators.expert_exchange import (
     GROUPED_DOMAINS,
     ExchangeRates,
@@ -161,8 +166,9 @@ def _exchange_cost(
         bytes_per_element * experts.inputs * tokens
         for bytes_per_element in (rates.gathered_bytes[experts.weight_format], ACTIVATION_BYTES)
     )
-    gathered_s = all_gather_time_s(sharding.data, there, rates.link)
-    gathered_s = gathered_s + reduce_scatter_time_s(sharding.data, back, rates.link)
+    link = between_groups(rates.link, sharding.tensor)
+    gathered_s = all_gather_time_s(sharding.data, there, link)
+    gathered_s = gathered_s + reduce_scatter_time_s(sharding.data, back, link)
     used = np.asarray(kernel.used) > 0
     if not np.any(used):
         return OperatorCost("expert_exchange", gathered_s, sent_bytes=there + back)
@@ -214,15 +220,15 @@ def layer_costs(
         return costs
     kernel = rates.decode_exchange if decode else rates.prefill_exchange
     exchange = _exchange_cost(experts, tokens, sharding, kernel, rates)
+    whole_s = exchange.seconds + kernel.wait_s
     if np.any(np.asarray(kernel.overlapping) > 0):
         half = _own_costs(network, layer, tokens / 2.0, sharding, rates, decode=decode)
         sent = _exchange_cost(experts, tokens / 2.0, sharding, kernel, rates)
         exposed_s = exposed_exchange_s(
-            exchange.seconds, sent.seconds, total_s(costs), total_s(half), kernel.busy_fraction
+            whole_s, sent.seconds, total_s(costs), total_s(half), kernel.busy_fraction
         )
-        seconds = np.where(np.asarray(kernel.overlapping) > 0, exposed_s, exchange.seconds)
-        exchange = replace(exchange, seconds=seconds)
-    return [*costs, exchange]
+        whole_s = np.where(np.asarray(kernel.overlapping) > 0, exposed_s, whole_s)
+    return [*costs, replace(exchange, seconds=whole_s)]
 
 
 def _own_costs(

@@ -14,7 +14,6 @@ from capplan.fleet.load.demand import Demand, demand_of
 from capplan.fleet.over_time import ReplicasAt
 from capplan.fleet.plan import Group, Plan
 from capplan.fleet.review import Question
-from capplan.fleet.search.candidates import is_large_mixture
 from capplan.fleet.search.cheapest import Terms
 from capplan.fleet.search.one_layout import replicas_at_rates
 from capplan.fleet.search.search_cache import SearchCache
@@ -234,12 +233,10 @@ def asked_fleet(scenario: Scenario, *, offline: bool) -> AskedFleet:
     refuse_several(scenario)
     published = _published(scenario, offline=offline)
     networks, assumed = _networks(scenario, published)
-    scenario, image_assumed = with_image_tokens(scenario, published)
+    scenario, image_assumed = with_image_tokens(with_screened_pools(scenario, published), published)
     assumed += image_assumed
     demand = demand_of(scenario)
     networks = _with_prompt_work(scenario, networks, demand)
-    if is_large_mixture(published):
-        scenario = with_screened_pools(scenario)
     scenario, budget_assumed = budgeted(scenario, demand, networks)
     assumed += budget_assumed
     first = next(iter(networks.values()))

@@ -13,6 +13,7 @@ from capplan.fleet.search.cheapest import Search, Terms
 from capplan.fleet.search.layouts import search
 from capplan.fleet.search.recommended import DEAR
 from capplan.fleet.search.search_cache import SearchCache
+from capplan.questions.engines import engines_that_may_save
 from capplan.questions.fleet import AskedFleet, replicas_by_group, terms_of
 from capplan.questions.money.budget import carried_traffic, paid_by_mix, rented_within_budget, within_budget
 
@@ -20,7 +21,11 @@ from capplan.questions.money.budget import carried_traffic, paid_by_mix, rented_
 def fleet_for(asked: AskedFleet, progress: Callable[[int, int], None] | None = None) -> FleetAnswer:
     """Return the fleets that serve a scenario within its limits, cheapest first, and what was rejected."""
     answer = _within_limits(asked, progress)
-    return replace(answer, by_commitments=asked.scenario.file.commitments is not None)
+    return replace(
+        answer,
+        by_commitments=asked.scenario.file.commitments is not None,
+        engines=engines_that_may_save(asked, answer.chosen),
+    )
 
 
 def _within_limits(asked: AskedFleet, progress: Callable[[int, int], None] | None) -> FleetAnswer:

@@ -18,10 +18,11 @@ from capplan.errors import InputError, together, unknown
 from capplan.fleet.engine_options import TierSize
 from capplan.fleet.pools.link import LinkTerms
 from capplan.fleet.scenario import FleetLimits, MixBy, PoolsLimits
-from capplan.fleet.search.candidates import Ranges
+from capplan.fleet.search.candidates import Ranges, is_large_mixture
 from capplan.hardware.device import NETWORKS, Device
 from capplan.hardware.weight_kernel import no_kernel_reason
 from capplan.memory.kv_sizes import AUTO
+from capplan.model.network import Network
 from capplan.model.weight_format import KV_FORMATS, named_weight_format
 from capplan.money.order import OWN, Machine, MachineLimits
 from capplan.readers.catalogue.hardware import catalogue_name, device, planned_device
@@ -178,13 +179,14 @@ def pools_limits(
     )
 
 
-def with_screened_pools(scenario: Scenario) -> Scenario:
-    """Return a scenario whose model may be served with separate pools: they are looked at unless the scenario says, or asks for what is not modelled with them."""
+def with_screened_pools(scenario: Scenario, model: Network) -> Scenario:
+    """Return a scenario that has separate pools looked at for a large mixture of experts, unless it says, or asks for what is not modelled with them."""
     file, limits = scenario.file, scenario.fleet
     users = any(item.users is not None for item in scenario.classes)
     conversations = any(item.users is not None and item.sessions is not None for item in scenario.classes)
     if (
-        file.fleet.disaggregation is not None
+        not is_large_mixture(model)
+        or file.fleet.disaggregation is not None
         or limits.pools is not None
         or limits.mix != "off"
         or scenario.pooled

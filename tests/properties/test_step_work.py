@@ -305,6 +305,18 @@ def test_verified_drafts_hit_the_experts_of_as_many_sequences(sequences, new):
     assert plain.moved_bytes < verified.moved_bytes <= new * plain.moved_bytes * (1 + 1e-9)
 
 
+def test_groups_on_several_servers_gather_over_the_network():
+    """Four groups of two ranks on two servers of four: one group of each server in two, so that every second step crosses."""
+    slow = {"network_bytes_per_s": 1e9, "network_step_s": 1.0, "domain_devices": 4.0, "ring_cards": 4.0}
+    rates = replace(ideal_rates(), link=replace(RING, **slow))
+    found = by_name(decode(network_of(MOE), rates, 64.0, sharding=Sharding(2.0, data=4.0, expert=1.0)))
+    whole = 2 * HIDDEN * 64
+    passes = 2 * (3 / 4 * whole / (2 * 1e9) + 3 * 0.5)
+    assert found["expert_exchange"].seconds == near(LAYERS * passes)
+    inside = by_name(decode(network_of(MOE), rates, 64.0, sharding=Sharding(1.0, data=4.0, expert=1.0)))
+    assert inside["expert_exchange"].seconds == near(0.0)
+
+
 def test_tokens_are_sent_to_their_experts_and_back_where_an_engine_does_so():
     network, ranks = network_of(MOE), 4.0
     sending = ExchangeRates(1.0, 1.0, 1e9, 1e9, 2.0, 0.5, 0.25, 0.0)
@@ -318,6 +330,18 @@ def test_tokens_are_sent_to_their_experts_and_back_where_an_engine_does_so():
     assert found["expert_exchange"].sent_bytes == near(LAYERS * sent * (1 + 2))
     network_s = 64 / ranks * HIDDEN * chosen * 2 / 4 * (1 + 2) / 1e9
     assert found["expert_exchange"].seconds == near(LAYERS * (0.75 + network_s))
+    waiting = replace(sending, wait_s=0.125)
+    late = by_name(
+        decode(
+            network, replace(rates, decode_exchange=waiting), 64.0,
+            sharding=Sharding(1.0, data=ranks, expert=ranks),
+        )
+    )  # fmt: skip
+    assert late["expert_exchange"].seconds == near(found["expert_exchange"].seconds + LAYERS * 0.125)
+    # Halves of an ideal device wait for what is sent alone, twice with its floors.
+    halves = replace(rates, decode_exchange=replace(waiting, overlapping=1.0, wait_s=9.0))
+    overlapped = by_name(decode(network, halves, 64.0, sharding=Sharding(1.0, data=ranks, expert=ranks)))
+    assert overlapped["expert_exchange"].seconds == near(LAYERS * (2 * 0.75 + network_s))
     # Prompts are still gathered.
     prompts = by_name(prefill(network, rates, sharding=Sharding(1.0, data=ranks, expert=ranks)))
     plain = by_name(

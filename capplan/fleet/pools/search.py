@@ -140,16 +140,22 @@ def pools_decision(
     plans.sort(key=lambda plan: (inf if plan.usd_per_hour is None else plan.usd_per_hour, plan.gpus))
     if beyond and plans:
         plans[0] = with_range(question, plans[0], terms, cache)
-    least_usd = min((_alone_cost(group[0], terms) for _, group in groups), default=inf)
-    known = least_usd if groups and _priced(groups[0][1][0], terms) else found.least_usd_per_hour
-    rejected.update(together)
-    unmet = [why.words for _, why in together if why.code is not Refusal.COST]
-    return tuple(plans), PoolsSearch(
-        rejection_rows(rejected),
+    return tuple(plans), _searched(found, rejected, together, simulated, terms)
+
+
+def _searched(
+    found: "_Phases", rejected: Rejections, together: Rejections, simulated: int, terms: Terms
+) -> PoolsSearch:
+    """Return how pools were searched: what was rejected by itself and together, and what the cheapest pair costs or misses."""
+    groups = found.groups
+    alone = min((_alone_cost(group[0], terms) for _, group in groups), default=inf)
+    least = alone if groups and _priced(groups[0][1][0], terms) else found.least_usd_per_hour
+    return PoolsSearch(
+        rejection_rows(rejected + together),
         found.evaluated,
         simulated,
-        least_usd_per_hour=known if 0.0 < known < inf else None,
-        unmet=unmet[0] if unmet else "",
+        least_usd_per_hour=least if 0.0 < least < inf else None,
+        unmet=next((why.words for _, why in together if why.code is not Refusal.COST), ""),
     )
 
 
@@ -269,6 +275,16 @@ def _contenders(
             groups.append(sorted(pairs, key=lambda item: _cost(item, terms)))
     groups.sort(key=lambda group: _cost(group[0], terms))
     return _Phases([(question, group) for group in groups], evaluated, least)
+
+
+def least_usd_of_pools(question: Question, pools: PoolsLimits, terms: Terms) -> float:
+    """Return a closed-form lower bound on what both phases cost by themselves, of which no pair of pools costs less [$/h]."""
+    cache, rejected = SearchCache(), Rejections()
+    phases = (
+        prefill_question(question, pools.prefill_devices),
+        decode_question(question, pools.decode_devices),
+    )
+    return sum(_Side(phase, terms, rejected, cache).least_usd for phase in phases)
 
 
 class _Side:

@@ -126,9 +126,9 @@ def search(question: Question) -> SearchResult:
         part = _Part(question, network, dtype, kv_format)
         held, kept_memory = part.that_fit(legal, rejected)
         if is_large_mixture(network):
-            more, more_memory = part.with_smaller_steps(legal, held, kept_memory)
-            held, kept_memory = [*held, *more], np.concatenate((kept_memory, more_memory))
-            evaluated += LOADS * len(more)
+            smaller, smaller_memory = part.with_smaller_steps(legal, held, kept_memory)
+            held, kept_memory = [*held, *smaller], np.concatenate((kept_memory, smaller_memory))
+            evaluated += LOADS * len(smaller)
         if held:
             screened, near = part.evaluated(held, kept_memory, rejected)
             sized += screened

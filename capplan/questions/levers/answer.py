@@ -66,6 +66,7 @@ LEVERS: dict[str, Callable[[Base], list[Lever]]] = {
     DISAGGREGATION: changes.disaggregation,
     "kv-offload": changes.kv_offload,
     DEVICE: changes.devices,
+    "engine": changes.engines,
     "mix": changes.mixes,
     "commitment": changes.commitments,
     "target": changes.looser_targets,

@@ -26,6 +26,7 @@ from capplan.model.network import Network
 from capplan.model.parameters import weight_bytes
 from capplan.model.weight_format import in_weight_format, kv_bytes_per_element, named_weight_format
 from capplan.money.price import choose_price
+from capplan.questions.engines import other_engines
 from capplan.questions.fleet import AskedFleet, terms_of
 from capplan.questions.levers.lever import Base, Lever, LeverRow, first_line, idle, lever_row, merged_settings
 from capplan.questions.mix import mix_plan, together_of
@@ -489,6 +490,17 @@ def devices(base: Base) -> list[Lever]:
     return [Lever("device", change, settings, risk)]
 
 
+def engines(base: Base) -> list[Lever]:
+    """Return the other engines, each in its newest version; slow."""
+    file, now = base.asked.scenario.file, base.asked.scenario.engine
+    version = ("engine_version=null",) if file.engine_version is not None else ()
+    risk = "another engine to run, to test and to keep up to date"
+    return [
+        Lever("engine", f"{now} -> {name}", (f"engine={name}", *version), risk, combines=True, slow=True)
+        for name in other_engines(now)
+    ]
+
+
 def commitments(base: Base) -> list[Lever]:
     """Return the other ways to pay for the same devices."""
     scenario = base.asked.scenario
@@ -519,6 +531,14 @@ def disaggregation(base: Base) -> list[Lever]:
     if scenario.fleet.pools is not None:
         risk = "none: replicas that do both are simpler to run"
         change, settings = "prefill and decode in the same replicas", ("fleet.disaggregation=off",)
+        if scenario.fleet.pools.screened and not base.apart:
+            return [
+                idle(
+                    name,
+                    "prefill and decode in separate pools",
+                    "the plan is cheaper than separate pools: fleet looks at both",
+                )
+            ]
         return [Lever(name, change, settings, risk, combines=True)]
     if any(item.users is not None and item.sessions for item in scenario.classes):
         return [idle(name, change, "not modelled with users who have conversations")]

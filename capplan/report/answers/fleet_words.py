@@ -677,6 +677,15 @@ def first_pools_texts(answer: FleetAnswer) -> tuple[str, ...]:
     )
 
 
+def engines_texts(asked: AskedFleet, answer: FleetAnswer) -> tuple[str, ...]:
+    """Return the engines that may save over a tenth, and what finds out; nothing without any."""
+    if not answer.engines:
+        return ()
+    names = " or ".join(answer.engines)
+    command = f"capplan levers {asked.scenario.command_words()} --lever engine"
+    return (f"another engine: {names} may cost over a tenth less; to find out: {command}",)
+
+
 def _no_pools_text(pools: PoolsSearch, together: Plan) -> str:
     """Return why no plan has separate pools: what they cost at least, or what they miss."""
     least = pools.least_usd_per_hour
