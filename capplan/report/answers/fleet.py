@@ -137,7 +137,11 @@ def first_screen(
         tables=(_first_table(answer, shown, guessed, outlook, promised=promised),),
         headline=decision_sentence(asked, answer, outlook),
         closing=(
-            *(("*: some of its kernels were not timed on this GPU, so it is less certain",) if guessed and promised else ()),
+            *(
+                ("*: some of its kernels were not timed on this GPU, so it is less certain",)
+                if guessed and promised
+                else ()
+            ),
             *_uneconomical_texts(answer),
             *first_pools_texts(answer),
             *engines_texts(asked, answer),
