@@ -8,6 +8,7 @@ from typing import Literal, TypeAlias, get_args
 from capplan.accuracy.cells import is_set, number_in
 from capplan.accuracy.deployment import (
     AGGREGATED,
+    INSIDE,
     PHASES,
     Deployment,
     deployment_of,
@@ -15,9 +16,10 @@ from capplan.accuracy.deployment import (
     pool_of_gpus,
     sharding_of,
     stated_sharding,
+    with_identical_engines,
 )
 from capplan.accuracy.drafts import Drafts, drafts_of
-from capplan.accuracy.lengths import AGENTIC_HITS, answers_uncounted, lengths_named, mean_lengths
+from capplan.accuracy.lengths import AGENTIC, AGENTIC_HITS, answers_uncounted, lengths_named, mean_lengths
 from capplan.accuracy.shared_prompts import (
     Conversation,
     SharedPrompts,
@@ -127,6 +129,12 @@ def source_of(row: Mapping[str, str]) -> str:
     return (row.get("source_family") or (row.get("group") or "").partition("|")[0]).strip()
 
 
+def _version_inside(row: Mapping[str, str]) -> str | None:
+    """Return the version that is replayed for an engine that is not published; None for every other engine."""
+    _, version = INSIDE.get((row.get("engine") or "").strip().lower(), ("", None))
+    return version
+
+
 def _requests(row: Mapping[str, str], concurrency: int | None, rate: float | None) -> int | None:
     """Return the number of requests of a row: stated, per client, or from the duration of the run."""
     stated = number_in(row, "requests") or number_in(row, "n_requests")
@@ -169,7 +177,7 @@ def benchmark_of(row: Mapping[str, str]) -> Benchmark:
     return Benchmark(
         kind=kind,
         engine=engine,
-        engine_version=version or version_of(engine, date, candidates=not packaged),
+        engine_version=version or _version_inside(row) or version_of(engine, date, candidates=not packaged),
         model=model,
         weight_format=(row.get("weights_dtype") or "auto").strip(),
         kv_format=(row.get("kv_dtype") or "auto").strip(),
@@ -248,6 +256,7 @@ def _engines(row: Mapping[str, str], kind: Kind) -> tuple[Deployment, Sharding]:
         return deployment, deployment.pools[0][1]
     if not number_in(row, "num_gpus") and stated_sharding(row, None) is None:
         return replace(deployment, assumptions=(ONE_GPU,)), Sharding()
+    deployment = with_identical_engines(row, deployment)
     return deployment, sharding_of(row, deployment.replicas)
 
 
@@ -256,12 +265,13 @@ def _cached_fraction(row: Mapping[str, str]) -> tuple[float, tuple[Assumption, .
     stated = number_in(row, "prefix_hit_fraction")
     if stated is not None or row.get("prefix_state"):
         return (stated_hit_fraction(row) if stated is None else stated), ()
-    if lengths_named(row).startswith("agentic multi-turn") or "agentic Mooncake" in lengths_named(row):
-        note = Assumption(
-            f"{AGENTIC_HITS:.0%} of the prompt tokens hit in the cache, as in published agentic traces",
-            "prefix_hit_fraction",
-        )
-        return AGENTIC_HITS, (note,)
+    most = number_in(row, "most_prefix_hit_fraction")
+    if most is not None:
+        note = f"{most:.0%} of the prompt tokens hit in the cache, the most that the row states"
+        return most, (Assumption(note, "prefix_hit_fraction"),)
+    if AGENTIC.search(lengths_named(row)):
+        note = f"{AGENTIC_HITS:.0%} of the prompt tokens hit in the cache, as in published agentic traces"
+        return AGENTIC_HITS, (Assumption(note, "prefix_hit_fraction"),)
     return 0.0, ()
 
 
@@ -331,10 +341,10 @@ def untold(row: Mapping[str, str], benchmark: Benchmark) -> Untold | None:
             "osl: not stated, and answers ended by themselves: replayed with one token, which tells TTFT and saturation",
             ("stable", "ttft"),
         )
-    if benchmark.concurrency is None and benchmark.kind in {"prefill_only", "offline_max"}:
+    if benchmark.kind == "prefill_only" and benchmark.concurrency is None:
         return Untold(
-            "concurrency: missing; latencies of full engines follow from how many requests wait; write the clients",
-            ("output", "total", "input", "req"),
+            "concurrency: missing; latencies of a full engine follow from how many prompts wait; write the clients",
+            ("input", "req"),
         )
     if benchmark.output_implied:
         return Untold(

@@ -10,14 +10,14 @@ limits: tensorrt_llm/bench/build/tuning.py. Memory fraction: the same page (0.95
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, gcd, inf
 from typing import TypeAlias
 
 from capplan.accuracy.cells import is_set, number_in
 from capplan.assumption import Assumption
-from capplan.engine.versions import named_engine, spelled_engine
-from capplan.errors import InputError
+from capplan.engine.versions import SPELLINGS, named_engine, spelled_engine
+from capplan.errors import InputError, unknown
 from capplan.model.network import Attention, LatentAttention, Network
 from capplan.model.parameters import weight_bytes
 from capplan.model.sharding import Sharding
@@ -46,9 +46,9 @@ ATTENTION_RANKS = inf
 SERVER_GPUS = 8
 """Most GPUs that engines split attention over by default: those of one server. Experts over more are combined with data-parallel attention."""
 
-INSIDE = {"deepseek-internal": "sglang"}
-"""Engine that is not published -> the engine that is replayed in its place: SGLang runs the same kernels (DeepEP, DeepGEMM, FlashMLA) in the same
-layout and repeats its figures, https://lmsys.org/blog/2025-05-05-large-scale-ep/."""
+INSIDE = {"deepseek-internal": ("sglang", "0.4.6")}
+"""Engine that is not published -> engine and version that are replayed in its place: since 0.4.6 SGLang runs the same kernels (DeepEP, DeepGEMM,
+FlashMLA) in the same layout and repeats its figures, https://lmsys.org/blog/2025-05-05-large-scale-ep/."""
 
 _TIERS_UNSEEN = re.compile(r"cpu index weight 0(?:\.0{1,9})?(?![\d.])")
 """Words of a router that gives blocks in host memory no weight."""
@@ -145,25 +145,22 @@ def engine_inside(text: str) -> tuple[str, bool, tuple[Assumption, ...]]:
     >>> engine_inside("vllm+llm-d")[:2], engine_inside("moreh-vllm")[:2], engine_inside("TensorRT-LLM")
     (('vllm', True), ('vllm', False), ('trtllm', False, ()))
     """
-    name = text.strip().lower()
-    joined = "+" in name
-    parts = name.split("+") if joined else re.split(r"[-_ ]", name)
+    name, joined = text.strip().lower(), "+" in text
+    if name in INSIDE:
+        replayed, version = INSIDE[name]
+        return replayed, False, (Assumption(f"{name} is replayed as {replayed} {version}", "engine"),)
+    parts = re.split(r"\+" if joined else r"[-_ ]", name)
     inside = {engine for part in parts if (engine := spelled_engine(part))}
-    own = INSIDE.get(name) or (inside.pop() if len(inside) == 1 else None)
-    if name not in INSIDE and not joined and (own is None or "disagg" in name or _is_ours(name)):
-        return (*named_engine(text), ())
-    if own is None:
-        return (*named_engine(text.replace("+", " ")), ())
+    if not joined:
+        try:
+            return (*named_engine(text), ())
+        except InputError:
+            if len(inside) != 1 or "disagg" in name:
+                raise
+    elif len(inside) != 1:
+        raise unknown("engine", text, SPELLINGS)
+    own = inside.pop()
     return own, joined, (Assumption(f"{text.strip()} is replayed as {own}", "engine"),)
-
-
-def _is_ours(name: str) -> bool:
-    """Return whether a name is a spelling of an engine, with or without a package around it."""
-    try:
-        named_engine(name)
-    except InputError:
-        return False
-    return True
 
 
 def _degree(row: Mapping[str, str], key: str, place: int) -> float | None:
@@ -217,6 +214,14 @@ def stated_sharding(row: Mapping[str, str], gpus: float | None, place: int = 0) 
     return Sharding(tensor or 1.0, pipeline or 1.0, expert or 1.0, data or 1.0)
 
 
+def unstated_layout(gpus: float, phase: str) -> InputError:
+    """Return the error for GPUs whose layout nothing states."""
+    return InputError(
+        f"tp, dp, ep: missing; {gpus:g} {phase}GPUs can be laid out in several ways\n"
+        "  write tp, or dp and ep, of one engine; 16/32 states prefill and decode engines"
+    )
+
+
 def sharding_of(row: Mapping[str, str], replicas: int = 1) -> Sharding:
     """Return the parallelism of one of the identical replicas of a row.
 
@@ -225,7 +230,11 @@ def sharding_of(row: Mapping[str, str], replicas: int = 1) -> Sharding:
     """
     total = number_in(row, "num_gpus")
     whole = total / replicas if total else None
-    stated = stated_sharding(row, whole) or Sharding()
+    stated = stated_sharding(row, whole)
+    if stated is None:
+        if whole and whole > 1.0:
+            raise unstated_layout(whole, "")
+        return Sharding()
     tensor, pipeline, data = float(stated.tensor), float(stated.pipeline), float(stated.data)
     devices = whole or tensor * pipeline * data
     if tensor * pipeline * data > devices:
@@ -237,6 +246,26 @@ def sharding_of(row: Mapping[str, str], replicas: int = 1) -> Sharding:
             "  write tp, or dp and ep, so that tp x pp x dp is the number of GPUs"
         )
     return Sharding(tensor, pipeline, stated.expert, data)
+
+
+def with_identical_engines(row: Mapping[str, str], deployment: Deployment) -> Deployment:
+    """Return a deployment with several identical engines, where a row states the whole layout of one of them.
+
+    With `ep` = tp x dp every rank of an engine is stated, so further GPUs are further engines.
+
+    Examples
+    --------
+    >>> [with_identical_engines({"num_gpus": "72"} | cells, AGGREGATED).replicas for cells in ({"ep": "8", "dp": "8"}, {"tp": "8"})]
+    [9, 1]
+    """
+    total, stated = number_in(row, "num_gpus"), stated_sharding(row, None)
+    if not total or stated is None or stated.expert == 1.0 or stated.expert != stated.tensor * stated.data:
+        return deployment
+    count, left = divmod(total, float(stated.devices))
+    if row.get("replicas") or left or count < 2:
+        return deployment
+    note = Assumption(f"{count:g} identical engines behind a router by load", "replicas")
+    return replace(deployment, replicas=int(count), routing="least_loaded", assumptions=(note,))
 
 
 def pool_of_gpus(
@@ -258,10 +287,7 @@ def pool_of_gpus(
     stated = stated_sharding(row, gpus, int(phase == "decode"))
     if stated is None:
         if gpus <= SERVER_GPUS or both:
-            raise InputError(
-                f"tp, dp, ep: missing; {gpus:g} {phase} GPUs can be laid out in several ways\n"
-                "  write tp, or dp and ep, of one engine; 16/32 states prefill and decode engines"
-            )
+            raise unstated_layout(gpus, f"{phase} ")
         spread = Sharding(1.0, 1.0, gpus, gpus)
         note = f"{phase} engines with data-parallel attention and experts over all {gpus:g} GPUs"
         return 1, spread, (Assumption(note, "dp, ep"),)

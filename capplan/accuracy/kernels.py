@@ -14,6 +14,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
+from itertools import product
 from operator import itemgetter
 from typing import Any
 
@@ -141,6 +142,12 @@ LARGEST_GROUP = 32.0
 
 DEEPSEEK = {"hidden": 7168.0, "q_lora": 1536.0, "kv_lora": 512.0, "rope": 64.0, "nope": 128.0, "value": 128.0}
 """Widths of the MLA layers that were timed (DeepSeek-V3, arXiv:2412.19437, section 4.2)."""
+
+
+ABSORBED_PROMPTS = frozenset(product(("sglang",), ("h100_sxm", "h200_sxm")))
+"""Engines and devices whose prompts were timed with keys and values folded into the latent, 3.4 times the arithmetic. The engine computes a prompt so only
+behind cached tokens (`forward_batch_info` and `dispatch_attn_forward_method` of sglang, models/deepseek_v2.py); else it expands keys and values and
+runs FlashAttention 3."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,6 +282,8 @@ def _latent(row: Mapping[str, Any]) -> KernelCase | str:
     if module:
         gemm = FORMATS.get(_text(row, "gemm_type"), "bf16")
         shape["matmul_format"] = float(list(BYTES).index(gemm))
+    if part == "prefill" and (_text(row, "backend"), _text(row, "gpu")) in ABSORBED_PROMPTS:
+        part = "prefill_absorbed"
     return replace(_case(row, "latent_attention", fmt, part, **shape), variant=variant)
 
 
@@ -513,6 +522,7 @@ _HEADS = ("query_heads", "kv_heads", "head_dim", "head_dim", "window_tokens", "k
 _DECODED = ("sequences", "context_tokens", *_HEADS)
 _LATENT = ("sequences", "context_tokens", "query_heads", DEEPSEEK["kv_lora"], DEEPSEEK["rope"], "kv_bytes")
 _LATENT_WIDTHS = (DEEPSEEK["kv_lora"], DEEPSEEK["rope"], DEEPSEEK["nope"], DEEPSEEK["value"])
+_ABSORBED_WIDTHS = (DEEPSEEK["kv_lora"], DEEPSEEK["rope"], DEEPSEEK["kv_lora"], DEEPSEEK["kv_lora"])
 _DELTA = ("key_heads", "value_heads", "key_head_dim", "value_head_dim", "state_bytes")
 _CONVOLUTION_BYTES = _of(
     linear_attention.short_convolution_bytes, "sequences", "new_tokens", "channels", "taps"
@@ -521,10 +531,11 @@ _TILED = (
     "compute_fraction", "memory_fraction", "sharpness", "floor_s", "tile_edge", "start_inputs", "wave_fraction",
     "starved_exponent",
 )  # fmt: skip
-_PREFILL = (
+PROMPT_NUMBERS = (
     "prefill_fraction", "prefill_memory_fraction", "prefill_ramp_tokens", "prefill_tail_fraction",
     "softmax_width", "prefill_sharpness", "prefill_floor_s",
 )  # fmt: skip
+"""Numbers of a fit that attention over prompts is computed with."""
 _DECODE = (
     "decode_fraction", "decode_compute_fraction", "decode_tail_fraction", "decode_pad_tokens",
     "decode_split_tokens", "decode_query_passes", "decode_floor_s",
@@ -532,10 +543,13 @@ _DECODE = (
 
 PARTS: dict[tuple[str, str], Part] = {
     ("matmul", "matmul"): Part((*_TILED, "sustained_loss", "quantise_passes"), _of(matmul_time_s, *_MATMUL), _of(matmul_bytes, *_MATMUL)),
-    ("attention", "prefill"): Part((*_PREFILL, "wide_head_exponent"), _of(attention.prefill_attention_time_s, "sequences", "new_tokens", "past_tokens", *_HEADS)),
+    ("attention", "prefill"): Part((*PROMPT_NUMBERS, "wide_head_exponent"), _of(attention.prefill_attention_time_s, "sequences", "new_tokens", "past_tokens", *_HEADS)),
     ("attention", "decode"): Part(_DECODE, _of(attention.decode_attention_time_s, *_DECODED), _of(attention.decode_attention_bytes, *_DECODED)),
     ("latent_attention", "prefill"): Part(
-        _PREFILL, _of(latent_attention.mla_prefill_time_s, "sequences", "new_tokens", "past_tokens", "query_heads", *_LATENT_WIDTHS, "kv_bytes")
+        PROMPT_NUMBERS, _of(latent_attention.mla_prefill_time_s, "sequences", "new_tokens", "past_tokens", "query_heads", *_LATENT_WIDTHS, "kv_bytes")
+    ),
+    ("latent_attention", "prefill_absorbed"): Part(
+        PROMPT_NUMBERS, _of(latent_attention.mla_prefill_time_s, "sequences", "new_tokens", "past_tokens", "query_heads", *_ABSORBED_WIDTHS, "kv_bytes")
     ),
     ("latent_attention", "decode"): Part(_DECODE, _of(latent_attention.mla_attention_decode_time_s, *_LATENT), _of(latent_attention.mla_decode_bytes, *_LATENT)),
     ("latent_bmm", "bmm"): Part(("bmm_fraction", "bmm_memory_fraction", "bmm_floor_s"), _of(latent_attention.mla_bmm_time_s, "tokens", "query_heads", "inputs", "outputs", "weight_bytes")),

@@ -36,6 +36,9 @@ UNCOUNTED_ANSWERS = "output_len_unreliable"
 ONE_TOKEN = frozenset({"first_token", "prefill_only", "step_time"})
 """Kinds whose requests yield one token."""
 
+AGENTIC = re.compile(r"\bagentic\b.*\btrace\b")
+"""Lengths of a trace of agents, whose prompts repeat what was said before."""
+
 AGENTIC_HITS = 0.94
 """Share of the prompt tokens of an agentic trace that hit in the cache, where a row states none: published traces have 0.90 to 0.98
 (llm-d's wide-EP guide of GLM-5.2: up to about 0.94, https://github.com/llm-d/llm-d)."""

@@ -589,6 +589,11 @@ def largest_rate(benchmark: Benchmark, servers: Servers) -> float:
 def metrics_of(outcome: Outcome, devices: int) -> dict[str, float]:
     """Return the columns of a measured row, in the units of the row (ms, tokens/s)."""
     done = outcome.finished
+    if not done.any():
+        raise InputError(
+            f"isl, osl: no request of {float(outcome.input_tokens.max()):,.0f} input tokens fits in the cache of its engine\n"
+            "  check the lengths, the layout and the dtypes"
+        )
     columns: dict[str, float] = {}
     for name, values in (("ttft", outcome.ttft_s), ("tpot", outcome.tpot_s), ("e2e", outcome.e2e_s)):
         known = values[done & np.isfinite(values)]

@@ -151,7 +151,9 @@ def predict_row(
         benchmark = benchmark_of(row)
         servers = servers_of(benchmark)
         predicted = replay(benchmark)
-        reason = "the simulated run has no such value"
+        reason = (
+            f"a replay of {benchmark.kind} has no such value; write the clients or the requests of the run"
+        )
     except CapplanError as error:
         reason = in_one_line(error)
     replica = servers.replica if servers else None

@@ -1,5 +1,6 @@
 """A benchmark of a measured row -> the replica that ran it: model, device and engine looked up by name."""
 
+import re
 from dataclasses import replace
 from functools import lru_cache
 from math import ceil
@@ -23,7 +24,7 @@ from capplan.model.weight_format import KV_FORMATS, in_weight_format, kv_bytes_p
 from capplan.questions.replayed_drafts import drafting_of_run
 from capplan.readers.calibration.refitted import efficiency_by, row_profile
 from capplan.readers.catalogue.hardware import device
-from capplan.readers.catalogue.models import read_model
+from capplan.readers.catalogue.models import is_repository, read_model, shipped_id
 from capplan.readers.catalogue.recipes import NOMINAL_SHARE, RecipeSettings, recipe_settings
 from capplan.replica.plans import engine_scheduling
 from capplan.replica.replica import Replica, replica_of
@@ -60,11 +61,36 @@ _MORE_MEMORY = Assumption(
     "gpu_memory_utilization",
 )
 
+_BATCH_FITS = Assumption(
+    "the cache holds the batch that the row states, for which capplan counts too little room", "batch_per_gpu"
+)
+
 RANDOM_TOKENS = "random tokens"
 """Words of lengths that say prompts are random tokens."""
 
+_FORMAT_OF_ID = re.compile(r"(?i)-(mxfp4|nvfp4|fp8|fp4|int8|int4|bf16)(?=-|$)")
+"""Weight dtype in the id of a checkpoint."""
+
 FP4_OF_VENDOR = {"amd": "mxfp4"}
 """Vendor -> the fp4 format that its matrix units read; that of all others is nvfp4."""
+
+
+def stated_checkpoint(model: str, weight_dtype: str) -> tuple[str, str, tuple[Assumption, ...]]:
+    """Return a shipped model and the weight dtype that the id of a checkpoint stands for, and what was assumed.
+
+    Publishers quantise models of others: an id that is not shipped is the model that its name begins with, in the dtype of the row or of the id.
+
+    Examples
+    --------
+    >>> stated_checkpoint("amd/DeepSeek-R1-MXFP4-Preview", "auto")[:2]
+    ('DeepSeek-R1', 'mxfp4')
+    """
+    found = _FORMAT_OF_ID.search(model)
+    base = model[: found.start()].rpartition("/")[2] if found else ""
+    if found is None or not is_repository(model) or shipped_id(model) or not shipped_id(base):
+        return model, weight_dtype, ()
+    dtype = found[1].lower() if weight_dtype in {"", "auto"} else weight_dtype
+    return base, dtype, (Assumption(f"{model} is {shipped_id(base)} in {dtype}", "model_hf_id"),)
 
 
 @lru_cache(maxsize=256)
@@ -241,7 +267,10 @@ def benchmark_servers(benchmark: Benchmark, calibration: Path | None = None) -> 
     -------
     one replica of each kind, the link between pools, and their host memory; InputError where a name is not known
     """
+    model, dtype, named = stated_checkpoint(benchmark.model, benchmark.weight_format)
+    benchmark = replace(benchmark, model=model, weight_format=dtype)
     replica, begun = _started(benchmark_spec(benchmark, calibration), benchmark)
+    begun = (*named, *begun, *_crowded(replica, benchmark))
     host = _host_cache(benchmark, replica)
     pools = benchmark.deployment.pools
     if pools is None:
@@ -271,6 +300,15 @@ def _started(spec: ReplicaSpec, benchmark: Benchmark) -> tuple[Replica, tuple[As
         if spec.gpu_memory_utilization is not None:
             raise
     return replica_of(replace(spec, gpu_memory_utilization=MOST_MEMORY)), (_MORE_MEMORY,)
+
+
+def _crowded(replica: Replica, benchmark: Benchmark) -> tuple[Assumption, ...]:
+    """Return the assumption that a stated decode batch fits, where capplan counts too little room in the cache for it."""
+    whole = benchmark.input_tokens + benchmark.output_tokens
+    held = replica.kv_blocks * replica.scheduling.block_tokens
+    if (benchmark.batch_per_gpu or 0.0) * replica.spec.devices * whole <= held:
+        return ()
+    return (_BATCH_FITS,)
 
 
 def _with_drafts(

@@ -25,11 +25,12 @@ _PAIR = re.compile(r"\b(\w+)=(\d+)")
 
 _COUNTED = r"(\d[\d,]*)"
 WORDED: tuple[tuple[str, "re.Pattern[str]"], ...] = (
-    ("requests", re.compile(rf"(?:^|; ){_COUNTED} requests?(?=;|$)|\bof {_COUNTED} ok\b")),
+    ("requests", re.compile(rf"(?:^|; ){_COUNTED} (?:requests?|prompts?)(?=;|$)|\bof {_COUNTED} ok\b")),
     ("requests_per_client", re.compile(rf"\b{_COUNTED} prompts per slot")),
     ("max_num_batched_tokens", re.compile(rf"\bmax[-_]num[-_](?:batched[-_])?tokens {_COUNTED}")),
     ("tokens_per_gpu_step", re.compile(rf"\b{_COUNTED} tokens(?:/GPU| per device)")),
-    ("prefix_hit_fraction", re.compile(r"prefix hit up to about (0\.\d+)")),
+    ("spec_decode", re.compile(r"\b(MTP\d?) on\b")),
+    ("most_prefix_hit_fraction", re.compile(r"prefix hit up to about (0\.\d+)")),
     ("layer_us", re.compile(r"\bone layer of .*\bus:.*\btotal (\d+(?:\.\d+)?)")),
     ("dcp", re.compile(r"\bdecode context parallel (\d+)|^(DCP)\b")),
     ("total_tok_s_per_gpu", re.compile(rf"\b{_COUNTED} TOTAL tok/s/GPU|\b{_COUNTED}/GPU\b.*TOTAL tok/s/GPU")),
@@ -306,7 +307,7 @@ RANGES: dict[MeasuredKind, dict[str, tuple[float, float]]] = {
         "n_requests": (1.0, 1e8), "n_failed": (0.0, 1e8), "stage_s": (1e-3, 1e7), "prefix_tokens": (0.0, 2e6),
         "prefix_groups": (1.0, 1e5), "prompts_per_prefix": (1.0, 1e5), "slo_ttft_ms": (1e-3, 1e8), "slo_tpot_ms": (1e-3, 1e8),
         "front_end_ms": (0.0, 1e6), "prefill_gpus": _RANKS, "decode_gpus": _RANKS, "batch_per_gpu": (1e-3, 1e5),
-        "prefix_hit_fraction": (0.0, 1.0), "tokens_per_gpu_step": (1.0, 1e8),
+        "prefix_hit_fraction": (0.0, 1.0), "most_prefix_hit_fraction": (0.0, 1.0), "tokens_per_gpu_step": (1.0, 1e8),
     },
     "memory": {
         "gpu_memory_gib": (0.1, 1e4), "tp": _RANKS, "pp": _RANKS, "max_model_len": (1.0, 1e8),

@@ -30,6 +30,9 @@ from capplan.serving.step_table import StepTable, launching_s, piecewise_linear
 DRAFT_TOKENS = tuple(range(1, 9))
 """Default draft lengths to try."""
 
+NO_LIMIT = 10**9
+"""Sequences that no limit of a graph reaches."""
+
 BATCHES = tuple(2**power for power in range(9))
 """Default batches to try."""
 
@@ -130,7 +133,7 @@ def step_time_s(spec: ReplicaSpec, batch: Array, context_tokens: Number, query_t
     )
     unsaved, host = unsaved_s(costs), spec.profile.host
     captured = unsaved + host.decode_excess_ratio * (total_s(costs) - unsaved)
-    tokens, graph = batch * query_tokens, largest_graph_sequences(spec)
+    tokens, graph = batch * query_tokens, largest_graph_tokens(spec, query_tokens)
     least = _launch_s(spec, np.maximum(tokens / spec.sharding.data, host.graph_tokens + 1.0))
     return np.where(tokens > graph, np.maximum(np.maximum(captured, total_s(costs)), least), captured)
 
@@ -519,7 +522,7 @@ def round_table(
     verified_tokens = batch * query
     working = piecewise_linear(table.token_knots, table.mixed_s, verified_tokens) + table.head_s
     eager = np.maximum(working, launching_s(table, verified_tokens))
-    graph = largest_graph_sequences(spec)
+    graph = largest_graph_tokens(spec, query)
     least = np.where(verified_tokens > graph, eager, 0.0) if draft_tokens else 0.0
     return replace(
         table,
@@ -529,13 +532,29 @@ def round_table(
     )
 
 
-def largest_graph_sequences(spec: ReplicaSpec) -> int:
-    """Return the size of the largest decode CUDA graph in tokens, summed over the attention-data-parallel groups."""
+def largest_graph_tokens(spec: ReplicaSpec, query_tokens: Number) -> Number:
+    """Return the tokens of the largest decode step that runs as a CUDA graph, summed over the attention-data-parallel groups.
+
+    vLLM captures up to min(2 B q, limit) tokens, where B sequences of q tokens may run; SGLang and TensorRT-LLM capture batches up to a limit of
+    sequences, each with its q tokens.
+
+    Parameters
+    ----------
+    spec : the replica
+    query_tokens : [tokens]
+        q, which a step computes for each sequence
+
+    References
+    ----------
+    vLLM, `VllmConfig._set_cudagraph_sizes` in vllm/config/vllm.py (`decode_query_len`); SGLang, `CudaGraphRunner` in
+    srt/model_executor/cuda_graph_runner.py (`num_tokens_per_bs`).
+    """
     entry = tier(spec.profile, engine_memory_bytes(spec.device), spec.device.architecture)
+    limit = graph_max_sequences(spec.profile, entry, NO_LIMIT, int(spec.sharding.tensor))
+    if not spec.profile.doubles_graph_sequences:
+        return spec.sharding.data * limit * query_tokens
     seats = started_scheduling(spec).max_num_seqs
-    return int(spec.sharding.data) * graph_max_sequences(
-        spec.profile, entry, seats, int(spec.sharding.tensor)
-    )
+    return spec.sharding.data * np.minimum(2.0 * seats * query_tokens, limit)
 
 
 Method = Literal["draft-model", "eagle", "mtp", "dspark", "medusa", "ngram", "early-exit"]
@@ -669,6 +688,7 @@ def best_speculating_replica(
     InputError, DoesNotFitError
         a pipelined replica; target and draft leave no room for the KV cache
     """
+    refuse_stages(replica.spec)
     tokens = best_draft_tokens(plan, replica.spec, batch, context_tokens)
     draft = draft_of(replace(plan, draft_tokens=tokens), replica.spec)
     return speculating_replica(

@@ -23,7 +23,7 @@ from capplan.replica.load import Load
 from capplan.replica.replica import replica_of
 from capplan.replica.spec import ReplicaSpec
 from capplan.replica.speculation import (
-    largest_graph_sequences,
+    largest_graph_tokens,
     rejection_s,
     round_table,
     speculating_replica,
@@ -263,8 +263,8 @@ def test_a_round_is_a_step_its_drafts_and_what_verifying_takes_beyond_one_token(
     drawn_s = rejection_s(replica.spec, drafts * np.maximum(batch, 1.0))
     # More tokens than the largest graph holds take at least as long as prompts of as many.
     eager = piecewise_linear(table.token_knots, table.mixed_s, batch * (drafts + 1)) + table.head_s
-    beyond = batch * (drafts + 1) > largest_graph_sequences(replica.spec)
-    assert beyond.any() == (drafts > 1)
+    beyond = batch * (drafts + 1) > largest_graph_tokens(replica.spec, drafts + 1.0)
+    assert beyond.any() == (drafts == 8)
     assert not beyond.all()
     for place, context in list(enumerate(table.context_knots))[::4]:
         plain, verified = (step_time_s(replica.spec, batch, float(context), n) for n in (one, many))
@@ -278,6 +278,20 @@ def test_a_round_is_a_step_its_drafts_and_what_verifying_takes_beyond_one_token(
     assert rounds.head_s == near(table.head_s + drafts * draft_s + drawn_s)
     for name in ("mixed_s", "prefill_attention_s", "request_s"):
         assert np.all(getattr(rounds, name) == getattr(table, name))
+
+
+def test_the_largest_graph_holds_the_verified_tokens_of_its_sequences(replica):
+    """vLLM: min(2 x 64 x (drafts + 1), 512) tokens; SGLang: its largest batch, each sequence with its verified tokens."""
+    assert [float(largest_graph_tokens(replica.spec, tokens)) for tokens in (1.0, 2.0, 4.0, 9.0)] == [
+        128.0,
+        256.0,
+        512.0,
+        512.0,
+    ]
+    other = replace(replica.spec, profile=profile("sglang"))
+    assert largest_graph_tokens(other, 4.0) == 4.0 * largest_graph_tokens(other, 1.0)
+    two = replace(replica.spec, sharding=replace(replica.spec.sharding, data=2.0))
+    assert largest_graph_tokens(two, 2.0) == 512.0
 
 
 def test_rounds_take_seats_by_their_tokens_and_no_cache_where_the_draft_is_no_model(replica):

@@ -130,8 +130,8 @@ def search(question: Question) -> SearchResult:
             held, kept_memory = [*held, *smaller], np.concatenate((kept_memory, smaller_memory))
             evaluated += LOADS * len(smaller)
         if held:
-            more, near = part.evaluated(held, kept_memory, rejected)
-            sized += more
+            screened, near = part.evaluated(held, kept_memory, rejected)
+            sized += screened
             relaxations += near
     return SearchResult(tuple(sized), rejected, evaluated, tuple(relaxations))
 

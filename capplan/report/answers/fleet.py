@@ -137,7 +137,11 @@ def first_screen(
         tables=(_first_table(answer, shown, guessed, outlook, promised=promised),),
         headline=decision_sentence(asked, answer, outlook),
         closing=(
-            *(("*: no kernel of this GPU was timed, so it is less certain",) if guessed and promised else ()),
+            *(
+                ("*: some of its kernels were not timed on this GPU, so it is less certain",)
+                if guessed and promised
+                else ()
+            ),
             *_uneconomical_texts(answer),
             *first_pools_texts(answer),
             *engines_texts(asked, answer),
@@ -565,7 +569,6 @@ def fleet_answer(
     over_time = over_time_parts(outlook)
     plans = [plan_row(plan) for plan in answer.written]
     unlisted = None if answer.unlisted is None else answer.written.index(answer.unlisted)
-    rejected = [asdict(item) for item in answer.rejected]
     tables = [
         _plans_table(asked, answer, outlook, [row for place, row in enumerate(plans) if place != unlisted]),
         *pools_tables(answer),
@@ -580,7 +583,7 @@ def fleet_answer(
         *decision_tables(answer, promised=bool(asked.scenario.slo.targets)),
     ]
     tables += () if outlook.mixes else offers_tables(answer.plans)
-    if rejected:
+    if rejected := [asdict(item) for item in answer.rejected]:
         tables.append(
             Table(rejected, title=rejected_text(answer), shown=_REJECTED, titles={"count": "candidates"})
         )
