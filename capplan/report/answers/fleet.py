@@ -98,6 +98,7 @@ from capplan.report.answers.order import (
     order_tables,
     order_texts,
     ordered_texts,
+    rack_texts,
 )
 from capplan.report.answers.owned import owned_rows, owned_texts, owned_uses
 from capplan.report.answers.replica import unknown_intervals
@@ -154,6 +155,7 @@ def first_screen(
             *owned_texts(plan, owned_uses(asked, answer)),
             *ordered_texts([plan]),
             *network_texts(plan),
+            *rack_texts(plan),
             *idle_texts(plan),
             failure_text(plan),
             *budget_texts(asked, answer),
