@@ -86,14 +86,6 @@ def pod(
     return {"containers": [container], "volumes": volumes}
 
 
-_OPTIONS_OF_EXCHANGES = {
-    "vllm": "--all2all-backend and --enable-eplb",
-    "sglang": "--moe-a2a-backend deepep, --enable-eplb and --enable-two-batch-overlap",
-    "trtllm": "TRTLLM_CAN_USE_DEEP_EP=1",
-}
-"""Options of the all-to-all between servers, which plans assume, by engine."""
-
-
 def server_words(group: Group, servers: int, rank: str, leader: str) -> tuple[str, ...]:
     """Return the words that tell one server of a replica which one it is.
 
@@ -105,12 +97,11 @@ def server_words(group: Group, servers: int, rank: str, leader: str) -> tuple[st
     leader : address of the first one
     """
     launch = group.launch
-    grouped = launch.data_parallel > 1
-    if launch.engine == "trtllm" or (grouped and (launch.engine != "vllm" or launch.pipeline_parallel > 1)):
-        what = " with attention groups" if grouped else ""
-        why = f": start it yourself, with {_OPTIONS_OF_EXCHANGES[launch.engine]}" if what else ""
+    grouped = launch.engine == "vllm" and launch.data_parallel > 1
+    if launch.engine == "trtllm" or (grouped and launch.pipeline_parallel > 1):
+        what = " with stages of attention groups" if grouped else ""
         raise InputError(
-            f"{launch.engine}: a replica{what} over {servers} servers is not exported{why}\n"
+            f"{launch.engine}: a replica{what} over {servers} servers is not exported\n"
             "  plan with: --set fleet.max_gpus_per_replica=..., the devices of one server"
         )
     address = leader if launch.engine == "vllm" else f"{leader}:{LEADER_PORT}"
@@ -123,6 +114,8 @@ def server_words(group: Group, servers: int, rank: str, leader: str) -> tuple[st
         words += option(launch, "data_parallel_leader", address)
         words += option(launch, "exchange", _exchange(group))
         words += option(launch, "balance")
+    elif launch.data_parallel > 1:
+        words += option(launch, "exchange", "deepep")
     if launch.engine == "vllm" and rank != "0":
         words += option(launch, "headless")
     return tuple(words)

@@ -766,6 +766,44 @@ def most_busy_on(machines: Sequence[Machine], replica_gpus: int, node_gpus: int,
     return float(max(survive.most_busy(total), 0))
 
 
+def racks_of(replica_gpus: Sequence[int], rack_gpus: int) -> int | None:
+    """Return how many racks hold some replicas, each of which stays inside one rack; None if one is larger than a rack.
+
+    The largest replica comes first, each into the first rack that has room for it: at most 11/9 of the fewest racks and four more.
+
+    Parameters
+    ----------
+    replica_gpus : [-]
+        GPUs of each replica
+    rack_gpus : [-]
+        GPUs of a rack
+
+    Returns
+    -------
+    [-]
+        racks
+
+    Examples
+    --------
+    >>> racks_of([16] * 5, 72), racks_of([64, 8, 8], 72), racks_of([80], 72)
+    (2, 2, None)
+
+    References
+    ----------
+    Johnson 1973, "Near-optimal bin packing algorithms", MIT.
+    """
+    left: list[int] = []
+    for gpus in sorted(replica_gpus, reverse=True):
+        if gpus > rack_gpus:
+            return None
+        place = next((at for at, room in enumerate(left) if room >= gpus), None)
+        if place is None:
+            left.append(rack_gpus - gpus)
+        else:
+            left[place] -= gpus
+    return len(left)
+
+
 def most_busy_for(cost: Callable[[int], float], usd_per_hour: float) -> float:
     """Return how many busy replicas an amount pays for, by bisection: an order for more replicas costs no less."""
     if cost(1) > usd_per_hour:

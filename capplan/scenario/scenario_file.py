@@ -639,7 +639,8 @@ class Fleet(Record):
     """Several fleets for one service, each on the GPUs that suit its requests: classes divides whole classes, lengths the prompts
     up to a length and longer ones, shares a share of every class, any tries all of them; off by default."""
     disaggregation: Annotated[Disaggregation | None, BeforeValidator(_switched_off)] = None
-    """Prefill and decode in separate pools: off, allowed (in addition to identical replicas), or only."""
+    """Prefill and decode in separate pools: off, allowed (in addition to identical replicas), or only; if left out, they are looked at for
+    large mixtures of experts, and off for other models."""
     prefill_hardware: Names | None = None
     """Devices of the prefill pool, written as hardware; if left out, those."""
     decode_hardware: Names | None = None

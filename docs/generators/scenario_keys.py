@@ -74,7 +74,7 @@ DEFAULTS: Mapping[str, str] = MappingProxyType(
         "fleet.own": "none",
         "fleet.max_machines": "any number",
         "fleet.mix": "off",
-        "fleet.disaggregation": "off",
+        "fleet.disaggregation": "by the model",
         "fleet.prefill_hardware": "hardware",
         "fleet.decode_hardware": "hardware",
         "fleet.kv_link": "network",

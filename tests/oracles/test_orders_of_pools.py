@@ -19,7 +19,7 @@ from capplan.fleet.pools.sizing import decode_question, prefill_question
 from capplan.fleet.review import spec_of_layout
 from capplan.fleet.search.layouts import search
 from capplan.fleet.search.search_cache import SearchCache
-from capplan.money.order import NO_LOSS, OWN, Machine, Survival
+from capplan.money.order import NO_LOSS, OWN, Machine, Survival, racks_of
 from capplan.questions.fleet import asked_fleet, terms_of
 from capplan.readers.yaml_file import parse_yaml
 from capplan.replica.replica import replica_of
@@ -376,3 +376,11 @@ def test_pools_of_two_devices_are_at_one_provider_at_its_listed_prices(capplan):
     pooled = next(plan for plan in result["plans"] if len(plan["groups"]) == 2)
     assert len({line["provider"] for line in pooled["order"]["machines"]}) == 1
     assert all(line["sku"] and line["date"] for line in pooled["order"]["machines"])
+
+
+@given(st.lists(st.integers(1, 72), min_size=1, max_size=30))
+def test_racks_hold_all_replicas_and_no_fewer_could_be_half_empty(sizes):
+    racks = racks_of(sizes, 72)
+    assert math.ceil(sum(sizes) / 72) <= racks <= len(sizes)
+    assert racks == 1 or sum(sizes) > 36 * racks - 36
+    assert racks_of([*sizes, 73], 72) is None

@@ -98,6 +98,7 @@ from capplan.report.answers.order import (
     order_tables,
     order_texts,
     ordered_texts,
+    rack_texts,
 )
 from capplan.report.answers.owned import owned_rows, owned_texts, owned_uses
 from capplan.report.answers.replica import unknown_intervals
@@ -154,6 +155,7 @@ def first_screen(
             *owned_texts(plan, owned_uses(asked, answer)),
             *ordered_texts([plan]),
             *network_texts(plan),
+            *rack_texts(plan),
             *idle_texts(plan),
             failure_text(plan),
             *budget_texts(asked, answer),
@@ -569,7 +571,6 @@ def fleet_answer(
     over_time = over_time_parts(outlook)
     plans = [plan_row(plan) for plan in answer.written]
     unlisted = None if answer.unlisted is None else answer.written.index(answer.unlisted)
-    rejected = [asdict(item) for item in answer.rejected]
     tables = [
         _plans_table(asked, answer, outlook, [row for place, row in enumerate(plans) if place != unlisted]),
         *pools_tables(answer),
@@ -584,7 +585,7 @@ def fleet_answer(
         *decision_tables(answer, promised=bool(asked.scenario.slo.targets)),
     ]
     tables += () if outlook.mixes else offers_tables(answer.plans)
-    if rejected:
+    if rejected := [asdict(item) for item in answer.rejected]:
         tables.append(
             Table(rejected, title=rejected_text(answer), shown=_REJECTED, titles={"count": "candidates"})
         )

@@ -7,7 +7,7 @@ from typing import Any
 
 from capplan.fleet.plan import Group, Plan
 from capplan.fleet.pools.link import LinkTerms, reach_of
-from capplan.money.order import OWN, OrderLine, owned_price_text
+from capplan.money.order import OWN, OrderLine, owned_price_text, racks_of
 from capplan.money.price import usd_per_month
 from capplan.questions.plans.plan_row import (
     is_at_one_provider,
@@ -56,7 +56,7 @@ def order_texts(plan: Plan | None) -> tuple[str, ...]:
     if plan is None:
         return ()
     return (
-        *ordered_texts([plan]), *_unstated_texts(plan), *network_texts(plan), *idle_texts(plan), *_survival_texts(plan),
+        *ordered_texts([plan]), *_unstated_texts(plan), *network_texts(plan), *rack_texts(plan), *idle_texts(plan), *_survival_texts(plan),
     )  # fmt: skip
 
 
@@ -167,6 +167,29 @@ def network_texts(plan: Plan) -> tuple[str, ...]:
         f"{counted / 1e9:.3g} GB/s: plan with fleet.network: {each / 1e9:.3g} GB/s"
         for sku, (each, counted) in slower_networks(plan).items()
     )
+
+
+def rack_texts(plan: Plan) -> tuple[str, ...]:
+    """Return how many racks the replicas of a plan stand in, where one NVLink domain joins more GPUs than a machine has, and what whole racks cost."""
+    found = []
+    devices = {group.layout.device.name: group.layout.device for group in plan.groups}
+    for name, device in devices.items():
+        groups = [group for group in plan.groups if group.layout.device.name == name]
+        rack, usd = device.link_domain_devices, groups[0].usd_per_gpu_hour
+        sizes = [group.gpus_per_replica for group in groups for _ in range(group.replicas)]
+        if rack <= device.node_devices or (racks := racks_of(sizes, rack)) is None:
+            continue
+        noun = "rack" if racks == 1 else "racks"
+        cost = (
+            ""
+            if usd is None
+            else f", for ${usd_per_month(racks * rack * usd):,.0f} per month at the same price per GPU"
+        )
+        found.append(
+            f"racks: {racks} {noun} of {rack} {name} (one NVLink domain) {'holds' if racks == 1 else 'hold'} the {sum(sizes)} GPUs, each replica inside "
+            f"one; a provider that sells whole racks sells {racks * rack} GPUs{cost}"
+        )
+    return tuple(found)
 
 
 def idle_texts(plan: Plan) -> tuple[str, ...]:
