@@ -86,6 +86,8 @@ class Benchmark:
     static_batch: int | None
     limits: Mapping[str, int] = field(hash=False)
     """Those of `LIMITS` that the row states."""
+    memory_fraction: float | None = None
+    """Share of the memory that the engine was started with; None: as its source's scripts say, else its default."""
     source: str = ""
     """Publisher of the row; some publish the launch settings of their servers elsewhere."""
     date: str = ""
@@ -191,6 +193,7 @@ def benchmark_of(row: Mapping[str, str]) -> Benchmark:
         requests=requests,
         static_batch=int(static) if static else None,
         limits=_limits(row, engine, sharding),
+        memory_fraction=number_in(row, "gpu_memory_utilization"),
         source=source_of(row),
         date=date,
         offered_rate_reported=is_set(row.get("offered_rate_reported")),

@@ -119,10 +119,11 @@ _ONE_SIDED = ("nvlink_one_sided", "nvlink_one_sided")
 """All-to-all kernels for experts over several servers.
 
 vLLM: by default allgather_reducescatter (`vllm/config/parallel.py`); recipes choose DeepEP, which 0.9 has, and over one NVLink domain FlashInfer's
-one-sided kernel (`--all2all-backend`). SGLang: recipes choose `--moe-a2a-backend deepep`, whose mode is by default low-latency kernels for decode steps
-and normal ones for prompts (`layers/moe/token_dispatcher/deepep.py`). TensorRT-LLM: its one-sided kernel over one NVLink domain (pull request 9329), else
-DeepEP with TRTLLM_CAN_USE_DEEP_EP=1 (pull request 5881). vLLM has room for VLLM_MOE_DP_CHUNK_SIZE (256) tokens in low-latency buffers until pull request
-39107 of April 2026, then for those of a step; SGLang for SGLANG_DEEPEP_NUM_MAX_DISPATCH_TOKENS_PER_RANK, 128 unless set, 256 in its recipes."""
+one-sided kernel (`--all2all-backend`; before 0.17 its two-sided one, for which that stands in). SGLang: recipes choose `--moe-a2a-backend deepep`,
+whose mode is by default low-latency kernels for decode steps and normal ones for prompts (`layers/moe/token_dispatcher/deepep.py`). TensorRT-LLM: its
+one-sided kernel over one NVLink domain (pull request 9329), else DeepEP with TRTLLM_CAN_USE_DEEP_EP=1 (pull request 5881). vLLM has room for
+VLLM_MOE_DP_CHUNK_SIZE (256) tokens in low-latency buffers until pull request 39107 of April 2026, then for those of a step; SGLang for
+SGLANG_DEEPEP_NUM_MAX_DISPATCH_TOKENS_PER_RANK, 128 unless set, 256 in its recipes."""
 
 _PROCESSOR = Tier(
     0.0, max_num_seqs=128, server_batched_tokens=2048, offline_batched_tokens=4096, only=("cpu",)
@@ -197,6 +198,8 @@ _VLLM_V1 = replace(
 
 _VLLM_WIDE = replace(_VLLM_V1, servers_exchange=_DEEPEP, one_exchange=True)
 
+_VLLM_RACKS = replace(_VLLM_WIDE, rack_exchange=_ONE_SIDED)
+
 VLLM: tuple[EngineProfile, ...] = (
     _V0,
     replace(_V0, version="0.6.0"),
@@ -205,7 +208,7 @@ VLLM: tuple[EngineProfile, ...] = (
     replace(_VLLM_WIDE, version="0.9.0", tiers=(_PROCESSOR, _LARGE, _SMALL)),
     replace(_VLLM_WIDE, version="0.10.0", tiers=(_PROCESSOR, _LARGE, _SMALL), memory=_GROUPED_MEMORY),
     replace(
-        _VLLM_WIDE,
+        _VLLM_RACKS,
         version="0.12.0",
         tiers=(_PROCESSOR, _LARGE, _SMALL),
         memory=_SHORT_WORKSPACE_MEMORY,
@@ -213,7 +216,7 @@ VLLM: tuple[EngineProfile, ...] = (
     ),
     *(
         replace(
-            _VLLM_WIDE,
+            _VLLM_RACKS,
             version=version,
             tiers=tiers,
             memory=memory,
@@ -229,12 +232,11 @@ VLLM: tuple[EngineProfile, ...] = (
     ),
     *(
         replace(
-            _VLLM_WIDE,
+            _VLLM_RACKS,
             version=version,
             tiers=tiers,
             memory=_GRAPHS_MEMORY if version == "0.20.0" else _CONCURRENCY_MEMORY,
             expert_kernels=(_SPLIT_BLOCKS_TRITON,),
-            rack_exchange=_ONE_SIDED,
             low_latency_tokens=inf,
             cache_rules=rules,
             asynchronous=True,

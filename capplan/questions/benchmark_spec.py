@@ -186,7 +186,7 @@ def run_settings(
         "kv_format": recipe.kv_dtype if recipe.kv_dtype and benchmark.kv_format == "auto" else kv_format,
         "max_num_seqs": stated.get("max_num_seqs", sequences),
         "max_num_batched_tokens": stated.get("max_num_batched_tokens", tokens),
-        "gpu_memory_utilization": recipe.memory_fraction,
+        "gpu_memory_utilization": benchmark.memory_fraction or recipe.memory_fraction,
     }
     return settings, recipe.expert_parallel or False
 

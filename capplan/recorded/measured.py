@@ -307,7 +307,7 @@ RANGES: dict[MeasuredKind, dict[str, tuple[float, float]]] = {
         "n_requests": (1.0, 1e8), "n_failed": (0.0, 1e8), "stage_s": (1e-3, 1e7), "prefix_tokens": (0.0, 2e6),
         "prefix_groups": (1.0, 1e5), "prompts_per_prefix": (1.0, 1e5), "slo_ttft_ms": (1e-3, 1e8), "slo_tpot_ms": (1e-3, 1e8),
         "front_end_ms": (0.0, 1e6), "prefill_gpus": _RANKS, "decode_gpus": _RANKS, "batch_per_gpu": (1e-3, 1e5),
-        "prefix_hit_fraction": (0.0, 1.0), "most_prefix_hit_fraction": (0.0, 1.0), "tokens_per_gpu_step": (1.0, 1e8),
+        "prefix_hit_fraction": (0.0, 1.0), "most_prefix_hit_fraction": (0.0, 1.0), "gpu_memory_utilization": (1e-3, 1.0), "tokens_per_gpu_step": (1.0, 1e8),
     },
     "memory": {
         "gpu_memory_gib": (0.1, 1e4), "tp": _RANKS, "pp": _RANKS, "max_model_len": (1.0, 1e8),
