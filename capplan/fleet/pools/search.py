@@ -56,6 +56,7 @@ from capplan.fleet.search.recommended import DEAR, rank
 from capplan.fleet.search.search_cache import SearchCache
 from capplan.fleet.simulation import FleetOutcome
 from capplan.fleet.unit_costs import unit_costs_at_mean
+from capplan.hardware.device import Device
 from capplan.money.price import HOURS_PER_MONTH, most_usd
 from capplan.workload.request_class import outside_use
 
@@ -212,6 +213,9 @@ def _groups(
     Users send more to quicker devices. Each pair of devices is sized for the traffic that the quicker one gets, so it is the
     same pair whatever other devices are listed.
     """
+    smallest = _least_of_any(pools.prefill_devices, terms) + _least_of_any(pools.decode_devices, terms)
+    if pools.screened and smallest >= most_usd:
+        return _Phases([], 0, smallest)
     if not question.demand.users:
         return _contenders(question, pools, terms, rejected, cache, most_usd)
     devices = tuple(
@@ -275,6 +279,15 @@ def _contenders(
             groups.append(sorted(pairs, key=lambda item: _cost(item, terms)))
     groups.sort(key=lambda group: _cost(group[0], terms))
     return _Phases([(question, group) for group in groups], evaluated, least)
+
+
+def _least_of_any(devices: Sequence[Device], terms: Terms) -> float:
+    """Return what one GPU of the cheapest of some devices costs in an order, the least that a pool has [$/h]; zero where a price is not known."""
+    prices = [(terms.prices.get(device.name), device.node_devices) for device in devices]
+    return min(
+        (0.0 if price is None else price.least_usd_per_hour(1, node, 1.0) for price, node in prices),
+        default=0.0,
+    )
 
 
 def least_usd_of_pools(question: Question, pools: PoolsLimits, terms: Terms) -> float:
