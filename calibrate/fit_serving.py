@@ -68,7 +68,7 @@ from capplan.recorded.measured import measured_table
 GRAPH_TOKENS = {"vllm": {"0.8.0": 512.0, "0.11.1": 512.0, "0.19.0": 512.0}}
 """Largest mixed step under piecewise CUDA graphs: an engine default, not fitted."""
 
-TABLES = ("serving_measured.csv.gz", "serving_open_2026_11.csv")
+TABLES = ("serving_measured.csv.gz", "serving_open_2026_11.csv", "serving_mla_open.csv")
 """Tables of served runs in the folder."""
 
 Result = TypeVar("Result")
