@@ -47,7 +47,7 @@ UNTOLD = {"network_fraction": 0.7, "network_step_s": 5e-6, "router_skew": SERVED
 """Numbers that no timing determines: assumptions, see docs/assumptions."""
 SHEET = frozenset(
     {"flop_per_s", "bytes_per_s", "multiprocessors", "link_bytes_per_s", "network_bytes_per_s",
-     "domain_devices"}
+     "domain_devices", "ring_cards"}
 )  # fmt: skip
 """Fields of the records that the datasheet gives."""
 QUANTISING = frozenset({"fp8", "fp8_block", "int8", "nvfp4"})

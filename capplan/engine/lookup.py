@@ -197,7 +197,7 @@ def with_graphs_of(engine: EngineProfile, name: str) -> EngineProfile:
     --------
     >>> vllm = profile("vllm", "0.27.0")
     >>> [with_graphs_of(vllm, name).host.graph_tokens for name in ("gpt_oss", "hopper", "blackwell")]
-    [1024.0, 512.0, 1024.0]
+    [1024.0, 512, 1024.0]
     """
     most = dict(engine.graph_tokens_of).get(name)
     if most is None:

@@ -196,3 +196,13 @@ def test_a_plan_and_its_launch_command_state_the_steps_that_the_search_chose(tmp
     assert [group.layout.max_num_batched_tokens for group in read.groups] == [
         group["max_num_batched_tokens"] for group in plan["groups"]
     ]
+
+
+def test_other_engines_are_named_with_the_command_that_searches_them(tmp_path, capsys):
+    path = path_of(tmp_path, CASES["pools cost a fraction"])
+    assert main(["fleet", str(path), "--offline"]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert f"may cost over a tenth less; to find out: capplan levers {path} --lever engine" in printed
+    capsys.readouterr()
+    assert main(["fleet", str(path), "--set", "engine=vllm", "--offline"]) == 0
+    assert "another engine" not in capsys.readouterr().out

@@ -18,7 +18,7 @@ from capplan.model.sharding import Sharding
 from capplan.phases.step import decode_step_costs, prefill_step_costs
 from capplan.readers.catalogue.efficiency import efficiency_for
 from capplan.readers.catalogue.hardware import device
-from capplan.replica.estimate import OperatorRow, bottleneck_of, breakdown_of, estimate, requests_for
+from capplan.replica.estimate import LAUNCHES, OperatorRow, bottleneck_of, breakdown_of, estimate, requests_for
 from capplan.replica.load import Load
 from capplan.replica.replica import replica_of
 from capplan.replica.spec import ReplicaSpec
@@ -29,7 +29,7 @@ from capplan.replica.speculation import (
     speculating_replica,
     step_time_s,
 )
-from capplan.serving.step_table import StepTable, decode_step_s, mixed_step_s, piecewise_linear
+from capplan.serving.step_table import StepTable, decode_step_s, launching_s, mixed_step_s, piecewise_linear
 
 ONE = np.array([1.0])
 FLAT = StepTable(
@@ -210,7 +210,7 @@ def test_the_breakdown_is_that_of_one_prompt_and_one_step(replica):
     for phase, costs, beside in (
         ("prefill", prefill, 0.0), ("decode", decode, host.step_s + 8 * (host.sequence_s + host.stream_s)),
     ):  # fmt: skip
-        mine = [row for row in rows if row.phase == phase]
+        mine = [row for row in rows if row.phase == phase and row.operator != LAUNCHES]
         assert sum(row.seconds for row in mine) == near(sum(float(cost.seconds) for cost in costs) + beside)
         assert sum(row.flop for row in mine) == near(sum(float(cost.flop) for cost in costs))
         kept = [cost for cost in costs if float(cost.seconds) > 0]
@@ -219,6 +219,9 @@ def test_the_breakdown_is_that_of_one_prompt_and_one_step(replica):
         )
     assert {row.operator for row in rows if row.phase == "decode"} >= {"qkv", "attention", "lm_head", "host"}
     assert not any(row.operator == "all_reduce" for row in rows)  # of one rank, in no time
+    waits = sum(row.seconds for row in rows if row.operator == LAUNCHES)
+    least = float(launching_s(replica.table, 600.0))
+    assert waits == near(max(least - sum(float(cost.seconds) for cost in prefill), 0.0))
     alone = breakdown_of(replica, load, 0.2)
     assert alone == breakdown_of(replica, load, 1.0)
 

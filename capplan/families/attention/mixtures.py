@@ -588,15 +588,23 @@ def _layer(shape: Heads, part: Part, window: int | None) -> Layer:
 
 
 def read_step_text(config: Config, name: str) -> Network:
-    """Return the text model of a Step 3.5 or 3.7 Flash; sliding layers may have more query heads."""
+    """Return the text model of a Step 3.5 or 3.7 Flash; sliding layers may have heads of their own."""
     groups = config.optional("num_key_value_heads", "num_attention_groups") or 8
     full = heads(config, default_kv_heads=groups, default_head_dim=128)
     layers = config.layers()
     other = config.section("attention_other_setting")
     more = config.optional("num_sliding_attention_heads")
-    if more is None and other is not None:
-        more = other.optional("num_attention_heads")
     slide = replace(full, query_heads=more or full.query_heads)
+    if other is not None:
+        other.unused("attention_type")
+        width = other.optional("head_dim") or full.head_dim
+        slide = Heads(
+            full.hidden_size,
+            more or other.optional("num_attention_heads") or full.query_heads,
+            other.optional("num_attention_groups") or full.kv_heads,
+            width,
+            width,
+        )
     window = config.optional("sliding_window")
     kinds = config.items("layer_types", length=layers) or ["full_attention"] * layers
     stack = []
