@@ -12,7 +12,8 @@ Rows that are hard stay in; rows that capplan rejects count against coverage.
 """
 
 PUBLISHED_TEXT = """What operators and engine projects publish of large mixtures of experts: closed loops on one server, separate pools, and decode and prefill engines
-measured by themselves. No number was fitted to these runs. Rates of pools count for all GPUs of the pool, or for each where only that is published. Pools that were
+measured by themselves. No number was fitted to these runs; how unevenly a balancer loads ranks and how long a dispatch waits for ranks that are behind were chosen
+with some of them in view ([assumptions.md](assumptions.md)). Rates of pools count for all GPUs of the pool, or for each where only that is published. Pools that were
 measured apart had nothing else to do: in production they reach about half. TTFT at low load has at most four clients. `python -m calibrate.published_tables FILE`
 prints this section for a file of such rows, and `capplan validate FILE` their scores.
 """
