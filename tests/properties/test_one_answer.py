@@ -74,7 +74,9 @@ def test_a_replica_of_a_plan_is_a_replica_of_the_fleet_that_is_simulated(fleet):
     or of four times as many where 32 of a padded batch have one length, or 40 documents arrive at once, and for the models of
     several, whose p95 of TPOT differs by 4 % from one such run of 30,000 to the next."""
     requests = (
-        120_000 if fleet.settings or fleet.path.stem in ("padded-job", "rerank", "code-assistant", "small-team") else 30_000
+        120_000
+        if fleet.settings or fleet.path.stem in ("padded-job", "rerank", "code-assistant", "small-team")
+        else 30_000
     )
     question = asked_fleet(read_scenario(*fleet), offline=True).question
     candidate = max(search(question).candidates, key=lambda item: item.share_ceiling)

@@ -18,7 +18,14 @@ from capplan.model.sharding import Sharding
 from capplan.phases.step import decode_step_costs, prefill_step_costs
 from capplan.readers.catalogue.efficiency import efficiency_for
 from capplan.readers.catalogue.hardware import device
-from capplan.replica.estimate import LAUNCHES, OperatorRow, bottleneck_of, breakdown_of, estimate, requests_for
+from capplan.replica.estimate import (
+    LAUNCHES,
+    OperatorRow,
+    bottleneck_of,
+    breakdown_of,
+    estimate,
+    requests_for,
+)
 from capplan.replica.load import Load
 from capplan.replica.replica import replica_of
 from capplan.replica.spec import ReplicaSpec
