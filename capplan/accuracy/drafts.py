@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 
 from capplan.assumption import Assumption
 from capplan.errors import InputError
-from capplan.phases.step import expected_tokens_per_round
+from capplan.phases.step import acceptance_of_round
 
 DraftMethod: TypeAlias = Literal["mtp", "eagle", "dspark", "ngram", "medusa"]
 
@@ -43,42 +43,6 @@ class Drafts:
     acceptance_fraction: float | None = None
     """Probability that a draft is accepted if all before it were; None: the row does not state it."""
     assumptions: tuple[Assumption, ...] = ()
-
-
-def acceptance_of_mean(tokens_per_round: float, draft_tokens: int) -> float:
-    """Return the acceptance with which rounds add so many tokens on average.
-
-        a : (1 - a^(g+1)) / (1 - a) = E
-
-    Parameters
-    ----------
-    tokens_per_round : [tokens]
-        E, the token of the target included, 1 to g + 1
-    draft_tokens : [tokens]
-        g
-
-    Returns
-    -------
-    [-]
-        a, the same for every position
-
-    Examples
-    --------
-    >>> round(acceptance_of_mean(1.75, 2), 4), acceptance_of_mean(4.0, 3)
-    (0.5, 1.0)
-
-    References
-    ----------
-    Leviathan, Kalman, Matias 2023, arXiv:2211.17192, equation 1, solved for the acceptance by bisection.
-    """
-    if tokens_per_round >= draft_tokens + 1:
-        return 1.0
-    low, high = 0.0, 1.0
-    for _ in range(60):
-        middle = (low + high) / 2.0
-        below = float(expected_tokens_per_round(middle, float(draft_tokens))) < tokens_per_round
-        low, high = (middle, high) if below else (low, middle)
-    return (low + high) / 2.0
 
 
 def drafts_of(text: str) -> Drafts:
@@ -124,5 +88,5 @@ def drafts_of(text: str) -> Drafts:
             raise InputError(
                 f"spec_decode: {text!r}: a round of {drafts} drafts adds 1 to {drafts + 1} tokens"
             )
-        acceptance = acceptance_of_mean(mean, drafts)
+        acceptance = acceptance_of_round(mean, drafts)
     return Drafts(method, drafts, verified, acceptance, tuple(assumptions))

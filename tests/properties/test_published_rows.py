@@ -7,13 +7,13 @@ from hypothesis import strategies as st
 
 from capplan.accuracy.benchmark import benchmark_of
 from capplan.accuracy.deployment import engine_inside, pool_of_gpus, stated_sharding
-from capplan.accuracy.drafts import acceptance_of_mean, drafts_of
+from capplan.accuracy.drafts import drafts_of
 from capplan.accuracy.lengths import drawn_lengths, implied_output_tokens
 from capplan.accuracy.replay import replayed_columns
 from capplan.accuracy.serving import measured_columns, predict_row
 from capplan.errors import InputError
 from capplan.model.sharding import Sharding
-from capplan.phases.step import expected_tokens_per_round
+from capplan.phases.step import acceptance_of_round, expected_tokens_per_round
 from capplan.questions.benchmark_spec import benchmark_servers, stated_checkpoint
 from capplan.questions.replayed_drafts import USUAL_ACCEPTANCE, drafting_of_run
 from capplan.readers.catalogue.efficiency import shipped_intervals
@@ -51,13 +51,6 @@ def refusal(row):
     assert {one.predicted for one in found} == {None}
     (reason,) = {one.reason for one in found}
     return reason
-
-
-@given(st.floats(0.0, 1.0), st.integers(1, 8))
-def test_the_acceptance_of_a_mean_length_gives_that_length(acceptance, drafts):
-    mean = float(expected_tokens_per_round(acceptance, float(drafts)))
-    back = acceptance_of_mean(mean, drafts)
-    assert float(expected_tokens_per_round(back, float(drafts))) == pytest.approx(mean, rel=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -104,7 +97,7 @@ def test_an_acceptance_is_the_one_of_the_row_else_of_the_model_else_the_usual_on
     assert plan("MTP1", r1)[0].acceptance_fractions == (0.85,)
     assert plan("MTP3", r1)[0].acceptance_fractions == USUAL_ACCEPTANCE
     assert plan("MTP3", glm)[0].acceptance_fractions[0] == pytest.approx(0.84)
-    assert plan("MTP3 accept 2.95", glm)[0].acceptance_fractions == (acceptance_of_mean(2.95, 3),)
+    assert plan("MTP3 accept 2.95", glm)[0].acceptance_fractions == (acceptance_of_round(2.95, 3),)
     assert plan("MTP1", glm, random_tokens=True)[0].acceptance_fractions == (1.0,)
     assert plan("EAGLE 3-1-4", r1)[0].method == "mtp"
     assert plan("MTP2", kimi)[0].method == "eagle"
