@@ -65,7 +65,6 @@ SHOWN = 3
 DEARER_POOLS = Reason(Refusal.COST, "costs more than pools of other devices")
 DEARER_THAN_ALIKE = Reason(Refusal.COST, f"costs over {DEAR:g} times as much as identical replicas")
 NO_SAVING = Reason(Refusal.COST, "costs no less than identical replicas")
-NO_SAVING = Reason(Refusal.COST, "costs no less than identical replicas")
 NEAR = 1.25
 """Layouts that cost under this many times the cheapest of their device for a phase by itself, or one machine more, are paired too."""
 NEAR_LAYOUTS = 3
