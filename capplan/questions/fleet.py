@@ -6,7 +6,7 @@ from math import ceil
 from pathlib import Path
 
 from capplan.assumption import Assumption
-from capplan.engine.lookup import profile, with_graphs_of
+from capplan.engine.lookup import profile
 from capplan.engine.profile import EngineProfile
 from capplan.errors import InputError
 from capplan.families.model_config import pooled
@@ -203,12 +203,6 @@ def _profile(scenario: Scenario, network: Network) -> EngineProfile:
         raise InputError(f"{scenario.path}: {error}") from error
 
 
-def _with_more_graphs(engine: EngineProfile, devices: Sequence[Device]) -> dict[str, EngineProfile]:
-    """Return the engine on the devices on which it captures larger steps than elsewhere, by their names."""
-    found = {device.name: with_graphs_of(engine, device.architecture) for device in devices}
-    return {name: own for name, own in found.items() if own is not engine}
-
-
 def _without_effect(scenario: Scenario, demand: Demand) -> list[str]:
     """Return the warnings for what a scenario asks for in vain."""
     warnings = []
@@ -249,7 +243,7 @@ def asked_fleet(scenario: Scenario, *, offline: bool) -> AskedFleet:
     assumed += (*kv_assumed, *context_assumed, *step_assumed, *draft_assumed)
     calibration = Path(scenario.calibration) if scenario.calibration else None
     limits = scenario.fleet
-    refits, host_assumptions, host_warnings = refitted_profiles(calibration, engine, limits.devices)
+    on_devices, host_assumptions, host_warnings = refitted_profiles(calibration, engine, limits.devices)
     unsold, (prices, price_warnings) = unsold_devices(scenario), machine_prices(scenario)
     warnings += _without_effect(scenario, demand)
     question = Question(
@@ -269,7 +263,7 @@ def asked_fleet(scenario: Scenario, *, offline: bool) -> AskedFleet:
         max_num_batched_tokens=step_tokens,
         gpu_memory_utilization=scenario.file.gpu_memory_utilization,
         drafting=drafting,
-        on_devices={**_with_more_graphs(engine, limits.devices), **refits},
+        on_devices=on_devices,
     )
     stated = [item.of_scenario() for item in (*engine.assumptions, *host_assumptions)]
     if scenario.file.fleet.routing in BY_LOAD:

@@ -110,9 +110,10 @@ def chosen_plan(
     target = (own.get(hardware) or device(hardware)) if hardware else question.devices[0]
     if target.name not in question.efficiencies:
         calibration = Path(asked.scenario.calibration) if asked.scenario.calibration else None
-        refitted_profile(calibration, question.profile, target)  # refuses host times of another device
+        engine, _, _ = refitted_profile(calibration, question.profile, target)  # refuses another device's
         efficiencies = {**question.efficiencies, target.name: efficiency_by(calibration, target)}
-        question = replace(question, efficiencies=efficiencies)
+        on_devices = {**question.on_devices, target.name: engine}
+        question = replace(question, efficiencies=efficiencies, on_devices=on_devices)
     dtype, network = next(iter(question.networks.items()))
     sharding = Sharding(float(flags.tensor_parallel or 1), float(flags.pipeline_parallel or 1), 1.0, 1.0)
     layout = Layout(target, sharding, dtype, question.kv_formats[0])

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from capplan.assumption import Assumption
-from capplan.engine.lookup import own_sequences, profile, with_graphs_of
+from capplan.engine.lookup import own_sequences, profile
 from capplan.engine.profile import EngineProfile
 from capplan.errors import InputError, unknown
 from capplan.families.model_config import pooled
@@ -175,7 +175,6 @@ def asked_replica(
     rules = profile_as_served(profile(flags.engine, flags.engine_version), network, flags.chunked_prefill)
     _refuse_short_steps(flags, network)
     target = named_device(hardware, flags.calibration)
-    rules = with_graphs_of(rules, target.architecture)
     rules, host_assumptions, host_warnings = refitted_profile(flags.calibration, rules, target)
     format_assumptions = weight_format_assumptions(network, weight_dtype) if weight_dtype else ()
     served = network_as_served(in_weight_format(network, weight_dtype) if weight_dtype else network, rules)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from capplan.assumption import Assumption
 from capplan.engine.left_out import LEAST_LOADS, LeftOutResult
-from capplan.engine.lookup import profile, with_slots
+from capplan.engine.lookup import profile, with_graphs_of, with_slots
 from capplan.engine.profile import EngineProfile, HostOverhead
 from capplan.errors import InputError
 from capplan.hardware.device import Device, Efficiency
@@ -40,11 +40,11 @@ def refitted_overhead(host: "HostRefit") -> HostOverhead:
 def refitted_profile(
     path: Path | None, rules: EngineProfile, device: Device
 ) -> tuple[EngineProfile, tuple[Assumption, ...], tuple[str, ...]]:
-    """Return the profile of an engine with the host times that a calibration refitted, if it did.
+    """Return the profile of an engine as it runs on a device: with its CUDA graphs, and the host times that a calibration refitted.
 
     Parameters
     ----------
-    path : a calibration file; None leaves the profile as it is
+    path : a calibration file; None refits nothing
     rules : profile of the engine
     device : that the engine runs on
 
@@ -57,6 +57,7 @@ def refitted_profile(
     InputError
         The file was refitted for another engine or on another device.
     """
+    rules = with_graphs_of(rules, device.architecture.lower())
     if path is None:
         return rules, (), ()
     from capplan.readers.calibration.file import read_calibration_file
@@ -95,9 +96,9 @@ def refitted_profile(
 def refitted_profiles(
     path: Path | None, rules: EngineProfile, devices: Sequence[Device]
 ) -> tuple[dict[str, EngineProfile], tuple[Assumption, ...], tuple[str, ...]]:
-    """Return the profile of an engine on each device whose host times a calibration refitted.
+    """Return the profile of an engine on each device where it runs otherwise than elsewhere.
 
-    The other devices keep the host times of the engine version; capplan rejects a refit of none of the devices.
+    Devices that were not refitted keep the host times of the engine version; capplan rejects a refit of none of the devices.
 
     Parameters
     ----------
@@ -109,8 +110,10 @@ def refitted_profiles(
     -------
     the profiles by the name of the device, the assumption that states where their host times come from, and warnings
     """
+    own_graphs = {device.name: with_graphs_of(rules, device.architecture.lower()) for device in devices}
+    on_devices = {name: own for name, own in own_graphs.items() if own is not rules}
     if path is None or not devices:
-        return {}, (), ()
+        return on_devices, (), ()
     host = refit_of(path)
     own = next(
         (device for device in devices if host is not None and device.name == host.hardware), devices[0]
@@ -118,13 +121,13 @@ def refitted_profiles(
     profile, assumptions, warnings = refitted_profile(path, rules, own)
     others = [device.name for device in devices if device.name != own.name]
     if host is None:
-        return {}, assumptions, warnings
+        return on_devices, assumptions, warnings
     if others:
         warnings += (
             f"{path.name}: was measured on {own.name}; {', '.join(others)} keep{'s' if len(others) == 1 else ''} the host times "
             "of the engine version",
         )
-    return {own.name: profile}, assumptions, warnings
+    return on_devices | {own.name: profile}, assumptions, warnings
 
 
 def _certainty_text(host: "HostRefit") -> str:
