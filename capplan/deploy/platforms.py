@@ -15,7 +15,6 @@ from capplan.deploy.command_line import CONFIG_FILE, Command, command_of, refuse
 from capplan.deploy.engine_options import option
 from capplan.deploy.fleet_launch import FleetLaunch, Group
 from capplan.engine.lookup import profile
-from capplan.engine.profile import LOW_LATENCY_STEP_TOKENS
 from capplan.errors import InputError
 from capplan.model.sharding import Sharding
 from capplan.money.order import ANY_REGION, OWN
@@ -133,11 +132,13 @@ def _exchange(group: Group) -> str:
     """Return the all-to-all backend that vLLM is started with over several servers: it has one for all steps, that of small ones if its steps are."""
     launch = group.launch
     degrees = (launch.tensor_parallel, launch.pipeline_parallel, launch.expert_parallel, launch.data_parallel)
-    of_decode, of_prompts = exchange_kernels(
-        profile(launch.engine, launch.version), device(group.hardware), Sharding(*map(float, degrees))
+    _, kernel = exchange_kernels(
+        profile(launch.engine, launch.version),
+        device(group.hardware),
+        Sharding(*map(float, degrees)),
+        launch.max_num_batched_tokens or inf,
     )
-    small = (launch.max_num_batched_tokens or inf) <= LOW_LATENCY_STEP_TOKENS
-    return _EXCHANGES.get(of_decode if small else of_prompts, "allgather_reducescatter")
+    return _EXCHANGES.get(kernel, "allgather_reducescatter")
 
 
 PROMETHEUS = "http://prometheus-operated.monitoring.svc:9090"

@@ -25,7 +25,7 @@ from capplan.hardware.device import Device, Efficiency
 from capplan.model.network import Network
 from capplan.replica.estimate import OperatorRow, breakdown_of
 from capplan.replica.load import Load
-from capplan.replica.plans import step_rates
+from capplan.replica.plans import rates_of
 from capplan.replica.replica import Replica, replica_of
 from capplan.replica.spec import ReplicaSpec, deployed_as
 from capplan.replica.speculation import DraftPlan
@@ -147,15 +147,8 @@ def plan_spec(group: Group, question: Question) -> ReplicaSpec:
 
 def kernel_assumptions(group: Group, question: Question) -> tuple[Assumption, ...]:
     """Return the assumptions about kernels of a plan, or of one pool of it, that were not measured on its device; empty if all were."""
-    rates = step_rates(
-        question.networks[group.weight_dtype],
-        group.layout.device,
-        question.efficiencies[group.layout.device.name],
-        profile=question.profile_on(group.layout.device),
-        kv_format=group.layout.kv_format,
-        sharding=group.layout.sharding,
-    )
-    return tuple(assumption.of_scenario() for assumption in rates.assumptions)
+    assumptions = rates_of(plan_spec(group, question)).assumptions
+    return tuple(assumption.of_scenario() for assumption in assumptions)
 
 
 INTERVAL = (0.1, 0.9)

@@ -31,6 +31,8 @@ class ExchangeKernel:
     """Wait of a dispatch inside a model for ranks that are behind, on top of its time in a benchmark of the kernel."""
     multiprocessors: int
     """Multiprocessors that it occupies while it sends."""
+    captured: bool
+    """It runs in a CUDA graph. Otherwise the host waits for the number of tokens that a rank receives, in every layer."""
     dispatched_bytes: Mapping[str, float]
     """Weight format of the experts -> bytes of one element as dispatched, scales included; bf16 for every other one. Results are combined
     in bf16."""
@@ -53,6 +55,7 @@ DEEPEP_LOW_LATENCY = ExchangeKernel(
     network_floor_s=14e-6,
     wait_s=IN_MODEL_WAIT_S,
     multiprocessors=0,
+    captured=True,
     dispatched_bytes=_FP8_BLOCK,
 )
 """DeepEP's kernels for decode: a fixed place for each token of each rank, so that they run in a CUDA graph. Timings: DeepEP, docs/legacy.md (H800,
@@ -71,6 +74,7 @@ DEEPEP_NORMAL = ExchangeKernel(
     network_floor_s=14e-6,
     wait_s=IN_MODEL_WAIT_S,
     multiprocessors=20,
+    captured=False,
     dispatched_bytes=_FP8_BLOCK,
 )
 """DeepEP's kernels for prefill. Timings: DeepEP, docs/legacy.md (H800, 4,096 tokens, 8 to 64 ranks); NVIDIA, aiconfigurator (H100, B200, GB200; 1,024 to
@@ -83,6 +87,7 @@ NVLINK_ONE_SIDED = ExchangeKernel(
     network_floor_s=0.0,
     wait_s=0.0,
     multiprocessors=0,
+    captured=True,
     dispatched_bytes=_FP8_BLOCK | {"mxfp8": 1.0 + 1.0 / 32.0, "nvfp4": 0.5 + 1.0 / 16.0},
 )
 """Ranks write into each other's memory over one NVLink domain: TensorRT-LLM's one-sided all-to-all, which FlashInfer has too. Timings: TensorRT-LLM on

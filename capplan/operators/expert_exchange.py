@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from capplan.assumption import Assumption
-from capplan.engine.profile import EngineProfile
+from capplan.engine.profile import LOW_LATENCY_STEP_TOKENS, EngineProfile
 from capplan.hardware.device import Device
 from capplan.hardware.exchange_kernel import EXCHANGE_KERNELS
 from capplan.model.sharding import Sharding
@@ -45,30 +45,40 @@ GATHERED = ExchangeRates()
 """No all-to-all: all ranks gather all tokens."""
 
 
-def exchange_kernels(engine: EngineProfile, device: Device, sharding: Sharding) -> tuple[str, str]:
+def exchange_kernels(
+    engine: EngineProfile, device: Device, sharding: Sharding, step_tokens: float
+) -> tuple[str, str]:
     """Return the all-to-all kernels of decode steps and of steps with prompts; no names where all ranks gather all tokens.
 
     Parameters
     ----------
-    engine : which kernels it has
+    engine : which kernels it has, and whether a replica is started with those of one kind (`EngineProfile.one_exchange`)
     device : devices of a server and of an NVLink domain
     sharding : [-]
         parallelism of one replica, numbers
+    step_tokens : [tokens]
+        largest step of one rank
 
     Examples
     --------
     >>> from capplan.engine.lookup import profile
     >>> from capplan.readers.catalogue.hardware import device
-    >>> of = lambda name, n: exchange_kernels(profile("vllm"), device(name), Sharding(expert=n, data=n))
-    >>> of("h100-sxm", 8.0), of("h100-sxm", 16.0), of("gb200", 16.0)
-    (('', ''), ('deepep_low_latency', 'deepep_normal'), ('nvlink_one_sided', 'nvlink_one_sided'))
+    >>> of = lambda engine, n, tokens: exchange_kernels(profile(engine), device("h100-sxm"), Sharding(expert=n, data=n), tokens)
+    >>> of("sglang", 8.0, 8192.0), of("sglang", 16.0, 8192.0)
+    (('', ''), ('deepep_low_latency', 'deepep_normal'))
+    >>> of("vllm", 16.0, 1024.0), of("vllm", 16.0, 8192.0)
+    (('deepep_low_latency', 'deepep_low_latency'), ('deepep_normal', 'deepep_normal'))
     """
     ranks = float(sharding.tensor * sharding.data)
     if sharding.data <= 1 or sharding.expert < ranks or ranks <= device.node_devices:
         return "", ""
-    if ranks <= device.link_domain_devices:
-        return engine.rack_exchange or engine.servers_exchange or ("", "")
-    return engine.servers_exchange or ("", "")
+    if ranks <= device.link_domain_devices and engine.rack_exchange:
+        return engine.rack_exchange
+    decode, prefill = engine.servers_exchange or ("", "")
+    if not engine.one_exchange:
+        return decode, prefill
+    kernel = decode if step_tokens <= LOW_LATENCY_STEP_TOKENS else prefill
+    return kernel, kernel
 
 
 def exchange_assumption(decode: str, prefill: str) -> Assumption:
@@ -82,6 +92,11 @@ def exchange_assumption(decode: str, prefill: str) -> Assumption:
     kernels = decode if decode == prefill else f"{decode} in decode steps, {prefill} with prompts"
     words = f"experts over servers: {kernels}, at published rates; a balancer places the experts"
     return Assumption(words, "a benchmark of one replica: capplan verify-plan", "calibration")
+
+
+def is_captured(kernel: str) -> bool:
+    """Return whether steps with this all-to-all kernel run as CUDA graphs; True without one."""
+    return not kernel or EXCHANGE_KERNELS[kernel].captured
 
 
 def exchange_rates(

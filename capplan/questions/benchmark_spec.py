@@ -12,7 +12,7 @@ from capplan.accuracy.benchmark import ONE_GPU, Benchmark
 from capplan.accuracy.replay import SERVER_KINDS, Servers
 from capplan.assumption import Assumption
 from capplan.engine.lookup import embedded, profile, with_graphs_of
-from capplan.engine.profile import EngineProfile, ExpertKernel
+from capplan.engine.profile import LOW_LATENCY_STEP_TOKENS, EngineProfile, ExpertKernel
 from capplan.errors import DoesNotFitError, InputError, unknown
 from capplan.fleet.engine_options import TierSize, offload_tier
 from capplan.fleet.pools.link import LinkTerms, link_between
@@ -26,7 +26,7 @@ from capplan.readers.calibration.refitted import efficiency_by, row_profile
 from capplan.readers.catalogue.hardware import device
 from capplan.readers.catalogue.models import is_repository, read_model, shipped_id
 from capplan.readers.catalogue.recipes import NOMINAL_SHARE, RecipeSettings, recipe_settings
-from capplan.replica.plans import engine_scheduling
+from capplan.replica.plans import engine_scheduling, exchange_of
 from capplan.replica.replica import Replica, replica_of
 from capplan.replica.spec import ReplicaSpec, network_as_served
 from capplan.replica.speculation import best_speculating_replica
@@ -59,6 +59,11 @@ MOST_MEMORY = 0.95
 _MORE_MEMORY = Assumption(
     f"{MOST_MEMORY:.0%} of the memory for the engine: with its default the model does not fit, and the row ran",
     "gpu_memory_utilization",
+)
+
+_SMALL_STEPS = Assumption(
+    f"decode engines take steps of {LOW_LATENCY_STEP_TOKENS:,.0f} tokens, with low-latency all-to-all kernels",
+    "max_num_batched_tokens",
 )
 
 _BATCH_FITS = Assumption(
@@ -269,8 +274,12 @@ def benchmark_servers(benchmark: Benchmark, calibration: Path | None = None) -> 
     """
     model, dtype, named = stated_checkpoint(benchmark.model, benchmark.weight_format)
     benchmark = replace(benchmark, model=model, weight_format=dtype)
-    replica, begun = _started(benchmark_spec(benchmark, calibration), benchmark)
-    begun = (*named, *begun, *_crowded(replica, benchmark))
+    spec = benchmark_spec(benchmark, calibration)
+    small: tuple[Assumption, ...] = ()
+    if benchmark.kind == "decode_only":
+        spec, small = _decoding(spec)
+    replica, begun = _started(spec, benchmark)
+    begun = (*named, *begun, *small, *_crowded(replica, benchmark))
     host = _host_cache(benchmark, replica)
     pools = benchmark.deployment.pools
     if pools is None:
@@ -278,10 +287,19 @@ def benchmark_servers(benchmark: Benchmark, calibration: Path | None = None) -> 
         link = link_between(replica.spec, replica.spec, POOL_LINK, benchmark.input_tokens) if pulls else None
         drafting, assumed = _with_drafts(replica, benchmark, benchmark.deployment.replicas)
         return Servers(drafting, link=link, host_cache=host, assumptions=(*begun, *assumed))
-    decode, also = _started(benchmark_spec(replace(benchmark, sharding=pools[1][1]), calibration), benchmark)
+    spec, small = _decoding(benchmark_spec(replace(benchmark, sharding=pools[1][1]), calibration))
+    decode, also = _started(spec, benchmark)
     drafting, assumed = _with_drafts(decode, benchmark, pools[1][0])
     link = link_between(replica.spec, decode.spec, POOL_LINK, benchmark.input_tokens, drafting.draft)
-    return Servers(replica, drafting, link, host, (*dict.fromkeys((*begun, *also)), *assumed))
+    return Servers(replica, drafting, link, host, (*dict.fromkeys((*begun, *also, *small)), *assumed))
+
+
+def _decoding(spec: ReplicaSpec) -> tuple[ReplicaSpec, tuple[Assumption, ...]]:
+    """Return the replica of a pool that only decodes, and what was assumed of its steps: small ones where those start other all-to-all kernels."""
+    small = replace(spec, max_num_batched_tokens=int(LOW_LATENCY_STEP_TOKENS))
+    if spec.max_num_batched_tokens is None and exchange_of(small) != exchange_of(spec):
+        return small, (_SMALL_STEPS,)
+    return spec, ()
 
 
 def _started(spec: ReplicaSpec, benchmark: Benchmark) -> tuple[Replica, tuple[Assumption, ...]]:

@@ -34,6 +34,7 @@ from capplan.operators.expert_exchange import (
     exchange_assumption,
     exchange_kernels,
     exchange_rates,
+    is_captured,
 )
 from capplan.operators.matmul import sequences_with_slots
 from capplan.phases.cost import StepRates, stacked_rates
@@ -123,8 +124,20 @@ def step_rates(
     profile: EngineProfile,
     kv_format: str,
     sharding: Sharding = WHOLE,
+    exchange: tuple[str, str] = ("", ""),
 ) -> LabelledRates:
-    """Return the rates of all kernels in a step of the network on the device, split this way (numbers)."""
+    """Return the rates of all kernels in a step of the network on the device.
+
+    Parameters
+    ----------
+    network, device : the model, and what it runs on
+    efficiency : fitted numbers of the device
+    profile : engine version
+    kv_format : of the cache
+    sharding : [-]
+        parallelism, numbers
+    exchange : all-to-all kernels of decode steps and of steps with prompts, as `exchange_kernels` returns them
+    """
     device = at_rates(device, profile.host)
     dense_formats, expert_formats = _formats(network)
 
@@ -150,7 +163,7 @@ def step_rates(
     every = [*dense.values(), *experts.values()]
     first = every[0]
     read = {name: rates.expert_activation_bytes for name, rates in experts.items()}
-    decode, prefill = exchange_kernels(profile, device, sharding)
+    decode, prefill = exchange
     beyond = sharding.tensor * sharding.data > first.link.domain_devices
     halved = profile.overlapped_steps if beyond else frozenset()
     assumptions = dict.fromkeys(item for rates in every for item in rates.assumptions)
@@ -236,6 +249,25 @@ def engine_scheduling(spec: ReplicaSpec) -> Scheduling:
     return replace(engine, max_num_seqs=max(int(min(engine.max_num_seqs, resident)), 1))
 
 
+def exchange_of(spec: ReplicaSpec) -> tuple[str, str]:
+    """Return the all-to-all kernels that a replica is started with, of decode steps and of steps with prompts."""
+    step = float(engine_scheduling(spec).max_num_batched_tokens)
+    return exchange_kernels(spec.profile, spec.device, spec.sharding, step)
+
+
+def rates_of(spec: ReplicaSpec) -> LabelledRates:
+    """Return the rates of all kernels in a step of a replica."""
+    return step_rates(
+        spec.network,
+        spec.device,
+        spec.efficiency,
+        profile=spec.profile,
+        kv_format=spec.kv_format,
+        sharding=spec.sharding,
+        exchange=exchange_of(spec),
+    )
+
+
 def replica_scheduling(engine: Scheduling, sharding: Sharding) -> Scheduling:
     """Return the scheduling of a whole replica.
 
@@ -275,7 +307,7 @@ def plans_of(specs: Sequence[ReplicaSpec], *, lowered: bool = True) -> Plans:
 
     sharding = Sharding(column("tensor"), column("pipeline"), column("expert"), column("data"))
     memory_bytes = np.array([engine_memory_bytes(spec.device) for spec in specs])
-    kernels = [exchange_kernels(first.profile, spec.device, spec.sharding)[1] for spec in specs]
+    kernels = [exchange_of(spec)[1] for spec in specs]
     sent = np.array([bool(kernel) for kernel in kernels])
     fraction: Number | None = first.gpu_memory_utilization
     if fraction is None:
@@ -347,7 +379,7 @@ def plans_cache_tokens(plans: Plans, memory: MemoryPlan, context_tokens: float) 
 def _kernels_of(spec: ReplicaSpec) -> tuple[str, bool, tuple[str, str]]:
     """Return what the kernels of plans of one model and engine depend on."""
     spread = bool(spec.profile.expert_kernels) and spec.sharding.spreads_experts
-    return spec.device.name, spread, exchange_kernels(spec.profile, spec.device, spec.sharding)
+    return spec.device.name, spread, exchange_of(spec)
 
 
 def plans_tables(plans: Plans) -> PlansTables:
@@ -366,20 +398,12 @@ def plans_tables(plans: Plans) -> PlansTables:
         )
     places: dict[tuple[str, bool, tuple[str, str]], int] = {}
     labelled: list[LabelledRates] = []
-    for spec in plans.specs:
-        if _kernels_of(spec) not in places:
-            places[_kernels_of(spec)] = len(labelled)
-            labelled.append(
-                step_rates(
-                    spec.network,
-                    spec.device,
-                    spec.efficiency,
-                    profile=spec.profile,
-                    kv_format=spec.kv_format,
-                    sharding=spec.sharding,
-                )
-            )
-    index = np.array([places[_kernels_of(spec)] for spec in plans.specs], dtype=np.intp)
+    kernels = [_kernels_of(spec) for spec in plans.specs]
+    for spec, of in zip(plans.specs, kernels, strict=True):
+        if of not in places:
+            places[of] = len(labelled)
+            labelled.append(rates_of(spec))
+    index = np.array([places[of] for of in kernels], dtype=np.intp)
     knots = step_knots(
         float(plans.max_num_seqs.max()),
         float(plans.max_num_batched_tokens.max()),
@@ -396,6 +420,7 @@ def plans_tables(plans: Plans) -> PlansTables:
     device = device_tables(
         first.network, plans.launch, rates, knots, first.profile.graph_sizes,
         two_passes=first.profile.policy == "slots",
+        captured=np.array([is_captured(decode) for *_, (decode, _) in kernels]),
     )  # fmt: skip
     table = with_host(device, first.profile.host, first.network, offline=first.offline)
     each = [

@@ -241,3 +241,19 @@ def test_deepseek_v3_starts_on_two_h100_servers_with_an_attention_group_for_each
     found = memory_of(spec("deepseek-ai/DeepSeek-V3", "h100-sxm", Sharding(1.0, 1.0, 16.0, 16.0)))
     assert found.fits
     assert found.activation_bytes < 8.5e9
+
+
+def test_normal_kernels_keep_decode_steps_of_vllm_out_of_graphs():
+    """Over servers vLLM starts kernels of one kind; the host waits for normal ones in every layer, so that a decode step takes its launches."""
+
+    def steps_s(engine, tokens):
+        wide = spec(
+            V3, "h200-sxm", Sharding(1.0, 1.0, 32.0, 32.0), max_num_seqs=512, max_num_batched_tokens=tokens
+        )
+        wide = replace(wide, profile=profile(engine))
+        return plans_tables(plans_of([wide])).table.decode_s[0]
+
+    captured, launched = steps_s("vllm", 1024), steps_s("vllm", 8192)
+    assert launched[0] > 2.0 * captured[0]
+    assert launched[0] == pytest.approx(steps_s("vllm", 2048)[0], rel=1e-9)
+    assert steps_s("sglang", 8192)[0] < launched[0] / 2.0

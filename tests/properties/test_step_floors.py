@@ -20,6 +20,7 @@ from capplan.model.network import layer_counts
 from capplan.model.parameters import active_parameters, weight_bytes_by_class
 from capplan.model.sharding import Sharding
 from capplan.model.weight_format import in_weight_format, kv_bytes_per_element
+from capplan.operators.expert_exchange import exchange_kernels, is_captured
 from capplan.operators.experts import experts_hit
 from capplan.phases.step import token_costs
 from capplan.phases.token_work import head_costs
@@ -67,6 +68,9 @@ ranks, stages = st.sampled_from([1, 2, 4, 8]), st.sampled_from([1, 1, 2])
 laws = settings(max_examples=examples(40, 120), deadline=None)
 
 
+STEP_TOKENS = 4096
+
+
 @lru_cache(maxsize=64)
 def network_of(name, weights):
     network = read_model(name, offline=True)
@@ -84,10 +88,14 @@ def legal(network, gpu, sharding, engine):
 
 def tables_of(network, gpu, sharding, engine, kv_format="bf16", kv_bytes=None, knots=KNOTS):
     """Return rates and step table of a plan, the host included, whether it fits or not."""
-    own = step_rates(network, gpu, efficiency_for(gpu), profile=engine, kv_format=kv_format)
+    exchange = exchange_kernels(engine, gpu, sharding, STEP_TOKENS)
+    own = step_rates(
+        network, gpu, efficiency_for(gpu), profile=engine, kv_format=kv_format, sharding=sharding,
+        exchange=exchange,
+    )  # fmt: skip
     size = kv_bytes_per_element(kv_format) if kv_bytes is None else kv_bytes
     launch = engine_launch(engine, sharding, 80e9, size, 8192.0, 1.0, 1.0).as_columns()
-    tables = device_tables(network, launch, own.rates, knots)
+    tables = device_tables(network, launch, own.rates, knots, captured=is_captured(exchange[0]))
     return own.rates, table_of_plan(with_host(tables, engine.host, network), 0)
 
 
@@ -264,7 +272,7 @@ def test_plans_in_arrays_take_the_times_of_each_plan_alone(name, names, engine, 
             kv_format,
             8192,
             128,
-            4096,
+            STEP_TOKENS,
         )
         for layout in found
     ]

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import product
+from math import inf
 
 from capplan.engine.lookup import needed_cache_reason, unsupported_reason
 from capplan.engine.profile import EngineProfile
@@ -166,7 +167,9 @@ def layout_reason(network: Network, layout: Layout, profile: EngineProfile) -> R
         return reason
     return (
         head_reason(network, tensor)
-        or _expert_reason(network, sharding, redundant=bool(exchange_kernels(profile, device, sharding)[0]))
+        or _expert_reason(
+            network, sharding, redundant=bool(exchange_kernels(profile, device, sharding, inf)[0])
+        )
         or _dtype_reason(network, layout, profile)
         or _adapter_reason(network, device)
     )

@@ -30,6 +30,7 @@ from capplan.model.sharding import Sharding
 from capplan.numbers import Array
 from capplan.replica.plans import (
     Plans,
+    exchange_of,
     plans_cache_tokens,
     plans_memory,
     plans_of,
@@ -187,7 +188,8 @@ class _Part:
 
         The working memory of a step grows with its tokens, for experts over several servers by those of all attention groups. The largest
         step that fits is taken where the engine's own does not. The smallest one is taken where it leaves MORE_CACHE times as
-        much cache: prompts want large steps, decoding wants cache.
+        much cache: prompts want large steps, decoding wants cache. The largest one with which the engine starts other all-to-all kernels is
+        taken too.
 
         Parameters
         ----------
@@ -221,8 +223,14 @@ class _Part:
             largest, smallest = rows[0], rows[-1]
             kept += [] if name in known else [largest]
             more_cache = tokens[smallest] >= MORE_CACHE * known.get(name, tokens[largest])
-            kept += [smallest] if more_cache and smallest not in kept else []
+            own = self._exchange(replace(fitting[largest], max_num_batched_tokens=None))
+            others = [row for row in rows if self._exchange(fitting[row]) != own]
+            wanted = [*others[:1], *([smallest] if more_cache else [])]
+            kept += [row for row in dict.fromkeys(wanted) if row not in kept]
         return [fitting[row] for row in kept], tokens[kept]
+
+    def _exchange(self, layout: Layout) -> tuple[str, str]:
+        return exchange_of(spec_of_layout(layout, self.weight_dtype, self.question))
 
     def evaluated(
         self, layouts: list[Layout], cache_tokens: Array, rejected: Rejections
