@@ -9,9 +9,11 @@ from numpy.typing import NDArray
 from capplan.errors import InputError
 from capplan.model.weight_format import kv_bytes_per_element
 from capplan.numbers import Array, Spread
+from capplan.operators.expert_exchange import is_captured
 from capplan.phases.cost import Bound, OperatorCost, bound, total_s
-from capplan.phases.step import decode_step_costs, prefill_step_costs
+from capplan.phases.step import decode_attention_costs, decode_step_costs, prefill_step_costs
 from capplan.replica.load import Load, check_load
+from capplan.replica.plans import exchange_of
 from capplan.replica.replica import Replica
 from capplan.replica.spec import refuse_prefixes, served_context_tokens
 from capplan.serving.outcome import Outcome, spread
@@ -150,7 +152,7 @@ def breakdown_of(replica: Replica, load: Load, sequences: float) -> tuple[Operat
     """Return the operators of the prefill of one prompt, and of one decode step at the mean batch and context.
 
     For a pipeline they are those of one micro-batch in all stages. `launches` is what a prompt waits for because the host launches its kernels
-    more slowly than the device runs them.
+    more slowly than the device runs them, and a decode step where none runs as a CUDA graph.
     """
     spec, rates = replica.spec, replica.rates.rates
     kv_bytes = kv_bytes_per_element(spec.kv_format)
@@ -167,10 +169,13 @@ def breakdown_of(replica: Replica, load: Load, sequences: float) -> tuple[Operat
     decode = decode_step_costs(spec.network, batch, context, spec.sharding, kv_bytes, rates)
     host = spec.profile.host
     of_process = max(1.0, sequences / float(spec.sharding.data))
-    overhead = OperatorCost(
-        "host", host.each_step_s(spec.ranks) + host.token_s(offline=spec.offline) * of_process
-    )
-    return (*_rows(prefill, "prefill"), *_rows([*decode, overhead], "decode"))
+    step_s = host.each_step_s(spec.ranks)
+    if not is_captured(exchange_of(spec)[0]):
+        cache = decode_attention_costs(spec.network, batch, context, spec.sharding, kv_bytes, rates)
+        launched_s = float(launching_s(replica.table, np.inf) - step_s)
+        decode.append(OperatorCost(LAUNCHES, max(launched_s - total_s(decode) + total_s(cache), 0.0)))
+    decode.append(OperatorCost("host", step_s + host.token_s(offline=spec.offline) * of_process))
+    return (*_rows(prefill, "prefill"), *_rows(decode, "decode"))
 
 
 def bottleneck_of(rows: tuple[OperatorRow, ...], output_tokens: int, sequences: float) -> str:

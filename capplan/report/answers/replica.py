@@ -9,11 +9,12 @@ import numpy as np
 
 from capplan.accuracy.bounded import LEAST_GROUPS, LEAST_SOURCES, MOST_WIDTH, BoundedEstimate
 from capplan.assumption import Assumption
+from capplan.engine.profile import LOW_LATENCY_STEP_TOKENS
 from capplan.fleet.fit import Fit, adapter_bytes_on_fullest_rank
 from capplan.model.sharding import network_adapter_elements
 from capplan.replica.estimate import LAUNCHES, Estimate
 from capplan.replica.load import Load
-from capplan.replica.plans import engine_scheduling, replica_scheduling
+from capplan.replica.plans import engine_scheduling, exchange_of, replica_scheduling
 from capplan.replica.replica import Replica
 from capplan.replica.spec import ReplicaSpec, served_context_tokens
 from capplan.replica.speculation import MEASURED_PAIRS, DraftModel, Speculation
@@ -93,11 +94,18 @@ LAUNCH_BOUND = 0.1
 
 
 def _launch_bound(replica: Replica, load: Load, estimated: Estimate) -> tuple[str, ...]:
-    """Return that prompts wait for their kernels to be launched, where they do for long."""
-    waits_s = sum(row.seconds for row in estimated.breakdown if row.operator == LAUNCHES)
+    """Return that prompts, and decode steps, wait for their kernels to be launched, where they do for long."""
+    waits = {row.phase: row.seconds for row in estimated.breakdown if row.operator == LAUNCHES}
+    waits_s, profile = waits.get("prefill", 0.0), replica.spec.profile
+    if waits.get("decode", 0.0) >= LAUNCH_BOUND * estimated.tpot_s.mean:
+        kernel, _ = exchange_of(replica.spec)
+        return (
+            f"launch-bound: a decode step waits {1e3 * waits['decode']:.3g} ms for its kernels, which the host launches one by one: "
+            f"{kernel} does not run in CUDA graphs\n"
+            f"  steps of up to {LOW_LATENCY_STEP_TOKENS:g} tokens start low-latency kernels: --max-num-batched-tokens {LOW_LATENCY_STEP_TOKENS:g}",
+        )
     if waits_s < LAUNCH_BOUND * estimated.ttft_s.mean:
         return ()
-    profile = replica.spec.profile
     name, captured = f"{profile.engine} {profile.asked_version or profile.version}", profile.host.graph_tokens
     return (
         f"launch-bound: a prompt of {load.input_tokens} tokens waits {1e3 * waits_s:.3g} ms for its kernels, which the host launches one by one; "
