@@ -76,9 +76,9 @@ def rows_of(model: str, device: str, folder: Path) -> Iterator[tuple[str, ...]]:
     for place, group in enumerate(chosen["groups"]):
         asked = ("explain", str(plan), f"groups[{place}].replicas")
         inputs = printed(*asked).get("inputs", []) if group["role"] != "serve" else []
-        step = {item["symbol"]: f"{item['value']:g}" for item in inputs} or {
-            "s": str(group["spare_replicas"])
-        }
+        step = {
+            item["symbol"]: "none" if item["value"] is None else f"{item['value']:g}" for item in inputs
+        } or {"s": str(group["spare_replicas"])}
         month = chosen["usd_per_month"]
         per_token = chosen["usd_per_million_output_tokens_at_mean"]
         whole = (

@@ -6,10 +6,12 @@ import pytest
 
 from capplan.cli.main import main
 from capplan.fleet.plan import cost_of
+from capplan.fleet.review import spec_of_layout
 from capplan.fleet.search.candidates import Ranges, is_large_mixture, shardings
 from capplan.fleet.search.layouts import search
+from capplan.fleet.search.one_layout import trial_of
 from capplan.model.sharding import Sharding
-from capplan.questions.fleet import asked_fleet
+from capplan.questions.fleet import asked_fleet, terms_of
 from capplan.questions.fleet_answer import fleet_for
 from capplan.questions.plans.plan_file import asked_of_plan, chosen_in
 from capplan.readers.catalogue.models import read_model
@@ -210,3 +212,16 @@ def test_other_engines_are_named_with_the_command_that_searches_them(tmp_path, c
     capsys.readouterr()
     assert main(["fleet", str(path), "--set", "engine=vllm", "--offline"]) == 0
     assert "another engine" not in capsys.readouterr().out
+
+
+def test_a_layout_by_itself_keeps_the_steps_that_were_chosen_for_it(tmp_path):
+    """`explain`, growth and sensitivities price the layouts of a plan one by one."""
+    asked = asked_fleet(
+        read_scenario(path_of(tmp_path, (V3, 20, 1500, 3000, 50, 80, "[h200-sxm]"))), offline=True
+    )
+    chosen = [item for item in search(asked.question).candidates if item.layout.max_num_batched_tokens]
+    assert chosen
+    for item in chosen[:4]:
+        trial = trial_of(asked.question, item.layout, item.weight_dtype, terms_of(asked))
+        assert trial.candidate.kv_cache_tokens == item.kv_cache_tokens
+        assert trial.replica.spec == spec_of_layout(item.layout, item.weight_dtype, asked.question)

@@ -76,6 +76,7 @@ def _screened(
         networks={weight_dtype: question.networks[weight_dtype]},
         devices=(layout.device,),
         kv_formats=(layout.kv_format,),
+        max_num_batched_tokens=layout.max_num_batched_tokens or question.max_num_batched_tokens,
         ranges=replace(
             question.ranges,
             tensor_parallel=(int(degrees.tensor),),
