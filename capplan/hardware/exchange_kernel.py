@@ -39,7 +39,7 @@ class ExchangeKernel:
 
 
 IN_MODEL_WAIT_S = 110e-6
-"""LMSYS saw 0.17 ms for a dispatch of DeepEP in each layer of a model, and 0.06 ms in its unit test (https://lmsys.org/blog/, large-scale expert parallelism)."""
+"""LMSYS saw 0.17 ms for a dispatch of DeepEP in each layer of a model, and 0.06 ms in its unit test (https://lmsys.org/blog/2025-05-05-large-scale-ep/)."""
 
 _FP8_BLOCK = {"fp8_block": 1.0 + 4.0 / 128.0}
 

@@ -44,7 +44,7 @@ class DeviceRates:
     """One for each kernel whose efficiencies are borrowed."""
 
 
-def _multiprocessors(device: Device) -> float:
+def multiprocessors(device: Device) -> float:
     """Return the multiprocessors of the device, or of an H100 where the datasheet does not say."""
     if device.multiprocessors:
         return float(device.multiprocessors)
@@ -122,7 +122,7 @@ def kernel_rates(kernel: str, device: Device, fmt: str, fit: Fit, dtype: str | N
     sheet = {
         "flop_per_s": _peak(device, dtype or compute_dtype(kernel, fmt, device)),
         "bytes_per_s": device.memory_bytes_per_s,
-        "multiprocessors": _multiprocessors(device),
+        "multiprocessors": multiprocessors(device),
     }
     names = {field.name for field in fields(record)}
     return record(**{name: value for name, value in sheet.items() if name in names}, **fit.numbers)

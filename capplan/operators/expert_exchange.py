@@ -12,6 +12,7 @@ from capplan.hardware.exchange_kernel import EXCHANGE_KERNELS
 from capplan.model.sharding import Sharding
 from capplan.numbers import Number
 from capplan.operators.collective import LinkRates
+from capplan.operators.device_rates import multiprocessors
 
 GROUPED_DOMAINS = 4.0
 """Most servers that the experts of one token are on, where the router chooses groups of experts first (DeepSeek-AI 2024, "DeepSeek-V3",
@@ -126,7 +127,7 @@ def exchange_rates(
         network_floor_s=of.network_floor_s,
         overlapping=float(overlapping),
         wait_s=of.wait_s,
-        busy_fraction=of.multiprocessors / float(device.multiprocessors or 132),
+        busy_fraction=of.multiprocessors / multiprocessors(device),
     )
 
 

@@ -60,8 +60,8 @@ class Layout:
 
 
 LARGE_PARAMETERS = 1e11
-"""Parameters from which a mixture of experts counts as large whatever its attention; gpt-oss-120b has published recipes of separate pools
-(https://github.com/ai-dynamo/dynamo/tree/main/recipes/gpt-oss-120b), mixtures of a third of it have none."""
+"""Parameters from which a mixture of experts counts as large whatever its attention: a choice, so that the search of small ones takes no longer.
+Published deployments with separate pools in the open data are of models of 117 billion parameters and more."""
 
 
 def is_large_mixture(network: Network) -> bool:

@@ -666,7 +666,8 @@ def first_pools_texts(answer: FleetAnswer) -> tuple[str, ...]:
     usd = (apart.usd_per_month, together.usd_per_month)
     if answer.chosen.has_pools:
         cost = "" if None in usd else f", ${usd[0]:,.0f} instead of ${usd[1]:,.0f} per month"
-        return (f"disaggregated: {apart.gpus:,} instead of {together.gpus:,} GPUs{cost}",)
+        gpus = "GPUs either way" if apart.gpus == together.gpus else f"instead of {together.gpus:,} GPUs"
+        return (f"disaggregated: {apart.gpus:,} {gpus}{cost}",)
     if usd[0] is None or not usd[1]:
         return (
             f"not disaggregated: separate pools take {apart.gpus:,} GPUs, aggregated replicas {together.gpus:,}",
