@@ -61,7 +61,7 @@ class Layout:
 
 LARGE_PARAMETERS = 1e11
 """Parameters from which a mixture of experts counts as large whatever its attention: a choice, so that the search of small ones takes no longer.
-Published deployments with separate pools in the open data are of models of 117 billion parameters and more."""
+All published deployments with separate pools in the open data are of larger models."""
 
 
 def is_large_mixture(network: Network) -> bool:
