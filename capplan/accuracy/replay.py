@@ -201,28 +201,7 @@ def _run(
     (prefill, _), (decode, _) = deployment.pools
     after = _engine(benchmark, servers.decode, int(benchmark.input_tokens))
     plans = EnginePlan(engine, prefill, routing), EnginePlan(after, decode)
-    return _as_streamed(
-        simulate_disaggregated(asked, *plans, servers.link, crowd=crowd).outcome, servers.link
-    )
-
-
-def _as_streamed(outcome: Outcome, link: KvLink) -> Outcome:
-    """Return an outcome of separate pools as the client sees it: decode engines stream all tokens, the first one after a step of theirs.
-
-    The proxies of vLLM and SGLang discard the token of the prefill engine: a first token waits for the transfer and for a decode step.
-
-    References
-    ----------
-    llm-d, "Disaggregated serving", https://github.com/llm-d/llm-d/blob/main/guides/pd-disaggregation/README.md (the sidecar sends
-    `max_tokens` 1 to the prefill engine and returns the stream of the decode engine).
-    """
-    sent_s = link.latency_s + outcome.input_tokens * (link.bytes_per_token / link.bytes_per_s)
-    later = np.maximum(outcome.output_tokens - 1, 1)
-    step_s = np.maximum(outcome.e2e_s - outcome.ttft_s - sent_s, 0.0) / later
-    ttft_s = outcome.ttft_s + sent_s + step_s
-    e2e_s = outcome.e2e_s + step_s
-    tpot_s = np.where(outcome.output_tokens > 1, (e2e_s - ttft_s) / later, np.nan)
-    return replace(outcome, ttft_s=ttft_s, e2e_s=e2e_s, tpot_s=tpot_s)
+    return simulate_disaggregated(asked, *plans, servers.link, crowd=crowd).outcome
 
 
 def _engine(benchmark: Benchmark, replica: Replica, longest_prompt: int) -> EngineSetup:

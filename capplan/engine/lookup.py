@@ -293,6 +293,7 @@ def scheduling(
         gather_steps=engine.gather_steps,
         poll_steps=engine.poll_steps,
         asynchronous=engine.asynchronous and architecture.lower() != "cpu",
+        draws_first=engine.draws_first,
     )
 
 

@@ -142,6 +142,10 @@ class Scheduling:
     asynchronous: bool = False
     """A step is planned when the one before it begins: what arrives or ends during a step counts for the step after the next (vLLM:
     --async-scheduling)."""
+    draws_first: bool = False
+    """Of separate pools, the decode engine draws the first token too, in its first step: the proxies of vLLM discard that of the prefill engine
+    (llm-d, guides/pd-disaggregation). Otherwise it streams the one that the prefill engine drew as soon as the request decodes (SGLang,
+    TensorRT-LLM)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -352,6 +356,8 @@ class EngineProfile:
     """As in Scheduling."""
     asynchronous: bool = False
     """The engine plans a step when the one before it begins, on GPUs without pipeline stages (as in Scheduling)."""
+    draws_first: bool = False
+    """As in Scheduling."""
     window_kernels: bool = True
     """Sliding-window layers read only their window; otherwise every layer reads all tokens unless a window is set."""
     derives_context: bool = True

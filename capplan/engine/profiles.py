@@ -174,6 +174,7 @@ _V0 = EngineProfile(
     version="0.5.0",
     policy="prefill_first",
     chunked=False,
+    draws_first=True,
     decode_group_exponent=FIRST_GROUP_EXPONENT,
     block_tokens=16,
     tiers=(Tier(0.0, 256, 2048, 2048, graph_max_sequences=256, wide_graph_max_sequences=256),),

@@ -26,7 +26,7 @@ from capplan.readers.calibration.refitted import efficiency_by, row_profile
 from capplan.readers.catalogue.hardware import device
 from capplan.readers.catalogue.models import is_repository, read_model, shipped_id
 from capplan.readers.catalogue.recipes import NOMINAL_SHARE, RecipeSettings, recipe_settings
-from capplan.replica.plans import engine_scheduling, exchange_of
+from capplan.replica.plans import engine_scheduling
 from capplan.replica.replica import Replica, replica_of
 from capplan.replica.spec import ReplicaSpec, network_as_served
 from capplan.replica.speculation import best_speculating_replica
@@ -62,7 +62,7 @@ _MORE_MEMORY = Assumption(
 )
 
 _SMALL_STEPS = Assumption(
-    f"decode engines take steps of {LOW_LATENCY_STEP_TOKENS:,.0f} tokens, with low-latency all-to-all kernels",
+    f"decode engines with attention groups take steps of {LOW_LATENCY_STEP_TOKENS:,.0f} tokens, as in vLLM's recipes",
     "max_num_batched_tokens",
 )
 
@@ -295,11 +295,11 @@ def benchmark_servers(benchmark: Benchmark, calibration: Path | None = None) -> 
 
 
 def _decoding(spec: ReplicaSpec) -> tuple[ReplicaSpec, tuple[Assumption, ...]]:
-    """Return the replica of a pool that only decodes, and what was assumed of its steps: small ones where those start other all-to-all kernels."""
-    small = replace(spec, max_num_batched_tokens=int(LOW_LATENCY_STEP_TOKENS))
-    if spec.max_num_batched_tokens is None and exchange_of(small) != exchange_of(spec):
-        return small, (_SMALL_STEPS,)
-    return spec, ()
+    """Return the replica of a pool that only decodes, and what was assumed of its steps: small ones for attention groups under vLLM."""
+    groups = float(spec.sharding.data) > 1.0 and spec.profile.one_exchange
+    if spec.max_num_batched_tokens is not None or not groups:
+        return spec, ()
+    return replace(spec, max_num_batched_tokens=int(LOW_LATENCY_STEP_TOKENS)), (_SMALL_STEPS,)
 
 
 def _started(spec: ReplicaSpec, benchmark: Benchmark) -> tuple[Replica, tuple[Assumption, ...]]:

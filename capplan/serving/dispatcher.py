@@ -654,9 +654,9 @@ class HandOver:
     def prepare(self, flight: InFlight) -> bool:
         """Prepare a request for the prefill engines; return False if no decode engine could ever hold it."""
         flight.output_ids = []  # the response is generated on another engine than the prompt's blocks are on
-        flight.remaining_tokens = flight.output_tokens - 1
+        flight.remaining_tokens = self._to_decode(flight)
         cached, flight.received = flight.cached_tokens, True
-        fits = flight.remaining_tokens == 0 or not self._dispatcher.pools[1].terms.too_long(flight)
+        fits = flight.output_tokens == 1 or not self._dispatcher.pools[1].terms.too_long(flight)
         flight.cached_tokens, flight.received = cached, False
         flight.remaining_tokens = 1
         return fits
@@ -665,7 +665,7 @@ class HandOver:
         """Send a prefilled request to a decode engine; return False if it is complete or was decoded already."""
         if flight.output_tokens == 1 or instance not in self._dispatcher.pools[0].instances:
             return False
-        flight.remaining_tokens = flight.output_tokens - 1
+        flight.remaining_tokens = self._to_decode(flight)
         flight.received = True
         flight.block_ids = []
         flight.cached_tokens = flight.shared_tokens = 0
@@ -676,6 +676,10 @@ class HandOver:
         )
         self._dispatcher.at(instance.link_free_s + link.latency_s, partial(self._arrives, flight))
         return True
+
+    def _to_decode(self, flight: InFlight) -> int:
+        """Return the tokens that a decode engine computes."""
+        return flight.output_tokens - (not self._dispatcher.pools[1].terms.draws_first)
 
     def _arrives(self, flight: InFlight, at_s: float) -> None:
         del at_s

@@ -208,6 +208,7 @@ def _limits_and_tables(
         terms.growth,
         terms.query_tokens,
         terms.asynchronous,
+        terms.draws_first,
         True,
         0,
         inf,
@@ -397,16 +398,17 @@ def serve_in_pools(
     first, last = pools[0], pools[-1]
     unknown, arrives_s = np.full(len(requests), nan), requests.times_s + request_s
     first.serve(np.flatnonzero(_held(requests, last.terms, whole=first is last)), arrives_s, unknown)
-    e2e_s, status = first.times_s["e2e_s"], first.status
+    ttft_s, e2e_s, status = first.times_s["ttft_s"], first.times_s["e2e_s"], first.status
     missed = early_end.missed_by(requests.times_s, first.times_s["ttft_s"])
     if first is not last:
         moves = (status == FINISHED) & (requests.output_tokens > 1) & (missed is None)
         order, arrives_s = _moved(requests, moves, first, link)
         last.serve(order, arrives_s, first.times_s["first_token"])
+        ttft_s = _first_tokens(pools)
         e2e_s, status = np.where(moves, last.times_s["e2e_s"], e2e_s), np.where(moves, last.status, status)
     ledger = Ledger.of_columns(
         queue_s=first.times_s["queue_s"],
-        ttft_s=first.times_s["ttft_s"],
+        ttft_s=ttft_s,
         e2e_s=e2e_s,
         arrival_s=requests.times_s,
         input_tokens=requests.input_tokens,
@@ -443,11 +445,17 @@ def serve_users(
     seen = queue.position
     ledger = Ledger.of_columns(
         queue_s=pools[0].times_s["queue_s"][:seen],
-        ttft_s=pools[0].times_s["ttft_s"][:seen],
+        ttft_s=_first_tokens(pools)[:seen],
         **asked_and_ended(queue),
     )
     add_pools(pools, ledger, seen)
     return ledger
+
+
+def _first_tokens(pools: Sequence[FlatPool]) -> Array:
+    """Return when each request shows its first token, from its arrival on: at the last pool that took it [s]."""
+    first, last = pools[0].times_s["ttft_s"], pools[-1].times_s["ttft_s"]
+    return np.where(np.isnan(last), first, last)
 
 
 def add_pools(pools: Sequence[FlatPool], into: Ledger, rows: int) -> None:
@@ -466,7 +474,8 @@ def _held(requests: Requests, terms: EngineTerms, *, whole: bool) -> NDArray[np.
     cached = np.minimum(requests.column("cached_tokens"), requests.input_tokens - 1)
     shared = cached // terms.block_tokens * terms.block_tokens
     overshoot = 0 if terms.growth == 1.0 else ceil(terms.growth)
-    tokens = requests.input_tokens - shared + requests.output_tokens - 1 + overshoot
+    drawn = 0 if whole else int(terms.draws_first)
+    tokens = requests.input_tokens - shared + requests.output_tokens - 1 + drawn + overshoot
     fits: NDArray[np.bool_] = -(-tokens // terms.block_tokens) <= terms.kv_blocks
     if not whole:
         fits |= requests.output_tokens == 1

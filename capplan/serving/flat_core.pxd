@@ -24,7 +24,7 @@ cdef class FlatQueue:
     cdef Py_ssize_t count, users, arrived, asked, first_end, ends_count, next_waiting, reports
     cdef public Py_ssize_t over
     cdef Py_ssize_t ranked_count, last_over
-    cdef bint chunked
+    cdef bint chunked, draws_first
     cdef public bint reporting
     cdef FlatEvents thinking
     cdef public KvBlocks kv
@@ -69,7 +69,7 @@ cdef class FlatQueue:
     cdef long long waiting_tokens(self) noexcept
 
 cdef class FlatBatch(FlatQueue):
-    cdef Py_ssize_t end_count, chunks, groups
+    cdef Py_ssize_t end_count, chunks, groups, firsts
     cdef double reserved_output_fraction
     cdef long long query_tokens, counter
     cdef public long long held
@@ -84,7 +84,7 @@ cdef class FlatBatch(FlatQueue):
     cdef public double[::1] scheduled, last_token, queue_s, ttft_s, e2e_s
     cdef double[::1] group_since
     cdef public long long[::1] done, blocks, commit, base, end_step, serial, before, after, admitted, found
-    cdef long long[::1] group_sequences, end_keys, end_rows, ended_rows
+    cdef long long[::1] group_sequences, first_rows, end_keys, end_rows, ended_rows
     cdef public long long[::1] class_prompt, class_cached, class_preempted, class_seen
 
     @cython.locals(keys="long long[::1]", rows="long long[::1]", place=cython.Py_ssize_t)
@@ -170,6 +170,7 @@ cdef class FlatEngine(FlatSteps):
     cdef void end_groups(self) noexcept
     @cython.locals(used=cython.longlong, blocks=cython.longlong, commit=cython.longlong)
     cdef bint take_over(self, Py_ssize_t row) noexcept
+    cdef void stream(self, Py_ssize_t row) noexcept
     @cython.locals(private=cython.longlong, reserved=cython.double)
     cdef long long reserved_blocks(self, Py_ssize_t row) noexcept
     @cython.locals(index=cython.longlong)

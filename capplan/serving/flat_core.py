@@ -69,6 +69,8 @@ class FlatLimits(NamedTuple):
     """Tokens of a step's budget that a decoding sequence takes."""
     asynchronous: bool
     """A step is planned when the one before it begins."""
+    draws_first: bool
+    """A request that was prefilled elsewhere gets its first token from its first step here."""
     gauged: bool
     """Batches, blocks, gaps between tokens and admitted tokens are recorded, not only the times of requests and of all steps."""
     judged_from: int
@@ -183,7 +185,7 @@ class FlatQueue:
         self.delay_s = limits.delay_s
         self.max_num_seqs, self.budget = limits.max_num_seqs, limits.max_num_batched_tokens
         self.chunked, self.block_tokens, self.capacity = limits.chunked, limits.block_tokens, limits.kv_blocks
-        self.growth = limits.growth
+        self.growth, self.draws_first = limits.growth, limits.draws_first
         self.kv = KvBlocks(limits.block_tokens)
         self.remaining = array("q", zeros) if users else columns[2][:]
         self.prompt_now = array("q", zeros) if users else columns[1][:]
@@ -212,7 +214,7 @@ class FlatQueue:
     ) -> None:
         """Append a request that reaches the queue at a time, no earlier than those before it.
 
-        Another engine may have returned its first token at a time, else that is nan: then its KV cache is here, it decodes as
+        Another engine may have computed its prompt at a time, else that is nan: then its KV cache is here, it decodes as
         soon as it fits, and is queued by rank, since such requests come in another order.
         """
         row = self.arrivals
@@ -221,7 +223,9 @@ class FlatQueue:
         self.offered_s[row], self.arrival[row], self.first_token[row] = at_s, arrival_s, first_token_s
         self.received[row], self.rank[row] = not isnan(first_token_s), rank
         self.prompt[row] = self.prompt_now[row] = prompt
-        self.output[row], self.remaining[row] = output, output - self.received[row]
+        self.output[row], self.remaining[row] = output, output
+        if self.received[row] and not self.draws_first:
+            self.remaining[row] -= 1
         self.cached[row], self.class_index[row] = cached, class_index
         self.status[row] = UNFINISHED
         self.arrivals += 1
@@ -352,6 +356,8 @@ class FlatQueue:
     def too_long(self, row: int) -> bool:
         """Return whether a request cannot run even by itself."""
         tokens = self.prompt[row] - self.shared[row] + self.output[row] - 1
+        if self.received[row] and self.draws_first:
+            tokens += 1
         if self.growth != 1.0:
             tokens += lrint(ceil(self.growth))
         if -(-tokens // self.block_tokens) > self.capacity:
@@ -427,6 +433,7 @@ class FlatBatch(FlatQueue):
         self.partial, self.last = -1, -1
         self.group_sequences = array("q", bytes(8 * (self.max_num_seqs + 2)))
         self.group_since = array("d", bytes(8 * (self.max_num_seqs + 2)))
+        self.first_rows, self.firsts = array("q", bytes(8 * (self.max_num_seqs + 2))), 0
         self.groups = 0
         self.end_keys, self.end_rows, self.end_count = array("q", bytes(8 * 64)), array("q", bytes(8 * 64)), 0
         self.ended_rows = array("q", bytes(8 * (self.max_num_seqs + 2)))
@@ -886,9 +893,20 @@ class FlatEngine(FlatSteps):
         self.committed += commit
         if not self.groups:
             self.group(self.kv.sequences, self.now_s)
-        self.group(1, self.first_token[row])
+        if self.draws_first:
+            self.group(1, UNKNOWN_S)
+            self.first_rows[self.firsts] = row
+            self.firsts += 1
+        else:
+            self.group(1, self.now_s)
+            self.stream(row)
         self.join(row)
         return True
+
+    def stream(self, row: int) -> None:
+        """Stream the first token of a request that was prefilled elsewhere."""
+        self.first_token[row] = self.now_s
+        self.ttft_s[row] = self.now_s - self.arrival[row]
 
     def reserved_blocks(self, row: int) -> int:
         """Return the blocks reserved for the prompt and the output of a request."""
@@ -960,10 +978,13 @@ class FlatEngine(FlatSteps):
             self.groups += 1
 
     def end_groups(self) -> None:
-        """Record all gaps: every waiting sequence has its next token."""
+        """Record all gaps: every waiting sequence has its next token, some of them their first."""
         for place in range(self.groups):
-            self.gap(self.now_s - self.group_since[place], self.group_sequences[place])
-        self.groups = 0
+            if not isnan(self.group_since[place]):
+                self.gap(self.now_s - self.group_since[place], self.group_sequences[place])
+        for place in range(self.firsts):
+            self.stream(self.first_rows[place])
+        self.groups = self.firsts = 0
 
     def prompt_ends(self, row: int) -> None:
         """Emit the token that ends a prefill; decoding starts unless it was the only one."""

@@ -161,8 +161,9 @@ def simulate_disaggregated(
 
     Returns
     -------
-    results by request, totals, and what each replica did; queue times are those of the prefill engines, and the wait
-    between the pools is part of the gap before the second token; `InputError` names what cannot be simulated
+    results by request, totals, and what each replica did; queue times are those of the prefill engines. The first token comes from the
+    decode engine: when a request joins its steps, or with the first of them (`Scheduling.draws_first`). A request for one token ends at the
+    prefill engine. `InputError` names what cannot be simulated
 
     Examples
     --------
@@ -177,7 +178,7 @@ def simulate_disaggregated(
     >>> link = KvLink(bytes_per_token=1e6, bytes_per_s=40e6)
     >>> run = simulate_disaggregated(Requests(np.array([10]), np.array([3])), plan, plan, link)
     >>> run.outcome.ttft_s, run.outcome.e2e_s
-    (array([1.]), array([2.25]))
+    (array([1.25]), array([2.25]))
     """
     prompts = replace(prefill.engine.scheduling, reserved_output_fraction=0.0)
     engine = replace(prefill.engine, scheduling=prompts, tokens_per_step=1.0, query_tokens=1)

@@ -8,7 +8,7 @@ The results of a simulation: one row per request, and totals of the engine.
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import exp, floor, inf, log, nan
+from math import exp, floor, inf, isnan, log, nan
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -168,9 +168,10 @@ class TokenGaps:
             place -= count
 
     def end(self, now_s: float, into: WeightedHistogram) -> None:
-        """Record all gaps: every waiting sequence has its next token."""
+        """Record all gaps: every waiting sequence has its next token. Before a first token, waited for since nan, there is none."""
         for count, since in self.groups:
-            into.add(now_s - since, count)
+            if not isnan(since):
+                into.add(now_s - since, count)
         self.groups.clear()
 
 

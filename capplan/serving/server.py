@@ -17,7 +17,7 @@ from copy import copy
 from dataclasses import replace
 from heapq import heappop, heappush
 from itertools import takewhile
-from math import ceil, inf, isnan
+from math import ceil, inf, isnan, nan
 
 from capplan.errors import InputError
 from capplan.serving.block_cache import BlockCache
@@ -45,6 +45,7 @@ class EngineState:
         "_ends",
         "_feed",
         "_filled",
+        "_first",
         "_gaps",
         "_held",
         "_hold",
@@ -90,6 +91,8 @@ class EngineState:
         self._filled = 0.0
         """Micro-batches of the pipeline that held prompts in the previous step."""
         self._gaps = TokenGaps()
+        self._first: list[InFlight] = []
+        """Requests prefilled elsewhere whose first token the running step draws."""
         self._planned_s = 0.0
         """When the step that comes next is planned, with asynchronous scheduling: when the one before it began."""
         self._paused: list[tuple[InFlight, float]] = []
@@ -528,9 +531,25 @@ class Server(EngineState):
         self._committed += commit
         if not self._gaps.groups:
             self._gaps.wait(len(self._decoding), self.now_s)
-        self._gaps.wait(1, flight.first_token_s)
+        if terms.draws_first:
+            self._first.append(flight)
+        else:
+            self._streamed(flight)
+        self._gaps.wait(1, nan if terms.draws_first else self.now_s)
         self._join(flight)
         return True
+
+    def _streamed(self, flight: InFlight) -> None:
+        """Stream the first token of a request that was prefilled elsewhere."""
+        flight.first_token_s = self.now_s
+        self._ledger.first_token(flight)
+
+    def _end_gaps(self) -> None:
+        """Record the gaps of all sequences that waited, and the first tokens that were drawn."""
+        self._gaps.end(self.now_s, self._ledger.itl)
+        for flight in self._first:
+            self._streamed(flight)
+        self._first.clear()
 
     def _work_on(self, chunks: Sequence[tuple[InFlight, int]]) -> None:
         """Run one step with prompts in it."""
@@ -551,7 +570,7 @@ class Server(EngineState):
         ledger.steps += 1
         if decoding:
             if self._gaps.groups:
-                self._gaps.end(self.now_s, ledger.itl)
+                self._end_gaps()
             else:
                 ledger.itl.add(seconds, decoding)
             self._step += 1
@@ -625,7 +644,7 @@ class Server(EngineState):
         self.gauges.add(start, seconds, sequences, 0.5 * (before + after) + pinned)
         self._ledger.steps += steps
         if self._gaps.groups:
-            self._gaps.end(self.now_s, self._ledger.itl)
+            self._end_gaps()
         else:
             self._ledger.itl.add(seconds / steps, sequences * steps)
         self._complete()

@@ -294,7 +294,9 @@ def test_flat_pools_give_what_the_dispatcher_gives(core: str, seed: int, by_cloc
     policy = str(rng.choice(["mixed", "prefill_first"]))
     requests, table, scheduling, blocks, options = steps.random_case(seed, policy)
     requests = alike(requests, rng)
-    scheduling = replace(scheduling, reserved_output_fraction=options["fraction"])
+    scheduling = replace(
+        scheduling, reserved_output_fraction=options["fraction"], draws_first=bool(rng.random() < 0.5)
+    )
     stages = int(rng.choice([1, 1, 2, 3]))
     table = replace(table, stages=stages, stage_fraction=min(1.1 / stages, 1.0))
     first = EngineSetup(table, scheduling, blocks)
@@ -358,10 +360,10 @@ def test_crowded_pools_preempt_alike() -> None:
     """Three thousand requests through decode engines whose caches hold twenty of them."""
     rng = np.random.default_rng(6)
     requests = many_requests(rng)
-    engine = EngineSetup(steps.random_table(rng), Scheduling("mixed", 64, 256), 400)
     link = KvLink(1e4, 1e8, 1e-3)
-    crowd = Crowd(requests, 150, rng.exponential(0.5, len(requests)))
-    for routing in ("round_robin", "least_loaded"):
+    crowd, table = Crowd(requests, 150, rng.exponential(0.5, len(requests))), steps.random_table(rng)
+    for routing, draws in (("round_robin", False), ("least_loaded", True)):
+        engine = EngineSetup(table, Scheduling("mixed", 64, 256, draws_first=draws), 400)
         plans = EnginePlan(engine, 8, routing), EnginePlan(engine, 2, routing)
         for arrives, asks in ((requests, None), (NO_REQUESTS, crowd), (requests, crowd)):
             slow = dispatched(arrives, *plans, link, crowd=asks)

@@ -192,11 +192,22 @@ def test_caches_go_over_the_link_of_their_engine_one_after_the_other():
     prompts = Requests(np.array([10, 20]), np.array([3, 3]))
     link = KvLink(1.0, 20.0, 0.1)
     found = simulate_disaggregated(prompts, plan, plan, link).outcome
-    assert found.ttft_s.tolist() == near([0.5, 0.5])
-    # The first arrives at 0.5 + 0.5 + 0.1, the second after 1.0 s more on the link.
+    # The first arrives at 0.5 + 0.5 + 0.1, the second after 1.0 s more on the link; their first tokens are there by then, and are streamed.
+    assert found.ttft_s.tolist() == near([1.1, 2.1])
     assert found.e2e_s.tolist() == near([1.1 + 0.5, 2.1 + 0.5])
     single = simulate_disaggregated(Requests(np.array([10, 20]), np.array([1, 3])), plan, plan, link).outcome
     assert single.e2e_s.tolist() == near([0.5, 1.6 + 0.5])  # one token needs no decoding, and no link
+
+
+def test_a_decode_engine_of_vllm_draws_the_first_token_in_its_first_step():
+    """As above with three steps of 0.25 s for each request instead of two: the first step computes the last token of the prompt again."""
+    plain = EnginePlan(engine(2), 1)
+    drawing = replace(plain.engine, scheduling=replace(plain.engine.scheduling, draws_first=True))
+    prompts, link = Requests(np.array([10, 20]), np.array([3, 3])), KvLink(1.0, 20.0, 0.1)
+    found = simulate_disaggregated(prompts, plain, replace(plain, engine=drawing), link).outcome
+    assert found.ttft_s.tolist() == near([1.35, 2.35])
+    assert found.e2e_s.tolist() == near([1.1 + 0.75, 2.1 + 0.75])
+    assert (found.itl.weight, found.itl.total) == near((4.0, 4 * 0.25))
 
 
 def static(outputs, *, table=FLAT, timeout_s=inf, arrivals=None, seats=3, prompts=10, **more):

@@ -436,7 +436,7 @@ class Joint:
         return is_steady(part.arrival_s, part.arrival_s + part.e2e_s)
 
     def steady_first(self, pair: Pair, load: float, paces: Paces) -> bool:
-        """Return whether the queue of the prefill pool does not keep growing."""
+        """Return whether the wait for first tokens does not keep growing."""
         (part,) = self.sized(pair, load, paces).parts
         return is_steady(part.arrival_s, part.arrival_s + part.ttft_s)
 
@@ -470,13 +470,13 @@ class Joint:
         if not missed:
             self._seen.met.add(pair)
             return frozenset()
-        return _PREFILL if _late_first(missed) else later
+        return _EITHER if _late_first(missed) else later
 
     def _lacking_first(self, pair: Pair, demanded: Demanded, looked: Demanded) -> Lacking:
         """Return what a pair lacks with the first requests of the peak, at some of the loads and slownesses that are demanded.
 
-        The first token comes from the prefill pool, whatever the decode pool; what comes later from the decode pool, and
-        from the prefill pool as far as its links are busy.
+        The first token waits for both pools, and surely for the prefill pool if that is late by itself; what comes later waits for the decode
+        pool, and for the prefill pool as far as its links are busy.
         """
         if self.unlinked_reason(pair):
             return _EITHER
@@ -490,7 +490,7 @@ class Joint:
             missed = self.missed(pair, load, paces)
             if missed or not self.steady(pair, load, paces):
                 first = _late_first(missed) or not self.steady_first(pair, load, paces)
-                return _PREFILL if first else later
+                return _EITHER if first else later
         return frozenset()
 
     def cheapest(
