@@ -294,6 +294,7 @@ def scheduling(
         poll_steps=engine.poll_steps,
         asynchronous=engine.asynchronous and architecture.lower() != "cpu",
         draws_first=engine.draws_first,
+        takes_over=engine.takes_over,
     )
 
 

@@ -146,6 +146,8 @@ class Scheduling:
     """Of separate pools, the decode engine draws the first token too, in its first step: the proxies of vLLM discard that of the prefill engine
     (llm-d, guides/pd-disaggregation). Otherwise it streams the one that the prefill engine drew as soon as the request decodes (SGLang,
     TensorRT-LLM)."""
+    takes_over: bool = False
+    """It is a decode engine by itself: requests arrive with their prompts computed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -357,6 +359,8 @@ class EngineProfile:
     asynchronous: bool = False
     """The engine plans a step when the one before it begins, on GPUs without pipeline stages (as in Scheduling)."""
     draws_first: bool = False
+    """As in Scheduling."""
+    takes_over: bool = False
     """As in Scheduling."""
     window_kernels: bool = True
     """Sliding-window layers read only their window; otherwise every layer reads all tokens unless a window is set."""

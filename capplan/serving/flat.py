@@ -209,6 +209,7 @@ def _limits_and_tables(
         terms.query_tokens,
         terms.asynchronous,
         terms.draws_first,
+        terms.takes_over,
         True,
         0,
         inf,
@@ -397,7 +398,11 @@ def serve_in_pools(
     check_requests(requests, 0, timed=True)
     first, last = pools[0], pools[-1]
     unknown, arrives_s = np.full(len(requests), nan), requests.times_s + request_s
-    first.serve(np.flatnonzero(_held(requests, last.terms, whole=first is last)), arrives_s, unknown)
+    first.serve(
+        np.flatnonzero(_held(requests, last.terms, whole=first is last and not last.terms.takes_over)),
+        arrives_s,
+        unknown,
+    )
     ttft_s, e2e_s, status = first.times_s["ttft_s"], first.times_s["e2e_s"], first.status
     missed = early_end.missed_by(requests.times_s, first.times_s["ttft_s"])
     if first is not last:

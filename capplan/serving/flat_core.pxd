@@ -24,7 +24,7 @@ cdef class FlatQueue:
     cdef Py_ssize_t count, users, arrived, asked, first_end, ends_count, next_waiting, reports
     cdef public Py_ssize_t over
     cdef Py_ssize_t ranked_count, last_over
-    cdef bint chunked, draws_first
+    cdef bint chunked, draws_first, takes_over
     cdef public bint reporting
     cdef FlatEvents thinking
     cdef public KvBlocks kv

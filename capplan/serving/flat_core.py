@@ -71,6 +71,8 @@ class FlatLimits(NamedTuple):
     """A step is planned when the one before it begins."""
     draws_first: bool
     """A request that was prefilled elsewhere gets its first token from its first step here."""
+    takes_over: bool
+    """All requests were prefilled elsewhere."""
     gauged: bool
     """Batches, blocks, gaps between tokens and admitted tokens are recorded, not only the times of requests and of all steps."""
     judged_from: int
@@ -185,7 +187,8 @@ class FlatQueue:
         self.delay_s = limits.delay_s
         self.max_num_seqs, self.budget = limits.max_num_seqs, limits.max_num_batched_tokens
         self.chunked, self.block_tokens, self.capacity = limits.chunked, limits.block_tokens, limits.kv_blocks
-        self.growth, self.draws_first = limits.growth, limits.draws_first
+        self.growth = limits.growth
+        self.draws_first, self.takes_over = limits.draws_first, limits.takes_over
         self.kv = KvBlocks(limits.block_tokens)
         self.remaining = array("q", zeros) if users else columns[2][:]
         self.prompt_now = array("q", zeros) if users else columns[1][:]
@@ -193,7 +196,7 @@ class FlatQueue:
         self.enqueued, self.first_token = (array("d", [UNKNOWN_S]) * count for _ in range(2))
         self.status = array("q", [UNFINISHED]) * count
         self.position = self.waiting = self.next_waiting = 0
-        most_ranked = self.max_num_seqs + 2 + (count if is_sent else 0)
+        most_ranked = self.max_num_seqs + 2 + (count if is_sent or self.takes_over else 0)
         self.ranked_heap, self.ranked_count = array("q", bytes(8 * most_ranked)), 0
         self.over, self.last_over, self.last_over_s = 0, 0, -1.0
         self.reporting, self.reports = False, 0
@@ -325,7 +328,7 @@ class FlatQueue:
                 self.ended(row, self.enqueued[row])
                 if self.reporting:
                     self.report(row, self.enqueued[row])
-            elif self.received[row]:
+            elif self.received[row] or self.takes_over:
                 self.queue_push(row)
                 self.next_waiting = self.position
             else:
@@ -342,6 +345,10 @@ class FlatQueue:
         self.position += 1
         self.find_next()
         self.cached[row] = min(self.cached[row], self.prompt[row] - 1)
+        if self.takes_over and not self.received[row] and (self.draws_first or self.output[row] > 1):
+            self.received[row], self.cached[row] = 1, 0
+            if not self.draws_first:
+                self.remaining[row] -= 1
         self.shared[row] = self.cached[row] // self.block_tokens * self.block_tokens
         return row
 
@@ -889,6 +896,7 @@ class FlatEngine(FlatSteps):
             return False
         self.queue_pop()
         self.received[row] = 0
+        self.queue_s[row] = self.now_s - self.enqueued[row]
         self.commit[row] = commit
         self.committed += commit
         if not self.groups:
@@ -907,6 +915,8 @@ class FlatEngine(FlatSteps):
         """Stream the first token of a request that was prefilled elsewhere."""
         self.first_token[row] = self.now_s
         self.ttft_s[row] = self.now_s - self.arrival[row]
+        if self.judged:
+            self.judge(row, 0, self.ttft_s[row])
 
     def reserved_blocks(self, row: int) -> int:
         """Return the blocks reserved for the prompt and the output of a request."""

@@ -289,6 +289,13 @@ class WaitingLine:
         if flight.block_ids:
             whole = flight.prompt_tokens // self._terms.id_tokens if self._terms.caching else 0
             flight.block_ids = flight.block_ids[:whole]
+        if (
+            self._terms.takes_over
+            and not flight.received
+            and (self._terms.draws_first or flight.output_tokens > 1)
+        ):
+            flight.received, flight.cached_tokens = True, 0
+            flight.remaining_tokens -= not self._terms.draws_first
         if self._terms.too_long(flight) or self.count >= self._limit:
             self._ledger.shed(flight, flight.enqueued_s)
             self.feed.ended(flight, flight.enqueued_s)

@@ -527,6 +527,8 @@ class Server(EngineState):
         if used + blocks > self._cap or self._committed + commit > self._cap:
             return False
         self._line.pop()
+        if isnan(flight.scheduled_s):
+            flight.scheduled_s = self.now_s
         flight.commit_blocks = commit
         self._committed += commit
         if not self._gaps.groups:

@@ -139,8 +139,13 @@ def test_flat_arrays_give_what_the_server_gives(core: str, policy: str, seed: in
     stages = int(np.random.default_rng(seed).choice([1, 1, 2, 3]))
     table = replace(table, stages=stages, stage_fraction=min(1.1 / stages, 1.0))
     requests = replace(requests, block_ids=None, block_counts=None)
-    engine = EngineSetup(table, replace(scheduling, reserved_output_fraction=options["fraction"]), blocks)
-    engine = with_rounds(engine, seed)
+    scheduling = replace(
+        scheduling,
+        reserved_output_fraction=options["fraction"],
+        takes_over=seed % 3 == 0,
+        draws_first=seed % 2 == 0,
+    )
+    engine = with_rounds(EngineSetup(table, scheduling, blocks), seed)
     requests, crowd = who_asks(requests, options, seed)
     assert eligible(requests, engine, Admission(), crowd)
     load = {"crowd": crowd, "until_s": options["until_s"]}

@@ -601,6 +601,46 @@ def test_prefill_and_decode_apart_are_two_fleets_by_steps(
     assert fast.e2e_s == pytest.approx(np.array([end_s[row] for row in rows]) - requests.arrival_s, rel=1e-9)
 
 
+@settings(max_examples=examples(40, 150), deadline=None)
+@given(seed=st.integers(0, 10**6), draws=st.booleans())
+def test_decode_engines_by_themselves_do_what_they_do_behind_a_prefill_pool_that_takes_no_time(
+    seed: int, draws: bool
+) -> None:
+    requests, table, scheduling, _, _ = random_case(seed, "mixed")
+    requests = replace(
+        requests,
+        output_tokens=requests.output_tokens + 1,
+        cached_tokens=None,
+        class_index=None,
+        block_ids=None,
+        block_counts=None,
+    )
+    scheduling = replace(scheduling, draws_first=draws, asynchronous=False)
+    quick = replace(
+        table,
+        mixed_s=1e-12 * table.mixed_s,
+        head_s=0.0 * table.head_s,
+        prefill_attention_s=0.0 * table.prefill_attention_s,
+        launch_s=None,
+        request_s=0.0,
+    )
+    table = replace(table, request_s=0.0)
+    prefill = EnginePlan(EngineSetup(quick, Scheduling("mixed", 10**4, 10**6), 10**5), 1)
+    behind = simulate_disaggregated(
+        requests,
+        prefill,
+        EnginePlan(EngineSetup(table, scheduling, 10**4), 2, "round_robin"),
+        KvLink(0.0, inf),
+    )
+    alone = simulate_fleet(
+        requests, EngineSetup(table, replace(scheduling, takes_over=True), 10**4), 2, routing="round_robin"
+    )
+    for name in ("ttft_s", "e2e_s", "status"):
+        assert getattr(alone.outcome, name) == pytest.approx(
+            getattr(behind.outcome, name), rel=1e-6, abs=1e-9
+        )
+
+
 @settings(max_examples=examples(40, 120), deadline=None)
 @given(seed=st.integers(0, 10**6))
 def test_a_link_without_bounds_takes_no_time(seed: int) -> None:

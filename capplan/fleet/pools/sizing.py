@@ -76,12 +76,20 @@ def prefill_question(question: Question, devices: Sequence[Device]) -> Question:
 
 
 def decode_question(question: Question, devices: Sequence[Device]) -> Question:
-    """Return the question of the decode pool: prompts arrive with their cache, under the targets of the later tokens."""
+    """Return the question of the decode pool: prompts arrive with their cache, under the targets of the later tokens.
+
+    Closed forms compute the last token of each prompt again, as if it hit in the prefix cache; what is simulated takes them over.
+    """
     classes = tuple(
         replace(request_class, shared_prefix_tokens=WHOLE_PROMPT, prefix_hit_fraction=1.0, reuse=None)
         for request_class in question.demand.classes
     )
-    return _phase(question, devices, demand_of_classes(classes), ("tpot", "itl"))
+    taking = replace(
+        question,
+        profile=replace(question.profile, takes_over=True),
+        on_devices={name: replace(own, takes_over=True) for name, own in question.on_devices.items()},
+    )
+    return _phase(taking, devices, demand_of_classes(classes), ("tpot", "itl"))
 
 
 def _phase(
