@@ -87,7 +87,7 @@ def joint_of(question, plain, plan):
 
 
 def test_drafts_that_are_never_accepted_cost_their_rounds_and_nothing_else(question, plain):
-    """The first token is that of the same pools without drafts, to the digit; later tokens come from steps as long as rounds."""
+    """All tokens come from steps as long as rounds."""
     plan = DraftPlan("draft-model", (0.0,), 3, step_s=1e-3)
     without, drafted = joint_of(question, plain, None), joint_of(question, plain, plan)
     longer = replace(
@@ -98,7 +98,8 @@ def test_drafts_that_are_never_accepted_cost_their_rounds_and_nothing_else(quest
     )
     by_hand = Joint(question, plain, longer, LinkTerms())
     runs = [joint.at_peak((3, 3)) for joint in (without, drafted, by_hand)]
-    assert runs[0].all.ttft_s == runs[1].all.ttft_s == runs[2].all.ttft_s
+    assert runs[0].all.ttft_s.mean < runs[1].all.ttft_s.mean
+    assert runs[1].all.ttft_s == runs[2].all.ttft_s
     assert runs[1].all.e2e_s == runs[2].all.e2e_s
     assert runs[1].all.tpot_s == runs[2].all.tpot_s
     assert runs[1].all.tpot_s.mean >= runs[0].all.tpot_s.mean + 3e-3
@@ -110,9 +111,11 @@ def test_drafts_that_take_no_time_and_are_always_accepted_shorten_the_answers(qu
     plan = DraftPlan("draft-model", (1.0,), 3, step_s=0.0)
     without, drafted = joint_of(question, plain, None), joint_of(question, plain, plan)
     before, after = (joint.sized((3, 3), 1e-6).all for joint in (without, drafted))
-    assert after.ttft_s == before.ttft_s
+    assert after.ttft_s.mean == pytest.approx(
+        before.ttft_s.mean, rel=1e-3
+    )  # verifying four tokens takes a little longer
     ratio = (after.e2e_s.mean - after.ttft_s.mean) / (before.e2e_s.mean - before.ttft_s.mean)
-    assert 0.25 < ratio < 0.45
+    assert 0.24 < ratio < 0.45
 
 
 @pytest.mark.parametrize("method", ["ngram", "eagle"])
@@ -216,10 +219,11 @@ def test_host_memory_is_bought_for_the_replicas_that_read_prompts(path, chats):
 
 
 def test_the_first_token_and_the_rounds_of_pools_are_those_of_one_engine(question, plain):
-    """Requests that never meet, and a link that takes no time: what one engine does, its prompts without drafts."""
+    """Requests that never meet, a link that takes no time, and decode engines that stream the first token of the prefill engine."""
     plan = DraftPlan("ngram", (0.6,), 2)
     joint = joint_of(question, plain, plan)
-    endless = Joint(question, joint.prefill, joint.decode, LinkTerms("endless", 1e30))
+    streaming = replace(joint.decode, scheduling=replace(joint.decode.scheduling, draws_first=False))
+    endless = Joint(question, joint.prefill, streaming, LinkTerms("endless", 1e30))
     apart = endless.sized((1, 1), 1e-6).parts[0]
     requests = endless.stream.requests.between(0, apart.ttft_s.size)
     alone = simulate(replace(requests, arrival_s=requests.arrival_s * 1e6), joint.decode.engine)

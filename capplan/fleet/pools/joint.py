@@ -42,6 +42,8 @@ _EITHER: Lacking = frozenset({"prefill", "decode"})
 _PREFILL: Lacking = frozenset({"prefill"})
 _DECODE: Lacking = frozenset({"decode"})
 
+SMOOTHED = 4
+"""Prefill replicas from which more of them hardly change how evenly prompts reach the decode pool; those of few come in batches (a choice)."""
 FIRST_STRIDE = 1.0 / 16.0
 """The first stride adds this share of its replicas to a pool that is short, or takes it from one that is not; each later one is twice as long."""
 MOST_GROWN = 64
@@ -155,14 +157,15 @@ class _Walk:
     def shown(self, pair: Pair) -> Lacking:
         """Return what a pair that was tried shows to be missing to this one; empty if none does.
 
-        What lacks only decode replicas lacks them with any number of prefill replicas, unless another pair has as few and is enough.
+        What lacks only decode replicas lacks them with any number of prefill replicas, from SMOOTHED of them on, unless another pair has as few
+        decode replicas and is enough.
         """
         prefill, decode = (
             min((other[side] for other, missing in self.tried.items() if not missing), default=inf)
             for side in (0, 1)
         )
         for other, missing in self.tried.items():
-            any_prefill = missing == _DECODE and other[1] < decode
+            any_prefill = missing == _DECODE and other[1] < decode and other[0] >= SMOOTHED
             any_decode = missing == _PREFILL and other[0] < prefill
             if missing and (pair[0] <= other[0] or any_prefill) and (pair[1] <= other[1] or any_decode):
                 return missing
