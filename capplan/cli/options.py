@@ -17,12 +17,14 @@ from capplan.cli.completion import (
     devices,
     kv_dtypes,
     models,
+    models_and_scenarios,
     plan_files,
     scenarios,
     weight_dtypes,
 )
 from capplan.errors import InputError, unknown
 from capplan.ranges import MOST, Positive, Range, Share, Whole
+from capplan.scenario.command_flags import USE_CASES, ScenarioFlags
 from capplan.scenario.flags import LOAD_RANGES, SERVING_RANGES, LoadFlags, OutputFlags, ServingFlags
 
 
@@ -267,12 +269,14 @@ HARDWARE = typer.Option(
 TENSOR_PARALLEL = whole(
     "--tensor-parallel",
     "-tp",
+    "--tp",
     allowed=SERVING_RANGES["tensor_parallel"],
     says="Devices that every matrix is split over.",
 )
 PIPELINE_PARALLEL = whole(
     "--pipeline-parallel",
     "-pp",
+    "--pp",
     allowed=SERVING_RANGES["pipeline_parallel"],
     says="Stages that the layers are distributed over.",
 )
@@ -284,9 +288,9 @@ Hardware: TypeAlias = Annotated[str, HARDWARE]
 Scenario: TypeAlias = Annotated[
     Path,
     typer.Argument(
-        metavar="SCENARIO",
-        help="Scenario YAML, or a name of capplan list scenarios.",
-        autocompletion=scenarios,
+        metavar="SCENARIO|MODEL",
+        help="Scenario YAML, a name of capplan list scenarios, or a model with its load as flags.",
+        autocompletion=models_and_scenarios,
     ),
 ]
 ScenarioOfPlan: TypeAlias = Annotated[
@@ -331,12 +335,14 @@ SERVING = Group(
     expert_parallel=whole(
         "--expert-parallel",
         "-ep",
+        "--ep",
         allowed=SERVING_RANGES["expert_parallel"],
         says="Groups that whole experts are distributed over.",
     ),
     data_parallel=whole(
         "--data-parallel",
         "-dp",
+        "--dp",
         allowed=SERVING_RANGES["data_parallel"],
         says="Attention groups, each with different sequences.",
     ),
@@ -436,6 +442,69 @@ OUTPUT = Group(
 )
 
 
+_LENGTH = "tokens: a mean, or a mean and a 95th percentile such as 1500,4500."
+USE_CASE = one_of(
+    "--use-case",
+    USE_CASES,
+    says="A starting point, with the sources of its lengths and targets: chat, rag, code, agent, batch or voice.",
+)
+FIRST = Group(
+    "First scenario",
+    model=typer.Option("--model", metavar="MODEL", help=f"{MODEL}."),
+    request_rate=typer.Option("--request-rate", metavar="RATE", help="At the peak, such as '20 req/s'."),
+    input_tokens=typer.Option("--input-tokens", metavar="TOKENS", help=f"Input {_LENGTH}"),
+    output_tokens=typer.Option("--output-tokens", metavar="TOKENS", help=f"Output {_LENGTH}"),
+    ttft_p95=typer.Option("--ttft-p95", metavar="TIME", help="Target of the first token, such as '800 ms'."),
+    tpot_p95=typer.Option("--tpot-p95", metavar="TIME", help="Target of every further token."),
+    hardware=typer.Option("--hardware", metavar="NAME", help="Device that may be bought; repeatable."),
+)
+ASKED = Group(
+    "Scenario",
+    **{
+        name: FIRST[name]
+        for name in ("request_rate", "input_tokens", "output_tokens", "ttft_p95", "tpot_p95")
+    },
+    users=typer.Option(
+        "--users", metavar="N", help="Users who are active at once, instead of --request-rate."
+    ),
+    think_time=typer.Option(
+        "--think-time", metavar="TIME", help="From a response to the next request of a user; default: 30 s."
+    ),
+    trace=typer.Option("--trace", metavar="FILE", help="Arrivals and lengths, instead of --request-rate."),
+    use_case=USE_CASE,
+    hardware=typer.Option(
+        "--hardware",
+        metavar="NAME",
+        help="Devices that may be bought, such as h100,l40s; repeatable; default: the scenario's, or of a model any with a price.",
+        autocompletion=devices,
+    ),
+    weight_dtype=SERVING["weight_dtype"],
+    kv_dtype=SERVING["kv_dtype"],
+    engine=SERVING["engine"],
+    confidence=fraction("--confidence", says="Probability with which all targets must be met, such as 90%."),
+    calibration=SERVING["calibration"],
+    settings=SET,
+    save=typer.Option(
+        "--save", metavar="FILE", help="Keep the scenario of a model as a YAML; it must not exist."
+    ),
+)
+
+
+def line_of(scenario: Path, flags: ScenarioFlags) -> tuple[Path, tuple[str, ...]]:
+    """Return the scenario that a command line names, and the keys that it states; --save makes a file of both."""
+    from capplan.report.show import refuse_existing, say, write_new
+    from capplan.scenario.one_line import document_text, line_settings
+    from capplan.scenario.scenario import scenario_document
+
+    settings = line_settings(scenario, flags)
+    if flags.save is None:
+        return scenario, settings
+    refuse_existing(flags.save)
+    write_new(flags.save, document_text(scenario_document(scenario, settings)))
+    say(f"wrote {flags.save}")
+    return flags.save, ()
+
+
 def refuse_unread(context: typer.Context, unread: Container[str], why: str) -> None:
     """Raise the error for an option that is given but would have no effect: nothing is ignored silently."""
     for parameter in context.command.params:
@@ -449,5 +518,6 @@ Served: TypeAlias = Annotated[ServingFlags, SERVED]
 Load: TypeAlias = Annotated[LoadFlags, LOAD]
 Lengths: TypeAlias = Annotated[LoadFlags, LOAD.only("input_tokens", "output_tokens")]
 Output: TypeAlias = Annotated[OutputFlags, OUTPUT]
+Asked: TypeAlias = Annotated[ScenarioFlags, ASKED]
 Calibration: TypeAlias = Annotated[Path | None, SERVING["calibration"]]
 Offline: TypeAlias = Annotated[bool, SERVING["offline"]]

@@ -11,24 +11,10 @@ from typing import Annotated
 import typer
 
 from capplan.cli import options as o
-from capplan.cli.completion import devices, plans_and_scenarios
-from capplan.cli.options import Group, fraction, grouped, measure, one_of, whole
+from capplan.cli.completion import plans_and_scenarios
+from capplan.cli.options import Group, grouped, measure, one_of, whole
 from capplan.errors import InputError
 from capplan.scenario.flags import OutputFlags
-
-Hardware = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--hardware",
-        metavar="NAME",
-        help="Devices instead of the scenario's; repeatable.",
-        autocompletion=devices,
-    ),
-]
-Confidence = Annotated[
-    float | None,
-    fraction("--confidence", says="Probability with which all targets must be met, such as 90%."),
-]
 
 Full = Annotated[
     bool,
@@ -40,10 +26,7 @@ Full = Annotated[
 def fleet_command(
     *,
     scenario: o.Scenario,
-    hardware: Hardware = None,
-    confidence: Confidence = None,
-    calibration: o.Calibration = None,
-    settings: o.Settings = None,
+    asked: o.Asked,
     offline: o.Offline = False,
     picture: o.Picture = None,
     full: Full = False,
@@ -52,9 +35,8 @@ def fleet_command(
     """Find the cheapest fleet that serves a scenario, with the runners-up and what was rejected; -o plan.json keeps the plan."""
     from capplan.library import planned
     from capplan.report.show import row_progress, show, shown_anyway
-    from capplan.scenario.reading import settings_of
 
-    changed = settings_of(settings, hardware=hardware, confidence=confidence, calibration=calibration)
+    scenario, changed = o.line_of(scenario, asked)
     with row_progress("plans") as progress:
         found, charts = planned(scenario, changed, progress, pictured=picture is not None, offline=offline)
     if picture and charts:

@@ -489,7 +489,7 @@ def planned(
     asked = asked_fleet(scenario, offline=offline)
     answer = fleet_for(asked, progress)
     outlook = outlook_of(asked, answer, current_day())
-    shown = fleet_answer(asked, answer, outlook, settings)
+    shown = fleet_answer(asked, answer, outlook, scenario.settings)
     if not pictured:
         return shown, []
     from capplan.report.charts.of_answers import fleet_charts

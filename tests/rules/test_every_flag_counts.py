@@ -82,6 +82,29 @@ LAUNCH = "'vllm serve llama-3.1-8b --max-num-seqs 4'"
 EXPORTED = "export --plan plan.json --target vllm"
 FIRST = "init made.yaml --model llama-3.1-8b --offline"
 
+OF_MODEL = "{command} llama-3.1-8b --request-rate 300req/s --hardware h100-sxm --offline"
+OF_USERS = "{command} llama-3.1-8b --users 9000 --think-time 5s --hardware h100-sxm --offline"
+ASKED = {
+    "--request-rate": Case("900req/s", OF_MODEL),
+    "--users": Case("27000", OF_USERS),
+    "--think-time": Case("99s", OF_USERS),
+    "--trace": Case("day.csv", "{command} llama-3.1-8b --trace chats.jsonl --hardware h100-sxm --offline"),
+    "--input-tokens": Case("9000", OF_MODEL),
+    "--output-tokens": Case("900", OF_MODEL),
+    "--use-case": Case("rag", OF_MODEL),
+    "--save": Case("saved.yaml", OF_MODEL, file="saved.yaml"),
+    "--ttft-p95": Case("90ms"),
+    "--tpot-p95": Case("12ms"),
+    "--hardware": Case("h200-sxm"),
+    "--weight-dtype": Case("fp8"),
+    "--kv-dtype": Case("fp8"),
+    "--engine": Case("sglang"),
+    "--confidence": Case("95%"),
+    "--calibration": Case("host.calibration.yaml"),
+    "--set": Case("'traffic[0].request_rate=99 req/s'"),
+}
+"""Flags that are keys of a scenario."""
+
 LINES = {
     "init": FIRST,
     "list": "list hardware h100-sxm",
@@ -231,10 +254,7 @@ CASES = {
     "fleet": {
         "--plot": DRAWN,
         "{scenario}": Case("busy.yaml"),
-        "--hardware": Case("h200-sxm"),
-        "--confidence": Case("95%"),
-        "--calibration": Case("host.calibration.yaml"),
-        "--set": Case("'traffic[0].request_rate=99 req/s'"),
+        **ASKED,
         "--full": Case(words=True),
         "--offline": HUB._replace(line="fleet hub.yaml"),
         **OUT,
