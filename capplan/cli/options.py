@@ -19,7 +19,7 @@ from capplan.cli.completion import (
     models,
     models_and_scenarios,
     plan_files,
-    scenarios,
+    plans_and_scenarios,
     weight_dtypes,
 )
 from capplan.errors import InputError, unknown
@@ -183,6 +183,7 @@ def grouped(function: Callable[..., int]) -> Callable[..., int]:
     def command(**values: Any) -> int:
         from capplan.readers.text_file import protecting_outputs
 
+        values = with_plan(values)
         given = {
             name: record(**{field: values.pop(field) for field in group})
             for name, (record, group) in records.items()
@@ -195,6 +196,25 @@ def grouped(function: Callable[..., int]) -> Callable[..., int]:
     told.__signature__ = Signature(spread)
     told.titles = {name: title for _, group in records.values() for name, title in group.titles.items()}
     return told
+
+
+def with_plan(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of a command, with a plan file in the place of a scenario as its plan, as --plan gives it."""
+    scenario = values.get("scenario")
+    if scenario is None or values.get("plan_file", scenario) is not None:
+        return dict(values)
+    from capplan.readers.plan_file import is_plan_file
+
+    return {**values, "scenario": None, "plan_file": scenario} if is_plan_file(scenario) else dict(values)
+
+
+def needed_plan(*plans: Path | None) -> Path:
+    """Return the plan of a command, which is its argument or that of --plan; InputError for none or two."""
+    given = [plan for plan in plans if plan is not None]
+    if len(given) != 1:
+        said = "no plan is given" if not given else f"{given[0]} and --plan {given[1]}: give one of them"
+        raise InputError(f"{said}\n  e.g. plan.json, which capplan fleet SCENARIO -o plan.json writes")
+    return given[0]
 
 
 def refuse_outputs(values: Mapping[str, Any]) -> Mapping[object, str]:
@@ -296,9 +316,9 @@ Scenario: TypeAlias = Annotated[
 ScenarioOfPlan: TypeAlias = Annotated[
     Path | None,
     typer.Argument(
-        metavar="[SCENARIO]",
-        help="Scenario YAML or name; default: the one that --plan was made for.",
-        autocompletion=scenarios,
+        metavar="[SCENARIO|PLAN]",
+        help="Scenario YAML or name, or a plan; default: the scenario that --plan was made for.",
+        autocompletion=plans_and_scenarios,
     ),
 ]
 PlanFile: TypeAlias = Annotated[
@@ -310,12 +330,11 @@ PlanFile: TypeAlias = Annotated[
         autocompletion=plan_files,
     ),
 ]
-NeededPlan: TypeAlias = Annotated[
-    Path,
-    typer.Option(
-        "--plan",
-        metavar="FILE",
-        help="Plan written by capplan fleet -o plan.json.",
+PlanArgument: TypeAlias = Annotated[
+    Path | None,
+    typer.Argument(
+        metavar="[PLAN]",
+        help="Plan written by capplan fleet -o plan.json; the same as --plan.",
         autocompletion=plan_files,
     ),
 ]

@@ -6,7 +6,7 @@ from functools import partial
 from math import inf
 
 from capplan.fleet.decision import SUREST_WITHIN, fleet_decision
-from capplan.fleet.plan import FleetAnswer, Uneconomical
+from capplan.fleet.plan import CarriedTraffic, FleetAnswer, Uneconomical
 from capplan.fleet.pools.search import pools_decision
 from capplan.fleet.pools.sizing import smaller_chunks, with_certainty_of_pools, with_pools
 from capplan.fleet.review import Question
@@ -41,7 +41,7 @@ def _within_limits(asked: AskedFleet, progress: Callable[[int, int], None] | Non
         return answer if budget is None else rented_within_budget(answer, budget)
     answer = _either_way(asked, terms, progress, cache)
     if budget is None:
-        return answer
+        return answer if answer.plans or terms.max_devices is None else _carried_by_gpus(asked, answer, terms)
     if asked.scenario.file.commitments is not None:
         trials = partial(_trials, asked, terms, cache)
         answer = within_budget(asked.scenario, answer, trials, partial(replicas_by_group, asked))
@@ -54,6 +54,17 @@ def _within_limits(asked: AskedFleet, progress: Callable[[int, int], None] | Non
     if usd is None or answer.over_budget is None or answer.over_budget.has_pools:
         return answer
     return replace(answer, carried=carried_traffic(asked.scenario, asked.question, terms, cache, usd))
+
+
+def _carried_by_gpus(asked: AskedFleet, answer: FleetAnswer, terms: Terms) -> FleetAnswer:
+    """Return an answer without a plan with how much of the traffic the allowed GPUs carry; as it is where only separate pools are allowed."""
+    from capplan.questions.largest_load import LoadSearch
+
+    pools = asked.scenario.fleet.pools
+    found = None if pools is not None and pools.only else LoadSearch(asked, terms).largest(most=1.0)
+    if found is None:
+        return answer
+    return replace(answer, carried=CarriedTraffic(found.ratio, found.plan, found.plan.usd_per_month))
 
 
 def _trials(asked: AskedFleet, terms: Terms, cache: SearchCache) -> Search:

@@ -104,6 +104,16 @@ ASKED = {
     "--set": Case("'traffic[0].request_rate=99 req/s'"),
 }
 """Flags that are keys of a scenario."""
+GIVEN = " --gpus '3 x h100-sxm'"
+CAPACITY = {
+    flag: case._replace(line=case.line.replace(" --hardware h100-sxm", GIVEN)) for flag, case in ASKED.items()
+} | {
+    "--users": Case("9", "{command} llama-3.1-8b --offline" + GIVEN),
+    "--think-time": Case("99s", "{command} llama-3.1-8b --offline" + GIVEN),
+    "--hardware": Case("l40s", "{command} small.yaml --budget 20000 --offline"),
+    "--set": Case("traffic[0].input_tokens=900"),
+}
+"""The same of a command that finds the load."""
 
 LINES = {
     "init": FIRST,
@@ -116,6 +126,7 @@ LINES = {
     "estimate": "estimate llama-3.1-8b --hardware h100-sxm --concurrency 8 --offline",
     "spec": "spec llama-3.1-8b --hardware h100-sxm --draft llama-3.2-1b --acceptance 0.7 --draft-tokens 3 --batch 4 --offline",
     "fleet": "fleet small.yaml --offline",
+    "capacity": "capacity small.yaml --gpus '3 x h100-sxm' --offline",
     "check": "check small.yaml --plan plan.json --set fleet.hardware=h200-sxm --offline",
     "diff": "diff plan.json small.yaml --offline",
     "explain": "explain plan.json usd_per_month --offline",
@@ -155,6 +166,7 @@ CASES = {
         **OUT,
     },
     "export": {
+        "{plan}": Case("plan.json", refused="give one of them"),
         "--plan": Case("busy.yaml", refused="is not a plan file"),
         "--target": Case("k8s", words=True),
         "--checkpoint": Case("owner/name", words=True),
@@ -163,6 +175,7 @@ CASES = {
         "--output": Case("written.sh", file="written.sh"),
     },
     "verify-plan": {
+        "{plan}": Case("plan.json", refused="give one of them"),
         "--plan": Case("busy.yaml", refused="is not a plan file"),
         "--results": Case("slow.json"),
         "--interval": Case(
@@ -257,6 +270,19 @@ CASES = {
         **ASKED,
         "--full": Case(words=True),
         "--offline": HUB._replace(line="fleet hub.yaml"),
+        **OUT,
+    },
+    "capacity": {
+        "{scenario}": Case("busy.yaml"),
+        "--gpus": Case("'9 x h100-sxm'"),
+        "--budget": Case("9000", "capacity small.yaml --budget 20000 --offline"),
+        **{flag: case for flag, case in CAPACITY.items() if flag not in {"--save", "--request-rate"}},
+        "--request-rate": Case(
+            "200req/s",
+            "capacity llama-3.1-8b --gpus '3 x h100-sxm' --users 9 --offline",
+            refused="give one of them",
+        ),
+        "--offline": HUB._replace(line="capacity hub.yaml --gpus '3 x h100-sxm'"),
         **OUT,
     },
     "check": {
