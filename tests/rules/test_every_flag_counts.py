@@ -166,7 +166,7 @@ CASES = {
         **OUT,
     },
     "export": {
-        "{plan}": Case("plan.json", refused="give one of them"),
+        "{plan}": Case("hub-plan.json", "export plan.json --target vllm", words=True),
         "--plan": Case("busy.yaml", refused="is not a plan file"),
         "--target": Case("k8s", words=True),
         "--checkpoint": Case("owner/name", words=True),
@@ -175,7 +175,11 @@ CASES = {
         "--output": Case("written.sh", file="written.sh"),
     },
     "verify-plan": {
-        "{plan}": Case("plan.json", refused="give one of them"),
+        "{plan}": Case(
+            "hub-plan.json",
+            "verify-plan plan.json --results served.json --offline",
+            refused="--offline never connects",
+        ),
         "--plan": Case("busy.yaml", refused="is not a plan file"),
         "--results": Case("slow.json"),
         "--interval": Case(
