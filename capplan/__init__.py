@@ -8,6 +8,7 @@
 TYPE_CHECKING = False
 """As in typing, whose import takes longer than the rest of the way to the handler of Ctrl-C."""
 if TYPE_CHECKING:
+    from capplan.library import capacity as capacity
     from capplan.library import compare as compare
     from capplan.library import estimate as estimate
     from capplan.library import kv_size as kv_size
@@ -16,7 +17,16 @@ if TYPE_CHECKING:
     from capplan.library import simulate as simulate
 
 __version__ = "1.0.0"
-__all__ = ["__version__", "compare", "estimate", "kv_size", "load_scenario", "plan_fleet", "simulate"]
+__all__ = [
+    "__version__",
+    "capacity",
+    "compare",
+    "estimate",
+    "kv_size",
+    "load_scenario",
+    "plan_fleet",
+    "simulate",
+]
 
 
 def __getattr__(name: str) -> object:

@@ -7,9 +7,9 @@ from typing import Annotated
 import typer
 
 from capplan.cli import options as o
-from capplan.cli.options import Group, grouped, one_of
+from capplan.cli.options import grouped
 from capplan.errors import InputError
-from capplan.scenario.command_flags import USE_CASES, FirstScenario
+from capplan.scenario.command_flags import FirstScenario
 
 File = Annotated[
     Path, typer.Argument(metavar="[FILE]", help="Scenario to write; it must not exist.", show_default=True)
@@ -22,30 +22,8 @@ Source = Annotated[
         help="A trace, request log or Prometheus text, the command of a running engine (or a file with it), or the name of a shipped scenario.",
     ),
 ]
-UseCase = Annotated[
-    str | None,
-    one_of(
-        "--use-case",
-        USE_CASES,
-        says="A starting point, with the sources of its lengths and targets: chat, rag, code, agent, batch or voice.",
-    ),
-]
-_LENGTH = "tokens: a mean, or a mean and a 95th percentile such as 1500,4500."
-First = Annotated[
-    FirstScenario,
-    Group(
-        "First scenario",
-        model=typer.Option("--model", metavar="MODEL", help=f"{o.MODEL}."),
-        request_rate=typer.Option("--request-rate", metavar="RATE", help="At the peak, such as '20 req/s'."),
-        input_tokens=typer.Option("--input-tokens", metavar="TOKENS", help=f"Input {_LENGTH}"),
-        output_tokens=typer.Option("--output-tokens", metavar="TOKENS", help=f"Output {_LENGTH}"),
-        ttft_p95=typer.Option(
-            "--ttft-p95", metavar="TIME", help="Target of the first token, such as '800 ms'."
-        ),
-        tpot_p95=typer.Option("--tpot-p95", metavar="TIME", help="Target of every further token."),
-        hardware=typer.Option("--hardware", metavar="NAME", help="Device that may be bought; repeatable."),
-    ),
-]
+UseCase = Annotated[str | None, o.USE_CASE]
+First = Annotated[FirstScenario, o.FIRST]
 
 
 @grouped

@@ -107,7 +107,7 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 SIMULATING = frozenset(
-    {"fleet", "simulate", "sweep", "levers", "report", "compare", "verify-plan", "cascade"}
+    {"fleet", "capacity", "simulate", "sweep", "levers", "report", "compare", "verify-plan", "cascade"}
 )
 """Commands whose time the simulator decides."""
 

@@ -17,12 +17,14 @@ from capplan.cli.completion import (
     devices,
     kv_dtypes,
     models,
+    models_and_scenarios,
     plan_files,
-    scenarios,
+    plans_and_scenarios,
     weight_dtypes,
 )
 from capplan.errors import InputError, unknown
 from capplan.ranges import MOST, Positive, Range, Share, Whole
+from capplan.scenario.command_flags import USE_CASES, ScenarioFlags
 from capplan.scenario.flags import LOAD_RANGES, SERVING_RANGES, LoadFlags, OutputFlags, ServingFlags
 
 
@@ -181,6 +183,7 @@ def grouped(function: Callable[..., int]) -> Callable[..., int]:
     def command(**values: Any) -> int:
         from capplan.readers.text_file import protecting_outputs
 
+        values = with_plan(values)
         given = {
             name: record(**{field: values.pop(field) for field in group})
             for name, (record, group) in records.items()
@@ -193,6 +196,25 @@ def grouped(function: Callable[..., int]) -> Callable[..., int]:
     told.__signature__ = Signature(spread)
     told.titles = {name: title for _, group in records.values() for name, title in group.titles.items()}
     return told
+
+
+def with_plan(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of a command, with a plan file in the place of a scenario as its plan, as --plan gives it."""
+    scenario = values.get("scenario")
+    if scenario is None or values.get("plan_file", scenario) is not None:
+        return dict(values)
+    from capplan.readers.plan_file import is_plan_file
+
+    return {**values, "scenario": None, "plan_file": scenario} if is_plan_file(scenario) else dict(values)
+
+
+def needed_plan(*plans: Path | None) -> Path:
+    """Return the plan of a command, which is its argument or that of --plan; InputError for none or two."""
+    given = [plan for plan in plans if plan is not None]
+    if len(given) != 1:
+        said = "no plan is given" if not given else f"{given[0]} and --plan {given[1]}: give one of them"
+        raise InputError(f"{said}\n  e.g. plan.json, which capplan fleet SCENARIO -o plan.json writes")
+    return given[0]
 
 
 def refuse_outputs(values: Mapping[str, Any]) -> Mapping[object, str]:
@@ -267,12 +289,14 @@ HARDWARE = typer.Option(
 TENSOR_PARALLEL = whole(
     "--tensor-parallel",
     "-tp",
+    "--tp",
     allowed=SERVING_RANGES["tensor_parallel"],
     says="Devices that every matrix is split over.",
 )
 PIPELINE_PARALLEL = whole(
     "--pipeline-parallel",
     "-pp",
+    "--pp",
     allowed=SERVING_RANGES["pipeline_parallel"],
     says="Stages that the layers are distributed over.",
 )
@@ -284,17 +308,17 @@ Hardware: TypeAlias = Annotated[str, HARDWARE]
 Scenario: TypeAlias = Annotated[
     Path,
     typer.Argument(
-        metavar="SCENARIO",
-        help="Scenario YAML, or a name of capplan list scenarios.",
-        autocompletion=scenarios,
+        metavar="SCENARIO|MODEL",
+        help="Scenario YAML, a name of capplan list scenarios, or a model with its load as flags.",
+        autocompletion=models_and_scenarios,
     ),
 ]
 ScenarioOfPlan: TypeAlias = Annotated[
     Path | None,
     typer.Argument(
-        metavar="[SCENARIO]",
-        help="Scenario YAML or name; default: the one that --plan was made for.",
-        autocompletion=scenarios,
+        metavar="[SCENARIO|PLAN]",
+        help="Scenario YAML or name, or a plan; default: the scenario that --plan was made for.",
+        autocompletion=plans_and_scenarios,
     ),
 ]
 PlanFile: TypeAlias = Annotated[
@@ -306,12 +330,11 @@ PlanFile: TypeAlias = Annotated[
         autocompletion=plan_files,
     ),
 ]
-NeededPlan: TypeAlias = Annotated[
-    Path,
-    typer.Option(
-        "--plan",
-        metavar="FILE",
-        help="Plan written by capplan fleet -o plan.json.",
+PlanArgument: TypeAlias = Annotated[
+    Path | None,
+    typer.Argument(
+        metavar="[PLAN]",
+        help="Plan written by capplan fleet -o plan.json; the same as --plan.",
         autocompletion=plan_files,
     ),
 ]
@@ -331,12 +354,14 @@ SERVING = Group(
     expert_parallel=whole(
         "--expert-parallel",
         "-ep",
+        "--ep",
         allowed=SERVING_RANGES["expert_parallel"],
         says="Groups that whole experts are distributed over.",
     ),
     data_parallel=whole(
         "--data-parallel",
         "-dp",
+        "--dp",
         allowed=SERVING_RANGES["data_parallel"],
         says="Attention groups, each with different sequences.",
     ),
@@ -436,6 +461,69 @@ OUTPUT = Group(
 )
 
 
+_LENGTH = "tokens: a mean, or a mean and a 95th percentile such as 1500,4500."
+USE_CASE = one_of(
+    "--use-case",
+    USE_CASES,
+    says="A starting point, with the sources of its lengths and targets: chat, rag, code, agent, batch or voice.",
+)
+FIRST = Group(
+    "First scenario",
+    model=typer.Option("--model", metavar="MODEL", help=f"{MODEL}."),
+    request_rate=typer.Option("--request-rate", metavar="RATE", help="At the peak, such as '20 req/s'."),
+    input_tokens=typer.Option("--input-tokens", metavar="TOKENS", help=f"Input {_LENGTH}"),
+    output_tokens=typer.Option("--output-tokens", metavar="TOKENS", help=f"Output {_LENGTH}"),
+    ttft_p95=typer.Option("--ttft-p95", metavar="TIME", help="Target of the first token, such as '800 ms'."),
+    tpot_p95=typer.Option("--tpot-p95", metavar="TIME", help="Target of every further token."),
+    hardware=typer.Option("--hardware", metavar="NAME", help="Device that may be bought; repeatable."),
+)
+ASKED = Group(
+    "Scenario",
+    **{
+        name: FIRST[name]
+        for name in ("request_rate", "input_tokens", "output_tokens", "ttft_p95", "tpot_p95")
+    },
+    users=typer.Option(
+        "--users", metavar="N", help="Users who are active at once, instead of --request-rate."
+    ),
+    think_time=typer.Option(
+        "--think-time", metavar="TIME", help="From a response to the next request of a user; default: 30 s."
+    ),
+    trace=typer.Option("--trace", metavar="FILE", help="Arrivals and lengths, instead of --request-rate."),
+    use_case=USE_CASE,
+    hardware=typer.Option(
+        "--hardware",
+        metavar="NAME",
+        help="Devices that may be bought, such as h100,l40s; repeatable; default: the scenario's, or of a model any with a price.",
+        autocompletion=devices,
+    ),
+    weight_dtype=SERVING["weight_dtype"],
+    kv_dtype=SERVING["kv_dtype"],
+    engine=SERVING["engine"],
+    confidence=fraction("--confidence", says="Probability with which all targets must be met, such as 90%."),
+    calibration=SERVING["calibration"],
+    settings=SET,
+    save=typer.Option(
+        "--save", metavar="FILE", help="Keep the scenario of a model as a YAML; it must not exist."
+    ),
+)
+
+
+def line_of(scenario: Path, flags: ScenarioFlags) -> tuple[Path, tuple[str, ...]]:
+    """Return the scenario that a command line names, and the keys that it states; --save makes a file of both."""
+    from capplan.report.show import refuse_existing, say, write_new
+    from capplan.scenario.one_line import document_text, line_settings
+    from capplan.scenario.scenario import scenario_document
+
+    settings = line_settings(scenario, flags)
+    if flags.save is None:
+        return scenario, settings
+    refuse_existing(flags.save)
+    write_new(flags.save, document_text(scenario_document(scenario, settings)))
+    say(f"wrote {flags.save}")
+    return flags.save, ()
+
+
 def refuse_unread(context: typer.Context, unread: Container[str], why: str) -> None:
     """Raise the error for an option that is given but would have no effect: nothing is ignored silently."""
     for parameter in context.command.params:
@@ -449,5 +537,6 @@ Served: TypeAlias = Annotated[ServingFlags, SERVED]
 Load: TypeAlias = Annotated[LoadFlags, LOAD]
 Lengths: TypeAlias = Annotated[LoadFlags, LOAD.only("input_tokens", "output_tokens")]
 Output: TypeAlias = Annotated[OutputFlags, OUTPUT]
+Asked: TypeAlias = Annotated[ScenarioFlags, ASKED]
 Calibration: TypeAlias = Annotated[Path | None, SERVING["calibration"]]
 Offline: TypeAlias = Annotated[bool, SERVING["offline"]]

@@ -11,24 +11,11 @@ from typing import Annotated
 import typer
 
 from capplan.cli import options as o
-from capplan.cli.completion import devices, plans_and_scenarios
-from capplan.cli.options import Group, fraction, grouped, measure, one_of, whole
+from capplan.cli.completion import plans_and_scenarios
+from capplan.cli.options import Group, grouped, measure, one_of, whole
 from capplan.errors import InputError
+from capplan.scenario.command_flags import ScenarioFlags
 from capplan.scenario.flags import OutputFlags
-
-Hardware = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--hardware",
-        metavar="NAME",
-        help="Devices instead of the scenario's; repeatable.",
-        autocompletion=devices,
-    ),
-]
-Confidence = Annotated[
-    float | None,
-    fraction("--confidence", says="Probability with which all targets must be met, such as 90%."),
-]
 
 Full = Annotated[
     bool,
@@ -40,10 +27,7 @@ Full = Annotated[
 def fleet_command(
     *,
     scenario: o.Scenario,
-    hardware: Hardware = None,
-    confidence: Confidence = None,
-    calibration: o.Calibration = None,
-    settings: o.Settings = None,
+    asked: o.Asked,
     offline: o.Offline = False,
     picture: o.Picture = None,
     full: Full = False,
@@ -52,9 +36,8 @@ def fleet_command(
     """Find the cheapest fleet that serves a scenario, with the runners-up and what was rejected; -o plan.json keeps the plan."""
     from capplan.library import planned
     from capplan.report.show import row_progress, show, shown_anyway
-    from capplan.scenario.reading import settings_of
 
-    changed = settings_of(settings, hardware=hardware, confidence=confidence, calibration=calibration)
+    scenario, changed = o.line_of(scenario, asked)
     with row_progress("plans") as progress:
         found, charts = planned(scenario, changed, progress, pictured=picture is not None, offline=offline)
     if picture and charts:
@@ -63,6 +46,53 @@ def fleet_command(
         with shown_anyway(found, to):
             chart_picture(picture, charts)
     return show(found, to, full=full)
+
+
+OfLoad = Annotated[
+    Path,
+    typer.Argument(
+        metavar="SCENARIO|MODEL|PLAN",
+        help="Scenario YAML or name, a model, or a plan written by capplan fleet -o plan.json, whose GPUs are asked about.",
+        autocompletion=plans_and_scenarios,
+    ),
+]
+Gpus = Annotated[
+    str | None,
+    typer.Option(
+        "--gpus", metavar="N x NAME", help="GPUs that are there, spares among them, such as '8 x h100-sxm'."
+    ),
+]
+Budget = Annotated[
+    float | None,
+    measure(
+        "--budget", "BUDGET", metavar="USD", says="Dollars per month that GPUs may cost, instead of --gpus."
+    ),
+]
+Loaded = Annotated[ScenarioFlags, o.ASKED.only(*(name for name in o.ASKED if name != "save"))]
+
+
+@grouped
+def capacity_command(
+    *,
+    scenario: OfLoad,
+    gpus: Gpus = None,
+    budget: Budget = None,
+    asked: Loaded,
+    offline: o.Offline = False,
+    to: o.Output,
+) -> int:
+    """Find the largest load that GPUs or a budget carry within the targets, what limits it, and what would carry more; exits 4 if none."""
+    from capplan.questions.capacity import asked_capacity, think_time
+    from capplan.report.answers.capacity import capacity_answer
+    from capplan.report.show import row_progress, show
+
+    think_s, assumed, asked = think_time(asked)
+    scenario, settings = o.line_of(scenario, asked)
+    with row_progress("changes") as progress:
+        question, answer = asked_capacity(
+            scenario, settings, gpus, budget, think_s, progress, offline=offline
+        )
+    return show(capacity_answer(question, answer, assumed), to)
 
 
 Before = Annotated[
@@ -100,7 +130,7 @@ PriceAge = Annotated[
 def check_command(
     *,
     scenario: o.ScenarioOfPlan = None,
-    plan_file: o.NeededPlan,
+    plan_file: o.PlanFile = None,
     max_price_age: PriceAge = 365,
     settings: o.Settings = None,
     offline: o.Offline = False,
@@ -115,7 +145,7 @@ def check_command(
     from capplan.report.answers.plan_files import check_answer
     from capplan.report.show import show
 
-    file = read_plan_file(plan_file)
+    file = read_plan_file(o.needed_plan(plan_file))
     asked = asked_fleet(scenario_beside(scenario, file, settings or ()), offline=offline)
     return show(check_answer(asked, file, check_plan(asked, file, current_day(), max_price_age)), to)
 
@@ -156,7 +186,8 @@ MixGroup = Annotated[
 @grouped
 def verify_plan_command(
     *,
-    plan_file: o.NeededPlan,
+    plan: o.PlanArgument = None,
+    plan_file: o.PlanFile = None,
     results: Results = None,
     endpoint: Url = None,
     minutes: Minutes = None,
@@ -173,17 +204,22 @@ def verify_plan_command(
     from capplan.report.show import show
 
     _refuse_other_source(results, endpoint, minutes, interval, replicas)
-    asked, plan = planned(plan_file, group, offline=offline)
+    asked, planned_fleet = planned(o.needed_plan(plan, plan_file), group, offline=offline)
     if endpoint:
         from capplan.calibrate.endpoint.client import endpoint_of
         from capplan.calibrate.endpoint.plan_traffic import measured_plan
 
-        measurement = measured_plan(endpoint_of(endpoint), asked, plan, minutes=minutes, tell=_tell), 0.0
+        measurement = (
+            measured_plan(endpoint_of(endpoint), asked, planned_fleet, minutes=minutes, tell=_tell),
+            0.0,
+        )
     else:
         measurement = measured_result(results or [], interval)
     intervals = shipped_intervals()
-    verification = verified(asked, plan, *measurement, replicas, intervals, own_traffic=bool(endpoint))
-    return show(verify_plan_answer(asked, plan, verification, tuple(results or ())), to)
+    verification = verified(
+        asked, planned_fleet, *measurement, replicas, intervals, own_traffic=bool(endpoint)
+    )
+    return show(verify_plan_answer(asked, planned_fleet, verification, tuple(results or ())), to)
 
 
 def _tell(line: str) -> None:
@@ -296,7 +332,8 @@ Text = Annotated[OutputFlags, o.OUTPUT.only("file")]
 @grouped
 def export_command(
     *,
-    plan_file: o.NeededPlan,
+    plan: o.PlanArgument = None,
+    plan_file: o.PlanFile = None,
     target: Target,
     checkpoint: Checkpoint = None,
     draft: Draft = None,
@@ -309,7 +346,7 @@ def export_command(
     from capplan.readers.plan_file import read_plan_file
     from capplan.report.show import say, send
 
-    file = read_plan_file(plan_file)
+    file = read_plan_file(o.needed_plan(plan, plan_file))
     text = export_text(file, fleet_launch(file, checkpoint=checkpoint, draft=draft, image=image), target)
     for remark in file.remarks:
         say(f"warning: {remark}")

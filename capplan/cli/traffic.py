@@ -16,6 +16,7 @@ from capplan.scenario.command_flags import (
     OperationFlags,
     PlanFlags,
     RequestFlags,
+    ScenarioFlags,
     SpeculationFlags,
     SweepFlags,
 )
@@ -225,16 +226,7 @@ Speculation = Annotated[
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class ScenarioChanges:
-    """Keys that replace those of the scenario."""
-
-    settings: list[str] | None = None
-    """KEY=VALUE of each."""
-    calibration: Path | None = None
-
-
-Changed = Annotated[ScenarioChanges, Group("Scenario", settings=o.SET, calibration=o.SERVING["calibration"])]
+Changed = Annotated[ScenarioFlags, o.ASKED.only("settings", "calibration")]
 
 
 @grouped
@@ -257,7 +249,7 @@ def simulate_command(
     from capplan.report.show import row_progress, show
     from capplan.scenario.reading import settings_of
 
-    settings = settings_of(changed.settings, calibration=changed.calibration)
+    settings = settings_of(changed)
     asked, answer = asked_of_plan(scenario, plan_file, settings, offline=offline)
     records = SimulationRecords(requests, plan, running, engine, speculation)
     with row_progress("plans") as progress:
@@ -286,6 +278,7 @@ Swept = Annotated[
         tensor_parallel=whole(
             "--tensor-parallel",
             "-tp",
+            "--tp",
             of="devices",
             most=4096,
             says="Devices that every matrix is split over; repeatable, to compare.",

@@ -29,6 +29,7 @@ from capplan.report.answer import Answer, Table
 from capplan.report.answers.fleet_words import next_steps_result, purchase_text
 from capplan.report.quantities import plan_path, unexplained
 from capplan.report.screen_units import is_number, unit_of
+from capplan.workload.request_class import METRICS, STATISTICS
 
 GROUPS: Mapping[str, Callable[[Planned], Group]] = {
     **PLANS,
@@ -78,7 +79,7 @@ def _found(planned: Planned, path: str | None) -> Explained | dict[str, float]:
     """Return what `printed` returns, before the labels of keys that the scenario does not state are corrected."""
     if path is None:
         return subject_of(planned.asked, planned.plan).numbers
-    path = plan_path(path)
+    path = plan_path(of_target(path))
     if why := unexplained(path):
         raise InputError(f"{path}: {why}")
     name = _first(path)
@@ -107,6 +108,18 @@ def _found(planned: Planned, path: str | None) -> Explained | dict[str, float]:
     if not below:
         raise unknown("quantity", path, places, hint=f"all of them: capplan explain PLAN {name}")
     return below
+
+
+def of_target(path: str) -> str:
+    """Return the path of the latency that a target limits; any other path as it is.
+
+    Examples
+    --------
+    >>> of_target("ttft_p95"), of_target("gpus")
+    ('ttft_s.p95', 'gpus')
+    """
+    metric, _, statistic = path.partition("_")
+    return f"{metric}_s.{statistic}" if metric in METRICS and statistic in STATISTICS else path
 
 
 def _first(path: str) -> str:

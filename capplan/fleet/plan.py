@@ -858,12 +858,12 @@ class PoolsSearch:
 
 @dataclass(frozen=True, slots=True)
 class CarriedTraffic:
-    """The part of the traffic that a budget pays for, where it does not pay for all of it."""
+    """The part of the traffic that a budget pays for, or that the allowed GPUs carry, where that is not all of it."""
 
     traffic_fraction: float
     plan: Plan
     """The plan for this part of the traffic."""
-    usd_per_month: float
+    usd_per_month: float | None
     """Cost of the plan, by its cheapest mix if the scenario names commitments."""
 
 
@@ -942,7 +942,7 @@ class FleetAnswer:
     over_budget_usd_per_month: float | None = None
     """Cost of the plan that is over the budget; with commitments by its mix."""
     carried: CarriedTraffic | None = None
-    """What the budget pays for instead; None if a plan is within it, or if no part of the traffic is."""
+    """What the budget pays for, or the allowed GPUs carry, instead; None if a plan is within the limit, or if no part of the traffic is."""
     pools: PoolsSearch | None = None
     """None if separate prefill and decode pools were not asked for."""
     mix: Mix | NoMix | None = None

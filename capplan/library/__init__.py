@@ -412,6 +412,45 @@ def compare(
     return Result(compare_answer(compared, asked.scenario.name, asked.scenario.file.currency))
 
 
+@_refusing
+def capacity(
+    scenario: str | PathLike[str],
+    gpus: str | None = None,
+    *,
+    usd_per_month: float | None = None,
+    settings: Sequence[str] = (),
+    think_time_s: float = 30.0,
+    offline: bool = False,
+) -> Result:
+    """Find the largest load that GPUs or a budget carry within the targets, as `capplan capacity` does.
+
+    Parameters
+    ----------
+    scenario : path of a scenario YAML, name of a shipped scenario, a model, or the path of a plan file
+    gpus : such as '8 x h100-sxm'; None: those of the plan file, or as the budget or the scenario limits them
+    usd_per_month : [$/month] budget of the fleet; None: no budget, or that of the scenario
+    settings : keys to override, each KEY=VALUE as with `--set`
+    think_time_s : [s] time between two requests of a user, for traffic that does not state its users
+    offline : never open a connection
+
+    Returns
+    -------
+    `data` has the largest load as `carried`, its `limit` in words, the `plan`, and what `more` would carry
+
+    Raises
+    ------
+    InputError
+        the scenario has mistakes, or nothing limits the fleet
+    """
+    from capplan.questions.capacity import asked_capacity
+    from capplan.report.answers.capacity import capacity_answer
+
+    check_list(settings, Text(), "settings")
+    path = Path(_named(scenario, "scenario"))
+    asked, answer = asked_capacity(path, tuple(settings), gpus, usd_per_month, think_time_s, offline=offline)
+    return Result(capacity_answer(asked, answer))
+
+
 def _refuse_options(given: Mapping[str, object], options: type) -> None:
     """Raise the error for an option that a function does not have, or that is of another kind; ranges of numbers belong to their records."""
     known = get_type_hints(options)
@@ -489,7 +528,7 @@ def planned(
     asked = asked_fleet(scenario, offline=offline)
     answer = fleet_for(asked, progress)
     outlook = outlook_of(asked, answer, current_day())
-    shown = fleet_answer(asked, answer, outlook, settings)
+    shown = fleet_answer(asked, answer, outlook, scenario.settings)
     if not pictured:
         return shown, []
     from capplan.report.charts.of_answers import fleet_charts

@@ -67,7 +67,9 @@ def _published(scenario: Scenario, *, offline: bool) -> Network:
     try:
         network = read_model(scenario.model, revision=scenario.file.revision, offline=offline)
     except InputError as error:
-        raise InputError(f"{scenario.path}: model: {error}") from error
+        of_line = scenario.path == scenario.file.model
+        place = f"{scenario.path} is no scenario file" if of_line else f"{scenario.path}: model"
+        raise InputError(f"{place}: {error}") from error
     if not (network.generates or scenario.pooled):
         raise InputError(
             f"{scenario.path}: model: {network.name} has no LM head and generates no tokens\n"

@@ -6,9 +6,10 @@ from functools import partial
 from math import inf
 
 from capplan.fleet.decision import SUREST_WITHIN, fleet_decision
-from capplan.fleet.plan import FleetAnswer, Uneconomical
+from capplan.fleet.plan import CarriedTraffic, FleetAnswer, Uneconomical
 from capplan.fleet.pools.search import pools_decision
 from capplan.fleet.pools.sizing import smaller_chunks, with_certainty_of_pools, with_pools
+from capplan.fleet.review import Question
 from capplan.fleet.search.cheapest import Search, Terms
 from capplan.fleet.search.layouts import search
 from capplan.fleet.search.recommended import DEAR
@@ -16,6 +17,7 @@ from capplan.fleet.search.search_cache import SearchCache
 from capplan.questions.engines import engines_that_may_save
 from capplan.questions.fleet import AskedFleet, replicas_by_group, terms_of
 from capplan.questions.money.budget import carried_traffic, paid_by_mix, rented_within_budget, within_budget
+from capplan.scenario.one_line import ANY
 
 
 def fleet_for(asked: AskedFleet, progress: Callable[[int, int], None] | None = None) -> FleetAnswer:
@@ -39,7 +41,7 @@ def _within_limits(asked: AskedFleet, progress: Callable[[int, int], None] | Non
         return answer if budget is None else rented_within_budget(answer, budget)
     answer = _either_way(asked, terms, progress, cache)
     if budget is None:
-        return answer
+        return answer if answer.plans or terms.max_devices is None else _carried_by_gpus(asked, answer, terms)
     if asked.scenario.file.commitments is not None:
         trials = partial(_trials, asked, terms, cache)
         answer = within_budget(asked.scenario, answer, trials, partial(replicas_by_group, asked))
@@ -54,8 +56,55 @@ def _within_limits(asked: AskedFleet, progress: Callable[[int, int], None] | Non
     return replace(answer, carried=carried_traffic(asked.scenario, asked.question, terms, cache, usd))
 
 
+def _carried_by_gpus(asked: AskedFleet, answer: FleetAnswer, terms: Terms) -> FleetAnswer:
+    """Return an answer without a plan with how much of the traffic the allowed GPUs carry; as it is where only separate pools are allowed."""
+    from capplan.questions.largest_load import LoadSearch
+
+    pools = asked.scenario.fleet.pools
+    found = None if pools is not None and pools.only else LoadSearch(asked, terms).largest(most=1.0)
+    if found is None:
+        return answer
+    return replace(answer, carried=CarriedTraffic(found.ratio, found.plan, found.plan.usd_per_month))
+
+
 def _trials(asked: AskedFleet, terms: Terms, cache: SearchCache) -> Search:
     return Search(asked.question, terms.listed(search(asked.question).candidates), terms, cache)
+
+
+SCREENED_COST = 2.0
+"""Devices that cost so many times as much as the cheapest fleet, or more, are not compared where any hardware may be bought."""
+FAR_DEARER = f"none of its fleets costs less than {SCREENED_COST:g} times as much as the cheapest fleet"
+
+
+def _screened(
+    asked: AskedFleet, terms: Terms, cache: SearchCache
+) -> tuple[Question, tuple[Uneconomical, ...]]:
+    """Return the question about the devices that are searched, and a line for each of the others: of any hardware those that cost far more.
+
+    The cheapest fleet of all devices is found first, and then whether each device has one below a multiple of its cost.
+    """
+    question = asked.question
+    if asked.scenario.file.fleet.hardware != [ANY]:
+        return question, ()
+    trials, sure = _trials(asked, terms, cache), question.slo.confidence
+    best = trials.cheapest(sure)
+    cost = None if best is None else terms.usd_per_hour(best.trial.candidate.layout, best.busy)
+    if not cost:
+        return question, ()
+    most = SCREENED_COST * cost
+    dear = [item.name for item in question.devices if not _may_cost(trials, item.name, most)]
+    searched = tuple(item for item in question.devices if item.name not in dear)
+    lines = tuple(Uneconomical(name, reason=FAR_DEARER) for name in dear)
+    return replace(question, devices=searched), lines
+
+
+def _may_cost(trials: Search, device: str, most_usd_per_hour: float) -> bool:
+    """Return whether a device has a fleet below a cost, or none at any: what is in its way is then looked for."""
+    mine = [item for item in trials.candidates if item.layout.device.name == device]
+    if not mine or not trials.terms.priced(device):
+        return True
+    of_device = Search(trials.question, mine, trials.terms, trials.cache)
+    return of_device.cheapest(trials.question.slo.confidence, under=most_usd_per_hour) is not None
 
 
 def _with_unsold(answer: FleetAnswer, asked: AskedFleet) -> FleetAnswer:
@@ -70,14 +119,15 @@ def _either_way(
     """Return the fleets of identical replicas, and those with separate pools, as far as a scenario allows either."""
     limits = asked.scenario.fleet.pools
     paid = paid_by_mix(asked.scenario, partial(replicas_by_group, asked))
-    if limits is None:
-        return _with_unsold(fleet_decision(asked.question, terms, progress, cache, paid), asked)
-    alike = (
-        FleetAnswer((), (), 0)
-        if limits.only
-        else fleet_decision(asked.question, terms, progress, cache, paid)
-    )
+    if limits is not None and limits.only:
+        alike = FleetAnswer((), (), 0)
+    else:
+        question, dear = _screened(asked, terms, cache)
+        alike = fleet_decision(question, terms, progress, cache, paid)
+        alike = replace(alike, uneconomical=(*alike.uneconomical, *dear))
     alike = _with_unsold(alike, asked)
+    if limits is None:
+        return alike
     least = None if alike.choices is None else alike.choices.cheapest.usd_per_hour
     worth = 1.0 if limits.screened else DEAR
     plans, searched = pools_decision(

@@ -24,7 +24,7 @@ from capplan.questions.simulation import (
     layout_name,
 )
 from capplan.replica.load import MOST_IN_FLIGHT, Load
-from capplan.scenario.command_flags import PlanFlags, SweepFlags
+from capplan.scenario.command_flags import PlanFlags, ScenarioFlags, SweepFlags
 from capplan.scenario.drawn_workload import names_a_scenario
 from capplan.scenario.flags import ServingFlags
 from capplan.scenario.reading import settings_of
@@ -117,7 +117,7 @@ def asked_sweep(what: str, flags: SweepFlags, lengths: Load, serving: ServingFla
 
 def _scenario_sweep(path: Path, loads: Loads, flags: SweepFlags, serving: ServingFlags) -> AskedSweep:
     """Return the sweep over the cheapest plan of each device, or over the plans that are given."""
-    settings = settings_of(flags.settings, calibration=serving.calibration)
+    settings = settings_of(ScenarioFlags(settings=flags.settings, calibration=serving.calibration))
     asked = asked_fleet(read_scenario(path, settings), offline=serving.offline)
     contenders = []
     if flags.hardware or flags.tensor_parallel:

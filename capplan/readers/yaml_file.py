@@ -14,6 +14,7 @@ from typing import Any, TypeAlias, cast
 
 import yaml
 
+from capplan.assumption import Assumption
 from capplan.errors import LONGEST_SHOWN, InputError
 from capplan.readers.text_file import MAX_BYTES, MAX_DEPTH, read_text
 
@@ -44,13 +45,17 @@ class Document:
     value: Any
     lines: dict[KeyPath, int]
     """Key path -> line, from 1; 0 if the key is overridden, so that it stands on no line."""
+    flags: Mapping[KeyPath, str] = field(default_factory=dict, repr=False)
+    """Key path -> the flag that overrides the key."""
+    assumed: tuple[Assumption, ...] = field(default=(), repr=False)
+    """Defaults of keys that are not stated."""
 
     def line(self, path: KeyPath) -> int | None:
         """Return the line of a key, or of the nearest one around it; None where that is the whole file."""
         return next((self.lines[path[:n]] for n in range(len(path), 0, -1) if path[:n] in self.lines), None)
 
     def place(self, path: KeyPath) -> str:
-        """Return 'file: line N: key.path' for an error.
+        """Return 'file: line N: key.path' for an error, or the flag that overrides the key.
 
         Examples
         --------
@@ -58,7 +63,12 @@ class Document:
         'a.yaml: line 4: slo.ttft'
         >>> Document("a.yaml", {}, {("slo",): 4, ("slo", "ttft"): 0}).place(("slo", "ttft"))
         'a.yaml: overridden: slo.ttft'
+        >>> Document("a.yaml", {}, {}, {("slo", "ttft"): "--ttft"}).place(("slo", "ttft"))
+        '--ttft'
         """
+        flag = next((self.flags[path[:n]] for n in range(len(path), 0, -1) if path[:n] in self.flags), None)
+        if flag is not None:
+            return flag
         number = self.line(path)
         line = f" line {number}:" if number else " overridden:" if number == 0 else ""
         return f"{self.name}:{line} {key_path(path)}".rstrip(" :")

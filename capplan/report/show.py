@@ -207,7 +207,19 @@ def show(answer: Answer, to: OutputFlags, *, full: bool = True) -> int:
     shown = answer if full or form != "table" else answer.first_screen or answer
     text = answer_text(shown, form, to_terminal=to_terminal, width=None if to.file else _stated_width())
     send(text if to.file or form != "json" else _encodable(text), to.file, answer.headline)
+    if to.file and form == "json" and answer.first_screen:
+        say_first_screen(answer.first_screen, to.file)
     return answer.exit_code
+
+
+def say_first_screen(first_screen: Answer, file: Path) -> None:
+    """Print to stderr what people see of an answer that a file keeps, and which file that is."""
+    from capplan.report import tables
+
+    if sys.stderr is not None:
+        if not sys.stderr.isatty():  # `send` has said it to a terminal
+            say(f"wrote {file}")
+        sys.stderr.write(f"{tables.plain_text(first_screen, _stated_width())}\n")
 
 
 def _encodable(text: str) -> str:

@@ -81,6 +81,60 @@ class FirstScenario:
     hardware: list[str] | None = None
 
 
+DEFAULTS = {
+    "model": "llama-3.1-8b-instruct",
+    "request_rate": "5 req/s",
+    "input_tokens": "1500,4500",
+    "output_tokens": "300,800",
+    "ttft_p95": "1 s",
+    "tpot_p95": "50 ms",
+}
+"""What is assumed where nothing is said or known, by field of `FirstScenario`."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScenarioFlags(FirstScenario):
+    """Keys of a scenario as flags: of one that names only a model, or keys that replace those of a file."""
+
+    users: str | None = None
+    """Users who are active at the same time, instead of a request rate."""
+    think_time: str | None = None
+    """Time from a response to the next request of the same user."""
+    trace: Path | None = None
+    """File with arrivals and lengths, instead of a request rate."""
+    use_case: str | None = None
+    """Name of a starting point, for lengths and targets that are not stated."""
+    weight_dtype: str | None = None
+    kv_dtype: str | None = None
+    engine: str | None = None
+    confidence: float | None = None
+    """Probability with which all targets must be met."""
+    calibration: Path | None = None
+    settings: list[str] | None = None
+    """Keys of a scenario that are overridden, each KEY=VALUE."""
+    save: Path | None = None
+    """File that keeps the scenario of a model."""
+
+
+FLAG_KEYS: Mapping[str, str] = {
+    "request_rate": "traffic[0].request_rate",
+    "users": "traffic[0].users",
+    "think_time": "traffic[0].think_time",
+    "trace": "traffic[0].trace",
+    "input_tokens": "traffic[0].input_tokens",
+    "output_tokens": "traffic[0].output_tokens",
+    "ttft_p95": "slo.ttft_p95",
+    "tpot_p95": "slo.tpot_p95",
+    "confidence": "slo.confidence",
+    "hardware": "fleet.hardware",
+    "weight_dtype": "weight_dtype",
+    "kv_dtype": "kv_dtype",
+    "engine": "engine",
+    "calibration": "calibration",
+}
+"""Field of `ScenarioFlags` -> key of a scenario that it states."""
+
+
 USE_CASES = ("chat", "rag", "code", "agent", "batch", "voice")
 """Names of the starting points of `capplan init`."""
 

@@ -10,23 +10,14 @@ from capplan.errors import InputError
 from capplan.readers.catalogue.models import read_model
 from capplan.readers.catalogue.scenarios import scenario_text
 from capplan.readers.yaml_file import parse_yaml, schema_line, yaml_text
-from capplan.scenario.command_flags import FirstScenario
+from capplan.scenario.command_flags import DEFAULTS, FirstScenario
+from capplan.scenario.reading import written_length
 from capplan.scenario.scenario import DEFAULT_HARDWARE, scenario_from
+from capplan.scenario.use_cases import CASES
 
 ASSUMED = "assumed; replace it"
 _COLUMN = 46
 """Where comments start."""
-
-
-DEFAULTS = {
-    "model": "llama-3.1-8b-instruct",
-    "request_rate": "5 req/s",
-    "input_tokens": "1500,4500",
-    "output_tokens": "300,800",
-    "ttft_p95": "1 s",
-    "tpot_p95": "50 ms",
-}
-"""What is assumed where nothing is said or known, by field of `FirstScenario`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,24 +150,11 @@ def _traffic(first: FirstScenario, known: Known) -> Iterator[str]:
                 continue
             text = said or DEFAULTS[key]
             yield _line(
-                f"    {key}", _lengths(text) if key != "request_rate" else text, says, assumed=said is None
+                f"    {key}",
+                written_length(text) if key != "request_rate" else text,
+                says,
+                assumed=said is None,
             )
-
-
-def _listed(text: str) -> list[str]:
-    return [part.strip() for part in text.split(",")]
-
-
-def _lengths(text: str) -> object:
-    """Return a length as a scenario has it: the mean, or the mean and its 95th percentile."""
-    mean, *rest = _listed(text)
-    if len(rest) > 1:
-        raise InputError(f"{text!r}: write a mean, or a mean and a 95th percentile, such as 1500,4500")
-    return {"mean": _number(mean), "p95": _number(rest[0])} if rest else _number(mean)
-
-
-def _number(text: str) -> object:
-    return int(text) if re.fullmatch(r"[0-9]{1,12}", text) else text
 
 
 def _value(value: object) -> str:
@@ -197,50 +175,6 @@ def _value(value: object) -> str:
 
 def _line(key: str, value: object, says: str, *, assumed: bool = False) -> str:
     return f"{f'{key}: {_value(value)}':<{_COLUMN}}  # {says}{f' ({ASSUMED})' if assumed else ''}"
-
-
-_AZURE = "Azure LLM inference trace 2023, {}: https://github.com/Azure/AzurePublicDataset"
-_MOONCAKE = "Mooncake trace, FAST'25, {}: https://github.com/kvcache-ai/Mooncake"
-_ARXIV = "arXiv summaries as Vidur replays them: https://github.com/microsoft/vidur"
-_MLPERF = "MLPerf Inference 5.0, {} (99th percentile): https://mlcommons.org/2025/04/llm-inference-v5"
-_TURNS = "pauses between speakers, Stivers et al. 2009: https://doi.org/10.1073/pnas.0903616106; speech recognition and synthesis take a part of it"
-
-
-@dataclass(frozen=True, slots=True)
-class UseCase:
-    """What is usual of one kind of service."""
-
-    input_tokens: str
-    """Mean and 95th percentile, as `--input-tokens` takes them."""
-    output_tokens: str
-    lengths_from: str
-    """Source of the lengths."""
-    ttft_p95: str | None = None
-    """None without targets: a job."""
-    tpot_p95: str | None = None
-    targets_from: str = ""
-    """Source of the targets."""
-    traffic: Mapping[str, object] | None = None
-    """Keys of the traffic that are not in `FirstScenario`."""
-
-
-CASES = {
-    "chat": UseCase(
-        "1155,4083", "211,451", _AZURE.format("conversation"),
-        "450 ms", "40 ms", _MLPERF.format("Llama 2 70B, interactive"),
-    ),
-    "rag": UseCase(
-        "2588,3813", "291,736", _ARXIV, "2 s", "200 ms", _MLPERF.format("Llama 2 70B, server"),
-    ),
-    "code": UseCase(
-        "2048,7315", "28,90", _AZURE.format("code"), "450 ms", "40 ms", _MLPERF.format("Llama 2 70B, interactive"),
-    ),
-    "agent": UseCase(
-        "12035,39552", "343,698", _MOONCAKE.format("conversation"), "6 s", "175 ms", _MLPERF.format("Llama 3.1 405B, server"),
-    ),
-    "batch": UseCase("2588,3813", "291,736", _ARXIV, traffic={"requests": 100_000, "within": "8 h"}),
-    "voice": UseCase("1155,4083", "211,451", _AZURE.format("conversation"), "200 ms", "40 ms", _TURNS),
-}  # fmt: skip
 
 
 def with_use_case(name: str, first: FirstScenario, known: Known) -> tuple[FirstScenario, Known]:

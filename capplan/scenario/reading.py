@@ -17,6 +17,7 @@ from capplan.readers.catalogue.hardware import SUFFIXES
 from capplan.readers.record import Mistakes, checked
 from capplan.readers.text_file import path_of, whole_path
 from capplan.readers.yaml_file import Document, KeyPath, key_path, parse_yaml
+from capplan.scenario.command_flags import FLAG_KEYS, ScenarioFlags
 from capplan.scenario.scenario_file import ScenarioFile
 from capplan.workload.request_class import METRICS, Target
 
@@ -85,16 +86,61 @@ def key_of(text: str) -> KeyPath:
 
 
 def overridden(document: Document, settings: Sequence[str]) -> Document:
-    """Return a document with some keys overridden, each as KEY=VALUE with a YAML value; checked like the file itself."""
-    value, lines = deepcopy(document.value), document.lines
+    """Return a document with some keys overridden, each as KEY=VALUE with a YAML value, or as --FLAG=VALUE; checked like the file itself."""
+    value, lines, flags = deepcopy(document.value), document.lines, dict(document.flags)
     for setting in settings:
-        key, equals, text = setting.partition("=")
+        name, equals, text = by_key(setting).partition("=")
         if not equals:
             raise InputError(f"--set: {setting!r} is not KEY=VALUE\n  {_EXAMPLE}")
-        path = key_of(key.strip())
-        _put(value, path, parse_yaml(text, f"--set {key.strip()}").value)
+        path = key_of(name.strip())
+        _put(value, path, parse_yaml(text, f"--set {name.strip()}").value)
         lines = {at: line for at, line in lines.items() if at[: len(path)] != path} | {path: 0}
-    return replace(document, value=value, lines=lines)
+        flags = {at: flag for at, flag in flags.items() if at[: len(path)] != path}
+        flags |= {path: setting.partition("=")[0]} if setting.startswith("--") else {}
+    return replace(document, value=value, lines=lines, flags=flags)
+
+
+def by_key(setting: str) -> str:
+    """Return a setting as KEY=VALUE, also one that is a flag.
+
+    Examples
+    --------
+    >>> by_key("--ttft-p95=1 s"), by_key("--hardware=h100,l40s"), by_key("slo.tpot_p95=40 ms")
+    ('slo.ttft_p95="1 s"', 'fleet.hardware=["h100", "l40s"]', 'slo.tpot_p95=40 ms')
+    """
+    flag, _, text = setting.partition("=")
+    if not flag.startswith("--"):
+        return setting
+    field_name = flag[2:].replace("-", "_")
+    if field_name not in FLAG_KEYS:
+        raise InputError(f"--set: {setting!r} is not KEY=VALUE\n  {_EXAMPLE}")
+    value: object = written_number(text)
+    if field_name == "hardware":
+        value = listed(text)
+    elif field_name in {"input_tokens", "output_tokens"}:
+        value = written_length(text, flag)
+    elif field_name == "confidence":
+        value = float(text)
+    return f"{FLAG_KEYS[field_name]}={json.dumps(value)}"
+
+
+def listed(text: str) -> list[str]:
+    """Return the parts of a text between commas."""
+    return [part.strip() for part in text.split(",")]
+
+
+def written_length(text: str, flag: str = "") -> object:
+    """Return a length as a scenario has it: the mean, or the mean and its 95th percentile."""
+    mean, *rest = listed(text)
+    if len(rest) > 1:
+        place = f"{flag}: " if flag else ""
+        raise InputError(f"{place}{text!r}: write a mean, or a mean and a 95th percentile, such as 1500,4500")
+    return {"mean": written_number(mean), "p95": written_number(rest[0])} if rest else written_number(mean)
+
+
+def written_number(text: str) -> object:
+    """Return a whole number for digits, any other text as it is."""
+    return int(text) if re.fullmatch(r"[0-9]{1,12}", text) else text
 
 
 def _put(value: Any, path: KeyPath, new: Any) -> None:
@@ -123,26 +169,26 @@ def _inside_of_overrides(value: Any, part: str | int, path: KeyPath) -> Any:
     raise InputError(f"--set: the scenario has no {part!r} for {key_path(path)}{entries}\n  {_EXAMPLE}")
 
 
-def settings_of(
-    settings: Sequence[str] | None,
-    *,
-    hardware: Sequence[str] | None = None,
-    confidence: float | None = None,
-    calibration: Path | None = None,
-) -> tuple[str, ...]:
-    """Return the overrides of --set and of the flags that stand for a key, each as KEY=VALUE.
+def settings_of(flags: ScenarioFlags) -> tuple[str, ...]:
+    """Return the overrides of the flags that stand for a key, each as --FLAG=VALUE, and those of --set, each as KEY=VALUE.
 
     Files on the command line are found from the current folder, those in a scenario from that of the scenario.
     """
 
-    def here(name: str) -> str:
-        return str(whole_path(path_of(name)))
+    def here(name: object) -> str:
+        return str(whole_path(path_of(str(name))))
 
-    names = [here(name) if name.lower().endswith(SUFFIXES) else name for name in hardware or ()]
-    changed = [f"fleet.hardware={json.dumps(names)}"] if names else []
-    changed += [] if confidence is None else [f"slo.confidence={confidence!r}"]
-    changed += [] if calibration is None else [f"calibration={json.dumps(here(str(calibration)))}"]
-    return (*changed, *(settings or ()))
+    changed = []
+    for name in FLAG_KEYS:
+        value = getattr(flags, name)
+        if name == "hardware" and value:
+            names = [part for text in value for part in listed(text)]
+            value = ",".join(here(one) if one.lower().endswith(SUFFIXES) else one for one in names)
+        elif name in {"trace", "calibration"} and value is not None:
+            value = here(value)
+        if value:
+            changed.append(f"--{name.replace('_', '-')}={value}")
+    return (*changed, *(flags.settings or ()))
 
 
 T = TypeVar("T")
@@ -220,8 +266,10 @@ def scenario_record(document: Document, folder: Path) -> tuple[ScenarioFile, Rea
     """
     outcome = checked(ScenarioFile, document)
     if not isinstance(outcome, Mistakes):
-        return outcome, Reading(document, folder)
-    reading = Reading(document, folder, mistakes=list(outcome.errors), broken=outcome.paths)
+        return outcome, Reading(document, folder, list(document.assumed))
+    reading = Reading(
+        document, folder, list(document.assumed), mistakes=list(outcome.errors), broken=outcome.paths
+    )
     rest, paths = deepcopy(document.value), outcome.paths
     for _ in range(_MOST_ROUNDS):
         for path in paths:

@@ -27,8 +27,14 @@ from capplan.model.weight_format import KV_FORMATS, named_weight_format
 from capplan.money.order import OWN, Machine, MachineLimits
 from capplan.readers.catalogue.hardware import catalogue_name, device, planned_device
 from capplan.readers.catalogue.offer_terms import known_machines
-from capplan.readers.catalogue.prices import machine, refuse_unknown_provider, refuse_unknown_region, sku_of
-from capplan.readers.catalogue.scenarios import scenario_file
+from capplan.readers.catalogue.prices import (
+    machine,
+    price_records,
+    refuse_unknown_provider,
+    refuse_unknown_region,
+    sku_of,
+)
+from capplan.readers.catalogue.scenarios import names_a_model, scenario_file, scenario_folder
 from capplan.readers.text_file import data_folder, is_there
 from capplan.readers.yaml_file import Document, KeyPath, read_yaml
 from capplan.scenario.engine_use import link_terms_of, network_bytes_per_s
@@ -39,8 +45,10 @@ from capplan.scenario.money_terms import (
     note_odd_money,
     note_other_prices,
 )
+from capplan.scenario.one_line import ANY, model_document
 from capplan.scenario.reading import (
     Reading,
+    by_key,
     note_exclusions,
     overridden,
     scenario_record,
@@ -299,10 +307,16 @@ def _device(reading: Reading, at: KeyPath, name: str) -> Device | None:
         raise reading.refuse(at, str(error)) from None
 
 
-def _hardware(reading: Reading, names: list[str] | None) -> tuple[Device, ...]:
+def _hardware(reading: Reading, file: ScenarioFile) -> tuple[Device, ...]:
+    names = file.fleet.hardware
     if names is None:
         reading.assume(f"hardware: {', '.join(DEFAULT_HARDWARE)}", "fleet.hardware")
         return tuple(device(name) for name in DEFAULT_HARDWARE)
+    if names == [ANY]:
+        term = file.prices.commitment or "on-demand"
+        known = sorted({item.device for item in price_records() if item.commitment == term})
+        reading.assume(f"hardware: the {len(known)} GPUs with a listed {term} price", "fleet.hardware")
+        return tuple(map(device, known))
     return _devices(reading, "hardware", names)
 
 
@@ -355,7 +369,7 @@ def _limits(reading: Reading, file: ScenarioFile, classes: tuple[RequestClass, .
         reading.assume(ROUTED if by_prefix else IN_TURN, "fleet.routing")
 
     rate = reading.attempt(partial(_network_bytes_per_s, reading, fleet), None, ("fleet", "network"))
-    hardware = networked(_hardware(reading, fleet.hardware), rate)
+    hardware = networked(_hardware(reading, file), rate)
     return FleetLimits(
         hardware=hardware,
         headroom_fraction=defaults.headroom_fraction if fleet.headroom is None else fleet.headroom,
@@ -532,12 +546,17 @@ def scenario_from(document: Document, folder: Path, settings: Sequence[str] = ()
         assumptions=tuple(reading.assumptions),
         warnings=tuple(reading.warnings),
         written=document.value,
-        settings=tuple(settings),
+        settings=tuple(map(by_key, settings)),
     )
 
 
 def scenario_document(path: str | os.PathLike[str], settings: Sequence[str]) -> Document:
-    """Return the YAML of a scenario with some keys overridden, not checked yet; of several fleets the one that it asks for."""
+    """Return the YAML of a scenario with some keys overridden, not checked yet; of several fleets the one that it asks for.
+
+    A model in its place is a scenario that only the settings state.
+    """
+    if names_a_model(path):
+        return model_document(str(path), settings)
     document = read_yaml(
         scenario_file(path),
         kind="a scenario YAML",
@@ -559,8 +578,8 @@ def read_scenario(path: str | os.PathLike[str], settings: Sequence[str] = ()) ->
 
     Parameters
     ----------
-    path : of the file, or the name of a shipped scenario
-    settings : keys that are overridden, each KEY=VALUE
+    path : of the file, the name of a shipped scenario, or a model that the settings give a load
+    settings : keys that are overridden, each KEY=VALUE or --FLAG=VALUE
 
     Returns
     -------
@@ -571,4 +590,4 @@ def read_scenario(path: str | os.PathLike[str], settings: Sequence[str] = ()) ->
     InputError
         All errors, with file, line and key.
     """
-    return scenario_from(scenario_document(path, settings), scenario_file(path).resolve().parent, settings)
+    return scenario_from(scenario_document(path, settings), scenario_folder(scenario_file(path)), settings)

@@ -21,6 +21,7 @@ SURFACE = {
     "kv_size": "(model: str, contexts: Sequence[int] = (), *, offline: bool = False, sequences: int = 1, kv_dtype: str | None = None, tensor_parallel: int = 1, engine: str = vllm, engine_version: str | None = None, max_num_batched_tokens: int | None = None) -> Result",
     "simulate": "(scenario: Scenario | str | PathLike[str], *, seed: int = 0, until_s: float | None = None, "
     "warm_up_s: float | None = None, trace: str | PathLike[str] | None = None, offline: bool = False) -> Result",
+    "capacity": "(scenario: str | PathLike[str], gpus: str | None = None, *, usd_per_month: float | None = None, settings: Sequence[str] = (), think_time_s: float = 30.0, offline: bool = False) -> Result",
     "compare": "(scenario: Scenario | str | PathLike[str], apis: Sequence[str] = (), *, offline: bool = False) -> Result",
 }
 OPTIONS = {
@@ -54,7 +55,7 @@ def test_help_says_what_each_parameter_is_and_each_guide_names_the_function(name
 
 
 def test_another_name_is_refused_with_those_that_are_there():
-    with pytest.raises(AttributeError, match="it has __version__, compare, estimate"):
+    with pytest.raises(AttributeError, match="it has __version__, capacity, compare, estimate"):
         _ = cp.plan
 
 

@@ -82,6 +82,39 @@ LAUNCH = "'vllm serve llama-3.1-8b --max-num-seqs 4'"
 EXPORTED = "export --plan plan.json --target vllm"
 FIRST = "init made.yaml --model llama-3.1-8b --offline"
 
+OF_MODEL = "{command} llama-3.1-8b --request-rate 300req/s --hardware h100-sxm --offline"
+OF_USERS = "{command} llama-3.1-8b --users 9000 --think-time 5s --hardware h100-sxm --offline"
+ASKED = {
+    "--request-rate": Case("900req/s", OF_MODEL),
+    "--users": Case("27000", OF_USERS),
+    "--think-time": Case("99s", OF_USERS),
+    "--trace": Case("day.csv", "{command} llama-3.1-8b --trace chats.jsonl --hardware h100-sxm --offline"),
+    "--input-tokens": Case("9000", OF_MODEL),
+    "--output-tokens": Case("900", OF_MODEL),
+    "--use-case": Case("rag", OF_MODEL),
+    "--save": Case("saved.yaml", OF_MODEL, file="saved.yaml"),
+    "--ttft-p95": Case("90ms"),
+    "--tpot-p95": Case("12ms"),
+    "--hardware": Case("h200-sxm"),
+    "--weight-dtype": Case("fp8"),
+    "--kv-dtype": Case("fp8"),
+    "--engine": Case("sglang"),
+    "--confidence": Case("95%"),
+    "--calibration": Case("host.calibration.yaml"),
+    "--set": Case("'traffic[0].request_rate=99 req/s'"),
+}
+"""Flags that are keys of a scenario."""
+GIVEN = " --gpus '3 x h100-sxm'"
+CAPACITY = {
+    flag: case._replace(line=case.line.replace(" --hardware h100-sxm", GIVEN)) for flag, case in ASKED.items()
+} | {
+    "--users": Case("9", "{command} llama-3.1-8b --offline" + GIVEN),
+    "--think-time": Case("99s", "{command} llama-3.1-8b --offline" + GIVEN),
+    "--hardware": Case("l40s", "{command} small.yaml --budget 20000 --offline"),
+    "--set": Case("traffic[0].input_tokens=900"),
+}
+"""The same of a command that finds the load."""
+
 LINES = {
     "init": FIRST,
     "list": "list hardware h100-sxm",
@@ -93,6 +126,7 @@ LINES = {
     "estimate": "estimate llama-3.1-8b --hardware h100-sxm --concurrency 8 --offline",
     "spec": "spec llama-3.1-8b --hardware h100-sxm --draft llama-3.2-1b --acceptance 0.7 --draft-tokens 3 --batch 4 --offline",
     "fleet": "fleet small.yaml --offline",
+    "capacity": "capacity small.yaml --gpus '3 x h100-sxm' --offline",
     "check": "check small.yaml --plan plan.json --set fleet.hardware=h200-sxm --offline",
     "diff": "diff plan.json small.yaml --offline",
     "explain": "explain plan.json usd_per_month --offline",
@@ -132,6 +166,7 @@ CASES = {
         **OUT,
     },
     "export": {
+        "{plan}": Case("hub-plan.json", "export plan.json --target vllm", words=True),
         "--plan": Case("busy.yaml", refused="is not a plan file"),
         "--target": Case("k8s", words=True),
         "--checkpoint": Case("owner/name", words=True),
@@ -140,6 +175,11 @@ CASES = {
         "--output": Case("written.sh", file="written.sh"),
     },
     "verify-plan": {
+        "{plan}": Case(
+            "hub-plan.json",
+            "verify-plan plan.json --results served.json --offline",
+            refused="--offline never connects",
+        ),
         "--plan": Case("busy.yaml", refused="is not a plan file"),
         "--results": Case("slow.json"),
         "--interval": Case(
@@ -231,12 +271,22 @@ CASES = {
     "fleet": {
         "--plot": DRAWN,
         "{scenario}": Case("busy.yaml"),
-        "--hardware": Case("h200-sxm"),
-        "--confidence": Case("95%"),
-        "--calibration": Case("host.calibration.yaml"),
-        "--set": Case("'traffic[0].request_rate=99 req/s'"),
+        **ASKED,
         "--full": Case(words=True),
         "--offline": HUB._replace(line="fleet hub.yaml"),
+        **OUT,
+    },
+    "capacity": {
+        "{scenario}": Case("busy.yaml"),
+        "--gpus": Case("'9 x h100-sxm'"),
+        "--budget": Case("9000", "capacity small.yaml --budget 20000 --offline"),
+        **{flag: case for flag, case in CAPACITY.items() if flag not in {"--save", "--request-rate"}},
+        "--request-rate": Case(
+            "200req/s",
+            "capacity llama-3.1-8b --gpus '3 x h100-sxm' --users 9 --offline",
+            refused="give one of them",
+        ),
+        "--offline": HUB._replace(line="capacity hub.yaml --gpus '3 x h100-sxm'"),
         **OUT,
     },
     "check": {

@@ -40,7 +40,7 @@ from capplan.questions.levers.lever import (
 from capplan.questions.money.budget import mix_within_budget, mixed_plan, paid_by_mix
 from capplan.questions.money.commitments import group_over_time
 from capplan.questions.plans.plan_file import asked_of_plan
-from capplan.readers.catalogue.scenarios import scenario_file
+from capplan.readers.catalogue.scenarios import scenario_file, scenario_folder
 from capplan.readers.plan_file import read_plan_file
 from capplan.readers.yaml_file import Document
 from capplan.scenario.money_terms import memory_usd_per_month
@@ -94,7 +94,7 @@ class Asking:
     @property
     def folder(self) -> Path:
         """The folder that paths in the scenario are relative to."""
-        return scenario_file(self.path).resolve().parent
+        return scenario_folder(scenario_file(self.path))
 
     def changed(self, settings: Sequence[str]) -> AskedFleet:
         """Return the question with more keys overridden, whose searches share the runs of all others."""

@@ -263,11 +263,11 @@ def most_parts(
 
 def _part_of(demand: Demand, scenario: Scenario, share: float) -> Demand:
     """Return a share of all traffic, with the hits in prefix caches that it has."""
-    classes = tuple(_class_part(item, share) for item in demand.classes)
+    classes = tuple(class_part(item, share) for item in demand.classes)
     return demand_of(replace(scenario, classes=classes))
 
 
-def _class_part(item: RequestClass, share: float) -> RequestClass:
-    """Return a class with a share of its traffic, with whole users where it has any."""
+def class_part(item: RequestClass, share: float) -> RequestClass:
+    """Return a class with a share, or a multiple, of its traffic, with whole users where it has any."""
     part = busier(item, share)
     return part if part.users is None else replace(part, users=max(float(round(part.users)), 1.0))

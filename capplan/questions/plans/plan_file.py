@@ -32,6 +32,7 @@ from capplan.money.price import HOURS_PER_MONTH
 from capplan.questions.fleet import AskedFleet, asked_fleet
 from capplan.questions.fleet_answer import fleet_for
 from capplan.readers.catalogue.hardware import device
+from capplan.readers.catalogue.scenarios import scenario_folder
 from capplan.readers.plan_file import AGAIN, PlanFile, StatedGroup, StatedPlan, is_plan_file, read_plan_file
 from capplan.scenario.reading import overridden
 from capplan.scenario.scenario import read_scenario, scenario_from
@@ -191,7 +192,7 @@ def scenario_beside(scenario: Path | None, file: PlanFile, settings: Sequence[st
     if scenario is not None:
         return read_scenario(scenario, settings)
     overrides = (*file.settings, *settings)
-    return scenario_from(overridden(file.document, settings), file.scenario.resolve().parent, overrides)
+    return scenario_from(overridden(file.document, settings), scenario_folder(file.scenario), overrides)
 
 
 def asked_of_plan(

@@ -20,6 +20,7 @@ from capplan.money.price import ChosenPrice, usd_per_month
 from capplan.questions.fleet import AskedFleet
 from capplan.readers.catalogue.models import model_source
 from capplan.readers.catalogue.prices import sku_of
+from capplan.readers.catalogue.scenarios import scenario_folder
 from capplan.readers.plan_file import COMPOSED, StatedGroup, StatedPlan
 from capplan.readers.text_file import MAX_BYTES, digest, path_of, whole_path
 from capplan.replica.plans import plans_of, started_scheduling
@@ -233,7 +234,7 @@ def plan_inputs(asked: AskedFleet, chosen: Plan | None) -> dict[str, Any]:
 
 def _named_files(asked: AskedFleet) -> Iterator[dict[str, Any]]:
     scenario = asked.scenario
-    folder = Path(scenario.path).resolve().parent
+    folder = scenario_folder(Path(scenario.path))
     written: Mapping[str, Any] = scenario.written
     traces = [
         (f"traffic[{at}].trace", item.get("trace")) for at, item in enumerate(written.get("traffic", []))

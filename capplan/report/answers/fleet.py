@@ -18,6 +18,7 @@ from capplan.fleet.plan import (
 )
 from capplan.fleet.review import Question, kernel_assumptions
 from capplan.questions.fleet import AskedFleet
+from capplan.questions.fleet_answer import FAR_DEARER
 from capplan.questions.money.energy import Outlook
 from capplan.questions.plans.plan_row import certainty_row, plan_inputs, plan_row
 from capplan.readers.plan_file import data_digests, plan_origin
@@ -110,6 +111,10 @@ _SPARE_ON_FIRST = ("layout",)
 _ROWS_ON_FIRST = 5
 _OWNED = "owned"
 """Column of the GPUs of replicas on machines that are there already."""
+
+
+MOST_NAMED = 8
+"""GPUs without a plan that the first screen names; more of them are counted."""
 
 
 def first_screen(
@@ -254,13 +259,20 @@ def decision_sentence(asked: AskedFleet, answer: FleetAnswer, outlook: Outlook) 
 
 
 def _uneconomical_texts(answer: FleetAnswer) -> tuple[str, ...]:
-    """Return the devices of which no plan is worth a row, in one line."""
+    """Return the devices of which no plan is worth a row, in one line; many without a plan are counted."""
+    rows = answer.uneconomical
+    none = [row for row in rows if row.gpus is None]
+    counted = none if len(none) > MOST_NAMED else []
     said = [
         f"{row.hardware} (no plan)"
         if row.gpus is None
         else f"{row.hardware} ({row.gpus:,} GPUs, {_dear_text(answer, row)})"
-        for row in answer.uneconomical
+        for row in rows
+        if row not in counted
     ]
+    if counted:
+        dear = any(row.reason == FAR_DEARER for row in counted)
+        said.append(f"{len(counted)} GPUs ({'far more expensive, or ' if dear else ''}no plan)")
     return (f"left out: {', '.join(said)}",) if said else ()
 
 

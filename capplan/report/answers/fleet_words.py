@@ -12,6 +12,7 @@ from typing import Any
 
 from capplan.assumption import Assumption
 from capplan.fleet.plan import (
+    CarriedTraffic,
     Certainty,
     FleetAnswer,
     Group,
@@ -501,6 +502,10 @@ def budget_texts(asked: AskedFleet, answer: FleetAnswer) -> tuple[str, ...]:
     by_mix = asked.scenario.file.commitments is not None
     if budget is not None and by_mix and answer.chosen is not None:
         return (f"with its mix of commitments it is within {budget_text(asked.scenario)}",)
+    if budget is None and answer.carried is not None:
+        return (
+            _carried_text(answer.carried, f"fleet.max_gpus of {asked.scenario.file.fleet.max_gpus} carries"),
+        )
     if budget is None or answer.over_budget is None or usd is None:
         return ()
     how = " with its mix of commitments" if by_mix else ""
@@ -526,11 +531,13 @@ def _carried_texts(asked: AskedFleet, answer: FleetAnswer) -> tuple[str, ...]:
             "no share of the traffic fits the budget: even the smallest fleet with spares costs more",
             levers,
         )
-    return (
-        f"the budget pays for {carried.traffic_fraction:.0%} of the traffic: {purchase_text(carried.plan)}, "
-        f"${carried.usd_per_month:,.0f} per month",
-        levers,
-    )
+    return _carried_text(carried, "the budget pays for"), levers
+
+
+def _carried_text(carried: CarriedTraffic, what: str) -> str:
+    """Return what part of the traffic is carried instead of all of it."""
+    usd = "" if carried.usd_per_month is None else f", ${carried.usd_per_month:,.0f} per month"
+    return f"{what} {carried.traffic_fraction:.0%} of the traffic: {purchase_text(carried.plan)}{usd}"
 
 
 _TITLES = {

@@ -1,0 +1,155 @@
+"""A scenario made of flags is the one that a YAML with these keys states, and its mistakes name the flags."""
+
+import json
+
+import pytest
+
+from capplan.readers.yaml_file import parse_yaml
+from capplan.scenario.scenario import read_scenario
+
+pytestmark = pytest.mark.usefixtures("shared_runs")
+
+MODEL = "llama-3.1-8b"
+LINES = {
+    "requests": (
+        ["--request-rate", "30 req/s", "--input-tokens", "800", "--output-tokens", "150", "--ttft-p95", "1 s", "--tpot-p95", "40 ms", "--hardware", "h100,l40s"],
+        """traffic: [{request_rate: 30 req/s, input_tokens: 800, output_tokens: 150}]
+slo: {ttft_p95: 1 s, tpot_p95: 40 ms}
+fleet: {hardware: [h100, l40s]}""",
+    ),
+    "users": (
+        ["--users", "300", "--think-time", "20 s", "--input-tokens", "800,2000", "--output-tokens", "150,400", "--tpot-p95", "30 ms", "--hardware", "h100-sxm", "--confidence", "90%"],
+        """traffic: [{users: 300, think_time: 20 s, input_tokens: {mean: 800, p95: 2000}, output_tokens: {mean: 150, p95: 400}}]
+slo: {tpot_p95: 30 ms, confidence: 90 %}
+fleet: {hardware: [h100-sxm]}""",
+    ),
+    "dtypes": (
+        ["--request-rate", "90 req/s", "--input-tokens", "800", "--output-tokens", "150", "--weight-dtype", "fp8", "--kv-dtype", "fp8", "--engine", "sglang", "--hardware", "h100-sxm", "--set", "fleet.headroom=30%"],
+        """traffic: [{request_rate: 90 req/s, input_tokens: 800, output_tokens: 150}]
+weight_dtype: fp8
+kv_dtype: fp8
+engine: sglang
+fleet: {hardware: [h100-sxm], headroom: 30 %}""",
+    ),
+}  # fmt: skip
+
+
+def answered(ran):
+    """Return the JSON of a fleet without where it was read."""
+    assert ran.code == 0, ran.err
+    answer = json.loads(ran.out)
+    origin = answer["result"].pop("plan_file")
+    return json.dumps(answer), origin
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_flags_are_answered_as_a_scenario_with_these_keys(name, capplan, tmp_path):
+    flags, keys = LINES[name]
+    file = tmp_path / "line.yaml"
+    file.write_text(f"name: {MODEL}\nmodel: {MODEL}\n{keys}\n")
+    of_flags, origin = answered(capplan("fleet", MODEL, *flags, "--offline", "--format", "json"))
+    of_file, _ = answered(capplan("fleet", file, "--offline", "--format", "json"))
+    assert of_flags == of_file
+    assert read_scenario(MODEL, origin["settings"]).file == read_scenario(file).file
+
+
+def test_what_is_saved_is_asked_and_gives_the_same_bytes(capplan, tmp_path):
+    file = tmp_path / "kept.yaml"
+    line = ("fleet", MODEL, "--request-rate", "30 req/s", "--use-case", "rag", "--hardware", "h100", "--offline", "--format", "json")  # fmt: skip
+    first = capplan(*line, "--save", file)
+    assert (first.code, capplan("fleet", file, "--offline", "--format", "json").out) == (0, first.out)
+    written = parse_yaml(file.read_text(), "kept").value
+    assert written["slo"] == {"ttft_p95": "2 s", "tpot_p95": "200 ms"}
+    assert written["traffic"][0]["input_tokens"] == {"mean": 2588, "p95": 3813}
+    again = capplan(*line, "--save", file)
+    assert again.code == 2
+    assert "exists" in again.err
+
+
+def test_a_plan_of_flags_is_checked_and_explained_without_a_file(capplan, tmp_path):
+    plan = tmp_path / "plan.json"
+    flags, _ = LINES["requests"]
+    assert capplan("fleet", MODEL, *flags, "--offline", "-o", plan).code == 0
+    assert capplan("check", "--plan", plan, "--offline").code == 0
+    assert "has changed" not in capplan("explain", plan, "gpus", "--offline").err
+
+
+def test_only_a_model_and_a_load_are_answered_with_stated_defaults():
+    scenario = read_scenario(MODEL, ["--users=100"])
+    stated = {item.key: item.what for item in scenario.assumptions if item.key.startswith("traffic")}
+    assert stated == {
+        "traffic[0].think_time": "think_time 30 s: not stated",
+        "traffic[0].input_tokens": "input_tokens mean 1500, p95 4500: not stated",
+        "traffic[0].output_tokens": "output_tokens mean 300, p95 800: not stated",
+    }
+    assert scenario.file.fleet.hardware == ["any"]
+    names = [device.name for device in scenario.fleet.hardware]
+    assert {"h100-sxm", "b200", "l4"} <= set(names)
+    assert len(names) == len(set(names)) > 20
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (["--ttft-p95", "3 apples"], "--ttft-p95: '3 apples' is not in s"),
+        (["--hardware", "h10"], "--hardware: unknown hardware 'h10': did you mean 'h100'?"),
+        (["--weight-dtype", "fp9"], "--weight-dtype: unknown weight dtype 'fp9': did you mean 'fp8'"),
+        (["--kv-dtype", "fp9"], "--kv-dtype: unknown KV dtype 'fp9'"),
+        (["--users", "20"], "--request-rate and --users: give one of them"),
+        (["--input-tokens", "1,2,3"], "--input-tokens: '1,2,3': write a mean"),
+        (["--think-time", "4 m"], "--think-time: '4 m'"),
+        (["--set", "slo.ttf_p95=1 s"], "overridden: slo.ttf_p95: unknown key 'ttf_p95'"),
+    ],
+)
+def test_a_mistake_names_its_flag(flags, says, capplan):
+    ran = capplan("fleet", MODEL, "--request-rate", "2 req/s", *flags, "--offline")
+    assert ran.code == 2
+    assert says in ran.err
+    assert "traffic[0]" not in ran.err
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["suport-chat"], "'suport-chat' is neither a scenario nor a model: did you mean 'support-chat'?"),
+        (["llama-3.2-1c"], "is neither a scenario nor a model: did you mean 'llama-3.2-1b'"),
+        (["nobody/nothing", "--request-rate", "1 req/s"], "nobody/nothing is no scenario file: model 'nobody/nothing': not shipped"),
+        ([MODEL], "no load is stated; e.g. --request-rate '8 req/s', --users 200"),
+        (["small-team", "--users", "9"], "--users: belongs to a MODEL, and small-team is a scenario"),
+        (["small-team", "--save", "a.yaml"], "--save: belongs to a MODEL"),
+        (["small-team", "--ttft-p95", "9"], "--ttft-p95: '9' is not in s"),
+    ],
+)  # fmt: skip
+def test_what_is_neither_a_scenario_nor_a_model_is_one_clear_line(words, says, capplan):
+    ran = capplan("fleet", *words, "--offline")
+    assert ran.code == 2
+    assert says in ran.err
+
+
+def test_a_config_is_a_model_and_a_file_of_its_name_a_scenario(capplan, root, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / MODEL).write_text("name: of a file\nmodel: llama-3.1-8b\n")
+    assert "traffic" in capplan("fleet", MODEL, "--offline").err
+    config = next(root.glob("model_configs/**/config.json"))
+    assert "no load is stated" in capplan("fleet", config, "--offline").err
+    assert "no load is stated" in capplan("fleet", config.parent, "--offline").err
+
+
+def test_any_hardware_leaves_out_only_what_costs_far_more(capplan):
+    line = ("fleet", MODEL, "--request-rate", "9 req/s", "--ttft-p95", "1 s", "--offline", "--format", "json")
+    of_any = json.loads(capplan(*line).out)["result"]
+    names = [of_any["chosen"]["hardware"]]
+    some = ["h100-sxm", "h200-sxm", "l40s", "mi300x", *names]
+    of_some = json.loads(capplan(*line, "--hardware", ",".join(some)).out)["result"]
+    assert of_some["chosen"]["usd_per_month"] == of_any["chosen"]["usd_per_month"]
+    far = [row for row in of_any["uneconomical"] if "less than 2 times" in (row["reason"] or "")]
+    costs = {row["hardware"]: row["usd_per_month"] for row in of_some["plans"]}
+    assert all(costs.get(row["hardware"], 1e9) >= 2.0 * of_any["chosen"]["usd_per_month"] for row in far)
+
+
+@pytest.mark.parametrize("short", ["tp", "pp", "ep", "dp"])
+def test_degrees_are_read_with_one_dash_or_two(short, capplan):
+    line = ("fit", "qwen3-30b-a3b", "--hardware", "h100-sxm", "--offline", "--format", "json", "-tp", "2")
+    first, second = (capplan(*line, f"{dashes}{short}", "2") for dashes in ("-", "--"))
+    assert (first.code, first.out, first.err) == (second.code, second.out, second.err)
+    assert first.code != 2 or "No such option" not in first.err
