@@ -43,6 +43,8 @@ def test_the_wheel_has_each_file_once_and_all_data(wheel):
     assert len(names) == len(set(names))
     assert "capplan/py.typed" in names
     assert "capplan/calibrate/__init__.py" in names
+    page = {p.name for p in (ROOT / "capplan/cli/api/page").iterdir()}
+    assert {f"capplan/cli/api/page/{name}" for name in page} <= set(names)
     assert not [name for name in names if "__pycache__" in name or name.endswith(".pyc")]
     for folder in DATA:
         here = {

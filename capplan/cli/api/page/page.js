@@ -160,7 +160,7 @@
     usd: function (given) { return "$" + given.toLocaleString("en-US", { maximumFractionDigits: 0 }); },
     price: function (given) { return "$" + given.toLocaleString("en-US", { minimumFractionDigits: 2, maximumFractionDigits: 2 }); },
     count: function (given) { return given.toLocaleString("en-US", { maximumFractionDigits: 2 }); },
-    share: function (given) { return (given * 100).toLocaleString("en-US", { maximumFractionDigits: 0 }) + "%"; },
+    share: function (given) { return Math.floor(given * 100 + 1e-9) + "%"; },
     time: function (given) {
       return given < 1 ? (given * 1000).toLocaleString("en-US", { maximumSignificantDigits: 3 }) + " ms"
         : given.toLocaleString("en-US", { maximumSignificantDigits: 3 }) + " s";
@@ -256,7 +256,7 @@
   }
 
   function showPlans() {
-    const body = heads($("plans"), [["plan"], ["GPUs", "number"], ["layout"], ["per month", "number"], ["attainment", "number"],
+    const body = heads($("plans"), [["plan"], ["GPUs", "number"], ["layout", "optional"], ["per month", "number"], ["attainment", "number"],
       ["TTFT p95", "number optional"], ["TPOT p95", "number optional"], ["per million output tokens", "number optional"]]);
     answer.result.plans.forEach(function (plan, order) {
       const at = "plans[" + order + "].";
@@ -268,7 +268,7 @@
       row.setAttribute("aria-current", String(order === chosen));
       cell(row, button);
       cell(row, number(answer, at + "gpus", "count")).className = "number";
-      cell(row, layout(at));
+      cell(row, layout(at)).className = "optional";
       cell(row, number(answer, at + "usd_per_month", "usd")).className = "number";
       cell(row, number(answer, at + "slo_met_probability", "share")).className = "number";
       cell(row, number(answer, at + "ttft_s.p95", "time")).className = "number optional";
@@ -337,17 +337,18 @@
     const old = $("chart").querySelector("svg");
     if (old) { old.remove(); }
     if (!plans.length) { return; }
-    const x = scale(plans.map(function (mark) { return mark.x; }), 110, 560);
-    const y = scale(plans.map(function (mark) { return mark.y; }), 225, 40);
-    const drawn = svg("svg", { viewBox: "0 0 640 290", role: "group", "aria-label": "Plans by TTFT and dollars per month" });
-    drawn.append(svg("line", { class: "axis", x1: 70, y1: 255, x2: 620, y2: 255 }), svg("line", { class: "axis", x1: 70, y1: 15, x2: 70, y2: 255 }),
-      svg("text", { x: 620, y: 285, "text-anchor": "end" }, "TTFT, 95th percentile"), svg("text", { x: 76, y: 22 }, "dollars per month"));
+    const wide = Math.max(260, $("chart").clientWidth);
+    const x = scale(plans.map(function (mark) { return mark.x; }), 120, wide - 60);
+    const y = scale(plans.map(function (mark) { return mark.y; }), 225, 62);
+    const drawn = svg("svg", { viewBox: "0 0 " + wide + " 300", role: "group", "aria-label": "Plans by TTFT and dollars per month" });
+    drawn.append(svg("line", { class: "axis", x1: 74, y1: 255, x2: wide - 10, y2: 255 }), svg("line", { class: "axis", x1: 74, y1: 24, x2: 74, y2: 255 }),
+      svg("text", { x: wide - 10, y: 292, "text-anchor": "end" }, "TTFT, 95th percentile"), svg("text", { x: 4, y: 14 }, "dollars per month"));
     const ends = function (of, sign) { return plans.reduce(function (best, mark) { return sign * mark[of] < sign * best[of] ? mark : best; }); };
     [["x", 1], ["x", -1], ["y", 1], ["y", -1]].forEach(function (end) {
       const mark = ends(end[0], end[1]);
       const across = end[0] === "x";
       const path = "plans[" + mark.order + "]." + (across ? "ttft_s.p95" : "usd_per_month");
-      const place = across ? { x: x(mark.x), y: 270, "text-anchor": "middle" } : { x: 64, y: y(mark.y) + 4, "text-anchor": "end" };
+      const place = across ? { x: x(mark.x), y: 270, "text-anchor": "middle" } : { x: 68, y: y(mark.y) + 4, "text-anchor": "end" };
       const label = svg("text", place, SHOWN[across ? "time" : "usd"](mark[end[0]]));
       label.dataset.path = path;
       label.dataset.value = String(mark[end[0]]);
@@ -549,12 +550,11 @@
 
   async function start() {
     const held = recalled();
-    if (held) { load(held.yaml); }
     try {
-      await offer();
-      if (!held) { load(await (await ask("v1/scenarios/" + FIRST)).text()); }
+      load(held ? held.yaml : await (await ask("v1/scenarios/" + FIRST)).text());
+      $("find").disabled = false;
+      await Promise.all([offer(), held ? submit() : null]);
     } catch (error) { problem(error); }
-    if (held) { submit(); }
   }
 
   $("question").addEventListener("submit", submit);
@@ -572,6 +572,7 @@
   $("start").addEventListener("change", function () {
     ask("v1/scenarios/" + $("start").value).then(function (r) { return r.text(); }).then(load).catch(problem);
   });
+  window.addEventListener("resize", function () { if (answer && !$("answer").hidden) { draw(); } });
   window.addEventListener("hashchange", function () { const held = recalled(); if (held && held.yaml !== $("yaml").value) { load(held.yaml); submit(); } });
   KEYS.forEach(field);
   start();
