@@ -2,7 +2,10 @@
 
 import json
 import os
+import re
+import shutil
 import socket
+import subprocess
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +18,7 @@ pytest.importorskip("uvicorn")
 from capplan.cli.api.declared import NOT_OFFERED, offered
 from capplan.cli.commands import COMMANDS
 from capplan.cli.options import OUTPUTS
-from tests.served import server
+from tests.served import ROOT, server
 
 FIT = {"model": "llama-3.1-8b", "hardware": "h100-sxm"}
 SCENARIO = {
@@ -402,6 +405,27 @@ def test_slow_and_silent_clients_are_cut_off_and_keep_nobody_waiting(served):
     for thread in threads:
         thread.join(45)
     assert len(ended) == 60
+
+
+LINES = re.findall(
+    r"^ *curl (?:.*\\\n)*.*(?:\n +\"traffic\".*)?", (ROOT / "docs/how-to/serve.md").read_text(), re.MULTILINE
+)
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="no curl is installed")
+@pytest.mark.parametrize("line", LINES)
+def test_the_lines_of_the_how_to_run(served, line):
+    ran = subprocess.run(
+        ["bash", "-c", line.replace("127.0.0.1:8080", f"127.0.0.1:{served.port}").replace("curl", "curl --fail")],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr
+    answer = ran.stdout.partition("event: result\n")[2].replace("data: ", "") or ran.stdout
+    assert {"result", "paths"} & set(json.loads(answer))
+
+
+def test_the_how_to_has_lines():
+    assert len(LINES) == 5
 
 
 def test_a_port_in_use_is_said(served, capplan):
