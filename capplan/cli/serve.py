@@ -1,5 +1,6 @@
 """`capplan serve`: the commands as an API and a page, for this machine or behind a token."""
 
+import signal
 import socket
 import sys
 from pathlib import Path
@@ -85,6 +86,7 @@ def _serve(host: str, port: int, token: str, jobs: int | None, time_limit: float
     with _listening(host, port) as listening:
         shown = f"[{host}]" if ":" in host else host
         print(f"capplan serves http://{shown}:{port}/ (Ctrl-C ends it)", file=sys.stderr)
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that files of processes are removed
         uvicorn.Server(config).run(sockets=[listening])
 
 

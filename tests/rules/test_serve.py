@@ -355,6 +355,32 @@ def test_a_request_whose_client_is_gone_stops(served):
         assert len(parent.children(recursive=True)) == idle
 
 
+def test_a_server_that_ends_leaves_no_process(tmp_path):
+    psutil = pytest.importorskip("psutil")
+    with server(tmp_path) as it, ThreadPoolExecutor(1) as pool:
+        it.post("fit", FIT)
+        asked = pool.submit(it.post, "fleet", {"scenario": "small-team"})
+        time.sleep(1.5)
+        processes = psutil.Process(it.process.pid).children(recursive=True)
+        assert processes
+        it.process.terminate()
+        it.process.wait(20)
+        _, alive = psutil.wait_procs(processes, 10)
+        assert alive == []
+        assert asked.exception() is not None or asked.result().status != 200
+        assert [item.name for item in tmp_path.iterdir()] == ["log"]
+        assert (tmp_path / "log").read_text().splitlines()[-1] == "interrupted"
+
+
+def test_many_large_bodies_do_not_fill_the_memory(tmp_path):
+    big = {**FIT, "contents": {"a.txt": "x" * 15_000_000}}
+    with server(tmp_path, "--jobs", "1") as it, ThreadPoolExecutor(30) as pool:
+        it.post("fit", FIT)
+        statuses = {answer.status for answer in pool.map(lambda _: it.post("fit", big), range(30))}
+        assert statuses <= {200, 503}
+        assert it.post("fit", FIT).status == 200
+
+
 def test_a_request_that_takes_too_long_stops(tmp_path):
     with server(tmp_path, "--time-limit", "1 s") as it:
         it.post("fit", FIT)

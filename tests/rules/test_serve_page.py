@@ -3,7 +3,10 @@
 import json
 import re
 import time
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
+from threading import Thread
 
 import pytest
 
@@ -174,6 +177,7 @@ def test_a_plan_is_chosen_by_pointer_and_by_keyboard(page, plan):
         float(page.run("document.querySelector('#figures data').value"))
         == plan["result"]["plans"][1]["usd_per_month"]
     )
+    assert f"recommended {plan['result']['plans'][0]['gpus']}" in text(page, "#figures")
     page.run("document.querySelectorAll('g.mark')[0].focus()")
     page.run("document.activeElement.dispatchEvent(new KeyboardEvent('keydown', {key: 'Enter', bubbles: true}))")  # fmt: skip
     assert (
@@ -235,7 +239,7 @@ def test_a_link_is_a_plan(page, served, tmp_path_factory):
             assert text(other, selector) == text(page, selector)
         assert other.run("document.getElementById('stale').hidden")
         other.open(re.sub("capplan=[^&]*", "capplan=0.9.0", link))
-        wait(other, "!document.getElementById('stale').hidden")
+        wait(other, "document.getElementById('stale')?.hidden === false")
         assert "capplan 0.9.0 instead of" in text(other, "#stale")
 
 
@@ -258,6 +262,24 @@ def test_a_search_can_be_stopped(page, served):
         time.sleep(0.05)
     assert [f for f in served.folder.iterdir() if f.name.startswith("capplan-")] == []
     write(page, "#yaml", SCENARIO)
+
+
+def test_a_page_of_another_site_learns_and_starts_nothing(served, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("evil")
+    (folder / "index.html").write_text("<!DOCTYPE html><title>evil</title>")
+    handler = partial(SimpleHTTPRequestHandler, directory=str(folder))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as evil, browser(folder / "profile") as other:
+        Thread(target=evil.serve_forever, daemon=True).start()
+        other.open(f"http://127.0.0.1:{evil.server_port}/")
+        plain = "{method: 'POST', body: '{}', headers: {'Content-Type': 'application/json'}}"
+        for how in (plain, plain.replace("application/json", "text/plain"), "{}"):
+            asked = f"fetch('{served.address}/v1/models', {how}).then(() => 'answered', () => 'refused')"
+            assert other.run(asked) == "refused"
+        blind = f"fetch('{served.address}/v1/fit', {{method: 'POST', mode: 'no-cors', body: '{{}}'}}).then(() => 'answered', () => 'refused')"
+        assert other.run(blind) == "refused"
+        framed = f"new Promise(done => {{ const f = document.createElement('iframe'); f.src = '{served.address}/'; f.onload = () => {{ try {{ done(f.contentDocument ? 'open' : 'closed'); }} catch (e) {{ done('closed'); }} }}; document.body.append(f); }})"
+        assert other.run(framed) == "closed"
+        evil.shutdown()
 
 
 @pytest.mark.parametrize("width", [360, 390, 768, 1280])

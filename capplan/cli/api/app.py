@@ -30,6 +30,7 @@ PAGES = {
 LISTS = ("scenarios", "models", "hardware", "machines", "engines", "prices", "apis")
 EVENTS = "text/event-stream"
 EXIT_CODE = "capplan-exit-code"
+_CLIENT_GONE = 499
 _MEDIA = {form: media for media, form in FORMATS.items()}
 _PLACE = re.compile(r"(?P<place>--[a-z-]+|[\w.-]+(?:: line \d+)?(?:: [\w.\[\]-]+)*)(?=: )")
 
@@ -114,12 +115,14 @@ def _answering(command: Offered, jobs: Jobs) -> Callable[[Request], Awaitable[Re
             return StreamingResponse(_events(command, jobs, line, form), media_type=EVENTS)
         work = asyncio.ensure_future(_response(command, jobs, line, form, lambda _: None))
         gone = asyncio.ensure_future(_disconnected(request))
-        await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
-        gone.cancel()
-        if not work.done():
+        try:
+            await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
+            if not work.done():
+                return Response(status_code=_CLIENT_GONE)
+        finally:
+            gone.cancel()
             work.cancel()
             await asyncio.wait({work})
-            return Response(status_code=499)
         return work.result()
 
     return answered

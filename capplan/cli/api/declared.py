@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from capplan.cli.commands import COMMANDS, FUNCTIONS
-from capplan.cli.main import SIMULATING, as_click
+from capplan.cli.main import as_click
 from capplan.cli.options import OUTPUTS
 from capplan.errors import LONGEST_SHOWN, InputError, unknown
 
@@ -29,7 +29,7 @@ FORMATS = {
 }
 """Media type -> the format of a command that writes it."""
 MOST_FILES = 40
-_OMITTED = {*OUTPUTS.values(), "--format", "--workers"}
+_OMITTED = {*OUTPUTS.values(), "--save", "--format", "--workers"}
 _CONNECTING = ("URL", "ADDRESS")
 _NUMBERS = {"whole number": ["integer", "string"], "float range": ["number"]}
 _MAPPINGS = ("SCENARIO", "MODEL")
@@ -105,8 +105,8 @@ def _offered(name: str) -> Offered:
     command = as_click(name, getattr(import_module(f"capplan.cli.{file}"), function))
     flags = tuple(flag for parameter in command.params if (flag := _flag(parameter)) is not None)
     formats: list[str] = next((p.type.name.split("|") for p in command.params if "--format" in p.opts), [])
-    paths = any(flag.kind == "path" and (not flag.option or flag.key == "plan") for flag in flags)
-    return Offered(name, COMMANDS[name], flags, tuple(formats), paths or name in SIMULATING)
+    of_plans = any(flag.key in ("plan", "set") or (flag.kind == "path" and not flag.option) for flag in flags)
+    return Offered(name, COMMANDS[name], flags, tuple(formats), searches=of_plans)
 
 
 def _flag(parameter: Any) -> Flag | None:

@@ -52,7 +52,7 @@ class _RefusedError(Exception):
         self.status, self.detail = status, detail
 
 
-@dataclass(frozen=True)
+@dataclass
 class Guard:
     """Passes on the requests that may be answered.
 
@@ -64,6 +64,8 @@ class Guard:
     limits: Limits
     port: int
     token: str = ""
+    held_bytes: int = 0
+    """Bytes of the bodies of all requests that are not answered yet."""
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Answer a request, or refuse it."""
@@ -88,10 +90,17 @@ class Guard:
         try:
             self._refuse_strangers(scope)
             body = await self._body(scope, receive)
-            await self.inside(scope, _replayed(body, receive), sent)
+            self.held_bytes += len(body)
+            try:
+                await self.inside(scope, _replayed(body, receive), sent)
+            finally:
+                self.held_bytes -= len(body)
         except _RefusedError as refused:
             await _refuse(sent, refused.status, refused.detail)
-        except TimeoutError:
+        except asyncio.CancelledError:  # the server ends
+            if not begun:
+                await _refuse(sent, 503, "the server ends")
+        except TimeoutError:  # the client does not read
             if not begun:
                 raise
 
@@ -137,6 +146,8 @@ class Guard:
                     left -= len(part)
                     if left < 0:
                         raise too_large
+                    if self.held_bytes + len(body) > self.limits.held_bytes:
+                        raise _RefusedError(503, "other requests fill the memory of the server; try again")
                     body += part if len(body) <= most else b""
                     if not message.get("more_body"):
                         break

@@ -39,6 +39,8 @@ class Limits:
     waiting: int = 256
     seconds: float = 300.0
     body_bytes: int = 16_000_000
+    held_bytes: int = 256_000_000
+    """Most bytes of the bodies of all requests together."""
     read_s: float = 20.0
     """Longest time for a request to arrive, and for a client to read each part of an answer."""
 

@@ -234,12 +234,17 @@
     $("figures").replaceChildren();
     if (result.plans.length) {
       const plan = result.plans[chosen];
-      figure("per month", [number(answer, at + "usd_per_month", "usd")], [number(answer, at + "usd_per_month_low", "usd"), " to ", number(answer, at + "usd_per_month_high", "usd")]);
-      figure("GPUs", [number(answer, at + "gpus", "count")], [plan.hardware]);
-      figure("chance to meet the SLO", [number(answer, at + "slo_met_probability", "share")], ["required ", number(answer, "plan_file.inputs.confidence", "share")]);
-      figure("per million output tokens", [number(answer, at + "usd_per_million_output_tokens", "price")], ["all tokens ", number(answer, at + "usd_per_million_tokens", "price")]);
-      figure("TTFT, 95th percentile", [number(answer, at + "ttft_s.p95", "time")], limit("ttft_p95"));
-      figure("TPOT, 95th percentile", [number(answer, at + "tpot_s.p95", "time")], limit("tpot_p95"));
+      const kept = function (path, kind, beside) {
+        const other = "plans[" + result.recommended + "]." + path;
+        return chosen === result.recommended ? beside : beside.concat("; recommended ", number(answer, other, kind));
+      };
+      [["per month", "usd_per_month", "usd", [number(answer, at + "usd_per_month_low", "usd"), " to ", number(answer, at + "usd_per_month_high", "usd")]],
+        ["GPUs", "gpus", "count", [plan.hardware]],
+        ["chance to meet the SLO", "slo_met_probability", "share", ["required ", number(answer, "plan_file.inputs.confidence", "share")]],
+        ["per million output tokens", "usd_per_million_output_tokens", "price", ["all tokens ", number(answer, at + "usd_per_million_tokens", "price")]],
+        ["TTFT, 95th percentile", "ttft_s.p95", "time", limit("ttft_p95")],
+        ["TPOT, 95th percentile", "tpot_s.p95", "time", limit("tpot_p95")]
+      ].forEach(function (row) { figure(row[0], [number(answer, at + row[1], row[2])], kept(row[1], row[2], row[3])); });
       showOrder(at, plan);
       showWaterfall(at, plan);
     }
