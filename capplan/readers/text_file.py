@@ -247,9 +247,15 @@ def _leads_out(written: str) -> bool:
 
 
 def whole_path(path: Path) -> Path:
-    """Return the absolute path with links resolved; InputError for one that leads nowhere."""
+    """Return the absolute path with links resolved; InputError for one that leads nowhere.
+
+    A path in a folder that paths are confined to stays relative to it: another request with the same files finds them under the same name.
+    """
     try:
-        return path.resolve()
+        found = path.resolve()
+        if _CONFINED.get() and found.is_relative_to(Path.cwd()):
+            return found.relative_to(Path.cwd())
+        return found
     except (OSError, RuntimeError, ValueError):
         raise InputError(f"{_short(str(path))}: cannot be read (its links are a loop)") from None
 

@@ -227,6 +227,30 @@ def test_no_request_reads_a_file_of_the_server(served, secret, at):
     assert other["detail"].replace("absent", "secret") == found["detail"], "says whether the file exists"
 
 
+@pytest.mark.parametrize(
+    "form", ["./../../../../../..{}", "a/../../../../../../..{}", "file://{}", "~root/../..{}"]
+)
+def test_no_other_way_to_write_a_path_leads_out(served, secret, form):
+    for at, (command, body) in enumerate(_naming(form.format(secret))):
+        answer = served.post(command, body)
+        _, absent = list(_naming(form.format(secret.replace("secret.yaml", "absent.yaml"))))[at]
+        assert answer.status == 422, answer.text
+        assert served.post(command, absent).text.replace("absen", "secre") == answer.text
+        assert str(served.folder) not in answer.text
+
+
+def test_a_plan_with_a_trace_names_it_as_the_request_did(served):
+    traffic = [{"name": "chat", "trace": "traces/day.csv"}]
+    contents = {"traces/day.csv": TRACE}
+    answer = served.post("fleet", {"scenario": {**SCENARIO, "traffic": traffic}, "contents": contents})
+    assert answer.status == 200, answer.text
+    assert str(served.folder) not in answer.text
+    sent = {"plan": "plan.json", "contents": {**contents, "plan.json": answer.text}}
+    again = served.post("simulate", sent)
+    assert json.loads(again.text)["result"]["requests"] == 200
+    assert not [line for line in json.loads(again.text)["warnings"] if "edited" in line]
+
+
 def test_a_plan_file_that_names_a_file_of_the_server_does_not_show_it(served, plan, secret):
     changed = json.loads(plan)
     changed["result"]["plan_file"]["scenario"] = secret

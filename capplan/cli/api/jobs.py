@@ -120,8 +120,9 @@ class Jobs:
         code = process.exitcode
         if code in (-signal.SIGXCPU, -signal.SIGKILL):
             raise TooLongError("used more time or memory than this server gives to a request")
-        out, errors = (_text(job / name) for name in (worker.OUT, worker.ERRORS))
-        return Done(1 if code is None or code < 0 else code, out, errors)
+        own = f"{(job / worker.WORK).resolve()}{os.sep}"
+        errors = _text(job / worker.ERRORS).replace(own, "")
+        return Done(1 if code is None or code < 0 else code, _text(job / worker.OUT), errors)
 
 
 async def _stopped(starting: "asyncio.Future[None]", process: ForkServerProcess) -> None:
