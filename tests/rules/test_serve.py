@@ -227,6 +227,7 @@ def test_no_request_reads_a_file_of_the_server(served, secret, at):
     assert other["detail"].replace("absent", "secret") == found["detail"], "says whether the file exists"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "form", ["./../../../../../..{}", "a/../../../../../../..{}", "file://{}", "~root/../..{}"]
 )
@@ -251,6 +252,7 @@ def test_a_plan_with_a_trace_names_it_as_the_request_did(served):
     assert not [line for line in json.loads(again.text)["warnings"] if "edited" in line]
 
 
+@pytest.mark.long
 def test_a_plan_file_that_names_a_file_of_the_server_does_not_show_it(served, plan, secret):
     changed = json.loads(plan)
     changed["result"]["plan_file"]["scenario"] = secret
@@ -301,6 +303,7 @@ def test_every_answer_keeps_pages_apart(served):
         assert "Server" not in answer.headers
 
 
+@pytest.mark.long
 def test_others_are_served_with_a_token_only(capplan, tmp_path):
     assert "give --token-file" in capplan("serve", "--host", "0.0.0.0").err
     short, good = tmp_path / "short", tmp_path / "token"
@@ -333,6 +336,7 @@ def test_a_large_body_is_refused(served):
     assert served.post("fit", "{}", headers=lying).status == 413
 
 
+@pytest.mark.long
 def test_two_hundred_requests_at_a_time_are_all_answered(served):
     with ThreadPoolExecutor(200) as pool:
         answers = list(pool.map(lambda _: served.post("fit", FIT), range(200)))
@@ -340,9 +344,10 @@ def test_two_hundred_requests_at_a_time_are_all_answered(served):
     assert len({answer.text for answer in answers}) == 1
 
 
+@pytest.mark.long
 def test_searches_do_not_keep_a_quick_question_waiting(served):
     with ThreadPoolExecutor(4) as pool:
-        slow = [pool.submit(served.post, "fleet", {"scenario": "small-team"}) for _ in range(3)]
+        slow = [pool.submit(served.post, "fleet", {"scenario": "support-chat"}) for _ in range(3)]
         time.sleep(0.5)
         began = time.monotonic()
         assert served.post("fit", FIT).status == 200
@@ -379,6 +384,7 @@ def test_a_request_whose_client_is_gone_stops(served):
         assert len(parent.children(recursive=True)) == idle
 
 
+@pytest.mark.long
 def test_a_server_that_ends_leaves_no_process(tmp_path):
     psutil = pytest.importorskip("psutil")
     with server(tmp_path) as it, ThreadPoolExecutor(1) as pool:
@@ -396,6 +402,7 @@ def test_a_server_that_ends_leaves_no_process(tmp_path):
         assert (tmp_path / "log").read_text().splitlines()[-1] == "interrupted"
 
 
+@pytest.mark.long
 def test_many_large_bodies_do_not_fill_the_memory(tmp_path):
     big = {**FIT, "contents": {"a.txt": "x" * 15_000_000}}
     with server(tmp_path, "--jobs", "1") as it, ThreadPoolExecutor(30) as pool:
@@ -405,6 +412,7 @@ def test_many_large_bodies_do_not_fill_the_memory(tmp_path):
         assert it.post("fit", FIT).status == 200
 
 
+@pytest.mark.long
 def test_a_request_that_takes_too_long_stops(tmp_path):
     with server(tmp_path, "--time-limit", "1 s") as it:
         it.post("fit", FIT)
@@ -414,6 +422,7 @@ def test_a_request_that_takes_too_long_stops(tmp_path):
         assert _working(it) == []
 
 
+@pytest.mark.long
 def test_more_requests_than_are_taken_are_told_to_come_back(tmp_path):
     with server(tmp_path, "--jobs", "1") as it:
         it.post("fit", FIT)

@@ -252,6 +252,30 @@ def test_a_mistake_is_shown_with_its_place_and_the_way_out(page):
     assert page.run("document.getElementById('problem').hidden")
 
 
+def test_an_answer_of_several_fleets_is_shown_as_its_json(page, served):
+    traffic = [{"name": "a", "request_rate": "1 req/s", "input_tokens": 500, "output_tokens": 50}]
+    second = {
+        "name": "b",
+        "model": "qwen3-0.6b",
+        "gpu_memory_utilization": 0.3,
+        "changes": {"traffic": traffic},
+    }
+    keys = {"name": "both", "model": "qwen3-0.6b", "gpu_memory_utilization": 0.5, "traffic": traffic}
+    more = {"slo": {"ttft_p95": "1 s"}, "fleet": {"hardware": ["l40s"]}}
+    several = json.dumps({**keys, **more, "sharing": {"by": "device", "models": [second]}})
+    found = served.post("fleet", {"contents": {"s.yaml": several}, "scenario": "s.yaml"})
+    assert found.status == 200, found.text
+    assert "plans" not in json.loads(found.text)["result"]
+    write(page, "#yaml", several)
+    ask(page)
+    assert page.run("document.getElementById('answer').hidden")
+    asked = json.loads(text(page, "#other pre"))["result"]
+    assert asked["scenario"] == json.loads(found.text)["result"]["scenario"]
+    write(page, "#yaml", SCENARIO)
+    ask(page)
+    assert page.run("document.getElementById('other').hidden")
+
+
 def test_a_search_can_be_stopped(page, served):
     write(page, "#yaml", SCENARIO.replace("4 req/s", "40 req/s"))
     page.run("document.getElementById('find').click()")

@@ -141,7 +141,8 @@
   }
 
   function priced(result) {
-    return result.plan_file.inputs.prices.flatMap(function (row) { return row.dates; }).sort().pop() || "";
+    const rows = value(result, "plan_file.inputs.prices") || [];
+    return rows.flatMap(function (row) { return row.dates; }).sort().pop() || "";
   }
 
   function remember() {
@@ -285,7 +286,7 @@
 
   function showOrder(at, plan) {
     const body = heads($("order"), [["machines", "number"], ["SKU"], ["provider"], ["GPU"], ["per hour", "number"], ["price of"]]);
-    plan.order.machines.forEach(function (machine, order) {
+    (plan.order ? plan.order.machines : []).forEach(function (machine, order) {
       const one = at + "order.machines[" + order + "].";
       const row = document.createElement("tr");
       cell(row, number(answer, one + "count", "count")).className = "number";
@@ -466,6 +467,7 @@
     const mine = new AbortController();
     asking = mine;
     $("problem").hidden = true;
+    $("other").hidden = true;
     $("stop").hidden = false;
     $("progress").textContent = "searching";
     try {
@@ -475,6 +477,14 @@
         $("progress").textContent = step.total ? step.what + ": " + step.done + " of " + step.total : step.what;
       });
       answer = JSON.parse(raw);
+      $("other").hidden = Array.isArray(answer.result.plans);
+      if (!$("other").hidden) {
+        $("other").querySelector("pre").textContent = raw;
+        $("answer").hidden = true;
+        remember();
+        $("progress").textContent = "done";
+        return;
+      }
       reviewed = null;
       targets = [];
       chosen = answer.result.recommended || 0;
