@@ -161,7 +161,7 @@
     usd: function (given) { return "$" + given.toLocaleString("en-US", { maximumFractionDigits: 0 }); },
     price: function (given) { return "$" + given.toLocaleString("en-US", { minimumFractionDigits: 2, maximumFractionDigits: 2 }); },
     count: function (given) { return given.toLocaleString("en-US", { maximumFractionDigits: 2 }); },
-    share: function (given) { return Math.floor(given * 100 + 1e-9) + "%"; },
+    share: function (given) { return given > 0.99 ? "> 99%" : given < 0.01 ? "< 1%" : Math.floor(given * 100 + 1e-9) + "%"; },
     time: function (given) {
       return given < 1 ? (given * 1000).toLocaleString("en-US", { maximumSignificantDigits: 3 }) + " ms"
         : given.toLocaleString("en-US", { maximumSignificantDigits: 3 }) + " s";
@@ -239,7 +239,7 @@
         const other = "plans[" + result.recommended + "]." + path;
         return chosen === result.recommended ? beside : beside.concat("; recommended ", number(answer, other, kind));
       };
-      [["per month", "usd_per_month", "usd", [number(answer, at + "usd_per_month_low", "usd"), " to ", number(answer, at + "usd_per_month_high", "usd")]],
+      [["per month", "usd_per_month", "usd", typeof plan.usd_per_month_low !== "number" ? [plan.price_basis] : [number(answer, at + "usd_per_month_low", "usd"), " to ", number(answer, at + "usd_per_month_high", "usd")]],
         ["GPUs", "gpus", "count", [plan.hardware]],
         ["chance to meet the SLO", "slo_met_probability", "share", ["required ", number(answer, "plan_file.inputs.confidence", "share")]],
         ["per million output tokens", "usd_per_million_output_tokens", "price", ["all tokens ", number(answer, at + "usd_per_million_tokens", "price")]],
