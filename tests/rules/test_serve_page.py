@@ -312,10 +312,10 @@ def test_the_page_never_scrolls_sideways(page, width):
         "Emulation.setDeviceMetricsOverride", width=width, height=800, deviceScaleFactor=1, mobile=False
     )
     assert page.run("document.scrollingElement.scrollWidth") <= width
-    sizes = page.run(
+    heights = (
         "Array.from(document.querySelectorAll('#chart text')).map(t => t.getBoundingClientRect().height)"
     )
-    assert min(sizes) > 11
+    wait(page, f"Math.min(...{heights}) > 11", 5)  # drawn again for the width
     page.call("Emulation.clearDeviceMetricsOverride")
 
 
