@@ -11,7 +11,7 @@ QUESTIONS = (
 """The second has no plan, and needs no simulation to say so."""
 
 
-def load() -> None:
+def ask_each() -> None:
     """Ask the questions, and forget the answers."""
     from capplan.cli.main import main
 
@@ -21,4 +21,4 @@ def load() -> None:
 
 
 if "multiprocessing.forkserver" in sys.modules:
-    load()
+    ask_each()
