@@ -85,7 +85,7 @@ def _serve(host: str, port: int, token: str, jobs: int | None, time_limit: float
     )
     with _listening(host, port) as listening:
         shown = f"[{host}]" if ":" in host else host
-        print(f"capplan serves http://{shown}:{port}/ (Ctrl-C ends it)", file=sys.stderr)
+        print(f"serving http://{shown}:{port}/ (Ctrl-C ends it)", file=sys.stderr)
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that files of processes are removed
         uvicorn.Server(config).run(sockets=[listening])
 
