@@ -1,10 +1,12 @@
 # docker build -t capplan . && docker run --rm -v "$PWD:/work" capplan fleet support-chat
+# docker build --build-arg CONSTRAINTS=serve -t capplan-serve . adds what `capplan serve` needs: docs/examples/serve
 FROM python:3.12-slim AS build
 RUN apt-get update && apt-get install --yes --no-install-recommends gcc libc6-dev
 COPY . /src
 WORKDIR /src
+ARG CONSTRAINTS=plan
 RUN python -m venv /capplan \
- && /capplan/bin/pip install --quiet --no-compile --require-hashes --requirement constraints/plan.txt \
+ && /capplan/bin/pip install --quiet --no-compile --require-hashes --requirement constraints/${CONSTRAINTS:-plan}.txt \
  && /capplan/bin/pip install --quiet --no-compile --no-deps --no-build-isolation . \
  && /capplan/bin/pip uninstall --quiet --yes cython hatchling editables pip \
  && rm -rf /capplan/lib/python3.12/site-packages/pandas/tests /capplan/lib/python3.12/site-packages/numpy/*/tests

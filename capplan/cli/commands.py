@@ -31,6 +31,7 @@ FUNCTIONS = {
     "validate": "traffic.validate_command",
     "calibrate": "calibrate.calibrate_command",
     "mcp": "mcp.mcp_command",
+    "serve": "serve.serve_command",
 }
 """Name of a command -> file of this folder, and its function there."""
 
@@ -61,6 +62,7 @@ COMMANDS = {
     "hardware": "List the devices of the catalogue, or show a device or a machine with its sources.",
     "calibrate": "Measure a device and write its kernel efficiencies, or verify, refit or compare a calibration.",
     "mcp": "Serve fit, estimate, fleet, explain and check as read-only tools of the Model Context Protocol, over stdin and stdout.",
+    "serve": "Serve every command that answers as an API and a page, on this machine or behind a token.",
 }
 
 EXAMPLES = {
@@ -90,5 +92,6 @@ EXAMPLES = {
     "validate": "capplan validate",
     "calibrate": "capplan calibrate --device cuda -o my.calibration.yaml",
     "mcp": "capplan mcp",
+    "serve": "capplan serve",
 }
 """A line that runs, for the help of each command; docs/commands.md has the same."""

@@ -241,7 +241,7 @@ def refuse_outputs(values: Mapping[str, Any]) -> Mapping[object, str]:
     return {place: option for place, option in written.items() if place not in both}
 
 
-_OUTPUTS = {
+OUTPUTS = {
     "file": "--output", "picture": "--plot", "predictions": "--predictions", "points": "--points", "focus": "--focus",
 }  # fmt: skip
 """Parameter or field that names a file to write -> its option."""
@@ -262,8 +262,8 @@ def _outputs_and_inputs(values: Mapping[str, Any]) -> tuple[dict[str, Path], lis
     for name, value in named:
         if name in _REWRITTEN and isinstance(value, Path):
             rewritten.append(value)
-        if name in _OUTPUTS and isinstance(value, Path):
-            outputs[_OUTPUTS[name]] = value
+        if name in OUTPUTS and isinstance(value, Path):
+            outputs[OUTPUTS[name]] = value
         elif name not in _REWRITTEN:
             words = value if isinstance(value, (list, tuple)) else [value]
             inputs += [str(word) for word in words if isinstance(word, (str, Path))]

@@ -213,26 +213,49 @@ def _decoded(content: bytes, name: str, kind: str, line: int = 1) -> str:
     return text
 
 
+_CONFINED = ContextVar("confined", default=False)
+
+
+def confine_paths() -> None:
+    """Refuse paths that lead out of the current folder from now on: what a stranger sends names files that come with it."""
+    _CONFINED.set(True)
+
+
 def path_of(written: str) -> Path:
     """Return a path as it was written, with ~ expanded.
 
     Raises
     ------
     InputError
-        It cannot be a path, or it names the home folder of an unknown user.
+        It cannot be a path, it names the home folder of an unknown user, or it leads out of a folder that paths are confined to.
     """
     if "\x00" in written:
         raise InputError(f"{_short(written)}: is not a file name")
+    if _CONFINED.get() and _leads_out(written):
+        raise InputError(f"{_short(written)}: names a file of the server; send its content with the request")
     try:
         return Path(written).expanduser()
     except RuntimeError:
         raise InputError(f"{_short(written)}: there is no such home folder; write the whole path") from None
 
 
+def _leads_out(written: str) -> bool:
+    """Return whether a path leads out of the current folder, without a look at what is there."""
+    folder = os.getcwd()  # noqa: PTH109
+    whole = os.path.abspath(os.path.expanduser(written))  # noqa: PTH100, PTH111
+    return os.path.commonpath((folder, whole)) != folder
+
+
 def whole_path(path: Path) -> Path:
-    """Return the absolute path with links resolved; InputError for one that leads nowhere."""
+    """Return the absolute path with links resolved; InputError for one that leads nowhere.
+
+    A path in a folder that paths are confined to stays relative to it: another request with the same files finds them under the same name.
+    """
     try:
-        return path.resolve()
+        found = path.resolve()
+        if _CONFINED.get() and found.is_relative_to(Path.cwd()):
+            return found.relative_to(Path.cwd())
+        return found
     except (OSError, RuntimeError, ValueError):
         raise InputError(f"{_short(str(path))}: cannot be read (its links are a loop)") from None
 

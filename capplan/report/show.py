@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -321,12 +322,23 @@ def _terminal_size() -> os.terminal_size:
     return USUAL_SIZE
 
 
+_LISTENER: list[Callable[[str, int, int], None]] = []
+
+
+def tell_progress(listener: Callable[[str, int, int], None]) -> None:
+    """Send the progress of this process to a function of what is counted, done and total, instead of a terminal."""
+    _LISTENER[:] = [listener]
+
+
 @contextmanager
 def row_progress(noun: str) -> Iterator[Callable[[int, int], None] | None]:
     """Yield a callback that takes done and total and draws a transient bar on stderr; None where that is no terminal.
 
     The bar moves without a count until the total is known, and again from the last row until the answer is there.
     """
+    if _LISTENER:
+        yield partial(_LISTENER[0], noun)
+        return
     if not sys.stderr.isatty():
         yield None
         return

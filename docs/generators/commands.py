@@ -65,7 +65,7 @@ _HEAD = """# Commands
 
 <!-- written by `make docs` from the commands themselves -->
 
-All commands but `init`, `export` and `mcp` take `--format table|json|csv|markdown` and `--output FILE`. Results go to stdout, warnings to
+All commands but `init`, `export`, `mcp` and `serve` take `--format table|json|csv|markdown` and `--output FILE`. Results go to stdout, warnings to
 stderr. JSON and CSV are in base units with full precision. Exit codes: 0 done, 2 bad input, 3 does not fit,
 4 target not reachable, 130 interrupted, 1 a bug of ours (with its traceback).
 

@@ -1,4 +1,4 @@
-"""Write constraints/plan.txt, test.txt and docs.txt: the versions of everything that is installed, with hashes of all their files.
+"""Write constraints/plan.txt, serve.txt, test.txt and docs.txt: the versions of everything that is installed, with hashes of all their files.
 
     python -m tests.installs.lock
 
@@ -21,6 +21,7 @@ def main() -> int:
     """Write the files; each one pins what the files before it pin."""
     wanted = {
         "plan.txt": [*declared(), *BUILD],
+        "serve.txt": [*declared("serve"), *BUILD],
         "test.txt": [*declared("test", "lint"), *BUILD, *OF_TORCH],
         "docs.txt": [*declared("docs"), *BUILD],
     }

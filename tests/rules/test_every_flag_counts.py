@@ -141,9 +141,18 @@ LINES = {
     "validate": "validate points.csv",
     "hardware": "hardware h100-sxm",
     "calibrate": "calibrate --device cpu -o made.calibration.yaml",
+    "serve": "serve",
 }
 CASES = {
     "mcp": {},
+    "serve": {
+        "--host": Case("0.0.0.0", refused="give --token-file"),
+        "--token-file": Case("more.json", refused="16 or more letters"),
+        "--port": Case("8081", refused="8081"),
+        "--jobs": Case("7", refused=" 7 "),
+        "--time-limit": Case("2s", refused=" 2.0 "),
+        "--offline": Case(refused="'offline': True"),
+    },
     "init": {
         "{file}": Case("other.yaml", FIRST.replace("made", "another"), file="other.yaml"),
         "--from": Case(LAUNCH, file="made.yaml"),

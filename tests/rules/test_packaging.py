@@ -43,6 +43,8 @@ def test_the_wheel_has_each_file_once_and_all_data(wheel):
     assert len(names) == len(set(names))
     assert "capplan/py.typed" in names
     assert "capplan/calibrate/__init__.py" in names
+    page = {p.name for p in (ROOT / "capplan/cli/api/page").iterdir()}
+    assert {f"capplan/cli/api/page/{name}" for name in page} <= set(names)
     assert not [name for name in names if "__pycache__" in name or name.endswith(".pyc")]
     for folder in DATA:
         here = {
@@ -117,12 +119,22 @@ for module in pkgutil.walk_packages(capplan.__path__, "capplan."):
 
 
 def test_a_plain_installation_imports_all_but_what_measures_a_device():
-    extras = ["torch", "scipy", "matplotlib", "distributed", "mcp", "mcp_types", "genai_prices"]
+    extras = [
+        "torch",
+        "scipy",
+        "matplotlib",
+        "distributed",
+        "mcp",
+        "mcp_types",
+        "genai_prices",
+        "fastapi",
+        "uvicorn",
+    ]
     probe = PLAIN.replace("EXTRAS", repr(extras))
     done = subprocess.run([sys.executable, "-c", probe], cwd=ROOT, capture_output=True, text=True, check=True)
     missing = dict(line.split() for line in done.stdout.splitlines())
-    assert set(missing.values()) == {"torch", "scipy"}
-    assert all(name.startswith("capplan.calibrate.") for name in missing), missing
+    assert set(missing.values()) == {"torch", "scipy", "fastapi", "uvicorn"}
+    assert all(name.startswith(("capplan.calibrate.", "capplan.cli.api.")) for name in missing), missing
     assert not [name for name in missing if name.startswith("capplan.calibrate.endpoint")], missing
 
 

@@ -21,6 +21,8 @@ OWNERS = {
     "typer": {"cli"},
     "click": set(),
     "torch": {"calibrate"},
+    "fastapi": {"cli"},
+    "uvicorn": {"cli"},
 }
 """Library -> the rooms that may import it."""
 FILES = [
