@@ -34,6 +34,8 @@ class Prediction:
     high: float | None = None
     reason: str = ""
     """Why there is no prediction."""
+    does_not_fit: bool = False
+    """Whether that is because the model does not fit, although it ran."""
     weight: float = 1.0
     groups: Mapping[str, str] | None = None
     """Name of a grouping -> group, such as device -> h100-sxm."""

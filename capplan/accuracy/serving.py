@@ -16,7 +16,7 @@ from capplan.accuracy.bounded import (
 from capplan.accuracy.cells import is_set
 from capplan.accuracy.replay import STABLE, Servers, overloaded
 from capplan.accuracy.score import Prediction
-from capplan.errors import CapplanError
+from capplan.errors import CapplanError, DoesNotFitError
 from capplan.replica.replica import Replica
 
 STATISTICS = ("mean", "p50", "p90", "p95", "p99")
@@ -147,6 +147,7 @@ def predict_row(
     servers: Servers | None = None
     benchmark: Benchmark | None = None
     predicted: Mapping[str, float] = {}
+    unfit = False
     try:
         benchmark = benchmark_of(row)
         servers = servers_of(benchmark)
@@ -155,14 +156,16 @@ def predict_row(
             f"a replay of {benchmark.kind} has no such value; write the clients or the requests of the run"
         )
     except CapplanError as error:
-        reason = in_one_line(error)
+        reason, unfit = in_one_line(error), isinstance(error, DoesNotFitError)
     replica = servers.replica if servers else None
     groups = row_groups(row, replica, benchmark)
     hidden = untold(row, benchmark) if benchmark else None
     out = []
     for column, value in measured_columns(row).items():
         prediction = predicted.get(column)
-        one = Prediction(name, column, value, None, reason=reason, weight=weight, groups=groups)
+        one = Prediction(
+            name, column, value, None, reason=reason, does_not_fit=unfit, weight=weight, groups=groups
+        )
         if hidden and hidden.hides(column):
             out.append(replace(one, reason=hidden.reason))
         elif prediction is None or benchmark is None or servers is None:

@@ -295,8 +295,15 @@ class Validation:
 
     @property
     def refused(self) -> dict[str, int]:
-        """Return the number of values without a prediction by reason, most frequent first."""
-        return dict(Counter(p.reason for p in self.predictions if p.predicted is None).most_common())
+        """Return the number of values without a prediction by reason, most frequent first; see `misfits` for those that are none of these."""
+        own = (p.reason for p in self.predictions if p.predicted is None and not p.does_not_fit)
+        return dict(Counter(own).most_common())
+
+    @property
+    def misfits(self) -> dict[str, int]:
+        """Return the number of rows that ran and that capplan says do not fit, by what it says: errors, not refusals."""
+        rows = {p.row: p.reason for p in self.predictions if p.does_not_fit}
+        return dict(Counter(rows.values()).most_common())
 
     @property
     def assumptions(self) -> dict[Assumption, int]:

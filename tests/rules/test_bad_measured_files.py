@@ -12,6 +12,7 @@ from capplan.errors import InputError
 from capplan.questions.validation import BUILT_IN_POINTS, validation
 from capplan.readers.catalogue.efficiency import shipped_intervals
 from capplan.recorded.measured import measured_kind, measured_rows
+from capplan.report.answers.simulate import validate_answer
 from tests.sweeps import examples
 
 SERVING = {
@@ -55,6 +56,17 @@ def test_a_good_row_is_predicted(kind, tmp_path):
     found = validated(written(tmp_path, [GOOD[kind]]))
     assert found.predicted == 1
     assert not found.refused
+
+
+def test_a_row_that_ran_and_does_not_fit_is_an_error_and_no_refusal(tmp_path):
+    odd = {**SERVING, "model_hf_id": "meta-llama/Llama-3.1-405B", "id": "odd", "num_gpus": "2", "tp": "2"}
+    found = validated(written(tmp_path, [odd, {**SERVING, "num_gpus": "1", "id": "good"}]))
+    (reason,), (rows,) = found.misfits, found.misfits.values()
+    assert (rows, found.refused, found.predicted) == (1, {}, 1)
+    assert "does not fit" in reason
+    answer = validate_answer(found, decisions=False)
+    assert answer.result["misfits"] == {reason: 1}
+    assert "1 ran that" in answer.headline
 
 
 @pytest.mark.parametrize(

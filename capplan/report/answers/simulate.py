@@ -654,6 +654,7 @@ def validate_answer(validation: Validation, *, decisions: bool) -> Answer:
         "rows": validation.rows,
         "predicted": validation.predicted,
         "refused": validation.refused,
+        "misfits": validation.misfits,
         "metrics": metrics,
         "groups": groups,
     }
@@ -662,6 +663,9 @@ def validate_answer(validation: Validation, *, decisions: bool) -> Answer:
     )
     board = [{"metric": name, **metrics[name]} for name in sorted(metrics)]
     refused = [{"reason": reason, "values": count} for reason, count in validation.refused.items()]
+    misfits = [{"reason": reason, "rows": count} for reason, count in validation.misfits.items()]
+    if misfits:
+        headline += f"; {sum(validation.misfits.values())} ran that do not fit by our memory plan"
     tables = [
         Table(
             board,
@@ -679,6 +683,8 @@ def validate_answer(validation: Validation, *, decisions: bool) -> Answer:
     ]
     if refused:
         tables.append(Table(refused, title="Refused"))
+    if misfits:
+        tables.append(Table(misfits, title="Ran, but does not fit by our memory plan (errors)"))
     if decisions:
         scores = decision_scores(validation.runs)
         result["decisions"] = decisions_result(scores)
