@@ -143,7 +143,7 @@ class Scheduling:
     """A step is planned when the one before it begins: what arrives or ends during a step counts for the step after the next (vLLM:
     --async-scheduling)."""
     draws_first: bool = False
-    """Of separate pools, the decode engine draws the first token too, in its first step: the proxies of vLLM discard that of the prefill engine
+    """The decode engine of separate pools draws the first token too, in its first step: the proxies of vLLM discard that of the prefill engine
     (llm-d, guides/pd-disaggregation). Otherwise it streams the one that the prefill engine drew as soon as the request decodes (SGLang,
     TensorRT-LLM)."""
     takes_over: bool = False

@@ -212,6 +212,7 @@ PLAN: Mapping[str, Quantity] = {
     "pipeline_parallel": Quantity("Stages that the layers are distributed over"),
     "expert_parallel": Quantity("Groups that whole experts are distributed over"),
     "data_parallel": Quantity("Attention groups, each with different sequences"),
+    "max_num_batched_tokens": Quantity("Most tokens of a step of one engine, where the search chose them"),
     "draft_tokens": Quantity("Tokens drafted in one round of speculation"),
     "concurrency_per_replica": Quantity(
         "Mean number of requests in a replica at the peak, waiting ones included", "fleet.search.latencies.Latencies.concurrency",

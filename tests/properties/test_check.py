@@ -188,8 +188,8 @@ def test_a_date_without_a_day_is_taken_as_its_last(written, last):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["check", "small.yaml"], "Missing option '--plan'"),
-        (["check"], "for example: capplan check support-chat --plan plan.json"),
+        (["check", "small.yaml"], "no plan is given"),
+        (["check"], "e.g. plan.json, which capplan fleet SCENARIO -o plan.json writes"),
         (
             ["fleet", "plan.json"],
             "plan.json: is a plan file, and a scenario YAML is expected\n  give it as: --plan plan.json",

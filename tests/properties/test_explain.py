@@ -155,7 +155,7 @@ def test_formulas_and_letters_are_those_of_the_docstrings():
     ("words", "code", "said"),
     [
         (["usd_per_mont"], 2, "did you mean 'usd_per_month'"),
-        (["ttft_p95"], 2, "ttft_s.p95"),
+        (["ttft_q95"], 2, "ttft_s.p95"),
         (["hardware"], 2, "unknown quantity"),
     ],
 )

@@ -41,6 +41,7 @@ LINES = [
     ("spec", *REPLICA, "--draft-step-time", "2 ms", "--acceptance", "0.8"),
     ("spec", "--draft-step-time", "2 ms", "--target-step-time", "35 ms", "--acceptance", "0.8"),
     ("fleet", "SCENARIO"),
+    ("capacity", "llama-3.1-8b", "--gpus", "1 x h100-sxm", "--set", "fleet.spare_replicas=0"),
     ("levers", "SCENARIO", "--lever", "answers", "--lever", "speculation"),
     ("report", "SCENARIO"),
     ("explain", "SCENARIO"),

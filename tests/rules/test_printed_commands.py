@@ -60,6 +60,7 @@ CASES = (
     Case("export --plan plan.json --target sglang", 1),
     Case("report --plan plan.json --format markdown", 2),
     Case("fleet poor.yaml", 1),
+    Case("fleet llama-3.1-8b", 1),
     Case("simulate hopeless.yaml", 1),
     Case("explain hopeless.yaml", 1),
     Case("compare hopeless.yaml", 0),
@@ -143,6 +144,7 @@ def test_a_printed_command_runs_as_it_stands(capplan, folder, monkeypatch, case)
 
 
 FILLED = {
+    ("capplan/scenario/one_line.py", "capplan capacity {} --gpus '8 x h100-sxm'"): "fleet llama-3.1-8b",
     ("capplan/scenario/first_scenario.py", "capplan fleet {}"): "init 'new one.yaml' --from llm.sh --offline",
     ("capplan/cli/init.py", "capplan fleet {}"): "init 'new one.yaml' --from llm.sh --offline",
     (

@@ -70,8 +70,8 @@ def test_an_answer_is_exactly_the_json_of_the_command(served, capplan, command, 
 
 def test_a_scenario_is_an_object_and_its_plan_is_that_of_a_file(plan, capplan, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "scenario.json").write_text(json.dumps(SCENARIO))
-    ran = capplan("fleet", "scenario.json", "--offline", "--format", "json")
+    (tmp_path / "scenario.yaml").write_text(json.dumps(SCENARIO))
+    ran = capplan("fleet", "scenario.yaml", "--offline", "--format", "json")
     assert json.loads(plan) == json.loads(ran.out)
     assert str(tmp_path.parent) not in plan
 
@@ -146,7 +146,7 @@ def test_no_offered_command_writes_a_file_or_connects_elsewhere():
         ("fit", {**FIT, "engine": ["vllm"]}, 422, "is not a text or a number", "engine"),
         ("fleet", {"scenario": "suport-chat"}, 422, "did you mean 'support-chat'?", None),
         ("fleet", {"scenario": {**SCENARIO, "slo": {"ttft_p95": "1 m2"}}}, 422, "ttft_p95",
-         "scenario.json: line 1: slo.ttft_p95"),
+         "scenario.yaml: line 1: slo.ttft_p95"),
         ("fit", "[1]", 400, "not a JSON object", None),
         ("fit", "{", 400, "is not JSON", None),
         ("fit", '{"tensor_parallel": NaN}', 400, "not a JSON number", None),
@@ -224,7 +224,7 @@ def test_no_request_reads_a_file_of_the_server(served, secret, at):
     assert "no such file" not in found["detail"]
     command, absent = list(_naming(secret.replace("secret.yaml", "absent.yaml")))[at]
     other = served.problem(command, absent)
-    assert other["detail"].replace("absent", "secret") == found["detail"], "says whether the file exists"
+    assert other["detail"].replace("absen", "secre") == found["detail"], "says whether the file exists"
 
 
 @pytest.mark.long

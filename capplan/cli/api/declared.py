@@ -21,6 +21,8 @@ from capplan.errors import LONGEST_SHOWN, InputError, unknown
 NOT_OFFERED = ("init", "calibrate", "prices", "mcp", "serve")
 """Commands that write files, measure this machine, or serve by themselves."""
 CONTENTS = "contents"
+PLAN_KEY = "capplan"
+"""A plan file has it; a scenario has not."""
 FORMATS = {
     "application/json": "json",
     "text/csv": "csv",
@@ -103,7 +105,9 @@ def offered() -> Mapping[str, Offered]:
 def _offered(name: str) -> Offered:
     file, _, function = FUNCTIONS[name].partition(".")
     command = as_click(name, getattr(import_module(f"capplan.cli.{file}"), function))
-    flags = tuple(flag for parameter in command.params if (flag := _flag(parameter)) is not None)
+    found = [flag for parameter in command.params if (flag := _flag(parameter)) is not None]
+    by_key = {flag.key: flag for flag in sorted(found, key=lambda flag: bool(flag.option))}
+    flags = tuple(flag for flag in found if by_key[flag.key] is flag)  # --plan rather than the argument PLAN
     formats: list[str] = next((p.type.name.split("|") for p in command.params if "--format" in p.opts), [])
     of_plans = any(flag.key in ("plan", "set") or (flag.kind == "path" and not flag.option) for flag in flags)
     return Offered(name, COMMANDS[name], flags, tuple(formats), searches=of_plans)
@@ -173,7 +177,8 @@ def _truth(flag: Flag, value: object) -> bool:
 
 def _word(flag: Flag, value: object, folder: Path, at: int) -> str:
     if isinstance(value, dict) and flag.names_file:
-        name = f"{flag.key}{at or ''}.json"
+        is_scenario = flag.key == "scenario" and PLAN_KEY not in value
+        name = f"{flag.key}{at or ''}.{'yaml' if is_scenario else 'json'}"
         _write(folder / name, json.dumps(value, ensure_ascii=False))
         return name
     if isinstance(value, bool) or not isinstance(value, (str, int, float)):

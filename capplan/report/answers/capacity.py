@@ -39,7 +39,7 @@ def capacity_answer(asked: AskedFleet, answer: CapacityAnswer, assumed: Sequence
     more = [asdict(row) for row in answer.more]
     tables = [Table([asdict(carried)], upright=True)]
     if more:
-        tables.append(Table(more, title="What would carry more", titles={"change": "change"}))
+        tables.append(Table(more, title="What would carry more"))
     return Answer(
         "capacity",
         {"carried": asdict(carried), "limit": answer.limit, "plan": plan_row(plan), "more": more},
