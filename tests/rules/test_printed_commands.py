@@ -60,7 +60,6 @@ CASES = (
     Case("export --plan plan.json --target sglang", 1),
     Case("report --plan plan.json --format markdown", 2),
     Case("fleet poor.yaml", 1),
-    Case("fleet llama-3.1-8b", 1),
     Case("simulate hopeless.yaml", 1),
     Case("explain hopeless.yaml", 1),
     Case("compare hopeless.yaml", 0),
@@ -78,6 +77,7 @@ CASES = (
     Case("fleet shared-gpus --set 'fleet.hardware=[l4]'", 1),
     Case("simulate small.yaml --trace counters.txt", 1),
     Case("list models no-such-model", 1),
+    Case("fleet llama-3.1-8b", 1),
 )  # fmt: skip
 SAMPLE = {CASES[1], CASES[3], CASES[6], CASES[9], CASES[11], CASES[14]}
 RESULT = {
