@@ -3,6 +3,7 @@
 import signal
 import socket
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
@@ -61,11 +62,10 @@ def serve_command(
 
 def _serve(host: str, port: int, token: str, jobs: int | None, time_limit: float, *, offline: bool) -> None:
     """Serve until Ctrl-C; InputError where a library is missing or the address cannot be had."""
-    try:
-        import fastapi as _fastapi  # noqa: F401
-        import uvicorn
-    except ImportError:
-        raise InputError(NEEDED) from None
+    if not (find_spec("fastapi") and find_spec("uvicorn")):
+        raise InputError(NEEDED)
+    import uvicorn
+
     from capplan.cli.api.app import application
     from capplan.cli.api.guard import Guard, Patient
     from capplan.cli.api.jobs import Limits

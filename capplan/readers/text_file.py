@@ -241,7 +241,7 @@ def path_of(written: str) -> Path:
 
 def _leads_out(written: str) -> bool:
     """Return whether a path leads out of the current folder, without a look at what is there."""
-    folder = os.getcwd()  # noqa: PTH109
+    folder = str(Path.cwd())
     whole = os.path.abspath(os.path.expanduser(written))  # noqa: PTH100, PTH111
     return os.path.commonpath((folder, whole)) != folder
 

@@ -120,7 +120,7 @@ def by_key(setting: str) -> str:
     elif field_name in {"input_tokens", "output_tokens"}:
         value = written_length(text, flag)
     elif field_name == "confidence":
-        value = float(text)
+        return f"{FLAG_KEYS[field_name]}={text}"  # the record reads `90 %` and 0.9, and says what else it is
     return f"{FLAG_KEYS[field_name]}={json.dumps(value)}"
 
 

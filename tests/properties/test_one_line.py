@@ -98,6 +98,7 @@ def test_only_a_model_and_a_load_are_answered_with_stated_defaults():
         (["--users", "20"], "--request-rate and --users: give one of them"),
         (["--input-tokens", "1,2,3"], "--input-tokens: '1,2,3': write a mean"),
         (["--think-time", "4 m"], "--think-time: '4 m'"),
+        (["--set=--confidence=most"], "--confidence: 'most' is not a percentage"),
         (["--set", "slo.ttf_p95=1 s"], "overridden: slo.ttf_p95: unknown key 'ttf_p95'"),
     ],
 )

@@ -80,9 +80,9 @@ def _guard(work: Path, *, offline: bool) -> Callable[[str, tuple[object, ...]], 
     hosts = _hosts()
 
     def within(path: object, roots: Sequence[str]) -> bool:
-        if isinstance(path, int) or path is None:
+        if not isinstance(path, (str, bytes, os.PathLike)):
             return True  # opened before
-        real = os.path.realpath(os.fsdecode(path))  # type: ignore[arg-type]
+        real = os.path.realpath(os.fsdecode(path))
         return any(real == root or real.startswith(root + os.sep) for root in roots)
 
     def refuse(what: object) -> None:
@@ -91,7 +91,8 @@ def _guard(work: Path, *, offline: bool) -> Callable[[str, tuple[object, ...]], 
     def hook(event: str, given: tuple[object, ...]) -> None:
         if event == "open":
             path, mode, flags = given
-            written = any(letter in str(mode or "") for letter in "wax+") or int(flags or 0) & _WRITING  # type: ignore[call-overload]
+            bits = flags if isinstance(flags, int) else 0
+            written = any(letter in str(mode or "") for letter in "wax+") or bits & _WRITING
             if not within(path, writable if written else readable):
                 refuse(path)
         elif event in ("os.listdir", "os.scandir", "os.walk", "os.chdir"):

@@ -10,6 +10,7 @@ from capplan.questions.plans.plan_row import plan_row
 from capplan.report.answer import Answer, Table
 from capplan.report.answers.fleet_words import purchase_text
 
+_NO_POOLS = "separate pools are not looked at here; capplan fleet looks at them for a stated load"
 _CARRIED = ("request_rate", "users", "concurrency", "tokens_per_day")
 
 
@@ -24,6 +25,7 @@ def capacity_answer(asked: AskedFleet, answer: CapacityAnswer, assumed: Sequence
     """
     found, carried = answer.found, answer.carried
     name = asked.scenario.name
+    warnings = asked.warnings if asked.scenario.fleet.pools is None else (*asked.warnings, _NO_POOLS)
     if found is None or carried is None:
         return Answer(
             "capacity",
@@ -31,7 +33,7 @@ def capacity_answer(asked: AskedFleet, answer: CapacityAnswer, assumed: Sequence
             (Table([], shown=_CARRIED),),
             f"{name}: not one request meets the targets: {answer.limit}",
             assumptions=(*asked.assumptions, *assumed),
-            warnings=asked.warnings,
+            warnings=warnings,
             exit_code=4,
         )
     plan = found.plan
@@ -47,5 +49,5 @@ def capacity_answer(asked: AskedFleet, answer: CapacityAnswer, assumed: Sequence
         f"{name}: {purchase_text(plan)} carries {carried.request_rate:.3g} req/s{usd}",
         closing=(f"limit: {answer.limit}",),
         assumptions=(*asked.assumptions, *assumed),
-        warnings=asked.warnings,
+        warnings=warnings,
     )

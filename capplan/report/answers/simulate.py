@@ -665,7 +665,7 @@ def validate_answer(validation: Validation, *, decisions: bool) -> Answer:
     refused = [{"reason": reason, "values": count} for reason, count in validation.refused.items()]
     misfits = [{"reason": reason, "rows": count} for reason, count in validation.misfits.items()]
     if misfits:
-        headline += f"; {sum(validation.misfits.values())} ran that do not fit by our memory plan"
+        headline += f"; of rows that ran, {sum(validation.misfits.values())} do not fit by our memory plan"
     tables = [
         Table(
             board,
