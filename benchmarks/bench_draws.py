@@ -1,4 +1,4 @@
-"""How far two runs of one question lie apart when only the draw of arrivals differs: no two commands can agree better in an open loop.
+"""How far two runs of one question lie apart when only the draw of arrivals differs, as with `--seed`.
 
     python -m benchmarks.bench_draws [--seeds 8]
 

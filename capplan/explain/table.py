@@ -20,7 +20,6 @@ from capplan.explain.subject import (
     is_written,
 )
 from capplan.fleet.load.demand import planned_demand
-from capplan.fleet.load.offered import WARM_UP_SHARE
 from capplan.fleet.plan import Group
 from capplan.fleet.search.recommended import RANGE, latency_interval
 from capplan.fleet.unit_costs import mean_tokens_per_s
@@ -43,6 +42,7 @@ from capplan.report.quantities import (
     Quantity,
     quantity_of,
 )
+from capplan.workload.arrivals import WARM_UP_SHARE
 
 
 class Stated(NamedTuple):

@@ -16,13 +16,13 @@ import numpy as np
 from capplan import __version__
 from capplan.errors import Reason
 from capplan.fleet.load.demand import Demand, drawn_requests
-from capplan.fleet.load.offered import WARM_UP_SHARE, SamplePath
+from capplan.fleet.load.offered import SamplePath
 from capplan.fleet.load.routed import Operation, run_fleet
 from capplan.fleet.load.waits import waits_of
 from capplan.fleet.plan import Plan, sized_groups
 from capplan.fleet.pools.link import LinkTerms
 from capplan.fleet.pools.sizing import pools_sizing
-from capplan.fleet.review import SIMULATED_REQUESTS, Question
+from capplan.fleet.review import Question
 from capplan.fleet.search.cheapest import Terms, busy_replicas
 from capplan.fleet.search.one_layout import replicas_of_layout, trial_of
 from capplan.fleet.search.recommended import replicas_at_speed
@@ -35,6 +35,7 @@ from capplan.replica.estimate import closed_loop_requests
 from capplan.replica.replica import Replica, replica_of
 from capplan.replica.spec import ReplicaSpec, served_context_tokens
 from capplan.serving.terms import Routing
+from capplan.workload.arrivals import SIMULATED_REQUESTS, WARM_UP_SHARE
 from capplan.workload.request_class import Slo
 
 WHAT_IF_RATIOS = tuple(2.0 ** (step / 4.0) for step in range(-8, 9))

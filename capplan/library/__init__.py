@@ -26,6 +26,7 @@ from capplan.report.safe_text import plain
 from capplan.scenario.flags import LoadFlags, ServingFlags
 from capplan.scenario.scenario import read_scenario
 from capplan.scenario.scenario_file import Scenario
+from capplan.workload.arrivals import SEED
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -354,7 +355,7 @@ def kv_size(
 def simulate(
     scenario: Scenario | str | PathLike[str],
     *,
-    seed: int = 0,
+    seed: int = SEED,
     until_s: float | None = None,
     warm_up_s: float | None = None,
     trace: str | PathLike[str] | None = None,

@@ -20,6 +20,7 @@ from capplan.serving.outcome import Outcome, spread
 from capplan.serving.requests import Requests
 from capplan.serving.server import simulate
 from capplan.serving.step_table import launching_s
+from capplan.workload.arrivals import SIMULATED_REQUESTS, WARM_UP_SHARE, arrival_generator, drawn_gaps
 
 GROWTH = 0.005
 """An open loop is saturated if its wait grows by more than this many seconds in a second, and at least doubles (an assumption)."""
@@ -123,10 +124,9 @@ def requests_for(load: Load, in_flight: float = 0.0) -> tuple[Requests, int]:
     else:
         in_flight = min(in_flight, MOST_REQUESTS)
         seen = min(ceil(RESPONSES_SEEN * in_flight), MOST_REQUESTS)
-        count = load.requests or max(3000, seen)
-        warm = max(count // 10, min(ceil(3.0 * in_flight), count // 4))
-        gaps = np.random.default_rng(load.seed).exponential(1.0 / (load.request_rate or 1.0), count)
-        arrival = np.cumsum(gaps)
+        count = load.requests or max(SIMULATED_REQUESTS, seen)
+        warm = max(int(WARM_UP_SHARE * count), min(ceil(3.0 * in_flight), count // 4))
+        arrival = np.cumsum(drawn_gaps(arrival_generator(load.seed), 1.0, count)) / (load.request_rate or 1.0)
     inputs = np.full(count, load.input_tokens, dtype=np.int64)
     outputs = np.full(count, load.output_tokens, dtype=np.int64)
     cached = np.minimum((inputs * load.prefix_hit_fraction).astype(np.int64), inputs - 1)

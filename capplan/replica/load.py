@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from capplan.errors import InputError
+from capplan.workload.arrivals import SEED
 
 MOST_IN_FLIGHT = 100_000
 """Requests in one replica at once; engines admit thousands."""
@@ -21,7 +22,7 @@ class Load:
     """Fraction of prompt tokens that hit in the prefix cache."""
     requests: int | None = None
     """Number of requests to simulate; None: enough for the 99th percentile."""
-    seed: int = 1
+    seed: int = SEED
 
     @property
     def tokens(self) -> int:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from capplan.ranges import DEVICES, Positive, Range, Whole, check_fields
+from capplan.workload.arrivals import SEED
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,7 @@ class SweepFlags:
     """Targets of a model such as 'ttft_p95=800 ms'."""
     settings: list[str] | None = None
     """Keys of a scenario that are overridden, each KEY=VALUE."""
-    seed: int = 1
+    seed: int = SEED
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +157,7 @@ class RequestFlags:
 
     trace: Path | None = None
     until_s: float | None = None
-    seed: int = 0
+    seed: int = SEED
     warm_up_s: float | None = None
     """Time from the start that figures leave out; None: that of the traffic, none for a trace."""
 

@@ -480,8 +480,6 @@ DEGREES = ("tensor_parallel", "data_parallel", "expert_parallel")
 """Keys of a plan that are flags of `estimate` too."""
 AGREED = 0.02
 """Part by which commands may differ on the same question."""
-DRAWN = 0.06
-"""The same of open loops, whose arrivals each command draws for itself: a rate of 12,750 arrivals varies by 0.9 %, waits by several times that."""
 FLEET = """name: law
 model: {model}
 traffic: [{{name: o, request_rate: {rate} req/s, input_tokens: {input_tokens}, output_tokens: {output_tokens}}}]
@@ -588,7 +586,7 @@ def fleet_disagreements(random: Random, folder: Path) -> Iterator[Broken]:
             "estimate": printed("estimate", said["model"], *flags, *lengths),
         }
     for latency in ("ttft_s", "tpot_s", "e2e_s"):
-        yield from unlike("agree", f"{latency} of {said}", mean_of(latency, **seen), DRAWN)
+        yield from unlike("agree", f"{latency} of {said}", mean_of(latency, **seen), AGREED)
 
 
 def disagreements(number: int) -> list[Broken]:

@@ -19,7 +19,7 @@ SURFACE = {
     "plan_fleet": "(scenario: Scenario | str | PathLike[str], *, offline: bool = False) -> FleetResult",
     "estimate": "(model: str, hardware: str, *, tensor_parallel: int = 1, pipeline_parallel: int = 1, expert_parallel: int = 1, data_parallel: int = 1, weight_dtype: str | None = None, kv_dtype: str | None = None, engine: str = vllm, engine_version: str | None = None, max_model_len: int | None = None, max_num_seqs: int | None = None, max_num_batched_tokens: int | None = None, gpu_memory_utilization: float | None = None, calibration: Path | None = None, revision: str | None = None, offline: bool = False, input_tokens: int = 1024, output_tokens: int = 256, concurrency: int | None = None, request_rate: float | None = None, prefix_hit_fraction: float = 0.0) -> Result",
     "kv_size": "(model: str, contexts: Sequence[int] = (), *, offline: bool = False, sequences: int = 1, kv_dtype: str | None = None, tensor_parallel: int = 1, engine: str = vllm, engine_version: str | None = None, max_num_batched_tokens: int | None = None) -> Result",
-    "simulate": "(scenario: Scenario | str | PathLike[str], *, seed: int = 0, until_s: float | None = None, "
+    "simulate": "(scenario: Scenario | str | PathLike[str], *, seed: int = 7, until_s: float | None = None, "
     "warm_up_s: float | None = None, trace: str | PathLike[str] | None = None, offline: bool = False) -> Result",
     "capacity": "(scenario: str | PathLike[str], gpus: str | None = None, *, usd_per_month: float | None = None, settings: Sequence[str] = (), think_time_s: float = 30.0, offline: bool = False) -> Result",
     "compare": "(scenario: Scenario | str | PathLike[str], apis: Sequence[str] = (), *, offline: bool = False) -> Result",

@@ -81,11 +81,11 @@ def flat(replica):
 
 @pytest.mark.parametrize("rate", [0.2, 1.0, 50.0])
 def test_an_open_load_comes_at_its_rate_at_random(rate):
-    """A Poisson process: 3000 gaps with the mean 1 / rate, exponential (five standard errors; p above 0.1 %)."""
+    """A Poisson process: 15,000 gaps with the mean 1 / rate, exponential (five standard errors; p above 0.1 %)."""
     requests, warm = requests_for(Load(100, 10, request_rate=rate, prefix_hit_fraction=0.25))
-    assert (len(requests), warm) == (3000, 300)
+    assert (len(requests), warm) == (15_000, 2250)
     gaps = np.diff(requests.arrival_s)
-    assert gaps.mean() * rate == pytest.approx(1.0, abs=5 / 3000**0.5)
+    assert gaps.mean() * rate == pytest.approx(1.0, abs=5 / 15_000**0.5)
     assert stats.kstest(gaps * rate, "expon").pvalue > 0.001
     assert set(requests.input_tokens) == {100}
     assert set(requests.output_tokens) == {10}

@@ -343,5 +343,5 @@ def test_throughput_is_the_offered_rate_where_it_is_served_however_long_the_drai
 
 
 def test_a_warm_up_that_leaves_nothing_is_refused(scenario, capsys):
-    assert main(["simulate", str(scenario), *NAMED, "--warm-up", "30 min"]) == 2
+    assert main(["simulate", str(scenario), *NAMED, "--warm-up", "30 h"]) == 2
     assert "leaves no request" in capsys.readouterr().err

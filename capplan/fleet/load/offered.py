@@ -17,6 +17,7 @@ from capplan.numbers import Array
 from capplan.serving.requests import NAMED_BLOCKS, Crowd, Requests, joined_crowd
 from capplan.serving.steady_state import replica_arrival_cv
 from capplan.serving.terms import Routing
+from capplan.workload.arrivals import arrival_generator, drawn_gaps
 from capplan.workload.request_class import ResponseTimes
 
 FORGET_S = 60.0
@@ -270,12 +271,6 @@ def users_idle_from_s(arrival_s: Array, response_s: Array, users: int) -> float:
     return float(np.partition(ends, after)[after]) if 0 <= after < ends.size else float(arrival_s.max())
 
 
-WARM_UP_SHARE = 0.15
-"""Share of the requests of a run that latencies and rates leave out: the first ones meet empty replicas."""
-STEADY_CV = 1e-3
-"""Coefficient of variation below which times between arrivals are constant."""
-
-
 @dataclass(frozen=True, slots=True)
 class Offered:
     """Open-loop requests and closed-loop users; either may be None."""
@@ -456,7 +451,7 @@ class SamplePath:
         A session stays at its replica, so its turns are not dealt.
         """
         if cv not in self._timed:
-            random = np.random.default_rng([self.seed, 1])
+            random = arrival_generator(self.seed)
             is_turn = np.zeros(self.arrivals, dtype=bool)
             if self._session_fraction:
                 of_sessions = np.array([item.sessions is not None for item in self.demand.classes])
@@ -467,14 +462,7 @@ class SamplePath:
                 (is_turn, 1.0, self._session_fraction),
             ):
                 if fraction:
-                    arrival_s[rows] = np.cumsum(_gaps(random, own_cv, int(rows.sum()))) / fraction
+                    arrival_s[rows] = np.cumsum(drawn_gaps(random, own_cv, int(rows.sum()))) / fraction
             order = np.argsort(arrival_s, kind="stable")
             self._timed[cv] = replace(selected_requests(self._untimed, order), arrival_s=arrival_s[order])
         return self._timed[cv]
-
-
-def _gaps(random: "np.random.Generator", cv: float, count: int) -> Array:
-    """Return gamma-distributed times between arrivals with a mean of one."""
-    if cv <= STEADY_CV:
-        return np.ones(count)
-    return random.gamma(1.0 / cv**2, cv**2, count)

@@ -12,12 +12,13 @@ from math import ceil
 import numpy as np
 
 from capplan.fleet.load.demand import Demand
-from capplan.fleet.load.offered import WARM_UP_SHARE, Offered, SamplePath, selected_requests
+from capplan.fleet.load.offered import Offered, SamplePath, selected_requests
 from capplan.fleet.load.waits import waits_of
 from capplan.fleet.simulation import Stream
 from capplan.numbers import Array
 from capplan.serving.requests import Crowd, Requests, joined_crowd
 from capplan.serving.terms import Routing
+from capplan.workload.arrivals import SIMULATED_REQUESTS, WARM_UP_SHARE
 from capplan.workload.request_class import RequestClass, ResponseTimes
 from capplan.workload.sessions import (
     LEAST_GAP_S,
@@ -275,7 +276,8 @@ def peak_stream(
     longest : [tokens]
         input plus output are truncated to it
     seconds : [s]
-        None: SAMPLED_SECONDS
+        None: SAMPLED_SECONDS; without sessions, at least SIMULATED_REQUESTS and at most as many for each replica, so that one replica
+        sees what the search for a plan shows it
     response_s : [s]
         approximate response times of users and of the turns of sessions
     routing : of the router
@@ -288,7 +290,10 @@ def peak_stream(
     rate = sum(demand.rates_per_s(response_s))
     warm_up_s = session_warm_up_s(demand, response_s)
     span = SAMPLED_SECONDS if seconds is None else seconds
-    count = min(max(round(rate * span), 2 * replicas, 10), MOST_SAMPLED)
+    least, most = max(2 * replicas, 10), MOST_SAMPLED
+    if seconds is None and not demand.has_sessions:
+        least, most = SIMULATED_REQUESTS, min(SIMULATED_REQUESTS * replicas, MOST_SAMPLED)
+    count = min(max(round(rate * span), least), most)
     if demand.has_sessions:
         offered = offered_with_sessions(
             demand,

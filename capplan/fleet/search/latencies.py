@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from capplan.fleet.load.demand import Demand
-from capplan.fleet.load.offered import WARM_UP_SHARE, Offered, load_ends_s, user_share_of, users_idle_from_s
+from capplan.fleet.load.offered import Offered, load_ends_s, user_share_of, users_idle_from_s
 from capplan.fleet.load.waits import WaitedTimes, seen_by_users, waits_of
 from capplan.numbers import Spread
 from capplan.serving.outcome import (
@@ -24,6 +24,7 @@ from capplan.serving.outcome import (
     weighted_spread,
 )
 from capplan.serving.requests import Crowd
+from capplan.workload.arrivals import WARM_UP_SHARE
 from capplan.workload.request_class import RequestClass, Target
 
 LEAST_SEEN = 0.5
