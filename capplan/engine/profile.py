@@ -285,6 +285,20 @@ class ExpertKernel:
 
 
 @dataclass(frozen=True, slots=True)
+class TiledHeads:
+    """A kernel for prompts of sparse attention that computes query heads in tiles, and where an engine chooses it, as its source states."""
+
+    tile: int
+    """Query heads of a rank are padded to a multiple of it."""
+    architectures: frozenset[str]
+    """Device architectures."""
+    cache_formats: frozenset[str] = frozenset()
+    """Formats of the cache; empty: all."""
+    above: int = 0
+    """Only for ranks with more query heads than this."""
+
+
+@dataclass(frozen=True, slots=True)
 class Tier:
     """Defaults that an engine chooses by the memory of the device."""
 
@@ -381,6 +395,12 @@ class EngineProfile:
     """Decode attention reads the keys of a head as often as query heads share it, to this power; 0: once."""
     expert_kernels: tuple[ExpertKernel, ...] = ()
     """Kernels for routed experts, the first that fits, where it is not the first one timed."""
+    tiled_heads: tuple[TiledHeads, ...] = ()
+    """Kernels for prompts of sparse attention, the first that fits; none: heads are computed as they are."""
+    expands_short_prompts: bool = False
+    """Prompts of sparse attention that are no longer than the keys of an indexer attend to all of them, expanded, and nothing is indexed."""
+    masks_prompts: frozenset[str] = frozenset()
+    """Device architectures on which longer ones attend to all keys too, expanded and masked, where that is quicker."""
     rack_exchange: tuple[str, str] | None = None
     """All-to-all kernels of decode steps and of steps with prompts for experts on several servers of one NVLink domain; None: all ranks
     gather all tokens, as inside one server."""
@@ -420,6 +440,18 @@ class EngineProfile:
                 and (not kernel.routings or routing in kernel.routings)
             ),
             "",
+        )
+
+    def sparse_tile(self, architecture: str, cache_format: str) -> tuple[float, float]:
+        """Return the heads of a tile of the kernel for prompts of sparse attention, and above how many heads of a rank it runs; (1, 0) without tiles."""
+        return next(
+            (
+                (float(kernel.tile), float(kernel.above))
+                for kernel in self.tiled_heads
+                if architecture.lower() in kernel.architectures
+                and (not kernel.cache_formats or cache_format in kernel.cache_formats)
+            ),
+            (1.0, 0.0),
         )
 
     @property

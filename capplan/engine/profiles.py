@@ -30,6 +30,7 @@ from capplan.engine.profile import (
     PrefillCapture,
     PrefillGraphs,
     Tier,
+    TiledHeads,
 )
 from capplan.engine.versions import (
     CUDA_KV_DTYPES,
@@ -169,6 +170,14 @@ _EXPERT_KERNELS = {
 left-out models are not predicted better so (docs/what-was-tried.md). On Hopper 0.20 prefers FlashInfer's CUTLASS kernel in bf16 by its list; an
 engine of 0.20.2 took the time of Triton's (docs/live.md)."""
 
+_HOPPER = frozenset({"hopper"})
+_FLASHMLA_HOPPER = TiledHeads(64, _HOPPER)
+_VLLM_TILES = (_FLASHMLA_HOPPER, TiledHeads(128, _BLACKWELL, frozenset({"bf16", "fp16"}), above=16))
+"""FlashMLA's sparse kernel takes 64 heads on Hopper and 128 on Blackwell, and pads fewer (vllm/v1/attention/backends/mla/flashmla_sparse.py); on
+Blackwell FlashInfer's runs for caches in fp8 and for at most 16 heads (vllm/platforms/cuda.py)."""
+_SGLANG_TILES = (_FLASHMLA_HOPPER, TiledHeads(128, _BLACKWELL))
+"""`_forward_flashmla_sparse`, sglang/srt/layers/attention/nsa_backend.py."""
+
 _V0 = EngineProfile(
     engine="vllm",
     version="0.5.0",
@@ -199,7 +208,10 @@ _VLLM_V1 = replace(
 
 _VLLM_WIDE = replace(_VLLM_V1, servers_exchange=_DEEPEP, one_exchange=True)
 
-_VLLM_RACKS = replace(_VLLM_WIDE, rack_exchange=_ONE_SIDED)
+_VLLM_RACKS = replace(_VLLM_WIDE, rack_exchange=_ONE_SIDED, tiled_heads=_VLLM_TILES)
+
+_EXPANDING = frozenset({"0.27.0", "0.33.0"})
+"""Pull requests 47327 and 48770 of July 2026: dense attention for short prompts of sparse models, and masked attention by FlashAttention 4."""
 
 VLLM: tuple[EngineProfile, ...] = (
     _V0,
@@ -241,6 +253,8 @@ VLLM: tuple[EngineProfile, ...] = (
             low_latency_tokens=inf,
             cache_rules=rules,
             asynchronous=True,
+            expands_short_prompts=version in _EXPANDING,
+            masks_prompts=_BLACKWELL if version in _EXPANDING else frozenset(),
             graph_tokens_of=graphs,
         )
         for version, tiers, rules, graphs in (
@@ -302,6 +316,8 @@ _SGLANG_BASE = EngineProfile(
     expert_kernels=(_UNROUTED[0],),
     kv_dtypes=CUDA_KV_DTYPES,
     asynchronous=True,
+    tiled_heads=_SGLANG_TILES,
+    expands_short_prompts=True,  # pull request 11892, which came with the first versions that serve such models well
 )
 
 _PIECEWISE = PrefillCapture(latent=True, grouped=False, delta=True)

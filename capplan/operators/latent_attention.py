@@ -147,6 +147,39 @@ def mla_sparse_prefill_flop(
     return 2.0 * sequences * query_heads * (2.0 * kv_lora_rank + rope_head_dim) * pairs
 
 
+def tiled_heads(query_heads: Number, tile_heads: Number, above: Number = 0.0) -> Number:
+    """Return the query heads that a kernel computes which takes them in tiles.
+
+        h' = m ceil(h / m) for h > a, else h
+
+    Parameters
+    ----------
+    query_heads, tile_heads : [-]
+        h, on this rank; m
+    above : [-]
+        a, heads up to which another kernel runs, without tiles
+
+    Returns
+    -------
+    [-]
+        h'
+
+    Examples
+    --------
+    Sixteen heads of a rank in tiles of 64, and in another kernel:
+
+    >>> float(tiled_heads(16.0, 64.0)), float(tiled_heads(16.0, 128.0, 16.0))
+    (64.0, 16.0)
+
+    References
+    ----------
+    vLLM, `FlashMLASparseImpl`: https://github.com/vllm-project/vllm/blob/main/vllm/v1/attention/backends/mla/flashmla_sparse.py
+    """
+    return np.where(
+        np.asarray(query_heads) > above, tile_heads * np.ceil(query_heads / tile_heads), query_heads
+    )[()]
+
+
 def mla_sparse_prefill_bytes(
     sequences: Number,
     new_tokens: Number,

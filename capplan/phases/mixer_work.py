@@ -6,7 +6,7 @@ lists them.
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -172,9 +172,28 @@ def _latent_decode(mixer: LatentAttention, chunk: Chunk) -> OperatorCost:
 
 
 def _latent_prefill(mixer: LatentAttention, chunk: Chunk) -> OperatorCost:
-    """Prefill attends over expanded keys and values; those of the cached prefix are expanded again."""
-    if mixer.index_heads:
-        return _sparse_latent_prefill(mixer, chunk)
+    """Return prefill over expanded keys and values or, beyond the keys that an indexer selects, over these, absorbed."""
+    if not mixer.index_heads:
+        return _expanded_latent_prefill(mixer, chunk)
+    rates, seen = chunk.rates, np.asarray(chunk.past) + chunk.new
+    short = (np.asarray(rates.sparse_expanded) > 0) & (seen <= mixer.index_top_tokens)
+    masked = np.asarray(rates.sparse_masked) > 0
+    sparse = _sparse_latent_prefill(mixer, chunk)
+    if not np.any(short | masked):
+        return sparse
+    expanded = _expanded_latent_prefill(mixer, chunk)
+    quicker = expanded.seconds + _indexing_s(mixer, chunk, 1.0) < sparse.seconds
+    kept = short | (masked & quicker)
+    indexed_s = np.where(short, 0.0, _indexing_s(mixer, chunk, 1.0))
+    columns = {name: getattr(expanded, name) for name in ("flop", "moved_bytes", "compute_s", "memory_s")}
+    columns["seconds"] = expanded.seconds + indexed_s
+    return replace(
+        sparse, **{name: np.where(kept, own, getattr(sparse, name))[()] for name, own in columns.items()}
+    )
+
+
+def _expanded_latent_prefill(mixer: LatentAttention, chunk: Chunk) -> OperatorCost:
+    """Return prefill over expanded keys and values; those of the cached prefix are expanded again."""
     rates, lora = chunk.rates.latent_attention, float(mixer.kv_lora_rank)
     query_heads = mixer.query_heads / chunk.tensor_parallel
     width = float(mixer.nope_head_dim + mixer.rope_head_dim + mixer.value_head_dim)
@@ -191,6 +210,17 @@ def _latent_prefill(mixer: LatentAttention, chunk: Chunk) -> OperatorCost:
     return _attended(seconds + np.where(np.asarray(chunk.past) > 0, again, 0.0), flop, moved, rates)
 
 
+def _computed_heads(query_heads: Number, chunk: Chunk, largest: float = math.inf) -> tuple[Number, Number]:
+    """Return the query heads that the kernel for prompts of sparse attention computes, in tiles of at most `largest`, and whether in tiles."""
+    above, tile = chunk.rates.sparse_tiled_above, np.minimum(chunk.rates.sparse_tile_heads, largest)
+    computed = latent_attention.tiled_heads(query_heads, tile, above)
+    return computed, (np.asarray(query_heads) > above) & (tile > 1.0)
+
+
+COMPRESSED_TILE_HEADS = 64.0
+"""Largest tile of the kernels for compressed attention, which come with 64 and with 128 heads (`padded_heads`, vllm/models/deepseek_v4)."""
+
+
 def _sparse_latent_prefill(mixer: LatentAttention, chunk: Chunk) -> OperatorCost:
     """Return prefill over the keys that an indexer selects, absorbed as in decode, so nothing is expanded."""
     rates, query_heads = chunk.rates.latent_attention, mixer.query_heads / chunk.tensor_parallel
@@ -200,7 +230,11 @@ def _sparse_latent_prefill(mixer: LatentAttention, chunk: Chunk) -> OperatorCost
     absorbed = (chunk.sequences * chunk.new, query_heads, lora, *heads)
     flop = latent_attention.mla_sparse_prefill_flop(*shape, top)
     moved = latent_attention.mla_sparse_prefill_bytes(*shape, chunk.kv_bytes, top)
-    seconds = latent_attention.sparse_attention_prefill_time_s(*shape, chunk.kv_bytes, rates, top)
+    computed, tiled = _computed_heads(query_heads, chunk)
+    # a kernel with tiles computes all keys that may be selected, also those that a query does not see
+    past = np.where(tiled, np.maximum(chunk.past, top), chunk.past)
+    run = (chunk.sequences, chunk.new, past, computed, lora, rope)
+    seconds = latent_attention.sparse_attention_prefill_time_s(*run, chunk.kv_bytes, rates, top)
     seconds = seconds + latent_attention.mla_absorption_time_s(*absorbed, rates)
     return _attended(
         seconds + _indexing_s(mixer, chunk, 1.0),
@@ -246,8 +280,9 @@ def _compressed_prefill(mixer: CompressedAttention, chunk: Chunk) -> OperatorCos
     flop = 4.0 * prompts * query_heads * width * pairs
     vectors = compressed_attention.visible_vectors(chunk.past, *reach)
     moved = prompts * (4.0 * new * query_heads * width + (vectors + new) * width * chunk.kv_bytes)
+    computed, _ = _computed_heads(query_heads, chunk, COMPRESSED_TILE_HEADS)
     seconds = compressed_attention.compressed_prefill_time_s(
-        new, chunk.past, query_heads, width, *reach, chunk.kv_bytes, rates, prompts
+        new, chunk.past, computed, width, *reach, chunk.kv_bytes, rates, prompts
     )
     return _attended(seconds + _entry_indexing_s(mixer, chunk), flop, moved, rates)
 

@@ -166,6 +166,7 @@ def step_rates(
     decode, prefill = exchange
     beyond = sharding.tensor * sharding.data > first.link.domain_devices
     halved = profile.overlapped_steps if beyond else frozenset()
+    tile_heads, tiled_above = profile.sparse_tile(device.architecture, kv_format)
     assumptions = dict.fromkeys(item for rates in every for item in rates.assumptions)
     assumptions |= dict.fromkeys(map(not_measured, borrowed_rates(network)))
     if decode:
@@ -184,6 +185,10 @@ def step_rates(
             decode_exchange=exchange_rates(decode, device, first.link, overlapping="decode" in halved),
             prefill_exchange=exchange_rates(prefill, device, first.link, overlapping="prefill" in halved),
             dispatched_bytes=dispatched_bytes(prefill, expert_formats),
+            sparse_tile_heads=tile_heads,
+            sparse_tiled_above=tiled_above,
+            sparse_expanded=float(profile.expands_short_prompts),
+            sparse_masked=float(device.architecture.lower() in profile.masks_prompts),
             gathered_bytes=read if profile.gathers_quantised else dict.fromkeys(read, ACTIVATION_BYTES),
         ),
         assumptions=tuple(assumptions),
