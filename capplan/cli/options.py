@@ -499,7 +499,11 @@ ASKED = Group(
     ),
     weight_dtype=SERVING["weight_dtype"],
     kv_dtype=SERVING["kv_dtype"],
-    engine=SERVING["engine"],
+    engine=one_of(
+        "--engine",
+        ("vllm", "sglang", "trtllm", "any"),
+        says="vllm, sglang, trtllm, or any: the one whose fleet costs least.",
+    ),
     confidence=fraction("--confidence", says="Probability with which all targets must be met, such as 90%."),
     calibration=SERVING["calibration"],
     settings=SET,

@@ -14,6 +14,7 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict, TypeVar, Unpack, get_args, get_type_hints
 
+from capplan.engine.lookup import ENGINES
 from capplan.errors import InputError, TargetError, unknown
 from capplan.fleet.plan import FleetAnswer, Plan
 from capplan.fleet.scenario import SharingTerms
@@ -24,7 +25,7 @@ from capplan.ranges import Text, check_list
 from capplan.report.answer import Answer, flattened
 from capplan.report.safe_text import plain
 from capplan.scenario.flags import LoadFlags, ServingFlags
-from capplan.scenario.scenario import read_scenario
+from capplan.scenario.scenario import ANY_ENGINE, read_scenario
 from capplan.scenario.scenario_file import Scenario
 from capplan.workload.arrivals import SEED
 
@@ -526,6 +527,8 @@ def planned(
     from capplan.questions.money.energy import outlook_of
     from capplan.report.answers.fleet import fleet_answer
 
+    if scenario.file.engine == ANY_ENGINE:
+        return _of_any_engine(path, settings, progress, pictured=pictured, offline=offline)
     asked = asked_fleet(scenario, offline=offline)
     answer = fleet_for(asked, progress)
     outlook = outlook_of(asked, answer, current_day())
@@ -535,3 +538,33 @@ def planned(
     from capplan.report.charts.of_answers import fleet_charts
 
     return shown, fleet_charts(answer, outlook)
+
+
+def _of_any_engine(
+    path: str | os.PathLike[str],
+    settings: Sequence[str],
+    progress: Callable[[int, int], None] | None,
+    *,
+    pictured: bool,
+    offline: bool,
+) -> tuple[Answer, "list[Chart]"]:
+    """Return the fleets of the engine whose plan costs least, with what each of the others costs."""
+    found, said = [], []
+    for name in ENGINES:
+        try:
+            shown, charts = planned(
+                path, [*settings, f"engine={name}"], progress, pictured=pictured, offline=offline
+            )
+        except InputError as error:
+            said.append(f"{name} not possible ({str(error).splitlines()[0]})")
+            continue
+        chosen = shown.result["chosen"]
+        usd = None if chosen is None else chosen["usd_per_month"]
+        said.append(f"{name} without a plan" if chosen is None else f"{name} ${usd or 0.0:,.0f} per month")
+        found.append((chosen is None, usd or 0.0, len(found), shown, charts))
+    if not found:
+        raise InputError(f"engine: no engine serves this: {'; '.join(said)}")
+    *_, shown, charts = min(found, key=lambda one: one[:3])
+    line = f"engine: any: {', '.join(said)}"
+    screen = shown.first_screen and replace(shown.first_screen, closing=(*shown.first_screen.closing, line))
+    return replace(shown, closing=(*shown.closing, line), first_screen=screen), charts

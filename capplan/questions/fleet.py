@@ -6,7 +6,7 @@ from math import ceil
 from pathlib import Path
 
 from capplan.assumption import Assumption
-from capplan.engine.lookup import profile
+from capplan.engine.lookup import ENGINES, profile
 from capplan.engine.profile import EngineProfile
 from capplan.errors import InputError
 from capplan.families.model_config import pooled
@@ -33,7 +33,7 @@ from capplan.readers.catalogue.prices import machine_prices, unsold_devices
 from capplan.replica.spec import network_as_served, profile_as_served, refuse_prefixes
 from capplan.replica.speculation import DraftPlan
 from capplan.scenario.replica import adapter_assumptions, with_adapters
-from capplan.scenario.scenario import with_screened_pools
+from capplan.scenario.scenario import ANY_ENGINE, with_screened_pools
 from capplan.scenario.scenario_file import Scenario
 from capplan.scenario.several import refuse_several
 from capplan.scenario.speculation import drafting_of
@@ -227,6 +227,11 @@ def _sold(scenario: Scenario, unsold: Mapping[str, str]) -> tuple[Device, ...]:
 def asked_fleet(scenario: Scenario, *, offline: bool) -> AskedFleet:
     """Return the question that a scenario asks; InputError where it is not valid, or asks for several fleets."""
     refuse_several(scenario)
+    if scenario.file.engine == ANY_ENGINE:
+        raise InputError(
+            f"{scenario.path}: engine: any is a question for capplan fleet, which tries each engine\n"
+            f"  here write one: {', '.join(ENGINES)}"
+        )
     published = _published(scenario, offline=offline)
     networks, assumed = _networks(scenario, published)
     scenario, image_assumed = with_image_tokens(with_screened_pools(scenario, published), published)

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from capplan.assumption import Assumption
-from capplan.engine.lookup import profile
+from capplan.engine.lookup import ENGINES, profile
 from capplan.errors import InputError, together, unknown
 from capplan.fleet.engine_options import TierSize
 from capplan.fleet.pools.link import LinkTerms
@@ -438,10 +438,20 @@ def _kv_dtypes(reading: Reading, file: ScenarioFile) -> tuple[str, ...]:
     return tuple(dict.fromkeys(named)) or (AUTO,)
 
 
+ANY_ENGINE = "any"
+"""All engines are tried, and the cheapest plan is kept."""
+
+
 def _engine(reading: Reading, file: ScenarioFile) -> str:
     if file.engine is None:
         reading.assume("served by vLLM", "engine")
     name = file.engine or "vllm"
+    if name == ANY_ENGINE:
+        if file.engine_version is not None:
+            raise reading.refuse(
+                ("engine_version",), "belongs to one engine, and engine is any; leave one of them out"
+            )
+        return next(iter(ENGINES))
     try:
         profile(name, file.engine_version)
     except InputError as error:

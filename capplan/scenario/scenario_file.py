@@ -736,7 +736,7 @@ class ScenarioFile(Record):
     kv_dtype: str | None = None
     """auto, bf16, fp8, ..."""
     engine: str | None = None
-    """vllm, sglang or trtllm."""
+    """vllm, sglang or trtllm; with any, `capplan fleet` tries each of them and keeps the cheapest plan."""
     engine_version: str | None = None
     """Version of the engine, as text."""
     max_model_len: Limit | None = None

@@ -154,3 +154,31 @@ def test_degrees_are_read_with_one_dash_or_two(short, capplan):
     first, second = (capplan(*line, f"{dashes}{short}", "2") for dashes in ("-", "--"))
     assert (first.code, first.out, first.err) == (second.code, second.out, second.err)
     assert first.code != 2 or "No such option" not in first.err
+
+
+ANY_LINE = (MODEL, "--request-rate", "30 req/s", "--input-tokens", "800", "--output-tokens", "150", "--tpot-p95", "40 ms", "--hardware", "h100-sxm", "--offline")  # fmt: skip
+
+
+@pytest.mark.long
+def test_any_engine_is_the_one_whose_fleet_costs_least(capplan, tmp_path):
+    plan = tmp_path / "plan.json"
+    costs = {}
+    for engine in ("vllm", "sglang", "trtllm"):
+        found = json.loads(capplan("fleet", *ANY_LINE, "--engine", engine, "--format", "json").out)["result"]
+        costs[engine] = found["chosen"]["usd_per_month"]
+    ran = capplan("fleet", *ANY_LINE, "--engine", "any", "-o", plan)
+    said = ", ".join(f"{engine} ${usd:,.0f} per month" for engine, usd in costs.items())
+    assert f"engine: any: {said}" in ran.out + ran.err
+    written = json.loads(plan.read_text())
+    assert written["result"]["chosen"]["usd_per_month"] == min(costs.values())
+    assert capplan("check", plan, "--offline").code == 0
+
+
+def test_other_commands_ask_which_engine(capplan):
+    for line in (("capacity", MODEL, "--gpus", "1 x l40s"), ("levers", "small-team")):
+        ran = capplan(*line, "--set", "engine=any", "--offline")
+        assert ran.code == 2
+        assert "which tries each engine\n  here write one: vllm, sglang, trtllm" in ran.err
+    both = capplan("fleet", *ANY_LINE, "--engine", "any", "--set", "engine_version='0.19.0'")
+    assert both.code == 2
+    assert "belongs to one engine" in both.err
