@@ -196,6 +196,11 @@ def _tokens_per_step(
 
 def _profile(scenario: Scenario, network: Network) -> EngineProfile:
     """Return the engine of a scenario, as it runs the model; InputError where an encoder is asked for chunks or prefixes."""
+    if scenario.file.engine == ANY_ENGINE:
+        raise InputError(
+            f"{scenario.path}: engine: any is a question for capplan fleet, which tries each engine\n"
+            f"  here write one: {', '.join(ENGINES)}"
+        )
     engine = profile(scenario.engine, scenario.file.engine_version)
     reused = any(item.reuse or item.prefix_hit_fraction for item in scenario.classes)
     try:
@@ -227,11 +232,6 @@ def _sold(scenario: Scenario, unsold: Mapping[str, str]) -> tuple[Device, ...]:
 def asked_fleet(scenario: Scenario, *, offline: bool) -> AskedFleet:
     """Return the question that a scenario asks; InputError where it is not valid, or asks for several fleets."""
     refuse_several(scenario)
-    if scenario.file.engine == ANY_ENGINE:
-        raise InputError(
-            f"{scenario.path}: engine: any is a question for capplan fleet, which tries each engine\n"
-            f"  here write one: {', '.join(ENGINES)}"
-        )
     published = _published(scenario, offline=offline)
     networks, assumed = _networks(scenario, published)
     scenario, image_assumed = with_image_tokens(with_screened_pools(scenario, published), published)

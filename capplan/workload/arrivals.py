@@ -5,7 +5,7 @@ import numpy as np
 from capplan.numbers import Array
 
 SEED = 7
-"""Of all random draws, unless another one is asked for."""
+"""Seed of all random draws, unless another one is asked for."""
 SIMULATED_REQUESTS = 15_000
 """Requests of a simulated run. A tenth of them overstates the largest rate by 4 to 7 %; one long run beats several seeds."""
 WARM_UP_SHARE = 0.15
