@@ -15,6 +15,24 @@ from capplan.operators.attention import (
 from capplan.operators.roofline import roofline_time_s, soft_maximum
 
 
+@dataclass(frozen=True, slots=True)
+class SparsePrefill:
+    """The kernels that an engine runs for prompts of sparse attention on a device."""
+
+    tile_heads: Number
+    """Query heads of a rank are computed in multiples of it."""
+    tiled_above: Number
+    """Query heads of a rank up to which another kernel runs, without tiles."""
+    expands_short: Number
+    """1 where prompts that an indexer would select whole are expanded instead."""
+    masks: Number
+    """1 where longer ones are expanded too, and masked, if that is quicker."""
+
+
+UNTILED = SparsePrefill(1.0, 0.0, 0.0, 0.0)
+"""Heads are computed as they are, and nothing is expanded."""
+
+
 def mla_prefill_flop(
     sequences: Number,
     new_tokens: Number,

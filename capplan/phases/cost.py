@@ -12,7 +12,7 @@ from capplan.operators.attention import AttentionRates
 from capplan.operators.collective import LinkRates
 from capplan.operators.expert_exchange import GATHERED, ExchangeRates
 from capplan.operators.experts import ExpertRates
-from capplan.operators.latent_attention import LatentAttentionRates
+from capplan.operators.latent_attention import UNTILED, LatentAttentionRates, SparsePrefill
 from capplan.operators.linear_attention import LinearAttentionRates
 from capplan.operators.matmul import ElementwiseRates, MatmulRates
 
@@ -229,14 +229,8 @@ class StepRates:
     """All-to-all of steps with prompts."""
     dispatched_bytes: Mapping[str, Number] = field(default_factory=dict)
     """Bytes per element in which tokens are sent to their experts, by weight format of the experts."""
-    sparse_tile_heads: Number = 1.0
-    """Query heads in a tile of the kernel for prompts of sparse attention."""
-    sparse_tiled_above: Number = 0.0
-    """Query heads of a rank up to which another kernel runs, without tiles."""
-    sparse_expanded: Number = 0.0
-    """1 where prompts that an indexer would select whole are expanded instead."""
-    sparse_masked: Number = 0.0
-    """1 where longer ones are expanded too, and masked, if that is quicker."""
+    sparse_prefill: SparsePrefill = UNTILED
+    """The kernels for prompts of sparse attention."""
 
 
 def stacked_rates(values: Sequence[StepRates], index: NDArray[np.intp]) -> StepRates:
@@ -260,10 +254,7 @@ def stacked_rates(values: Sequence[StepRates], index: NDArray[np.intp]) -> StepR
         decode_exchange=stacked([value.decode_exchange for value in values], index),
         prefill_exchange=stacked([value.prefill_exchange for value in values], index),
         dispatched_bytes=_gathered([value.dispatched_bytes for value in values], index),
-        sparse_tile_heads=np.array([value.sparse_tile_heads for value in values], dtype=np.float64)[index],
-        sparse_tiled_above=np.array([value.sparse_tiled_above for value in values], dtype=np.float64)[index],
-        sparse_masked=np.array([value.sparse_masked for value in values], dtype=np.float64)[index],
-        sparse_expanded=np.array([value.sparse_expanded for value in values], dtype=np.float64)[index],
+        sparse_prefill=stacked([value.sparse_prefill for value in values], index),
     )
 
 

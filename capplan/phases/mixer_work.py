@@ -175,9 +175,9 @@ def _latent_prefill(mixer: LatentAttention, chunk: Chunk) -> OperatorCost:
     """Return prefill over expanded keys and values or, beyond the keys that an indexer selects, over these, absorbed."""
     if not mixer.index_heads:
         return _expanded_latent_prefill(mixer, chunk)
-    rates, seen = chunk.rates, np.asarray(chunk.past) + chunk.new
-    short = (np.asarray(rates.sparse_expanded) > 0) & (seen <= mixer.index_top_tokens)
-    masked = np.asarray(rates.sparse_masked) > 0
+    kernels, seen = chunk.rates.sparse_prefill, np.asarray(chunk.past) + chunk.new
+    short = (np.asarray(kernels.expands_short) > 0) & (seen <= mixer.index_top_tokens)
+    masked = np.asarray(kernels.masks) > 0
     sparse = _sparse_latent_prefill(mixer, chunk)
     if not np.any(short | masked):
         return sparse
@@ -212,7 +212,8 @@ def _expanded_latent_prefill(mixer: LatentAttention, chunk: Chunk) -> OperatorCo
 
 def _computed_heads(query_heads: Number, chunk: Chunk, largest: float = math.inf) -> tuple[Number, Number]:
     """Return the query heads that the kernel for prompts of sparse attention computes, in tiles of at most `largest`, and whether in tiles."""
-    above, tile = chunk.rates.sparse_tiled_above, np.minimum(chunk.rates.sparse_tile_heads, largest)
+    kernels = chunk.rates.sparse_prefill
+    above, tile = kernels.tiled_above, np.minimum(kernels.tile_heads, largest)
     computed = latent_attention.tiled_heads(query_heads, tile, above)
     return computed, (np.asarray(query_heads) > above) & (tile > 1.0)
 

@@ -36,6 +36,7 @@ from capplan.operators.expert_exchange import (
     exchange_rates,
     is_captured,
 )
+from capplan.operators.latent_attention import SparsePrefill
 from capplan.operators.matmul import sequences_with_slots
 from capplan.phases.cost import StepRates, stacked_rates
 from capplan.phases.mixer_work import borrowed_rates
@@ -116,6 +117,14 @@ def at_rates(device: Device, host: HostOverhead) -> Device:
     )
 
 
+def _sparse_prefill(profile: EngineProfile, architecture: str, kv_format: str) -> SparsePrefill:
+    """Return the kernels that an engine runs for prompts of sparse attention on a device with a cache of a format."""
+    masks = architecture.lower() in profile.masks_prompts
+    return SparsePrefill(
+        *profile.sparse_tile(architecture, kv_format), float(profile.expands_short_prompts), float(masks)
+    )
+
+
 def step_rates(
     network: Network,
     device: Device,
@@ -166,7 +175,6 @@ def step_rates(
     decode, prefill = exchange
     beyond = sharding.tensor * sharding.data > first.link.domain_devices
     halved = profile.overlapped_steps if beyond else frozenset()
-    tile_heads, tiled_above = profile.sparse_tile(device.architecture, kv_format)
     assumptions = dict.fromkeys(item for rates in every for item in rates.assumptions)
     assumptions |= dict.fromkeys(map(not_measured, borrowed_rates(network)))
     if decode:
@@ -185,10 +193,7 @@ def step_rates(
             decode_exchange=exchange_rates(decode, device, first.link, overlapping="decode" in halved),
             prefill_exchange=exchange_rates(prefill, device, first.link, overlapping="prefill" in halved),
             dispatched_bytes=dispatched_bytes(prefill, expert_formats),
-            sparse_tile_heads=tile_heads,
-            sparse_tiled_above=tiled_above,
-            sparse_expanded=float(profile.expands_short_prompts),
-            sparse_masked=float(device.architecture.lower() in profile.masks_prompts),
+            sparse_prefill=_sparse_prefill(profile, device.architecture, kv_format),
             gathered_bytes=read if profile.gathers_quantised else dict.fromkeys(read, ACTIVATION_BYTES),
         ),
         assumptions=tuple(assumptions),

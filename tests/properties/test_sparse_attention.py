@@ -48,7 +48,10 @@ def decode(mixer, contexts=CONTEXTS, sequences=8.0, ranks=1.0):
 def prefill(mixer, new, past, ranks=1.0, prompts=1.0, **kernel):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        return prefill_cost(mixer, prompts, new, past, ranks, 1.0, replace(rates().rates, **kernel))
+        kernels = replace(rates().rates.sparse_prefill, **kernel)
+        return prefill_cost(
+            mixer, prompts, new, past, ranks, 1.0, replace(rates().rates, sparse_prefill=kernels)
+        )
 
 
 def test_times_of_compressed_attention_are_labelled_as_assumed():
@@ -69,43 +72,41 @@ def test_more_context_more_sequences_and_longer_prompts_never_take_less(mixer):
 @pytest.mark.parametrize("mixer", [SPARSE, HEAVY, WINDOW, BLOCKS])
 def test_ranks_share_the_heads(mixer):
     assert decode(mixer, ranks=4.0).flop == pytest.approx(decode(mixer).flop / 4)
-    without = {"sparse_tile_heads": 1.0}
+    without = {"tile_heads": 1.0}
     split = prefill(mixer, 4096.0, 8192.0, ranks=4.0, **without)
     assert np.all(split.seconds < prefill(mixer, 4096.0, 8192.0, **without).seconds)
 
 
 LATENT = LatentAttention(64, 512, 64, 192, 256, index_heads=32, index_head_dim=128, index_top_tokens=2048)
 """GLM-5."""
-INDEXED = {"sparse_tile_heads": 64.0, "sparse_tiled_above": 0.0, "sparse_expanded": 0.0, "sparse_masked": 0.0}
+INDEXED = {"tile_heads": 64.0, "tiled_above": 0.0, "expands_short": 0.0, "masks": 0.0}
 
 
 def test_a_kernel_with_tiles_computes_64_heads_on_every_rank_and_all_keys_for_every_query():
     """FlashMLA pads 8 heads of a rank to 64, and reads 2,048 indices of queries that see fewer."""
     alone, of_eight = (prefill(LATENT, 4096.0, 8192.0, ranks=ranks, **INDEXED) for ranks in (1.0, 8.0))
-    absorbed_s = prefill(LATENT, 4096.0, 8192.0, **INDEXED | {"sparse_tile_heads": 1.0}).seconds
+    absorbed_s = prefill(LATENT, 4096.0, 8192.0, **INDEXED | {"tile_heads": 1.0}).seconds
     assert alone.seconds == pytest.approx(absorbed_s, rel=1e-3)
     assert of_eight.seconds > 0.85 * alone.seconds
     assert of_eight.flop == pytest.approx(alone.flop / 8)
-    first = prefill(LATENT, 1024.0, 0.0, **INDEXED | {"sparse_tiled_above": 16.0})
-    later = prefill(LATENT, 1024.0, 4096.0, **INDEXED | {"sparse_tiled_above": 16.0})
+    first = prefill(LATENT, 1024.0, 0.0, **INDEXED | {"tiled_above": 16.0})
+    later = prefill(LATENT, 1024.0, 4096.0, **INDEXED | {"tiled_above": 16.0})
     assert first.seconds > 0.8 * later.seconds
-    few = prefill(LATENT, 4096.0, 8192.0, ranks=8.0, **INDEXED | {"sparse_tiled_above": 16.0})
+    few = prefill(LATENT, 4096.0, 8192.0, ranks=8.0, **INDEXED | {"tiled_above": 16.0})
     assert few.seconds < 0.4 * of_eight.seconds
 
 
 def test_prompts_that_an_indexer_would_select_whole_are_expanded_where_an_engine_does_so():
     dense = replace(LATENT, index_heads=0, index_head_dim=0, index_top_tokens=0)
-    short = prefill(LATENT, 1024.0, 1024.0, **INDEXED | {"sparse_expanded": 1.0})
+    short = prefill(LATENT, 1024.0, 1024.0, **INDEXED | {"expands_short": 1.0})
     assert short.seconds == pytest.approx(prefill(dense, 1024.0, 1024.0).seconds)
     for new in (1025.0, 8192.0):
         sparse = prefill(LATENT, new, 1024.0, **INDEXED)
-        assert prefill(LATENT, new, 1024.0, **INDEXED | {"sparse_expanded": 1.0}).seconds == sparse.seconds
-        masked = prefill(LATENT, new, 1024.0, ranks=8.0, **INDEXED | {"sparse_masked": 1.0})
+        assert prefill(LATENT, new, 1024.0, **INDEXED | {"expands_short": 1.0}).seconds == sparse.seconds
+        masked = prefill(LATENT, new, 1024.0, ranks=8.0, **INDEXED | {"masks": 1.0})
         assert masked.seconds <= prefill(LATENT, new, 1024.0, ranks=8.0, **INDEXED).seconds
-    many = prefill(LATENT, np.array([512.0, 4096.0]), 0.0, **INDEXED | {"sparse_expanded": 1.0})
-    each = [
-        prefill(LATENT, new, 0.0, **INDEXED | {"sparse_expanded": 1.0}).seconds for new in (512.0, 4096.0)
-    ]
+    many = prefill(LATENT, np.array([512.0, 4096.0]), 0.0, **INDEXED | {"expands_short": 1.0})
+    each = [prefill(LATENT, new, 0.0, **INDEXED | {"expands_short": 1.0}).seconds for new in (512.0, 4096.0)]
     assert many.seconds == pytest.approx(each)
 
 
