@@ -549,7 +549,8 @@ def _of_any_engine(
     offline: bool,
 ) -> tuple[Answer, "list[Chart]"]:
     """Return the fleets of the engine whose plan costs least, with what each of the others costs."""
-    found, said = [], []
+    found: list[tuple[bool, float, int, Answer, list[Chart]]] = []
+    said = []
     for name in ENGINES:
         try:
             shown, charts = planned(
