@@ -622,6 +622,7 @@ def _pool(
         replicas=count,
         spare_replicas=0,
         survive=terms.survive,
+        headroom_fraction=terms.headroom_fraction,
         busy_fraction=sum(shares) / len(shares),
         kv_cache_tokens=candidate.kv_cache_tokens,
         label=candidate.label,

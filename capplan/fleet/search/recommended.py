@@ -136,6 +136,7 @@ def plan_of(sized: Sized, terms: Terms) -> Plan:
         replicas=sized.busy + spares,
         spare_replicas=spares,
         survive=terms.survive,
+        headroom_fraction=terms.headroom_fraction,
         concurrency_per_replica=in_replica,
         request_rate_per_replica=latencies.requests_per_s,
         planned_request_rate_limit_per_replica=planned_rate_limit(
@@ -315,15 +316,15 @@ def recommended(pairs: Sequence[Pair], terms: Terms, paid: Paid | None = None) -
         if usd == least:
             return (
                 best,
-                f"it costs no more than the cheapest{how}, and its SLO attainment is {gain:.0f} points higher",
+                f"it costs no more than the cheapest{how}, and its chance to meet the SLO is {gain:.0f} points higher",
             )
         return (
             best,
-            f"it costs {usd / least - 1.0:.1%} more than the cheapest{how}, and its SLO attainment is {gain:.0f} points higher",
+            f"it costs {usd / least - 1.0:.1%} more than the cheapest{how}, and its chance to meet the SLO is {gain:.0f} points higher",
         )
     return (
         cheapest,
-        f"it is the cheapest{how}, and no plan that costs under 5% more has a clearly higher SLO attainment",
+        f"it is the cheapest{how}, and no plan that costs under 5% more has a clearly higher chance to meet the SLO",
     )
 
 
