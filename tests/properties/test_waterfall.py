@@ -12,17 +12,19 @@ from capplan.questions.fleet_answer import fleet_for
 from capplan.questions.plans.plan_row import plan_row
 from capplan.scenario.scenario import read_scenario
 
+pytestmark = pytest.mark.usefixtures("few_requests")
 ORDER = ("saturated", "headroom", "confidence", "spares", "machines", "hours")
 SMALL = "tests/golden/small.yaml"
 
 
 def planned(root, *settings):
+    settings = ("fleet.hardware=[l40s]", "fleet.tensor_parallel=1", *settings)
     asked = asked_fleet(read_scenario(root / SMALL, settings), offline=True)
     return fleet_for(asked).plans
 
 
 @pytest.fixture(scope="module")
-def plans(request):
+def plans(request, few_requests):
     return planned(request.config.rootpath)
 
 
@@ -83,6 +85,19 @@ def test_hours_below_the_peak_are_the_last_step(request):
     assert (last.step, last.key) == ("hours", "commitments")
     assert last.gpus == before.gpus
     assert isclose(before.usd_per_month / last.usd_per_month, 5.0 / plan.peak_requests_per_s, rel_tol=1e-6)
+
+
+def test_separate_pools_begin_with_what_they_are_sized_for_at_once(request):
+    settings = (
+        "fleet.disaggregation=only",
+        "fleet.kv_link=ethernet-100g",
+    )
+    (plan, *_) = planned(request.config.rootpath, *settings, "traffic[0].mean_rate=5 req/s")
+    steps = waterfall(plan)
+    refuse_broken(plan)
+    assert plan.has_pools
+    assert [item.step for item in steps] == ["confidence", "spares", "hours"]
+    assert isclose(steps[-2].usd_per_month / steps[-1].usd_per_month, 0.25, rel_tol=1e-6)
 
 
 def test_a_plan_without_a_price_counts_gpus(plans):

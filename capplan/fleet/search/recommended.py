@@ -11,8 +11,8 @@ from capplan.fleet.plan import Group, Plan, cost_of
 from capplan.fleet.search.cheapest import LayoutName, Search, Sized, Terms
 from capplan.fleet.search.layouts import CONFIDENCES, rate_slack
 from capplan.fleet.search.trial import Trial
-from capplan.fleet.unit_costs import unit_costs_at_mean
-from capplan.money.price import HOURS_PER_MONTH, usd_per_million_tokens, usd_per_month
+from capplan.fleet.unit_costs import unit_costs_at_mean, usd_per_million
+from capplan.money.price import HOURS_PER_MONTH, usd_per_month
 from capplan.replica.estimate import bottleneck_of, breakdown_of
 from capplan.replica.load import Load
 from capplan.workload.request_class import Target, outside_use
@@ -88,12 +88,6 @@ def planned_rate_limit(
     return max(min(predicted * (1.0 - headroom_fraction), sure), at_peak)
 
 
-def _usd_per_million(usd_per_hour: float | None, tokens_per_s: float) -> float | None:
-    if usd_per_hour is None or not tokens_per_s:
-        return None
-    return float(usd_per_million_tokens(usd_per_hour, tokens_per_s))
-
-
 def _bottleneck(sized: Sized, terms: Terms, of_time: str) -> str:
     """Return what limits a plan: the operators that a replica spends its time on, behind prefix caches where these decide the number of replicas."""
     trial, busy = sized.trial, sized.busy
@@ -163,8 +157,8 @@ def plan_of(sized: Sized, terms: Terms) -> Plan:
             target.key: target_probability(trial, sized.busy, target) for target in question.slo.targets
         },
         usd_per_hour=hourly,
-        usd_per_million_output_tokens=_usd_per_million(hourly, output_rate),
-        usd_per_million_tokens=_usd_per_million(hourly, output_rate + input_rate),
+        usd_per_million_output_tokens=usd_per_million(hourly, output_rate),
+        usd_per_million_tokens=usd_per_million(hourly, output_rate + input_rate),
         bottleneck=_bottleneck(sized, terms, bottleneck_of(rows, load.output_tokens, in_replica)),
         money=None if hourly is None else unit_costs_at_mean(demand, hourly, latencies.responses_s),
         routing=question.routing,
