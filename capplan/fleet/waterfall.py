@@ -51,16 +51,14 @@ def waterfall(plan: Plan) -> tuple[WaterfallStep, ...]:
     ----------
     docs/methodology.md, "Numbers of replicas".
     """
-    hours = 1.0 if plan.usd_per_month is None else _mean_load_fraction(plan)
     order, month = plan.order, plan.usd_per_month
-    steps = [
-        WaterfallStep(
-            cause, _gpus(plan, replicas), None if month is None else hours * _usd(plan, replicas), key
-        )
-        for cause, replicas, key in _sizes(plan)
+    sizes = [
+        (cause, _gpus(plan, replicas), _usd(plan, replicas), key) for cause, replicas, key in _sizes(plan)
     ]
     if month is None:
-        return tuple(steps)
+        return tuple(WaterfallStep(cause, gpus, None, key) for cause, gpus, _, key in sizes)
+    hours = _mean_load_fraction(plan)
+    steps = [WaterfallStep(cause, gpus, hours * min(usd, month), key) for cause, gpus, usd, key in sizes]
     if order is not None and order.gpus_idle:
         steps.append(WaterfallStep("machines", plan.gpus, hours * month, "fleet.machines"))
     if hours < 1.0:
@@ -86,7 +84,7 @@ def _least_replicas(group: Group, headroom_fraction: float) -> int:
     """Return how many replicas carry the peak of a group as predicted; its limit rests on loads of a scale, so never more than it has."""
     peak = group.request_rate_per_replica * group.busy_replicas
     limit = (group.request_rate_limit_per_replica or 0.0) * (1.0 - headroom_fraction)
-    return min(replicas_at(peak, limit), group.busy_replicas)
+    return replicas_at(peak, limit) if peak < limit * group.busy_replicas else group.busy_replicas
 
 
 def _gpus(plan: Plan, replicas: Sequence[int]) -> int:
@@ -108,7 +106,8 @@ def _mean_load_fraction(plan: Plan) -> float:
 
     Tokens cost as many times more at the mean load as there are fewer of them.
     """
-    if plan.money is None or plan.usd_per_million_tokens is None:
+    of_mean = plan.money.usd_per_million_tokens_at_mean if plan.money else None
+    if not of_mean or plan.usd_per_million_tokens is None:
         return 1.0
-    fraction = plan.usd_per_million_tokens / plan.money.usd_per_million_tokens_at_mean
+    fraction = plan.usd_per_million_tokens / of_mean
     return fraction if fraction < 1.0 - 1e-9 else 1.0

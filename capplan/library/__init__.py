@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from capplan.report.charts.of_answers import Chart
 
-LINES = 24
+LINES = 33
 """Lines of a result as Python prints it."""
 COLUMNS = 100
 
@@ -464,7 +464,7 @@ def capacity(
 
 def _why(plan: Plan | None) -> "Callable[[], Chart] | None":
     """Return what draws why a plan has its GPUs; None without a plan."""
-    from capplan.report.answers.waterfall import waterfall_chart
+    from capplan.report.charts.of_answers import waterfall_chart
 
     return None if plan is None else partial(waterfall_chart, plan)
 

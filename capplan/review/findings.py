@@ -44,8 +44,8 @@ from capplan.report.answers.fleet_words import (
 )
 from capplan.report.answers.order import ordered_texts
 from capplan.report.answers.owned import owned_texts, owned_uses
-from capplan.report.answers.waterfall import waterfall_chart, waterfall_table
-from capplan.report.charts.of_answers import Chart, amount_text, certainty_chart
+from capplan.report.answers.waterfall import waterfall_tables
+from capplan.report.charts.of_answers import Chart, amount_text, certainty_chart, waterfall_chart
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,15 +267,12 @@ def decision_section(given: Findings) -> Section:
 
 
 def waterfall_section(given: Findings) -> Section:
-    """Return what adds to the GPUs and the cost of the plan, cause by cause; nothing without a plan."""
+    """Return what adds to the GPUs and the cost of the plan, cause by cause; nothing without a plan, or if nothing adds to its first replicas."""
     plan, title = given.chosen, "Why this number"
-    if plan is None:
+    tables = () if plan is None else waterfall_tables(plan, month_titles(given.answer))
+    if plan is None or not tables:
         return Section(title)
-    return Section(
-        title,
-        pictures=(waterfall_chart(plan),),
-        tables=(waterfall_table(plan, month_titles(given.answer)),),
-    )
+    return Section(title, pictures=(waterfall_chart(plan),), tables=tables)
 
 
 def _order_texts(given: Findings, plan: Plan) -> tuple[str, ...]:

@@ -160,7 +160,7 @@ def test_a_result_fits_a_screen_and_a_notebook_shows_a_table():
     fleet = cp.plan_fleet(SMALL, offline=True)
     for result in (fleet, cp.kv_size("llama-3.1-8b", range(1, 60), offline=True)):
         lines = repr(result).splitlines()
-        assert len(lines) <= 24
+        assert len(lines) <= 33
         assert max(map(len, lines)) <= 100
         assert result._repr_html_().count("<tr>") > 1
     assert repr(fleet).startswith("small: order ")

@@ -103,7 +103,7 @@ from capplan.report.answers.order import (
 )
 from capplan.report.answers.owned import owned_rows, owned_texts, owned_uses
 from capplan.report.answers.replica import unknown_intervals
-from capplan.report.answers.waterfall import waterfall_table
+from capplan.report.answers.waterfall import waterfall_tables
 from capplan.report.safe_text import plain
 from capplan.scenario.scenario_file import Scenario
 from capplan.workload.request_class import Target
@@ -144,7 +144,7 @@ def first_screen(
         result=None,
         tables=(
             _first_table(answer, shown, guessed, outlook, promised=promised),
-            waterfall_table(plan, month_titles(answer)),
+            *waterfall_tables(plan, month_titles(answer)),
         ),
         headline=decision_sentence(asked, answer, outlook),
         closing=(

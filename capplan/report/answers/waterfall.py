@@ -1,4 +1,4 @@
-"""Why a plan has so many GPUs, cause by cause: as a table and as a chart."""
+"""Why a plan has so many GPUs, cause by cause."""
 
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
@@ -8,7 +8,6 @@ from capplan.fleet.plan import Plan
 from capplan.fleet.waterfall import Cause, waterfall
 from capplan.money.price import HOURS_PER_MONTH
 from capplan.report.answer import Table
-from capplan.report.charts.of_answers import Bar, Bars
 
 _WORDS: Mapping[Cause, str] = {
     "saturated": "saturated as predicted",
@@ -22,7 +21,7 @@ _SIZED_AT_ONCE = "headroom and confidence"
 """The first step of separate pools, which are sized for both at once."""
 
 
-def _rows(plan: Plan) -> Iterator[dict[str, Any]]:
+def waterfall_rows(plan: Plan) -> Iterator[dict[str, Any]]:
     """Yield the first step and those that add something, each with the sum so far; of a batch job, with the dollars of the job."""
     steps = waterfall(plan)
     hours = plan.money.job_hours if plan.money else None
@@ -39,33 +38,22 @@ def _rows(plan: Plan) -> Iterator[dict[str, Any]]:
         yield {"step": f"{words}{idle}", "gpus": step.gpus, **paid, "key": step.key}
 
 
-def waterfall_table(plan: Plan, titles: Mapping[str, str]) -> Table:
-    """Return the steps with the key that removes each.
+def why_title(plan: Plan) -> str:
+    """Return what the steps of a plan answer."""
+    return f"Why {plan.gpus} GPU{'s' * (plan.gpus > 1)}"
+
+
+def waterfall_tables(plan: Plan, titles: Mapping[str, str]) -> tuple[Table, ...]:
+    """Return the steps with the key that removes each; no table if nothing adds to the first one.
 
     Parameters
     ----------
     plan : whose steps they are
     titles : headings of costs that need other words
     """
-    rows = list(_rows(plan))
-    return Table(
-        rows,
-        shown=tuple(name for name in rows[0] if any(row[name] is not None for row in rows)),
-        titles={"step": f"Why {plan.gpus} GPUs", "key": "removed by", **titles},
-        spare=("key",),
-        drawn=("gpus",),
-    )
-
-
-def waterfall_chart(plan: Plan) -> Bars:
-    """Return a bar for each step: what the steps before it come to, and what it adds; in GPUs without a price."""
-    rows = list(_rows(plan))
-    quantity = next(
-        name for name in ("usd_per_job", "usd_per_month", "gpus") if rows[0].get(name) is not None
-    )
-    amounts = [float(row[quantity]) for row in rows]
-    bars = tuple(
-        Bar(row["step"], (("steps before", before), ("this step", after - before)))
-        for row, (before, after) in zip(rows, pairwise((0.0, *amounts)), strict=True)
-    )
-    return Bars(f"Why {plan.gpus} GPUs", quantity, bars)
+    rows = list(waterfall_rows(plan))
+    if len(rows) == 1:
+        return ()
+    shown = tuple(name for name in rows[0] if any(row[name] is not None for row in rows))
+    headings = {"step": why_title(plan), "key": "removed by", **titles}
+    return (Table(rows, shown=shown, titles=headings, spare=("key",), drawn=("gpus",)),)
