@@ -384,7 +384,7 @@ def waterfall_chart(plan: Plan) -> Bars:
     )
     amounts = [float(row[quantity]) for row in rows]
     bars = tuple(
-        Bar(row["step"], (("steps before", before), ("this step", after - before)))
+        Bar(row["step"], (*([("steps before", before)] if before else []), ("this step", after - before)))
         for row, (before, after) in zip(rows, pairwise((0.0, *amounts)), strict=True)
     )
     return Bars(why_title(plan), quantity, bars)
