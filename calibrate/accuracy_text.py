@@ -39,7 +39,7 @@ ONE_SIDED_TEXT = """Is any kind of run predicted too fast or too slow as a whole
 CHOICES = """A question is a model in a precision with its lengths and a limit on TPOT (10, 20, 30, 50 or 100 ms); its plans are all closed loops that were measured of it: devices,
 layouts, engines, numbers of clients, repeats as their median. The pick has the most output tokens per second and GPU among those that are predicted to keep the limit; its regret is
 what it lacks, as measured, to the best that was measured to keep it. With a required confidence a pick keeps its limit as surely as a plan of `fleet`: the limit
-holds for a replica that is slower than predicted by that quantile of the [slowness](#slo-attainment-probability-of-a-plan) of plans (`replica_slowness`, 80 % unless a scenario says
+holds for a replica that is slower than predicted by that quantile of the [slowness](#chance-to-meet-the-slo-of-a-plan) of plans (`replica_slowness`, 80 % unless a scenario says
 otherwise). At the predicted time the slowness plays no part. The targets are 6 % of picks above their limit, and none by over 10 %. `capplan validate FILE --decisions`
 prints the figures in sample.
 """

@@ -110,7 +110,7 @@ After = Annotated[
 
 @grouped
 def diff_command(*, before: Before, after: After, offline: o.Offline = False, to: o.Output) -> int:
-    """Show what changed between two scenarios or plans: inputs, GPUs, dollars, latency and SLO attainment."""
+    """Show what changed between two scenarios or plans: inputs, GPUs, dollars, latency and the chance to meet the SLO."""
     from capplan.questions.plans.plan_check import both_sides
     from capplan.report.answers.plan_files import diff_answer
     from capplan.report.show import row_progress, show
@@ -136,7 +136,7 @@ def check_command(
     offline: o.Offline = False,
     to: o.Output,
 ) -> int:
-    """Show whether a plan still holds: SLO targets, attainment, capacity, budget and the dates of its prices; exits 4 if not."""
+    """Show whether a plan still holds: SLO targets and the chance to meet them, capacity, budget and the dates of its prices; exits 4 if not."""
     from capplan.keys import current_day
     from capplan.questions.fleet import asked_fleet
     from capplan.questions.plans.plan_check import check_plan

@@ -24,6 +24,7 @@ from capplan.questions.fleet import AskedFleet, terms_of
 from capplan.questions.plans.plan_row import plan_row
 from capplan.replica.replica import memory_of
 from capplan.replica.spec import ReplicaSpec, served_context_tokens
+from capplan.report.quantities import unexplained
 from capplan.report.screen_units import unit_of
 
 _ORDER = ("spec", "config", "derived", "measured", "assumed")
@@ -232,10 +233,6 @@ def listed_path(path: str, numbers: Iterable[str]) -> str:
     return path if has_groups else f"{plan}{key}"
 
 
-_LINES = ("machines", "placement")
-"""Parts of an order that are lists of machines."""
-
-
 def plan_numbers(plan: Plan) -> dict[str, float]:
     """Return the numbers of a plan by name; those of its groups and of single machines have other names, or are no result."""
     return {name_of(place): value for place, value in plan_places(plan)}
@@ -243,8 +240,8 @@ def plan_numbers(plan: Plan) -> dict[str, float]:
 
 def plan_places(plan: Plan) -> Iterator[tuple[Place, float]]:
     """Yield the same numbers with their places; a plan of one group has those of the group itself."""
-    row = plan_row(plan)
-    order = {key: value for key, value in (row["order"] or {}).items() if key not in _LINES}
+    row = {key: value for key, value in plan_row(plan).items() if not unexplained(key)}
+    order = {key: value for key, value in (row["order"] or {}).items() if not unexplained(f"order.{key}")}
     groups = row["groups"] if len(plan.groups) > 1 or plan.is_mix else None
     return places_of({**row, "groups": groups, "order": order})
 

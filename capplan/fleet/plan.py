@@ -108,6 +108,8 @@ class Group(GroupFigures):
     """Layout of one replica."""
     survive: Survival
     """What may fail while the other replicas carry the peak."""
+    headroom_fraction: float
+    """Share of what the replicas are predicted to carry that stays unused at the peak."""
     price: ChosenPrice | None
     """Prices of the device, whatever is ordered."""
     machines: tuple[Machine, ...] | None = None
@@ -546,8 +548,9 @@ class Plan(PlanFigures):
         groups = self.groups if self.is_mix else self.groups[:1]
         return sum(group.request_rate_per_replica * group.busy_replicas for group in groups)
 
-    def carried_requests_per_s(self, headroom_fraction: float) -> float:
-        """Return the rate that the replicas in service are predicted to carry; pools were seen to carry it with headroom [req/s].
+    @property
+    def carried_requests_per_s(self) -> float:
+        """Rate that the replicas in service are predicted to carry; pools were seen to carry it with headroom [req/s].
 
         Of a mix it is that at which the first of its groups has as much as it carries.
         """
@@ -558,10 +561,12 @@ class Plan(PlanFigures):
         ]
         if ratios:
             return min(ratios) * self.peak_requests_per_s
-        planned = min(
-            group.planned_request_rate_limit_per_replica * group.busy_replicas for group in self.groups
+        return min(
+            group.planned_request_rate_limit_per_replica
+            * group.busy_replicas
+            / (1.0 - group.headroom_fraction)
+            for group in self.groups
         )
-        return planned / (1.0 - headroom_fraction)
 
     @property
     def usd_per_hour_without_spares(self) -> float:

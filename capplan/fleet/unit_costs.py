@@ -31,6 +31,13 @@ class UnitCosts:
         return replace(self, **costs)
 
 
+def usd_per_million(usd_per_hour: float | None, tokens_per_s: float) -> float | None:
+    """Return the cost of a million tokens at a rate; None without a price, or where there are no tokens."""
+    if usd_per_hour is None or not tokens_per_s:
+        return None
+    return float(usd_per_million_tokens(usd_per_hour, tokens_per_s))
+
+
 def mean_tokens_per_s(demand: Demand, response_s: ResponseTimes) -> tuple[float, float]:
     """Return input and output tokens per second, mean over the time that is paid for.
 
@@ -132,7 +139,7 @@ def unit_costs_at_mean(demand: Demand, usd_per_hour: float, response_s: Response
     elif not outputs:
         per_thousand = 1000.0 * usd_per_hour / 3600.0 / mean_requests_per_s(demand, response_s)
     return UnitCosts(
-        float(usd_per_million_tokens(usd_per_hour, outputs)) if outputs else None,
+        usd_per_million(usd_per_hour, outputs),
         float(usd_per_million_tokens(usd_per_hour, prompts + outputs)),
         hours,
         job,

@@ -7,8 +7,8 @@ What `capplan.plan` and `capplan.simulate` return: plans and simulations as tabl
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from functools import wraps
+from dataclasses import dataclass, field, fields, replace
+from functools import partial, wraps
 from inspect import Parameter, signature
 from os import PathLike, fspath
 from pathlib import Path
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from capplan.report.charts.of_answers import Chart
 
-LINES = 24
+LINES = 33
 """Lines of a result as Python prints it."""
 COLUMNS = 100
 
@@ -44,6 +44,8 @@ class Result:
     """The answer to one question, in base units: seconds, bytes, tokens, dollars."""
 
     answer: Answer
+    charted: "Callable[[], Chart] | None" = field(default=None, kw_only=True, compare=False)
+    """Returns what a notebook draws below the table."""
 
     def __repr__(self) -> str:
         """Return the first screen of the command, cut at a screen."""
@@ -53,9 +55,10 @@ class Result:
         return "\n".join(lines if len(lines) <= LINES else [*lines[: LINES - 1], "…"])
 
     def _repr_html_(self) -> str:
-        """Return the headline and the first table, as a notebook shows them."""
+        """Return the headline, the first table and the chart, as a notebook shows them."""
         from html import escape
 
+        from capplan.report.charts.svg import svg_file
         from capplan.report.tables import grid_of
 
         answer = self.answer.first_screen or self.answer
@@ -68,7 +71,9 @@ class Result:
             for tag, lines in (("th", [grid.headings]), ("td", grid.cells))
             for cells in lines
         ]
-        return f"<p>{escape(answer.headline)}</p><table>{''.join(f'<tr>{row}</tr>' for row in rows)}</table>"
+        table = "".join(f"<tr>{row}</tr>" for row in rows)
+        drawing = svg_file(self.charted()) if self.charted else ""
+        return f"<p>{escape(answer.headline)}</p><table>{table}</table>{drawing}"
 
     @property
     def data(self) -> Mapping[str, Any]:
@@ -256,7 +261,8 @@ def plan_fleet(scenario: Scenario | str | PathLike[str], *, offline: bool = Fals
 
     asked = _asked(scenario, offline=offline)
     found = fleet_for(asked)
-    return FleetResult(fleet_answer(asked, found, outlook_of(asked, found, current_day())), found)
+    answer = fleet_answer(asked, found, outlook_of(asked, found, current_day()))
+    return FleetResult(answer, found, charted=_why(found.chosen))
 
 
 @_listing(EstimateOptions, LoadFlags, ServingFlags)
@@ -303,6 +309,7 @@ def estimate(model: str, hardware: str, **options: Unpack[EstimateOptions]) -> R
     from capplan.readers.catalogue.efficiency import shipped_intervals
     from capplan.replica.replica import replica_of
     from capplan.report.answers.replica import estimate_answer
+    from capplan.report.charts.of_answers import compute_dtype_of, roofline_chart
     from capplan.scenario.replica import asked_replica
 
     of_load = {field.name for field in fields(LoadFlags)}
@@ -314,7 +321,11 @@ def estimate(model: str, hardware: str, **options: Unpack[EstimateOptions]) -> R
     asked = asked_replica(model, hardware, serving)
     replica = replica_of(replace(asked.spec, typical_context_tokens=load.tokens))
     bounded = bounded_estimate(replica, load, shipped_intervals())
-    return Result(estimate_answer(replica, load, bounded, asked.assumptions, asked.warnings))
+    compute, operators = compute_dtype_of(asked.spec), bounded.estimate.breakdown
+    return Result(
+        estimate_answer(replica, load, bounded, asked.assumptions, asked.warnings),
+        charted=partial(roofline_chart, asked.spec.device, compute, operators),
+    )
 
 
 @_listing(KvOptions, kv_sizes)
@@ -450,7 +461,14 @@ def capacity(
     check_list(settings, Text(), "settings")
     path = Path(_named(scenario, "scenario"))
     asked, answer = asked_capacity(path, tuple(settings), gpus, usd_per_month, think_time_s, offline=offline)
-    return Result(capacity_answer(asked, answer))
+    return Result(capacity_answer(asked, answer), charted=_why(answer.found.plan if answer.found else None))
+
+
+def _why(plan: Plan | None) -> "Callable[[], Chart] | None":
+    """Return what draws why a plan has its GPUs; None without a plan."""
+    from capplan.report.charts.of_answers import waterfall_chart
+
+    return None if plan is None else partial(waterfall_chart, plan)
 
 
 def _refuse_options(given: Mapping[str, object], options: type) -> None:

@@ -34,9 +34,9 @@ from capplan.fleet.search.recommended import confirmed, plan_of, planned_rate_li
 from capplan.fleet.search.search_cache import SearchCache
 from capplan.fleet.search.together import Part, Together, fewest
 from capplan.fleet.search.trial import Trial
-from capplan.fleet.unit_costs import unit_costs_at_mean
+from capplan.fleet.unit_costs import unit_costs_at_mean, usd_per_million
 from capplan.money.order import OWN, Machine, units_of
-from capplan.money.price import HOURS_PER_MONTH, usd_per_million_tokens
+from capplan.money.price import HOURS_PER_MONTH
 from capplan.questions.fleet import AskedFleet, part_of, terms_of
 from capplan.workload.multiples import (
     below_and_above,
@@ -257,9 +257,6 @@ def mix_plan(
         for mean in seen.responses_s
     )
 
-    def per_million(tokens: float) -> float:
-        return float(usd_per_million_tokens(hourly, sum(shares) * tokens))
-
     intervals = {name: _interval_of(parts, f"{name}_s") for name in ("ttft", "tpot", "e2e")}
     ttft_s, tpot_s, e2e_s = bounded_latencies(seen.ttft_s, seen.tpot_s, seen.e2e_s, intervals)
     probability = together.probability(confidence)
@@ -287,8 +284,8 @@ def mix_plan(
         },
         usd_per_hour=hourly,
         money=unit_costs_at_mean(demand, hourly, responses_s),
-        usd_per_million_output_tokens=per_million(output) if output else None,
-        usd_per_million_tokens=per_million(output + float(lengths.input_tokens)),
+        usd_per_million_output_tokens=usd_per_million(hourly, sum(shares) * output),
+        usd_per_million_tokens=usd_per_million(hourly, sum(shares) * (output + float(lengths.input_tokens))),
         bottleneck="; ".join(
             f"{name}: {part.bottleneck}" for name, part in zip(names, parts, strict=True) if part.bottleneck
         )

@@ -25,6 +25,8 @@ class Table:
     """(row, column) of the cells that rest on a default nobody confirmed; marked with `*`."""
     spare: tuple[str, ...] = ()
     """Columns that a narrow screen leaves out before it turns a table upright, the least important first."""
+    drawn: tuple[str, ...] = ()
+    """Columns that a screen with room for it also draws as bars, next to the rows."""
     upright: bool = False
     """One record read from top to bottom: quantity, value, unit. In CSV it stays one row."""
     beside: Mapping[str, Mapping[str, str]] = field(default_factory=dict)

@@ -612,6 +612,7 @@ UNEXPLAINED: Mapping[str, str] = {
     **dict.fromkeys(("sharing", "models"), "of several models; --set sharing.part plans one of them, and explain takes its plan"),
     **dict.fromkeys(("cascade", "fleets", "waits"), "of several models; --set cascade.part plans one of them, and explain takes its plan"),
     **dict.fromkeys(("order.machines", "order.placement"), "a choice of the search: the cheapest machines that hold the replicas; explain order.usd_per_hour has their prices"),
+    "waterfall": "GPUs and dollars of the plan, cause by cause; docs/methodology.md has the formulas, and explain PLAN gpus and usd_per_month the last step",
     "disaggregated": "of plans that the search compared with; explain PLAN plans lists those that it kept",
     "relaxations": "a choice of the search: the least limit at which a layout serves",
     "carried": "of a plan for a part of the traffic; capplan fleet plans it with that traffic, and explain takes its plan",

@@ -166,7 +166,7 @@ TITLES: Mapping[str, str] = {
     "saved_usd_per_month": "saved in a month",
     "server_watts": "with their servers",
     "short_fraction": "arrive while replicas start",
-    "slo_met_probability": "SLO attainment",
+    "slo_met_probability": "chance to meet the SLO",
     "spare_replicas": "spare",
     "storage_usd": "cache storage",
     "target_kv_bytes_per_sequence_per_gpu": "cache of one sequence, target",

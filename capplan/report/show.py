@@ -220,7 +220,8 @@ def say_first_screen(first_screen: Answer, file: Path) -> None:
     if sys.stderr is not None:
         if not sys.stderr.isatty():  # `send` has said it to a terminal
             say(f"wrote {file}")
-        sys.stderr.write(f"{tables.plain_text(first_screen, _stated_width())}\n")
+        text = tables.plain_text(first_screen, _stated_width())
+        sys.stderr.write(f"{drawable(text, sys.stderr.encoding)}\n")
 
 
 def _encodable(text: str) -> str:
@@ -282,8 +283,26 @@ def _print(text: str) -> None:
     stdout = sys.stdout
     if hasattr(stdout, "reconfigure"):
         stdout.reconfigure(errors="replace")  # a terminal without '×' shows '?', and no traceback
-    stdout.write(text)
+    stdout.write(drawable(text, stdout.encoding))
     stdout.flush()
+
+
+_ASCII_DRAWING = str.maketrans("─█▉▊▋▌▍▎▏", "-#####   ")
+
+
+def drawable(text: str, encoding: str | None) -> str:
+    """Return a text whose rules and bars an encoding has: in ASCII where it has no others.
+
+    Examples
+    --------
+    >>> drawable("── ██▌", "ascii"), drawable("── ██▌", "utf-8")
+    ('-- ###', '── ██▌')
+    """
+    try:
+        "─█▏".encode(encoding or "utf-8")
+    except UnicodeEncodeError:
+        return text.translate(_ASCII_DRAWING)
+    return text
 
 
 def answer_text(answer: Answer, form: str, *, to_terminal: bool = False, width: int | None = None) -> str:

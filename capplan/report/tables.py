@@ -32,6 +32,8 @@ class Grid:
     """Values in base units; None where a cell is no more than its text."""
     spare: tuple[int, ...] = ()
     """Columns that a narrow screen leaves out, the first one first."""
+    drawn: tuple[tuple[int, str, float], ...] = ()
+    """Columns that are drawn as bars too, each with a heading and the value of the longest bar."""
 
 
 def grid_of(table: Table) -> Grid:
@@ -40,7 +42,9 @@ def grid_of(table: Table) -> Grid:
     names = _shown_names(table, rows)
     if table.upright:
         return _upright(table, rows[0], names)
-    headings, right, columns, exact = [], [], [], []
+    headings, right, exact = [], [], []
+    columns: list[list[str]] = []
+    drawn: list[tuple[int, str, float]] = []
     for name in names:
         values = [row.get(name) for row in rows]
         group = next((group for group in (_STATISTICS, _COMPARED) if name in group), ())
@@ -50,6 +54,8 @@ def grid_of(table: Table) -> Grid:
         headings.append(screen.column(numbers=numbers))
         right.append(numbers)
         exact.append(values)
+        if name in table.drawn and (largest := _largest(values, screen)):
+            drawn.append((len(columns), screen.heading or screen.unit, largest))
         columns.append([_text(v, screen, assumed=(i, name) in table.assumed) for i, v in enumerate(values)])
     return Grid(
         tuple(headings),
@@ -57,7 +63,13 @@ def grid_of(table: Table) -> Grid:
         tuple(zip(*columns, strict=True)),
         tuple(zip(*exact, strict=True)),
         tuple(names.index(name) for name in table.spare if name in names),
+        tuple(drawn),
     )
+
+
+def _largest(values: Sequence[Any], screen: Screen) -> float:
+    """Return the value of the longest bar of a column: certainty for probabilities, else its largest value."""
+    return 1.0 if screen.probability else max((float(v) for v in values if is_number(v)), default=0.0)
 
 
 def footnotes(answer: Answer) -> list[str]:
@@ -274,9 +286,10 @@ def _lines(answer: Answer, width: int | None) -> Iterator[tuple[str, bool]]:
     """Yield the lines of an answer, and whether each is set off as a heading."""
     if answer.headline:
         yield from ((line, True) for line in _prose(one_line(answer.headline), width))
-    for table in answer.tables:
-        if table.title:
+    for place, table in enumerate(answer.tables):
+        if table.title or place:
             yield "", False
+        if table.title:
             yield from ((line, True) for line in _prose(one_line(table.title), width))
         yield from _table_lines(grid_of(table), width)
     for texts in (list(map(visible, answer.closing)), list(map(one_line, footnotes(answer)))):
@@ -298,14 +311,51 @@ def _prose(text: str, width: int | None) -> list[str]:
 
 def _table_lines(grid: Grid, width: int | None) -> Iterator[tuple[str, bool]]:
     fit = fitted(grid, width)
+    heading, *bars = _bars(grid, fit, width) or [""] * (1 + len(fit.rows))
     if not fit.upright:
-        yield from ((line, True) for line in line_texts(fit, fit.headings))
-        yield "─" * (sum(fit.widths) + GAP * (len(fit.widths) - 1)), False
-    for row in fit.rows:
-        yield from ((line, False) for line in line_texts(fit, row))
+        yield from _with_bar(line_texts(fit, fit.headings), heading, set_off=True)
+        yield "─" * (_total(fit.widths) + len(heading)), False
+    for row, bar in zip(fit.rows, bars, strict=True):
+        yield from _with_bar(line_texts(fit, row), bar, set_off=False)
     if fit.left_out:
         said = f"no room for: {', '.join(fit.left_out)}; a wider screen, --format markdown or csv has them"
         yield from ((line, False) for line in _prose(said, width))
+
+
+def _with_bar(lines: Sequence[str], bar: str, *, set_off: bool) -> Iterator[tuple[str, bool]]:
+    """Yield the lines of a row with its bars next to the last one, on which headings end."""
+    yield from ((line, set_off) for line in lines[:-1])
+    yield from ((f"{line}{bar}", set_off) for line in lines[-1:])
+
+
+BAR = 8
+"""Letters of the longest bar."""
+_EIGHTHS = "▏▎▍▌▋▊▉█"
+
+
+def _bars(grid: Grid, fit: Fitted, width: int | None) -> list[str]:
+    """Return what stands next to the headings and each row: a bar for every drawn column; nothing without room, or in a table that lacks columns."""
+    room = [max(BAR, len(heading)) for _, heading, _ in grid.drawn]
+    if fit.upright or fit.left_out or (width is not None and _total([*fit.widths, *room]) > width):
+        return []
+    lines = [[heading for _, heading, _ in grid.drawn]]
+    lines += [[bar(row[at], largest) for at, _, largest in grid.drawn] for row in grid.values]
+    return [
+        "".join(" " * GAP + text.ljust(size) for text, size in zip(line, room, strict=True)) for line in lines
+    ]
+
+
+def bar(value: Any, largest: float) -> str:
+    """Return an amount as a bar of at most BAR letters, to an eighth of a letter; empty if it is not known.
+
+    Examples
+    --------
+    >>> bar(5.0, 10.0), bar(0.1, 10.0), bar(None, 10.0)
+    ('████', '▏', '')
+    """
+    eighths = round(8 * BAR * value / largest) if is_number(value) else 0
+    whole, rest = divmod(eighths, 8)
+    return _EIGHTHS[-1] * whole + (_EIGHTHS[rest - 1] if rest else "")
 
 
 def markdown_text(answer: Answer) -> str:

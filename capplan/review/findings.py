@@ -32,6 +32,7 @@ from capplan.report.answers.fleet_words import (
     budget_texts,
     cost_texts,
     measuring_texts,
+    month_titles,
     owned_cost_text,
     pools_closing,
     pools_tables,
@@ -43,7 +44,8 @@ from capplan.report.answers.fleet_words import (
 )
 from capplan.report.answers.order import ordered_texts
 from capplan.report.answers.owned import owned_texts, owned_uses
-from capplan.report.charts.of_answers import Chart, amount_text, certainty_chart
+from capplan.report.answers.waterfall import waterfall_tables
+from capplan.report.charts.of_answers import Chart, amount_text, certainty_chart, waterfall_chart
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,6 +266,15 @@ def decision_section(given: Findings) -> Section:
     )
 
 
+def waterfall_section(given: Findings) -> Section:
+    """Return what adds to the GPUs and the cost of the plan, cause by cause; nothing without a plan, or if nothing adds to its first replicas."""
+    plan, title = given.chosen, "Why this number"
+    tables = () if plan is None else waterfall_tables(plan, month_titles(given.answer))
+    if plan is None or not tables:
+        return Section(title)
+    return Section(title, pictures=(waterfall_chart(plan),), tables=tables)
+
+
 def _order_texts(given: Findings, plan: Plan) -> tuple[str, ...]:
     """Return what of one's own machines is used and unused, and what to order, with its cost."""
     owned = owned_texts(plan, owned_uses(given.asked, given.answer))
@@ -469,7 +480,7 @@ def choices_section(given: Findings) -> Section:
     promised = bool(given.margins[0])
     table = decision_tables(given.answer, promised=promised)[0]
     rule = (
-        f" The rule: the cheapest plan, unless the SLO attainment of a plan that costs less than {SMALL_EXTRA - 1.0:.0%} more "
+        f" The rule: the cheapest plan, unless the chance to meet the SLO of a plan that costs less than {SMALL_EXTRA - 1.0:.0%} more "
         f"is at least {100.0 * CLEARLY_SURER:.0f} percentage points higher."
     )
     return Section(

@@ -299,7 +299,7 @@ def _operation_risks(given: Findings, plan: Plan) -> list[str]:
             f"{spare} replica{'s' if spare > 1 else ''} of each pool may be down at the peak; a further one costs the headroom, then the targets. "
             "A pool does not stand in for the other."
         )
-    carried = plan.carried_requests_per_s(limits.headroom_fraction)
+    carried = plan.carried_requests_per_s
     lines.append(
         f"Traffic above {carried:.3g} req/s ({carried / plan.peak_requests_per_s - 1.0:+.0%} over the peak that was planned for) is more than "
         f"the busy replicas are predicted to carry{' within the targets' if given.margins[0] else ''}; "
@@ -312,7 +312,7 @@ CHARTED = 10
 """Levers in the chart, most saved first."""
 _TITLES = {
     "usd_per_month": "cost",
-    "confidence_fraction": "SLO attainment",
+    "confidence_fraction": "chance to meet the SLO",
     "risk": "what it takes",
     "reason": "why",
 }

@@ -50,6 +50,7 @@ def review_of(given: Findings) -> Review:
     first = _kept(
         [
             findings.decision_section(given),
+            findings.waterfall_section(given),
             findings.verdicts_section(given),
             findings.certainty_section(given),
             findings.choices_section(given),

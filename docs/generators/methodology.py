@@ -13,7 +13,7 @@ ROOMS = {
     "replica": "One replica",
     "serving": "Many requests on one replica",
     "workload": "Traffic",
-    "fleet": "Number of replicas and attainment",
+    "fleet": "Number of replicas, and the chance to meet the SLO",
     "money": "Money",
     "accuracy": "Intervals and errors",
 }

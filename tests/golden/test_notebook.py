@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from capplan.library import Result
+
 pytestmark = pytest.mark.usefixtures("shared_runs")
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = sorted((ROOT / "docs" / "tutorials").glob("*.ipynb"))
@@ -31,10 +33,12 @@ def outputs_of(source, names, number):
             {"name": "stdout", "output_type": "stream", "text": printed.getvalue().splitlines(keepends=True)}
         )
     if value is not None:
-        text = repr(value).splitlines(keepends=True)
+        shown = {"text/plain": repr(value)}
+        if isinstance(value, Result):
+            shown["text/html"] = value._repr_html_()
         found.append(
             {
-                "data": {"text/plain": text},
+                "data": {kind: text.splitlines(keepends=True) for kind, text in sorted(shown.items())},
                 "execution_count": number,
                 "metadata": {},
                 "output_type": "execute_result",
@@ -83,5 +87,11 @@ def test_a_notebook_is_one_that_jupyter_opens(path):
         assert all(line.endswith("\n") for line in cell["source"][:-1])
 
 
-def test_there_is_a_notebook():
-    assert NOTEBOOKS
+def test_the_tutorial_has_five_cells_and_three_of_them_draw():
+    notebook = json.loads((ROOT / "docs" / "tutorials" / "five-cells.ipynb").read_text(encoding="utf-8"))
+    cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    shown = [
+        line for cell in cells for output in cell["outputs"] for line in output["data"].get("text/html", ())
+    ]
+    assert len(cells) == 5
+    assert sum("<svg" in line for line in shown) == 3

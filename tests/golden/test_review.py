@@ -60,7 +60,7 @@ def plan(asked, name, replicas, usd, *, ttft, tpot, sure):
     (device,) = (item for item in asked.question.devices if item.name == name)
     busy = replicas - 1
     group = Group(
-        role="serve", model="m", layout=Layout(device, Sharding(), "bf16", "bf16"), weight_dtype="bf16", replicas=replicas, spare_replicas=1, survive=Survival("replica", 1),
+        role="serve", model="m", layout=Layout(device, Sharding(), "bf16", "bf16"), weight_dtype="bf16", replicas=replicas, spare_replicas=1, survive=Survival("replica", 1), headroom_fraction=0.2,
         concurrency_per_replica=16.0, request_rate_per_replica=32.0 / busy, request_rate_limit_per_replica=40.0 / busy,
         sure_request_rate_limit_per_replica=32.0 / (busy - 0.5), planned_request_rate_limit_per_replica=32.0 / busy,
         label="measured", kv_cache_tokens=400_000.0, price=asked.prices[name],
@@ -230,7 +230,7 @@ def test_the_page_has_the_choices_the_price_of_certainty_and_the_devices_that_ar
     assert tight.endswith("4 GPUs are enough with a limit of 1.75 s, which saves $1,460 per month.")
     assert [(row["choice"], row["gpus"], row["slo_met_probability"]) for row in choices.rows] == [
         ("cheapest", 5, 0.85),
-        ("highest attainment, for at most 25% more", 6, 0.94),
+        ("highest chance, for at most 25% more", 6, 0.94),
         ("fewest GPUs", 5, 0.85),
     ]
     assert [(row["confidence"], row["gpus"], row["usd_per_month"]) for row in certainty.rows] == [
@@ -294,8 +294,8 @@ def test_without_targets_the_page_speaks_of_none(given):
     review = review_of(replace(given, asked=asked, answer=found, margins=((), ())))
     markdown = review_markdown(review)
     assert "No target is set" in review.decision
-    assert "SLO attainment" not in markdown
-    assert "highest attainment" not in markdown
+    assert "chance to meet the SLO" not in markdown
+    assert "highest chance" not in markdown
     assert "## Does it hold" not in markdown
     assert "required confidence costs" not in markdown
 

@@ -106,7 +106,8 @@ def test_every_figure_of_a_plan_that_changes_is_named(pools, data):
         inner = chosen
         for key in path[:-1]:
             inner = inner[key]
-        inner[path[-1]] = data.draw(st.integers(10**6, 10**9) | st.text(min_size=30))
+        kind = st.text(min_size=30) if isinstance(inner[path[-1]], str) else st.integers(10**6, 10**9)
+        inner[path[-1]] = data.draw(kind)
     found = diff_answer(pools, replace(pools, chosen=chosen)).result["changes"]
     named = {item["path"] for item in found}
     for path in changed:

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from xml.etree import ElementTree as ET
 
 import pytest
 
@@ -159,11 +160,26 @@ def test_a_result_fits_a_screen_and_a_notebook_shows_a_table():
     fleet = cp.plan_fleet(SMALL, offline=True)
     for result in (fleet, cp.kv_size("llama-3.1-8b", range(1, 60), offline=True)):
         lines = repr(result).splitlines()
-        assert len(lines) <= 24
+        assert len(lines) <= 33
         assert max(map(len, lines)) <= 100
         assert result._repr_html_().count("<tr>") > 1
     assert repr(fleet).startswith("small: order ")
     assert "<th" in fleet._repr_html_()
+
+
+def test_a_notebook_draws_fleets_capacities_and_estimates():
+    """Each chart is one element, whose marks say their values, and no script."""
+    small = "tests/golden/small.yaml"
+    for result in (
+        cp.plan_fleet(SMALL, offline=True),
+        cp.capacity(small, "2 x l40s", offline=True),
+        cp.estimate("qwen3-0.6b", "l4", concurrency=8, kv_dtype="bf16", offline=True),
+    ):
+        shown = result._repr_html_()
+        (drawing,) = re.findall(r"<svg.*?</svg>", shown, re.DOTALL)
+        assert "<title>" in drawing
+        assert "<script" not in shown
+        ET.fromstring(drawing)
 
 
 def test_what_is_no_scenario_is_refused_in_words():

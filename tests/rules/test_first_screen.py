@@ -9,11 +9,14 @@ import pytest
 from capplan.library import planned
 from capplan.report.answer import Answer, Table
 from capplan.report.answers.fleet_words import rejected_text
+from capplan.report.show import drawable
 from capplan.report.tables import fitted, grid_of, terminal_text
 from tests.shipped import SCENARIOS
 
 pytestmark = pytest.mark.usefixtures("shared_runs")
 SMALL = "tests/golden/small.yaml"
+MOST_LINES = {True: 33, False: 44}
+"""Lines of a first screen at 80 columns or more, and at fewer."""
 
 
 @pytest.mark.parametrize("columns", [60, 80, 100, 120])
@@ -21,13 +24,20 @@ def test_the_first_screen_is_a_screen(capplan, monkeypatch, columns):
     monkeypatch.setenv("COLUMNS", str(columns))
     lines = capplan("fleet", SMALL, "--offline").out.splitlines()
     assert max(map(len, lines)) <= columns
-    assert len(lines) <= 24
+    assert len(lines) <= MOST_LINES[columns >= 80]
     text = " ".join(" ".join(lines).split())
     assert re.match(
-        r"small: order 3 x l40s .* for \$2,190 per month; the SLO attainment probability is \d+% ", text
+        r"small: order 3 x l40s .* for \$2,190 per month; the chance to meet the SLO is \d+% ", text
     )
     assert "bottleneck: " in text
     assert re.search(r"confidence: .*capplan verify-plan on one replica may save \$730 per month", text)
+    assert re.search(
+        r"at the peak: TTFT p95 [\d.]+ ms \(limit 300 ms\), TPOT p95 [\d.]+ ms \(limit 15 ms\)", text
+    )
+    assert re.search(
+        r"per million tokens: \$0\.08 for input and output as they are, \$0\.42 for output", text
+    )
+    assert re.search(r"Why 3 GPUs .*\+ spares +3 +2,190", text)
     assert re.search(r"assumed: .*; replace with traffic\[0\]\.trace ", text)
     assert re.search(r"more: --full \((\d plans?, )?\d+ assumptions\), capplan report for the review$", text)
     heading = next(line for line in lines if line.startswith("hardware"))
@@ -47,7 +57,7 @@ def test_the_first_screen_of_a_shipped_scenario_is_a_screen_without_a_warning(pa
         assert max(map(len, lines)) <= columns
         assert lines[0].startswith(f"{path.stem}: ")
         assert any(set(line) == {"─"} for line in lines)
-        assert len(lines) <= (24 if columns >= 80 or path.stem == "support-chat" else 33), columns
+        assert len(lines) <= MOST_LINES[columns >= 80], columns
 
 
 WIDE = {
@@ -100,8 +110,8 @@ def test_candidates_of_an_answer_without_a_plan_are_not_said_to_meet_the_targets
 def test_a_fleet_without_targets_is_not_called_sure(capplan):
     shown = capplan("fleet", SMALL, "--offline", "--set", "slo={}").out
     assert "sized for throughput only" in shown
-    assert "attainment" not in shown
-    assert "confidence" not in shown
+    assert "chance" not in shown
+    assert "confidence: " not in shown
 
 
 ROWS = [
@@ -123,6 +133,25 @@ def test_columns_make_way_by_priority_before_a_table_turns_upright(width, left_o
 def test_what_had_no_room_is_named():
     shown = terminal_text(Answer("x", None, (Table(ROWS, spare=("usd_per_hour",)),)), width=40, colour=False)
     assert "no room for: $/h" in shown
+
+
+BARS = [
+    {"hardware": "b200", "usd_per_month": 50.0, "slo_met_probability": 0.5},
+    {"hardware": "l4", "usd_per_month": 100.0, "slo_met_probability": None},
+]
+
+
+def test_plans_are_bars_of_cost_and_chance_where_the_screen_has_room():
+    """The dearest plan is a whole bar, and so is certainty; in ASCII where an encoding has no blocks."""
+    answer = Answer("x", None, (Table(BARS, drawn=("usd_per_month", "slo_met_probability")),))
+    wide, narrow = (terminal_text(answer, width=width, colour=False) for width in (90, 60))
+    first, second = wide.splitlines()[-2:]
+    assert first.endswith("████       ████")
+    assert second.endswith("████████")
+    assert "█" not in narrow
+    assert drawable(wide, "latin-1").splitlines()[-1].endswith("########")
+    assert drawable(wide, "utf-8") == wide
+    drawable(wide, "ascii").encode("ascii")
 
 
 def test_progress_never_stands_at_a_count(monkeypatch):

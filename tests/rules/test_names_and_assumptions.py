@@ -161,7 +161,7 @@ IN_ANOTHER_LIGHT = {
     "usd_per_hour": {"one machine", "cost"},
     "usd_per_month": {"cost"},
     "usd_per_job": {"the job"},
-    "slo_met_probability": {"attainment"},
+    "slo_met_probability": {"chance"},
 }
 """Quantity -> what a table calls it that has it beside others of its unit, or little room."""
 

@@ -55,7 +55,7 @@ from capplan.fleet.search.layouts import search
 from capplan.fleet.search.recommended import DEAR, rank
 from capplan.fleet.search.search_cache import SearchCache
 from capplan.fleet.simulation import FleetOutcome
-from capplan.fleet.unit_costs import unit_costs_at_mean
+from capplan.fleet.unit_costs import unit_costs_at_mean, usd_per_million
 from capplan.hardware.device import Device
 from capplan.money.price import HOURS_PER_MONTH, most_usd
 from capplan.workload.request_class import outside_use
@@ -540,6 +540,8 @@ def _plan(
     groups = sized_groups((prefill, decode), pair)
     usd = summed_usd_per_hour(groups)
     money = None if usd is None else unit_costs_at_mean(users, usd, responses_s)
+    served = users.of_plan(responses_s, hits)
+    output_rate, input_rate = rate * served.generated_tokens, rate * float(served.lengths.input_tokens)
     by_pool = {"ttft": joint.prefill, "tpot": joint.decode, "e2e": joint.decode}
     intervals = {
         name: operation_interval(question.intervals, name, "open", operation_of(replica))
@@ -564,6 +566,8 @@ def _plan(
         slo_met_probability=together,
         few_open_loops_measured=slowness.prefill.thin or slowness.decode.thin,
         usd_per_hour=usd,
+        usd_per_million_output_tokens=usd_per_million(usd, output_rate),
+        usd_per_million_tokens=usd_per_million(usd, output_rate + input_rate),
         money=money,
         target_probabilities=_target_probabilities(contender, joint, pair, together) if beyond else {},
         outside=outside_use(users.classes, responses_s, HOURS_PER_MONTH),
@@ -622,6 +626,7 @@ def _pool(
         replicas=count,
         spare_replicas=0,
         survive=terms.survive,
+        headroom_fraction=terms.headroom_fraction,
         busy_fraction=sum(shares) / len(shares),
         kv_cache_tokens=candidate.kv_cache_tokens,
         label=candidate.label,

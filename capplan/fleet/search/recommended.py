@@ -11,8 +11,8 @@ from capplan.fleet.plan import Group, Plan, cost_of
 from capplan.fleet.search.cheapest import LayoutName, Search, Sized, Terms
 from capplan.fleet.search.layouts import CONFIDENCES, rate_slack
 from capplan.fleet.search.trial import Trial
-from capplan.fleet.unit_costs import unit_costs_at_mean
-from capplan.money.price import HOURS_PER_MONTH, usd_per_million_tokens, usd_per_month
+from capplan.fleet.unit_costs import unit_costs_at_mean, usd_per_million
+from capplan.money.price import HOURS_PER_MONTH, usd_per_month
 from capplan.replica.estimate import bottleneck_of, breakdown_of
 from capplan.replica.load import Load
 from capplan.workload.request_class import Target, outside_use
@@ -88,12 +88,6 @@ def planned_rate_limit(
     return max(min(predicted * (1.0 - headroom_fraction), sure), at_peak)
 
 
-def _usd_per_million(usd_per_hour: float | None, tokens_per_s: float) -> float | None:
-    if usd_per_hour is None or not tokens_per_s:
-        return None
-    return float(usd_per_million_tokens(usd_per_hour, tokens_per_s))
-
-
 def _bottleneck(sized: Sized, terms: Terms, of_time: str) -> str:
     """Return what limits a plan: the operators that a replica spends its time on, behind prefix caches where these decide the number of replicas."""
     trial, busy = sized.trial, sized.busy
@@ -136,6 +130,7 @@ def plan_of(sized: Sized, terms: Terms) -> Plan:
         replicas=sized.busy + spares,
         spare_replicas=spares,
         survive=terms.survive,
+        headroom_fraction=terms.headroom_fraction,
         concurrency_per_replica=in_replica,
         request_rate_per_replica=latencies.requests_per_s,
         planned_request_rate_limit_per_replica=planned_rate_limit(
@@ -162,8 +157,8 @@ def plan_of(sized: Sized, terms: Terms) -> Plan:
             target.key: target_probability(trial, sized.busy, target) for target in question.slo.targets
         },
         usd_per_hour=hourly,
-        usd_per_million_output_tokens=_usd_per_million(hourly, output_rate),
-        usd_per_million_tokens=_usd_per_million(hourly, output_rate + input_rate),
+        usd_per_million_output_tokens=usd_per_million(hourly, output_rate),
+        usd_per_million_tokens=usd_per_million(hourly, output_rate + input_rate),
         bottleneck=_bottleneck(sized, terms, bottleneck_of(rows, load.output_tokens, in_replica)),
         money=None if hourly is None else unit_costs_at_mean(demand, hourly, latencies.responses_s),
         routing=question.routing,
@@ -315,15 +310,15 @@ def recommended(pairs: Sequence[Pair], terms: Terms, paid: Paid | None = None) -
         if usd == least:
             return (
                 best,
-                f"it costs no more than the cheapest{how}, and its SLO attainment is {gain:.0f} points higher",
+                f"it costs no more than the cheapest{how}, and its chance to meet the SLO is {gain:.0f} points higher",
             )
         return (
             best,
-            f"it costs {usd / least - 1.0:.1%} more than the cheapest{how}, and its SLO attainment is {gain:.0f} points higher",
+            f"it costs {usd / least - 1.0:.1%} more than the cheapest{how}, and its chance to meet the SLO is {gain:.0f} points higher",
         )
     return (
         cheapest,
-        f"it is the cheapest{how}, and no plan that costs under 5% more has a clearly higher SLO attainment",
+        f"it is the cheapest{how}, and no plan that costs under 5% more has a clearly higher chance to meet the SLO",
     )
 
 

@@ -147,8 +147,13 @@ def _group(row: StatedGroup, file: PlanFile, asked: AskedFleet) -> Group:
     layout = layout_of(row, file, asked)
     if row.requests is not None:
         _refuse_other_classes(row.requests, file, asked)
-    price, survive = asked.prices.get(row.hardware), asked.scenario.fleet.survive
-    return Group(**_same_fields(GroupFigures, row), layout=layout, survive=survive, price=price)
+    return Group(
+        **_same_fields(GroupFigures, row),
+        layout=layout,
+        survive=asked.scenario.fleet.survive,
+        headroom_fraction=file.inputs.headroom_fraction,
+        price=asked.prices.get(row.hardware),
+    )
 
 
 def _refuse_other_classes(requests: RoutedRequests, file: PlanFile, asked: AskedFleet) -> None:

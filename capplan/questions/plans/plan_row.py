@@ -15,6 +15,7 @@ from capplan.fleet.load.demand import planned_demand
 from capplan.fleet.plan import Certainty, Group, Plan, offered_costs
 from capplan.fleet.review import spec_of_layout
 from capplan.fleet.unit_costs import UnitCosts
+from capplan.fleet.waterfall import waterfall
 from capplan.money.order import OrderLine
 from capplan.money.price import ChosenPrice, usd_per_month
 from capplan.questions.fleet import AskedFleet
@@ -53,6 +54,7 @@ def plan_row(plan: Plan) -> dict[str, Any]:
         "transfer": asdict(plan.transfer.at_peak) if plan.transfer else None,
         "order": order_row(plan),
         "survival": survival_row(plan),
+        "waterfall": [asdict(step) for step in waterfall(plan)],
     }
 
 

@@ -103,8 +103,10 @@ from capplan.report.answers.order import (
 )
 from capplan.report.answers.owned import owned_rows, owned_texts, owned_uses
 from capplan.report.answers.replica import unknown_intervals
+from capplan.report.answers.waterfall import waterfall_tables
 from capplan.report.safe_text import plain
 from capplan.scenario.scenario_file import Scenario
+from capplan.workload.request_class import Target
 
 _SHOWN_FIRST = ("hardware", "layout", "gpus", "cost", "slo_met_probability")
 _SPARE_ON_FIRST = ("layout",)
@@ -140,7 +142,10 @@ def first_screen(
     return Answer(
         command="fleet",
         result=None,
-        tables=(_first_table(answer, shown, guessed, outlook, promised=promised),),
+        tables=(
+            _first_table(answer, shown, guessed, outlook, promised=promised),
+            *waterfall_tables(plan, month_titles(answer)),
+        ),
         headline=decision_sentence(asked, answer, outlook),
         closing=(
             *(
@@ -148,6 +153,8 @@ def first_screen(
                 if guessed and promised
                 else ()
             ),
+            *target_texts(asked.scenario.slo.targets, plan),
+            *token_texts(plan),
             *_uneconomical_texts(answer),
             *first_pools_texts(answer),
             *engines_texts(asked, answer),
@@ -198,8 +205,9 @@ def _first_table(
         title=_plans_title(answer),
         shown=_by_either_way(_with_owned(columns, shown), outlook),
         assumed=frozenset((at, "slo_met_probability") for at in guessed),
-        titles={"slo_met_probability": "attainment", cost: "", _OWNED: "yours", **month_titles(answer)},
+        titles={"slo_met_probability": "chance", cost: "", _OWNED: "yours", **month_titles(answer)},
         spare=_SPARE_ON_FIRST,
+        drawn=(cost, "slo_met_probability"),
     )
 
 
@@ -255,7 +263,7 @@ def decision_sentence(asked: AskedFleet, answer: FleetAnswer, outlook: Outlook) 
     sentence = f"{asked.scenario.name}: {acquired_text(plan)}{cost}"
     if not asked.scenario.slo.targets:
         return f"{sentence}, sized for throughput only"
-    return f"{sentence}; the SLO attainment probability is {sure(plan.slo_met_probability)}"
+    return f"{sentence}; the chance to meet the SLO is {sure(plan.slo_met_probability)}"
 
 
 def _uneconomical_texts(answer: FleetAnswer) -> tuple[str, ...]:
@@ -293,6 +301,25 @@ def _bottleneck_texts(answer: FleetAnswer, plan: Plan) -> tuple[str, ...]:
             f"{seconds_text(tight.limit_s)}, so the fleet uses {tight.used_fraction:.0%} of its throughput"
         )
     return tuple(texts)
+
+
+def target_texts(targets: Sequence[Target], plan: Plan) -> tuple[str, ...]:
+    """Return what requests see of each SLO target at the peak, next to its limit, in one line."""
+    found = (
+        f"{target.metric.upper()} {target.statistic} {seconds_text(plan.value(target))} (limit {seconds_text(target.stated_s)})"
+        for target in targets
+    )
+    return (f"at the peak: {', '.join(found)}",) if targets else ()
+
+
+def token_texts(plan: Plan) -> tuple[str, ...]:
+    """Return what a million tokens cost at the mean load: of input and output as they come, and of output; nothing without a price."""
+    costs = plan.money
+    if costs is None:
+        return ()
+    every = f"${costs.usd_per_million_tokens_at_mean:,.2f} for input and output as they are"
+    out = costs.usd_per_million_output_tokens_at_mean
+    return (f"per million tokens: {every}{'' if out is None else f', ${out:,.2f} for output'}",)
 
 
 def hits_texts(asked: AskedFleet, plan: Plan) -> tuple[str, ...]:
@@ -338,7 +365,7 @@ FEW_OFFERS = 3
 """Prices from fewer offers are marked."""
 _REJECTED = ("hardware", "reason", "count")
 _MET_READING = (
-    "SLO attainment: the probability that all targets are met at the peak, taking all replicas to be slower or faster than "
+    "chance to meet the SLO: the probability that all targets are met at the peak, taking all replicas to be slower or faster than "
     "predicted by about the same factor"
 )
 _TOKENS_READING = f"$/Mtok out at mean load: cost per million output tokens at the mean load; {_MET_READING}"
@@ -368,7 +395,7 @@ def choice_rows(answer: FleetAnswer) -> list[dict[str, Any]]:
         return []
     plans = {
         "cheapest": answer.choices.cheapest,
-        f"highest attainment, for at most {SUREST_WITHIN - 1.0:.0%} more": answer.choices.surest,
+        f"highest chance, for at most {SUREST_WITHIN - 1.0:.0%} more": answer.choices.surest,
         "fewest GPUs": answer.choices.fewest,
     }
     kv = several_kv_dtypes(answer.plans)

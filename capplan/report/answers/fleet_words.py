@@ -200,7 +200,7 @@ def measuring_texts(answer: FleetAnswer) -> tuple[str, ...]:
     for device in steps.unmeasured:
         usd = (plan.usd_per_month or 0.0) - device.usd_per_month
         texts.append(
-            f"no kernel of {device.hardware} was measured, so its SLO attainment probability is lower: as predicted, {device.gpus} x {device.hardware} are enough for "
+            f"no kernel of {device.hardware} was measured, so its chance to meet the SLO is lower: as predicted, {device.gpus} x {device.hardware} are enough for "
             f"{paid_text(answer, device.usd_per_month)}, which saves {paid_text(answer, usd)}; measure one with capplan calibrate"
         )
     return tuple(texts)

@@ -36,7 +36,7 @@ _SHOWN = (
 _SPARE = ("ttft_p95_s", "tpot_p95_s", "plan", "hardware", "confidence_fraction")
 """Columns that a narrow terminal does without, the first one first."""
 _TITLES = {
-    "confidence_fraction": "SLO attainment",
+    "confidence_fraction": "chance to meet the SLO",
     "kept": "meets its SLO targets",
 }
 _COMBINED = Assumption(
@@ -268,7 +268,7 @@ def _separately(answer: LeversAnswer) -> str:
 
 def _plan_text(plan: Plan, memory: float) -> str:
     paid = f"{cost_texts(plan)[0]}{f' and ${memory:,.0f} for host memory' if memory else ''}"
-    return f"{purchase_text(plan)}, {paid}, SLO attainment {sure(plan.slo_met_probability)}"
+    return f"{purchase_text(plan)}, {paid}, chance to meet the SLO {sure(plan.slo_met_probability)}"
 
 
 def _saving(answer: LeversAnswer, best: Combination) -> str:

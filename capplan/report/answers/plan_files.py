@@ -115,7 +115,7 @@ _RESULTS = {
 }
 """Keys of a plan that are always shown -> their names here."""
 _HEADINGS = {
-    "confidence": "SLO attainment (%)",
+    "confidence": "chance to meet the SLO (%)",
     "usd_per_month_low": "$/month at best",
     "usd_per_month_high": "$/month at worst",
 }
@@ -171,8 +171,12 @@ def diff_answer(before: Side, after: Side) -> Answer:
     )
 
 
+_ELSEWHERE = ("order.", "survival.", "waterfall[")
+"""Parts of a plan that have a table of their own, or follow from its counts."""
+
+
 def _choices(of_plan: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
-    """Yield the changed counts and names of a plan, each once; the order has a table of its own, and prices and latencies are fractions."""
+    """Yield the changed counts and names of a plan, each once; prices and latencies are fractions."""
     at_plan = {change["path"]: change for change in of_plan}
     for change in of_plan:
         path = change["path"].removeprefix("plan.")
@@ -180,7 +184,7 @@ def _choices(of_plan: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]
         is_repeated = repeated is not change and {**repeated, "path": ""} == {**change, "path": ""}
         values = (change["before"], change["after"])
         fractions = any(isinstance(value, (float, list)) for value in values)
-        if not (is_repeated or fractions or path in _RESULTS or path.startswith(("order.", "survival."))):
+        if not (is_repeated or fractions or path in _RESULTS or path.startswith(_ELSEWHERE)):
             yield {**change, "path": path}
 
 

@@ -7,13 +7,14 @@ The charts of answers: memory and its allocation, certainty, load over time, the
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from math import ceil, floor, log10
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
 from capplan.fleet.over_time import OverTime
-from capplan.fleet.plan import Certainty, FleetAnswer
+from capplan.fleet.plan import Certainty, FleetAnswer, Plan
 from capplan.hardware.device import Device
 from capplan.hardware.weight_kernel import matmul_kernel
 from capplan.memory.kv_sizes import KvSize
@@ -21,6 +22,7 @@ from capplan.model.weight_format import stored_formats
 from capplan.questions.money.energy import Outlook
 from capplan.replica.estimate import OperatorRow
 from capplan.replica.spec import ReplicaSpec
+from capplan.report.answers.waterfall import waterfall_rows, why_title
 from capplan.report.screen_units import Screen, screen_of, shown_money, shown_number
 
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#9a8c00", "#7f7f7f")
@@ -372,6 +374,20 @@ def roofline_chart(device: Device, compute: str, rows: Sequence[OperatorRow]) ->
         x_title="arithmetic intensity",
         y_title="rate",
     )
+
+
+def waterfall_chart(plan: Plan) -> Bars:
+    """Return a bar for each step to the size of a plan: what the steps before come to, and what it adds; in GPUs without a price."""
+    rows = list(waterfall_rows(plan))
+    quantity = next(
+        name for name in ("usd_per_job", "usd_per_month", "gpus") if rows[0].get(name) is not None
+    )
+    amounts = [float(row[quantity]) for row in rows]
+    bars = tuple(
+        Bar(row["step"], (*([("steps before", before)] if before else []), ("this step", after - before)))
+        for row, (before, after) in zip(rows, pairwise((0.0, *amounts)), strict=True)
+    )
+    return Bars(why_title(plan), quantity, bars)
 
 
 def fleet_charts(answer: FleetAnswer, outlook: Outlook) -> list[Chart]:

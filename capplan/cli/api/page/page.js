@@ -262,7 +262,7 @@
   }
 
   function showPlans() {
-    const body = heads($("plans"), [["plan"], ["GPUs", "number"], ["layout", "optional"], ["per month", "number"], ["attainment", "number"],
+    const body = heads($("plans"), [["plan"], ["GPUs", "number"], ["layout", "optional"], ["per month", "number"], ["chance to meet the SLO", "number"],
       ["TTFT p95", "number optional"], ["TPOT p95", "number optional"], ["per million output tokens", "number optional"]]);
     answer.result.plans.forEach(function (plan, order) {
       const at = "plans[" + order + "].";
