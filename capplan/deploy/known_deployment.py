@@ -141,7 +141,7 @@ def _of_manifest(
     def read(one: Deployed) -> ReplicaLaunch:
         place = source if len(deployed) == 1 else f"{source}: {one.name}"
         launch = launch_of_words(one.started, place, path.parent, ignore_unmodelled=ignore_unmodelled)
-        return replace(launch, role=one.role or launch.role)  # type: ignore[arg-type]
+        return replace(launch, role=one.role or launch.role)
 
     launches = [read(one) for one in deployed]
     if len(launches) > 1 and (

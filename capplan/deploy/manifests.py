@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, TypeAlias
 
+from capplan.deploy.replica_launch import Role
 from capplan.deploy.shell import Started, engines_in_container
 from capplan.errors import LONGEST_SHOWN, InputError
 from capplan.readers.yaml_file import yaml_values
@@ -20,10 +21,13 @@ _TOP = re.compile(
     re.MULTILINE,
 )
 """Keys at the top of a manifest, of Compose or of the values of a chart."""
-_TEMPLATE = re.compile(r"\{\{-?\s*(?:if|end|range|with|include|toYaml|\.Values|\$)")
-_GPU = re.compile(r"(?:nvidia|amd|intel|habana|gpu\.intel)\.(?:com|ai)/(?:gpu|mig-[\w.]+|i915|xe|gaudi)|gpu")
+_GPU = re.compile(
+    r"(?:nvidia|amd|intel|habana|gpu\.intel|google)\.(?:com|ai)/(?:gpu|mig-[\w.]+|i915|xe|gaudi|tpu)|gpu"
+)
 _WORKLOADS = ("Deployment", "StatefulSet", "ReplicaSet", "DaemonSet", "Job")
 _ONE_REPLICA = 1
+_POOLS: Mapping[str, Role] = {"prefill": "prefill", "decode": "decode"}
+"""What platforms call a pool -> its role."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +42,7 @@ class Deployed:
     """GPUs of one replica; None where the manifest does not say."""
     requests: Mapping[str, str]
     """Processor and main memory that one pod asks for."""
-    role: str | None = None
+    role: Role | None = None
     """prefill or decode, where the platform and not the command says it."""
 
     @property
@@ -59,22 +63,48 @@ def deployed_engines(text: str, place: str) -> tuple[Deployed, ...] | None:
     """
     if not _TOP.search(text):
         return None
-    if _TEMPLATE.search(text) and not text.lstrip().startswith("{"):
+    try:
+        documents = [value for value in yaml_values(text, place) if isinstance(value, dict)]
+    except InputError:
+        if "{{" not in text:
+            raise
         raise InputError(
-            f"{place}: is a template of a Helm chart, whose values are missing\n  render it, and give the result: helm template CHART -f VALUES"
-        )
-    documents = [value for value in yaml_values(text, place) if isinstance(value, dict)]
+            f"{place}: is a template, whose values are missing\n  render it, and give the result: helm template CHART -f VALUES"
+        ) from None
     objects = [item for document in documents for item in _items(document)]
     kinds = list(dict.fromkeys(kind for one in objects if (kind := _kind(one)) is not None))
     if not kinds:
         return None
-    found = tuple(engine for one in objects for engine in _engines(one, place))
+    mounted = {name: text for one in objects for name, text in _files(one)}
+    found = tuple(_with_files(engine, mounted) for one in objects for engine in _engines(one, place))
     if not found:
         raise InputError(
-            f"{place}: is {_listed(kinds)}, in which no container starts vllm, sglang or trtllm-serve\n"
+            f"{place}: is {_listed(kinds)}, in which nothing starts vllm, sglang or trtllm-serve\n"
             f"  give {_wanted(kinds)}, or the command of the engine: --from 'vllm serve OWNER/NAME'"
         )
     return _alike(found)
+
+
+def _files(one: _Map) -> Iterator[tuple[str, str]]:
+    """Yield the files of a ConfigMap, or of the configs of a Compose file, by their names."""
+    if one.get("kind") == "ConfigMap":
+        yield from (
+            (str(name), text) for name, text in _map(one.get("data")).items() if isinstance(text, str)
+        )
+    contents = {
+        str(name): _text(_map(config).get("content")) for name, config in _map(one.get("configs")).items()
+    }
+    for service in _map(one.get("services")).values():
+        for config in _maps(_map(service).get("configs")):
+            name = _text(config.get("target")).rpartition("/")[2]
+            yield name, _compose_expanded(contents.get(str(config.get("source")), ""))
+
+
+def _with_files(one: Deployed, mounted: Mapping[str, str]) -> Deployed:
+    """Return an engine with the files of its manifest that its words name, wherever they are mounted."""
+    named = (word.rpartition("=")[2] for word in one.started.words)
+    files = {word: mounted[name] for word in named if (name := word.rpartition("/")[2]) in mounted}
+    return replace(one, started=replace(one.started, files={**one.started.files, **files}))
 
 
 def _items(document: _Map) -> Iterator[_Map]:
@@ -100,7 +130,7 @@ def _kind(one: _Map) -> str | None:
         return "values of the vLLM production stack"
     if isinstance(one.get("modelArtifacts"), dict):
         return "values of llm-d-modelservice"
-    if {"run", "resources"} <= set(one):
+    if isinstance(one.get("resources"), dict) and {"run", "num_nodes"} & set(one):
         return "SkyPilot task"
     return None
 
@@ -109,7 +139,8 @@ def _listed(kinds: Sequence[str]) -> str:
     """Return the kinds of a file as a sentence names them."""
     shown = list(kinds[:4])
     names = shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"
-    return f"{'a ' if not names.startswith('values') else ''}{names}"
+    article = "" if names.startswith("values") else "an " if names[0] in "AEIO" else "a "
+    return f"{article}{names}"
 
 
 def _wanted(kinds: Sequence[str]) -> str:
@@ -145,10 +176,12 @@ def _engines(one: _Map, place: str) -> Iterator[Deployed]:
         yield from _of_modelservice(one, place)
     elif kind == "SkyPilot task":
         yield from _of_task(one, place)
+    else:
+        yield from _of_pods_inside(name, spec, _ONE_REPLICA, place)
 
 
 def _of_pod(
-    name: str, pod: _Map, replicas: int, place: str, *, servers: int = 1, role: str | None = None
+    name: str, pod: _Map, replicas: int, place: str, *, servers: int = 1, role: Role | None = None
 ) -> Iterator[Deployed]:
     """Yield the engines of the containers of a pod."""
     for container in _maps(pod.get("containers")):
@@ -166,6 +199,20 @@ def _of_pod(
         )
 
 
+def _of_pods_inside(name: str, value: object, replicas: int, place: str) -> Iterator[Deployed]:
+    """Yield the engines of all pods in an object of another kind, with the replicas that stand nearest around each."""
+    if isinstance(value, list):
+        for inner in value:
+            yield from _of_pods_inside(name, inner, replicas, place)
+    elif isinstance(value, dict):
+        title = str(value["name"]) if isinstance(value.get("name"), str) and "template" in value else name
+        replicas = _count(value["replicas"]) if "replicas" in value else replicas
+        yield from _of_pod(title, value, replicas, place)
+        for key, inner in value.items():
+            if key != "containers":
+                yield from _of_pods_inside(title, inner, replicas, place)
+
+
 def _deployed(
     name: str,
     started: Iterable[Started],
@@ -173,7 +220,7 @@ def _deployed(
     resources: _Map,
     *,
     servers: int = 1,
-    role: str | None = None,
+    role: Role | None = None,
 ) -> Iterator[Deployed]:
     limits = {**_map(resources.get("requests")), **_map(resources.get("limits"))}
     gpus = [_number(value) for key, value in limits.items() if _GPU.fullmatch(str(key))]
@@ -244,7 +291,11 @@ def _of_llm_service(name: str, spec: _Map) -> Iterator[Deployed]:
     uri = _text(model.get("uri"))
     served = uri.removeprefix("hf://") if uri.startswith("hf://") else _text(model.get("name")) or uri
     prefill = _map(spec.get("prefill"))
-    for part, role in ((prefill, "prefill"), (spec, "decode" if prefill else None)):
+    workloads: tuple[tuple[_Map, Role | None], ...] = (
+        (prefill, "prefill"),
+        (spec, "decode" if prefill else None),
+    )
+    for part, role in workloads:
         if not part or not served:
             continue
         containers = _maps(_map(part.get("template")).get("containers"))
@@ -277,13 +328,12 @@ def _of_graph(spec: _Map, place: str) -> Iterator[Deployed]:
     parts += [(str(key), part) for key, part in _map(spec.get("services")).items() if isinstance(part, dict)]
     for name, part in parts:
         replicas, servers = _count(part.get("replicas")), _count(_map(part.get("multinode")).get("nodeCount"))
-        role = str(part.get("subComponentType") or part.get("type"))
-        role_of_pool = role if role in ("prefill", "decode") else None
+        role = _POOLS.get(str(part.get("subComponentType") or part.get("type")))
         pod = _map(_map(part.get("podTemplate")).get("spec"))
         main = _map(_map(part.get("extraPodSpec")).get("mainContainer"))
         if main:
             pod = {"containers": [{**main, "resources": part.get("resources", main.get("resources"))}]}
-        yield from _of_pod(name, pod, replicas, place, servers=servers, role=role_of_pool)
+        yield from _of_pod(name, pod, replicas, place, servers=servers, role=role)
 
 
 def _of_compose(document: _Map, place: str) -> Iterator[Deployed]:
@@ -360,12 +410,14 @@ def _of_modelservice(values: _Map, place: str) -> Iterator[Deployed]:
     artifacts = _map(values.get("modelArtifacts"))
     uri = _text(artifacts.get("uri"))
     served = _text(artifacts.get("name")) or uri.removeprefix("hf://")
+    if not served:
+        raise InputError(f"{place}: modelArtifacts has no name of a model")
     pools = {key: _map(values.get(key)) for key in ("prefill", "decode")}
     there = [key for key, part in pools.items() if part.get("create", bool(part)) and part.get("containers")]
     for key in there:
         part = pools[key]
         name = str(values.get("_name") or served)
-        role = key if len(there) > 1 else None
+        role = _POOLS[key] if len(there) > 1 else None
         for container in _maps(part.get("containers"))[:1]:
             words = _words(container.get("args"))
             options = _parallelism(_map(part.get("parallelism")))
