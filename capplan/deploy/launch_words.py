@@ -5,10 +5,11 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
-from capplan.deploy.replica_launch import EngineFlags, NotModelledError, json_object
+from capplan.deploy.replica_launch import EngineFlags, NotModelledError, engine_flags, json_object
 from capplan.deploy.shell import Started
 from capplan.errors import LONGEST_SHOWN, InputError
 
@@ -85,7 +86,7 @@ def _with_parents(name: str) -> Iterator[str]:
 def options_of(table: EngineFlags, started: Started, place: str, folder: Path) -> LaunchWords:
     """Return what the options of a command say."""
     names = {name: key for key, flag in table.flags.items() for name in flag.names}
-    every = _every_name(table)
+    every = _every_name(table.engine)
     read, objects = LaunchWords(), dict[str, dict[str, Any]]()
     rest = _with_config(table, list(started.words), started, place, folder)
     while rest:
@@ -123,8 +124,10 @@ def options_of(table: EngineFlags, started: Started, place: str, folder: Path) -
     return read
 
 
-def _every_name(table: EngineFlags) -> frozenset[str]:
+@cache
+def _every_name(engine: str) -> frozenset[str]:
     """Return all options of an engine that are known, by what they are called on a command line."""
+    table = engine_flags(engine)
     listed = (*table.refused, *table.assumed, *table.harmless, *table.aliases)
     bare = (name.partition("=")[0].partition(".")[0] for name in listed)
     return frozenset([*bare, *(name for flag in table.flags.values() for name in flag.names)])

@@ -33,6 +33,10 @@ _TAGGED = re.compile(
     r"(?:docker\.io/)?(?:vllm/vllm-openai[\w.-]*|lmsysorg/sglang|nvcr\.io/nvidia/tensorrt-llm/release):v?(\d+\.\d+(?:\.\d+)?)"
 )
 """Images whose tag is the version of the engine."""
+_LONGEST = 65_536
+"""Most letters of a script, and of the values of its variables where they stand in it."""
+_DEEPEST = 8
+"""Most scripts, one inside the other."""
 _CONTAINER = ("docker", "podman", "nerdctl")
 _PLAIN = (
     "--rm", "--init", "--privileged", "--read-only", "--detach", "--interactive", "--tty", "--publish-all", "--no-healthcheck",
@@ -62,7 +66,8 @@ _VARIABLE = re.compile(
 _CONTINUED = re.compile(r"\\[ \t\r]*(?:#[^\n]*)?\n")
 _PLACEHOLDER = re.compile(r"<[A-Za-z][\w .:/-]*>")
 _REDIRECTED = re.compile(r"(?:\d|&)?(?:>>|>&|>\||>|<)")
-_HERE = re.compile(r"<<-?\s*(['\"]?)(\w+)\1([^\n]*)\n(.*?)^[ \t]*\2[ \t]*$", re.DOTALL | re.MULTILINE)
+_HERE = re.compile(r"<<-?\s*(['\"]?)(\w+)\1([^\n]*)\n")
+_OPTION_NEXT = re.compile(r"\s*-(?!--)")
 _OPERATORS = re.compile(r"&&|\|\||;;|[|;&()\n]")
 
 
@@ -81,7 +86,9 @@ class Started:
     """Files that the script writes before, by their path."""
 
 
-def engines_started(text: str, place: str, values: Mapping[str, str] | None = None) -> list[Started]:
+def engines_started(
+    text: str, place: str, values: Mapping[str, str] | None = None, depth: int = 0
+) -> list[Started]:
     """Return the engines that a script starts, in its order.
 
     Parameters
@@ -89,17 +96,22 @@ def engines_started(text: str, place: str, values: Mapping[str, str] | None = No
     text : the script
     place : of it, for errors
     values : variables that are set where it runs
+    depth : scripts that this one is in
 
     Raises
     ------
     InputError
         a quotation has no end, or a container of an engine starts without one
     """
+    if depth > _DEEPEST:
+        return []
+    if len(text) > _LONGEST:
+        raise InputError(f"{place}: is longer than {_LONGEST:,} letters; give the command of the engine")
     script = _Script(text.strip().removeprefix("$ "), place, values)
-    found = [engine for words in script.commands() for engine in _started(words, place, values)]
+    found = [engine for words in script.commands() for engine in _started(words, place, values, depth)]
     if not found:  # a script may keep its command in a variable
         kept = [word for words in script.values() for word in words if " " in word]
-        found = [engine for word in kept for engine in engines_started(word, place, values)]
+        found = [engine for word in kept for engine in engines_started(word, place, values, depth + 1)]
     return [replace(each, files={**script.files, **each.files}) for each in found]
 
 
@@ -147,6 +159,7 @@ class _Script:
     def __init__(self, text: str, place: str, values: Mapping[str, str] | None = None) -> None:
         self._text, self._place, self._at = text, place, 0
         self._values = {name: [value] for name, value in (values or {}).items()}
+        self._of_variables = 0
         self._word: str | None = None
         self._words: list[str] = []
         self.files: dict[str, str] = {}
@@ -180,8 +193,7 @@ class _Script:
 
     def _goes_on(self) -> bool:
         """Return whether the next line is options only: people leave out the backslash before it."""
-        following = self._text[self._at :].lstrip(" \t\r\n")
-        return bool(self._words) and following.startswith("-") and not following.startswith("---")
+        return bool(self._words) and _OPTION_NEXT.match(self._text, self._at) is not None
 
     def _command(self) -> Iterator[list[str]]:
         words, self._words = self._words, []
@@ -235,7 +247,7 @@ class _Script:
         return True
 
     def _double(self) -> None:
-        if '"' not in self._text[self._at + 1 :]:
+        if self._text.find('"', self._at + 1) < 0:
             self._left_over()
             return
         self._add("")
@@ -275,6 +287,9 @@ class _Script:
         values = self._values.get(name)
         if values is None and match["default"] is not None:
             values = [match["default"].strip("'\"")]
+        self._of_variables += sum(map(len, values or ()))
+        if self._of_variables > _LONGEST:
+            raise InputError(f"{self._place}: its variables have more than {_LONGEST:,} letters")
         if values is None:
             self._add(match[0])
         elif quoted and len(values) == 1:
@@ -305,7 +320,7 @@ class _Script:
         inside = self._text[self._at + 1 : end if end >= 0 else len(self._text)]
         self._at = end + 1 if end >= 0 else len(self._text)
         self._word = None
-        inner = _Script(inside.replace("\n", " \\\n"), self._place)
+        inner = _Script(inside.replace("(", " "), self._place)
         inner._values = self._values
         words = [word for command in inner.commands() for word in command]
         before = self._values.get(name.removesuffix("+"), []) if name.endswith("+") else []
@@ -317,12 +332,7 @@ class _Script:
             self._add(placeholder[0])
             self._at = placeholder.end()
             return True
-        here = _HERE.match(self._text, self._at)
-        if here is not None:
-            target = re.search(r">\s*(\S+)\s*$", self._text[: self._at]) or re.search(r">\s*(\S+)", here[3])
-            if target is not None:
-                self.files[self._named(target[1])] = here[4]
-            self._at = here.end()
+        if self._here():
             return True
         match = _REDIRECTED.match(self._text, self._at)
         if match is None or self._word is not None:
@@ -332,6 +342,21 @@ class _Script:
         self._at = target.end() if target is not None else self._at
         return True
 
+    def _here(self) -> bool:
+        """Pass over a here-document and keep the file that it makes; return whether there was one."""
+        start = _HERE.match(self._text, self._at)
+        if start is None:
+            return False
+        end = self._text.find(f"\n{start[2]}", start.end() - 1)
+        if end < 0:
+            return False
+        line = self._text[self._text.rfind("\n", 0, self._at) + 1 : start.end()]
+        target = re.search(r"(?<!<)>\s*([^\s<>]+)", line)
+        if target is not None:
+            self.files[self._named(target[1])] = self._text[start.end() : end + 1]
+        self._at = end + 1 + len(start[2])
+        return True
+
     def _named(self, path: str) -> str:
         """Return the path of a file, with the variables that are known."""
         inner = _Script(path, self._place)
@@ -339,7 +364,9 @@ class _Script:
         return "".join(word for command in inner.commands() for word in command) or path
 
 
-def _started(words: Sequence[str], place: str, values: Mapping[str, str] | None = None) -> Iterator[Started]:
+def _started(
+    words: Sequence[str], place: str, values: Mapping[str, str] | None = None, depth: int = 0
+) -> Iterator[Started]:
     """Yield the engines that one command starts: one, or those of a script in its words."""
     if not words or (Path(words[0]).name in _SAYS and list(words[:2]) != ["uv", "run"]):
         return
@@ -355,7 +382,7 @@ def _started(words: Sequence[str], place: str, values: Mapping[str, str] | None 
                 yield Started(engine, version, _variables(words[:at]), tuple(behind))
                 return
         if " " in words[at] or "\n" in words[at]:
-            inner = engines_started(words[at], place, values) if _script_at(words, at) else []
+            inner = engines_started(words[at], place, values, depth + 1) if _script_at(words, at) else []
             for each in inner:
                 before = (*_variables(words[:at]), *each.variables)
                 yield replace(each, version=each.version or version, variables=before)
