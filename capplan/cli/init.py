@@ -54,12 +54,7 @@ def init_command(
         with_use_case,
     )
 
-    if source is use_case is None and first == FirstScenario():
-        raise InputError(
-            "nothing says what to plan; give what is known, e.g. --model llama-3.1-8b-instruct --use-case chat, or --from support-chat"
-        )
-    if use_case and source in shipped_scenarios():
-        raise InputError(f"--use-case: --from {source} copies a scenario as it is; leave one of them out")
+    _refuse_unclear(source, use_case, first)
     shipped = source if source in shipped_scenarios() and not is_there(Path(source)) else None
     known = known_deployment(
         None if shipped else source,
@@ -76,3 +71,15 @@ def init_command(
     write_new(file, text)
     say(f"wrote {file}\n  answer it: capplan fleet {quote(str(file))}")
     return 0
+
+
+def _refuse_unclear(source: str | None, use_case: str | None, first: FirstScenario) -> None:
+    """Raise the error where nothing is said, or two things of which only one can be written."""
+    from capplan.readers.catalogue.scenarios import shipped_scenarios
+
+    if source is use_case is None and first == FirstScenario():
+        raise InputError(
+            "nothing says what to plan; give what is known, e.g. --model llama-3.1-8b-instruct --use-case chat, or --from support-chat"
+        )
+    if use_case and source in shipped_scenarios():
+        raise InputError(f"--use-case: --from {source} copies a scenario as it is; leave one of them out")

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import isfinite
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from capplan.assumption import Assumption
@@ -103,9 +104,9 @@ def _is_another_kind(text: str, path: Path) -> str | None:
     """Return what a file is that says nothing of a deployment, and what reads it; None for one that may be a trace, a log or a script."""
     head = text.lstrip()
     if re.search(r"^(?:traffic|fleet):", text, re.MULTILINE) and re.search(r"^model:", text, re.MULTILINE):
-        return f"a scenario already\n  answer it: capplan fleet {path}"
+        return f"a scenario already\n  answer it: capplan fleet {quote(str(path))}"
     if head.startswith("{") and '"plan_file"' in text:
-        return f"a plan of capplan\n  what starts it: capplan export --plan {path} --target k8s"
+        return f"a plan of capplan\n  what starts it: capplan export --plan {quote(str(path))} --target k8s"
     if head.startswith("{") and re.search(r'"(?:model_type|architectures)"\s*:', text):
         return f"the config.json of a model\n  give it as the model: --model {path}"
     if re.search(r"^FROM \S+", text, re.MULTILINE) and re.search(
