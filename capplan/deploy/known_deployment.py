@@ -90,14 +90,34 @@ def _of_file(path: Path, source: str, folder: Path, engine: str | None, *, ignor
     deployed = deployed_engines(text, source)
     if deployed is not None:
         return _of_manifest(deployed, path, source, engine, ignore_unmodelled=ignore_unmodelled)
-    started = any(word in text for word in _SCRIPTS) and _is_another_kind(text, path) is None
-    _refuse_without_engine(engine, ignore_unmodelled=ignore_unmodelled and not started)
-    if started:
-        read = read_command_line(text, source, path.parent, ignore_unmodelled=ignore_unmodelled)
+    script = _script(text, path)
+    _refuse_without_engine(engine, ignore_unmodelled=ignore_unmodelled and script is None)
+    if script is not None:
+        read = read_command_line(script, source, path.parent, ignore_unmodelled=ignore_unmodelled)
         return _of_launch(read, source, ignore_unmodelled=ignore_unmodelled)
     if (kind := _is_another_kind(text, path)) is not None:
         raise InputError(f"{source}: is {kind}")
     return _of_traffic(path, source, folder)
+
+
+_RECORDS = (".csv", ".tsv", ".json", ".jsonl", ".prom", ".parquet", ".gz")
+"""Ends of the names of files with records, whose prompts may hold any command."""
+_CODE_BLOCK = re.compile(r"^[ \t]*```[^\n]*\n(.*?)^[ \t]*```", re.DOTALL | re.MULTILINE)
+
+
+def _script(text: str, path: Path) -> str | None:
+    """Return the script of a file that starts an engine, of a page its blocks of code; None for a file that starts none."""
+    records = path.suffix in _RECORDS or text.lstrip().startswith(("{", "[", "# HELP", "# TYPE"))
+    if records or not any(word in text for word in _SCRIPTS) or _is_dockerfile(text):
+        return None
+    return "\n".join(_CODE_BLOCK.findall(text)) if path.suffix == ".md" else text
+
+
+def _is_dockerfile(text: str) -> bool:
+    return (
+        re.search(r"^FROM \S+", text, re.MULTILINE) is not None
+        and re.search(r"^(?:RUN|CMD|ENTRYPOINT|COPY) ", text, re.MULTILINE) is not None
+    )
 
 
 def _is_another_kind(text: str, path: Path) -> str | None:
@@ -109,9 +129,7 @@ def _is_another_kind(text: str, path: Path) -> str | None:
         return f"a plan of capplan\n  what starts it: capplan export --plan {quote(str(path))} --target k8s"
     if head.startswith("{") and re.search(r'"(?:model_type|architectures)"\s*:', text):
         return f"the config.json of a model\n  give it as the model: --model {path}"
-    if re.search(r"^FROM \S+", text, re.MULTILINE) and re.search(
-        r"^(?:RUN|CMD|ENTRYPOINT|COPY) ", text, re.MULTILINE
-    ):
+    if _is_dockerfile(text):
         return "a Dockerfile, which says how an image is made\n  give the command that runs in it: --from 'vllm serve OWNER/NAME'"
     if path.suffix in (".yaml", ".yml", ".toml", ".md", ".py", ".tf", ".html"):
         return (

@@ -25,6 +25,7 @@ _GPU = re.compile(
     r"(?:nvidia|amd|intel|habana|gpu\.intel|google)\.(?:com|ai)/(?:gpu|mig-[\w.]+|i915|xe|gaudi|tpu)|gpu"
 )
 _WORKLOADS = ("Deployment", "StatefulSet", "ReplicaSet", "DaemonSet", "Job")
+_YAML = (".yaml", ".yml")
 _ONE_REPLICA = 1
 _POOLS: Mapping[str, Role] = {"prefill": "prefill", "decode": "decode"}
 """What platforms call a pool -> its role."""
@@ -67,6 +68,8 @@ def deployed_engines(text: str, place: str) -> tuple[Deployed, ...] | None:
         documents = [value for value in yaml_values(text, place) if isinstance(value, dict)]
     except InputError:
         if "{{" not in text:
+            if not place.endswith(_YAML):
+                return None
             raise
         raise InputError(
             f"{place}: is a template, whose values are missing\n  render it, and give the result: helm template CHART -f VALUES"

@@ -13,6 +13,7 @@ from capplan.deploy.export import TARGETS
 from capplan.deploy.manifests import deployed_engines
 from capplan.deploy.replica_launch import ReplicaLaunch
 from capplan.errors import InputError
+from capplan.readers.catalogue.scenarios import shipped_scenarios
 from capplan.readers.yaml_file import parse_yaml
 from tests.plan_files import plan_in, with_changes
 from tests.sweeps import size_on_few_requests
@@ -166,6 +167,41 @@ def test_a_file_of_another_kind_is_named(capplan, tmp_path, kind):
     assert ran.code == 2
     assert says in ran.err
     assert "arrival_s" not in ran.err
+
+
+@pytest.mark.parametrize(
+    "text", ["apiVersion: v1\nkind: Pod\n", "#!/bin/sh\nexec x\n", "vllm serve o/n -tp 2\n", "a:\n  b: 1\n"]
+)
+def test_a_trace_is_told_from_a_deployment(capplan, tmp_path, text):
+    """What reads a trace says that it was given something else, and what reads that."""
+    (tmp_path / "given").write_text(text)
+    ran = capplan("workload", tmp_path / "given")
+    assert ran.code == 2
+    assert "no trace and no log\n  what it says of a deployment: capplan init FILE --from" in ran.err
+    assert "arrival_s" not in ran.err
+
+
+def test_a_page_and_a_log_are_told_apart(capplan, tmp_path):
+    """The command of a page is in its blocks of code; a prompt of a log may hold any command."""
+    (tmp_path / "page.md").write_text(
+        "# It's here\n```bash\nvllm serve llama-3.1-8b -tp 2\n```\nDon't stop.\n"
+    )
+    assert capplan("init", tmp_path / "a.yaml", "--from", tmp_path / "page.md", "--offline").code == 0
+    rows = [f"{at},900,100" for at in range(300)]
+    (tmp_path / "log.csv").write_text(
+        "\n".join(["arrival_s,input_tokens,output_tokens", *rows, "# vllm serve o/n"])
+    )
+    ran = capplan(
+        "init", tmp_path / "b.yaml", "--from", tmp_path / "log.csv", "--model", "llama-3.1-8b", "--offline"
+    )
+    assert "starts no engine" not in ran.err
+
+
+def test_a_name_that_is_suggested_is_a_scenario(capplan, tmp_path):
+    for name in shipped_scenarios():
+        ran = capplan("init", tmp_path / "made.yaml", "--from", f"{name[:3]}{name[4:]}", "--offline")
+        near = re.search(r"did you mean '(\S+)'", ran.err)
+        assert near is None or near[1] in shipped_scenarios()
 
 
 def test_a_file_that_is_not_there_is_taken_for_the_nearest_one(capplan, tmp_path):
