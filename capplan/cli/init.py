@@ -59,6 +59,7 @@ def init_command(
     known = known_deployment(
         None if shipped else source,
         file.resolve().parent,
+        model=first.model,
         engine=engine_name,
         ignore_unmodelled=ignore_unmodelled,
     )

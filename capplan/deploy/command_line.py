@@ -421,11 +421,12 @@ def launch_of_words(
     assumed = read.assumptions()
     if read.unmodelled and not ignore_unmodelled:
         raise InputError(not_modelled(place, read.unmodelled))
-    assumed += [f"estimated without what is not modelled: {line}" for line in read.unmodelled]
+    assumed += [LEFT_OUT.format(line) for line in read.unmodelled]
     unread = dict.fromkeys((*started.variables, *read.unread))
     return replace(launch, unread=tuple(unread), assumed=tuple(assumed))
 
 
+LEFT_OUT = "estimated without what is not modelled: {}"
 WHOLE_TOWERS = "holds the whole vision tower on every GPU"
 
 

@@ -9,7 +9,13 @@ from shlex import quote
 from typing import Any
 
 from capplan.assumption import Assumption
-from capplan.deploy.command_line import WHOLE_TOWERS, launch_of_words, not_modelled, read_command_line
+from capplan.deploy.command_line import (
+    LEFT_OUT,
+    WHOLE_TOWERS,
+    launch_of_words,
+    not_modelled,
+    read_command_line,
+)
 from capplan.deploy.manifests import Deployed, deployed_engines
 from capplan.deploy.replica_launch import ReplicaLaunch
 from capplan.errors import InputError, nearest, unknown
@@ -38,7 +44,12 @@ _SCRIPTS = (
 
 
 def known_deployment(
-    source: str | None, folder: Path, *, engine: str | None = None, ignore_unmodelled: bool = False
+    source: str | None,
+    folder: Path,
+    *,
+    model: str | None = None,
+    engine: str | None = None,
+    ignore_unmodelled: bool = False,
 ) -> Known:
     """Return what is known of a deployment.
 
@@ -47,6 +58,7 @@ def known_deployment(
     source : a file (a trace, a request log, Prometheus text, a manifest, a script with the command of an engine), or the command;
         None: nothing is known
     folder : of the scenario, which a trace is named from
+    model : that people name, for a command that names it by a variable
     engine : name of one of the engines that a manifest starts; None: it starts one, or pools of one model
     ignore_unmodelled : leave out what is not modelled of a command, and say so
 
@@ -72,8 +84,22 @@ def known_deployment(
             )
         _refuse_without_engine(engine, ignore_unmodelled=False)
         read = read_command_line(source, "--from", ignore_unmodelled=ignore_unmodelled)
-        return _of_launch(read, "the command of an engine", ignore_unmodelled=ignore_unmodelled)
-    return _of_file(path, source, folder, engine, ignore_unmodelled=ignore_unmodelled)
+        launch = _as_planned(read, "--from", model, ignore_unmodelled=ignore_unmodelled)
+        return _of_launch(launch, "the command of an engine")
+    text = first_bytes(path, MOST_BYTES).decode("utf-8", "replace")
+    deployed = deployed_engines(text, source)
+    if deployed is not None:
+        return _of_manifest(
+            _named(deployed, engine), path, source, model, ignore_unmodelled=ignore_unmodelled
+        )
+    script = _script(text, path)
+    _refuse_without_engine(engine, ignore_unmodelled=ignore_unmodelled and script is None)
+    if script is not None:
+        read = read_command_line(script, source, path.parent, ignore_unmodelled=ignore_unmodelled)
+        return _of_launch(_as_planned(read, source, model, ignore_unmodelled=ignore_unmodelled), source)
+    if (kind := _is_another_kind(text, path)) is not None:
+        raise InputError(f"{source}: is {kind}")
+    return _of_traffic(path, source, folder)
 
 
 def _refuse_without_engine(engine: str | None, *, ignore_unmodelled: bool) -> None:
@@ -82,22 +108,6 @@ def _refuse_without_engine(engine: str | None, *, ignore_unmodelled: bool) -> No
         raise InputError("--engine-name: is for a manifest that starts several engines; leave it out")
     if ignore_unmodelled:
         raise InputError("--ignore-unmodelled: is for the command of an engine or a manifest; leave it out")
-
-
-def _of_file(path: Path, source: str, folder: Path, engine: str | None, *, ignore_unmodelled: bool) -> Known:
-    """Return what is known of a deployment from a file."""
-    text = first_bytes(path, MOST_BYTES).decode("utf-8", "replace")
-    deployed = deployed_engines(text, source)
-    if deployed is not None:
-        return _of_manifest(deployed, path, source, engine, ignore_unmodelled=ignore_unmodelled)
-    script = _script(text, path)
-    _refuse_without_engine(engine, ignore_unmodelled=ignore_unmodelled and script is None)
-    if script is not None:
-        read = read_command_line(script, source, path.parent, ignore_unmodelled=ignore_unmodelled)
-        return _of_launch(read, source, ignore_unmodelled=ignore_unmodelled)
-    if (kind := _is_another_kind(text, path)) is not None:
-        raise InputError(f"{source}: is {kind}")
-    return _of_traffic(path, source, folder)
 
 
 _RECORDS = (".csv", ".tsv", ".json", ".jsonl", ".prom", ".parquet", ".gz")
@@ -147,20 +157,41 @@ def _no_such_file(path: Path, source: str) -> InputError:
     return InputError(f"--from: {printable(source)}: no such file{question}")
 
 
+def _named(deployed: Sequence[Deployed], engine: str | None) -> Sequence[Deployed]:
+    """Return the engines of a manifest of one name; all of them where none is named."""
+    named = [one for one in deployed if engine in (None, one.name)]
+    if not named:
+        raise unknown("engine", str(engine), [one.name for one in deployed], place="--engine-name")
+    return named
+
+
+def _as_planned(
+    launch: ReplicaLaunch, place: str, model: str | None, *, ignore_unmodelled: bool
+) -> ReplicaLaunch:
+    """Return a launch as a scenario can say it: with a model, and with an assumption where each GPU holds whole towers."""
+    if "$" in launch.model and model is None:
+        raise InputError(
+            f"{place}: its model is the variable {launch.model}, which nothing before it sets\n"
+            "  name the model: --model OWNER/NAME"
+        )
+    if launch.whole_towers:
+        line = f"--mm-encoder-tp-mode data {WHOLE_TOWERS}"
+        if not ignore_unmodelled:
+            raise InputError(not_modelled(place, [line]))
+        launch = replace(launch, assumed=(*launch.assumed, LEFT_OUT.format(line)))
+    return replace(launch, model=model if model and "$" in launch.model else launch.model)
+
+
 def _of_manifest(
-    deployed: Sequence[Deployed], path: Path, source: str, engine: str | None, *, ignore_unmodelled: bool
+    deployed: Sequence[Deployed], path: Path, source: str, model: str | None, *, ignore_unmodelled: bool
 ) -> Known:
     """Return what a manifest says of one engine, or of the pools of one model."""
-    if engine is not None:
-        named = [one for one in deployed if one.name == engine]
-        if not named:
-            raise unknown("engine", engine, [one.name for one in deployed], place="--engine-name")
-        deployed = named
 
     def read(one: Deployed) -> ReplicaLaunch:
         place = source if len(deployed) == 1 else f"{source}: {one.name}"
         launch = launch_of_words(one.started, place, path.parent, ignore_unmodelled=ignore_unmodelled)
-        return replace(launch, role=one.role or launch.role)
+        planned = _as_planned(launch, place, model, ignore_unmodelled=ignore_unmodelled)
+        return replace(planned, role=one.role or planned.role)
 
     launches = [read(one) for one in deployed]
     if len(launches) > 1 and (
@@ -175,17 +206,13 @@ def _of_manifest(
             f"  name one: --engine-name {deployed[0].name}"
         )
     remarks = tuple(f"it runs {one.shown}" for one in deployed)
-    remarks += tuple(
-        _fewer_gpus(one, launch)
-        for one, launch in zip(deployed, launches, strict=True)
-        if _fewer_gpus(one, launch)
-    )
+    remarks += tuple(filter(None, map(_other_gpus, deployed, launches)))
     if len(launches) == 1:
-        return _of_launch(launches[0], source, remarks, ignore_unmodelled=ignore_unmodelled)
-    return _of_pools(launches, source, remarks, ignore_unmodelled=ignore_unmodelled)
+        return _of_launch(launches[0], source, remarks)
+    return _of_pools(launches, source, remarks)
 
 
-def _fewer_gpus(one: Deployed, launch: ReplicaLaunch) -> str:
+def _other_gpus(one: Deployed, launch: ReplicaLaunch) -> str:
     """Return the remark on an engine that splits over another number of GPUs than its pods have; empty where it does not."""
     if one.gpus is None or one.gpus == launch.devices:
         return ""
@@ -197,14 +224,9 @@ def _fewer_gpus(one: Deployed, launch: ReplicaLaunch) -> str:
 _POOLS_APART = {"disaggregation": "only"}
 
 
-def _of_pools(
-    launches: Sequence[ReplicaLaunch], source: str, remarks: tuple[str, ...], *, ignore_unmodelled: bool
-) -> Known:
+def _of_pools(launches: Sequence[ReplicaLaunch], source: str, remarks: tuple[str, ...]) -> Known:
     """Return what is known of separate pools: a scenario in which only they are allowed."""
-    parts = [
-        _of_launch(replace(launch, role=None), source, ignore_unmodelled=ignore_unmodelled)
-        for launch in launches
-    ]
+    parts = [_of_launch(replace(launch, role=None), source) for launch in launches]
     said = [
         f"the {launch.role} pool: {', '.join(f'{name} {count}' for name, count in launch.degrees.items())}"
         for launch in launches
@@ -217,18 +239,9 @@ def _of_pools(
     return Known(source, common, fleet=_POOLS_APART, remarks=(*remarks, *said, *more))
 
 
-def _of_launch(
-    launch: ReplicaLaunch, source: str, remarks: tuple[str, ...] = (), *, ignore_unmodelled: bool
-) -> Known:
+def _of_launch(launch: ReplicaLaunch, source: str, remarks: tuple[str, ...] = ()) -> Known:
     if launch.role is not None:
-        return _of_pools([launch], source, remarks, ignore_unmodelled=ignore_unmodelled)
-    if "$" in launch.model:
-        raise InputError(
-            f"--from: its model is the variable {launch.model}, which nothing before it sets\n"
-            f"  set it before the command: {launch.model.strip('${}')}=OWNER/NAME"
-        )
-    if launch.whole_towers and not ignore_unmodelled:
-        raise InputError(not_modelled("--from", [f"--mm-encoder-tp-mode data {WHOLE_TOWERS}"]))
+        return _of_pools([launch], source, remarks)
     top: dict[str, object] = {"model": launch.model, **launch.stated}
     if launch.adapters is not None:
         top["lora"] = _lora(launch.adapters)
@@ -309,7 +322,7 @@ def launched_replica(
             "--prefix-hit-fraction: --launch turns prefix caching off, so nothing hits; leave one of them out"
         )
     said = serving_flags(read, ignore_unmodelled=ignore_unmodelled)
-    left_out = [f"estimated without what is not modelled: {line}" for line in _other_parts(read)]
+    left_out = [LEFT_OUT.format(line) for line in _other_parts(read)]
     unread = (f"not read of --launch: {', '.join(read.unread)}",) if read.unread else ()
     assumed = tuple(Assumption(line, "--launch", "launch") for line in (*read.assumed, *left_out))
     return model or read.model, replace(serving, **said), unread, assumed

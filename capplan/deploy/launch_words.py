@@ -15,6 +15,8 @@ from capplan.errors import LONGEST_SHOWN, InputError
 
 _Kept = TypeVar("_Kept")
 _OPTION = re.compile(r"--?[A-Za-z]")
+_ARGUMENTS = ("$@", "$*", "${@}", "${*}")
+"""What a shell puts the arguments of its script in place of."""
 _LIKENESS = 0.85
 """Likeness of two options from which on one is taken for the other misspelt."""
 _AS_IT_IS = ("none", "auto", "0", "pytorch", "generate", "null", "{}", "[]")
@@ -91,6 +93,12 @@ def options_of(table: EngineFlags, started: Started, place: str, folder: Path) -
     rest = _with_config(table, list(started.words), started, place, folder)
     while rest:
         word = rest.pop(0)
+        if word in _ARGUMENTS:
+            read.unread.append(word)
+            continue
+        if word.startswith("$") and read.model is not None:
+            read.unmodelled.append(f"{word} is a variable that nothing before it sets, and may hold options")
+            continue
         if not _OPTION.match(word):
             if word.strip(".`") and read.model is not None:
                 raise InputError(

@@ -61,8 +61,9 @@ _SAYS = (
 _SHELLS = ("bash", "sh", "zsh", "ash", "dash", "eval")
 _ASSIGNED = re.compile(r"(?:(?:export|declare|local|readonly)\s+)?([A-Za-z_]\w*)(\+?)=(.*)", re.DOTALL)
 _VARIABLE = re.compile(
-    r"\$(?:(?P<name>[A-Za-z_]\w*)|\{(?P<braced>[A-Za-z_]\w*)(?:\[[@*]\])?(?::?[-=](?P<default>[^{}]*))?\}|(?P<words>[@*])|\{(?P<all>[@*])\})"
+    r"\$\$?(?:(?P<name>[A-Za-z_]\w*)|\{(?P<braced>[A-Za-z_]\w*)(?:\[[@*]\])?(?:(?P<how>:?[-=+?])(?P<other>[^{}]*))?\})"
 )
+"""A variable, with what stands in its place where it is not set (-, =) or set (+); two dollar signs are one in a Compose file."""
 _CONTINUED = re.compile(r"\\[ \t\r]*(?:#[^\n]*)?\n")
 _PLACEHOLDER = re.compile(r"<[A-Za-z][\w .:/-]*>")
 _REDIRECTED = re.compile(r"(?:\d|&)?(?:>>|>&|>\||>|<)")
@@ -281,12 +282,12 @@ class _Script:
         if match is None:
             return False
         self._at = match.end()
-        name = match["name"] or match["braced"]
-        if name is None:
-            return True
-        values = self._values.get(name)
-        if values is None and match["default"] is not None:
-            values = [match["default"].strip("'\"")]
+        name, how = match["name"] or match["braced"], (match["how"] or "")[-1:]
+        values, other = self._values.get(name), (match["other"] or "").strip("'\"")
+        if how == "+":
+            values = [""] if values is None else [other]
+        elif values is None and how in ("-", "="):
+            values = [other]
         self._of_variables += sum(map(len, values or ()))
         if self._of_variables > _LONGEST:
             raise InputError(f"{self._place}: its variables have more than {_LONGEST:,} letters")
@@ -295,7 +296,7 @@ class _Script:
         elif quoted and len(values) == 1:
             self._add(values[0])
         else:
-            words = values if len(values) > 1 else values[0].split()
+            words = values if len(values) > 1 else "".join(values).split()
             for number, word in enumerate(words):
                 if number:
                     self._end_word()

@@ -197,6 +197,22 @@ def test_a_page_and_a_log_are_told_apart(capplan, tmp_path):
     assert "starts no engine" not in ran.err
 
 
+def test_a_model_in_a_variable_is_named_by_people(capplan, tmp_path):
+    line = ("--from", "vllm serve $MODEL -tp 2", "--offline")
+    refused = capplan("init", tmp_path / "made.yaml", *line)
+    assert refused.code == 2
+    assert "name the model: --model OWNER/NAME" in refused.err
+    assert capplan("init", tmp_path / "made.yaml", *line, "--model", "llama-3.1-8b").code == 0
+    assert yaml.safe_load((tmp_path / "made.yaml").read_text())["model"] == "llama-3.1-8b"
+
+
+def test_what_a_scenario_cannot_say_is_refused_or_stated(capplan, tmp_path):
+    line = ("--from", "vllm serve qwen3-vl-8b-instruct -tp 2 --mm-encoder-tp-mode data", "--offline")
+    assert "holds the whole vision tower on every GPU" in capplan("init", tmp_path / "made.yaml", *line).err
+    assert capplan("init", tmp_path / "made.yaml", *line, "--ignore-unmodelled").code == 0
+    assert "holds the whole vision tower on every GPU" in (tmp_path / "made.yaml").read_text()
+
+
 def test_a_name_that_is_suggested_is_a_scenario(capplan, tmp_path):
     for name in shipped_scenarios():
         ran = capplan("init", tmp_path / "made.yaml", "--from", f"{name[:3]}{name[4:]}", "--offline")
