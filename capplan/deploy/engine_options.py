@@ -125,7 +125,7 @@ def sglang_drafts(launch: ReplicaLaunch, drafts: Drafts) -> list[str]:
 
 _ALIASES: Mapping[str, Mapping[str, str]] = {
     "vllm": {"eagle3": "eagle", "dspark": "dspark", "medusa": "medusa", "ngram_gpu": "ngram"},
-    "sglang": {"EAGLE3": "eagle", "NEXTN": "mtp"},
+    "sglang": {"EAGLE3": "eagle", "NEXTN": "mtp", "DSPARK": "dspark"},
     "trtllm": {},
 }
 """Engine -> other words for a method of drafting. vLLM names drafts by the layers of one family `..._mtp`."""

@@ -58,12 +58,12 @@ class LaunchWords:
                     self.assumed.setdefault(table.assumed[known], []).append(shown)
                 return
             if known in table.harmless:
-                break
-        else:
-            if place:
-                self.unmodelled.append(f"{name} of {place} is not known")
+                self.unread.append(known.partition("=")[0])
                 return
-        self.unread.append(name)
+        if place:
+            self.unmodelled.append(f"{name} of {place} is not known")
+        else:
+            self.unread.append(name)
 
     def kept(self, place: str, read: Callable[[], _Kept | None]) -> _Kept | None:
         """Return what a value says; None, and a note, where that is not modelled."""
@@ -115,12 +115,10 @@ def options_of(table: EngineFlags, started: Started, place: str, folder: Path) -
                 table, key, name, rest, place, known=key is not None or name.partition(".")[0] in every
             )
         base, dot, path = name.partition(".")
-        if dot or ((key in _OBJECTS or key is None) and value.lstrip().startswith("{")):
-            _merge(
-                objects.setdefault(base, {}),
-                path,
-                _parsed(value, base, place) if not dot else _literal(value),
-            )
+        taken = key in _OBJECTS[table.engine]
+        written = _object(value, name, place, needed=taken) if not dot and (key is None or taken) else None
+        if dot or written is not None:
+            _merge(objects.setdefault(base, {}), path, _literal(value) if written is None else written)
         elif key is None:
             _note(read, table, names, every, name, value, place)
         elif read.said.get(key, value) != value:
@@ -180,14 +178,18 @@ def yaml_of(path: str, started: Started, folder: Path, what: str, place: str) ->
 
 _MANY_DOTS = 8
 """Most keys of an option, one inside the other."""
-_OBJECTS = ("speculation", "transfer")
-"""Modelled options of vLLM that take a JSON object."""
+_OBJECTS = {"vllm": ("speculation", "transfer"), "sglang": (), "trtllm": ()}
+"""Engine -> modelled options that take a JSON object."""
 _OF_DRAFTS = ("method", "model", "num_speculative_tokens", "prompt_lookup_max", "prompt_lookup_min")
 _OF_TRANSFERS = ("kv_connector", "kv_role")
 
 
-def _parsed(value: str, name: str, place: str) -> Mapping[str, Any]:
-    return json_object(value, name, place)
+def _object(value: str, name: str, place: str, *, needed: bool) -> Mapping[str, Any] | None:
+    """Return the JSON object that an option takes; None for another value, which only an option that is read must not have."""
+    if needed:
+        return json_object(value, name, place)
+    parsed = _literal(value) if value.lstrip().startswith("{") else None
+    return parsed if isinstance(parsed, dict) else None
 
 
 def _literal(value: str) -> Any:
