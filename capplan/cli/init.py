@@ -19,7 +19,13 @@ Source = Annotated[
     typer.Option(
         "--from",
         metavar="SOURCE",
-        help="A trace, request log or Prometheus text, the command of a running engine (or a file with it), or the name of a shipped scenario.",
+        help="A trace, request log or Prometheus text, the command of a running engine (or a file with it: a script, a manifest, values of a Helm chart), or the name of a shipped scenario.",
+    ),
+]
+EngineName = Annotated[
+    str | None,
+    typer.Option(
+        "--engine-name", metavar="NAME", help="One of the engines that the manifest of --from starts."
     ),
 ]
 UseCase = Annotated[str | None, o.USE_CASE]
@@ -31,6 +37,8 @@ def init_command(
     *,
     file: File = Path("scenario.yaml"),
     source: Source = None,
+    engine_name: EngineName = None,
+    ignore_unmodelled: o.IgnoreUnmodelled = False,
     use_case: UseCase = None,
     first: First,
     offline: o.Offline = False,
@@ -41,25 +49,38 @@ def init_command(
     from capplan.readers.text_file import is_there
     from capplan.report.show import refuse_existing, say, write_new
     from capplan.scenario.first_scenario import (
-        Known,
         checked_scenario_text,
         copied_scenario_text,
         with_use_case,
     )
 
+    _refuse_unclear(source, use_case, first)
+    shipped = source if source in shipped_scenarios() and not is_there(Path(source)) else None
+    known = known_deployment(
+        None if shipped else source,
+        file.resolve().parent,
+        model=first.model,
+        engine=engine_name,
+        ignore_unmodelled=ignore_unmodelled,
+    )
     refuse_existing(file)
+    if shipped:
+        text = copied_scenario_text(shipped, file, first)
+    else:
+        first, known = with_use_case(use_case, first, known) if use_case else (first, known)
+        text = checked_scenario_text(file, first, known, offline=offline)
+    write_new(file, text)
+    say(f"wrote {file}\n  answer it: capplan fleet {quote(str(file))}")
+    return 0
+
+
+def _refuse_unclear(source: str | None, use_case: str | None, first: FirstScenario) -> None:
+    """Raise the error where nothing is said, or two things of which only one can be written."""
+    from capplan.readers.catalogue.scenarios import shipped_scenarios
+
     if source is use_case is None and first == FirstScenario():
         raise InputError(
             "nothing says what to plan; give what is known, e.g. --model llama-3.1-8b-instruct --use-case chat, or --from support-chat"
         )
     if use_case and source in shipped_scenarios():
         raise InputError(f"--use-case: --from {source} copies a scenario as it is; leave one of them out")
-    if source in shipped_scenarios() and not is_there(Path(source)):
-        text = copied_scenario_text(source, file, first)
-    else:
-        known = known_deployment(source, file.resolve().parent) if source else Known()
-        first, known = with_use_case(use_case, first, known) if use_case else (first, known)
-        text = checked_scenario_text(file, first, known, offline=offline)
-    write_new(file, text)
-    say(f"wrote {file}\n  answer it: capplan fleet {quote(str(file))}")
-    return 0

@@ -544,3 +544,10 @@ Output: TypeAlias = Annotated[OutputFlags, OUTPUT]
 Asked: TypeAlias = Annotated[ScenarioFlags, ASKED]
 Calibration: TypeAlias = Annotated[Path | None, SERVING["calibration"]]
 Offline: TypeAlias = Annotated[bool, SERVING["offline"]]
+IgnoreUnmodelled: TypeAlias = Annotated[
+    bool,
+    typer.Option(
+        "--ignore-unmodelled",
+        help="Leave out what is not modelled of the command of an engine, and state it as an assumption.",
+    ),
+]

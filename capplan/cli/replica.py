@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from capplan.assumption import Assumption
 from capplan.cli import options as o
 from capplan.cli.completion import models, weight_dtypes
 from capplan.cli.options import Group, fraction, grouped, measure, one_of, whole
@@ -60,6 +61,7 @@ def estimate_command(
     *,
     model: Model = None,
     launch: Launch = None,
+    ignore_unmodelled: o.IgnoreUnmodelled = False,
     hardware: o.Hardware,
     load: o.Load,
     serving: o.Served,
@@ -74,7 +76,9 @@ def estimate_command(
     from capplan.report.show import show, shown_anyway
     from capplan.scenario.replica import asked_replica
 
-    named, serving, unread = _served(context, model, launch, serving, load)
+    named, serving, unread, assumed = _served(
+        context, model, launch, serving, load, ignore_unmodelled=ignore_unmodelled
+    )
     if serving.runner == "pooling":
         o.refuse_unread(
             context, ("output_tokens",), "a runner of vectors or scores generates no tokens; leave it out"
@@ -83,7 +87,9 @@ def estimate_command(
     asked = asked_replica(named, hardware, serving)
     replica = replica_of(replace(asked.spec, typical_context_tokens=load.tokens))
     bounded = bounded_estimate(replica, load, shipped_intervals())
-    answer = estimate_answer(replica, load, bounded, asked.assumptions, (*unread, *asked.warnings))
+    answer = estimate_answer(
+        replica, load, bounded, (*assumed, *asked.assumptions), (*unread, *asked.warnings)
+    )
     if picture:
         from capplan.report.charts.of_answers import compute_dtype_of, roofline_chart
         from capplan.report.charts.static import chart_picture
@@ -95,19 +101,26 @@ def estimate_command(
 
 
 def _served(
-    context: typer.Context, model: str | None, launch: str | None, serving: ServingFlags, load: LoadFlags
-) -> tuple[str, ServingFlags, tuple[str, ...]]:
-    """Return the model, how it is served, and a warning that names what was not read of the command of an engine."""
+    context: typer.Context,
+    model: str | None,
+    launch: str | None,
+    serving: ServingFlags,
+    load: LoadFlags,
+    *,
+    ignore_unmodelled: bool,
+) -> tuple[str, ServingFlags, tuple[str, ...], tuple[Assumption, ...]]:
+    """Return the model, how it is served, a warning that names what was not read of the command of an engine, and what is assumed of it."""
     if launch is not None:
         from capplan.deploy.known_deployment import launched_replica
 
         o.refuse_unread(context, STATED, "is said by --launch; leave one of them out")
-        return launched_replica(model, launch, serving, load)
+        return launched_replica(model, launch, serving, load, ignore_unmodelled=ignore_unmodelled)
+    o.refuse_unread(context, ("ignore_unmodelled",), "is for the command of --launch; leave it out")
     if model is None:
         raise InputError(
             "no model is given\n  name one, or the command of an engine: --launch 'vllm serve OWNER/NAME'"
         )
-    return model, serving, ()
+    return model, serving, (), ()
 
 
 if TYPE_CHECKING:

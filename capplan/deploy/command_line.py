@@ -6,11 +6,9 @@ A replica as the command line of its engine (and YAML for TensorRT-LLM), only wi
 """
 
 import json
-import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +25,12 @@ from capplan.deploy.engine_options import (
     sglang_drafts,
     vllm_drafts,
 )
+from capplan.deploy.launch_words import LaunchWords, leaves, options_of, yaml_of
 from capplan.deploy.replica_launch import (
     DTYPE_WORDS,
     KV_WORDS,
     Drafts,
-    EngineFlags,
+    NotModelledError,
     ReplicaLaunch,
     Role,
     amount,
@@ -41,6 +40,8 @@ from capplan.deploy.replica_launch import (
     kv_format,
     weight_dtype,
 )
+from capplan.deploy.shell import Started, one_engine
+from capplan.engine.lookup import profile
 from capplan.errors import LONGEST_SHOWN, InputError
 from capplan.numbers import GIB
 from capplan.ranges import Revision
@@ -97,66 +98,11 @@ def _drafts(launch: ReplicaLaunch, drafts: Drafts) -> dict[str, Any]:
     }
 
 
-def configured(launch: ReplicaLaunch, path: Path, place: str) -> ReplicaLaunch:
-    """Return a launch with what its YAML file says; InputError where the file says more than is read.
-
-    Parameters
-    ----------
-    launch : what the command line says
-    path : of the YAML file
-    place : of the command line, for errors
-    """
-    from capplan.readers.yaml_file import read_yaml
-
-    document = read_yaml(path, kind="the YAML of trtllm-serve --config", way_out=f"named by {place}")
-    values: dict[str, Any] = dict(document.value) if isinstance(document.value, dict) else {}
-    cache = values.pop("kv_cache_config", None) or {}
-    groups = values.pop("enable_attention_dp", False)
-    chunked = values.pop("enable_chunked_prefill", launch.chunked_prefill)
-    speculation, adapters = values.pop("speculative_config", None), values.pop("lora_config", None)
-    if isinstance(speculation, dict) and speculation.get("decoding_type") in _DRAFTS_APART:
-        values.pop("disable_overlap_scheduler", None)
-    _refuse_other(path, [*values, *(f"kv_cache_config.{key}" for key in _other_keys(cache))])
-    for name, value in (("enable_attention_dp", groups), ("enable_chunked_prefill", chunked)):
-        if not isinstance(value, bool | None):
-            _refuse_other(path, [name])
-    launch = _with_cache(launch, cache, str(path))
-    return replace(
-        grouped(launch) if groups else launch,
-        chunked_prefill=chunked,
-        drafts=None if speculation is None else _read_drafts(speculation, str(path)),
-        adapters=None if adapters is None else read_adapter_config(adapters, str(path)),
-    )
-
-
 def grouped(launch: ReplicaLaunch) -> ReplicaLaunch:
     """Return a launch whose attention groups are its tensor-parallel ranks, one each."""
     if launch.data_parallel > 1:
         return launch
     return replace(launch, data_parallel=launch.tensor_parallel, tensor_parallel=1)
-
-
-def _refuse_other(path: Path, keys: list[str]) -> None:
-    if keys:
-        raise InputError(
-            f"{path}: {', '.join(map(str, keys))}: is not read; leave it out to estimate without it"
-        )
-
-
-def _with_cache(launch: ReplicaLaunch, cache: dict[str, Any], place: str) -> ReplicaLaunch:
-    if "dtype" in cache:
-        launch = replace(launch, kv_dtype=kv_format(str(cache["dtype"]), "kv_cache_config.dtype", place))
-    if "free_gpu_memory_fraction" in cache:
-        fraction = amount(str(cache["free_gpu_memory_fraction"]), "free_gpu_memory_fraction", place, 1.0)
-        launch = replace(launch, memory_fraction=fraction)
-    return replace(launch, prefix_caching=cache.get("enable_block_reuse", True) is not False)
-
-
-def _other_keys(cache: object) -> Iterator[str]:
-    if not isinstance(cache, dict):
-        yield "(not a mapping)"
-        return
-    yield from (str(key) for key in cache if key not in _CACHE_KEYS)
 
 
 def _read_drafts(config: object, place: str) -> Drafts:
@@ -168,7 +114,7 @@ def _read_drafts(config: object, place: str) -> Drafts:
     layers, tokens = values.pop("num_nextn_predict_layers", None), values.pop("max_draft_len", None)
     values.pop("max_matching_ngram_size", None)
     if values or kind not in methods or (methods[kind] == "eagle" and draft is None):
-        raise InputError(
+        raise NotModelledError(
             f"{place}: speculative_config is read with decoding_type {', '.join(methods)}, max_draft_len or num_nextn_predict_layers, "
             "and speculative_model_dir of an Eagle head; describe others in a scenario"
         )
@@ -411,24 +357,11 @@ def _trtllm(launch: ReplicaLaunch) -> Command:
     return Command(words, written_config(launch), _remarks(launch))
 
 
-_PROGRAMS = {
-    ("vllm", "serve"): "vllm",
-    ("-m", "vllm.entrypoints.openai.api_server"): "vllm",
-    ("-m", "sglang.launch_server"): "sglang",
-    ("sglang", "serve"): "sglang",
-    ("trtllm-serve",): "trtllm",
+_GENERATES = {
+    "runner": ("auto", "generate"),
+    "convert": ("auto", "none"),
+    "task": ("auto", "generate", "transcription"),
 }
-"""Words that start an engine -> the engine."""
-_IMAGE = re.compile(r"(?:[\w.-]+/)*(?:vllm-openai|vllm|sglang|tensorrt-?llm(?:/release)?)(?P<tag>:[\w.-]+)?")
-_CONTAINER = ("docker", "podman", "nerdctl")
-_ENDS = ("&&", "||", "|", ";", "&", ">", ">>", "2>&1")
-_KNOWN = "vllm serve, python3 -m sglang.launch_server, trtllm-serve"
-_OPTION = re.compile(r"--?[A-Za-z]")
-_LIKENESS = 0.85
-"""Likeness of two options from which on one is taken for the other misspelt."""
-_AS_IT_IS = ("none", "auto", "0", "pytorch", "generate")
-"""Values with which an option changes nothing."""
-_GENERATES = {"runner": ("auto", "generate"), "convert": ("auto", "none"), "task": ("auto", "generate")}
 """Option of vLLM -> values with which it generates tokens, if the model does."""
 _POOLS = {
     "runner": ("pooling",), "convert": ("embed", "classify"), "task": ("embed", "embedding", "score", "classify", "reward"),
@@ -436,34 +369,76 @@ _POOLS = {
 _COUNTS = ("tensor_parallel", "pipeline_parallel", "data_parallel", "expert_parallel", "max_model_len", "max_num_seqs", "max_num_batched_tokens")  # fmt: skip
 
 
-def read_command_line(text: str, place: str = "--launch", folder: Path | None = None) -> ReplicaLaunch:
+def read_command_line(
+    text: str,
+    place: str = "--launch",
+    folder: Path | None = None,
+    *,
+    version: str | None = None,
+    ignore_unmodelled: bool = False,
+) -> ReplicaLaunch:
     """Return the replica that a command line starts.
 
     Parameters
     ----------
-    text : as typed in a shell, on one line or several; `docker run ...` and variables may stand before it
+    text : as typed in a shell, on one line or several: a script, `docker run ...` and variables may stand around it
     place : of the text, for errors
     folder : that files in it are relative to; None: the working folder
+    version : of the engine, where people say it; None: as the image says
+    ignore_unmodelled : leave out what is not modelled, and say so, instead of the error
 
     Raises
     ------
     InputError
-        it is no such command, is badly quoted, or has an option that changes memory or speed and is not modelled
+        it starts no engine or several, is badly quoted, or has options that change memory or speed and are not modelled
     """
-    words = _words(text, place)
-    engine, version, before, words = _program(words, place)
-    table = engine_flags(engine)
-    said, unread, model = _options(table, words, place)
-    model = said.pop("model", None) or model
+    return launch_of_words(
+        one_engine(text, place), place, folder, version=version, ignore_unmodelled=ignore_unmodelled
+    )
+
+
+def launch_of_words(
+    started: Started,
+    place: str,
+    folder: Path | None = None,
+    *,
+    version: str | None = None,
+    ignore_unmodelled: bool = False,
+) -> ReplicaLaunch:
+    """Return the replica of an engine that a command starts; the parameters are those of `read_command_line`."""
+    table = engine_flags(started.engine)
+    read = options_of(table, started, place, folder or Path())
+    model = read.said.pop("model", None) or read.model
     if model is None:
-        raise InputError(f"{place}: names no model; write it behind the program, e.g. {_EXAMPLES[engine]}")
-    launch = ReplicaLaunch(engine, version, model)
-    launch = _with(launch, said, place)
-    if "config" in said:
-        launch = configured(launch, (folder or Path()) / said["config"], place)
-    if engine == "trtllm" and "attention_groups" in said:
+        raise InputError(
+            f"{place}: names no model; write it behind the program, e.g. {_EXAMPLES[started.engine]}"
+        )
+    launch = _with(ReplicaLaunch(started.engine, version or started.version, model), read, place)
+    if "config" in read.said:
+        launch = _configured(launch, read, started, place, folder or Path())
+    if started.engine == "trtllm" and "attention_groups" in read.said:
         launch = grouped(launch)
-    return replace(launch, unread=(*before, *unread))
+    assumed = read.assumptions()
+    if read.unmodelled and not ignore_unmodelled:
+        raise InputError(not_modelled(place, read.unmodelled))
+    assumed += [LEFT_OUT.format(line) for line in read.unmodelled]
+    unread = dict.fromkeys((*started.variables, *read.unread))
+    return replace(launch, unread=tuple(unread), assumed=tuple(assumed))
+
+
+LEFT_OUT = "estimated without what is not modelled: {}"
+WHOLE_TOWERS = "holds the whole vision tower on every GPU"
+
+
+def not_modelled(place: str, lines: Sequence[str]) -> str:
+    """Return the error for all that a command says and is not modelled."""
+    if len(lines) == 1:
+        which = "" if "not modelled" in lines[0] else ", which is not modelled"
+        return (
+            f"{place}: {lines[0]}{which}\n  leave it out to estimate without it, or add --ignore-unmodelled"
+        )
+    listed = "".join(f"\n  {line}" for line in lines)
+    return f"{place}: {len(lines)} parts are not modelled{listed}\n  leave them out to estimate without them, or add --ignore-unmodelled"
 
 
 _EXAMPLES = {
@@ -473,139 +448,17 @@ _EXAMPLES = {
 }
 
 
-def _words(text: str, place: str) -> list[str]:
-    joined = re.sub(r"\\\s*\n", " ", text.strip())
-    lines = [line for line in joined.splitlines() if line.strip() and not line.lstrip().startswith("#")]
-    try:
-        words = shlex.split(" ".join(lines).removeprefix("$ "))
-    except ValueError as error:
-        raise InputError(f"{place}: is badly quoted ({str(error).lower()}); quote JSON in '...'") from None
-    end = next((word for word in words if word in _ENDS), None)
-    if end is not None:
-        raise InputError(f"{place}: holds {end!r}; give one command that starts one engine")
-    if not words:
-        raise InputError(f"{place}: is empty; known commands: {_KNOWN}")
-    return words
-
-
-def _program(words: Sequence[str], place: str) -> tuple[str, str | None, list[str], list[str]]:
-    """Return the engine, its version where an image tells it, variables before it, and the words behind the program."""
-    version = None
-    for at, word in enumerate(words):
-        for program, engine in _PROGRAMS.items():
-            name = Path(word).name if program[0] != "-m" else word
-            if (name, *words[at + 1 : at + len(program)]) == program:
-                return engine, version, _variables(words[:at]), list(words[at + len(program) :])
-        image = _IMAGE.fullmatch(word) if at and Path(words[0]).name in _CONTAINER else None
-        if image is not None:
-            tag = re.search(r"(?<!\d)\d+\.\d+(?:\.\d+)?", image["tag"] or "")
-            version = tag[0] if tag else None
-            if image[0].partition(":")[0].endswith("vllm-openai") and not _starts_an_engine(words[at + 1 :]):
-                return "vllm", version, _variables(words[:at]), list(words[at + 1 :])
-    shown = " ".join(words)[:LONGEST_SHOWN]
-    raise InputError(
-        f"{place}: {shown!r} starts no engine that is known\n  known commands: {_KNOWN}, also behind docker run"
-    )
-
-
-def _starts_an_engine(words: Sequence[str]) -> bool:
-    return any(
-        tuple(words[at : at + len(program)]) == program for program in _PROGRAMS for at in range(len(words))
-    )
-
-
-def _variables(words: Sequence[str]) -> list[str]:
-    """Return the variables that stand before a program, by name; their values may be secret."""
-    return list(
-        dict.fromkeys(
-            word.partition("=")[0] for word in words if re.fullmatch(r"[A-Za-z_]\w*=.*", word, re.DOTALL)
-        )
-    )
-
-
-def _options(
-    table: EngineFlags, words: Sequence[str], place: str
-) -> tuple[dict[str, str], list[str], str | None]:
-    """Return what the options say, those that were not read, and the first word that belongs to none."""
-    names = {name: key for key, flag in table.flags.items() for name in flag.names}
-    said: dict[str, str] = {}
-    unread: list[str] = []
-    model: str | None = None
-    rest = list(words)
-    while rest:
-        word = rest.pop(0)
-        if not _OPTION.match(word):
-            if model is not None:
-                raise InputError(
-                    f"{place}: {model!r} and {word!r} both stand where the model is; quote values with spaces"
-                )
-            model = word
-            continue
-        name, equals, value = word.partition("=")
-        name = _spelled(name, names, table)
-        key = names.get(name)
-        if key is None:
-            _refuse_unmodelled(table, name, value if equals else next(iter(rest), ""), place)
-            unread.append(name)
-            while not equals and name not in table.switches and rest and not _OPTION.match(rest[0]):
-                rest.pop(0)
-            continue
-        if key in said:
-            raise InputError(f"{place}: {name} says again what was said before; keep one")
-        if not table.flags[key].switch and not equals:
-            if not rest or rest[0].startswith("--"):
-                raise InputError(f"{place}: {name} has no value behind it")
-            value = rest.pop(0)
-        while table.flags[key].many and rest and not _OPTION.match(rest[0]):
-            value += f" {rest.pop(0)}"
-        said[key] = value
-    return said, unread, model
-
-
-def _spelled(name: str, names: Mapping[str, str], table: EngineFlags) -> str:
-    """Return an option as the table spells it, whether it has - or _ between its words."""
-    forms = (name, name[:2] + name[2:].replace("_", "-"), name[:2] + name[2:].replace("-", "_"))
-    known = (form for form in forms if form in names or form in table.refused or form in table.harmless)
-    return next(known, name)
-
-
-def _refuse_unmodelled(table: EngineFlags, name: str, value: str, place: str) -> None:
-    """Raise the error for an option that changes memory or speed and is not modelled, or that is probably misspelt."""
-    if name in table.refused:
-        if value in _AS_IT_IS:
-            return
-        why = table.refused[name] or "may change memory or speed"
-        raise InputError(
-            f"{place}: {name} {why}, which is not modelled\n  leave it out to estimate without it"
-        )
-    if name in table.harmless:
-        return
-    read = {word for flag in table.flags.values() for word in flag.names} | set(table.refused)
-    near = next(iter(get_close_matches(name, sorted(read), n=1, cutoff=_LIKENESS)), None)
-    if near is not None:
-        raise InputError(
-            f"{place}: {name} is no option of {table.engine} that is known; did you mean {near}?"
-        )
-
-
-def _with(launch: ReplicaLaunch, said: Mapping[str, str], place: str) -> ReplicaLaunch:
+def _with(launch: ReplicaLaunch, read: LaunchWords, place: str) -> ReplicaLaunch:
     """Return a launch with what its options say."""
-    table = engine_flags(launch.engine)
+    table, said = engine_flags(launch.engine), read.said
 
     def name(key: str) -> str:
         return table.flags[key].names[0]
 
-    whole = launch.engine == "sglang" and said.get("max_num_batched_tokens") == str(WHOLE_PROMPTS)
-    if whole:
-        if "prefill_tokens" not in said:
-            raise InputError(
-                f"{place}: {name('max_num_batched_tokens')} {WHOLE_PROMPTS} leaves the tokens of a step to another option; write {name('prefill_tokens')} too"
-            )
-        said = {**said, "max_num_batched_tokens": said["prefill_tokens"]}
-    elif "prefill_tokens" in said:
-        raise InputError(
-            f"{place}: {name('prefill_tokens')} limits the prompts of a step, which is not modelled together with chunks; give {name('max_num_batched_tokens')} instead"
-        )
+    whole = _takes_whole_prompts(launch.engine, read, place, name)
+    if launch.engine == "vllm" and said.get("max_model_len") in ("auto", "-1"):
+        shown = f"{name('max_model_len')} {said.pop('max_model_len')}"
+        read.assumed["the longest context of the model is served"] = [shown]
     counts: dict[str, Any] = {key: count(said[key], name(key), place) for key in _COUNTS if key in said}
     if "revision" in said:
         Revision().check(said["revision"], f"{place}: {name('revision')}")
@@ -615,18 +468,38 @@ def _with(launch: ReplicaLaunch, said: Mapping[str, str], place: str) -> Replica
             launch, memory_fraction=amount(said["memory_fraction"], name("memory_fraction"), place, 1.0)
         )
     if "kv_dtype" in said:
-        launch = replace(launch, kv_dtype=kv_format(said["kv_dtype"], name("kv_dtype"), place))
-    launch = replace(launch, weight_dtype=weight_dtype(said, place))
+        dtype = read.kept(place, lambda: kv_format(said["kv_dtype"], name("kv_dtype"), place))
+        launch = replace(launch, kv_dtype=dtype)
+    launch = replace(launch, weight_dtype=read.kept(place, lambda: weight_dtype(said, place)))
     if "no_prefix_caching" in said or "prefix_caching_off" in said:
         launch = replace(launch, prefix_caching=False)
     launch = replace(launch, chunked_prefill=_chunks(said, place, whole=whole))
     if "speculation" in said:
-        launch = replace(launch, drafts=read_drafts(launch.engine, said, place))
+        launch = replace(launch, drafts=read.kept(place, lambda: read_drafts(launch.engine, said, place)))
     if launch.engine == "sglang":
-        return _of_sglang(launch, said, place)
+        return _of_sglang(launch, read, place)
     if launch.engine == "vllm":
-        return _of_vllm(launch, said, place)
+        return _of_vllm(launch, read, place)
     return launch
+
+
+def _takes_whole_prompts(engine: str, read: LaunchWords, place: str, name: Callable[[str], str]) -> bool:
+    """Return whether SGLang cuts no prompt, and take the limit of its steps from the option that then has it."""
+    said = read.said
+    whole = engine == "sglang" and said.get("max_num_batched_tokens") == str(WHOLE_PROMPTS)
+    if whole:
+        if "prefill_tokens" not in said:
+            raise InputError(
+                f"{place}: {name('max_num_batched_tokens')} {WHOLE_PROMPTS} leaves the tokens of a step to another option; write {name('prefill_tokens')} too"
+            )
+        said["max_num_batched_tokens"] = said["prefill_tokens"]
+    elif "prefill_tokens" in said:
+        chunk, most = said.get("max_num_batched_tokens", ""), said["prefill_tokens"]
+        if not (chunk.isdigit() and most.isdigit() and int(most) >= int(chunk)):
+            read.unmodelled.append(
+                f"{name('prefill_tokens')} {most} limits the prompts of a step, which is not modelled together with chunks; give {name('max_num_batched_tokens')} instead"
+            )
+    return whole
 
 
 def _chunks(said: Mapping[str, str], place: str, *, whole: bool) -> bool | None:
@@ -649,15 +522,55 @@ def _pools(said: Mapping[str, str], place: str) -> bool:
     return False
 
 
-def _of_vllm(launch: ReplicaLaunch, said: Mapping[str, str], place: str) -> ReplicaLaunch:
+def _of_vllm(launch: ReplicaLaunch, read: LaunchWords, place: str) -> ReplicaLaunch:
+    said = read.said
+    if "asynchronous" in said and not plans_ahead(launch.version):
+        read.unmodelled.append(
+            "--async-scheduling plans a step while another runs, which is modelled from vllm 0.14.0 on"
+        )
     if "experts_spread" in said:
         launch = replace(launch, expert_parallel=launch.tensor_parallel * launch.data_parallel)
     if "host_cache" in said:
         launch = replace(
             launch, host_cache_bytes=amount(said["host_cache"], "--kv-offloading-size", place) * GIB
         )
-    adapters = read_adapters("vllm", said, place)
-    return replace(launch, role=_vllm_role(said, place), pooling=_pools(said, place), adapters=adapters)
+    towers = said.get("whole_towers", "weights")
+    if towers not in ("weights", "data"):
+        raise InputError(f"{place}: --mm-encoder-tp-mode {towers!r} is not read; known: weights, data")
+    return replace(
+        launch,
+        role=read.kept(place, lambda: _vllm_role(said, place)),
+        pooling=_pools(said, place),
+        adapters=read_adapters("vllm", said, place),
+        whole_towers=towers == "data" and launch.tensor_parallel > 1,
+    )
+
+
+def plans_ahead(version: str | None) -> bool:
+    """Return whether vLLM plans a step while another runs without being told to; None is the newest version.
+
+    Examples
+    --------
+    >>> plans_ahead("0.11.0"), plans_ahead(None)
+    (False, True)
+    """
+    return profile("vllm", version).asynchronous
+
+
+_STORES = (
+    "LMCache",
+    "Offloading",
+    "Offload",
+    "Store",
+    "FlexKV",
+    "HF3FS",
+    "SharedStorage",
+    "Example",
+    "Multi",
+    "Dynamo",
+    "Kvbm",
+)
+"""Parts of the names of connectors that keep caches elsewhere, and send none to a pool of their own where they do both."""
 
 
 def _vllm_role(said: Mapping[str, str], place: str) -> Role | None:
@@ -665,21 +578,28 @@ def _vllm_role(said: Mapping[str, str], place: str) -> Role | None:
     if "transfer" not in said:
         return None
     values = json_object(said["transfer"], "--kv-transfer-config", place)
-    for role, word in ROLES.items():
-        if values.get("kv_role") == word:
+    connector, word = str(values.get("kv_connector", "")), values.get("kv_role")
+    if word == ROLES["either"] and any(part in connector for part in _STORES):
+        raise NotModelledError(
+            f"{place}: --kv-transfer-config {connector} keeps prefixes outside the GPUs; where that is host memory, write --kv-offloading-size"
+        )
+    for role, known in ROLES.items():
+        if word == known:
             return role
     raise InputError(
-        f"{place}: --kv-transfer-config with kv_role {values.get('kv_role')!r} is not read; known: {', '.join(ROLES.values())}"
+        f"{place}: --kv-transfer-config with kv_role {word!r} is not read; known: {', '.join(ROLES.values())}"
     )
 
 
-def _of_sglang(launch: ReplicaLaunch, said: Mapping[str, str], place: str) -> ReplicaLaunch:
+def _of_sglang(launch: ReplicaLaunch, read: LaunchWords, place: str) -> ReplicaLaunch:
     """Return a launch of SGLang, whose options count the ranks, sequences and tokens of all attention groups together."""
-    groups = launch.data_parallel
+    said, groups = read.said, launch.data_parallel
     if groups > 1 and "attention_groups" not in said:
-        raise InputError(
-            f"{place}: --dp-size {groups} without --enable-dp-attention starts {groups} engines; leave it out to estimate one of them"
+        read.unmodelled.append(
+            f"--dp-size {groups} without --enable-dp-attention starts {groups} engines, of which one is estimated"
         )
+        launch = replace(launch, data_parallel=1)
+        groups = 1
     whole = launch.chunked_prefill is False  # the limit of whole prompts is that of one group
     for key in ("tensor_parallel", "max_num_seqs", *(() if whole else ("max_num_batched_tokens",))):
         total = getattr(launch, key)
@@ -696,7 +616,7 @@ def _of_sglang(launch: ReplicaLaunch, said: Mapping[str, str], place: str) -> Re
             host_cache_bytes=amount(said["host_cache"], "--hicache-size", place) * GB * launch.devices,
         )
     elif "host_cache_switch" in said:
-        raise InputError(f"{place}: --enable-hierarchical-cache needs its size here: --hicache-size 64")
+        read.unmodelled.append("--enable-hierarchical-cache needs its size here: --hicache-size 64")
     roles: dict[str, Role | None] = {"null": None, "prefill": "prefill", "decode": "decode"}
     mode = said.get("role", "null")
     if mode not in roles:
@@ -704,6 +624,62 @@ def _of_sglang(launch: ReplicaLaunch, said: Mapping[str, str], place: str) -> Re
     return replace(
         launch, role=roles[mode], pooling="pooling" in said, adapters=read_adapters("sglang", said, place)
     )
+
+
+_TRT_COUNTS = {
+    "tensor_parallel_size": "tensor_parallel", "pipeline_parallel_size": "pipeline_parallel", "moe_expert_parallel_size": "expert_parallel",
+    "max_seq_len": "max_model_len", "max_batch_size": "max_num_seqs", "max_num_tokens": "max_num_batched_tokens",
+}  # fmt: skip
+"""Key of the YAML of TensorRT-LLM -> what it counts; the YAML counts before the command line."""
+
+
+def _configured(
+    launch: ReplicaLaunch, read: LaunchWords, started: Started, place: str, folder: Path
+) -> ReplicaLaunch:
+    """Return a launch of TensorRT-LLM with what the YAML says that its command names."""
+    path = read.said["config"]
+    found = yaml_of(path, started, folder, "trtllm-serve --config", place)
+    if found is None:
+        read.unmodelled.append(f"{path}: no such file; the YAML of trtllm-serve --config is expected")
+        return launch
+    values, table, at = dict(found), engine_flags("trtllm"), str(folder / path)
+    cache = values.pop("kv_cache_config", None) or {}
+    groups, chunked = values.pop("enable_attention_dp", False), values.pop("enable_chunked_prefill", None)
+    speculation, adapters = values.pop("speculative_config", None), values.pop("lora_config", None)
+    counts: dict[str, Any] = {
+        key: count(str(values.pop(word)), word, at) for word, key in _TRT_COUNTS.items() if word in values
+    }
+    if isinstance(speculation, dict) and speculation.get("decoding_type") in _DRAFTS_APART:
+        values.pop("disable_overlap_scheduler", None)
+    for name, value in (("enable_attention_dp", groups), ("enable_chunked_prefill", chunked)):
+        if not isinstance(value, bool | None):
+            raise InputError(f"{at}: {name} is {value!r}, neither true nor false")
+    if not isinstance(cache, dict):
+        raise InputError(f"{at}: kv_cache_config is {cache!r}, not a mapping of its settings")
+    values |= {f"kv_cache_config.{key}": value for key, value in cache.items() if key not in _CACHE_KEYS}
+    for key, value in values.items():
+        for name, leaf in leaves(str(key), value):
+            read.judge(table, name, leaf, at)
+    launch = _with_cache(replace(launch, **counts), cache, read, at)
+    drafts = None if speculation is None else read.kept(place, lambda: _read_drafts(speculation, at))
+    return replace(
+        grouped(launch) if groups else launch,
+        chunked_prefill=launch.chunked_prefill if chunked is None else chunked,
+        drafts=drafts,
+        adapters=None if adapters is None else read_adapter_config(adapters, at),
+    )
+
+
+def _with_cache(
+    launch: ReplicaLaunch, cache: Mapping[str, Any], read: LaunchWords, place: str
+) -> ReplicaLaunch:
+    if "dtype" in cache:
+        dtype = read.kept(place, lambda: kv_format(str(cache["dtype"]), "kv_cache_config.dtype", place))
+        launch = replace(launch, kv_dtype=dtype)
+    if "free_gpu_memory_fraction" in cache:
+        fraction = amount(str(cache["free_gpu_memory_fraction"]), "free_gpu_memory_fraction", place, 1.0)
+        launch = replace(launch, memory_fraction=fraction)
+    return replace(launch, prefix_caching=cache.get("enable_block_reuse", True) is not False)
 
 
 def comment(text: str) -> str:

@@ -3,7 +3,14 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from capplan.deploy.replica_launch import Drafts, ReplicaLaunch, count, engine_flags, json_object
+from capplan.deploy.replica_launch import (
+    Drafts,
+    NotModelledError,
+    ReplicaLaunch,
+    count,
+    engine_flags,
+    json_object,
+)
 from capplan.errors import InputError
 from capplan.model.network import LoraTerms
 from capplan.model.sharding import MODULES
@@ -116,27 +123,68 @@ def sglang_drafts(launch: ReplicaLaunch, drafts: Drafts) -> list[str]:
     return [*words, *option(launch, "draft_tokens", drafts.draft_tokens + 1)]
 
 
+_ALIASES: Mapping[str, Mapping[str, str]] = {
+    "vllm": {"eagle3": "eagle", "dspark": "dspark", "medusa": "medusa", "ngram_gpu": "ngram"},
+    "sglang": {"EAGLE3": "eagle", "NEXTN": "mtp", "DSPARK": "dspark"},
+    "trtllm": {},
+}
+"""Engine -> other words for a method of drafting. vLLM names drafts by the layers of one family `..._mtp`."""
+_OF_ITS_LAYERS = "_mtp"
+_OLD_NGRAM = "[ngram]"
+"""Model that stood for n-grams of the prompt in the first releases of vLLM."""
+_MOST_DRAFTED = 64
+
+
+def _method(engine: str, word: str) -> str | None:
+    """Return the method of drafting that an engine calls so; None for one that is not modelled.
+
+    Examples
+    --------
+    >>> _method("vllm", "qwen3_next_mtp"), _method("sglang", "EAGLE3"), _method("vllm", "suffix")
+    ('mtp', 'eagle', None)
+    """
+    methods = {**{written: name for name, written in METHODS[engine].items()}, **_ALIASES[engine]}
+    return "mtp" if engine == "vllm" and word.endswith(_OF_ITS_LAYERS) else methods.get(word)
+
+
 def read_drafts(engine: str, said: Mapping[str, str], place: str) -> Drafts:
-    """Return how a command line of vLLM or SGLang drafts; InputError for drafts that form a tree, or whose method is not read."""
-    methods = {word: name for name, word in METHODS[engine].items()}
+    """Return how a command line of vLLM or SGLang drafts; NotModelledError for drafts that form a tree, or whose method is not read."""
     if engine == "vllm":
         values = json_object(said["speculation"], "--speculative-config", place)
-        method, draft = values.get("method", "draft_model"), values.get("model")
-        each = values.get("num_speculative_tokens")
+        draft = values.get("model")
+        if draft == _OLD_NGRAM:
+            values, draft = {"method": "ngram", **values}, None
+        of_its_name = "eagle" if "eagle" in str(draft).lower() else "draft_model"
+        word, each = str(values.get("method", of_its_name)), values.get("num_speculative_tokens")
     else:
-        method, draft = said["speculation"].upper(), said.get("draft")
-        each = count(said.get("draft_tokens", ""), "--speculative-num-draft-tokens", place) - 1
-        if said.get("draft_branches", "1") != "1":
-            raise InputError(
-                f"{place}: --speculative-eagle-topk above 1 drafts a tree, which is not read; describe it in a scenario"
-            )
-    plain = str(method).removesuffix("3")
-    if plain not in methods or not isinstance(each, int) or not 1 <= each <= 64:
-        raise InputError(
-            f"{place}: drafts by {method!r} with {each!r} tokens a round are not read; "
-            f"known: {', '.join(methods)} with 1 to 64 tokens"
+        word, draft = said["speculation"].upper(), said.get("draft")
+        each = _chained(said, place)
+    method = _method(engine, word)
+    if engine == "sglang" and method == "eagle" and draft is None:
+        method = "mtp"  # the layers of the model itself
+    if (
+        method is None
+        or not isinstance(each, int)
+        or isinstance(each, bool)
+        or not 1 <= each <= _MOST_DRAFTED
+    ):
+        known = ", ".join((*METHODS[engine].values(), *_ALIASES[engine]))
+        raise NotModelledError(
+            f"{place}: drafts by {word!r} with {each!r} tokens a round are not read; known: {known} with 1 to {_MOST_DRAFTED} tokens"
         )
-    return Drafts(methods[plain], None if draft is None else str(draft), each)
+    return Drafts(method, None if draft is None or method == "mtp" else str(draft), each)
+
+
+def _chained(said: Mapping[str, str], place: str) -> int | None:
+    """Return the tokens of a chain of drafts of SGLang, which verifies one more; None where its engine chooses them."""
+    if said.get("draft_branches", "1") != "1":
+        raise NotModelledError(
+            f"{place}: --speculative-eagle-topk above 1 drafts a tree, which is not read; describe it in a scenario"
+        )
+    if "draft_tokens" in said:
+        return count(said["draft_tokens"], "--speculative-num-draft-tokens", place) - 1
+    steps = said.get("draft_steps")
+    return None if steps is None else count(steps, "--speculative-num-steps", place)
 
 
 _HELD_AS_ONE = {

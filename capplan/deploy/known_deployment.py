@@ -1,44 +1,80 @@
 """What is known of a deployment: `init --from` a trace, counters or the command of an engine, and the replica of `estimate --launch`."""
 
+import re
+from collections.abc import Sequence
 from dataclasses import replace
 from math import isfinite
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
-from capplan.deploy.command_line import read_command_line
+from capplan.assumption import Assumption
+from capplan.deploy.command_line import (
+    LEFT_OUT,
+    WHOLE_TOWERS,
+    launch_of_words,
+    not_modelled,
+    read_command_line,
+)
+from capplan.deploy.manifests import Deployed, deployed_engines
 from capplan.deploy.replica_launch import ReplicaLaunch
-from capplan.errors import InputError, unknown
+from capplan.errors import InputError, nearest, unknown
 from capplan.model.network import LoraTerms
 from capplan.numbers import GIB
 from capplan.readers.catalogue.scenarios import shipped_scenarios
-from capplan.readers.text_file import first_bytes, is_there, path_of
+from capplan.readers.text_file import first_bytes, is_there, path_of, printable
 from capplan.recorded.traces.trace import format_of, workload_of
 from capplan.scenario.first_scenario import Known
 from capplan.scenario.flags import LoadFlags, ServingFlags
 from capplan.workload.length import lognormal_sigma
 from capplan.workload.statistics import LengthSummary
 
-MOST_BYTES = 65_536
-"""Most bytes of a file with the command of an engine."""
+MOST_BYTES = 1_048_576
+"""Most bytes of a file with the command of an engine, or of a manifest."""
 _NO_RATE = "one scrape states lengths and no rate: capplan workload BEFORE AFTER --interval TIME reads the rate of two"
+_SCRIPTS = (
+    "vllm serve",
+    "sglang.launch_server",
+    "sglang serve",
+    "trtllm-serve",
+    "vllm.entrypoints",
+    "vllm-openai",
+)
+"""Words of a file that starts an engine."""
 
 
-def known_deployment(source: str, folder: Path) -> Known:
+def known_deployment(
+    source: str | None,
+    folder: Path,
+    *,
+    model: str | None = None,
+    engine: str | None = None,
+    ignore_unmodelled: bool = False,
+) -> Known:
     """Return what is known of a deployment.
 
     Parameters
     ----------
-    source : a file (a trace, a request log, Prometheus text, a script with the command of an engine), or the command
+    source : a file (a trace, a request log, Prometheus text, a manifest, a script with the command of an engine), or the command;
+        None: nothing is known
     folder : of the scenario, which a trace is named from
+    model : that people name, for a command that names it by a variable
+    engine : name of one of the engines that a manifest starts; None: it starts one, or pools of one model
+    ignore_unmodelled : leave out what is not modelled of a command, and say so
 
     Raises
     ------
     InputError
         it is none of them
     """
-    path = path_of(source) if " " not in source else Path(source)
+    if source is None:
+        _refuse_without_engine(engine, ignore_unmodelled=ignore_unmodelled)
+        return Known()
+    path = path_of(source) if not re.search(r"\s", source) else Path(source)
     if not is_there(path):
-        if " " not in source.strip():
+        if not re.search(r"\s", source.strip()):
+            if path.suffix or path.name != source:
+                raise _no_such_file(path, source)
             raise unknown(
                 "source",
                 source,
@@ -46,16 +82,166 @@ def known_deployment(source: str, folder: Path) -> Known:
                 place="--from",
                 hint="or a file, or the command of an engine: --from 'vllm serve OWNER/NAME'",
             )
-        return _of_launch(read_command_line(source, "--from"), "the command of an engine")
+        _refuse_without_engine(engine, ignore_unmodelled=False)
+        read = read_command_line(source, "--from", ignore_unmodelled=ignore_unmodelled)
+        launch = _as_planned(read, "--from", model, ignore_unmodelled=ignore_unmodelled)
+        return _of_launch(launch, "the command of an engine")
     text = first_bytes(path, MOST_BYTES).decode("utf-8", "replace")
-    if any(
-        word in text for word in ("vllm serve", "sglang.launch_server", "trtllm-serve", "vllm.entrypoints")
-    ):
-        return _of_launch(read_command_line(text, source, path.parent), source)
+    deployed = deployed_engines(text, source)
+    if deployed is not None:
+        return _of_manifest(
+            _named(deployed, engine), path, source, model, ignore_unmodelled=ignore_unmodelled
+        )
+    script = _script(text, path)
+    _refuse_without_engine(engine, ignore_unmodelled=ignore_unmodelled and script is None)
+    if script is not None:
+        read = read_command_line(script, source, path.parent, ignore_unmodelled=ignore_unmodelled)
+        return _of_launch(_as_planned(read, source, model, ignore_unmodelled=ignore_unmodelled), source)
+    if (kind := _is_another_kind(text, path)) is not None:
+        raise InputError(f"{source}: is {kind}")
     return _of_traffic(path, source, folder)
 
 
-def _of_launch(launch: ReplicaLaunch, source: str) -> Known:
+def _refuse_without_engine(engine: str | None, *, ignore_unmodelled: bool) -> None:
+    """Raise the error for an option that is for engines where there is none."""
+    if engine is not None:
+        raise InputError("--engine-name: is for a manifest that starts several engines; leave it out")
+    if ignore_unmodelled:
+        raise InputError("--ignore-unmodelled: is for the command of an engine or a manifest; leave it out")
+
+
+_RECORDS = (".csv", ".tsv", ".json", ".jsonl", ".prom", ".parquet", ".gz")
+"""Ends of the names of files with records, whose prompts may hold any command."""
+_CODE_BLOCK = re.compile(r"^[ \t]*```[^\n]*\n(.*?)^[ \t]*```", re.DOTALL | re.MULTILINE)
+
+
+def _script(text: str, path: Path) -> str | None:
+    """Return the script of a file that starts an engine, of a page its blocks of code; None for a file that starts none."""
+    records = path.suffix in _RECORDS or text.lstrip().startswith(("{", "[", "# HELP", "# TYPE"))
+    if records or not any(word in text for word in _SCRIPTS) or _is_dockerfile(text):
+        return None
+    return "\n".join(_CODE_BLOCK.findall(text)) if path.suffix == ".md" else text
+
+
+def _is_dockerfile(text: str) -> bool:
+    return (
+        re.search(r"^FROM \S+", text, re.MULTILINE) is not None
+        and re.search(r"^(?:RUN|CMD|ENTRYPOINT|COPY) ", text, re.MULTILINE) is not None
+    )
+
+
+def _is_another_kind(text: str, path: Path) -> str | None:
+    """Return what a file is that says nothing of a deployment, and what reads it; None for one that may be a trace, a log or a script."""
+    head = text.lstrip()
+    if re.search(r"^(?:traffic|fleet):", text, re.MULTILINE) and re.search(r"^model:", text, re.MULTILINE):
+        return f"a scenario already\n  answer it: capplan fleet {quote(str(path))}"
+    if head.startswith("{") and '"plan_file"' in text:
+        return f"a plan of capplan\n  what starts it: capplan export --plan {quote(str(path))} --target k8s"
+    if head.startswith("{") and re.search(r'"(?:model_type|architectures)"\s*:', text):
+        return f"the config.json of a model\n  give it as the model: --model {path}"
+    if _is_dockerfile(text):
+        return "a Dockerfile, which says how an image is made\n  give the command that runs in it: --from 'vllm serve OWNER/NAME'"
+    if path.suffix in (".yaml", ".yml", ".toml", ".md", ".py", ".tf", ".html"):
+        return (
+            f"a {path.suffix[1:]} file in which no engine is started\n"
+            "  give a trace, a log, Prometheus text, a manifest, or the command of an engine: --from 'vllm serve OWNER/NAME'"
+        )
+    return None
+
+
+def _no_such_file(path: Path, source: str) -> InputError:
+    """Return the error for a file that is not there, with the nearest one of its folder."""
+    beside = [one.name for one in path.parent.iterdir() if one.is_file()] if path.parent.is_dir() else []
+    near = nearest(path.name, beside)[:1]
+    question = f"; did you mean {printable(str(path.parent / near[0]))}?" if near else ""
+    return InputError(f"--from: {printable(source)}: no such file{question}")
+
+
+def _named(deployed: Sequence[Deployed], engine: str | None) -> Sequence[Deployed]:
+    """Return the engines of a manifest of one name; all of them where none is named."""
+    named = [one for one in deployed if engine in (None, one.name)]
+    if not named:
+        raise unknown("engine", str(engine), [one.name for one in deployed], place="--engine-name")
+    return named
+
+
+def _as_planned(
+    launch: ReplicaLaunch, place: str, model: str | None, *, ignore_unmodelled: bool
+) -> ReplicaLaunch:
+    """Return a launch as a scenario can say it: with a model, and with an assumption where each GPU holds whole towers."""
+    if "$" in launch.model and model is None:
+        raise InputError(
+            f"{place}: its model is the variable {launch.model}, which nothing before it sets\n"
+            "  name the model: --model OWNER/NAME"
+        )
+    if launch.whole_towers:
+        line = f"--mm-encoder-tp-mode data {WHOLE_TOWERS}"
+        if not ignore_unmodelled:
+            raise InputError(not_modelled(place, [line]))
+        launch = replace(launch, assumed=(*launch.assumed, LEFT_OUT.format(line)))
+    return replace(launch, model=model if model and "$" in launch.model else launch.model)
+
+
+def _of_manifest(
+    deployed: Sequence[Deployed], path: Path, source: str, model: str | None, *, ignore_unmodelled: bool
+) -> Known:
+    """Return what a manifest says of one engine, or of the pools of one model."""
+
+    def read(one: Deployed) -> ReplicaLaunch:
+        place = source if len(deployed) == 1 else f"{source}: {one.name}"
+        launch = launch_of_words(one.started, place, path.parent, ignore_unmodelled=ignore_unmodelled)
+        planned = _as_planned(launch, place, model, ignore_unmodelled=ignore_unmodelled)
+        return replace(planned, role=one.role or planned.role)
+
+    launches = [read(one) for one in deployed]
+    if len(launches) > 1 and (
+        len({launch.model for launch in launches}) > 1 or any(launch.role is None for launch in launches)
+    ):
+        listed = "".join(
+            f"\n  {one.shown}: {launch.engine} {launch.model}"
+            for one, launch in zip(deployed, launches, strict=True)
+        )
+        raise InputError(
+            f"{source}: starts {len(launches)} engines, and a scenario is of one{listed}\n"
+            f"  name one: --engine-name {deployed[0].name}"
+        )
+    remarks = tuple(f"it runs {one.shown}" for one in deployed)
+    remarks += tuple(filter(None, map(_other_gpus, deployed, launches)))
+    if len(launches) == 1:
+        return _of_launch(launches[0], source, remarks)
+    return _of_pools(launches, source, remarks)
+
+
+def _other_gpus(one: Deployed, launch: ReplicaLaunch) -> str:
+    """Return the remark on an engine that splits over another number of GPUs than its pods have; empty where it does not."""
+    if one.gpus is None or one.gpus == launch.devices:
+        return ""
+    return (
+        f"{one.name}: its command splits over {launch.devices} GPUs, and its manifest asks for {one.gpus:g}"
+    )
+
+
+_POOLS_APART = {"disaggregation": "only"}
+
+
+def _of_pools(launches: Sequence[ReplicaLaunch], source: str, remarks: tuple[str, ...]) -> Known:
+    """Return what is known of separate pools: a scenario in which only they are allowed."""
+    parts = [_of_launch(replace(launch, role=None), source) for launch in launches]
+    said = [
+        f"the {launch.role} pool: {', '.join(f'{name} {count}' for name, count in launch.degrees.items())}"
+        for launch in launches
+        if launch.role != "either"
+    ]
+    common = {
+        key: value for key, value in parts[0].top.items() if all(part.top.get(key) == value for part in parts)
+    }
+    more = tuple(dict.fromkeys(remark for part in parts for remark in part.remarks))
+    return Known(source, common, fleet=_POOLS_APART, remarks=(*remarks, *said, *more))
+
+
+def _of_launch(launch: ReplicaLaunch, source: str, remarks: tuple[str, ...] = ()) -> Known:
+    if launch.role is not None:
+        return _of_pools([launch], source, remarks)
     top: dict[str, object] = {"model": launch.model, **launch.stated}
     if launch.adapters is not None:
         top["lora"] = _lora(launch.adapters)
@@ -63,16 +249,13 @@ def _of_launch(launch: ReplicaLaunch, source: str) -> Known:
         top["prefix_caching"] = False
     if launch.host_cache_bytes is not None:
         top["kv_offload"] = [{"name": "host", "capacity": f"{launch.host_cache_bytes / GIB:g} GiB"}]
-    remarks = [f"not read: {', '.join(launch.unread)}"] if launch.unread else []
+    notes = [f"not read: {', '.join(launch.unread)}"] if launch.unread else []
+    notes += [f"assumed: {line}" for line in launch.assumed]
     if launch.drafts is not None:
-        remarks.append(
+        notes.append(
             f"it speculates by {launch.drafts.method} with {launch.drafts.draft_tokens} draft tokens: add the key speculation with the measured acceptance"
         )
-    if launch.role is not None:
-        raise InputError(
-            "--from: it serves one phase only, in a separate pool; write their scenario with fleet.disaggregation: only"
-        )
-    return Known(source, top, fleet=launch.degrees, remarks=tuple(remarks))
+    return Known(source, top, fleet=launch.degrees, remarks=(*remarks, *notes))
 
 
 def _lora(adapters: LoraTerms) -> dict[str, object]:
@@ -117,8 +300,8 @@ def _lengths(lengths: LengthSummary) -> object:
 
 
 def launched_replica(
-    model: str | None, launch: str, serving: ServingFlags, load: LoadFlags
-) -> tuple[str, ServingFlags, tuple[str, ...]]:
+    model: str | None, launch: str, serving: ServingFlags, load: LoadFlags, *, ignore_unmodelled: bool = False
+) -> tuple[str, ServingFlags, tuple[str, ...], tuple[Assumption, ...]]:
     """Return the replica of a command line.
 
     Parameters
@@ -127,24 +310,36 @@ def launched_replica(
     launch : command line of an engine
     serving : flags; those that stand for options of the command line must not be given together with it
     load : that it serves; prefixes hit only where they are cached
+    ignore_unmodelled : leave out what is not modelled, as assumptions
 
     Returns
     -------
-    the model, how it is served, and a warning that names what was not read of the command line
+    the model, how it is served, a warning that names what was not read of the command line, and what is assumed instead of its options
     """
-    read = read_command_line(launch)
+    read = read_command_line(launch, version=serving.engine_version, ignore_unmodelled=ignore_unmodelled)
     if load.prefix_hit_fraction and not read.prefix_caching:
         raise InputError(
             "--prefix-hit-fraction: --launch turns prefix caching off, so nothing hits; leave one of them out"
         )
-    said = serving_flags(read)
-    if serving.engine_version is not None:
-        said["engine_version"] = serving.engine_version
+    said = serving_flags(read, ignore_unmodelled=ignore_unmodelled)
+    left_out = [LEFT_OUT.format(line) for line in _other_parts(read)]
     unread = (f"not read of --launch: {', '.join(read.unread)}",) if read.unread else ()
-    return model or read.model, replace(serving, **said), unread
+    assumed = tuple(Assumption(line, "--launch", "launch") for line in (*read.assumed, *left_out))
+    return model or read.model, replace(serving, **said), unread, assumed
 
 
-def serving_flags(launch: ReplicaLaunch) -> dict[str, Any]:
+def _other_parts(launch: ReplicaLaunch) -> list[str]:
+    """Return what an estimate of one replica does not model of a launch."""
+    parts = {
+        "it speculates, which capplan spec predicts": launch.drafts is not None,
+        "it keeps prefixes in host memory, which capplan simulate predicts": launch.host_cache_bytes
+        is not None,
+        "it serves one phase only, which capplan simulate predicts": launch.role is not None,
+    }
+    return [what for what, said in parts.items() if said]
+
+
+def serving_flags(launch: ReplicaLaunch, *, ignore_unmodelled: bool = False) -> dict[str, Any]:
     """Return what a command line says in the words of capplan's own options; what is not said keeps their defaults.
 
     Raises
@@ -152,19 +347,14 @@ def serving_flags(launch: ReplicaLaunch) -> dict[str, Any]:
     InputError
         it drafts, keeps prefixes in host memory or serves one phase only, which an estimate of one replica does not model
     """
-    if launch.drafts is not None:
-        raise InputError(
-            "--launch: it speculates, which an estimate does not model; leave it out, or see: capplan spec --help"
-        )
-    if launch.host_cache_bytes is not None:
-        raise InputError(
-            "--launch: it keeps prefixes in host memory, which an estimate does not model; see: capplan simulate --help"
-        )
-    if launch.role is not None:
-        raise InputError(
-            "--launch: it serves one phase only, which an estimate does not model; see: capplan simulate --help"
-        )
-    return {**launch.degrees, **launch.stated, **_adapter_flags(launch.adapters)}
+    if (parts := _other_parts(launch)) and not ignore_unmodelled:
+        raise InputError(not_modelled("--launch", parts))
+    return {
+        **launch.degrees,
+        **launch.stated,
+        **_adapter_flags(launch.adapters),
+        **({"whole_towers": True} if launch.whole_towers else {}),
+    }
 
 
 def _adapter_flags(adapters: LoraTerms | None) -> dict[str, Any]:

@@ -27,6 +27,12 @@ KV_WORDS = {
 }
 """Engine -> what it calls a cache dtype."""
 DTYPE_WORDS = {"bf16": "bfloat16", "fp16": "float16"}
+
+
+class NotModelledError(InputError):
+    """The error for an option, or a value of it, that changes memory or speed in a way that is not modelled."""
+
+
 _AMOUNT = re.compile(r"(\d+(?:\.\d+)?)([kKmMgG]?)")
 _MULTIPLES = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "K": 1024, "M": 1024**2, "G": 1024**3}
 _KV_FORMATS = {
@@ -43,6 +49,7 @@ def count(text: str, name: str, place: str) -> int:
     (32000, 32768)
     """
     match = _AMOUNT.fullmatch(text)
+    _refuse_variable(text, name, place)
     if match is None:
         raise InputError(
             f"{place}: {name}: {text!r} is not a whole number, e.g. 8192 or 8k; what the engine would choose has to be written out"
@@ -53,8 +60,16 @@ def count(text: str, name: str, place: str) -> int:
     return int(value)
 
 
+def _refuse_variable(text: str, name: str, place: str) -> None:
+    if "$" in text:
+        raise InputError(
+            f"{place}: {name}: {text!r} is a variable that nothing before it sets\n  write its value, or set it before: {text.strip('${}')}=..."
+        )
+
+
 def amount(text: str, name: str, place: str, most: float = 1e9) -> float:
     """Return a number above zero; InputError where it is none, or above the most that is allowed."""
+    _refuse_variable(text, name, place)
     try:
         value = float(text)
     except ValueError:
@@ -69,7 +84,7 @@ def kv_format(text: str, name: str, place: str) -> str | None:
     if text == "auto":
         return None
     if text not in _KV_FORMATS:
-        raise InputError(
+        raise NotModelledError(
             f"{place}: {name}: a KV cache in {text!r} is not modelled; known: auto, {', '.join(sorted(_KV_FORMATS))}"
         )
     return _KV_FORMATS[text]
@@ -81,14 +96,12 @@ def weight_dtype(said: Mapping[str, str], place: str) -> str | None:
     if quantization == "fp8":
         return "fp8"
     if quantization in ("bitsandbytes", "torchao", "experts_int8", "w8a8_int8", "rtn"):
-        raise InputError(
-            f"{place}: --quantization {quantization} makes weights that are not modelled; leave it out"
-        )
+        raise NotModelledError(f"{place}: --quantization {quantization} makes weights that are not modelled")
     spelled = {word: name for name, word in DTYPE_WORDS.items()} | {"half": "fp16"}
     if quantization is None and dtype in spelled:
         return spelled[dtype]
     if dtype not in (*spelled, "auto"):
-        raise InputError(
+        raise NotModelledError(
             f"{place}: --dtype {dtype!r} is not modelled; known: auto, {', '.join(sorted(spelled))}"
         )
     return None
@@ -137,11 +150,19 @@ class EngineFlags:
     flags: Mapping[str, Flag]
     """What it says -> the option."""
     refused: Mapping[str, str]
-    """Options that change memory or speed and are not modelled -> what they do; empty: that they may is all that is known."""
+    """Options that change memory or speed and are not modelled -> what they do; empty: that they may is all that is known.
+
+    An option is named as on a command line, `--name.key` is a key of its JSON object, `--name=value` one value of it."""
+    assumed: Mapping[str, str]
+    """Options that choose between ways to do the same work -> what is assumed instead of them."""
     harmless: frozenset[str]
     """Options that change neither memory nor speed."""
     switches: frozenset[str]
-    """Refused and harmless options without a value."""
+    """Options without a value that are not modelled."""
+    many: frozenset[str]
+    """Options that are not modelled and take several values, up to the next option."""
+    aliases: Mapping[str, str]
+    """Short names of options that are not modelled -> their long names."""
 
     def knows(self, key: str, version: str, value: str | None = None) -> bool:
         """Return whether a version knows an option, and a value of it.
@@ -211,8 +232,11 @@ def engine_flags(engine: str) -> EngineFlags:
         tuple(table["releases"]),
         flags,
         {name: "" for kind in kinds for name in other[kind]} | table["refused"],
+        {name: says for says, lines in table["assumed"].items() for name in " ".join(lines).split()},
         frozenset(name for kind in kinds for name in harmless[kind]),
-        frozenset(other["switches"] + harmless["switches"]),
+        frozenset([*other["switches"], *harmless["switches"], *" ".join(table["switches"]).split()]),
+        frozenset(" ".join(table["many"]).split()),
+        table["aliases"],
     )
 
 
@@ -271,10 +295,14 @@ class ReplicaLaunch:
     drafts: Drafts | None = None
     host_cache_bytes: float | None = None
     """Bytes of host memory for prefixes, of the whole replica."""
+    whole_towers: bool = False
+    """Every rank holds the whole vision tower, and reads images of its own."""
     role: Role | None = None
     """Role of a replica in a pool of its own; either where the engine is not told which."""
     unread: tuple[str, ...] = ()
     """Options and variables of its command line that were not read, as written."""
+    assumed: tuple[str, ...] = ()
+    """What is assumed instead of options that were not read."""
 
     @property
     def devices(self) -> int:

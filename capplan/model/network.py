@@ -224,6 +224,8 @@ class Network:
     vision_parameters: int = 0
     """Vision and audio towers and projectors: held; `image_work` says what a vision tower reads, sound is not modelled in time."""
     vision_format: str = "bf16"
+    whole_towers: bool = False
+    """Every rank holds the towers whole instead of its share (vLLM: --mm-encoder-tp-mode data)."""
     mtp_parameters: int = 0
     """Multi-token-prediction layers: in the checkpoint, not counted in `parameters`."""
     other_parameters: int = 0

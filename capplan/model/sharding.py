@@ -165,7 +165,8 @@ def _end_bytes_per_rank(network: Network, tensor: Array) -> tuple[Array, Array, 
     head_format = network.embedding_format if network.tied_embeddings else network.lm_head.weight_format
     head = network.lm_head
     matrix = FORMATS[head_format].matrix_bytes(head.inputs * head.outputs, head.outputs)
-    first = (embedding + vision) / tensor + network.other_parameters * plain
+    towers = vision if network.whole_towers else vision / tensor
+    first = embedding / tensor + towers + network.other_parameters * plain
     last = (matrix + head.bias * plain) / tensor + network.final_norm_parameters * plain
     if network.pooler is not None:
         last = last + _projection_bytes_per_rank(network.pooler, tensor, plain)

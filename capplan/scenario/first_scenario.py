@@ -94,7 +94,7 @@ def _lines(name: str, first: FirstScenario, known: Known) -> Iterator[str]:
     )
     yield from (f"# {remark}" for remark in known.remarks)
     yield f"name: {_value(name)}"
-    model = known.top.get("model", first.model or DEFAULTS["model"])
+    model = first.model or known.top.get("model", DEFAULTS["model"])
     yield _line(
         "model", model, "Hugging Face id, a name of capplan list models, or the path of a config.json"
     )

@@ -64,6 +64,8 @@ class ServingFlags:
     fully_sharded_loras: bool = False
     chunked_prefill: bool | None = None
     """None is the engine's default."""
+    whole_towers: bool = False
+    """Every rank holds the whole vision tower."""
     calibration: Path | None = None
     """File of measured efficiencies."""
     revision: str | None = None
@@ -92,7 +94,7 @@ class ServingFlags:
         return words
 
 
-_WITHOUT_OPTION = ("lora_modules", "fully_sharded_loras", "chunked_prefill")
+_WITHOUT_OPTION = ("lora_modules", "fully_sharded_loras", "chunked_prefill", "whole_towers")
 """Settings that only the command of an engine states."""
 
 

@@ -178,7 +178,7 @@ def asked_replica(
     rules, host_assumptions, host_warnings = refitted_profile(flags.calibration, rules, target)
     format_assumptions = weight_format_assumptions(network, weight_dtype) if weight_dtype else ()
     served = network_as_served(in_weight_format(network, weight_dtype) if weight_dtype else network, rules)
-    served = _with_adapters(served, flags)
+    served = replace(_with_adapters(served, flags), whole_towers=flags.whole_towers)
     kv_format, assumptions = cache_dtype(network, flags.kv_dtype, rules, target.architecture.lower())
     degrees = flags.tensor_parallel, flags.pipeline_parallel, flags.expert_parallel, flags.data_parallel
     sharding = Sharding(*map(float, degrees))

@@ -145,7 +145,7 @@ def known_options(engine: str) -> set[str]:
     """Return every option of an engine that the catalogue reads, refuses or passes over."""
     table = engine_flags(engine)
     named = {name for flag in table.flags.values() for name in flag.names}
-    return named | set(table.refused) | set(table.harmless)
+    return named | set(table.refused) | set(table.assumed) | set(table.harmless) | set(table.aliases)
 
 
 def main() -> int:

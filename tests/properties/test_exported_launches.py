@@ -20,7 +20,7 @@ from capplan.deploy.replica_launch import Drafts, ReplicaLaunch, engine_flags
 from capplan.engine.lookup import version_key
 from capplan.errors import InputError
 from capplan.model.network import LoraTerms
-from capplan.model.sharding import MODULES
+from capplan.model.sharding import MODULES, weight_bytes_per_rank
 from capplan.readers.plan_file import read_plan_file
 from capplan.replica.plans import plans_cache_tokens, plans_memory, plans_of
 from capplan.scenario.flags import ServingFlags
@@ -505,15 +505,17 @@ def test_any_text_is_a_launch_or_one_clear_refusal(text):
         ("python3 -m sglang.launch_server --model-path o/n --enable-lora", "write --max-lora-rank and --lora-target-modules"),
         ("python3 -m sglang.launch_server --model-path o/n --chunked-prefill-size -1", "write --max-prefill-tokens too"),
         ("python3 -m sglang.launch_server --model-path o/n --max-prefill-tokens 9", "give --chunked-prefill-size instead"),
-        ("vllm serve o/n --attention-backend FLASHINFER", "may change memory or speed, which is not modelled"),
+        ("vllm serve o/n --attention-backend FLEX_ATTENTION", "runs attention by slower kernels, which is not modelled"),
+        ("vllm serve o/n --ubatch-size 4", "may change memory or speed, which is not modelled"),
         ("vllm serve o/n --max-model-length 8", "did you mean --max-model-len?"),
-        ("vllm serve o/n --max-model-len auto", "is not a whole number"),
+        ("vllm serve o/n --max-model-len many", "is not a whole number"),
         ("vllm serve o/n --max-num-seqs 4 --max-num-seqs 8", "says again"),
         ("vllm serve o/n p/q", "both stand where the model is"),
         ("vllm serve o/n --kv-cache-dtype turboquant_k8v4", "is not modelled"),
         ("vllm serve o/n -q bitsandbytes", "weights that are not modelled"),
         ("vllm serve 'o/n", "badly quoted"),
-        ("vllm serve o/n && sleep 1", "give one command"),
+        ("vllm serve o/n & vllm serve p/q", "give one command"),
+        ("vllm serve o/n --enforce-eager -dcp 2", "2 parts are not modelled\n  --enforce-eager runs without CUDA graphs\n  --decode-context-parallel-size splits"),
         ("vllm serve --port 8000", "names no model"),
         ("nginx -c x", "starts no engine that is known"),
         ("python3 -m sglang.launch_server --model-path o/n --dp-size 4", "starts 4 engines"),
@@ -569,6 +571,39 @@ def test_what_was_not_read_is_named_without_its_value(capplan):
     assert "not read of --launch: HF_TOKEN, --api-key, --port, --brand-new" in ran.err
     assert "secret" not in ran.err + ran.out
     assert "hidden" not in ran.err + ran.out
+
+
+def test_what_is_not_modelled_is_an_assumption_where_people_say_so(capplan):
+    """The numbers are those of the command without it."""
+    load = ("--hardware", "h100-sxm", "--concurrency", 8, "--offline", "--format", "json")
+    more = " --enforce-eager --speculative-config.method mtp --speculative-config.num_speculative_tokens 1"
+    line = "vllm serve llama-3.1-8b --max-num-seqs 64"
+    plain = capplan("estimate", "--launch", line, *load)
+    refused = capplan("estimate", "--launch", line + more, *load)
+    ignored = capplan("estimate", "--launch", line + more, "--ignore-unmodelled", *load)
+    assert (plain.code, refused.code, ignored.code) == (0, 2, 0), ignored.err
+    assert json.loads(plain.out)["result"] == json.loads(ignored.out)["result"]
+    assumed = " ".join(row["assumption"] for row in json.loads(ignored.out)["assumptions"])
+    assert "--enforce-eager runs without CUDA graphs" in assumed
+    assert "it speculates" in assumed
+    needless = capplan("estimate", "llama-3.1-8b", "--ignore-unmodelled", *load)
+    assert (needless.code, needless.out) == (2, "")
+
+
+def test_whole_towers_take_memory_of_every_rank():
+    """Seven of eight parts of the tower more on each of eight ranks, and nothing else."""
+    name, load = "qwen3-vl-8b-instruct", "h100-sxm"
+
+    def weights(more):
+        launch = read_command_line(f"vllm serve {name} -tp 4 {more}")
+        serving = ServingFlags(**serving_flags(launch) | {"offline": True})
+        spec = asked_replica(launch.model, load, serving).spec
+        return spec.network, float(weight_bytes_per_rank(spec.network, spec.sharding))
+
+    (network, split), (_, whole) = weights(""), weights("--mm-encoder-tp-mode data")
+    tower = network.vision_parameters * 2.0
+    assert tower > 0
+    assert whole - split == pytest.approx(tower * 3 / 4)
 
 
 def test_an_estimate_of_a_launch_is_that_of_its_flags(capplan):

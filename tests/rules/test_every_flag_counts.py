@@ -156,6 +156,8 @@ CASES = {
     "init": {
         "{file}": Case("other.yaml", FIRST.replace("made", "another"), file="other.yaml"),
         "--from": Case(LAUNCH, file="made.yaml"),
+        "--engine-name": Case("chat", refused="is for a manifest"),
+        "--ignore-unmodelled": Case(refused="is for the command of an engine"),
         "--use-case": Case("rag", file="made.yaml"),
         "--model": Case("qwen3-8b", file="made.yaml"),
         "--request-rate": Case("'9 req/s'", file="made.yaml"),
@@ -237,6 +239,7 @@ CASES = {
         "--input-tokens": Case("300"),
         "--output-tokens": Case("90"),
         "--launch": Case(LAUNCH),
+        "--ignore-unmodelled": Case(refused="is for the command of --launch"),
         "--concurrency": Case("16"),
         "--request-rate": Case("3", "estimate llama-3.1-8b --hardware h100-sxm --request-rate 1 --offline"),
         "--prefix-hit-fraction": Case("0.5"),

@@ -78,6 +78,8 @@ CASES = (
     Case("simulate small.yaml --trace counters.txt", 1),
     Case("list models no-such-model", 1),
     Case("fleet llama-3.1-8b", 1),
+    Case("init second.yaml --from small.yaml --offline", 1),
+    Case("init second.yaml --from plan.json --offline", 1),
 )  # fmt: skip
 SAMPLE = {CASES[1], CASES[3], CASES[6], CASES[9], CASES[11], CASES[14]}
 RESULT = {
@@ -147,6 +149,14 @@ FILLED = {
     ("capplan/scenario/one_line.py", "capplan capacity {} --gpus '8 x h100-sxm'"): "fleet llama-3.1-8b",
     ("capplan/scenario/first_scenario.py", "capplan fleet {}"): "init 'new one.yaml' --from llm.sh --offline",
     ("capplan/cli/init.py", "capplan fleet {}"): "init 'new one.yaml' --from llm.sh --offline",
+    (
+        "capplan/deploy/known_deployment.py",
+        "capplan fleet {}",
+    ): "init second.yaml --from small.yaml --offline",
+    (
+        "capplan/deploy/known_deployment.py",
+        "capplan export --plan {} --target k8s",
+    ): "init second.yaml --from plan.json --offline",
     (
         "capplan/deploy/export.py",
         "capplan fleet {}{} --set engine={} -o plan.json",

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -78,12 +79,38 @@ def format_of(path: Path) -> str:
         line.startswith("#") or prometheus.SAMPLE.match(line) for line in lines
     ):
         return "prometheus"
+    if (kind := _deployed(lines)) is not None:
+        raise InputError(
+            f"{path}: is {kind}, no trace and no log\n  what it says of a deployment: capplan init FILE --from {quote(str(path))}"
+        )
     columns = columns_of(first)
     if {"client", "rate_rps"} <= set(columns):
         return "servegen"
     if tuple(columns) == json_lines.LENGTH_COLUMNS:
         raise InputError(f"{path}: is the length file of a ServeGen workload; give its client file instead")
     return tool_of(columns)
+
+
+_MANIFEST = re.compile(r"(?:apiVersion|kind|services|servingEngineSpec|modelArtifacts)\s*:")
+_STARTS = re.compile(
+    r"(?:^|\s)(?:vllm serve|trtllm-serve|sglang serve|docker run)\s|-m (?:sglang\.launch_server|vllm\.entrypoints)"
+)
+_KEYS = re.compile(r"#|---|\s*(?:- )?[\w.-]+:(?:\s|$)|\s*- ")
+
+
+def _deployed(lines: list[str]) -> str | None:
+    """Return what a file says of a deployment instead of requests; None for one that may be a table.
+
+    Examples
+    --------
+    >>> _deployed(["kind: Pod"]), _deployed(["vllm serve o/n"]), _deployed(["a,b", "1,2"])
+    ('a manifest', 'the command of an engine', None)
+    """
+    if any(map(_MANIFEST.match, lines)):
+        return "a manifest"
+    if lines[0].startswith("#!") or _STARTS.search(lines[0]):
+        return "the command of an engine"
+    return "YAML" if all(map(_KEYS.match, lines)) else None
 
 
 def _json_format(first: str) -> str:

@@ -1,0 +1,156 @@
+"""Command lines as people publish them (`tests/data/launch_lines.yaml`): what is read of each, or why it is refused; and every suggestion of a refusal works."""
+
+import re
+import shlex
+from dataclasses import fields
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from capplan.deploy.command_line import read_command_line
+from capplan.deploy.replica_launch import ReplicaLaunch, engine_flags
+from capplan.errors import InputError
+from capplan.readers.yaml_file import parse_yaml
+
+FILE = Path(__file__).resolve().parents[1] / "data" / "launch_lines.yaml"
+PLAIN = ReplicaLaunch("", "", "")
+NOT_COMPARED = ("unread", "assumed")
+
+
+@cache
+def lines():
+    return parse_yaml(FILE.read_text(encoding="utf-8"), FILE.name).value
+
+
+def differing(launch):
+    """Return what a launch says beyond the defaults, as the file writes it."""
+    said = {field.name: getattr(launch, field.name) for field in fields(ReplicaLaunch)}
+    found = {
+        name: value
+        for name, value in said.items()
+        if value != getattr(PLAIN, name) and name not in NOT_COMPARED
+    }
+    if launch.drafts:
+        found["drafts"] = [launch.drafts.method, launch.drafts.draft, launch.drafts.draft_tokens]
+    if launch.adapters:
+        found["adapters"] = [launch.adapters.adapters, launch.adapters.slots, launch.adapters.rank]
+    if launch.assumed:
+        found["assumed"] = [line.partition(" (not read")[0] for line in launch.assumed]
+    return found
+
+
+def read_or_refused(line, **how):
+    """Return what is read of a line and no refusal, or nothing and the refusal."""
+    try:
+        return differing(read_command_line(line, **how)), ""
+    except InputError as error:
+        return {}, str(error)
+
+
+def test_public_lines_are_read_as_they_say_or_refused_with_the_reason():
+    wrong = []
+    for row in lines():
+        read, refusal = read_or_refused(row["line"])
+        if read != row.get("read", {}) or not all(reason in refusal for reason in row.get("refused", [""])):
+            wrong.append((row["line"], read, refusal))
+    assert wrong == []
+    assert len(lines()) >= 300
+    assert all(row["source"] for row in lines())
+
+
+@pytest.mark.parametrize("held_out", [False, True])
+def test_most_lines_that_say_all_they_need_are_read(held_out):
+    """Lines with variables that nothing sets, without a model or a file, and of other programs say less."""
+    less = re.compile(
+        r"is a variable|names no model|no such file|--omni|is no JSON object|starts no engine|starts \d engines|is not a whole number"
+    )
+    whole = [
+        row
+        for row in lines()
+        if bool(row.get("held_out")) == held_out and not less.search(" ".join(row.get("refused", ())))
+    ]
+    assert len(whole) >= 60
+    assert sum("read" in row for row in whole) >= 0.85 * len(whole)
+
+
+def test_what_is_not_modelled_is_left_out_where_people_say_so():
+    """Every line that is refused for such options alone is read without them, and each of them is an assumption."""
+    for row in lines():
+        _, refusal = read_or_refused(row["line"])
+        if "--ignore-unmodelled" in refusal:
+            launch = read_command_line(row["line"], ignore_unmodelled=True)
+            stated = " ".join(launch.assumed)
+            assert all(reason in stated for reason in row["refused"]), row
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])
+def test_every_suggested_option_is_accepted(engine):
+    """Each option of the table, with a letter left out at its end: what is suggested for it is an option that is read."""
+    start = {
+        "vllm": "vllm serve o/n",
+        "sglang": "python3 -m sglang.launch_server --model-path o/n",
+        "trtllm": "trtllm-serve o/n",
+    }[engine]
+    table = engine_flags(engine)
+    tried = 0
+    for flag in table.flags.values():
+        for name in (
+            name for name in flag.names if name.startswith("--") and name not in ("--model", "--model-path")
+        ):
+            middle = len(name) // 2 + 1
+            _, refusal = read_or_refused(f"{start} {name[:middle]}{name[middle + 1 :]} 2")
+            suggested = re.search(r"did you mean (\S+)\?", refusal)
+            if suggested is None:
+                continue
+            tried += 1
+            _, again = read_or_refused(f"{start} {suggested[1]} 2")
+            assert "is no option" not in again, (name, again)
+            assert "may change memory" not in again
+    assert tried > 5
+
+
+def test_both_spellings_of_a_json_option_mean_the_same():
+    for dotted, whole in (
+        ("--speculative-config.method mtp --speculative-config.num_speculative_tokens 2", "--speculative-config '{\"method\":\"mtp\",\"num_speculative_tokens\":2}'"),
+        ("-sc.method=mtp -sc.num_speculative_tokens=2", "-sc '{\"method\":\"mtp\",\"num_speculative_tokens\":2}'"),
+        ("--kv-transfer-config.kv_role kv_consumer --kv_transfer_config.kv_connector NixlConnector", "--kv-transfer-config '{\"kv_role\":\"kv_consumer\",\"kv_connector\":\"NixlConnector\"}'"),
+        ("--attention-config.backend FLASH_ATTN", "--attention-config '{\"backend\":\"FLASH_ATTN\"}'"),
+        ("--compilation-config.cudagraph_mode NONE", "-cc '{\"cudagraph_mode\":\"NONE\"}'"),
+        ("--compilation_config.cudagraph_mode=PIECEWISE", "--compilation-config '{\"cudagraph_mode\":\"PIECEWISE\"}'"),
+        ("--limit-mm-per-prompt.video 3", "--limit-mm-per-prompt '{\"video\":3}'"),
+    ):  # fmt: skip
+        found = [read_or_refused(f"vllm serve o/n {words}") for words in (dotted, whole)]
+        assert found[0] == found[1], dotted
+
+
+def test_every_switch_has_its_no_form():
+    table = engine_flags("vllm")
+    for flag in table.flags.values():
+        if flag.switch and flag.names[0].startswith("--enable-"):
+            read, refusal = read_or_refused(f"vllm serve o/n --no-{flag.names[0][2:]}")
+            assert not refusal, flag
+            assert read.get("chunked_prefill") is not True
+            assert read.get("expert_parallel", 1) == 1
+    for name in sorted(table.switches & table.harmless):
+        off = f"--no-{name.removeprefix('--')}"
+        refusal = read_or_refused(f"vllm serve o/n {off}")[1]
+        assert bool(refusal) == (off in table.refused), (
+            name
+        )  # what is on by default, and changes memory or speed
+
+
+def test_a_line_in_quotes_is_the_same_line():
+    """`bash -c`, Docker and variables around a command change nothing of it."""
+    plain = "vllm serve o/n -tp 2 --max-model-len 4096"
+    read = differing(read_command_line(plain))
+    for wrapped in (
+        f"bash -c {shlex.quote(plain)}",
+        f"A=1 exec {plain}",
+        f"docker run --gpus all -v a:/b --rm IMAGE sh -lc {shlex.quote('set -e; ' + plain)}",
+        f"M=o/n; {plain.replace('o/n', '${M}')} > log 2>&1 &",
+        plain.replace(" -", " \\\n  -"),
+        plain.replace(" -", "\n  -"),
+        f"# started by hand\n{plain}   # today\n",
+    ):
+        assert differing(read_command_line(wrapped)) == read, wrapped
