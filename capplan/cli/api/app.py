@@ -204,13 +204,16 @@ async def _http_problem(_request: Request, error: Exception) -> Response:
 async def _events(
     command: Offered, jobs: Jobs, line: Callable[[Path], Sequence[str]], form: str
 ) -> AsyncIterator[str]:
-    """Yield progress, then the result or the problem, as server-sent events; the work ends with the connection."""
+    """Yield progress and rows found so far, then the result or the problem, as server-sent events; the work ends with the connection."""
     heard: asyncio.Queue[Mapping[str, Any] | None] = asyncio.Queue()
     work = asyncio.ensure_future(_response(command, jobs, line, form, heard.put_nowait))
     work.add_done_callback(lambda _: heard.put_nowait(None))
     try:
         while (step := await heard.get()) is not None:
-            yield _event("progress", json.dumps(step))
+            found = step.get("found")
+            yield (
+                _event("progress", json.dumps(step)) if found is None else _event("found", json.dumps(found))
+            )
         response = await work
         kind = "problem" if response.media_type == PROBLEM else "result"
         yield _event(kind, bytes(response.body).decode())

@@ -143,16 +143,19 @@ async def _ended(
     """Wait for the end of a process, and say how far it is."""
     loop, end = asyncio.get_running_loop(), asyncio.Event()
     loop.add_reader(process.sentinel, end.set)
-    before = ""
+    seen = 0
     try:
         while not end.is_set():
             with suppress(TimeoutError):
                 await asyncio.wait_for(end.wait(), PROGRESS_EVERY_S)
-            now = _text(progress).strip()
-            if now not in ("", before):
-                before = now
-                with suppress(ValueError):
-                    told(json.loads(now))
+            whole = _text(progress).rpartition("\n")[0].splitlines()
+            steps = [json.loads(line) for line in whole[seen:]]
+            seen = len(whole)
+            for step in (
+                *(one for one in steps if "found" in one),
+                *[one for one in steps if "done" in one][-1:],
+            ):
+                told(step)
     finally:
         loop.remove_reader(process.sentinel)
 
