@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from math import inf
+from math import inf, log2
 
 from capplan.fleet.decision import cheapest_by_confidence
 from capplan.fleet.plan import FleetAnswer, Plan
@@ -18,8 +18,8 @@ from capplan.workload.request_class import Slo
 
 LOADS = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 4.0)
 """Traffic over that of the scenario."""
-LIMITS = (1.0, 0.75, 1.5, 0.5, 2.0)
-"""TTFT targets over those of the scenario, in the order in which they are searched."""
+LIMITS = (0.5, 0.75, 1.0, 1.5, 2.0)
+"""TTFT targets over those of the scenario."""
 PRICES = (0.5, 0.75, 1.0, 1.25, 1.5, 2.0)
 """Prices of the GPU of the plan, electricity included, over those of today."""
 
@@ -82,7 +82,7 @@ def surface_of(
     asked : the question
     answer : of the search as the scenario is
     progress : takes the loads and targets that are done, and all of them
-    found : takes points as they are found, those of the stated target first
+    found : takes points as they are found, those nearest to the scenario first
     """
     plan = answer.chosen
     if plan is None:
@@ -119,7 +119,7 @@ def _points(
     confidences = sorted({*CONFIDENCES, slo.confidence}) if slo.targets else [slo.confidence]
     prices = PRICES if terms.priced(plan.hardware) else (1.0,)
     limits, points = _limits(slo), []
-    for done, ((limit, changed), load) in enumerate(product(limits, loads), 1):
+    for done, ((limit, changed), load) in enumerate(product(limits, _nearest_first(loads)), 1):
         at_limit = replace(asked, question=replace(asked.question, slo=changed))
         fleets = _fleets(LoadSearch(at_limit, terms).trials(load), plan.hardware, confidences)
         if load == 1.0 and changed == slo:
@@ -148,13 +148,18 @@ def _point(
     )
 
 
+def _nearest_first(ratios: Sequence[float]) -> list[float]:
+    """Return ratios in the order in which they are searched: as it is first."""
+    return sorted(ratios, key=lambda ratio: abs(log2(ratio)))
+
+
 def _limits(slo: Slo) -> list[tuple[float | None, Slo]]:
     """Return each TTFT target as a scenario states it, with the targets that it makes; all TTFT targets change together."""
     first = next((item for item in slo.targets if item.metric == "ttft"), None)
     if first is None:
         return [(None, slo)]
     found: list[tuple[float | None, Slo]] = []
-    for ratio in LIMITS:
+    for ratio in _nearest_first(LIMITS):
         changed = tuple(
             replace(item, limit_s=ratio * item.stated_s - item.outside_s)
             if item.metric == "ttft" and ratio != 1.0

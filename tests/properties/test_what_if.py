@@ -62,7 +62,7 @@ def test_the_grid_is_whole_and_told_as_it_is_found(surface, told):
     assert [tuple(getattr(point, axis) for axis in AXES) for point in told] != list(product(*axes))
     assert {tuple(getattr(point, axis) for axis in AXES) for point in surface.points} == set(product(*axes))
     assert sorted(told, key=str) == sorted(surface.points, key=str)
-    assert told[0].ttft_limit_s == 1.0
+    assert (told[0].traffic_ratio, told[0].ttft_limit_s) == (1.0, 1.0)
 
 
 def test_as_it_is_it_is_the_plan(surface, path):
