@@ -447,17 +447,20 @@ def _best_of_each(
     step: Callable[[], None] | None = None,
     found: Callable[[Plan], None] | None = None,
 ) -> dict[str, Sized]:
-    """Return the cheapest fleet of each device that has one."""
+    """Return the cheapest fleet of each device that has one; those that may cost least are looked for first."""
     best: dict[str, Sized] = {}
-    for name in names:
-        if fleet := trials.best_of(name, trials.question.slo.confidence, rejected):
+    confidence = trials.question.slo.confidence
+    names = list(names)
+    likely = sorted(names, key=lambda name: trials.least_usd_per_hour(name, confidence))
+    for name in likely:
+        if fleet := trials.best_of(name, confidence, rejected):
             best[name] = fleet
             if found:
                 for _, plan in _confirmed_by_cost([best_plan(trials, fleet)], trials.terms):
                     found(plan)
         if step:
             step()
-    return best
+    return {name: best[name] for name in names if name in best}
 
 
 def _shown(best: Mapping[str, Sized], terms: Terms) -> list[str]:

@@ -155,7 +155,9 @@ def test_no_other_text_of_the_answer_has_a_number_of_its_own(page):
             continue
         if re.search(r"\d", rest):
             parts = [
-                part for part in re.split(r", recommended|: |, | \(|\)|\(", rest) if re.search(r"\d", part)
+                part
+                for part in re.split(r", recommended|, cheapest so far|: |, | \(|\)|\(", rest)
+                if re.search(r"\d", part)
             ]
             assert all(part.strip() in known for part in parts), said
 
@@ -244,7 +246,7 @@ def test_plans_are_shown_as_they_are_found(page, plan):
     """Each partial answer has plans that are among those of the answer or cost far more; its numbers are leaves too."""
     page.run(
         "window.seen = []; window.watch = setInterval(() => { const a = document.getElementById('answer'); if (a.classList.contains('partial')) {"
-        " window.seen.push([JSON.parse(JSON.stringify(window.capplan.fleet)), Array.from(document.querySelectorAll('#plans [data-path]')).map(e => [e.dataset.path, Number(e.value)])]); } }, 20)"
+        " window.seen.push([JSON.parse(JSON.stringify(window.capplan.fleet)), Array.from(document.querySelectorAll('#plans [data-path]')).map(e => [e.dataset.path, Number(e.value)]), document.getElementById('plans').textContent]); } }, 20)"
     )
     write(
         page,
@@ -257,9 +259,10 @@ def test_plans_are_shown_as_they_are_found(page, plan):
     page.run("clearInterval(window.watch)")
     seen = page.run("window.seen")
     assert seen
+    assert all("recommended" not in shown for *_, shown in seen)
     final = page.run("window.capplan.fleet.result.plans")
     known = {(one["hardware"], one["gpus"], one["usd_per_month"]) for one in final}
-    for so_far, shown in seen:
+    for so_far, shown, _ in seen:
         assert [leaf(so_far["result"], path) for path, _ in shown] == [value for _, value in shown]
         for one in so_far["result"]["plans"]:
             dear = one["usd_per_month"] > 4 * final[0]["usd_per_month"]

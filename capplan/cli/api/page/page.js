@@ -304,7 +304,7 @@
       const row = document.createElement("tr");
       const button = document.createElement("button");
       button.type = "button";
-      button.textContent = plan.hardware + (order === answer.result.recommended ? ", recommended" : "");
+      button.textContent = plan.hardware + (order !== answer.result.recommended ? "" : answer.partial ? ", cheapest so far" : ", recommended");
       button.addEventListener("click", function () { choose(order); $("plans").querySelectorAll("button")[order].focus(); });
       row.setAttribute("aria-current", String(order === chosen));
       cell(row, button);
@@ -323,8 +323,9 @@
     const plans = answer.result.plans;
     $("beside").hidden = plans.length < 2 && !kept;
     if ($("beside").hidden) { return; }
-    const left = kept ? { of: kept.of, at: kept.at, name: "kept: " + kept.name } : { of: answer, at: answer.result.recommended, name: "recommended" };
-    const sides = [left, { of: answer, at: chosen, name: "shown above" }];
+    const best = answer.result.recommended;
+    const left = kept ? { of: kept.of, at: kept.at, name: "kept: " + kept.name } : { of: answer, at: best, name: "recommended" };
+    const sides = [left, { of: answer, at: kept || chosen !== best ? chosen : best === 0 ? 1 : 0, name: kept || chosen !== best ? "chosen" : "another" }];
     const body = heads($("beside").querySelector("table"), [[""]].concat(sides.map(function (side) {
       return [side.name + ": " + side.of.result.plans[side.at].hardware, "number"];
     })));
