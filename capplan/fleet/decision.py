@@ -577,12 +577,12 @@ def cheapest_by_confidence(
     trials: Search,
     confidences: Iterable[float],
     planned: Sized | None = None,
-    under: float = inf,
+    under: Mapping[float, float] | None = None,
     step: Callable[[], None] | None = None,
 ) -> dict[float, Sized | None]:
     """Return the cheapest fleet at each confidence; a surer fleet that costs less stands for lower confidences too.
 
-    The `planned` fleet is one of the confidence asked for. Only fleets that cost less than `under` are looked for.
+    The `planned` fleet is one of the confidence asked for. Only fleets that cost less per hour than `under`, by confidence, are looked for.
 
     Under open-loop traffic a surer fleet never costs less; with users, each slowness is simulated separately, with separate
     noise.
@@ -591,7 +591,8 @@ def cheapest_by_confidence(
     surer: Sized | None = None
     for confidence in sorted(confidences, reverse=True):
         enough = planned if confidence <= trials.question.slo.confidence else None
-        found = (trials.cheapest(confidence, under), surer, enough)
+        cheapest = trials.cheapest(confidence, under[confidence] if under else inf)
+        found = (cheapest, surer, enough)
         known = [fleet for fleet in found if fleet is not None]
         fleets[confidence] = surer = min(known, key=lambda fleet: rank(fleet, trials.terms)[:2], default=None)
         if step:

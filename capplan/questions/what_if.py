@@ -183,8 +183,8 @@ def _fleets(trials: Search, hardware: str, confidences: Sequence[float]) -> dict
         for of_it in (True, False)
     )
     own = cheapest_by_confidence(mine, confidences)
-    most = max((_cost(fleet, trials.terms) for fleet in own.values()), default=inf)
-    rest = cheapest_by_confidence(others, confidences, under=max(PRICES) * most)
+    most = {confidence: max(PRICES) * _cost(fleet, trials.terms) for confidence, fleet in own.items()}
+    rest = cheapest_by_confidence(others, confidences, under=most)
     return {
         confidence: [
             _bought(fleet, trials.terms) for fleet in (own[confidence], rest[confidence]) if fleet is not None
