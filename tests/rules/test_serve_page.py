@@ -166,11 +166,24 @@ def test_form_and_yaml_are_the_same_scenario(page):
     write(page, field("slo.ttft_p95"), "900 ms")
     assert "ttft_p95: 900 ms" in page.run("document.getElementById('yaml').value")
     write(page, field("fleet.hardware"), "l40s, l4")
-    assert page.run("jsyaml.load(document.getElementById('yaml').value).fleet.hardware") == ["l40s", "l4"]
+    assert page.run("YAML.parse(document.getElementById('yaml').value).fleet.hardware") == ["l40s", "l4"]
     write(page, field("traffic[0].input_tokens"), "{mean: 900, p95: 3000}")
-    assert page.run("jsyaml.load(document.getElementById('yaml').value).traffic[0].input_tokens.p95") == 3000
+    assert page.run("YAML.parse(document.getElementById('yaml').value).traffic[0].input_tokens.p95") == 3000
     write(page, "#yaml", SCENARIO.replace("1 s", "700 ms"))
     assert page.run(f'document.querySelector("{field("slo.ttft_p95")}").value') == "700 ms"
+    write(page, "#yaml", "# why\n" + SCENARIO + "  # last\n")
+    write(page, field("slo.tpot_p95"), "45 ms")
+    write(page, field("slo.confidence"), "90 %")
+    write(page, field("slo.confidence"), "")
+    kept = page.run("document.getElementById('yaml').value")
+    assert kept.startswith("# why\nname: <img src=x onerror=alert(1)>\n")
+    assert "slo: {ttft_p95: 1 s, tpot_p95: 45 ms}\n" in kept
+    assert "# last" in kept
+    write(page, "#yaml", "model: qwen3-8b\n")
+    write(page, field("traffic[0].request_rate"), "3 req/s")
+    assert page.run("YAML.parse(document.getElementById('yaml').value).traffic") == [
+        {"request_rate": "3 req/s"}
+    ]
     write(page, "#yaml", "name: [")
     assert text(page, "#yaml-error")
     write(page, "#yaml", SCENARIO)

@@ -22,7 +22,7 @@ from capplan.readers.text_file import data_folder
 
 _PAGE = Path(__file__).with_name("page")
 PAGES = {
-    **{name: _PAGE / name for name in ("index.html", "page.css", "page.js", "js-yaml.min.js")},
+    **{name: _PAGE / name for name in ("index.html", "page.css", "page.js", "yaml.min.js")},
     "review.css": Path(__file__).parents[2] / "review" / "page.css",
     "scenario.json": data_folder("docs/schema") / "scenario.json",
 }

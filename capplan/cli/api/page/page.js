@@ -12,7 +12,8 @@
     ["per million tokens", "usd_per_million_tokens", "price"], ["replicas", "replicas", "count"], ["spare replicas", "spare_replicas", "count"],
     ["tensor parallel", "tensor_parallel", "count"], ["pipeline parallel", "pipeline_parallel", "count"], ["sequences at a replica", "concurrency_per_replica", "count"], ["watts", "watts", "count"]];
   const FIRST = "support-chat";
-  let scenario = {};
+  let scenario = YAML.parseDocument("");
+  let keys = {};
   let schema = null;
   let answer = null;
   let raw = "";
@@ -57,7 +58,7 @@
     }
   }
 
-  // the scenario: form and YAML
+  // the scenario: form and YAML; the form changes a key of the document, whose comments stay
 
   function parts(path) { return path.match(/[^.[\]]+/g).map(function (part) { return /^\d+$/.test(part) ? Number(part) : part; }); }
 
@@ -65,31 +66,35 @@
     return parts(path).reduce(function (inside, part) { return inside === undefined || inside === null ? undefined : inside[part]; }, of);
   }
 
+  const WRITTEN = { lineWidth: 0, flowCollectionPadding: false };
+
   function put(path, given) {
     const steps = parts(path);
-    const last = steps.pop();
-    let inside = scenario;
-    steps.forEach(function (part, at) {
-      if (typeof inside[part] !== "object" || inside[part] === null) { inside[part] = typeof (steps[at + 1] || last) === "number" ? [] : {}; }
-      inside = inside[part];
+    steps.slice(0, -1).forEach(function (_, at) {
+      const above = steps.slice(0, at + 1);
+      const inside = scenario.getIn(above);
+      if (inside === null || (inside !== undefined && typeof inside !== "object")) { scenario.deleteIn(above); }
     });
-    if (given === undefined) { delete inside[last]; } else { inside[last] = given; }
+    if (given === undefined) { if (scenario.hasIn(steps)) { scenario.deleteIn(steps); } } else { scenario.setIn(steps, scenario.createNode(given, { flow: true })); }
+    $("yaml").value = scenario.toString(WRITTEN);
+    keys = scenario.toJS();
+    $("yaml-error").textContent = "";
   }
 
   function flow(given) {
     if (given === undefined || given === null) { return ""; }
     if (Array.isArray(given) && given.every(function (item) { return typeof item === "string"; })) { return given.join(", "); }
-    return typeof given === "object" ? jsyaml.dump(given, { flowLevel: 0 }).trim() : String(given);
+    return typeof given === "object" ? YAML.stringify(given, Object.assign({ collectionStyle: "flow" }, WRITTEN)).trim() : String(given);
   }
 
   function read(path, text) {
     if (text.trim() === "") { return undefined; }
     if (path === "fleet.hardware") { return text.split(",").map(function (name) { return name.trim(); }).filter(Boolean); }
-    try { return jsyaml.load(text); } catch (error) { return text; }
+    try { return YAML.parse(text); } catch (error) { return text; }
   }
 
   function fill() {
-    $("question").querySelectorAll("[name]").forEach(function (input) { input.value = flow(value(scenario, input.name)); });
+    $("question").querySelectorAll("[name]").forEach(function (input) { input.value = flow(value(keys, input.name)); });
   }
 
   function load(text) {
@@ -99,9 +104,12 @@
 
   function parse() {
     try {
-      const found = jsyaml.load($("yaml").value);
+      const tree = YAML.parseDocument($("yaml").value);
+      if (tree.errors.length) { throw tree.errors[0]; }
+      const found = tree.toJS();
       if (typeof found !== "object" || found === null || Array.isArray(found)) { throw new Error("A scenario has keys, such as model: qwen3-8b"); }
-      scenario = found;
+      scenario = tree;
+      keys = found;
       $("yaml-error").textContent = "";
       fill();
       return true;
@@ -130,11 +138,9 @@
     input.title = of.description || "";
     if (path === "model") { input.setAttribute("list", "models"); }
     label.append(name, input);
-    input.value = flow(value(scenario, path));
+    input.value = flow(value(keys, path));
     input.addEventListener("input", function () {
       put(path, read(path, input.value));
-      $("yaml").value = jsyaml.dump(scenario, { lineWidth: 100, noRefs: true });
-      $("yaml-error").textContent = "";
     });
     return label;
   }
