@@ -362,6 +362,16 @@ def test_searches_do_not_keep_a_quick_question_waiting(served):
         assert {one.result().status for one in slow} == {200}
 
 
+@pytest.mark.long
+def test_the_points_of_one_page_do_not_keep_the_plan_of_another_waiting(served):
+    with ThreadPoolExecutor(4) as pool:
+        slow = [pool.submit(served.post, "what-if", {"scenario": "support-chat"}) for _ in range(2)]
+        time.sleep(0.5)
+        assert served.post("fleet", {"scenario": SCENARIO}).status == 200
+        assert [one.done() for one in slow] == [False] * 2
+        assert {one.result().status for one in slow} == {200}
+
+
 def _working(served):
     """Return the folders of requests that are being answered."""
     return [item.name for item in served.folder.iterdir() if item.name.startswith("capplan-")]

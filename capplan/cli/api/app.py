@@ -167,7 +167,7 @@ async def _response(
 ) -> Response:
     """Return the answer of a command, or the problem with it."""
     try:
-        done = await jobs.run(line, told, searches=command.searches)
+        done = await jobs.run(line, told, lane=command.lane)
     except BusyError as error:
         return _problem(503, str(error), {"retry-after": "5"})
     except TooLongError as error:
