@@ -367,6 +367,23 @@ def test_launch_commands_and_names_are_text(page):
     assert page.run("document.querySelectorAll('img').length") == 0
 
 
+def test_report_and_plan_are_downloaded_and_commands_copied(page, served, tmp_path):
+    page.call("Page.setDownloadBehavior", behavior="allow", downloadPath=str(tmp_path))
+    for button, name in (("plan", "plan.json"), ("report", "plan.html")):
+        page.run(f"document.getElementById('{button}').click()")
+        until = time.monotonic() + 60
+        while not (tmp_path / name).is_file() and time.monotonic() < until:
+            time.sleep(0.05)
+    saved = (tmp_path / "plan.json").read_text(encoding="utf-8")
+    assert json.loads(saved) == page.run("window.capplan.fleet")
+    sent = {"contents": {"plan.json": saved}, "plan": "plan.json"}
+    report = served.post("report", sent, headers={"Accept": "text/html"}).text
+    assert (tmp_path / "plan.html").read_text(encoding="utf-8") == report
+    page.run("navigator.clipboard.writeText = t => { window.copied = t; return Promise.resolve(); }")
+    page.run("document.getElementById('copy').click()")
+    assert page.run("window.copied") == text(page, "#launch")
+
+
 def test_a_link_is_a_plan(page, served, tmp_path_factory):
     link = page.run("location.href")
     assert "#capplan=" in link
