@@ -44,7 +44,7 @@ class Point:
     ttft_limit_s: float | None
     """TTFT target as a scenario states it [s]; None without one."""
     confidence: float
-    price_ratio: float
+    gpu_price_ratio: float
     hardware: str | None
     """None, as GPUs and dollars, if no fleet meets the targets within the limits of the scenario."""
     gpus: int | None
@@ -103,7 +103,7 @@ def surface_of(
 
 def _place(point: Point) -> tuple[float, ...]:
     limit = 0.0 if point.ttft_limit_s is None else point.ttft_limit_s
-    return limit, point.traffic_ratio, point.confidence, point.price_ratio
+    return limit, point.traffic_ratio, point.confidence, point.gpu_price_ratio
 
 
 def _points(

@@ -19,7 +19,7 @@ traffic:
 slo: {ttft_p95: 1 s, tpot_p95: 50 ms}
 fleet: {hardware: [l40s, h100-sxm]}
 """
-AXES = ("traffic_ratio", "ttft_limit_s", "confidence", "price_ratio")
+AXES = ("traffic_ratio", "ttft_limit_s", "confidence", "gpu_price_ratio")
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +103,12 @@ def test_no_axis_makes_more_cost_less(surface):
     def cost(point):
         return float("inf") if point.usd_per_month is None else point.usd_per_month
 
-    for worse, sign in (("traffic_ratio", 1), ("ttft_limit_s", -1), ("confidence", 1), ("price_ratio", 1)):
+    for worse, sign in (
+        ("traffic_ratio", 1),
+        ("ttft_limit_s", -1),
+        ("confidence", 1),
+        ("gpu_price_ratio", 1),
+    ):
         others = [axis for axis in AXES if axis != worse]
         lines = {}
         for point in surface.points:

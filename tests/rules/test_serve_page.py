@@ -207,7 +207,12 @@ def test_a_plan_is_chosen_by_pointer_and_by_keyboard(page, plan):
     assert page.run("document.activeElement.getAttribute('aria-pressed')") == "true"
 
 
-SLIDERS = {"load": "request_rate", "ttft": "ttft_limit_s", "confidence": "confidence", "price": "price_ratio"}
+SLIDERS = {
+    "load": "request_rate",
+    "ttft": "ttft_limit_s",
+    "confidence": "confidence",
+    "price": "gpu_price_ratio",
+}
 
 
 def values(page, selector):

@@ -11,7 +11,7 @@ from capplan.report.answers.fleet_words import purchase_text
 from capplan.report.show import RowProgress
 
 _FLEET = ("hardware", "gpus", "usd_per_month")
-_TITLES = {"ttft_limit_s": "TTFT target", "confidence_fraction": "required confidence"}
+_TITLES = {"ttft_limit_s": "TTFT target"}
 _SEARCHED = Assumption(
     "each point is searched as fleet does with identical replicas; separate pools, mixes and commitments are not tried there",
     "capplan fleet --set",
@@ -59,17 +59,16 @@ def _tables(asked: AskedFleet, surface: Surface) -> list[Table]:
     axes: tuple[tuple[str, str, Callable[[Point], float | None]], ...] = (
         ("request_rate", "At another load", lambda point: point.traffic_ratio),
         ("ttft_limit_s", "At another TTFT target", lambda point: point.ttft_limit_s),
-        ("confidence_fraction", "At another required confidence", lambda point: point.confidence),
-        ("price_ratio", f"At another price of {surface.hardware}", lambda point: point.price_ratio),
+        ("required_confidence_fraction", "At another required confidence", lambda point: point.confidence),
+        ("gpu_price_ratio", f"At another price of {surface.hardware}", lambda point: point.gpu_price_ratio),
     )
     tables = []
     for axis, title, _ in axes:
         others = [of for name, _, of in axes if name != axis]
         line = [point for point in surface.points if all(of(point) == of(today) for of in others)]
-        rows = [{**asdict(point), "confidence_fraction": point.confidence} for point in line]
+        rows = [{**asdict(point), "required_confidence_fraction": point.confidence} for point in line]
         if len(rows) > 1:
-            titles = {**_TITLES, "price_ratio": "price over today's"}
-            tables.append(Table(rows, title=title, shown=(axis, *_FLEET), titles=titles))
+            tables.append(Table(rows, title=title, shown=(axis, *_FLEET), titles=_TITLES))
     return tables
 
 
@@ -80,7 +79,7 @@ def _as_it_is(asked: AskedFleet, surface: Surface) -> Point:
     return next(
         point
         for point in surface.points
-        if point.traffic_ratio == point.price_ratio == 1.0
+        if point.traffic_ratio == point.gpu_price_ratio == 1.0
         and point.ttft_limit_s == stated
         and point.confidence == slo.confidence
     )

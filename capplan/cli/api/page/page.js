@@ -443,7 +443,7 @@
 
   // what if
 
-  const AXES = [["load", "request_rate", "count", " req/s"], ["ttft", "ttft_limit_s", "time", ""], ["confidence", "confidence", "share", ""], ["price", "price_ratio", "times", ""]];
+  const AXES = [["load", "request_rate", "count", " req/s"], ["ttft", "ttft_limit_s", "time", ""], ["confidence", "confidence", "share", ""], ["price", "gpu_price_ratio", "times", ""]];
   let surface = null;
   let kept = null;
 
