@@ -295,6 +295,7 @@ LONG_CASES = {
         "two classes",
         "users",
     ],
+    "test_each_number_of_no_plan_has_a_unit_a_title_and_a_reason": ["what-if"],
     "test_the_review_shows_what_is_asked_for": ["True"],
     "test_turns_of_a_plan_continue_each_other": ["users: 4"],
     "test_users_who_do_not_think_are_a_concurrency": ["mixed", "static"],
@@ -302,6 +303,7 @@ LONG_CASES = {
     "test_what_people_see_is_unchanged": ["fleet-with-commitments.txt", "levers.txt"],
     "test_what_replaces_an_assumption_exists": [
         "levers SCENARIO --lever answers --lever speculation",
+        "what-if SCENARIO",
         "report SCENARIO",
         "sweep SCENARIO",
     ],

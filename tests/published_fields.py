@@ -5,7 +5,8 @@ and what the schema requires beside them. A field that is exported and not in th
 
     python -m tests.published_fields SOURCES.json DOCUMENTS.yaml
 
-SOURCES.json names the schema of each kind, {kind: {"file": ..., "source": "repository@commit path", "licence": ...}}; DOCUMENTS.yaml has exported documents.
+SOURCES.json names the schema of each kind, {kind: {"file": ..., "source": "repository@commit path", "licence": ...}}; DOCUMENTS.yaml has exported documents
+and those of `docs/examples/serve`.
 """
 
 import json

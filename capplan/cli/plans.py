@@ -384,6 +384,29 @@ def levers_command(
     return show(levers_answer(asking, base, answer), to)
 
 
+@grouped
+def what_if_command(
+    *,
+    scenario: o.ScenarioOfPlan = None,
+    plan_file: o.PlanFile = None,
+    settings: o.Settings = None,
+    offline: o.Offline = False,
+    to: o.Output,
+) -> int:
+    """Show the cheapest fleet at other loads, TTFT targets, required probabilities and prices, all of them together; exits 4 without a plan."""
+    from capplan.questions.fleet_answer import fleet_for
+    from capplan.questions.plans.plan_file import asked_of_plan
+    from capplan.questions.what_if import surface_of
+    from capplan.report.answers.what_if import points_found, what_if_answer
+    from capplan.report.show import row_progress, show
+
+    asked, answer = asked_of_plan(scenario, plan_file, settings or (), offline=offline)
+    with row_progress("loads and targets") as progress:
+        found = points_found(progress) if progress else None
+        surface = surface_of(asked, answer or fleet_for(asked), progress, found)
+    return show(what_if_answer(asked, surface), to)
+
+
 _FORMATS = ("table", "json", "csv", "markdown", "html")
 _FORM = one_of(
     "--format",

@@ -331,7 +331,7 @@ def _with_surer(
     near = trials.within(SUREST_WITHIN * rank(sized[0], terms)[0], question.slo.confidence)
     shown = {id(fleet.trial) for fleet in sized}
     sized += [fleet for fleet in near if id(fleet.trial) not in shown]
-    surest = _surest_first(trials, terms, step, sized[0]) if question.slo.targets else {}
+    surest = cheapest_by_confidence(trials, CONFIDENCES, sized[0], step=step) if question.slo.targets else {}
     surer = surest.get(min((c for c in CONFIDENCES if c >= question.slo.confidence), default=1.0))
     if surer is not None and rank(surer, terms)[0] < rank(sized[0], terms)[0]:
         sized.append(surer)
@@ -344,11 +344,12 @@ def fleet_decision(
     progress: Callable[[int, int], None] | None = None,
     cache: SearchCache | None = None,
     paid: Paid | None = None,
+    found: Callable[[Plan], None] | None = None,
 ) -> FleetAnswer:
     """Return the plans that serve the scenario, cheapest first, the recommendation, and what was rejected and why.
 
     Searches of similar questions share what they simulate by the same `cache`. Where commitments pay for plans, as `paid` says, the
-    recommended one is the cheapest of those found by that cost.
+    recommended one is the cheapest of those found by that cost. `found` takes the cheapest plan of each device as soon as it is known.
     """
     result, done = search(question), 0
     every, rejected = Search(question, result.candidates, terms, cache), result.rejected.copy()
@@ -365,7 +366,7 @@ def fleet_decision(
             progress(min(done, steps), steps)
 
     names = [device.name for device in question.devices]
-    best = _best_of_each(trials, names, rejected, step)
+    best = _best_of_each(trials, names, rejected, step, found)
     unlisted = _best_of_each(others, [name for name in names if name not in best], rejected)
     if not best:
         best, trials, unlisted = unlisted, others, {}
@@ -440,16 +441,26 @@ def _confirmed_by_cost(fleets: Iterable[Sized], terms: Terms) -> list[Pair]:
 
 
 def _best_of_each(
-    trials: Search, names: Iterable[str], rejected: Rejections, step: Callable[[], None] | None = None
+    trials: Search,
+    names: Iterable[str],
+    rejected: Rejections,
+    step: Callable[[], None] | None = None,
+    found: Callable[[Plan], None] | None = None,
 ) -> dict[str, Sized]:
-    """Return the cheapest fleet of each device that has one."""
+    """Return the cheapest fleet of each device that has one; those that may cost least are looked for first."""
     best: dict[str, Sized] = {}
-    for name in names:
-        if fleet := trials.best_of(name, trials.question.slo.confidence, rejected):
+    confidence = trials.question.slo.confidence
+    names = list(names)
+    likely = sorted(names, key=lambda name: trials.least_usd_per_hour(name, confidence))
+    for name in likely:
+        if fleet := trials.best_of(name, confidence, rejected):
             best[name] = fleet
+            if found:
+                for _, plan in _confirmed_by_cost([best_plan(trials, fleet)], trials.terms):
+                    found(plan)
         if step:
             step()
-    return best
+    return {name: best[name] for name in names if name in best}
 
 
 def _shown(best: Mapping[str, Sized], terms: Terms) -> list[str]:
@@ -562,23 +573,30 @@ def _choices_of(pairs: list[tuple[Sized, Plan]], terms: Terms, paid: Paid | None
     return Choices(plans[0], surest, min(plans, key=whole_gpus), *recommended(pairs, terms, paid))
 
 
-def _surest_first(
-    trials: Search, terms: Terms, step: Callable[[], None], planned: Sized
+def cheapest_by_confidence(
+    trials: Search,
+    confidences: Iterable[float],
+    planned: Sized | None = None,
+    under: Mapping[float, float] | None = None,
+    step: Callable[[], None] | None = None,
 ) -> dict[float, Sized | None]:
-    """Return the cheapest fleet at each of CONFIDENCES; a surer fleet that costs less stands for lower confidences too.
+    """Return the cheapest fleet at each confidence; a surer fleet that costs less stands for lower confidences too.
 
-    The `planned` fleet is one of the confidence asked for.
+    The `planned` fleet is one of the confidence asked for. Only fleets that cost less per hour than `under`, by confidence, are looked for.
 
     Under open-loop traffic a surer fleet never costs less; with users, each slowness is simulated separately, with separate
     noise.
     """
     fleets: dict[float, Sized | None] = {}
     surer: Sized | None = None
-    for confidence in sorted(CONFIDENCES, reverse=True):
+    for confidence in sorted(confidences, reverse=True):
         enough = planned if confidence <= trials.question.slo.confidence else None
-        known = [fleet for fleet in (trials.cheapest(confidence), surer, enough) if fleet is not None]
-        fleets[confidence] = surer = min(known, key=lambda fleet: rank(fleet, terms)[:2], default=None)
-        step()
+        cheapest = trials.cheapest(confidence, under[confidence] if under else inf)
+        found = (cheapest, surer, enough)
+        known = [fleet for fleet in found if fleet is not None]
+        fleets[confidence] = surer = min(known, key=lambda fleet: rank(fleet, trials.terms)[:2], default=None)
+        if step:
+            step()
     return fleets
 
 

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
     from capplan.report.charts.of_answers import Chart
+    from capplan.report.show import RowProgress
 
 LINES = 33
 """Lines of a result as Python prints it."""
@@ -514,7 +515,7 @@ def _asked(scenario: Scenario | str | PathLike[str], *, offline: bool) -> AskedF
 def planned(
     path: str | os.PathLike[str],
     settings: Sequence[str],
-    progress: Callable[[int, int], None] | None = None,
+    progress: "RowProgress | None" = None,
     *,
     pictured: bool,
     offline: bool,
@@ -525,7 +526,7 @@ def planned(
     ----------
     path : of the scenario
     settings : keys that are overridden, each KEY=VALUE
-    progress : of each search; called with the plans that are done, and all of them
+    progress : of each search; takes the plans that are done, all of them, and those found so far
     pictured : whether charts are asked for, which only one fleet has
     offline : never open a connection
     """
@@ -543,12 +544,18 @@ def planned(
         return cascade_answer(cascade_for(parts)), []
     from capplan.keys import current_day
     from capplan.questions.money.energy import outlook_of
+    from capplan.questions.plans.plan_row import plan_row
     from capplan.report.answers.fleet import fleet_answer
+    from capplan.report.answers.fleet_words import found_text
+
+    def found(plan: Plan) -> None:
+        if progress is not None:
+            progress.found(found_text(plan), plans=[plan_row(plan)])
 
     if scenario.file.engine == ANY_ENGINE:
         return _of_any_engine(path, settings, progress, pictured=pictured, offline=offline)
     asked = asked_fleet(scenario, offline=offline)
-    answer = fleet_for(asked, progress)
+    answer = fleet_for(asked, progress, found if progress else None)
     outlook = outlook_of(asked, answer, current_day())
     shown = fleet_answer(asked, answer, outlook, scenario.settings)
     if not pictured:
@@ -561,7 +568,7 @@ def planned(
 def _of_any_engine(
     path: str | os.PathLike[str],
     settings: Sequence[str],
-    progress: Callable[[int, int], None] | None,
+    progress: "RowProgress | None",
     *,
     pictured: bool,
     offline: bool,

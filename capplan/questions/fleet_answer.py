@@ -6,7 +6,7 @@ from functools import partial
 from math import inf
 
 from capplan.fleet.decision import SUREST_WITHIN, fleet_decision
-from capplan.fleet.plan import CarriedTraffic, FleetAnswer, Uneconomical
+from capplan.fleet.plan import CarriedTraffic, FleetAnswer, Plan, Uneconomical
 from capplan.fleet.pools.search import pools_decision
 from capplan.fleet.pools.sizing import smaller_chunks, with_certainty_of_pools, with_pools
 from capplan.fleet.review import Question
@@ -20,9 +20,20 @@ from capplan.questions.money.budget import carried_traffic, paid_by_mix, rented_
 from capplan.scenario.one_line import ANY
 
 
-def fleet_for(asked: AskedFleet, progress: Callable[[int, int], None] | None = None) -> FleetAnswer:
-    """Return the fleets that serve a scenario within its limits, cheapest first, and what was rejected."""
-    answer = _within_limits(asked, progress)
+def fleet_for(
+    asked: AskedFleet,
+    progress: Callable[[int, int], None] | None = None,
+    found: Callable[[Plan], None] | None = None,
+) -> FleetAnswer:
+    """Return the fleets that serve a scenario within its limits, cheapest first, and what was rejected.
+
+    Parameters
+    ----------
+    asked : the question
+    progress : takes how many plans are done, and all of them
+    found : takes plans that the search has found so far; the answer leaves out those that cost far more than its cheapest
+    """
+    answer = _within_limits(asked, progress, found)
     return replace(
         answer,
         by_commitments=asked.scenario.file.commitments is not None,
@@ -30,16 +41,18 @@ def fleet_for(asked: AskedFleet, progress: Callable[[int, int], None] | None = N
     )
 
 
-def _within_limits(asked: AskedFleet, progress: Callable[[int, int], None] | None) -> FleetAnswer:
+def _within_limits(
+    asked: AskedFleet, progress: Callable[[int, int], None] | None, found: Callable[[Plan], None] | None
+) -> FleetAnswer:
     terms, cache = terms_of(asked), asked.cache
     budget = asked.scenario.budget_usd_per_month
     if asked.scenario.fleet.mix != "off":
         from capplan.questions.mix import with_mix
 
         free = replace(asked, scenario=replace(asked.scenario, budget=None))
-        answer = with_mix(free, _either_way(free, terms_of(free), progress, cache))
+        answer = with_mix(free, _either_way(free, terms_of(free), progress, cache, found))
         return answer if budget is None else rented_within_budget(answer, budget)
-    answer = _either_way(asked, terms, progress, cache)
+    answer = _either_way(asked, terms, progress, cache, found)
     if budget is None:
         return answer if answer.plans or terms.max_devices is None else _carried_by_gpus(asked, answer, terms)
     if asked.scenario.file.commitments is not None:
@@ -114,7 +127,11 @@ def _with_unsold(answer: FleetAnswer, asked: AskedFleet) -> FleetAnswer:
 
 
 def _either_way(
-    asked: AskedFleet, terms: Terms, progress: Callable[[int, int], None] | None, cache: SearchCache
+    asked: AskedFleet,
+    terms: Terms,
+    progress: Callable[[int, int], None] | None,
+    cache: SearchCache,
+    found: Callable[[Plan], None] | None = None,
 ) -> FleetAnswer:
     """Return the fleets of identical replicas, and those with separate pools, as far as a scenario allows either."""
     limits = asked.scenario.fleet.pools
@@ -123,7 +140,7 @@ def _either_way(
         alike = FleetAnswer((), (), 0)
     else:
         question, dear = _screened(asked, terms, cache)
-        alike = fleet_decision(question, terms, progress, cache, paid)
+        alike = fleet_decision(question, terms, progress, cache, paid, found)
         alike = replace(alike, uneconomical=(*alike.uneconomical, *dear))
     alike = _with_unsold(alike, asked)
     if limits is None:

@@ -154,6 +154,11 @@ def sensitivity_of(asked: AskedFleet, answer: FleetAnswer, *, others: bool = Tru
     return Sensitivity(tuple(swings), tuple(points))
 
 
+def at_other_traffic(asked: AskedFleet, plan: Plan) -> tuple[WhatIf, ...]:
+    """Return a plan at other traffic: its layouts stay, and its replicas are counted by simulation."""
+    return _Turning(asked, plan, SearchCache()).at_traffic()
+
+
 def _swings(turning: _Turning) -> list[Swing]:
     asked, plan = turning.asked, turning.plan
     swings = [turning.both("traffic", busier)]

@@ -630,6 +630,7 @@ UNEXPLAINED: Mapping[str, str] = {
     "simulate.wait_s": "as the scenario states it for each class: traffic[].outside",
     "simulate.seed": "the number that the draws of the run begin with: --seed",
     "levers": "of other searches; capplan fleet --set with the change of a lever plans it, and explain takes its plan",
+    "what-if": "of other searches; capplan fleet --set with the values of a point finds its fleet, and explain takes its plan",
     "compare.offers_compared": "the number of offers in apis",
     "check": "a number of the plan next to its limit; explain takes it by its own name",
     "estimate": "of no plan; docs/methodology.md has its formulas",

@@ -106,6 +106,7 @@ TITLES: Mapping[str, str] = {
     "expected_tokens_per_round": "tokens per round",
     "facility_watts": "with cooling and losses",
     "failed_replicas": "replicas that may fail",
+    "gpu_price_ratio": "price over that of today",
     "gpu_time_fraction": "of the GPU time",
     "gpu_watts": "GPUs, mean",
     "gpus_per_replica": "GPUs each",

@@ -5,15 +5,15 @@ import os
 import stat
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from capplan.errors import InputError, unknown
 from capplan.report.answer import Answer
-from capplan.report.safe_text import message, visible
+from capplan.report.safe_text import message, plain, visible
 from capplan.scenario.flags import OutputFlags
 
 PICTURES = (".svg", ".png", ".pdf")
@@ -341,27 +341,47 @@ def _terminal_size() -> os.terminal_size:
     return USUAL_SIZE
 
 
-_LISTENER: list[Callable[[str, int, int], None]] = []
+_LISTENER: list[Callable[[Mapping[str, Any]], None]] = []
 
 
-def tell_progress(listener: Callable[[str, int, int], None]) -> None:
-    """Send the progress of this process to a function of what is counted, done and total, instead of a terminal."""
+def tell_progress(listener: Callable[[Mapping[str, Any]], None]) -> None:
+    """Send the progress of this process to a function instead of a terminal.
+
+    It takes what is counted, done and total; or parts of the answer that are known before all of it: lists of its result, with new rows.
+    """
     _LISTENER[:] = [listener]
 
 
+class RowProgress:
+    """Takes how many rows are done, and rows of the answer that are found before all of it is."""
+
+    def __init__(self, noun: str, told: Callable[[Mapping[str, Any]], None]) -> None:
+        """Count something in words."""
+        self._noun, self._told = noun, told
+
+    def __call__(self, done: int, total: int) -> None:
+        """Tell how many are done."""
+        self._told({"what": self._noun, "done": done, "total": total})
+
+    def found(self, words: str, **rows: Sequence[Mapping[str, Any]]) -> None:
+        """Tell new rows of lists of the result, and in words what they are."""
+        self._told({"words": words, "found": plain(rows)})
+
+
 @contextmanager
-def row_progress(noun: str) -> Iterator[Callable[[int, int], None] | None]:
-    """Yield a callback that takes done and total and draws a transient bar on stderr; None where that is no terminal.
+def row_progress(noun: str) -> Iterator[RowProgress | None]:
+    """Yield what takes done, total and rows found so far, and draws a transient bar on stderr; None if that is no terminal.
 
     The bar moves without a count until the total is known, and again from the last row until the answer is there.
     """
     if _LISTENER:
-        yield partial(_LISTENER[0], noun)
+        yield RowProgress(noun, _LISTENER[0])
         return
     if not sys.stderr.isatty():
         yield None
         return
     from rich.console import Console
+    from rich.markup import escape
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
@@ -369,11 +389,17 @@ def row_progress(noun: str) -> Iterator[Callable[[int, int], None] | None]:
     console = Console(stderr=True, width=_stated_width() or width, height=height)
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task(f"{noun}: reading the question", total=None)
+        last = ""
 
-        def drawn(done: int, total: int) -> None:
+        def drawn(step: Mapping[str, Any]) -> None:
+            nonlocal last
+            if "found" in step:
+                last = f"; found {escape(visible(step['words']))}" if step["words"] else ""
+                return
+            done, total = step["done"], step["total"]
             if done < total:
-                bar.update(task, description=f"{noun}: {done} of {total}", completed=done, total=total)
+                bar.update(task, description=f"{noun}: {done} of {total}{last}", completed=done, total=total)
             else:  # a task that is complete would stand still
-                bar.reset(task, description=f"{noun}: {total} of {total}, comparing", total=None)
+                bar.reset(task, description=f"{noun}: {total} of {total}, comparing{last}", total=None)
 
-        yield drawn
+        yield RowProgress(noun, drawn)

@@ -114,6 +114,7 @@ COMMANDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "workload": (("TRACE",), ("--interval", "--eviction")),
     "fleet": (("SCENARIO",), ("--hardware", "--confidence", *SETS)),
     "levers": (("SCENARIO", "--lever", "LEVER"), ("--lever", *SETS)),
+    "what-if": (("SCENARIO",), SETS),
     "compare": (("SCENARIO", "--api", "API"), ("--api", *SETS)),
     "bill": (("SCENARIO", "--focus", "focus.csv"), ("--month", *SETS)),
     "report": (("SCENARIO",), SETS),

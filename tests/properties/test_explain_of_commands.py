@@ -215,6 +215,7 @@ def small(tmp_path_factory, few_requests):
     [
         ("estimate", "qwen3-0.6b", "--hardware", "l4", "--concurrency", "8"),
         ("levers", "tests/golden/small.yaml", "--lever", "kv-dtype"),
+        ("what-if", "tests/golden/small.yaml", "--set", "fleet.hardware=l40s"),
     ],
     ids=lambda words: words[0],
 )

@@ -43,6 +43,7 @@ LINES = [
     ("fleet", "SCENARIO"),
     ("capacity", "llama-3.1-8b", "--gpus", "1 x h100-sxm", "--set", "fleet.spare_replicas=0"),
     ("levers", "SCENARIO", "--lever", "answers", "--lever", "speculation"),
+    ("what-if", "SCENARIO"),
     ("report", "SCENARIO"),
     ("explain", "SCENARIO"),
     ("check", "SCENARIO", "--plan", "PLAN"),

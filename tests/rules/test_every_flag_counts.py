@@ -131,6 +131,7 @@ LINES = {
     "diff": "diff plan.json small.yaml --offline",
     "explain": "explain plan.json usd_per_month --offline",
     "levers": "levers small.yaml --offline --lever kv-dtype",
+    "what-if": "what-if small.yaml --offline",
     "report": "report small.yaml --offline",
     "compare": "compare small.yaml --api openai/gpt-5-mini --offline",
     "bill": "bill small.yaml --offline",
@@ -331,6 +332,13 @@ CASES = {
         "--lever": Case("answers"),
         "--set": Case("'traffic[0].request_rate=99 req/s'"),
         "--offline": HUB._replace(line="levers hub.yaml"),
+        **OUT,
+    },
+    "what-if": {
+        "{scenario}": Case("busy.yaml"),
+        "--plan": Case("plan.json"),
+        "--set": Case("'traffic[0].request_rate=99 req/s'"),
+        "--offline": HUB._replace(line="what-if hub.yaml"),
         **OUT,
     },
     "compare": {

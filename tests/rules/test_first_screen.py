@@ -9,7 +9,7 @@ import pytest
 from capplan.library import planned
 from capplan.report.answer import Answer, Table
 from capplan.report.answers.fleet_words import rejected_text
-from capplan.report.show import drawable
+from capplan.report.show import RowProgress, drawable
 from capplan.report.tables import fitted, grid_of, terminal_text
 from tests.shipped import SCENARIOS
 
@@ -49,7 +49,7 @@ def test_the_first_screen_is_a_screen(capplan, monkeypatch, columns):
 def test_the_first_screen_of_a_shipped_scenario_is_a_screen_without_a_warning(path, monkeypatch):
     """At every width the decision is first, and no table is upright: a rule is under its heading. Later its prices are old."""
     monkeypatch.setattr("capplan.keys.current_day", lambda: date(2026, 11, 20))
-    answer, _ = planned(str(path), [], lambda *_: None, pictured=False, offline=True)
+    answer, _ = planned(str(path), [], RowProgress("plans", lambda _: None), pictured=False, offline=True)
     assert answer.warnings == ()
     assert answer.first_screen.headline == answer.headline
     for columns in (60, 80, 100, 120):

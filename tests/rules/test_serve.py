@@ -176,7 +176,12 @@ def test_progress_comes_as_events_and_ends_with_the_result(served, plan):
     events = [event.splitlines() for event in answer.text.strip().split("\n\n")]
     kinds = [lines[0] for lines in events]
     assert kinds[-1] == "event: result"
-    assert set(kinds[:-1]) <= {"event: progress"}
+    assert set(kinds[:-1]) <= {"event: progress", "event: found"}
+    rows = [json.loads(lines[1].removeprefix("data: ")) for lines in events if lines[0] == "event: found"]
+    found = [one for row in rows for one in row["plans"]]
+    assert [one["hardware"] for one in found] == ["l40s"]
+    best = json.loads(plan)["result"]["plans"][0]
+    assert {key for key in best if best[key] != found[0][key] is not None} == set()
     assert "\n".join(line.removeprefix("data: ") for line in events[-1][1:]) == plan.strip()
     wrong = served.post("fleet", {"scenario": "suport-chat"}, headers={"Accept": "text/event-stream"})
     assert wrong.text.startswith("event: problem\n")
@@ -354,6 +359,16 @@ def test_searches_do_not_keep_a_quick_question_waiting(served):
         took = time.monotonic() - began
         assert took < 3
         assert [one.done() for one in slow] == [False] * 3
+        assert {one.result().status for one in slow} == {200}
+
+
+@pytest.mark.long
+def test_the_points_of_one_page_do_not_keep_the_plan_of_another_waiting(served):
+    with ThreadPoolExecutor(4) as pool:
+        slow = [pool.submit(served.post, "what-if", {"scenario": "support-chat"}) for _ in range(2)]
+        time.sleep(0.5)
+        assert served.post("fleet", {"scenario": SCENARIO}).status == 200
+        assert [one.done() for one in slow] == [False] * 2
         assert {one.result().status for one in slow} == {200}
 
 

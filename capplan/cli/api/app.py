@@ -22,7 +22,7 @@ from capplan.readers.text_file import data_folder
 
 _PAGE = Path(__file__).with_name("page")
 PAGES = {
-    **{name: _PAGE / name for name in ("index.html", "page.css", "page.js", "js-yaml.min.js")},
+    **{name: _PAGE / name for name in ("index.html", "page.css", "page.js", "yaml.min.js")},
     "review.css": Path(__file__).parents[2] / "review" / "page.css",
     "scenario.json": data_folder("docs/schema") / "scenario.json",
 }
@@ -167,7 +167,7 @@ async def _response(
 ) -> Response:
     """Return the answer of a command, or the problem with it."""
     try:
-        done = await jobs.run(line, told, searches=command.searches)
+        done = await jobs.run(line, told, lane=command.lane)
     except BusyError as error:
         return _problem(503, str(error), {"retry-after": "5"})
     except TooLongError as error:
@@ -204,13 +204,16 @@ async def _http_problem(_request: Request, error: Exception) -> Response:
 async def _events(
     command: Offered, jobs: Jobs, line: Callable[[Path], Sequence[str]], form: str
 ) -> AsyncIterator[str]:
-    """Yield progress, then the result or the problem, as server-sent events; the work ends with the connection."""
+    """Yield progress and rows found so far, then the result or the problem, as server-sent events; the work ends with the connection."""
     heard: asyncio.Queue[Mapping[str, Any] | None] = asyncio.Queue()
     work = asyncio.ensure_future(_response(command, jobs, line, form, heard.put_nowait))
     work.add_done_callback(lambda _: heard.put_nowait(None))
     try:
         while (step := await heard.get()) is not None:
-            yield _event("progress", json.dumps(step))
+            found = step.get("found")
+            yield (
+                _event("progress", json.dumps(step)) if found is None else _event("found", json.dumps(found))
+            )
         response = await work
         kind = "problem" if response.media_type == PROBLEM else "result"
         yield _event(kind, bytes(response.body).decode())

@@ -13,6 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from capplan.cli.api.jobs import Lane
 from capplan.cli.commands import COMMANDS, FUNCTIONS
 from capplan.cli.main import as_click
 from capplan.cli.options import OUTPUTS
@@ -20,6 +21,8 @@ from capplan.errors import LONGEST_SHOWN, InputError, unknown
 
 NOT_OFFERED = ("init", "calibrate", "prices", "mcp", "serve")
 """Commands that write files, measure this machine, or serve by themselves."""
+MANY_SEARCHES = ("levers", "what-if")
+"""Commands that search again for each of many changes."""
 CONTENTS = "contents"
 PLAN_KEY = "capplan"
 """A plan file has it; a scenario has not."""
@@ -76,8 +79,7 @@ class Offered:
     flags: tuple[Flag, ...]
     formats: tuple[str, ...]
     """Formats of its answer; none where it prints a text."""
-    searches: bool
-    """It may take seconds."""
+    lane: Lane
 
     def schema(self) -> dict[str, Any]:
         """Return the JSON Schema of a request."""
@@ -110,7 +112,8 @@ def _offered(name: str) -> Offered:
     flags = tuple(flag for flag in found if by_key[flag.key] is flag)  # --plan rather than the argument PLAN
     formats: list[str] = next((p.type.name.split("|") for p in command.params if "--format" in p.opts), [])
     of_plans = any(flag.key in ("plan", "set") or (flag.kind == "path" and not flag.option) for flag in flags)
-    return Offered(name, COMMANDS[name], flags, tuple(formats), searches=of_plans)
+    lane = Lane.SEARCHES if name in MANY_SEARCHES else Lane.SEARCH if of_plans else Lane.QUICK
+    return Offered(name, COMMANDS[name], flags, tuple(formats), lane)
 
 
 def _flag(parameter: Any) -> Flag | None:

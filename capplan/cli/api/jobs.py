@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from enum import Enum, auto
 from multiprocessing import get_context
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
@@ -30,12 +31,23 @@ class TooLongError(CapplanError):
     """A request took longer than one may."""
 
 
+class Lane(Enum):
+    """How long a question may take."""
+
+    QUICK = auto()
+    """A second or less."""
+    SEARCH = auto()
+    """Seconds: one search."""
+    SEARCHES = auto()
+    """Tens of seconds: a search for each of many changes."""
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """What one request, and all of them together, may use."""
 
     running: int = os.cpu_count() or 1
-    """Searches at a time; as many quick questions run next to them."""
+    """Questions of each lane that run at a time."""
     waiting: int = 256
     seconds: float = 300.0
     body_bytes: int = 16_000_000
@@ -55,12 +67,12 @@ class Done:
 
 
 class Jobs:
-    """Runs commands, each in a process and a folder of its own; searches do not keep quick questions waiting."""
+    """Runs commands, each in a process and a folder of its own; those of one lane wait for each other only."""
 
     def __init__(self, limits: Limits, *, offline: bool) -> None:
         """Take the limits, and whether commands may open a connection."""
         self.limits, self.offline = limits, offline
-        self._lanes = {True: asyncio.Semaphore(limits.running), False: asyncio.Semaphore(limits.running)}
+        self._lanes = {lane: asyncio.Semaphore(limits.running) for lane in Lane}
         self._taken = 0
         self._context = get_context("forkserver")
         self._context.set_forkserver_preload([_PRELOADED])
@@ -76,7 +88,7 @@ class Jobs:
         words: Callable[[Path], Sequence[str]],
         told: Callable[[Mapping[str, Any]], None],
         *,
-        searches: bool,
+        lane: Lane,
     ) -> Done:
         """Run a command; a cancelled call ends its process.
 
@@ -84,7 +96,7 @@ class Jobs:
         ----------
         words : writes the files of the request to a folder and returns the command line
         told : takes the progress
-        searches : it may take seconds, and waits behind others that do
+        lane : how long it may take; it waits for others that may take as long
         """
         if self._taken >= self.limits.waiting:
             raise BusyError("the server has as many requests as it takes; try again in some seconds")
@@ -93,7 +105,7 @@ class Jobs:
         try:
             (job / worker.WORK).mkdir()
             line = words(job / worker.WORK)
-            async with self._lanes[searches]:
+            async with self._lanes[lane]:
                 return await self._answered(job, line, told)
         finally:
             self._taken -= 1
@@ -143,16 +155,19 @@ async def _ended(
     """Wait for the end of a process, and say how far it is."""
     loop, end = asyncio.get_running_loop(), asyncio.Event()
     loop.add_reader(process.sentinel, end.set)
-    before = ""
+    seen = 0
     try:
         while not end.is_set():
             with suppress(TimeoutError):
                 await asyncio.wait_for(end.wait(), PROGRESS_EVERY_S)
-            now = _text(progress).strip()
-            if now not in ("", before):
-                before = now
-                with suppress(ValueError):
-                    told(json.loads(now))
+            whole = _text(progress).rpartition("\n")[0].splitlines()
+            steps = [json.loads(line) for line in whole[seen:]]
+            seen = len(whole)
+            for step in (
+                *(one for one in steps if "found" in one),
+                *[one for one in steps if "done" in one][-1:],
+            ):
+                told(step)
     finally:
         loop.remove_reader(process.sentinel)
 

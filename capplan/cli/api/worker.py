@@ -10,8 +10,9 @@ import os
 import resource
 import site
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 OUT, ERRORS, PROGRESS, WORK = "stdout", "stderr", "progress", "work"
@@ -41,7 +42,7 @@ def answer(folder: str, words: Sequence[str], offline: bool, most_seconds: int) 
         os.close(opened)
     sys.stdout = os.fdopen(1, "w", encoding="utf-8", errors="backslashreplace", closefd=False)
     sys.stderr = os.fdopen(2, "w", encoding="utf-8", errors="backslashreplace", closefd=False)
-    progress = os.open(job / PROGRESS, os.O_WRONLY | os.O_CREAT, 0o600)
+    progress = os.open(job / PROGRESS, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     for limit, most in (
         (resource.RLIMIT_CPU, most_seconds),
         (resource.RLIMIT_AS, MOST_MEMORY),
@@ -64,10 +65,11 @@ def answer(folder: str, words: Sequence[str], offline: bool, most_seconds: int) 
     os._exit(code)
 
 
-def _written(descriptor: int) -> Callable[[str, int, int], None]:
-    def told(what: str, done: int, total: int) -> None:
-        line = json.dumps({"what": what, "done": done, "total": total}).encode()
-        os.pwrite(descriptor, line.ljust(200), 0)
+def _written(descriptor: int) -> Callable[[Mapping[str, Any]], None]:
+    """Return what writes each step as a line of JSON."""
+
+    def told(step: Mapping[str, Any]) -> None:
+        os.write(descriptor, json.dumps(step).encode() + b"\n")
 
     return told
 

@@ -415,6 +415,12 @@ def purchase_text(plan: Plan) -> str:
     return f"{plan.gpus} x {group.layout.device.name} ({_replicas_text(group)}; {layout_text(plan)})"
 
 
+def found_text(plan: Plan) -> str:
+    """Return what a plan is and costs, as the search tells it."""
+    usd = plan.usd_per_month
+    return purchase_text(plan) if usd is None else f"{purchase_text(plan)} for ${usd:,.0f} per month"
+
+
 def by_the_gpu_text(group: Group) -> str:
     """Return what the price of GPUs is of which no machine is listed."""
     assert group.price is not None

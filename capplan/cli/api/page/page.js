@@ -2,20 +2,19 @@
 // A question is a scenario; its answer is the JSON of commands. A number that is shown is a <data> element with its place in that JSON.
 (function () {
   const $ = function (id) { return document.getElementById(id); };
-  const KEYS = [
-    ["model", "Model", "a Hugging Face id"],
-    ["traffic[0].request_rate", "Requests at the peak", "20 req/s"],
-    ["slo.confidence", "Probability to meet all targets", "80 %"],
-    ["traffic[0].input_tokens", "Input tokens", "1500, or {mean: 1500, p95: 5000}"],
-    ["traffic[0].output_tokens", "Output tokens", "300, or {mean: 300, p95: 800}"],
-    ["slo.ttft_p95", "TTFT, 95th percentile", "800 ms"],
-    ["slo.tpot_p95", "TPOT, 95th percentile", "40 ms"],
-    ["fleet.hardware", "GPUs to compare", "l40s, h100-sxm"],
-    ["weight_dtype", "Weight dtype", "as in the model's config"],
-    ["fleet.headroom", "Headroom", "20 %"]
-  ];
+  const KEYS = {
+    model: "Model", "traffic[0].request_rate": "Requests at the peak", "slo.confidence": "Probability to meet all targets",
+    "traffic[0].input_tokens": "Input tokens", "traffic[0].output_tokens": "Output tokens", "slo.ttft_p95": "TTFT, 95th percentile",
+    "slo.tpot_p95": "TPOT, 95th percentile", "fleet.hardware": "GPUs to compare", weight_dtype: "Weight dtype", "fleet.headroom": "Headroom"
+  };
+  const COMPARED = [["per month", "usd_per_month", "usd"], ["GPUs", "gpus", "count"], ["chance to meet the SLO", "slo_met_probability", "share"],
+    ["TTFT, 95th percentile", "ttft_s.p95", "time"], ["TPOT, 95th percentile", "tpot_s.p95", "time"], ["per million output tokens", "usd_per_million_output_tokens", "price"],
+    ["per million tokens", "usd_per_million_tokens", "price"], ["replicas", "replicas", "count"], ["spare replicas", "spare_replicas", "count"],
+    ["tensor parallel", "tensor_parallel", "count"], ["pipeline parallel", "pipeline_parallel", "count"], ["sequences at a replica", "concurrency_per_replica", "count"], ["watts", "watts", "count"]];
   const FIRST = "support-chat";
-  let scenario = {};
+  let scenario = YAML.parseDocument("");
+  let keys = {};
+  let schema = null;
   let answer = null;
   let raw = "";
   let chosen = 0;
@@ -51,7 +50,7 @@
         const lines = event.split("\n");
         const kind = lines[0].slice("event: ".length);
         const text = lines.slice(1).map(function (line) { return line.slice("data: ".length); }).join("\n");
-        if (kind === "progress") { told(JSON.parse(text)); }
+        if (kind === "progress" || kind === "found") { told(kind, JSON.parse(text)); }
         if (kind === "problem") { throw new Error(JSON.parse(text).detail); }
         if (kind === "result") { return text; }
       }
@@ -59,7 +58,7 @@
     }
   }
 
-  // the scenario: form and YAML
+  // the scenario: form and YAML; the form changes a key of the document, whose comments stay
 
   function parts(path) { return path.match(/[^.[\]]+/g).map(function (part) { return /^\d+$/.test(part) ? Number(part) : part; }); }
 
@@ -67,31 +66,35 @@
     return parts(path).reduce(function (inside, part) { return inside === undefined || inside === null ? undefined : inside[part]; }, of);
   }
 
+  const WRITTEN = { lineWidth: 0, flowCollectionPadding: false };
+
   function put(path, given) {
     const steps = parts(path);
-    const last = steps.pop();
-    let inside = scenario;
-    steps.forEach(function (part, at) {
-      if (typeof inside[part] !== "object" || inside[part] === null) { inside[part] = typeof (steps[at + 1] || last) === "number" ? [] : {}; }
-      inside = inside[part];
+    steps.slice(0, -1).forEach(function (_, at) {
+      const above = steps.slice(0, at + 1);
+      const inside = scenario.getIn(above);
+      if (inside === null || (inside !== undefined && typeof inside !== "object")) { scenario.deleteIn(above); }
     });
-    if (given === undefined) { delete inside[last]; } else { inside[last] = given; }
+    if (given === undefined) { if (scenario.hasIn(steps)) { scenario.deleteIn(steps); } } else { scenario.setIn(steps, scenario.createNode(given, { flow: true })); }
+    $("yaml").value = scenario.toString(WRITTEN);
+    keys = scenario.toJS();
+    $("yaml-error").textContent = "";
   }
 
   function flow(given) {
     if (given === undefined || given === null) { return ""; }
     if (Array.isArray(given) && given.every(function (item) { return typeof item === "string"; })) { return given.join(", "); }
-    return typeof given === "object" ? jsyaml.dump(given, { flowLevel: 0 }).trim() : String(given);
+    return typeof given === "object" ? YAML.stringify(given, Object.assign({ collectionStyle: "flow" }, WRITTEN)).trim() : String(given);
   }
 
   function read(path, text) {
     if (text.trim() === "") { return undefined; }
     if (path === "fleet.hardware") { return text.split(",").map(function (name) { return name.trim(); }).filter(Boolean); }
-    try { return jsyaml.load(text); } catch (error) { return text; }
+    try { return YAML.parse(text); } catch (error) { return text; }
   }
 
   function fill() {
-    KEYS.forEach(function (key) { $("keys").querySelector('[name="' + key[0] + '"]').value = flow(value(scenario, key[0])); });
+    $("question").querySelectorAll("[name]").forEach(function (input) { input.value = flow(value(keys, input.name)); });
   }
 
   function load(text) {
@@ -101,9 +104,12 @@
 
   function parse() {
     try {
-      const found = jsyaml.load($("yaml").value);
+      const tree = YAML.parseDocument($("yaml").value);
+      if (tree.errors.length) { throw tree.errors[0]; }
+      const found = tree.toJS();
       if (typeof found !== "object" || found === null || Array.isArray(found)) { throw new Error("A scenario has keys, such as model: qwen3-8b"); }
-      scenario = found;
+      scenario = tree;
+      keys = found;
       $("yaml-error").textContent = "";
       fill();
       return true;
@@ -113,19 +119,51 @@
     }
   }
 
-  function field(key) {
+  function described(of) {
+    const one = of.$ref ? schema.$defs[of.$ref.split("/").pop()] : (of.anyOf || []).find(function (kind) { return kind.type !== "null"; });
+    return one ? Object.assign({}, described(one), of.description ? { description: of.description } : {}) : of;
+  }
+
+  function declared(path) {
+    return parts(path).reduce(function (of, part) { const found = described(of); return typeof part === "number" ? found.items : found.properties[part]; }, schema);
+  }
+
+  function field(path, name, of) {
+    const kinds = of.enum || (of.type === "boolean" ? ["true", "false"] : null);
+    const input = document.createElement(kinds ? "select" : "input");
     const label = document.createElement("label");
-    const input = document.createElement("input");
-    input.name = key[0];
-    input.placeholder = key[2];
-    if (key[0] === "model") { input.setAttribute("list", "models"); }
-    label.append(key[1], input);
+    if (kinds) { input.append(new Option("", "")); kinds.forEach(function (kind) { input.append(new Option(kind, kind)); }); }
+    input.name = path;
+    if (!kinds) { input.placeholder = (of.examples || [])[0] || ""; }
+    input.title = of.description || "";
+    if (path === "model") { input.setAttribute("list", "models"); }
+    label.append(name, input);
+    input.value = flow(value(keys, path));
     input.addEventListener("input", function () {
-      put(key[0], read(key[0], input.value));
-      $("yaml").value = jsyaml.dump(scenario, { lineWidth: 100, noRefs: true });
-      $("yaml-error").textContent = "";
+      put(path, read(path, input.value));
     });
-    $("keys").append(label);
+    return label;
+  }
+
+  function fields(into, of, path) {
+    Object.entries(of.properties).forEach(function (pair) {
+      const inner = described(pair[1]);
+      const place = path + pair[0];
+      const whole = place === "traffic" ? described(inner.items) : inner;
+      if (!whole.properties) {
+        if (place in KEYS) { return; }
+        const told = document.createElement("p");
+        told.textContent = inner.description || "";
+        into.append(field(place, pair[0], inner), told);
+        return;
+      }
+      const group = document.createElement("details");
+      const head = document.createElement("summary");
+      head.textContent = pair[0] + ": " + (inner.description || "");
+      group.append(head);
+      group.addEventListener("toggle", function () { fields(group, whole, place === "traffic" ? "traffic[0]." : place + "."); }, { once: true });
+      into.append(group);
+    });
   }
 
   // the address
@@ -146,8 +184,8 @@
   }
 
   function remember() {
-    const held = new URLSearchParams({ capplan: answer.capplan, prices: priced(answer.result), scenario: encoded($("yaml").value) });
-    history.replaceState(null, "", "#" + held);
+    const of = answer ? { capplan: answer.capplan, prices: priced(answer.result) } : {};
+    history.replaceState(null, "", "#" + new URLSearchParams(Object.assign(of, { scenario: encoded($("yaml").value) })));
   }
 
   function recalled() {
@@ -161,6 +199,7 @@
     usd: function (given) { return "$" + given.toLocaleString("en-US", { maximumFractionDigits: 0 }); },
     price: function (given) { return "$" + given.toLocaleString("en-US", { minimumFractionDigits: 2, maximumFractionDigits: 2 }); },
     count: function (given) { return given.toLocaleString("en-US", { maximumFractionDigits: 2 }); },
+    times: function (given) { return given.toLocaleString("en-US", { maximumFractionDigits: 2 }) + " times"; },
     share: function (given) { return given > 0.99 ? "> 99%" : given < 0.01 ? "< 1%" : Math.floor(given * 100 + 1e-9) + "%"; },
     time: function (given) {
       return given < 1 ? (given * 1000).toLocaleString("en-US", { maximumSignificantDigits: 3 }) + " ms"
@@ -229,6 +268,8 @@
   }
 
   function show() {
+    $("answer").classList.toggle("partial", answer.partial === true);
+    if (answer.partial) { $("answer").hidden = false; showPlans(); draw(); return; }
     const result = answer.result;
     const at = "plans[" + chosen + "].";
     $("answer").hidden = false;
@@ -250,8 +291,8 @@
       showWaterfall(at, plan);
     }
     showPlans();
+    sideBySide();
     draw();
-    whatIf();
   }
 
   function choose(plan) {
@@ -269,7 +310,7 @@
       const row = document.createElement("tr");
       const button = document.createElement("button");
       button.type = "button";
-      button.textContent = plan.hardware + (order === answer.result.recommended ? ", recommended" : "");
+      button.textContent = plan.hardware + (order !== answer.result.recommended ? "" : answer.partial ? ", cheapest so far" : ", recommended");
       button.addEventListener("click", function () { choose(order); $("plans").querySelectorAll("button")[order].focus(); });
       row.setAttribute("aria-current", String(order === chosen));
       cell(row, button);
@@ -282,6 +323,31 @@
       cell(row, number(answer, at + "usd_per_million_output_tokens", "price")).className = "number optional";
       body.append(row);
     });
+  }
+
+  function sideBySide() {
+    const plans = answer.result.plans;
+    $("beside").hidden = plans.length < 2 && !kept;
+    if ($("beside").hidden) { return; }
+    const best = answer.result.recommended;
+    const left = kept ? { of: kept.of, at: kept.at, name: "kept: " + kept.name } : { of: answer, at: best, name: "recommended" };
+    const sides = [left, { of: answer, at: kept || chosen !== best ? chosen : best === 0 ? 1 : 0, name: kept || chosen !== best ? "chosen" : "another" }];
+    const body = heads($("beside").querySelector("table"), [[""]].concat(sides.map(function (side) {
+      return [side.name + ": " + side.of.result.plans[side.at].hardware, "number"];
+    })));
+    COMPARED.forEach(function (quantity) {
+      const row = document.createElement("tr");
+      cell(row, quantity[0]);
+      sides.forEach(function (side) { cell(row, number(side.of, "plans[" + side.at + "]." + quantity[1], quantity[2])).className = "number"; });
+      body.append(row);
+    });
+    $("forget").hidden = !kept;
+  }
+
+  function keep() {
+    kept = { of: { command: "kept", result: answer.result }, at: chosen, name: answer.result.scenario };
+    window.capplan.kept = kept.of;
+    sideBySide();
   }
 
   function showOrder(at, plan) {
@@ -377,77 +443,71 @@
 
   // what if
 
-  let reviewed = null;
-  let targets = [];
-
-  function slide(id, rows, at, said) {
-    const panel = $(id);
-    const input = panel.querySelector("input");
-    panel.hidden = rows.length < 2;
-    if (panel.hidden) { return; }
-    input.min = 0;
-    input.max = rows.length - 1;
-    input.value = at;
-    const tell = function () {
-      const content = said(rows[Number(input.value)]);
-      const text = content.map(function (part) { return typeof part === "string" ? part : part.textContent; }).join("");
-      panel.querySelector("output").replaceChildren(...content);
-      input.setAttribute("aria-valuetext", text);
-    };
-    input.oninput = tell;
-    tell();
-  }
+  const AXES = [["load", "request_rate", "count", " req/s"], ["ttft", "ttft_limit_s", "time", ""], ["confidence", "confidence", "share", ""], ["price", "gpu_price_ratio", "times", ""]];
+  let surface = null;
+  let kept = null;
 
   function whatIf() {
-    const sure = answer.result.certainty || [];
-    const today = sure.findIndex(function (row) { return row.confidence === value(answer.result, "plan_file.inputs.confidence"); });
-    slide("confidence", sure.map(function (row, order) { return "certainty[" + order + "]."; }), Math.max(0, today), function (at) {
-      return [number(answer, at + "confidence", "share"), ": ", number(answer, at + "gpus", "count"), " GPUs (", String(value(answer.result, at + "hardware")), "), ",
-        number(answer, at + "usd_per_month", "usd"), " per month"];
+    const points = surface.result.points;
+    AXES.forEach(function (axis) {
+      const panel = $(axis[0]);
+      const input = panel.querySelector("input");
+      const all = Array.from(new Set(points.map(function (point) { return point[axis[1]]; }))).sort(function (a, b) { return a - b; });
+      const now = panel.values ? panel.values[Number(input.value)] : today(axis[0]);
+      panel.values = all;
+      panel.hidden = all.length < 2;
+      input.min = 0;
+      input.max = all.length - 1;
+      input.value = all.reduce(function (best, one, order) { return Math.abs(one - now) < Math.abs(all[best] - now) ? order : best; }, 0);
+      input.oninput = tell;
     });
-    const rows = reviewed ? reviewed.result.what_if || [] : [];
-    const names = Array.from(new Set(rows.map(function (row) { return row.hardware + " " + row.plan; })));
-    const of = names[answer.result.plans.length === names.length ? chosen : 0];
-    const own = rows.map(function (row, order) { return { row: row, at: "what_if[" + order + "]." }; })
-      .filter(function (item) { return item.row.hardware + " " + item.row.plan === of; });
-    slide("load", own, Math.max(0, own.findIndex(function (item) { return item.row.traffic_ratio === 1; })), function (item) {
-      return [number(reviewed, item.at + "request_rate", "count"), " req/s: ", number(reviewed, item.at + "gpus", "count"), " GPUs (", item.row.hardware, "), ",
-        number(reviewed, item.at + "usd_per_month", "usd"), " per month"];
-    });
-    showTargets();
+    $("if").hidden = !points.length;
+    if (points.length) { $("of-price").textContent = answer.result.plans[answer.result.recommended].hardware; tell(); }
   }
 
-  function showTargets() {
-    const panel = $("ttft");
-    const limited = value(answer.result, "plan_file.inputs.targets.ttft_p95");
-    panel.hidden = limited === undefined;
-    panel.querySelector("button").hidden = targets.length > 1;
-    panel.querySelector("label").hidden = targets.length < 2;
-    if (targets.length < 2) { panel.querySelector("output").replaceChildren(); return; }
-    const now = targets.findIndex(function (other) { return value(other.result, "plan_file.inputs.targets.ttft_p95") === limited; });
-    slide("ttft", targets, Math.max(0, now), function (other) {
-      const at = "plans[" + other.result.recommended + "].";
-      const plan = other.result.plans[other.result.recommended];
-      return [number(other, "plan_file.inputs.targets.ttft_p95", "time"), ": "].concat(plan
-        ? [number(other, at + "gpus", "count"), " GPUs (", plan.hardware, "), ", number(other, at + "usd_per_month", "usd"), " per month"] : ["no plan"]);
-    });
+  function today(axis) {
+    const points = surface.result.points;
+    return axis === "load" ? points.find(function (point) { return point.traffic_ratio === 1; }).request_rate
+      : axis === "confidence" ? value(answer.result, "plan_file.inputs.confidence") : axis === "price" ? 1 : points[0].ttft_limit_s;
   }
 
-  async function computeTargets() {
-    const button = $("ttft").querySelector("button");
-    const limited = value(answer.result, "plan_file.inputs.targets.ttft_p95");
-    const base = answer;
-    button.disabled = true;
+  function tell() {
+    const wanted = AXES.map(function (axis) { const panel = $(axis[0]); return panel.values[Number(panel.querySelector("input").value)]; });
+    const order = surface.result.points.findIndex(function (point) { return AXES.every(function (axis, which) { return point[axis[1]] === wanted[which]; }); });
+    const point = surface.result.points[order];
+    AXES.forEach(function (axis, which) {
+      const panel = $(axis[0]);
+      const any = surface.result.points.findIndex(function (one) { return one[axis[1]] === wanted[which]; });
+      const shown = number(surface, "points[" + any + "]." + axis[1], axis[2]);
+      panel.querySelector("output").replaceChildren(shown, axis[3]);
+      panel.querySelector("input").setAttribute("aria-valuetext", shown.textContent + axis[3]);
+    });
+    const place = "points[" + order + "].";
+    $("if").replaceChildren(...!point ? ["not computed yet"] : point.gpus === null ? ["no fleet meets the targets within the limits"]
+      : [number(surface, place + "gpus", "count"), " x " + point.hardware + ", ", number(surface, place + "usd_per_month", "usd"), " per month"]);
+  }
+
+  async function computeSurface(mine) {
+    if (!answer.result.plans.length) { return; }
+    surface = { command: "what-if", result: { points: [], target: null } };
+    AXES.forEach(function (axis) { $(axis[0]).values = null; $(axis[0]).hidden = true; });
+    $("if").hidden = true;
+    $("computing").textContent = "computing";
     try {
-      const found = await Promise.all([0.5, 0.75, 1.5, 2].map(async function (ratio) {
-        const response = await ask("v1/fleet", { contents: { "scenario.yaml": $("yaml").value }, scenario: "scenario.yaml", set: ["slo.ttft_p95=" + limited * ratio + " s"] });
-        return response.json();
-      }));
-      if (base !== answer) { return; }
-      targets = found.slice(0, 2).concat([answer], found.slice(2));
-      window.capplan.targets = targets;
-      showTargets();
-    } catch (error) { problem(error); } finally { button.disabled = false; }
+      const response = await ask("v1/what-if", planned(), "text/event-stream", mine.signal);
+      const text = await events(response, function (kind, step) {
+        if (kind === "progress") { $("computing").textContent = "computing " + step.what + ": " + step.done + " of " + step.total; return; }
+        surface.result.points = surface.result.points.concat(step.points);
+        window.capplan["what-if"] = surface;
+        whatIf();
+      });
+      surface = JSON.parse(text);
+      window.capplan["what-if"] = surface;
+      whatIf();
+      $("computing").textContent = "";
+    } catch (error) {
+      if (error.name !== "AbortError") { $("computing").textContent = error.message; }
+    }
   }
 
   // one question after the other
@@ -473,8 +533,15 @@
     try {
       const body = { contents: { "scenario.yaml": $("yaml").value }, scenario: "scenario.yaml" };
       const response = await ask("v1/fleet", body, "text/event-stream", mine.signal);
-      raw = await events(response, function (step) {
-        $("progress").textContent = step.total ? step.what + ": " + step.done + " of " + step.total : step.what;
+      const found = [];
+      raw = await events(response, function (kind, step) {
+        if (kind === "progress") { $("progress").textContent = step.what + ": " + step.done + " of " + step.total; return; }
+        found.push(...step.plans);
+        found.sort(function (a, b) { return (a.usd_per_month === null) - (b.usd_per_month === null) || a.usd_per_month - b.usd_per_month; });
+        answer = { command: "fleet", partial: true, result: { plans: found, recommended: 0 } };
+        chosen = 0;
+        window.capplan.fleet = answer;
+        show();
       });
       answer = JSON.parse(raw);
       $("other").hidden = Array.isArray(answer.result.plans);
@@ -485,10 +552,8 @@
         $("progress").textContent = "done";
         return;
       }
-      reviewed = null;
-      targets = [];
       chosen = answer.result.recommended || 0;
-      window.capplan = { fleet: answer, targets: targets };
+      window.capplan.fleet = answer;
       $("decision").textContent = answer.result.plans.length ? answer.result.why || "" : "No plan meets the targets.";
       listed("rejected", answer.result.rejected.map(function (row, order) { return [row.hardware + ": " + row.reason + " (", number(answer, "rejected[" + order + "].count", "count"), ")"]; }));
       listed("assumptions", answer.assumptions.map(function (row) { return row.assumption + " (" + row.replace + ")"; }));
@@ -498,7 +563,7 @@
       said();
       remember();
       $("progress").textContent = "done";
-      await Promise.all([review(mine), launch(mine)]);
+      await Promise.all([computeSurface(mine), review(mine), launch(mine)]);
     } catch (error) {
       if (error.name !== "AbortError") { $("answer").hidden = true; $("progress").textContent = ""; }
       problem(error);
@@ -518,10 +583,9 @@
 
   async function review(mine) {
     if (!answer.result.plans.length) { return; }
-    reviewed = await (await ask("v1/report", planned(), "application/json", mine.signal)).json();
+    const reviewed = await (await ask("v1/report", planned(), "application/json", mine.signal)).json();
     window.capplan.report = reviewed;
     $("decision").textContent = reviewed.result.decision;
-    whatIf();
   }
 
   async function launch(mine) {
@@ -545,7 +609,7 @@
   }
 
   async function offer() {
-    const found = await Promise.all(["openapi.json", "v1/scenarios", "v1/models", "page/scenario.json"].map(function (path) { return ask(path).then(function (r) { return r.json(); }); }));
+    const found = await Promise.all(["openapi.json", "v1/scenarios", "v1/models"].map(function (path) { return ask(path).then(function (r) { return r.json(); }); }));
     const options = function (names) { return names.map(function (name) { return new Option(name, name); }); };
     $("target").replaceChildren(...options(found[0].paths["/v1/export"].post.requestBody.content["application/json"].schema.properties.target.enum));
     $("start").replaceChildren(...options(found[1].result.rows.map(function (row) { return row.scenario; })));
@@ -554,18 +618,16 @@
     models.id = "models";
     models.append(...options(found[2].result.rows.map(function (row) { return row.model; })));
     document.body.append(models);
-    Object.entries(found[3].properties).forEach(function (pair) {
-      const term = document.createElement("dt");
-      const told = document.createElement("dd");
-      term.textContent = pair[0];
-      told.textContent = pair[1].description || pair[1].title || "";
-      $("more").querySelector("dl").append(term, told);
-    });
   }
 
   async function start() {
     const held = recalled();
     try {
+      if (!schema) {
+        schema = await (await ask("page/scenario.json")).json();
+        Object.entries(KEYS).forEach(function (key) { $("keys").append(field(key[0], key[1], described(declared(key[0])))); });
+        fields($("more"), schema, "");
+      }
       load(held ? held.yaml : await (await ask("v1/scenarios/" + FIRST)).text());
       $("find").disabled = false;
       await Promise.all([offer(), held ? submit() : null]);
@@ -575,10 +637,11 @@
   $("question").addEventListener("submit", submit);
   $("yaml").addEventListener("input", parse);
   $("stop").addEventListener("click", function () { if (asking) { asking.abort(); $("progress").textContent = "stopped"; } });
-  $("link").addEventListener("click", function () { if (answer) { remember(); } copied(location.href); });
+  $("link").addEventListener("click", function () { remember(); copied(location.href); });
   $("copy").addEventListener("click", function () { copied($("launch").textContent); });
   $("target").addEventListener("change", function () { launch().catch(problem); });
-  $("ttft").querySelector("button").addEventListener("click", computeTargets);
+  $("keep").addEventListener("click", keep);
+  $("forget").addEventListener("click", function () { kept = null; sideBySide(); });
   $("plan").addEventListener("click", function () { save("plan.json", raw, "application/json"); });
   $("report").addEventListener("click", function () {
     ask("v1/report", planned(), "text/html").then(function (r) { return r.text(); }).then(function (text) { save("plan.html", text, "text/html"); }).catch(problem);
@@ -589,6 +652,6 @@
   });
   window.addEventListener("resize", function () { if (answer && !$("answer").hidden) { draw(); } });
   window.addEventListener("hashchange", function () { const held = recalled(); if (held && held.yaml !== $("yaml").value) { load(held.yaml); submit(); } });
-  KEYS.forEach(field);
+  window.capplan = {};
   start();
 }());
