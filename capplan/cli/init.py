@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from capplan.cli import options as o
-from capplan.cli.options import grouped
+from capplan.cli.options import grouped, measure
 from capplan.errors import InputError
 from capplan.scenario.command_flags import FirstScenario
 
@@ -19,7 +19,13 @@ Source = Annotated[
     typer.Option(
         "--from",
         metavar="SOURCE",
-        help="A trace, request log or Prometheus text, the command of a running engine (or a file with it), or the name of a shipped scenario.",
+        help="A trace, request log or Prometheus text, the command of a running engine (or a file with it), the address of a Prometheus server, or the name of a shipped scenario.",
+    ),
+]
+Window = Annotated[
+    float | None,
+    measure(
+        "--window", says="With the address of a Prometheus server: time up to now that is read; default: 7 d."
     ),
 ]
 UseCase = Annotated[str | None, o.USE_CASE]
@@ -31,12 +37,14 @@ def init_command(
     *,
     file: File = Path("scenario.yaml"),
     source: Source = None,
+    window: Window = None,
+    model_name: o.ModelName = None,
     use_case: UseCase = None,
     first: First,
     offline: o.Offline = False,
 ) -> int:
     """Write a first scenario, with a comment at every line: from flags, a use case, a trace, metrics, a launch command or a shipped one."""
-    from capplan.deploy.known_deployment import known_deployment
+    from capplan.deploy.known_deployment import Watched, known_deployment
     from capplan.readers.catalogue.scenarios import shipped_scenarios
     from capplan.readers.text_file import is_there
     from capplan.report.show import refuse_existing, say, write_new
@@ -47,6 +55,11 @@ def init_command(
         with_use_case,
     )
 
+    watched = Watched(window, model_name)
+    if source is None and watched != Watched():
+        raise InputError(
+            "--window and --model-name are of --from: name the server or the file they are read from"
+        )
     refuse_existing(file)
     if source is use_case is None and first == FirstScenario():
         raise InputError(
@@ -57,7 +70,9 @@ def init_command(
     if source in shipped_scenarios() and not is_there(Path(source)):
         text = copied_scenario_text(source, file, first)
     else:
-        known = known_deployment(source, file.resolve().parent) if source else Known()
+        known = (
+            known_deployment(source, file.resolve().parent, watched, offline=offline) if source else Known()
+        )
         first, known = with_use_case(use_case, first, known) if use_case else (first, known)
         text = checked_scenario_text(file, first, known, offline=offline)
     write_new(file, text)

@@ -1,6 +1,6 @@
 """What is known of a deployment: `init --from` a trace, counters or the command of an engine, and the replica of `estimate --launch`."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -12,30 +12,55 @@ from capplan.model.network import LoraTerms
 from capplan.numbers import GIB
 from capplan.readers.catalogue.scenarios import shipped_scenarios
 from capplan.readers.text_file import first_bytes, is_there, path_of
+from capplan.recorded.traces.prometheus_server import DAY_S, Observed, is_address, observed
 from capplan.recorded.traces.trace import format_of, workload_of
 from capplan.scenario.first_scenario import Known
 from capplan.scenario.flags import LoadFlags, ServingFlags
+from capplan.workload.daily_curve import HOURS
 from capplan.workload.length import lognormal_sigma
-from capplan.workload.statistics import LengthSummary
+from capplan.workload.statistics import LengthSummary, RateSummary, WorkloadSummary
 
 MOST_BYTES = 65_536
 """Most bytes of a file with the command of an engine."""
+WEEK_S = 7 * DAY_S
+"""Window of a server, if none is said: it has weekdays and a weekend."""
 _NO_RATE = "one scrape states lengths and no rate: capplan workload BEFORE AFTER --interval TIME reads the rate of two"
 
 
-def known_deployment(source: str, folder: Path) -> Known:
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """What is read of a Prometheus server."""
+
+    window_s: float | None = None
+    """Up to now; None: a week."""
+    model_name: str | None = None
+    """Served model, where the server knows several."""
+
+
+def known_deployment(
+    source: str, folder: Path, watched: Watched | None = None, *, offline: bool = False
+) -> Known:
     """Return what is known of a deployment.
 
     Parameters
     ----------
-    source : a file (a trace, a request log, Prometheus text, a script with the command of an engine), or the command
+    source : a file (a trace, a request log, Prometheus text, a script with the command of an engine), the command, or the address of
+        a Prometheus server
     folder : of the scenario, which a trace is named from
+    watched : what is read of a server; None: all of its only model, of the last week
+    offline : never open a connection
 
     Raises
     ------
     InputError
         it is none of them
     """
+    watched = watched or Watched()
+    if is_address(source):
+        seen = observed(source, "--from", watched.window_s or WEEK_S, watched.model_name, offline=offline)
+        return _of_server(seen)
+    if watched.window_s is not None:
+        raise InputError(f"--window: is of the address of a Prometheus server, and --from is {source!r}")
     path = path_of(source) if " " not in source else Path(source)
     if not is_there(path):
         if " " not in source.strip():
@@ -52,7 +77,7 @@ def known_deployment(source: str, folder: Path) -> Known:
         word in text for word in ("vllm serve", "sglang.launch_server", "trtllm-serve", "vllm.entrypoints")
     ):
         return _of_launch(read_command_line(text, source, path.parent), source)
-    return _of_traffic(path, source, folder)
+    return _of_traffic(path, source, folder, watched.model_name)
 
 
 def _of_launch(launch: ReplicaLaunch, source: str) -> Known:
@@ -89,18 +114,46 @@ def _lora(adapters: LoraTerms) -> dict[str, object]:
     return written
 
 
-def _of_traffic(path: Path, source: str, folder: Path) -> Known:
+def _of_server(seen: Observed) -> Known:
+    """Return the traffic that engines had, as keys of a scenario, and what they were like then."""
+    rate = seen.summary.rate
+    said = [f"{note}" for note in seen.summary.notes]
+    for name, mean in (seen.summary.measured or {}).items():
+        if mean is not None:
+            said.append(f"mean {name.removesuffix('_s').upper()} {mean:.3g} s")
+    for name, gauge in (("running", seen.running), ("waiting", seen.waiting)):
+        if gauge is not None:
+            said.append(f"{gauge:.3g} requests {name} on average")
+    return Known(seen.source, traffic=observed_traffic(seen.summary, rate), remarks=tuple(said))
+
+
+def observed_traffic(summary: WorkloadSummary, rate: RateSummary) -> dict[str, object]:
+    """Return the keys of a scenario's traffic for what was counted: the peak, the daily curve or the mean, lengths and hits."""
+    traffic: dict[str, object] = {"request_rate": f"{rate.peak_60s or 0.0:.4g} req/s"}
+    if len(rate.by_hour) == HOURS:
+        traffic["daily_curve"] = [float(f"{value:.4g}") for value in rate.by_hour]
+    elif rate.mean:
+        traffic["mean_rate"] = f"{min(rate.mean, rate.peak_60s or rate.mean):.4g} req/s"
+    return traffic | _counted_lengths(summary)
+
+
+def _counted_lengths(summary: WorkloadSummary) -> dict[str, object]:
+    traffic: dict[str, object] = {
+        "input_tokens": _lengths(summary.input_tokens),
+        "output_tokens": _lengths(summary.output_tokens),
+    }
+    if summary.counted_prefix:
+        tokens, fraction = summary.counted_prefix
+        traffic["shared_prefix"] = {"tokens": tokens, "hit_fraction": round(fraction, 4)}
+    return traffic
+
+
+def _of_traffic(path: Path, source: str, folder: Path, model_name: str | None) -> Known:
     if format_of(path) == "prometheus":
-        summary = workload_of([path])
-        traffic: dict[str, object] = {
-            "input_tokens": _lengths(summary.input_tokens),
-            "output_tokens": _lengths(summary.output_tokens),
-        }
-        if summary.counted_prefix:
-            tokens, fraction = summary.counted_prefix
-            traffic["shared_prefix"] = {"tokens": tokens, "hit_fraction": round(fraction, 4)}
-        return Known(source, traffic=traffic, remarks=(_NO_RATE,))
-    workload_of([path])
+        return Known(
+            source, traffic=_counted_lengths(workload_of([path], model=model_name)), remarks=(_NO_RATE,)
+        )
+    workload_of([path], model=model_name)
     near = path.resolve()
     trace = near.relative_to(folder) if near.is_relative_to(folder) else near
     return Known(source, traffic={"trace": str(trace)})

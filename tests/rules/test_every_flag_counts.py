@@ -156,6 +156,8 @@ CASES = {
     "init": {
         "{file}": Case("other.yaml", FIRST.replace("made", "another"), file="other.yaml"),
         "--from": Case(LAUNCH, file="made.yaml"),
+        "--window": Case("2d", refused="--window and --model-name are of --from"),
+        "--model-name": Case("m", refused="--window and --model-name are of --from"),
         "--use-case": Case("rag", file="made.yaml"),
         "--model": Case("qwen3-8b", file="made.yaml"),
         "--request-rate": Case("'9 req/s'", file="made.yaml"),
