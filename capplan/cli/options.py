@@ -540,11 +540,9 @@ Output: TypeAlias = Annotated[OutputFlags, OUTPUT]
 Asked: TypeAlias = Annotated[ScenarioFlags, ASKED]
 Calibration: TypeAlias = Annotated[Path | None, SERVING["calibration"]]
 Offline: TypeAlias = Annotated[bool, SERVING["offline"]]
-ModelName: TypeAlias = Annotated[
-    str | None,
-    typer.Option(
-        "--model-name",
-        metavar="NAME",
-        help="Served model whose counters are read, if Prometheus has several.",
-    ),
-]
+MODEL_NAME = typer.Option(
+    "--model-name",
+    metavar="NAME",
+    help="Served model whose counters are read, if Prometheus has several.",
+)
+ModelName: TypeAlias = Annotated[str | None, MODEL_NAME]

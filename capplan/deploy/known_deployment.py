@@ -1,7 +1,6 @@
 """What is known of a deployment: `init --from` a trace, counters or the command of an engine, and the replica of `estimate --launch`."""
 
 from dataclasses import dataclass, replace
-from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +15,7 @@ from capplan.recorded.traces.prometheus_server import DAY_S, Observed, is_addres
 from capplan.recorded.traces.trace import format_of, workload_of
 from capplan.scenario.first_scenario import Known
 from capplan.scenario.flags import LoadFlags, ServingFlags
-from capplan.workload.daily_curve import HOURS
-from capplan.workload.length import lognormal_sigma
-from capplan.workload.statistics import LengthSummary, RateSummary, WorkloadSummary
+from capplan.scenario.observed_traffic import counted_lengths, observed_traffic
 
 MOST_BYTES = 65_536
 """Most bytes of a file with the command of an engine."""
@@ -116,57 +113,25 @@ def _lora(adapters: LoraTerms) -> dict[str, object]:
 
 def _of_server(seen: Observed) -> Known:
     """Return the traffic that engines had, as keys of a scenario, and what they were like then."""
-    rate = seen.summary.rate
-    said = [f"{note}" for note in seen.summary.notes]
+    said = list(seen.summary.notes)
     for name, mean in (seen.summary.measured or {}).items():
         if mean is not None:
             said.append(f"mean {name.removesuffix('_s').upper()} {mean:.3g} s")
     for name, gauge in (("running", seen.running), ("waiting", seen.waiting)):
         if gauge is not None:
             said.append(f"{gauge:.3g} requests {name} on average")
-    return Known(seen.source, traffic=observed_traffic(seen.summary, rate), remarks=tuple(said))
-
-
-def observed_traffic(summary: WorkloadSummary, rate: RateSummary) -> dict[str, object]:
-    """Return the keys of a scenario's traffic for what was counted: the peak, the daily curve or the mean, lengths and hits."""
-    traffic: dict[str, object] = {"request_rate": f"{rate.peak_60s or 0.0:.4g} req/s"}
-    if len(rate.by_hour) == HOURS:
-        traffic["daily_curve"] = [float(f"{value:.4g}") for value in rate.by_hour]
-    elif rate.mean:
-        traffic["mean_rate"] = f"{min(rate.mean, rate.peak_60s or rate.mean):.4g} req/s"
-    return traffic | _counted_lengths(summary)
-
-
-def _counted_lengths(summary: WorkloadSummary) -> dict[str, object]:
-    traffic: dict[str, object] = {
-        "input_tokens": _lengths(summary.input_tokens),
-        "output_tokens": _lengths(summary.output_tokens),
-    }
-    if summary.counted_prefix:
-        tokens, fraction = summary.counted_prefix
-        traffic["shared_prefix"] = {"tokens": tokens, "hit_fraction": round(fraction, 4)}
-    return traffic
+    return Known(seen.source, traffic=observed_traffic(seen.summary), remarks=tuple(said))
 
 
 def _of_traffic(path: Path, source: str, folder: Path, model_name: str | None) -> Known:
     if format_of(path) == "prometheus":
         return Known(
-            source, traffic=_counted_lengths(workload_of([path], model=model_name)), remarks=(_NO_RATE,)
+            source, traffic=counted_lengths(workload_of([path], model=model_name)), remarks=(_NO_RATE,)
         )
     workload_of([path], model=model_name)
     near = path.resolve()
     trace = near.relative_to(folder) if near.is_relative_to(folder) else near
     return Known(source, traffic={"trace": str(trace)})
-
-
-def _lengths(lengths: LengthSummary) -> object:
-    """Return a length as a scenario has it: a number, or a mean and two percentiles of a lognormal; else a hundred quantiles."""
-    if lengths.values[0] == lengths.values[-1]:
-        return round(lengths.mean, 1)
-    skewed = lengths.p50 <= lengths.mean <= lengths.p95
-    if skewed and isfinite(float(lognormal_sigma(lengths.mean, lengths.p95, 0.95))):
-        return {"mean": round(lengths.mean, 1), "p50": round(lengths.p50, 1), "p95": round(lengths.p95, 1)}
-    return {"values": [round(value) for value in lengths.values]}
 
 
 def launched_replica(

@@ -1,6 +1,8 @@
 """A scenario from a Prometheus server: a real one on loopback, with a recorded past or scraping an exporter."""
 
+import json
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ from capplan.recorded.traces.prometheus_server import KEY, observed
 from capplan.scenario.scenario import read_scenario
 from tests.prometheus import NEEDS_PROMETHEUS, Exporter, exposed, recorded, running, text_of
 
+ROOT = Path(__file__).resolve().parents[2]
 DAY_S = 86_400.0
 EVERY_S = 60
 DAYS = 2
@@ -102,6 +105,45 @@ def test_init_writes_a_scenario_that_is_read(with_a_past, tmp_path, capsys):
     assert traffic["daily_curve"] == pytest.approx(HOURLY, rel=0.01)
     assert traffic["input_tokens"]["mean"] == pytest.approx(400.0, rel=0.005)
     assert traffic["shared_prefix"]["hit_fraction"] > 0.25
+
+
+@NEEDS_PROMETHEUS
+@pytest.mark.long
+def test_check_and_replan_read_the_server(with_a_past, tmp_path, capsys):
+    """Planned for 20 req/s at the peak of every hour; there were 1 to 2.9, with outputs of 60 tokens instead of 100."""
+    from capplan.cli.main import main
+
+    plan = str(tmp_path / "plan.json")
+    assert main(["fleet", str(ROOT / "tests/golden/small.yaml"), "--offline", "-o", plan]) == 0
+    asked = [
+        "--plan",
+        plan,
+        "--prometheus",
+        with_a_past,
+        "--window",
+        "2d",
+        "--model-name",
+        "m",
+        "--format",
+        "json",
+    ]
+    capsys.readouterr()
+    code = main(["check", *asked])
+    checked = json.loads(capsys.readouterr().out)["result"]
+    drift = {row["what"]: row for row in checked["drift"]}
+    assert checked["observed"]["request_rate"] == pytest.approx(max(HOURLY), rel=0.005)
+    assert not drift["request_rate"]["inside"]
+    assert not drift["output_tokens"]["inside"]
+    assert drift["input_tokens"]["inside"]
+    assert drift["ttft_s.mean"]["observed"] == pytest.approx(0.3, rel=0.001)
+    missed = {check["what"] for check in checked["failures"]}
+    assert {"slo.ttft_p95 as measured", "slo.tpot_p95 as measured"} <= missed
+    assert (code, checked["holds"]) == (4, False)
+    assert main(["replan", *asked]) == 0
+    again = json.loads(capsys.readouterr().out)["result"]
+    assert not again["kept"]
+    assert again["usd_per_month"]["after"] < again["usd_per_month"]["before"]
+    assert again["changing"]["stopped_replicas"] >= 1
 
 
 @NEEDS_PROMETHEUS

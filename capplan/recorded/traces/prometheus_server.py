@@ -60,6 +60,8 @@ class Observed:
     running: float | None = None
     """Mean number of requests in all engines."""
     waiting: float | None = None
+    engines: float | None = None
+    """Mean number of engines; each attention group of a replica is one."""
     unseen_fraction: float = 0.0
     """Share of the window without samples."""
 
@@ -214,6 +216,7 @@ class _Questions:
             {key: dict(self._buckets(scrape, key)) for key in ("ttft", "tpot", "e2e", "queue")},
             self._mean_gauge("running"),
             self._mean_gauge("waiting"),
+            self._mean_gauge("running", "count"),
             unseen,
         )
 
@@ -297,15 +300,15 @@ class _Questions:
             window_s=self.step_s,
         )
 
-    def _mean_gauge(self, quantity: str) -> float | None:
-        """Return the mean over the window of a gauge, added up over engines."""
+    def _mean_gauge(self, quantity: str, over: str = "sum") -> float | None:
+        """Return the mean over the window of a gauge, added up or counted over engines."""
         names = list(self._names(quantity))
         first = metric_order(names, metric_names(quantity))
         rows = self._summed(
-            f"sum({self._whole(self._of(written))})" for name, written in names if name == first
+            f"{over}({self._whole(self._of(written))})" for name, written in names if name == first
         )
-        seen = np.isfinite(rates := rows)
-        return float(rates[seen].mean()) if seen.any() else None
+        seen = np.isfinite(rows)
+        return float(rows[seen].mean()) if seen.any() else None
 
     def _buckets(self, scrape: Scrape, quantity: str) -> Mapping[float, float]:
         names = (name for name in metric_names(quantity) if scrape.values.get(f"{name}_count", 0.0) > 0)
