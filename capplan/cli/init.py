@@ -55,11 +55,7 @@ def init_command(
         with_use_case,
     )
 
-    watched = Watched(window, model_name)
-    if source is None and watched != Watched():
-        raise InputError(
-            "--window and --model-name are of --from: name the server or the file they are read from"
-        )
+    watched = Watched(window, model_name).of(source)
     refuse_existing(file)
     if source is use_case is None and first == FirstScenario():
         raise InputError(
@@ -70,9 +66,8 @@ def init_command(
     if source in shipped_scenarios() and not is_there(Path(source)):
         text = copied_scenario_text(source, file, first)
     else:
-        known = (
-            known_deployment(source, file.resolve().parent, watched, offline=offline) if source else Known()
-        )
+        folder = file.resolve().parent
+        known = known_deployment(source, folder, watched, offline=offline) if source else Known()
         first, known = with_use_case(use_case, first, known) if use_case else (first, known)
         text = checked_scenario_text(file, first, known, offline=offline)
     write_new(file, text)

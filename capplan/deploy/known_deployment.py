@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from capplan.deploy.command_line import read_command_line
 from capplan.deploy.replica_launch import ReplicaLaunch
@@ -32,6 +32,14 @@ class Watched:
     """Up to now; None: a week."""
     model_name: str | None = None
     """Served model, where the server knows several."""
+
+    def of(self, source: str | None) -> Self:
+        """Return this; InputError if it says something and no source is named."""
+        if source is None and (self.window_s is not None or self.model_name is not None):
+            raise InputError(
+                "--window and --model-name are of --from: name the server or the file they are read from"
+            )
+        return self
 
 
 def known_deployment(

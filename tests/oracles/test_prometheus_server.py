@@ -1,6 +1,10 @@
 """A scenario from a Prometheus server: a real one on loopback, with a recorded past or scraping an exporter."""
 
+import http.server
 import json
+import re
+import shlex
+import threading
 import time
 from pathlib import Path
 
@@ -144,6 +148,13 @@ def test_check_and_replan_read_the_server(with_a_past, tmp_path, capsys):
     assert not again["kept"]
     assert again["usd_per_month"]["after"] < again["usd_per_month"]["before"]
     assert again["changing"]["stopped_replicas"] >= 1
+    main(["check", *asked[:-2]])
+    printed = re.search(r"search again: capplan (replan .*)", capsys.readouterr().out)[1]
+    assert main(shlex.split(printed)) == 0
+    printed = re.search(r"keep it: capplan (fleet .*)", capsys.readouterr().out)[1]
+    assert main([*shlex.split(printed), "--offline"]) == 0
+    kept = json.loads(Path(plan).read_text(encoding="utf-8"))["result"]
+    assert kept["demand"]["peak_requests_per_s"] == pytest.approx(max(HOURLY), rel=0.005)
 
 
 @NEEDS_PROMETHEUS
@@ -209,6 +220,9 @@ def test_addresses_that_are_not_asked(address, window_s, offline, environment, w
     assert "secret" not in str(refused.value).replace("user:secret@", "")
 
 
+NAMES = '{"status": "success", "data": ["vllm:request_prompt_tokens_count"]}'
+
+
 @pytest.mark.parametrize(
     ("status", "body", "words"),
     [
@@ -217,21 +231,28 @@ def test_addresses_that_are_not_asked(address, window_s, offline, environment, w
         (302, "", "is not a Prometheus server (HTTP 302"),
         (200, '{"status": "error", "error": "too many samples"}', "rejects the question: too many samples"),
         (200, '{"status": "success", "data": [], "warnings": ["store x is down"]}', "answers in part"),
+        (200, '{"status": "success", "data": {"result": [{"metric": {}}]}}', "in a form that is not known"),
+        (200, '{"status": "success", "data": {"result": []}}', "has no requests of an engine"),
     ],
 )
-def test_answers_that_are_none_are_said_with_the_token_hidden(status, body, words, monkeypatch):
-    import http.server
-    import threading
-
+@pytest.mark.parametrize("names", [NAMES, None], ids=["of questions", "of names"])
+def test_answers_that_are_none_are_said_with_the_token_hidden(names, status, body, words, monkeypatch):
     asked = []
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self):
+            self.answer(200 if names else status, names or body)
+
+        def do_POST(self):
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.answer(status, body)
+
+        def answer(self, code, text):
             asked.append(self.headers["Authorization"])
-            self.send_response(status)
+            self.send_response(code)
             self.send_header("Location", "http://127.0.0.1:1/elsewhere")
             self.end_headers()
-            self.wfile.write(body.encode())
+            self.wfile.write(text.encode())
 
         def log_message(self, *_):
             pass
@@ -247,8 +268,9 @@ def test_answers_that_are_none_are_said_with_the_token_hidden(status, body, word
         server.shutdown()
         server.server_close()
         thread.join()
-    assert asked == ["Bearer secret"]
-    assert words in str(refused.value)
+    assert set(asked) == {"Bearer secret"}
+    if names or "known" not in words:
+        assert words in str(refused.value)
     assert "secret" not in str(refused.value)
 
 

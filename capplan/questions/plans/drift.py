@@ -65,7 +65,7 @@ class Watch:
     seen: Observed
     rows: tuple[Drift, ...]
     checks: tuple[Check, ...]
-    """Of the plan under the observed traffic, and of its targets as measured."""
+    """Checks of the plan under the observed traffic, and of its targets as measured."""
     follow: Follow | None
     """None for separate pools and mixes, or if no number of replicas is enough."""
     notes: tuple[str, ...] = ()
@@ -245,7 +245,7 @@ class Replan:
     """The plan before still holds, and no other one saves more than the band."""
     band_fraction: float
     cheapest_usd_per_month: float | None
-    """Of all plans for the observed traffic."""
+    """Cost of the cheapest plan for the observed traffic; None if no plan meets the targets."""
     change: Change
 
 

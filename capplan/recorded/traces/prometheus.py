@@ -175,7 +175,7 @@ def _series(path: Path, omissions: Omissions) -> Series:
         value = float(text.replace("Inf", "inf"))
         keyed = dict(LABEL.findall(labels or ""))
         bucket = name.endswith("_bucket")
-        bound = _bound(keyed.get("le", ""))
+        bound = bucket_bound(keyed.get("le", ""))
         if not math.isfinite(value):
             omissions.drop("a value is not finite", number)
         elif abs(value) > LARGEST:
@@ -240,7 +240,7 @@ def series_of_model(series: Series, model: str | None, source: str) -> tuple[Ser
     if model is None and len(models) > 1:
         raise InputError(
             f"{source}: counts the requests of {len(models)} models: {', '.join(models)}\n"
-            "  name one: --model-name NAME of capplan workload, or write the lines of one model to a file"
+            "  name one: --model-name NAME of init, workload, check and replan, or write the lines of one model to a file"
         )
     if {"prefill", "decode"} <= set(found(("engine_type",))):
         raise InputError(
@@ -254,7 +254,7 @@ def series_of_model(series: Series, model: str | None, source: str) -> tuple[Ser
     return kept, (next(keys), model)
 
 
-def _bound(text: str) -> float | None:
+def bucket_bound(text: str) -> float | None:
     """Return the upper bound of a bucket; None where there is none."""
     try:
         bound = float(text.replace("Inf", "inf"))

@@ -22,6 +22,7 @@ from capplan.recorded.traces.prometheus import (
     HISTOGRAMS,
     RANKS,
     Scrape,
+    bucket_bound,
     metric_names,
     published_name,
     series_of_model,
@@ -64,6 +65,8 @@ class Observed:
     """Mean number of engines; each attention group of a replica is one."""
     unseen_fraction: float = 0.0
     """Share of the window without samples."""
+    model: str | None = None
+    """Served model that was asked for by name."""
 
     def share_within(self, latency: str, limit_s: float) -> float | None:
         """Return the share of requests with a latency of at most a limit, interpolated within a bucket; None if it is not known."""
@@ -148,11 +151,11 @@ class _Server:
             answer = line.getresponse()
             text = answer.read(MOST_BYTES + 1)
         except (OSError, http.client.HTTPException, ValueError) as error:
-            raise self._error(f"cannot be asked ({error})") from None
+            raise self.error(f"cannot be asked ({error})") from None
         finally:
             line.close()
         if len(text) > MOST_BYTES:
-            raise self._error(f"answers with more than {MOST_BYTES >> 20} MiB; shorten --window")
+            raise self.error(f"answers with more than {MOST_BYTES >> 20} MiB; shorten --window")
         return self._checked(answer.status, text)
 
     def _target(self, path: str, form: str) -> tuple[str, str | None]:
@@ -163,20 +166,21 @@ class _Server:
 
     def _checked(self, status: int, text: bytes) -> Any:
         if status in (401, 403):
-            raise self._error(f"does not let us in (HTTP {status}); put the bearer token into {KEY}")
+            raise self.error(f"does not let us in (HTTP {status}); put the bearer token into {KEY}")
         try:
             said = json.loads(text)
         except (ValueError, RecursionError):
             said = None
         if not isinstance(said, Mapping) or "status" not in said:
-            raise self._error(f"is not a Prometheus server (HTTP {status} without its JSON)")
+            raise self.error(f"is not a Prometheus server (HTTP {status} without its JSON)")
         if said["status"] != "success" or "data" not in said:
-            raise self._error(f"rejects the question: {' '.join(str(said.get('error')).split())[:160]}")
+            raise self.error(f"rejects the question: {' '.join(str(said.get('error')).split())[:160]}")
         if said.get("warnings"):
-            raise self._error(f"answers in part: {' '.join(str(said['warnings']).split())[:160]}")
+            raise self.error(f"answers in part: {' '.join(str(said['warnings']).split())[:160]}")
         return said["data"]
 
-    def _error(self, what: str) -> InputError:
+    def error(self, what: str) -> InputError:
+        """Return the error that the server is the cause of."""
         shown = what.replace(self.address.key, "***") if self.address.key else what
         return InputError(f"{self.option}: {self.address.shown} {shown}")
 
@@ -218,6 +222,7 @@ class _Questions:
             self._mean_gauge("waiting"),
             self._mean_gauge("running", "count"),
             unseen,
+            model,
         )
 
     def _choose(self, model: str | None) -> None:
@@ -254,7 +259,9 @@ class _Questions:
             for name, written in self._names(quantity, "_bucket"):
                 rows = scrape.buckets[name.removesuffix("_bucket")]
                 for labels, value in self._instant(f"sum by (le) ({self._whole(self._increase(written))})"):
-                    rows[float(labels["le"].replace("Inf", "inf"))] += value
+                    bound = bucket_bound(labels.get("le", ""))
+                    if bound is not None:
+                        rows[bound] += value
         for quantity in _COUNTERS:
             for name, written in self._names(quantity):
                 scrape.values[name] += self._total(written)
@@ -349,8 +356,10 @@ class _Questions:
 
     def _instant(self, query: str) -> list[tuple[Mapping[str, str], float]]:
         data = self.server.data("query", query=query, time=self.end_s)
-        found = data.get("result") if isinstance(data, Mapping) else None
-        rows = [(row["metric"], float(row["value"][1])) for row in found or ()]
+        try:
+            rows = [(dict(row["metric"]), float(row["value"][1])) for row in data["result"]]
+        except (KeyError, IndexError, TypeError, ValueError):
+            raise self.server.error("answers in a form that is not known") from None
         return [(labels, value) for labels, value in rows if math.isfinite(value)]
 
     def _summed(self, queries: Iterable[str]) -> Array:
@@ -361,11 +370,14 @@ class _Questions:
             data = self.server.data(
                 "query_range", query=query, start=times[0], end=times[-1], step=self.step_s
             )
-            for row in data.get("result", ()) if isinstance(data, Mapping) else ():
-                for stamp, value in row["values"]:
-                    place = round((float(stamp) - times[0]) / self.step_s)
-                    if 0 <= place < times.size and math.isfinite(float(value)):
-                        total[place] = np.nan_to_num(total[place]) + float(value)
+            try:
+                points = [(float(at), float(value)) for row in data["result"] for at, value in row["values"]]
+            except (KeyError, IndexError, TypeError, ValueError):
+                raise self.server.error("answers in a form that is not known") from None
+            for stamp, value in points:
+                place = round((stamp - times[0]) / self.step_s)
+                if 0 <= place < times.size and math.isfinite(value):
+                    total[place] = np.nan_to_num(total[place]) + value
         return total
 
 

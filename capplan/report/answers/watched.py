@@ -38,7 +38,7 @@ def watch_answer(asked: AskedFleet, file: PlanFile, watch: Watch) -> Answer:
         closing.append("nothing has drifted: every quantity is as planned")
     else:
         closing.append(
-            f"search again: capplan replan --plan {quote(str(file.path))} --prometheus {quote(watch.seen.source)}"
+            f"search again: capplan replan --plan {quote(str(file.path))}{_server_words(watch.seen)}"
         )
     return replace(
         checked,
@@ -53,6 +53,12 @@ def watch_answer(asked: AskedFleet, file: PlanFile, watch: Watch) -> Answer:
         closing=tuple(closing),
         warnings=(*checked.warnings, *watch.notes),
     )
+
+
+def _server_words(seen: Observed) -> str:
+    """Return the flags that read the same window again."""
+    named = f" --model-name {quote(seen.model)}" if seen.model else ""
+    return f" --prometheus {quote(seen.source)} --window {seen.window_s:g}s{named}"
 
 
 def observed_row(seen: Observed) -> dict[str, Any]:
