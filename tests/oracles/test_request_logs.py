@@ -150,6 +150,23 @@ READ = (
         LITELLM,
     ),
     (
+        "usage below its own key",
+        "a.jsonl",
+        lines(
+            *(
+                {
+                    "startTime": 1774836000 + n,
+                    "response": {"usage": {"prompt_tokens": 100 + 50 * n, "completion_tokens": 20}},
+                }
+                for n in (0, 4)
+            )
+        ),
+        ("LiteLLM", 2, 0.5, 200, 20),
+        (None, None),
+        (),
+        LITELLM,
+    ),
+    (
         "epoch of a callback",
         "a.jsonl",
         lines(
@@ -433,6 +450,35 @@ READ = (
         AIPERF,
     ),
     (
+        "a list of a trace in ms",
+        "t.json",
+        json.dumps(
+            [
+                {"arrival_ms": 0, "input_tokens": 100, "output_tokens": 10},
+                {"arrival_ms": 4000, "input_tokens": 300, "output_tokens": 30},
+            ],
+            indent=2,
+        ),
+        ("JSON list", 2, 0.5, 200, 20),
+        (None, None),
+        (),
+        "https://docs.python.org/3/library/json.html",
+    ),
+    (
+        "a list of AIPerf's trace, whose unit its columns tell",
+        "t.json",
+        json.dumps(
+            [
+                {"timestamp": 0, "input_length": 100, "output_length": 10},
+                {"timestamp": 4000, "input_length": 300, "output_length": 30},
+            ]
+        ),
+        ("JSON list", 2, 0.5, 200, 20),
+        (None, None),
+        (),
+        "https://github.com/ai-dynamo/aiperf/blob/main/docs/tutorials/fixed-schedule.md",
+    ),
+    (
         "trace with delays",
         "t.jsonl",
         lines(
@@ -612,6 +658,7 @@ TIMES = (
     ("2026-03-30 02:00:00.500000 +0000 UTC", "Go"),
     ("2026-03-30 04:00:00.5 +0200 CEST", "Go"),
     ("2026-03-30T02:00:00.5Z", "ISO 8601"),
+    ("2026-03-30 02:00:00.5+00", "PostgreSQL"),
     ("2026-03-29 22:00:00.5 America/New_York", "SQL with a zone"),
     ("2026-03-30T04:00:00.5+02:00", "ISO 8601"),
     ("2026-03-30 02:00:00.500 GMT", "HTTP"),
@@ -641,6 +688,7 @@ def test_every_format_has_its_source():
     assert all(keys["source"].startswith("https://") for keys in formats.values())
 
 
+@pytest.mark.long
 def test_parquet_is_read_as_the_same_log_in_csv(tmp_path):
     parquet = pytest.importorskip("pyarrow.parquet")
     import pyarrow as pa
@@ -659,6 +707,21 @@ def test_parquet_is_read_as_the_same_log_in_csv(tmp_path):
     found = workload_of([path])
     assert (found.format, found.requests, found.rate.seconds) == ("LiteLLM", 2, 4.0)
     assert (found.input_tokens.mean, found.output_tokens.mean) == (200, 20)
+    plain = pa.table(
+        {
+            "arrival_ms": [0, 4000],
+            "input_tokens": [100, 300],
+            "output_tokens": [10, 30],
+            "hash_ids": [[1], [1, 2]],
+        }
+    )
+    parquet.write_table(plain, path)
+    found = workload_of([path])
+    assert (found.format, found.requests, found.rate.seconds) == ("table of requests", 2, 4.0)
+    assert any("hash_ids" in note for note in found.notes)
+    parquet.write_table(pa.table({"a": [1]}), path)
+    with pytest.raises(InputError, match="name them arrival_s, input_tokens and output_tokens"):
+        workload_of([path])
     path.write_bytes(path.read_bytes()[:200])
     with pytest.raises(InputError, match="cannot be read"):
         format_of(path)

@@ -132,6 +132,7 @@ def test_a_plan_is_kept_within_the_band_and_changed_beyond_it(file):
     assert replanned(asked, file, watch, 0.9).kept
 
 
+@pytest.mark.long
 def test_prices_are_pinned_where_those_of_today_are_others(file):
     today = asked_as_observed(None, file, (), seen_of(), offline=True)
     assert pinned_prices(file, today) == ()

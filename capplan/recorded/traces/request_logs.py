@@ -18,9 +18,12 @@ import numpy as np
 from capplan.errors import InputError
 from capplan.readers.text_file import MAX_RESULT_BYTES, first_bytes, json_values, mapped, read_json, read_text
 from capplan.recorded.traces.rows import (
+    ARRIVAL,
+    INPUT,
     KIND,
     LATEST_S,
     LONGEST_S,
+    OUTPUT,
     BadRows,
     Row,
     columns_of,
@@ -105,6 +108,16 @@ def plain_key(written: str) -> str:
     return written.lower().replace("_", "").replace(" ", "")
 
 
+TABLE = "table of requests"
+_TABLE = LogFormat(
+    TABLE,
+    known_by=(),
+    arrival=tuple(map(plain_key, ARRIVAL)),
+    input=tuple(map(plain_key, INPUT)),
+    output=tuple(map(plain_key, OUTPUT)),
+)
+
+
 def log_format_of(keys: Iterable[str]) -> str | None:
     """Return the format of a log that has these keys; None if it is none of the known ones."""
     present = {plain_key(key) for key in keys}
@@ -116,6 +129,13 @@ def log_format_of(keys: Iterable[str]) -> str | None:
         ),
         None,
     )
+
+
+def has_requests(keys: Iterable[str]) -> bool:
+    """Return whether keys name a time and both lengths of a request, as those of traces do."""
+    present = {plain_key(key) for key in keys}
+    names = (_TABLE.arrival, _TABLE.input, _TABLE.output)
+    return all(present.intersection(alternatives) for alternatives in names)
 
 
 def quoted_words(head: str) -> set[str]:
@@ -131,11 +151,11 @@ def is_parquet(path: Path) -> bool:
 def parquet_format(path: Path) -> str:
     """Return the format of the log in a Parquet file; InputError if its columns are none of a known log."""
     columns = [str(name) for name in _parquet(path).schema_arrow.names]
-    known = log_format_of(columns)
+    known = log_format_of(columns) or (TABLE if has_requests(columns) else None)
     if known is None:
         raise InputError(
             f"{path}: its columns are those of no known log: {', '.join(columns[:12])}\n"
-            "  write a CSV with the columns arrival_s,input_tokens,output_tokens"
+            "  name them arrival_s, input_tokens and output_tokens"
         )
     return known
 
@@ -148,7 +168,7 @@ def request_log_rows(path: Path, name: str, omissions: Omissions) -> Iterator[Ro
     InputError
         the entries have no times or token counts, or most of them are not requests
     """
-    log = log_formats()[name]
+    log = _TABLE if name == TABLE else log_formats()[name]
     entries: Iterable[tuple[int, Entry]] = _entries(path, log, omissions)
     if name == SPANS:
         entries = _outer_spans(list(entries), log, omissions)
@@ -157,6 +177,8 @@ def request_log_rows(path: Path, name: str, omissions: Omissions) -> Iterator[Ro
         bad.seen += 1
         if _left_out(log, entry, number, omissions):
             continue
+        if "hashids" in entry:
+            omissions.note("hash_ids are read from JSON lines only, so the reuse of prefixes is not known")
         try:
             if unit is None:
                 unit = _unit(log, entry, omissions)
@@ -196,7 +218,10 @@ def _unit(log: LogFormat, entry: Entry, omissions: Omissions) -> float:
         first = float(entry[key])
     except (ValueError, TypeError):
         first = None
-    return unit_of_column(key, first, entry, omissions)
+    written = {plain_key(name): name for name in (*ARRIVAL, *INPUT, *OUTPUT)} if log is _TABLE else {}
+    return unit_of_column(
+        written.get(key, key), first, [written.get(name, name) for name in entry], omissions
+    )
 
 
 def _row(number: int, entry: Entry, log: LogFormat, unit: float) -> Row | None:
@@ -352,6 +377,7 @@ def _parquet_entries(path: Path, log: LogFormat) -> Iterator[tuple[int, Entry]]:
         log.cached,
     )
     used = {name.partition(".")[0] for group in names for name in group}
+    used |= {"hashids", "delay"}
     used |= {key for rule in (log.only, log.without) for keys in rule.values() for key in keys}
     file = _parquet(path)
     columns = [name for name in file.schema_arrow.names if plain_key(name).partition(".")[0] in used]
@@ -430,7 +456,7 @@ def _flat(value: Mapping[str, Any], prefix: str = "", depth: int = 0) -> Iterato
                     yield plain_key(str(item.get("key"))), next(iter(held.values()), None)
         elif isinstance(inner, Mapping) and depth < MOST_NESTED:
             yield from _flat(inner, "" if key == "attributes" else f"{key}.", depth + 1)
-        elif not isinstance(inner, (Mapping, list)):
+        elif not isinstance(inner, (Mapping, list)) or key == "hashids":
             yield key, inner
 
 

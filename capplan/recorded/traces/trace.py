@@ -64,6 +64,8 @@ _SUMMED = {
     request_logs.BUCKETS: "the sums of hours or days",
 }
 """Formats without single requests, and what they have."""
+LISTED = "JSON list"
+"""A list of requests with the keys of a table."""
 LOG_KEYS = {"input_lens", "benchmarks", "completed", "successes", "num_prompts"}
 
 
@@ -105,9 +107,12 @@ def _json_format(path: Path, first: str, words: set[str]) -> str:
     try:
         value = json.loads(first)
     except (ValueError, RecursionError):
-        return "Weka" if '"block_size"' in first and '"requests"' in first else known or "log"
+        if '"block_size"' in first and '"requests"' in first:
+            return "Weka"
+        value = None
     if not isinstance(value, dict):
-        return known or "log"
+        listed = first.startswith("[") and not words & LOG_KEYS and "info" not in words
+        return known or (LISTED if listed and request_logs.has_requests(words) else "log")
     keys = {str(key).lower() for key in value}
     if {"block_size", "requests"} <= keys:
         return "Weka"
@@ -135,6 +140,8 @@ class TraceFile:
             rows = json_lines.log_rows(self.path, self.omissions)
         elif self.format in request_logs.log_formats():
             rows = request_logs.request_log_rows(self.path, self.format, self.omissions)
+        elif self.format == LISTED or request_logs.is_parquet(self.path):
+            rows = request_logs.request_log_rows(self.path, request_logs.TABLE, self.omissions)
         elif self.format == "Weka":
             rows = json_lines.weka_rows(self.path, self.omissions)
         elif self.format in ("Mooncake", "Qwen-Bailian", "JSON lines"):
