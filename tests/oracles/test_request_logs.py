@@ -631,6 +631,29 @@ REFUSED = (
         OPENAI,
     ),
     (
+        "buckets of no time",
+        "u.csv",
+        "start_time,end_time,num_model_requests,input_tokens,output_tokens\n1,1.001,3600,360000,36000\n17748360,17748360.001,3600,360000,36000\n",
+        "shorter than a minute",
+        OPENAI,
+    ),
+    (
+        "a bucket without an end",
+        "u.csv",
+        "start_time,end_time,num_model_requests,input_tokens,output_tokens\n1774836000,1e999,3600,360000,36000\n",
+        "line 2: a time or a count is out of range",
+        OPENAI,
+    ),
+    (
+        "a count of any size",
+        "s.jsonl",
+        '{"startTimeUnixNano": "1774836000000000000", "attributes": {"gen_ai.usage.input_tokens": 1, "gen_ai.usage.output_tokens": '
+        + "9" * 400
+        + "}}",
+        "is not a request",
+        OTEL,
+    ),
+    (
         "nothing but embeddings",
         "s.json",
         json.dumps(resource(span(0, "", "embeddings", (400, 0)))),

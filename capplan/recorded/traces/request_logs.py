@@ -34,6 +34,7 @@ from capplan.recorded.traces.rows import (
 )
 from capplan.workload.statistics import (
     LONGEST_TOKENS,
+    WINDOW_S,
     Omissions,
     WorkloadSummary,
     length_summary,
@@ -270,11 +271,11 @@ def _outer_spans(
     requests = {
         _text(entry, "spanid") or _text(entry, "context.spanid")
         for number, entry in entries
-        if _count(entry, log.output) is not None and not _left_out(log, entry, number, unseen)
+        if any(_text(entry, name) for name in log.output) and not _left_out(log, entry, number, unseen)
     }
     for number, entry in entries:
         parent = _text(entry, "parentspanid") or _text(entry, "parentid")
-        if parent and parent in requests and _count(entry, log.output) is not None:
+        if parent and parent in requests and any(_text(entry, name) for name in log.output):
             omissions.drop(inside, number)
         else:
             yield number, entry
@@ -492,7 +493,8 @@ def bucket_summary(path: Path) -> WorkloadSummary:
             ]
         except (ValueError, TypeError, OverflowError) as error:
             raise InputError(f"{path}: {omissions.counted_in} {number}: is not a bucket ({error})") from None
-        if not (0 <= start <= LATEST_S and all(0 <= value <= 1e15 for value in counted)):
+        sound = 0 <= start <= LATEST_S and (math.isnan(end) or 0 <= end <= LATEST_S)
+        if not (sound and all(0 <= value <= 1e15 for value in counted)):
             raise InputError(f"{path}: {omissions.counted_in} {number}: a time or a count is out of range")
         by_start[start] += counted[0]
         totals += counted
@@ -509,9 +511,9 @@ def _bucket_summary(
         raise InputError(f"{path}: its buckets hold no requests with input and output tokens")
     steps = np.diff(starts)
     width = min(widths) if widths else float(steps.min()) if steps.size else 0.0
-    if not width or len({round(w) for w in widths}) > 1:
+    if width < WINDOW_S or len({round(w) for w in widths}) > 1:
         raise InputError(
-            f"{path}: does not state how long its buckets are, or they differ; export them with one width, such as 1h"
+            f"{path}: does not state how long its buckets are, or they differ, or are shorter than a minute; export them with one width, such as 1h"
         )
     if starts[-1] - starts[0] > LONGEST_S:
         raise InputError(f"{path}: its buckets lie more than ten years apart")
