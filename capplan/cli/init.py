@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from capplan.cli import options as o
-from capplan.cli.options import grouped
+from capplan.cli.options import grouped, measure
 from capplan.errors import InputError
 from capplan.scenario.command_flags import FirstScenario
 
@@ -19,13 +19,19 @@ Source = Annotated[
     typer.Option(
         "--from",
         metavar="SOURCE",
-        help="A trace, request log or Prometheus text, the command of a running engine (or a file with it: a script, a manifest, values of a Helm chart), or the name of a shipped scenario.",
+        help="A trace, request log or Prometheus text, the command of a running engine (or a file with it: a script, a manifest, values of a Helm chart), the address of a Prometheus server, or the name of a shipped scenario.",
     ),
 ]
 EngineName = Annotated[
     str | None,
     typer.Option(
         "--engine-name", metavar="NAME", help="One of the engines that the manifest of --from starts."
+    ),
+]
+Window = Annotated[
+    float | None,
+    measure(
+        "--window", says="With the address of a Prometheus server: time up to now that is read; default: 7 d."
     ),
 ]
 UseCase = Annotated[str | None, o.USE_CASE]
@@ -39,12 +45,14 @@ def init_command(
     source: Source = None,
     engine_name: EngineName = None,
     ignore_unmodelled: o.IgnoreUnmodelled = False,
+    window: Window = None,
+    model_name: o.ModelName = None,
     use_case: UseCase = None,
     first: First,
     offline: o.Offline = False,
 ) -> int:
     """Write a first scenario, with a comment at every line: from flags, a use case, a trace, metrics, a launch command or a shipped one."""
-    from capplan.deploy.known_deployment import known_deployment
+    from capplan.deploy.known_deployment import Watched, known_deployment
     from capplan.readers.catalogue.scenarios import shipped_scenarios
     from capplan.readers.text_file import is_there
     from capplan.report.show import refuse_existing, say, write_new
@@ -55,6 +63,7 @@ def init_command(
     )
 
     _refuse_unclear(source, use_case, first)
+    watched = Watched(window, model_name).of(source)
     shipped = source if source in shipped_scenarios() and not is_there(Path(source)) else None
     known = known_deployment(
         None if shipped else source,
@@ -62,6 +71,8 @@ def init_command(
         model=first.model,
         engine=engine_name,
         ignore_unmodelled=ignore_unmodelled,
+        watched=watched,
+        offline=offline,
     )
     refuse_existing(file)
     if shipped:

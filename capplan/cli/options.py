@@ -551,3 +551,9 @@ IgnoreUnmodelled: TypeAlias = Annotated[
         help="Leave out what is not modelled of the command of an engine, and state it as an assumption.",
     ),
 ]
+MODEL_NAME = typer.Option(
+    "--model-name",
+    metavar="NAME",
+    help="Served model whose counters are read, if Prometheus has several.",
+)
+ModelName: TypeAlias = Annotated[str | None, MODEL_NAME]

@@ -6,16 +6,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date as day
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from capplan.cli import options as o
 from capplan.cli.completion import plans_and_scenarios
-from capplan.cli.options import Group, grouped, measure, one_of, whole
+from capplan.cli.options import Group, fraction, grouped, measure, one_of, whole
 from capplan.errors import InputError
 from capplan.scenario.command_flags import ScenarioFlags
 from capplan.scenario.flags import OutputFlags
+
+if TYPE_CHECKING:
+    from capplan.recorded.traces.prometheus_server import Observed
 
 Full = Annotated[
     bool,
@@ -120,9 +123,45 @@ def diff_command(*, before: Before, after: After, offline: o.Offline = False, to
     return show(diff_answer(*sides), to)
 
 
+NEVER_OLD_DAYS = 36_500
+"""Prices of any date hold for a plan that is searched again."""
 PriceAge = Annotated[
     int,
     whole("--max-price-age", of="days", metavar="DAYS", says="A price older than this no longer holds."),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class WatchedServer:
+    """A Prometheus server, and what is read of it."""
+
+    prometheus: str | None = None
+    window_s: float | None = None
+    model_name: str | None = None
+
+    def seen(self, *, offline: bool) -> "Observed | None":
+        """Return what the engines did; None if no server is named."""
+        if self.prometheus is None:
+            if self != WatchedServer():
+                raise InputError(
+                    "--window and --model-name are of --prometheus: name the server they are read from"
+                )
+            return None
+        from capplan.recorded.traces.prometheus_server import DAY_S, observed
+
+        window_s = self.window_s or DAY_S
+        return observed(self.prometheus, "--prometheus", window_s, self.model_name, offline=offline)
+
+
+_WINDOW = measure("--window", says="Time up to now that is read of the server; default: 1 d.")
+_PROMETHEUS = typer.Option(
+    "--prometheus",
+    metavar="URL",
+    help="Prometheus server that scrapes the engines of the plan; a bearer token comes from PROMETHEUS_BEARER_TOKEN.",
+)
+Server = Annotated[
+    WatchedServer,
+    Group("What engines did", prometheus=_PROMETHEUS, window_s=_WINDOW, model_name=o.MODEL_NAME),
 ]
 
 
@@ -133,10 +172,11 @@ def check_command(
     plan_file: o.PlanFile = None,
     max_price_age: PriceAge = 365,
     settings: o.Settings = None,
+    server: Server,
     offline: o.Offline = False,
     to: o.Output,
 ) -> int:
-    """Show whether a plan still holds: SLO targets and the chance to meet them, capacity, budget and the dates of its prices; exits 4 if not."""
+    """Show whether a plan still holds: SLO targets and the chance to meet them, capacity, budget and the dates of its prices, or what its engines did (--prometheus); exits 4 if not."""
     from capplan.keys import current_day
     from capplan.questions.fleet import asked_fleet
     from capplan.questions.plans.plan_check import check_plan
@@ -146,8 +186,59 @@ def check_command(
     from capplan.report.show import show
 
     file = read_plan_file(o.needed_plan(plan_file))
+    if seen := server.seen(offline=offline):
+        from capplan.questions.plans.drift import asked_as_observed, watched
+        from capplan.readers.catalogue.efficiency import shipped_intervals
+        from capplan.report.answers.watched import watch_answer
+
+        asked = asked_as_observed(scenario, file, settings or (), seen, offline=offline)
+        watch = watched(asked, file, seen, shipped_intervals(), current_day(), max_price_age)
+        return show(watch_answer(asked, file, watch), to)
     asked = asked_fleet(scenario_beside(scenario, file, settings or ()), offline=offline)
     return show(check_answer(asked, file, check_plan(asked, file, current_day(), max_price_age)), to)
+
+
+Band = Annotated[
+    float,
+    fraction(
+        "--band", says="A plan that saves a smaller share than this is not worth a change; default: 10 %."
+    ),
+]
+PricesOf = Annotated[
+    Literal["pinned", "today"],
+    one_of(
+        "--prices", ("pinned", "today"), says="Prices: pinned (those of the plan) or today; default: pinned."
+    ),
+]
+
+
+@grouped
+def replan_command(
+    *,
+    plan: o.PlanArgument = None,
+    plan_file: o.PlanFile = None,
+    server: Server,
+    prices: PricesOf = "pinned",
+    band: Band = 0.1,
+    offline: o.Offline = False,
+    to: o.Output,
+) -> int:
+    """Find the cheapest fleet for the traffic that a plan's engines had, as a diff with the cost of changing; exits 4 if none meets the targets."""
+    from capplan.keys import current_day
+    from capplan.questions.plans.drift import asked_again, replanned, watched
+    from capplan.readers.catalogue.efficiency import shipped_intervals
+    from capplan.readers.plan_file import read_plan_file
+    from capplan.report.answers.watched import replan_answer
+    from capplan.report.show import row_progress, show
+
+    file, seen = read_plan_file(o.needed_plan(plan, plan_file)), server.seen(offline=offline)
+    if seen is None:
+        raise InputError("replan needs what the engines of the plan did: --prometheus URL")
+    asked = asked_again(file, seen, prices, offline=offline)
+    watch = watched(asked, file, seen, shipped_intervals(), current_day(), NEVER_OLD_DAYS)
+    with row_progress("plans") as progress:
+        found = replanned(asked, file, watch, band, progress)
+    return show(replan_answer(asked, file, watch, found), to)
 
 
 Results = Annotated[

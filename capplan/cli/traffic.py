@@ -33,14 +33,6 @@ Interval = Annotated[
     float | None,
     measure("--interval", says="Between two scrapes of Prometheus, such as '5 min'."),
 ]
-ModelName = Annotated[
-    str | None,
-    typer.Option(
-        "--model-name",
-        metavar="NAME",
-        help="Served model whose counters are read, if Prometheus text has several.",
-    ),
-]
 Eviction = Annotated[
     list[str] | None,
     one_of(
@@ -59,7 +51,7 @@ def workload_command(
     *,
     files: TraceFiles,
     interval: Interval = None,
-    model_name: ModelName = None,
+    model_name: o.ModelName = None,
     eviction: Eviction = None,
     picture: o.Picture = None,
     to: Output,

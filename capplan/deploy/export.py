@@ -106,6 +106,23 @@ def _measured_rules(file: PlanFile, fleet: FleetLaunch) -> Iterator[dict[str, An
         names = metric_names("tpot" if metric == "itl" else metric, f"{fleet.engine}:")
         value = " or ".join(_statistic(name, statistic, of) for name in names)
         yield _rule(_SEEN.format("latency_seconds"), value, fleet, latency=key)
+    for what, planned, seen in _drifting(file, fleet, of):
+        yield _rule(_SEEN.format("over_planned"), f"{seen} / {planned:.6g}", fleet, what=what)
+
+
+def _drifting(file: PlanFile, fleet: FleetLaunch, of: str) -> Iterator[tuple[str, float, str]]:
+    """Yield what may drift from the plan: its name, its value in the plan, and the query of what engines report."""
+    inputs = file.inputs
+    (finished,) = metric_names("finished", f"{fleet.engine}:")
+    yield "request rate over the peak", inputs.request_rate, f"sum(rate({finished}{of}[{WINDOW}]))"
+    for what, planned in (("prompt_tokens", inputs.input_tokens), ("output_tokens", inputs.output_tokens)):
+        (name,) = metric_names(what, f"{fleet.engine}:")
+        said = what.replace("prompt", "input").replace("_", " ")
+        yield said, planned, _statistic(name, "mean", of)
+    if inputs.cached_tokens:
+        hits, queries = (metric_names(f"prefix_{key}", f"{fleet.engine}:")[0] for key in ("hits", "queries"))
+        share = f"sum(rate({hits}{of}[{WINDOW}])) / sum(rate({queries}{of}[{WINDOW}]))"
+        yield "prefix-cache hits", inputs.cached_tokens / inputs.input_tokens, share
 
 
 def _statistic(histogram: str, statistic: str, of: str) -> str:
@@ -151,6 +168,13 @@ def _dashboard(file: PlanFile, fleet: FleetLaunch) -> dict[str, Any]:
                 ],
             )
         )
+    panels.append(
+        _panel(
+            "Measured over planned (1: as planned)",
+            "short",
+            [(f"{_SEEN.format('over_planned')}{of}", "{{what}}")],
+        )
+    )
     for place, panel in enumerate(panels):
         position = {"x": 12 * (place % 2), "y": 8 * (place // 2), "w": 12, "h": 8}
         panel.update({"id": place + 1, "gridPos": position})

@@ -2,11 +2,10 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
-from math import isfinite
+from dataclasses import dataclass, replace
 from pathlib import Path
 from shlex import quote
-from typing import Any
+from typing import Any, Self
 
 from capplan.assumption import Assumption
 from capplan.deploy.command_line import (
@@ -23,14 +22,16 @@ from capplan.model.network import LoraTerms
 from capplan.numbers import GIB
 from capplan.readers.catalogue.scenarios import shipped_scenarios
 from capplan.readers.text_file import first_bytes, is_there, path_of, printable
+from capplan.recorded.traces.prometheus_server import DAY_S, Observed, is_address, observed
 from capplan.recorded.traces.trace import format_of, workload_of
 from capplan.scenario.first_scenario import Known
 from capplan.scenario.flags import LoadFlags, ServingFlags
-from capplan.workload.length import lognormal_sigma
-from capplan.workload.statistics import LengthSummary
+from capplan.scenario.observed_traffic import counted_lengths, observed_traffic
 
 MOST_BYTES = 1_048_576
 """Most bytes of a file with the command of an engine, or of a manifest."""
+WEEK_S = 7 * DAY_S
+"""Window of a server, if none is said: it has weekdays and a weekend."""
 _NO_RATE = "one scrape states lengths and no rate: capplan workload BEFORE AFTER --interval TIME reads the rate of two"
 _SCRIPTS = (
     "vllm serve",
@@ -43,6 +44,24 @@ _SCRIPTS = (
 """Words of a file that starts an engine."""
 
 
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """What is read of a Prometheus server."""
+
+    window_s: float | None = None
+    """Up to now; None: a week."""
+    model_name: str | None = None
+    """Served model, where the server knows several."""
+
+    def of(self, source: str | None) -> Self:
+        """Return this; InputError if it says something and no source is named."""
+        if source is None and (self.window_s is not None or self.model_name is not None):
+            raise InputError(
+                "--window and --model-name are of --from: name the server or the file they are read from"
+            )
+        return self
+
+
 def known_deployment(
     source: str | None,
     folder: Path,
@@ -50,26 +69,36 @@ def known_deployment(
     model: str | None = None,
     engine: str | None = None,
     ignore_unmodelled: bool = False,
+    watched: Watched | None = None,
+    offline: bool = False,
 ) -> Known:
     """Return what is known of a deployment.
 
     Parameters
     ----------
-    source : a file (a trace, a request log, Prometheus text, a manifest, a script with the command of an engine), or the command;
-        None: nothing is known
+    source : a file (a trace, a request log, Prometheus text, a manifest, a script with the command of an engine), the command, or
+        the address of a Prometheus server; None: nothing is known
     folder : of the scenario, which a trace is named from
     model : that people name, for a command that names it by a variable
     engine : name of one of the engines that a manifest starts; None: it starts one, or pools of one model
     ignore_unmodelled : leave out what is not modelled of a command, and say so
+    watched : what is read of a server; None: all of its only model, of the last week
+    offline : never open a connection
 
     Raises
     ------
     InputError
         it is none of them
     """
-    if source is None:
+    watched = watched or Watched()
+    if source is None or is_address(source):
         _refuse_without_engine(engine, ignore_unmodelled=ignore_unmodelled)
-        return Known()
+        if source is None:
+            return Known()
+        seen = observed(source, "--from", watched.window_s or WEEK_S, watched.model_name, offline=offline)
+        return _of_server(seen)
+    if watched.window_s is not None:
+        raise InputError(f"--window: is of the address of a Prometheus server, and --from is {source!r}")
     path = path_of(source) if not re.search(r"\s", source) else Path(source)
     if not is_there(path):
         if not re.search(r"\s", source.strip()):
@@ -99,7 +128,7 @@ def known_deployment(
         return _of_launch(_as_planned(read, source, model, ignore_unmodelled=ignore_unmodelled), source)
     if (kind := _is_another_kind(text, path)) is not None:
         raise InputError(f"{source}: is {kind}")
-    return _of_traffic(path, source, folder)
+    return _of_traffic(path, source, folder, watched.model_name)
 
 
 def _refuse_without_engine(engine: str | None, *, ignore_unmodelled: bool) -> None:
@@ -272,31 +301,27 @@ def _lora(adapters: LoraTerms) -> dict[str, object]:
     return written
 
 
-def _of_traffic(path: Path, source: str, folder: Path) -> Known:
+def _of_server(seen: Observed) -> Known:
+    """Return the traffic that engines had, as keys of a scenario, and what they were like then."""
+    said = list(seen.summary.notes)
+    for name, mean in (seen.summary.measured or {}).items():
+        if mean is not None:
+            said.append(f"mean {name.removesuffix('_s').upper()} {mean:.3g} s")
+    for name, gauge in (("running", seen.running), ("waiting", seen.waiting)):
+        if gauge is not None:
+            said.append(f"{gauge:.3g} requests {name} on average")
+    return Known(seen.source, traffic=observed_traffic(seen.summary), remarks=tuple(said))
+
+
+def _of_traffic(path: Path, source: str, folder: Path, model_name: str | None) -> Known:
     if format_of(path) == "prometheus":
-        summary = workload_of([path])
-        traffic: dict[str, object] = {
-            "input_tokens": _lengths(summary.input_tokens),
-            "output_tokens": _lengths(summary.output_tokens),
-        }
-        if summary.counted_prefix:
-            tokens, fraction = summary.counted_prefix
-            traffic["shared_prefix"] = {"tokens": tokens, "hit_fraction": round(fraction, 4)}
-        return Known(source, traffic=traffic, remarks=(_NO_RATE,))
-    workload_of([path])
+        return Known(
+            source, traffic=counted_lengths(workload_of([path], model=model_name)), remarks=(_NO_RATE,)
+        )
+    workload_of([path], model=model_name)
     near = path.resolve()
     trace = near.relative_to(folder) if near.is_relative_to(folder) else near
     return Known(source, traffic={"trace": str(trace)})
-
-
-def _lengths(lengths: LengthSummary) -> object:
-    """Return a length as a scenario has it: a number, or a mean and two percentiles of a lognormal; else a hundred quantiles."""
-    if lengths.values[0] == lengths.values[-1]:
-        return round(lengths.mean, 1)
-    skewed = lengths.p50 <= lengths.mean <= lengths.p95
-    if skewed and isfinite(float(lognormal_sigma(lengths.mean, lengths.p95, 0.95))):
-        return {"mean": round(lengths.mean, 1), "p50": round(lengths.p50, 1), "p95": round(lengths.p95, 1)}
-    return {"values": [round(value) for value in lengths.values]}
 
 
 def launched_replica(

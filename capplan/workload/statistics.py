@@ -334,6 +334,8 @@ class Omissions:
     """What was normalised, such as a unit of time."""
     assumed_unit: str = ""
     """Unit in which time stamps are read though the file does not state one; empty if it does."""
+    counted_in: str = "line"
+    """What the numbers of rows count: lines of a file, rows of Parquet, or entries of a list."""
 
     def drop(self, reason: str, line: int, *, broken: bool = False) -> None:
         """Count one row that is left out; a broken row cannot be what its writer meant."""
@@ -358,7 +360,7 @@ class Omissions:
         ['1 row left out: no output token (first in line 3)']
         """
         return [
-            f"{count:,} row{'s' if count > 1 else ''} left out: {reason} (first in line {self.first_line[reason]})"
+            f"{count:,} row{'s' if count > 1 else ''} left out: {reason} (first in {self.counted_in} {self.first_line[reason]})"
             for reason, count in self.counts.most_common()
         ]
 
@@ -563,6 +565,37 @@ class RateSummary:
     def peak_to_mean_ratio(self) -> float | None:
         """Busiest minute over the mean."""
         return self.peak_60s / self.mean if self.peak_60s and self.mean else None
+
+
+def rates_by_window(by_window: Mapping[float, float], window_s: float, cv: float | None) -> RateSummary:
+    """Return the rates of traffic that is known by windows.
+
+    Parameters
+    ----------
+    by_window : [1/s]
+        requests per second by the start of a window [s]; a window that is left out had none
+    window_s : [s]
+        length of a window
+    cv : of the time between arrivals; None if it is not known
+    """
+    starts = np.array(sorted(by_window))
+    index = np.rint((starts - starts[0]) / window_s).astype(np.int64)
+    rates = np.zeros(int(index[-1]) + 1)
+    np.add.at(rates, index, [by_window[start] for start in starts])
+    seconds = rates.size * window_s
+    hour = (np.arange(rates.size) * window_s // HOUR_S).astype(np.int64)
+    hour = hour % 24 if seconds > MOST_HOURS * HOUR_S else hour
+    by_hour = np.bincount(hour, weights=rates) / np.bincount(hour) if window_s <= HOUR_S else np.zeros(0)
+    return RateSummary(
+        seconds=seconds,
+        mean=float(rates.mean()),
+        peak_60s=float(rates.max()),
+        cv=cv,
+        dispersion_60s=None,
+        by_hour=tuple(by_hour.tolist()),
+        by_window=tuple(rates.tolist()),
+        window_s=window_s,
+    )
 
 
 def interarrival_cv(arrival_s: Array) -> tuple[float | None, bool]:

@@ -80,10 +80,25 @@ def test_planned_values_are_those_of_the_plan(exported):
         assert planned["capplan:plan_latency_seconds", key] == f"vector({spread:.6g})"
 
 
+def test_one_panel_shows_what_was_measured_over_what_was_planned(exported):
+    plan, rules, dashboard = exported
+    inputs = json.loads(plan.read_text())["result"]["plan_file"]["inputs"]
+    over = {
+        rule["labels"]["what"]: rule["expr"]
+        for rule in rules
+        if rule["record"] == "capplan:measured_over_planned"
+    }
+    assert set(over) == {"request rate over the peak", "input tokens", "output tokens"}
+    assert over["input tokens"].endswith(f" / {inputs['input_tokens']:.6g}")
+    assert over["request rate over the peak"].endswith(f" / {inputs['request_rate']:.6g}")
+    (panel,) = (panel for panel in dashboard["panels"] if panel["title"].startswith("Measured over planned"))
+    assert panel["targets"][0]["legendFormat"] == "{{what}}"
+
+
 def test_the_dashboard_draws_rules_that_are_recorded(exported):
     _, rules, dashboard = exported
     recorded = {rule["record"] for rule in rules}
-    assert len(dashboard["panels"]) == 5
+    assert len(dashboard["panels"]) == 6
     for panel in dashboard["panels"]:
         for target in panel["targets"]:
             name = target["expr"].partition("{")[0]

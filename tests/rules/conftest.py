@@ -15,6 +15,8 @@ from capplan.cli.main import main
 from capplan.engine.lookup import profile
 from capplan.errors import InputError
 from capplan.questions.validation import BUILT_IN_POINTS
+from capplan.recorded.traces.prometheus_server import observed
+from tests.observed import seen_of
 from tests.plan_files import with_changes
 from tests.sweeps import size_on_few_requests
 
@@ -164,6 +166,9 @@ def small_files(tmp_path_factory, host_file):
     with pytest.MonkeyPatch.context() as patch:
         size_on_few_requests(patch)
         assert main(plan) == 0
+    prices = json.loads((folder / "plan.json").read_text())["result"]["plan_file"]["inputs"]["prices"]
+    dear = [{**row, "usd_per_gpu_hour": 2 * row["usd_per_gpu_hour"]} for row in prices]
+    with_changes(folder / "plan.json", folder / "dear-plan.json", inputs={"prices": dear})
     with_changes(
         folder / "plan.json", folder / "hub-plan.json", inputs={"content": {"model": "tiny/unknown"}}
     )
@@ -196,6 +201,13 @@ def stand_ins(monkeypatch):
             f"limits {spec.max_model_len} {spec.max_num_seqs} {spec.max_num_batched_tokens} {spec.gpu_memory_utilization}"
         )
 
+    def watched(url, option, window_s, model, *, offline):
+        if offline:
+            return observed(url, option, window_s, model, offline=offline)
+        if url != "http://seen":
+            return says(lambda *asked: " ".join(map(str, asked)))(url, option, window_s, model)
+        return seen_of(rate=9.0 if model is None else 18.0, seconds=window_s)
+
     def no_cluster(*_, **__):
         raise OSError("nobody")
 
@@ -207,6 +219,7 @@ def stand_ins(monkeypatch):
         "capplan.cli.serve._serve": says(lambda *words, **named: " ".join(map(str, words)) + f" {named}"),
         f"{calibrate}._opened": opened,
         f"{calibrate}._proof": says(lambda network, target, path, *, quick: f"{network.name} on {target.device}, {path.name}, quick={quick}"),
+        "capplan.recorded.traces.prometheus_server.observed": watched,
         "capplan.calibrate.measure.calibrated": says(lambda target, **asked: f"{target} {asked}"),
         "capplan.calibrate.measure.planned_run": says(lambda target, **asked: f"a plan for {target} {asked}"),
         "capplan.calibrate.verify.engine_proofs": says(lambda pairs: "; ".join(map(run_of, pairs))),

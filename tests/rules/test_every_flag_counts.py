@@ -79,6 +79,7 @@ RESULTS = "--from bare.json --model llama-3.1-8b --hardware h100-sxm --offline"
 COMPARED = "calibrate --compare host.calibration.yaml h100-sxm"
 
 LAUNCH = "'vllm serve llama-3.1-8b --max-num-seqs 4'"
+REPLANNED = "replan --plan plan.json --prometheus http://seen"
 EXPORTED = "export --plan plan.json --target vllm"
 FIRST = "init made.yaml --model llama-3.1-8b --offline"
 
@@ -128,6 +129,7 @@ LINES = {
     "fleet": "fleet small.yaml --offline",
     "capacity": "capacity small.yaml --gpus '3 x h100-sxm' --offline",
     "check": "check small.yaml --plan plan.json --set fleet.hardware=h200-sxm --offline",
+    "replan": REPLANNED,
     "diff": "diff plan.json small.yaml --offline",
     "explain": "explain plan.json usd_per_month --offline",
     "levers": "levers small.yaml --offline --lever kv-dtype",
@@ -159,6 +161,8 @@ CASES = {
         "--from": Case(LAUNCH, file="made.yaml"),
         "--engine-name": Case("chat", refused="is for a manifest"),
         "--ignore-unmodelled": Case(refused="is for the command of an engine"),
+        "--window": Case("2d", refused="--window and --model-name are of --from"),
+        "--model-name": Case("m", refused="--window and --model-name are of --from"),
         "--use-case": Case("rag", file="made.yaml"),
         "--model": Case("qwen3-8b", file="made.yaml"),
         "--request-rate": Case("'9 req/s'", file="made.yaml"),
@@ -307,7 +311,21 @@ CASES = {
         "--plan": Case("busy.yaml", refused="is not a plan file"),
         "--max-price-age": Case("1"),
         "--set": Case("slo.ttft_p95=1ms"),
+        "--prometheus": Case("http://seen", "check --plan plan.json", words=True),
+        "--window": Case("2d", "check --plan plan.json --prometheus http://seen"),
+        "--model-name": Case("m", "check --plan plan.json --prometheus http://seen"),
         "--offline": HUB._replace(line="check hub.yaml --plan plan.json"),
+        **OUT,
+    },
+    "replan": {
+        "{plan}": Case("busy.yaml", REPLANNED.replace("--plan ", ""), "is not a plan file"),
+        "--plan": Case("busy.yaml", refused="is not a plan file"),
+        "--prometheus": Case("http://other", refused="told: http://other"),
+        "--window": Case("2d"),
+        "--model-name": Case("m"),
+        "--prices": Case("today", REPLANNED.replace("plan.json", "dear-plan.json")),
+        "--band": Case("0.9"),
+        "--offline": Case(refused="--offline never connects"),
         **OUT,
     },
     "diff": {

@@ -190,6 +190,11 @@ FILLED = {
         "capplan/report/answers/plan_files.py",
         "capplan fleet {}",
     ): "verify-plan --plan plan.json --results slow.json",
+    (
+        "capplan/report/answers/watched.py",
+        "capplan replan --plan {}{}",
+    ): "",  # asks a server, as tests/oracles/test_prometheus_server.py does with both of these lines
+    ("capplan/report/answers/watched.py", "capplan fleet {} -o {}"): "",
     ("capplan/review/levers.py", "capplan levers {}"): "report --plan plan.json --format markdown",
     ("capplan/scenario/drawn_workload.py", "capplan simulate {}"): "workload users.yaml",
     (

@@ -24,8 +24,8 @@ MISSES = {
 """Parts of commands that miss a target, as the page says."""
 TUTORIALS = sorted((DOCS / "tutorials").glob("*.md")) + sorted((DOCS / "tutorials").glob("*.ipynb"))
 HOW_TOS = sorted((DOCS / "how-to").glob("*.md"))
-WITHOUT_COMMANDS = {"troubleshoot", "serve"}
-"""How-tos that a reader looks things up in, or whose lines test_serve.py runs."""
+WITHOUT_COMMANDS = {"troubleshoot", "serve", "follow-production"}
+"""How-tos that a reader looks things up in, or whose lines test_serve.py and test_prometheus_server.py run."""
 BROUGHT = {
     "calibrate-my-gpu": {"bench.json": DOCS / "examples" / "vllm_bench_serve.json"},
     "size-for-a-trace": {"trace.csv": DOCS.parent / "tests" / "data" / "traces" / "AzureLLMInferenceTrace_conv.csv"},

@@ -2,20 +2,16 @@
 
 import http.client
 import json
-import os
 import socket
-import ssl
 import threading
 import time
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import urlsplit
 
-from capplan.errors import InputError
+from capplan.readers.web_address import WebAddress, web_address
 
 KEY = "OPENAI_API_KEY"
 """Environment variable that may hold the API key; it is neither written nor printed, not even where a server repeats it."""
-LOOPBACK = ("localhost", "127.0.0.1", "::1")
 MOST_LINE_BYTES = 1 << 20
 MOST_ANSWER_BYTES = 64 << 20
 MOST_ERROR_CHARACTERS = 160
@@ -91,39 +87,14 @@ def endpoint_of(url: str, model: str = "") -> Endpoint:
     InputError
         the address has no host, another scheme, or holds a user name or a query
     """
-    try:
-        parts = urlsplit(url if "://" in url else f"http://{url}")
-    except ValueError:  # half of the address of IPv6
-        parts = urlsplit("")
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise InputError(f"--endpoint: {url!r} is not the address of a server, such as http://localhost:8000")
-    if parts.username or parts.query or parts.fragment:
-        raise InputError(
-            "--endpoint: the address holds a user name or a query\n"
-            f"  put the API key into the environment variable {KEY}"
-        )
-    try:
-        port = parts.port
-    except ValueError:
-        raise InputError(f"--endpoint: the port of {url!r} is not a number from 1 to 65535") from None
-    secure = parts.scheme == "https"
-    key = os.environ.get(KEY, "")
-    if key and not secure and parts.hostname not in LOOPBACK:
-        raise InputError(
-            f"--endpoint: the API key would go to {parts.hostname} unencrypted\n  use https, or unset {KEY}"
-        )
-    path = parts.path.rstrip("/").removesuffix("/v1")
-    return Endpoint(parts.hostname, port or (443 if secure else 80), secure, path, model, key)
+    address = web_address(url, "--endpoint", KEY, "http://localhost:8000")
+    path = address.path.removesuffix("/v1")
+    return Endpoint(address.host, address.port, address.secure, path, model, address.key)
 
 
 def connection(server: Endpoint) -> http.client.HTTPConnection:
     """Return a connection that is not open yet; no proxy of the environment is used."""
-    if server.secure:
-        context = ssl.create_default_context()
-        return http.client.HTTPSConnection(
-            server.host, server.port, timeout=server.silence_s, context=context
-        )
-    return http.client.HTTPConnection(server.host, server.port, timeout=server.silence_s)
+    return WebAddress(server.host, server.port, server.secure, server.path).connection(server.silence_s)
 
 
 def headers(server: Endpoint) -> dict[str, str]:

@@ -19,8 +19,8 @@ from capplan.cli.main import as_click
 from capplan.cli.options import OUTPUTS
 from capplan.errors import LONGEST_SHOWN, InputError, unknown
 
-NOT_OFFERED = ("init", "calibrate", "prices", "mcp", "serve")
-"""Commands that write files, measure this machine, or serve by themselves."""
+NOT_OFFERED = ("init", "replan", "calibrate", "prices", "mcp", "serve")
+"""Commands that write files, ask another server, measure this machine, or serve by themselves."""
 MANY_SEARCHES = ("levers", "what-if")
 """Commands that search again for each of many changes."""
 CONTENTS = "contents"
@@ -34,7 +34,7 @@ FORMATS = {
 }
 """Media type -> the format of a command that writes it."""
 MOST_FILES = 40
-_OMITTED = {*OUTPUTS.values(), "--save", "--format", "--workers"}
+_OMITTED = {*OUTPUTS.values(), "--save", "--format", "--workers", "--window"}
 _CONNECTING = ("URL", "ADDRESS")
 _NUMBERS = {"whole number": ["integer", "string"], "float range": ["number"]}
 _MAPPINGS = ("SCENARIO", "MODEL")

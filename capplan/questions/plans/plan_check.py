@@ -302,17 +302,21 @@ def both_sides(
 
 def _side(path: Path, progress: Callable[[int, int], None] | None, *, offline: bool) -> Side:
     if is_plan_file(path):
-        file = read_plan_file(path)
-        record = _record(file.inputs.content, file.scenario)
-        return Side(
-            path, file.version, file.inputs.model_dump(), record, file.result["chosen"], file.assumptions
-        )
+        return side_of_file(read_plan_file(path))
     from capplan.questions.fleet import asked_fleet
     from capplan.questions.fleet_answer import fleet_for
     from capplan.scenario.scenario import read_scenario
 
     asked = asked_fleet(read_scenario(path), offline=offline)
     return side_of(path, asked, fleet_for(asked, progress).chosen)
+
+
+def side_of_file(file: PlanFile) -> Side:
+    """Return the side of a plan file."""
+    record = _record(file.inputs.content, file.scenario)
+    return Side(
+        file.path, file.version, file.inputs.model_dump(), record, file.result["chosen"], file.assumptions
+    )
 
 
 def side_of(path: Path, asked: "AskedFleet", plan: "Plan | None") -> Side:

@@ -36,6 +36,7 @@ from capplan.replica.load import Load
 from capplan.replica.replica import Replica, replica_of
 from capplan.scenario.command_flags import EngineFlags, SpeculationFlags
 from capplan.scenario.engine_use import engine_use_of
+from capplan.scenario.observed_traffic import ALIKE_FRACTION
 from capplan.serving.outcome import Outcome
 from capplan.serving.requests import Requests
 from capplan.workload.length import Lengths as TokenLengths
@@ -46,8 +47,6 @@ LATENCIES = ("ttft_s", "tpot_s", "e2e_s")
 Verdict: TypeAlias = Literal["holds", "slower", "faster"]
 Lengths: TypeAlias = Literal["of the plan", "of the results", "fixed"]
 PROMETHEUS = "Prometheus metrics"
-ALIKE_FRACTION = 0.1
-"""Mean lengths of a run that are this near to those of the plan are taken for its traffic (an assumption)."""
 CALIBRATION_FILE = "own.calibration.yaml"
 """File that the printed command writes into the working folder, and the next version of the scenario reads."""
 SEED = 0

@@ -27,9 +27,9 @@ from capplan.recorded.traces.rows import (
     INPUT,
     LATEST_S,
     LONGEST_S,
-    MOST_BAD_SHARE,
     NO_BLOCKS,
     OUTPUT,
+    BadRows,
     Row,
     columns_of,
     lines_of,
@@ -38,14 +38,12 @@ from capplan.recorded.traces.rows import (
     unit_of_column,
 )
 from capplan.workload.statistics import (
-    HOUR_S,
     LONGEST_TOKENS,
-    MOST_HOURS,
     LengthSummary,
     Omissions,
-    RateSummary,
     WorkloadSummary,
     length_summary,
+    rates_by_window,
 )
 
 SCOPE_IDS = 2**40
@@ -268,11 +266,11 @@ def object_rows(path: Path, omissions: Omissions) -> Iterator[Row]:
     first = sample[0].get(keys["arrival_s"])
     stamp = float(first) if isinstance(first, (int, float)) and abs(first) <= LARGEST_STAMP else None
     unit = unit_of_column(keys["arrival_s"], stamp, {key for row in sample for key in row}, omissions)
-    seen = bad = 0
+    bad = BadRows(path, omissions)
     for number, line in lines_of(path):
         if not line.strip():
             continue
-        seen += 1
+        bad.seen += 1
         try:
             row = {str(key).lower(): item for key, item in json.loads(line).items()}
             ttft, e2e = _measured(row)
@@ -288,10 +286,7 @@ def object_rows(path: Path, omissions: Omissions) -> Iterator[Row]:
                 e2e,
             )
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-            bad += 1
-            omissions.drop("is not a request", number, broken=True)
-            if bad > MOST_BAD_SHARE * seen + 10:
-                raise InputError(f"{path}: line {number}: is not a request ({error})") from None
+            bad.add(number, error)
     if sessions and sessions.delayed:
         omissions.note("turns without a time stamp follow the turn before them by their delay")
 
@@ -461,7 +456,7 @@ def servegen_summary(clients: Path) -> WorkloadSummary:
     lengths = _lengths(lengths_beside(clients), omissions)
     if max(by_window) - min(by_window) > LONGEST_S:
         raise InputError(f"{clients}: its windows lie more than ten years apart; is start_s in seconds?")
-    rate_summary = _rates(by_window, weighted_cv / total)
+    rate_summary = rates_by_window(by_window, WINDOW_S, weighted_cv / total)
     return WorkloadSummary(
         name=clients.name.split(".")[0].removesuffix("_clients"),
         format="ServeGen clients",
@@ -475,27 +470,6 @@ def servegen_summary(clients: Path) -> WorkloadSummary:
             "cv is the rate-weighted mean over clients; all clients together arrive more evenly",
             *omissions.notes,
         ),
-    )
-
-
-def _rates(by_window: Mapping[float, float], cv: float) -> RateSummary:
-    starts = np.array(sorted(by_window))
-    index = np.rint((starts - starts[0]) / WINDOW_S).astype(np.int64)
-    rates = np.zeros(int(index[-1]) + 1)
-    np.add.at(rates, index, [by_window[start] for start in starts])
-    seconds = rates.size * WINDOW_S
-    hour = (np.arange(rates.size) * WINDOW_S // HOUR_S).astype(np.int64)
-    hour = hour % 24 if seconds > MOST_HOURS * HOUR_S else hour
-    by_hour = np.bincount(hour, weights=rates) / np.bincount(hour)
-    return RateSummary(
-        seconds=seconds,
-        mean=float(rates.mean()),
-        peak_60s=float(rates.max()),
-        cv=cv,
-        dispersion_60s=None,
-        by_hour=tuple(by_hour.tolist()),
-        by_window=tuple(rates.tolist()),
-        window_s=WINDOW_S,
     )
 
 

@@ -138,7 +138,8 @@ def read_scrape(path: Path, omissions: Omissions, model: str | None = None) -> S
         a counter is negative, or a series comes twice; several models; or the text is longer than any scrape
     """
     scrape = Scrape()
-    for (name, labels), value in _one_model(_series(path, omissions), model, path).items():
+    series, _ = series_of_model(_series(path, omissions), model, str(path))
+    for (name, labels), value in series.items():
         keyed = dict(labels)
         if name.endswith("_bucket") and "le" in keyed:
             scrape.buckets[name.removesuffix("_bucket")][float(keyed["le"].replace("Inf", "inf"))] += value
@@ -170,11 +171,11 @@ def _series(path: Path, omissions: Omissions) -> Series:
             omissions.drop("is not a Prometheus sample", number)
             continue
         written, labels, text = match.groups()
-        name = _published_name(written)
+        name = published_name(written)
         value = float(text.replace("Inf", "inf"))
         keyed = dict(LABEL.findall(labels or ""))
         bucket = name.endswith("_bucket")
-        bound = _bound(keyed.get("le", ""))
+        bound = bucket_bound(keyed.get("le", ""))
         if not math.isfinite(value):
             omissions.drop("a value is not finite", number)
         elif abs(value) > LARGEST:
@@ -197,19 +198,19 @@ def _series(path: Path, omissions: Omissions) -> Series:
     return series
 
 
-def _published_name(written: str) -> str:
+def published_name(written: str) -> str:
     """Return the name that the engine gives a metric; Ray puts `ray_` before it, and collectors replace the colon.
 
     Examples
     --------
-    >>> _published_name("ray_vllm_request_success_total"), _published_name("sglang_num_requests_total")
+    >>> published_name("ray_vllm_request_success_total"), published_name("sglang_num_requests_total")
     ('vllm:request_success_total', 'sglang:num_requests_total')
     """
     return re.sub(r"^(?:ray_)?(vllm|sglang)[_:]", r"\1:", written)
 
 
-def _one_model(series: Series, model: str | None, path: Path) -> Series:
-    """Return the series of one served model, and those without a model.
+def series_of_model(series: Series, model: str | None, source: str) -> tuple[Series, tuple[str, str] | None]:
+    """Return the series of one served model and those without a model, and the label that names it; None if it need not be selected.
 
     Raises
     ------
@@ -234,22 +235,26 @@ def _one_model(series: Series, model: str | None, path: Path) -> Series:
     models = found(MODEL_LABELS)
     if model is not None and model not in models:
         if not models:
-            raise InputError(f"{path}: no series names a model: leave out --model-name")
-        raise unknown("model", model, models, place=str(path))
+            raise InputError(f"{source}: no series names a model: leave out --model-name")
+        raise unknown("model", model, models, place=source)
     if model is None and len(models) > 1:
         raise InputError(
-            f"{path}: counts the requests of {len(models)} models: {', '.join(models)}\n"
-            "  name one: --model-name NAME of capplan workload, or write the lines of one model to a file"
+            f"{source}: counts the requests of {len(models)} models: {', '.join(models)}\n"
+            "  name one: --model-name NAME of init, workload, check and replan, or write the lines of one model to a file"
         )
     if {"prefill", "decode"} <= set(found(("engine_type",))):
         raise InputError(
-            f"{path}: servers of prefill and of decode (engine_type) both count each request\n"
+            f"{source}: servers of prefill and of decode (engine_type) both count each request\n"
             "  write the lines of one of them to a file"
         )
-    return {key: value for key, value in series.items() if model is None or of(key[1]) in (None, model)}
+    if model is None:
+        return series, None
+    kept = {key: value for key, value in series.items() if of(key[1]) in (None, model)}
+    keys = (key for _, labels in kept for key, value in labels if key in MODEL_LABELS and value == model)
+    return kept, (next(keys), model)
 
 
-def _bound(text: str) -> float | None:
+def bucket_bound(text: str) -> float | None:
     """Return the upper bound of a bucket; None where there is none."""
     try:
         bound = float(text.replace("Inf", "inf"))
@@ -296,11 +301,6 @@ def prometheus_summary(
     """
     omissions = Omissions()
     scrape = counted(paths, omissions, model)
-    name = str(paths[-1])
-    prompts, outputs = (
-        _lengths(scrape, metric_names(key), name) for key in ("prompt_tokens", "output_tokens")
-    )
-    finished = _requests(scrape)
     notes = (
         []
         if len(paths) == 2
@@ -308,19 +308,45 @@ def prometheus_summary(
     )
     if interval_s is None:
         notes.append("no rate is known without the time between the scrapes; give --interval")
+    rate = (_requests(scrape) + (scrape.first("rejected") or 0.0)) / interval_s if interval_s else None
+    rates = RateSummary(interval_s or 0.0, rate, rate, None, None, ())
+    return summary_of_scrape(scrape, str(paths[-1]), rates, notes, omissions)
+
+
+def summary_of_scrape(
+    scrape: Scrape, source: str, rate: RateSummary, notes: list[str], omissions: Omissions
+) -> WorkloadSummary:
+    """Return the traffic that counters tell.
+
+    Parameters
+    ----------
+    scrape : what they counted
+    source : file or server, for errors and as the name
+    rate : of the requests
+    notes : on how the counters were read; gets what else is to be known
+    omissions : lines that are left out
+
+    Raises
+    ------
+    InputError
+        the counters hold no request lengths
+    """
+    prompts, outputs = (
+        _lengths(scrape, metric_names(key), source) for key in ("prompt_tokens", "output_tokens")
+    )
+    finished = _requests(scrape)
     rejected = scrape.first("rejected")
     if rejected:
         notes.append(f"{rejected:,.0f} requests were rejected and are not counted as finished")
         finished += rejected
-    rate = finished / interval_s if interval_s else None
     accepted, rounds = _acceptance(scrape, notes)
     hits = _hits(scrape, notes)
     (slots,) = metric_names("cache_tokens")
     return WorkloadSummary(
-        name=paths[-1].name.split(".")[0],
+        name=Path(source).name.split(".")[0],
         format="Prometheus metrics",
         requests=round(finished),
-        rate=RateSummary(interval_s or 0.0, rate, rate, None, None, ()),
+        rate=rate,
         input_tokens=prompts,
         output_tokens=outputs,
         prefix_hit_fraction=hits,

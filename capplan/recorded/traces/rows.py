@@ -5,10 +5,12 @@ Traces as delimited text: Azure 2023 and 2024, BurstGPT, Vidur, and any table wi
 
 import csv
 import math
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, tzinfo
 from pathlib import Path
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import numpy as np
 from numpy.typing import NDArray
@@ -214,24 +216,55 @@ class Row:
 
 
 def seconds_of(value: object, factor: float = 1.0) -> float:
-    """Return a time stamp in seconds: a number times its unit, or a date of ISO 8601 (UTC where it names no zone).
+    """Return a time stamp in seconds: a number times its unit, or a date of ISO 8601, with a zone by its offset or name (UTC where it names none).
 
     Examples
     --------
-    >>> seconds_of("1500", 1e-3), seconds_of("1970-01-01 00:00:02.5000000")
-    (1.5, 2.5)
+    >>> seconds_of("1500", 1e-3), seconds_of("1970-01-01 00:00:02.5000000"), seconds_of("1970-01-01 01:00:00 Europe/Paris")
+    (1.5, 2.5, 0.0)
     """
     if isinstance(value, (int, float)):
         return float(value) * factor
+    if isinstance(value, datetime):
+        return (value if value.tzinfo else value.replace(tzinfo=UTC)).timestamp()
     text = str(value).strip().strip('"')
     try:
         return float(text) * factor
     except ValueError:
         pass
+    text, zone = _with_zone(text)
     main, dot, rest = text.partition(".")
     digits = len(rest) - len(rest.lstrip("0123456789"))
     stamp = datetime.fromisoformat(f"{main}{dot}{rest[: min(digits, 6)]}{rest[digits:]}")
-    return (stamp if stamp.tzinfo else stamp.replace(tzinfo=UTC)).timestamp()
+    return (stamp if stamp.tzinfo else stamp.replace(tzinfo=zone)).timestamp()
+
+
+_ZONED = re.compile(r"(.*?\d)\s*([+-]\d{2}:?\d{2})?\s+([A-Za-z][A-Za-z0-9_+-]*(?:/[A-Za-z0-9_+-]+)*)\s*$")
+"""A date, an offset, and the name of a zone."""
+
+
+def _with_zone(text: str) -> tuple[str, tzinfo]:
+    """Return a date without the name of its zone, and the zone; an offset next to a name decides, as Go writes both.
+
+    Examples
+    --------
+    >>> _with_zone("2026-03-30 02:00:00 +0200 CEST")
+    ('2026-03-30 02:00:00+0200', datetime.timezone.utc)
+    """
+    named = _ZONED.fullmatch(text)
+    if named is None:
+        return text, UTC
+    date, offset, name = named.groups()
+    if offset:
+        return date + offset, UTC
+    if name.upper() in ("UTC", "GMT", "Z"):
+        return date, UTC
+    try:
+        return date, ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        raise ValueError(
+            f"time zone {name!r} is not known; write an offset such as +02:00, UTC, or a name such as Europe/Paris"
+        ) from None
 
 
 def time_unit(first: float) -> tuple[float, str]:
@@ -458,6 +491,25 @@ MOST_BAD_SHARE = 0.5
 """capplan rejects a file if a larger fraction of its rows are not requests."""
 
 
+@dataclass(slots=True)
+class BadRows:
+    """Counts the rows that are not requests, and rejects a file that consists of them by the first one."""
+
+    path: Path
+    omissions: Omissions
+    seen: int = 0
+    bad: int = 0
+    first: str = ""
+
+    def add(self, number: int, error: Exception) -> None:
+        """Count a row that is not a request."""
+        self.bad += 1
+        self.first = self.first or f"{self.omissions.counted_in} {number}: is not a request ({error})"
+        self.omissions.drop("is not a request", number, broken=True)
+        if self.bad > MOST_BAD_SHARE * self.seen + 10:
+            raise InputError(f"{self.path}: {self.first}")
+
+
 def delimiter_of(header: str) -> str:
     """Return the delimiter that splits a line into the most parts.
 
@@ -542,7 +594,7 @@ def table_rows(path: Path, omissions: Omissions) -> Iterator[Row | Columns]:
         omissions.note("the file has no time stamps: lengths only")
     if not layout.header_lines:
         omissions.note("no header: columns are taken as arrival, input tokens, output tokens")
-    strict = _RowReader(path, layout, omissions, None)
+    strict = _RowReader(path, layout, omissions, None, BadRows(path, omissions))
     begin = first_number + layout.header_lines
     blocks = blocks_of(path)
     while True:
@@ -566,7 +618,7 @@ def table_rows(path: Path, omissions: Omissions) -> Iterator[Row | Columns]:
         if requests is None:
             yield from strict.rows(lines_of_block(block[start:], number, path))
         else:
-            strict.seen += len(requests)
+            strict.bad.seen += len(requests)
             yield requests
 
 
@@ -579,8 +631,7 @@ class _RowReader:
     omissions: Omissions
     unit: float | None
     """Unit of the time stamps in seconds; None until the first one has been read."""
-    seen: int = 0
-    bad: int = 0
+    bad: "BadRows"
 
     def rows(self, lines: Iterable[tuple[int, str]]) -> Iterator[Row]:
         """Yield the requests of some lines."""
@@ -588,7 +639,7 @@ class _RowReader:
         for number, line in lines:
             if not line.strip():
                 continue
-            self.seen += 1
+            self.bad.seen += 1
             try:
                 cells = line.split(layout.delimiter)
                 if '"' in line:
@@ -599,10 +650,7 @@ class _RowReader:
                     self.unit = unit_of_column(names[layout.arrival], stamp, names, self.omissions)
                 yield _row(number, cells, layout, self.unit or 1.0)
             except (ValueError, IndexError, OverflowError, csv.Error) as error:
-                self.bad += 1
-                self.omissions.drop("is not a request", number, broken=True)
-                if self.bad > MOST_BAD_SHARE * self.seen + 10:
-                    raise InputError(f"{self.path}: line {number}: is not a request ({error})") from None
+                self.bad.add(number, error)
 
 
 def _row(number: int, cells: Sequence[str], layout: TableLayout, unit: float) -> Row:

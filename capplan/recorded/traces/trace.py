@@ -13,7 +13,7 @@ import numpy as np
 
 from capplan.errors import InputError
 from capplan.numbers import Array
-from capplan.recorded.traces import json_lines, prometheus
+from capplan.recorded.traces import json_lines, prometheus, request_logs
 from capplan.recorded.traces.rows import (
     LONGEST_S,
     YEAR_S,
@@ -59,6 +59,14 @@ CURVE_BLOCKS = (
     500_000,
     1_000_000,
 )
+_SUMMED = {
+    "prometheus": "the counters of a server",
+    "servegen": "client rates",
+    request_logs.BUCKETS: "the sums of hours or days",
+}
+"""Formats without single requests, and what they have."""
+LISTED = "JSON list"
+"""A list of requests with the keys of a table."""
 LOG_KEYS = {"input_lens", "benchmarks", "completed", "successes", "num_prompts"}
 
 
@@ -70,10 +78,12 @@ def format_of(path: Path) -> str:
     InputError
         it is none of them
     """
+    if request_logs.is_parquet(path):
+        return request_logs.parquet_format(path)
     head = head_of(path).lstrip()
     first = head.split("\n", 1)[0].strip()
     if head.startswith(("{", "[")):
-        return _json_format(first)
+        return _json_format(path, first, request_logs.quoted_words(head))
     lines = [line for line in head.split("\n") if line.strip()][:20]
     if lines[0].startswith(("# HELP", "# TYPE")) or all(
         line.startswith("#") or prometheus.SAMPLE.match(line) for line in lines
@@ -88,7 +98,7 @@ def format_of(path: Path) -> str:
         return "servegen"
     if tuple(columns) == json_lines.LENGTH_COLUMNS:
         raise InputError(f"{path}: is the length file of a ServeGen workload; give its client file instead")
-    return tool_of(columns)
+    return request_logs.log_format_of(columns) or tool_of(columns)
 
 
 _MANIFEST = re.compile(r"(?:apiVersion|kind|services|servingEngineSpec|modelArtifacts)\s*:")
@@ -113,13 +123,23 @@ def _deployed(lines: list[str]) -> str | None:
     return "YAML" if all(map(_KEYS.match, lines)) else None
 
 
-def _json_format(first: str) -> str:
+def _json_format(path: Path, first: str, words: set[str]) -> str:
+    """Return the format of a JSON file by its first line, or by the words in quotes at its beginning."""
+    if {"payloads", "session_id"} <= words and "metadata" not in words:
+        raise InputError(
+            f"{path}: is AIPerf's inputs.json, which has prompts as text, without lengths and times\n"
+            "  give profile_export.jsonl of the same folder, or the trace that AIPerf was started with"
+        )
+    known = None if words & LOG_KEYS else request_logs.log_format_of(words)
     try:
         value = json.loads(first)
     except (ValueError, RecursionError):
-        return "Weka" if '"block_size"' in first and '"requests"' in first else "log"
+        if '"block_size"' in first and '"requests"' in first:
+            return "Weka"
+        value = None
     if not isinstance(value, dict):
-        return "log"
+        listed = first.startswith("[") and not words & LOG_KEYS and "info" not in words
+        return known or (LISTED if listed and request_logs.has_requests(words) else "log")
     keys = {str(key).lower() for key in value}
     if {"block_size", "requests"} <= keys:
         return "Weka"
@@ -129,7 +149,7 @@ def _json_format(first: str) -> str:
         return "Qwen-Bailian"
     if "hash_ids" in keys:
         return "Mooncake"
-    return "JSON lines"
+    return known or "JSON lines"
 
 
 @dataclass(slots=True)
@@ -145,6 +165,10 @@ class TraceFile:
         rows: Iterable[Row | Columns]
         if self.format == "log":
             rows = json_lines.log_rows(self.path, self.omissions)
+        elif self.format in request_logs.log_formats():
+            rows = request_logs.request_log_rows(self.path, self.format, self.omissions)
+        elif self.format == LISTED or request_logs.is_parquet(self.path):
+            rows = request_logs.request_log_rows(self.path, request_logs.TABLE, self.omissions)
         elif self.format == "Weka":
             rows = json_lines.weka_rows(self.path, self.omissions)
         elif self.format in ("Mooncake", "Qwen-Bailian", "JSON lines"):
@@ -166,9 +190,9 @@ class TraceFile:
 def trace_file(path: Path) -> TraceFile:
     """Return a trace that is ready to be read; InputError for a file without individual requests."""
     kind = format_of(path)
-    if kind in ("prometheus", "servegen"):
+    if kind in _SUMMED:
         raise InputError(
-            f"{path}: {'has the counters of a server' if kind == 'prometheus' else 'has client rates'}, not individual requests\n"
+            f"{path}: has {_SUMMED[kind]}, not individual requests\n"
             f"  give a workload of it instead, made with: capplan workload {quote(str(path))} -o workload.yaml"
         )
     return TraceFile(path, kind)
@@ -196,7 +220,7 @@ def workload_of(
     lengths, rates, prefix reuse, and what was left out
     """
     kinds = [format_of(path) for path in paths]
-    if policies and (len(paths) != 1 or kinds[0] in ("prometheus", "servegen")):
+    if policies and (len(paths) != 1 or kinds[0] in _SUMMED):
         raise _no_blocks(paths[0])
     if all(kind == "prometheus" for kind in kinds) and len(paths) <= 2:
         return prometheus.prometheus_summary(paths, interval_s, model)
@@ -210,6 +234,8 @@ def workload_of(
         )
     if kinds[0] == "servegen":
         return json_lines.servegen_summary(paths[0])
+    if kinds[0] == request_logs.BUCKETS:
+        return request_logs.bucket_summary(paths[0])
     file = TraceFile(paths[0], kinds[0])
     return trace_summary(
         file.path, file.format, file.parts(), lambda: file.block_tokens, policies, file.omissions
@@ -476,7 +502,7 @@ def _state_of(path: Path) -> tuple[Path, int, int]:
 
 def _refuse_omissions(file: TraceFile, name: str) -> None:
     for reason, line in file.omissions.broken.items():
-        raise InputError(f"{name}: line {line}: {reason}")
+        raise InputError(f"{name}: {file.omissions.counted_in} {line}: {reason}")
 
 
 def _sorted_trace(name: str, file: TraceFile, parts: list[TracePart]) -> Trace:

@@ -76,8 +76,8 @@ def _check_row(check: Check) -> dict[str, Any]:
 
 def _missed(check: Check) -> str:
     limit, value, unit = _shown(check)
-    if check.name == "capacity":
-        return f"capacity ({value} replicas needed, {limit} at work)"
+    if check.name.startswith("capacity"):
+        return f"{check.name} ({value} replicas needed, {limit} at work)"
     return (
         check.name if limit == "-" else f"{check.name} ({value}, limit {limit}{f' {unit}' if unit else ''})"
     )
@@ -87,7 +87,7 @@ def _shown(check: Check) -> tuple[str, str, str]:
     """Return limit, value and their unit as on screen."""
     latency = check.name.startswith("slo.") and check.name not in _UNITS
     screen = screen_of("s" if latency else _UNITS.get(check.name, "count"), [check.limit, check.value])
-    unit = "replicas" if check.name == "capacity" else screen.unit
+    unit = "replicas" if check.name.startswith("capacity") else screen.unit
 
     def text(value: Any) -> str:
         if not is_number(value):
