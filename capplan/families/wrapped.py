@@ -126,10 +126,16 @@ _TOWERS: dict[str, Tower] = {
     "glm4v_vision": vision.glm4v_vision,
     "granite_speech_encoder": audio.granite_speech,
     "hunyuan_vl_vision": towers.hunyuan,
+    "got_ocr2_vision": towers.got_ocr,
+    "idefics2_perceiver": lambda _: 0,
+    "idefics2_vision": towers.idefics3,
     "idefics3_vision": towers.idefics3,
     "dots_vit": towers.dots_vit,
     "intern_vit_6b": towers.intern_vit,
     "minicpmv4_6_vision": towers.minicpm_vision,
+    "minicpmv4_7_vision": towers.minicpm_vision,
+    "ovis2_vision": towers.aimv2,
+    "paddleocr_vl_vision": towers.idefics3,
     "interns1_vision": towers.internvl,
     "internvl_vision": towers.internvl,
     "parakeet": audio.parakeet,
@@ -150,6 +156,7 @@ _TOWERS: dict[str, Tower] = {
     "siglip2_vision_model": towers.siglip2,
     "siglip_vision_model": towers.siglip,
     "smolvlm_vision": towers.idefics3,
+    "video_llama_3_vision": towers.without_positions,
     "voxtral_encoder": audio.whisper,
     "voxtral_realtime_encoder": audio.voxtral_realtime,
 }
@@ -187,14 +194,20 @@ def _image(projector: Projector | None) -> Wrapper:
 
 _WRAPPERS = {
     **dict.fromkeys(("llava", "llava_llama", "llava_mistral"), _image(vision.two_layers)),
-    "llava_next": _image(vision.two_layers_and_newline),
+    **dict.fromkeys(("llava_next", "llava_next_video", "llava_onevision"), _image(vision.two_layers_and_newline)),
+    "video_llava": _image(vision.video_llava),
+    "vipllava": _image(vision.vip_llava),
+    **dict.fromkeys(("deepseek_vl", "video_llama_3"), _image(vision.phi4_vision)),
+    "got_ocr2": _image(vision.got_ocr),
+    "ovis2": _image(vision.ovis2),
+    "lighton_ocr": _image(vision.lighton_ocr),
+    "paddleocr_vl": _image(vision.paddle_ocr),
     "paligemma": _image(vision.one_layer),
     "idefics3": _image(vision.shuffled_one_layer),
     "smolvlm": _image(vision.shuffled_one_layer),
     "internvl": _image(vision.internvl),
     "internvl_chat": Wrapper({"vision_config": vision.internvl}, text=("llm_config",)),
-    "minicpmv4_6": _image(vision.minicpm_merger),
-    "minicpmv4_7": _image(None),
+    **dict.fromkeys(("minicpmv4_6", "minicpmv4_7"), _image(vision.minicpm_merger)),
     "interns1": _image(vision.internvl),
     "dots_ocr": Wrapper({"vision_config": vision.nothing}, text=(), text_type="qwen2", tower_type="dots_vit"),
     "Llama_Nemotron_Nano_VL": Wrapper({"vision_config": None}, text=("llm_config",), text_type="llama"),
@@ -233,14 +246,10 @@ _WRAPPERS = {
         {"talker_config": vision.nothing, "token2wav_config": vision.nothing}, text=("thinker_config",)
     ),
     "qwen3_omni_moe": Wrapper({"talker_config": None, "code2wav_config": None}, text=("thinker_config",)),
-    "idefics2": Wrapper({"vision_config": None, "perceiver_config": None}),
-    **dict.fromkeys(
-        (
-            "deepseek_vl", "got_ocr2", "granite4_vision", "lighton_ocr", "llava_next_video", "llava_onevision",
-            "ovis2", "paddleocr_vl", "perception_lm", "video_llama_3", "video_llava", "vipllava",
-        ),
-        _image(None),
+    "idefics2": Wrapper(
+        {"vision_config": vision.idefics2, "perceiver_config": vision.idefics2_perceiver}
     ),
+    **dict.fromkeys(("granite4_vision", "perception_lm"), _image(None)),
 }  # fmt: skip
 
 

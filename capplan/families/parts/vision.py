@@ -68,6 +68,59 @@ def aya_vision(config: Config, tower: Config, text: int) -> int:
     return 2 * inputs + linear(inputs, wide) + linear(wide // 2, text)
 
 
+def video_llava(config: Config, tower: Config, text: int) -> int:
+    """Return Video-LLaVA's projector, and its second tower: images and videos have one each."""
+    return two_layers(config, tower, text) + towers.clip(tower)
+
+
+def vip_llava(config: Config, tower: Config, text: int) -> int:
+    """Return ViP-LLaVA's projector: a norm over several layers of the tower, then two matrices."""
+    read = config.items("vision_feature_layer") if config.has("vision_feature_layer") else [0]
+    inputs = len(read or [0]) * tower.dimension("hidden_size")
+    return 2 * inputs + linear(inputs, text) + linear(text, text)
+
+
+def idefics2(config: Config, tower: Config, text: int) -> int:
+    """Return what brings the tower of Idefics 2 to the width of its text: a gated feed-forward of the text's shape."""
+    wide = config.needed_section("text_config").dimension("intermediate_size")
+    return 2 * tower.dimension("hidden_size") * wide + wide * text
+
+
+def idefics2_perceiver(_config: Config, perceiver: Config, text: int) -> int:
+    """Return the resampler of Idefics 2: latents that attend to the patches, as wide as the text."""
+    perceiver.unused("hidden_size")
+    head, queries = perceiver.dimension("resampler_head_dim"), perceiver.dimension("resampler_n_heads")
+    kv_heads = perceiver.dimension("num_key_value_heads")
+    block = 2 * text * head * (queries + kv_heads) + 3 * 4 * text * text + 3 * text
+    latents = perceiver.dimension("resampler_n_latents")
+    return latents * text + perceiver.layers("resampler_depth") * block + text
+
+
+def got_ocr(_config: Config, tower: Config, text: int) -> int:
+    """Return the projector of GOT-OCR 2: two convolutions and a matrix."""
+    channels = tower.dimension("output_channels")
+    return 9 * channels * 2 * channels + 9 * 2 * channels * text + linear(text, text)
+
+
+def ovis2(config: Config, tower: Config, text: int) -> int:
+    """Return the visual vocabulary of Ovis 2, as wide as the text."""
+    return tower.dimension("vocab_size") * config.dimension("hidden_size", default=text)
+
+
+def lighton_ocr(config: Config, tower: Config, text: int) -> int:
+    """Return the projector of LightOn OCR: a norm, a merger of patches and two matrices, without biases."""
+    hidden = tower.dimension("hidden_size")
+    merged = hidden * config.dimension("spatial_merge_size") ** 2
+    return hidden + merged * hidden + hidden * text + text * text
+
+
+def paddle_ocr(_config: Config, tower: Config, text: int) -> int:
+    """Return the projector of PaddleOCR-VL: a norm of each patch, then two matrices over a square of them."""
+    hidden = tower.dimension("hidden_size")
+    merged = hidden * tower.dimension("spatial_merge_size") ** 2
+    return 2 * hidden + linear(merged, merged) + linear(merged, text)
+
+
 def nothing(_config: Config, _tower: Config, _text: int) -> int:
     """Return 0: the tower ends in what joins it to the text."""
     return 0
@@ -99,7 +152,7 @@ def granite_speech(config: Config, queries: Config, text: int) -> int:
 
 
 def phi4_vision(_config: Config, tower: Config, text: int) -> int:
-    """Return the projector of Phi-4 Multimodal's images: two matrices."""
+    """Return the projector of Phi-4 Multimodal, DeepSeek-VL and VideoLLaMA 3: two matrices."""
     return linear(tower.dimension("hidden_size"), text) + linear(text, text)
 
 
