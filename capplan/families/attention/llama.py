@@ -113,10 +113,23 @@ def read_apertus(config: Config, name: str) -> Network:
 
 def read_exaone(config: Config, name: str) -> Network:
     """Return an EXAONE 3 or 3.5: a Llama whose depth is `num_layers`."""
-    shape = heads(config)
-    part = dense_mlp(config, shape, Traits())
+    shape, traits = heads(config), _biased(config)
+    part = dense_mlp(config, shape, traits)
     layers = config.layers("num_layers", "num_hidden_layers")
-    return block_decoder(config, name, Traits(), [part] * layers, shape=shape)
+    return block_decoder(config, name, traits, [part] * layers, shape=shape)
+
+
+def read_hyperclovax(config: Config, name: str) -> Network:
+    """Return a HyperCLOVA X: a Granite with a norm behind each block too."""
+    norms = 4 if config.flag("use_post_norm", default=True) else 2
+    return block_decoder(config, name, replace(_biased(config), norms=norms))
+
+
+def read_nanochat(config: Config, name: str) -> Network:
+    """Return a nanochat: norms without parameters, an ungated feed-forward of squared ReLU."""
+    bias = config.flag("attention_bias")
+    traits = Traits(qkv_bias=bias, output_bias=bias, gated=False, norms=0, final_norm=False)
+    return block_decoder(config, name, traits)
 
 
 def read_minicpm(config: Config, name: str) -> Network:
