@@ -104,11 +104,15 @@ def read_helium(config: Config, name: str) -> Network:
 
 
 def read_apertus(config: Config, name: str) -> Network:
-    """Return an Apertus: head norms, no gate, and an activation with two parameters in each layer."""
+    """Return an Apertus: head norms, no gate, an activation with two parameters in each layer, and in 1.5 perhaps a narrower head."""
     traits = replace(_biased(config), gated=False, head_norms=True)
     network = block_decoder(config, name, traits)
     layer = replace(network.layers[0], norm_parameters=network.layers[0].norm_parameters + 2)
-    return replace(network, layers=(layer,) * len(network.layers))
+    scored = config.optional("output_vocab_size") or network.vocabulary_size
+    if network.tied_embeddings and scored != network.vocabulary_size:
+        raise config.error("output_vocab_size", f"{scored} with a tied head is not modelled", "allowed: null")
+    head = replace(network.lm_head, outputs=scored)
+    return replace(network, layers=(layer,) * len(network.layers), lm_head=head)
 
 
 def read_exaone(config: Config, name: str) -> Network:

@@ -152,6 +152,40 @@ def without_positions(vision: Config) -> int:
     return linear(inputs, hidden) + blocks + 2 * hidden
 
 
+def lfm3_vision(vision: Config) -> int:
+    """Return the parameters of the tower of LFM3-VL: gated convolutions over the map, attention in some layers, gated feed-forward."""
+    hidden, wide, layers = (
+        vision.dimension("hidden_size"),
+        vision.dimension("intermediate_size"),
+        vision.layers(),
+    )
+    heads, kv_heads = vision.dimension("num_attention_heads"), vision.dimension("num_key_value_heads")
+    kinds = vision.items("layer_types", length=layers)
+    attends = [i > 1 and i % 2 == 0 for i in range(layers)]
+    if kinds is not None:
+        attends = [kind == "full_attention" for kind in kinds[:layers]]
+    head = hidden // heads
+    attention = 2 * hidden * head * (heads + kv_heads) + 2 * head
+    convolution = 4 * hidden * hidden + hidden * vision.dimension("conv_kernel_size") ** 2
+    mixers = sum(attention if one else convolution for one in attends)
+    patch = vision.dimension("patch_size")
+    inputs = vision.dimension("in_channels") * vision.dimension("temporal_patch_size") * patch * patch
+    return inputs * hidden + hidden + mixers + layers * (3 * hidden * wide + 2 * hidden)
+
+
+def granite_docling(vision: Config) -> int:
+    """Return the parameters of the tower of Granite Docling with its connector: a coarse path and a fine one, each with mergers of inner layers."""
+    hidden, out = vision.dimension("hidden_size"), vision.dimension("out_hidden_size")
+    listed, scale = vision.items("deepstack_visual_indexes"), vision.dimension("scale_factor")
+    deep = 3 if listed is None else len(listed)
+    paths = [scale] + ([scale // 2] if vision.flag("use_fine_route", default=True) else [])
+    tower = idefics3(vision) + 2 * hidden + 4 * out + out * out
+    for side in paths:
+        merged = hidden * side * side
+        tower += merged * out + deep * (2 * merged + linear(merged, out) + linear(out, out))
+    return tower
+
+
 def minicpm_vision(vision: Config) -> int:
     """Return the parameters of the tower of MiniCPM-V 4.6: SigLIP without its pooling, with a window of patches merged in its middle."""
     vision.unused("insert_layer_id")

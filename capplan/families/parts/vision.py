@@ -121,6 +121,25 @@ def paddle_ocr(_config: Config, tower: Config, text: int) -> int:
     return 2 * hidden + linear(merged, merged) + linear(merged, text)
 
 
+def hyperclovax(_config: Config, tower: Config, text: int) -> int:
+    """Return the projector of HyperCLOVA X Vision: one matrix behind the merger of the tower."""
+    return linear(tower.dimension("out_hidden_size"), text)
+
+
+def lfm3_vl(config: Config, tower: Config, text: int) -> int:
+    """Return the projector of LFM3-VL: a norm of each patch, then two matrices over a square of them."""
+    hidden, wide = tower.dimension("hidden_size"), config.dimension("projector_hidden_size")
+    bias = config.flag("projector_bias", default=True)
+    merged = hidden * tower.dimension("spatial_merge_size") ** 2
+    return 2 * hidden + linear(merged, wide, bias=bias) + linear(wide, text, bias=bias)
+
+
+def granite_docling(config: Config, tower: Config, _text: int) -> int:
+    """Return the router of Granite Docling that chooses between the paths of its connector, where the file has one."""
+    wide, hidden = config.optional("density_router_hidden_size", least=0), tower.dimension("hidden_size")
+    return linear(hidden, 1) + 2 * hidden + linear(hidden, wide) + linear(wide, 1) if wide else 0
+
+
 def nothing(_config: Config, _tower: Config, _text: int) -> int:
     """Return 0: the tower ends in what joins it to the text."""
     return 0
@@ -414,6 +433,15 @@ def gemma4_vision(vision: Config, text_hidden: int) -> int:
     )
     tower += vision.layers() * block
     return tower + hidden * text_hidden
+
+
+def gemma4_unified_vision(vision: Config, text_hidden: int) -> int:
+    """Return the parameters of the patches of a Gemma 4 without a tower: norms, a matrix, a table for both directions, a projector."""
+    width = vision.dimension("mm_embed_dim")
+    inputs = 3 * (vision.dimension("patch_size") * vision.dimension("pooling_kernel_size")) ** 2
+    embedded = 2 * inputs + linear(inputs, width) + 4 * width
+    table = 2 * vision.dimension("mm_posemb_size") * width
+    return embedded + table + vision.dimension("output_proj_dims") * text_hidden
 
 
 def step_vision(vision: Config, text_hidden: int) -> int:
