@@ -491,10 +491,10 @@ def _unknown_device(name: str) -> InputError:
             f"  name its GPU: --hardware {known}; what the machine costs: capplan hardware {sold.record.sku}"
         )
     shared = _SHARED_LABEL.fullmatch(name)
-    if shared is not None and (known := catalogue_name(shared[1])) is not None:
+    if shared is not None and (whole := catalogue_name(shared[1])) is not None:
         return InputError(
-            f"hardware {name!r} is one {known} that several pods use in turn, which is not modelled\n"
-            f"  for the whole GPU: --hardware {known}"
+            f"hardware {name!r} is one {whole} that several pods use in turn, which is not modelled\n"
+            f"  for the whole GPU: --hardware {whole}"
         )
     short = (alias for alias in device_aliases() if re.fullmatch(r"[a-z]+\d+[a-z]?", alias))
     several = "one name each: --hardware A --hardware B, or hardware: [A, B] in a scenario"
