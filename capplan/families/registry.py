@@ -193,6 +193,8 @@ _READERS = {
     "kolibri1": "attention.mixtures.read_kolibri1",
     "laguna": "attention.mixtures.read_laguna",
     "mellum": "attention.mixtures.read_mellum",
+    "molmo2": "attention.mixtures.read_molmo2",
+    "molmo2_text": "attention.mixtures.read_molmo2_text",
     "nanochat": "attention.llama.read_nanochat",
     "sarvam_mla": "attention.deepseek.read_latent",
     "sarvam_moe": "attention.mixtures.read_glm4_moe",

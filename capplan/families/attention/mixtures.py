@@ -58,6 +58,8 @@ from capplan.families.parts.towers import encoder_block, linear
 from capplan.families.parts.vision import (
     ernie_vision,
     minimax_vision,
+    molmo2_adapter,
+    molmo2_vision,
     qwen2_5_vision,
     qwen2_vision,
     qwen3_vision,
@@ -259,6 +261,36 @@ def read_qwen2_vl(config: Config, name: str) -> Network:
     network = read_qwen2(text or config, name)
     tower = qwen2_vision if config.model_type == "qwen2_vl" else qwen2_5_vision
     return with_tower(network, config, tower)
+
+
+def read_molmo2_text(config: Config, name: str) -> Network:
+    """Return the text half of a Molmo 2: a Qwen 3 or an OLMo with embeddings of more tokens than it scores."""
+    kind = config.text("qk_norm_type", default="qwen3")
+    traits = Traits(
+        qkv_bias=config.flag("attention_bias"), head_norms=kind == "qwen3", wide_norms=kind != "qwen3"
+    )
+    config.unused("norm_after", "rope_scaling_layers")
+    network = block_decoder(config, name, traits)
+    more = config.count("additional_vocab_size", default=128)
+    if more and network.tied_embeddings:
+        raise config.error("tie_word_embeddings", "true is not modelled", "allowed: false")
+    embedded = network.embedding_parameters + more * network.hidden_size
+    return replace(network, embedding_parameters=embedded)
+
+
+def read_molmo2(config: Config, name: str) -> Network:
+    """Return a Molmo 2: its text half, its tower up to the last layer that is read, and the adapter that pools patches."""
+    network = read_molmo2_text(config.needed_section("text_config"), name)
+    vision = config.needed_section("vision_config", "vit_config")
+    adapter = config.needed_section("adapter_config")
+    layers = vision.layers()
+    read = [
+        one for one in adapter.items("vision_feature_layer", "vit_layers") or (-3, -9) if isinstance(one, int)
+    ]
+    if "vit_config" in config.values and "vision_config" not in config.values:
+        layers = max(one % layers for one in read) + 1
+    size = molmo2_vision(vision, layers) + molmo2_adapter(adapter, len(read), network.hidden_size)
+    return with_vision(network, config, size)
 
 
 def read_glm(config: Config, name: str) -> Network:

@@ -444,6 +444,36 @@ def gemma4_unified_vision(vision: Config, text_hidden: int) -> int:
     return embedded + table + vision.dimension("output_proj_dims") * text_hidden
 
 
+def _cross_attention(section: Config, inputs: int) -> int:
+    """Return the parameters of attention whose queries, keys and values read another width than it gives out."""
+    head, hidden = section.dimension("head_dim"), section.dimension("hidden_size")
+    heads, kv_heads = section.dimension("num_attention_heads"), section.dimension("num_key_value_heads")
+    bias = section.flag("attention_bias", default=True)
+    return linear(inputs, (heads + 2 * kv_heads) * head, bias=bias) + linear(heads * head, hidden, bias=bias)
+
+
+def molmo2_vision(vision: Config, layers: int) -> int:
+    """Return the parameters of the tower of Molmo 2: positions that are trained, no norm at the end."""
+    hidden, wide = vision.dimension("hidden_size"), vision.dimension("intermediate_size")
+    patch = vision.dimension("patch_size", "image_patch_size")
+    sides = vision.whole_numbers("image_size", "image_default_input_size") or (378, 378)
+    patches = vision.optional("num_position_embeddings", "image_num_pos") or prod(
+        side // patch for side in sides
+    )
+    block = _cross_attention(vision, hidden) + linear(hidden, wide) + linear(wide, hidden) + 4 * hidden
+    return (
+        patches * hidden + linear(patch * patch * vision.dimension("num_channels"), hidden) + layers * block
+    )
+
+
+def molmo2_adapter(adapter: Config, layers: int, text: int) -> int:
+    """Return the parameters of what pools the patches of Molmo 2 and brings them into the text: attention and a gated feed-forward."""
+    hidden, wide = adapter.dimension("hidden_size"), adapter.dimension("intermediate_size")
+    out = adapter.dimension("text_hidden_size", default=text)
+    gates = 2 * linear(hidden, wide, bias=adapter.flag("mlp_bias"))
+    return _cross_attention(adapter, layers * hidden) + gates + wide * out
+
+
 def step_vision(vision: Config, text_hidden: int) -> int:
     """Return the parameters of the Step 3.7 tower, its two down-samplers and projector."""
     hidden = vision.dimension("width", "hidden_size", default=1536)
