@@ -237,7 +237,7 @@ def test_names_that_tools_and_clouds_print_find_their_device_or_machine(row):
     ("name", "words"),
     [
         ("Standard_ND96isr_H100_v5", "is a machine with 8 x h100-sxm\n  name its GPU: --hardware h100-sxm"),
-        ("p5.48xlarge", "what the machine costs: capplan hardware p5.48xlarge"),
+        ("p5.48xlarge", "what machines cost: capplan list machines"),
         ("NVIDIA-L4-SHARED", "is one l4 that several pods use in turn"),
         ("NVIDIA A100-SXM4-40GB MIG 9g.9gb", "unknown slice of a100-sxm-40gb '9g.9gb'"),
     ],

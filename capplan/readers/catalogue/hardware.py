@@ -488,7 +488,7 @@ def _unknown_device(name: str) -> InputError:
         gpus, known = sold.record.gpus, sold.record.device
         return InputError(
             f"hardware {name!r} is a machine with {gpus} x {known}\n"
-            f"  name its GPU: --hardware {known}; what the machine costs: capplan hardware {sold.record.sku}"
+            f"  name its GPU: --hardware {known}; what machines cost: capplan list machines"
         )
     shared = _SHARED_LABEL.fullmatch(name)
     if shared is not None and (whole := catalogue_name(shared[1])) is not None:
