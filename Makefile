@@ -16,7 +16,7 @@
 #   make fuzz     new questions: laws over random inputs and over what commands print of them, files of every kind, command lines, plan files, exports and calls of the
 #                 library with small faults; SECONDS=600 SEED=1 (an eighth of the time each) KIND=config.json (files of one kind alone)
 #                 RECORD=1 (adds the cases to the figures of docs/reliability.md)
-#   make oracle   every model type of transformers against our reading of config.json; writes docs/models.md and the sample
+#   make oracle   every model type of the newest transformers against our reading of config.json, and which types are new; writes docs/models.md and the sample
 #                 that make test reads: SEED=1 CHANGED=2 (files with changed values for each type)
 #   make live     a running vLLM and llama.cpp's server with random weights on this processor, each in an environment of its own, next to what capplan predicts
 #                 (docs/live.md); about an hour and a quarter on two cores; Linux, Python 3.11, 4 GB of disk: PARTS="scheduler loads"
@@ -118,6 +118,7 @@ reliability: $(VENV)/.ready
 	$(BIN)/python -m docs.generators.reliability
 
 oracle: $(VENV)/.ready-oracle
+	$(BIN)/python -m pip install --quiet --upgrade --upgrade-strategy only-if-needed transformers
 	$(BIN)/python -m tests.differential $(if $(CHANGED),--changed $(CHANGED),--write) $(if $(filter command line,$(origin SEED)),--seed $(SEED))
 
 live: $(VENV)/.ready-test

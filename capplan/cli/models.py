@@ -126,7 +126,8 @@ def hardware_command(*, name: Name = None, to: o.Output) -> int:
     try:
         one = device(name)
     except InputError:
-        from capplan.readers.catalogue.prices import machine_names, sku_of
+        from capplan.readers.catalogue.hardware import sku_of
+        from capplan.readers.catalogue.prices import machine_names
 
         if (sold := sku_of(name)) is not None:
             return show(machine_answer(sold), to)

@@ -58,6 +58,8 @@ class ModelClass:
     """Another name of a key -> the key."""
     sections: Mapping[str, str] = field(default_factory=dict)
     """Key of a section -> model_type of its class."""
+    optional_sections: Mapping[str, str] = field(default_factory=dict)
+    """Key of a section that a model has only where its file states it -> model_type of its class."""
     section_defaults: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Key of a section -> defaults there that differ from those of the section's own class."""
     ties: bool = True
@@ -351,10 +353,11 @@ class Config:
         if not isinstance(value, Mapping):
             raise self.error(key, f"{_short(value)} is not an object")
         path = f"{self.section_path}{key}."
-        kind = None if self.stated_class is None else self.stated_class.sections.get(key)
+        known = self.stated_class
+        kind = None if known is None else known.sections.get(key) or known.optional_sections.get(key)
         if kind is not None and not value.get("model_type"):
             value = {**value, "model_type": kind}
-        whole, known = self.outer or self, self.stated_class
+        whole = self.outer or self
         inside = Config(
             value,
             self.place,

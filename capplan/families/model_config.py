@@ -3,14 +3,17 @@
 The head of a network: `architectures` names the class, and not every class ends in an LM head.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from difflib import get_close_matches
+from math import sqrt
 from typing import Any
 
 from capplan.assumption import Assumption
 from capplan.errors import InputError
-from capplan.families.config import MOST_KEYS_NAMED, Config
+from capplan.families.config import MOST_KEYS_NAMED, Config, model_class
+from capplan.families.inert import is_inert
 from capplan.families.registry import REFUSED, families, family
 from capplan.model.network import Attention, Network
 from capplan.model.stored_tensor import StoredModel
@@ -206,14 +209,56 @@ def _model_type(config: Config) -> str:
 def _unknown(config: Config, model_type: str) -> InputError:
     reason = REFUSED.get(model_type.lower())
     if reason:
-        return config.error("model_type", f"{model_type!r} is {reason}", _modelled())
-    near = get_close_matches(model_type.lower(), families(), n=3, cutoff=0.6)
-    question = f": did you mean {' or '.join(repr(n) for n in near)}?" if near else ""
-    return config.error("model_type", f"{model_type!r} is not modelled{question}", _modelled())
+        return config.error("model_type", f"{model_type!r} is {reason}", _WAY_OUT)
+    for kin, why in _kin(config, model_type):
+        try:
+            read_network({**config.values, "model_type": kin}, kin, config.place)
+        except InputError:
+            continue
+        return config.error(
+            "model_type",
+            f"{model_type!r} is not modelled; if it is built like {kin!r} ({why}), set model_type: {kin}",
+            f"otherwise {_WAY_OUT}",
+        )
+    return config.error("model_type", f"{model_type!r} is not modelled", _WAY_OUT)
 
 
-def _modelled() -> str:
-    return f"modelled: {', '.join(sorted(families()))}"
+_WAY_OUT = "see docs/models.md for the types that are modelled, and CONTRIBUTING.md ('Add a model family') to add one"
+_LEAST_IN_COMMON = 0.5
+"""Share of the keys of a file and of a kin together that they have in common at least, rare keys counting more."""
+_SAME_WORD = 0.85
+"""Likeness of two names, of 1, from which one is a misspelling of the other."""
+_FEWEST_KEYS = 5
+"""Keys that may matter, of a file that is compared with classes by its keys."""
+
+
+def _kin(config: Config, model_type: str) -> Iterator[tuple[str, str]]:
+    """Yield the modelled types that a file of an unknown one may be built like, best first, each with the reason.
+
+    First those of nearly the same name, then those whose class shares most of the keys that may matter with the file, each weighing
+    the less the more classes have it.
+    """
+    for kind in get_close_matches(model_type.lower(), families(), n=2, cutoff=_SAME_WORD):
+        yield kind, "its name is near"
+    keys = {key for key in config.values if isinstance(key, str) and not is_inert(key)}
+    classes = {kind: known for kind in families() if (known := model_class(kind)) and not known.sections}
+    having = Counter(key for known in classes.values() for key in known.defaults)
+
+    def weight(some: set[str]) -> float:
+        return sum(1.0 / sqrt(max(1, having[key])) for key in some)
+
+    alike = []
+    for kind, known in classes.items():
+        stated = {known.same(key)[0] for key in keys}
+        usual = {key for key, value in known.defaults.items() if value is not None}
+        common = stated & known.defaults.keys()
+        if (
+            len(keys) >= _FEWEST_KEYS
+            and (share := weight(common) / weight(stated | usual)) >= _LEAST_IN_COMMON
+        ):
+            alike.append((share, len(common), kind))
+    for _, count, kind in sorted(alike, key=lambda one: (-one[0], len(one[2])))[:3]:
+        yield kind, f"{count} of its {len(keys)} keys are in that class"
 
 
 _TORCH_NAMES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "half": "fp16", "float": "fp32"}

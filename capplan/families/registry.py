@@ -185,6 +185,19 @@ _READERS = {
     "qwen4_exp_text": "hybrid.qwen_next.read_qwen4_exp_text",
     "recurrent_gemma": "hybrid.mamba.read_recurrent_gemma",
     "afmoe": "attention.mixtures.read_afmoe",
+    "apertus1p5_text": "attention.llama.read_apertus",
+    "axk1": "attention.deepseek.read_axk1",
+    "axk2": "attention.deepseek.read_axk2",
+    "hyperclovax": "attention.llama.read_hyperclovax",
+    "jetmoe": "attention.mixtures.read_jetmoe",
+    "kolibri1": "attention.mixtures.read_kolibri1",
+    "laguna": "attention.mixtures.read_laguna",
+    "mellum": "attention.mixtures.read_mellum",
+    "molmo2": "attention.mixtures.read_molmo2",
+    "molmo2_text": "attention.mixtures.read_molmo2_text",
+    "nanochat": "attention.llama.read_nanochat",
+    "sarvam_mla": "attention.deepseek.read_latent",
+    "sarvam_moe": "attention.mixtures.read_glm4_moe",
     "apertus": "attention.llama.read_apertus",
     "bailing_moe": "attention.mixtures.read_bailing",
     "bailing_moe_v2": "attention.mixtures.read_bailing",
@@ -197,6 +210,7 @@ _READERS = {
     "glm4v_text": "attention.mixtures.read_glm",
     "glm_ocr_text": "attention.mixtures.read_glm",
     "granite4_vision_text": "attention.llama.read_llama",
+    "granite_docling_text": "attention.llama.read_llama",
     "helium": "attention.llama.read_helium",
     "cwm": "attention.mistral.read_cwm",
     "vaultgemma": "attention.gemma.read_gemma2",
@@ -231,14 +245,17 @@ _READERS = {
             "glm_ocr",
             "got_ocr2",
             "granite4_vision",
+            "granite_docling",
             "granite_speech",
             "hunyuan_vl",
+            "hyperclovax_vision_v2",
             "idefics2",
             "idefics3",
             "interns1",
             "internvl",
             "internvl_chat",
             "lfm2_vl",
+            "lfm3_vl",
             "lighton_ocr",
             "llava",
             "llava_llama",
@@ -279,6 +296,8 @@ _ENCODER = (
 _VISION = "a vision or audio model without a text decoder: it generates no tokens"
 _TWO_STACKS = "an encoder-decoder that vLLM and SGLang do not serve by themselves; of encoder-decoders Whisper is modelled"
 
+_UNSERVED = "a recurrent network of its own code that vLLM, SGLang and TensorRT-LLM do not serve"
+
 REFUSED = (
     dict.fromkeys(
         ("longformer", "big_bird", "esm"),
@@ -292,9 +311,11 @@ REFUSED = (
     )
     | dict.fromkeys(
         ("bart", "mbart", "pegasus", "marian", "m2m_100", "led", "blenderbot",
-         "speech_to_text", "encoder-decoder", "vision-encoder-decoder", "t5gemma", "bigbird_pegasus"),
+         "speech_to_text", "encoder-decoder", "vision-encoder-decoder", "t5gemma", "t5gemma2", "bigbird_pegasus"),
         _TWO_STACKS,
     )
+    | dict.fromkeys(("rwkv", "xlstm"), _UNSERVED)
+    | {"diffusion_gemma": "a diffusion model: it fills blocks of tokens over several passes, and engines size neither steps nor cache as those of a decoder"}
 )  # fmt: skip
 """`model_type` -> why it is not modelled, as errors say it."""
 

@@ -25,14 +25,13 @@ from capplan.memory.kv_sizes import AUTO
 from capplan.model.network import Network
 from capplan.model.weight_format import KV_FORMATS, named_weight_format
 from capplan.money.order import OWN, Machine, MachineLimits
-from capplan.readers.catalogue.hardware import catalogue_name, device, planned_device
+from capplan.readers.catalogue.hardware import catalogue_name, device, planned_device, sku_of
 from capplan.readers.catalogue.offer_terms import known_machines
 from capplan.readers.catalogue.prices import (
     machine,
     price_records,
     refuse_unknown_provider,
     refuse_unknown_region,
-    sku_of,
 )
 from capplan.readers.catalogue.scenarios import names_a_model, scenario_file, scenario_folder
 from capplan.readers.text_file import data_folder, is_there

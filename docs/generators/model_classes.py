@@ -41,13 +41,16 @@ def _described(kind: str, config: Any) -> dict[str, Any]:
         for key in type(config).sub_configs
         if (section := getattr(config, key, None)) is not None and hasattr(section, "model_type")
     }
-    known = {key: value for key, value in defaults.items() if key not in sections}
+    optional = {key: one.model_type for key, one in _optional(config).items()}
+    known = {key: value for key, value in defaults.items() if key not in sections and key not in optional}
     names = {old: new for old, new in type(config).attribute_map.items() if not is_inert(new)}
     described: dict[str, Any] = {"defaults": dict(sorted(known.items()))}
     if names:
         described["names"] = names
     if sections:
         described["sections"] = sections
+    if optional:
+        described["optional_sections"] = optional
     inside = {key: own for key in sections if (own := _section_defaults(type(config), key, sections[key]))}
     if inside:
         described["section_defaults"] = inside
@@ -56,6 +59,16 @@ def _described(kind: str, config: Any) -> dict[str, Any]:
     if _ties_by_text(type(config), sections):
         described["ties_by_text"] = True
     return described
+
+
+def _optional(config: Any) -> dict[str, Any]:
+    """Return the classes of the sections that a model of this class has only where its file states them, as built from nothing."""
+    specs = {key: getattr(spec, "config_class", spec) for key, spec in type(config).sub_configs.items()}
+    return {
+        key: kind()
+        for key, kind in specs.items()
+        if getattr(config, key, None) is None and getattr(kind, "model_type", "") in CONFIG_MAPPING
+    }
 
 
 def _section_defaults(whole: Any, key: str, kind: str) -> dict[str, Any]:
@@ -108,6 +121,7 @@ def classes() -> dict[str, Any]:
         wanted += [
             s for key in type(config).sub_configs if hasattr(s := getattr(config, key, None), "model_type")
         ]
+        wanted += _optional(config).values()
     return dict(sorted(found.items()))
 
 

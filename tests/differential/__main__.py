@@ -5,10 +5,13 @@ python -m tests.differential --seed 1 --changed 12 --write
 
 import argparse
 import collections
+import re
 import time
 from pathlib import Path
 
-from capplan.families.registry import families
+import transformers
+
+from capplan.families.registry import REFUSED, families
 from tests.differential.files import files
 from tests.differential.flop import OTHERWISE, flop_difference
 from tests.differential.kept import Kept
@@ -19,6 +22,17 @@ from tests.differential.stored import store
 from tests.differential.verdict import CACHE_ELSEWHERE, Compared, compared
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "models.md"
+
+
+def _news(page_before: str) -> list[str]:
+    """Return the types of this release of transformers that the page does not have, and those that are neither read nor refused with a reason."""
+    listed = set(re.findall(r"^\| `([^`]+)`", page_before, flags=re.MULTILINE))
+    new = [kind for kind in MODEL_TYPES if kind not in listed]
+    unread = [kind for kind in MODEL_TYPES if kind not in families() and kind not in REFUSED]
+    return [
+        f"new in transformers {transformers.__version__}: {', '.join(new) or 'none'}",
+        f"{len(unread)} types are not read: {', '.join(unread)}",
+    ]
 
 
 def main() -> int:
@@ -60,6 +74,8 @@ def main() -> int:
         for difference in differences:
             print(f"wrong\t{kind}\tquantised: {difference}")
     off |= {kind: differences[0] for kind, differences in of_formats.items() if differences}
+    for line in _news(PAGE.read_text(encoding="utf-8")):
+        print(line)
     every = [one for listed in results.values() for one in listed]
     counts = collections.Counter(one.verdict for one in every)
     print(f"{dict(counts)} of {len(every)} files in {time.process_time() - begun:.0f} s of CPU")

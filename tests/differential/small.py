@@ -56,6 +56,7 @@ KNOWN_TROUBLE: dict[str, dict[str, Any]] = {
     "glm4v": {"text_config": {"rope_parameters": {"mrope_section": [2, 3, 3]}}},
     "glm_ocr": {"text_config": {"rope_parameters": {"mrope_section": [2, 3, 3]}}},
     "glm46v": {"text_config": {"rope_parameters": {"mrope_section": [2, 3, 3]}}},
+    "molmo2": {"adapter_config": {"vision_feature_layer": [3, 1]}},
     "glm5_next": {"text_config": {"qk_rope_head_dim": 0, "index_kpool": 4}},
     "granitemoehybrid": {"layers_block_type": ["mamba", "attention"] * 2, "layer_types": ["mamba", "attention"] * 2},
     "granite4_vision": {"deepstack_layer_map": [[-1, 0]], "downsample_rate": "1/2"},

@@ -1,12 +1,20 @@
 """The catalogue against figures that others published or printed."""
 
+import csv
 from pathlib import Path
 
 import pytest
 
 from capplan.engine.lookup import profile, scheduling, unsupported_reason
 from capplan.errors import InputError
-from capplan.readers.catalogue.hardware import device, device_aliases, device_names
+from capplan.readers.catalogue.hardware import (
+    device,
+    device_aliases,
+    device_names,
+    known_words,
+    sku_of,
+    words_of_name,
+)
 from capplan.readers.yaml_file import read_yaml
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -208,3 +216,40 @@ def test_device_can_be_a_file_of_ones_own(tmp_path):
 def test_documented_files_of_the_folder_are_read():
     for name in ("aliases", "partitions", "prices", "token_prices"):
         assert read_yaml(ROOT / "hardware_specs" / f"{name}.yaml", kind="data").value
+
+
+with (ROOT / "tests/data/device_names.csv").open() as printed:
+    PRINTED = list(csv.DictReader(printed))
+
+
+@pytest.mark.parametrize("row", PRINTED, ids=lambda row: row["printed"])
+def test_names_that_tools_and_clouds_print_find_their_device_or_machine(row):
+    """Names of nvidia-smi, rocm-smi, torch, node labels and clouds; an empty answer is a device that is not in the catalogue, or a shared one."""
+    try:
+        found = device(row["printed"]).name
+    except InputError:
+        sold = sku_of(row["printed"])
+        found = sold.record.sku if sold else ""
+    assert found == row["finds"]
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("Standard_ND96isr_H100_v5", "is a machine with 8 x h100-sxm\n  name its GPU: --hardware h100-sxm"),
+        ("p5.48xlarge", "what machines cost: capplan list machines"),
+        ("NVIDIA-L4-SHARED", "is one l4 that several pods use in turn"),
+        ("NVIDIA A100-SXM4-40GB MIG 9g.9gb", "unknown slice of a100-sxm-40gb '9g.9gb'"),
+    ],
+)
+def test_a_name_that_is_no_device_says_what_it_is(name, words):
+    with pytest.raises(InputError) as error:
+        device(name)
+    assert words in str(error.value)
+
+
+def test_no_two_devices_have_the_same_words():
+    for name, known in (device_aliases() | {name: name for name in device_names()}).items():
+        assert known_words().get(words_of_name(name), known) == known
+    assert device("NVIDIA A100").name == device("a100").name == "a100-sxm-80gb"
+    assert device("nvidia-tesla-a100").name == "a100-sxm-40gb"

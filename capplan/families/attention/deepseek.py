@@ -41,7 +41,7 @@ from capplan.families.parts.stacks import (
 )
 from capplan.families.parts.towers import clip_of_ocr, encoder_block, linear, segment_anything
 from capplan.families.parts.vision import moonvit
-from capplan.model.network import CompressedAttention, Layer, Network, Projection
+from capplan.model.network import CompressedAttention, LatentAttention, Layer, Network, Projection
 from capplan.model.parameters import layer_parameters
 
 
@@ -87,9 +87,52 @@ def read_deepseek_v2(config: Config, name: str) -> Network:
     return block_decoder(config, name, Traits(qkv_bias=bias, output_bias=bias), parts, shape=shape)
 
 
+def read_axk1(config: Config, name: str) -> Network:
+    """Return an A.X-K1: a DeepSeek V3 with a norm behind its experts."""
+    network = read_latent(config, name)
+    hidden = network.hidden_size
+    normed = {
+        id(layer): replace(layer, norm_parameters=layer.norm_parameters + hidden if layer.experts else layer.norm_parameters)
+        for layer in network.layers
+    }  # fmt: skip
+    return replace(network, layers=tuple(normed[id(layer)] for layer in network.layers))
+
+
+def read_axk2(config: Config, name: str) -> Network:
+    """Return an A.X-K2: an indexed latent attention with an output gate, and norms with a low-rank gate."""
+    network = read_indexed(config, name)
+    hidden, rank, latent = (
+        network.hidden_size,
+        config.dimension("gated_norm_rank"),
+        config.dimension("q_lora_rank"),
+    )
+    config.unused("layer_types")
+    gates = (
+        Projection("norm_gate_down", "other", hidden, rank, "none"),
+        Projection("norm_gate_up", "other", rank, hidden, "none"),
+    )
+    made = {}
+    for layer, _ in network.distinct_layers:
+        (mixer,) = layer.mixers
+        assert isinstance(mixer, LatentAttention)
+        outputs = mixer.query_heads * (mixer.nope_head_dim + mixer.rope_head_dim + mixer.value_head_dim)
+        matmuls = tuple(
+            replace(p, inputs=2 * latent, outputs=outputs) if p.name == "q_b" else p
+            for p in layer.projections
+        )
+        made[layer] = replace(layer, projections=matmuls + gates * (2 if layer.experts else 1))
+    return replace(
+        network, layers=tuple(made[layer] for layer in network.layers), keys_used=tuple(config.keys_used)
+    )
+
+
 def read_indexed(config: Config, name: str) -> Network:
     """Return a DeepSeek V3.2 or GLM-5: latent attention over the tokens that its indexer selects."""
     return read_latent(config, name, indexer=True)
+
+
+_ONE_DENSE = ("axk1", "axk2", "glm4_moe_lite")
+"""Types whose first layer is dense where a file does not say."""
 
 
 def _parts(config: Config, hidden: int, layers: int) -> list[Part]:
@@ -98,7 +141,7 @@ def _parts(config: Config, hidden: int, layers: int) -> list[Part]:
         return [(gated_mlp(hidden, config.dimension("intermediate_size")), None)] * layers
     sparse = deepseek_mixture(config, hidden)
     config.unused("intermediate_size")
-    first = config.count("first_k_dense_replace", default=1 if config.model_type == "glm4_moe_lite" else 0)
+    first = config.count("first_k_dense_replace", default=1 if config.model_type in _ONE_DENSE else 0)
     dense = sparse
     if first or config.has("mlp_layer_types"):
         dense = gated_mlp(hidden, config.dimension("intermediate_size")), None

@@ -19,7 +19,7 @@ from capplan.families.parts.blocks import (
     with_vision,
 )
 from capplan.families.parts.stacks import Traits, block_decoder, layer_windows, mixture
-from capplan.families.parts.vision import gemma3_vision, gemma4_vision
+from capplan.families.parts.vision import gemma3_vision, gemma4_unified_vision, gemma4_vision
 from capplan.model.network import Layer, Network, Projection
 
 _WIDE_HEAD = 512
@@ -264,8 +264,14 @@ def read_gemma4_text(config: Config, name: str) -> Network:
 
 
 def read_gemma4(config: Config, name: str) -> Network:
-    """Return a Gemma 4 with its vision tower."""
+    """Return a Gemma 4 with its vision tower; the unified one has a matrix for patches and one for sound instead of towers."""
     network = read_gemma4_text(config.needed_section("text_config"), name)
+    if config.model_type == "gemma4_unified":
+        sound = config.section("audio_config")
+        frames = sound.dimension("audio_embed_dim") if sound else 0
+        return with_tower(
+            network, config, lambda vision, hidden: gemma4_unified_vision(vision, hidden) + frames * hidden
+        )
     if config.has("audio_config"):
         config.uncounted("the audio tower is not counted")
     return with_tower(network, config, gemma4_vision)

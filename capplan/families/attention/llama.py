@@ -104,19 +104,36 @@ def read_helium(config: Config, name: str) -> Network:
 
 
 def read_apertus(config: Config, name: str) -> Network:
-    """Return an Apertus: head norms, no gate, and an activation with two parameters in each layer."""
+    """Return an Apertus: head norms, no gate, an activation with two parameters in each layer, and in 1.5 perhaps a narrower head."""
     traits = replace(_biased(config), gated=False, head_norms=True)
     network = block_decoder(config, name, traits)
     layer = replace(network.layers[0], norm_parameters=network.layers[0].norm_parameters + 2)
-    return replace(network, layers=(layer,) * len(network.layers))
+    scored = config.optional("output_vocab_size") or network.vocabulary_size
+    if network.tied_embeddings and scored != network.vocabulary_size:
+        raise config.error("output_vocab_size", f"{scored} with a tied head is not modelled", "allowed: null")
+    head = replace(network.lm_head, outputs=scored)
+    return replace(network, layers=(layer,) * len(network.layers), lm_head=head)
 
 
 def read_exaone(config: Config, name: str) -> Network:
     """Return an EXAONE 3 or 3.5: a Llama whose depth is `num_layers`."""
-    shape = heads(config)
-    part = dense_mlp(config, shape, Traits())
+    shape, traits = heads(config), _biased(config)
+    part = dense_mlp(config, shape, traits)
     layers = config.layers("num_layers", "num_hidden_layers")
-    return block_decoder(config, name, Traits(), [part] * layers, shape=shape)
+    return block_decoder(config, name, traits, [part] * layers, shape=shape)
+
+
+def read_hyperclovax(config: Config, name: str) -> Network:
+    """Return a HyperCLOVA X: a Granite with a norm behind each block too."""
+    norms = 4 if config.flag("use_post_norm", default=True) else 2
+    return block_decoder(config, name, replace(_biased(config), norms=norms))
+
+
+def read_nanochat(config: Config, name: str) -> Network:
+    """Return a nanochat: norms without parameters, an ungated feed-forward of squared ReLU."""
+    bias = config.flag("attention_bias")
+    traits = Traits(qkv_bias=bias, output_bias=bias, gated=False, norms=0, final_norm=False)
+    return block_decoder(config, name, traits)
 
 
 def read_minicpm(config: Config, name: str) -> Network:

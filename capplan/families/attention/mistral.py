@@ -128,4 +128,5 @@ def read_mistral_large4_text(config: Config, name: str) -> Network:
         if not reused:
             scales += 2 * hidden + 2 * mixer.index_heads
         layers.append(decoder_layer(mixer, attending, part, 2 * hidden + norms + scales))
-    return decoder(config, name, layers, hidden=hidden)
+    frequencies = (config.dimension("qk_rope_head_dim") + 1) // 2  # a trained factor for each
+    return decoder(config, name, layers, hidden=hidden, final_norm=hidden + frequencies)

@@ -18,6 +18,7 @@ Step 3 with queries of low rank and one key-value head; Step3-VL; Step 3.5 and 3
 """
 
 from dataclasses import replace
+from typing import Literal
 
 from capplan.families.attention.deepseek import reuses_index
 from capplan.families.config import Config
@@ -46,6 +47,7 @@ from capplan.families.parts.stacks import (
     deepseek_mixture,
     dense_mlp,
     layer_windows,
+    mixtral_mixture,
     mixture,
     parts_after,
     parts_by_layer,
@@ -56,6 +58,8 @@ from capplan.families.parts.towers import encoder_block, linear
 from capplan.families.parts.vision import (
     ernie_vision,
     minimax_vision,
+    molmo2_adapter,
+    molmo2_vision,
     qwen2_5_vision,
     qwen2_vision,
     qwen3_vision,
@@ -168,6 +172,82 @@ def read_qwen3_moe(config: Config, name: str) -> Network:
     return block_decoder(config, name, traits, parts, shape=shape, windows=_windows_in_use(config, layers))
 
 
+def read_kolibri1(config: Config, name: str) -> Network:
+    """Return a Kolibri 1: norms before and after both blocks, four sliding layers and a full one, a shared expert."""
+    shape, layers = heads(config), config.layers()
+    part = counted_mixture(
+        config,
+        shape.hidden_size,
+        config.dimension("moe_intermediate_size"),
+        shared=config.dimension("shared_expert_intermediate_size"),
+    )
+    slides = [bool((index + 1) % 5) for index in range(layers)]
+    windows = layer_windows(config, layers, config.optional("sliding_window"), default=slides)
+    traits = Traits(head_norms=True, norms=4)
+    return block_decoder(config, name, traits, [part] * layers, shape=shape, windows=windows)
+
+
+def read_mellum(config: Config, name: str) -> Network:
+    """Return a Mellum 2: a Qwen 3 with experts, some layers of which slide."""
+    shape, layers, traits = heads(config), config.layers(), _qwen3_traits(config)
+    if config.count("num_nextn_predict_layers"):
+        raise config.error("num_nextn_predict_layers", "a layer that predicts further tokens is not modelled")
+    width = config.dimension("moe_intermediate_size")
+    sparse = counted_mixture(config, shape.hidden_size, width, shared=0)
+    config.unused("intermediate_size", "mtp_layer_types", "mtp_mlp_layer_types", "sliding_window")
+    dense = dense_mlp(config, shape, traits) if "dense" in (config.items("mlp_layer_types") or ()) else sparse
+    parts = parts_after(config, dense, sparse, layers, 0)
+    window = config.optional("sliding_window")
+    windows = layer_windows(config, layers, window, default=[False] * layers)
+    return block_decoder(config, name, traits, parts, shape=shape, windows=windows)
+
+
+def read_laguna(config: Config, name: str) -> Network:
+    """Return a Laguna: gated attention whose layers differ in heads and windows, then shared and routed experts."""
+    shape, layers = heads(config), config.layers()
+    bias, hidden = config.flag("attention_bias"), shape.hidden_size
+    _, gating = config.first_present("gating")
+    if gating not in (True, "per-head", "per-element", False):
+        raise config.error("gating", f"{gating!r} is not known", "allowed: true, per-head, per-element")
+    gate: Literal["heads", "channels"] = "heads" if gating in (True, "per-head") else "channels"
+    traits = Traits(qkv_bias=bias, output_bias=bias, head_norms=True, output_gate=gate)
+    width = config.dimension("moe_intermediate_size")
+    shared = config.dimension("shared_expert_intermediate_size")
+    sparse = counted_mixture(config, hidden, width, shared=shared, router_bias=True)
+    parts = parts_after(config, dense_mlp(config, shape, traits), sparse, layers, 1)
+    windows = layer_windows(config, layers, config.optional("sliding_window"), default=[False] * layers)
+    counts = config.per_layer("num_attention_heads_per_layer", layers=layers, default=shape.query_heads)
+    keys = list(zip(counts, map(id, parts), windows, strict=True))
+    made: dict[tuple[int, int, int | None], Layer] = {}
+    for key in keys:
+        config.divisible("num_attention_heads_per_layer", key[0], "num_key_value_heads", shape.kv_heads)
+    for key, part in zip(keys, parts, strict=True):
+        made[key] = block(replace(shape, query_heads=key[0]), traits, part, window=key[2])
+    return decoder(config, name, [made[key] for key in keys], hidden=hidden)
+
+
+def read_jetmoe(config: Config, name: str) -> Network:
+    """Return a JetMoE: queries and output are those of the experts that a router chooses, as are the feed-forwards.
+
+    An expert of attention has the two matrices of a feed-forward without a gate, so each block is two layers here.
+    """
+    hidden, count = config.dimension("hidden_size"), config.layers()
+    kv_heads, width = config.dimension("num_key_value_heads"), config.dimension("kv_channels")
+    experts, chosen = config.dimension("num_local_experts"), config.dimension("num_experts_per_tok")
+    config.unused("num_attention_heads")
+    shape = Heads(hidden, kv_heads * chosen, kv_heads, width, width)
+    keys_and_values = Projection(
+        "kv", "attention", hidden, 2 * kv_heads * width, "columns", kv_outputs=2 * kv_heads * width, kv_heads=kv_heads
+    )  # fmt: skip
+    attending = routed(config, experts, chosen, hidden, kv_heads * width, gated=False)
+    first = decoder_layer(
+        attention(shape), (keys_and_values, router(hidden, experts)), ((), attending), 2 * hidden
+    )
+    matmuls, feeding = mixtral_mixture(config, hidden)
+    second = Layer((), matmuls, feeding, 2 * hidden)
+    return decoder(config, name, [first, second] * count, hidden=hidden, tied_default=True)
+
+
 def read_qwen3_vl(config: Config, name: str) -> Network:
     """Return a Qwen 3-VL: a Qwen 3 with a vision tower."""
     text = config.needed_section("text_config")
@@ -181,6 +261,36 @@ def read_qwen2_vl(config: Config, name: str) -> Network:
     network = read_qwen2(text or config, name)
     tower = qwen2_vision if config.model_type == "qwen2_vl" else qwen2_5_vision
     return with_tower(network, config, tower)
+
+
+def read_molmo2_text(config: Config, name: str) -> Network:
+    """Return the text half of a Molmo 2: a Qwen 3 or an OLMo with embeddings of more tokens than it scores."""
+    kind = config.text("qk_norm_type", default="qwen3")
+    traits = Traits(
+        qkv_bias=config.flag("attention_bias"), head_norms=kind == "qwen3", wide_norms=kind != "qwen3"
+    )
+    config.unused("norm_after", "rope_scaling_layers")
+    network = block_decoder(config, name, traits)
+    more = config.count("additional_vocab_size", default=128)
+    if more and network.tied_embeddings:
+        raise config.error("tie_word_embeddings", "true is not modelled", "allowed: false")
+    embedded = network.embedding_parameters + more * network.hidden_size
+    return replace(network, embedding_parameters=embedded)
+
+
+def read_molmo2(config: Config, name: str) -> Network:
+    """Return a Molmo 2: its text half, its tower up to the last layer that is read, and the adapter that pools patches."""
+    network = read_molmo2_text(config.needed_section("text_config"), name)
+    vision = config.needed_section("vision_config", "vit_config")
+    adapter = config.needed_section("adapter_config")
+    layers = vision.layers()
+    read = [
+        one for one in adapter.items("vision_feature_layer", "vit_layers") or (-3, -9) if isinstance(one, int)
+    ]
+    if "vit_config" in config.values and "vision_config" not in config.values:
+        layers = max(one % layers for one in read) + 1
+    size = molmo2_vision(vision, layers) + molmo2_adapter(adapter, len(read), network.hidden_size)
+    return with_vision(network, config, size)
 
 
 def read_glm(config: Config, name: str) -> Network:
@@ -198,7 +308,7 @@ def read_glm4_moe(config: Config, name: str) -> Network:
     layers = config.layers()
     traits = Traits(
         qkv_bias=config.flag("attention_bias", default=config.model_type == "glm4v_moe_text"),
-        head_norms=config.flag("use_qk_norm"),
+        head_norms=config.flag("use_qk_norm", default=config.model_type == "sarvam_moe"),
     )
     sparse = deepseek_mixture(config, shape.hidden_size, shared_experts=1)
     first = config.count("first_k_dense_replace", default=0 if config.model_type == "solar_open" else 1)

@@ -116,6 +116,76 @@ def pixtral(vision: Config) -> int:
     return vision.dimension("num_channels") * patch * patch * hidden + hidden + vision.layers() * block
 
 
+def aimv2(vision: Config) -> int:
+    """Return the parameters of the tower of Ovis 2: AIMv2, whose patches become shares of a visual vocabulary."""
+    hidden, inputs, patches, _ = _sizes(vision)
+    wide, bias = vision.dimension("intermediate_size"), vision.flag("mlp_bias")
+    block = 4 * linear(hidden, hidden, bias=vision.flag("qkv_bias")) + 2 * hidden
+    block += 2 * linear(hidden, wide, bias=bias) + linear(wide, hidden, bias=bias)
+    scores = vision.dimension("vocab_size") - vision.dimension("num_visual_indicator_tokens")
+    merged = hidden * vision.dimension("hidden_stride") ** 2
+    tower = linear(inputs, hidden) + patches * hidden + 2 * hidden + vision.layers() * block
+    return tower + merged * scores + 2 * scores
+
+
+def got_ocr(vision: Config) -> int:
+    """Return the parameters of the tower of GOT-OCR 2: Segment Anything, four of whose blocks see the whole map."""
+    hidden, out = vision.dimension("hidden_size"), vision.dimension("output_channels")
+    patch = vision.dimension("patch_size")
+    side = vision.dimension("image_size") // patch
+    layers, window = vision.layers(), vision.count("window_size") or side
+    whole = set(vision.whole_numbers("global_attn_indexes") or ())
+    table = 2 * (hidden // vision.dimension("num_attention_heads")) if vision.flag("use_rel_pos") else 0
+    positions = sum(2 * (side if i in whole else window) - 1 for i in range(layers)) * table
+    positions += side * side * hidden if vision.flag("use_abs_pos") else 0
+    block = linear(hidden, 3 * hidden, bias=vision.flag("qkv_bias")) + linear(hidden, hidden) + 4 * hidden
+    wide = vision.dimension("mlp_dim")
+    block += linear(hidden, wide) + linear(wide, hidden)
+    embedded = linear(vision.dimension("num_channels") * patch * patch, hidden)
+    return embedded + positions + layers * block + hidden * out + 9 * out * out + 4 * out
+
+
+def without_positions(vision: Config) -> int:
+    """Return the parameters of a SigLIP whose positions are rotary, without its pooling head."""
+    vision.unused("image_size")
+    hidden, inputs, _, blocks = _sizes(vision)
+    return linear(inputs, hidden) + blocks + 2 * hidden
+
+
+def lfm3_vision(vision: Config) -> int:
+    """Return the parameters of the tower of LFM3-VL: gated convolutions over the map, attention in some layers, gated feed-forward."""
+    hidden, wide, layers = (
+        vision.dimension("hidden_size"),
+        vision.dimension("intermediate_size"),
+        vision.layers(),
+    )
+    heads, kv_heads = vision.dimension("num_attention_heads"), vision.dimension("num_key_value_heads")
+    kinds = vision.items("layer_types", length=layers)
+    attends = [i > 1 and i % 2 == 0 for i in range(layers)]
+    if kinds is not None:
+        attends = [kind == "full_attention" for kind in kinds[:layers]]
+    head = hidden // heads
+    attention = 2 * hidden * head * (heads + kv_heads) + 2 * head
+    convolution = 4 * hidden * hidden + hidden * vision.dimension("conv_kernel_size") ** 2
+    mixers = sum(attention if one else convolution for one in attends)
+    patch = vision.dimension("patch_size")
+    inputs = vision.dimension("in_channels") * vision.dimension("temporal_patch_size") * patch * patch
+    return inputs * hidden + hidden + mixers + layers * (3 * hidden * wide + 2 * hidden)
+
+
+def granite_docling(vision: Config) -> int:
+    """Return the parameters of the tower of Granite Docling with its connector: a coarse path and a fine one, each with mergers of inner layers."""
+    hidden, out = vision.dimension("hidden_size"), vision.dimension("out_hidden_size")
+    listed, scale = vision.items("deepstack_visual_indexes"), vision.dimension("scale_factor")
+    deep = 3 if listed is None else len(listed)
+    paths = [scale] + ([scale // 2] if vision.flag("use_fine_route", default=True) else [])
+    tower = idefics3(vision) + 2 * hidden + 4 * out + out * out
+    for side in paths:
+        merged = hidden * side * side
+        tower += merged * out + deep * (2 * merged + linear(merged, out) + linear(out, out))
+    return tower
+
+
 def minicpm_vision(vision: Config) -> int:
     """Return the parameters of the tower of MiniCPM-V 4.6: SigLIP without its pooling, with a window of patches merged in its middle."""
     vision.unused("insert_layer_id")

@@ -68,6 +68,78 @@ def aya_vision(config: Config, tower: Config, text: int) -> int:
     return 2 * inputs + linear(inputs, wide) + linear(wide // 2, text)
 
 
+def video_llava(config: Config, tower: Config, text: int) -> int:
+    """Return Video-LLaVA's projector, and its second tower: images and videos have one each."""
+    return two_layers(config, tower, text) + towers.clip(tower)
+
+
+def vip_llava(config: Config, tower: Config, text: int) -> int:
+    """Return ViP-LLaVA's projector: a norm over several layers of the tower, then two matrices."""
+    read = config.items("vision_feature_layer") if config.has("vision_feature_layer") else [0]
+    inputs = len(read or [0]) * tower.dimension("hidden_size")
+    return 2 * inputs + linear(inputs, text) + linear(text, text)
+
+
+def idefics2(config: Config, tower: Config, text: int) -> int:
+    """Return what brings the tower of Idefics 2 to the width of its text: a gated feed-forward of the text's shape."""
+    wide = config.needed_section("text_config").dimension("intermediate_size")
+    return 2 * tower.dimension("hidden_size") * wide + wide * text
+
+
+def idefics2_perceiver(_config: Config, perceiver: Config, text: int) -> int:
+    """Return the resampler of Idefics 2: latents that attend to the patches, as wide as the text."""
+    perceiver.unused("hidden_size")
+    head, queries = perceiver.dimension("resampler_head_dim"), perceiver.dimension("resampler_n_heads")
+    kv_heads = perceiver.dimension("num_key_value_heads")
+    block = 2 * text * head * (queries + kv_heads) + 3 * 4 * text * text + 3 * text
+    latents = perceiver.dimension("resampler_n_latents")
+    return latents * text + perceiver.layers("resampler_depth") * block + text
+
+
+def got_ocr(_config: Config, tower: Config, text: int) -> int:
+    """Return the projector of GOT-OCR 2: two convolutions and a matrix."""
+    channels = tower.dimension("output_channels")
+    return 9 * channels * 2 * channels + 9 * 2 * channels * text + linear(text, text)
+
+
+def ovis2(config: Config, tower: Config, text: int) -> int:
+    """Return the visual vocabulary of Ovis 2, as wide as the text."""
+    return tower.dimension("vocab_size") * config.dimension("hidden_size", default=text)
+
+
+def lighton_ocr(config: Config, tower: Config, text: int) -> int:
+    """Return the projector of LightOn OCR: a norm, a merger of patches and two matrices, without biases."""
+    hidden = tower.dimension("hidden_size")
+    merged = hidden * config.dimension("spatial_merge_size") ** 2
+    return hidden + merged * hidden + hidden * text + text * text
+
+
+def paddle_ocr(_config: Config, tower: Config, text: int) -> int:
+    """Return the projector of PaddleOCR-VL: a norm of each patch, then two matrices over a square of them."""
+    hidden = tower.dimension("hidden_size")
+    merged = hidden * tower.dimension("spatial_merge_size") ** 2
+    return 2 * hidden + linear(merged, merged) + linear(merged, text)
+
+
+def hyperclovax(_config: Config, tower: Config, text: int) -> int:
+    """Return the projector of HyperCLOVA X Vision: one matrix behind the merger of the tower."""
+    return linear(tower.dimension("out_hidden_size"), text)
+
+
+def lfm3_vl(config: Config, tower: Config, text: int) -> int:
+    """Return the projector of LFM3-VL: a norm of each patch, then two matrices over a square of them."""
+    hidden, wide = tower.dimension("hidden_size"), config.dimension("projector_hidden_size")
+    bias = config.flag("projector_bias", default=True)
+    merged = hidden * tower.dimension("spatial_merge_size") ** 2
+    return 2 * hidden + linear(merged, wide, bias=bias) + linear(wide, text, bias=bias)
+
+
+def granite_docling(config: Config, tower: Config, _text: int) -> int:
+    """Return the router of Granite Docling that chooses between the paths of its connector, where the file has one."""
+    wide, hidden = config.optional("density_router_hidden_size", least=0), tower.dimension("hidden_size")
+    return linear(hidden, 1) + 2 * hidden + linear(hidden, wide) + linear(wide, 1) if wide else 0
+
+
 def nothing(_config: Config, _tower: Config, _text: int) -> int:
     """Return 0: the tower ends in what joins it to the text."""
     return 0
@@ -99,7 +171,7 @@ def granite_speech(config: Config, queries: Config, text: int) -> int:
 
 
 def phi4_vision(_config: Config, tower: Config, text: int) -> int:
-    """Return the projector of Phi-4 Multimodal's images: two matrices."""
+    """Return the projector of Phi-4 Multimodal, DeepSeek-VL and VideoLLaMA 3: two matrices."""
     return linear(tower.dimension("hidden_size"), text) + linear(text, text)
 
 
@@ -361,6 +433,45 @@ def gemma4_vision(vision: Config, text_hidden: int) -> int:
     )
     tower += vision.layers() * block
     return tower + hidden * text_hidden
+
+
+def gemma4_unified_vision(vision: Config, text_hidden: int) -> int:
+    """Return the parameters of the patches of a Gemma 4 without a tower: norms, a matrix, a table for both directions, a projector."""
+    width = vision.dimension("mm_embed_dim")
+    inputs = 3 * (vision.dimension("patch_size") * vision.dimension("pooling_kernel_size")) ** 2
+    embedded = 2 * inputs + linear(inputs, width) + 4 * width
+    table = 2 * vision.dimension("mm_posemb_size") * width
+    return embedded + table + vision.dimension("output_proj_dims") * text_hidden
+
+
+def _cross_attention(section: Config, inputs: int) -> int:
+    """Return the parameters of attention whose queries, keys and values read another width than it gives out."""
+    head, hidden = section.dimension("head_dim"), section.dimension("hidden_size")
+    heads, kv_heads = section.dimension("num_attention_heads"), section.dimension("num_key_value_heads")
+    bias = section.flag("attention_bias", default=True)
+    return linear(inputs, (heads + 2 * kv_heads) * head, bias=bias) + linear(heads * head, hidden, bias=bias)
+
+
+def molmo2_vision(vision: Config, layers: int) -> int:
+    """Return the parameters of the tower of Molmo 2: positions that are trained, no norm at the end."""
+    hidden, wide = vision.dimension("hidden_size"), vision.dimension("intermediate_size")
+    patch = vision.dimension("patch_size", "image_patch_size")
+    sides = vision.whole_numbers("image_size", "image_default_input_size") or (378, 378)
+    patches = vision.optional("num_position_embeddings", "image_num_pos") or prod(
+        side // patch for side in sides
+    )
+    block = _cross_attention(vision, hidden) + linear(hidden, wide) + linear(wide, hidden) + 4 * hidden
+    return (
+        patches * hidden + linear(patch * patch * vision.dimension("num_channels"), hidden) + layers * block
+    )
+
+
+def molmo2_adapter(adapter: Config, layers: int, text: int) -> int:
+    """Return the parameters of what pools the patches of Molmo 2 and brings them into the text: attention and a gated feed-forward."""
+    hidden, wide = adapter.dimension("hidden_size"), adapter.dimension("intermediate_size")
+    out = adapter.dimension("text_hidden_size", default=text)
+    gates = 2 * linear(hidden, wide, bias=adapter.flag("mlp_bias"))
+    return _cross_attention(adapter, layers * hidden) + gates + wide * out
 
 
 def step_vision(vision: Config, text_hidden: int) -> int:

@@ -47,7 +47,7 @@ from capplan.questions.money.commitments import (
     rent_warnings,
 )
 from capplan.questions.money.who_pays import PlanUse, class_use, plan_use, total_cost
-from capplan.readers.catalogue.prices import sku_of
+from capplan.readers.catalogue.hardware import sku_of
 from capplan.scenario.scenario_file import Power, Scenario
 from capplan.scenario.traffic import rate_line
 from capplan.workload.daily_curve import HOURS

@@ -19,8 +19,8 @@ from capplan.fleet.waterfall import waterfall
 from capplan.money.order import OrderLine
 from capplan.money.price import ChosenPrice, usd_per_month
 from capplan.questions.fleet import AskedFleet
+from capplan.readers.catalogue.hardware import sku_of
 from capplan.readers.catalogue.models import model_source
-from capplan.readers.catalogue.prices import sku_of
 from capplan.readers.catalogue.scenarios import scenario_folder
 from capplan.readers.plan_file import COMPOSED, StatedGroup, StatedPlan
 from capplan.readers.text_file import MAX_BYTES, digest, path_of, whole_path

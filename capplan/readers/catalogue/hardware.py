@@ -11,7 +11,13 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from capplan.errors import InputError, unknown
 from capplan.hardware.device import Device, Partition, slice_of
 from capplan.keys import Bytes, BytesPerS, FlopPerS, Watts
-from capplan.readers.catalogue.offer_terms import ASSUMED, SourceRecord, source_of
+from capplan.readers.catalogue.offer_terms import (
+    ASSUMED,
+    KnownMachine,
+    SourceRecord,
+    known_machines,
+    source_of,
+)
 from capplan.readers.record import Record, one_or_more, validated
 from capplan.readers.text_file import data_folder, path_of
 from capplan.readers.yaml_file import Document, read_yaml
@@ -401,9 +407,52 @@ def _known_names() -> dict[str, str]:
     return aliases | {normalised(known): known for known in device_names()}
 
 
+_UNSAID = {
+    "nvidia",
+    "amd",
+    "intel",
+    "tesla",
+    "geforce",
+    "instinct",
+    "graphics",
+    "oam",
+    "vf",
+    "ac",
+    "hbm3",
+    "hbm3e",
+}
+_UNSAID |= {"generation", "edition", "slice", "podslice"}
+"""Words that drivers and labels print, and that distinguish no two devices."""
+
+
+def words_of_name(name: str) -> frozenset[str]:
+    """Return the words of a name in the spelling of the catalogue.
+
+    Examples
+    --------
+    >>> sorted(words_of_name("NVIDIA A100-SXM4-80G"))
+    ['80gb', 'a100', 'nvidia', 'sxm']
+    """
+    words = re.findall(r"[a-z0-9]+", re.sub(r"\([^()]*\)", " ", name.lower()))
+    return frozenset(re.sub(r"^sxm\d$", "sxm", re.sub(r"^(\d+)g$", r"\1gb", word)) for word in words)
+
+
+@lru_cache(maxsize=1)
+def known_words() -> dict[frozenset[str], str]:
+    """Return the words that say which device it is -> catalogue name; a name with an unsaid word is left out."""
+    names = device_aliases() | {known: known for known in device_names()}
+    return {words: known for alias, known in names.items() if not (words := words_of_name(alias)) & _UNSAID}
+
+
 def catalogue_name(name: str) -> str | None:
-    """Return the catalogue's name of a device; None for one that is not in it."""
-    return _known_names().get(normalised(name))
+    """Return the catalogue's name of a device, also where a driver or a label prints it; None for one that is not in it.
+
+    Examples
+    --------
+    >>> catalogue_name("NVIDIA H100 80GB HBM3"), catalogue_name("nvidia-tesla-t4"), catalogue_name("RTX 4090 Laptop GPU")
+    ('h100-sxm', 't4', None)
+    """
+    return _known_names().get(normalised(name)) or known_words().get(words_of_name(name) - _UNSAID)
 
 
 def known_device_name(name: str) -> str:
@@ -421,17 +470,45 @@ def _looks_like_a_path(name: str) -> bool:
     return name.lower().endswith(SUFFIXES) or os.sep in name or name.startswith((".", "~"))
 
 
+_SLICE_LABEL = re.compile(r"(.+?)[-_ ]MIG[-_ ](\d+g\.\d+gb)", re.IGNORECASE)
+"""A MIG slice, as nvidia-smi, torch and GPU feature discovery print it."""
+_SHARED_LABEL = re.compile(r"(.+)-SHARED", re.IGNORECASE)
+"""A GPU that several pods use in turn, as GPU feature discovery prints it."""
+
+
+def sku_of(name: str) -> KnownMachine | None:
+    """Return the machine of a sku, with or without the `Standard_` that Azure writes first; None if there is none of this name."""
+    wanted = normalised(name.lower().removeprefix("standard_"))
+    return next((known for known in known_machines() if normalised(known.record.sku) == wanted), None)
+
+
+def _unknown_device(name: str) -> InputError:
+    """Return the error for a name that is not in the catalogue: a machine, a shared GPU, or no name that is known."""
+    if (sold := sku_of(name)) is not None:
+        gpus, known = sold.record.gpus, sold.record.device
+        return InputError(
+            f"hardware {name!r} is a machine with {gpus} x {known}\n"
+            f"  name its GPU: --hardware {known}; what machines cost: capplan list machines"
+        )
+    shared = _SHARED_LABEL.fullmatch(name)
+    if shared is not None and (whole := catalogue_name(shared[1])) is not None:
+        return InputError(
+            f"hardware {name!r} is one {whole} that several pods use in turn, which is not modelled\n"
+            f"  for the whole GPU: --hardware {whole}"
+        )
+    short = (alias for alias in device_aliases() if re.fullmatch(r"[a-z]+\d+[a-z]?", alias))
+    several = "one name each: --hardware A --hardware B, or hardware: [A, B] in a scenario"
+    file = "to add one: give the path of its YAML; docs/how-to/add-a-price-or-gpu.md says how"
+    return unknown("hardware", name, {*device_names(), *short}, hint=several if "," in name else file)
+
+
 def device_file(name: str) -> Path:
     """Return the YAML of a catalogue name, an alias, or a path itself."""
     if _looks_like_a_path(name):
         return path_of(name)
     known = catalogue_name(name) if normalised(name) else None
     if known is None:
-        short = (alias for alias in device_aliases() if re.fullmatch(r"[a-z]+\d+[a-z]?", alias))
-        names = {*device_names(), *short}
-        several = "one name each: --hardware A --hardware B, or hardware: [A, B] in a scenario"
-        file = "to add one: give the path of its YAML; docs/how-to/add-a-price-or-gpu.md says how"
-        raise unknown("hardware", name, names, hint=several if "," in name else file)
+        raise _unknown_device(name)
     return data_folder("hardware_specs") / f"{known}.yaml"
 
 
@@ -497,6 +574,8 @@ def device(name: str) -> Device:
     """
     if not isinstance(name, str) or not name.strip():
         raise InputError("the hardware name is empty; e.g. h100-sxm")
+    if cut_label := _SLICE_LABEL.fullmatch(name):
+        name = f"{cut_label[1]}:{cut_label[2]}"
     whole, colon, profile = name.partition(":")
     if colon and not _looks_like_a_path(name):
         cut = device(whole)

@@ -33,18 +33,14 @@ from capplan.money.price import (
     recent,
     with_electricity,
 )
-from capplan.readers.catalogue.hardware import catalogue_name, normalised
+from capplan.readers.catalogue.hardware import catalogue_name, normalised, sku_of
 from capplan.readers.catalogue.offer_terms import KnownMachine, PageSource, known_machines
 from capplan.readers.record import Record, validated
 from capplan.readers.text_file import csv_rows, data_folder, read_text
 from capplan.readers.yaml_file import Document, read_yaml
 
 COLUMNS = ("InstanceType", "AcceleratorName", "AcceleratorCount", "Price", "SpotPrice", "Region")
-_NAMES = {
-    "a100": "a100-sxm-40gb", "a100-80gb": "a100-sxm-80gb", "a100-80gb-sxm": "a100-sxm-80gb", "h100": "h100-sxm",
-    "h100-80gb": "h100-sxm", "h100-sxm": "h100-sxm", "h100-mega-80gb": "h100-sxm", "h200": "h200-sxm", "h200-sxm": "h200-sxm",
-    "gh200": "gh200-96gb", "v100-32gb": "v100-sxm-32gb", "rtx6000-ada": "rtx-6000-ada", "rtxa6000": "rtx-a6000",
-}  # fmt: skip
+_NAMES = {"a100": "a100-sxm-40gb"}
 """SkyPilot's accelerator -> ours, where they differ; without a word on the form, it is the SXM module."""
 _MAX_BYTES = 64_000_000
 _OTHER_MEMORY = {"v100"}
@@ -555,12 +551,6 @@ def machine(name: str, place: str = "") -> KnownMachine:
 def machine_names() -> list[str]:
     """Return the skus of all machines."""
     return sorted({known.record.sku for known in known_machines()})
-
-
-def sku_of(name: str) -> KnownMachine | None:
-    """Return the machine of a sku, None if there is none of this name."""
-    wanted = normalised(name)
-    return next((known for known in known_machines() if normalised(known.record.sku) == wanted), None)
 
 
 def refuse_unknown_provider(name: str, place: str) -> None:
