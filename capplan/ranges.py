@@ -9,6 +9,8 @@ from typing import Any
 
 from capplan.errors import LONGEST_SHOWN, InputError
 
+SEED = 7
+"""Seed of all random draws, unless another one is asked for."""
 MOST = 1_000_000_000
 """The largest whole number where nothing else limits it."""
 

@@ -23,6 +23,7 @@ from capplan.fleet.plan import Group, Plan
 from capplan.fleet.search.candidates import Layout, Ranges
 from capplan.hardware.device import Device, Efficiency
 from capplan.model.network import Network
+from capplan.ranges import SEED
 from capplan.replica.estimate import OperatorRow, breakdown_of
 from capplan.replica.load import Load
 from capplan.replica.plans import rates_of
@@ -31,7 +32,7 @@ from capplan.replica.spec import ReplicaSpec, deployed_as
 from capplan.replica.speculation import DraftPlan
 from capplan.serving.step_table import decode_step_s, mixed_step_s, turn_ratio
 from capplan.serving.terms import Routing
-from capplan.workload.arrivals import SEED, SIMULATED_REQUESTS
+from capplan.workload.arrivals import SIMULATED_REQUESTS
 from capplan.workload.request_class import Slo, Target
 
 

@@ -21,13 +21,12 @@ from capplan.fleet.scenario import SharingTerms
 from capplan.memory.kv_sizes import kv_sizes
 from capplan.questions.fleet import AskedFleet, asked_fleet
 from capplan.questions.fleet_answer import fleet_for
-from capplan.ranges import Text, check_list
+from capplan.ranges import SEED, Text, check_list
 from capplan.report.answer import Answer, flattened
 from capplan.report.safe_text import plain
 from capplan.scenario.flags import LoadFlags, ServingFlags
 from capplan.scenario.scenario import ANY_ENGINE, read_scenario
 from capplan.scenario.scenario_file import Scenario
-from capplan.workload.arrivals import SEED
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from capplan.errors import InputError
-from capplan.workload.arrivals import SEED
+from capplan.ranges import SEED
 
 MOST_IN_FLIGHT = 100_000
 """Requests in one replica at once; engines admit thousands."""

@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from capplan.ranges import DEVICES, Positive, Range, Whole, check_fields
-from capplan.workload.arrivals import SEED
+from capplan.ranges import DEVICES, SEED, Positive, Range, Whole, check_fields
 
 
 @dataclass(frozen=True, slots=True)

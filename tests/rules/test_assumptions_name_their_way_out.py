@@ -178,6 +178,7 @@ def test_commands_without_such_lines_are_known():
         "list",
         "export",
         "mcp",
+        "replan",
         "serve",
     }
 

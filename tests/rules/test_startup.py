@@ -103,8 +103,8 @@ QUICK = {
     "model llama-3.1-8b": (50, UNUSED | {"operators", "workload", "hardware", "memory", "engine"}),
     "hardware h100-sxm": (33, UNUSED | {"operators", "families"}),
     "list models": (57, {"fleet", "serving", "accuracy", "phases", "explain", "review", "deploy"}),
-    "fit llama-3.1-8b --hardware h100-sxm": (125, OF_PLANS),
-    "estimate llama-3.1-8b --hardware h100-sxm --concurrency 8": (125, OF_PLANS),
+    "fit llama-3.1-8b --hardware h100-sxm": (126, OF_PLANS),
+    "estimate llama-3.1-8b --hardware h100-sxm --concurrency 8": (126, OF_PLANS),
     "init --help": (18, UNUSED | {"operators", "workload", "hardware", "memory", "engine", "model"}),
     "--version": (9, UNUSED | {"operators", "workload", "hardware", "memory", "engine", "model", "readers"}),
 }
