@@ -238,6 +238,11 @@ LONG_CASES = {
     "test_prefill_and_decode_apart_are_two_fleets_by_steps": ["mixed"],
     "test_rows_by_machine_add_up_to_the_same_bill": ["commitments"],
     "test_shipped_claims_hold_on_measured_runs": ["drawn", "whole"],
+    "test_tables_keep_the_columns_that_answer": [
+        "capacity small.yaml --gpus '3 x h100-sxm' --offline",
+        "model",
+        "validate points.csv",
+    ],
     "test_the_bounds_leave_out_no_layout_that_would_be_cheapest": [
         "h100-sxm-classes0",
         "h100-sxm-classes1",
