@@ -65,6 +65,7 @@ def review_of(given: Findings) -> Review:
         _answer(given, said, kept, evidence.plan_rows(given)),
         byline(given),
         given.sensitivity,
+        findings.decision_figures(given),
         len(first),
     )
 
@@ -197,13 +198,23 @@ def review_html(review: Review) -> str:
         '<meta name="viewport" content="width=device-width, initial-scale=1"/>\n'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}"/>\n'
         f"<title>{title}</title>\n<style>{style}</style>\n</head>\n<body>\n"
-        f'<a class="skip" href="#plan">To the plan</a>\n<main id="plan">\n<h1>{title}</h1>\n'
+        f'<a class="skip" href="#plan">To the plan</a>\n<nav aria-label="Sections"><ul>\n{entries}\n</ul></nav>\n'
+        f'<main id="plan">\n<h1>{title}</h1>\n'
         f'<p class="byline">{html_words(review.byline)}</p>\n'
         f'<p class="decision">{html_words(review.decision)}</p>\n'
-        f'<div class="first">\n{first}\n</div>\n<nav aria-label="Sections"><ul>\n{entries}\n</ul></nav>\n{rest}\n</main>\n'
+        f'{_figures(review)}<div class="first">\n{first}\n</div>\n{rest}\n</main>\n'
         f"<footer>{html_words(review.byline)}</footer>\n"
         f'<div id="tip" role="status"></div>\n{_points(review)}<script>{script}</script>\n</body>\n</html>\n'
     )
+
+
+def _figures(review: Review) -> str:
+    """Return the numbers of the decision as one sees them from across the table."""
+    pairs = (
+        f"<div><dt>{html_words(what)}</dt><dd>{html_words(value)}</dd></div>"
+        for value, what in review.figures
+    )
+    return f'<dl class="figures">{"".join(pairs)}</dl>\n' if review.figures else ""
 
 
 def _resource(name: str) -> str:
@@ -216,7 +227,8 @@ def _digest(text: str) -> str:
 
 
 def _html_section(section: Section, numbers: "count[int]", review: Review) -> str:
-    parts = [f'<section id="{anchor(section.title)}">\n<h2>{html_words(section.title)}</h2>']
+    heading = f"<summary><h2>{html_words(section.title)}</h2></summary>"
+    parts = [f'<section id="{anchor(section.title)}">\n<details open="open">\n{heading}']
     parts += [f"<p>{html_words(text)}</p>" for text in section.text]
     if section.title == TRAFFIC:
         parts.append(_slider(review))
@@ -230,7 +242,7 @@ def _html_section(section: Section, numbers: "count[int]", review: Review) -> st
         )
     if section.code:
         parts.append(f"<pre><code>{html_words(chr(10).join(section.code))}</code></pre>")
-    return "\n".join([*parts, "</section>"])
+    return "\n".join([*parts, "</details>\n</section>"])
 
 
 def _slider(review: Review) -> str:
@@ -282,8 +294,8 @@ def _table(table: Table, section: str) -> str:
     rows = "\n".join(
         "<tr>"
         + "".join(
-            f"<td{kind}{_exactly(value)}>{_cell(text)}</td>"
-            for text, kind, value in zip(line, kinds, values, strict=True)
+            f'<td{kind or _short(text)} data-label="{html_words(label)}"{_exactly(value)}>{_cell(text)}</td>'
+            for label, text, kind, value in zip(grid.headings, line, kinds, values, strict=True)
         )
         + "</tr>"
         for line, values in zip(grid.cells, grid.values, strict=True)
@@ -293,6 +305,11 @@ def _table(table: Table, section: str) -> str:
         f'{heading}<div class="wide" role="region" tabindex="0" aria-label="{name}"><table>\n'
         f"<thead><tr>{head}</tr></thead>\n<tbody>\n{rows}\n</tbody>\n</table></div>"
     )
+
+
+def _short(text: str) -> str:
+    """Return the class of a text that stays on one line."""
+    return ' class="short"' if len(text) <= SHORT_TEXT else ""
 
 
 def _exactly(value: Any) -> str:
@@ -309,6 +326,8 @@ def _cell(text: str) -> str:
     return html_words(text)
 
 
+SHORT_TEXT = 18
+"""Letters of a cell that stay on one line."""
 _BY_SUFFIX = {
     ".md": "markdown", ".markdown": "markdown", ".csv": "csv", ".html": "html", ".htm": "html", ".json": "json",
     ".txt": "table", ".zip": "csv",
