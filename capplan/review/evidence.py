@@ -726,7 +726,7 @@ def _token_rows(plan: Plan) -> list[dict[str, Any]]:
         return []
     mean = plan.money.usd_per_million_output_tokens_at_mean, plan.money.usd_per_million_tokens_at_mean
     peak = plan.usd_per_million_output_tokens, plan.usd_per_million_tokens
-    loads = [(MEAN, *mean)]
+    loads: list[tuple[str, float | None, float | None]] = [(MEAN, *mean)]
     if peak[1] is not None and not isclose(peak[1], mean[1] or 0.0):
         loads.append((PEAK, *peak))
     return [

@@ -327,7 +327,7 @@ def _request_class(reading: Reading, item: Traffic, index: int, burst_ratio: flo
     said = len(reading.mistakes)
     rate_keys: list[KeyPath] = [(*at, key) for key in (*RATES, "think_time", "within")]
     _refuse_wrong_keys(reading, item, at, rate_keys)
-    users = item.users and item.users.at_once
+    users = None if item.users is None else item.users.at_once
     item, source = reading.attempt(partial(_source, reading, item, index), (item, _Source()), (*at, "trace"))
     prompts, outputs = _lengths(reading, item, index, source.lengths)
     prefix = item.shared_prefix
