@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from shlex import quote
 
 from capplan.assumption import Assumption
 from capplan.engine.lookup import profile
@@ -551,11 +552,15 @@ def scenario_from(document: Document, folder: Path, settings: Sequence[str] = ()
 
 
 def _searched(plan: Mapping[str, object]) -> str:
-    """Return the scenario that a plan file says it was made for."""
+    """Return the scenario that a plan file says it was made for, with its settings."""
     result = plan["result"]
     origin = result.get("plan_file") if isinstance(result, Mapping) else None
     scenario = origin.get("scenario") if isinstance(origin, Mapping) else None
-    return scenario_word(scenario) if isinstance(scenario, str) else "SCENARIO"
+    if origin is None or not isinstance(scenario, str):
+        return "SCENARIO"
+    settings = origin.get("settings")
+    named = settings if isinstance(settings, list) else []
+    return scenario_word(scenario) + "".join(f" --set {quote(by_key(str(setting)))}" for setting in named)
 
 
 def scenario_document(path: str | os.PathLike[str], settings: Sequence[str]) -> Document:

@@ -78,6 +78,7 @@ CASES = (
     Case("simulate small.yaml --trace counters.txt", 1),
     Case("list models no-such-model", 1),
     Case("fleet llama-3.1-8b", 1),
+    Case("fleet plan.json", 1),
 )  # fmt: skip
 SAMPLE = {CASES[1], CASES[3], CASES[6], CASES[9], CASES[11], CASES[14]}
 RESULT = {
@@ -181,6 +182,7 @@ FILLED = {
         "capplan fleet {}",
     ): "verify-plan --plan plan.json --results slow.json",
     ("capplan/review/levers.py", "capplan levers {}"): "report --plan plan.json --format markdown",
+    ("capplan/scenario/scenario.py", "capplan fleet {}"): "fleet plan.json",
     ("capplan/scenario/drawn_workload.py", "capplan simulate {}"): "workload users.yaml",
     (
         "capplan/cli/main.py",
