@@ -89,7 +89,10 @@ LONG_CASES = {
     ],
     "test_a_layout_takes_the_same_replicas_in_a_what_if_as_in_its_plan": ["600"],
     "test_a_notebook_shows_what_its_cells_print": ["five-cells", "library"],
-    "test_a_page_shows_what_the_program_prints": ["docs/how-to/plan-batch-jobs.md"],
+    "test_a_page_shows_what_the_program_prints": [
+        "docs/how-to/capacity.md",
+        "docs/how-to/plan-batch-jobs.md",
+    ],
     "test_a_plan_with_pools_reaches_the_confidence_asked_for_at_its_own_load": ["0.5", "0.95"],
     "test_a_processor_that_slows_down_later_still_ends_in_time": ["2.0", "8.0"],
     "test_a_refit_names_the_one_library_that_it_needs": ["words1"],
@@ -238,6 +241,11 @@ LONG_CASES = {
     "test_prefill_and_decode_apart_are_two_fleets_by_steps": ["mixed"],
     "test_rows_by_machine_add_up_to_the_same_bill": ["commitments"],
     "test_shipped_claims_hold_on_measured_runs": ["drawn", "whole"],
+    "test_tables_keep_the_columns_that_answer": [
+        "capacity small.yaml --gpus '3 x h100-sxm' --offline",
+        "model",
+        "validate points.csv",
+    ],
     "test_the_bounds_leave_out_no_layout_that_would_be_cheapest": [
         "h100-sxm-classes0",
         "h100-sxm-classes1",

@@ -484,7 +484,9 @@ ASKED = Group(
         for name in ("request_rate", "input_tokens", "output_tokens", "ttft_p95", "tpot_p95")
     },
     users=typer.Option(
-        "--users", metavar="N", help="Users who are active at once, instead of --request-rate."
+        "--users",
+        metavar="N",
+        help="Users who are active at the same time, such as 400 or '20 % of 2000' employees, instead of --request-rate.",
     ),
     think_time=typer.Option(
         "--think-time", metavar="TIME", help="From a response to the next request of a user; default: 30 s."

@@ -1,6 +1,6 @@
 """A plan file as the text that starts its fleet (command lines, a Compose file, manifests, values of a chart), and as what watches it.
 
-Recording rules for Prometheus, and a Grafana dashboard, hold the plan over what its engines report.
+A Grafana dashboard holds the plan over what its engines report to Prometheus.
 """
 
 import json
@@ -33,86 +33,17 @@ WINDOW = "5m"
 _LATENCIES = {"ttft": "Time to first token", "tpot": "Time per output token", "e2e": "End-to-end latency"}
 _WATCHED = ("vllm", "sglang")
 """Engines whose metrics have all that is watched."""
-_PLAN = "capplan:plan_{}"
-_SEEN = "capplan:measured_{}"
 
 
-def grafana_objects(file: PlanFile, fleet: FleetLaunch) -> Iterator[dict[str, Any]]:
-    """Yield a PrometheusRule, and a ConfigMap that Grafana's sidecar loads as a dashboard.
-
-    Parameters
-    ----------
-    file : the plan file
-    fleet : what its recommended plan starts
-
-    References
-    ----------
-    https://prometheus-operator.dev/docs/api-reference/api/#monitoring.coreos.com/v1.PrometheusRule,
-    https://grafana.com/docs/grafana/latest/dashboards/build-dashboards/view-dashboard-json-model/
-    """
-    if fleet.engine not in _WATCHED:
-        raise InputError(
-            f"grafana: reads what vLLM and SGLang report, and the plan is for {fleet.engine}\n  plan with: --set engine=vllm"
-        )
-    rules = [*_planned_rules(file, fleet), *_measured_rules(file, fleet)]
-    labels = {"app.kubernetes.io/managed-by": "capplan"}
-    named = {"name": f"{fleet.name}-capplan", "labels": labels}
-    yield {
-        "apiVersion": "monitoring.coreos.com/v1",
-        "kind": "PrometheusRule",
-        "metadata": named,
-        "spec": {"groups": [{"name": named["name"], "rules": rules}]},
-    }
-    yield {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": {**named, "labels": {**labels, "grafana_dashboard": "1"}},
-        "data": {f"{fleet.name}.json": json.dumps(_dashboard(file, fleet), indent=1)},
-    }
+def _drift_panel(file: PlanFile, fleet: FleetLaunch) -> dict[str, Any]:
+    """Return what is measured over what the plan says, one line for each quantity that may drift."""
+    queries = [(f"{seen} / {planned:.6g}", what) for what, planned, seen in _drifting(file, fleet)]
+    return _panel("Measured over planned (1: as planned)", "short", queries)
 
 
-def _rule(record: str, expr: str, fleet: FleetLaunch, **labels: str) -> dict[str, Any]:
-    return {"record": record, "expr": expr, "labels": {"plan": fleet.name, **labels}}
-
-
-def _planned_rules(file: PlanFile, fleet: FleetLaunch) -> Iterator[dict[str, Any]]:
-    """Yield what the plan says: its peak, its replicas, and each latency as predicted and as its SLO target."""
-    chosen = file.result["chosen"]
-    yield _rule(_PLAN.format("requests_per_second"), f"vector({file.inputs.request_rate:.6g})", fleet)
-    yield _rule(_PLAN.format("replicas"), f"vector({chosen['replicas']})", fleet)
-    for key, limit_s in file.inputs.targets.items():
-        metric, _, statistic = key.partition("_")
-        spread = chosen["tpot_s" if metric == "itl" else f"{metric}_s"]
-        labels = {"latency": key}
-        yield _rule(_PLAN.format("latency_target_seconds"), f"vector({limit_s:.6g})", fleet, **labels)
-        if statistic in spread:
-            value = f"vector({spread[statistic]:.6g})"
-            yield _rule(_PLAN.format("latency_seconds"), value, fleet, **labels)
-
-
-def _measured_rules(file: PlanFile, fleet: FleetLaunch) -> Iterator[dict[str, Any]]:
-    """Yield what the engines report, under names of the same form."""
-    services = "|".join(group.name for group in fleet.groups)
-    of = f'{{service=~"{services}"}}'
-    (finished,), (running,), (waiting,) = (
-        metric_names(key, f"{fleet.engine}:") for key in ("finished", "running", "waiting")
-    )
-    yield _rule(_SEEN.format("requests_per_second"), f"sum(rate({finished}{of}[{WINDOW}]))", fleet)
-    yield _rule(_SEEN.format("replicas"), f"count(count by (pod) ({running}{of}))", fleet)
-    yield _rule(_SEEN.format("requests_running"), f"sum({running}{of})", fleet)
-    yield _rule(_SEEN.format("requests_waiting"), f"sum({waiting}{of})", fleet)
-    for key in file.inputs.targets:
-        metric, _, statistic = key.partition("_")
-        names = metric_names("tpot" if metric == "itl" else metric, f"{fleet.engine}:")
-        value = " or ".join(_statistic(name, statistic, of) for name in names)
-        yield _rule(_SEEN.format("latency_seconds"), value, fleet, latency=key)
-    for what, planned, seen in _drifting(file, fleet, of):
-        yield _rule(_SEEN.format("over_planned"), f"{seen} / {planned:.6g}", fleet, what=what)
-
-
-def _drifting(file: PlanFile, fleet: FleetLaunch, of: str) -> Iterator[tuple[str, float, str]]:
+def _drifting(file: PlanFile, fleet: FleetLaunch) -> Iterator[tuple[str, float, str]]:
     """Yield what may drift from the plan: its name, its value in the plan, and the query of what engines report."""
-    inputs = file.inputs
+    inputs, of = file.inputs, _of_fleet(fleet)
     (finished,) = metric_names("finished", f"{fleet.engine}:")
     yield "request rate over the peak", inputs.request_rate, f"sum(rate({finished}{of}[{WINDOW}]))"
     for what, planned in (("prompt_tokens", inputs.input_tokens), ("output_tokens", inputs.output_tokens)):
@@ -139,48 +70,32 @@ def _statistic(histogram: str, statistic: str, of: str) -> str:
     return f"histogram_quantile({quantile:g}, sum by (le) (rate({histogram}_bucket{of}[{WINDOW}])))"
 
 
-def _dashboard(file: PlanFile, fleet: FleetLaunch) -> dict[str, Any]:
-    of = f'{{plan="{fleet.name}"}}'
-    panels = [
-        _panel("Requests per second", "reqps", [
-            (f"{_SEEN.format('requests_per_second')}{of}", "measured"),
-            (f"{_PLAN.format('requests_per_second')}{of}", "planned peak"),
-        ]),
-        _panel("Replicas", "short", [
-            (f"{_SEEN.format('replicas')}{of}", "running"), (f"{_PLAN.format('replicas')}{of}", "planned, spares included"),
-        ]),
-        _panel("Requests in the engines", "short", [
-            (f"{_SEEN.format('requests_running')}{of}", "running"), (f"{_SEEN.format('requests_waiting')}{of}", "waiting"),
-        ]),
-    ]  # fmt: skip
-    for key in file.inputs.targets:
-        metric, _, statistic = key.partition("_")
-        title = f"{_LATENCIES['tpot' if metric == 'itl' else metric]}, {statistic}"
-        chosen = f'{{plan="{fleet.name}", latency="{key}"}}'
-        panels.append(
-            _panel(
-                title,
-                "s",
-                [
-                    (f"{_SEEN.format('latency_seconds')}{chosen}", "measured"),
-                    (f"{_PLAN.format('latency_seconds')}{chosen}", "predicted at the peak"),
-                    (f"{_PLAN.format('latency_target_seconds')}{chosen}", "SLO target"),
-                ],
-            )
+def grafana_dashboard(file: PlanFile, fleet: FleetLaunch, about: Iterable[str] = ()) -> dict[str, Any]:
+    """Return a dashboard that Grafana imports: the plan over what its engines report to Prometheus.
+
+    Parameters
+    ----------
+    file : the plan file
+    fleet : what its recommended plan starts
+    about : lines that describe the dashboard
+
+    References
+    ----------
+    https://grafana.com/docs/grafana/latest/dashboards/build-dashboards/view-dashboard-json-model/
+    """
+    if fleet.engine not in _WATCHED:
+        raise InputError(
+            f"grafana: reads what vLLM and SGLang report, and the plan is for {fleet.engine}\n  plan with: --set engine=vllm"
         )
-    panels.append(
-        _panel(
-            "Measured over planned (1: as planned)",
-            "short",
-            [(f"{_SEEN.format('over_planned')}{of}", "{{what}}")],
-        )
-    )
+    latencies = (_latency_panel(file, fleet, key) for key in file.inputs.targets)
+    panels = [*_load_panels(file, fleet), *latencies, _drift_panel(file, fleet)]
     for place, panel in enumerate(panels):
         position = {"x": 12 * (place % 2), "y": 8 * (place // 2), "w": 12, "h": 8}
         panel.update({"id": place + 1, "gridPos": position})
     datasource = {"name": "datasource", "type": "datasource", "query": "prometheus", "label": "Prometheus"}
     return {
         "title": f"{fleet.name}: plan and measurement",
+        "description": "\n".join(about),
         "uid": f"capplan-{fleet.name}"[:40],
         "tags": ["capplan"],
         "schemaVersion": 39,
@@ -189,6 +104,39 @@ def _dashboard(file: PlanFile, fleet: FleetLaunch) -> dict[str, Any]:
         "templating": {"list": [datasource]},
         "panels": panels,
     }
+
+
+def _load_panels(file: PlanFile, fleet: FleetLaunch) -> Iterator[dict[str, Any]]:
+    of = _of_fleet(fleet)
+    (finished,), (running,), (waiting,) = (
+        metric_names(key, f"{fleet.engine}:") for key in ("finished", "running", "waiting")
+    )
+    served = f"sum(rate({finished}{of}[{WINDOW}]))"
+    peak = f"vector({file.inputs.request_rate:.6g})"
+    yield _panel("Requests per second", "reqps", [(served, "measured"), (peak, "planned peak")])
+    started = f"count(count by (pod) ({running}{of}))"
+    planned = f"vector({file.result['chosen']['replicas']})"
+    yield _panel("Replicas", "short", [(started, "running"), (planned, "planned, spares included")])
+    queues = [(f"sum({running}{of})", "running"), (f"sum({waiting}{of})", "waiting")]
+    yield _panel("Requests in the engines", "short", queues)
+
+
+def _latency_panel(file: PlanFile, fleet: FleetLaunch, key: str) -> dict[str, Any]:
+    """Return a latency as measured, as predicted and as its SLO target."""
+    metric, _, statistic = key.partition("_")
+    metric = "tpot" if metric == "itl" else metric
+    names = metric_names(metric, f"{fleet.engine}:")
+    queries = [(" or ".join(_statistic(name, statistic, _of_fleet(fleet)) for name in names), "measured")]
+    spread = file.result["chosen"][f"{metric}_s"]
+    if statistic in spread:
+        queries.append((f"vector({spread[statistic]:.6g})", "predicted at the peak"))
+    queries.append((f"vector({file.inputs.targets[key]:.6g})", "SLO target"))
+    return _panel(f"{_LATENCIES[metric]}, {statistic}", "s", queries)
+
+
+def _of_fleet(fleet: FleetLaunch) -> str:
+    """Return the selector of the series of a fleet."""
+    return f'{{service=~"{"|".join(group.name for group in fleet.groups)}"}}'
 
 
 def _panel(title: str, unit: str, queries: Sequence[tuple[str, str]]) -> dict[str, Any]:
@@ -226,7 +174,7 @@ _APPLY = {
     "dynamo": "kubectl apply -f FILE",
     "keda": "kubectl apply -f FILE, next to the objects of --target k8s",
     "skypilot": "sky launch FILE, one task for each kind of machine",
-    GRAFANA: "kubectl apply -f FILE, where the Prometheus operator and the dashboard sidecar of Grafana run",
+    GRAFANA: "in Grafana: Dashboards, New, Import, with FILE",
 }
 _APPLY_MIX = {
     "compose": "docker compose -f FILE --profile NAME up -d, on each server the group NAME that its GPUs are of",
@@ -261,11 +209,12 @@ def export_text(file: PlanFile, fleet: FleetLaunch, target: str) -> str:
                 f"  plan with: capplan fleet {scenario_word(file.scenario)}{changed} --set engine={target} -o plan.json"
             )
         body = "\n".join(_commands(fleet))
+    elif target == GRAFANA:
+        return json.dumps(grafana_dashboard(file, fleet, _header(file, fleet, target)), indent=2) + "\n"
     elif target in TARGETS:
         from capplan.readers.yaml_file import yaml_text
 
-        objects = grafana_objects(file, fleet) if target == GRAFANA else _OBJECTS[target](fleet)
-        body = "---\n".join(yaml_text(value, short=False) for value in objects)
+        body = "---\n".join(yaml_text(value, short=False) for value in _OBJECTS[target](fleet))
     else:
         raise unknown("target", target, TARGETS, place="--target")
     return "".join(f"{comment(line)}\n" for line in _header(file, fleet, target)) + body

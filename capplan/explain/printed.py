@@ -115,10 +115,10 @@ def of_target(path: str) -> str:
 
     Examples
     --------
-    >>> of_target("ttft_p95"), of_target("gpus")
-    ('ttft_s.p95', 'gpus')
+    >>> of_target("ttft_p95"), of_target("slo.tpot_p99"), of_target("gpus")
+    ('ttft_s.p95', 'tpot_s.p99', 'gpus')
     """
-    metric, _, statistic = path.partition("_")
+    metric, _, statistic = path.removeprefix("slo.").partition("_")
     return f"{metric}_s.{statistic}" if metric in METRICS and statistic in STATISTICS else path
 
 

@@ -194,6 +194,7 @@ TITLES: Mapping[str, str] = {
     "usd_per_user": "per user",
     "usd_per_year": "",
     "used_fraction": "in use",
+    "users": "users active at once",
     "verify_s": "verification",
     "watts_per_gpu": "each",
 }

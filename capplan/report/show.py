@@ -105,7 +105,7 @@ def beside(path: Path, suffix: str) -> dict[object, str]:
 
 
 def write_whole(path: Path, content: str | bytes, option: str = "--output") -> None:
-    """Write a file whole or not at all: an interrupted run leaves what was there before; the mode of an old file is kept.
+    """Write a file whole or not at all, and say which: an interrupted run leaves what was there before; the mode of an old file is kept.
 
     Letters that are no Unicode, as in names of files, are spelled out.
     """
@@ -126,6 +126,7 @@ def write_whole(path: Path, content: str | bytes, option: str = "--output") -> N
             part.unlink(missing_ok=True)
     except (OSError, RuntimeError, ValueError) as error:
         raise _unwritable(path, option, _reason(error)) from error
+    say(f"wrote {path}")
 
 
 def _patient(path: str, flags: int) -> int:
@@ -209,17 +210,15 @@ def show(answer: Answer, to: OutputFlags, *, full: bool = True) -> int:
     text = answer_text(shown, form, to_terminal=to_terminal, width=None if to.file else _stated_width())
     send(text if to.file or form != "json" else _encodable(text), to.file, answer.headline)
     if to.file and form == "json" and answer.first_screen:
-        say_first_screen(answer.first_screen, to.file)
+        say_first_screen(answer.first_screen)
     return answer.exit_code
 
 
-def say_first_screen(first_screen: Answer, file: Path) -> None:
-    """Print to stderr what people see of an answer that a file keeps, and which file that is."""
+def say_first_screen(first_screen: Answer) -> None:
+    """Print to stderr what people see of an answer that a file keeps."""
     from capplan.report import tables
 
     if sys.stderr is not None:
-        if not sys.stderr.isatty():  # `send` has said it to a terminal
-            say(f"wrote {file}")
         text = tables.plain_text(first_screen, _stated_width())
         sys.stderr.write(f"{drawable(text, sys.stderr.encoding)}\n")
 
@@ -274,8 +273,8 @@ def send(text: str, file: Path | None, headline: str = "", option: str = "--outp
     except InputError:
         _print(text)
         raise
-    if sys.stderr is not None and sys.stderr.isatty():
-        say(f"wrote {file}" + (f"\n  {headline}" if headline else ""))
+    if headline and sys.stderr is not None and sys.stderr.isatty():
+        say(f"  {headline}")
 
 
 def _print(text: str) -> None:

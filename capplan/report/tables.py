@@ -1,6 +1,7 @@
 """An answer for people: tables as text cells with units in the header, fitted to a width and folded to a terminal."""
 
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from textwrap import wrap
 from typing import Any, TypeAlias
@@ -133,8 +134,9 @@ def _text(value: Any, screen: Screen, *, assumed: bool) -> str:
 
 GAP = 3
 """Space between two columns."""
-UPRIGHT_ROWS = 8
-"""A table of more rows is not turned: it loses columns, and says which."""
+LONGEST_PIECE = 16
+"""Letters of a link or a name that stay on one line in any table."""
+_PIECE = re.compile(r"[^/_:=&?#-]*[/_:=&?#-]+|[^/_:=&?#-]+")
 
 Block: TypeAlias = tuple[str, ...]
 """The lines of one cell."""
@@ -155,7 +157,9 @@ class Fitted:
 
 
 def fitted(grid: Grid, width: int | None) -> Fitted:
-    """Return a table that is no wider than asked, as far as its longest names and numbers allow.
+    """Return a table that is no wider than asked: headings wrap first, then cells, then links and long names; numbers never do.
+
+    Each time columns that a narrow screen can spare make way before the next; the others always stay, in a table that is turned if need be.
 
     Parameters
     ----------
@@ -165,19 +169,17 @@ def fitted(grid: Grid, width: int | None) -> Fitted:
     wanted = [max(map(len, column)) for column in _columns(grid)]
     if width is None or _total(wanted) <= width:
         return _blocks(grid, wanted, ())
-    least = [_least(column, right=right) for column, right in zip(_columns(grid), grid.right, strict=True)]
-    whole = [max(low, *map(len, column[1:])) for low, column in zip(least, _columns(grid), strict=True)]
-    for narrowest in (whole, least) if grid.spare else (least,):
-        for spared in range(len(grid.spare) + 1):
-            kept = [at for at in range(len(least)) if at not in grid.spare[:spared]]
-            if _total([narrowest[at] for at in kept]) <= width:
-                return _narrowed(grid, kept, narrowest, width)
-    kept = list(range(len(least)))
-    if len(grid.cells) <= UPRIGHT_ROWS and len(grid.headings) > 2:
-        return _turned(grid, width)
-    while len(kept) > 1 and _total([least[at] for at in kept]) > width:
-        kept.pop()
-    return _narrowed(grid, kept, least, width)
+    by_word, by_piece = _least(grid, str.split), _least(grid, _pieces)
+    whole = [max(low, *map(len, column[1:])) for low, column in zip(by_word, _columns(grid), strict=True)]
+    kept = [[at for at in range(len(wanted)) if at not in grid.spare[:n]] for n in range(len(grid.spare) + 1)]
+    for narrowest, columns in (
+        *((whole, k) for k in kept),
+        *((by_word, k) for k in kept),
+        (by_piece, kept[-1]),
+    ):
+        if _total([narrowest[at] for at in columns]) <= width:
+            return _narrowed(grid, columns, narrowest, width)
+    return _turned(grid, width)
 
 
 def _columns(grid: Grid) -> list[tuple[str, ...]]:
@@ -188,11 +190,41 @@ def _total(widths: Sequence[int]) -> int:
     return sum(widths) + GAP * (len(widths) - 1)
 
 
-def _least(column: Sequence[str], *, right: bool) -> int:
-    """Return how narrow a column may be: its longest word, or its longest number, which never wraps."""
-    heading, *cells = column
-    words = [word for text in (heading, *([] if right else cells)) for word in text.split()]
-    return max([1, *map(len, words), *(len(cell) for cell in (cells if right else ()))])
+def _least(grid: Grid, parts: Callable[[str], list[str]]) -> list[int]:
+    """Return how narrow each column may be: its longest part of a text, or its longest number."""
+    columns = zip(grid.headings, zip(*grid.cells, strict=True), zip(*grid.values, strict=True), strict=True)
+    return [
+        max(
+            1,
+            *map(len, heading.split()),
+            *(_narrowest(*cell, parts) for cell in zip(cells, values, strict=True)),
+        )
+        for heading, cells, values in columns
+    ]
+
+
+def _narrowest(cell: str, value: Any, parts: Callable[[str], list[str]]) -> int:
+    return len(cell) if is_number(value) else max(map(len, parts(cell)), default=0)
+
+
+def _pieces(text: str) -> list[str]:
+    """Return the parts of a text that stay on one line: of links and names, what a separator ends.
+
+    Examples
+    --------
+    >>> _pieces("see openai/gpt-oss-120b, 54,232")
+    ['see', 'openai/', 'gpt-', 'oss-', '120b,', '54,232']
+    """
+    return [piece for word in text.split() for piece in _word_pieces(word)]
+
+
+def _word_pieces(word: str) -> list[str]:
+    """Return the pieces of a word; a number is one."""
+    if not any(map(str.isalpha, word)):
+        return [word]
+    return [
+        p[at : at + LONGEST_PIECE] for p in _PIECE.findall(word) for at in range(0, len(p), LONGEST_PIECE)
+    ]
 
 
 def _shared(least: Sequence[int], wanted: Sequence[int], width: int) -> list[int]:
@@ -217,20 +249,33 @@ def _blocks(grid: Grid, widths: Sequence[int], left_out: tuple[str, ...]) -> Fit
 
 
 def folded(text: str, width: int) -> Block:
-    """Return a text in lines of whole words; a word that is longer than a line stays whole.
+    """Return a text in lines of whole words; a word that is longer than a line is broken where a link or a name may be.
 
     Examples
     --------
     >>> folded("decode memory (gate_up)", 13), folded("", 5)
     (('decode memory', '(gate_up)'), ('',))
+    >>> folded("at deepinfra/openai/gpt-oss-120b", 18)
+    ('at deepinfra/', 'openai/gpt-oss-', '120b')
     """
-    return tuple(wrap(text, width, break_long_words=False, break_on_hyphens=False)) or ("",)
+    words = text.split()
+    if all(len(word) <= width for word in words):
+        return tuple(wrap(text, width, break_long_words=False, break_on_hyphens=False)) or ("",)
+    lines = [""]
+    for word in words:
+        for at, piece in enumerate(_word_pieces(word) if len(word) > width else [word]):
+            space = " " if at == 0 and lines[-1] else ""
+            if lines[-1] and len(lines[-1]) + len(space) + len(piece) > width:
+                lines.append(piece)
+            else:
+                lines[-1] += space + piece
+    return tuple(lines)
 
 
 def _turned(grid: Grid, width: int) -> Fitted:
     """Return a table upright: a line for each cell, the heading first."""
     words = [word for heading in grid.headings for word in heading.split()]
-    least = max((len(word) for row in grid.cells for cell in row for word in cell.split()), default=1)
+    least = max((len(piece) for row in grid.cells for cell in row for piece in _pieces(cell)), default=1)
     room = min(max(map(len, grid.headings)), width - GAP - least)
     named = max(1, room, *map(len, words))
     values = max(width - GAP - named, 1)

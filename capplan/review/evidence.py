@@ -7,6 +7,7 @@ Why this plan and not the others, and its costs: every plan with its margins, ho
 
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from math import isclose
 from typing import Any
 
 import numpy as np
@@ -723,11 +724,11 @@ def _token_rows(plan: Plan) -> list[dict[str, Any]]:
     """Return the cost per month over the tokens at the mean load and at the peak; nothing without a price."""
     if plan.money is None or plan.usd_per_month is None:
         return []
-    loads: list[tuple[str, float | None, float | None]] = [
-        (MEAN, plan.money.usd_per_million_output_tokens_at_mean, plan.money.usd_per_million_tokens_at_mean)
-    ]
-    if plan.usd_per_million_tokens is not None:
-        loads.append((PEAK, plan.usd_per_million_output_tokens, plan.usd_per_million_tokens))
+    mean = plan.money.usd_per_million_output_tokens_at_mean, plan.money.usd_per_million_tokens_at_mean
+    peak = plan.usd_per_million_output_tokens, plan.usd_per_million_tokens
+    loads: list[tuple[str, float | None, float | None]] = [(MEAN, *mean)]
+    if peak[1] is not None and not isclose(peak[1], mean[1] or 0.0):
+        loads.append((PEAK, *peak))
     return [
         {
             "hardware": plan.hardware,

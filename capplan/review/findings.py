@@ -46,6 +46,7 @@ from capplan.report.answers.order import ordered_texts
 from capplan.report.answers.owned import owned_texts, owned_uses
 from capplan.report.answers.waterfall import waterfall_tables
 from capplan.report.charts.of_answers import Chart, amount_text, certainty_chart, waterfall_chart
+from capplan.report.screen_units import shown_money
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +74,8 @@ class Review:
     """Versions, dates, author."""
     sensitivity: Sensitivity = field(default_factory=Sensitivity)
     """Points of the slider of a page."""
+    figures: tuple[tuple[str, str], ...] = ()
+    """The numbers of the decision, each with what it is."""
     first_screen: int = 0
     """Sections that a reader sees at once."""
 
@@ -219,6 +222,27 @@ def decision_sentence(given: Findings) -> str:
     if free := owned_cost_text(plan):
         cost = f"{cost}, {free}" if plan.usd_per_month else f", {free}"
     return f"{said[:1].upper()}{said[1:]}{cost}. {_held_text(given, plan)}"
+
+
+def decision_figures(given: Findings) -> tuple[tuple[str, str], ...]:
+    """Return the numbers of the decision, each with what it is: dollars, GPUs, chance and dollars per million tokens."""
+    plan = given.chosen
+    if plan is None:
+        return ()
+    money, per_month = plan.money, mix_usd_per_month(given.outlook) or plan.usd_per_month
+    usd, span = (
+        (money.usd_per_job, "for the job") if money and money.usd_per_job else (per_month, "per month")
+    )
+    each = money and money.usd_per_million_output_tokens_at_mean
+    figures = (
+        (shown_money(usd, "$") if usd is not None else "", span),
+        (f"{plan.gpus:,}", f"GPUs: {plan.hardware}"),
+        (sure(plan.slo_met_probability) if given.margins[0] else "", "chance to meet the SLO targets"),
+        (shown_money(each, "$") if each else "", "per million output tokens"),
+    )
+    return tuple(
+        (f"${text}" if at in (0, 3) else text, what) for at, (text, what) in enumerate(figures) if text
+    )
 
 
 def _held_text(given: Findings, plan: Plan) -> str:

@@ -11,10 +11,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from hashlib import sha256
+from io import BytesIO
 from itertools import count
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
+from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 
 from capplan import __version__
 from capplan.assumption import Assumption
@@ -64,6 +66,7 @@ def review_of(given: Findings) -> Review:
         _answer(given, said, kept, evidence.plan_rows(given)),
         byline(given),
         given.sensitivity,
+        findings.decision_figures(given),
         len(first),
     )
 
@@ -196,13 +199,23 @@ def review_html(review: Review) -> str:
         '<meta name="viewport" content="width=device-width, initial-scale=1"/>\n'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}"/>\n'
         f"<title>{title}</title>\n<style>{style}</style>\n</head>\n<body>\n"
-        f'<a class="skip" href="#plan">To the plan</a>\n<main id="plan">\n<h1>{title}</h1>\n'
+        f'<a class="skip" href="#plan">To the plan</a>\n<nav aria-label="Sections"><ul>\n{entries}\n</ul></nav>\n'
+        f'<main id="plan">\n<h1>{title}</h1>\n'
         f'<p class="byline">{html_words(review.byline)}</p>\n'
         f'<p class="decision">{html_words(review.decision)}</p>\n'
-        f'<div class="first">\n{first}\n</div>\n<nav aria-label="Sections"><ul>\n{entries}\n</ul></nav>\n{rest}\n</main>\n'
+        f'{_figures(review)}<div class="first">\n{first}\n</div>\n{rest}\n</main>\n'
         f"<footer>{html_words(review.byline)}</footer>\n"
         f'<div id="tip" role="status"></div>\n{_points(review)}<script>{script}</script>\n</body>\n</html>\n'
     )
+
+
+def _figures(review: Review) -> str:
+    """Return the numbers of the decision as one sees them from across the table."""
+    pairs = (
+        f"<div><dt>{html_words(what)}</dt><dd>{html_words(value)}</dd></div>"
+        for value, what in review.figures
+    )
+    return f'<dl class="figures">{"".join(pairs)}</dl>\n' if review.figures else ""
 
 
 def _resource(name: str) -> str:
@@ -215,7 +228,8 @@ def _digest(text: str) -> str:
 
 
 def _html_section(section: Section, numbers: "count[int]", review: Review) -> str:
-    parts = [f'<section id="{anchor(section.title)}">\n<h2>{html_words(section.title)}</h2>']
+    heading = f"<summary><h2>{html_words(section.title)}</h2></summary>"
+    parts = [f'<section id="{anchor(section.title)}">\n<details open="open">\n{heading}']
     parts += [f"<p>{html_words(text)}</p>" for text in section.text]
     if section.title == TRAFFIC:
         parts.append(_slider(review))
@@ -229,7 +243,7 @@ def _html_section(section: Section, numbers: "count[int]", review: Review) -> st
         )
     if section.code:
         parts.append(f"<pre><code>{html_words(chr(10).join(section.code))}</code></pre>")
-    return "\n".join([*parts, "</section>"])
+    return "\n".join([*parts, "</details>\n</section>"])
 
 
 def _slider(review: Review) -> str:
@@ -281,8 +295,8 @@ def _table(table: Table, section: str) -> str:
     rows = "\n".join(
         "<tr>"
         + "".join(
-            f"<td{kind}{_exactly(value)}>{_cell(text)}</td>"
-            for text, kind, value in zip(line, kinds, values, strict=True)
+            f'<td{kind or _short(text)} data-label="{html_words(label)}"{_exactly(value)}>{_cell(text)}</td>'
+            for label, text, kind, value in zip(grid.headings, line, kinds, values, strict=True)
         )
         + "</tr>"
         for line, values in zip(grid.cells, grid.values, strict=True)
@@ -292,6 +306,11 @@ def _table(table: Table, section: str) -> str:
         f'{heading}<div class="wide" role="region" tabindex="0" aria-label="{name}"><table>\n'
         f"<thead><tr>{head}</tr></thead>\n<tbody>\n{rows}\n</tbody>\n</table></div>"
     )
+
+
+def _short(text: str) -> str:
+    """Return the class of a text that stays on one line."""
+    return ' class="short"' if len(text) <= SHORT_TEXT else ""
 
 
 def _exactly(value: Any) -> str:
@@ -308,9 +327,11 @@ def _cell(text: str) -> str:
     return html_words(text)
 
 
+SHORT_TEXT = 18
+"""Letters of a cell that stay on one line."""
 _BY_SUFFIX = {
     ".md": "markdown", ".markdown": "markdown", ".csv": "csv", ".html": "html", ".htm": "html", ".json": "json",
-    ".txt": "table",
+    ".txt": "table", ".zip": "csv",
 }  # fmt: skip
 
 
@@ -327,34 +348,34 @@ def review_output(to: OutputFlags) -> OutputFlags:
     form = "table" if to.file is None else _BY_SUFFIX.get(to.file.suffix.lower())
     if form is None:
         raise InputError(
-            f"--output: {str(to.file)!r} has no suffix of a report; name it *.md, *.csv, *.html or *.json, or add --format"
+            f"--output: {str(to.file)!r} has no suffix of a report; name it *.md, *.html, *.zip, *.csv or *.json, or add --format"
         )
     return OutputFlags(form, to.file)
 
 
 @contextmanager
 def written_with(to: OutputFlags) -> Iterator[None]:
-    """Refuse to read a file that stands next to the page under a name that its pictures or tables may take."""
-    suffix = {"markdown": ".svg", "csv": ".csv"}.get(to.form or "")
-    if to.file is None or suffix is None:
+    """Refuse to read a file that stands next to the page under a name that its pictures may take."""
+    if to.file is None or to.form != "markdown":
         yield
         return
-    with protecting_outputs({**refuse_losing({"--output": to.file}, ()), **beside(to.file, suffix)}):
+    with protecting_outputs({**refuse_losing({"--output": to.file}, ()), **beside(to.file, ".svg")}):
         yield
 
 
 def show_review(review: Review, to: OutputFlags) -> int:
     """Print or write a review; its warnings go to stderr. Returns its exit code, 4 where there is no plan.
 
-    Next to a Markdown file stand its pictures, next to a CSV file of the plans one file for each other topic.
+    Next to a Markdown file stand its pictures. A CSV file has the plans; a ZIP file has every table, and a README of them.
     """
     if to.form in {"table", "json", "csv"}:
         answer = review.answer
         if to.form == "table":
             answer = replace(answer, tables=answer.tables[1:])
-        if to.form == "csv" and to.file is not None:
-            for topic, rows in topics(review):
-                write_whole(to.file.with_suffix(f".{topic}.csv"), rows_csv(rows))
+        if to.form == "csv" and to.file is not None and to.file.suffix.lower() == ".zip":
+            say_warnings(answer)
+            write_whole(to.file, tables_zip(review))
+            return answer.exit_code
         return show(answer, to)
     say_warnings(review.answer)
     if to.form == "html":
@@ -368,14 +389,44 @@ def show_review(review: Review, to: OutputFlags) -> int:
     return review.answer.exit_code
 
 
-def topics(review: Review) -> Iterator[tuple[str, Sequence[Mapping[str, Any]]]]:
-    """Yield the name and the rows of every table of a page but that of the plans; in base units, with all digits."""
+def topics(review: Review) -> Iterator[tuple[str, str, Sequence[Mapping[str, Any]]]]:
+    """Yield file, title and rows of every table of a page; in base units, with all digits."""
+    yield "plans", "Plans, cheapest first", review.answer.csv_rows or review.answer.tables[0].rows
     for section in review.sections:
         for place, table in enumerate(section.tables):
             if section.title != WHY:
-                yield numbered(section.title, place), table.rows
+                title = (
+                    f"{section.title}: {table.title}"
+                    if table.title not in ("", section.title)
+                    else section.title
+                )
+                yield numbered(section.title, place), title, table.rows
     if review.sensitivity.what_if:
-        yield "what-if", what_if_rows(review.sensitivity)
+        yield (
+            "what-if",
+            "What if the traffic changes: the points of the slider",
+            what_if_rows(review.sensitivity),
+        )
+
+
+def tables_zip(review: Review) -> bytes:
+    """Return a ZIP of one CSV for each table, and a README that says what each one is; the same page gives the same bytes."""
+    kept = [(f"{name}.csv", title, rows_csv(rows)) for name, title, rows in topics(review)]
+    lines = [
+        f"# {markdown_words(review.title)}: the tables of its review",
+        markdown_paragraph(review.answer.headline),
+        "Each column is in the base unit that its name states, with all digits: `_s` seconds, `_bytes` bytes, `_usd` dollars, `_fraction` a part of one.",
+        "| file | table | rows |\n| --- | --- | ---: |\n"
+        + "\n".join(
+            f"| {name} | {markdown_words(title)} | {text.count(chr(10)) - 1} |" for name, title, text in kept
+        ),
+    ]
+    files = [("README.md", "\n\n".join(lines) + "\n"), *((name, text) for name, _, text in kept)]
+    packed = BytesIO()
+    with ZipFile(packed, "w", ZIP_DEFLATED) as archive:
+        for name, text in files:
+            archive.writestr(ZipInfo(name, (1980, 1, 1, 0, 0, 0)), text, ZIP_DEFLATED)
+    return packed.getvalue()
 
 
 def _pictures(review: Review, file: Path | None) -> list[tuple[Path, str]]:

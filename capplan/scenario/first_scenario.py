@@ -13,7 +13,7 @@ from capplan.readers.yaml_file import parse_yaml, schema_line, yaml_text
 from capplan.scenario.command_flags import DEFAULTS, FirstScenario
 from capplan.scenario.reading import written_length
 from capplan.scenario.scenario import DEFAULT_HARDWARE, scenario_from
-from capplan.scenario.use_cases import CASES
+from capplan.scenario.use_cases import CASES, unstated_targets
 
 ASSUMED = "assumed; replace it"
 _COLUMN = 46
@@ -28,6 +28,7 @@ class Known:
     top: Mapping[str, object] = field(default_factory=dict)
     """Keys of the scenario itself."""
     traffic: Mapping[str, object] = field(default_factory=dict)
+    slo: Mapping[str, str] = field(default_factory=dict)
     fleet: Mapping[str, object] = field(default_factory=dict)
     remarks: tuple[str, ...] = ()
     """What was read and has no key, or has to be measured."""
@@ -103,14 +104,7 @@ def _lines(name: str, first: FirstScenario, known: Known) -> Iterator[str]:
             yield _line(key, value, _OF_VECTORS if key == "runner" else "as it is started today")
     yield "traffic:"
     yield from _traffic(first, known)
-    targets = [
-        _line(f"  {key}", said or DEFAULTS[key], says, assumed=said is None)
-        for key, says in (
-            ("ttft_p95", "time to first token, of 95 in 100 requests"),
-            ("tpot_p95", "time per further token"),
-        )
-        if (said := getattr(first, key)) or key not in {*_without_outputs(known), *known.fields}
-    ]
+    targets = list(_targets(first, known))
     yield from ["slo:", *targets] if targets else []
     hardware = first.hardware or list(DEFAULT_HARDWARE)
     yield "fleet:"
@@ -126,6 +120,19 @@ def _lines(name: str, first: FirstScenario, known: Known) -> Iterator[str]:
     if "within" not in known.traffic:  # nothing has to survive a failure for a job to be done in time
         yield _line("  spare_replicas", 1, "so that one may fail")
     yield _line("prices", {"commitment": "on-demand", "provider": "any"}, "offers: capplan list prices")
+
+
+def _targets(first: FirstScenario, known: Known) -> Iterator[str]:
+    """Yield the lines of the targets: what people said, else what is usual, else what is assumed."""
+    words = {"ttft": "time to first token", "tpot": "time per further token"}
+    for metric, says in words.items():
+        key = f"{metric}_p95"
+        said, usual = getattr(first, key), [k for k in known.slo if k.startswith(f"{metric}_")]
+        for name in [key] if said else usual or [key]:
+            limit = said or known.slo.get(name)
+            if said or (key not in _without_outputs(known) and (limit or key not in known.fields)):
+                of = f", of {name.rpartition('_p')[2]} in 100 requests"
+                yield _line(f"  {name}", limit or DEFAULTS[key], f"{says}{of}", assumed=limit is None)
 
 
 def _without_outputs(known: Known) -> tuple[str, ...]:
@@ -183,12 +190,13 @@ def with_use_case(name: str, first: FirstScenario, known: Known) -> tuple[FirstS
     Examples
     --------
     >>> first, known = with_use_case("chat", FirstScenario(ttft_p95="1 s"), Known())
-    >>> first.ttft_p95, first.tpot_p95, first.input_tokens
-    ('1 s', '40 ms', '1155,4083')
+    >>> first.ttft_p95, known.slo, first.input_tokens
+    ('1 s', {'tpot_p99': '40 ms'}, '1155,4083')
     """
     case = CASES[name]
-    usual = ("input_tokens", "output_tokens", "ttft_p95", "tpot_p95")
-    first = replace(first, **{key: getattr(case, key) for key in usual if getattr(first, key) is None})
+    lengths = ("input_tokens", "output_tokens")
+    first = replace(first, **{key: getattr(case, key) for key in lengths if getattr(first, key) is None})
+    slo = unstated_targets(case, [key for key in ("ttft_p95", "tpot_p95") if getattr(first, key)])
     remarks = [
         f"A starting point for {name}; replace what you know better.",
         f"lengths: {case.lengths_from}",
@@ -199,4 +207,4 @@ def with_use_case(name: str, first: FirstScenario, known: Known) -> tuple[FirstS
         ),
     ]
     traffic = {**(case.traffic or {}), **known.traffic}
-    return first, replace(known, traffic=traffic, remarks=(*known.remarks, *remarks))
+    return first, replace(known, traffic=traffic, slo=slo, remarks=(*known.remarks, *remarks))

@@ -13,7 +13,7 @@ from capplan.readers.catalogue.scenarios import names_a_model
 from capplan.readers.yaml_file import Document, schema_line, yaml_text
 from capplan.scenario.command_flags import DEFAULTS, FLAG_KEYS, ScenarioFlags
 from capplan.scenario.reading import overridden, settings_of, written_length
-from capplan.scenario.use_cases import CASES
+from capplan.scenario.use_cases import CASES, unstated_targets
 
 ANY = "any"
 """Hardware of a scenario: every GPU with a price."""
@@ -46,16 +46,19 @@ def line_settings(path: str | os.PathLike[str], flags: ScenarioFlags) -> tuple[s
     if flags.use_case is None:
         return settings
     case = CASES[flags.use_case]
-    usual = {key: getattr(case, key) for key in ("input_tokens", "output_tokens", "ttft_p95", "tpot_p95")}
+    lengths = {"input_tokens": case.input_tokens, "output_tokens": case.output_tokens}
     stated = {setting.partition("=")[0] for setting in settings}
+    of_slo = [key.removeprefix("slo.").removeprefix("--").replace("-", "_") for key in stated]
+    targets = {} if "slo" in stated else unstated_targets(case, of_slo)
     loads = {"--request-rate", "--users", "--trace"}
     of_job = {} if stated & loads or not case.traffic else case.traffic
     return (
         *(
             f"--{key.replace('_', '-')}={text}"
-            for key, text in usual.items()
-            if text and getattr(flags, key) is None
+            for key, text in lengths.items()
+            if getattr(flags, key) is None
         ),
+        *(f"slo.{key}={limit}" for key, limit in targets.items()),
         *(f"traffic[0].{key}={value}" for key, value in of_job.items()),
         *settings,
     )

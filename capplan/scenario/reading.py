@@ -119,6 +119,8 @@ def by_key(setting: str) -> str:
         value = listed(text)
     elif field_name in {"input_tokens", "output_tokens"}:
         value = written_length(text, flag)
+    elif field_name == "users":
+        value = _written_users(text)
     elif field_name == "confidence":
         return f"{FLAG_KEYS[field_name]}={text}"  # the record reads `90 %` and 0.9, and says what else it is
     return f"{FLAG_KEYS[field_name]}={json.dumps(value)}"
@@ -136,6 +138,22 @@ def written_length(text: str, flag: str = "") -> object:
         place = f"{flag}: " if flag else ""
         raise InputError(f"{place}{text!r}: write a mean, or a mean and a 95th percentile, such as 1500,4500")
     return {"mean": written_number(mean), "p95": written_number(rest[0])} if rest else written_number(mean)
+
+
+def _written_users(text: str) -> object:
+    """Return users as a scenario has them: a number, or a share of employees.
+
+    Examples
+    --------
+    >>> _written_users("400"), _written_users("20 % of 2000")
+    (400, {'employees': 2000, 'active': '20 %'})
+    """
+    share, of, employees = text.partition(" of ")
+    return (
+        {"employees": written_number(employees.strip()), "active": share.strip()}
+        if of
+        else written_number(text)
+    )
 
 
 def written_number(text: str) -> object:

@@ -7,10 +7,11 @@ Scenario YAML -> Scenario: every alternative resolved, every default stated; whi
 
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from shlex import quote
 
 from capplan.assumption import Assumption
 from capplan.engine.lookup import ENGINES, profile
@@ -33,7 +34,7 @@ from capplan.readers.catalogue.prices import (
     refuse_unknown_provider,
     refuse_unknown_region,
 )
-from capplan.readers.catalogue.scenarios import names_a_model, scenario_file, scenario_folder
+from capplan.readers.catalogue.scenarios import names_a_model, scenario_file, scenario_folder, scenario_word
 from capplan.readers.text_file import data_folder, is_there
 from capplan.readers.yaml_file import Document, KeyPath, read_yaml
 from capplan.scenario.engine_use import link_terms_of, network_bytes_per_s
@@ -559,6 +560,18 @@ def scenario_from(document: Document, folder: Path, settings: Sequence[str] = ()
     )
 
 
+def _searched(plan: Mapping[str, object]) -> str:
+    """Return the scenario that a plan file says it was made for, with its settings."""
+    result = plan["result"]
+    origin = result.get("plan_file") if isinstance(result, Mapping) else None
+    scenario = origin.get("scenario") if isinstance(origin, Mapping) else None
+    if origin is None or not isinstance(scenario, str):
+        return "SCENARIO"
+    settings = origin.get("settings")
+    named = settings if isinstance(settings, list) else []
+    return scenario_word(scenario) + "".join(f" --set {quote(by_key(str(setting)))}" for setting in named)
+
+
 def scenario_document(path: str | os.PathLike[str], settings: Sequence[str]) -> Document:
     """Return the YAML of a scenario with some keys overridden, not checked yet; of several fleets the one that it asks for.
 
@@ -573,7 +586,7 @@ def scenario_document(path: str | os.PathLike[str], settings: Sequence[str]) -> 
     )
     if set(document.value) >= _PLAN_KEYS:
         raise InputError(
-            f"{path}: is a plan file, and a scenario YAML is expected\n  give it as: --plan {path}"
+            f"{path}: is a plan file, and a scenario YAML is expected\n  to search again: capplan fleet {_searched(document.value)}"
         )
     document = overridden(document, settings)
     if not asks_for_a_part(document):

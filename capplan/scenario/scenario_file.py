@@ -110,6 +110,37 @@ def _number_is_fixed(written: object) -> object:
 LengthRecord = Annotated[LengthFields, BeforeValidator(_number_is_fixed), OrNumber]
 
 
+class UsersFields(Record):
+    """Users who are active at the same time: a number, or `employees` of whom a share is `active`."""
+
+    employees: Number
+    """People who may use the service."""
+    active: Share = 1.0
+    """Share of the employees who are active at the same time; left out: all of them."""
+
+    @property
+    def at_once(self) -> float:
+        """Users who are active at the same time, whole people of a share.
+
+        Examples
+        --------
+        >>> UsersFields(employees=2000, active=0.2).at_once
+        400.0
+        """
+        return self.employees if self.active == 1.0 else max(float(round(self.employees * self.active)), 1.0)
+
+
+def _number_is_active(written: object) -> object:
+    return (
+        {"employees": written}
+        if isinstance(written, (int, float, str)) and not isinstance(written, bool)
+        else written
+    )
+
+
+UsersRecord = Annotated[UsersFields, BeforeValidator(_number_is_active), OrNumber]
+
+
 def _check_order(record: LengthFields, quantiles: dict[str, float], refuse: Refuse) -> None:
     ordered = [
         *([("min", record.min)] if record.min else []),
@@ -497,8 +528,8 @@ class Traffic(Record):
     """Name of this class of requests, shown in results."""
     request_rate: RequestsPerS | None = None
     """Request rate at the peak."""
-    users: Number | None = None
-    """Active at the same time; each waits for a response, thinks, and sends the next request."""
+    users: UsersRecord | None = None
+    """Users who are active at the same time: each waits for a response, thinks, and sends the next request. A number, or a share of employees."""
     think_time: SecondsOrZero | None = None
     """Time from a response to the next request of the same user, or to the next turn of the same session; 0 s: the next request follows at once."""
     turns: LengthRecord | None = None

@@ -327,6 +327,7 @@ def _request_class(reading: Reading, item: Traffic, index: int, burst_ratio: flo
     said = len(reading.mistakes)
     rate_keys: list[KeyPath] = [(*at, key) for key in (*RATES, "think_time", "within")]
     _refuse_wrong_keys(reading, item, at, rate_keys)
+    users = None if item.users is None else item.users.at_once
     item, source = reading.attempt(partial(_source, reading, item, index), (item, _Source()), (*at, "trace"))
     prompts, outputs = _lengths(reading, item, index, source.lengths)
     prefix = item.shared_prefix
@@ -338,7 +339,7 @@ def _request_class(reading: Reading, item: Traffic, index: int, burst_ratio: flo
         (*at, "mean_rate"),
     )
     reading.attempt(
-        partial(refuse_rare_users, reading, item.users, item.think_time, (*at, "users")), None, *rate_keys
+        partial(refuse_rare_users, reading, users, item.think_time, (*at, "users")), None, *rate_keys
     )
     mean_key = next((key for key in MEANS if getattr(item, key) is not None), MEANS[0])
     reading.attempt(
@@ -358,7 +359,7 @@ def _request_class(reading: Reading, item: Traffic, index: int, burst_ratio: flo
         input_tokens=prompts,
         output_tokens=outputs,
         request_rate_per_s=None if rate is None else rate * burst,
-        users=item.users,
+        users=users,
         think_time_s=None if item.users is None else item.think_time,
         trace=source.path,
         shared_prefix_tokens=prefix.tokens if prefix else 0.0,

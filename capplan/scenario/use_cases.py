@@ -1,7 +1,7 @@
 """What is usual of some kinds of services: lengths and targets with their sources."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 _AZURE = "Azure LLM inference trace 2023, {}: https://github.com/Azure/AzurePublicDataset"
 _MOONCAKE = "Mooncake trace, FAST'25, {}: https://github.com/kvcache-ai/Mooncake"
@@ -19,9 +19,8 @@ class UseCase:
     output_tokens: str
     lengths_from: str
     """Source of the lengths."""
-    ttft_p95: str | None = None
-    """None without targets: a job."""
-    tpot_p95: str | None = None
+    targets: Mapping[str, str] = field(default_factory=dict)
+    """Latency targets, as keys of `slo` with the percentile of their source; empty: a job."""
     targets_from: str = ""
     """Source of the targets."""
     traffic: Mapping[str, object] | None = None
@@ -31,17 +30,34 @@ class UseCase:
 CASES = {
     "chat": UseCase(
         "1155,4083", "211,451", _AZURE.format("conversation"),
-        "450 ms", "40 ms", _MLPERF.format("Llama 2 70B, interactive"),
+        {"ttft_p99": "450 ms", "tpot_p99": "40 ms"}, _MLPERF.format("Llama 2 70B, interactive"),
     ),
     "rag": UseCase(
-        "2588,3813", "291,736", _ARXIV, "2 s", "200 ms", _MLPERF.format("Llama 2 70B, server"),
+        "2588,3813", "291,736", _ARXIV, {"ttft_p99": "2 s", "tpot_p99": "200 ms"}, _MLPERF.format("Llama 2 70B, server"),
     ),
     "code": UseCase(
-        "2048,7315", "28,90", _AZURE.format("code"), "450 ms", "40 ms", _MLPERF.format("Llama 2 70B, interactive"),
+        "2048,7315", "28,90", _AZURE.format("code"), {"ttft_p99": "450 ms", "tpot_p99": "40 ms"}, _MLPERF.format("Llama 2 70B, interactive"),
     ),
     "agent": UseCase(
-        "12035,39552", "343,698", _MOONCAKE.format("conversation"), "6 s", "175 ms", _MLPERF.format("Llama 3.1 405B, server"),
+        "12035,39552", "343,698", _MOONCAKE.format("conversation"), {"ttft_p99": "6 s", "tpot_p99": "175 ms"}, _MLPERF.format("Llama 3.1 405B, server"),
     ),
     "batch": UseCase("2588,3813", "291,736", _ARXIV, traffic={"requests": 100_000, "within": "8 h"}),
-    "voice": UseCase("1155,4083", "211,451", _AZURE.format("conversation"), "200 ms", "40 ms", _TURNS),
+    "voice": UseCase("1155,4083", "211,451", _AZURE.format("conversation"), {"ttft_p95": "200 ms", "tpot_p95": "40 ms"}, _TURNS),
 }  # fmt: skip
+
+
+def unstated_targets(case: UseCase, stated: Iterable[str]) -> dict[str, str]:
+    """Return the targets of a use case for latencies of which no target is stated.
+
+    Parameters
+    ----------
+    case : with its targets
+    stated : keys of `slo`, such as ttft_p95
+
+    Examples
+    --------
+    >>> unstated_targets(CASES["chat"], ["ttft_p95"])
+    {'tpot_p99': '40 ms'}
+    """
+    known = {key.partition("_")[0] for key in stated}
+    return {key: limit for key, limit in case.targets.items() if key.partition("_")[0] not in known}

@@ -337,6 +337,7 @@ _TABLES = {
     "scenario": "",
     "traffic": "traffic.",
     "lengths": "traffic.input_tokens.",
+    "users": "traffic.users.",
     "retries": "traffic.retries.",
     "images": "traffic.images.",
     "outside": "traffic.outside.",
@@ -406,6 +407,13 @@ trace longer than two days `capplan workload TRACE -o workload.yaml` writes them
 ### Lengths
 
 <lengths>
+
+### users
+
+`users: 400` are the people who are active at the same time, not all who have an account. If you know the people, and the share of them that
+is active at the busiest time, write `users: {employees: 2000, active: 20 %}`: 400 users.
+
+<users>
 
 ### retries
 

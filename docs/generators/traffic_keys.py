@@ -9,6 +9,7 @@ DEFAULTS: Mapping[str, str] = MappingProxyType(
             f"traffic.{key}": "-"
             for key in ("request_rate", "users", "think_time", "requests", "within", "trace")
         },
+        "traffic.users.active": "100 %",
         "traffic.region": "needed with regions",
         "traffic.mean_rate": "the trace's mean, else the peak",
         "traffic.daily_curve": "-",
@@ -49,6 +50,9 @@ EXAMPLES: Mapping[str, str] = MappingProxyType(
         "traffic.name": "chat",
         "traffic.region": "europe",
         "traffic.requests": "500k",
+        "traffic.users": "400",
+        "traffic.users.employees": "2000",
+        "traffic.users.active": "20 %",
         "traffic.think_time": "30 s",
         "traffic.within": "8 h",
         "traffic.trace": "traces/monday.csv",

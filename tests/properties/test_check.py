@@ -192,7 +192,7 @@ def test_a_date_without_a_day_is_taken_as_its_last(written, last):
         (["check"], "e.g. plan.json, which capplan fleet SCENARIO -o plan.json writes"),
         (
             ["fleet", "plan.json"],
-            "plan.json: is a plan file, and a scenario YAML is expected\n  give it as: --plan plan.json",
+            "plan.json: is a plan file, and a scenario YAML is expected\n  to search again: capplan fleet small.yaml",
         ),
         (["check", "small.yaml", "--plan", "none.json"], "no such file"),
         (["check", "none.yaml", "--plan", "plan.json"], "no such file"),

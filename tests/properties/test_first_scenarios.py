@@ -255,6 +255,8 @@ def test_a_use_case_is_a_starting_point_with_sources(capplan, tmp_path, name):
     assert bool(scenario.slo.targets) == (name != "batch")
     assert ("spare_replicas" in text) == (name != "batch")
     assert set(CASES) == set(USE_CASES)
+    if "(99th percentile)" in text:
+        assert [target.key for target in scenario.slo.targets] == ["ttft_p99", "tpot_p99"]
 
 
 def test_what_people_say_comes_before_a_use_case(capplan, tmp_path):

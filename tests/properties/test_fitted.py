@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capplan.report.answer import Answer, Table
-from capplan.report.tables import UPRIGHT_ROWS, plain_text, terminal_text
+from capplan.report.tables import plain_text, terminal_text
 
 pytestmark = pytest.mark.usefixtures("shared_runs")
 WORD = st.text(st.characters(codec="ascii", categories=("L", "N")), min_size=1, max_size=12)
@@ -28,6 +28,7 @@ def tables(draw):
             for _ in range(rows)
         ],
         titles={name: name for name in names},
+        spare=tuple(draw(st.permutations(names))[: draw(st.integers(0, len(names) - 1))]),
     )
 
 
@@ -36,15 +37,25 @@ def test_every_word_and_number_is_whole_or_its_column_is_named_as_left_out(table
     lines = plain_text(Answer("made", {}, (table,)), width).splitlines()
     shown = set(" ".join(lines).split())
     said = " ".join(line for line in lines).partition("no room for: ")[2]
-    for name in table.rows[0]:
-        if name in said.partition(";")[0].split(", "):
-            assert len(table.rows) > UPRIGHT_ROWS
-            continue
+    left_out = said.partition(";")[0].split(", ") if said else []
+    assert set(left_out) <= set(table.spare)
+    for name in set(table.rows[0]) - set(left_out):
         for row in table.rows:
             text = f"{row[name]:,}" if isinstance(row[name], int) else row[name]
             assert set(text.split()) <= shown
     if width >= 29:  # the longest heading and the longest number beside each other
         assert max(map(len, lines)) <= width
+
+
+@given(st.lists(WORD, min_size=2, max_size=12), st.sampled_from("/-_"), st.integers(24, 60))
+def test_links_and_long_names_wrap_and_lose_no_letter(parts, separator, width):
+    name = separator.join(("a", *parts))
+    lines = plain_text(Answer("made", {}, (Table([{"name": name, "gpus": 3}]),)), width).splitlines()
+    assert max(map(len, lines)) <= width
+    assert lines[0].split() == ["name", "GPUs"]
+    assert (
+        "".join("".join(line[:-1] if at == 0 else line for at, line in enumerate(lines[2:])).split()) == name
+    )
 
 
 @given(tables())

@@ -5,9 +5,8 @@ import re
 from pathlib import Path
 
 import pytest
-import yaml
 
-from capplan.deploy.export import grafana_objects
+from capplan.deploy.export import grafana_dashboard
 from capplan.deploy.fleet_launch import fleet_launch
 from capplan.readers.plan_file import read_plan_file
 
@@ -25,98 +24,95 @@ def exported(tmp_path_factory):
     from capplan.cli.main import main
 
     folder = tmp_path_factory.mktemp("watched")
-    plan, out = folder / "plan.json", folder / "watch.yaml"
+    plan, out = folder / "plan.json", folder / "dashboard.json"
     assert main(["fleet", str(ROOT / "tests/golden/small.yaml"), "--offline", "-o", str(plan)]) == 0
-    assert main(["export", "--plan", str(plan), "--target", "grafana", "-o", str(out)]) == 0
-    rules, config = yaml.safe_load_all(out.read_text(encoding="utf-8"))
-    (text,) = config["data"].values()
-    return plan, rules["spec"]["groups"][0]["rules"], json.loads(text)
+    assert main(["export", str(plan), "--target", "grafana", "-o", str(out)]) == 0
+    return plan, json.loads(out.read_text(encoding="utf-8"))
 
 
-def expressions(rules, start):
+def queries(dashboard):
     return {
-        (rule["record"], rule["labels"].get("latency")): rule["expr"]
-        for rule in rules
-        if rule["record"].startswith(start)
+        (panel["title"], target["legendFormat"]): target["expr"]
+        for panel in dashboard["panels"]
+        for target in panel["targets"]
     }
 
 
+def measured(dashboard):
+    return {key: expr for key, expr in queries(dashboard).items() if not expr.startswith("vector(")}
+
+
+def test_the_file_is_one_dashboard_that_grafana_imports(exported):
+    """https://grafana.com/docs/grafana/latest/dashboards/build-dashboards/view-dashboard-json-model/."""
+    plan, dashboard = exported
+    assert {"title", "uid", "schemaVersion", "panels", "templating", "time"} <= set(dashboard)
+    assert len(dashboard["uid"]) <= 40
+    assert dashboard["templating"]["list"][0]["type"] == "datasource"
+    assert len(dashboard["panels"]) == 6
+    places = [(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in dashboard["panels"]]
+    assert len(places) == len(set(places))
+    assert plan.name in dashboard["description"]
+    assert "Import" in dashboard["description"]
+
+
 def test_every_measured_series_is_one_that_a_server_exposes(exported):
-    _, rules, _ = exported
-    for (record, _), expr in expressions(rules, "capplan:measured_").items():
+    _, dashboard = exported
+    assert len(measured(dashboard)) == 9
+    for title, expr in measured(dashboard).items():
         alternatives = expr.split(" or ")
         names = [re.findall(r"vllm:\w+", part) for part in alternatives]
-        assert all(names), record
-        assert set(names[0]) <= SERIES, f"{record}: the first alternative is that of the newest version"
+        assert all(names), title
+        assert set(names[0]) <= SERIES, f"{title}: the first alternative is that of the newest version"
         for name in names[0]:
             base = re.sub(r"_(?:bucket|sum|count)$", "", name)
             counted = TYPES.get(base, TYPES.get(name.removesuffix("_total"), TYPES.get(name))) in {
                 "counter",
                 "histogram",
             }
-            assert counted == ("rate(" in alternatives[0]), f"{record}: {name}"
+            assert counted == ("rate(" in alternatives[0]), f"{title}: {name}"
 
 
 def test_labels_are_those_of_the_exposition_or_of_the_scrape(exported):
-    _, rules, _ = exported
+    _, dashboard = exported
     labels = set(re.findall(r'[{,](\w+)="', EXPOSED)) | GIVEN_BY_THE_SCRAPE
-    for expr in expressions(rules, "capplan:measured_").values():
+    for expr in measured(dashboard).values():
         assert set(re.findall(r"(\w+)=~?\"", expr)) | set(re.findall(r"by \((\w+)\)", expr)) <= labels
 
 
 def test_planned_values_are_those_of_the_plan(exported):
-    plan, rules, _ = exported
+    plan, dashboard = exported
     result = json.loads(plan.read_text())["result"]
-    planned = expressions(rules, "capplan:plan_")
-    chosen = result["chosen"]
-    assert planned["capplan:plan_replicas", None] == f"vector({chosen['replicas']})"
-    assert (
-        planned["capplan:plan_requests_per_second", None]
-        == f"vector({result['demand']['peak_requests_per_s']:.6g})"
-    )
-    for key, limit in (("ttft_p95", 0.3), ("tpot_p95", 0.015)):
-        assert planned["capplan:plan_latency_target_seconds", key] == f"vector({limit:.6g})"
-        spread = chosen[f"{key[:4]}_s"]["p95"]
-        assert planned["capplan:plan_latency_seconds", key] == f"vector({spread:.6g})"
+    shown, chosen = queries(dashboard), result["chosen"]
+    assert shown["Replicas", "planned, spares included"] == f"vector({chosen['replicas']})"
+    peak = result["demand"]["peak_requests_per_s"]
+    assert shown["Requests per second", "planned peak"] == f"vector({peak:.6g})"
+    for title, key, limit in (
+        ("Time to first token", "ttft_s", 0.3),
+        ("Time per output token", "tpot_s", 0.015),
+    ):
+        assert shown[f"{title}, p95", "SLO target"] == f"vector({limit:.6g})"
+        assert shown[f"{title}, p95", "predicted at the peak"] == f"vector({chosen[key]['p95']:.6g})"
 
 
 def test_one_panel_shows_what_was_measured_over_what_was_planned(exported):
-    plan, rules, dashboard = exported
+    plan, dashboard = exported
     inputs = json.loads(plan.read_text())["result"]["plan_file"]["inputs"]
-    over = {
-        rule["labels"]["what"]: rule["expr"]
-        for rule in rules
-        if rule["record"] == "capplan:measured_over_planned"
-    }
+    title = "Measured over planned (1: as planned)"
+    over = {what: expr for (panel, what), expr in queries(dashboard).items() if panel == title}
     assert set(over) == {"request rate over the peak", "input tokens", "output tokens"}
     assert over["input tokens"].endswith(f" / {inputs['input_tokens']:.6g}")
     assert over["request rate over the peak"].endswith(f" / {inputs['request_rate']:.6g}")
-    (panel,) = (panel for panel in dashboard["panels"] if panel["title"].startswith("Measured over planned"))
-    assert panel["targets"][0]["legendFormat"] == "{{what}}"
-
-
-def test_the_dashboard_draws_rules_that_are_recorded(exported):
-    _, rules, dashboard = exported
-    recorded = {rule["record"] for rule in rules}
-    assert len(dashboard["panels"]) == 6
-    for panel in dashboard["panels"]:
-        for target in panel["targets"]:
-            name = target["expr"].partition("{")[0]
-            assert name in recorded
-    places = [(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in dashboard["panels"]]
-    assert len(places) == len(set(places))
 
 
 def test_sglang_is_asked_by_its_own_names(exported):
-    plan, _, _ = exported
+    plan, _ = exported
     file = read_plan_file(plan)
     fleet = fleet_launch(file, image=None)
 
     class Sglang:
         engine, name, groups = "sglang", fleet.name, fleet.groups
 
-    rules, _ = grafana_objects(file, Sglang())
-    text = json.dumps(rules)
+    text = json.dumps(grafana_dashboard(file, Sglang()))
     assert "sglang:num_requests_total" in text
     assert "sglang:time_to_first_token_seconds_bucket" in text
     assert "sglang:request_time_per_output_token_seconds_bucket" in text
@@ -124,11 +120,11 @@ def test_sglang_is_asked_by_its_own_names(exported):
 
 
 def test_an_engine_without_these_series_is_refused(exported, capsys):
-    plan, _, _ = exported
+    plan, _ = exported
     file = read_plan_file(plan)
 
     class Trtllm:
         engine, name, groups = "trtllm", "x", ()
 
     with pytest.raises(Exception, match="reads what vLLM and SGLang report"):
-        next(grafana_objects(file, Trtllm()))
+        grafana_dashboard(file, Trtllm())

@@ -59,7 +59,7 @@ def test_what_is_saved_is_asked_and_gives_the_same_bytes(capplan, tmp_path):
     first = capplan(*line, "--save", file)
     assert (first.code, capplan("fleet", file, "--offline", "--format", "json").out) == (0, first.out)
     written = parse_yaml(file.read_text(), "kept").value
-    assert written["slo"] == {"ttft_p95": "2 s", "tpot_p95": "200 ms"}
+    assert written["slo"] == {"ttft_p99": "2 s", "tpot_p99": "200 ms"}
     assert written["traffic"][0]["input_tokens"] == {"mean": 2588, "p95": 3813}
     again = capplan(*line, "--save", file)
     assert again.code == 2

@@ -155,3 +155,47 @@ def test_paper_keeps_headings_with_what_they_are_about(page):
     )
     assert wide <= 273.0 / 25.4 * 96.0
     page.call("Emulation.setEmulatedMedia", media="")
+
+
+def test_the_numbers_of_the_decision_are_seen_from_across_the_table(page, result):
+    shown = page.run(
+        "Object.fromEntries(Array.from(document.querySelectorAll('dl.figures div')).map("
+        "d => [d.querySelector('dt').textContent, d.querySelector('dd').textContent]))"
+    )
+    chosen = result["chosen"]
+    assert shown["per month"] == f"${chosen['usd_per_month']:,.0f}"
+    assert shown[f"GPUs: {chosen['hardware']}"] == f"{chosen['gpus']}"
+    assert shown["per million output tokens"] == f"${chosen['usd_per_million_output_tokens_at_mean']:.2f}"
+    assert shown["chance to meet the SLO targets"] == f"{int(100 * chosen['slo_met_probability'])}%"
+    assert page.run("parseFloat(getComputedStyle(document.querySelector('dl.figures dd')).fontSize)") > 30
+
+
+def test_sections_fold_and_the_contents_stay(page):
+    sections = page.run("document.querySelectorAll('section').length")
+    assert page.run("document.querySelectorAll('section > details[open] > summary > h2').length") == sections
+    page.run("window.scrollTo(0, document.body.scrollHeight / 2)")
+    assert 0 <= page.run("document.querySelector('nav').getBoundingClientRect().top") < 40
+    page.run("window.scrollTo(0, 0)")
+
+
+@pytest.mark.parametrize("width", [390, 800, 1280, 1920])
+def test_no_label_is_cut_or_small_at_any_width_and_charts_fill_their_column(page, width):
+    """At 390 px tables are cards; no page is wider than the window."""
+    page.call(
+        "Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False
+    )
+    try:
+        assert page.run("document.documentElement.scrollWidth") <= width
+        small = "Array.from(document.querySelectorAll('svg text')).map(t => 12 * (m => Math.hypot(m.a, m.b))(t.getScreenCTM()))"
+        assert page.run(f"Math.min(...{small})") >= 11.0
+        cut = (
+            "Array.from(document.querySelectorAll('svg.chart')).flatMap(s => Array.from(s.querySelectorAll('text:not([transform])'))"
+            ".filter(t => (b => b.x < 0 || b.x + b.width > s.viewBox.baseVal.width)(t.getBBox())).map(t => t.textContent))"
+        )
+        assert page.run(cut) == []
+        narrow = "Array.from(document.querySelectorAll('svg.chart')).filter(s => s.clientWidth < s.parentElement.clientWidth - 1).length"
+        assert page.run(narrow) == 0
+        wide = "Array.from(document.querySelectorAll('td')).filter(t => t.getBoundingClientRect().right > innerWidth).length"
+        assert width > 390 or page.run(wide) == 0
+    finally:
+        page.call("Emulation.clearDeviceMetricsOverride")

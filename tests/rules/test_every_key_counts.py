@@ -48,6 +48,11 @@ class Case(NamedTuple):
     """Words of the reason, where the change is refused."""
 
 
+EMPLOYEES = {
+    "traffic.request_rate": None,
+    "traffic.users": {"employees": 200, "active": "20 %"},
+    "traffic.think_time": "10 s",
+}
 USERS = {"traffic.request_rate": None, "traffic.users": 40, "traffic.think_time": "10 s"}
 JOB = {"traffic.request_rate": None, "traffic.requests": 10_000, "traffic.within": "1 h"}
 TRACE = {"traffic": [{"trace": "day.csv"}], "fleet.hardware": ["l4"], "fleet.spare_replicas": 0}
@@ -190,7 +195,8 @@ CASES = {
     "sharing.part": Case("guard", SHARING),
     "traffic.name": Case("chat", ask="simulate", shown=True),
     "traffic.request_rate": Case("80 req/s"),
-    "traffic.users": Case(4000, USERS),
+    "traffic.users.employees": Case(9000, EMPLOYEES),
+    "traffic.users.active": Case("90 %", EMPLOYEES),
     "traffic.think_time": Case("100 ms", USERS),
     "traffic.requests": Case(1_000_000, JOB),
     "traffic.within": Case("1 min", JOB),

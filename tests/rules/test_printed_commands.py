@@ -80,6 +80,7 @@ CASES = (
     Case("fleet llama-3.1-8b", 1),
     Case("init second.yaml --from small.yaml --offline", 1),
     Case("init second.yaml --from plan.json --offline", 1),
+    Case("fleet plan.json", 1),
 )  # fmt: skip
 SAMPLE = {CASES[1], CASES[3], CASES[6], CASES[9], CASES[11], CASES[14]}
 RESULT = {
@@ -196,6 +197,7 @@ FILLED = {
     ): "",  # asks a server, as tests/oracles/test_prometheus_server.py does with both of these lines
     ("capplan/report/answers/watched.py", "capplan fleet {} -o {}"): "",
     ("capplan/review/levers.py", "capplan levers {}"): "report --plan plan.json --format markdown",
+    ("capplan/scenario/scenario.py", "capplan fleet {}"): "fleet plan.json",
     ("capplan/scenario/drawn_workload.py", "capplan simulate {}"): "workload users.yaml",
     (
         "capplan/cli/main.py",

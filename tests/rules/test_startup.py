@@ -126,7 +126,7 @@ def test_a_fleet_without_a_simulation_imports_what_it_needs():
     own = {name for name in found if name.startswith("capplan.")}
     assert {name.split(".")[1] for name in own}.isdisjoint({"explain", "review", "deploy", "recorded"})
     assert found.isdisjoint({"numpy.random", "numpy.ma"})
-    assert len(own) <= 207, sorted(own)
+    assert len(own) <= 208, sorted(own)
 
 
 def test_no_schema_of_a_plan_file_is_built_before_one_is_read():

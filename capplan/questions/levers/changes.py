@@ -400,12 +400,10 @@ def admission_control(base: Base) -> list[Lever]:
     name, change = "admission-control", f"the busiest {1.0 - SERVED:.0%} of the peak is turned away"
     settings = []
     for index, item in enumerate(base.file.traffic):
-        for key in ("request_rate", "users"):
-            value = getattr(item, key)
-            if value is not None:
-                settings.append(
-                    f"traffic[{index}].{key}={SERVED * value!r}" + (" req/s" if key == "request_rate" else "")
-                )
+        if item.request_rate is not None:
+            settings.append(f"traffic[{index}].request_rate={SERVED * item.request_rate!r} req/s")
+        if item.users is not None:
+            settings.append(f"traffic[{index}].users={SERVED * item.users.at_once!r}")
         if item.request_rate and item.mean_rate and item.mean_rate > SERVED * item.request_rate:
             settings.append(f"traffic[{index}].mean_rate={SERVED * item.request_rate!r} req/s")
     if any(item.request_rate is None and item.users is None for item in base.file.traffic):

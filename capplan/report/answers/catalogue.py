@@ -16,6 +16,9 @@ _LISTED = (
     "peak_flop_per_s.fp4", "link", "link_bytes_per_s", "link_domain_devices", "tdp_w",
 )  # fmt: skip
 
+_SPARE = ("link_domain_devices", "tdp_w", "link", "link_bytes_per_s", "architecture", "peak_flop_per_s.fp4")
+"""Columns of the catalogue that a narrow screen leaves out, the first one first."""
+
 _FOOTNOTES = ("labels", "figure_sources", "sources", "traps", "partition", "emulated")
 
 _SLICE = (
@@ -45,7 +48,7 @@ def devices_answer(devices: Sequence[Device]) -> Answer:
     return Answer(
         command="hardware",
         result={"devices": [asdict(device) for device in devices]},
-        tables=(Table(rows, shown=_LISTED, titles=_TITLES, assumed=assumed),),
+        tables=(Table(rows, shown=_LISTED, titles=_TITLES, assumed=assumed, spare=_SPARE),),
         closing=("rates are dense; capplan hardware NAME shows every figure with its source",),
         assumptions=(_unsourced("FILE.yaml"),) if assumed else (),
     )
@@ -159,6 +162,8 @@ _SHOWN = {
     "prices": ("hardware", "provider", "commitment", "usd_per_gpu_hour", "region", "date"),
 }
 
+_SPARE_OF_LISTS = ("date", "region", "remark")
+
 _NEXT = {
     "scenarios": "capplan fleet NAME answers one; capplan init FILE --from NAME copies it",
     "models": "capplan model NAME shows one; any Hugging Face id or config.json of these families works too",
@@ -177,6 +182,6 @@ def listing_answer(kind: str, rows: Sequence[Mapping[str, Any]]) -> Answer:
     return Answer(
         command="list",
         result={"rows": list(rows)},
-        tables=(Table(rows, shown=_SHOWN.get(kind, ())),),
+        tables=(Table(rows, shown=_SHOWN.get(kind, ()), spare=_SPARE_OF_LISTS),),
         closing=(_NEXT[kind],),
     )

@@ -176,6 +176,7 @@ def compare_answer(asked: AskedComparison, name: str, currency: Currency | None)
                 title="Hosted APIs, cheapest first",
                 shown=("api", "date", *parts, *used, cost, "breakeven_request_rate"),
                 titles=_COMPARE_TITLES,
+                spare=("date", *used, *reversed(parts)),
             ),
             Table(
                 _own_rows(own, cost, by_mix=asked.by_mix),

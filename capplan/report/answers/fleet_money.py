@@ -350,7 +350,14 @@ def commitments_tables(mixes: tuple[AskedMix, ...]) -> tuple[Table, ...]:
             mix_rows(mix, mixes[0].plan.group_names),
             title="Commitments: the cheapest mix for the load curve",
             titles=_COMMITMENT_TITLES,
-            spare=("usd_per_year", "machine"),
+            spare=(
+                "usd_per_year",
+                "machine",
+                "price_basis",
+                "replicas",
+                "usd_per_month_high",
+                "usd_per_month_low",
+            ),
         ),
         Table(pure_rows(mix), title="The mix against one commitment", titles=_COMMITMENT_TITLES),
     ]

@@ -625,6 +625,7 @@ def pools_tables(answer: FleetAnswer) -> list[Table]:
             title="Disaggregated prefill and decode, against aggregated replicas",
             shown=_SHOWN,
             titles=_TITLES,
+            spare=("decode_busy_fraction", "prefill_busy_fraction", "tpot_s.p95", "ttft_s.p95"),
         ),
         Table(
             sent, title="KV caches sent at the peak, and how busy the links are", shown=_SENT, titles=_TITLES

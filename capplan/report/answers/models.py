@@ -100,7 +100,7 @@ def models_answer(networks: Sequence[Network], refused: Sequence[str]) -> Answer
     return Answer(
         command="model",
         result={"models": rows, "not_modelled": list(refused)},
-        tables=(Table(rows, shown=_MODEL_LISTED),),
+        tables=(Table(rows, shown=_MODEL_LISTED, spare=("layers", "model_type")),),
         closing=(
             "any Hugging Face id or config.json of these families works too",
             *([f"known but not modelled: {', '.join(refused)}"] if refused else ()),

@@ -48,7 +48,7 @@ def order_tables(plan: Plan | None) -> list[Table]:
         shown.remove("region")
     owned = order["gpus_owned"]
     title = "Machines of the recommended plan" if owned else "Order: machines for the recommended plan"
-    return [Table(rows, title=title, shown=tuple(shown), titles=_TITLES)]
+    return [Table(rows, title=title, shown=tuple(shown), titles=_TITLES, spare=("date", "region"))]
 
 
 def order_texts(plan: Plan | None) -> tuple[str, ...]:

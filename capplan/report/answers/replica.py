@@ -344,6 +344,8 @@ _REPLICA_SHOWN = (
     "batch", "draft_tokens", "expected_tokens_per_round", "draft_s", "verify_s", "round_s", "target_step_s",
     "speedup", "fits",
 )  # fmt: skip
+_SPARE = ("draft_s", "verify_s")
+"""Columns that a narrow screen leaves out, the first one first."""
 _SPEC_TITLES = {
     "draft_tokens": "drafts",
     "fits": "fits in memory",
@@ -364,12 +366,18 @@ def spec_answer(
     tables = []
     if len(best) > 1 and len(rows) > len(best):
         tables.append(
-            Table(best, title="Best draft length at every batch size", shown=shown, titles=_SPEC_TITLES)
+            Table(
+                best,
+                title="Best draft length at every batch size",
+                shown=shown,
+                titles=_SPEC_TITLES,
+                spare=_SPARE,
+            )
         )
     if len(rows) > MOST_ROUNDS:
         tables.append(_speedups(rows))
     else:
-        tables.append(Table(rows, title="Rounds", shown=shown, titles=_SPEC_TITLES))
+        tables.append(Table(rows, title="Rounds", shown=shown, titles=_SPEC_TITLES, spare=_SPARE))
     if memory:
         tables.append(Table([memory], title="Memory of one GPU", upright=True, titles=_MEMORY_TITLES))
     result: dict[str, Any] = {

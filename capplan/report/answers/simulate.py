@@ -302,7 +302,8 @@ def _simulate_tables(result: dict[str, Any], outcome: FleetOutcome, slo: Slo) ->
             {"class": name, **{key: known(getattr(figures, key)) for key in shown}}
             for name, figures in outcome.classes.items()
         ]
-        tables.append(Table(rows, title="Classes"))
+        spare = ("preemptions", "shed", "unfinished", "requests_per_s", "finished")
+        tables.append(Table(rows, title="Classes", spare=spare))
         tables += [
             Table(_latency_rows(figures, None), title=f"Class {name}")
             for name, figures in outcome.classes.items()
@@ -376,6 +377,11 @@ def simulate_answer(
 
 
 _POINTS = ("plan", "request_rate", "concurrency", "requests_per_s", "output_tokens_per_s_per_gpu", "ttft_s.p95", "tpot_s.mean", "tpot_s.p95", "e2e_s.mean", "slo_met_fraction", "holds")  # fmt: skip
+_SPARE_OF_POINTS = ("e2e_s.mean", "tpot_s.mean", "requests_per_s", "slo_met_fraction")
+"""Columns that a narrow screen leaves out, the first one first."""
+_SPARE_OF_PLANS = (
+    "knee_e2e_s", "most_requests_per_s", "largest_goodput_requests_per_s", "knee_requests_per_s", "usd_per_million_output_tokens",
+)  # fmt: skip
 _SWEEP_TITLES = {"request_rate": "offered", "requests_per_s": "served", "usd_per_million_output_tokens": "at that load"}  # fmt: skip
 
 
@@ -420,8 +426,10 @@ def sweep_answer(asked: AskedSweep, rows: Sequence[Row], *, reused: int, interru
         command="sweep",
         result=result,
         tables=(
-            Table(rows, title="Points", shown=shown, titles=_SWEEP_TITLES),
-            Table(by_plan_rows, title=f"Plans (loads in {unit})", titles=_SWEEP_TITLES),
+            Table(rows, title="Points", shown=shown, titles=_SWEEP_TITLES, spare=_SPARE_OF_POINTS),
+            Table(
+                by_plan_rows, title=f"Plans (loads in {unit})", titles=_SWEEP_TITLES, spare=_SPARE_OF_PLANS
+            ),
         ),
         headline=f"{asked.name}: {verdict}",
         closing=tuple(closing),
@@ -571,6 +579,8 @@ _SHOWN = (
     "within_20",
     "interval_coverage",
 )
+_SPARE_OF_SCORES = ("predicted", "mean_ape", "p90_ape", "bias")
+"""Columns that a narrow screen leaves out, the first one first."""
 _VALIDATE_TITLES = {"n": "measured"}  # fmt: skip
 WORST = 12
 """Rows of the list of worst predictions."""
@@ -672,12 +682,14 @@ def validate_answer(validation: Validation, *, decisions: bool) -> Answer:
             title="Scoreboard (weighted; errors in % of the measured value)",
             shown=_SHOWN,
             titles=_VALIDATE_TITLES,
+            spare=_SPARE_OF_SCORES,
         ),
         Table(
             groups,
             title="By group",
             shown=("grouping", "group", *_SHOWN),
             titles=_VALIDATE_TITLES,
+            spare=_SPARE_OF_SCORES,
         ),
         Table(_worst(validation), title="Largest errors"),
     ]

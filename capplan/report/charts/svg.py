@@ -161,9 +161,10 @@ def tornado_svg(chart: Tornado, index: int) -> str:
     left = label_width([row.label for row in chart.turned])
     low, high = min(values), max([*values, 1e-30])
     span = (high - low) or high
-    scale = (WIDTH - left - 2 * _VALUE) / span
+    before, after = (_room(chart, high, right=right) for right in (False, True))
+    scale = (WIDTH - left - before - after) / span
     below = _TOP + len(chart.turned) * (_BAR + _GAP)
-    zero = left + _VALUE + (chart.base - low) * scale
+    zero = left + before + (chart.base - low) * scale
     parts: list[str] = []
     for place, row in enumerate(chart.turned):
         top = _TOP + place * (_BAR + _GAP)
@@ -182,6 +183,17 @@ def tornado_svg(chart: Tornado, index: int) -> str:
     )
 
 
+def _room(chart: Tornado, largest: float, *, right: bool) -> float:
+    """Return the room that the longest label on one side needs."""
+    ends = [end for row in chart.turned for end in row.ends(chart.base) if (end[0] > chart.base) == right]
+    longest = max((len(_end_text(chart, value, name, largest)) for value, name, _ in ends), default=0)
+    return max(float(_VALUE), 12.0 + LETTER * longest)
+
+
+def _end_text(chart: Tornado, value: float, name: str, largest: float) -> str:
+    return f"{name}: {amount_text(chart.quantity, value, largest, per=False)}"
+
+
 def _turn(row: Turned, chart: Tornado, top: float, zero: float, scale: float, largest: float) -> list[str]:
     """Return both ends of one line; ends on the same side share it, the nearer one on top."""
     known = row.ends(chart.base)
@@ -197,7 +209,7 @@ def _turn(row: Turned, chart: Tornado, top: float, zero: float, scale: float, la
         outer.setdefault(value > chart.base, (value, name))
     for right, (value, name) in outer.items():
         x = zero + (value - chart.base) * scale
-        said = f"{name}: {amount_text(chart.quantity, value, largest, per=False)}"
+        said = _end_text(chart, value, name, largest)
         parts.append(text(x + (6 if right else -6), top + _BAR / 2, said, anchor="start" if right else "end"))
     if row.missing:
         parts.append(text(WIDTH - 4, top + _BAR / 2, f"{row.missing}: no fleet is enough", anchor="end"))
