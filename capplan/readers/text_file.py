@@ -53,6 +53,7 @@ _MAGIC = (
     (b"\xff\xfe", "UTF-16; save it as UTF-8"),
     (b"\xfe\xff", "UTF-16; save it as UTF-8"),
 )
+_HTML = (b"<!doctype html", b"<html")
 
 
 def _is_safetensors(head: bytes) -> bool:
@@ -65,6 +66,8 @@ def _what_it_is(head: bytes) -> str:
         return "a safetensors weights file; give the config.json next to it"
     if b"\x00ustar" in head:
         return "a tar archive; unpack it and name one of its files"
+    if head.lstrip()[:14].lower().startswith(_HTML):
+        return "a web page, such as one to log in"
     return next((what for magic, what in _MAGIC if head.startswith(magic)), "")
 
 
@@ -515,9 +518,19 @@ def read_json(
     -------
     The object; numbers are finite unless infinities are read.
     """
-    name = os.fspath(path)
     text = read_text(path, kind=kind, max_bytes=max_bytes)
+    return _json_object(text, os.fspath(path), kind, infinities=infinities)
 
+
+def json_of(content: bytes, name: str, *, kind: str) -> dict[str, Any]:
+    """Return the object of JSON that was not read from a file, as `read_json` does with infinities; name is for the error."""
+    text = _decoded(content, name, kind)
+    if not text.strip():
+        raise InputError(f"{name}: is empty; {kind} is expected")
+    return _json_object(text, name, kind, infinities=True)
+
+
+def _json_object(text: str, name: str, kind: str, *, infinities: bool) -> dict[str, Any]:
     def constant(word: str) -> float:
         if infinities:
             return float(word)
