@@ -284,8 +284,8 @@ def test_a_revision_that_is_a_path_writes_nothing_though_a_mirror_answers(
         assert "is not the name of a branch, tag or commit" in ran.err, (entry, ran.err)
     with pytest.raises(InputError, match="is not the name of a branch, tag or commit"):
         capplan_library.estimate("tiny/open", "l4", concurrency=1, revision=revision)
-    with pytest.raises(ValueError, match="is not the name of a branch, tag or commit"):
-        mcp.fleet(str(scenario), [f"revision={json.dumps(revision)}"])
+    ran = capplan(*mcp.fleet(str(scenario), [f"revision={json.dumps(revision)}"]))
+    assert (ran.code, "is not the name of a branch, tag or commit" in ran.err) == (2, True)
     with pytest.raises(InputError, match="is not the name of a branch, tag or commit"):
         hub_reader.read_model("tiny/open", revision=revision)
     assert hub.asked == []
