@@ -228,10 +228,11 @@ def cluster(address: str, say: Say) -> Iterator[Cluster]:
     with _quiet("distributed", "tornado", "asyncio"):
         try:
             client = Client(address, timeout=ANSWER_S)
-        except (OSError, TimeoutError, ValueError) as error:
+        except Exception as error:
+            why = "TLS needs keys: distributed.comm.tls" if address.startswith("tls:") else error
             raise InputError(
-                f"--dask {address}: no scheduler answers ({error})\n  e.g. --dask tcp://10.0.0.1:8786"
-            ) from None
+                f"--dask {address}: no scheduler answers ({why})\n  e.g. --dask tcp://10.0.0.1:8786"
+            ) from error
         try:
             yield Cluster(address, client, say)
         finally:
