@@ -22,8 +22,9 @@ PROCESSES = """## Processes that end
 | a process of `--workers` | it is replaced, its points are computed again, the answer is the same; after the fourth the run ends with one line |
 | a worker of a Dask cluster | the scheduler gives its points to others; no point is lost, the answer is the same |
 | all workers of a cluster, or there never was one | one line after 30 s; what was finished is printed and kept in `--points` |
-| the scheduler is killed | one line at once; what was finished is printed and kept in `--points` |
-| the scheduler is frozen | one line within 15 s |
+| a worker is frozen, or the cluster finishes nothing for 10 s | one line; this process computes the open points too, and the answer is the same |
+| the scheduler is killed or frozen | one line at once or within 10 s; this process computes what is left, and the answer is the same |
+| a port that accepts and says nothing, or no scheduler at all | one line within 10 s |
 
 The address of the dashboard is printed when a cluster answers. capplan rejects a worker with another version of capplan.
 """
