@@ -72,7 +72,7 @@ def _option_names() -> tuple[str, ...]:
 METRICS: Grammar = {
     "text": ("<line>", "<line><text>", "<line><text>", "<family><text>", "<family><family><text>", "<sound>", "<sound><text>"),
     "sound": ("<prompts><answers>",),
-    "prompts": ('vllm:request_prompt_tokens_bucket{le="100"} 3\nvllm:request_prompt_tokens_bucket{le="900"} <#>\nvllm:request_prompt_tokens_bucket{le="+Inf"} 900\nvllm:request_prompt_tokens_sum <#>\nvllm:request_prompt_tokens_count 900\n',),
+    "prompts": ('vllm:request_prompt_tokens_bucket{le="100"} 3\nvllm:request_prompt_tokens_bucket{le="900"} <#>\nvllm:request_prompt_tokens_bucket{le="+Inf"} 900\nvllm:request_prompt_tokens_sum <#>000\nvllm:request_prompt_tokens_count 900\n',),
     "answers": ('vllm:request_generation_tokens_bucket{le="100"} <#>\nvllm:request_generation_tokens_bucket{le="+Inf"} 900\nvllm:request_generation_tokens_sum 9000\nvllm:request_generation_tokens_count 900\n',),
     "family": (
         "# TYPE <name> histogram\n<buckets><name>_sum<labels> <#>\n<name>_count<labels> <#>\n",
