@@ -18,6 +18,7 @@ ALLOWED = {
     "capplan/cli/api/declared.py": {"write_bytes"},  # the files of a request, into its own folder
     "capplan/cli/api/jobs.py": {"read_text"},  # what a worker printed
     "capplan/cli/api/worker.py": {"open", "fdopen"},  # where it prints
+    "capplan/cli/mcp.py": {"open"},  # /dev/null, in the place of stdin and stdout
     "capplan/cli/main.py": {"open", "read_text"},  # /dev/null, and what the build left beside the core
     "capplan/engine/lookup.py": {"read_text"},  # host_times.json beside it
     "capplan/families/config.py": {"read_text"},  # classes.json beside it
