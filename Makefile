@@ -13,8 +13,8 @@
 #                 then build the pages as a site into site/; a warning stops it
 #   make site     build the site without writing pages, and test it: its links, its widths on a phone and a desk, its search
 #   make mutants  how many small faults the tests notice: MUTANTS=100 SEED=7 ROOMS=operators,serving
-#   make fuzz     new questions: laws over random inputs and over what commands print of them, files of every kind, command lines, plan files, exports and calls of the
-#                 library with small faults; SECONDS=600 SEED=1 (an eighth of the time each) KIND=config.json (files of one kind alone)
+#   make fuzz     new questions: laws over random inputs and over what commands print of them, files of every kind and texts of their grammars, command lines, plan files, exports and calls of the
+#                 library with small faults; SECONDS=600 SEED=1 (a ninth of the time each) KIND=config.json (files of one kind alone)
 #                 RECORD=1 (adds the cases to the figures of docs/reliability.md)
 #   make oracle   every model type of the newest transformers against our reading of config.json, and which types are new; writes docs/models.md and the sample
 #                 that make test reads: SEED=1 CHANGED=2 (files with changed values for each type)
@@ -97,8 +97,8 @@ mutants: $(VENV)/.ready-test
 
 fuzz: $(VENV)/.ready-test
 ifeq ($(KIND),)
-	for fuzzer in laws answers shown; do $(BIN)/python -m tests.fuzz.$$fuzzer --seconds $$(( $(SECONDS) / 8 )) --seed $(SEED) || exit 1; done
-	for fuzzer in readers commands plans exports library; do $(BIN)/python -m tests.fuzz.$$fuzzer --seconds $$(( $(SECONDS) / 8 )) --seed $(SEED) $(if $(RECORD),--record) || exit 1; done
+	for fuzzer in laws answers shown; do $(BIN)/python -m tests.fuzz.$$fuzzer --seconds $$(( $(SECONDS) / 9 )) --seed $(SEED) || exit 1; done
+	for fuzzer in readers grammars commands plans exports library; do $(BIN)/python -m tests.fuzz.$$fuzzer --seconds $$(( $(SECONDS) / 9 )) --seed $(SEED) $(if $(RECORD),--record) || exit 1; done
 else
 	$(BIN)/python -m tests.fuzz.readers --seconds $(SECONDS) --seed $(SEED) --kind $(KIND)
 endif

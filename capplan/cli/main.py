@@ -271,7 +271,7 @@ def _exit_code(arguments: Sequence[str] | None) -> int:
         _refuse_nul(words)
         if completes(words):
             return 0
-        with program.make_context("capplan", words) as context:
+        with program.make_context("capplan", with_streams(words)) as context:
             code: int = program.invoke(context)
         if sys.stdout is not None:
             sys.stdout.flush()
@@ -312,6 +312,42 @@ def _refuse_nul(words: Sequence[str]) -> None:
     for word in words:
         if "\0" in word:
             raise InputError(f"{word[:LONGEST_SHOWN]!r}: holds a NUL character, which nothing can be called")
+
+
+_STDOUT = ("-o", "--output")
+STDIN = "/dev/stdin"
+
+
+def with_streams(words: Sequence[str]) -> list[str]:
+    """Return a command line in which `-` as an input is stdin, and as the output is stdout, which is where an answer goes by itself.
+
+    Examples
+    --------
+    >>> with_streams(["fleet", "-", "--plan=-", "-o", "-"])
+    ['fleet', '/dev/stdin', '--plan=/dev/stdin']
+    """
+    if not any(word.endswith("-") for word in words):
+        return list(words)
+    from capplan.cli.options import OUTPUTS
+
+    written = {*OUTPUTS.values(), "--save"}
+    found: list[str] = []
+    for word in words:
+        before = found[-1] if found else ""
+        option, equals, value = word.partition("=")
+        if word == "-" and before in _STDOUT:
+            found.pop()
+        elif word == "-o-" or (equals and value == "-" and option in _STDOUT):
+            continue
+        elif word == "-" and before in written:
+            raise InputError(f"{before}: - is stdout, where the answer goes; name a file")
+        elif word == "-":
+            found.append(STDIN)
+        elif equals and value == "-" and option.startswith("--") and option not in written:
+            found.append(f"{option}={STDIN}")
+        else:
+            found.append(word)
+    return found
 
 
 def _has_working_folder() -> bool:

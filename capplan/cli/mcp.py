@@ -1,43 +1,65 @@
 """`capplan mcp`: the questions of capplan as read-only tools of the Model Context Protocol.
 
-Each tool runs the command of its name and returns its JSON, or the message of its error. Tools read files and write none. The protocol owns
-stdout, so what a command prints is collected. An argument that a tool does not have, or of another type, is an error.
+Each tool is the command of its name: it runs in a process of its own, which may read files, write none, and connect to the hub only. The answer is its JSON,
+or the message of its error. An argument that a tool does not have, or of another type, is an error. A call that is cancelled, or takes too long, ends its process.
 """
 
-import io
+import asyncio
 import json
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import redirect_stderr, redirect_stdout
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import cache, wraps
 from inspect import signature
-from threading import Lock
+from queue import SimpleQueue
+from threading import Thread
 from typing import TYPE_CHECKING, Any, ParamSpec
 
+from capplan import __version__
+from capplan.cli import options as o
 from capplan.cli.options import grouped
-from capplan.errors import InputError
+from capplan.cli.serve import TimeLimit
+from capplan.errors import CapplanError, InputError, unknown
 
 if TYPE_CHECKING:
-    from mcp.server import MCPServer
-
+    from capplan.cli.api.jobs import Jobs
     from capplan.readers.record import Record
 
 
 @grouped
-def mcp_command() -> int:
+def mcp_command(*, time_limit: TimeLimit = 300.0, offline: o.Offline = False) -> int:
     """Serve fit, estimate, fleet, explain and check as read-only tools of the Model Context Protocol, over stdin and stdout."""
-    server().run()
-    return 0
+    return _serve(time_limit, offline=offline)
+
+
+def _serve(time_limit: float, *, offline: bool) -> int:
+    """Serve one client, and return the exit code; InputError where the SDK or a stream is missing."""
+    from capplan.cli.api.jobs import Jobs, Limits
+
+    if sys.stdin is None or sys.stdout is None:
+        raise InputError("capplan mcp: a client talks over stdin and stdout, and one of them is closed")
+    jobs = Jobs(Limits(seconds=time_limit), offline=offline, confined=False)
+    serving, code = server(jobs), 0
+    try:
+        asyncio.run(_served(serving, jobs))
+    except* BrokenPipeError:
+        pass  # the client has gone
+    except* asyncio.CancelledError:
+        code = 128 + signal.SIGTERM
+    return code
 
 
 NEEDED = "capplan mcp needs the SDK of the Model Context Protocol\n  install it: pip install 'capplan[mcp]'"
+LONGEST_LINE = 16_000_000
+"""The longest message of a client [B]."""
+_PARSE_ERROR, _INVALID_REQUEST = -32700, -32600
+"""Codes of JSON-RPC 2.0, section 5.1."""
 
 
-_ONE_AT_A_TIME = Lock()
-"""What a command prints is collected from the stdout of the process, which calls in several threads share."""
-
-
-def run(command: str, arguments: Sequence[str], given: Mapping[str, object]) -> dict[str, Any]:
-    """Return the JSON of a command with its exit code; ValueError with the message of a mistake.
+def line(command: str, arguments: Sequence[str], given: Mapping[str, object]) -> list[str]:
+    """Return a command line that answers in JSON.
 
     Parameters
     ----------
@@ -45,15 +67,7 @@ def run(command: str, arguments: Sequence[str], given: Mapping[str, object]) -> 
     arguments : never read as options, however they begin: a tool writes no file
     given : options by name
     """
-    from capplan.cli.main import main
-
-    words = [command, *options(given), "--format", "json", "--", *arguments]
-    with _ONE_AT_A_TIME, redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()) as errors:
-        code = main(words)
-    if not out.getvalue().strip():
-        raise ValueError(errors.getvalue().strip())
-    answer: dict[str, Any] = json.loads(out.getvalue())
-    return {"exit_code": code, **answer}
+    return [command, *options(given), "--format", "json", "--", *arguments]
 
 
 def options(given: Mapping[str, object]) -> list[str]:
@@ -76,7 +90,7 @@ Taken = ParamSpec("Taken")
 
 
 @cache
-def arguments_of(tool: Callable[..., dict[str, Any]]) -> "type[Record]":
+def arguments_of(tool: Callable[..., list[str]]) -> "type[Record]":
     """Return the record of the arguments of a tool, with its names and types: others are errors, and no text or truth value is a number."""
     from capplan.readers.record import strict_record
 
@@ -89,19 +103,16 @@ def arguments_of(tool: Callable[..., dict[str, Any]]) -> "type[Record]":
     )
 
 
-def checked(tool: Callable[Taken, dict[str, Any]]) -> Callable[Taken, dict[str, Any]]:
-    """Return a tool that raises ValueError for an argument that it does not have, or of another type."""
+def checked(tool: Callable[Taken, list[str]]) -> Callable[Taken, list[str]]:
+    """Return a tool that raises InputError for an argument that it does not have, or of another type."""
 
     @wraps(tool)
-    def with_checked(*words: Taken.args, **options: Taken.kwargs) -> dict[str, Any]:
+    def with_checked(*words: Taken.args, **options: Taken.kwargs) -> list[str]:
         from capplan.readers.record import validated
         from capplan.readers.yaml_file import Document
 
         given = {**dict(zip(signature(tool).parameters, words, strict=False)), **options}
-        try:
-            validated(arguments_of(tool), Document(tool.__name__, given, {}))
-        except InputError as error:
-            raise ValueError(str(error)) from None
+        validated(arguments_of(tool), Document(tool.__name__, given, {}))
         return tool(*words, **options)
 
     return with_checked
@@ -116,7 +127,7 @@ def fit(
     weight_dtype: str | None = None,
     kv_dtype: str | None = None,
     max_model_len: int | None = None,
-) -> dict[str, Any]:
+) -> list[str]:
     """Say whether a model fits on GPUs, what uses the memory, and what would make it fit (exit_code 3: it does not fit)."""
     given = {
         "hardware": hardware,
@@ -126,7 +137,7 @@ def fit(
         "kv_dtype": kv_dtype,
         "max_model_len": max_model_len,
     }
-    return run("fit", [model], given)
+    return line("fit", [model], given)
 
 
 @checked
@@ -140,7 +151,7 @@ def estimate(
     tensor_parallel: int = 1,
     weight_dtype: str | None = None,
     kv_dtype: str | None = None,
-) -> dict[str, Any]:
+) -> list[str]:
     """Predict latency and throughput of one replica at a concurrency, or at a request rate such as '5 req/s'."""
     given = {
         "hardware": hardware,
@@ -152,64 +163,210 @@ def estimate(
         "weight_dtype": weight_dtype,
         "kv_dtype": kv_dtype,
     }
-    return run("estimate", [model], given)
+    return line("estimate", [model], given)
 
 
 @checked
-def fleet(scenario: str, settings: list[str] | None = None) -> dict[str, Any]:
+def fleet(scenario: str, settings: list[str] | None = None) -> list[str]:
     """Find the cheapest fleet for a scenario: a shipped name or the path of a YAML; settings such as 'slo.ttft_p95=600 ms' override its keys."""
-    return run("fleet", [scenario], {"set": settings})
+    return line("fleet", [scenario], {"set": settings})
 
 
 @checked
-def explain(plan: str, quantity: str | None = None) -> dict[str, Any]:
+def explain(plan: str, quantity: str | None = None) -> list[str]:
     """Explain a number of a plan file or a scenario: formula, inputs and sources; without a quantity, list what can be explained."""
-    return run("explain", [plan, *([quantity] if quantity else [])], {})
+    return line("explain", [plan, *([quantity] if quantity else [])], {})
 
 
 @checked
-def check(plan: str, scenario: str | None = None, settings: list[str] | None = None) -> dict[str, Any]:
+def check(plan: str, scenario: str | None = None, settings: list[str] | None = None) -> list[str]:
     """Say whether a plan file still meets the targets, the budget and the prices of its scenario (exit_code 4: it does not)."""
-    return run("check", [scenario] if scenario else [], {"plan": plan, "set": settings})
+    return line("check", [scenario] if scenario else [], {"plan": plan, "set": settings})
 
 
-TOOLS: tuple[Callable[..., dict[str, Any]], ...] = (fit, estimate, fleet, explain, check)
+TOOLS: Mapping[str, Callable[..., list[str]]] = {
+    "fit": fit, "estimate": estimate, "fleet": fleet, "explain": explain, "check": check,
+}  # fmt: skip
+QUICK = ("fit", "estimate")
+"""Tools that do not wait behind those that search."""
 
 
-def server() -> "MCPServer":
+async def answer(jobs: "Jobs", words: Sequence[str]) -> dict[str, Any]:
+    """Return the JSON of a command line with its exit code; InputError with the message of a mistake."""
+    from capplan.cli.api.jobs import Lane, say_bug
+
+    command, *rest = words
+    offline = ["--offline"] if jobs.offline else []
+    lane = Lane.QUICK if command in QUICK else Lane.SEARCH
+    done = await jobs.run_alone([command, *offline, *rest], lane=lane)
+    if done.out.strip():
+        printed: dict[str, Any] = json.loads(done.out)
+        return {"exit_code": done.code, **printed}
+    if done.code in (0, 1):
+        say_bug(done)
+        raise InputError("a bug of ours; its traceback is on stderr of the server")
+    raise InputError(done.errors.strip())
+
+
+def server(jobs: "Jobs") -> Any:
     """Return the server with its tools; InputError where the SDK is not installed."""
     try:
-        from mcp.server import MCPServer
-        from mcp.server.mcpserver.exceptions import ToolError
-        from mcp.server.mcpserver.tools import Tool
-        from mcp.server.mcpserver.utilities.func_metadata import FuncMetadata
-        from mcp_types import ToolAnnotations
+        import mcp_types as types
+        from mcp.server.lowlevel import Server
     except ImportError:
         raise InputError(NEEDED) from None
 
-    class Unchecked(FuncMetadata):  # type: ignore[misc]
-        """Passes arguments as they are to the tool, which checks them: the SDK leaves unknown ones out."""
+    how = types.ToolAnnotations(read_only_hint=True, open_world_hint=not jobs.offline)
+    listed = [
+        types.Tool(
+            name=name,
+            description=tool.__doc__,
+            input_schema=arguments_of(tool).model_json_schema(),
+            annotations=how,
+        )
+        for name, tool in TOOLS.items()
+    ]
 
-        def validate_arguments(self, arguments_to_validate: dict[str, Any]) -> dict[str, Any]:
-            """Return the arguments."""
-            return arguments_to_validate
+    async def list_tools(_context: Any, _params: Any) -> Any:
+        return types.ListToolsResult(tools=listed)
 
-    def offered(tool: Callable[..., dict[str, Any]]) -> Tool:
-        @wraps(tool)
-        def answered(**options: Any) -> dict[str, Any]:
-            try:
-                return tool(**options)
-            except ValueError as error:
-                raise ToolError(str(error)) from None
+    async def call_tool(_context: Any, params: Any) -> Any:
+        try:
+            if params.name not in TOOLS:
+                raise unknown("tool", params.name, TOOLS)
+            found = await answer(jobs, TOOLS[params.name](**(params.arguments or {})))
+        except CapplanError as error:
+            said = types.TextContent(type="text", text=str(error))
+            return types.CallToolResult(content=[said], is_error=True)
+        said = types.TextContent(type="text", text=json.dumps(found))
+        return types.CallToolResult(content=[said], structured_content=found)
 
-        read_only = ToolAnnotations(read_only_hint=True, open_world_hint=False)
-        made = Tool.from_function(answered, annotations=read_only)
-        metadata = Unchecked(**dict(made.fn_metadata))
-        schema = arguments_of(tool).model_json_schema()
-        return made.model_copy(update={"fn_metadata": metadata, "parameters": schema})
-
-    return MCPServer(
+    return Server(
         "capplan",
+        version=__version__,
         instructions="Capacity planning for LLM serving. Numbers are in base units: seconds, bytes, tokens, dollars.",
-        tools=[offered(tool) for tool in TOOLS],
+        on_list_tools=list_tools,
+        on_call_tool=call_tool,
     )
+
+
+async def _served(serving: Any, jobs: "Jobs") -> None:
+    """Serve one client until it has gone; SIGTERM cancels what runs, as Ctrl-C does."""
+    from mcp.server.stdio import stdio_server
+
+    loop, own = asyncio.get_running_loop(), asyncio.current_task()
+    if own is not None:
+        loop.add_signal_handler(signal.SIGTERM, own.cancel)
+    sent = _Sent(_taken_over(1, os.O_WRONLY))
+    heard = _Heard(_taken_over(0, os.O_RDONLY), sent)
+    starting = asyncio.ensure_future(jobs.warm_up())
+    try:
+        async with stdio_server(heard, sent) as (read, write):
+            await serving.run(read, write, serving.create_initialization_options())
+    finally:
+        await starting
+        await jobs.ended()
+
+
+def _taken_over(descriptor: int, flags: int) -> int:
+    """Return another descriptor for stdin or stdout, and let nobody else read or write there."""
+    taken, nowhere = os.dup(descriptor), os.open(os.devnull, flags)
+    os.dup2(nowhere, descriptor)
+    os.close(nowhere)
+    return taken
+
+
+class _Sent:
+    """Messages to the client, written by a thread that nobody waits for at the end."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._waiting: SimpleQueue[tuple[bytes, asyncio.Future[None]]] = SimpleQueue()
+        Thread(target=self._write_all, args=(descriptor,), daemon=True).start()
+
+    async def write(self, text: str) -> None:
+        """Write a message; BrokenPipeError where nobody reads it."""
+        written: asyncio.Future[None] = self._loop.create_future()
+        self._waiting.put((text.encode("utf-8", "replace"), written))
+        await written
+
+    async def flush(self) -> None:
+        """Do nothing: what was written is out."""
+
+    def _write_all(self, descriptor: int) -> None:
+        while True:
+            left, written = self._waiting.get()
+            failure: OSError | None = None
+            try:
+                while left:
+                    left = left[os.write(descriptor, left) :]
+            except OSError as error:
+                failure = BrokenPipeError(*error.args)
+            with suppress(RuntimeError):  # the loop has ended
+                self._loop.call_soon_threadsafe(_settle, written, failure)
+
+
+def _settle(written: "asyncio.Future[None]", failure: OSError | None) -> None:
+    if written.done():
+        return
+    if failure is None:
+        written.set_result(None)
+    else:
+        written.set_exception(failure)
+
+
+class _Heard:
+    """Messages of the client, read by a thread that nobody waits for; what is none gets its error as the answer."""
+
+    def __init__(self, descriptor: int, sent: _Sent) -> None:
+        self._loop, self._sent = asyncio.get_running_loop(), sent
+        self._lines: asyncio.Queue[bytes | None] = asyncio.Queue()
+        Thread(target=self._read_all, args=(descriptor,), daemon=True).start()
+
+    async def __aiter__(self) -> AsyncIterator[str]:
+        """Yield each message."""
+        while (message := await self._lines.get()) is not None:
+            if not message.strip():
+                continue
+            if fault := _fault(message):
+                await self._sent.write(fault)
+            else:
+                yield message.decode()
+
+    def _read_all(self, descriptor: int) -> None:
+        rest, ended = b"", False
+        with suppress(RuntimeError):  # the loop has ended
+            while not ended:
+                try:
+                    piece = os.read(descriptor, 2**16)
+                except OSError:
+                    piece = b""
+                *lines, rest = (rest + (piece or b"\n")).split(b"\n")
+                rest = rest[: LONGEST_LINE + 1]
+                ended = not piece
+                for message in lines:
+                    self._loop.call_soon_threadsafe(self._lines.put_nowait, message)
+            self._loop.call_soon_threadsafe(self._lines.put_nowait, None)
+
+
+def _fault(message: bytes) -> str:
+    """Return the answer to a line that is no message; empty for one that is."""
+    from mcp_types import jsonrpc_message_adapter
+
+    if len(message) > LONGEST_LINE:
+        return _error(None, _PARSE_ERROR, f"a message is longer than {LONGEST_LINE / 1e6:g} MB")
+    try:
+        jsonrpc_message_adapter.validate_json(message, by_name=False)
+    except ValueError:
+        try:
+            given = json.loads(message)
+        except (ValueError, RecursionError):
+            return _error(None, _PARSE_ERROR, "a message is one line of JSON")
+        of = given.get("id") if isinstance(given, dict) else None
+        said = of if isinstance(of, (int, str)) and not isinstance(of, bool) else None
+        return _error(said, _INVALID_REQUEST, "this is no request of JSON-RPC 2.0")
+    return ""
+
+
+def _error(of: int | str | None, code: int, says: str) -> str:
+    return json.dumps({"jsonrpc": "2.0", "id": of, "error": {"code": code, "message": says}}) + "\n"

@@ -181,15 +181,16 @@ def grouped(function: Callable[..., int]) -> Callable[..., int]:
             spread.append(parameter.replace(kind=Parameter.KEYWORD_ONLY))
 
     def command(**values: Any) -> int:
-        from capplan.readers.text_file import protecting_outputs
+        from capplan.readers.text_file import protecting_outputs, remembering_pipes
 
-        values = with_plan(values)
-        given = {
-            name: record(**{field: values.pop(field) for field in group})
-            for name, (record, group) in records.items()
-        }
-        with protecting_outputs(refuse_outputs({**values, **given})):
-            return function(**values, **given)
+        with remembering_pipes():
+            values = with_plan(values)
+            given = {
+                name: record(**{field: values.pop(field) for field in group})
+                for name, (record, group) in records.items()
+            }
+            with protecting_outputs(refuse_outputs({**values, **given})):
+                return function(**values, **given)
 
     command.__doc__ = function.__doc__
     told = cast("_Told", command)

@@ -11,11 +11,12 @@ import os
 import re
 import select
 import stat
+import time
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from io import BufferedIOBase, BufferedReader
+from io import BufferedIOBase, BufferedReader, BytesIO
 from itertools import zip_longest
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
@@ -29,6 +30,9 @@ MAX_BYTES = 8_000_000
 MAX_RESULT_BYTES = 512 * 1024**2
 """The largest result file of a tool, decompressed."""
 PIPE_WAIT_MS = 20_000
+"""How long a pipe or a device may be silent."""
+LONGEST_PIPE_S = 600.0
+"""How long one may go on."""
 MAX_DEPTH = 40
 """How deep mappings and lists may be nested."""
 MOST_RATIO = 200
@@ -53,6 +57,7 @@ _MAGIC = (
     (b"\xff\xfe", "UTF-16; save it as UTF-8"),
     (b"\xfe\xff", "UTF-16; save it as UTF-8"),
 )
+_HTML = (b"<!doctype html", b"<html")
 
 
 def _is_safetensors(head: bytes) -> bool:
@@ -65,6 +70,8 @@ def _what_it_is(head: bytes) -> str:
         return "a safetensors weights file; give the config.json next to it"
     if b"\x00ustar" in head:
         return "a tar archive; unpack it and name one of its files"
+    if head.lstrip()[:14].lower().startswith(_HTML):
+        return "a web page, such as one to log in"
     return next((what for magic, what in _MAGIC if head.startswith(magic)), "")
 
 
@@ -93,18 +100,54 @@ class _Packed(gzip.GzipFile):
         return content
 
 
-def _patient(path: str, flags: int) -> int:
-    """Open a file; of a pipe that nobody writes to, wait for a while instead of for ever."""
-    if not stat.S_ISFIFO(os.stat(path).st_mode):  # noqa: PTH116
-        return os.open(path, flags)
-    pipe = os.open(path, flags | os.O_NONBLOCK)
-    waiting = select.poll()
-    waiting.register(pipe, select.POLLIN | select.POLLHUP)
-    if not waiting.poll(PIPE_WAIT_MS):
-        os.close(pipe)
-        raise InputError(f"{path}: a pipe to which nobody wrote for {PIPE_WAIT_MS / 1000:.0f} s")
-    os.set_blocking(pipe, True)
-    return pipe
+_PIPED: ContextVar[dict[tuple[int, int], bytes] | None] = ContextVar("piped", default=None)
+
+
+@contextmanager
+def remembering_pipes() -> Iterator[None]:
+    """Keep what pipes hold, which can be read once, for the readers of one command."""
+    before = _PIPED.set({})
+    try:
+        yield
+    finally:
+        _PIPED.reset(before)
+
+
+def _piped(name: str, descriptor: int, what: os.stat_result) -> bytes:
+    """Return what comes out of a pipe or a device; InputError for one that is silent for a while, or does not end."""
+    kept = _PIPED.get()
+    place = (what.st_dev, what.st_ino)
+    if kept is not None and place in kept:
+        return kept[place]
+    ready = select.poll()
+    ready.register(descriptor, select.POLLIN | select.POLLHUP)
+    until_s, held = time.monotonic() + LONGEST_PIPE_S, bytearray()
+    while True:
+        if not os.isatty(descriptor) and not ready.poll(PIPE_WAIT_MS):
+            raise InputError(
+                f"{name}: a pipe or a device to which nobody wrote for {PIPE_WAIT_MS / 1000:.0f} s"
+            )
+        try:
+            piece = os.read(descriptor, 2**20)
+        except BlockingIOError:
+            time.sleep(0.01)
+            continue
+        if not piece:
+            break
+        held += piece
+        if len(held) > MAX_RESULT_BYTES or time.monotonic() > until_s:
+            raise InputError(
+                f"{name}: a pipe or a device that does not end after {len(held) / 1e6:,.0f} MB; write it to a file first"
+            )
+    content = bytes(held)
+    if kept is not None:
+        kept[place] = content
+    return content
+
+
+def _nonblocking(path: str, flags: int) -> int:
+    """Open a file; of a pipe or a device do not wait for anybody."""
+    return os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY)
 
 
 _KEPT: ContextVar[Mapping[object, str]] = ContextVar("kept", default=MappingProxyType({}))
@@ -133,10 +176,12 @@ def _opened(
     name = os.fspath(path)
     tail = f"; {kind} is expected" + (f"\n  {way_out}" if way_out else "")
     try:
-        with open(path, "rb", opener=_patient) as raw:
-            what = os.fstat(raw.fileno())
+        with open(path, "rb", opener=_nonblocking) as file:
+            what = os.fstat(file.fileno())
             if option := _KEPT.get().get((what.st_dev, what.st_ino)):
                 raise InputError(f"{option}: {name!r} is read by this command; name another file")
+            plain = stat.S_ISREG(what.st_mode)
+            raw = file if plain else BufferedReader(BytesIO(_piped(name, file.fileno(), what)))
             packed = unpacked and raw.peek(2)[:2] == _GZIP
             yield _Packed(name, raw) if packed else raw
     except FileNotFoundError:
@@ -160,11 +205,10 @@ def mapped(path: str | os.PathLike[str], kind: str) -> Iterator[mmap]:
         The file is missing, unreadable, a folder, no plain file, or empty.
     """
     name = os.fspath(path)
+    if is_there(Path(path)) and not (Path(path).is_file() or Path(path).is_dir()):
+        raise InputError(f"{name}: is not a plain file; {kind} is expected")
     with _opened(path, kind, "", unpacked=False) as raw:
-        what = os.fstat(raw.fileno())
-        if not stat.S_ISREG(what.st_mode):
-            raise InputError(f"{name}: is not a plain file; {kind} is expected")
-        if not what.st_size:
+        if not os.fstat(raw.fileno()).st_size:
             raise InputError(f"{name}: is empty; {kind} is expected")
         with mmap(raw.fileno(), 0, access=ACCESS_READ) as content:
             yield content
@@ -515,9 +559,19 @@ def read_json(
     -------
     The object; numbers are finite unless infinities are read.
     """
-    name = os.fspath(path)
     text = read_text(path, kind=kind, max_bytes=max_bytes)
+    return _json_object(text, os.fspath(path), kind, infinities=infinities)
 
+
+def json_of(content: bytes, name: str, *, kind: str) -> dict[str, Any]:
+    """Return the object of JSON that was not read from a file, as `read_json` does with infinities; name is for the error."""
+    text = _decoded(content, name, kind)
+    if not text.strip():
+        raise InputError(f"{name}: is empty; {kind} is expected")
+    return _json_object(text, name, kind, infinities=True)
+
+
+def _json_object(text: str, name: str, kind: str, *, infinities: bool) -> dict[str, Any]:
     def constant(word: str) -> float:
         if infinities:
             return float(word)

@@ -22,8 +22,9 @@ PROCESSES = """## Processes that end
 | a process of `--workers` | it is replaced, its points are computed again, the answer is the same; after the fourth the run ends with one line |
 | a worker of a Dask cluster | the scheduler gives its points to others; no point is lost, the answer is the same |
 | all workers of a cluster, or there never was one | one line after 30 s; what was finished is printed and kept in `--points` |
-| the scheduler is killed | one line at once; what was finished is printed and kept in `--points` |
-| the scheduler is frozen | one line within 15 s |
+| a worker is frozen, or the cluster finishes nothing for 10 s | one line; this process computes the open points too, and the answer is the same |
+| the scheduler is killed or frozen | one line at once or within 10 s; this process computes what is left, and the answer is the same |
+| a port that accepts and says nothing, or no scheduler at all | one line within 10 s |
 
 The address of the dashboard is printed when a cluster answers. capplan rejects a worker with another version of capplan.
 """
@@ -44,6 +45,9 @@ Each has a test that meets the fault itself, not a stand-in, but for the clock o
 | the home folder is on a read-only disk | shipped models are read; for one of the hub a line names the cache and `HF_HOME` (the same file) |
 | versions and processes share a file of `--points` | rows of another version are not read, a line that was cut costs its point, nothing is overwritten (`tests/properties/test_points_file.py`) |
 | a plan file of another schema | one line with the version that wrote it and the way out (`tests/properties/test_plan_file_schema.py`) |
+| a hub, a mirror or a proxy answers otherwise: 39 answers, such as a login page with status 200, half a file, 50 MB, a gzip bomb, a commit that is a path | a line, and nothing is kept (`tests/rules/test_hub_access.py`) |
+| a client of `capplan mcp` cancels, goes, talks nonsense or waits too long | the work ends; the next call is answered (`tests/rules/test_mcp.py`) |
+| 10,000 calls of the library; pickling; processes that are forked or spawned; a clock that steps | no memory, file or thread is kept, and the answer is the same (`tests/rules/test_faults_of_machines.py`) |
 | 50 threads of one process ask at once, from the first import on | the answers of one thread (`tests/rules/test_faults_of_machines.py`) |
 
 A scenario has 1,000 classes at most, a refit or a comparison with results replays 500 of them at most, and a CSV file has 8 million cells at most. Measured rows with other settings

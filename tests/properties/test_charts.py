@@ -1,6 +1,10 @@
 """Laws of the pictures of a page and of files: well-formed, inside their frame, proportional, the same bytes every time."""
 
+import os
+import subprocess
+import sys
 import xml.etree.ElementTree as ET
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -28,6 +32,8 @@ from capplan.report.charts.of_answers import (
 from capplan.report.charts.static import chart_bytes
 from capplan.report.charts.svg import svg_of
 from tests.sweeps import examples
+
+ROOT = Path(__file__).resolve().parents[2]
 
 AMOUNT = st.floats(0.0, 1e12)
 NAME = st.text(st.characters(codec="utf-8", categories=("L", "N", "P", "S", "Zs")), min_size=1, max_size=12)
@@ -165,3 +171,31 @@ def test_files_of_charts_are_the_same_bytes_and_hold_their_words():
     for said in ("weights", "66.0 GB", "-20%: $5,840", "as planned $7,300 per month", "a $b$ &lt;c&gt;"):
         assert said in words
     assert chart_bytes(charts, "png").startswith(b"\x89PNG")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("backend", ["module://matplotlib_inline.backend_inline", "nope"])
+def test_neither_a_backend_nor_a_matplotlibrc_of_the_user_changes_a_picture(backend, tmp_path):
+    """Jupyter names a backend that other environments lack; LaTeX is not installed."""
+    pictures = []
+    for rc, env in (("", {}), ("text.usetex: True\nfont.size: 30\n", {"MPLBACKEND": backend})):
+        (tmp_path / "matplotlibrc").write_text(rc)
+        words = [
+            "estimate",
+            "llama-3.1-8b",
+            "--hardware",
+            "l4",
+            "--concurrency",
+            "4",
+            "--offline",
+            "--plot",
+            "p.svg",
+        ]
+        bare = {name: value for name, value in os.environ.items() if name != "MPLBACKEND"}
+        done = subprocess.run(
+            [sys.executable, "-m", "capplan", *words], cwd=tmp_path, env={**bare, "PYTHONPATH": str(ROOT), **env},
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        pictures.append((tmp_path / "p.svg").read_bytes())
+    assert pictures[0] == pictures[1]

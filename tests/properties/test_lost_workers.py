@@ -4,6 +4,7 @@ import json
 import multiprocessing
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -12,6 +13,7 @@ from contextlib import contextmanager
 import pytest
 
 from capplan.cli.main import main
+from capplan.errors import InputError
 from capplan.fleet.search import workers
 from capplan.fleet.search.workers import executor, finished_points, runner
 from capplan.fleet.sweep import swept
@@ -126,16 +128,47 @@ def test_killed_workers_of_a_dask_cluster_lose_no_point(tmp_path, expected):
 
 
 @pytest.mark.long
-def test_a_killed_scheduler_ends_the_run_with_what_was_finished(tmp_path, expected):
-    path = tmp_path / "points.jsonl"
-    with cluster(tmp_path, 1) as (address, scheduler, _), executor(1, address) as pool:
-        rows, stopped = swept_with_a_loss(pool, path, lambda: ended(scheduler))
-    assert isinstance(stopped, workers.LostWorkersError)
-    assert f"--dask {address}: the scheduler" in str(stopped)
-    assert 0 < len(rows) < len(expected)
-    assert all(row in expected for row in rows)
-    again, stopped = finished_points(points(), None, PointFile(path), None, refine=False)
-    assert (again, stopped) == (expected, None)
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+def test_without_its_scheduler_the_work_goes_on_here_with_the_same_answer(
+    how, tmp_path, expected, monkeypatch
+):
+    monkeypatch.setattr(workers, "LOOK_EVERY_S", 0.5)
+    said = []
+    with cluster(tmp_path, 1) as (address, scheduler, _), executor(1, address, said.append) as pool:
+        monkeypatch.setattr(workers, "ANSWER_S", 1.0)
+        rows, stopped = swept_with_a_loss(pool, tmp_path / "points.jsonl", lambda: scheduler.send_signal(how))
+    assert (rows, stopped) == (expected, None)
+    assert f"--dask {address}: the scheduler" in said[-1]
+    assert "this process computes the other" in said[-1]
+    assert len((tmp_path / "points.jsonl").read_text().splitlines()) == len(expected)
+
+
+@pytest.mark.long
+def test_what_a_frozen_worker_holds_is_computed_here_with_the_same_answer(tmp_path, expected, monkeypatch):
+    monkeypatch.setattr(workers, "LOOK_EVERY_S", 0.5)
+    monkeypatch.setattr(workers, "JOIN_AFTER_S", 1.0)
+    said = []
+    with cluster(tmp_path, 1) as (address, _, running), executor(1, address, said.append) as pool:
+        rows, stopped = swept_with_a_loss(pool, None, lambda: running[0].send_signal(signal.SIGSTOP))
+    assert (rows, stopped) == (expected, None)
+    assert said[-1] == "Dask: nothing was finished for 1 s; this process computes too"
+
+
+def test_a_port_that_says_nothing_is_named_in_a_stated_time(monkeypatch):
+    monkeypatch.setattr(workers, "CONNECT_S", 0.5)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"tcp://127.0.0.1:{silent.getsockname()[1]}"
+        with pytest.raises(InputError, match=f"--dask {address}: no scheduler answers"), executor(1, address):
+            pass
+
+
+@pytest.mark.parametrize(
+    "address", ["tls://127.0.0.1:9", "ucx://127.0.0.1:9", "inproc://1", ":::", "tcp://[::1", "nope", ""]
+)
+def test_an_address_that_no_scheduler_has_is_one_line(address, monkeypatch):
+    monkeypatch.setattr(workers, "CONNECT_S", 0.5)
+    with pytest.raises(InputError, match=r"--dask .*: no scheduler answers"), executor(1, address):
+        pass
 
 
 @pytest.mark.parametrize("count", [0, 1])
@@ -156,15 +189,6 @@ def test_a_scheduler_without_workers_is_named_in_a_stated_time(count, tmp_path, 
         with refused, executor(1, address, said.append):
             pass
     assert said == ["Dask: no workers yet; waiting up to 1 s"]
-
-
-@pytest.mark.long
-def test_a_frozen_scheduler_is_named_in_a_stated_time(tmp_path, monkeypatch):
-    monkeypatch.setattr(workers, "LOOK_EVERY_S", 0.5)
-    with cluster(tmp_path, 1) as (address, scheduler, _), executor(1, address) as pool:
-        monkeypatch.setattr(workers, "ANSWER_S", 1.0)
-        _, stopped = swept_with_a_loss(pool, None, lambda: scheduler.send_signal(signal.SIGSTOP))
-    assert "does not answer for 1 s" in str(stopped)
 
 
 def test_a_worker_with_another_version_is_refused():

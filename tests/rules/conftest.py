@@ -216,6 +216,7 @@ def stand_ins(monkeypatch):
     for place, stand_in in {
         f"{hub}._fetched": says(lambda *_, **__: "the hub"),
         "capplan.fleet.search.workers.ProcessPoolExecutor": says(lambda count, **_: f"{count} processes"),
+        "capplan.cli.mcp._serve": says(lambda *words, **named: " ".join(map(str, words)) + f" {named}"),
         "capplan.cli.serve._serve": says(lambda *words, **named: " ".join(map(str, words)) + f" {named}"),
         f"{calibrate}._opened": opened,
         f"{calibrate}._proof": says(lambda network, target, path, *, quick: f"{network.name} on {target.device}, {path.name}, quick={quick}"),

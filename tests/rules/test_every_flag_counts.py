@@ -145,9 +145,10 @@ LINES = {
     "hardware": "hardware h100-sxm",
     "calibrate": "calibrate --device cpu -o made.calibration.yaml",
     "serve": "serve",
+    "mcp": "mcp",
 }
 CASES = {
-    "mcp": {},
+    "mcp": {"--time-limit": Case("2s", refused="2.0 "), "--offline": Case(refused="'offline': True")},
     "serve": {
         "--host": Case("0.0.0.0", refused="give --token-file"),
         "--token-file": Case("more.json", refused="16 or more letters"),

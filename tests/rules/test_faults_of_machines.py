@@ -1,15 +1,27 @@
 """Faults and sizes that no usual machine and file has: results of 200,000 rows, hundreds of classes, many threads."""
 
 import csv
+import gc
+import itertools
 import json
+import multiprocessing
+import os
+import pickle
 import resource
 import subprocess
 import sys
+import threading
+import time
+from contextlib import suppress
 from functools import partial
+from html.parser import HTMLParser
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+import capplan as cp
+from capplan.errors import InputError
 from tests.installs.sizes import SCENARIO, many_results, measured_rows, request_log, scenario_of_classes
 from tests.sweeps import long_but
 
@@ -163,3 +175,105 @@ def test_many_threads_of_one_process_get_the_answers_of_one(root, tmp_path, ques
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert json.loads(done.stdout) == []
+
+
+@pytest.mark.long
+def test_ten_thousand_calls_of_the_library_leave_nothing_behind():
+    """Open files, threads and memory: what the first thousand calls keep is what all keep."""
+
+    def call(turn):
+        with suppress(InputError):
+            cp.kv_size("llama-3.1-8b", [4096 + turn % 7], offline=True)
+            cp.load_scenario("small-team", f"traffic[0].request_rate={1 + turn % 9} req/s")
+            cp.kv_size("llama-3.1-8b", [-turn], offline=True)
+
+    def held():
+        gc.collect()
+        memory = int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+        return len(os.listdir("/proc/self/fd")), threading.active_count(), memory
+
+    for turn in range(300):
+        call(turn)
+    before = held()
+    for turn in range(3400):  # three calls each
+        call(turn)
+    after = held()
+    assert after[:2] == before[:2]
+    assert after[2] - before[2] < 8_000_000  # 800 bytes a call
+
+
+def test_answers_errors_and_scenarios_survive_pickling():
+    scenario = cp.load_scenario("small-team")
+    assert pickle.loads(pickle.dumps(scenario)) == scenario
+    answer = cp.kv_size("llama-3.1-8b", [4096], offline=True)
+    again = pickle.loads(pickle.dumps(answer))
+    assert again.data == answer.data
+    with pytest.raises(InputError) as caught:
+        cp.kv_size("lama-3.1-8b", [4096], offline=True)
+    error = pickle.loads(pickle.dumps(caught.value))
+    assert (type(error), str(error), error.exit_code) == (type(caught.value), str(caught.value), 2)
+
+
+@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
+@pytest.mark.long
+def test_a_process_that_is_started_in_any_way_answers_alike(method):
+    expected = cp.kv_size("llama-3.1-8b", [4096, 8192], offline=True).data
+    with multiprocessing.get_context(method).Pool(2) as pool:
+        found = pool.starmap(_cache_sizes, [("llama-3.1-8b", [4096, 8192])] * 3)
+    assert found == [expected] * 3
+
+
+def _cache_sizes(model, contexts):
+    return cp.kv_size(model, contexts, offline=True).data
+
+
+@pytest.mark.parametrize("step_s", [-1e9, -3600.0, 3600.0, 1e9])
+def test_a_clock_that_steps_changes_no_answer(step_s, monkeypatch):
+    expected = cp.kv_size("llama-3.1-8b", [4096], offline=True).data
+    real, steps = time.time, itertools.count()
+    monkeypatch.setattr(time, "time", lambda: real() + step_s * (next(steps) % 2))
+    assert cp.kv_size("llama-3.1-8b", [4096], offline=True).data == expected
+    assert cp.estimate("llama-3.1-8b", "l4", concurrency=2, offline=True).data
+
+
+NAMES = ["<script>alert(1)</script>", '"><img src=x onerror=x>', "'--><svg onload=x>", "</title><b>", "</style><i>", "]]><u>", "&lt;b&gt;<b x='", "javascript:x", "{{x}}`${x}`"]  # fmt: skip
+
+
+class Markup(HTMLParser):
+    """The elements of a page with the names of their attributes, in their order, and its text."""
+
+    def __init__(self, page):
+        super().__init__()
+        self.elements, self.text = [], ""
+        self.feed(page)
+
+    def handle_starttag(self, tag, attrs):
+        self.elements.append((tag, tuple(sorted(name for name, _ in attrs))))
+
+    def handle_data(self, data):
+        self.text += data
+
+
+@pytest.mark.long
+def test_no_name_becomes_markup_of_the_review(tmp_path, capplan):
+    """The elements of a page do not depend on what things are called."""
+    pages = []
+    for name in ["plain", " ".join(NAMES)]:
+        words = [
+            "report",
+            "small-team",
+            "--offline",
+            "--author",
+            name,
+            "--date",
+            "2026-11-22",
+            "-o",
+            tmp_path / "page.html",
+        ]
+        ran = capplan(
+            *words, "--set", f"name={json.dumps(name)}", "--set", f"traffic[0].name={json.dumps(name)}"
+        )
+        assert ran.code == 0, ran.err
+        pages.append(Markup((tmp_path / "page.html").read_text()))
+    assert pages[0].elements == pages[1].elements
+    assert NAMES[0] in pages[1].text

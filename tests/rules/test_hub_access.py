@@ -4,8 +4,6 @@ The hub here is a real HTTP server on loopback that speaks the few answers of th
 client is the real huggingface-hub.
 """
 
-import contextlib
-import hashlib
 import json
 import os
 import shlex
@@ -14,8 +12,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from subprocess import PIPE
 from types import SimpleNamespace
 
@@ -26,98 +22,8 @@ from capplan.cli import mcp
 from capplan.errors import InputError
 from capplan.ranges import is_revision
 from capplan.readers.catalogue import models as hub_reader
+from tests.hub import ANSWERS, CONFIG, HTML, Hub, leads, on_get, sends
 from tests.interrupts import started
-
-CONFIG = {
-    "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
-    "hidden_size": 64,
-    "intermediate_size": 128,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "vocab_size": 320,
-    "max_position_embeddings": 2048,
-    "tie_word_embeddings": False,
-}
-COMMIT = "0123456789abcdef0123456789abcdef01234567"
-
-
-class Hub(ThreadingHTTPServer):
-    """Answers for a handful of repositories and remembers what it was asked."""
-
-    daemon_threads = True
-
-    def __init__(self):
-        super().__init__(("127.0.0.1", 0), Answers)
-        self.asked = []
-        self.dropped = threading.Event()
-        self.files = {(name, "main", "config.json"): CONFIG for name in ("tiny/open", "tiny/drops")}
-        self.refused = {
-            "tiny/gated": (403, "GatedRepo"),
-            "tiny/locked": (401, "GatedRepo"),
-            "tiny/missing": (404, "RepoNotFound"),
-            "tiny/broken": (500, "ServerError"),
-        }
-
-    @property
-    def url(self):
-        return f"http://127.0.0.1:{self.server_address[1]}"
-
-
-class Answers(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-
-    def log_message(self, *_):
-        pass
-
-    def do_HEAD(self):
-        self.answer(body=False)
-
-    def do_GET(self):
-        self.answer(body=True)
-
-    def answer(self, *, body):
-        self.server.asked.append((self.command, self.path, self.headers.get("Authorization")))
-        parts = self.path.split("?")[0].strip("/").split("/")
-        if len(parts) < 5 or parts[2] != "resolve":
-            return self.send(404, {}, b"", body)
-        repository, revision, name = "/".join(parts[:2]), parts[3], "/".join(parts[4:])
-        if repository == "tiny/slow":
-            time.sleep(10)
-        if repository == "tiny/drops" and body:
-            return self.drops()
-        if repository in self.server.refused:
-            status, code = self.server.refused[repository]
-            return self.send(status, {"X-Error-Code": code, "X-Error-Message": code}, b"", body)
-        if revision not in ("main", COMMIT, "v2"):
-            return self.send(404, {"X-Error-Code": "RevisionNotFound"}, b"", body)
-        config = self.server.files.get((repository, revision, name))
-        if config is None:
-            return self.send(404, {"X-Error-Code": "EntryNotFound", "X-Repo-Commit": COMMIT}, b"", body)
-        content = json.dumps(config).encode()
-        tag = hashlib.sha1(content).hexdigest()
-        return self.send(200, {"ETag": f'"{tag}"', "X-Repo-Commit": COMMIT}, content, body)
-
-    def drops(self):
-        """Send the beginning of a file, and then a letter now and then."""
-        self.send_response(200)
-        self.send_header("Content-Length", "100000")
-        self.end_headers()
-        with contextlib.suppress(OSError):
-            while True:
-                self.wfile.write(b" ")
-                self.server.dropped.set()
-                time.sleep(0.05)
-
-    def send(self, status, headers, content, body):
-        self.send_response(status)
-        for key, value in headers.items():
-            self.send_header(key, value)
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        if body:
-            self.wfile.write(content)
 
 
 @pytest.fixture
@@ -151,23 +57,29 @@ def client_modules():
 
 @pytest.fixture
 def asks_here(capplan, variables):
-    """Run `capplan model` in this process, with a client that is imported anew: it reads its variables once."""
+    """Run `capplan model` in this process, with a client that is imported anew where its variables change: it reads them once."""
+    before = {name: sys.modules.pop(name) for name in client_modules()}
+    read = {}
 
     def run(*words, **env):
-        before = {name: sys.modules.pop(name) for name in client_modules()}
+        given = {**variables, **env}
+        if given != read:
+            for name in client_modules():
+                del sys.modules[name]
+        read.clear()
+        read.update(given)
         hub_reader._warn.cache_clear()
         with pytest.MonkeyPatch.context() as patch:
             for key in [key for key in os.environ if key.startswith("HF_")]:
                 patch.delenv(key)
-            for key, value in {**variables, **env}.items():
+            for key, value in given.items():
                 patch.setenv(key, value)
-            ran = capplan("model", *words)
-        for name in client_modules():
-            del sys.modules[name]
-        sys.modules.update(before)
-        return ran
+            return capplan("model", *words)
 
-    return run
+    yield run
+    for name in client_modules():
+        del sys.modules[name]
+    sys.modules.update(before)
 
 
 def one_line_error(ran, *expected):
@@ -372,8 +284,8 @@ def test_a_revision_that_is_a_path_writes_nothing_though_a_mirror_answers(
         assert "is not the name of a branch, tag or commit" in ran.err, (entry, ran.err)
     with pytest.raises(InputError, match="is not the name of a branch, tag or commit"):
         capplan_library.estimate("tiny/open", "l4", concurrency=1, revision=revision)
-    with pytest.raises(ValueError, match="is not the name of a branch, tag or commit"):
-        mcp.fleet(str(scenario), [f"revision={json.dumps(revision)}"])
+    ran = capplan(*mcp.fleet(str(scenario), [f"revision={json.dumps(revision)}"]))
+    assert (ran.code, "is not the name of a branch, tag or commit" in ran.err) == (2, True)
     with pytest.raises(InputError, match="is not the name of a branch, tag or commit"):
         hub_reader.read_model("tiny/open", revision=revision)
     assert hub.asked == []
@@ -401,3 +313,99 @@ def test_a_model_whose_name_leaves_its_folder_is_not_asked_for(asks_here, hub, t
         hub_reader.hub_file(model, "config.json", revision=None, offline=False)
     assert hub.asked == []
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_whatever_a_hub_answers_is_read_or_refused_in_a_line_and_only_a_config_is_kept(
+    asks_here, hub, tmp_path, monkeypatch, recwarn
+):
+    monkeypatch.setattr(hub_reader, "LONGEST_S", 0.7)
+    around = {path for path in tmp_path.rglob("*") if "cache" not in path.parts}
+    for number, (answer, (give, says)) in enumerate(ANSWERS.items()):
+        name = f"tiny/odd-{number}"
+        hub.answering[name] = give
+        ran = asks_here(name, "--format", "json")
+        folder = tmp_path / "cache" / "hub" / f"models--{name.replace('/', '--')}"
+        kept = {path.name for path in folder.rglob("*") if path.is_file()}
+        if says is None:
+            assert (ran.code, ran.err) == (0, ""), (answer, ran.err)
+            assert json.loads(ran.out)["result"]["layers"] == 2
+            assert asks_here(name, "--offline").code == 0
+            assert kept == {"config.json", "main"}, answer
+        else:
+            err = one_line_error(ran, name, says)
+            assert len(err.splitlines()) == 2, (answer, err)
+            assert kept == set(), answer
+            del hub.answering[name]
+            hub.files[name, "main", "config.json"] = CONFIG
+            monkeypatch.setattr(hub_reader, "LONGEST_S", 60.0)
+            assert asks_here(name).code == 0, f"after {answer}"
+            monkeypatch.setattr(hub_reader, "LONGEST_S", 0.7)
+        assert {path for path in tmp_path.rglob("*") if "cache" not in path.parts} == around, answer
+    assert not recwarn.list
+
+
+def test_no_more_than_a_config_may_have_is_downloaded(asks_here, hub):
+    hub.answering["tiny/odd"], says = ANSWERS["50 MB"]
+    one_line_error(asks_here("tiny/odd"), says)
+    assert hub.sent_bytes < 30_000_000
+
+
+def test_another_host_that_the_hub_names_does_not_get_the_token(asks_here, hub):
+    other = Hub()
+    threading.Thread(target=other.serve_forever, args=(0.01,), daemon=True).start()
+    hub.answering["tiny/odd"] = on_get(
+        leads(f"http://localhost:{other.server_address[1]}/tiny/open/resolve/main/config.json")
+    )
+    assert asks_here("tiny/odd", HF_TOKEN="hf_testtoken").code == 0
+    assert {token for _, _, token in other.asked} == {None}
+    assert {token for _, path, token in hub.asked if "config.json" in path} == {"Bearer hf_testtoken"}, (
+        hub.asked
+    )
+    other.shutdown()
+    other.server_close()
+
+
+@pytest.mark.parametrize("content", [HTML, b"", b"[]", b"{", b"\xff\xfe"])
+def test_a_cached_file_that_is_no_config_names_the_file_to_delete(asks_here, hub, tmp_path, content):
+    assert asks_here("tiny/open").code == 0
+    (kept,) = (tmp_path / "cache").rglob("config.json")
+    kept.write_bytes(content)
+    for words in ((), ("--offline",)):
+        err = one_line_error(asks_here("tiny/open", *words), str(kept))
+        assert f"rm {kept}" in err
+    kept.unlink()
+    assert asks_here("tiny/open").code == 0
+
+
+@pytest.mark.parametrize("ends", ["answers", "refuses", "is not there", "sends a page"])
+def test_a_password_in_the_address_of_the_hub_is_not_printed(asks_here, hub, ends):
+    address = hub.url.replace("//", "//somebody:hush-hush@")
+    if ends == "is not there":
+        address = "http://somebody:hush-hush@127.0.0.1:9"
+    if ends in ("refuses", "sends a page"):
+        hub.answering["tiny/open"] = {"refuses": sends(b"", 500), "sends a page": sends(HTML)}[ends]
+    ran = asks_here("tiny/open", HF_ENDPOINT=address)
+    assert ran.code == (0 if ends == "answers" else 2)
+    assert "hush-hush" not in ran.out + ran.err
+
+
+NO_ADDRESSES = ["hub", "http://", "://x", "http://[::1", "http://h:port", "http://h:99999", "ftp://h", "http://a b", "file:///etc", "http://\u2603\x7f/"]  # fmt: skip
+
+
+@pytest.mark.parametrize("address", NO_ADDRESSES)
+def test_an_address_of_a_hub_that_is_none_is_named(asks_here, address):
+    one_line_error(asks_here("tiny/open", HF_ENDPOINT=address), "HF_ENDPOINT")
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        *(("HF_HUB_ETAG_TIMEOUT", value) for value in ("soon", "1.5", "-3", "9" * 400)),
+        ("HF_HUB_DOWNLOAD_TIMEOUT", "soon"),
+        *((name, "socks5://127.0.0.1:9") for name in ("ALL_PROXY", "http_proxy")),
+        *(("all_proxy", value) for value in ("gopher://x", "http://[::1", "http://h:port")),
+    ],
+)  # fmt: skip
+def test_a_variable_that_the_client_cannot_use_is_one_line(asks_here, monkeypatch, variable, value):
+    monkeypatch.setattr(hub_reader, "find_spec", lambda _: None)  # no package for SOCKS is installed
+    one_line_error(asks_here("tiny/open", **{variable: value}), variable)

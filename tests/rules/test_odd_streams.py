@@ -37,7 +37,53 @@ def test_a_pipe_to_which_nobody_writes_is_refused(tmp_path, capsys, monkeypatch)
     monkeypatch.setattr(text_file, "PIPE_WAIT_MS", 50)
     os.mkfifo(tmp_path / "pipe.yaml")
     assert main(["fleet", str(tmp_path / "pipe.yaml")]) == 2
-    assert "a pipe to which nobody wrote" in capsys.readouterr().err
+    assert "to which nobody wrote" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["workload", "fleet", "model", "validate"])
+def test_a_device_that_is_silent_is_given_up_like_a_pipe(command, capsys, monkeypatch):
+    monkeypatch.setattr(text_file, "PIPE_WAIT_MS", 50)
+    silent = os.ttyname(os.openpty()[1])  # a terminal at which nobody types has no end either
+    monkeypatch.setattr(os, "isatty", lambda _: False)
+    assert main([command, silent]) == 2
+    assert "to which nobody wrote" in capsys.readouterr().err
+
+
+def test_a_pipe_that_does_not_end_is_given_up(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(text_file, "LONGEST_PIPE_S", 0.2)
+    os.mkfifo(tmp_path / "pipe.csv")
+    with subprocess.Popen(["yes"], stdout=os.open(tmp_path / "pipe.csv", os.O_RDWR)) as writer:
+        assert main(["workload", str(tmp_path / "pipe.csv")]) == 2
+        writer.kill()
+    assert "does not end" in capsys.readouterr().err
+
+
+ROWS = "arrival_s,input_tokens,output_tokens\n" + "".join(f"{n}.5,100,{n + 9}\n" for n in range(30))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["-", "/dev/stdin"])
+def test_stdin_is_read_as_often_as_a_command_reads_its_file(name, tmp_path):
+    file = tmp_path / "stdin"
+    file.write_text(ROWS)
+    asked = [sys.executable, "-m", "capplan", "workload", "--format", "json"]
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    of_file = subprocess.run([*asked, str(file)], capture_output=True, env=env, check=True, text=True)
+    of_pipe = subprocess.run([*asked, name], input=ROWS, capture_output=True, env=env, check=True, text=True)
+    without_name = [
+        json.loads(run.stdout.replace(str(file), "/dev/stdin"))["result"] for run in (of_file, of_pipe)
+    ]
+    assert without_name[0] == without_name[1]
+
+
+def test_a_line_as_the_output_is_stdout(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for words in (["-o", "-"], ["--output=-"], ["-o-"], ["--output", "-"], []):
+        assert main(["hardware", "l4", "--format", "json", *words]) == 0
+        assert json.loads(capsys.readouterr().out)["result"]
+    assert main(["sweep", "llama-3.1-8b", "--hardware", "l4", "--points", "-"]) == 2
+    assert "--points: - is stdout" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_pipe_that_is_written_to_is_read_whole(tmp_path, capsys):

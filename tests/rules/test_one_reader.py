@@ -11,12 +11,14 @@ OPENS = {
 ALLOWED = {
     "capplan/readers/text_file.py": {"open", "mmap"},
     "capplan/readers/point_file.py": {"open"},  # appends to the file
+    "capplan/readers/catalogue/models.py": {"write_bytes"},  # what the hub sent, into its cache
     "capplan/recorded/traces/rows.py": {"loadtxt"},  # of lines that were read
     "capplan/accuracy/kernels.py": {"read_bytes"},  # that a kernel moves
     "capplan/report/show.py": {"open", "fdopen"},
     "capplan/cli/api/declared.py": {"write_bytes"},  # the files of a request, into its own folder
     "capplan/cli/api/jobs.py": {"read_text"},  # what a worker printed
     "capplan/cli/api/worker.py": {"open", "fdopen"},  # where it prints
+    "capplan/cli/mcp.py": {"open"},  # /dev/null, in the place of stdin and stdout
     "capplan/cli/main.py": {"open", "read_text"},  # /dev/null, and what the build left beside the core
     "capplan/engine/lookup.py": {"read_text"},  # host_times.json beside it
     "capplan/families/config.py": {"read_text"},  # classes.json beside it

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from capplan.errors import InputError
+from tests.fuzz import grammars
 from tests.fuzz.readers import KINDS, check, fuzz
 
 EXAMPLES = 25
@@ -19,6 +20,11 @@ def test_a_file_with_small_faults_is_used_or_refused_in_one_line(kind, tmp_path)
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 def test_a_file_that_is_something_else_is_used_or_refused_in_one_line(kind, text, tmp_path):
     check(kind, text.encode(), tmp_path)
+
+
+@pytest.mark.parametrize("kind", grammars.KINDS)
+def test_what_a_grammar_writes_is_used_or_refused_in_one_line(kind, tmp_path):
+    assert grammars.some(kind, tmp_path, number=7, cases=40) > 0
 
 
 def test_a_rate_that_follows_from_numbers_and_is_endless_is_refused(tmp_path):

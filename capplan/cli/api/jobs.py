@@ -69,11 +69,12 @@ class Done:
 class Jobs:
     """Runs commands, each in a process and a folder of its own; those of one lane wait for each other only."""
 
-    def __init__(self, limits: Limits, *, offline: bool) -> None:
-        """Take the limits, and whether commands may open a connection."""
-        self.limits, self.offline = limits, offline
+    def __init__(self, limits: Limits, *, offline: bool, confined: bool = True) -> None:
+        """Take the limits, whether commands may open no connection, and whether they may read no files but those of their request."""
+        self.limits, self.offline, self._confined = limits, offline, confined
         self._lanes = {lane: asyncio.Semaphore(limits.running) for lane in Lane}
         self._taken = 0
+        self._begun: set[asyncio.Task[Done]] = set()
         self._context = get_context("forkserver")
         self._context.set_forkserver_preload([_PRELOADED])
 
@@ -82,6 +83,21 @@ class Jobs:
         from multiprocessing import forkserver
 
         await asyncio.to_thread(forkserver.ensure_running)
+
+    async def run_alone(self, words: Sequence[str], *, lane: Lane) -> Done:
+        """Run a command line; its process ends with a call that is cancelled, however often and by whom, and `ended` waits for that."""
+        running = asyncio.ensure_future(self.run(lambda _: words, lambda _: None, lane=lane))
+        self._begun.add(running)
+        running.add_done_callback(self._begun.discard)
+        try:
+            return await asyncio.shield(running)
+        finally:
+            running.cancel()
+
+    async def ended(self) -> None:
+        """Wait until all that was cancelled has ended."""
+        if self._begun:
+            await asyncio.wait(self._begun)
 
     async def run(
         self,
@@ -116,7 +132,7 @@ class Jobs:
     ) -> Done:
         seconds = self.limits.seconds
         process = self._context.Process(
-            target=worker.answer, args=(str(job), line, self.offline, int(seconds) + 1)
+            target=worker.answer, args=(str(job), line, self.offline, self._confined, int(seconds) + 1)
         )
         starting = asyncio.ensure_future(asyncio.to_thread(process.start))
         try:

@@ -1,7 +1,7 @@
-"""A process that answers one request: it runs the command in a folder of its own and can reach nothing else.
+"""A process that answers one request: it runs the command and can reach nothing that the request may not.
 
-Whatever a command does, an audit hook of the interpreter lets it read the shipped data, the libraries, the cache of the hub and its own folder,
-write only that folder and the cache, start no program, and connect only to the hub.
+Whatever a command does, an audit hook of the interpreter lets it write only the folder of the request and the cache of the hub, start no program, and connect
+only to the hub. A confined one runs in that folder and reads only it, the shipped data, the libraries and the cache. It ends with the server.
 """
 
 import errno
@@ -11,7 +11,9 @@ import resource
 import site
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from multiprocessing import parent_process
 from pathlib import Path
+from threading import Thread
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -31,11 +33,13 @@ _STARTING = ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.f
              "socket.bind", "ctypes.dlopen", "os.kill")  # fmt: skip
 
 
-def answer(folder: str, words: Sequence[str], offline: bool, most_seconds: int) -> None:
+def answer(folder: str, words: Sequence[str], offline: bool, confined: bool, most_seconds: int) -> None:
     """Run a command and exit with its code; what it prints is in the folder of the job."""
     os.setsid()
+    Thread(target=_end_with_server, daemon=True).start()
     sys.dont_write_bytecode = True
     job = Path(folder)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     for number, name in ((1, OUT), (2, ERRORS)):
         opened = os.open(job / name, os.O_WRONLY | os.O_CREAT, 0o600)
         os.dup2(opened, number)
@@ -50,19 +54,29 @@ def answer(folder: str, words: Sequence[str], offline: bool, most_seconds: int) 
         (resource.RLIMIT_CORE, 0),
     ):
         resource.setrlimit(limit, (most, most))
-    os.chdir(job / WORK)
+    if confined:
+        os.chdir(job / WORK)
 
     from capplan.cli.main import main
     from capplan.readers.text_file import confine_paths
     from capplan.report.show import tell_progress
 
     tell_progress(_written(progress))
-    confine_paths()
-    sys.addaudithook(_guard((job / WORK).resolve(), offline=offline))
+    if confined:
+        confine_paths()
+    sys.addaudithook(_guard((job / WORK).resolve(), offline=offline, confined=confined))
     code = main(words)
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
+
+
+def _end_with_server() -> None:
+    """End when the server has ended, however it did."""
+    server = parent_process()
+    if server is not None:
+        server.join()
+        os._exit(1)
 
 
 def _written(descriptor: int) -> Callable[[Mapping[str, Any]], None]:
@@ -74,11 +88,13 @@ def _written(descriptor: int) -> Callable[[Mapping[str, Any]], None]:
     return told
 
 
-def _guard(work: Path, *, offline: bool) -> Callable[[str, tuple[object, ...]], None]:
+def _guard(work: Path, *, offline: bool, confined: bool) -> Callable[[str, tuple[object, ...]], None]:
     """Return the audit hook of a request."""
     cache = _hub_cache()
     writable = (str(work), *(() if offline else (cache,)), os.devnull)
     readable = (*writable, cache, *_libraries(), *_shipped(), "/dev/urandom", "/usr/share/zoneinfo")
+    if not confined:
+        readable = ("",)  # below the root: everything
     hosts = _hosts()
 
     def within(path: object, roots: Sequence[str]) -> bool:

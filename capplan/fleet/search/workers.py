@@ -1,12 +1,13 @@
 """Where the points of a search are computed: in this process, in local processes, or on a Dask cluster. Lost points are computed again."""
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from multiprocessing import get_context
 from queue import Empty, SimpleQueue
+from threading import Thread
 from typing import Any, Protocol
 
 from capplan import __version__
@@ -20,14 +21,22 @@ MOST_LOST = 3
 """Processes that may be killed in one run; a point that runs out of memory would kill one after another."""
 PATIENCE_S = 30.0
 """How long a scheduler may have no workers."""
-ANSWER_S = 10.0
-"""How long a scheduler may take to answer."""
+CONNECT_S = 10.0
+"""How long a scheduler may take to accept a client."""
+ANSWER_S = 5.0
+"""How long one may take to answer."""
 LOOK_EVERY_S = 5.0
 """Time between two looks at a cluster that finishes nothing."""
+JOIN_AFTER_S = 10.0
+"""Time without a finished point after which this process computes too."""
 
 
 class LostWorkersError(InputError):
     """All workers are gone; finished points are not lost."""
+
+
+class _LostSchedulerError(LostWorkersError):
+    """The scheduler is gone or frozen: this process computes what is left."""
 
 
 class Workers(Protocol):
@@ -105,7 +114,7 @@ class Cluster:
     """Workers of a Dask scheduler, which gives the points of a worker that is gone to others."""
 
     def __init__(self, address: str, client: Any, say: Say) -> None:
-        self._address, self._client = address, client
+        self._address, self._client, self._say = address, client, say
         count = self._workers_within(PATIENCE_S, say)
         say(f"Dask: {count} worker{'s' * (count != 1)}, dashboard {client.dashboard_link or 'none'}")
 
@@ -117,24 +126,46 @@ class Cluster:
             future = self._client.submit(_of_this_version, __version__, compute, point, pure=False)
             open_points[future] = point
             future.add_done_callback(ended.put)
-        idle_s = 0.0
         try:
+            for future, row in self._rows(compute, open_points, ended):
+                yield open_points.pop(future), row
+        except _LostSchedulerError as lost:
+            self._say(f"{lost}; this process computes the other {len(open_points)} points")
             while open_points:
-                try:
-                    future = ended.get(timeout=LOOK_EVERY_S)
-                    row = self._row(future)
-                except Empty:
-                    idle_s = 0.0 if self._count() else idle_s + LOOK_EVERY_S
-                except TimeoutError:  # its worker was lost before the row was fetched: it is computed again
-                    future.add_done_callback(ended.put)
-                    idle_s = 0.0 if self._count() else idle_s + LOOK_EVERY_S
-                else:
-                    idle_s = 0.0
-                    yield open_points.pop(future), row
-                if idle_s >= PATIENCE_S:
-                    raise self._nobody()
+                _, point = open_points.popitem()
+                yield point, compute(point)
         finally:
             self._client.cancel(list(open_points))
+
+    def _rows(
+        self, compute: Compute, open_points: Mapping[Any, Point], ended: "SimpleQueue[Any]"
+    ) -> Iterator[tuple[Any, Row]]:
+        """Yield futures with their rows until no point is open; where nothing is finished for a while, compute them here."""
+        idle_s = without_s = 0.0
+        while open_points:
+            joined = idle_s >= JOIN_AFTER_S
+            stuck = next(iter(open_points))
+            try:
+                future = ended.get(timeout=0.0 if joined else LOOK_EVERY_S)
+                if future not in open_points:
+                    continue
+                stuck = future
+                row = self._row(future)
+            except (Empty, TimeoutError) as missed:
+                if isinstance(missed, TimeoutError):  # its worker was lost before the row was fetched
+                    stuck.add_done_callback(ended.put)
+                without_s = 0.0 if self._count() else without_s + LOOK_EVERY_S
+                if without_s >= PATIENCE_S:
+                    raise self._nobody() from None
+                if joined and not without_s:
+                    yield stuck, compute(open_points[stuck])
+                elif not joined:
+                    idle_s += LOOK_EVERY_S
+                    if idle_s >= JOIN_AFTER_S:
+                        self._say(f"Dask: nothing was finished for {idle_s:.0f} s; this process computes too")
+            else:
+                idle_s = without_s = 0.0
+                yield future, row
 
     def _row(self, future: Any) -> Row:
         """Return the row of a finished point, or raise what became of the workers.
@@ -152,7 +183,7 @@ class Cluster:
         try:
             row: Row = future.result(timeout=LOOK_EVERY_S)
         except (CancelledError, CommClosedError):
-            raise LostWorkersError(f"--dask {self._address}: the scheduler is gone") from None
+            raise _LostSchedulerError(f"--dask {self._address}: the scheduler is gone") from None
         except KilledWorker:
             raise LostWorkersError(
                 f"--dask {self._address}: workers end again and again before a point is finished (killed, or out of memory)\n"
@@ -170,7 +201,7 @@ class Cluster:
         try:
             return len(self._client.sync(self._client.scheduler.ncores, callback_timeout=ANSWER_S))
         except (OSError, TimeoutError):
-            raise LostWorkersError(
+            raise _LostSchedulerError(
                 f"--dask {self._address}: the scheduler does not answer for {ANSWER_S:.0f} s"
             ) from None
 
@@ -212,6 +243,29 @@ def processes(count: int, say: Say) -> Iterator[Processes]:
         pool.close()
 
 
+def _client(address: str) -> Any:
+    """Return a client of a scheduler; InputError for one that does not answer, also where its port accepts and says nothing: the client itself then waits for ever."""
+    from distributed import Client
+
+    made: Future[Any] = Future()
+
+    def connect() -> None:
+        try:
+            made.set_result(Client(address, timeout=CONNECT_S))
+        except BaseException as error:  # noqa: BLE001 - raised again by the thread that waits
+            made.set_exception(error)
+
+    Thread(target=connect, daemon=True).start()
+    try:
+        return made.result(timeout=CONNECT_S)
+    except Exception as error:
+        why = "TLS needs keys: distributed.comm.tls" if address.startswith("tls:") else error
+        silent = f"nothing is said for {CONNECT_S:g} s"
+        raise InputError(
+            f"--dask {address}: no scheduler answers ({why if str(why) else silent})\n  e.g. --dask tcp://10.0.0.1:8786"
+        ) from error
+
+
 @contextmanager
 def cluster(address: str, say: Say) -> Iterator[Cluster]:
     """Yield the workers of a Dask scheduler.
@@ -222,16 +276,11 @@ def cluster(address: str, say: Say) -> Iterator[Cluster]:
         Dask is not installed, no scheduler answers, or it has no workers
     """
     try:
-        from distributed import Client
+        import distributed as _distributed  # noqa: F401
     except ImportError:
         raise InputError("--dask needs Dask\n  install it: pip install 'capplan[dask]'") from None
     with _quiet("distributed", "tornado", "asyncio"):
-        try:
-            client = Client(address, timeout=ANSWER_S)
-        except (OSError, TimeoutError, ValueError) as error:
-            raise InputError(
-                f"--dask {address}: no scheduler answers ({error})\n  e.g. --dask tcp://10.0.0.1:8786"
-            ) from None
+        client = _client(address)
         try:
             yield Cluster(address, client, say)
         finally:

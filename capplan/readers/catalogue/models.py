@@ -17,16 +17,20 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from difflib import get_close_matches
 from functools import cache
+from importlib.util import find_spec
+from io import BytesIO
 from pathlib import Path
-from threading import Thread
+from shlex import quote
+from threading import Thread, get_ident
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urlsplit
 
-from capplan.errors import InputError, unknown
+from capplan.errors import LONGEST_SHOWN, CapplanError, InputError, unknown
 from capplan.families.model_config import read_gguf_network, read_network
 from capplan.families.quantization.schemes import FILES, quantization_section
 from capplan.model.network import Network
@@ -34,8 +38,10 @@ from capplan.model.stored_tensor import StoredModel
 from capplan.model.weight_format import in_weight_format
 from capplan.ranges import Revision
 from capplan.readers.text_file import (
+    MAX_BYTES,
     data_folder,
     is_there,
+    json_of,
     path_of,
     printable,
     read_json,
@@ -362,10 +368,9 @@ def _from_path(path: Path) -> Network:
             "  give the folder of a Hugging Face model, the path of its config.json, or a GGUF file"
         )
     title = printable(whole_path(file.parent).name if file.name == "config.json" else file.stem)
-    quantization_file = next(filter(is_there, map(file.with_name, FILES)), None)
-    return _network(
-        read_json(file, kind=_KIND, infinities=True), title, printable(str(file)), quantization_file
-    )
+    beside = next(filter(is_there, map(file.with_name, FILES)), None)
+    scheme = (beside.name, read_json(beside, kind=f"a model's {beside.name}")) if beside else None
+    return _network(read_json(file, kind=_KIND, infinities=True), title, printable(str(file)), scheme)
 
 
 def _from_hub(name: str, revision: str | None, *, offline: bool) -> Network:
@@ -377,25 +382,31 @@ def _from_hub(name: str, revision: str | None, *, offline: bool) -> Network:
             f"{error}\n  shipped, of similar name: {', '.join(near)}" if near else str(error)
         ) from error
     assert file is not None
+    config = _cached_json(file, _KIND, infinities=True)
     wanted = (
         one for one in FILES if one not in _NAMED_FOR or any(of in name.lower() for of in _NAMED_FOR[one])
     )
     asked = (hub_file(name, one, revision=revision, offline=offline, optional=True) for one in wanted)
-    quantization_file = next(filter(None, asked), None)
-    return _network(
-        read_json(file, kind=_KIND, infinities=True), name, f"{name}/config.json", quantization_file
-    )
+    found = next(filter(None, asked), None)
+    scheme = (found.name, _cached_json(found, f"a model's {found.name}")) if found else None
+    return _network(config, name, f"{name}/config.json", scheme)
+
+
+def _cached_json(file: Path, kind: str, *, infinities: bool = False) -> dict[str, Any]:
+    """Return the object of a file of the local cache; the error says how it is fetched again."""
+    try:
+        return read_json(file, kind=kind, infinities=infinities)
+    except InputError as error:
+        raise InputError(f"{error}\n  delete it, and it is fetched again: rm {quote(str(file))}") from None
 
 
 def _network(
-    config: Mapping[str, Any], title: str, place: str, quantization_file: Path | None = None
+    config: Mapping[str, Any],
+    title: str,
+    place: str,
+    scheme: tuple[str, Mapping[str, Any]] | None = None,
 ) -> Network:
     network = read_network(config, title, place)
-    scheme = (
-        (quantization_file.name, read_json(quantization_file, kind=f"a model's {quantization_file.name}"))
-        if quantization_file
-        else None
-    )
     if quantization_section(config, place, scheme) is not None:
         from capplan.families.quantization.network_formats import quantised
 
@@ -407,6 +418,7 @@ LONGEST_S = 60.0
 """Time limit for one file of some kilobytes: the limits of the client are for each answer and each part of one, so a hub that sends a little now and then never reaches them."""
 LISTENED_S = 0.1
 """Longest wait for a download at a time: Ctrl-C that comes as a wait begins is heard only after it."""
+_COMMIT = re.compile(r"[0-9a-f]{40}")
 _REPOSITORY = re.compile(r"^[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?$")
 
 
@@ -450,6 +462,7 @@ def hub_file(
     """
     if revision is not None:
         Revision().check(revision, f"model {repository!r}: revision")
+    _refuse_variables()
     from huggingface_hub import constants, try_to_load_from_cache
 
     try:
@@ -485,35 +498,88 @@ def _warn(text: str) -> None:
     sys.stderr.write(f"warning: {text}\n")
 
 
+class _Content(BytesIO):
+    """What a hub sends, unpacked; capplan rejects more than a config may have while it is sent."""
+
+    def write(self, sent: Any) -> int:
+        """Keep what was sent."""
+        if self.tell() + len(sent) > MAX_BYTES:
+            raise _OtherFileError(f"more than {MAX_BYTES / 1e6:g} MB")
+        return super().write(sent)
+
+
+class _OtherFileError(Exception):
+    """A hub sent something else than the file that it was asked for."""
+
+
 def _fetched(repository: str, filename: str, revision: str | None, *, optional: bool) -> Path | None:
-    from huggingface_hub import constants, get_hf_file_metadata, hf_hub_download, hf_hub_url
-    from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, LocalEntryNotFoundError
-    from huggingface_hub.utils import disable_progress_bars
+    """Return a file that was asked for, judged, and then kept in the local cache; what a hub says of its size and its ETag is not used."""
+    from huggingface_hub import constants, get_hf_file_metadata, hf_hub_url
+    from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
+    from huggingface_hub.file_download import http_get
+    from huggingface_hub.utils import build_hf_headers, disable_progress_bars
     from huggingface_hub.utils import logging as hub_logging
 
     disable_progress_bars()
     hub_logging.set_verbosity_error()
-    # The HTTP library below the client changed twice; the base of its errors is the first base of the client's own.
-    refusals = (OSError, ValueError, HfHubHTTPError.__mro__[1])
 
-    def download() -> Path:
-        # Checked once before the download, whose retries would take minutes.
-        url = hf_hub_url(repository, filename, revision=revision)
-        get_hf_file_metadata(url, timeout=constants.HF_HUB_ETAG_TIMEOUT)
-        return Path(hf_hub_download(repository, filename, revision=revision))
+    def download() -> tuple[str | None, bytes]:
+        url, content = hf_hub_url(repository, filename, revision=revision), _Content()
+        about = get_hf_file_metadata(url, timeout=constants.HF_HUB_ETAG_TIMEOUT)
+        http_get(url, content, headers=build_hf_headers())
+        return about.commit_hash, content.getvalue()
 
     try:
-        return _in_time(download)
-    except refusals as error:
-        absent = isinstance(error, EntryNotFoundError) and not isinstance(error, LocalEntryNotFoundError)
-        if optional and absent:
+        commit, content = _in_time(download)
+        return _kept(repository, filename, revision, commit, content)
+    except CapplanError:
+        raise
+    except Exception as error:
+        if (
+            isinstance(error, EntryNotFoundError)
+            and not isinstance(error, LocalEntryNotFoundError)
+            and optional
+        ):
             return None
         raise InputError(_message(repository, filename, revision, error)) from error
 
 
-def _in_time(download: Callable[[], Path]) -> Path:
+def _kept(repository: str, filename: str, revision: str | None, commit: str | None, content: bytes) -> Path:
+    """Write a file to the local cache as the client lays it out, and return its path; nothing is written unless it is JSON."""
+    from huggingface_hub import constants
+    from huggingface_hub.file_download import repo_folder_name
+
+    if not _COMMIT.fullmatch(commit or ""):
+        raise _OtherFileError("no commit")
+    try:
+        json_of(content, filename, kind=f"a model's {filename}")
+    except InputError as error:
+        raise _OtherFileError(str(error).removeprefix(f"{filename}: ")) from None
+    folder = Path(constants.HF_HUB_CACHE, repo_folder_name(repo_id=repository, repo_type="model"))
+    file = folder / "snapshots" / str(commit) / filename
+    _replace(file, content)
+    if revision != commit:
+        _replace(folder / "refs" / (revision or constants.DEFAULT_REVISION), str(commit).encode())
+    return file
+
+
+def _replace(file: Path, content: bytes) -> None:
+    """Write a file whole or not at all."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    part = file.with_name(f".{file.name}.{os.getpid()}.{get_ident()}.part")
+    try:
+        part.write_bytes(content)
+        part.replace(file)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+_Downloaded = TypeVar("_Downloaded")
+
+
+def _in_time(download: Callable[[], _Downloaded]) -> _Downloaded:
     """Return what a download returns, or raise what it raises; TimeoutError after `LONGEST_S`, and Ctrl-C at any time."""
-    found: list[Path] = []
+    found: list[_Downloaded] = []
     raised: list[BaseException] = []
 
     def run() -> None:
@@ -534,10 +600,57 @@ def _in_time(download: Callable[[], Path]) -> Path:
     return found[0]
 
 
+_TIMEOUTS = ("HF_HUB_ETAG_TIMEOUT", "HF_HUB_DOWNLOAD_TIMEOUT")
+_HOST = re.compile(r"[A-Za-z0-9._:%-]+")
+_PROXIES = ("http", "https", "socks5", "socks5h")
+
+
+def _refuse_variables() -> None:
+    """Raise the error for a variable that the client of the hub cannot read: it would end its import."""
+    for name in _TIMEOUTS:
+        value = os.environ.get(name)
+        if value and not (value.isdecimal() and len(value) < 7 and int(value)):
+            raise InputError(
+                f"{name}: {value[:LONGEST_SHOWN]!r} is not a whole number of seconds\n  write e.g. {name}=10, or leave it out"
+            )
+    address = os.environ.get("HF_ENDPOINT")
+    if address and not _is_address(address, ("http", "https")):
+        raise InputError(
+            f"HF_ENDPOINT: {_without_password(address)!r} is not the address of a hub\n"
+            "  write e.g. HF_ENDPOINT=https://huggingface.co, or leave it out"
+        )
+
+
+def _faulty_proxy() -> str:
+    """Return which variable names a proxy that the client cannot use, and why; empty where it can use them."""
+    for name in ("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
+        proxy = os.environ.get(name)
+        if not proxy:
+            continue
+        if not _is_address(proxy if "://" in proxy else f"http://{proxy}", _PROXIES):
+            return f"{name}: {_without_password(proxy)!r} is not the address of a proxy, such as http://proxy:3128"
+        if proxy.startswith("socks") and not (find_spec("socksio") or find_spec("socks")):
+            return f"{name}: a SOCKS proxy needs the package socksio"
+    return ""
+
+
+def _is_address(written: str, schemes: Collection[str]) -> bool:
+    try:
+        parts = urlsplit(written)
+        return parts.scheme in schemes and bool(_HOST.fullmatch(parts.hostname or "")) and parts.port != 0
+    except ValueError:
+        return False
+
+
+def _without_password(text: str) -> str:
+    """Return a text without what addresses in it say before their host."""
+    return re.sub(r"(?<=://)[^/\s]*@", "", text)[:160]
+
+
 def _message(repository: str, filename: str, revision: str | None, error: Exception) -> str:
     from huggingface_hub import constants, errors
 
-    hub = constants.ENDPOINT
+    hub = _without_password(constants.ENDPOINT)
     path = "or give the path of a config.json"
     if isinstance(error, errors.GatedRepoError):
         token = "HF_TOKEN has no access" if os.environ.get("HF_TOKEN") else "no HF_TOKEN is set"
@@ -557,6 +670,11 @@ def _message(repository: str, filename: str, revision: str | None, error: Except
             f"model {repository!r} has no {filename} on {hub}\n"
             f"  adapters and GGUF repositories have none: name the base model, {path}"
         )
+    if isinstance(error, _OtherFileError):
+        odd = "does not answer as a hub" if str(error) == "no commit" else f"sent another {filename}: {error}"
+        return f"model {repository!r}: {hub} {odd}\n  nothing is kept: run again once it answers, set HF_ENDPOINT, {path}"
+    if faulty := _faulty_proxy():
+        return f"model {repository!r}: {faulty}\n  change or unset it, {path}"
     if isinstance(error, OSError) and error.filename:
         return (
             f"model {repository!r}: the local Hugging Face cache cannot be written: {error.filename!s}: {error.strerror}\n"
@@ -585,4 +703,4 @@ def _silence(hub: str, error: BaseException, status: int | None) -> str:
     if "OfflineMode" in names:
         return f"not in the local cache, and HF_HUB_OFFLINE forbids asking {hub}"
     said = (str(chain[-1]).strip().splitlines() or [type(chain[-1]).__name__])[0]
-    return f"{hub} cannot be reached ({said[:160]})"
+    return f"{hub} cannot be reached ({_without_password(said)})"

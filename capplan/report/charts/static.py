@@ -1,11 +1,15 @@
 """Charts as pictures in files, SVG, PNG or PDF: the only place that draws with matplotlib."""
 
 import io
+import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from math import log10
 from pathlib import Path
 from typing import Any
 
+from capplan.errors import InputError
 from capplan.money.comparison import Comparison, cost_lines
 from capplan.report.charts.of_answers import (
     COLOURS,
@@ -227,25 +231,39 @@ def _bytes(
     heights: Sequence[float] = (),
 ) -> bytes:
     """Return panels side by side, or below each other where their heights are given."""
-    import matplotlib as mpl
+    mpl = _matplotlib()
+    from matplotlib.figure import Figure
 
-    mpl.use("Agg")
-    import matplotlib.pyplot as plt
-
-    with mpl.rc_context(_STYLE):
+    with mpl.rc_context():
+        mpl.rcdefaults()  # a matplotlibrc changes no picture
+        mpl.rcParams.update(_STYLE)
         shape = (len(panels), 1) if heights else (1, len(panels))
         ratios = list(heights) or None
-        figure, axes = plt.subplots(*shape, figsize=inches, squeeze=False, height_ratios=ratios)
+        figure = Figure(figsize=inches)
+        axes = figure.subplots(*shape, squeeze=False, height_ratios=ratios)
         for panel, axis in zip(panels, axes.flat, strict=True):
             panel(axis)
         figure.tight_layout()
         metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(form)
         drawing = io.BytesIO()
-        try:
-            figure.savefig(drawing, format=form, metadata=metadata, dpi=150)
-        finally:
-            plt.close(figure)
+        figure.savefig(drawing, format=form, metadata=metadata, dpi=150)
     return drawing.getvalue()
+
+
+def _matplotlib() -> Any:
+    """Return matplotlib, which ends its import where MPLBACKEND names what is not installed; nothing here is shown on a screen."""
+    backend = os.environ.pop("MPLBACKEND", None) if "matplotlib" not in sys.modules else None
+    try:
+        import matplotlib as mpl
+    except (ImportError, OSError, ValueError) as error:
+        raise InputError(f"--plot: matplotlib cannot be imported: {str(error).splitlines()[0]}") from error
+    finally:
+        if backend is not None:
+            os.environ["MPLBACKEND"] = backend
+    if backend is not None:
+        with suppress(ValueError):
+            mpl.rcParams["backend"] = backend
+    return mpl
 
 
 def workload_picture(path: Path, summary: WorkloadSummary) -> None:
