@@ -295,7 +295,7 @@ def inventory(gpus: str | None, budget: float | None, plan: PlanFile | None = No
         return Inventory(usd_per_month=budget)
     if "," in gpus:
         raise InputError(
-            f"--gpus: {gpus!r} has several kinds; ask for one kind at a time, and add up the loads: a router that deals requests out by weight adds them"
+            f"--gpus: {gpus!r} has several kinds; ask for one kind at a time: their loads add up behind a router that deals by weight, and the chance that all hold is the product of theirs"
         )
     match = _GPUS.fullmatch(gpus)
     if match is None or not int(match[1]):
