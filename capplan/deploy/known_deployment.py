@@ -166,6 +166,8 @@ def _is_another_kind(text: str, path: Path) -> str | None:
         return f"a scenario already\n  answer it: capplan fleet {quote(str(path))}"
     if head.startswith("{") and '"plan_file"' in text:
         return f"a plan of capplan\n  what starts it: capplan export --plan {quote(str(path))} --target k8s"
+    if head.startswith("{") and '"schemaVersion"' in text and '"panels"' in text:
+        return "a Grafana dashboard, in which nothing starts an engine\n  give the export that starts it, such as: capplan export --target k8s"
     if head.startswith("{") and re.search(r'"(?:model_type|architectures)"\s*:', text):
         return f"the config.json of a model\n  give it as the model: --model {path}"
     if _is_dockerfile(text):

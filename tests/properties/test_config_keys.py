@@ -186,7 +186,7 @@ fleet: {{hardware: [h100-sxm], tensor_parallel: [1], pipeline_parallel: [1]}}
 def test_every_answer_that_rests_on_a_config_names_what_was_not_read_once(line, tmp_path, capplan):
     model, scenario = tmp_path / "config.json", tmp_path / "odd.yaml"
     towers = {
-        "model_type": "llava_onevision",
+        "model_type": "perception_lm",
         "text_config": LLAMA_8B | {"surprising_width": 12},
         "vision_config": {},
     }

@@ -182,7 +182,7 @@ def test_plans_are_sized_with_drafts_and_without_tiers_and_that_is_said(tmp_path
 def test_schedulers_differ_as_they_should(tmp_path, capsys):
     """Whole batches wait and hold back; a timeout shortens the wait; prompts first are the soonest to start."""
     found = {
-        name: simulated(capsys, tmp_path, "--warm-up", "0 s", *flags)["result"]
+        name: simulated(capsys, tmp_path, "--warm-up", "0 s", "--seed", "0", *flags)["result"]
         for name, flags in {
             "engine": [],
             "chunked": ["--scheduling", "chunked"],

@@ -178,7 +178,7 @@ def test_a_failure_to_read_names_what_the_lines_before_it_say(tmp_path) -> None:
     )
     path = tmp_path / "t.csv.gz"
     path.write_bytes(packed[: len(packed) - 12])
-    with pytest.raises(InputError, match=r"line 2[0-9]: is not a request"):
+    with pytest.raises(InputError, match=r"line 2: is not a request"):
         list(delimited.table_rows(path, Omissions()))
 
 

@@ -26,7 +26,7 @@ def files_by_kind():
 
 
 NOT_SAMPLED = {
-    "code_llama", "dbrx", "gemma3n", "kimi_k2", "minimax_m3", "mt5", "perception_lm", "qwen3_omni_moe", "t5", "umt5",
+    "code_llama", "dbrx", "gemma3n", "kimi_k2", "minimax_m3", "molmo2", "mt5", "perception_lm", "qwen3_omni_moe", "t5", "umt5",
 }  # fmt: skip
 """Names of other types, types whose small model the reference does not build, and encoders whose class has a decoder too."""
 

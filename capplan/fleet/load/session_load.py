@@ -276,8 +276,7 @@ def peak_stream(
     longest : [tokens]
         input plus output are truncated to it
     seconds : [s]
-        None: SAMPLED_SECONDS; without sessions, at least SIMULATED_REQUESTS and at most as many for each replica, so that one replica
-        sees what the search for a plan shows it
+        None: SAMPLED_SECONDS, and without sessions until at least SIMULATED_REQUESTS came; one replica alone sees as many, as in the search
     response_s : [s]
         approximate response times of users and of the turns of sessions
     routing : of the router
@@ -292,7 +291,7 @@ def peak_stream(
     span = SAMPLED_SECONDS if seconds is None else seconds
     least, most = max(2 * replicas, 10), MOST_SAMPLED
     if seconds is None and not demand.has_sessions:
-        least, most = SIMULATED_REQUESTS, min(SIMULATED_REQUESTS * replicas, MOST_SAMPLED)
+        least, most = SIMULATED_REQUESTS, SIMULATED_REQUESTS if replicas == 1 else MOST_SAMPLED
     count = min(max(round(rate * span), least), most)
     if demand.has_sessions:
         offered = offered_with_sessions(

@@ -24,6 +24,7 @@ from capplan.fleet.simulation import (
     arrived_in,
     measured_time,
 )
+from capplan.ranges import SEED
 from capplan.replica.replica import Replica
 from capplan.serving.flat import FULL_RUN
 from capplan.serving.outcome import EarlyEnd, LatencyLimit, most_above
@@ -235,8 +236,6 @@ STAYS = 40
 """Requests are simulated for at least this many times the mean stay of a request that has both pools to itself, and its allowed wait."""
 MOST_SIZING_REQUESTS = 48_000
 """Requests that are simulated at most for a pair of replica counts."""
-SEED = 0
-"""Seed of the requests, the default of `simulate`."""
 SLOWNESSES = (0.25, 4.0)
 """Factors on step times between which the largest one that meets the targets is looked for."""
 HALVINGS = 6
@@ -346,7 +345,7 @@ class Joint:
         """The requests at the peak, those that `simulate` draws."""
         return peak_stream(
             self.demand,
-            replicas=1,
+            replicas=2,
             seed=SEED,
             longest=self.question.max_model_len,
             routing=self.question.routing,
