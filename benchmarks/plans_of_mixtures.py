@@ -104,7 +104,7 @@ def main() -> None:
     parser.add_argument("--hardware", action="append")
     options = parser.parse_args()
     print(
-        "| model | GPU | pool | as predicted | with headroom | confident | spare | GPUs | $/month | $/Mtok out | attainment |"
+        "| model | GPU | pool | as predicted | with headroom | confident | spare | GPUs | $/month | $/Mtok out | chance |"
     )
     print("| --- | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
     with tempfile.TemporaryDirectory() as folder:
