@@ -63,7 +63,6 @@ def init_command(
     )
 
     _refuse_unclear(source, use_case, first)
-    watched = Watched(window, model_name).of(source)
     shipped = source if source in shipped_scenarios() and not is_there(Path(source)) else None
     known = known_deployment(
         None if shipped else source,
@@ -71,7 +70,7 @@ def init_command(
         model=first.model,
         engine=engine_name,
         ignore_unmodelled=ignore_unmodelled,
-        watched=watched,
+        watched=Watched(window, model_name).of(source),
         offline=offline,
     )
     refuse_existing(file)

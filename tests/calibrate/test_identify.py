@@ -57,7 +57,6 @@ def test_a_driver_s_name_finds_its_catalogue_entry_and_no_other(name, multiproce
         ("NVIDIA H100 80GB HBM3 MIG 7g.80gb", 132, 79.2),
         ("NVIDIA H100 80GB HBM3", 132, 39.5),
         ("NVIDIA H100 PCIe", 132, 79.2),
-        ("NVIDIA H20-3e", 78, 139.8),
     ],
 )
 def test_a_card_like_one_of_the_catalogue_is_not_that_one(name, multiprocessors, gib):

@@ -31,7 +31,7 @@ REFUSED = {
     "missing column": (b"time,prompt\n1,2\n", "has no column 'input_tokens'"),
     "one column without a header": (b"1\n2\n", "has no column"),
     "two columns without a header": (b"1,2\n2,3\n", "has no header"),
-    "all rows broken": ((HEAD + "x,y,z\n" * 30).encode(), "line 2[0-9]: is not a request"),
+    "all rows broken": ((HEAD + "x,y,z\n" * 30).encode(), "line 2: is not a request"),
     "cut gzip": (gzip.compress((HEAD + "0,1,1\n" * 9000).encode())[:60], "cannot be read"),
     "binary": (b"\x00\x01\x02" * 100, "binary data"),
     "tar": (tar_of("0,1,1\n"), "is a tar archive; unpack it"),

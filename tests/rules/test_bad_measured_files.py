@@ -66,7 +66,7 @@ def test_a_row_that_ran_and_does_not_fit_is_an_error_and_no_refusal(tmp_path):
     assert "does not fit" in reason
     answer = validate_answer(found, decisions=False)
     assert answer.result["misfits"] == {reason: 1}
-    assert "1 ran that" in answer.headline
+    assert "of rows that ran, 1 do not fit by our memory plan" in answer.headline
 
 
 @pytest.mark.parametrize(

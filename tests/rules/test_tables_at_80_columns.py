@@ -22,8 +22,8 @@ ANSWERS = {
     "hardware": {"name", "memory (GB)", "bandwidth (TB/s)", "peak bf16 (TFLOP/s)", "peak fp8 (TFLOP/s)"},
     "hardware gpu_8x_b200_sxm6": {"quantity", "value", "unit", "$/h", "$/GPU/h", "date", "source"},
     "hardware h100-sxm": {"quantity", "value", "unit", "label", "source"},
-    "fleet small.yaml --offline": {"hardware", "GPUs", "$/month", "attainment (%)"},
-    "fleet small.yaml --full --offline": {"hardware", "GPUs", "$/month", "SLO attainment (%)"},
+    "fleet small.yaml --offline": {"hardware", "GPUs", "$/month", "chance (%)"},
+    "fleet small.yaml --full --offline": {"hardware", "GPUs", "$/month", "chance to meet the SLO (%)"},
     "check plan.json --offline": {"what", "limit", "value", "unit", "met"},
     "levers small.yaml --offline --lever kv-dtype --lever target": {
         "lever", "change", "GPUs", "$/month", "saved ($/month)", "meets its SLO targets",
