@@ -41,6 +41,7 @@ from calibrate.accuracy_text import (
     RULERS_TEXT,
     SERVED_UNTIMED,
     SETTLE,
+    STRANGERS_RUN,
     TRIED,
     WEAK,
 )
@@ -365,7 +366,7 @@ def accuracy_page(folder: Path) -> str:
         BEGIN,
         _named("Scoreboard: serving"),
         judged_table(serving_judgements(own, SERVING, ruled), left_out=True),
-        "\n\n" + coverage_text(serving),
+        f"\n\n{STRANGERS_RUN}\n" + coverage_text(serving),
         _named("Published deployments"),
         PUBLISHED_TEXT + "\n" + published_section(folder / "moe_published.csv") + "\n",
         _named("Scoreboard: kernels"),

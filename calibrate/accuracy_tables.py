@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from calibrate.host_rows import STRANGER
 from calibrate.left_out_scores import LeftOut
 from calibrate.targets import AccuracyTarget
 from capplan.accuracy.score import Prediction, Score, scored
@@ -31,7 +32,7 @@ class Judged:
     target: AccuracyTarget
     score: Score
     left_out: float | None
-    """With whole models left out."""
+    """Of a stranger's run: with its source, its model and its generation left out."""
 
     @property
     def value(self) -> float | None:
@@ -90,9 +91,9 @@ def serving_judgements(
     targets: Sequence[AccuracyTarget],
     ruled: Mapping[tuple[str, str, str, str], LeftOut],
 ) -> list[Judged]:
-    """Return the scores of replayed runs next to those with the rows' model left out of the fit."""
+    """Return the scores of replayed runs next to those of a stranger's run."""
     out = []
-    unseen = {key[1:]: found for key, found in ruled.items() if key[0] == "model"}
+    unseen = {key[1:]: found for key, found in ruled.items() if key[0] == STRANGER}
     for target in targets:
         own = [p for p in predictions if (p.groups or {}).get("load") in target.groups]
         beside = _left_out_of("load", target.groups[0], target.columns, unseen)
@@ -130,7 +131,7 @@ def judged_table(judged: Sequence[Judged], *, left_out: bool) -> str:
         "within_20": "within 20 %",
     }
     headings = ["what", "values", "refused", "statistic", "target", "in sample"]
-    headings += ["model left out", "met"] if left_out else ["met"]
+    headings += ["a stranger's run", "met"] if left_out else ["met"]
     rows = []
     for entry in judged:
         target, score = entry.target, entry.score

@@ -43,6 +43,7 @@ from calibrate.host_rows import (
     FIRST_GENERATION,
     RULERS,
     SHARED,
+    STRANGER,
     Era,
     Item,
     PredictedRow,
@@ -123,6 +124,12 @@ def _hosts_without(ruler: str, part: str) -> Hosts:
     return hosts_without(_FITS[-1], ruler, part)
 
 
+def _hosts_without_both(source: str, model: str) -> Hosts:
+    fit = _FITS[-1]
+    kept = [row for row in fit.rows if row.parts["source"] != source and row.parts["model"] != model]
+    return solved(kept, fit.hosts, noise_of(kept))
+
+
 def slopes_at(places: Sequence[int], hosts: Hosts) -> list[Slopes]:
     """Return the slopes of some rows at some numbers."""
     return in_processes(_slopes_of_place, places, [host_of(hosts, era_of(_ITEMS[place])) for place in places])
@@ -192,6 +199,22 @@ def left_out(
         moved_row(row, slopes, fit.hosts, others[ruler, row.item.parts[ruler]])
         for row, slopes in zip(own, fit.rows, strict=True)
     ]
+
+
+def strangers(fit: Fit, own: Sequence[PredictedRow]) -> list[PredictedRow]:
+    """Return every row as the run of a stranger: with numbers that saw neither its source nor its model, of the generation next to its own."""
+    pairs = sorted({_stranger(row) for row in own})
+    _FITS[:] = [fit]
+    hosts = dict(
+        zip(pairs, in_processes(_hosts_without_both, *zip(*pairs, strict=True), chunk=4), strict=True)
+    )
+    return predicted(
+        range(len(own)), [host_of(hosts[_stranger(row)], neighbour(era_of(row.item))) for row in own]
+    )
+
+
+def _stranger(row: PredictedRow) -> tuple[str, str]:
+    return row.item.parts["source"], row.item.parts["model"]
 
 
 def moved_row(row: PredictedRow, slopes: Slopes, before: Hosts, after: Hosts) -> PredictedRow:
@@ -388,7 +411,7 @@ def main(arguments: Sequence[str]) -> int:
         fit = fitted(fit.hosts, 1, TRUST_AGAIN, set(eras))
     own = predicted(range(len(_ITEMS)), [host_of(fit.hosts, era) for era in eras])
     others = hosts_without_parts(fit)
-    unseen = {ruler: left_out(fit, own, ruler, others) for ruler in RULERS}
+    unseen = {ruler: left_out(fit, own, ruler, others) for ruler in RULERS} | {STRANGER: strangers(fit, own)}
     if refit:
         HOST_TIMES_FILE.write_text(host_times_text(hosts_to_ship(fit)), encoding="utf-8")
     report("in sample", own)
