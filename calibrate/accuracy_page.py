@@ -392,7 +392,7 @@ def accuracy_page(folder: Path) -> str:
     parts += [
         _named("Intervals").lstrip("\n"),
         intervals_section() + "\n",
-        _named("SLO attainment probability of a plan"),
+        _named("Chance of a plan to meet the SLO"),
         CERTAINTY + "\n" + certainty_section(),
         _named("MIG slices and embeddings"),
         slices_section(folder),

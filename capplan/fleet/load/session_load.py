@@ -276,7 +276,7 @@ def peak_stream(
     longest : [tokens]
         input plus output are truncated to it
     seconds : [s]
-        None: SAMPLED_SECONDS, and without sessions until at least SIMULATED_REQUESTS came; one replica alone sees as many, as in the search
+        None: SAMPLED_SECONDS, and without sessions until at least SIMULATED_REQUESTS came; a single replica sees as many, as in the search
     response_s : [s]
         approximate response times of users and of the turns of sessions
     routing : of the router
