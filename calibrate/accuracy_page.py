@@ -392,7 +392,7 @@ def accuracy_page(folder: Path) -> str:
     parts += [
         _named("Intervals").lstrip("\n"),
         intervals_section() + "\n",
-        _named("Chance of a plan to meet the SLO"),
+        _named("Chance to meet the SLO of a plan"),
         CERTAINTY + "\n" + certainty_section(),
         _named("MIG slices and embeddings"),
         slices_section(folder),

@@ -32,7 +32,7 @@ class Judged:
     target: AccuracyTarget
     score: Score
     left_out: float | None
-    """Of a stranger's run: with its source, its model and its generation left out."""
+    """Of a stranger's run: with its source and its model left out."""
 
     @property
     def value(self) -> float | None:

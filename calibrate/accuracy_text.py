@@ -18,14 +18,15 @@ measured apart had nothing else to do: in production they reach about half. TTFT
 prints this section for a file of such rows, and `capplan validate FILE` their scores.
 """
 
-STRANGERS_RUN = """"A stranger's run" is what you may expect of your own: predicted with numbers that never saw its source, its model or its generation of the engine.
+STRANGERS_RUN = """"A stranger's run" is what you may expect of your own: predicted with numbers that saw neither its source nor its model. An engine that comes later
+is a generation that no number saw either: [What was never fitted](#what-was-never-fitted).
 """
 
 RULERS_TEXT = """How well is a model predicted that no fit has seen? The numbers of the host are those that all other rows ask for, by one step of the
 fit from the numbers of all, and its predictions move along their slopes; likewise without a whole device, and without a whole source. A generation of an
 engine is predicted with the numbers of the one before it, as a version that nobody measured yet. Without a group (source, model, device) the same model stays in on
-another device, which flatters. A stranger's run has none of it: its source, its model and its generation are all left out, and the engine's numbers are those of the
-generation next to it. It is the figure of the scoreboard. Median error / share within 20 %; cells of fewer than 15 values are left out. Kernel timings are not of any model, and stay.
+another device, which flatters. A stranger's run has neither its source nor its model in the fit: it is the figure of the scoreboard. The
+last column leaves its generation out too, as for an engine that comes later. Median error / share within 20 %; cells of fewer than 15 values are left out. Kernel timings are not of any model, and stay.
 """
 
 CLASS_GENERATION_TEXT = """By class of model and generation of engine, so that no average hides a class: median error with the model left out / with the source left out, and in

@@ -41,6 +41,7 @@ from calibrate.host_fit import (
 from calibrate.host_rows import (
     ERAS,
     FIRST_GENERATION,
+    LATER,
     RULERS,
     SHARED,
     STRANGER,
@@ -201,16 +202,21 @@ def left_out(
     ]
 
 
-def strangers(fit: Fit, own: Sequence[PredictedRow]) -> list[PredictedRow]:
-    """Return every row as the run of a stranger: with numbers that saw neither its source nor its model, of the generation next to its own."""
+def strangers(fit: Fit, own: Sequence[PredictedRow]) -> dict[str, list[PredictedRow]]:
+    """Return every row as the run of a stranger: with numbers that saw neither its source nor its model, of its own generation or the one next to it."""
     pairs = sorted({_stranger(row) for row in own})
     _FITS[:] = [fit]
     hosts = dict(
         zip(pairs, in_processes(_hosts_without_both, *zip(*pairs, strict=True), chunk=4), strict=True)
     )
-    return predicted(
-        range(len(own)), [host_of(hosts[_stranger(row)], neighbour(era_of(row.item))) for row in own]
-    )
+    eras = [era_of(row.item) for row in own]
+    return {
+        ruler: predicted(
+            range(len(own)),
+            [host_of(hosts[_stranger(row)], era) for row, era in zip(own, of_rows, strict=True)],
+        )
+        for ruler, of_rows in ((STRANGER, eras), (LATER, list(map(neighbour, eras))))
+    }
 
 
 def _stranger(row: PredictedRow) -> tuple[str, str]:
@@ -411,7 +417,7 @@ def main(arguments: Sequence[str]) -> int:
         fit = fitted(fit.hosts, 1, TRUST_AGAIN, set(eras))
     own = predicted(range(len(_ITEMS)), [host_of(fit.hosts, era) for era in eras])
     others = hosts_without_parts(fit)
-    unseen = {ruler: left_out(fit, own, ruler, others) for ruler in RULERS} | {STRANGER: strangers(fit, own)}
+    unseen = {ruler: left_out(fit, own, ruler, others) for ruler in RULERS} | strangers(fit, own)
     if refit:
         HOST_TIMES_FILE.write_text(host_times_text(hosts_to_ship(fit)), encoding="utf-8")
     report("in sample", own)

@@ -44,8 +44,8 @@ FIRST_GENERATION: frozenset[Era] = frozenset(
 
 RULERS = ("group", "model", "device", "source", "generation")
 """What is left out as a whole, to see how well it is predicted unseen; a generation of an engine is an era."""
-STRANGER = "source, model and generation"
-"""All three are left out at once: what a run sees that nobody of the fit's sources made, of a model and an engine that came later."""
+STRANGER, LATER = "source and model", "source, model and generation"
+"""Several are left out at once: what a run sees that nobody of the fit's sources made, of a model that it does not know; and on an engine that came later."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -126,7 +126,9 @@ def requests_for(load: Load, in_flight: float = 0.0) -> tuple[Requests, int]:
         seen = min(ceil(RESPONSES_SEEN * in_flight), MOST_REQUESTS)
         count = load.requests or max(SIMULATED_REQUESTS, seen)
         warm = max(int(WARM_UP_SHARE * count), min(ceil(3.0 * in_flight), count // 4))
-        arrival = np.cumsum(drawn_gaps(arrival_generator(load.seed), 1.0, count)) / (load.request_rate or 1.0)
+        gaps = drawn_gaps(arrival_generator(load.seed), 1.0, count)
+        with np.errstate(over="ignore"):  # of rates that hardly send anything
+            arrival = np.cumsum(gaps) / (load.request_rate or 1.0)
     inputs = np.full(count, load.input_tokens, dtype=np.int64)
     outputs = np.full(count, load.output_tokens, dtype=np.int64)
     cached = np.minimum((inputs * load.prefix_hit_fraction).astype(np.int64), inputs - 1)
