@@ -298,6 +298,20 @@ def test_another_site_is_refused(served, headers, status):
     assert served.post("fit", FIT, headers=said).status == status
 
 
+def test_a_refused_request_hears_why_while_its_body_is_on_its_way(served):
+    """A connection that closed on unread bytes was reset, and the answer with it."""
+    for _ in range(20):
+        with socket.create_connection(("127.0.0.1", served.port), timeout=10) as client:
+            client.sendall(
+                f"POST /v1/fit HTTP/1.1\r\nHost: 127.0.0.1:{served.port}\r\nContent-Type: text/plain\r\nContent-Length: 4000\r\n\r\n".encode()
+            )
+            client.sendall(b"x" * 2000)
+            time.sleep(0.01)
+            client.sendall(b"x" * 2000)
+            said = b"".join(iter(lambda client=client: client.recv(65536), b""))
+        assert said.startswith(b"HTTP/1.1 415")
+
+
 def test_every_answer_keeps_pages_apart(served):
     for answer in (served.ask("GET", "/"), served.post("fit", FIT), served.ask("GET", "/v1/absent")):
         policy = answer.headers["Content-Security-Policy"]

@@ -22,6 +22,8 @@ API = "/v1/"
 PROBLEM = "application/problem+json"
 READ_TIMES = 4
 """A body of up to so many times the largest one is read, and not kept, so that its client hears why."""
+HEARD_BYTES, HEARD_S = 65_536, 1.0
+"""Of a body whose headers are refused, so much is read and for so long: a connection that closes on unread bytes takes the answer with it."""
 HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -47,9 +49,9 @@ def problem(status: int, detail: str, **more: object) -> bytes:
 
 
 class _RefusedError(Exception):
-    def __init__(self, status: int, detail: str) -> None:
+    def __init__(self, status: int, detail: str, *, unread: bool = True) -> None:
         super().__init__(detail)
-        self.status, self.detail = status, detail
+        self.status, self.detail, self.unread = status, detail, unread
 
 
 @dataclass
@@ -96,6 +98,8 @@ class Guard:
             finally:
                 self.held_bytes -= len(body)
         except _RefusedError as refused:
+            if refused.unread:
+                await _hear_out(receive)
             await _refuse(sent, refused.status, refused.detail)
         except asyncio.CancelledError:  # the server ends
             if not begun:
@@ -131,7 +135,7 @@ class Guard:
         if kind != b"application/json":
             raise _RefusedError(415, "the body is a JSON object: Content-Type: application/json")
         most = self.limits.body_bytes
-        too_large = _RefusedError(413, f"the body is larger than {most / 1e6:g} MB")
+        too_large = _RefusedError(413, f"the body is larger than {most / 1e6:g} MB", unread=False)
         stated = headers.get(b"content-length", b"0")
         if stated.isdigit() and int(stated) > READ_TIMES * most:
             raise too_large
@@ -147,12 +151,16 @@ class Guard:
                     if left < 0:
                         raise too_large
                     if self.held_bytes + len(body) > self.limits.held_bytes:
-                        raise _RefusedError(503, "other requests fill the memory of the server; try again")
+                        raise _RefusedError(
+                            503, "other requests fill the memory of the server; try again", unread=False
+                        )
                     body += part if len(body) <= most else b""
                     if not message.get("more_body"):
                         break
         except TimeoutError:
-            raise _RefusedError(408, f"the body took longer than {self.limits.read_s:g} s") from None
+            raise _RefusedError(
+                408, f"the body took longer than {self.limits.read_s:g} s", unread=False
+            ) from None
         if len(body) > most:
             raise too_large
         return bytes(body)
@@ -172,6 +180,20 @@ def _replayed(body: bytes, receive: Receive) -> Receive:
         return await receive()
 
     return received
+
+
+async def _hear_out(receive: Receive) -> None:
+    """Read the beginning of a body that nobody asked for."""
+    left = HEARD_BYTES
+    try:
+        async with asyncio.timeout(HEARD_S):
+            while left > 0:
+                message = await receive()
+                if not message.get("more_body"):
+                    return
+                left -= len(message["body"])
+    except TimeoutError:
+        return
 
 
 async def _refuse(send: Send, status: int, detail: str) -> None:
