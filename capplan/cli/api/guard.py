@@ -23,7 +23,7 @@ PROBLEM = "application/problem+json"
 READ_TIMES = 4
 """A body of up to so many times the largest one is read, and not kept, so that its client hears why."""
 HEARD_BYTES, HEARD_S = 65_536, 1.0
-"""Of a body whose headers are refused, so much is read and for so long: a connection that closes on unread bytes takes the answer with it."""
+"""What is taken of the body of a request that ends at its headers, and for how long: a connection that closes on unread bytes takes the answer with it."""
 HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
