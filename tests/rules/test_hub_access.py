@@ -318,11 +318,11 @@ def test_a_model_whose_name_leaves_its_folder_is_not_asked_for(asks_here, hub, t
 def test_whatever_a_hub_answers_is_read_or_refused_in_a_line_and_only_a_config_is_kept(
     asks_here, hub, tmp_path, monkeypatch, recwarn
 ):
-    monkeypatch.setattr(hub_reader, "LONGEST_S", 0.7)
     around = {path for path in tmp_path.rglob("*") if "cache" not in path.parts}
     for number, (answer, (give, says)) in enumerate(ANSWERS.items()):
         name = f"tiny/odd-{number}"
         hub.answering[name] = give
+        monkeypatch.setattr(hub_reader, "LONGEST_S", 60.0 if says is None else 0.7)
         ran = asks_here(name, "--format", "json")
         folder = tmp_path / "cache" / "hub" / f"models--{name.replace('/', '--')}"
         kept = {path.name for path in folder.rglob("*") if path.is_file()}
@@ -339,7 +339,6 @@ def test_whatever_a_hub_answers_is_read_or_refused_in_a_line_and_only_a_config_i
             hub.files[name, "main", "config.json"] = CONFIG
             monkeypatch.setattr(hub_reader, "LONGEST_S", 60.0)
             assert asks_here(name).code == 0, f"after {answer}"
-            monkeypatch.setattr(hub_reader, "LONGEST_S", 0.7)
         assert {path for path in tmp_path.rglob("*") if "cache" not in path.parts} == around, answer
     assert not recwarn.list
 
