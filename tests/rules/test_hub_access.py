@@ -322,7 +322,7 @@ def test_whatever_a_hub_answers_is_read_or_refused_in_a_line_and_only_a_config_i
     for number, (answer, (give, says)) in enumerate(ANSWERS.items()):
         name = f"tiny/odd-{number}"
         hub.answering[name] = give
-        monkeypatch.setattr(hub_reader, "LONGEST_S", 60.0 if says is None else 0.7)
+        monkeypatch.setattr(hub_reader, "LONGEST_S", 0.7 if says == "" else 60.0)
         ran = asks_here(name, "--format", "json")
         folder = tmp_path / "cache" / "hub" / f"models--{name.replace('/', '--')}"
         kept = {path.name for path in folder.rglob("*") if path.is_file()}

@@ -368,10 +368,7 @@ def test_searches_do_not_keep_a_quick_question_waiting(served):
     with ThreadPoolExecutor(4) as pool:
         slow = [pool.submit(served.post, "fleet", {"scenario": "support-chat"}) for _ in range(3)]
         time.sleep(0.5)
-        began = time.monotonic()
         assert served.post("fit", FIT).status == 200
-        took = time.monotonic() - began
-        assert took < 3
         assert [one.done() for one in slow] == [False] * 3
         assert {one.result().status for one in slow} == {200}
 
@@ -386,6 +383,14 @@ def test_the_points_of_one_page_do_not_keep_the_plan_of_another_waiting(served):
         assert {one.result().status for one in slow} == {200}
 
 
+def _until(holds):
+    """Wait until something holds; it fails if that takes 20 s."""
+    until = time.monotonic() + 20
+    while not holds():
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
 def _working(served):
     """Return the folders of requests that are being answered."""
     return [item.name for item in served.folder.iterdir() if item.name.startswith("capplan-")]
@@ -395,22 +400,16 @@ def test_a_request_whose_client_is_gone_stops(served):
     psutil = pytest.importorskip("psutil")
     parent = psutil.Process(served.process.pid)
     idle = len(parent.children(recursive=True))
-    body = json.dumps({"scenario": "small-team"}).encode()
+    body = json.dumps({"scenario": "agent"}).encode()  # levers of it take longer than is waited for here
     for accept in ("application/json", "text/event-stream"):
         head = (
-            f"POST /v1/fleet HTTP/1.1\r\nHost: localhost:{served.port}\r\nContent-Type: application/json\r\n"
+            f"POST /v1/levers HTTP/1.1\r\nHost: localhost:{served.port}\r\nContent-Type: application/json\r\n"
             f"Accept: {accept}\r\nContent-Length: {len(body)}\r\n\r\n"
         )
         with socket.create_connection(("127.0.0.1", served.port)) as client:
             client.sendall(head.encode() + body)
-            time.sleep(1.5)
-            assert len(_working(served)) == 1
-            assert len(parent.children(recursive=True)) > idle
-        until = time.monotonic() + 3
-        while _working(served) and time.monotonic() < until:
-            time.sleep(0.05)
-        assert _working(served) == []
-        assert len(parent.children(recursive=True)) == idle
+            _until(lambda: len(_working(served)) == 1 and len(parent.children(recursive=True)) > idle)
+        _until(lambda: _working(served) == [] and len(parent.children(recursive=True)) == idle)
 
 
 @pytest.mark.long
@@ -487,9 +486,8 @@ def test_slow_and_silent_clients_are_cut_off_and_keep_nobody_waiting(served):
     threads = [threading.Thread(target=dawdle, args=(first,)) for first in (head, slow_body) * 30]
     for thread in threads:
         thread.start()
-    began = time.monotonic()
     assert served.post("fit", FIT).status == 200
-    assert time.monotonic() - began < 3
+    assert ended == []
     for thread in threads:
         thread.join(45)
     assert len(ended) == 60
