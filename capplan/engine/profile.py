@@ -1,7 +1,7 @@
 """What a version of a serving engine does, as data: scheduling, defaults, how it divides the memory of a device, host overhead."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
@@ -298,6 +298,26 @@ class TiledHeads:
     """Only for ranks with more query heads than this."""
 
 
+def tile_of(kernels: Sequence[TiledHeads], architecture: str, cache_format: str) -> tuple[float, float]:
+    """Return the heads of a tile of the first kernel that fits, and above how many heads of a rank it runs; (1, 0) where none fits.
+
+    Examples
+    --------
+    >>> kernels = (TiledHeads(64, frozenset({"hopper"})), TiledHeads(128, frozenset({"blackwell"}), frozenset({"bf16"}), above=16))
+    >>> [tile_of(kernels, *where) for where in (("Hopper", "fp8"), ("Blackwell", "bf16"), ("Blackwell", "fp8"))]
+    [(64.0, 0.0), (128.0, 16.0), (1.0, 0.0)]
+    """
+    return next(
+        (
+            (float(kernel.tile), float(kernel.above))
+            for kernel in kernels
+            if architecture.lower() in kernel.architectures
+            and (not kernel.cache_formats or cache_format in kernel.cache_formats)
+        ),
+        (1.0, 0.0),
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Tier:
     """Defaults that an engine chooses by the memory of the device."""
@@ -397,6 +417,8 @@ class EngineProfile:
     """Kernels for routed experts, the first that fits, where it is not the first one timed."""
     tiled_heads: tuple[TiledHeads, ...] = ()
     """Kernels for prompts of sparse attention, the first that fits; none: heads are computed as they are."""
+    compressed_tiles: tuple[TiledHeads, ...] = ()
+    """The same of compressed attention (DeepSeek V4)."""
     expands_short_prompts: bool = False
     """Prompts of sparse attention that are no longer than the keys of an indexer attend to all of them, expanded, and nothing is indexed."""
     masks_prompts: frozenset[str] = frozenset()
@@ -440,18 +462,6 @@ class EngineProfile:
                 and (not kernel.routings or routing in kernel.routings)
             ),
             "",
-        )
-
-    def sparse_tile(self, architecture: str, cache_format: str) -> tuple[float, float]:
-        """Return the heads of a tile of the kernel for prompts of sparse attention, and above how many heads of a rank it runs; (1, 0) without tiles."""
-        return next(
-            (
-                (float(kernel.tile), float(kernel.above))
-                for kernel in self.tiled_heads
-                if architecture.lower() in kernel.architectures
-                and (not kernel.cache_formats or cache_format in kernel.cache_formats)
-            ),
-            (1.0, 0.0),
         )
 
     @property

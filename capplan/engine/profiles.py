@@ -177,6 +177,8 @@ _VLLM_TILES = (_FLASHMLA_HOPPER, TiledHeads(128, _BLACKWELL, frozenset({"bf16", 
 Blackwell FlashInfer's runs for caches in fp8 and for at most 16 heads (vllm/platforms/cuda.py)."""
 _SGLANG_TILES = (_FLASHMLA_HOPPER, TiledHeads(128, _BLACKWELL))
 """`_forward_flashmla_sparse`, sglang/srt/layers/attention/nsa_backend.py."""
+_COMPRESSED_TILES = (TiledHeads(64, _HOPPER | _BLACKWELL),)
+"""Kernels for compressed attention come with 64 and with 128 heads, whatever the cache (`padded_heads`, vllm/models/deepseek_v4)."""
 
 _V0 = EngineProfile(
     engine="vllm",
@@ -208,7 +210,9 @@ _VLLM_V1 = replace(
 
 _VLLM_WIDE = replace(_VLLM_V1, servers_exchange=_DEEPEP, one_exchange=True)
 
-_VLLM_RACKS = replace(_VLLM_WIDE, rack_exchange=_ONE_SIDED, tiled_heads=_VLLM_TILES)
+_VLLM_RACKS = replace(
+    _VLLM_WIDE, rack_exchange=_ONE_SIDED, tiled_heads=_VLLM_TILES, compressed_tiles=_COMPRESSED_TILES
+)
 
 _EXPANDING = frozenset({"0.27.0", "0.33.0"})
 """Pull requests 47327 and 48770 of July 2026: dense attention for short prompts of sparse models, and masked attention by FlashAttention 4."""
@@ -317,6 +321,7 @@ _SGLANG_BASE = EngineProfile(
     kv_dtypes=CUDA_KV_DTYPES,
     asynchronous=True,
     tiled_heads=_SGLANG_TILES,
+    compressed_tiles=_COMPRESSED_TILES,
     expands_short_prompts=True,  # pull request 11892, which came with the first versions that serve such models well
 )
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial, wraps
 from inspect import Parameter, signature
+from math import inf
 from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict, TypeVar, Unpack, get_args, get_type_hints
@@ -573,23 +574,40 @@ def _of_any_engine(
     offline: bool,
 ) -> tuple[Answer, "list[Chart]"]:
     """Return the fleets of the engine whose plan costs least, with what each of the others costs."""
-    found: list[tuple[bool, float, int, Answer, list[Chart]]] = []
-    said = []
+    tried: list[dict[str, Any]] = []
+    found: list[tuple[float, Answer, list[Chart]]] = []
     for name in ENGINES:
+        row: dict[str, Any] = {"engine": name, "gpus": None, "usd_per_month": None, "reason": None}
+        tried.append(row)
         try:
             shown, charts = planned(
                 path, [*settings, f"engine={name}"], progress, pictured=pictured, offline=offline
             )
         except InputError as error:
-            said.append(f"{name} not possible ({str(error).splitlines()[0]})")
+            row["reason"] = str(error).splitlines()[0]
             continue
         chosen = shown.result["chosen"]
-        usd = None if chosen is None else chosen["usd_per_month"]
-        said.append(f"{name} without a plan" if chosen is None else f"{name} ${usd or 0.0:,.0f} per month")
-        found.append((chosen is None, usd or 0.0, len(found), shown, charts))
+        if chosen is None:
+            row["reason"] = "no plan meets the targets"
+        else:
+            row |= {key: chosen[key] for key in ("gpus", "usd_per_month")}
+        cost = inf if row["usd_per_month"] is None else row["usd_per_month"]
+        found.append((cost if chosen else inf, shown, charts))
     if not found:
-        raise InputError(f"engine: no engine serves this: {'; '.join(said)}")
-    *_, shown, charts = min(found, key=lambda one: one[:3])
-    line = f"engine: any: {', '.join(said)}"
+        raise InputError("engine: none serves this\n  " + "\n  ".join(map(_of_engine, tried)))
+    _, shown, charts = min(found, key=lambda one: one[0])
+    from capplan.readers.plan_file import sealed
+
+    line = f"engine: any: {', '.join(map(_of_engine, tried))}"
     screen = shown.first_screen and replace(shown.first_screen, closing=(*shown.first_screen.closing, line))
-    return replace(shown, closing=(*shown.closing, line), first_screen=screen), charts
+    result = {**shown.result, "engines": tried}
+    result["plan_file"] = sealed(result["plan_file"], result)
+    return replace(shown, result=result, closing=(*shown.closing, line), first_screen=screen), charts
+
+
+def _of_engine(row: Mapping[str, Any]) -> str:
+    """Return what the fleet of one engine takes."""
+    if row["reason"] is not None:
+        return f"{row['engine']} not ({row['reason']})"
+    usd = row["usd_per_month"]
+    return f"{row['engine']} {row['gpus']} GPUs" if usd is None else f"{row['engine']} ${usd:,.0f} per month"

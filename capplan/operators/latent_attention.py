@@ -23,13 +23,15 @@ class SparsePrefill:
     """Query heads of a rank are computed in multiples of it."""
     tiled_above: Number
     """Query heads of a rank up to which another kernel runs, without tiles."""
+    compressed_tile_heads: Number
+    """Multiples in compressed attention (DeepSeek V4)."""
     expands_short: Number
     """1 where prompts that an indexer would select whole are expanded instead."""
     masks: Number
     """1 where longer ones are expanded too, and masked, if that is quicker."""
 
 
-UNTILED = SparsePrefill(1.0, 0.0, 0.0, 0.0)
+UNTILED = SparsePrefill(1.0, 0.0, 1.0, 0.0, 0.0)
 """Heads are computed as they are, and nothing is expanded."""
 
 

@@ -210,18 +210,6 @@ def _expanded_latent_prefill(mixer: LatentAttention, chunk: Chunk) -> OperatorCo
     return _attended(seconds + np.where(np.asarray(chunk.past) > 0, again, 0.0), flop, moved, rates)
 
 
-def _computed_heads(query_heads: Number, chunk: Chunk, largest: float = math.inf) -> tuple[Number, Number]:
-    """Return the query heads that the kernel for prompts of sparse attention computes, in tiles of at most `largest`, and whether in tiles."""
-    kernels = chunk.rates.sparse_prefill
-    above, tile = kernels.tiled_above, np.minimum(kernels.tile_heads, largest)
-    computed = latent_attention.tiled_heads(query_heads, tile, above)
-    return computed, (np.asarray(query_heads) > above) & (tile > 1.0)
-
-
-COMPRESSED_TILE_HEADS = 64.0
-"""Largest tile of the kernels for compressed attention, which come with 64 and with 128 heads (`padded_heads`, vllm/models/deepseek_v4)."""
-
-
 def _sparse_latent_prefill(mixer: LatentAttention, chunk: Chunk) -> OperatorCost:
     """Return prefill over the keys that an indexer selects, absorbed as in decode, so nothing is expanded."""
     rates, query_heads = chunk.rates.latent_attention, mixer.query_heads / chunk.tensor_parallel
@@ -231,7 +219,9 @@ def _sparse_latent_prefill(mixer: LatentAttention, chunk: Chunk) -> OperatorCost
     absorbed = (chunk.sequences * chunk.new, query_heads, lora, *heads)
     flop = latent_attention.mla_sparse_prefill_flop(*shape, top)
     moved = latent_attention.mla_sparse_prefill_bytes(*shape, chunk.kv_bytes, top)
-    computed, tiled = _computed_heads(query_heads, chunk)
+    kernels = chunk.rates.sparse_prefill
+    computed = latent_attention.tiled_heads(query_heads, kernels.tile_heads, kernels.tiled_above)
+    tiled = (np.asarray(query_heads) > kernels.tiled_above) & (np.asarray(kernels.tile_heads) > 1.0)
     # a kernel with tiles computes all keys that may be selected, also those that a query does not see
     past = np.where(tiled, np.maximum(chunk.past, top), chunk.past)
     run = (chunk.sequences, chunk.new, past, computed, lora, rope)
@@ -281,7 +271,7 @@ def _compressed_prefill(mixer: CompressedAttention, chunk: Chunk) -> OperatorCos
     flop = 4.0 * prompts * query_heads * width * pairs
     vectors = compressed_attention.visible_vectors(chunk.past, *reach)
     moved = prompts * (4.0 * new * query_heads * width + (vectors + new) * width * chunk.kv_bytes)
-    computed, _ = _computed_heads(query_heads, chunk, COMPRESSED_TILE_HEADS)
+    computed = latent_attention.tiled_heads(query_heads, chunk.rates.sparse_prefill.compressed_tile_heads)
     seconds = compressed_attention.compressed_prefill_time_s(
         new, chunk.past, computed, width, *reach, chunk.kv_bytes, rates, prompts
     )

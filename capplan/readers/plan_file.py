@@ -721,7 +721,13 @@ def plan_origin(
         "unlisted": unlisted,
         "inputs": inputs,
     }
-    return {**origin, "result_sha256": result_digest({**result, "plan_file": origin})}
+    return sealed(origin, result)
+
+
+def sealed(origin: Mapping[str, Any], result: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the origin of a plan file with the digest of its whole result."""
+    kept = {key: value for key, value in origin.items() if key != "result_sha256"}
+    return {**kept, "result_sha256": result_digest({**result, "plan_file": kept})}
 
 
 def is_plan_file(path: Path) -> bool:

@@ -10,7 +10,7 @@ import numpy as np
 
 from capplan.assumption import Assumption, Label
 from capplan.engine.lookup import scheduling
-from capplan.engine.profile import EngineProfile, HostOverhead, Scheduling
+from capplan.engine.profile import EngineProfile, HostOverhead, Scheduling, tile_of
 from capplan.errors import InputError
 from capplan.hardware.device import (
     MERGED,
@@ -119,10 +119,10 @@ def at_rates(device: Device, host: HostOverhead) -> Device:
 
 def _sparse_prefill(profile: EngineProfile, architecture: str, kv_format: str) -> SparsePrefill:
     """Return the kernels that an engine runs for prompts of sparse attention on a device with a cache of a format."""
+    tile_heads, above = tile_of(profile.tiled_heads, architecture, kv_format)
+    compressed, _ = tile_of(profile.compressed_tiles, architecture, kv_format)
     masks = architecture.lower() in profile.masks_prompts
-    return SparsePrefill(
-        *profile.sparse_tile(architecture, kv_format), float(profile.expands_short_prompts), float(masks)
-    )
+    return SparsePrefill(tile_heads, above, compressed, float(profile.expands_short_prompts), float(masks))
 
 
 def step_rates(

@@ -171,6 +171,7 @@ def test_any_engine_is_the_one_whose_fleet_costs_least(capplan, tmp_path):
     assert f"engine: any: {said}" in ran.out + ran.err
     written = json.loads(plan.read_text())
     assert written["result"]["chosen"]["usd_per_month"] == min(costs.values())
+    assert {row["engine"]: row["usd_per_month"] for row in written["result"]["engines"]} == costs
     assert capplan("check", plan, "--offline").code == 0
 
 

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capplan.engine.lookup import profile
+from capplan.engine.profile import tile_of
 from capplan.memory.pool import (
     compressed_layers,
     packed_capacity,
@@ -72,7 +73,7 @@ def test_more_context_more_sequences_and_longer_prompts_never_take_less(mixer):
 @pytest.mark.parametrize("mixer", [SPARSE, HEAVY, WINDOW, BLOCKS])
 def test_ranks_share_the_heads(mixer):
     assert decode(mixer, ranks=4.0).flop == pytest.approx(decode(mixer).flop / 4)
-    without = {"tile_heads": 1.0}
+    without = {"tile_heads": 1.0, "compressed_tile_heads": 1.0}
     split = prefill(mixer, 4096.0, 8192.0, ranks=4.0, **without)
     assert np.all(split.seconds < prefill(mixer, 4096.0, 8192.0, **without).seconds)
 
@@ -123,7 +124,7 @@ def test_prompts_that_an_indexer_would_select_whole_are_expanded_where_an_engine
     ],
 )
 def test_where_engines_run_kernels_with_tiles(engine, version, architecture, cache, tile):
-    assert profile(engine, version).sparse_tile(architecture, cache) == tile
+    assert tile_of(profile(engine, version).tiled_heads, architecture, cache) == tile
 
 
 @pytest.mark.parametrize("mixer", [SPARSE, HEAVY, WINDOW, BLOCKS])
@@ -211,3 +212,15 @@ def test_one_sequence_starts_where_it_and_the_chunk_in_flight_fit():
     # Between steps it keeps its blocks, the pages of its windows and of its waiting tokens, and one more of each.
     (_, _, each) = packed_capacity(10.0 * most, layout, 1024.0, 512.0)
     assert each == 10.0 * (4 + 2 * (2 + 1) + (2 + 1))
+
+
+def test_kernels_of_compressed_attention_compute_64_heads_on_every_rank():
+    """DeepSeek V4 of TP8 has 8 or 16 heads a rank, and its kernels come with 64 and 128, whatever the cache."""
+    tiles = {"compressed_tile_heads": 64.0}
+    for mixer in (SPARSE, HEAVY, WINDOW):
+        whole, eighth = (prefill(mixer, 4096.0, 8192.0, ranks=ranks, **tiles) for ranks in (1.0, 8.0))
+        assert eighth.seconds == pytest.approx(whole.seconds)
+    for engine in ("vllm", "sglang"):
+        for where in (("hopper", "fp8"), ("blackwell", "fp8"), ("blackwell", "bf16")):
+            assert tile_of(profile(engine).compressed_tiles, *where) == (64.0, 0.0)
+    assert profile("trtllm").compressed_tiles == ()

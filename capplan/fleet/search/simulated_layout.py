@@ -401,7 +401,7 @@ class SimulatedLayout:
             for index in self.demand.user_classes
         ]
         kinds = kinds_of_replicas(users, replicas)
-        return kinds[:1] if sum(users) >= MANY_USERS * replicas else kinds
+        return kinds[:1] if min(users) >= MANY_USERS * replicas else kinds
 
     def samples(
         self, replicas: int, slowness: float = 1.0, traffic_ratio: float = 1.0
