@@ -29,7 +29,9 @@ from capplan.recorded.traces.rows import (
     columns_of,
     delimiter_of,
     lines_of,
+    number_of,
     seconds_of,
+    stamp_of,
     unit_of_column,
 )
 from capplan.workload.statistics import (
@@ -215,13 +217,9 @@ def _unit(log: LogFormat, entry: Entry, omissions: Omissions) -> float:
     key = next((key for key in log.arrival if _text(entry, key)), None)
     if key is None:
         raise ValueError(f"no time stamp; expected: {', '.join(log.arrival)}")
-    try:
-        first = float(entry[key])
-    except (ValueError, TypeError):
-        first = None
     written = {plain_key(name): name for name in (*ARRIVAL, *INPUT, *OUTPUT)} if log is _TABLE else {}
     return unit_of_column(
-        written.get(key, key), first, [written.get(name, name) for name in entry], omissions
+        written.get(key, key), stamp_of(entry[key]), [written.get(name, name) for name in entry], omissions
     )
 
 
@@ -249,14 +247,14 @@ def _stamp(entry: Entry, names: Sequence[str], unit: float) -> float:
 
 def _duration(entry: Entry, units: Mapping[str, float]) -> float:
     key = next((name for name in units if _text(entry, name)), None)
-    return math.nan if key is None else float(entry[key]) * units[key]
+    return math.nan if key is None else number_of(entry[key]) * units[key]
 
 
 def _count(entry: Entry, names: Sequence[str]) -> float | None:
     """Return a number of tokens: that of the first name, or the sum over names with a `*`; None where there is none."""
     for name in names:
         found = [key for key in entry if fnmatchcase(key, name)] if "*" in name else [name]
-        values = [float(entry[key]) for key in found if _text(entry, key)]
+        values = [number_of(entry[key]) for key in found if _text(entry, key)]
         if values:
             return sum(values)
     return None
