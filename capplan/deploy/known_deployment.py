@@ -22,11 +22,12 @@ from capplan.model.network import LoraTerms
 from capplan.numbers import GIB
 from capplan.readers.catalogue.scenarios import shipped_scenarios
 from capplan.readers.text_file import first_bytes, is_there, path_of, printable
-from capplan.recorded.traces.prometheus_server import DAY_S, Observed, is_address, observed
+from capplan.recorded.traces.prometheus_server import Observed, is_address, observed
 from capplan.recorded.traces.trace import format_of, workload_of
 from capplan.scenario.first_scenario import Known
 from capplan.scenario.flags import LoadFlags, ServingFlags
 from capplan.scenario.observed_traffic import counted_lengths, observed_traffic
+from capplan.workload.statistics import DAY_S
 
 MOST_BYTES = 1_048_576
 """Most bytes of a file with the command of an engine, or of a manifest."""

@@ -534,6 +534,23 @@ BUCKETS = (
         OPENAI,
     ),
     (
+        "hours without requests before and after",
+        "u.json",
+        json.dumps(
+            {
+                "object": "page",
+                "data": [
+                    {"start_time": 1774836000, "end_time": 1774839600, "results": []},
+                    bucket(1774839600, 7200, (720000, 72000)),
+                    {"start_time": 1774843200, "end_time": 1774846800, "results": []},
+                    {"start_time": 1774846800, "end_time": 1774850400, "results": []},
+                ],
+            }
+        ),
+        (7200, 0.5, 2.0, 100, 10, None),
+        OPENAI,
+    ),
+    (
         "export as CSV",
         "u.csv",
         "start_time,end_time,num_model_requests,input_tokens,output_tokens\n1774836000,1774839600,3600,360000,36000\n1774839600,1774843200,7200,1800000,180000\n",
@@ -705,6 +722,13 @@ REFUSED = (
         "start_time,num_model_requests,input_tokens,output_tokens\n1774836000,3600,360000,36000\n",
         "how long its buckets are",
         OPENAI,
+    ),
+    (
+        "days that lie a week apart, or weeks",
+        "u.csv",
+        "date,requests,prompt_tokens,completion_tokens\n2026-03-01,100,1000,200\n2026-03-08,100,1000,200\n",
+        "how long its buckets are",
+        "https://openrouter.ai/docs/api-reference/analytics/get-activity",
     ),
     (
         "buckets of no time",

@@ -35,6 +35,7 @@ from capplan.recorded.traces.rows import (
     unit_of_column,
 )
 from capplan.workload.statistics import (
+    DAY_S,
     LONGEST_TOKENS,
     WINDOW_S,
     Omissions,
@@ -408,7 +409,7 @@ def _unpacked(value: Any) -> Iterator[Mapping[str, Any]]:
     elif isinstance(value.get("data"), Mapping):
         yield value["data"]
     elif isinstance(value.get("results"), list):
-        yield from ({**value, **result} for result in _objects(value, "results"))
+        yield from ({**value, **result} for result in _objects(value, "results") or [{}])
     elif isinstance(value.get("responses"), list):
         yield {**value, "usage": _usage(value["responses"])}
     else:
@@ -509,7 +510,8 @@ def _bucket_summary(
         raise InputError(f"{path}: its buckets hold no requests with input and output tokens")
     steps = np.diff(starts)
     width = min(widths) if widths else float(steps.min()) if steps.size else 0.0
-    if width < WINDOW_S or len({round(w) for w in widths}) > 1:
+    unsure = not widths and width > DAY_S  # of weeks, or of days with none between them
+    if unsure or width < WINDOW_S or len({round(w) for w in widths}) > 1:
         raise InputError(
             f"{path}: does not state how long its buckets are, or they differ, or are shorter than a minute; export them with one width, such as 1h"
         )
