@@ -147,7 +147,8 @@ class WatchedServer:
                     "--window and --model-name are of --prometheus: name the server they are read from"
                 )
             return None
-        from capplan.recorded.traces.prometheus_server import DAY_S, observed
+        from capplan.recorded.traces.prometheus_server import observed
+        from capplan.workload.statistics import DAY_S
 
         window_s = self.window_s or DAY_S
         return observed(self.prometheus, "--prometheus", window_s, self.model_name, offline=offline)

@@ -22,11 +22,12 @@ from capplan.model.network import LoraTerms
 from capplan.numbers import GIB
 from capplan.readers.catalogue.scenarios import shipped_scenarios
 from capplan.readers.text_file import first_bytes, is_there, path_of, printable
-from capplan.recorded.traces.prometheus_server import DAY_S, Observed, is_address, observed
+from capplan.recorded.traces.prometheus_server import Observed, is_address, observed
 from capplan.recorded.traces.trace import format_of, workload_of
 from capplan.scenario.first_scenario import Known
 from capplan.scenario.flags import LoadFlags, ServingFlags
 from capplan.scenario.observed_traffic import counted_lengths, observed_traffic
+from capplan.workload.statistics import DAY_S
 
 MOST_BYTES = 1_048_576
 """Most bytes of a file with the command of an engine, or of a manifest."""
@@ -100,21 +101,27 @@ def known_deployment(
     if watched.window_s is not None:
         raise InputError(f"--window: is of the address of a Prometheus server, and --from is {source!r}")
     path = path_of(source) if not re.search(r"\s", source) else Path(source)
-    if not is_there(path):
-        if not re.search(r"\s", source.strip()):
-            if path.suffix or path.name != source:
-                raise _no_such_file(path, source)
-            raise unknown(
-                "source",
-                source,
-                shipped_scenarios(),
-                place="--from",
-                hint="or a file, or the command of an engine: --from 'vllm serve OWNER/NAME'",
-            )
-        _refuse_without_engine(engine, ignore_unmodelled=False)
-        read = read_command_line(source, "--from", ignore_unmodelled=ignore_unmodelled)
-        launch = _as_planned(read, "--from", model, ignore_unmodelled=ignore_unmodelled)
-        return _of_launch(launch, "the command of an engine")
+    if source.strip() and is_there(path):
+        return _of_file(path, source, folder, model, engine, watched, ignore_unmodelled=ignore_unmodelled)
+    if source.strip() and not re.search(r"\s", source.strip()):
+        raise _no_such_source(path, source)
+    _refuse_without_engine(engine, ignore_unmodelled=False)
+    launch = read_command_line(source, "--from", ignore_unmodelled=ignore_unmodelled)
+    planned = _as_planned(launch, "--from", model, ignore_unmodelled=ignore_unmodelled)
+    return _of_launch(planned, "the command of an engine")
+
+
+def _of_file(
+    path: Path,
+    source: str,
+    folder: Path,
+    model: str | None,
+    engine: str | None,
+    watched: Watched,
+    *,
+    ignore_unmodelled: bool,
+) -> Known:
+    """Return what a file says: a manifest, a script, Prometheus text, a log or a trace."""
     text = first_bytes(path, MOST_BYTES).decode("utf-8", "replace")
     deployed = deployed_engines(text, source)
     if deployed is not None:
@@ -124,8 +131,8 @@ def known_deployment(
     script = _script(text, path)
     _refuse_without_engine(engine, ignore_unmodelled=ignore_unmodelled and script is None)
     if script is not None:
-        read = read_command_line(script, source, path.parent, ignore_unmodelled=ignore_unmodelled)
-        return _of_launch(_as_planned(read, source, model, ignore_unmodelled=ignore_unmodelled), source)
+        launch = read_command_line(script, source, path.parent, ignore_unmodelled=ignore_unmodelled)
+        return _of_launch(_as_planned(launch, source, model, ignore_unmodelled=ignore_unmodelled), source)
     if (kind := _is_another_kind(text, path)) is not None:
         raise InputError(f"{source}: is {kind}")
     return _of_traffic(path, source, folder, watched.model_name)
@@ -169,7 +176,7 @@ def _is_another_kind(text: str, path: Path) -> str | None:
     if head.startswith("{") and '"schemaVersion"' in text and '"panels"' in text:
         return "a Grafana dashboard, in which nothing starts an engine\n  give the export that starts it, such as: capplan export --target k8s"
     if head.startswith("{") and re.search(r'"(?:model_type|architectures)"\s*:', text):
-        return f"the config.json of a model\n  give it as the model: --model {path}"
+        return f"the config.json of a model\n  give it as the model: --model {quote(str(path))}"
     if _is_dockerfile(text):
         return "a Dockerfile, which says how an image is made\n  give the command that runs in it: --from 'vllm serve OWNER/NAME'"
     if path.suffix in (".yaml", ".yml", ".toml", ".md", ".py", ".tf", ".html"):
@@ -180,8 +187,15 @@ def _is_another_kind(text: str, path: Path) -> str | None:
     return None
 
 
-def _no_such_file(path: Path, source: str) -> InputError:
-    """Return the error for a file that is not there, with the nearest one of its folder."""
+def _no_such_source(path: Path, source: str) -> InputError:
+    """Return the error for one word that is no file, with the nearest name, or as the address of a server is written."""
+    if re.fullmatch(r"[\w.-]+:\d+(?:/\S*)?", source):
+        return InputError(
+            f"--from: {source!r} is no file; a server is named with http://: --from http://{source}"
+        )
+    if not path.suffix and path.name == source:
+        hint = "or a file, or the command of an engine: --from 'vllm serve OWNER/NAME'"
+        return unknown("source", source, shipped_scenarios(), place="--from", hint=hint)
     beside = [one.name for one in path.parent.iterdir() if one.is_file()] if path.parent.is_dir() else []
     near = nearest(path.name, beside)[:1]
     question = f"; did you mean {printable(str(path.parent / near[0]))}?" if near else ""
@@ -200,17 +214,24 @@ def _as_planned(
     launch: ReplicaLaunch, place: str, model: str | None, *, ignore_unmodelled: bool
 ) -> ReplicaLaunch:
     """Return a launch as a scenario can say it: with a model, and with an assumption where each GPU holds whole towers."""
-    if "$" in launch.model and model is None:
-        raise InputError(
-            f"{place}: its model is the variable {launch.model}, which nothing before it sets\n"
-            "  name the model: --model OWNER/NAME"
-        )
+    named = _model_of(launch, place, model, "--model OWNER/NAME")
     if launch.whole_towers:
         line = f"--mm-encoder-tp-mode data {WHOLE_TOWERS}"
         if not ignore_unmodelled:
             raise InputError(not_modelled(place, [line]))
         launch = replace(launch, assumed=(*launch.assumed, LEFT_OUT.format(line)))
-    return replace(launch, model=model if model and "$" in launch.model else launch.model)
+    return replace(launch, model=named)
+
+
+def _model_of(launch: ReplicaLaunch, place: str, model: str | None, way_out: str) -> str:
+    """Return the model of a command; the one that people name if the command has a variable or a placeholder instead."""
+    if "$" not in launch.model and not launch.model.startswith("<"):
+        return launch.model
+    if model is None:
+        variable = f"the variable {launch.model}, which nothing before it sets"
+        what = variable if "$" in launch.model else f"the placeholder {launch.model}"
+        raise InputError(f"{place}: its model is {what}\n  name the model: {way_out}")
+    return model
 
 
 def _of_manifest(
@@ -352,7 +373,8 @@ def launched_replica(
     left_out = [LEFT_OUT.format(line) for line in _other_parts(read)]
     unread = (f"not read of --launch: {', '.join(read.unread)}",) if read.unread else ()
     assumed = tuple(Assumption(line, "--launch", "launch") for line in (*read.assumed, *left_out))
-    return model or read.model, replace(serving, **said), unread, assumed
+    model = model or _model_of(read, "--launch", None, "capplan estimate OWNER/NAME --launch ...")
+    return model, replace(serving, **said), unread, assumed
 
 
 def _other_parts(launch: ReplicaLaunch) -> list[str]:

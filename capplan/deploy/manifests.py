@@ -27,6 +27,8 @@ _GPU = re.compile(
 _WORKLOADS = ("Deployment", "StatefulSet", "ReplicaSet", "DaemonSet", "Job")
 _YAML = (".yaml", ".yml")
 _ONE_REPLICA = 1
+_MOST = 1_000_000
+"""Most replicas, servers or GPUs of one object."""
 _POOLS: Mapping[str, Role] = {"prefill": "prefill", "decode": "decode"}
 """What platforms call a pool -> its role."""
 
@@ -37,8 +39,8 @@ class Deployed:
 
     name: str
     started: Started
-    replicas: int
-    """Replicas that the manifest asks for; the fewest where it lets a scaler choose."""
+    replicas: int | None
+    """Replicas that the manifest asks for, the fewest if it lets a scaler choose; None if it leaves them open, as a template does."""
     gpus: float | None
     """GPUs of one replica; None where the manifest does not say."""
     requests: Mapping[str, str]
@@ -51,7 +53,8 @@ class Deployed:
         """Return the engine with its replicas, GPUs and requests, for people."""
         gpus = "" if self.gpus is None else f" of {self.gpus:g} GPU{'s' if self.gpus != 1 else ''}"
         asked = "".join(f", {value} {name}" for name, value in self.requests.items())
-        return f"{self.name}: {self.replicas} replica{'s' if self.replicas != 1 else ''}{gpus}{asked}"
+        count = "an unstated number of" if self.replicas is None else self.replicas
+        return f"{self.name}: {count} replica{'s' if count != 1 else ''}{gpus}{asked}"
 
 
 def deployed_engines(text: str, place: str) -> tuple[Deployed, ...] | None:
@@ -184,7 +187,13 @@ def _engines(one: _Map, place: str) -> Iterator[Deployed]:
 
 
 def _of_pod(
-    name: str, pod: _Map, replicas: int, place: str, *, servers: int = 1, role: Role | None = None
+    name: str,
+    pod: _Map,
+    replicas: int | None,
+    place: str,
+    *,
+    servers: int | None = 1,
+    role: Role | None = None,
 ) -> Iterator[Deployed]:
     """Yield the engines of the containers of a pod."""
     for container in _maps(pod.get("containers")):
@@ -202,7 +211,7 @@ def _of_pod(
         )
 
 
-def _of_pods_inside(name: str, value: object, replicas: int, place: str) -> Iterator[Deployed]:
+def _of_pods_inside(name: str, value: object, replicas: int | None, place: str) -> Iterator[Deployed]:
     """Yield the engines of all pods in an object of another kind, with the replicas that stand nearest around each."""
     if isinstance(value, list):
         for inner in value:
@@ -219,17 +228,17 @@ def _of_pods_inside(name: str, value: object, replicas: int, place: str) -> Iter
 def _deployed(
     name: str,
     started: Iterable[Started],
-    replicas: int,
+    replicas: int | None,
     resources: _Map,
     *,
-    servers: int = 1,
+    servers: int | None = 1,
     role: Role | None = None,
 ) -> Iterator[Deployed]:
     limits = {**_map(resources.get("requests")), **_map(resources.get("limits"))}
     gpus = [_number(value) for key, value in limits.items() if _GPU.fullmatch(str(key))]
     asked = _map(resources.get("requests")) or _map(resources.get("limits"))
     requests = {key: str(asked[key]) for key in ("cpu", "memory") if key in asked}
-    each = gpus[0] * servers if gpus and gpus[0] is not None else None
+    each = gpus[0] * servers if gpus and gpus[0] is not None and servers else None
     yield from (Deployed(name, one, replicas, each, requests, role) for one in started)
 
 
@@ -252,7 +261,7 @@ def _of_predictor(name: str, predictor: _Map, place: str) -> Iterator[Deployed]:
     ----------
     https://kserve.github.io/website/docs/model-serving/generative-inference/overview (arguments of the Hugging Face runtime)
     """
-    replicas = _count(predictor.get("minReplicas"), least=0)
+    replicas = _count(predictor.get("minReplicas"))
     yield from _of_pod(name, predictor, replicas, place)
     model = _map(predictor.get("model"))
     if _map(model.get("modelFormat")).get("name") != "huggingface":
@@ -465,8 +474,14 @@ def _alike(found: Sequence[Deployed]) -> tuple[Deployed, ...]:
         words = tuple(word for word in started.words if not word.isdigit() or int(word) < _FIRST_PORT)
         key = (started.engine, started.version, words, one.gpus, one.role)
         before = merged.get(key)
-        merged[key] = one if before is None else replace(before, replicas=before.replicas + one.replicas)
+        merged[key] = (
+            one if before is None else replace(before, replicas=_both(before.replicas, one.replicas))
+        )
     return tuple(merged.values())
+
+
+def _both(one: int | None, other: int | None) -> int | None:
+    return None if one is None or other is None else one + other
 
 
 _FIRST_PORT = 1024
@@ -546,14 +561,15 @@ def _words(value: object, *, split: bool = False) -> list[str]:
 
 
 def _number(value: object) -> float | None:
-    """Return a number of GPUs, which may be written as text; None for a template or nothing."""
+    """Return an amount, which may be written as text; None for a template or nothing."""
     try:
-        return float(str(value))
+        number = float(str(value))
     except ValueError:
         return None
+    return number if 0.0 <= number <= _MOST else None
 
 
-def _count(value: object, least: int = 1) -> int:
-    """Return a number of replicas; one where it is not stated."""
-    number = _number(value)
-    return _ONE_REPLICA if number is None or not least <= number <= 1_000_000 else int(number)
+def _count(value: object) -> int | None:
+    """Return a number of replicas or servers: one if it is not stated; None for a template and what is no whole number."""
+    number = _number(_ONE_REPLICA if value is None else value)
+    return int(number) if number is not None and number.is_integer() else None

@@ -61,6 +61,10 @@ def count(text: str, name: str, place: str) -> int:
 
 
 def _refuse_variable(text: str, name: str, place: str) -> None:
+    if "$(" in text:
+        raise InputError(
+            f"{place}: {name}: {text!r} is a command, and nothing is run\n  write what it prints"
+        )
     if "$" in text:
         raise InputError(
             f"{place}: {name}: {text!r} is a variable that nothing before it sets\n  write its value, or set it before: {text.strip('${}')}=..."

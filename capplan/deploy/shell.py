@@ -65,8 +65,9 @@ _VARIABLE = re.compile(
 )
 """A variable, with what stands in its place where it is not set (-, =) or set (+); two dollar signs are one in a Compose file."""
 _CONTINUED = re.compile(r"\\[ \t\r]*(?:#[^\n]*)?\n")
-_PLACEHOLDER = re.compile(r"<[A-Za-z][\w .:/-]*>")
-_REDIRECTED = re.compile(r"(?:\d|&)?(?:>>|>&|>\||>|<)")
+_PLACEHOLDER = re.compile(r"<[A-Za-z][\w .:/-]*(?<! )>(?!\w)")
+"""What people write for a value of one's own, such as <your model>; `<in >out` and `<in>out` are redirections."""
+_REDIRECTED = re.compile(r"(?:(?P<number>\d+)|&)?(?:>>|>&|>\||>|<<<|<)")
 _HERE = re.compile(r"<<-?\s*(['\"]?)(\w+)\1([^\n]*)\n")
 _OPTION_NEXT = re.compile(r"\s*-(?!--)")
 _OPERATORS = re.compile(r"&&|\|\||;;|[|;&()\n]")
@@ -296,7 +297,8 @@ class _Script:
         elif quoted and len(values) == 1:
             self._add(values[0])
         else:
-            words = values if len(values) > 1 else "".join(values).split()
+            written = "".join(values)
+            words = values if len(values) > 1 else [written] if "$(" in written else written.split()
             for number, word in enumerate(words):
                 if number:
                     self._end_word()
@@ -336,8 +338,9 @@ class _Script:
         if self._here():
             return True
         match = _REDIRECTED.match(self._text, self._at)
-        if match is None or self._word is not None:
+        if match is None or (match["number"] and self._word is not None):
             return False
+        self._end_word()
         self._at = match.end()
         target = re.compile(r"[ \t]*(?:\"[^\"]*\"|'[^']*'|[^\s;&|]+|&?\d)?").match(self._text, self._at)
         self._at = target.end() if target is not None else self._at
@@ -422,12 +425,9 @@ def _script_at(words: Sequence[str], at: int) -> bool:
 
 def _image_at(words: Sequence[str]) -> int | None:
     """Return where the image of `docker run` stands: the first word that is no option and no value of one."""
-    if Path(words[0]).name == "sudo":
-        words = ("sudo-docker", *words[1:]) if len(words) > 1 else words
-        start = 2 if Path(words[1]).name in _CONTAINER else 0
-    else:
-        start = 1 if Path(words[0]).name in _CONTAINER else 0
-    if not start or "run" not in words[start:]:
+    names = [Path(word).name for word in words]
+    start = min((names.index(name) for name in _CONTAINER if name in names), default=len(words))
+    if "run" not in words[start:]:
         return None
     at = list(words).index("run", start) + 1
     while at < len(words) and words[at].startswith("-"):

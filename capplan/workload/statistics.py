@@ -399,6 +399,7 @@ LEAST_GAPS = 20
 """Interarrival times that a minute needs for its variation to count."""
 WINDOW_S = 60.0
 HOUR_S = 3600.0
+DAY_S = 24 * HOUR_S
 MOST_HOURS = 48
 """A longer trace is shown by hour of the day."""
 

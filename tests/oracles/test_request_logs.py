@@ -534,6 +534,23 @@ BUCKETS = (
         OPENAI,
     ),
     (
+        "hours without requests before and after",
+        "u.json",
+        json.dumps(
+            {
+                "object": "page",
+                "data": [
+                    {"start_time": 1774836000, "end_time": 1774839600, "results": []},
+                    bucket(1774839600, 7200, (720000, 72000)),
+                    {"start_time": 1774843200, "end_time": 1774846800, "results": []},
+                    {"start_time": 1774846800, "end_time": 1774850400, "results": []},
+                ],
+            }
+        ),
+        (7200, 0.5, 2.0, 100, 10, None),
+        OPENAI,
+    ),
+    (
         "export as CSV",
         "u.csv",
         "start_time,end_time,num_model_requests,input_tokens,output_tokens\n1774836000,1774839600,3600,360000,36000\n1774839600,1774843200,7200,1800000,180000\n",
@@ -580,6 +597,82 @@ def test_usage_exports_give_rates_by_window_and_mean_lengths(file, text, expecte
     assert any("means only" in note for note in found.notes)
     with pytest.raises(InputError, match="the sums of hours or days, not individual requests"):
         read_trace(path)
+
+
+MILLISECONDS = (
+    # name, file, text, requests left out: two requests, four seconds apart
+    (
+        "a table whose first row has no time",
+        "t.csv",
+        "arrival_ms,input_tokens,output_tokens\nn/a,5,5\n0,5,5\n4000,5,5\n",
+        1,
+    ),
+    (
+        "an endless time first",
+        "t.csv",
+        "timestamp,input_tokens,output_tokens\ninf,5,5\n1774836000000,5,5\n1774836004000,5,5\n",
+        1,
+    ),
+    (
+        "a list whose first entry has a truth as its time",
+        "t.json",
+        json.dumps(
+            [{"arrival_ms": stamp, "input_tokens": 5, "output_tokens": 5} for stamp in (False, 0, 4000)]
+        ),
+        1,
+    ),
+    (
+        "lines whose first one has no time",
+        "t.jsonl",
+        lines(*({"timestamp": stamp, "input_length": 5, "output_length": 5} for stamp in ("n/a", 0, 4000))),
+        1,
+    ),
+    (
+        "times in quotes",
+        "t.jsonl",
+        lines(*({"timestamp": stamp, "input_length": 5, "output_length": 5} for stamp in ("0", "4000"))),
+        0,
+    ),
+    (
+        "times of turns in quotes",
+        "t.jsonl",
+        lines(
+            *(
+                {"session_id": "a", "delay": 1, "timestamp": stamp, "input_length": 5, "output_length": 5}
+                for stamp in ("0", "4000")
+            )
+        ),
+        0,
+    ),
+    (
+        "truths for tokens of a log",
+        "t.jsonl",
+        lines(spend(0, 5, 5), spend(4, 5, 5), spend(2, True, 5), spend(3, 5, False)),
+        2,
+    ),
+    (
+        "truths for tokens of a trace",
+        "t.jsonl",
+        lines(
+            *(
+                {"timestamp": stamp, "input_length": tokens, "output_length": 5}
+                for stamp, tokens in ((0, 5), (4000, 5), (8000, True))
+            )
+        ),
+        1,
+    ),
+)
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "left_out"), [row[1:] for row in MILLISECONDS], ids=[row[0] for row in MILLISECONDS]
+)
+def test_a_row_that_is_no_request_says_nothing_of_the_others(file, text, left_out, tmp_path):
+    path = tmp_path / file
+    path.write_text(text, encoding="utf-8")
+    found = workload_of([path])
+    assert (found.requests, found.rate.seconds, found.input_tokens.mean) == (2, 4.0, 5)
+    assert [line.split()[0] for line in found.omissions] == [str(left_out)] * bool(left_out)
 
 
 GOOD = "2026-03-30 02:00:0{},100,10"
@@ -629,6 +722,13 @@ REFUSED = (
         "start_time,num_model_requests,input_tokens,output_tokens\n1774836000,3600,360000,36000\n",
         "how long its buckets are",
         OPENAI,
+    ),
+    (
+        "days that lie a week apart, or weeks",
+        "u.csv",
+        "date,requests,prompt_tokens,completion_tokens\n2026-03-01,100,1000,200\n2026-03-08,100,1000,200\n",
+        "how long its buckets are",
+        "https://openrouter.ai/docs/api-reference/analytics/get-activity",
     ),
     (
         "buckets of no time",

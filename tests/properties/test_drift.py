@@ -9,7 +9,13 @@ import pytest
 from capplan.cli.main import main
 from capplan.errors import InputError
 from capplan.keys import current_day
-from capplan.questions.plans.drift import asked_as_observed, pinned_prices, replanned, watched
+from capplan.questions.plans.drift import (
+    asked_as_observed,
+    change_between,
+    pinned_prices,
+    replanned,
+    watched,
+)
 from capplan.readers.catalogue.efficiency import shipped_intervals
 from capplan.readers.plan_file import read_plan_file
 from capplan.report.answers.watched import replan_answer, watch_answer
@@ -130,6 +136,21 @@ def test_a_plan_is_kept_within_the_band_and_changed_beyond_it(file):
     asked, watch = watch_of(file, seen_of(rate=2.0))
     assert not replanned(asked, file, watch, 0.1).kept
     assert replanned(asked, file, watch, 0.9).kept
+
+
+def test_groups_that_are_started_alike_are_counted_together_and_others_apart():
+    alike = {"hardware": "l4", "replicas": 3, "gpus_per_replica": 2, "usd_per_gpu_hour": 1.5}
+    short, long = ({"requests": {"max_model_len": length}} for length in (4096, 32_768))
+    before = {"groups": [alike, {**alike, "replicas": 1}, {**alike, **short}]}
+    after = {
+        "groups": [{**alike, "replicas": 6}, {**alike, **long}, {**alike, "draft_tokens": 2, "replicas": 1}]
+    }
+    change = change_between(before, after, 600.0)
+    assert (change.started_replicas, change.stopped_replicas, change.started_gpus) == (2 + 3 + 1, 3, 12)
+    assert change.usd == pytest.approx(12 * 1.5 / 6)
+    assert change_between(before, before, 600.0).usd == 0.0
+    unpriced = {"groups": [{**alike, "hardware": "x", "usd_per_gpu_hour": None}]}
+    assert change_between(before, unpriced, 600.0).usd is None
 
 
 @pytest.mark.long

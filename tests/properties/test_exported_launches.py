@@ -573,6 +573,24 @@ def test_what_was_not_read_is_named_without_its_value(capplan):
     assert "hidden" not in ran.err + ran.out
 
 
+@pytest.mark.parametrize("model", ["$MODEL", "<MODEL>"])
+def test_a_model_that_a_command_does_not_name_is_named_next_to_it(capplan, model):
+    words = (
+        "--launch",
+        f"vllm serve {model} -tp 2",
+        "--hardware",
+        "h100-sxm",
+        "--concurrency",
+        1,
+        "--offline",
+    )
+    ran = capplan("estimate", *words)
+    assert ran.code == 2
+    assert f"{model}" in ran.err
+    assert "name the model: capplan estimate OWNER/NAME --launch" in ran.err
+    assert capplan("estimate", "llama-3.1-8b", *words).code == 0
+
+
 def test_what_is_not_modelled_is_an_assumption_where_people_say_so(capplan):
     """The numbers are those of the command without it."""
     load = ("--hardware", "h100-sxm", "--concurrency", 8, "--offline", "--format", "json")

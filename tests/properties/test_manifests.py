@@ -234,6 +234,29 @@ def test_a_file_that_is_not_there_is_taken_for_the_nearest_one(capplan, tmp_path
     assert "did you mean" not in alone.err
 
 
+@pytest.mark.parametrize(
+    ("replicas", "gpus", "shown"),
+    [
+        ("0", "2", "a: 0 replicas of 2 GPUs"),
+        ("'2'", "'2'", "a: 2 replicas of 2 GPUs"),
+        ("2.5", "2", "a: an unstated number of replicas of 2 GPUs"),
+        ("'{{ .Values.replicas }}'", "2", "a: an unstated number of replicas of 2 GPUs"),
+        ("1", "nan", "a: 1 replica"),
+        ("1", "-1", "a: 1 replica"),
+    ],
+)
+def test_what_a_manifest_leaves_open_is_not_made_up(replicas, gpus, shown):
+    container = (
+        f"{{image: x, command: [vllm, serve, o/n], resources: {{limits: {{nvidia.com/gpu: {gpus}}}}}}}"
+    )
+    pod = f"{{spec: {{containers: [{container}]}}}}"
+    text = f"apiVersion: apps/v1\nkind: Deployment\nmetadata: {{name: a}}\nspec: {{replicas: {replicas}, template: {pod}}}\n"
+    (one,) = deployed_engines(text, "a.yaml")
+    assert one.shown == shown
+    twice = deployed_engines(f"{text}---\n{text}", "a.yaml")
+    assert [each.replicas for each in twice] == [None if one.replicas is None else 2 * one.replicas]
+
+
 def test_an_exported_replica_over_servers_is_read_back(capplan, plan, tmp_path):
     wide = with_changes(plan, tmp_path / "p.json", chosen={"tensor_parallel": 8, "pipeline_parallel": 2})
     (one,) = deployed_engines(capplan("export", "--plan", wide, "--target", "k8s").out, "exported")

@@ -14,21 +14,10 @@ import pytest
 from capplan.cli.commands import COMMANDS
 from capplan.fleet.engine_options import Scheduler
 from capplan.serving.terms import ROUTINGS
+from tests.hub import CONFIG
 from tests.interrupts import started
 
-LLAMA = {
-    "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
-    "hidden_size": 64,
-    "intermediate_size": 128,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "vocab_size": 320,
-    "max_position_embeddings": 2048,
-    "torch_dtype": "bfloat16",
-    "tie_word_embeddings": False,
-}
+LLAMA = {**CONFIG, "torch_dtype": "bfloat16"}
 SCENARIO = """name: check
 model: llama-3.1-8b
 weight_dtype: bf16

@@ -4,6 +4,7 @@ What lies within a tenth of the plan is taken to be as planned (an assumption); 
 checks of the plan under the traffic that was observed, and by the targets as they were measured.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
@@ -152,12 +153,8 @@ def _load(file: PlanFile, seen: Observed) -> Iterator[Drift]:
         )
     if seen.engines is not None and len(chosen.groups) == 1:
         (group,) = chosen.groups
-        yield Drift("replicas", group.replicas, group.busy_replicas, group.replicas, _replicas(group, seen))
-
-
-def _replicas(group: Any, seen: Observed) -> float:
-    """Return the mean number of replicas that ran."""
-    return float(seen.engines or 0.0) / float(group.data_parallel or 1)
+        ran = seen.engines / group.data_parallel  # each attention group is an engine
+        yield Drift("replicas", group.replicas, group.busy_replicas, group.replicas, ran)
 
 
 def _targets(asked: AskedFleet, plan: Plan, seen: Observed, notes: list[str]) -> Iterator[Check]:
@@ -293,30 +290,45 @@ def replanned(
     kept = watch.holds and not saves
     if kept:
         after = replace(after, chosen=before.chosen)
-    change = _change(before.chosen or {}, after.chosen or {}, asked.scenario.fleet.start_up_s)
+    change = change_between(before.chosen or {}, after.chosen or {}, asked.scenario.fleet.start_up_s)
     return Replan(before, after, kept, band_fraction, now, change)
 
 
-_LAYOUT = ("role", "model", "hardware", "weight_dtype", "kv_dtype", *DEGREES, "max_num_batched_tokens")
-"""What replicas are started with; those that have it in common need not be started again."""
+_LAUNCH = ("role", "model", "hardware", "weight_dtype", "kv_dtype", *DEGREES, "max_num_batched_tokens")
 
 
-def _change(before: Mapping[str, Any], after: Mapping[str, Any], start_up_s: float) -> Change:
-    started = stopped = gpus = 0
-    usd: float | None = 0.0
-    sides = (before, after)
-    groups = [{tuple(map(row.get, _LAYOUT)): row for row in side.get("groups", ())} for side in sides]
-    for key in dict.fromkeys((*groups[0], *groups[1])):
-        was, now = (side.get(key) for side in groups)
-        more = (now["replicas"] if now else 0) - (was["replicas"] if was else 0)
-        stopped += max(-more, 0)
-        if now is not None and more > 0:
-            started += more
-            gpus += more * now["gpus_per_replica"]
-            price, gpu_hours = now["usd_per_gpu_hour"], more * now["gpus_per_replica"] * start_up_s / HOUR_S
-            usd = None if usd is None or price is None else usd + price * gpu_hours
-    machines, idle = tuple(_machines(before, after)), (after.get("order") or {}).get("gpus_idle", 0)
-    return Change(started, stopped, gpus, start_up_s, usd, machines, idle)
+def _started_with(group: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Return what the replicas of a group are started with; replicas that have it in common need not be started again."""
+    return (
+        *map(group.get, _LAUNCH),
+        group.get("draft_tokens"),
+        (group.get("requests") or {}).get("max_model_len"),
+    )
+
+
+def change_between(before: Mapping[str, Any], after: Mapping[str, Any], start_up_s: float) -> Change:
+    """Return what it takes to go from one plan to another, both as JSON has them."""
+    groups: dict[tuple[Any, ...], Mapping[str, Any]] = {}
+    more: Counter[tuple[Any, ...]] = Counter()
+    for side, sign in ((before, -1), (after, 1)):
+        for group in side.get("groups", ()):
+            groups[_started_with(group)] = group
+            more[_started_with(group)] += sign * group["replicas"]
+    started = [(groups[key], count) for key, count in more.items() if count > 0]
+    gpus = [count * group["gpus_per_replica"] for group, count in started]
+    prices = [group["usd_per_gpu_hour"] for group, _ in started]
+    usd = None
+    if None not in prices:
+        usd = sum(price * each for price, each in zip(prices, gpus, strict=True)) * start_up_s / HOUR_S
+    return Change(
+        sum(count for _, count in started),
+        -sum(min(count, 0) for count in more.values()),
+        sum(gpus),
+        start_up_s,
+        usd,
+        tuple(_machines(before, after)),
+        (after.get("order") or {}).get("gpus_idle", 0),
+    )
 
 
 def _machines(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:

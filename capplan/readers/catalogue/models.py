@@ -534,7 +534,7 @@ def _fetched(repository: str, filename: str, revision: str | None, *, optional: 
         return _kept(repository, filename, revision, commit, content)
     except CapplanError:
         raise
-    except Exception as error:
+    except Exception as error:  # those of httpx, requests, sockets and TLS have no other class in common
         if (
             isinstance(error, EntryNotFoundError)
             and not isinstance(error, LocalEntryNotFoundError)

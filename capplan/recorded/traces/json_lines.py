@@ -9,7 +9,8 @@ import json
 import math
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -33,7 +34,9 @@ from capplan.recorded.traces.rows import (
     Row,
     columns_of,
     lines_of,
+    number_of,
     seconds_of,
+    stamp_of,
     time_unit,
     unit_of_column,
 )
@@ -195,8 +198,9 @@ class SessionClock:
         (2.0, 2.5)
         """
         session = str(row.get("session_id"))
-        stamp = _number(written) * unit_s
-        if math.isnan(stamp):
+        if written is not None:
+            stamp = _stamp(written, unit_s)
+        else:
             stamp = self._last_s.get(session, 0.0) + max(0.0, _number(row.get("delay"))) * 1e-3
             self.delayed += 1
         self._last_s[session] = stamp
@@ -206,8 +210,6 @@ class SessionClock:
 BLOCK_SIZES = (512, 16, 256, 128, 64, 32, 1024, 2048)
 """Block sizes that are recognised, in tokens: Mooncake hashes 512, Bailian and vLLM 16."""
 SAMPLE = 200
-LARGEST_STAMP = 1e24
-"""A larger first time stamp says nothing about its unit."""
 
 
 def block_tokens_of(rows: Sequence[Mapping[str, Any]]) -> int:
@@ -263,9 +265,8 @@ def object_rows(path: Path, omissions: Omissions) -> Iterator[Row]:
     sessions = SessionClock() if "session_id" in sample[0] and any("delay" in row for row in sample) else None
     keys = {names[0]: _key(sample[0], names, path) for names in (ARRIVAL, INPUT, OUTPUT)}
     hashed = "hash_ids" in sample[0]
-    first = sample[0].get(keys["arrival_s"])
-    stamp = float(first) if isinstance(first, (int, float)) and abs(first) <= LARGEST_STAMP else None
-    unit = unit_of_column(keys["arrival_s"], stamp, {key for row in sample for key in row}, omissions)
+    first = _first_stamp(row.get(keys["arrival_s"]) for row in sample)
+    unit = unit_of_column(keys["arrival_s"], first, {key for row in sample for key in row}, omissions)
     bad = BadRows(path, omissions)
     for number, line in lines_of(path):
         if not line.strip():
@@ -279,8 +280,8 @@ def object_rows(path: Path, omissions: Omissions) -> Iterator[Row]:
                 sessions.arrival_s(row, row.get(keys["arrival_s"]), unit)
                 if sessions
                 else _stamp(row[keys["arrival_s"]], unit),
-                float(row[keys["input_tokens"]]),
-                float(row[keys["output_tokens"]]),
+                number_of(row[keys["input_tokens"]]),
+                number_of(row[keys["output_tokens"]]),
                 _blocks(row.get("hash_ids")) if hashed else NO_BLOCKS,
                 ttft,
                 e2e,
@@ -289,6 +290,14 @@ def object_rows(path: Path, omissions: Omissions) -> Iterator[Row]:
             bad.add(number, error)
     if sessions and sessions.delayed:
         omissions.note("turns without a time stamp follow the turn before them by their delay")
+
+
+def _first_stamp(written: Iterable[object]) -> float | None:
+    """Return the first time stamp that is one; None for a date, or where there is none."""
+    for stamp in written:
+        with suppress(ValueError, TypeError, OverflowError):
+            return stamp_of(stamp)
+    return None
 
 
 def _stamp(written: object, unit_s: float) -> float:
@@ -329,10 +338,7 @@ def _measured(row: Mapping[str, Any]) -> tuple[float, float]:
         return float(row["first_token_ts"]) - start, float(row.get("last_token_ts", math.nan)) - start
     ttft = row.get("ttft_s", row.get("ttft"))
     e2e = row.get("e2e_s", row.get("e2e_latency", row.get("latency")))
-    return (
-        float(ttft) if isinstance(ttft, (int, float)) else math.nan,
-        float(e2e) if isinstance(e2e, (int, float)) else math.nan,
-    )
+    return _number(ttft), _number(e2e)
 
 
 def log_rows(path: Path, omissions: Omissions) -> Iterator[Row]:

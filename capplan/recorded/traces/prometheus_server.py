@@ -28,14 +28,13 @@ from capplan.recorded.traces.prometheus import (
     series_of_model,
     summary_of_scrape,
 )
-from capplan.workload.statistics import HOUR_S, Omissions, RateSummary, WorkloadSummary
+from capplan.workload.statistics import DAY_S, HOUR_S, Omissions, RateSummary, WorkloadSummary
 
 KEY = "PROMETHEUS_BEARER_TOKEN"
 """Environment variable that may hold the bearer token of the server."""
 EXAMPLE = "http://prometheus:9090"
 MOST_BYTES = 256 << 20
 SILENCE_S = 120.0
-DAY_S = 24 * HOUR_S
 LEAST_WINDOW_S, MOST_WINDOW_S = 10.0, 400 * DAY_S
 LEAST_STEP_S, USUAL_STEP_S = 5.0, 300.0
 """Shortest window of a rate, and that of a day and of some days; scrapes are usually 15 to 60 s apart."""

@@ -29,10 +29,13 @@ from capplan.recorded.traces.rows import (
     columns_of,
     delimiter_of,
     lines_of,
+    number_of,
     seconds_of,
+    stamp_of,
     unit_of_column,
 )
 from capplan.workload.statistics import (
+    DAY_S,
     LONGEST_TOKENS,
     WINDOW_S,
     Omissions,
@@ -215,13 +218,9 @@ def _unit(log: LogFormat, entry: Entry, omissions: Omissions) -> float:
     key = next((key for key in log.arrival if _text(entry, key)), None)
     if key is None:
         raise ValueError(f"no time stamp; expected: {', '.join(log.arrival)}")
-    try:
-        first = float(entry[key])
-    except (ValueError, TypeError):
-        first = None
     written = {plain_key(name): name for name in (*ARRIVAL, *INPUT, *OUTPUT)} if log is _TABLE else {}
     return unit_of_column(
-        written.get(key, key), first, [written.get(name, name) for name in entry], omissions
+        written.get(key, key), stamp_of(entry[key]), [written.get(name, name) for name in entry], omissions
     )
 
 
@@ -249,14 +248,14 @@ def _stamp(entry: Entry, names: Sequence[str], unit: float) -> float:
 
 def _duration(entry: Entry, units: Mapping[str, float]) -> float:
     key = next((name for name in units if _text(entry, name)), None)
-    return math.nan if key is None else float(entry[key]) * units[key]
+    return math.nan if key is None else number_of(entry[key]) * units[key]
 
 
 def _count(entry: Entry, names: Sequence[str]) -> float | None:
     """Return a number of tokens: that of the first name, or the sum over names with a `*`; None where there is none."""
     for name in names:
         found = [key for key in entry if fnmatchcase(key, name)] if "*" in name else [name]
-        values = [float(entry[key]) for key in found if _text(entry, key)]
+        values = [number_of(entry[key]) for key in found if _text(entry, key)]
         if values:
             return sum(values)
     return None
@@ -410,7 +409,7 @@ def _unpacked(value: Any) -> Iterator[Mapping[str, Any]]:
     elif isinstance(value.get("data"), Mapping):
         yield value["data"]
     elif isinstance(value.get("results"), list):
-        yield from ({**value, **result} for result in _objects(value, "results"))
+        yield from ({**value, **result} for result in _objects(value, "results") or [{}])
     elif isinstance(value.get("responses"), list):
         yield {**value, "usage": _usage(value["responses"])}
     else:
@@ -511,7 +510,8 @@ def _bucket_summary(
         raise InputError(f"{path}: its buckets hold no requests with input and output tokens")
     steps = np.diff(starts)
     width = min(widths) if widths else float(steps.min()) if steps.size else 0.0
-    if width < WINDOW_S or len({round(w) for w in widths}) > 1:
+    unsure = not widths and width > DAY_S  # of weeks, or of days with none between them
+    if unsure or width < WINDOW_S or len({round(w) for w in widths}) > 1:
         raise InputError(
             f"{path}: does not state how long its buckets are, or they differ, or are shorter than a minute; export them with one width, such as 1h"
         )

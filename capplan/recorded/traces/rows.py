@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime, tzinfo
 from pathlib import Path
+from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import numpy as np
@@ -164,6 +165,8 @@ def _fractions_us(letters: NDArray[np.uint8], starts: Places, ends: Places, most
     return result
 
 
+LARGEST_STAMP = 1e24
+"""A larger time stamp says nothing about the unit of its column."""
 LATEST_S = 1e12
 """A later time stamp is an error in the file."""
 YEAR_S = 365.25 * 86_400.0
@@ -215,6 +218,13 @@ class Row:
     e2e_s: float = math.nan
 
 
+def number_of(written: Any) -> float:
+    """Return a number as a file writes it; TypeError for true and false, which Python counts as 1 and 0."""
+    if isinstance(written, bool):
+        raise TypeError(f"{str(written).lower()} is not a number")
+    return float(written)
+
+
 def seconds_of(value: object, factor: float = 1.0) -> float:
     """Return a time stamp in seconds: a number times its unit, or a date of ISO 8601, with a zone by its offset or name (UTC where it names none).
 
@@ -224,7 +234,7 @@ def seconds_of(value: object, factor: float = 1.0) -> float:
     (1.5, 2.5, 0.0)
     """
     if isinstance(value, (int, float)):
-        return float(value) * factor
+        return number_of(value) * factor
     if isinstance(value, datetime):
         return (value if value.tzinfo else value.replace(tzinfo=UTC)).timestamp()
     text = str(value).strip().strip('"')
@@ -265,6 +275,27 @@ def _with_zone(text: str) -> tuple[str, tzinfo]:
         raise ValueError(
             f"time zone {name!r} is not known; write an offset such as +02:00, UTC, or a name such as Europe/Paris"
         ) from None
+
+
+def stamp_of(written: object) -> float | None:
+    """Return a time stamp that the unit of its column follows from: a number, or None for a date.
+
+    Examples
+    --------
+    >>> stamp_of("1500"), stamp_of("1970-01-01 00:00:02")
+    (1500.0, None)
+
+    Raises
+    ------
+    ValueError
+        it is neither, or out of range, so it says nothing of the unit
+    """
+    if not abs(seconds_of(written)) <= LARGEST_STAMP:
+        raise ValueError("the time stamp is not a number, or out of range")
+    try:
+        return number_of(written)
+    except (ValueError, TypeError):
+        return None
 
 
 def time_unit(first: float) -> tuple[float, str]:
@@ -569,11 +600,15 @@ def layout_of(path: Path, header: str) -> TableLayout:
 
 
 def _number(cell: str, mark: str) -> float | None:
-    text = cell.strip()
     try:
-        return float(text.replace(",", ".") if mark == ";" else text)
+        return float(_written(cell.strip(), mark))
     except ValueError:
         return None
+
+
+def _written(cell: str, mark: str) -> str:
+    """Return a cell with a decimal point; tables with a semicolon between cells may have a comma there."""
+    return cell.replace(",", ".") if mark == ";" else cell
 
 
 def table_rows(path: Path, omissions: Omissions) -> Iterator[Row | Columns]:
@@ -645,7 +680,7 @@ class _RowReader:
                 if '"' in line:
                     cells = next(csv.reader([line], delimiter=layout.delimiter))
                 if self.unit is None and layout.arrival is not None:
-                    stamp = _number(cells[layout.arrival], layout.delimiter)
+                    stamp = stamp_of(_written(cells[layout.arrival], layout.delimiter))
                     names = layout.columns if layout.header_lines else ("", "", "")
                     self.unit = unit_of_column(names[layout.arrival], stamp, names, self.omissions)
                 yield _row(number, cells, layout, self.unit or 1.0)
@@ -658,10 +693,9 @@ def _row(number: int, cells: Sequence[str], layout: TableLayout, unit: float) ->
         raise ValueError("a carriage return inside the line")
     if len(cells) < len(layout.columns):
         raise ValueError(f"{len(cells)} cells where the header has {len(layout.columns)}")
-    decimal_comma = layout.delimiter == ";"
 
     def cell(place: int) -> str:
-        return cells[place].replace(",", ".") if decimal_comma else cells[place]
+        return _written(cells[place], layout.delimiter)
 
     arrival = math.nan if layout.arrival is None else seconds_of(cell(layout.arrival), unit)
     if math.isnan(arrival) and layout.arrival is not None:
