@@ -21,8 +21,6 @@ AGAIN_S = 0.02
 """Time until Ctrl-C is looked at again that came while a module was imported."""
 _AGAIN = getattr(signal, "ITIMER_REAL", None)
 """The timer that looks again; none on Windows."""
-_RAISED: list[bool] = []
-"""Something once Ctrl-C was raised: a library may make an error of its own of it."""
 
 
 def _leave(*_: object) -> None:
@@ -38,8 +36,14 @@ def _interrupt(_number: int, frame: "FrameType | None") -> None:
             signal.setitimer(_AGAIN, AGAIN_S)
             return
         frame = frame.f_back
-    _RAISED.append(True)
     raise KeyboardInterrupt
+
+
+def _is_interrupt(error: BaseException | None) -> bool:
+    """Return whether a library made an error of its own of Ctrl-C."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__cause__ or error.__context__
+    return error is not None
 
 
 def main() -> int:
@@ -66,8 +70,8 @@ def main() -> int:
         return run()
     except KeyboardInterrupt:
         return INTERRUPTED
-    except Exception:
-        if not _RAISED:
+    except Exception as error:
+        if not _is_interrupt(error):
             raise
         os.write(2, b"interrupted\n")
         return INTERRUPTED
@@ -75,6 +79,8 @@ def main() -> int:
         gc.freeze()  # the interpreter ends without looking for cycles once more, which took a twentieth of a quick command
         if heard:
             signal.signal(signal.SIGINT, _leave)
+            if _AGAIN is not None and any(signal.setitimer(_AGAIN, 0.0)):
+                _leave()  # Ctrl-C came in the last import
 
 
 if __name__ == "__main__":

@@ -42,7 +42,7 @@ from capplan.report.quantities import (
     Quantity,
     quantity_of,
 )
-from capplan.workload.arrivals import WARM_UP_SHARE
+from capplan.workload.request_class import WARM_UP_SHARE
 
 
 class Stated(NamedTuple):

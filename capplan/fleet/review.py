@@ -32,8 +32,7 @@ from capplan.replica.spec import ReplicaSpec, deployed_as
 from capplan.replica.speculation import DraftPlan
 from capplan.serving.step_table import decode_step_s, mixed_step_s, turn_ratio
 from capplan.serving.terms import Routing
-from capplan.workload.arrivals import SIMULATED_REQUESTS
-from capplan.workload.request_class import Slo, Target
+from capplan.workload.request_class import SIMULATED_REQUESTS, Slo, Target
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,8 +35,7 @@ from capplan.replica.estimate import closed_loop_requests
 from capplan.replica.replica import Replica, replica_of
 from capplan.replica.spec import ReplicaSpec, served_context_tokens
 from capplan.serving.terms import Routing
-from capplan.workload.arrivals import SIMULATED_REQUESTS, WARM_UP_SHARE
-from capplan.workload.request_class import Slo
+from capplan.workload.request_class import SIMULATED_REQUESTS, WARM_UP_SHARE, Slo
 
 WHAT_IF_RATIOS = tuple(2.0 ** (step / 4.0) for step in range(-8, 9))
 """Traffic over today's, from a quarter to four times."""

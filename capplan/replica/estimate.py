@@ -20,7 +20,7 @@ from capplan.serving.outcome import Outcome, spread
 from capplan.serving.requests import Requests
 from capplan.serving.server import simulate
 from capplan.serving.step_table import launching_s
-from capplan.workload.arrivals import SIMULATED_REQUESTS, WARM_UP_SHARE, arrival_generator, drawn_gaps
+from capplan.workload.request_class import SIMULATED_REQUESTS, WARM_UP_SHARE, arrival_generator, drawn_gaps
 
 GROWTH = 0.005
 """An open loop is saturated if its wait grows by more than this many seconds in a second, and at least doubles (an assumption)."""

@@ -144,11 +144,16 @@ def test_without_its_scheduler_the_work_goes_on_here_with_the_same_answer(
 
 
 @pytest.mark.long
-def test_what_a_frozen_worker_holds_is_computed_here_with_the_same_answer(tmp_path, expected, monkeypatch):
+@pytest.mark.parametrize("live", [0, 1])
+def test_what_a_frozen_worker_holds_is_computed_here_with_the_same_answer(
+    live, tmp_path, expected, monkeypatch
+):
+    """Whether it was the only one, or another one goes on and finishes its own points."""
     monkeypatch.setattr(workers, "LOOK_EVERY_S", 0.5)
     monkeypatch.setattr(workers, "JOIN_AFTER_S", 1.0)
     said = []
-    with cluster(tmp_path, 1) as (address, _, running), executor(1, address, said.append) as pool:
+    with cluster(tmp_path, 1 + live) as (address, _, running), executor(1, address, said.append) as pool:
+        pool._client.wait_for_workers(1 + live)
         rows, stopped = swept_with_a_loss(pool, None, lambda: running[0].send_signal(signal.SIGSTOP))
     assert (rows, stopped) == (expected, None)
     assert said[-1] == "Dask: nothing was finished for 1 s; this process computes too"

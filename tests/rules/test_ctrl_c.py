@@ -59,3 +59,41 @@ def test_a_campaign_in_the_background_still_interrupts_a_step_that_takes_too_lon
     steps = [Step("slow", (sys.executable, "-c", SLEEPS), 1.5)]
     (done,) = campaign(tmp_path, steps, 1.0, lambda _line: None)
     assert (done.code, done.ended) == (130, "interrupted (out of time)")
+
+
+INTERRUPTS = """
+import os, signal, sys, time
+from types import SimpleNamespace
+import capplan.__main__ as program
+
+def run():
+{body}
+
+sys.path.insert(0, {folder!r})
+sys.modules["capplan.cli.main"] = SimpleNamespace(main=run)
+sys.exit(program.main())
+"""
+SWALLOWS = "import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntry:\n time.sleep(0.1)\nexcept KeyboardInterrupt:\n print('swallowed')"
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "said"),
+    [
+        ("import swallows", 130, "interrupted"),  # the command ends before Ctrl-C is looked at again
+        ("import swallows; time.sleep(60)", 130, ""),
+        ("try: time.sleep(60)\n except KeyboardInterrupt: raise OSError('of a library') from None", 130, "interrupted"),
+        ("try: time.sleep(60)\n except KeyboardInterrupt: pass\n raise OSError('an error of ours')", 1, "OSError: an error of ours"),
+    ],
+)  # fmt: skip
+def test_what_ctrl_c_is_made_of_ends_with_130_and_another_error_is_shown(body, code, said, root, tmp_path):
+    (tmp_path / "swallows.py").write_text(SWALLOWS)
+    if "swallows" not in body:
+        body = (
+            f"import threading; threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()\n {body}"
+        )
+    program = INTERRUPTS.format(body=f" {body}", folder=str(tmp_path))
+    running = started([sys.executable, "-c", program], cwd=root, stdout=PIPE, stderr=PIPE, text=True)
+    out, err = running.communicate(timeout=60)
+    assert (running.returncode, out) == (code, ""), err
+    assert (err.splitlines() or [""])[-1] == said
+    assert ("Traceback" in err) == (code == 1)

@@ -17,8 +17,7 @@ from capplan.numbers import Array
 from capplan.serving.requests import NAMED_BLOCKS, Crowd, Requests, joined_crowd
 from capplan.serving.steady_state import replica_arrival_cv
 from capplan.serving.terms import Routing
-from capplan.workload.arrivals import arrival_generator, drawn_gaps
-from capplan.workload.request_class import ResponseTimes
+from capplan.workload.request_class import ResponseTimes, arrival_generator, drawn_gaps
 
 FORGET_S = 60.0
 """Time constant of the decay with which routed tokens count as the load of a replica."""

@@ -18,8 +18,7 @@ from capplan.fleet.simulation import Stream
 from capplan.numbers import Array
 from capplan.serving.requests import Crowd, Requests, joined_crowd
 from capplan.serving.terms import Routing
-from capplan.workload.arrivals import SIMULATED_REQUESTS, WARM_UP_SHARE
-from capplan.workload.request_class import RequestClass, ResponseTimes
+from capplan.workload.request_class import SIMULATED_REQUESTS, WARM_UP_SHARE, RequestClass, ResponseTimes
 from capplan.workload.sessions import (
     LEAST_GAP_S,
     Sessions,

@@ -24,8 +24,7 @@ from capplan.serving.outcome import (
     weighted_spread,
 )
 from capplan.serving.requests import Crowd
-from capplan.workload.arrivals import WARM_UP_SHARE
-from capplan.workload.request_class import RequestClass, Target
+from capplan.workload.request_class import WARM_UP_SHARE, RequestClass, Target
 
 LEAST_SEEN = 0.5
 """Fraction of the requests that a run looks at in any case, warm-up included, however many users it has."""

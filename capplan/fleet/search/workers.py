@@ -243,22 +243,24 @@ def processes(count: int, say: Say) -> Iterator[Processes]:
         pool.close()
 
 
-def _client(address: str) -> Any:
-    """Return a client of a scheduler; InputError for one that does not answer, also where its port accepts and says nothing: the client itself then waits for ever."""
-    from distributed import Client
+_NO_SCHEDULER = (OSError, ValueError, TypeError, ImportError, RuntimeError)
+"""What clients of Dask raise for an address: nobody listens, it is none, TLS without keys, a protocol without its library, no such scheduler."""
 
+
+def _connected(client: Callable[..., Any], address: str) -> Any:
+    """Return a client of a scheduler; InputError for one that does not answer, also where its port accepts and says nothing: the client itself then waits for ever."""
     made: Future[Any] = Future()
 
     def connect() -> None:
         try:
-            made.set_result(Client(address, timeout=CONNECT_S))
-        except BaseException as error:  # noqa: BLE001 - raised again by the thread that waits
+            made.set_result(client(address, timeout=CONNECT_S))
+        except _NO_SCHEDULER as error:
             made.set_exception(error)
 
     Thread(target=connect, daemon=True).start()
     try:
         return made.result(timeout=CONNECT_S)
-    except Exception as error:
+    except _NO_SCHEDULER as error:
         why = "TLS needs keys: distributed.comm.tls" if address.startswith("tls:") else error
         silent = f"nothing is said for {CONNECT_S:g} s"
         raise InputError(
@@ -276,11 +278,11 @@ def cluster(address: str, say: Say) -> Iterator[Cluster]:
         Dask is not installed, no scheduler answers, or it has no workers
     """
     try:
-        import distributed as _distributed  # noqa: F401
+        from distributed import Client
     except ImportError:
         raise InputError("--dask needs Dask\n  install it: pip install 'capplan[dask]'") from None
     with _quiet("distributed", "tornado", "asyncio"):
-        client = _client(address)
+        client = _connected(Client, address)
         try:
             yield Cluster(address, client, say)
         finally:

@@ -15,7 +15,6 @@ from capplan.fleet.load.demand import planned_demand
 from capplan.fleet.plan import Certainty, Group, Plan, offered_costs
 from capplan.fleet.review import spec_of_layout
 from capplan.fleet.unit_costs import UnitCosts
-from capplan.fleet.waterfall import waterfall
 from capplan.money.order import OrderLine
 from capplan.money.price import ChosenPrice, usd_per_month
 from capplan.questions.fleet import AskedFleet
@@ -42,6 +41,8 @@ def plan_row(plan: Plan) -> dict[str, Any]:
 
     What its groups of replicas are like is in `groups`; a plan of one group has these keys itself too.
     """
+    from capplan.fleet.waterfall import waterfall
+
     groups = [_columns(StatedGroup, group) | group.layout.degrees for group in plan.groups]
     first = groups[0] if len(groups) == 1 else {}
     return {

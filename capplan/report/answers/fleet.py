@@ -103,7 +103,6 @@ from capplan.report.answers.order import (
 )
 from capplan.report.answers.owned import owned_rows, owned_texts, owned_uses
 from capplan.report.answers.replica import unknown_intervals
-from capplan.report.answers.waterfall import waterfall_tables
 from capplan.report.safe_text import plain
 from capplan.scenario.scenario_file import Scenario
 from capplan.workload.request_class import Target
@@ -137,6 +136,8 @@ def first_screen(
     plan = answer.chosen
     if plan is None:
         return None
+    from capplan.report.answers.waterfall import waterfall_tables
+
     promised, shown = bool(asked.scenario.slo.targets), _shown_first(answer, plan)
     guessed = [at for at, item in enumerate(shown) if any(group.label == "assumed" for group in item.groups)]
     return Answer(
