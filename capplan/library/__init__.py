@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from capplan.report.charts.of_answers import Chart
     from capplan.report.show import RowProgress
 
-LINES = 33
+LINES = 24
 """Lines of a result as Python prints it."""
 COLUMNS = 100
 

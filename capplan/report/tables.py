@@ -332,7 +332,7 @@ def _lines(answer: Answer, width: int | None) -> Iterator[tuple[str, bool]]:
     if answer.headline:
         yield from ((line, True) for line in _prose(one_line(answer.headline), width))
     for place, table in enumerate(answer.tables):
-        if table.title or place:
+        if answer.headline or table.title or place:
             yield "", False
         if table.title:
             yield from ((line, True) for line in _prose(one_line(table.title), width))

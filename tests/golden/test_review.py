@@ -180,7 +180,7 @@ def test_the_review_says_the_decision_first_and_multiplies_across(given):
     assert "$7,300 per month" in review.decision
     assert "$0.868 per million output tokens at the mean load" in review.decision
     assert review.decision.endswith(
-        "It is likely to meet both targets (85%); 90% takes 6 x h100-sxm for $8,760 per month."
+        "It is likely to meet both targets (85%); 90% costs $8,760 per month (6 x h100-sxm)."
     )
     tables = {section.title: section.tables for section in review.sections}
     for row in tables["Cost"][0].rows:
@@ -270,7 +270,7 @@ def test_a_job_is_priced_as_a_job_wherever_the_page_speaks_of_money(given):
     )
     review = review_of(replace(given, answer=found))
     assert "for $100 for the job of 10 h, $0.1 per thousand requests" in review.decision
-    assert "90% takes 6 x h100-sxm for $120." in review.decision
+    assert "90% costs $120 for the job (6 x h100-sxm)." in review.decision
     sections = {section.title: section for section in review.sections}
     devices, tokens, *_order = sections["Cost"].tables
     for row in devices.rows:

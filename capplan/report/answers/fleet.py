@@ -1,6 +1,6 @@
 """What `capplan fleet` shows: the decision, the plans, what was rejected, and a mix of fleets."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -109,7 +109,7 @@ from capplan.workload.request_class import Target
 
 _SHOWN_FIRST = ("hardware", "layout", "gpus", "cost", "slo_met_probability")
 _SPARE_ON_FIRST = ("layout",)
-_ROWS_ON_FIRST = 5
+_ROWS_ON_FIRST = 4
 _OWNED = "owned"
 """Column of the GPUs of replicas on machines that are there already."""
 
@@ -136,17 +136,14 @@ def first_screen(
     plan = answer.chosen
     if plan is None:
         return None
-    from capplan.report.answers.waterfall import waterfall_tables
+    from capplan.report.answers.waterfall import why_texts
 
     promised, shown = bool(asked.scenario.slo.targets), _shown_first(answer, plan)
     guessed = [at for at, item in enumerate(shown) if any(group.label == "assumed" for group in item.groups)]
     return Answer(
         command="fleet",
         result=None,
-        tables=(
-            _first_table(answer, shown, guessed, outlook, promised=promised),
-            *waterfall_tables(plan, month_titles(answer)),
-        ),
+        tables=(_first_table(answer, shown, guessed, outlook, promised=promised),),
         headline=decision_sentence(asked, answer, outlook),
         closing=(
             *(
@@ -154,8 +151,8 @@ def first_screen(
                 if guessed and promised
                 else ()
             ),
-            *target_texts(asked.scenario.slo.targets, plan),
-            *token_texts(plan),
+            *why_texts(plan),
+            *delivered_texts(asked.scenario.slo.targets, plan),
             *_uneconomical_texts(answer),
             *first_pools_texts(answer),
             *engines_texts(asked, answer),
@@ -203,7 +200,6 @@ def _first_table(
     ]
     return Table(
         rows,
-        title=_plans_title(answer),
         shown=_by_either_way(_with_owned(columns, shown), outlook),
         assumed=frozenset((at, "slo_met_probability") for at in guessed),
         titles={"slo_met_probability": "chance", cost: "", _OWNED: "yours", **month_titles(answer)},
@@ -275,7 +271,7 @@ def _uneconomical_texts(answer: FleetAnswer) -> tuple[str, ...]:
     said = [
         f"{row.hardware} (no plan)"
         if row.gpus is None
-        else f"{row.hardware} ({row.gpus:,} GPUs, {_dear_text(answer, row)})"
+        else f"{row.hardware} ({row.gpus:,} GPU{'s' * (row.gpus > 1)}, {_dear_text(answer, row)})"
         for row in rows
         if row not in counted
     ]
@@ -288,7 +284,7 @@ def _uneconomical_texts(answer: FleetAnswer) -> tuple[str, ...]:
 def _dear_text(answer: FleetAnswer, row: Uneconomical) -> str:
     """Return what the best plan of a device costs that has no row: next to the cheapest plan, unless that costs nothing."""
     if row.cost_ratio is not None:
-        return f"{row.cost_ratio:.2g} times the cost"
+        return f"{row.cost_ratio:.2g} x the cost"
     return "price unknown" if row.usd_per_month is None else paid_text(answer, row.usd_per_month)
 
 
@@ -304,23 +300,18 @@ def _bottleneck_texts(answer: FleetAnswer, plan: Plan) -> tuple[str, ...]:
     return tuple(texts)
 
 
-def target_texts(targets: Sequence[Target], plan: Plan) -> tuple[str, ...]:
-    """Return what requests see of each SLO target at the peak, next to its limit, in one line."""
-    found = (
+def delivered_texts(targets: Sequence[Target], plan: Plan) -> tuple[str, ...]:
+    """Return in one line what requests see of each SLO target at the peak, next to its limit, and what a million tokens cost at the mean load."""
+    seen = [
         f"{target.metric.upper()} {target.statistic} {seconds_text(plan.value(target))} (limit {seconds_text(target.stated_s)})"
         for target in targets
-    )
-    return (f"at the peak: {', '.join(found)}",) if targets else ()
-
-
-def token_texts(plan: Plan) -> tuple[str, ...]:
-    """Return what a million tokens cost at the mean load: of input and output as they come, and of output; nothing without a price."""
-    costs = plan.money
-    if costs is None:
-        return ()
-    every = f"${costs.usd_per_million_tokens_at_mean:,.2f} for input and output as they are"
-    out = costs.usd_per_million_output_tokens_at_mean
-    return (f"per million tokens: {every}{'' if out is None else f', ${out:,.2f} for output'}",)
+    ]
+    texts = [f"at the peak: {', '.join(seen)}"] if seen else []
+    if (costs := plan.money) is not None:
+        output = costs.usd_per_million_output_tokens_at_mean
+        of_output = "" if output is None else f", ${output:,.2f} for output"
+        texts.append(f"${costs.usd_per_million_tokens_at_mean:,.2f} per million tokens{of_output}")
+    return ("; ".join(texts),) if texts else ()
 
 
 def hits_texts(asked: AskedFleet, plan: Plan) -> tuple[str, ...]:
@@ -603,6 +594,31 @@ def _plans_table(
     )
 
 
+def _tables(
+    asked: AskedFleet, answer: FleetAnswer, outlook: Outlook, rows: Sequence[dict[str, Any]]
+) -> Iterator[Table]:
+    """Yield the plans, what follows from the recommended one, and what was rejected; some tables have no rows."""
+    yield _plans_table(asked, answer, outlook, rows)
+    if answer.chosen is not None:
+        from capplan.report.answers.waterfall import waterfall_tables
+
+        yield from waterfall_tables(answer.chosen, month_titles(answer))
+    yield from pools_tables(answer)
+    yield from order_tables(answer.chosen)
+    yield from mix_tables(answer)
+    yield from groups_tables(answer.chosen)
+    yield from commitments_tables(outlook.mixes)
+    yield from growth_tables(outlook.growth)
+    yield from cash_tables(outlook.cash)
+    yield from energy_tables(outlook.energy)
+    yield from outside_tables(answer.chosen)
+    yield from decision_tables(answer, promised=bool(asked.scenario.slo.targets))
+    if not outlook.mixes:
+        yield from offers_tables(answer.plans)
+    rejected = [asdict(item) for item in answer.rejected]
+    yield Table(rejected, title=rejected_text(answer), shown=_REJECTED, titles={"count": "candidates"})
+
+
 def fleet_answer(
     asked: AskedFleet, answer: FleetAnswer, outlook: Outlook | None = None, settings: Sequence[str] = ()
 ) -> Answer:
@@ -611,24 +627,7 @@ def fleet_answer(
     over_time = over_time_parts(outlook)
     plans = [plan_row(plan) for plan in answer.written]
     unlisted = None if answer.unlisted is None else answer.written.index(answer.unlisted)
-    tables = [
-        _plans_table(asked, answer, outlook, [row for place, row in enumerate(plans) if place != unlisted]),
-        *pools_tables(answer),
-        *order_tables(answer.chosen),
-        *mix_tables(answer),
-        *groups_tables(answer.chosen),
-        *commitments_tables(outlook.mixes),
-        *growth_tables(outlook.growth),
-        *cash_tables(outlook.cash),
-        *energy_tables(outlook.energy),
-        *outside_tables(answer.chosen),
-        *decision_tables(answer, promised=bool(asked.scenario.slo.targets)),
-    ]
-    tables += () if outlook.mixes else offers_tables(answer.plans)
-    if rejected := [asdict(item) for item in answer.rejected]:
-        tables.append(
-            Table(rejected, title=rejected_text(answer), shown=_REJECTED, titles={"count": "candidates"})
-        )
+    listed = [row for place, row in enumerate(plans) if place != unlisted]
     result = _fleet_result(asked, answer, plans, outlook)
     inputs = plain(plan_inputs(asked, answer.chosen))
     data = data_digests((item.name for item in asked.question.devices), asked.scenario.model)
@@ -646,7 +645,7 @@ def fleet_answer(
         command="fleet",
         result={**result, "plan_file": origin},
         tables=(
-            *(table for table in tables if table.rows),
+            *(table for table in _tables(asked, answer, outlook, listed) if table.rows),
             *(table for pool, part in over_time.items() for table in over_time_tables(part, pool)),
         ),
         headline=decision_sentence(asked, answer, outlook),

@@ -178,7 +178,7 @@ def total_texts(plan: Plan | None, lines: Sequence[CostLine]) -> tuple[str, ...]
         return ()
     span = "for the job" if plan.money is not None and plan.money.usd_per_job is not None else "a month"
     return (
-        f"in all ${total_usd(lines):,.0f} {span}, of which the machines ${machines:,.0f}; capplan report has every line",
+        f"in all ${total_usd(lines):,.0f} {span}, ${machines:,.0f} for machines; capplan report has every line",
     )
 
 

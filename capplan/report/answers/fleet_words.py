@@ -52,11 +52,10 @@ def surer_text(plan: Plan, answer: FleetAnswer) -> str:
         row = Certainty(SURER, plan.hardware, own.gpus, own.usd_per_month)
     if row.gpus is None:
         return f"no plan reaches {SURER:.0%}"
-    job = usd_per_job(answer, row.usd_per_month)
-    cost = f" for ${job:,.0f}" if job is not None else ""
-    if row.usd_per_month is not None and job is None:
-        cost = f" for {paid_text(answer, row.usd_per_month)}"
-    return f"{SURER:.0%} takes {row.gpus} x {row.hardware}{cost}"
+    fleet = f"{row.gpus} x {row.hardware}"
+    if row.usd_per_month is None:
+        return f"{SURER:.0%} takes {fleet}"
+    return f"{SURER:.0%} costs {paid_text(answer, row.usd_per_month)} ({fleet})"
 
 
 def most_assumed_texts(kernels: Sequence[Assumption], others: Sequence[Assumption]) -> tuple[str, ...]:
@@ -705,14 +704,10 @@ def _no_pools_text(pools: PoolsSearch, together: Plan) -> str:
     """Return why no plan has separate pools: what they cost at least, or what they miss."""
     least = pools.least_usd_per_hour
     if together.usd_per_hour is not None and least is not None and least >= together.usd_per_hour:
-        return (
-            f"prefill and decode by themselves take ${usd_per_month(least):,.0f} per month or more, aggregated replicas "
-            f"${together.usd_per_month:,.0f}"
-        )
+        return f"prefill and decode by themselves take ${usd_per_month(least):,.0f} a month or more"
     if pools.unmet:
         return pools.unmet
-    cost = "" if together.usd_per_month is None else f" the ${together.usd_per_month:,.0f} per month of"
-    return f"no pair of pools costs less than{cost} aggregated replicas"
+    return "no pair of pools costs less than aggregated replicas"
 
 
 def _cheaper_chunks(pools: PoolsSearch, cost: float) -> tuple[str, ...]:

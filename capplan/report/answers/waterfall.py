@@ -40,7 +40,20 @@ def waterfall_rows(plan: Plan) -> Iterator[dict[str, Any]]:
 
 def why_title(plan: Plan) -> str:
     """Return what the steps of a plan answer."""
-    return f"Why {plan.gpus} GPU{'s' * (plan.gpus > 1)}"
+    return f"Why {plan.gpus:,} GPU{'s' * (plan.gpus > 1)}"
+
+
+def why_texts(plan: Plan) -> tuple[str, ...]:
+    """Return in one line what each step adds to the GPUs; nothing if no step adds to the first one."""
+    first, *later = waterfall(plan)
+    start = first.step if first.step == "saturated" else f"with {_SIZED_AT_ONCE}"
+    added = [
+        f"{after.gpus - before.gpus:,} {after.step.removesuffix('s')}"
+        for before, after in pairwise((first, *later))
+        if after.gpus > before.gpus
+    ]
+    terms = " + ".join((f"{first.gpus:,} {start}", *added))
+    return (f"GPUs: {terms} = {plan.gpus:,}",) if added else ()
 
 
 def waterfall_tables(plan: Plan, titles: Mapping[str, str]) -> tuple[Table, ...]:
@@ -56,4 +69,4 @@ def waterfall_tables(plan: Plan, titles: Mapping[str, str]) -> tuple[Table, ...]
         return ()
     shown = tuple(name for name in rows[0] if any(row[name] is not None for row in rows))
     headings = {"step": why_title(plan), "key": "removed by", **titles}
-    return (Table(rows, shown=shown, titles=headings, spare=("key",), drawn=("gpus",)),)
+    return (Table(rows, shown=shown, titles=headings, drawn=("gpus",)),)
