@@ -1,11 +1,10 @@
 """The load offered to the replicas of a fleet: open-loop requests and closed-loop users, and how a stream is split over replicas that are simulated separately."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from itertools import takewhile
-from math import exp, log2
+from math import exp, inf, log2
 from typing import Any
 
 import numpy as np
@@ -21,6 +20,8 @@ from capplan.workload.request_class import ResponseTimes, arrival_generator, dra
 
 FORGET_S = 60.0
 """Time constant of the decay with which routed tokens count as the load of a replica."""
+RECOMPUTED_WEIGHT = 10.0
+"""What a token weighs that a replica would compute again, next to one that it was sent: of the load of a minute about a tenth is still being computed (an assumption)."""
 LARGEST_IMBALANCE_RATIO = 1.5
 """A replica that has the prefix is skipped if its load is more than this times the mean: the default of SGLang's gateway, which compares
 with the least loaded one (https://github.com/sgl-project/sglang, docs/advanced_features/sgl_model_gateway.md, balance-rel-threshold)."""
@@ -44,17 +45,25 @@ def split_round_robin(requests: Requests, replicas: int) -> list[Requests]:
 
 
 def split_by_prefix(requests: Requests, replicas: int) -> list[Requests]:
-    """Return the requests of each replica: each goes where its longest prefix was seen last, unless that replica is overloaded.
+    """Return the requests of each replica: a session stays with its replica, and what begins as others do goes where least is left to compute, unless that replica is overloaded.
 
-    Requests without a prefix are dealt in turn, as for one replica of a plan. The load of a replica is the number of tokens that it
-    has to compute, with exponential decay over a minute: a prompt counts by the part of its blocks that the replica has not seen. If some replica would get no request, the split is round-robin.
+        i = argmin_i (L_i + w u_i n),   L_i <= 1.5 mean(L) + n + m
+
+    L are the tokens that a replica had to compute, with exponential decay over a minute; u is the part of a prompt of n tokens whose blocks it
+    has not seen, m the output. A prompt that goes on where an earlier one ended is a turn of its session. Requests without a prefix
+    are dealt in turn, as for one replica of a plan. If some replica would get no request, the split is round-robin.
+
+    References
+    ----------
+    https://github.com/ai-dynamo/dynamo, docs/router: the cost of a worker is what it would have to compute, weighted, and what it is computing.
     """
     if replicas == 1 or requests.block_ids is None or requests.block_counts is None:
         return split_round_robin(requests, replicas)
     arrival = requests.arrival_s if requests.arrival_s is not None else np.zeros(len(requests))
     pieces = np.split(requests.block_ids, np.cumsum(requests.block_counts)[:-1])
     load_tokens = np.zeros(replicas)
-    home: dict[int, int] = {}
+    seen_by: dict[int | None, int] = {}  # bit by bit: which replicas have seen a block
+    last_of: dict[int, int] = {}  # the replica that served a prompt last, by its last block
     rows_of: list[list[int]] = [[] for _ in range(replicas)]
     now, in_turn = 0.0, 0
     for index, (at, ids, prompt, output) in enumerate(
@@ -69,20 +78,48 @@ def split_by_prefix(requests: Requests, replicas: int) -> list[Requests]:
         load_tokens *= exp(-(at - now) / FORGET_S)
         now = at
         blocks = ids.tolist()
-        known = [home[block] for block in takewhile(home.__contains__, blocks)]
-        chosen, most = int(load_tokens.argmin()), LARGEST_IMBALANCE_RATIO * float(load_tokens.mean())
-        if not blocks:
+        unseen = np.ones(replicas)
+        if blocks:
+            unseen -= _known_blocks(blocks, seen_by, replicas) / len(blocks)
+            bearable = load_tokens <= LARGEST_IMBALANCE_RATIO * float(load_tokens.mean()) + prompt + output
+            last = next((last_of[block] for block in reversed(blocks) if block in last_of), None)
+            if last is not None and bearable[last]:
+                chosen = last
+            else:
+                work = load_tokens + RECOMPUTED_WEIGHT * prompt * unseen
+                chosen = int(np.where(bearable, work, inf).argmin())
+            last_of[blocks[-1]] = chosen
+        else:
             chosen, in_turn = in_turn, (in_turn + 1) % replicas
-        chosen = next(
-            (place for place in reversed(known) if load_tokens[place] <= most + prompt + output), chosen
-        )
-        seen = sum(place == chosen for place in known) / max(len(blocks), 1)
-        home.update(dict.fromkeys(blocks, chosen))
-        load_tokens[chosen] += (1.0 - seen) * prompt + output
+        for block in blocks:
+            seen_by[block] = seen_by.get(block, 0) | 1 << chosen
+        load_tokens[chosen] += unseen[chosen] * prompt + output
         rows_of[chosen].append(index)
     if not all(rows_of):
         return split_round_robin(requests, replicas)
     return [selected_requests(requests, np.array(rows)) for rows in rows_of]
+
+
+def _known_blocks(
+    blocks: Sequence[int], seen_by: Mapping[int | None, int], replicas: int
+) -> NDArray[np.int64]:
+    """Return how many of the first blocks of a prompt each replica has seen, given the replicas of each block bit by bit.
+
+    Examples
+    --------
+    >>> _known_blocks([7, 8, 9], {7: 0b11, 8: 0b10}, 3)
+    array([1, 2, 0])
+    """
+    known = np.zeros(replicas, dtype=np.int64)
+    having = (1 << replicas) - 1
+    for depth, block in enumerate([*blocks, None]):
+        still = having & seen_by.get(block, 0)
+        if still != having:
+            known[[place for place in range(replicas) if (having ^ still) >> place & 1]] = depth
+            having = still
+        if not having:
+            break
+    return known
 
 
 def split_at_random(requests: Requests, replicas: int, seed: int) -> list[Requests]:
