@@ -218,8 +218,7 @@ def test_terms_are_those_of_the_generation(name):
 
 def test_every_hosted_price_has_a_day_and_two_sources_or_says_one(capplan):
     """Two lists that state the same, two that disagree and in what, or the words "one source" in the check of prices."""
-    ran = capplan("list", "apis", "--check", "--format", "json")
-    remarks = {row["api"]: row["remark"] for row in json.loads(ran.out)["result"]["rows"]}
+    remarks = {row["api"]: row["remark"] for row in capplan.result("list", "apis", "--check")["rows"]}
     kinds = Counter()
     for offer in token_offers():
         name = f"{offer.provider}/{offer.model}"
@@ -407,8 +406,7 @@ def test_ones_own_discount_and_a_surcharge_for_residency_are_on_the_whole_bill(c
     parts = []
     for terms in ({}, {"discount": "12 %", "surcharge": "10 %"}):
         words = ("--api", "openai/gpt-5-mini", "--set", f"hosted={json.dumps(terms)}", "--format", "json")
-        ran = capplan("compare", "tests/golden/small.yaml", "--offline", *words)
-        (row,) = json.loads(ran.out)["result"]["apis"]
+        (row,) = capplan.result("compare", "tests/golden/small.yaml", "--offline", *words)["apis"]
         parts.append({key: usd for key, usd in row.items() if key.endswith("_usd") or key == "usd_per_month"})
     plain, own = parts
     assert own == pytest.approx({key: 1.1 * 0.88 * usd for key, usd in plain.items()})
@@ -418,9 +416,9 @@ def test_ones_own_discount_and_a_surcharge_for_residency_are_on_the_whole_bill(c
 def test_a_comparison_rents_throughput_of_one_api(capplan):
     words = ("compare", "tests/golden/small.yaml", "--offline", "--set")
     rented = "hosted.provisioned={price: 1 $/h, tokens_per_minute: 2500, least: 15, step: 5}"
-    two = capplan(*words, rented, "--api", "openai/gpt-5", "--api", "openai/gpt-5-mini")
-    assert two.code == 2
-    assert "hosted.provisioned is the price of one API, and 2 are compared" in two.err
+    assert "hosted.provisioned is the price of one API, and 2 are compared" in capplan.refused(
+        *words, rented, "--api", "openai/gpt-5", "--api", "openai/gpt-5-mini"
+    )
     one = capplan(*words, rented, "--api", "openai/gpt-5")
     assert "units rented" in one.out
     odd = capplan(
@@ -439,34 +437,26 @@ def test_a_list_of_ones_own_comes_before_every_other(capplan, tmp_path):
     entry = {"litellm_provider": "openai", "input_cost_per_token": 7e-6, "output_cost_per_token": 70e-6}
     file.write_text(json.dumps({"gpt-5": entry}))
     words = ("--set", f"hosted.file={file}", "--set", "hosted.date=2026-11-20", "--format", "json")
-    ran = capplan("compare", "tests/golden/small.yaml", "--offline", "--api", "openai/gpt-5", *words)
-    row = json.loads(ran.out)["result"]["apis"][0]
+    row = capplan.result("compare", "tests/golden/small.yaml", "--offline", "--api", "openai/gpt-5", *words)[
+        "apis"
+    ][0]
     assert (row["source"], row["date"]) == (str(file), "2026-11-20")
-    checked = capplan(
-        "list",
-        "apis",
-        "openai/gpt-5",
-        "--check",
-        "--prices",
-        file,
-        "--date",
-        "2026-11-20",
-        "--format",
-        "json",
-    )
-    rows = {row["api"]: row["remark"] for row in json.loads(checked.out)["result"]["rows"]}
+    rows = {
+        row["api"]: row["remark"]
+        for row in capplan.result(
+            "list", "apis", "openai/gpt-5", "--check", "--prices", file, "--date", "2026-11-20"
+        )["rows"]
+    }
     assert f"input $1.25, $7 in {file}" in rows["openai/gpt-5"]
 
 
 def test_a_check_of_prices_names_the_old_and_the_contradicted(capplan):
-    rows = json.loads(capplan("list", "prices", "--check", "--format", "json").out)["result"]["rows"]
+    rows = capplan.result("list", "prices", "--check")["rows"]
     remarks = {row["hardware"]: row["remark"] or "" for row in rows}
     assert "far apart: Novita 2.59, Azure 12.29 $/h" in remarks["h100-sxm"]
     assert "one offer" in remarks["a10g"]
     assert "days old" in remarks["rtx-4090"]
-    apis = json.loads(capplan("list", "apis", "--check", "--format", "json").out)["result"]["rows"]
+    apis = capplan.result("list", "apis", "--check")["rows"]
     assert any("sources disagree" in row["remark"] for row in apis)
     for words, said in ((("list", "models", "--check"), "--check: models have no prices"), (("list", "prices", "--prices", "x"), "--prices: "), (("list", "apis", "--check", "--date", "2026"), "--date: ")):  # fmt: skip
-        ran = capplan(*words)
-        assert ran.code == 2
-        assert said in ran.err
+        assert said in capplan.refused(*words)

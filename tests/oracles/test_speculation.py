@@ -164,20 +164,9 @@ def test_spec_says_what_was_measured_next_to_what_it_predicts(capplan):
     assert "gained (0.33 to 0.99 times the throughput)" in said
     assert "a verification computes 768 tokens" in said
     assert "speedups are upper bounds" in said
-    measured = json.loads(
-        capplan(
-            "spec",
-            "llama-3.1-8b",
-            "--hardware",
-            "h100-sxm",
-            "--method",
-            "eagle",
-            "--acceptance",
-            "0.7",
-            "--format",
-            "json",
-        ).out
-    )["result"]["measured"]
+    measured = capplan.result(
+        "spec", "llama-3.1-8b", "--hardware", "h100-sxm", "--method", "eagle", "--acceptance", "0.7"
+    )["measured"]
     assert [round(pair["ratio"], 2) for pair in measured] == [0.99, 0.37, 0.38, 0.34, 0.34, 0.42, 0.33]
 
 

@@ -159,7 +159,7 @@ def test_figures_of_a_replica_are_those_of_all_of_its_groups(capplan):
         "--format",
         "json",
     )
-    found = json.loads(capplan(*words).out)["result"]
+    found = capplan.result(*words)
     assert found["attention_groups"] == 8
     for name in ("max_num_seqs", "kv_cache_tokens", "max_concurrency"):
         assert found[name] == pytest.approx(8 * found[f"{name}_per_group"]), name

@@ -73,10 +73,7 @@ SLICE = "fleet.hardware=[h100-sxm:3g.40gb]"
 )  # fmt: skip
 def test_what_makes_no_sense_is_refused(capplan, settings, said):
     words = [word for text in settings for word in ("--set", text)]
-    ran = capplan("fleet", "tests/golden/small.yaml", "--offline", *words)
-    assert ran.code == 2
-    assert said in ran.err
-    assert "Traceback" not in ran.err
+    assert said in capplan.refused("fleet", "tests/golden/small.yaml", "--offline", *words)
 
 
 def test_a_mistake_of_the_second_model_is_said_before_the_fleet_of_the_first_is_searched(
@@ -120,6 +117,6 @@ def test_a_replica_on_slices_has_one_of_them(capplan):
     )
     assert ran.code == 4
     assert "slices of a GPU have no links to each other, so a replica has one" in ran.out
-    asked = capplan("fit", "qwen3-4b", "--hardware", "h100:3g.40gb", "-tp", "2", "--offline")
-    assert asked.code == 2
-    assert "slices of a GPU have no links to each other" in asked.err
+    assert "slices of a GPU have no links to each other" in capplan.refused(
+        "fit", "qwen3-4b", "--hardware", "h100:3g.40gb", "-tp", "2", "--offline"
+    )
