@@ -38,12 +38,6 @@ def test_engines_hold_the_tensors_that_vllm_allocates(model, ranks, columns, rec
     assert size == 2 * math.prod(columns) + element * math.prod(recurrent)
 
 
-def test_lightning_attention_keeps_a_square_for_each_head_and_no_columns():
-    """VLLM, `linear_attention_state_shape`: (heads / ranks, head_dim, head_dim), in 16 bit."""
-    kinds = cache_kinds(network_of("minimax"), 2.0, 2.0)
-    assert [float(kind.state_bytes) for kind in kinds if kind.kind == "state"] == [2 * 2 * 16 * 16]
-
-
 def test_a_recurrent_step_moves_the_tensors_of_its_kernel_once():
     """Flash-linear-attention, `fused_recurrent_gated_delta_rule`: q, k [B, T, H, K]; v, o [B, T, HV, V]; a state [HV, K, V]
     is read once and written after every token. Gates, two numbers for a head and token, are left out.

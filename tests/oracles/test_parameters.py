@@ -9,7 +9,7 @@ import pytest
 
 from calibrate.choose_rows import values_of
 from capplan.families.model_config import read_network
-from capplan.model.network import Attention, LatentAttention
+from capplan.model.network import LatentAttention
 from capplan.model.parameters import (
     active_parameters,
     parameters,
@@ -168,13 +168,6 @@ def test_active_parameters_and_the_embedding_are_what_many_cards_count():
     assert active_parameters(dense) + dense.embedding_parameters == parameters(dense)
     tied = network_of("Llama-3.2-1B")
     assert active_parameters(tied) == parameters(tied)
-
-
-def test_llama_3_1_405b_has_126_layers_and_llama_2_70b_8_kv_heads():
-    assert len(network_of("Llama-3.1-405B").layers) == 126
-    (mixer,) = network_of("Llama-2-70B").layers[0].mixers
-    assert isinstance(mixer, Attention)
-    assert mixer.kv_heads == 8
 
 
 def test_weights_are_parameters_times_bytes_and_not_twice_that():
