@@ -198,6 +198,13 @@ def test_a_comparison_says_when_a_model_ends(capplan):
         assert "openai/gpt-5 ended on 2026-12-11" in ran.err
 
 
+def test_by_default_a_prompt_below_the_shortest_prefix_of_a_marked_api_is_plain_input():
+    offer = price(TokenRates(2.0, 9.0, 0.2, 2.5), marked=True, minimum_prefix_tokens=1024.0)
+    short = hosted_traffic(chat(2.0, prompt=1000.0, prefix=900.0), 0.0)
+    bill = billed_class(short, offer, Hosted(caching="default")).bill
+    assert bill.input_usd == pytest.approx(2.0 * 730 * 3600 * 1000 * 2e-6)
+
+
 @pytest.mark.parametrize(
     ("name", "way"),
     [
@@ -300,9 +307,9 @@ def test_a_list_of_ones_own_comes_before_every_other(capplan, tmp_path):
     assert (row["source"], row["date"]) == (str(file), "2026-11-20")
     rows = {
         row["api"]: row["remark"]
-        for row in capplan.result(
-            "list", "apis", "openai/gpt-5", "--check", "--prices", file, "--date", "2026-11-20"
-        )["rows"]
+        for row in capplan.result("list apis openai/gpt-5 --check --prices", file, "--date", "2026-11-20")[
+            "rows"
+        ]
     }
     assert f"input $1.25, $7 in {file}" in rows["openai/gpt-5"]
 
