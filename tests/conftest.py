@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import re
+import shlex
 import subprocess
 import sys
 from dataclasses import dataclass, field
@@ -103,18 +104,18 @@ class Program:
 
     capsys: pytest.CaptureFixture
 
-    def __call__(self, *words):
-        """Return what a command line left behind."""
+    def __call__(self, line, *words):
+        """Return what a command line left behind: its beginning as people type it, and further words."""
         from capplan.cli.main import main
 
         self.capsys.readouterr()
-        code = main([str(word) for word in words])
+        code = main([*shlex.split(str(line)), *map(str, words)])
         caught = self.capsys.readouterr()
         return Ran(code, caught.out, caught.err)
 
     def result(self, *words, code=0):
         """Return the result in JSON of a command line that is answered with this code."""
-        ran = self(*words, *(() if "--format" in words else ("--format", "json")))
+        ran = self(*words, *(() if "--format" in " ".join(map(str, words)) else ("--format", "json")))
         assert ran.code == code, ran.err
         return json.loads(ran.out)["result"]
 

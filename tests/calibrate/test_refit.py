@@ -431,7 +431,7 @@ def test_a_measured_device_is_refitted_with_its_own_kernels_and_one_file_has_bot
     path = tmp_path / "both.calibration.yaml"
     place = ("--hardware", "cpu", "--offline", "--format", "json")
     ran = capplan(
-        "calibrate", "--from", *paths, "--model", "qwen3-0.6b", *place, "--calibration", written, "-o", path
+        "calibrate --from", *paths, "--model", "qwen3-0.6b", *place, "--calibration", written, "-o", path
     )
     assert ran.code == 0, ran.err
     back = read_calibration_file(path)
@@ -559,8 +559,7 @@ def test_an_option_that_contradicts_the_file_is_refused(capplan, tmp_path, optio
     }  # fmt: skip
     (tmp_path / "run.json").write_text(json.dumps(stated))
     assert says in capplan.refused(
-        "calibrate",
-        "--from",
+        "calibrate --from",
         tmp_path / "run.json",
         "--model",
         MODEL,

@@ -122,17 +122,13 @@ def test_the_command_calibrates_a_card_and_shows_its_clock(insert, capplan, tmp_
     assert "clock 1980 MHz" in ran.out
     assert "clocks and settings are left unchanged" in ran.err
     used = capplan(
-        "estimate", "llama-3.1-8b", "--hardware", "a100-sxm-80gb", "--calibration", path, "--concurrency", "4",
+        "estimate llama-3.1-8b --hardware a100-sxm-80gb --calibration", path, "--concurrency", "4",
         "--input-tokens", "500", "--output-tokens", "50", "--offline",
     )  # fmt: skip
     assert used.code == 0, used.err
     assert "kernels of engines are kept and scaled" in " ".join(used.out.split())
     assert "was measured on NVIDIA A100-SXM4-80GB, not on h100-sxm" in capplan.refused(
-        "estimate",
-        "llama-3.1-8b",
-        "--hardware",
-        "h100-sxm",
-        "--calibration",
+        "estimate llama-3.1-8b --hardware h100-sxm --calibration",
         path,
         "--concurrency",
         "4",
@@ -164,7 +160,7 @@ def test_a_busy_card_is_refused_with_who_uses_it_and_planned_anyway(insert, capp
         lambda _p: "1 other process(es), the first with pid 7 (python)",
     )
     assert "is in use: 1 other process(es), the first with pid 7 (python)" in capplan.refused(
-        "calibrate", "--device", "cuda", "-o", "x.yaml"
+        "calibrate --device cuda -o x.yaml"
     )
     dry = capplan("calibrate", "--dry-run", "--device", "cuda", "--quick")
     assert dry.code == 0

@@ -51,13 +51,7 @@ def test_energy_by_hand():
 def test_a_batch_job_takes_energy_until_it_is_done(capplan):
     """Ten hours of the mean power, and as much for each of its tokens as their number says."""
     energy = capplan.result(
-        "fleet",
-        "scenarios/batch-summaries.yaml",
-        "--offline",
-        "--set",
-        "energy.grid=380 g/kWh",
-        "--set",
-        "prices.electricity=0.14 $/kWh",
+        "fleet scenarios/batch-summaries.yaml --offline --set 'energy.grid=380 g/kWh' --set 'prices.electricity=0.14 $/kWh'",
     )["energy"]
     assert energy["kwh_per_job"] == pytest.approx(energy["facility_watts"] * 10 / 1000)
     assert energy["kwh_per_job"] == pytest.approx(energy["kwh_per_million_output_tokens"] * 2 * 290, rel=1e-6)

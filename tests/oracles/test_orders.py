@@ -552,7 +552,7 @@ def test_an_order_is_exported_for_skypilot_and_named_in_every_export(capplan, ei
     pieces = tmp_path / "pieces.json"
     assert capplan("fleet", SMALL, "--offline", "-o", pieces).code == 0
     assert "is not a machine that SkyPilot starts" in capplan.refused(
-        "export", "--plan", pieces, "--target", "skypilot"
+        "export --plan", pieces, "--target", "skypilot"
     )
 
 

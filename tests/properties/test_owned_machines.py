@@ -185,7 +185,7 @@ def test_a_fleet_of_ones_own_is_used_in_every_answer(capplan, scenario, tmp_path
     assert f"unused: {3 - used} x (8 x h100-sxm) of your own: the plan needs no more" in texts["screen"]
     focus = tmp_path / "focus.csv"
     written = capplan(
-        "bill", "--plan", plan, "--offline", "--focus", focus, "--month", "2026-11", "--by", "machine"
+        "bill --plan", plan, "--offline", "--focus", focus, "--month", "2026-11", "--by", "machine"
     )
     assert written.code == 0, written.err
     rows = list(csv.DictReader(io.StringIO(focus.read_text())))

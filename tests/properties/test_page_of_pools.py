@@ -189,5 +189,5 @@ def test_levers_of_something_else_are_refused(found, levers, tmp_path, change, s
 
 def test_levers_are_tried_or_read_not_both(plan, capplan):
     assert "give one of them" in capplan.refused(
-        "report", "--plan", plan, "--offline", "--levers", "--levers-file", plan
+        "report --plan", plan, "--offline", "--levers", "--levers-file", plan
     )

@@ -77,7 +77,7 @@ def test_a_picture_beside_the_page_never_takes_the_place_of_a_file_that_is_read(
     plan = tmp_path / "page.plan.svg"
     shutil.copy(plan_of_page, plan)
     assert "is read by this command" in capplan.refused(
-        "report", "--plan", plan, "--offline", "-o", tmp_path / "page.md"
+        "report --plan", plan, "--offline", "-o", tmp_path / "page.md"
     )
     assert plan.read_bytes() == plan_of_page.read_bytes()
 
@@ -129,7 +129,7 @@ def test_the_traffic_of_today_has_the_plans_of_today(pages):
 @pytest.mark.parametrize("written", ["yesterday", "2026-13-01"])
 def test_a_date_that_is_none_is_refused(capplan, plan_of_page, written):
     assert "is not a day; e.g. 2026-11-22" in capplan.refused(
-        "report", "--plan", plan_of_page, "--date", written
+        "report --plan", plan_of_page, "--date", written
     )
 
 
@@ -211,9 +211,7 @@ def test_a_terminal_and_a_pipe_get_the_tables_without_a_file(capplan, pages):
 
 @pytest.mark.parametrize("name", ["plan.pdf", "plan", "plan.docx"])
 def test_a_file_whose_name_says_no_form_is_refused_before_anything_is_computed(capplan, tmp_path, name):
-    assert "*.md, *.html, *.zip" in capplan.refused(
-        "report", "scenarios/support-chat.yaml", "-o", tmp_path / name
-    )
+    assert "*.md, *.html, *.zip" in capplan.refused("report scenarios/support-chat.yaml -o", tmp_path / name)
     assert not (tmp_path / name).exists()
 
 

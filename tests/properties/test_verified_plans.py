@@ -53,8 +53,7 @@ def own(plan):
 def verified(capplan, plan, folder, result, *more):
     (folder / "result.json").write_text(json.dumps(SERVED | result))
     ran = capplan(
-        "verify-plan",
-        "--plan",
+        "verify-plan --plan",
         plan,
         "--results",
         folder / "result.json",
@@ -300,7 +299,7 @@ def test_the_counters_of_a_server_are_compared_too(capplan, plan, tmp_path):
 def test_what_is_no_measurement_of_the_plan_is_refused(capplan, plan, tmp_path, result, says):
     (tmp_path / "result.json").write_text(json.dumps(SERVED | result))
     assert says in capplan.refused(
-        "verify-plan", "--plan", plan, "--results", tmp_path / "result.json", "--offline"
+        "verify-plan --plan", plan, "--results", tmp_path / "result.json", "--offline"
     )
 
 
@@ -308,7 +307,7 @@ def test_a_plan_that_speculates_is_refused(capplan, plan, tmp_path):
     changed = with_changes(plan, tmp_path / "p.json", chosen={"draft_tokens": 3})
     (tmp_path / "result.json").write_text(json.dumps(SERVED | {"mean_ttft_ms": 5.0}))
     assert "speculates" in capplan.refused(
-        "verify-plan", "--plan", changed, "--results", tmp_path / "result.json", "--offline"
+        "verify-plan --plan", changed, "--results", tmp_path / "result.json", "--offline"
     )
 
 

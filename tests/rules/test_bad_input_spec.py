@@ -67,8 +67,7 @@ def test_what_cannot_be_answered_is_refused_in_a_line(capplan, case):
 
 def test_two_models_that_leave_no_cache_do_not_fit(capplan):
     ran = capplan(
-        "spec", "llama-3.1-70b", "--hardware", "h100", "-tp", "2", "--weight-dtype", "fp8", "--kv-dtype", "fp8",
-        "--max-model-len", "8192", "--draft", "llama-3.1-70b", "--acceptance", "0.8",
+        "spec llama-3.1-70b --hardware h100 -tp 2 --weight-dtype fp8 --kv-dtype fp8 --max-model-len 8192 --draft llama-3.1-70b --acceptance 0.8",
     )  # fmt: skip
     assert ran.code == 3
     assert "the draft needs" in ran.err

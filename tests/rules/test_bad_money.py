@@ -144,9 +144,7 @@ def test_caching_that_would_cost_more_than_it_saves_is_left_out(capplan):
 def test_a_life_that_no_provider_sells_is_refused(capplan):
     said = "anthropic keeps a prefix for 300 s or 3600 s since its last use, not for 7200 s"
     api = ("--api", "anthropic/claude-sonnet-5-5")
-    ran = capplan(
-        "cache", "--prefix-tokens", "5000", "--requests-per-day", "9", "--time-to-live", "2 h", *api
-    )
+    ran = capplan("cache --prefix-tokens 5000 --requests-per-day 9 --time-to-live '2 h'", *api)
     assert (ran.code, f"--time-to-live: {said}" in ran.err) == (2, True)
     ran = capplan("compare", SMALL, "--offline", "--set", "hosted.time_to_live=2 h", *api)
     assert (ran.code, f"hosted.time_to_live: {said}" in ran.err) == (2, True)
@@ -507,5 +505,5 @@ def test_keys_of_the_scenario_are_not_overridden_beside_a_plan_file(capplan, tmp
     plan = tmp_path / "plan.json"
     assert capplan("fleet", SMALL, "--offline", "-o", plan).code == 0
     assert "--set: slo.ttft_p95=1 s may change the plan" in capplan.refused(
-        "compare", "--plan", plan, "--set", "slo.ttft_p95=1 s", "--api", "openai/gpt-5", "--offline"
+        "compare --plan", plan, "--set", "slo.ttft_p95=1 s", "--api", "openai/gpt-5", "--offline"
     )
