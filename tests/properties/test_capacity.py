@@ -119,21 +119,6 @@ def test_the_command_prints_the_keys_and_ends_with_four_where_nothing_is_carried
     assert "takes 2 x l40s" in few.out
 
 
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (["--gpus", "8 h100"], "--gpus: '8 h100' is not a number of GPUs; e.g. --gpus '8 x h100-sxm'"),
-        (["--gpus", "8 x h10"], "--gpus: unknown hardware 'h10'"),
-        (["--gpus", "8 x h100, 4 x l40s"], "--gpus: '8 x h100, 4 x l40s' has several kinds"),
-        ([], "nothing limits the fleet; give --gpus '8 x h100-sxm'"),
-        (["--gpus", "2 x l40s", "--ttft-p95", "9"], "--ttft-p95: '9' is not in s"),
-        (["--gpus", "2 x l40s", "--set", "fleet.mix=any"], "fleet.mix: the largest load is found for identical replicas"),
-    ],
-)  # fmt: skip
-def test_a_mistake_is_one_clear_line(words, says, capplan):
-    assert says in capplan.refused("capacity", MODEL, *words, "--offline")
-
-
 def test_a_plan_file_carries_at_least_the_load_that_it_was_made_for(capplan, tmp_path):
     plan = tmp_path / "plan.json"
     line = (

@@ -15,53 +15,6 @@ cpu,8,64,,,,0.3,0.1,east,east-a
 """
 
 
-@pytest.mark.parametrize(
-    ("setting", "said"),
-    [
-        ("commitments.owned.capex=30000 $", "commitments.owned.electricity: is missing"),
-        ("commitments={owned: {capex: 0 $, electricity: 0.1 $/kWh}}", "commitments.owned.capex: '0 $' is not above 0"),
-        ("commitments={owned: {capex: 9, electricity: 0.1 $/kWh}}", "commitments.owned.capex: '9' is not dollars (the unit is missing)"),
-        ("commitments={reserved_2y: {}}", "commitments.reserved_2y: unknown key 'reserved_2y': did you mean"),
-        ("commitments={spot: {most: 120 %}}", "commitments.spot.most: '120 %' is over 1"),
-        ("commitments={reserved_1y: {discount: -5 %}}", "commitments.reserved_1y.discount: '-5 %' is below 0"),
-        ("commitments={reserved_1y: {discount: 100 %}}", "commitments.reserved_1y.discount: '100 %' is not below 1"),
-        ("currency={name: EUR, usd: 1e-300}", "currency.usd: "),
-        ("traffic[" + "9" * 5000 + "].name=a", "is not a key of a scenario"),
-        ("traffic=null", "traffic: null must be a list"),
-        ("commitments={reserved_1y: {discount: 5 %, price: 1 $/h}}", "commitments.reserved_1y: price and discount"),
-        ("commitments={min_replicas: 5, max_replicas: 2}", "commitments.max_replicas: 2 is below min_replicas of 5"),
-        ("commitments={reserved_1y: {}, interest: 8 %}", "commitments.interest: is paid on what a reservation costs upfront, and none has"),
-        ("commitments={reserved_1y: {upfront: 50 %}, interest: -8 %}", "commitments.interest: '-8 %' is below 0"),
-        ("commitments={reserved_1y: {upfront: 50 %}, interest: 8}", "commitments.interest: '8' is over 1, so it needs its unit"),
-        ("budget={usd_per_month: 0}", "budget.usd_per_month: '0' is not above 0"),
-        ("budget.usd_per_year=9", "budget.usd_per_year: unknown key 'usd_per_year': did you mean 'usd_per_month'?"),
-        ("currency={name: EUR, usd: 0}", "currency.usd: "),
-        ("growth.per_month=-3 %", "growth.per_month: '-3 %' is below 0"),
-        ("growth.per_month=6", "growth.per_month: '6' is over 1, so it needs its unit"),
-        ("growth={per_month: 90 %, months: 120}", "growth.per_month: leads to"),
-        ("growth={months: 9}", "growth: neither per_month nor rates is given; give one of them"),
-        ("growth={per_month: 3 %, rates: {1: 2 req/s, 2: 3 req/s}}", "growth: per_month and rates are both given"),
-        ("growth={per_month: 3 %, months: 500}", "growth.months: "),
-        ("growth={rates: {1: 2 req/s, 3: 4 req/s}}", "growth.rates: has a gap: month 2 is missing"),
-        ("growth={rates: {0: 2 req/s, 1: 4 req/s}}", "'0' is not a month; months are counted from 1"),
-        ("growth={rates: {1: 2 req/s, 01: 3 req/s, 2: 4 req/s}}", "'01' is not a month; months are counted from 1"),
-        ("growth={rates: {1: 2 req/s, ٢: 4 req/s}}", "'٢' is not a month; months are counted from 1"),
-        ("growth={rates: {1: 20 req/s, 2: 9e9 req/s}}", "growth.rates: leads to"),
-        ("growth={rates: {1: 2 req/s}}", "growth.rates: has a gap: month 2 is missing"),
-        ("growth={rates: {1: 2 req/s, 2: 0 req/s}}", "'0 req/s' is not above 0"),
-        ("traffic[0].daily_curve=[1, 2, null]", "traffic[0].daily_curve: has a gap: hour 2 has no rate; write 0 for an hour"),
-        ("traffic[0].daily_curve=[1, 2, 3]", "traffic[0].daily_curve: has 3 values; give 24, one per hour from midnight on"),
-        ("growth={rates: {1: 2 req/s, 2: 3 req/s}}", "growth.rates.1: 2 req/s is not today's traffic, whose peak is 20 req/s"),
-        ("trafic[0].request_rate=40", "--set: trafic[0].request_rate: unknown key 'trafic': did you mean 'traffic'?"),
-        ("traffic[0].request_rat=40", "traffic[0].request_rat: unknown key 'request_rat': did you mean 'request_rate'?"),
-        ("traffic[1].request_rate=40", "the scenario has no 1 for traffic[1].request_rate; it has 1 entries"),
-        ("prices.date=2026-11-01", "prices.date: no prices.file needs it"),
-    ],
-)  # fmt: skip
-def test_what_makes_no_sense_is_refused(capplan, setting, said):
-    assert said in capplan.refused("fleet", SMALL, "--offline", "--set", setting)
-
-
 @pytest.mark.parametrize("setting", ["commitments={reserved_1y: {}}", "budget.usd_per_month=9000"])
 def test_a_batch_job_has_no_month(capplan, setting):
     ran = capplan("fleet", "scenarios/batch-summaries.yaml", "--offline", "--set", setting)
