@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import re
+import shlex
 import subprocess
 import sys
 from dataclasses import dataclass, field
@@ -42,282 +43,7 @@ ROOT = Path(__file__).resolve().parent.parent
 DATA = ROOT / "tests" / "data"
 SHARED = ROOT.parent / "shared"
 """Large tables of what was measured, where they lie beside the repository."""
-LONG_CASES = {
-    "test_a_budget_for_everything_is_the_total_of_the_bill": ["mixed"],
-    "test_a_cache_finds_what_one_of_whole_sessions_finds_while_they_come_and_go": [
-        "0.4-long tail",
-        "0.4-shared prefix",
-        "0.65-even",
-        "0.65-long tail",
-        "0.65-shared prefix",
-        "0.9-even",
-        "0.9-long tail",
-        "0.9-shared prefix",
-        "1.5-long tail",
-        "1.5-shared prefix",
-    ],
-    "test_a_cached_model_is_read_where_the_hub_does_not_answer_any_more": ["out of reach"],
-    "test_a_calibration_brings_every_operator_closer_to_the_truth_of_the_card": [
-        "b200",
-        "h200-sxm",
-        "l4",
-        "mi300x",
-        "rtx-4090",
-    ],
-    "test_a_calibration_ends_when_it_said_however_slow_the_processor_is": [
-        "1-with bf16",
-        "1-without",
-        "16-without",
-        "4-with bf16",
-        "64-without",
-    ],
-    "test_a_card_is_timed_in_its_own_16_bits_and_the_file_says_which": ["A100", "T4", "V100"],
-    "test_a_change_of_a_key_changes_an_answer": ["fleet.prefill_hardware"],
-    "test_a_clock_that_jumps_spoils_no_time_and_the_run_ends": ["-3600.0", "-5.0", "5.0"],
-    "test_a_command_on_shipped_data_loads_no_heavy_library": ["words3"],
-    "test_a_device_on_which_all_lasts_longer_takes_that_much_longer": [
-        "AttentionRates",
-        "LatentAttentionRates",
-        "LinearAttentionRates",
-        "LinkRates",
-    ],
-    "test_a_flag_that_nothing_reads_is_refused": ["model---revision v1", "model---weight-dtype fp8"],
-    "test_a_fleet_by_events_is_a_fleet_by_steps": [
-        "least_loaded-mixed",
-        "round_robin-mixed",
-        "round_robin-prefill_first",
-    ],
-    "test_a_layout_takes_the_same_replicas_in_a_what_if_as_in_its_plan": ["600"],
-    "test_a_notebook_shows_what_its_cells_print": ["five-cells", "library"],
-    "test_a_page_shows_what_the_program_prints": [
-        "docs/how-to/capacity.md",
-        "docs/how-to/plan-batch-jobs.md",
-    ],
-    "test_a_plan_with_pools_reaches_the_confidence_asked_for_at_its_own_load": ["0.5", "0.95"],
-    "test_a_processor_that_slows_down_later_still_ends_in_time": ["2.0", "8.0"],
-    "test_a_refit_names_the_one_library_that_it_needs": ["words1"],
-    "test_a_replica_of_a_plan_is_a_replica_of_the_fleet_that_is_simulated": [
-        "agent",
-        "agent-sessions",
-        "api-or-own",
-        "batch-summaries",
-        "best-of-n",
-        "cascade-alone",
-        "cascade-first",
-        "cascade-second",
-        "code-assistant",
-        "commitments",
-        "disaggregated",
-        "embed-corpus",
-        "follow-the-sun",
-        "growing",
-        "mig-slices-own",
-        "mig-slices-summaries",
-        "shared-gpus-own",
-        "shared-gpus-summaries",
-    ],
-    "test_a_run_of_the_plan_lies_in_every_interval": [
-        "open-111",
-        "open-112",
-        "open-113",
-        "sessions-111",
-        "sessions-112",
-        "sessions-113",
-    ],
-    "test_a_run_that_is_twice_as_slow_does_not_verify": ["sessions"],
-    "test_a_scheduler_without_workers_is_named_in_a_stated_time": ["0", "1"],
-    "test_a_target_that_includes_it_is_one_of_the_engine_with_less_to_spend": ["e2e-3.0-1.0-2.0"],
-    "test_a_virtual_card_gives_a_file_that_reads_back_and_says_what_it_lacks": [
-        "a100-sxm-80gb",
-        "b200",
-        "h200-sxm",
-        "l4",
-        "mi300x",
-        "rtx-4090",
-        "t4",
-    ],
-    "test_a_wide_table_leaves_out_columns_before_it_turns_upright": ["levers"],
-    "test_an_estimated_price_is_in_no_headline": ["list"],
-    "test_an_export_has_the_commands_and_keys_that_plain_names_have": [
-        "one-compose",
-        "one-dynamo",
-        "one-grafana",
-        "one-k8s",
-        "one-keda",
-        "one-kserve",
-        "one-llm-d",
-        "one-skypilot",
-        "one-vllm",
-        "pools-compose",
-        "pools-dynamo",
-        "pools-grafana",
-        "pools-k8s",
-        "pools-kserve",
-        "pools-llm-d",
-        "pools-skypilot",
-        "pools-vllm",
-    ],
-    "test_both_sides_are_what_fleet_says_of_each": ["ends0"],
-    "test_brute_force_on_200_random_machines_finds_no_cheaper_pools": ["0", "1"],
-    "test_config_is_what_the_scenario_states_and_a_default_is_assumed": [
-        "growing",
-        "support-chat",
-        "who-pays",
-    ],
-    "test_data_that_changed_since_is_named": [
-        "device h100-sxm",
-        "intervals",
-        "model llama-3.1-8b-instruct",
-        "partitions",
-        "slowness",
-    ],
-    "test_each_hour_has_the_replicas_that_a_search_for_its_own_traffic_finds": ["bursts", "users"],
-    "test_events_give_what_steps_give": ["mixed", "prefill_first"],
-    "test_events_give_what_steps_give_with_tiers_and_speculation": ["mixed", "prefill_first"],
-    "test_every_block_comes_back_whatever_happens": ["mixed"],
-    "test_every_device_of_the_measured_results_is_found": ["whole"],
-    "test_every_format_of_a_shipped_model_has_rates": [
-        "a100-sglang",
-        "a100-trtllm",
-        "a100-vllm",
-        "b200-sglang",
-        "b200-trtllm",
-        "b200-vllm",
-        "h100-sglang",
-        "h100-trtllm",
-        "h100-vllm",
-    ],
-    "test_every_number_of_a_plan_is_explained_to_the_last_digit": [
-        "commitments",
-        "energy",
-        "growing",
-        "many-adapters",
-        "screenshots",
-        "support-chat",
-    ],
-    "test_every_number_that_is_listed_is_the_one_that_the_command_printed": [
-        "energy",
-        "growing",
-        "support-chat",
-        "who-pays",
-    ],
-    "test_every_page_states_the_peak_of_the_plan": ["pools", "sessions", "two classes", "users"],
-    "test_experts_are_measured_where_torch_has_no_grouped_product": ["b200", "l4", "mi300x", "rtx-4090"],
-    "test_extra_kernels_run_or_say_why_not": ["a100-sxm-80gb", "b200", "t4"],
-    "test_flat_arrays_give_what_the_server_gives": ["as installed-mixed", "in Python-prefill_first"],
-    "test_flat_pools_give_what_the_dispatcher_gives": ["in Python"],
-    "test_four_in_five_timings_lie_in_their_interval": ["whole"],
-    "test_fp8_fits_come_as_close_as_the_truth_without_noise_allows": ["b200", "l4", "mi300x", "rtx-4090"],
-    "test_json_loses_no_letter_whatever_stdout_can_show": ["latin-1", "utf-8"],
-    "test_keys_are_the_same_in_every_process": ["a model", "a scenario"],
-    "test_layers_run_on_every_card_and_stand_beside_their_prediction": [
-        "MLA on a B200",
-        "MoE on an A100",
-        "fp16 on a T4",
-    ],
-    "test_long_sessions_stay_and_replicas_compute_about_as_much": ["1", "3"],
-    "test_many_threads_of_one_process_get_the_answers_of_one": ["4-12"],
-    "test_measured_rows_with_the_same_settings_are_simulated_once": ["2000"],
-    "test_more_results_than_are_replayed_are_refused_with_a_way_out": ["command0-501", "command1-501"],
-    "test_no_kernel_of_an_engine_is_dropped_and_what_happened_to_it_is_said": [
-        "b200",
-        "h200-sxm",
-        "l4",
-        "mi300x",
-        "rtx-4090",
-        "t4",
-    ],
-    "test_no_replica_is_busy_for_longer_than_it_is_there": ["prefill_first"],
-    "test_no_text_that_a_tool_is_given_is_an_option": [
-        "--help-<lambda>0",
-        "--output={}-<lambda>0",
-        "--version-<lambda>0",
-        "-o{}-<lambda>0",
-    ],
-    "test_no_version_gets_an_option_that_it_does_not_know": ["sglang"],
-    "test_nothing_is_lost_when_replicas_that_load_fail_or_are_hedged": ["mixed"],
-    "test_on_mig_slices_each_model_has_the_fleet_of_its_slice_and_the_pool_pays_for_whole_gpus": ["drafts1"],
-    "test_pools_are_started_with_the_drafts_that_they_run": ["eagle-named1-pools1"],
-    "test_prefill_and_decode_apart_are_two_fleets_by_steps": ["mixed"],
-    "test_rows_by_machine_add_up_to_the_same_bill": ["commitments"],
-    "test_shipped_claims_hold_on_measured_runs": ["drawn", "whole"],
-    "test_tables_keep_the_columns_that_answer": [
-        "capacity small.yaml --gpus '3 x h100-sxm' --offline",
-        "model",
-        "validate points.csv",
-    ],
-    "test_the_bounds_leave_out_no_layout_that_would_be_cheapest": [
-        "h100-sxm-classes0",
-        "h100-sxm-classes1",
-        "l40s-classes0",
-        "l40s-classes1",
-    ],
-    "test_the_closed_form_knows_the_response_of_each_class": ["classes1"],
-    "test_the_exported_replica_holds_what_the_plan_says": [
-        "adapters of one matrix",
-        "adapters on SGLang",
-        "plain",
-        "whole prompts on SGLang",
-    ],
-    "test_the_first_screen_of_a_shipped_scenario_is_a_screen_without_a_warning": [
-        "agent",
-        "agent-sessions",
-        "api-or-own",
-        "batch-summaries",
-        "best-of-n",
-        "cascade",
-        "code-assistant",
-        "commitments",
-        "disaggregated",
-        "drafts",
-        "embed-corpus",
-        "energy",
-        "follow-the-sun",
-        "growing",
-        "many-adapters",
-        "mig-slices",
-        "padded-job",
-        "rag-search",
-        "rag-tools",
-        "reasoning",
-        "rerank",
-        "screenshots",
-        "shared-gpus",
-        "small-team",
-        "who-pays",
-    ],
-    "test_the_hits_of_a_plan_are_those_of_a_block_by_block_simulation": ["0.9-0.8-0.95"],
-    "test_the_laws_of_an_answer_hold": ["classes", "open", "users"],
-    "test_the_median_error_on_the_table_of_all_kernels_is_small": ["whole-experts"],
-    "test_the_memory_that_is_explained_is_that_of_fit": [
-        "sglang-settings1-words1",
-        "vllm-settings0-words0",
-        "vllm-settings3-words3",
-    ],
-    "test_the_order_of_a_scenario_is_the_one_that_it_prints": ["drafts"],
-    "test_the_part_of_the_traffic_that_a_budget_pays_for": ["mixed", "rented"],
-    "test_the_plan_carries_in_a_simulation_what_its_users_ask_for": ["classes1"],
-    "test_the_replicas_that_a_page_works_out_are_those_of_the_plan": [
-        "pools",
-        "sessions",
-        "two classes",
-        "users",
-    ],
-    "test_each_number_of_no_plan_has_a_unit_a_title_and_a_reason": ["what-if"],
-    "test_the_review_shows_what_is_asked_for": ["True"],
-    "test_turns_of_a_plan_continue_each_other": ["users: 4"],
-    "test_users_who_do_not_think_are_a_concurrency": ["mixed", "static"],
-    "test_what_is_measured_is_what_the_card_takes": ["b200", "h200-sxm", "l4", "mi300x", "rtx-4090", "t4"],
-    "test_what_people_see_is_unchanged": ["fleet-with-commitments.txt", "levers.txt"],
-    "test_what_replaces_an_assumption_exists": [
-        "levers SCENARIO --lever answers --lever speculation",
-        "what-if SCENARIO",
-        "report SCENARIO",
-        "sweep SCENARIO",
-    ],
-    "test_where_no_warning_can_be_written_the_answer_and_its_code_still_come": ["words3-0"],
-    "test_with_sessions_the_best_layout_is_the_least_of_all_that_are_sized": ["text0", "text2"],
-}
+LONG_CASES = json.loads((ROOT / "tests" / "long_cases.json").read_text(encoding="utf-8"))
 """Cases of a test that take the longest, while the others stay in `make test`."""
 IN_THIRDS = (
     "test_a_change_of_a_key_changes_an_answer",
@@ -372,20 +98,40 @@ def root():
     return ROOT
 
 
+@dataclass(frozen=True)
+class Program:
+    """The command line in this process."""
+
+    capsys: pytest.CaptureFixture
+
+    def __call__(self, line, *words):
+        """Return what a command line left behind: its beginning as people type it, and further words."""
+        from capplan.cli.main import main
+
+        self.capsys.readouterr()
+        code = main([*shlex.split(str(line)), *map(str, words)])
+        caught = self.capsys.readouterr()
+        return Ran(code, caught.out, caught.err)
+
+    def result(self, *words, code=0):
+        """Return the result in JSON of a command line that is answered with this code."""
+        ran = self(*words, *(() if "--format" in " ".join(map(str, words)) else ("--format", "json")))
+        assert ran.code == code, ran.err
+        return json.loads(ran.out)["result"]
+
+    def refused(self, *words):
+        """Return the message of a command line that is refused: nothing else is printed."""
+        ran = self(*words)
+        assert (ran.code, ran.out) == (2, ""), (ran.out, ran.err)
+        assert "Traceback" not in ran.err
+        return ran.err
+
+
 @pytest.fixture
 def capplan(capsys, monkeypatch):
     """Run a command line in this process, from the root of the repository."""
-    from capplan.cli.main import main
-
     monkeypatch.chdir(ROOT)
-
-    def run(*words):
-        capsys.readouterr()
-        code = main([str(word) for word in words])
-        caught = capsys.readouterr()
-        return Ran(code, caught.out, caught.err)
-
-    return run
+    return Program(capsys)
 
 
 @pytest.fixture(scope="session")

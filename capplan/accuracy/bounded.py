@@ -1,8 +1,6 @@
-"""An estimate with the back-test intervals of its regime.
+"""The interval around an estimate: the back test of its regime, or, where a fitted deployment is more certain, the loads that its fit did not see.
 
-Prediction intervals, by statistic, load and regime: how they were fitted is in calibrate/interval_fit.py.
-
-The certainty of a fitted deployment: how far its fit was off on loads that it did not see, and how much wider that is elsewhere.
+How the intervals were fitted is in calibrate/interval_fit.py.
 
 A fit of a deployment leaves out each of its results in turn, and predicts it. The logarithms of measured over predicted time are a sample of what a
 new load of this deployment will show. Results of one load err together, so that the sample is no larger than the loads are many.

@@ -1,8 +1,4 @@
-"""What serves a measured row: the engines, and the requests and limits of `trtllm-bench`.
-
-The engines behind a measured row: replicas behind a router, or separate pools, and the host memory that keeps evicted prompts.
-
-Requests and limits of `trtllm-bench throughput`: the run behind NVIDIA's published maxima.
+"""What serves a measured row: replicas behind a router or separate pools, with the requests and limits of `trtllm-bench` where that tool ran.
 
 Requests: "Preparing a Dataset" in docs/source/performance/perf-overview.md of TensorRT-LLM, versions 0.14 to 1.1;
 limits: tensorrt_llm/bench/build/tuning.py. Memory fraction: the same page (0.95), its printed example before 0.17 (0.99).

@@ -1,10 +1,6 @@
-"""Timed kernels, predicted through the same operators that every step is summed from.
+"""Rows of kernel timings, predicted through the same operators that every step is summed from.
 
-How the tables of expert timings spread tokens over experts: evenly, or by popularities that follow a power law.
-
-A timing is of the rank with the most tokens; five draws of a power law were averaged.
-
-Rows of kernel timings, read as calls of `operators`: which kernel, in which format, with which arguments.
+A timing of experts is of the rank with the most tokens; five draws of a power law were averaged.
 
 Columns are those of the published kernel tables (AIConfigurator's names): family, op or op_name, dtype,
 kv_dtype, backend, kernel and the shape. A row that is not modelled gives a reason instead.

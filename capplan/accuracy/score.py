@@ -1,8 +1,4 @@
-"""Scores of predictions, and of the choices that rest on them.
-
-How far predictions are from measurements.
-
-What choosing by prediction costs: the plan that predictions pick, against the best that was measured.
+"""How far predictions are from measurements, and what choosing by them costs against the best plan that was measured.
 
 A question is a model in a precision, with lengths, and a limit on the time per output token. Its plans are all measured runs
 of that model: devices, layouts, engines, clients. The pick has the most output tokens per second and GPU among the runs that are

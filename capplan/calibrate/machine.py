@@ -1,8 +1,6 @@
-"""The device that a calibration measures, and its clock, power and heat meanwhile.
+"""The device that a calibration measures: what it can do, whether it is idle, and its clock, power and heat meanwhile.
 
-Clock, power and heat of a card while it is measured, and who else uses it: from NVML and the driver's tool on NVIDIA, from the kernel's files on AMD.
-
-The device to measure: what it is, what torch's kernels can do on it, whether it is idle, and how much of its memory may be used.
+Clock, power and heat come from NVML and the driver's tool on NVIDIA, from the kernel's files on AMD.
 
 Abilities follow on a card from its compute capability, on a processor from what a product of each format takes.
 """

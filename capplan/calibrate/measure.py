@@ -1,8 +1,4 @@
-"""One run of the microbenchmarks, and what it would measure.
-
-What a run would measure, how long it would take and how much memory, without running anything.
-
-One run of the microbenchmarks: all cases in order, within the time and memory available.
+"""One run of the microbenchmarks: all cases in order within the time and memory available, and what it would measure without running.
 
 On a processor, one call of a slow shape may take as long as all quick ones together: where a format is emulated, or the machine is old. So a
 few shapes of each kind are run once before the run is announced, the time of all others follows from their work, and what does not fit is left out.

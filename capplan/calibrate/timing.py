@@ -1,8 +1,6 @@
 """Time of one call: warmed up, on rotated operands, repeated until the median is known or the time is up.
 
 Before a run, one large matmul for about two seconds warms the card up and shows the rate that its power allows.
-
-Random operands, cut from memory that is filled once.
 """
 
 import math

@@ -1,9 +1,4 @@
-"""A replica as the command line of its engine, and command lines read back.
-
-The YAML next to the options of `trtllm-serve`: what its command line has no option for, written and read.
-
-A replica as the command line of its engine (and YAML for TensorRT-LLM), only with options that the version knows, and command lines as people run them read back.
-"""
+"""A replica as the command line of its engine (and YAML for TensorRT-LLM), only with options that the version knows; and command lines read back."""
 
 import json
 import shlex

@@ -1,7 +1,4 @@
-"""A plan file as the text that starts its fleet (command lines, a Compose file, manifests, values of a chart), and as what watches it.
-
-A Grafana dashboard holds the plan over what its engines report to Prometheus.
-"""
+"""A plan file as the text that starts its fleet (command lines, a Compose file, manifests, values of a chart) and as the dashboard that watches it."""
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

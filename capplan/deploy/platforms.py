@@ -1,9 +1,4 @@
-"""A plan as the files of platforms: Kubernetes, Docker Compose, KServe, llm-d, Dynamo and SkyPilot.
-
-A plan as objects of Kubernetes: the containers of an engine, deployments, and sets of pods for replicas over several servers.
-
-A plan for platforms that start engines themselves: Docker Compose, KServe, llm-d, Dynamo; and its machines for SkyPilot.
-"""
+"""A plan as the files of platforms: Kubernetes, Docker Compose, KServe, llm-d, Dynamo and SkyPilot."""
 
 from collections.abc import Iterator, Sequence
 from ipaddress import IPv4Address

@@ -1,9 +1,4 @@
-"""The settings that one engine starts with, and the options of each version that state them.
-
-Which option of which engine says what, how its values are spelled, and the versions that know it.
-
-What one engine is started with, whatever its engine calls it: written as a command line, and read from one.
-"""
+"""The settings that one engine starts with, whatever it calls them, and the options of each version that state them."""
 
 import json
 import re

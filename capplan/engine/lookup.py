@@ -1,7 +1,4 @@
-"""The profile of an engine at a version, with its host times and scheduling defaults.
-
-Profile lookup by engine and version, and the scheduling defaults of a profile on a device.
-"""
+"""The profile of an engine at a version, with its host times and the scheduling defaults on a device."""
 
 import json
 import re

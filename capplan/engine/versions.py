@@ -1,10 +1,6 @@
-"""Versions of engines, and the dtypes that run on each device.
-
-Which weight and cache dtypes run on which device architecture.
+"""The days on which versions of engines came out, the spellings of their names, and the dtypes that run on each device.
 
 Sources: vLLM documentation "Supported Hardware" of quantisation; SGLang "Quantization"; TensorRT-LLM "Numerical Precision".
-
-Engines as texts name them: spellings, and the days on which versions were released.
 """
 
 import re

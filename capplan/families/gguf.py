@@ -1,13 +1,7 @@
-"""GGUF files to networks: names of architectures and formats of tensors.
-
-What the metadata of a GGUF file says in the keys of config.json, by `general.architecture`.
-
-The meaning of the keys: ggml, docs/gguf.md, and `Keys` of the gguf package, https://github.com/ggml-org/llama.cpp (gguf-py).
-
-The tensors of a GGUF file held against a network: every element is accounted for, and its type becomes a format.
+"""A GGUF file to a network: its metadata in the keys of config.json, and the format of every tensor.
 
 A file whose tensors are not those of the network is not read, so that a family that differs in a detail never gives a wrong number.
-Names: `MODEL_TENSORS` of the gguf package, https://github.com/ggml-org/llama.cpp (gguf-py).
+Names and meanings: ggml, docs/gguf.md, and `Keys` and `MODEL_TENSORS` of the gguf package, https://github.com/ggml-org/llama.cpp (gguf-py).
 """
 
 import re

@@ -1,7 +1,4 @@
-"""A config.json, or the header of a GGUF file -> a Network, read by the family of its `model_type`.
-
-The head of a network: `architectures` names the class, and not every class ends in an LM head.
-"""
+"""A config.json, or the header of a GGUF file, to a Network, read by the family of its `model_type` and the head of its `architectures`."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping

@@ -1,8 +1,4 @@
-"""Models wrapped around a language model: pictures and speech.
-
-The speech output of Qwen 2.5 Omni: a talker that generates codes, and two networks that turn them into sound; counted only.
-
-Vision and audio models that wrap a text model: a table of towers and projectors, one line for each kind.
+"""Vision, audio and speech models that wrap a language model: a table of towers and projectors, one line for each kind.
 
 The text part is read by the family of its own `model_type`. A tower that is not in the table is not counted, and a remark says so.
 """

@@ -1,9 +1,4 @@
-"""The answer of a fleet search, and one line for each device without a plan.
-
-A device that was asked for and is not among the plans shown: the one reason, with the number that decides.
-
-The answer of a fleet search: the plans of every device, three choices, the recommendation, and the cost of confidence.
-"""
+"""The answer of a fleet search: the plans of every device, three choices, the recommendation, and one line for each device without a plan."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence

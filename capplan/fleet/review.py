@@ -1,9 +1,4 @@
-"""What a search is asked, and the details of its plans for a review.
-
-What a search is asked: networks, devices, demand and targets, resolved; and the replica that a layout of it is.
-
-Details of a plan: margins of its targets, its sizing step by step, memory and operators of a replica.
-"""
+"""What a search is asked, resolved, and the details of its plans for a review: margins, sizing step by step, memory and operators."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

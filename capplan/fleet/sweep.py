@@ -1,9 +1,4 @@
-"""Plans over a range of loads, and with one thing changed.
-
-What a fleet costs if one thing turns out otherwise: the layout of a plan, sized again by the simulation that sized it.
-
-Throughput against latency over a range of loads: one simulation per plan and load, the knee, the largest good load.
-"""
+"""Plans over a range of loads, with the knee and the largest good load of each, and the layout of a plan with one thing changed."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace

@@ -1,13 +1,4 @@
-"""A device: its data sheet, and what kernels reach of it.
-
-Datasheet figures of one device and its links, as the vendor states them; never derated here.
-
-What an engine sees of a device: less memory than the datasheet states, and less than the driver prints.
-
-What kernels achieve on a device: fitted numbers, never the datasheet, and how a fit is chosen.
-
-Slices of a device (MIG): what one of them is as a device of its own, and how many devices some of them take.
-"""
+"""A device: its data sheet, never derated; what an engine sees of it; the fitted rates of its kernels; and its MIG slices."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace

@@ -1,8 +1,6 @@
-"""What `import capplan` offers: functions, plans and simulations.
+"""What `import capplan` offers: functions that ask what the command of their name asks, and the plans and simulations that they return.
 
-Each function asks what the command of its name asks, through the same rooms, and returns its JSON, typed, and as a data frame.
-
-What `capplan.plan` and `capplan.simulate` return: plans and simulations as tables of pandas.
+Each goes through the same rooms as its command, and returns its JSON, typed, and as tables of pandas.
 """
 
 import os

@@ -1,9 +1,4 @@
-"""Memory of one rank, part by part.
-
-What a rank holds besides weights and cache: peak working memory of one step, lookup tables, absorbed matrices, graphs, buffers.
-
-The parts of the memory of one rank, each summed over the layers of a stage.
-"""
+"""Memory of one rank, part by part: weights, and the peak of a step, lookup tables, absorbed matrices, graphs and buffers besides."""
 
 import numpy as np
 

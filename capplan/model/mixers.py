@@ -1,9 +1,4 @@
-"""Mixers of a layer, and what each caches for a sequence.
-
-What one layer caches for a sequence, as its mixer declares it: vectors that grow with the context, states of fixed size.
-
-Mixers of a layer: softmax, cross and latent attention, linear attention, state spaces, short convolutions, each with what it caches.
-"""
+"""Mixers of a layer: attention, linear attention, state spaces, short convolutions, each with what it caches for a sequence."""
 
 import math
 from dataclasses import dataclass

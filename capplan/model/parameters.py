@@ -1,11 +1,4 @@
-"""Parameters and weight bytes of a model, its draft layer and its key figures.
-
-Parameters and weight bytes: sums over the layers of a network, whole or on one rank.
-
-The layer that predicts the token after the next one (MTP), which a model brings for drafting.
-
-Key figures of a network, to compare with its model card.
-"""
+"""Parameters and weight bytes of a network, whole or on one rank, its layer that predicts further tokens, and its key figures."""
 
 from collections import Counter
 from collections.abc import Iterable

@@ -1,7 +1,4 @@
-"""How a network is split over the devices of one replica, and the weight bytes of each.
-
-LoRA adapters: the low-rank matrices next to those of a network, what one of them holds, and how engines split them over ranks.
-"""
+"""How a network and its LoRA adapters are split over the devices of one replica, and the weight bytes of each."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace

@@ -1,13 +1,9 @@
-"""Tensors as GGUF files store them, and the formats of their blocks.
-
-Block formats of GGUF files: the weights and bytes of a block, scales and minima included.
+"""Tensors as GGUF files list them, and the weights and bytes of the blocks that they are stored in, scales and minima included.
 
     bits per weight = 8 x bytes of a block / weights of a block
 
 Source: ggml, `ggml/src/ggml-common.h` (the block structures) and `ggml/include/ggml.h` (their numbers in files),
 https://github.com/ggml-org/llama.cpp, read 2026-11-22.
-
-A tensor as a file of weights lists it: its name, type and shape, not its values.
 """
 
 import re

@@ -1,13 +1,7 @@
-"""The formats that weights are stored in.
+"""The formats that weights and cached keys and values are stored in, scales included, and a network with the format of each matrix chosen.
 
-A network with the format of each matrix chosen.
-
-The mixtures of block formats that GGUF files are called after: q4_k_m and its like, as llama-quantize writes them.
-
-Source: `llama_tensor_get_type` and `tensor_allows_quantization` in src/llama-quant.cpp of https://github.com/ggml-org/llama.cpp, read
-2026-11-22, without an importance matrix. Checked against the bits per weight that its tools/quantize/README.md states for Llama 3.1 8B.
-
-Storage formats of weights and of cached keys and values, scales included.
+Mixtures such as q4_k_m are those that llama-quantize writes. Source: `llama_tensor_get_type` and `tensor_allows_quantization` in
+src/llama-quant.cpp of https://github.com/ggml-org/llama.cpp, read 2026-11-22, without an importance matrix. Checked against the bits per weight that its tools/quantize/README.md states for Llama 3.1 8B.
 
 A format is a name; `FORMATS[name]` gives its size. Names such as `w4a16-g128` are parsed, not listed:
 4-bit weights, 16-bit activations, one scale per 128 weights.

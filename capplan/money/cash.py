@@ -1,9 +1,4 @@
-"""Money over months and years: the budget of a scenario, total cost and cash.
-
-What a service costs in all, line by line: its machines, the people who run it, and what it takes outside the GPUs.
-
-What is paid in which month: upfront parts, purchases, terms that outlast the horizon, and what bought devices are worth then.
-"""
+"""Money over months and years: the budget of a scenario, what a service costs in all, and what is paid in which month."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

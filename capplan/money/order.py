@@ -1,7 +1,4 @@
-"""Machines as they are sold: the cheapest order that holds the replicas of a plan, and what of it stays idle.
-
-What a fleet survives: the part of it that may fail while its targets hold, and how often machines fail.
-"""
+"""Machines as they are sold: the cheapest order that holds the replicas of a plan, what of it stays idle, and what may fail of it."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace

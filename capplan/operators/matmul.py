@@ -1,7 +1,4 @@
-"""Dense matrix products, every linear layer, and kernels that move bytes and hardly compute: norms, rotary embedding, activation, quantise.
-
-LoRA adapters in a step: every token is multiplied by the two low-rank matrices of its own adapter, next to the matrix itself.
-"""
+"""Dense matrix products, the two low-rank ones of LoRA adapters, and kernels that move bytes and hardly compute: norms, rotary embedding, activation."""
 
 from dataclasses import dataclass
 

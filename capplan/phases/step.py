@@ -1,9 +1,4 @@
-"""One step, and one speculative round.
-
-Steps of an engine as sums of operators: one decode step, one prefill chunk, one mixed step, and what LoRA adapters add to each.
-
-Speculative decoding: tokens and time of one round of drafting and verification.
-"""
+"""One decode step, prefill chunk, mixed step or speculative round of an engine, as a sum of operators."""
 
 from collections.abc import Sequence
 

@@ -1,11 +1,4 @@
-"""Plan files and saved levers: their schema, and what they were made from.
-
-The schema of a plan file: type and range of every figure that is read back from it.
-
-The answer of `capplan levers` in a file, as `capplan levers -o levers.json` writes it.
-
-The plan file that `capplan fleet -o plan.json` writes: its content, refused if edited, what it was made from, and which shipped data changed since.
-"""
+"""Plan files and saved levers: their schema with the range of every figure, what they were made from, and what of that changed since."""
 
 import hashlib
 import json

@@ -1,7 +1,4 @@
-"""Memory and step times of plans for one network, as arrays over plans and loads.
-
-Kernel rates of one network on one device, for every format of its weights.
-"""
+"""Kernel rates, memory and step times of plans for one network, as arrays over plans and loads."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace

@@ -1,8 +1,4 @@
-"""Text of an answer for programs, and text of others made harmless for people.
-
-An answer for programs, JSON and CSV: base units, full precision, never NaN or Infinity.
-
-Text that others wrote, such as names in files, made harmless for where it is shown: terminal, Markdown, spreadsheet.
+"""Text of an answer for programs, and text that others wrote made harmless for a terminal, Markdown or a spreadsheet.
 
 Control characters move cursors, set titles of windows and hide text, and `<` or a line that begins with `#` is markup.
 """

@@ -1,9 +1,4 @@
-"""The evidence of a review: plans and costs, memory, latency, rejections, assumptions and sources.
-
-The end of a review: memory, roofline, latency by operator, what was rejected, what was assumed, where it comes from.
-
-Why this plan and not the others, and its costs: every plan with its margins, how the number of replicas came about, what hours, tokens and jobs cost.
-"""
+"""The evidence of a review: plans and costs, memory, latency by operator, rejections, assumptions and sources."""
 
 import shlex
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,11 +1,4 @@
-"""The planning review as data, and its first screen.
-
-The planning review of a scenario as data: a decision, and sections of text, tables and pictures.
-
-Every writer (Markdown, HTML, terminal, CSV, JSON) prints this one structure.
-
-The first screen of a review: what to buy, what it costs, whether it holds, what required confidence costs, and the three choices.
-"""
+"""The planning review of a scenario as data: its first screen, and sections of text, tables and pictures that every writer prints."""
 
 import re
 from collections.abc import Mapping

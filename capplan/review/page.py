@@ -1,9 +1,4 @@
-"""The whole planning review, and what writes it.
-
-The planning review of a scenario: every section put together, and the same as an answer for JSON, CSV and terminal.
-
-Write a planning review to stdout or a file: as Markdown, or as one HTML file that loads nothing.
-"""
+"""The whole planning review, put together and written: as Markdown, as one HTML file that loads nothing, or as an answer."""
 
 import json
 from base64 import b64encode

@@ -1,10 +1,6 @@
-"""Statistics of a workload: lengths, rates, burstiness, and how much of the prompts repeats.
+"""Statistics of a workload: lengths, rates, burstiness, and how much of the prompts repeats and how long ago.
 
-How much of the prompts of a trace or of sessions was sent before, and how long ago: the hits of a cache with a time to live.
-
-Requests of a trace in parts of bounded size; lengths, rates and burstiness accumulated part by part; and what is known about a workload.
-
-The summary of a workload comes from a trace, from statistics of clients, or from counters of a server.
+They come from a trace read part by part, from statistics of clients, or from counters of a server.
 """
 
 import math

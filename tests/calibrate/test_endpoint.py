@@ -355,8 +355,7 @@ def test_the_command_writes_a_calibration_that_estimate_uses(capplan, tmp_path, 
     model = ("--model", "qwen3-0.6b", "--hardware", "h100-sxm", "--offline")
     with stub(prompt_s=0.03, token_s=0.004) as server:
         ran = capplan(
-            "calibrate",
-            "--endpoint",
+            "calibrate --endpoint",
             server.url,
             *model,
             "--minutes",
@@ -374,9 +373,7 @@ def test_the_command_writes_a_calibration_that_estimate_uses(capplan, tmp_path, 
     assert refit.hardware == "h100-sxm"
     assert refit.after_median_ape < refit.before_median_ape
     load = ("--concurrency", "2", "--input-tokens", "128", "--output-tokens", "64", "--format", "json")
-    ran = capplan(
-        "estimate", "qwen3-0.6b", "--hardware", "h100-sxm", "--calibration", path, "--offline", *load
-    )
+    ran = capplan("estimate qwen3-0.6b --hardware h100-sxm --calibration", path, "--offline", *load)
     assert ran.code == 0, ran.err
     said = json.loads(ran.out)["result"]["tpot_s"]["mean"]
     assert 0.9 * min(server.took_s) < said < 1.1 * max(server.took_s), "4 ms and a little on an idle machine"

@@ -30,12 +30,15 @@ def measured(tmp_path, host_file):
 
 def test_results_of_an_engine_are_replayed_with_and_without_the_calibration(capplan, measured):
     calibration, files = measured
-    ran = capplan(
-        "calibrate", "--verify", "llama-3.1-8b", "--calibration", calibration, "--hardware", "h100-sxm", "--results",
-        *files, "--offline", "--format", "json",
-    )  # fmt: skip
-    assert ran.code == 0, ran.err
-    found = json.loads(ran.out)["result"]
+    found = capplan.result(
+        "calibrate --verify llama-3.1-8b --calibration",
+        calibration,
+        "--hardware",
+        "h100-sxm",
+        "--results",
+        *files,
+        "--offline",
+    )
     rows = {(row["result"].rpartition("/")[2], row["metric"]): row for row in found["rows"]}
     assert set(rows) == {(f"run{n}.json", metric) for n in (1, 4) for metric in ("tpot_s", "ttft_s")}
     one = rows["run1.json", "tpot_s"]
@@ -49,9 +52,12 @@ def test_results_that_say_nothing_are_refused_with_the_reason(capplan, measured)
     calibration, _ = measured
     empty = calibration.parent / "empty.json"
     empty.write_text("[]")
-    ran = capplan(
-        "calibrate", "--verify", "llama-3.1-8b", "--calibration", calibration, "--hardware", "h100-sxm", "--results",
-        empty, "--offline",
-    )  # fmt: skip
-    assert ran.code == 2
-    assert "empty.json" in ran.err
+    assert "empty.json" in capplan.refused(
+        "calibrate --verify llama-3.1-8b --calibration",
+        calibration,
+        "--hardware",
+        "h100-sxm",
+        "--results",
+        empty,
+        "--offline",
+    )

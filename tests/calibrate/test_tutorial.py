@@ -33,7 +33,6 @@ def test_every_command_of_the_tutorial_runs(wide, tmp_path, monkeypatch, capsys)
 
 def test_a_calibration_changes_an_estimate_as_its_rates_do(written, wide, tmp_path, capplan):
     """With every time of every kernel twice as long, the time per output token is twice as long."""
-    import json
     from dataclasses import replace
 
     from capplan.readers.calibration.file import calibration_text, read_calibration
@@ -70,8 +69,6 @@ def test_a_calibration_changes_an_estimate_as_its_rates_do(written, wide, tmp_pa
             "--kv-dtype",
             wide,
         )
-        ran = capplan("estimate", *words, "--calibration", path, "--offline", "--format", "json")
-        assert ran.code == 0, ran.err
-        tpots.append(json.loads(ran.out)["result"]["tpot_s"]["mean"])
+        tpots.append(capplan.result("estimate", *words, "--calibration", path, "--offline")["tpot_s"]["mean"])
     # every rate is halved and every start doubled, but not what the host does between two steps
     assert 1.8 < tpots[1] / tpots[0] < 2.05

@@ -9,23 +9,23 @@ SMALL = "tests/golden/small.yaml"
 SEEN = {
     "kv-size-of-llama.txt": ("kv-size", "llama-3.1-8b", "--kv-dtype", "fp8", "--engine-version", "0.19.0"),
     "kv-size-on-two-gpus.md": (
-        "kv-size", "llama-3.1-8b", "--context", "8192", "-tp", "2", "--sequences", "4", "--format", "markdown",
+        "kv-size llama-3.1-8b --context 8192 -tp 2 --sequences 4 --format markdown",
     ),
     "model.csv": ("model", "mixtral-8x7b-v0.1", "--format", "csv"),
     "model-in-int4.txt": ("model", "llama-3.1-8b", "--weight-dtype", "int4"),
     "fit.txt": (
-        "fit", "llama-3.1-8b", "--hardware", "l4", "--kv-dtype", "fp8", "--max-model-len", "8192", "--engine-version", "0.19.0",
+        "fit llama-3.1-8b --hardware l4 --kv-dtype fp8 --max-model-len 8192 --engine-version 0.19.0",
     ),
     "fit-on-the-newest-version.txt": ("fit", "qwen3-0.6b", "--hardware", "l4", "--kv-dtype", "bf16"),
     "does-not-fit.txt": (
-        "fit", "llama-3.1-70b-instruct", "--hardware", "h100-sxm", "--kv-dtype", "bf16", "--engine-version", "0.19.0",
+        "fit llama-3.1-70b-instruct --hardware h100-sxm --kv-dtype bf16 --engine-version 0.19.0",
     ),
     "spec-of-stated-times.txt": (
-        "spec", "--draft-step-time", "2 ms", "--target-step-time", "35 ms", "--acceptance", "0.8",
+        "spec --draft-step-time '2 ms' --target-step-time '35 ms' --acceptance 0.8",
     ),
     "estimate-at-a-concurrency.txt": ("estimate", "qwen3-0.6b", "--hardware", "l4", "--concurrency", "8", *VERSION),
     "estimate-at-a-rate.md": (
-        "estimate", "qwen3-0.6b", "--hardware", "l40s", "--request-rate", "5 req/s", *VERSION, "--format", "markdown",
+        "estimate qwen3-0.6b --hardware l40s --request-rate '5 req/s'", *VERSION, "--format", "markdown",
     ),
     "fleet.txt": ("fleet", SMALL),
     "fleet-in-full.txt": ("fleet", SMALL, "--full"),
@@ -43,7 +43,7 @@ SEEN = {
     "sweep.txt": ("sweep", SMALL, "--request-rate", "5,20 req/s", "--hardware", "l40s"),
     "list-of-engines.txt": ("list", "engines", "sglang"),
     "estimate-of-a-launch.txt": (
-        "estimate", "--launch", "vllm serve qwen3-0.6b --max-num-seqs 64 --port 80", "--hardware", "l4", "--concurrency", "8", *VERSION,
+        "estimate --launch 'vllm serve qwen3-0.6b --max-num-seqs 64 --port 80' --hardware l4 --concurrency 8", *VERSION,
     ),
     "hardware.json": ("hardware", "l4", "--format", "json"),
 }  # fmt: skip

@@ -50,9 +50,7 @@ def fleet(capplan, tmp_path):
         path = tmp_path / "s.yaml"
         keys = {"lora": lora} if lora else {}
         path.write_text(json.dumps(BASE | keys | {"fleet": BASE["fleet"] | fleet_keys}))
-        ran = capplan("fleet", path, "--offline", "--format", "json")
-        assert ran.code == 0, ran.err
-        return json.loads(ran.out)["result"]["chosen"]
+        return capplan.result("fleet", path, "--offline")["chosen"]
 
     return run
 
@@ -66,7 +64,7 @@ def test_an_adapter_has_as_many_elements_as_training_prints(model, rank, modules
 def test_slots_come_off_the_memory_of_the_cache(capplan):
     """Eight adapters of 41,943,040 elements in 16 bits are 671 MB, which the cache lacks."""
     line = ("fit", "llama-3.1-8b", "--hardware", "h100-sxm", "--offline", "--format", "json")
-    plain, adapted = (json.loads(capplan(*line, *more).out)["result"] for more in ((), ("--max-loras", 8)))
+    plain, adapted = (capplan.result(*line, *more) for more in ((), ("--max-loras", 8)))
     assert adapted["lora_bytes_per_gpu"] == 8 * 2 * 41_943_040
     for name, sign in (("weight_bytes_per_gpu", 1), ("kv_bytes_available_per_gpu", -1)):
         assert adapted[name] - plain[name] == pytest.approx(sign * 8 * 2 * 41_943_040)
@@ -173,17 +171,13 @@ def test_requests_without_an_adapter_pay_only_for_the_memory(fleet):
 def test_wrong_adapters_are_refused(lora, words, capplan, tmp_path):
     path = tmp_path / "s.yaml"
     path.write_text(json.dumps(BASE | {"lora": lora}))
-    ran = capplan("fleet", path, "--offline")
-    assert ran.code == 2
-    assert words in ran.err
+    assert words in capplan.refused("fleet", path, "--offline")
 
 
 def test_a_device_whose_link_to_the_host_is_unknown_is_left_out_not_the_search(capplan, tmp_path):
     path = tmp_path / "s.yaml"
     both = {"hardware": ["h100-sxm", "tpu-v5e"], "tensor_parallel": 1, "pipeline_parallel": 1}
     path.write_text(json.dumps(BASE | {"lora": {"adapters": 40, "max_loras": 20}, "fleet": both}))
-    ran = capplan("fleet", path, "--offline", "--format", "json")
-    assert ran.code == 0, ran.err
-    result = json.loads(ran.out)["result"]
+    result = capplan.result("fleet", path, "--offline")
     assert result["chosen"]["hardware"] == "h100-sxm"
     assert [row["code"] for row in result["rejected"] if row["hardware"] == "tpu-v5e"] == ["adapters"]

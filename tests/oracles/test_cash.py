@@ -106,8 +106,7 @@ def test_the_price_of_a_reservation_has_the_interest_that_its_cash_has(capplan, 
     results = []
     for interest in ((), ("--set", "commitments.interest=9 %")):
         words = ("--set", "commitments={reserved_1y: {discount: 40 %, upfront: 50 %}}", *interest)
-        ran = capplan("fleet", path, "--offline", "--format", "json", *words)
-        results.append(json.loads(ran.out)["result"])
+        results.append(capplan.result("fleet", path, "--offline", *words))
     plain, dearer = results
     assert plain["cash"]["interest_usd"] == 0.0
     more = 12 * (dearer["commitments"]["usd_per_month"] - plain["commitments"]["usd_per_month"])
@@ -201,7 +200,7 @@ def priced(capplan, tmp_path):
     def ask(command, *words, **prices):
         path = tmp_path / "s.yaml"
         path.write_text(SMALL + f"prices: {json.dumps({'per_gpu_hour': {'l4': '1 $/h'}, **prices})}\n")
-        return json.loads(capplan(command, path, "--offline", "--format", "json", *words).out)["result"]
+        return capplan.result(command, path, "--offline", *words)
 
     return ask
 
@@ -410,7 +409,7 @@ def test_the_range_of_the_cost_has_the_offers_and_the_speed_of_replicas_in_it(ca
     """The page is at least as wide as the same plan at its lowest and highest offers, and as the fleet at its fastest and slowest."""
     path, page = tmp_path / "s.yaml", tmp_path / "page.md"
     path.write_text(CURVE + commitments)
-    chosen = json.loads(capplan("fleet", path, "--offline", "--format", "json").out)["result"]
+    chosen = capplan.result("fleet", path, "--offline")
     assert capplan("report", path, "--offline", "-o", page).code == 0
     row = re.search(r"\| per month \| +([\d,]+) \| +([\d,]+) \| +([\d,]+) \|", page.read_text())
     planned, low, high = (float(each.replace(",", "")) for each in row.groups())

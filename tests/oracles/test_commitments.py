@@ -1,6 +1,5 @@
 """Commitments against every assignment there is, the annuity tables of finance, and a day worked out by hand."""
 
-import json
 import re
 from itertools import product
 
@@ -210,9 +209,7 @@ def test_the_recommended_plan_is_the_cheapest_as_it_is_paid(capplan, settings):
     words = ("--offline", *(word for key in settings for word in ("--set", key)))
     said = " ".join(capplan("fleet", path, *words).out.split())
     assert f"GPUs cost ${chosen.mix.usd_per_hour * 730:,.0f} per month" in said
-    base = json.loads(capplan("levers", path, *words, "--lever", "kv-dtype", "--format", "json").out)[
-        "result"
-    ]["base"]
+    base = capplan.result("levers", path, *words, "--lever", "kv-dtype")["base"]
     assert (base["hardware"], base["gpus"]) == (chosen.plan.hardware, chosen.plan.gpus)
 
 

@@ -367,7 +367,7 @@ def test_parts_of_a_model_are_read_together(tmp_path):
 
 def test_commands_take_a_gguf_file(capplan, tmp_path):
     file = write_gguf(tmp_path / "tiny-q4_k_m.gguf", *llama())
-    answer = json.loads(capplan("model", file, "--format", "json").out)["result"]
+    answer = capplan.result("model", file)
     assert answer["gguf"]["tensor_bytes"] == answer["weight_bytes"]
     assert {row["weight_dtype"]: row["tensors"] for row in answer["gguf"]["types"]} == {
         "q4_k": 11,
@@ -375,7 +375,7 @@ def test_commands_take_a_gguf_file(capplan, tmp_path):
         "fp32": 5,
     }
     assert "llama.embedding_length" in answer["keys_used"]
-    assert json.loads(capplan("kv-size", file, "--format", "json").out)["result"]["rows"]
+    assert capplan.result("kv-size", file)["rows"]
     fit = capplan("fit", file, "--hardware", "l4", "--format", "json")
     assert fit.code == 0
     assert "only memory" in json.loads(fit.out)["warnings"][0]
@@ -386,9 +386,9 @@ def test_speed_that_nobody_measured_is_refused(dtype, capplan, tmp_path):
     model = write_gguf(tmp_path / "tiny.gguf", *llama()) if dtype is None else "llama-3.1-8b"
     chosen = ["--weight-dtype", dtype] if dtype else []
     load = ["--concurrency", 4, "--input-tokens", 100, "--output-tokens", 10]
-    ran = capplan("estimate", model, "--hardware", "h100", *chosen, *load)
-    assert ran.code == 2
-    assert "its speed is not modelled, only its memory" in ran.err
+    assert "its speed is not modelled, only its memory" in capplan.refused(
+        "estimate", model, "--hardware", "h100", *chosen, *load
+    )
     assert capplan("fit", model, "--hardware", "h100", "--max-model-len", 2048, *chosen).code == 0
 
 
@@ -398,15 +398,12 @@ def test_a_scenario_of_weights_without_speed_is_refused(dtype, capplan, root, tm
     text = (root / "tests" / "golden" / "small.yaml").read_text(encoding="utf-8")
     chosen = f"\nweight_dtype: {dtype}" if dtype else ""
     (tmp_path / "s.yaml").write_text(text.replace("model: qwen3-0.6b", f"model: {model}{chosen}"))
-    ran = capplan("fleet", tmp_path / "s.yaml", "--offline")
-    assert ran.code == 2
-    assert ("s.yaml: line 4: weight_dtype" if dtype else "s.yaml: model") in ran.err
-    assert "no speed, only a memory" in ran.err
+    message = capplan.refused("fleet", tmp_path / "s.yaml", "--offline")
+    assert "s.yaml: line 4: weight_dtype" if dtype else "s.yaml: model" in message
+    assert "no speed, only a memory" in message
 
 
 def test_a_file_in_16_bits_has_speed(capplan, tmp_path):
     metadata, tensors = llama(matrix="fp16", value="fp16", down="fp16", tied=True)
     file = write_gguf(tmp_path / "tiny-f16.gguf", metadata, tensors)
-    ran = capplan("estimate", file, "--hardware", "l4", "--concurrency", 4, "--format", "json")
-    assert ran.code == 0
-    assert json.loads(ran.out)["result"]["tpot_s"]["mean"] > 0
+    assert capplan.result("estimate", file, "--hardware", "l4", "--concurrency", 4)["tpot_s"]["mean"] > 0

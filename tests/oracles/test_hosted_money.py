@@ -155,14 +155,6 @@ def test_a_long_prompt_pays_its_tier_for_all_tokens():
     assert bill.output_usd == pytest.approx(requests * 100e-6 * np.where(over, 22.5, 15.0).mean())
 
 
-def test_a_prefix_below_the_minimum_is_plain_input():
-    short = hosted_bill(
-        (hosted_traffic(chat(prefix=1000.0), 0.0),), price(minimum_prefix_tokens=1024.0), Hosted()
-    )
-    none = hosted_bill((hosted_traffic(chat(), 0.0),), price(), Hosted())
-    assert short == none
-
-
 def test_a_job_with_a_day_goes_to_the_batch_endpoint_at_half_price():
     """100,000 requests within two days; within two hours they pay the usual price."""
     offer = price(batch_discount_fraction=0.5)

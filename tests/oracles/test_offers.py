@@ -20,9 +20,9 @@ def test_a_fleet_its_bill_and_a_comparison_pay_the_same_for_its_machines(commitm
     usd = found["usd_per_month"]
     assert usd == pytest.approx(2 * 730 * 0.8 * 0.6)
     words = (tmp_path / "s.yaml", "--offline", "--format", "json")
-    bill = json.loads(capplan("bill", *words).out)["result"]
+    bill = capplan.result("bill", *words)
     assert bill["usd_per_month"] == pytest.approx(1.1 * usd + 50)
-    own = json.loads(capplan("compare", *words, "--api", "openai/gpt-5").out)["result"]["own"]
+    own = capplan.result("compare", *words, "--api", "openai/gpt-5")["own"]
     assert own["machines_usd_per_month"] == pytest.approx(usd)
     assert own["usd_per_month"] == pytest.approx(1.1 * usd + 50)
     assert (
@@ -53,7 +53,7 @@ def commitments(capplan, tmp_path):
             "fleet: {hardware: [l4], tensor_parallel: 1, pipeline_parallel: 1, spare_replicas: 1}\n"
             f"prices: {json.dumps(prices)}\ncommitments: {json.dumps(terms)}\n"
         )
-        result = json.loads(capplan("fleet", path, "--offline", "--format", "json").out)["result"]
+        result = capplan.result("fleet", path, "--offline")
         assert result["chosen"]["replicas"] == 2
         return result["commitments"], result["chosen"]
 
@@ -129,7 +129,7 @@ def offered(capplan, tmp_path):
 
 def test_a_plan_has_its_cost_at_the_lowest_the_likely_and_the_highest_offer(capplan, offered):
     """Two L4 at 1, 2 and 5 $ by A, B and C, and 72 W of each at 0.5 $/kWh, for 730 h a month and 8,760 h a year."""
-    plan = json.loads(capplan("fleet", *offered(), "--format", "json").out)["result"]["chosen"]
+    plan = capplan.result("fleet", *offered())["chosen"]
     for side, usd, provider, day in (
         ("low", 1, "A", "2026-10"),
         ("likely", 2, "B", "2026-11"),
@@ -158,7 +158,7 @@ def test_the_range_of_the_offers_is_in_the_tables_and_the_csv(capplan, offered):
 
 def test_a_price_of_the_scenario_has_no_range(capplan, offered):
     words = offered(prices={"per_gpu_hour": {"l4": "3 $/h"}})
-    offers = json.loads(capplan("fleet", *words, "--format", "json").out)["result"]["chosen"]["offers"]
+    offers = capplan.result("fleet", *words)["chosen"]["offers"]
     assert {side: cost["usd_per_hour"] for side, cost in offers.items()} == {
         "low": 6.0,
         "likely": 6.0,
@@ -179,7 +179,7 @@ def test_pools_cost_the_sum_of_the_offers_of_each(capplan, offered):
         "kv_link": "pcie",
     }
     words = offered(traffic=traffic, fleet=fleet, prices={"file": "own.yaml"})
-    plan = json.loads(capplan("fleet", *words, "--format", "json").out)["result"]["chosen"]
+    plan = capplan.result("fleet", *words)["chosen"]
     for side, usd in (("low", 1), ("likely", 2), ("high", 5)):
         assert plan["offers"][side]["usd_per_job"] == pytest.approx(plan["gpus"] * usd * 2)
     assert f"${plan['gpus'] * 5 * 2:,.0f} for the job (C, 2026-12)" in capplan("fleet", *words, "--full").out

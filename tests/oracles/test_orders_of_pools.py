@@ -349,16 +349,17 @@ def test_every_command_says_the_order_of_pools(capplan, scenario, tmp_path):
     chosen = json.loads(plan.read_text())["result"]["chosen"]
     asked = ("--plan", plan, "--offline")
     for command, words in (("bill", asked), ("compare", (*asked, "--api", "openai/gpt-5-mini"))):
-        result = json.loads(capplan(command, *words, "--format", "json").out)["result"]
+        result = capplan.result(command, *words)
         assert (result["own"] if command == "compare" else result)["order"] == chosen["order"]
     assert capplan("check", scenario, *own, *asked).code == 0
     budget = ("--set", f"budget={{usd_per_month: {chosen['usd_per_month'] + 1}}}")
     assert capplan("check", scenario, *own, *budget, *asked).code == 0
-    explained = capplan("explain", plan, "order.usd_per_hour", "--offline", "--format", "json")
-    assert json.loads(explained.out)["result"]["value"] == pytest.approx(chosen["usd_per_hour"])
+    assert capplan.result("explain", plan, "order.usd_per_hour", "--offline")["value"] == pytest.approx(
+        chosen["usd_per_hour"]
+    )
     other = tmp_path / "other.json"
     assert capplan("fleet", scenario, "--offline", "-o", other).code == 0
-    changed = json.loads(capplan("diff", plan, other, "--format", "json").out)["result"]
+    changed = capplan.result("diff", plan, other)
     assert any(item["path"].startswith("plan.order.machines") for item in changed["changes"])
     manifest = capplan("export", "--plan", plan, "--target", "k8s")
     assert manifest.code == 0, manifest.err
@@ -371,8 +372,7 @@ def test_every_command_says_the_order_of_pools(capplan, scenario, tmp_path):
 @pytest.mark.long
 def test_pools_of_two_devices_are_at_one_provider_at_its_listed_prices(capplan):
     """KV caches go from one pool to the other, so both are where one provider sells the GPUs of both."""
-    ran = capplan("fleet", "scenarios/disaggregated.yaml", "--offline", "--format", "json")
-    result = json.loads(ran.out)["result"]
+    result = capplan.result("fleet", "scenarios/disaggregated.yaml", "--offline")
     pooled = next(plan for plan in result["plans"] if len(plan["groups"]) == 2)
     assert len({line["provider"] for line in pooled["order"]["machines"]}) == 1
     assert all(line["sku"] and line["date"] for line in pooled["order"]["machines"])

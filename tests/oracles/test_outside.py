@@ -44,9 +44,7 @@ def written(path):
 @pytest.fixture
 def result(capplan):
     def of(command, words, *more):
-        ran = capplan(command, *words, "--format", "json", *more)
-        assert ran.code == 0, ran.err
-        return json.loads(ran.out)["result"]
+        return capplan.result(command, *words, *more)
 
     return of
 

@@ -1,15 +1,15 @@
 """Do we count the parameters that others count?
 
 The exact counts were made by building each model of its config.json with Hugging Face transformers 5.23 on
-torch's meta device, where weights have shapes but no storage, and adding up the shapes. The table below and the
-drawn models of tests/data are checked in every clone; where all counts are beside the repository, all of them.
+torch's meta device, where weights have shapes but no storage, and adding up the shapes. The drawn models of tests/data are
+checked in every clone; where all counts are beside the repository, all of them. test_families.py has the rows of each family.
 """
 
 import pytest
 
 from calibrate.choose_rows import values_of
 from capplan.families.model_config import read_network
-from capplan.model.network import Attention, LatentAttention
+from capplan.model.network import LatentAttention
 from capplan.model.parameters import (
     active_parameters,
     parameters,
@@ -17,153 +17,7 @@ from capplan.model.parameters import (
     weight_bytes_by_class,
     weight_elements_by_class,
 )
-
-
-def llama(layers, hidden, intermediate, heads, kv_heads, vocabulary, **more):
-    return {
-        "model_type": "llama",
-        "num_hidden_layers": layers,
-        "hidden_size": hidden,
-        "intermediate_size": intermediate,
-        "num_attention_heads": heads,
-        "num_key_value_heads": kv_heads,
-        "vocab_size": vocabulary,
-    } | more
-
-
-def latent(layers, hidden, intermediate, heads, vocabulary, **more):
-    return (
-        llama(layers, hidden, intermediate, heads, heads, vocabulary)
-        | {
-            "model_type": "deepseek_v3",
-            "q_lora_rank": 1536,
-            "kv_lora_rank": 512,
-            "qk_nope_head_dim": 128,
-            "qk_rope_head_dim": 64,
-            "v_head_dim": 128,
-            "num_experts_per_tok": 8,
-            "n_shared_experts": 1,
-        }
-        | more
-    )
-
-
-SMALL_GPT2 = {"model_type": "gpt2", "n_positions": 1024, "vocab_size": 50257}
-
-COUNTS = [
-    ("Llama-2-7B", llama(32, 4096, 11008, 32, 32, 32000), 6_738_415_616),
-    ("Llama-2-70B", llama(80, 8192, 28672, 64, 8, 32000), 68_976_648_192),
-    ("Llama-3.1-8B", llama(32, 4096, 14336, 32, 8, 128256), 8_030_261_248),
-    ("Llama-3.1-70B", llama(80, 8192, 28672, 64, 8, 128256), 70_553_706_496),
-    ("Llama-3.1-405B", llama(126, 16384, 53248, 128, 8, 128256), 405_853_388_800),
-    ("Llama-3.2-1B", llama(16, 2048, 8192, 32, 8, 128256, tie_word_embeddings=True), 1_235_814_400),
-    ("Mistral-7B-v0.1", llama(32, 4096, 14336, 32, 8, 32000, model_type="mistral", sliding_window=4096), 7_241_732_096),
-    (
-        "Mixtral-8x7B",
-        llama(32, 4096, 14336, 32, 8, 32000, model_type="mixtral", num_local_experts=8, num_experts_per_tok=2),
-        46_702_792_704,
-    ),
-    ("Qwen2.5-7B", llama(28, 3584, 18944, 28, 4, 152064, model_type="qwen2"), 7_615_616_512),
-    ("Qwen2.5-72B", llama(80, 8192, 29568, 64, 8, 152064, model_type="qwen2"), 72_706_203_648),
-    (
-        "Qwen3-0.6B",
-        llama(28, 1024, 3072, 16, 8, 151936, model_type="qwen3", head_dim=128, tie_word_embeddings=True),
-        596_049_920,
-    ),
-    ("Qwen3-32B", llama(64, 5120, 25600, 64, 8, 151936, model_type="qwen3", head_dim=128), 32_762_123_264),
-    (
-        "Qwen3-30B-A3B",
-        llama(48, 2048, 6144, 32, 4, 151936, model_type="qwen3_moe", head_dim=128, num_experts=128,
-              num_experts_per_tok=8, moe_intermediate_size=768),
-        30_532_122_624,
-    ),
-    (
-        "DeepSeek-V3",
-        latent(61, 7168, 18432, 128, 129280, moe_intermediate_size=2048, n_routed_experts=256, first_k_dense_replace=3),
-        671_026_404_352,
-    ),
-    (
-        "Kimi-K2",
-        latent(61, 7168, 18432, 64, 163840, moe_intermediate_size=2048, n_routed_experts=384, first_k_dense_replace=1,
-               model_type="kimi_k2"),
-        1_026_408_209_408,
-    ),
-    (
-        "DeepSeek-V3.2",
-        latent(61, 7168, 18432, 128, 129280, moe_intermediate_size=2048, n_routed_experts=256, first_k_dense_replace=3,
-               model_type="deepseek_v32", index_n_heads=64, index_head_dim=128, index_topk=2048),
-        671_877_929_216,
-    ),
-    (
-        "gpt-oss-120b",
-        llama(36, 2880, 2880, 64, 8, 201088, model_type="gpt_oss", head_dim=64, num_local_experts=128,
-              num_experts_per_tok=4, sliding_window=128),
-        116_829_156_672,
-    ),
-    (
-        "gpt-oss-20b",
-        llama(24, 2880, 2880, 64, 8, 201088, model_type="gpt_oss", head_dim=64, num_local_experts=32,
-              num_experts_per_tok=4, sliding_window=128),
-        20_914_757_184,
-    ),
-    ("Gemma-2-9B", llama(42, 3584, 14336, 16, 8, 256000, model_type="gemma2", head_dim=256), 9_241_705_984),
-    (
-        "Gemma-3-27B text",
-        llama(62, 5376, 21504, 32, 16, 262208, model_type="gemma3_text", head_dim=128, sliding_window=1024),
-        27_009_346_304,
-    ),
-    ("Phi-2", llama(32, 2560, 10240, 32, 32, 51200, model_type="phi"), 2_779_683_840),
-    ("Phi-4", llama(40, 5120, 17920, 40, 10, 100352, model_type="phi3"), 14_659_507_200),
-    ("GPT-2", SMALL_GPT2 | {"n_embd": 768, "n_layer": 12, "n_head": 12}, 124_439_808),
-    ("GPT-2 XL", SMALL_GPT2 | {"n_embd": 1600, "n_layer": 48, "n_head": 25}, 1_557_611_200),
-    (
-        "GPT-J-6B",
-        {"model_type": "gptj", "n_embd": 4096, "n_layer": 28, "n_head": 16, "vocab_size": 50400, "n_positions": 2048},
-        6_050_882_784,
-    ),
-    (
-        "GPT-NeoX-20B",
-        {"model_type": "gpt_neox", "hidden_size": 6144, "num_hidden_layers": 44, "num_attention_heads": 64,
-         "intermediate_size": 24576, "vocab_size": 50432},
-        20_554_567_680,
-    ),
-    (
-        "OPT-13B",
-        {"model_type": "opt", "hidden_size": 5120, "num_hidden_layers": 40, "num_attention_heads": 40, "ffn_dim": 20480,
-         "vocab_size": 50272, "max_position_embeddings": 2048},
-        12_853_473_280,
-    ),
-    ("BLOOM-7B1", {"model_type": "bloom", "hidden_size": 4096, "n_layer": 30, "n_head": 32, "vocab_size": 250880},
-     7_069_016_064),
-    ("Falcon-7B", {"model_type": "falcon", "hidden_size": 4544, "num_hidden_layers": 32, "num_attention_heads": 71,
-                   "vocab_size": 65024, "multi_query": True}, 6_921_720_704),
-    ("OLMo-2-13B", llama(40, 5120, 13824, 40, 40, 100352, model_type="olmo2"), 13_716_198_400),
-    (
-        "OLMoE-1B-7B",
-        llama(16, 2048, 1024, 16, 16, 50304, model_type="olmoe", num_experts=64, num_experts_per_tok=8),
-        6_919_161_856,
-    ),
-    ("Command R", llama(40, 8192, 22528, 64, 64, 256000, model_type="cohere"), 34_980_831_232),
-    (
-        "Gemma-3n-E4B text",
-        {"model_type": "gemma3n_text", "intermediate_size": 16384, "num_hidden_layers": 35, "hidden_size": 2048,
-         "num_attention_heads": 8, "vocab_size": 262400},
-        6_835_235_568,
-    ),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("config", "count"), [(c, n) for _, c, n in COUNTS], ids=[name for name, _, _ in COUNTS]
-)
-def test_parameters_equal_the_reference_implementation(config, count):
-    assert parameters(read_network(config, "published")) == count
-
-
-def test_the_classes_of_tensors_add_up_to_the_parameters():
-    for name, config, count in COUNTS:
-        assert sum(weight_elements_by_class(read_network(config, name)).values()) == count
-
+from tests.families import network_of
 
 REASONS = {
     "stepfun-ai/Step-3.7-Flash": (
@@ -289,10 +143,6 @@ def test_models_known_by_their_dimensions_give_the_reference_count(measured):
     assert checked >= (35 if measured.whole else 14)
 
 
-def network_named(name):
-    return read_network(next(config for title, config, _ in COUNTS if title == name), name)
-
-
 @pytest.mark.parametrize(
     ("name", "published", "page"),
     [
@@ -309,44 +159,36 @@ def network_named(name):
 )
 def test_active_parameters_are_those_of_the_model_card(name, published, page):
     # Cards round to two digits and differ in whether the token embedding counts: 3 %.
-    assert active_parameters(network_named(name)) == pytest.approx(published, rel=0.03), page
+    assert active_parameters(network_of(name)) == pytest.approx(published, rel=0.03), page
 
 
 def test_active_parameters_and_the_embedding_are_what_many_cards_count():
-    assert active_parameters(network_named("Qwen3-30B-A3B")) + 151936 * 2048 == 3_353_032_704
-    dense = network_named("Llama-3.1-8B")
+    assert active_parameters(network_of("Qwen3-30B-A3B")) + 151936 * 2048 == 3_353_032_704
+    dense = network_of("Llama-3.1-8B")
     assert active_parameters(dense) + dense.embedding_parameters == parameters(dense)
-    tied = network_named("Llama-3.2-1B")
+    tied = network_of("Llama-3.2-1B")
     assert active_parameters(tied) == parameters(tied)
 
 
-def test_llama_3_1_405b_has_126_layers_and_llama_2_70b_8_kv_heads():
-    assert len(network_named("Llama-3.1-405B").layers) == 126
-    (mixer,) = network_named("Llama-2-70B").layers[0].mixers
-    assert isinstance(mixer, Attention)
-    assert mixer.kv_heads == 8
-
-
 def test_weights_are_parameters_times_bytes_and_not_twice_that():
-    network = network_named("Llama-3.1-70B")
+    network = network_of("Llama-3.1-70B")
     assert weight_bytes(network) == 2 * 70_553_706_496
 
 
 def test_a_gated_feed_forward_has_three_matrices():
-    assert weight_elements_by_class(network_named("Llama-3.1-8B"))["ffn"] == 32 * 3 * 4096 * 14336
+    assert weight_elements_by_class(network_of("Llama-3.1-8B"))["ffn"] == 32 * 3 * 4096 * 14336
 
 
 def test_the_lm_head_is_a_matrix_of_its_own_unless_tied():
-    untied = weight_bytes_by_class(network_named("Llama-3.1-8B"))
+    untied = weight_bytes_by_class(network_of("Llama-3.1-8B"))
     assert untied["lm_head"] == untied["embedding"] == 2 * 128256 * 4096
-    assert "lm_head" not in weight_bytes_by_class(network_named("Llama-3.2-1B"))
+    assert "lm_head" not in weight_bytes_by_class(network_of("Llama-3.2-1B"))
 
 
 def test_deepseek_v3_keeps_its_multi_token_prediction_layer_apart():
     # The checkpoint is called 685B because it repeats embedding and head in that layer; arXiv:2412.19437,
     # section 2.2: one such layer of 11.5B of its own (14B with the repeated embedding and head).
-    config = next(c for name, c, _ in COUNTS if name == "DeepSeek-V3") | {"num_nextn_predict_layers": 1}
-    network = read_network(config, "DeepSeek-V3")
+    network = network_of("DeepSeek-V3", num_nextn_predict_layers=1)
     assert parameters(network) == 671_026_404_352
     assert network.mtp_parameters == pytest.approx(11.5e9, rel=0.02)
     assert weight_bytes(network, mtp=True) - weight_bytes(network) == 2 * network.mtp_parameters
@@ -397,8 +239,13 @@ def test_decilm_7b_has_its_own_kv_heads_in_each_layer():
     # Deci AI 2023, DeciLM-7B model card: 7.04 billion parameters, a few KV heads per layer. The list here is of our
     # making; how few they are hardly changes the sum, as the 1 % allows.
     heads = [4] * 2 + [2] * 4 + [1] * 26
-    config = llama(32, 4096, 14336, 32, 32, 32000, model_type="deci", num_key_value_heads_per_layer=heads)
-    network = read_network(config, "DeciLM-7B")
+    network = network_of(
+        "Llama-3.1-8B",
+        model_type="deci",
+        vocab_size=32000,
+        num_key_value_heads=32,
+        num_key_value_heads_per_layer=heads,
+    )
     assert [layer.mixers[0].kv_heads for layer in network.layers] == heads
     assert parameters(network) == pytest.approx(7.04e9, rel=0.01)
 

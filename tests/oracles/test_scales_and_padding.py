@@ -1,7 +1,5 @@
 """Bytes beside the weights themselves: scales of outputs, rows that pad a vocabulary, norms and states that ranks divide."""
 
-import json
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -146,7 +144,7 @@ def test_tensorrt_llm_pads_to_the_ranks_alone(capplan):
     sizes = {}
     for engine in ("vllm", "trtllm"):
         words = ("fit", GPT2, "--hardware", "h100", "-tp", "2", "--engine", engine, "--format", "json")
-        sizes[engine] = json.loads(capplan(*words).out)["result"]["weight_bytes_per_gpu"]
+        sizes[engine] = capplan.result(*words)["weight_bytes_per_gpu"]
     assert sizes["vllm"] - sizes["trtllm"] == (50304 - 50258) * 768 * 2 / 2
 
 

@@ -7,62 +7,8 @@ from capplan.families.model_config import read_network
 from capplan.model.kv_cache import kv_bytes_per_sequence
 from capplan.model.parameters import parameters
 from capplan.readers.catalogue.models import shipped_config
+from tests.families import network_of
 
-SIGLIP = {
-    "hidden_size": 1152,
-    "intermediate_size": 4304,
-    "num_hidden_layers": 27,
-    "num_attention_heads": 16,
-    "patch_size": 14,
-}
-DEEPSEEK_OCR = {
-    "architectures": ["DeepseekOCRForCausalLM"],
-    "model_type": "deepseek_vl_v2",
-    "candidate_resolutions": [[1024, 1024]],
-    "language_config": {
-        "first_k_dense_replace": 1, "hidden_size": 1280, "intermediate_size": 6848, "kv_lora_rank": None, "lm_head": True,
-        "max_position_embeddings": 8192, "moe_intermediate_size": 896, "n_group": 1, "n_routed_experts": 64, "n_shared_experts": 2,
-        "num_attention_heads": 10, "num_experts_per_tok": 6, "num_hidden_layers": 12, "num_key_value_heads": 10, "q_lora_rank": None,
-        "qk_nope_head_dim": 0, "qk_rope_head_dim": 0, "topk_group": 1, "topk_method": "greedy", "use_mla": False, "v_head_dim": 0,
-        "vocab_size": 129280,
-    },
-    "projector_config": {"input_dim": 2048, "model_type": "mlp_projector", "n_embed": 1280, "projector_type": "linear"},
-    "vision_config": {
-        "image_size": 1024, "mlp_ratio": 3.7362, "model_name": "deeplip_b_l", "model_type": "vision",
-        "width": {
-            "clip-l-14-224": {"heads": 16, "image_size": 224, "layers": 24, "patch_size": 14, "width": 1024},
-            "sam_vit_b": {"downsample_channels": [512, 1024], "global_attn_indexes": [2, 5, 8, 11], "heads": 12, "layers": 12, "width": 768},
-        },
-    },
-}  # fmt: skip
-MINICPM_V = {
-    "model_type": "minicpmv", "version": 2.6, "hidden_size": 3584, "intermediate_size": 18944, "num_hidden_layers": 28,
-    "num_attention_heads": 28, "num_key_value_heads": 4, "vocab_size": 151666, "max_position_embeddings": 32768, "query_num": 64,
-    "drop_vision_last_layer": False, "tie_word_embeddings": False, "image_size": 448, "patch_size": 14,
-    "slice_config": {"max_slice_nums": 9}, "vision_config": SIGLIP | {"image_size": 980, "model_type": "siglip_vision_model"},
-}  # fmt: skip
-INTERNVL = {
-    "model_type": "internvl_chat",
-    "downsample_ratio": 0.5,
-    "llm_config": {
-        "model_type": "qwen2", "hidden_size": 896, "intermediate_size": 4864, "num_hidden_layers": 24, "num_attention_heads": 14,
-        "num_key_value_heads": 2, "vocab_size": 151674, "max_position_embeddings": 32768, "tie_word_embeddings": False,
-    },
-    "vision_config": {
-        "model_type": "intern_vit_6b", "hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 24,
-        "num_attention_heads": 16, "image_size": 448, "patch_size": 14, "num_channels": 3, "qk_normalization": False,
-        "qkv_bias": True, "norm_type": "layer_norm",
-    },
-}  # fmt: skip
-DOTS = {
-    "model_type": "dots_ocr", "hidden_size": 1536, "intermediate_size": 8960, "num_hidden_layers": 28, "num_attention_heads": 12,
-    "num_key_value_heads": 2, "vocab_size": 151936, "max_position_embeddings": 131072, "attention_bias": True,
-    "tie_word_embeddings": False, "use_sliding_window": False, "sliding_window": 131072, "max_window_layers": 28,
-    "vision_config": {
-        "embed_dim": 1536, "hidden_size": 1536, "intermediate_size": 4224, "num_hidden_layers": 42, "num_attention_heads": 12,
-        "num_channels": 3, "patch_size": 14, "post_norm": True, "spatial_merge_size": 2, "temporal_patch_size": 1, "use_bias": False,
-    },
-}  # fmt: skip
 KIMI_VL = {
     "model_type": "kimi_vl",
     "text_config": {
@@ -72,30 +18,10 @@ KIMI_VL = {
         "v_head_dim": 128, "qk_nope_head_dim": 128, "num_experts_per_tok": 6, "moe_layer_freq": 1, "first_k_dense_replace": 1,
         "num_key_value_heads": 16, "tie_word_embeddings": False, "n_group": 1, "topk_group": 1,
     },
-    "vision_config": SIGLIP
-    | {"model_type": "moonvit", "merge_kernel_size": [2, 2], "init_pos_emb_height": 64, "init_pos_emb_width": 64},
+    "vision_config": {
+        "hidden_size": 1152, "intermediate_size": 4304, "num_hidden_layers": 27, "num_attention_heads": 16, "patch_size": 14,
+       "model_type": "moonvit", "merge_kernel_size": [2, 2], "init_pos_emb_height": 64, "init_pos_emb_width": 64},
 }  # fmt: skip
-QWEN = {
-    "model_type": "qwen", "hidden_size": 4096, "intermediate_size": 22016, "num_hidden_layers": 32, "num_attention_heads": 32,
-    "kv_channels": 128, "vocab_size": 151936, "seq_length": 8192, "no_bias": True, "tie_word_embeddings": False,
-    "use_dynamic_ntk": True, "use_logn_attn": True,
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("config", "page", "published"),
-    [
-        (DEEPSEEK_OCR, "https://huggingface.co/deepseek-ai/DeepSeek-OCR", 3_336_106_240),
-        (MINICPM_V, "https://huggingface.co/openbmb/MiniCPM-V-2_6", 8_099_175_152),
-        (INTERNVL, "https://huggingface.co/OpenGVLab/InternVL2_5-1B", 938_193_024),
-        (DOTS, "https://huggingface.co/rednote-hilab/dots.ocr", 3_039_179_264),
-        (QWEN, "https://huggingface.co/Qwen/Qwen-7B", 7_721_324_544),
-    ],
-)
-def test_a_file_has_the_parameters_of_its_checkpoint(config, page, published):
-    network = read_network(config, page)
-    assert parameters(network) == published
-    assert not network.notes, network.notes
 
 
 def test_kimi_vl_has_those_of_its_checkpoint_but_for_what_is_no_parameter():
@@ -106,7 +32,7 @@ def test_kimi_vl_has_those_of_its_checkpoint_but_for_what_is_no_parameter():
 
 def test_deepseek_ocr_caches_keys_and_values_of_every_head():
     """Its file says use_mla: false; keys and values of 10 heads of 128 in 12 layers, in two bytes."""
-    network = read_network(DEEPSEEK_OCR, "ocr")
+    network = network_of("DeepSeek-OCR")
     assert float(kv_bytes_per_sequence(network, 1000.0, 2.0)) == 1000 * 12 * 2 * 1280 * 2
 
 
@@ -128,7 +54,7 @@ def test_original_llava_counts_its_projector_and_says_which_tower_it_names():
 
 def test_a_version_of_minicpm_that_is_not_known_is_refused():
     with pytest.raises(InputError, match=r"version: '9\.9' is not modelled"):
-        read_network(MINICPM_V | {"version": 9.9}, "minicpm")
+        network_of("MiniCPM-V-2_6", version=9.9)
 
 
 def test_glm_5_3_pools_index_keys_as_vllm_does():
@@ -154,8 +80,8 @@ def test_glm_5_3_pools_index_keys_as_vllm_does():
 def test_minicpm_o_adds_the_encoder_of_whisper_and_two_matrices():
     """`WhisperEncoder` of Whisper medium has 307,216,384 parameters (transformers 5.23, meta device); minicpmo.py of vLLM joins it to the text."""
     sound = {"d_model": 1024, "encoder_layers": 24, "encoder_attention_heads": 16, "encoder_ffn_dim": 4096}
-    heard = MINICPM_V | {"model_type": "minicpmo", "init_tts": False, "audio_config": sound}
-    added = parameters(read_network(heard, "o")) - parameters(read_network(MINICPM_V, "v"))
+    heard = network_of("MiniCPM-V-2_6", model_type="minicpmo", init_tts=False, audio_config=sound)
+    added = parameters(heard) - parameters(network_of("MiniCPM-V-2_6"))
     assert added == 307_216_384 + (1024 + 1) * 3584 + (3584 + 1) * 3584
 
 

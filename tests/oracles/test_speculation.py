@@ -80,8 +80,7 @@ def test_four_drafts_at_an_acceptance_of_nine_tenths_yield_4_1_tokens():
 
 def test_the_command_answers_the_worked_example_without_a_model(capplan):
     ran = capplan(
-        "spec", "--draft-step-time", "2 ms", "--target-step-time", "35 ms", "--acceptance", "0.8",
-        "--draft-tokens", "5", "--format", "json",
+        "spec --draft-step-time '2 ms' --target-step-time '35 ms' --acceptance 0.8 --draft-tokens 5 --format json",
     )  # fmt: skip
     assert ran.code == 0, ran.err
     answer = json.loads(ran.out)
@@ -155,29 +154,16 @@ def test_a_round_pays_for_all_that_an_engine_computes(method):
 
 
 def test_spec_says_what_was_measured_next_to_what_it_predicts(capplan):
-    ran = capplan(
-        "spec", "llama-3.1-8b", "--hardware", "h100-sxm", "--method", "eagle", "--acceptance", "0.7"
-    )
+    ran = capplan("spec llama-3.1-8b --hardware h100-sxm --method eagle --acceptance 0.7")
     said = " ".join(ran.out.split())
     assert "as predicted, speculation pays off" in said
     assert "is extrapolated from step times: none of 7 measured pairs of runs with and without drafts" in said
     assert "gained (0.33 to 0.99 times the throughput)" in said
     assert "a verification computes 768 tokens" in said
     assert "speedups are upper bounds" in said
-    measured = json.loads(
-        capplan(
-            "spec",
-            "llama-3.1-8b",
-            "--hardware",
-            "h100-sxm",
-            "--method",
-            "eagle",
-            "--acceptance",
-            "0.7",
-            "--format",
-            "json",
-        ).out
-    )["result"]["measured"]
+    measured = capplan.result("spec llama-3.1-8b --hardware h100-sxm --method eagle --acceptance 0.7")[
+        "measured"
+    ]
     assert [round(pair["ratio"], 2) for pair in measured] == [0.99, 0.37, 0.38, 0.34, 0.34, 0.42, 0.33]
 
 

@@ -1,4 +1,4 @@
-"""Whisper against published sizes, the code of vLLM and SGLang, and the cache that transformers fills."""
+"""Whisper against the code of vLLM and SGLang, and the cache that transformers fills; test_families.py has its published sizes."""
 
 import json
 from dataclasses import replace
@@ -11,47 +11,15 @@ from capplan.errors import InputError
 from capplan.families.model_config import read_network
 from capplan.memory.kv_sizes import kv_sizes
 from capplan.model.kv_cache import kv_bytes_per_sequence, kv_bytes_per_token
-from capplan.model.parameters import parameters
 from capplan.replica.spec import profile_as_served, refuse_prefixes
+from tests.families import ROWS, network_of
 
-LARGE = {
-    "model_type": "whisper", "architectures": ["WhisperForConditionalGeneration"], "d_model": 1280, "encoder_layers": 32,
-    "decoder_layers": 32, "encoder_attention_heads": 20, "decoder_attention_heads": 20, "encoder_ffn_dim": 5120, "decoder_ffn_dim": 5120,
-    "vocab_size": 51866, "max_source_positions": 1500, "max_target_positions": 448, "num_mel_bins": 128, "torch_dtype": "float16",
-}  # fmt: skip
-
-
-def sized(hidden: int, layers: int, heads: int) -> dict[str, object]:
-    """Return the file of a smaller Whisper, whose sound has 80 bands."""
-    return LARGE | {
-        "d_model": hidden, "encoder_layers": layers, "decoder_layers": layers, "encoder_attention_heads": heads,
-        "decoder_attention_heads": heads, "encoder_ffn_dim": 4 * hidden, "decoder_ffn_dim": 4 * hidden, "vocab_size": 51865, "num_mel_bins": 80,
-    }  # fmt: skip
-
-
-PUBLISHED = {
-    # https://github.com/openai/whisper, "Available models": 39, 74, 244, 769, 1,550 and 809 million; to the last one: the classes of
-    # transformers 5.23 on the meta device
-    "tiny": (sized(384, 4, 6), 37_760_640),
-    "base": (sized(512, 6, 8), 72_593_920),
-    "small": (sized(768, 12, 12), 241_734_912),
-    "medium": (sized(1024, 24, 16), 763_857_920),
-    "large-v3": (LARGE, 1_543_490_560),
-    "large-v3-turbo": (LARGE | {"decoder_layers": 4}, 808_878_080),
-}
-
-
-@pytest.mark.parametrize("name", PUBLISHED)
-def test_a_whisper_has_the_published_parameters(name):
-    config, count = PUBLISHED[name]
-    network = read_network(config, name)
-    assert parameters(network) == count
-    assert not any("not read" in note for note in network.notes)
+LARGE = ROWS["bases"]["whisper"]
 
 
 def test_a_sequence_holds_its_text_and_the_positions_of_its_source():
     """`EncoderDecoderCache` of transformers: 2 x layers x width for each of 448 tokens, and for each of 1,500 positions from the first on."""
-    network, vector = read_network(LARGE, "large"), 2 * 32 * 1280
+    network, vector = network_of("whisper-large-v3"), 2 * 32 * 1280
     assert [float(kv_bytes_per_sequence(network, tokens, 2.0)) for tokens in (1.0, 448.0)] == [
         2.0 * vector * (1500 + tokens) for tokens in (1.0, 448.0)
     ]
@@ -61,20 +29,20 @@ def test_a_sequence_holds_its_text_and_the_positions_of_its_source():
 
 def test_vllm_reserves_blocks_for_both():
     """`CrossAttentionManager` of vLLM 0.33: ceil(1500 / 16) blocks besides those of the text, in groups of 32 layers."""
-    (size,) = kv_sizes(read_network(LARGE, "large"), [100], kv_dtype="fp16").rows
+    (size,) = kv_sizes(network_of("whisper-large-v3"), [100], kv_dtype="fp16").rows
     assert size.engine_reserved_bytes_per_sequence == (7 + 94) * 16 * 2 * 2 * 32 * 1280
 
 
 def test_a_slot_of_sglang_is_for_every_layer():
     """SGLang 0.5.23, `num_attention_layers`: encoder + 2 x decoder; `pad_input_ids` prepends the positions of the source to the prompt."""
-    turbo = read_network(LARGE | {"decoder_layers": 4}, "turbo")
+    turbo = network_of("whisper-large-v3-turbo")
     (size,) = kv_sizes(turbo, [100], kv_dtype="fp16", engine="sglang").rows
     assert size.engine_reserved_bytes_per_sequence == (100 + 1500) * (32 + 2 * 4) * 2 * 2 * 1280
 
 
 def test_prompts_are_whole_and_not_reused():
     """`SchedulerConfig.__post_init__` of vLLM switches chunked prefill and prefix caching off."""
-    network, engine = read_network(LARGE, "large"), profile("vllm")
+    network, engine = network_of("whisper-large-v3"), profile("vllm")
     assert not profile_as_served(engine, network, None).chunked
     with pytest.raises(InputError, match="cannot be cut into chunks"):
         profile_as_served(engine, network, True)
@@ -97,9 +65,7 @@ def test_prompts_are_whole_and_not_reused():
 )
 def test_what_is_not_modelled_is_rejected(tmp_path, capplan, command, words):
     name, *flags = command
-    answer = capplan(name, write(tmp_path, LARGE), *flags)
-    assert answer.code == 2
-    assert words in answer.err
+    assert words in capplan.refused(name, write(tmp_path, LARGE), *flags)
 
 
 @pytest.mark.parametrize("part", ["WhisperForCausalLM", "WhisperForAudioClassification"])
@@ -111,18 +77,14 @@ def test_parts_of_a_whisper_are_rejected(part):
 def test_an_estimate_reads_the_source_once_and_holds_it(tmp_path, capplan):
     """An L4 has room for some 60 sources of 1,500 positions, not for the 250 sequences whose text alone would fit."""
     words = ("--hardware", "l4", "--input-tokens", "4", "--output-tokens", "100", "--format", "json")
-    answer = json.loads(
-        capplan(
-            "estimate", write(tmp_path, LARGE), *words, "--concurrency", "200", "--engine-version", "0.13.0"
-        ).out
-    )["result"]
+    answer = capplan.result(
+        "estimate", write(tmp_path, LARGE), *words, "--concurrency", "200", "--engine-version", "0.13.0"
+    )
     once = {row["operator"]: row for row in answer["breakdown"] if row["operator"].startswith("encoder_")}
     assert {row["phase"] for row in once.values()} == {"prefill"}
     assert once["encoder_up"]["flop"] == 2.0 * 1500 * 1280 * 5120 * 32
     assert once["encoder_cross_kv"]["flop"] == 2.0 * 1500 * 1280 * 2560 * 32
-    fits = json.loads(capplan("fit", write(tmp_path, LARGE), "--hardware", "l4", "--format", "json").out)[
-        "result"
-    ]
+    fits = capplan.result("fit", write(tmp_path, LARGE), "--hardware", "l4")
     assert 56 < fits["max_concurrency"] < 57
     assert 0.9 < answer["kv_occupancy_fraction"] <= 1.0
 

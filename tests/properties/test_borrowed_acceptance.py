@@ -88,7 +88,6 @@ def test_a_scenario_without_an_acceptance_is_refused_in_every_command(capplan, t
 
 def test_the_lever_is_not_tried_with_what_was_measured_on_another_model(capplan, tmp_path):
     (tmp_path / "s.yaml").write_text(SCENARIO)
-    ran = capplan("levers", tmp_path / "s.yaml", "--offline", "--lever", "speculation", "--format", "json")
-    rows = json.loads(ran.out)["result"]
+    rows = capplan.result("levers", tmp_path / "s.yaml", "--offline", "--lever", "speculation")
     said = json.dumps(rows)
     assert "the acceptance of eagle is published only for models of type kimi_k25, minimax_m3" in said

@@ -378,7 +378,7 @@ def test_egress_above_a_budget_leaves_nothing_for_machines_and_some_for_a_part(c
     assert "per month, nothing of it for machines" in said
     assert "times the budget" not in said
     assert re.search(r"the budget pays for \d\d% of the traffic", said)
-    most = json.loads(capplan("fleet", path, *words, "--format", "json").out)["result"]
+    most = capplan.result("fleet", path, *words, code=4)
     assert 0 < most["carried"]["usd_per_month"] < 70000
     page = capplan("report", path, *words, "-o", tmp_path / "page.md")
     assert page.code == 4

@@ -1,6 +1,5 @@
 """A cascade is its two fleets, searched like any other: at the ends one of them, in between the sum of both."""
 
-import json
 import math
 import re
 
@@ -36,9 +35,7 @@ def result(capplan, tmp_path):
     path.write_text(CASCADE)
 
     def of(*words):
-        ran = capplan("fleet", path, *words, "--offline", "--format", "json")
-        assert ran.code == 0, ran.err
-        return json.loads(ran.out)["result"]
+        return capplan.result("fleet", path, *words, "--offline")
 
     return of
 
@@ -141,10 +138,9 @@ def test_other_commands_refuse_the_whole_and_answer_for_a_part(capplan, tmp_path
     path = tmp_path / "two.yaml"
     path.write_text(CASCADE)
     words = (path, path) if command == "diff" else (path,)
-    ran = capplan(command, *words, *(["--offline"] if command != "workload" else []))
-    assert ran.code == 2
-    assert "cascade: has several fleets, which capplan fleet plans together" in ran.err
-    assert "one fleet at a time: --set cascade.part=first, second or alone" in ran.err
+    message = capplan.refused(command, *words, *(["--offline"] if command != "workload" else []))
+    assert "cascade: has several fleets, which capplan fleet plans together" in message
+    assert "one fleet at a time: --set cascade.part=first, second or alone" in message
 
 
 def test_a_plan_file_of_a_part_stands_for_itself(capplan, tmp_path):

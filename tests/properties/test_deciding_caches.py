@@ -1,6 +1,5 @@
 """Where prefix caches decide the number of replicas, `fleet` says so, with the hits; memory for more hits is the oracle."""
 
-import json
 import re
 
 import pytest
@@ -19,9 +18,7 @@ def chosen(capplan, folder, load, think_s, *changes):
         "slo: {ttft_p95: 1 s, tpot_p95: 60 ms}\nfleet: {hardware: [l40s], tensor_parallel: 1, pipeline_parallel: 1}\n"
     )
     more = [part for change in changes for part in ("--set", change)]
-    ran = capplan("fleet", scenario, "--offline", "--format", "json", *more)
-    assert ran.code == 0, ran.err
-    return json.loads(ran.out)["result"]["chosen"]
+    return capplan.result("fleet", scenario, "--offline", *more)["chosen"]
 
 
 SESSIONS = [(load, think_s) for load in LOADS for think_s in (5, 60)]
@@ -56,5 +53,4 @@ def test_requests_without_sessions_have_no_caches_that_decide(capplan, tmp_path)
         "name: plain\nmodel: meta-llama/Llama-3.1-8B-Instruct\ntraffic: [{request_rate: 8 req/s, input_tokens: 900, output_tokens: 150}]\n"
         "slo: {ttft_p95: 1 s}\nfleet: {hardware: [l40s], tensor_parallel: 1, pipeline_parallel: 1}\n"
     )
-    ran = capplan("fleet", scenario, "--offline", "--format", "json")
-    assert "prefix caches" not in json.loads(ran.out)["result"]["chosen"]["bottleneck"]
+    assert "prefix caches" not in capplan.result("fleet", scenario, "--offline")["chosen"]["bottleneck"]

@@ -203,11 +203,9 @@ def test_the_memory_that_is_explained_is_that_of_fit(capplan, engine, settings, 
         for word in (f"--{key.replace('_', '-')}", launch[key])
     ]
     served = ("--weight-dtype", chosen["weight_dtype"], "--hardware", "h100-sxm", *limits, *words)
-    fits = json.loads(capplan("fit", *model, *served).out)["result"]
-    sized = json.loads(capplan("kv-size", *model, "--context", launch["max_model_len"]).out)["result"][
-        "rows"
-    ][0]
-    listed = json.loads(capplan("explain", plan, "--format", "json", "--offline").out)["result"]["quantities"]
+    fits = capplan.result("fit", *model, *served)
+    sized = capplan.result("kv-size", *model, "--context", launch["max_model_len"])["rows"][0]
+    listed = capplan.result("explain", plan, "--offline")["quantities"]
     known = {row["quantity"]: row["value"] for row in listed}
     for name in HELD:
         assert known[name] == pytest.approx(fits[name], rel=1e-12), name

@@ -272,8 +272,7 @@ REFUSED = {
 @pytest.mark.parametrize("target", ["compose", "k8s", "kserve", "llm-d", "dynamo", "keda"])
 def test_every_document_is_as_its_schema_says(capplan, plans, target, shape):
     ran = capplan(
-        "export",
-        "--plan",
+        "export --plan",
         plans[shape],
         "--target",
         target,

@@ -61,9 +61,7 @@ def test_a_first_scenario_is_answered_at_once(capplan, tmp_path, monkeypatch):
     size_on_few_requests(monkeypatch)
     file = tmp_path / "mine.yaml"
     assert capplan("init", file, *SAID, "--offline").code == 0
-    ran = capplan("fleet", file, "--offline", "--format", "json")
-    assert ran.code == 0, ran.err
-    assert json.loads(ran.out)["result"]["chosen"]["hardware"] == "h100-sxm"
+    assert capplan.result("fleet", file, "--offline")["chosen"]["hardware"] == "h100-sxm"
 
 
 def test_what_nobody_said_is_assumed_and_marked(capplan, tmp_path):
@@ -85,9 +83,7 @@ def test_a_file_that_exists_is_left_alone(capplan, tmp_path):
     file = tmp_path / "mine.yaml"
     file.write_text("kept")
     for words in (SAID, ("--from", "support-chat")):
-        ran = capplan("init", file, *words, "--offline")
-        assert ran.code == 2
-        assert "exists; name another file" in ran.err
+        assert "exists; name another file" in capplan.refused("init", file, *words, "--offline")
         assert file.read_text() == "kept"
 
 
@@ -112,16 +108,14 @@ def test_a_file_that_exists_is_left_alone(capplan, tmp_path):
     ],
 )  # fmt: skip
 def test_what_cannot_be_used_writes_nothing(capplan, tmp_path, words, says):
-    ran = capplan("init", tmp_path / "mine.yaml", *words, "--offline")
-    assert ran.code == 2
-    assert says in ran.err
+    assert says in capplan.refused("init", tmp_path / "mine.yaml", *words, "--offline")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_folder_that_is_missing_is_named(capplan, tmp_path):
-    ran = capplan("init", tmp_path / "no" / "mine.yaml", *SAID, "--offline")
-    assert ran.code == 2
-    assert "name a file in a folder that exists" in ran.err
+    assert "name a file in a folder that exists" in capplan.refused(
+        "init", tmp_path / "no" / "mine.yaml", *SAID, "--offline"
+    )
 
 
 @pytest.mark.parametrize("name", shipped_scenarios())
@@ -220,13 +214,11 @@ def test_whatever_is_said_the_text_is_yaml_that_says_it(first):
 
 @pytest.mark.parametrize("kind", ["scenarios", "models", "hardware", "engines", "prices"])
 def test_a_list_has_all_its_names_and_finds_them(capplan, kind):
-    rows = json.loads(capplan("list", kind, "--format", "json").out)["result"]["rows"]
+    rows = capplan.result("list", kind)["rows"]
     assert rows
     key = next(iter(rows[0]))
     assert capplan("list", kind, "zzzz").code == 2
-    found = json.loads(capplan("list", kind, str(rows[-1][key]).upper(), "--format", "json").out)["result"][
-        "rows"
-    ]
+    found = capplan.result("list", kind, str(rows[-1][key]).upper())["rows"]
     assert rows[-1] in found
     assert len(found) <= len(rows)
 

@@ -1,7 +1,6 @@
 """`import capplan`: its surface does not move, it loads nothing early, and its numbers are those of the commands."""
 
 import inspect
-import json
 import re
 import subprocess
 import sys
@@ -75,7 +74,7 @@ def test_the_example_of_the_readme_is_the_one_that_mypy_reads():
 
 
 def json_of(capplan, *words):
-    return json.loads(capplan(*words, "--offline", "--format", "json").out)["result"]
+    return capplan.result(*words, "--offline")
 
 
 def test_sizes_and_estimates_are_those_of_the_commands(capplan):

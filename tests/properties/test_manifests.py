@@ -199,9 +199,7 @@ def test_a_page_and_a_log_are_told_apart(capplan, tmp_path):
 
 def test_a_model_in_a_variable_is_named_by_people(capplan, tmp_path):
     line = ("--from", "vllm serve $MODEL -tp 2", "--offline")
-    refused = capplan("init", tmp_path / "made.yaml", *line)
-    assert refused.code == 2
-    assert "name the model: --model OWNER/NAME" in refused.err
+    assert "name the model: --model OWNER/NAME" in capplan.refused("init", tmp_path / "made.yaml", *line)
     assert capplan("init", tmp_path / "made.yaml", *line, "--model", "llama-3.1-8b").code == 0
     assert yaml.safe_load((tmp_path / "made.yaml").read_text())["model"] == "llama-3.1-8b"
 

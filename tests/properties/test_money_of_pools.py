@@ -54,9 +54,7 @@ def plan_file(path, few_requests):
 @pytest.fixture
 def result(capplan):
     def of(*words):
-        ran = capplan(*words, "--offline", "--format", "json")
-        assert ran.code == 0, ran.err
-        return json.loads(ran.out)["result"]
+        return capplan.result(*words, "--offline")
 
     return of
 

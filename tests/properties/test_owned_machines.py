@@ -185,7 +185,7 @@ def test_a_fleet_of_ones_own_is_used_in_every_answer(capplan, scenario, tmp_path
     assert f"unused: {3 - used} x (8 x h100-sxm) of your own: the plan needs no more" in texts["screen"]
     focus = tmp_path / "focus.csv"
     written = capplan(
-        "bill", "--plan", plan, "--offline", "--focus", focus, "--month", "2026-11", "--by", "machine"
+        "bill --plan", plan, "--offline", "--focus", focus, "--month", "2026-11", "--by", "machine"
     )
     assert written.code == 0, written.err
     rows = list(csv.DictReader(io.StringIO(focus.read_text())))
@@ -199,7 +199,7 @@ def test_owned_and_ordered_gpus_are_told_apart(capplan, scenario, tmp_path):
     """One H100 is there and the others cost $2: use one and order the rest, for $1,460 a month each."""
     path = scenario("request_rate: 400 req/s", "{1 x h100-sxm: 1}")
     words = ("fleet", path, "--offline", "--hardware", "h100-sxm")
-    chosen = json.loads(capplan(*words, "--format", "json").out)["result"]["chosen"]
+    chosen = capplan.result(*words)["chosen"]
     more = chosen["gpus"] - 1
     assert chosen["usd_per_month"] == pytest.approx(1460.0 * more)
     screen = capplan(*words).out
@@ -235,11 +235,9 @@ def test_stated_costs_of_owned_machines_are_their_price(capplan, scenario):
     assert "use: " in powered.out
     assert "counted at its electricity" in powered.out
     assert "counted as free" not in powered.out + priced.out
-    chosen = json.loads(
-        capplan(
-            *words, "prices={electricity: 0.1 $/kWh, per_gpu_hour: {h100-sxm: 5 $/h}}", "--format", "json"
-        ).out
-    )["result"]["chosen"]
+    chosen = capplan.result(*words, "prices={electricity: 0.1 $/kWh, per_gpu_hour: {h100-sxm: 5 $/h}}")[
+        "chosen"
+    ]
     assert chosen["usd_per_hour"] == pytest.approx(8 * 0.7 * 0.1)
 
 

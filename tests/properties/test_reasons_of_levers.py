@@ -1,6 +1,5 @@
 """What `levers` says of a change is true: why it takes more GPUs, and that it can be made at all."""
 
-import json
 import re
 
 import pytest
@@ -29,9 +28,7 @@ def rows(capplan, tmp_path):
 
     def of(text, lever):
         path.write_text(text)
-        ran = capplan("levers", path, "--lever", lever, "--offline", "--format", "json")
-        assert ran.code == 0, ran.err
-        return json.loads(ran.out)["result"]["levers"]
+        return capplan.result("levers", path, "--lever", lever, "--offline")["levers"]
 
     return of
 

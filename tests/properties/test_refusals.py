@@ -1,7 +1,6 @@
 """What is turned down is counted and decided by a code; its words are for people alone."""
 
 import ast
-import json
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -108,8 +107,7 @@ def test_the_answer_of_a_fleet_carries_codes(capplan, tmp_path):
     text = (ROOT / "tests" / "golden" / "small.yaml").read_text(encoding="utf-8")
     path = tmp_path / "one.yaml"
     path.write_text(text.replace("fleet:\n", "fleet:\n  max_gpus: 1\n"), encoding="utf-8")
-    ran = capplan("fleet", path, "--offline", "--format", "json")
-    rejected = json.loads(ran.out)["result"]["rejected"]
+    rejected = capplan.result("fleet", path, "--offline", code=4)["rejected"]
     assert {row["code"] for row in rejected} <= set(Refusal)
     assert Refusal.FLEET_SIZE in {row["code"] for row in rejected}
     shown = capplan("fleet", path, "--offline", "--format", "markdown").out

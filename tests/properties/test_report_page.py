@@ -76,9 +76,9 @@ def test_a_picture_beside_the_page_never_takes_the_place_of_a_file_that_is_read(
 ):
     plan = tmp_path / "page.plan.svg"
     shutil.copy(plan_of_page, plan)
-    ran = capplan("report", "--plan", plan, "--offline", "-o", tmp_path / "page.md")
-    assert ran.code == 2
-    assert "is read by this command" in ran.err
+    assert "is read by this command" in capplan.refused(
+        "report --plan", plan, "--offline", "-o", tmp_path / "page.md"
+    )
     assert plan.read_bytes() == plan_of_page.read_bytes()
 
 
@@ -128,9 +128,9 @@ def test_the_traffic_of_today_has_the_plans_of_today(pages):
 
 @pytest.mark.parametrize("written", ["yesterday", "2026-13-01"])
 def test_a_date_that_is_none_is_refused(capplan, plan_of_page, written):
-    ran = capplan("report", "--plan", plan_of_page, "--date", written)
-    assert ran.code == 2
-    assert "is not a day; e.g. 2026-11-22" in ran.err
+    assert "is not a day; e.g. 2026-11-22" in capplan.refused(
+        "report --plan", plan_of_page, "--date", written
+    )
 
 
 def test_date_and_author_stand_below_the_title_and_in_the_command(plan_of_page):
@@ -199,9 +199,7 @@ def test_the_command_that_looks_at_one_replica_runs(pages, capplan):
 
     text = pages["md"].read_text(encoding="utf-8")
     line = next(line for line in text.splitlines() if line.startswith("$ capplan estimate"))
-    ran = capplan(*shlex.split(line)[2:], "--offline", "--format", "json")
-    assert ran.code == 0, ran.err
-    assert not json.loads(ran.out)["result"]["saturated"]
+    assert not capplan.result(*shlex.split(line)[2:], "--offline")["saturated"]
 
 
 def test_a_terminal_and_a_pipe_get_the_tables_without_a_file(capplan, pages):
@@ -213,18 +211,14 @@ def test_a_terminal_and_a_pipe_get_the_tables_without_a_file(capplan, pages):
 
 @pytest.mark.parametrize("name", ["plan.pdf", "plan", "plan.docx"])
 def test_a_file_whose_name_says_no_form_is_refused_before_anything_is_computed(capplan, tmp_path, name):
-    ran = capplan("report", "scenarios/support-chat.yaml", "-o", tmp_path / name)
-    assert ran.code == 2
-    assert "*.md, *.html, *.zip" in ran.err
+    assert "*.md, *.html, *.zip" in capplan.refused("report scenarios/support-chat.yaml -o", tmp_path / name)
     assert not (tmp_path / name).exists()
 
 
 def test_a_folder_that_does_not_exist_is_named(capplan, tmp_path, pages):
-    ran = capplan(
+    assert "cannot write" in capplan.refused(
         "report", pages["md"].with_name("page.yaml"), "--offline", "-o", tmp_path / "no" / "plan.md"
     )
-    assert ran.code == 2
-    assert "cannot write" in ran.err
 
 
 def test_what_cannot_be_met_is_written_down_all_the_same(capplan, tmp_path, plan_of_page):

@@ -15,7 +15,7 @@ from capplan.readers.catalogue.models import FOLDER, read_model
 from capplan.readers.text_file import data_folder
 
 FOLDERS = sorted(path.parent.name for path in data_folder(FOLDER).glob("*/source.yaml"))
-CONTEXTS = np.array([1.0, 100.0, 1000.0, 8192.0, 30001.0, 131072.0, 1048576.0])
+CONTEXTS = np.array([1, 3, 8, 17, 46, 100, 127, 1000, 4097, 8192, 30001, 131072, 1048576], float)
 RANKS = np.array([[1.0], [2.0], [8.0], [16.0]])
 SMALLER_STATE = 0.48
 """The reference keeps recurrent states in fp32, engines those of gated delta nets in 16 bit and one convolution
@@ -26,7 +26,7 @@ column less: their share of the need may shrink to less than half, never the res
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_an_engine_reserves_at_least_what_the_architecture_needs(folder, engine):
     network = read_model(folder.replace("--", "/", 1), offline=True)
-    for element in (2.0, 1.0):
+    for element in (4.0, 2.0, 1.0):
         need = kv_bytes_per_sequence(network, CONTEXTS, element, RANKS, stored=True)
         need = need + SMALLER_STATE * state_bytes_per_sequence(network, RANKS)
         reserved = reserved_bytes_per_sequence(

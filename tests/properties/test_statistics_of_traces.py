@@ -1,6 +1,5 @@
 """What is said of a trace is what numpy and scipy say of its rows, whatever parts it is read in."""
 
-import json
 import math
 
 import numpy as np
@@ -290,7 +289,7 @@ def test_a_trace_has_no_percentile_that_its_requests_do_not_carry(capplan, tmp_p
     rows = [f"{0.5 * at},{100 + at},{20 + at}" for at in range(requests)]
     trace = tmp_path / "trace.csv"
     trace.write_text("\n".join(["arrived_at,num_prefill_tokens,num_decode_tokens", *rows, ""]))
-    result = json.loads(capplan("workload", trace, "--format", "json").out)["result"]
+    result = capplan.result("workload", trace)
     for name in ("input_tokens", "output_tokens"):
         assert [key for key in ("p50", "p95", "p99") if result[name][key] is not None] == known
     said = capplan("workload", trace).out

@@ -80,9 +80,7 @@ def forms(kind):
 
 
 def printed(capplan, path, *words):
-    ran = capplan(*words[:1], path, *words[1:], "--format", "json")
-    assert ran.code == 0, ran.err
-    result = json.loads(ran.out)["result"]
+    result = capplan.result(*words[:1], path, *words[1:])
     return {key: value for key, value in result.items() if key not in NAMED_OTHERWISE}
 
 

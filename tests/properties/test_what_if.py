@@ -1,6 +1,5 @@
 """Each point of `what-if` is what `fleet` finds with its values; more load, a tighter target and more certainty never cost less."""
 
-import json
 from itertools import product
 
 import pytest
@@ -148,7 +147,7 @@ def test_the_command_prints_a_table_of_each_axis_and_all_points_as_json(capplan,
         "At another price of ",
     )
     assert all(title in shown.out for title in titles)
-    result = json.loads(capplan("what-if", path, "--offline", "--format", "json").out)["result"]
+    result = capplan.result("what-if", path, "--offline")
     assert {"scenario", "hardware", "target", "points"} == set(result)
     assert result["target"] == "ttft_p95"
 

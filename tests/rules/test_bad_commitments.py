@@ -15,56 +15,6 @@ cpu,8,64,,,,0.3,0.1,east,east-a
 """
 
 
-@pytest.mark.parametrize(
-    ("setting", "said"),
-    [
-        ("commitments.owned.capex=30000 $", "commitments.owned.electricity: is missing"),
-        ("commitments={owned: {capex: 0 $, electricity: 0.1 $/kWh}}", "commitments.owned.capex: '0 $' is not above 0"),
-        ("commitments={owned: {capex: 9, electricity: 0.1 $/kWh}}", "commitments.owned.capex: '9' is not dollars (the unit is missing)"),
-        ("commitments={reserved_2y: {}}", "commitments.reserved_2y: unknown key 'reserved_2y': did you mean"),
-        ("commitments={spot: {most: 120 %}}", "commitments.spot.most: '120 %' is over 1"),
-        ("commitments={reserved_1y: {discount: -5 %}}", "commitments.reserved_1y.discount: '-5 %' is below 0"),
-        ("commitments={reserved_1y: {discount: 100 %}}", "commitments.reserved_1y.discount: '100 %' is not below 1"),
-        ("currency={name: EUR, usd: 1e-300}", "currency.usd: "),
-        ("traffic[" + "9" * 5000 + "].name=a", "is not a key of a scenario"),
-        ("traffic=null", "traffic: null must be a list"),
-        ("commitments={reserved_1y: {discount: 5 %, price: 1 $/h}}", "commitments.reserved_1y: price and discount"),
-        ("commitments={min_replicas: 5, max_replicas: 2}", "commitments.max_replicas: 2 is below min_replicas of 5"),
-        ("commitments={reserved_1y: {}, interest: 8 %}", "commitments.interest: is paid on what a reservation costs upfront, and none has"),
-        ("commitments={reserved_1y: {upfront: 50 %}, interest: -8 %}", "commitments.interest: '-8 %' is below 0"),
-        ("commitments={reserved_1y: {upfront: 50 %}, interest: 8}", "commitments.interest: '8' is over 1, so it needs its unit"),
-        ("budget={usd_per_month: 0}", "budget.usd_per_month: '0' is not above 0"),
-        ("budget.usd_per_year=9", "budget.usd_per_year: unknown key 'usd_per_year': did you mean 'usd_per_month'?"),
-        ("currency={name: EUR, usd: 0}", "currency.usd: "),
-        ("growth.per_month=-3 %", "growth.per_month: '-3 %' is below 0"),
-        ("growth.per_month=6", "growth.per_month: '6' is over 1, so it needs its unit"),
-        ("growth={per_month: 90 %, months: 120}", "growth.per_month: leads to"),
-        ("growth={months: 9}", "growth: neither per_month nor rates is given; give one of them"),
-        ("growth={per_month: 3 %, rates: {1: 2 req/s, 2: 3 req/s}}", "growth: per_month and rates are both given"),
-        ("growth={per_month: 3 %, months: 500}", "growth.months: "),
-        ("growth={rates: {1: 2 req/s, 3: 4 req/s}}", "growth.rates: has a gap: month 2 is missing"),
-        ("growth={rates: {0: 2 req/s, 1: 4 req/s}}", "'0' is not a month; months are counted from 1"),
-        ("growth={rates: {1: 2 req/s, 01: 3 req/s, 2: 4 req/s}}", "'01' is not a month; months are counted from 1"),
-        ("growth={rates: {1: 2 req/s, ٢: 4 req/s}}", "'٢' is not a month; months are counted from 1"),
-        ("growth={rates: {1: 20 req/s, 2: 9e9 req/s}}", "growth.rates: leads to"),
-        ("growth={rates: {1: 2 req/s}}", "growth.rates: has a gap: month 2 is missing"),
-        ("growth={rates: {1: 2 req/s, 2: 0 req/s}}", "'0 req/s' is not above 0"),
-        ("traffic[0].daily_curve=[1, 2, null]", "traffic[0].daily_curve: has a gap: hour 2 has no rate; write 0 for an hour"),
-        ("traffic[0].daily_curve=[1, 2, 3]", "traffic[0].daily_curve: has 3 values; give 24, one per hour from midnight on"),
-        ("growth={rates: {1: 2 req/s, 2: 3 req/s}}", "growth.rates.1: 2 req/s is not today's traffic, whose peak is 20 req/s"),
-        ("trafic[0].request_rate=40", "--set: trafic[0].request_rate: unknown key 'trafic': did you mean 'traffic'?"),
-        ("traffic[0].request_rat=40", "traffic[0].request_rat: unknown key 'request_rat': did you mean 'request_rate'?"),
-        ("traffic[1].request_rate=40", "the scenario has no 1 for traffic[1].request_rate; it has 1 entries"),
-        ("prices.date=2026-11-01", "prices.date: no prices.file needs it"),
-    ],
-)  # fmt: skip
-def test_what_makes_no_sense_is_refused(capplan, setting, said):
-    ran = capplan("fleet", SMALL, "--offline", "--set", setting)
-    assert ran.code == 2
-    assert said in ran.err
-    assert "Traceback" not in ran.err
-
-
 @pytest.mark.parametrize("setting", ["commitments={reserved_1y: {}}", "budget.usd_per_month=9000"])
 def test_a_batch_job_has_no_month(capplan, setting):
     ran = capplan("fleet", "scenarios/batch-summaries.yaml", "--offline", "--set", setting)
@@ -78,10 +28,9 @@ def test_a_batch_job_has_no_month(capplan, setting):
 def test_the_growth_of_traffic_that_could_not_be_read_is_not_looked_at(capplan):
     """Found by make fuzz: the mistakes of the traffic are told, where there is no rate that could grow."""
     words = ("--set", "growth.per_month=5 %", "--set", "traffic[0].request_rate=abc", "--set", "traffic[0].input_tokens=-1")  # fmt: skip
-    ran = capplan("fleet", SMALL, "--offline", *words)
-    assert ran.code == 2
-    assert "traffic[0].request_rate: 'abc'" in ran.err
-    assert "traffic[0].input_tokens: '-1'" in ran.err
+    message = capplan.refused("fleet", SMALL, "--offline", *words)
+    assert "traffic[0].request_rate: 'abc'" in message
+    assert "traffic[0].input_tokens: '-1'" in message
 
 
 def test_a_budget_that_nothing_meets_says_what_the_cheapest_plan_costs(capplan):
@@ -89,9 +38,7 @@ def test_a_budget_that_nothing_meets_says_what_the_cheapest_plan_costs(capplan):
     assert ran.code == 4
     assert "no plan meets the SLO targets on the allowed hardware within the budget" in ran.out
     assert "without the budget of $700 per month: 3 x l40s" in ran.out
-    result = json.loads(
-        capplan("fleet", SMALL, "--offline", "--set", "budget.usd_per_month=700", "--format", "json").out
-    )["result"]
+    result = capplan.result("fleet", SMALL, "--offline", "--set", "budget.usd_per_month=700", code=4)
     assert result["chosen"] is None
     assert result["over_budget"]["usd_per_month"] == pytest.approx(2190.0)
     assert {row["code"] for row in result["rejected"]} >= {"budget"}
@@ -112,9 +59,9 @@ def small(tmp_path):
 
 def test_a_catalogue_without_a_date_is_refused(capplan, small, tmp_path):
     (tmp_path / "vms.csv").write_text(VMS)
-    ran = capplan("fleet", small(file="vms.csv"), "--offline")
-    assert ran.code == 2
-    assert "states no date for its prices, and a price without a date cannot be used" in ran.err
+    assert "states no date for its prices, and a price without a date cannot be used" in capplan.refused(
+        "fleet", small(file="vms.csv"), "--offline"
+    )
 
 
 def test_a_catalogue_of_skypilot_is_read_per_device(capplan, small, tmp_path):
@@ -122,10 +69,9 @@ def test_a_catalogue_of_skypilot_is_read_per_device(capplan, small, tmp_path):
     ran = capplan("fleet", small(file="vms.csv", date="2026-11-01"), "--offline", "--format", "json")
     assert json.loads(ran.out)["result"]["chosen"]["usd_per_gpu_hour"] == pytest.approx(0.8)
     assert "1 offers of devices that are not in the catalogue are left out: Trainium9" in ran.err
-    spot = capplan(
-        "fleet", small(file="vms.csv", date="2026-11-01", commitment="spot"), "--offline", "--format", "json"
-    )
-    assert json.loads(spot.out)["result"]["chosen"]["usd_per_gpu_hour"] == pytest.approx(0.3)
+    assert capplan.result("fleet", small(file="vms.csv", date="2026-11-01", commitment="spot"), "--offline")[
+        "chosen"
+    ]["usd_per_gpu_hour"] == pytest.approx(0.3)
 
 
 @pytest.mark.parametrize(
@@ -145,9 +91,7 @@ def test_a_catalogue_of_skypilot_is_read_per_device(capplan, small, tmp_path):
 )
 def test_a_broken_catalogue_is_refused(capplan, small, tmp_path, text, said):
     (tmp_path / "vms.csv").write_text(text)
-    ran = capplan("fleet", small(file="vms.csv", date="2026-11-01"), "--offline")
-    assert ran.code == 2
-    assert said in ran.err
+    assert said in capplan.refused("fleet", small(file="vms.csv", date="2026-11-01"), "--offline")
 
 
 def test_a_price_file_in_another_currency_is_read_in_dollars(capplan, small, tmp_path):
@@ -165,17 +109,17 @@ def test_a_price_file_in_another_currency_is_read_in_dollars(capplan, small, tmp
         "prices": [offer],
     }
     (tmp_path / "prices.yaml").write_text(json.dumps(file))
-    ran = capplan("fleet", small(file="prices.yaml"), "--offline", "--format", "json")
-    assert json.loads(ran.out)["result"]["chosen"]["usd_per_gpu_hour"] == pytest.approx(0.6)
+    assert capplan.result("fleet", small(file="prices.yaml"), "--offline")["chosen"][
+        "usd_per_gpu_hour"
+    ] == pytest.approx(0.6)
     (tmp_path / "prices.yaml").write_text(json.dumps(file | {"prices": [offer | {"price": "0.5 CHF/h"}]}))
-    refused = capplan("fleet", small(file="prices.yaml"), "--offline")
-    assert refused.code == 2
-    assert "prices[0].price: '0.5 CHF/h' is not in $/h" in refused.err
+    assert "prices[0].price: '0.5 CHF/h' is not in $/h" in capplan.refused(
+        "fleet", small(file="prices.yaml"), "--offline"
+    )
 
 
 def test_what_if_on_any_key_needs_no_other_file(capplan):
-    ran = capplan("fleet", SMALL, "--offline", "--set", "traffic[0].request_rate=40", "--format", "json")
-    plan = json.loads(ran.out)["result"]["chosen"]
+    plan = capplan.result("fleet", SMALL, "--offline", "--set", "traffic[0].request_rate=40")["chosen"]
     assert plan["request_rate_per_replica"] * (plan["replicas"] - plan["spare_replicas"]) == pytest.approx(
         40.0
     )

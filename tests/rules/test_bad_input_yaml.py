@@ -54,6 +54,7 @@ SCENARIOS = {
     "no traffic rate": (("    request_rate: 20 req/s  # at peak\n", ""), ["traffic[0]", "give exactly one of request_rate, users"]),
     "users without think time": (("request_rate: 20 req/s", "users: 5"), ["traffic[0]: users and think_time belong together"]),
     "two kinds of rate": (("    request_rate: 20 req/s", "    users: 5\n    think_time: 3 s\n    request_rate: 20 req/s"), ["request_rate and users given"]),
+    "no traffic": (("traffic:", "traffic: []\nold:"), ["traffic: is empty"]),
     "no model": (("model: meta-llama/Llama-3.1-70B-Instruct\n", ""), ["model: is missing"]),
     "prefix longer than the prompt": (("tokens: 1200", "tokens: 12000"), ["shared_prefix.tokens: 12000 tokens are more than the mean prompt"]),
     "hit fraction over one": (("0.85", "85"), ["shared_prefix.hit_fraction: '85' is over 1"]),

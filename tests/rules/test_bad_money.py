@@ -47,29 +47,6 @@ def test_a_life_beyond_what_a_provider_states_is_taken_with_a_warning(capplan):
         assert "states that it keeps" not in capplan(*usual).err
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (("--api", "gpt-5"), "--api: 'gpt-5' is not PROVIDER/MODEL; did you mean 'openai/gpt-5'?"),
-        (("--api", "opnai/gpt-5"), "--api: unknown provider 'opnai': did you mean 'openai'?"),
-        (("--api", "openai/gtp-5"), "--api: unknown model of openai 'gtp-5': did you mean"),
-        (("--set", "hosted.batch_fraction=2"), "hosted.batch_fraction: '2' is over 1, so it needs its unit"),
-        (("--set", "hosted.prefixs=3"), "hosted.prefixs: unknown key 'prefixs': did you mean 'prefixes'?"),
-        (("--set", "hosted.date=yesterday"), "hosted.date: yesterday is not a date; write it as 2026-11-01"),
-        (("--set", "hosted.date=2026-02-31"), "hosted.date: 2026-02-31 is not a date"),
-        (("--set", "prices.people=-5 $/month"), "prices.people: '-5 $/month' is below 0"),
-        (("--set", "prices.people=9000"), "prices.people: '9000' is not in $/month (the unit is missing)"),
-        (("--set", "hosted.date=2026-11-01", "--api", "openai/gpt-5"), "hosted.date: openai/gpt-5 states its own date, 2026-11-23"),
-        ((), "no listed API serves Qwen/Qwen3-0.6B; name what to compare with: --api PROVIDER/MODEL"),
-    ],
-)  # fmt: skip
-def test_a_comparison_that_cannot_be_made_is_refused(capplan, words, said):
-    ran = capplan("compare", SMALL, "--offline", *words)
-    assert ran.code == 2
-    assert said in ran.err
-    assert "Traceback" not in ran.err
-
-
 UNKNOWN_STORAGE = (
     "google/paid: the storage of cached tokens is paid for by the hour, and its price is not in the list"
 )
@@ -137,9 +114,9 @@ def test_caching_that_would_cost_more_than_it_saves_is_left_out(capplan):
     """A million prefixes are hardly ever found again: marked, every request would pay 1.25 instead of 1 for its 2,000 tokens."""
     words = ("compare", SMALL, "--offline", "--api", "anthropic/claude-sonnet-5-5", "--set", "traffic[0].input_tokens=2500",
              "--set", "traffic[0].shared_prefix={tokens: 2000, hit_fraction: 100 %}", "--set", "slo.ttft_p95=3 s", "--format", "json")  # fmt: skip
-    rare = json.loads(capplan(*words, "--set", "hosted.prefixes=1000000000").out)["result"]["apis"][0]
+    rare = capplan.result(*words, "--set", "hosted.prefixes=1000000000")["apis"][0]
     assert (rare["caching"], rare["cache_write_usd"]) == ("not cached", 0.0)
-    often = json.loads(capplan(*words).out)["result"]["apis"][0]
+    often = capplan.result(*words)["apis"][0]
     assert often["caching"] == "kept for 300 s"
     assert often["usd_per_month"] < rare["usd_per_month"]
 
@@ -147,36 +124,10 @@ def test_caching_that_would_cost_more_than_it_saves_is_left_out(capplan):
 def test_a_life_that_no_provider_sells_is_refused(capplan):
     said = "anthropic keeps a prefix for 300 s or 3600 s since its last use, not for 7200 s"
     api = ("--api", "anthropic/claude-sonnet-5-5")
-    ran = capplan(
-        "cache", "--prefix-tokens", "5000", "--requests-per-day", "9", "--time-to-live", "2 h", *api
-    )
+    ran = capplan("cache --prefix-tokens 5000 --requests-per-day 9 --time-to-live '2 h'", *api)
     assert (ran.code, f"--time-to-live: {said}" in ran.err) == (2, True)
     ran = capplan("compare", SMALL, "--offline", "--set", "hosted.time_to_live=2 h", *api)
     assert (ran.code, f"hosted.time_to_live: {said}" in ran.err) == (2, True)
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (("--prefix-tokens", "0"), "--prefix-tokens: '0' is out of range"),
-        (("--requests-per-day", "0"), "--requests-per-day: '0' is not above zero"),
-        (("--requests-per-day", "nan"), "--requests-per-day: 'nan' is not a number"),
-        (("--read-price", "0.3 €"), "--read-price: '0.3 €' is not dollars per million tokens"),
-        (("--time-to-live", "5"), "--time-to-live: '5' is not in s (the unit is missing)"),
-        (("--api", "openai/gpt-5"), "--input-price: openai/gpt-5 has its own prices"),
-    ],
-)
-def test_a_prefix_that_cannot_be_priced_is_refused(capplan, words, said):
-    usual = {
-        "--prefix-tokens": "4000",
-        "--requests-per-day": "100",
-        "--input-price": "3",
-        "--read-price": "0.3",
-    }
-    line = usual | dict(zip(words[::2], words[1::2], strict=True))
-    ran = capplan("cache", *(part for pair in line.items() for part in pair))
-    assert ran.code == 2
-    assert said in ran.err
 
 
 def test_no_price_at_all_is_said_with_both_ways_to_give_one(capplan):
@@ -206,10 +157,11 @@ LITELLM = {
 
 def test_a_price_file_without_a_date_is_refused(capplan, tmp_path):
     (tmp_path / "litellm.json").write_text(json.dumps(LITELLM))
-    ran = capplan("compare", scenario(tmp_path, file="litellm.json"), "--api", "openai/gpt-x", "--offline")
-    assert ran.code == 2
-    assert "states no date for its prices, and a price without a date cannot be compared" in ran.err
-    assert "hosted.date=2026-11-01" in ran.err
+    message = capplan.refused(
+        "compare", scenario(tmp_path, file="litellm.json"), "--api", "openai/gpt-x", "--offline"
+    )
+    assert "states no date for its prices, and a price without a date cannot be compared" in message
+    assert "hosted.date=2026-11-01" in message
 
 
 def test_a_price_that_states_no_date_is_refused_in_lists_of_ones_own(capplan, tmp_path):
@@ -277,17 +229,7 @@ def test_litellm_prices_are_read_in_dollars_per_million(capplan, tmp_path):
 def test_a_broken_litellm_file_is_refused(capplan, tmp_path, content, said):
     (tmp_path / "litellm.json").write_text(json.dumps(content))
     path = scenario(tmp_path, file="litellm.json", date="2026-11-02")
-    ran = capplan("compare", path, "--api", "openai/gpt-x", "--offline")
-    assert ran.code == 2
-    assert said in ran.err
-
-
-@pytest.mark.parametrize("day", ["9" * 400, "2026-02-31", "2026-1-5", "٢٠٢٦", ""])
-def test_a_day_that_is_in_no_calendar_is_refused(capplan, day):
-    words = ("--prefix-tokens", "4000", "--requests-per-day", "100", "--api", "openai/gpt-5", "--date", day)
-    ran = capplan("cache", *words)
-    assert ran.code == 2
-    assert f"--date: {day[:40]!r} is not a date; write it as 2026-11-01, 2026-11 or 2026" in ran.err
+    assert said in capplan.refused("compare", path, "--api", "openai/gpt-x", "--offline")
 
 
 def test_a_name_in_a_focus_bill_is_no_formula_and_moves_no_cursor(capplan, tmp_path):
@@ -422,12 +364,11 @@ def test_the_file_of_genai_prices_counts_in_every_command(capplan, tmp_path):
     file = tmp_path / "data.json"
     file.write_text(json.dumps([{**GENAI[0], "id": "openai", "models": [{**GENAI[0]["models"][0], "id": "gpt-5"}]}]))  # fmt: skip
     words = ("--check", "--prices", file, "--date", "2026-11-20", "--format", "json")
-    rows = json.loads(capplan("list", "apis", "openai/gpt-5", *words).out)["result"]["rows"]
+    rows = capplan.result("list", "apis", "openai/gpt-5", *words)["rows"]
     remarks = {row["api"]: row["remark"] for row in rows}
     assert f"input $1.25, $3 in {file} of 2026-11-20" in remarks["openai/gpt-5"]
     path = scenario(tmp_path, file="data.json", date="2026-11-20")
-    ran = capplan("compare", path, "--api", "openai/gpt-5", "--offline", "--format", "json")
-    (api,) = json.loads(ran.out)["result"]["apis"]
+    (api,) = capplan.result("compare", path, "--api", "openai/gpt-5", "--offline")["apis"]
     assert (api["date"], api["source"]) == ("2026-11-20", str(file))
     assert api["usd_per_month"] - api["output_usd"] == pytest.approx(2 * 730 * 3600 * 900 * 3e-6)
 
@@ -446,9 +387,7 @@ def test_the_file_of_genai_prices_counts_in_every_command(capplan, tmp_path):
 def test_a_broken_file_of_genai_prices_is_refused(capplan, tmp_path, content, said):
     (tmp_path / "data.json").write_text(json.dumps(content))
     path = scenario(tmp_path, file="data.json", date="2026-11-02")
-    ran = capplan("compare", path, "--api", "a/b", "--offline")
-    assert ran.code == 2
-    assert said in ran.err
+    assert said in capplan.refused("compare", path, "--api", "a/b", "--offline")
 
 
 @pytest.mark.parametrize(
@@ -507,16 +446,14 @@ def test_the_package_itself_is_read_where_it_is_installed():
 
 
 def test_a_price_of_genai_prices_needs_its_date(genai, capplan):
-    ran = capplan("compare", SMALL, "--api", "acme/nova", "--offline")
-    assert ran.code == 2
-    assert "acme/nova is known only to genai-prices, which does not date its prices" in ran.err
+    assert "acme/nova is known only to genai-prices, which does not date its prices" in capplan.refused(
+        "compare", SMALL, "--api", "acme/nova", "--offline"
+    )
 
 
 def test_keys_of_the_scenario_are_not_overridden_beside_a_plan_file(capplan, tmp_path):
     plan = tmp_path / "plan.json"
     assert capplan("fleet", SMALL, "--offline", "-o", plan).code == 0
-    ran = capplan(
-        "compare", "--plan", plan, "--set", "slo.ttft_p95=1 s", "--api", "openai/gpt-5", "--offline"
+    assert "--set: slo.ttft_p95=1 s may change the plan" in capplan.refused(
+        "compare --plan", plan, "--set", "slo.ttft_p95=1 s", "--api", "openai/gpt-5", "--offline"
     )
-    assert ran.code == 2
-    assert "--set: slo.ttft_p95=1 s may change the plan" in ran.err

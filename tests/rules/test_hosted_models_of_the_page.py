@@ -1,6 +1,5 @@
 """The table of docs/money.md that compares hosted models with a fleet of one's own is what `capplan compare` answers at the prices that ship."""
 
-import json
 import re
 
 import pytest
@@ -35,8 +34,10 @@ def test_the_table_has_the_bills_of_the_command(by_day, capplan):
     still = [api.price.name for api in asked.comparison.apis if api.price.change is None]
     assert len(still) > len(MODELS) / 2
     words = [word for name in still for word in ("--api", name)]
-    ran = capplan("compare", SCENARIO, "--offline", *words, "--format", "json")
-    bills = {f"{row['provider']}/{row['model']}": row for row in json.loads(ran.out)["result"]["apis"]}
+    bills = {
+        f"{row['provider']}/{row['model']}": row
+        for row in capplan.result("compare", SCENARIO, "--offline", *words)["apis"]
+    }
     rows = re.findall(
         r"^\| (\S+) \| \S+ \| ([\d,]+) \|.*\| (.*) \|$", PAGE.read_text(encoding="utf-8"), re.MULTILINE
     )

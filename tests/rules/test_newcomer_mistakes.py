@@ -55,6 +55,7 @@ def test_a_mistake_in_a_scenario_is_one_clear_line(mistake, tmp_path):
 COMMANDS = [
     (["fleet", "chat.yaml", "--set", "slo.ttft_p95=1000"], "chat.yaml: overridden: slo.ttft_p95: '1000'", "e.g. '1000 ms'"),
     (["fleet", "chat.yaml", "--set", "slo.tttf_p95=1 s"], "overridden: slo.tttf_p95: unknown key 'tttf_p95': did you mean 'ttft_p95'"),
+    (["fleet", "chat.yaml", "--set", "model=lama-3.1-8b"], "unknown model 'lama-3.1-8b'", "llama-3.1-8b"),
     (["fleet", "chat.yaml", "--confidence", "85"], "--confidence: '85' is over 1", "e.g. '85 %'"),
     (["explain", "plan.json", "gpus"], f"plan.json: no such file; {PLAN_FILE}"),
     (["export", "--plan", "chat.yaml", "--target", "k8s"], f"is not JSON (expecting value); {PLAN_FILE}"),

@@ -245,7 +245,7 @@ def test_every_command_that_is_filled_in_is_executed():
 def test_the_commands_that_explained_inputs_come_from_run(capplan, folder, monkeypatch):
     monkeypatch.chdir(folder)
     (folder / "plan.json").write_bytes((folder / "kept.json").read_bytes())
-    listed = json.loads(capplan("explain", "plan.json", "--format", "json").out)["result"]["quantities"]
+    listed = capplan.result("explain", "plan.json")["quantities"]
     ran = set()
     for quantity in (row["quantity"] for row in listed if row["quantity"].endswith("_per_gpu")):
         explained = capplan("explain", "plan.json", quantity, "--format", "json")

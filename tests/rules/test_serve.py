@@ -515,9 +515,7 @@ def test_the_how_to_has_lines():
 
 
 def test_a_port_in_use_is_said(served, capplan):
-    ran = capplan("serve", "--port", str(served.port))
-    assert ran.code == 2
-    assert "Address already in use" in ran.err
+    assert "Address already in use" in capplan.refused("serve", "--port", str(served.port))
 
 
 def test_the_environment_has_no_secret_in_an_answer(served):

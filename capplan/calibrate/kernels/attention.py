@@ -1,9 +1,4 @@
-"""Attention kernels in torch, softmax and latent.
-
-Softmax attention in torch: scaled dot products with each of its backends, and FlashAttention over pages and windows.
-
-Latent attention (MLA) in torch: expanded in prefill, absorbed in decode, and the batched products around it.
-"""
+"""Attention kernels in torch: softmax attention with each of its backends, and latent attention expanded in prefill and absorbed in decode."""
 
 from collections.abc import Callable
 from importlib import import_module

@@ -1,11 +1,7 @@
-"""Kernels of serving engines, copies, and an empty launch.
-
-Kernels that serving engines run, where their libraries are installed: each optional, each named in its rows.
+"""Kernels of serving engines where their libraries are installed, copies to and from the host, and an empty launch.
 
 No version of these libraries is pinned. A call that a version does not know fails in its first shapes; the kernel is
 then dropped with the reason, and everything else is measured.
-
-Kernels that move bytes and hardly compute, copies to and from the host, and an empty launch.
 """
 
 from collections.abc import Callable, Mapping

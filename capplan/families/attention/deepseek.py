@@ -1,12 +1,6 @@
-"""The DeepSeek kin: latent attention, indexers, compressed attention.
-
-DeepSeek V2, V3, V3.2 and models built like them: Kimi K2, GLM-4.7 Flash, GLM-5, LongCat Flash, dots.llm1, DeepSeek-VL2 and DeepSeek-OCR.
+"""DeepSeek V2 to V4.1 and models built like them, from Kimi K2 and GLM-5 to DeepSeek-OCR: latent and compressed attention with indexers.
 
 Towers of DeepSeek-VL2 and DeepSeek-OCR as vLLM builds them (`deepseek_vl2.py`, `deepseek_ocr.py`): https://github.com/vllm-project/vllm.
-
-DeepSeek V4: a window and compressed entries in every layer, several residual streams, hashed and routed experts.
-
-DeepSeek V4.1: entries that later layers share, an index of two levels, hashed tables of n-grams, streams, experts, a drafter of its own.
 
 Shapes after the reference code that is published with the model (inference/model.py of deepseek-ai/DeepSeek-V4.1-Flash).
 """

@@ -1,9 +1,4 @@
-"""Encoders, and decoders that attend to one.
-
-Encoders, which read a prompt in both directions and answer with a vector or scores: BERT and its kin, ALBERT, DeBERTa, GTE, Nomic, ModernBERT, EuroBERT, T5.
-
-Whisper: an encoder reads thirty seconds of sound, a decoder with cross-attention writes what was said.
-"""
+"""Encoders, which read a prompt in both directions (BERT and its kin, ModernBERT, T5), and Whisper, whose decoder attends to one."""
 
 from collections.abc import Sequence
 from dataclasses import replace

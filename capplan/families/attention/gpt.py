@@ -1,9 +1,4 @@
-"""GPT and decoders like it: GPT-2 to Falcon, Phi, and gpt-oss.
-
-The families before Llama, and those with similar keys: GPT-2, GPT-NeoX, GPT-J, OPT, BLOOM, GPT-BigCode, MPT and DBRX, StarCoder2, Falcon.
-
-Phi 1 to 4 and Phi-3.5-MoE.
-"""
+"""GPT and decoders like it: GPT-2, GPT-J, OPT, BLOOM, MPT, DBRX, StarCoder2 and Falcon, Phi 1 to 4, and gpt-oss."""
 
 from dataclasses import replace
 

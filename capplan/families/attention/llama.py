@@ -1,17 +1,4 @@
-"""Llama, and decoders that differ from it in norms, windows, widths or a picture tower.
-
-Llama and the families that are Llama with other keys: RMS norm, rotary positions, gated feed-forward.
-
-OLMo 1 to 3 and OLMoE.
-
-Command R and Command A: one norm per layer, attention and feed-forward side by side, tied embeddings.
-
-EXAONE 4 and K-EXAONE.
-
-Models of Meta with a vision tower: Llama 4 in chunks and experts, Llama 3.2 Vision with cross-attention, Muse Glimmer with windows and gates.
-
-Networks whose layers were searched one by one: Nemotron NAS (Super, Ultra 253B) and DeciLM-7B.
-"""
+"""Llama, and decoders that differ from it in norms, windows, widths, searched layers or a picture tower: OLMo, Command R, EXAONE, Llama 4, Nemotron NAS."""
 
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,21 +1,4 @@
-"""Decoders with softmax attention and mixtures of experts, and their dense relatives.
-
-Trinity (AFMoE) and Ling (Bailing): dense layers first, then shared and routed experts.
-
-Qwen 2, 2.5, 3 and 3-VL: dense and with experts.
-
-ChatGLM, GLM-4 and GLM-4.5: dense, and with experts.
-
-ERNIE 4.5: dense, with experts, and with separate experts for images.
-
-Models of Tencent: Hunyuan, dense and with experts, Hy3, and Hy 4 with sparse latent attention and residual streams.
-
-MiMo: the dense 7B and V2 Flash, whose sliding layers have more key-value heads than the full ones.
-
-MiniMax M2 and M3: attention in every layer, experts, from M3 on a block-sparse indexer.
-
-Step 3 with queries of low rank and one key-value head; Step3-VL; Step 3.5 and 3.7 Flash with gated heads and windows in three of four layers.
-"""
+"""Decoders with softmax attention and mixtures of experts, and their dense relatives: Qwen, GLM, ERNIE, Hunyuan, MiMo, MiniMax M2, Step, Trinity, Ling."""
 
 from dataclasses import replace
 from typing import Literal

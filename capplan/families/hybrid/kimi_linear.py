@@ -1,13 +1,4 @@
-"""Hybrids with linear attention other than the gated delta net of Qwen.
-
-Kimi Linear and Kimi K3: delta attention with a state in three of four layers, latent attention in the fourth.
-
-Ling 2.5 and 3: lightning or delta attention in most layers, latent attention in the others, shared and routed experts.
-
-GLM-5.3: delta attention in three of four layers, sparse latent attention over pools of tokens in the fourth, residual streams.
-
-MiniMax-Text-01 and M1: lightning attention with a fixed state, full attention in a few layers, experts in all.
-"""
+"""Hybrids with linear attention other than the gated delta net of Qwen: Kimi Linear, Kimi K3, Ling 2.5 and 3, GLM-5.3, MiniMax-Text-01 and M1."""
 
 from dataclasses import replace
 

@@ -1,13 +1,4 @@
-"""Hybrids with a state space, a recurrence or a short convolution.
-
-Mamba by itself (Mamba, Mamba-2, Falcon Mamba: no cache grows), and next to attention (Jamba, Bamba, Falcon-H1, Granite 4, Zamba2).
-
-Nemotron-H and Nemotron 3: every layer is one of Mamba-2, attention, feed-forward or experts, with one norm.
-
-RecurrentGemma (Griffin): two gated linear recurrences, then one local attention layer.
-
-LFM2 and LFM3: gated short convolutions, a few attention layers, dense or expert feed-forward.
-"""
+"""Hybrids with a state space, a recurrence or a short convolution: Mamba, Jamba, Bamba, Falcon-H1, Granite 4, Zamba2, Nemotron-H, RecurrentGemma, LFM."""
 
 from dataclasses import dataclass, replace
 from typing import Literal

@@ -1,6 +1,6 @@
-"""The building blocks that families share: attention, feed-forward, norms, the whole decoder.
+"""The building blocks that families share: attention, feed-forward, norms, the whole decoder, and the tokens that an image becomes.
 
-Which families turn an image into how many tokens, by the keys of their files; limits in pixels are those of the published processors.
+Limits of images in pixels are those of the published processors.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,9 +1,4 @@
-"""Vision towers and projectors: their parameters.
-
-What joins a vision tower to a text model, counted only: parameters by file, section of the tower and hidden size of the text.
-
-Vision towers: their parameters, held next to the text model; images.py says what they read and how long that takes.
-"""
+"""Vision towers and projectors: their parameters, held next to the text model; images.py says what they read and how long that takes."""
 
 import re
 from math import prod

@@ -1,9 +1,4 @@
-"""The section of a config that states a quantisation, and the formats that it names.
-
-The section of a config that states the quantisation, and the modules that it leaves out.
-
-How each quantiser names a format, and the weight format that it stands for.
-"""
+"""The section of a config that states a quantisation: the format that each quantiser names, and the modules that it leaves out."""
 
 import re
 from collections.abc import Iterator, Mapping

@@ -1,9 +1,4 @@
-"""The traffic at the peak as a stream of requests, the turns of sessions included.
-
-The turns of sessions as a stream of requests with block ids, for a simulation of the prefix cache block by block.
-
-The traffic of a scenario at its peak as a stream of requests: what `simulate` runs, and what pools are sized with.
-"""
+"""The traffic of a scenario at its peak as a stream of requests, turns of sessions with their block ids included: what `simulate` runs."""
 
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass, fields, replace

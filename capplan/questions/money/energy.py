@@ -1,9 +1,4 @@
-"""What follows from a plan: its energy, and the fleets of the months to come.
-
-The power that a scenario states -> the energy of a plan under its load.
-
-A plan and what follows from it: replicas over time, the cheapest mix of commitments, the fleets of the months to come.
-"""
+"""What follows from a plan: its energy under its load, replicas over time, its mix of commitments, and the fleets of the months to come."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -1,9 +1,4 @@
-"""What a service costs in all, and what each class and tenant pays.
-
-A scenario and its plan -> what the service costs in all, line by line.
-
-A scenario and its plan -> what each class and tenant pays, and the month that a bill is of.
-"""
+"""What a service costs in all, line by line, and what each class and tenant pays of it."""
 
 import re
 from calendar import monthrange

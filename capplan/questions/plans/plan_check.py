@@ -1,11 +1,4 @@
-"""A plan against today: whether it holds, what changed, and which prices are old.
-
-Does a plan still hold: its layout and its replicas under the scenario, the prices and the budget of today.
-
-What changed between two scenarios or plans: keys of the scenario, prices, versions, and what follows from them.
-
-What of the prices is old, retired, or contradicted by another offer or by a newer list.
-"""
+"""A plan against today: whether it holds, what changed, and which prices are old, retired or contradicted."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

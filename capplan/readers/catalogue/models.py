@@ -1,13 +1,7 @@
-"""The MODEL of a command line: shipped models, paths, and files of the Hugging Face hub.
-
-The models that ship with the package: found by id or alias, read from one small file each.
+"""The MODEL of a command line to a network and its source: a path, a shipped id or alias, or a Hugging Face id, in this order.
 
 `model_configs/index.json` says which folder and which quantisation an id stands for, so that a look-up
 reads two files. `catalogue_index` writes it from the folders and `variants.yaml`.
-
-The MODEL of a command line -> a network and its source: a path, a shipped id or alias, or a Hugging Face id, in this order.
-
-Files of a model on the Hugging Face hub: first from the local cache, then from the hub.
 
 Endpoint, token, cache folder and time-outs come from the usual variables: HF_ENDPOINT, HF_TOKEN,
 HF_HOME, HF_HUB_ETAG_TIMEOUT, HF_HUB_OFFLINE.

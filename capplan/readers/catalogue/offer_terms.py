@@ -1,9 +1,4 @@
-"""What offers and the machines on offer state.
-
-What every offer states, of GPUs, machines or hosted APIs: how it is paid for, its day, and the page that it is from.
-
-The machines that providers sell and the servers that one can buy, as the files that ship state them.
-"""
+"""What offers of GPUs, machines or hosted APIs state, and the machines that are on offer."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -1,9 +1,4 @@
-"""Prices of devices, and the machines that a scenario may order.
-
-Prices of devices: the lists that ship, those of users, and catalogues of SkyPilot.
-
-Which machines of the catalogue a scenario may order, and at what price.
-"""
+"""Prices of devices from the lists that ship, those of users and catalogues of SkyPilot, and the machines that a scenario may order."""
 
 import os
 import re

@@ -1,9 +1,4 @@
-"""Traces as JSON lines, and rates of clients in windows.
-
-Traces as JSON lines: of trace players and gateways, request logs of benchmark tools, and sessions of agents.
-
-ServeGen: rates of clients in windows, and the distribution of lengths next to them.
-"""
+"""Traces as JSON lines, of trace players, gateways, benchmark tools and agents, and the rates of clients of ServeGen."""
 
 import json
 import math

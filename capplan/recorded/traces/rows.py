@@ -1,7 +1,4 @@
-"""Lines, rows and columns of a traffic file of any format: checked, and read the same to the bit either way.
-
-Traces as delimited text: Azure 2023 and 2024, BurstGPT, Vidur, and any table with times and token counts.
-"""
+"""Lines, rows and columns of a traffic file, read the same to the bit either way, and traces as delimited text (Azure, BurstGPT, Vidur, any table)."""
 
 import csv
 import math

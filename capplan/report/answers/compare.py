@@ -1,9 +1,4 @@
-"""What `capplan bill`, `compare` and `cache` show.
-
-What `capplan bill` shows: who pays for a fleet.
-
-What `capplan compare` shows: a month of the self-hosted fleet and of hosted APIs, and where they cost the same; and `capplan cache`: a prefix that an API keeps.
-"""
+"""What `capplan bill`, `compare` and `cache` show: who pays, what hosted APIs cost instead, and a prefix that an API keeps."""
 
 from collections.abc import Sequence
 from dataclasses import asdict

@@ -1,9 +1,4 @@
-"""Sentences of `capplan fleet`: rejected layouts, and separate pools.
-
-Sentences about devices and layouts that were rejected, and what would let them through.
-
-What `capplan fleet` shows of separate prefill and decode pools, next to identical replicas.
-"""
+"""Sentences of `capplan fleet`: what would let rejected layouts through, and separate pools next to identical replicas."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict

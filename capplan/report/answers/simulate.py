@@ -1,11 +1,4 @@
-"""What `capplan simulate`, `sweep`, `workload` and `validate` show.
-
-What `capplan simulate` shows: what the requests saw, against the targets; and `capplan sweep`: each point, the knee of each plan, and the largest load within the targets.
-
-What `capplan workload` shows: lengths, rates, prefix reuse, what was left out, and what to do with it.
-
-What `capplan validate` shows: the scoreboard, the groups, the worst values, and the file of predictions.
-"""
+"""What `capplan simulate`, `sweep`, `workload` and `validate` show."""
 
 import csv
 import io

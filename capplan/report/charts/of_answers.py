@@ -1,9 +1,4 @@
-"""Charts as data, and the charts of answers.
-
-Charts as data: what stands in them, in base units, with names that carry the unit.
-
-The charts of answers: memory and its allocation, certainty, load over time, the roofline.
-"""
+"""The charts of answers as data, in base units: memory and its allocation, chance to meet the SLO, load over time, the roofline."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
