@@ -97,7 +97,9 @@ def judged(answer: Mapping[str, Any]) -> tuple[list[str], int]:
         for package in answer["dependencies"]
         for advisory in package.get("vulns", ())
     }
-    return sorted(found), len({package["name"] for package in answer["dependencies"] if "skip_reason" in package})
+    return sorted(found), len(
+        {package["name"] for package in answer["dependencies"] if "skip_reason" in package}
+    )
 
 
 def summary(found: list[str], left_out: int) -> str:
