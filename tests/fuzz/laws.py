@@ -13,6 +13,8 @@ from random import Random
 
 import pytest
 
+from tests.installs.environment import add_cases
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 QUIET = ["-o", "addopts=--import-mode=importlib", "-p", "no:terminal", "-p", "no:cacheprovider"]
 
@@ -55,8 +57,9 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", default="tests", help="a file of tests, or one test")
+    parser.add_argument("--record", action="store_true", help="add the cases to those of docs/reliability.md")
     asked = parser.parse_args()
-    until_s = time.monotonic() + asked.seconds
+    until_s, began_s = time.monotonic() + asked.seconds, time.process_time()
     number, laws, found = asked.seed, 0, set[str]()
     while time.monotonic() < until_s:
         run = UntilTimeIsOver(number, until_s, found)
@@ -66,6 +69,8 @@ def main() -> int:
         if code in (pytest.ExitCode.USAGE_ERROR, pytest.ExitCode.INTERNAL_ERROR):
             print(f"pytest stopped with {code!r}", file=sys.stderr)
             return 2
+    if asked.record:
+        add_cases("laws", {"laws": laws}, len(found), time.process_time() - began_s)
     print(f"{laws:,} laws asked, seeds {asked.seed} to {number - 1}, {len(found)} findings")
     return 1 if found else 0
 
