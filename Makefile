@@ -24,6 +24,8 @@
 #   make constraints  write constraints/ anew: the versions that make plan and make test install, with the hashes of their files
 #   make installs     the lowest, tested and newest versions in empty environments, a build twice, the Dockerfile's steps, the same bytes everywhere:
 #                     OTHERS="python3.12 python3.13"; writes docs/reliability.md
+#   make audit    what pip-audit knows of the versions in constraints/; where its registry cannot be asked, what a file of
+#                 advisories in the OSV format knows: ADVISORIES=FILE
 #   make reliability  write docs/reliability.md from the figures of make installs and make fuzz RECORD=1
 #   make release  check everything, then build the sdist, a pure wheel and one with the compiled core into dist/, twice with the
 #                 same bytes, with an SBOM; the workflow of a tag does the same for the usual platforms
@@ -41,6 +43,7 @@ LIVE_PYTHON ?= python3.11
 TORCH_INDEX ?=
 PARTS ?=
 CHROMIUM ?= chromium
+ADVISORIES ?=
 BIN := $(VENV)/bin
 # A file of tests runs in one process, so that what its tests share is made once; files come in the order of their names.
 SPREAD := --dist loadfile --no-loadscope-reorder
@@ -52,7 +55,7 @@ COMPILED := hatch_build.py $(wildcard capplan/serving/engine_parts.p* capplan/se
 # Compiled modules are kept, even where an image says otherwise: every process of the tests would compile all of them anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: plan test long old-processor lint check bench golden docs site mutants fuzz constraints installs reliability oracle live wheels pictures release clean
+.PHONY: plan test long old-processor lint check bench golden docs site mutants fuzz constraints audit installs reliability oracle live wheels pictures release clean
 .DEFAULT_GOAL := plan
 
 plan: $(VENV)/.ready
@@ -97,14 +100,16 @@ mutants: $(VENV)/.ready-test
 
 fuzz: $(VENV)/.ready-test
 ifeq ($(KIND),)
-	for fuzzer in laws answers shown; do $(BIN)/python -m tests.fuzz.$$fuzzer --seconds $$(( $(SECONDS) / 9 )) --seed $(SEED) || exit 1; done
-	for fuzzer in readers grammars commands plans exports library; do $(BIN)/python -m tests.fuzz.$$fuzzer --seconds $$(( $(SECONDS) / 9 )) --seed $(SEED) $(if $(RECORD),--record) || exit 1; done
+	for fuzzer in laws answers shown readers grammars commands plans exports library; do $(BIN)/python -m tests.fuzz.$$fuzzer --seconds $$(( $(SECONDS) / 9 )) --seed $(SEED) $(if $(RECORD),--record) || exit 1; done
 else
 	$(BIN)/python -m tests.fuzz.readers --seconds $(SECONDS) --seed $(SEED) --kind $(KIND)
 endif
 
 constraints: $(BIN)/python
 	$(BIN)/python -m tests.installs.lock
+
+audit: $(VENV)/.ready-test
+	$(BIN)/python -m tests.installs.advisories $(ADVISORIES)
 
 installs: $(VENV)/.ready-test
 	$(BIN)/python -m tests.installs.ranges lowest

@@ -74,7 +74,7 @@ def grafana_dashboard(file: PlanFile, fleet: FleetLaunch, about: Iterable[str] =
     ----------
     file : the plan file
     fleet : what its recommended plan starts
-    about : lines that describe the dashboard
+    about : lines of comment that describe the dashboard
 
     References
     ----------
@@ -92,7 +92,7 @@ def grafana_dashboard(file: PlanFile, fleet: FleetLaunch, about: Iterable[str] =
     datasource = {"name": "datasource", "type": "datasource", "query": "prometheus", "label": "Prometheus"}
     return {
         "title": f"{fleet.name}: plan and measurement",
-        "description": "\n".join(about),
+        "description": "\n".join(line.removeprefix("# ") for line in about),
         "uid": f"capplan-{fleet.name}"[:40],
         "tags": ["capplan"],
         "schemaVersion": 39,
@@ -198,6 +198,7 @@ def export_text(file: PlanFile, fleet: FleetLaunch, target: str) -> str:
     """
     if fleet.image is not None and target in _WITHOUT_CONTAINERS:
         raise InputError(f"--image: --target {target} starts no container; leave it out")
+    about = (comment(line) for line in _header(file, fleet, target))
     if target in ENGINES:
         if target != fleet.engine:
             changed = "".join(f" --set {quote(setting)}" for setting in file.settings)
@@ -207,14 +208,14 @@ def export_text(file: PlanFile, fleet: FleetLaunch, target: str) -> str:
             )
         body = "\n".join(_commands(fleet))
     elif target == GRAFANA:
-        return json.dumps(grafana_dashboard(file, fleet, _header(file, fleet, target)), indent=2) + "\n"
+        return json.dumps(grafana_dashboard(file, fleet, about), indent=2) + "\n"
     elif target in TARGETS:
         from capplan.readers.yaml_file import yaml_text
 
         body = "---\n".join(yaml_text(value, short=False) for value in _OBJECTS[target](fleet))
     else:
         raise unknown("target", target, TARGETS, place="--target")
-    return "".join(f"{comment(line)}\n" for line in _header(file, fleet, target)) + body
+    return "".join(f"{line}\n" for line in about) + body
 
 
 def _header(file: PlanFile, fleet: FleetLaunch, target: str) -> Iterator[str]:

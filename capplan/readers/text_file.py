@@ -284,10 +284,9 @@ def path_of(written: str) -> Path:
 
 
 def _leads_out(written: str) -> bool:
-    """Return whether a path leads out of the current folder, without a look at what is there."""
-    folder = str(Path.cwd())
-    whole = os.path.abspath(os.path.expanduser(written))  # noqa: PTH100, PTH111
-    return os.path.commonpath((folder, whole)) != folder
+    """Return whether a path leads out of the current folder, without a look at what is there; one that begins with ~ does."""
+    folder = Path.cwd()
+    return written.startswith("~") or not Path(os.path.normpath(folder / written)).is_relative_to(folder)
 
 
 def whole_path(path: Path) -> Path:

@@ -99,7 +99,7 @@ class Stub(BaseHTTPRequestHandler):
         wanted, prompt = body["max_tokens"], body["prompt"]
         length = len(prompt.split()) if isinstance(prompt, str) else len(prompt)
         if behaviour == "hangs":
-            time.sleep(self.server.hangs_s)
+            self.server.over.wait(20.0)
         time.sleep(self.server.prompt_s)
         begin = time.perf_counter()
         for place in range(wanted):
@@ -150,7 +150,7 @@ PAGES = {"/metrics": lambda count: f'vllm:iteration_tokens_total_count{{engine="
 
 
 @contextlib.contextmanager
-def stub(behaviour="", *, prompt_s=0.004, token_s=0.001, hangs_s=5.0, elsewhere=9, pages=PAGES):
+def stub(behaviour="", *, prompt_s=0.004, token_s=0.001, elsewhere=9, pages=PAGES):
     """Yield a running server.
 
     `url` is its address, `took_s` what a token of each answer took on the machine at hand, `spans` when each request came and its last token was sent.
@@ -159,7 +159,12 @@ def stub(behaviour="", *, prompt_s=0.004, token_s=0.001, hangs_s=5.0, elsewhere=
     server.daemon_threads = True
     server.behaviour, server.seen, server.took_s, server.lock = behaviour, [], [], threading.Lock()
     server.spans = []
-    server.prompt_s, server.token_s, server.hangs_s, server.elsewhere = prompt_s, token_s, hangs_s, elsewhere
+    server.prompt_s, server.token_s, server.elsewhere, server.over = (
+        prompt_s,
+        token_s,
+        elsewhere,
+        threading.Event(),
+    )
     server.pages = pages
     server.url = f"http://127.0.0.1:{server.server_address[1]}"
     thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
@@ -167,6 +172,7 @@ def stub(behaviour="", *, prompt_s=0.004, token_s=0.001, hangs_s=5.0, elsewhere=
     try:
         yield server
     finally:
+        server.over.set()
         server.shutdown()
         server.server_close()
         thread.join()

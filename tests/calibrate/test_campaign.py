@@ -3,7 +3,9 @@
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -12,7 +14,24 @@ from calibrate.extra_kernels import timed_rows
 from tests.calibrate.faked.card import A100, B200, T4
 
 ROOT = Path(__file__).resolve().parents[2]
-SLEEPS = "import signal,sys,time\nsignal.signal(signal.SIGINT, lambda *_: sys.exit(130))\ntime.sleep(60)"
+SLEEPS = "import signal,sys,time\nsignal.signal(signal.SIGINT, lambda *_: sys.exit(130))\nprint('ready', flush=True)\ntime.sleep(60)"
+STAYS = SLEEPS.replace("sys.exit(130)", "None").replace(
+    "time.sleep(60)", "[time.sleep(1) for _ in range(60)]"
+)
+
+
+class OnceReady(subprocess.Popen):
+    """A step whose time begins when it has said that it hears Ctrl-C, however slowly it starts."""
+
+    def __init__(self, *words, stdout, **more):
+        self.said = Path(stdout.name)
+        super().__init__(*words, stdout=stdout, **more)
+
+    def wait(self, timeout=None):
+        until = time.monotonic() + 20.0
+        while self.poll() is None and "ready" not in self.said.read_text() and time.monotonic() < until:
+            time.sleep(0.02)
+        return super().wait(timeout)
 
 
 def python(name, text, longest_s):
@@ -20,26 +39,30 @@ def python(name, text, longest_s):
 
 
 def test_each_step_is_on_its_own_and_the_summary_says_how_it_ended(tmp_path, monkeypatch):
-    monkeypatch.setattr("calibrate.campaign.GRACE_S", 2.0)
+    monkeypatch.setattr("calibrate.campaign.GRACE_S", 20.0)
+    monkeypatch.setattr(
+        "calibrate.campaign.subprocess", SimpleNamespace(**{**vars(subprocess), "Popen": OnceReady})
+    )
     steps = [
         python("works", "print('done')", 20.0),
         python("fails", "raise SystemExit(3)", 20.0),
-        python("slow", SLEEPS, 2.0),
-        python("stuck", SLEEPS.replace("sys.exit(130)", "None").replace("time.sleep(60)", "[time.sleep(1) for _ in range(60)]"), 2.0),
-    ]  # fmt: skip
+        python("slow", SLEEPS, 1.5),
+    ]
     lines = []
     done = campaign(tmp_path / "out", steps, 1.0, lines.append)
     assert [(one.code, one.ended) for one in done] == [
         (0, "by itself"),
         (3, "by itself"),
         (130, "interrupted (out of time)"),
-        (-9, "killed"),
     ]
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
-    assert [step["name"] for step in summary["steps"]] == ["works", "fails", "slow", "stuck"]
+    assert [step["name"] for step in summary["steps"]] == ["works", "fails", "slow"]
     assert summary["libraries"]["torch"]
     assert (tmp_path / "out" / "works.out").read_text() == "done\n"
-    assert len(lines) == 4
+    assert len(lines) == 3
+    monkeypatch.setattr("calibrate.campaign.GRACE_S", 0.5)
+    (stuck,) = campaign(tmp_path / "stuck", [python("stuck", STAYS, 1.5)], 1.0, lines.append)
+    assert (stuck.code, stuck.ended) == (-9, "killed")
 
 
 def test_steps_for_which_no_time_is_left_are_skipped(tmp_path):

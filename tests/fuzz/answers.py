@@ -11,6 +11,7 @@ import argparse
 import json
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -38,6 +39,7 @@ from capplan.scenario.command_flags import EngineFlags, OperationFlags, RequestF
 from capplan.scenario.engine_use import engine_use_of
 from capplan.scenario.scenario import scenario_from
 from capplan.serving.requests import Crowd
+from tests.installs.environment import add_cases
 
 ROOT = Path(__file__).resolve().parents[2]
 MODELS = ("llama-3.1-8b", "Qwen/Qwen2.5-0.5B", "Qwen/Qwen3-30B-A3B", "openai/gpt-oss-20b", "Qwen/Qwen3-32B")
@@ -436,22 +438,25 @@ def main(report: Callable[[str], None] = print) -> int:
     parser.add_argument(
         "--kind", choices=(*KINDS, *SLOW_KINDS), action="append", help="repeatable; default: all"
     )
+    parser.add_argument("--record", action="store_true", help="add the cases to those of docs/reliability.md")
     given = parser.parse_args()
     kinds: Sequence[str] = given.kind or KINDS
-    until, asked, broken = time.monotonic() + given.seconds, 0, 0
-    number = given.seed
+    until, began_s, broken = time.monotonic() + given.seconds, time.process_time(), 0
+    number, cases = given.seed, Counter[str]()
     while time.monotonic() < until:
         for kind in kinds:
             if time.monotonic() >= until:
                 break
             text, random = asked_question(kind, number)
             found = laws(text, random)
-            asked += 1
+            cases[kind] += 1
             broken += bool(found)
             for item in found:
                 report(f"FOUND {kind} {number}: {item.law}: {item.words}")
         number += 1
-    report(json.dumps({"scenarios": asked, "broken": broken, "seeds": [given.seed, number - 1]}))
+    if given.record:
+        add_cases("answers", cases, broken, time.process_time() - began_s)
+    report(json.dumps({"scenarios": cases.total(), "broken": broken, "seeds": [given.seed, number - 1]}))
     return 1 if broken else 0
 
 

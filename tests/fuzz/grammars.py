@@ -10,9 +10,10 @@ import json
 import struct
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -157,12 +158,57 @@ def _safetensors(random: Random) -> bytes:
     return struct.pack("<Q", stated) + header + bytes(random.randint(0, 20))
 
 
+def _log_columns() -> tuple[tuple[str, ...], ...]:
+    """Return the columns that tell a log apart, with one each of arrival, input and output, for each log and the table of requests."""
+    logs = json.loads((ROOT / "capplan" / "recorded" / "traces" / "logs.json").read_text()).values()
+    known = (
+        (*log["known_by"][0], *(log[key][0] for key in ("arrival", "input", "output") if key in log))
+        for log in logs
+    )
+    return (("arrival_s", "input_tokens", "output_tokens"), *known)
+
+
+def _column(random: Random, rows: int) -> Any:
+    """Return a column of one of the types that a Parquet file may have, with nulls."""
+    import pyarrow as pa
+
+    count = [random.choice((None, 0, 1, 7, 400, -1)) for _ in range(rows)]
+    whole = [random.randint(1, 900) for _ in range(rows)]
+    ways: Sequence[Callable[[], Any]] = (
+        *[lambda: pa.array(whole)] * 6,
+        *[lambda: pa.array([1.7e9 + 3.0 * place for place in range(rows)], pa.float64())] * 2,
+        lambda: pa.array(count, random.choice((pa.int8() if None not in count and max(count, default=0) < 100 else pa.int64(), pa.int64(), pa.float32()))),
+        lambda: pa.array([random.choice((None, 1.5, float("nan"), float("inf"), 1e308, -0.0)) for _ in range(rows)], pa.float64()),
+        lambda: pa.array([number(random) for _ in range(rows)]),
+        lambda: pa.array([number(random) for _ in range(rows)]).dictionary_encode(),
+        lambda: pa.array([random.choice((None, 0, 2**40, -(2**50), 2**53)) for _ in range(rows)], pa.timestamp(random.choice(("s", "ms", "us", "ns")), random.choice((None, "UTC", "Asia/Tokyo")))),
+        lambda: pa.array([random.choice((None, 0, 20_000, -(2**31))) for _ in range(rows)], pa.date32()),
+        lambda: pa.array([random.choice((None, 0, 2**40)) for _ in range(rows)], pa.duration("us")),
+        lambda: pa.array([random.choice((None, True, False)) for _ in range(rows)]),
+        lambda: pa.array([random.choice((None, b"", b"\xff\x00", b"12")) for _ in range(rows)]),
+        lambda: pa.array([[random.choice((1, 2, None))] * random.randint(0, 3) for _ in range(rows)], pa.list_(pa.int64())),
+        lambda: pa.array([{"input": random.choice((1, None)), "output": "2"} for _ in range(rows)], pa.struct({"input": pa.int64(), "output": pa.string()})),
+        lambda: pa.nulls(rows),
+    )  # fmt: skip
+    return random.choice(ways)()
+
+
 def _parquet(random: Random) -> bytes:
-    """Return what has the frame of a Parquet file: its mark, pages, a footer with its length, and the mark again."""
-    footer = random.randbytes(random.randint(0, 60))
-    stated = len(footer) if random.random() < 0.6 else random.choice((0, 2**31 - 1, 2**32 - 1))
-    mark = random.choice((b"PAR1", b"PAR1", b"PARE"))
-    return mark + random.randbytes(random.randint(0, 60)) + footer + struct.pack("<I", stated) + mark
+    """Return a Parquet file with columns of a log, whose types are others now and then; some files are cut or have other bytes."""
+    import io
+
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    rows = random.choice((0, 1, 2, 2, 5, 40))
+    names = [*random.choice(_log_columns()), *random.sample(TRACE_COLUMNS, random.randint(0, 3))]
+    table = pa.table({name: _column(random, rows) for name in names})
+    held = io.BytesIO()
+    parquet.write_table(table, held, compression=random.choice(("none", "snappy", "gzip", "zstd")))
+    content = bytearray(held.getvalue())
+    for _ in range(random.choice((0, 0, 0, 1, 3))):
+        content[random.randrange(len(content))] = random.randrange(256)
+    return bytes(content[: random.choice((len(content),) * 9 + (len(content) // 2,))])
 
 
 def _calibration(random: Random) -> bytes:
@@ -201,8 +247,7 @@ KINDS: Mapping[str, Written] = {
     ),
     "safetensors": Written("model.safetensors", lambda path: read_model(str(path)), _safetensors),
     "launch-lines": Written("launch.sh", _line, _of(LAUNCHES)),
-    "parquet-traces": Written("trace.parquet", _traffic, _parquet),
-    "parquet-results": Written("result.parquet", read_results, _parquet),
+    **({"parquet": Written("log.parquet", _traffic, _parquet)} if find_spec("pyarrow") else {}),
 }
 
 

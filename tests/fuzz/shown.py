@@ -12,6 +12,7 @@ import json
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ from capplan.fleet.search.search_cache import SearchCache
 from capplan.money.price import HOURS_PER_MONTH
 from tests.fuzz.answers import KINDS as TRAFFIC
 from tests.fuzz.answers import scenario_text
+from tests.installs.environment import add_cases
 from tests.sweeps import share_runs, size_on_few_requests
 
 MODELS = (
@@ -643,9 +645,11 @@ def main(report: Callable[[str], None] = print) -> int:
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--kind", choices=KINDS, action="append", help="repeatable; default: all")
+    parser.add_argument("--record", action="store_true", help="add the cases to those of docs/reliability.md")
     given = parser.parse_args()
     kinds: Sequence[str] = given.kind or KINDS
-    until, count, broken, runs = time.monotonic() + given.seconds, 0, 0, SearchCache()
+    until, began_s, broken = time.monotonic() + given.seconds, time.process_time(), 0
+    cases, runs = Counter[str](), SearchCache()
     for kind, number in questions(given.seed):
         if time.monotonic() >= until:
             break
@@ -656,11 +660,13 @@ def main(report: Callable[[str], None] = print) -> int:
                 size_on_few_requests(patch)
                 share_runs(patch, runs)
             found = disagreements(number) if kind == "agree" else asked(kind, number)
-        count += 1
+        cases[kind] += 1
         broken += bool(found)
         for item in found[:5]:
             report(f"FOUND {kind} {number}: {item.law}: {item.words}")
-    report(json.dumps({"questions": count, "broken": broken, "seed": given.seed}))
+    if given.record:
+        add_cases("shown", cases, broken, time.process_time() - began_s)
+    report(json.dumps({"questions": cases.total(), "broken": broken, "seed": given.seed}))
     return 1 if broken else 0
 
 

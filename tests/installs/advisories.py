@@ -1,12 +1,13 @@
-"""The tested versions against a file of advisories that a person brings, where the registry of pip-audit cannot be asked.
+"""The tested versions against what pip-audit knows, or against a file of advisories that a person brings where the registry of pip-audit cannot be asked.
 
-    python -m tests.installs.advisories FILE
+    python -m tests.installs.advisories [FILE]
 
 FILE has records of the OSV format (https://ossf.github.io/osv-schema/): one JSON object, a list of them, or one a line.
 """
 
 import json
 import re
+import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -15,8 +16,9 @@ from typing import Any
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
-from tests.installs.environment import CONSTRAINTS
+from tests.installs.environment import CONSTRAINTS, empty
 
+PIP_AUDIT = "pip-audit==2.10.1"
 _PIN = re.compile(r"^([A-Za-z0-9._-]+)==([^\s;\\\\]+)", re.MULTILINE)
 
 
@@ -74,8 +76,44 @@ def findings(advisories: list[Mapping[str, Any]], versions: Mapping[str, set[str
                     )
 
 
+def audited() -> tuple[list[str], int]:
+    """Return what pip-audit knows of the tested versions, a line each, and of how many packages its registry knows nothing."""
+    words = ["--require-hashes", "--disable-pip", "--progress-spinner", "off", "--format", "json"]
+    for path in sorted(CONSTRAINTS.glob("*.txt")):
+        words += ["--requirement", str(path)]
+    with empty() as environment:
+        environment.install(PIP_AUDIT)
+        command = [str(environment.python), "-m", "pip_audit", *words]
+        answer = subprocess.run(command, capture_output=True, text=True, check=False)
+    if not answer.stdout.strip():
+        raise SystemExit(f"pip-audit gave no answer\n{answer.stderr[-2000:]}")
+    return judged(json.loads(answer.stdout))
+
+
+def judged(answer: Mapping[str, Any]) -> tuple[list[str], int]:
+    """Return a line for each vulnerability in an answer of pip-audit, and how many packages it left out."""
+    found = {
+        f"{package['name']} {package['version']}: {advisory['id']}"
+        for package in answer["dependencies"]
+        for advisory in package.get("vulns", ())
+    }
+    return sorted(found), len(
+        {package["name"] for package in answer["dependencies"] if "skip_reason" in package}
+    )
+
+
+def summary(found: list[str], left_out: int) -> str:
+    """Return what pip-audit said in a sentence."""
+    known = len(pinned()) - left_out
+    return f"{len(found)} known vulnerabilities in the {known} of {len(pinned())} packages that its registry knows"
+
+
 def main() -> int:
-    """Print what the file says of the tested versions; 1 where it says something."""
+    """Print what pip-audit or the file says of the tested versions; 1 if it says something, or if pip-audit could not ask about all."""
+    if len(sys.argv) == 1:
+        found, left_out = audited()
+        print("\n".join([*found, f"pip-audit: {summary(found, left_out)}"]))
+        return 1 if found or left_out else 0
     advisories, versions = records(Path(sys.argv[1]).read_text(encoding="utf-8")), pinned()
     found = sorted(set(findings(advisories, versions)))
     print(

@@ -16,6 +16,7 @@ import tempfile
 from pathlib import Path
 
 import capplan
+from tests.installs import advisories
 from tests.installs.environment import CONSTRAINTS, ROOT, Environment, empty, project, record
 
 
@@ -70,18 +71,6 @@ def bill(environment: Environment, wheel: Path) -> str:
     return json.dumps(sbom, indent=1) + "\n"
 
 
-def audited(environment: Environment) -> str:
-    """Return what pip-audit says of the tested versions, or why it could not be asked."""
-    environment.install("pip-audit")
-    words = ["-m", "pip_audit", "--require-hashes", "--disable-pip", "--requirement", str(CONSTRAINTS / "test.txt")]  # fmt: skip
-    try:
-        environment.run(*words)
-    except SystemExit as ended:
-        said = str(ended).strip().splitlines()
-        return f"could not be asked: {said[-1][:160]}" if "Error" in said[-1] else "\n".join(said[-20:])
-    return "no known vulnerabilities"
-
-
 def faults_of_release(version: str, changes: str, tags: list[str]) -> list[str]:
     """Return why a commit is no release of a version; empty if it may be one.
 
@@ -130,11 +119,11 @@ def main() -> int:
             bare.install("--no-deps", str(wheel))
             bare.run("-P", "-m", "capplan", "kv-size", "llama-3.1-8b", cwd=Path(name))
             sbom = bill(bare, wheel)
-            figures["audit"] = audited(bare)
         if asked.keep:
             for how in built:
                 shutil.copytree(Path(name) / f"{how}-a-out", asked.keep, dirs_exist_ok=True)
             (asked.keep / f"{wheel.stem}.cdx.json").write_text(sbom, encoding="utf-8")
+    figures |= {"audit": advisories.summary(*advisories.audited())}
     figures |= {"same bytes": same, "components": len(json.loads(sbom)["components"])}
     record("build", "twice", figures)
     print(json.dumps(figures, indent=1))

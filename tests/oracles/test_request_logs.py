@@ -146,9 +146,16 @@ def test_parquet_is_read_as_the_same_log_in_csv(tmp_path):
     parquet.write_table(pa.table({"a": [1]}), path)
     with pytest.raises(InputError, match="name them arrival_s, input_tokens and output_tokens"):
         workload_of([path])
-    path.write_bytes(path.read_bytes()[:200])
+    whole = path.read_bytes()
+    path.write_bytes(whole[:200])
     with pytest.raises(InputError, match="cannot be read"):
         format_of(path)
+    dates = pa.table(
+        {"arrival_s": pa.array([-(2**31)], pa.date32()), "input_tokens": [1], "output_tokens": [1]}
+    )
+    parquet.write_table(dates, path)
+    with pytest.raises(InputError, match="row 1: cannot be read"):  # found by make fuzz
+        workload_of([path])
 
 
 def test_parquet_without_its_reader_says_what_to_install(tmp_path, monkeypatch):

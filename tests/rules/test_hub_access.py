@@ -203,6 +203,15 @@ def test_a_hub_that_never_ends_its_answer_is_given_up(asks_here, hub, monkeypatc
     one_line_error(asks_here("tiny/drops"), "tiny/drops", f"{hub.url} did not send the whole file within 1 s")
 
 
+def test_a_mistake_of_ours_is_not_taken_for_an_answer_of_the_hub(asks_here, monkeypatch):
+    def mistaken(*_):
+        raise KeyError("ours")
+
+    monkeypatch.setattr(hub_reader, "_kept", mistaken)
+    with pytest.raises(KeyError, match="ours"):
+        asks_here("tiny/open")
+
+
 def test_ctrl_c_ends_the_wait_for_a_slow_hub(root, hub, variables):
     env = {**{k: v for k, v in os.environ.items() if not k.startswith("HF_")}, **variables}
     words = [sys.executable, "-m", "capplan", "model", "tiny/drops"]

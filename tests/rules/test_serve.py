@@ -234,7 +234,14 @@ def test_no_request_reads_a_file_of_the_server(served, secret, at):
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    "form", ["./../../../../../..{}", "a/../../../../../../..{}", "file://{}", "~root/../..{}"]
+    "form",
+    [
+        "./../../../../../..{}",
+        "a/../../../../../../..{}",
+        "file://{}",
+        "~root/../..{}",
+        "~nobody-of-that-name/../..{}",
+    ],
 )
 def test_no_other_way_to_write_a_path_leads_out(served, secret, form):
     for at, (command, body) in enumerate(_naming(form.format(secret))):

@@ -42,6 +42,13 @@ def words_of(words):
     return flags
 
 
+def test_the_command_of_the_manifest_names_the_image_by_digest(pod):
+    text = (EXAMPLES / "kubernetes.yaml").read_text(encoding="utf-8")
+    old, new = re.search(r"sed 's\|(.*?)\|(.*?)\|' kubernetes.yaml \| kubectl apply", text).groups()
+    assert old == f"image: {pod['containers'][0]['image']}"
+    assert new == f"image: REGISTRY/{pod['containers'][0]['image']}@sha256:DIGEST"
+
+
 @pytest.mark.parametrize("name", FILES)
 def test_each_field_is_published(name):
     table = json.loads(TABLE.read_text(encoding="utf-8"))
@@ -111,6 +118,7 @@ def test_the_image_is_built_with_what_serve_needs(compose, pod):
     assert "ARG CONSTRAINTS=plan" in dockerfile
     built = re.search(r"docker build --build-arg CONSTRAINTS=(\w+) -t (\S+) \.", dockerfile)
     assert built[2] == compose["image"] == pod["containers"][0]["image"]
+    assert compose["pull_policy"] == "never"
     pinned = set(
         re.findall(r"^([\w.-]+)==", (ROOT / f"constraints/{built[1]}.txt").read_text(), re.MULTILINE)
     )

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from capplan.errors import InputError
+from capplan.recorded.results.read import read_results
 from tests.fuzz import grammars
 from tests.fuzz.readers import KINDS, check, fuzz
 
@@ -35,3 +36,16 @@ def test_a_rate_that_follows_from_numbers_and_is_endless_is_refused(tmp_path):
     path.write_text(json.dumps({**sound, "usage_completion_tokens": {"avg": 1e308}}))
     with pytest.raises(InputError, match=r"usage_completion_tokens\.avg: 1e\+308 is out of range"):
         kind.read(path)
+
+
+def test_a_rate_next_to_nothing_contradicts_the_mean_length(tmp_path):
+    """Found by make fuzz: 5e-324 tokens a second over 81 requests a second are no tokens a request."""
+    (kind,) = (kind for kind in KINDS if kind.name == "results.json")
+    (sound,) = (value for value in kind.sound() if "successes" in value and "rate" in value["successes"])
+    path = tmp_path / kind.name
+    spoilt = {**sound["successes"], "prompt_len": {**sound["successes"]["prompt_len"], "rate": 5e-324}}
+    path.write_text(json.dumps({**sound, "successes": spoilt}))
+    (result,) = read_results(path)
+    assert result.contradiction.startswith(
+        "prompt_len.mean is 7,942 tokens, but prompt_len.rate / rate is about 0:"
+    )

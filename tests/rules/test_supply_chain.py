@@ -14,14 +14,23 @@ from tests.installs import advisories
 ROOT = Path(__file__).resolve().parents[2]
 FLOWS = sorted((ROOT / ".github").rglob("*.yml"))
 USES = re.compile(r"uses: (\S+)(?:  # (v[\d.]+))?$", re.MULTILINE)
-BY_BRANCH = {"pypa/gh-action-pypi-publish@release/v1"}
-"""The branch that its authors name; its commits could not be looked at."""
 
 
 @pytest.mark.parametrize("path", FLOWS, ids=lambda path: path.stem)
 def test_an_action_is_taken_by_commit_with_its_version_next_to_it(path):
     for action, version in USES.findall(path.read_text(encoding="utf-8")):
-        assert action in BY_BRANCH or (re.fullmatch(r"[\w./-]+@[0-9a-f]{40}", action) and version), action
+        assert re.fullmatch(r"[\w./-]+@[0-9a-f]{40}", action), action
+        assert version, action
+
+
+def test_an_image_starts_from_a_digest():
+    """Each stage starts from a digest or from a stage before it, and the page of the digest is named."""
+    text, stages = (ROOT / "Dockerfile").read_text(encoding="utf-8"), set()
+    for source, name in re.findall(r"^FROM (\S+)(?: AS (\w+))?$", text, re.MULTILINE):
+        assert source in stages or re.fullmatch(r"python:[\w.-]+@sha256:[0-9a-f]{64}", source), source
+        stages.add(name)
+    assert len(re.findall("^FROM", text, re.MULTILINE)) == 3
+    assert "docker-library/repo-info@" in text
 
 
 def jobs():
@@ -104,3 +113,16 @@ def test_an_advisory_names_the_versions_that_it_affects(affected, says):
 
 def test_the_pins_are_read():
     assert {"numpy", "pydantic", "hatchling"} <= set(advisories.pinned())
+
+
+def test_a_package_that_the_registry_does_not_know_is_not_free_of_vulnerabilities():
+    known = [
+        {"name": "a", "version": "1", "vulns": [{"id": "X-1"}]},
+        {"name": "b", "version": "1", "vulns": []},
+    ]
+    unknown = [{"name": "c", "skip_reason": "not found"}]
+    found, left_out = advisories.judged({"dependencies": known + unknown})
+    assert (found, left_out) == (["a 1: X-1"], 1)
+    packages = len(advisories.pinned())
+    said = f"1 known vulnerabilities in the {packages - 1} of {packages} packages that its registry knows"
+    assert advisories.summary(found, left_out) == said

@@ -24,7 +24,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
-from capplan.errors import LONGEST_SHOWN, CapplanError, InputError, unknown
+from capplan.errors import LONGEST_SHOWN, InputError, unknown
 from capplan.families.model_config import read_gguf_network, read_network
 from capplan.families.quantization.schemes import FILES, quantization_section
 from capplan.model.network import Network
@@ -525,9 +525,6 @@ def _fetched(repository: str, filename: str, revision: str | None, *, optional: 
 
     try:
         commit, content = _in_time(download)
-        return _kept(repository, filename, revision, commit, content)
-    except CapplanError:
-        raise
     except Exception as error:  # those of httpx, requests, sockets and TLS have no other class in common
         if (
             isinstance(error, EntryNotFoundError)
@@ -535,6 +532,10 @@ def _fetched(repository: str, filename: str, revision: str | None, *, optional: 
             and optional
         ):
             return None
+        raise InputError(_message(repository, filename, revision, error)) from error
+    try:
+        return _kept(repository, filename, revision, commit, content)
+    except (OSError, _OtherFileError) as error:
         raise InputError(_message(repository, filename, revision, error)) from error
 
 

@@ -373,9 +373,9 @@ def _contradiction(successes: ResultValues) -> str:
         length = successes.at(name)
         mean, tokens, requests = length.number("mean"), length.number("rate"), successes.number("rate")
         if mean and tokens and requests:
-            by_rates = tokens / requests
-            if not 1 / LARGEST_CONTRADICTION_RATIO <= mean / by_rates <= LARGEST_CONTRADICTION_RATIO:
-                return f"{name}.mean is {mean:,.6g} tokens, but {name}.rate / rate is about {by_rates:,.2g}: give the lifecycle file of the same stage"
+            by_mean = mean * requests
+            if not tokens <= LARGEST_CONTRADICTION_RATIO * by_mean <= LARGEST_CONTRADICTION_RATIO**2 * tokens:
+                return f"{name}.mean is {mean:,.6g} tokens, but {name}.rate / rate is about {tokens / requests:,.2g}: give the lifecycle file of the same stage"
     return ""
 
 

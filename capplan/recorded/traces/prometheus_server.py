@@ -62,8 +62,6 @@ class Observed:
     waiting: float | None = None
     engines: float | None = None
     """Mean number of engines; each attention group of a replica is one."""
-    unseen_fraction: float = 0.0
-    """Share of the window without samples."""
     model: str | None = None
     """Served model that was asked for by name."""
 
@@ -220,7 +218,6 @@ class _Questions:
             self._mean_gauge("running"),
             self._mean_gauge("waiting"),
             self._mean_gauge("running", "count"),
-            unseen,
             model,
         )
 

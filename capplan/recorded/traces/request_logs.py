@@ -154,7 +154,7 @@ def is_parquet(path: Path) -> bool:
 
 def parquet_format(path: Path) -> str:
     """Return the format of the log in a Parquet file; InputError if its columns are none of a known log."""
-    columns = [str(name) for name in _parquet(path).schema_arrow.names]
+    _, columns = _parquet(path)
     known = log_format_of(columns) or (TABLE if has_requests(columns) else None)
     if known is None:
         raise InputError(
@@ -345,7 +345,8 @@ def _table_entries(
         csv.field_size_limit(before)
 
 
-def _parquet(path: Path) -> Any:
+def _parquet(path: Path) -> tuple[Any, list[str]]:
+    """Return an open Parquet file and the names of its columns."""
     try:
         import pyarrow as pa
         from pyarrow import parquet
@@ -356,8 +357,9 @@ def _parquet(path: Path) -> Any:
     with mapped(path, KIND) as content:
         held = bytes(content)
     try:
-        return parquet.ParquetFile(pa.BufferReader(held))
-    except (pa.ArrowException, OSError) as error:
+        file = parquet.ParquetFile(pa.BufferReader(held))
+        return file, list(file.schema_arrow.names)
+    except (pa.ArrowException, OSError, ValueError) as error:
         raise InputError(f"{path}: cannot be read ({error})") from None
 
 
@@ -365,7 +367,7 @@ def _parquet_entries(path: Path, log: LogFormat) -> Iterator[tuple[int, Entry]]:
     """Yield the rows of a Parquet file, only of columns that are used; times without a zone are UTC."""
     import pyarrow as pa
 
-    names = (
+    groups = (
         log.arrival,
         log.input,
         log.output,
@@ -376,18 +378,18 @@ def _parquet_entries(path: Path, log: LogFormat) -> Iterator[tuple[int, Entry]]:
         log.requests,
         log.cached,
     )
-    used = {name.partition(".")[0] for group in names for name in group}
+    used = {name.partition(".")[0] for group in groups for name in group}
     used |= {"hashids", "delay"}
     used |= {key for rule in (log.only, log.without) for keys in rule.values() for key in keys}
-    file = _parquet(path)
-    columns = [name for name in file.schema_arrow.names if plain_key(name).partition(".")[0] in used]
+    file, names = _parquet(path)
+    columns = [name for name in names if plain_key(name).partition(".")[0] in used]
     number = 0
     try:
         for batch in file.iter_batches(columns=columns):
             for row in batch.to_pylist():
                 number += 1
                 yield number, dict(_flat(row))
-    except (pa.ArrowException, OSError, ValueError) as error:
+    except (pa.ArrowException, OSError, OverflowError, ValueError) as error:
         raise InputError(f"{path}: row {number + 1}: cannot be read ({error})") from None
 
 
