@@ -128,6 +128,8 @@ def _read_drafts(config: object, place: str) -> Drafts:
 GB = 1e9
 WHOLE_PROMPTS = -1
 """Tokens of a chunk with which SGLang cuts no prompt."""
+WHOLE_TOKENS = "16384"
+"""Tokens of a step of SGLang that cuts no prompt and says no limit: `max_prefill_tokens` in its `server_args.py`."""
 CONFIG_FILE = "trtllm.yaml"
 ROLES: Mapping[Role, str] = {"prefill": "kv_producer", "decode": "kv_consumer", "either": "kv_both"}
 """Pool -> what vLLM calls it; its connector NIXL takes kv_both in either pool."""
@@ -489,10 +491,11 @@ def _takes_whole_prompts(engine: str, read: LaunchWords, place: str, name: Calla
     whole = engine == "sglang" and said.get("max_num_batched_tokens") == str(WHOLE_PROMPTS)
     if whole:
         if "prefill_tokens" not in said:
-            raise InputError(
-                f"{place}: {name('max_num_batched_tokens')} {WHOLE_PROMPTS} leaves the tokens of a step to another option; write {name('prefill_tokens')} too"
-            )
-        said["max_num_batched_tokens"] = said["prefill_tokens"]
+            shown = f"{name('max_num_batched_tokens')} {WHOLE_PROMPTS} without {name('prefill_tokens')}"
+            read.assumed[
+                f"a step takes whole prompts of {WHOLE_TOKENS} tokens together, as SGLang does by default"
+            ] = [shown]
+        said["max_num_batched_tokens"] = said.get("prefill_tokens", WHOLE_TOKENS)
     elif "prefill_tokens" in said:
         chunk, most = said.get("max_num_batched_tokens", ""), said["prefill_tokens"]
         if not (chunk.isdigit() and most.isdigit() and int(most) >= int(chunk)):

@@ -259,9 +259,8 @@ def _turned_off(name: str, every: Collection[str]) -> bool:
 def _spelled(name: str, names: Mapping[str, str], every: Collection[str], table: EngineFlags) -> str:
     """Return an option as the table spells it: with - or _ between its words, in its long form, or shortened as argparse allows."""
     base, dot, path = name.partition(".")
-    if base.startswith("--spec") or (dot and base.startswith("--")):
-        base = f"--{base[2:].replace('_', '-')}"
-    base = table.aliases.get(base, base)
+    hyphened = f"--{base[2:].replace('_', '-')}" if base.startswith("--") else base
+    base = table.aliases.get(hyphened, hyphened if dot else base)
     if "." in base:
         return base
     forms = (base, base[:2] + base[2:].replace("_", "-"), base[:2] + base[2:].replace("-", "_"))

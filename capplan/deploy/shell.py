@@ -397,7 +397,7 @@ def _started(
         if rest and _MODULE.fullmatch(rest[0]) is None and Path(rest[0]).name not in _SHELLS:
             entry = _entry_point(words[:image_at])
             served = rest[1:] if rest[0] == "serve" else rest
-            if entry is None or Path(entry).name == "vllm" or "vllm" in entry:
+            if rest[:1] != ["bench"] and (entry is None or "vllm" in entry):
                 yield Started("vllm", version, _variables(words[:image_at]), tuple(served))
 
 
