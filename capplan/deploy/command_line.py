@@ -457,7 +457,7 @@ def _with(launch: ReplicaLaunch, read: LaunchWords, place: str) -> ReplicaLaunch
     def name(key: str) -> str:
         return table.flags[key].names[0]
 
-    whole = _takes_whole_prompts(launch.engine, read, place, name)
+    whole = _takes_whole_prompts(launch.engine, read, name)
     if launch.engine == "vllm" and said.get("max_model_len") in ("auto", "-1"):
         shown = f"{name('max_model_len')} {said.pop('max_model_len')}"
         read.assumed["the longest context of the model is served"] = [shown]
@@ -485,7 +485,7 @@ def _with(launch: ReplicaLaunch, read: LaunchWords, place: str) -> ReplicaLaunch
     return launch
 
 
-def _takes_whole_prompts(engine: str, read: LaunchWords, place: str, name: Callable[[str], str]) -> bool:
+def _takes_whole_prompts(engine: str, read: LaunchWords, name: Callable[[str], str]) -> bool:
     """Return whether SGLang cuts no prompt, and take the limit of its steps from the option that then has it."""
     said = read.said
     whole = engine == "sglang" and said.get("max_num_batched_tokens") == str(WHOLE_PROMPTS)
@@ -660,6 +660,12 @@ def _configured(
     if not isinstance(cache, dict):
         raise InputError(f"{at}: kv_cache_config is {cache!r}, not a mapping of its settings")
     values |= {f"kv_cache_config.{key}": value for key, value in cache.items() if key not in _CACHE_KEYS}
+    graphs, most = values.get("cuda_graph_config"), counts.get("max_num_seqs", launch.max_num_seqs)
+    if isinstance(graphs, dict) and most and _all_captured(graphs.get("max_batch_size"), most, speculation):
+        values["cuda_graph_config"] = {key: one for key, one in graphs.items() if key != "max_batch_size"}
+        read.assumed["steps of all sequences that may run at once are captured in CUDA graphs"] = [
+            f"cuda_graph_config.max_batch_size {graphs['max_batch_size']}"
+        ]
     for key, value in values.items():
         for name, leaf in leaves(str(key), value):
             read.judge(table, name, leaf, at)
@@ -671,6 +677,11 @@ def _configured(
         drafts=drafts,
         adapters=None if adapters is None else read_adapter_config(adapters, at),
     )
+
+
+def _all_captured(batch: object, most: int, speculation: object) -> bool:
+    """Return whether graphs up to a batch hold every decode step of so many sequences, each with one token."""
+    return isinstance(batch, int) and not isinstance(batch, bool) and batch >= most and speculation is None
 
 
 def _with_cache(

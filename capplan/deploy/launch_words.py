@@ -167,8 +167,8 @@ def yaml_of(path: str, started: Started, folder: Path, what: str, place: str) ->
     from capplan.readers.text_file import is_there
     from capplan.readers.yaml_file import parse_yaml, read_yaml
 
-    if path in started.files:
-        value = parse_yaml(started.files[path], path).value
+    if (written := started.files.get(path.removeprefix("./"))) is not None:
+        value = parse_yaml(written, path).value
     elif is_there(folder / path):
         value = read_yaml(folder / path, kind=f"the YAML of {what}", way_out=f"named by {place}").value
     else:
