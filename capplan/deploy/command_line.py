@@ -123,6 +123,8 @@ def _read_drafts(config: object, place: str) -> Drafts:
 GB = 1e9
 WHOLE_PROMPTS = -1
 """Tokens of a chunk with which SGLang cuts no prompt."""
+WHOLE_TOKENS = "16384"
+"""Tokens of a step of SGLang that cuts no prompt and says no limit: `max_prefill_tokens` in its `server_args.py`."""
 CONFIG_FILE = "trtllm.yaml"
 ROLES: Mapping[Role, str] = {"prefill": "kv_producer", "decode": "kv_consumer", "either": "kv_both"}
 """Pool -> what vLLM calls it; its connector NIXL takes kv_both in either pool."""
@@ -450,7 +452,7 @@ def _with(launch: ReplicaLaunch, read: LaunchWords, place: str) -> ReplicaLaunch
     def name(key: str) -> str:
         return table.flags[key].names[0]
 
-    whole = _takes_whole_prompts(launch.engine, read, place, name)
+    whole = _takes_whole_prompts(launch.engine, read, name)
     if launch.engine == "vllm" and said.get("max_model_len") in ("auto", "-1"):
         shown = f"{name('max_model_len')} {said.pop('max_model_len')}"
         read.assumed["the longest context of the model is served"] = [shown]
@@ -478,16 +480,17 @@ def _with(launch: ReplicaLaunch, read: LaunchWords, place: str) -> ReplicaLaunch
     return launch
 
 
-def _takes_whole_prompts(engine: str, read: LaunchWords, place: str, name: Callable[[str], str]) -> bool:
+def _takes_whole_prompts(engine: str, read: LaunchWords, name: Callable[[str], str]) -> bool:
     """Return whether SGLang cuts no prompt, and take the limit of its steps from the option that then has it."""
     said = read.said
     whole = engine == "sglang" and said.get("max_num_batched_tokens") == str(WHOLE_PROMPTS)
     if whole:
         if "prefill_tokens" not in said:
-            raise InputError(
-                f"{place}: {name('max_num_batched_tokens')} {WHOLE_PROMPTS} leaves the tokens of a step to another option; write {name('prefill_tokens')} too"
-            )
-        said["max_num_batched_tokens"] = said["prefill_tokens"]
+            shown = f"{name('max_num_batched_tokens')} {WHOLE_PROMPTS} without {name('prefill_tokens')}"
+            read.assumed[
+                f"a step takes whole prompts of {WHOLE_TOKENS} tokens together, as SGLang does by default"
+            ] = [shown]
+        said["max_num_batched_tokens"] = said.get("prefill_tokens", WHOLE_TOKENS)
     elif "prefill_tokens" in said:
         chunk, most = said.get("max_num_batched_tokens", ""), said["prefill_tokens"]
         if not (chunk.isdigit() and most.isdigit() and int(most) >= int(chunk)):
@@ -652,6 +655,12 @@ def _configured(
     if not isinstance(cache, dict):
         raise InputError(f"{at}: kv_cache_config is {cache!r}, not a mapping of its settings")
     values |= {f"kv_cache_config.{key}": value for key, value in cache.items() if key not in _CACHE_KEYS}
+    graphs, most = values.get("cuda_graph_config"), counts.get("max_num_seqs", launch.max_num_seqs)
+    if isinstance(graphs, dict) and most and _all_captured(graphs.get("max_batch_size"), most, speculation):
+        values["cuda_graph_config"] = {key: one for key, one in graphs.items() if key != "max_batch_size"}
+        read.assumed["steps of all sequences that may run at once are captured in CUDA graphs"] = [
+            f"cuda_graph_config.max_batch_size {graphs['max_batch_size']}"
+        ]
     for key, value in values.items():
         for name, leaf in leaves(str(key), value):
             read.judge(table, name, leaf, at)
@@ -663,6 +672,11 @@ def _configured(
         drafts=drafts,
         adapters=None if adapters is None else read_adapter_config(adapters, at),
     )
+
+
+def _all_captured(batch: object, most: int, speculation: object) -> bool:
+    """Return whether graphs up to a batch hold every decode step of so many sequences, each with one token."""
+    return isinstance(batch, int) and not isinstance(batch, bool) and batch >= most and speculation is None
 
 
 def _with_cache(

@@ -167,8 +167,8 @@ def yaml_of(path: str, started: Started, folder: Path, what: str, place: str) ->
     from capplan.readers.text_file import is_there
     from capplan.readers.yaml_file import parse_yaml, read_yaml
 
-    if path in started.files:
-        value = parse_yaml(started.files[path], path).value
+    if (written := started.files.get(path.removeprefix("./"))) is not None:
+        value = parse_yaml(written, path).value
     elif is_there(folder / path):
         value = read_yaml(folder / path, kind=f"the YAML of {what}", way_out=f"named by {place}").value
     else:
@@ -259,9 +259,8 @@ def _turned_off(name: str, every: Collection[str]) -> bool:
 def _spelled(name: str, names: Mapping[str, str], every: Collection[str], table: EngineFlags) -> str:
     """Return an option as the table spells it: with - or _ between its words, in its long form, or shortened as argparse allows."""
     base, dot, path = name.partition(".")
-    if base.startswith("--spec") or (dot and base.startswith("--")):
-        base = f"--{base[2:].replace('_', '-')}"
-    base = table.aliases.get(base, base)
+    hyphened = f"--{base[2:].replace('_', '-')}" if base.startswith("--") else base
+    base = table.aliases.get(hyphened, hyphened if dot else base)
     if "." in base:
         return base
     forms = (base, base[:2] + base[2:].replace("_", "-"), base[:2] + base[2:].replace("-", "_"))

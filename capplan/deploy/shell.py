@@ -164,6 +164,7 @@ class _Script:
         self._of_variables = 0
         self._word: str | None = None
         self._words: list[str] = []
+        self._into = ""
         self.files: dict[str, str] = {}
 
     def commands(self) -> Iterator[list[str]]:
@@ -206,8 +207,12 @@ class _Script:
                 if match is not None:
                     before = self._values.get(match[1], []) if match[2] else []
                     self._values[match[1]] = [*before, match[3]]
+        elif words and words[0] == "echo" and self._into:
+            said = " ".join(word for word in words[1:] if word not in ("-e", "-n"))
+            self.files[self._into] = said.replace("\\n", "\n") + "\n"
         elif words:
             yield words
+        self._into = ""
 
     def values(self) -> list[list[str]]:
         """Return the values of the variables that were assigned."""
@@ -342,8 +347,10 @@ class _Script:
             return False
         self._end_word()
         self._at = match.end()
-        target = re.compile(r"[ \t]*(?:\"[^\"]*\"|'[^']*'|[^\s;&|]+|&?\d)?").match(self._text, self._at)
-        self._at = target.end() if target is not None else self._at
+        target = re.compile(r"[ \t]*(\"[^\"]*\"|'[^']*'|[^\s;&|<>]+|&?\d)?").match(self._text, self._at)
+        if target is not None:
+            self._into = self._named((target[1] or "").strip("'\""))
+            self._at = target.end()
         return True
 
     def _here(self) -> bool:
@@ -365,7 +372,7 @@ class _Script:
         """Return the path of a file, with the variables that are known."""
         inner = _Script(path, self._place)
         inner._values = self._values
-        return "".join(word for command in inner.commands() for word in command) or path
+        return ("".join(word for command in inner.commands() for word in command) or path).removeprefix("./")
 
 
 def _started(
@@ -397,7 +404,7 @@ def _started(
         if rest and _MODULE.fullmatch(rest[0]) is None and Path(rest[0]).name not in _SHELLS:
             entry = _entry_point(words[:image_at])
             served = rest[1:] if rest[0] == "serve" else rest
-            if entry is None or Path(entry).name == "vllm" or "vllm" in entry:
+            if rest[:1] != ["bench"] and (entry is None or "vllm" in entry):
                 yield Started("vllm", version, _variables(words[:image_at]), tuple(served))
 
 

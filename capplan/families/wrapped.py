@@ -114,6 +114,13 @@ Projector = Callable[[Config, Config, int], int]
 """Parameters of what joins tower and text: the file, the section of the tower, hidden size of the text."""
 
 _TOWERS: dict[str, Tower] = {
+    "apertus1p5_vision_tokenizer": towers.apertus,
+    "dots3_note_audio_encoder": audio.dots3,
+    "dots3_note_vision_encoder": towers.dots3,
+    "hy_v4_vl_vision": towers.hy4,
+    "inkling2_vision": towers.inkling2,
+    "timm_wrapper": towers.perception,
+    "wavtokenizer_encoder": audio.wav_tokenizer,
     "blip_2_qformer": audio.query_transformer,
     "clip_vision_model": towers.clip,
     "exaone4_5_vision": vision.qwen2_5_vision,
@@ -165,6 +172,7 @@ _COPIES = (
     "dynamic_image_size", "force_image_size", "max_dynamic_patch", "min_dynamic_patch", "pad2square", "ps_version",
     "select_layer", "template", "use_backbone_lora", "use_llm_lora", "use_thumbnail", "downsample_ratio", "hidden_size", "vocab_size",
     "window_size", "num_image_tokens", "patch_size", "norm_mean", "norm_std", "image_tag_type", "video_pruning_rate",
+    "image_token_offset", "audio_token_offset",
 )  # fmt: skip
 """Keys at the top level of some files that repeat a section or say how many tokens an image has."""
 
@@ -251,7 +259,13 @@ _WRAPPERS = {
     "idefics2": Wrapper(
         {"vision_config": vision.idefics2, "perceiver_config": vision.idefics2_perceiver}
     ),
-    **dict.fromkeys(("granite4_vision", "perception_lm"), _image(None)),
+    "granite4_vision": _image(None),
+    "perception_lm": _image(vision.perception),
+    **dict.fromkeys(("hy_v4_vl", "inkling2"), _image(vision.nothing)),
+    "apertus1p5": Wrapper({"vision_config": vision.nothing, "audio_config": vision.nothing}),
+    "dots3_note": Wrapper(
+        {"vision_config": vision.nothing, "audio_config": vision.nothing}, text_type="dots3_note_text"
+    ),
 }  # fmt: skip
 
 

@@ -267,6 +267,8 @@ class Attention:
     """Tokens that share one index key (Qwen 4), which engines keep in 16 bits."""
     index_tail_elements: int = 0
     """Elements that engines keep of the tokens of the pool at hand, in 16 bits."""
+    convolved_elements: int = 0
+    """Inputs of convolutions over queries, keys and values that the next token needs again (ZAYA1)."""
 
     @property
     def description(self) -> Description:
@@ -279,6 +281,8 @@ class Attention:
             pool = self.index_pool_tokens
             parts.append(CachePart(self.index_head_dim, entry_tokens=pool, packed_bytes=key, index=True))
             states = (StatePart(tail, tail, "bf16", pieces=1),)
+        elif self.convolved_elements:
+            states = (StatePart(self.convolved_elements, self.convolved_elements, "bf16"),)
         elif self.index_head_dim:
             parts.append(CachePart(self.index_head_dim, 1, window, self.chunked))
         name = "sparse_attention" if self.index_heads else "attention"
@@ -339,6 +343,8 @@ class LatentAttention:
     """False where the layer reuses the selection of an earlier layer's indexer."""
     index_pool_tokens: int = 1
     """Tokens that share one index key (GLM-5.3): engines cache that key, and key and gate of each token of the pool at hand."""
+    window_tokens: int | None = None
+    """Tokens that a position sees (itself included) in a layer without an indexer (dots3-note); None sees all."""
 
     @property
     def description(self) -> Description:
@@ -349,7 +355,8 @@ class LatentAttention:
         width = self.kv_lora_rank + self.rope_head_dim
         sparse = self.index_head_dim > 0
         packed = float(packed_latent_bytes(self.kv_lora_rank, self.rope_head_dim)) if sparse else None
-        parts = [CachePart(width, packed_bytes=packed)]
+        window = float(self.window_tokens or math.inf)
+        parts = [CachePart(width, window_tokens=window, packed_bytes=packed)]
         states: tuple[StatePart, ...] = ()
         if sparse and self.index_cached:
             key = float(index_key_bytes(self.index_head_dim))
@@ -360,11 +367,11 @@ class LatentAttention:
                 states = (StatePart(ring, ring, "bf16", pieces=1),)
         expanded = self.nope_head_dim + self.value_head_dim
         return Description(
-            "sparse_mla" if self.index_heads else "mla",
+            "sparse_mla" if self.index_heads else "sliding_mla" if self.window_tokens else "mla",
             (Heads(self.query_heads),),
             tuple(parts),
             states,
-            read_limits=(float(self.index_top_tokens),) if self.index_top_tokens else (),
+            read_limits=tuple(float(limit) for limit in (self.window_tokens, self.index_top_tokens) if limit),
             softmax=True,
             rotary_elements=self.rope_head_dim,
             expansion=Expansion(self.query_heads, expanded, self.kv_lora_rank, width),

@@ -41,6 +41,7 @@ def mla_prefill_flop(
     past_tokens: Number,
     query_heads: Number,
     width: Number,
+    seen_tokens: Number = np.inf,
 ) -> Number:
     """Return the arithmetic of causal MLA with expanded keys and values (the expansion is a projection).
 
@@ -58,6 +59,8 @@ def mla_prefill_flop(
         h, on this rank.
     width : [-]
         w, of one key and one value of a head together, rotary part included.
+    seen_tokens : [-]
+        tokens that a query sees at most, itself included: a sliding window
 
     Returns
     -------
@@ -75,7 +78,7 @@ def mla_prefill_flop(
     ----------
     DeepSeek-AI 2024, "DeepSeek-V2", section 2.1, https://arxiv.org/abs/2405.04434
     """
-    pairs = attended_pairs(new_tokens, past_tokens, np.inf)
+    pairs = attended_pairs(new_tokens, past_tokens, seen_tokens)
     return 2.0 * sequences * query_heads * width * pairs
 
 
@@ -495,6 +498,7 @@ def expanded_attention_time_s(
     width: Number,
     written_bytes_per_token: Number,
     rates: LatentAttentionRates,
+    seen_tokens: Number = np.inf,
 ) -> Number:
     """Return the time of prefill attention over keys and values expanded from latents, cache write included.
 
@@ -511,6 +515,8 @@ def expanded_attention_time_s(
     written_bytes_per_token : [B]
         w, what one token adds to the cache.
     rates : what the device achieves
+    seen_tokens : [-]
+        tokens that a query sees at most, itself included: a sliding window
 
     Returns
     -------
@@ -533,7 +539,7 @@ def expanded_attention_time_s(
     moved_bytes = mla_prefill_bytes(sequences, new_tokens, past_tokens, query_heads, width)
     moved_bytes = moved_bytes + sequences * new_tokens * written_bytes_per_token
     at = (sequences, new_tokens, past_tokens, query_heads)
-    return _prefill_kernel_time_s(*at, width, np.inf, moved_bytes, rates)
+    return _prefill_kernel_time_s(*at, width, seen_tokens, moved_bytes, rates)
 
 
 def _prefill_kernel_time_s(

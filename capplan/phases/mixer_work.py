@@ -150,7 +150,8 @@ def _crossed(mixer: CrossAttention, chunk: Chunk) -> OperatorCost:
 
 
 def _top_tokens(mixer: LatentAttention) -> float:
-    return float(mixer.index_top_tokens) if mixer.index_heads else math.inf
+    """Return the latents that a query reads at most: those that an indexer selects, or of a sliding window."""
+    return float(mixer.index_top_tokens if mixer.index_heads else mixer.window_tokens or math.inf)
 
 
 def _latent_decode(mixer: LatentAttention, chunk: Chunk) -> OperatorCost:
@@ -195,16 +196,18 @@ def _latent_prefill(mixer: LatentAttention, chunk: Chunk) -> OperatorCost:
 def _expanded_latent_prefill(mixer: LatentAttention, chunk: Chunk) -> OperatorCost:
     """Return prefill over expanded keys and values; those of the cached prefix are expanded again."""
     rates, lora = chunk.rates.latent_attention, float(mixer.kv_lora_rank)
+    window = float(mixer.window_tokens or math.inf)
+    past = np.minimum(chunk.past, window)
     query_heads = mixer.query_heads / chunk.tensor_parallel
     width = float(mixer.nope_head_dim + mixer.rope_head_dim + mixer.value_head_dim)
     written = (lora + mixer.rope_head_dim) * chunk.kv_bytes
-    shape = (chunk.sequences, chunk.new, chunk.past, query_heads, width)
-    flop = latent_attention.mla_prefill_flop(*shape)
+    shape = (chunk.sequences, chunk.new, past, query_heads, width)
+    flop = latent_attention.mla_prefill_flop(*shape, window)
     moved = latent_attention.mla_prefill_bytes(*shape)
-    seconds = latent_attention.expanded_attention_time_s(*shape, written, rates)
+    seconds = latent_attention.expanded_attention_time_s(*shape, written, rates, window)
     outputs, name = query_heads * (mixer.nope_head_dim + mixer.value_head_dim), chunk.expansion_format
     again = matmul_time_s(
-        np.maximum(chunk.past * chunk.sequences, 1.0), lora, outputs,
+        np.maximum(past * chunk.sequences, 1.0), lora, outputs,
         named_weight_format(name).bytes_per_element, 2.0, chunk.rates.matmul[name],
     )  # fmt: skip
     return _attended(seconds + np.where(np.asarray(chunk.past) > 0, again, 0.0), flop, moved, rates)

@@ -40,6 +40,8 @@ NEEDED = {"num_experts_per_tok": 2, "n_routed_experts": 4, "n_shared_experts": 1
 """Sizes that some classes leave null and cannot do without."""
 
 KNOWN_TROUBLE: dict[str, dict[str, Any]] = {
+    "apertus1p5": {"image_token_offset": 10, "audio_token_offset": 110, "audio_config": {"codebook_dim": 64, "codebook_size": 50, "num_filters": 8},
+                   "vision_config": {"codebook_size": 100, "base_channels": 32, "channel_multiplier": [1, 2], "num_res_blocks": 2, "attn_resolutions": [128]}},
     "bamba": {"attn_layer_indices": [1, 3]},
     "bailing_hybrid": {"layer_group_size": 2},
     "deberta": {"relative_attention": True, "pos_att_type": ["c2p", "p2c"], "max_relative_positions": 12},
@@ -47,6 +49,8 @@ KNOWN_TROUBLE: dict[str, dict[str, Any]] = {
                    "share_att_key": True, "conv_kernel_size": 3},
     "deepseek_v4": {"head_dim": 64, "qk_rope_head_dim": 8},
     "ernie4_5_vl_moe": {"text_config": {"moe_intermediate_size": [40, 24], "rope_parameters": {"mrope_section": [3, 3, 2]}}},
+    "dots3_note": {"audio_config": {"adapter_input_size": 64, "adapter_out_dim": 64, "downsample_hidden_size": 24},
+                   "vision_config": {"adapter_in_dim": 64, "adapter_out_dim": 64, "spatial_merge_size": 2, "mlp_layer_types": ["dense", "sparse"] * 2}},
     "falcon_h1": {"mamba_d_ssm": 128},
     "gemma3n_text": {"num_hidden_layers": 10, "num_kv_shared_layers": 5, "vocab_size_per_layer_input": 300},
     "gemma3n": {"text_config": {"num_hidden_layers": 10, "num_kv_shared_layers": 5}},
@@ -64,6 +68,8 @@ KNOWN_TROUBLE: dict[str, dict[str, Any]] = {
     "hunyuan_v1_dense": {"head_dim": 24},
     "hunyuan_v1_moe": {"head_dim": 24},
     "hunyuan_vl": {"text_config": {"head_dim": 24, "rope_parameters": {"mrope_section": [4, 4, 4]}}},
+    "hy_v4_vl": {"text_config": {"rope_parameters": {"mrope_section": [1, 1, 2]}}},
+    "inkling2": {"vision_config": {"text_hidden_size": 64}},
     "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
     "kimi_linear": {"layer_types": ["linear_attention", "full_attention"] * 2},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"] * 2},
@@ -82,6 +88,7 @@ KNOWN_TROUBLE: dict[str, dict[str, Any]] = {
     "qwen2_5_omni_thinker": {"text_config": {"rope_parameters": {"mrope_section": [2, 3, 3]}}},
     "qwen2_5_vl": {"text_config": {"rope_parameters": {"mrope_section": [2, 3, 3]}}},
     "step3p7": {"text_config": {"sliding_window": 8}},
+    "zaya": {"num_experts_per_tok": 1},
     "zamba2": {"mamba_headdim": 16, "attention_head_dim": 32, "attention_hidden_size": 128, "num_hidden_layers": 6, "hybrid_layer_ids": [1, 3, 5],
                "layer_types": ["mamba", "hybrid"] * 3, "layers_block_type": ["mamba", "hybrid"] * 3},
 }  # fmt: skip

@@ -26,10 +26,14 @@ NEMOTRON_NANO_VL = {
                                "cls_token_per_teacher": True, "teachers": [{"name": name} for name in ("clip", "siglip", "dino", "sam")]}},
 }  # fmt: skip
 DEFAULTS = [
+    ("apertus1p5", 8_317_544_000),
+    ("dots3_note", 287_309_195_008),
     ("exaone4_5", 12_100_938_496),
     ("glm46v", 10_292_777_472),
     ("glm4v", 10_292_777_472),
     ("granite_speech", 6_990_441_514),
+    ("hy_v4_vl", 771_142_515_869),
+    ("inkling2", 594_046_172_160),
     ("mllama", 10_642_941_475),
     ("qwen2_audio", 12_692_062_208),
     ("voxtral", 4_676_271_104),
@@ -98,6 +102,74 @@ def test_the_tower_of_nemotron_nano_vl_is_the_one_that_its_file_names():
         "nano",
     )
     assert frames.vision_parameters - network.vision_parameters == 2 * 3 * 16 * 16 * 1280
+
+
+PERCEPTION = {
+    "global_pool": "",
+    "img_size": [448, 448],
+    "init_values": 0.1,
+    "ref_feat_shape": [32, 32],
+    "use_post_transformer_norm": False,
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes", "count"),
+    [
+        ("vit_pe_core_large_patch14_336", {"depth": 23, "embed_dim": 1024}, 682_023_936),
+        ("vit_pe_core_gigantic_patch14_448", {"depth": 47, "embed_dim": 1536}, 2_132_580_096),
+        ("vit_so150m_patch16_reg4_map_256", {"depth": 18, "embed_dim": 896}, None),
+    ],
+)
+def test_a_tower_of_timm_is_counted_where_its_name_says_how_it_is_built(name, sizes, count):
+    """Perception LM with two layers of text, built on the meta device with timm 1.0.31; another tower is remarked on."""
+    text = {
+        "model_type": "llama", "hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 2, "num_attention_heads": 32,
+        "num_key_value_heads": 8, "head_dim": 64, "vocab_size": 128256, "tie_word_embeddings": True,
+    }  # fmt: skip
+    tower = {"model_type": "timm_wrapper", "architecture": name, "model_args": PERCEPTION | sizes}
+    network = read_network(
+        {"model_type": "perception_lm", "text_config": text, "vision_config": tower}, "plm"
+    )
+    remarks = [note for note in network.notes if "not counted" in note]
+    assert remarks == ([] if count else [f"the tower {name} of timm is not counted"])
+    assert count is None or parameters(network) == count
+
+
+DOTS3 = {
+    "model_type": "dots3_note", "vocab_size": 320, "hidden_size": 64, "intermediate_size": 96, "moe_intermediate_size": 40,
+    "num_hidden_layers": 6, "num_attention_heads": 4, "num_key_value_heads": 4, "n_shared_experts": 1, "n_routed_experts": 4,
+    "num_experts_per_tok": 2, "kv_lora_rank": 16, "q_lora_rank": 24, "qk_rope_head_dim": 8, "v_head_dim": 20, "qk_nope_head_dim": 12,
+    "head_dim": 16, "index_n_heads": 4, "index_head_dim": 16, "index_topk": 8, "first_k_dense_replace": 1, "moe_layer_freq": 1,
+    "use_dsa": True, "use_sliding_window": True, "sliding_window_size": 6, "moe_shared_expert_intermediate_size": 48,
+    "swa_num_attention_heads": 2, "swa_num_key_value_heads": 2, "swa_q_lora_rank": 20, "swa_kv_lora_rank": 32, "swa_head_dim": 24,
+    "swa_qk_nope_head_dim": 16, "swa_v_head_dim": 12, "max_position_embeddings": 256,
+    "vision_config": {"embed_dim": 48, "num_heads": 4, "intermediate_size": 96, "num_hidden_layers": 3, "use_bias": False,
+                      "pyramid_num_routed": [-1, 4, 8], "moe_intermediate_size": 20, "adapter_in_dim": 48, "adapter_out_dim": 64},
+    "audio_config": {"whisper_config": {"d_model": 32, "encoder_attention_heads": 4, "encoder_layers": 2, "encoder_ffn_dim": 64,
+                                        "num_mel_bins": 80}, "whisper_adapter_in_dim": 32, "whisper_adapter_out_dim": 64},
+}  # fmt: skip
+"""As dots3-note is published: the keys of the text at the top level, those of its sliding layers with a prefix."""
+
+
+@pytest.mark.parametrize(
+    ("change", "count", "kept"),
+    [
+        ({}, 4_820_956, (1200, 3120)),
+        ({"use_dsa": False}, 4_812_412, (960, 2160)),
+        ({"use_sliding_window": False}, 4_841_944, (1200, 4800)),
+        (
+            {"swa_head_dim": 256, "swa_qk_nope_head_dim": 192, "swa_qk_rope_head_dim": 64},
+            4_893_508,
+            (2040, 4128),
+        ),
+    ],
+)
+def test_a_published_dots3_note_has_the_parameters_and_the_cache_of_its_class(change, count, kept):
+    """Parameters on the meta device and elements after 5 and 20 tokens, transformers 5.24."""
+    network = read_network(DOTS3 | change, "dots3")
+    assert parameters(network) == count
+    assert tuple(float(kv_bytes_per_sequence(network, tokens, 1.0)) for tokens in (5.0, 20.0)) == kept
 
 
 def test_a_tower_of_an_unknown_name_is_refused_and_one_of_unknown_code_is_remarked_on():

@@ -503,7 +503,6 @@ def test_any_text_is_a_launch_or_one_clear_refusal(text):
         ("vllm serve o/n --runner draft", "--runner 'draft' is not read; known: auto, generate, pooling"),
         ("vllm serve o/n --enable-chunked-prefill --disable-chunked-prefill", "turns chunked prefill on and off"),
         ("python3 -m sglang.launch_server --model-path o/n --enable-lora", "write --max-lora-rank and --lora-target-modules"),
-        ("python3 -m sglang.launch_server --model-path o/n --chunked-prefill-size -1", "write --max-prefill-tokens too"),
         ("python3 -m sglang.launch_server --model-path o/n --max-prefill-tokens 9", "give --chunked-prefill-size instead"),
         ("vllm serve o/n --attention-backend FLEX_ATTENTION", "runs attention by slower kernels, which is not modelled"),
         ("vllm serve o/n --ubatch-size 4", "may change memory or speed, which is not modelled"),

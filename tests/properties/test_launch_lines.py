@@ -1,5 +1,11 @@
-"""Command lines as people publish them (`tests/data/launch_lines.yaml`): what is read of each, or why it is refused; and every suggestion of a refusal works."""
+"""Command lines as people publish them (`tests/data/launch_lines.jsonl.gz`): what is read of each, or why it is refused; and every suggestion of a refusal works.
 
+`zcat` shows the file, `gzip -9n` packs it again: a line of JSON has `line`, `source`, and `read` (what differs from the defaults) or `refused`.
+`held_out`: found after the reader was written, and not looked at before it was counted.
+"""
+
+import gzip
+import json
 import re
 import shlex
 from dataclasses import fields
@@ -11,16 +17,15 @@ import pytest
 from capplan.deploy.command_line import read_command_line
 from capplan.deploy.replica_launch import ReplicaLaunch, engine_flags
 from capplan.errors import InputError
-from capplan.readers.yaml_file import parse_yaml
 
-FILE = Path(__file__).resolve().parents[1] / "data" / "launch_lines.yaml"
+FILE = Path(__file__).resolve().parents[1] / "data" / "launch_lines.jsonl.gz"
 PLAIN = ReplicaLaunch("", "", "")
 NOT_COMPARED = ("unread", "assumed")
 
 
 @cache
 def lines():
-    return parse_yaml(FILE.read_text(encoding="utf-8"), FILE.name).value
+    return [json.loads(line) for line in gzip.decompress(FILE.read_bytes()).decode("utf-8").splitlines()]
 
 
 def differing(launch):
@@ -154,3 +159,40 @@ def test_a_line_in_quotes_is_the_same_line():
         f"# started by hand\n{plain}   # today\n",
     ):
         assert differing(read_command_line(wrapped)) == read, wrapped
+
+
+def test_whole_prompts_of_sglang_share_the_step_that_it_takes_by_default():
+    """`max_prefill_tokens` in `server_args.py` of SGLang; the assumption names the option that is missing."""
+    launch = read_command_line("python3 -m sglang.launch_server --model-path o/n --chunked-prefill-size -1")
+    assert (launch.chunked_prefill, launch.max_num_batched_tokens) == (False, 16384)
+    assert "--chunked-prefill-size -1 without --max-prefill-tokens" in launch.assumed[0]
+
+
+@pytest.mark.parametrize(
+    ("captured", "seqs", "drafts", "read"),
+    [
+        (64, 64, "", True),
+        (63, 64, "", False),
+        (64, 64, "speculative_config: {decoding_type: MTP, num_nextn_predict_layers: 1}\n", False),
+    ],
+)
+def test_graphs_of_tensorrt_that_hold_every_sequence_leave_none_out(captured, seqs, drafts, read):
+    text = f"cuda_graph_config: {{max_batch_size: {captured}}}\n{drafts}"
+    script = f"cat > ./c.yml<<EOF\n{text}EOF\ntrtllm-serve o/n --max_batch_size {seqs} --config c.yml"
+    refusal = read_or_refused(script)[1]
+    assert (refusal == "") == read
+    assert read or "cuda_graph_config.max_batch_size limits CUDA graphs" in refusal
+
+
+def test_a_file_that_echo_writes_is_the_one_that_the_command_names():
+    written = 'echo -e "enable_attention_dp: true\\nkv_cache_config:\\n  dtype: fp8" > ./more.yml'
+    read, refusal = read_or_refused(f"{written}\ntrtllm-serve o/n --tp_size 4 --config more.yml")
+    assert not refusal
+    assert (read["data_parallel"], read["kv_dtype"]) == (4, "fp8")
+
+
+def test_a_client_behind_the_program_of_an_image_starts_no_engine():
+    refusal = read_or_refused("docker run --entrypoint vllm vllm/vllm-openai:latest bench serve --model o/n")[
+        1
+    ]
+    assert "starts no engine that is known" in refusal

@@ -58,9 +58,10 @@ kernels = st.integers(2, 6)
 eights = st.integers(1, 8).map(lambda n: 8 * n)
 KINDS = {
     Attention: st.builds(Attention, eights, st.sampled_from([1, 2, 4, 8]), eights, eights,
-                         st.none() | eights, cached=st.booleans(), causal=st.booleans(), index_head_dim=st.sampled_from([0, 64])),
+                         st.none() | eights, cached=st.booleans(), causal=st.booleans(), index_head_dim=st.sampled_from([0, 64]),
+                         convolved_elements=st.sampled_from([0, 64])),
     LatentAttention: st.builds(LatentAttention, eights, eights, eights, eights, eights, st.sampled_from([0, 8]),
-                               st.sampled_from([0, 128]), index_cached=st.booleans()),
+                               st.sampled_from([0, 128]), index_cached=st.booleans(), window_tokens=st.none() | eights),
     LinearAttention: st.builds(LinearAttention, st.sampled_from(["gated_delta", "lightning", "kda"]), eights, eights,
                                few, few, st.just(0) | eights, kernels, eights),
     StateSpace: st.one_of(
@@ -211,7 +212,7 @@ def test_steps_price_a_mixer_that_nobody_has_heard_of_from_one_row(monkeypatch):
 def on_one_rank(mixer, tensor):
     """Return the mixer that has as many heads and channels as one rank of another."""
     cut = {
-        Attention: ("query_heads", "kv_heads"),
+        Attention: ("query_heads", "kv_heads", "convolved_elements"),
         LatentAttention: ("query_heads",),
         CompressedAttention: ("query_heads",),
         CrossAttention: ("heads",),

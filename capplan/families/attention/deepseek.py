@@ -30,9 +30,12 @@ from capplan.families.parts.stacks import (
     deepseek_mixture,
     dense_mlp,
     layer_windows,
+    mixture,
     parts_after,
+    routed_by,
     with_next_token_layers,
 )
+from capplan.families.parts.state_blocks import layer_kinds
 from capplan.families.parts.towers import clip_of_ocr, encoder_block, linear, segment_anything
 from capplan.families.parts.vision import moonvit
 from capplan.model.network import CompressedAttention, LatentAttention, Layer, Network, Projection
@@ -596,3 +599,76 @@ def _tower(vision: Config, text: int) -> int:
     block = linear(hidden, 3 * hidden) + linear(hidden, hidden) + 3 * hidden * wide + 2 * hidden
     tower = linear(3 * patch * patch, hidden) + vision.dimension("num_hidden_layers") * block + hidden
     return tower + linear(hidden * merged * merged, text) + linear(text, text) + 3 * text
+
+
+_DOTS3_SLIDING = {
+    "num_attention_heads": 64,
+    "q_lora_rank": 1024,
+    "kv_lora_rank": 1024,
+    "qk_nope_head_dim": 192,
+    "v_head_dim": 128,
+}
+"""Sizes of the sliding layers of a dots3-note whose file states none: those of its class in transformers 5.24."""
+
+
+def read_dots3(config: Config, name: str) -> Network:
+    """Return a dots3-note: layers of sparse latent attention, and layers with a window and latents of their own sizes."""
+    hidden, count = config.dimension("hidden_size"), config.layers()
+    whole = (
+        "full_attention" if config.stated("use_dsa") and not config.flag("use_dsa") else "indexed_attention"
+    )
+    slides = config.flag("use_sliding_window", default=True)
+    default = [whole if not slides or i < 2 or i % 4 == 1 else "sliding_attention" for i in range(count)]
+    kinds = [
+        whole if kind == "full_attention" and config.flag("use_dsa") else kind
+        for kind in layer_kinds(config, ("layer_types",), count, _DOTS3_KINDS, default)
+    ]
+    config.unused("mlp_bias", "num_local_experts", "num_key_value_heads", "head_dim")
+    if not config.has("mlp_layer_types") and (config.first_present("moe_layer_freq")[1] or 1) != 1:
+        raise config.error(
+            "moe_layer_freq", "another value than 1 is not modelled", "allowed: 1, or mlp_layer_types"
+        )
+    window = config.optional("sliding_window", "sliding_window_size") or 512
+    width = config.dimension("moe_intermediate_size")
+    shared = config.dimension("shared_experts_intermediate_size", "moe_shared_expert_intermediate_size")
+    sparse = mixture(
+        config, hidden, experts=config.dimension("n_routed_experts"), per_token=config.dimension("num_experts_per_tok"),
+        intermediate=width, shared=config.count("n_shared_experts", default=1) * shared,
+    )  # fmt: skip
+    dense = gated_mlp(hidden, config.dimension("intermediate_size")), None
+    parts = parts_after(
+        config, dense, routed_by(sparse, "grouped"), count, config.count("first_k_dense_replace", default=1)
+    )
+    layers = []
+    for index, (kind, part) in enumerate(zip(kinds, parts, strict=True)):
+        sizes = _dots3_sizes(config, index, sliding=kind == "sliding_attention")
+        mixer, matmuls, norms = latent_attention(
+            sizes, hidden, attention_bias=config.flag("attention_bias"), indexer=kind == "indexed_attention"
+        )
+        if kind == "sliding_attention":
+            mixer = replace(mixer, window_tokens=window)
+        gate = Projection("gate", "attention", hidden, mixer.query_heads, "columns")
+        vectors = 2 * hidden + norms + mixer.rope_head_dim
+        layers.append(decoder_layer(mixer, (*matmuls, gate), part, vectors))
+    return decoder(config, name, layers, hidden=hidden)
+
+
+_DOTS3_KINDS = {name: name for name in ("full_attention", "indexed_attention", "sliding_attention")}
+
+
+def _dots3_sizes(config: Config, index: int, *, sliding: bool) -> Config:
+    """Return the file with the sizes of one layer: those stated for it, for all sliding layers, or of the class."""
+    listed = config.first_present("per_layer_config")[1]
+    own = {int(at): one for at, one in listed.items()} if isinstance(listed, dict) else None
+    given = {} if own is None else dict(own.get(index) or {})
+    prefixed = {
+        key: f"swa_{key}" for key in (*_DOTS3_SLIDING, "head_dim", "qk_rope_head_dim", "num_key_value_heads")
+    }
+    config.unused(*prefixed.values())
+    if sliding and own is None:
+        given = _DOTS3_SLIDING | {
+            key: config.values[old] for key, old in prefixed.items() if config.values.get(old) is not None
+        }
+        head = given.pop("head_dim", 256)
+        given.setdefault("qk_rope_head_dim", head - given["qk_nope_head_dim"])
+    return replace(config, values={**config.values, **given})

@@ -156,3 +156,62 @@ def parakeet(audio: Config) -> int:
     bins = audio.dimension("num_mel_bins", default=80) // stride ** int(log2(factor))
     tower = _halving_convolutions(channels, kernel, factor) + linear(channels * bins, hidden)
     return tower + audio.layers() * block
+
+
+def wav_tokenizer(audio: Config) -> int:
+    """Return the parameters of the encoder of WavTokenizer: convolutions that halve the rate, two recurrent layers; its codebook is a buffer."""
+    audio.unused(
+        "adanorm_num_embeddings",
+        "codebook_dim",
+        "codebook_size",
+        "dilation_growth_rate",
+        "use_causal_conv",
+        "pad_mode",
+    )
+    audio.unused(*(key for key in audio.values if key.startswith("decoder_")))
+    scaled = audio.text("norm_type", default="weight_norm") == "weight_norm"
+
+    def convolution(before: int, after: int, kernel: int) -> int:
+        return linear(before * kernel, after) + (after if scaled else 2 * after)
+
+    width, kernel = audio.dimension("num_filters"), audio.dimension("residual_kernel_size")
+    ratios = audio.whole_numbers("upsampling_ratios") or (6, 5, 5, 4)
+    residual, compress = audio.count("num_residual_layers"), audio.dimension("compress")
+    shortcut = audio.flag("use_conv_shortcut", default=True)
+    tower = convolution(audio.dimension("audio_channels"), width, audio.dimension("kernel_size"))
+    for ratio in reversed(ratios):
+        inner = width // compress
+        block = convolution(width, inner, kernel) + convolution(inner, width, 1)
+        block += convolution(width, width, 1) if shortcut else 0
+        tower += residual * block + convolution(width, 2 * width, 2 * ratio)
+        width *= 2
+    recurrent = audio.count("num_lstm_layers") * 8 * linear(width, width)
+    return (
+        tower
+        + recurrent
+        + convolution(width, audio.dimension("hidden_size"), audio.dimension("last_kernel_size"))
+    )
+
+
+def dots3(audio: Config) -> int:
+    """Return the parameters of the tower of dots3-note with its adapter: three halvings, blocks whose keys have no bias, gated feed-forward."""
+    if (older := audio.section("whisper_config")) is not None:
+        older.unused(*older.values)
+    audio.unused("max_position_embeddings", "num_key_value_heads", "head_dim", "samples_per_token")
+
+    def size(key: str, old: str) -> int:
+        return (older.optional(old) if older is not None else None) or audio.dimension(key)
+
+    hidden, wide = size("hidden_size", "d_model"), size("intermediate_size", "encoder_ffn_dim")
+    channels = audio.dimension("downsample_hidden_size")
+    bins, bias = -(-size("feature_size", "num_mel_bins") // 8), audio.flag("attention_bias", default=True)
+    block = 3 * linear(hidden, hidden, bias=bias) + hidden * hidden + 2 * hidden
+    block += linear(hidden, 2 * wide) + linear(wide, hidden)
+    tower = linear(9, channels) + 2 * linear(9 * channels, channels)
+    tower += (audio.optional("conv_output_size") or channels * bins) * hidden
+    out = audio.optional("whisper_adapter_out_dim", "adapter_output_size") or audio.dimension(
+        "adapter_out_dim"
+    )
+    audio.unused("adapter_input_size", "whisper_adapter_in_dim", "num_attention_heads")
+    adapter = 2 * hidden + linear(hidden, out) + linear(out, out)
+    return tower + size("num_hidden_layers", "encoder_layers") * block + hidden + adapter

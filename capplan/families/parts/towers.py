@@ -213,6 +213,131 @@ def hunyuan(vision: Config) -> int:
     return embedded + positions * hidden + blocks
 
 
+def hy4(vision: Config) -> int:
+    """Return the parameters of the tower of Hy 4 with its merger: convolutions over squares of patches, a norm before them and a line break."""
+    hidden, out = vision.dimension("hidden_size"), vision.dimension("out_hidden_size")
+    vision.unused("num_key_value_heads")
+    merge = vision.dimension("spatial_merge_size") ** 2
+    patch = vision.dimension("patch_size")
+    positions = (vision.dimension("max_image_size") // patch) ** 2 + 1
+    heads, wide = vision.dimension("num_attention_heads"), vision.dimension("intermediate_size")
+    blocks = vision.layers() * encoder_block(hidden, wide, heads=heads)
+    embedded = linear(vision.dimension("num_channels") * patch * patch, hidden) + positions * hidden
+    merger = linear(merge * hidden, merge * hidden) + linear(merge * hidden, out) + out + hidden
+    return embedded + blocks + merger
+
+
+def inkling2(vision: Config) -> int:
+    """Return the parameters of the tower of Inkling 2 with its merger: scaled residuals, a class token, a grid of positions."""
+    hidden, patch = vision.dimension("hidden_size"), vision.dimension("patch_size")
+    wide = vision.optional("intermediate_size") or int(hidden * vision.ratio("mlp_ratio"))
+    vision.unused("mlp_ratio")
+    out, inner = vision.dimension("text_hidden_size"), vision.dimension("projection_hidden_dim")
+    bias, merge = vision.flag("projector_bias"), vision.dimension("spatial_merge_size")
+    embedded = vision.dimension("num_channels") * patch * patch * hidden + 4 * hidden
+    embedded += vision.dimension("posemb_grid_size") ** 2 * hidden
+    merger = linear(merge * merge * hidden, inner, bias=bias) + linear(inner, out, bias=bias)
+    return embedded + vision.layers() * (encoder_block(hidden, wide) + 2 * hidden) + merger
+
+
+def apertus(vision: Config) -> int:
+    """Return the parameters of the image tokenizer of Apertus 1.5: convolutions in stages, each half as large, and a codebook."""
+    base, steps = vision.dimension("base_channels"), vision.whole_numbers("channel_multiplier")
+    vision.unused("spatial_scale_factor")
+    widths = [base * step for step in steps or (1, 1, 2, 2, 4)]
+    attended, side = vision.whole_numbers("attn_resolutions") or (), vision.dimension("resolution")
+    count, latent = vision.dimension("num_res_blocks"), vision.dimension("latent_channels")
+    tower = linear(9 * vision.dimension("in_channels"), base)
+    for stage, (before, width) in enumerate(pairwise((base, *widths))):
+        tower += _residual_block(before, width) + (count - 1) * _residual_block(width, width)
+        tower += count * _attention_map(width) if side // 2**stage in attended else 0
+        tower += linear(9 * width, width) if stage + 1 < len(widths) else 0
+    last, code = widths[-1], vision.dimension("embed_dim")
+    tower += 2 * _residual_block(last, last) + _attention_map(last) + 2 * last + linear(9 * last, latent)
+    return tower + code * vision.dimension("codebook_size") + linear(latent, code)
+
+
+def _residual_block(before: int, after: int) -> int:
+    """Return the parameters of two convolutions of 3 x 3 with their norms, and of the matrix around them where the width changes."""
+    changed = linear(before, after) if before != after else 0
+    return 2 * before + linear(9 * before, after) + 2 * after + linear(9 * after, after) + changed
+
+
+def _attention_map(width: int) -> int:
+    return 2 * width + 4 * linear(width, width)
+
+
+_PERCEPTION = {"pe_core_large_patch14": (4096 / 1024, True), "pe_core_gigantic_patch14": (8960 / 1536, False)}
+"""Perception Encoder of timm -> width of its feed-forward per hidden size, and whether it has a class token."""
+
+
+def perception(vision: Config) -> int:
+    """Return the parameters of the Perception Encoder as timm 1.0 builds it without its pooling head: CLIP with rotary positions too.
+
+    Source: `vit_pe_core_large_patch14_336` and its kin, https://github.com/huggingface/pytorch-image-models.
+    """
+    named, stated = vision.text("architecture"), vision.section("model_args")
+    known = next((one for part, one in _PERCEPTION.items() if part in named), None)
+    vision.unused("do_pooling", "hidden_size", "label_names", "num_features", "pretrained_cfg")
+    if known is None or stated is None or stated.text("global_pool", default="map"):
+        vision.unused("model_args")
+        vision.uncounted(f"the tower {named or 'of vision_config'} of timm is not counted")
+        return 0
+    wider, marked = known
+    hidden, sides = stated.dimension("embed_dim"), stated.whole_numbers("img_size") or (448,)
+    stated.unused("ref_feat_shape")
+    patches = (sides[0] // 14) * (sides[-1] // 14)
+    scaled = 2 * hidden if stated.first_present("init_values")[1] else 0
+    block = encoder_block(hidden, int(hidden * wider)) + scaled
+    norms = 4 * hidden if stated.flag("use_post_transformer_norm", default=True) else 2 * hidden
+    embedded = 3 * 14 * 14 * hidden + (patches + 2 * marked) * hidden
+    return embedded + stated.dimension("depth", most=1000) * block + norms
+
+
+def dots3(vision: Config) -> int:
+    """Return the parameters of the tower of dots3-note with its merger: RMS norms, and more experts in each of its later layers."""
+    hidden, layers = vision.dimension("hidden_size", "embed_dim"), vision.layers()
+    counts = _dots3_experts(vision, layers)
+    bias, mlp_bias = vision.flag("attention_bias", "use_bias"), vision.flag("mlp_bias")
+    vision.unused(
+        "num_experts_per_tok",
+        "capacity_factor",
+        "router_scale",
+        "router_scaling_factor",
+        "adapter_merge_size",
+    )
+    wide, narrow = vision.dimension("intermediate_size"), vision.dimension("moe_intermediate_size")
+    patch, head = (
+        vision.dimension("patch_size"),
+        hidden // vision.dimension("num_attention_heads", "num_heads"),
+    )
+    block = linear(hidden, 3 * hidden, bias=bias) + linear(hidden, hidden, bias=bias) + 2 * head + 2 * hidden
+    dense = 2 * linear(hidden, wide, bias=mlp_bias) + linear(wide, hidden, bias=mlp_bias)
+    fed = sum(count * (3 * hidden * narrow + hidden) if count else dense for count in counts)
+    merged, out = hidden * vision.dimension("spatial_merge_size") ** 2, vision.dimension("adapter_out_dim")
+    vision.unused("adapter_in_dim")
+    tower = (
+        linear(vision.dimension("num_channels") * patch * patch, hidden) + 2 * hidden + layers * block + fed
+    )
+    return tower + 2 * hidden + linear(merged, merged) + linear(merged, out)
+
+
+def _dots3_experts(vision: Config, layers: int) -> list[int]:
+    """Return the experts of each layer; none where its feed-forward is dense."""
+    steps = vision.first_present("pyramid_num_routed")[1]
+    kinds = vision.items("mlp_layer_types", length=layers)
+    if not isinstance(steps, list):
+        steps = [-1] * 25 + [*range(4, 65, 4), 64]
+    if kinds is None:
+        return [max(int(step), 0) for step in steps[:layers]]
+    own, usual = vision.first_present("per_layer_config")[1], vision.dimension("num_local_experts")
+    stated = {int(at): one for at, one in own.items()} if isinstance(own, dict) else {}
+    return [
+        int(stated.get(at, {}).get("num_local_experts", usual)) if kind == "sparse" else 0
+        for at, kind in enumerate(kinds[:layers])
+    ]
+
+
 def dots_vit(vision: Config) -> int:
     """Return the parameters of the tower of dots.ocr with its merger: RMS norms, gated feed-forward."""
     hidden, wide = vision.dimension("embed_dim"), vision.dimension("intermediate_size")

@@ -176,6 +176,13 @@ def phi4_audio(_config: Config, tower: Config, text: int) -> int:
     return 2 * (linear(frames * tower.dimension("hidden_size"), text) + linear(text, text))
 
 
+def perception(_config: Config, tower: Config, text: int) -> int:
+    """Return the projector of Perception LM: two matrices, the first as wide as the tower that timm builds."""
+    stated = tower.section("model_args")
+    width = stated.optional("embed_dim") if stated is not None else None
+    return linear(width, text) + linear(text, text) if width else 0
+
+
 def nemotron_vision(config: Config, tower: Config, text: int) -> int:
     """Return what joins Nemotron Omni's tower to the text: frames of video into it, a norm and two matrices out of it."""
     tower.unused("video_temporal_patch_size")
