@@ -16,8 +16,6 @@ class DraftFlags:
     """How the target drafts by itself."""
     draft_step_s: float | None = None
     target_step_s: float | None = None
-    draft_weight_dtype: str | None = None
-    """None keeps what the config of the draft says."""
     draft_tensor_parallel: int | None = None
     """None is the target's."""
 
@@ -47,8 +45,6 @@ class SweepFlags:
     """Rates such as '1, 2, 4 req/s'."""
     concurrency: str | None = None
     """Concurrencies such as '1,8,64'."""
-    slo: list[str] | None = None
-    """Targets of a model such as 'ttft_p95=800 ms'."""
     settings: list[str] | None = None
     """Keys of a scenario that are overridden, each KEY=VALUE."""
     seed: int = SEED

@@ -8,7 +8,6 @@ from capplan.assumption import Assumption
 from capplan.errors import InputError
 from capplan.model.network import Network
 from capplan.model.sharding import Sharding, refuse_heads
-from capplan.model.weight_format import in_weight_format, weight_format_assumptions
 from capplan.readers.catalogue.models import read_model
 from capplan.readers.yaml_file import KeyPath
 from capplan.replica.spec import ReplicaSpec
@@ -415,7 +414,6 @@ def asked_speculation(
     beside, stated = draft_beside(
         flags.draft,
         asked.spec,
-        weight_dtype=flags.draft_weight_dtype,
         ranks=flags.draft_tensor_parallel,
         offline=serving.offline,
     )
@@ -426,12 +424,13 @@ def draft_beside(
     draft: str,
     target: ReplicaSpec,
     *,
-    weight_dtype: str | None = None,
     ranks: int | None = None,
     offline: bool,
 ) -> tuple[DraftModel, tuple[Assumption, ...]]:
     """Return a draft model on the devices of its target, and what was assumed."""
-    network, stated = _draft_network(draft, target, weight_dtype, offline=offline)
+    network = read_model(draft, offline=offline)
+    check_vocabulary(network, target.network, "--draft", "--draft-step-time '2 ms'")
+    doubts = [replace(doubt, what=f"draft: {doubt.what}") for doubt in network.doubts]
     ranks = ranks or int(target.sharding.tensor)
     if ranks > int(target.sharding.tensor):
         raise InputError(
@@ -449,7 +448,7 @@ def draft_beside(
         f"the draft runs on {ranks} of the target's {target.devices} devices, its cache in {spec.kv_format}",
         "--draft-tensor-parallel, --kv-dtype",
     )
-    return DraftModel(spec), (*stated, note, _FIRST_DRAFT)
+    return DraftModel(spec), (*doubts, note, _FIRST_DRAFT)
 
 
 _FLAT = Assumption(
@@ -490,15 +489,3 @@ def _check_times(model: str | None, hardware: str | None, flags: DraftFlags) -> 
             f"{missing} is missing: the target is a MODEL on a --hardware, or a --target-step-time together with --draft-step-time\n"
             "  e.g. capplan spec llama-3.1-70b --hardware h100 -tp 4 --draft llama-3.2-1b --acceptance 0.7"
         )
-
-
-def _draft_network(
-    draft: str, target: ReplicaSpec, weight_dtype: str | None, *, offline: bool
-) -> tuple[Network, tuple[Assumption, ...]]:
-    network = read_model(draft, offline=offline)
-    check_vocabulary(network, target.network, "--draft", "--draft-step-time '2 ms'")
-    doubts = tuple(replace(doubt, what=f"draft: {doubt.what}") for doubt in network.doubts)
-    if weight_dtype is None:
-        return network, doubts
-    formats = weight_format_assumptions(network, weight_dtype)
-    return in_weight_format(network, weight_dtype), (*doubts, *formats)
