@@ -82,7 +82,8 @@ def record_of(annotation: Any) -> type | None:
     return next(filter(None, inner), None)
 
 
-def keys_of(schema: type) -> dict[str, FieldInfo]:
+@cache
+def keys_of(schema: type) -> Mapping[str, FieldInfo]:
     """Return the keys of a record, a pydantic model or a dataclass."""
     if issubclass(schema, BaseModel):
         return dict(schema.model_fields)

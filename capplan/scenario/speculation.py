@@ -178,7 +178,6 @@ def resolved_speculation(reading: Reading, section: Speculation, draft: str | No
     InputError
         half a method, or two
     """
-    _check_source(reading, section, section.method)
     fractions = _acceptance(reading, section)
     tokens = section.draft_tokens
     if len(fractions) > 1 and (tokens or 0) > len(fractions):
@@ -191,8 +190,6 @@ def resolved_speculation(reading: Reading, section: Speculation, draft: str | No
 
 def _acceptance(reading: Reading, section: Speculation) -> list[float]:
     """Return the acceptance that a scenario states, or that an engine counted; none where the published one is used."""
-    if section.acceptance and section.metrics is not None:
-        raise reading.refuse(("speculation", "metrics"), "acceptance is stated already; give one of them")
     if section.metrics is None:
         return section.acceptance
     from capplan.recorded.traces.prometheus import accepted_drafts
@@ -238,26 +235,6 @@ def with_acceptance(plan: Speculation, target: Network) -> tuple[Speculation, tu
     if plan.draft_tokens is None:
         stated.append(_AS_MANY)
     return plan, tuple(stated)
-
-
-def _check_source(reading: Reading, section: Speculation, method: Method) -> None:
-    """Refuse a method without what it drafts with, or with what it does not use."""
-    given = [name for name in ("draft", "draft_step_time") if getattr(section, name) is not None]
-    if len(given) > 1 or (method == "draft-model" and not given):
-        raise reading.refuse(
-            ("speculation",),
-            "give either draft or draft_step_time, e.g. draft_step_time: 2 ms, or a method that needs none of them: "
-            f"{', '.join(OF_ITSELF)}",
-        )
-    if section.draft is not None and method != "draft-model":
-        raise reading.refuse(
-            ("speculation", "draft"), f"is for method: draft-model; {method} drafts by itself"
-        )
-    if (section.exit_layers is not None) != (method == "early-exit"):
-        raise reading.refuse(
-            ("speculation",),
-            "exit_layers belongs to method: early-exit, e.g. {method: early-exit, exit_layers: 8}",
-        )
 
 
 def drafting_of(

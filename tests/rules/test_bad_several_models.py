@@ -55,7 +55,7 @@ SLICE = "fleet.hardware=[h100-sxm:3g.40gb]"
         ([HALF, SHARING, "traffic=[" + USERS + "]"], "traffic[0]: has users, sessions, a trace, a job or something outside, which are not modelled on shared devices"),
         ([HALF, SHARING, JOB, "slo={}"], "traffic[0]: has users, sessions, a trace, a job or something outside"),
         ([HALF, "sharing={by: device, models: [" + GUARD % (", changes: {traffic: [" + USERS + "]}") + "]}"], "guard: traffic has users, sessions, a trace, a job or something outside"),
-        ([HALF, SHARING, "sharing.by=hour"], "sharing.by: unknown by 'hour'\n  known: device, mig"),
+        ([HALF, SHARING, "sharing.by=hour"], "sharing.by: hour was removed: write device or mig"),
         ([HALF, SHARING, "speculation={method: ngram, acceptance: 0.4}"], "sharing: is not modelled with speculation"),
         ([HALF, SHARING, "commitments={spot: {}}"], "sharing: is not modelled with commitments"),
         ([HALF, SHARING, "fleet.disaggregation=allowed"], "sharing: is not modelled with fleet.disaggregation"),
