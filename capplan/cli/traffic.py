@@ -110,8 +110,8 @@ Plan = Annotated[
             help="Device; default: the plan that capplan fleet chooses.",
             autocompletion=devices,
         ),
-        tensor_parallel=o.TENSOR_PARALLEL,
-        pipeline_parallel=o.PIPELINE_PARALLEL,
+        tensor_parallel=o.SERVING["tensor_parallel"],
+        pipeline_parallel=o.SERVING["pipeline_parallel"],
         replicas=whole(
             "--replicas",
             allowed=PLAN_RANGES["replicas"],
