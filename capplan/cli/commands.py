@@ -101,3 +101,11 @@ EXAMPLES = {
     "serve": "capplan serve",
 }
 """A line that runs, for the help of each command; docs/commands.md has the same."""
+
+DROPPED = {
+    "spec --draft-weight-dtype": "the draft is stored as its config says; write the draft that is published in that format, or --draft-step-time",
+    "sweep --plans": "the best plan of each device is swept; write --hardware and -tp for other plans",
+    "sweep --slo": "write a scenario with these targets under slo, and sweep it",
+    "workload --lognormal": "quantiles are written; write mean and p95 in their place",
+}
+"""Option that there is no more, after its command -> what to write instead."""

@@ -15,7 +15,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from capplan import __version__
-from capplan.cli.commands import COMMANDS, EXAMPLES, FUNCTIONS
+from capplan.cli.commands import COMMANDS, DROPPED, EXAMPLES, FUNCTIONS
 from capplan.errors import LONGEST_SHOWN, CapplanError, InputError, unknown
 from capplan.report.safe_text import message
 
@@ -213,6 +213,9 @@ def _usage_message(error: Any) -> str:
     path = error.ctx.command_path if getattr(error, "ctx", None) else "capplan"
     hint = f"see: {path} --help"
     if hasattr(error, "possibilities") and error.ctx is not None:
+        instead = DROPPED.get(f"{path.rpartition(' ')[2]} {error.option_name}")
+        if instead is not None:
+            return f"{error.option_name}: was removed: {instead}"
         known = {name for p in error.ctx.command.get_params(error.ctx) for name in p.opts if name[:1] == "-"}
         return str(unknown("option", error.option_name, known, hint=hint))
     message = error.format_message().rstrip(".")

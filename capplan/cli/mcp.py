@@ -9,19 +9,21 @@ import json
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
-from functools import cache, wraps
-from inspect import signature
+from dataclasses import dataclass, fields
+from functools import cached_property
 from queue import SimpleQueue
 from threading import Thread
-from typing import TYPE_CHECKING, Any, ParamSpec
+from typing import TYPE_CHECKING, Any
 
 from capplan import __version__
 from capplan.cli import options as o
 from capplan.cli.options import grouped
 from capplan.cli.serve import TimeLimit
 from capplan.errors import CapplanError, InputError, unknown
+from capplan.scenario.command_flags import FirstScenario
+from capplan.scenario.flags import LoadFlags, ServingFlags
 
 if TYPE_CHECKING:
     from capplan.cli.api.jobs import Jobs
@@ -75,118 +77,94 @@ def options(given: Mapping[str, object]) -> list[str]:
 
     Examples
     --------
-    >>> options({"tensor_parallel": 4, "kv_dtype": None, "set": ["slo.ttft_p95=1 s", "name=a"]})
+    >>> options({"tensor_parallel": 4, "kv_dtype": None, "settings": ["slo.ttft_p95=1 s", "name=a"]})
     ['--tensor-parallel', '4', '--set', 'slo.ttft_p95=1 s', '--set', 'name=a']
     """
     words: list[str] = []
     for name, value in given.items():
         for item in value if isinstance(value, list) else [value]:
             if item is not None:
-                words += [f"--{name.replace('_', '-')}", str(item)]
+                words += [_OPTION.get(name, f"--{name.replace('_', '-')}"), str(item)]
     return words
 
 
-Taken = ParamSpec("Taken")
+_OPTION = {"settings": "--set"}
 
 
-@cache
-def arguments_of(tool: Callable[..., list[str]]) -> "type[Record]":
-    """Return the record of the arguments of a tool, with its names and types: others are errors, and no text or truth value is a number."""
-    from capplan.readers.record import strict_record
+@dataclass(frozen=True)
+class Tool:
+    """A command as a tool: some of its arguments, and of the options that its records declare."""
 
-    return strict_record(
-        tool.__name__,
-        {
-            name: (one.annotation, ... if one.default is one.empty else one.default)
-            for name, one in signature(tool).parameters.items()
-        },
-    )
+    command: str
+    says: str
+    words: tuple[str, ...]
+    """Keys that are arguments of the command."""
+    keys: Mapping[str, tuple[Any, Any]]
+    """Key -> its type and its default; `...` is none."""
 
+    @cached_property
+    def record(self) -> "type[Record]":
+        """Return the record of its arguments: others are errors, and no text or truth value is a number."""
+        from capplan.readers.record import strict_record
 
-def checked(tool: Callable[Taken, list[str]]) -> Callable[Taken, list[str]]:
-    """Return a tool that raises InputError for an argument that it does not have, or of another type."""
+        return strict_record(self.command, self.keys)
 
-    @wraps(tool)
-    def with_checked(*words: Taken.args, **options: Taken.kwargs) -> list[str]:
+    def __call__(self, *words: object, **options: object) -> list[str]:
+        """Return the command line of a call; InputError for an argument that there is not, or of another type."""
         from capplan.readers.record import validated
         from capplan.readers.yaml_file import Document
 
-        given = {**dict(zip(signature(tool).parameters, words, strict=False)), **options}
-        validated(arguments_of(tool), Document(tool.__name__, given, {}))
-        return tool(*words, **options)
-
-    return with_checked
-
-
-@checked
-def fit(
-    model: str,
-    hardware: str,
-    tensor_parallel: int = 1,
-    pipeline_parallel: int = 1,
-    weight_dtype: str | None = None,
-    kv_dtype: str | None = None,
-    max_model_len: int | None = None,
-) -> list[str]:
-    """Say whether a model fits on GPUs, what uses the memory, and what would make it fit (exit_code 3: it does not fit)."""
-    given = {
-        "hardware": hardware,
-        "tensor_parallel": tensor_parallel,
-        "pipeline_parallel": pipeline_parallel,
-        "weight_dtype": weight_dtype,
-        "kv_dtype": kv_dtype,
-        "max_model_len": max_model_len,
-    }
-    return line("fit", [model], given)
+        asked = {**dict(zip(self.keys, words, strict=False)), **options}
+        given = dict(validated(self.record, Document(self.command, asked, {})))
+        arguments = [given.pop(name) for name in self.words]
+        return line(self.command, [word for word in arguments if word is not None], given)
 
 
-@checked
-def estimate(
-    model: str,
-    hardware: str,
-    concurrency: int | None = None,
-    request_rate: str | None = None,
-    input_tokens: int | None = None,
-    output_tokens: int | None = None,
-    tensor_parallel: int = 1,
-    weight_dtype: str | None = None,
-    kv_dtype: str | None = None,
-) -> list[str]:
-    """Predict latency and throughput of one replica at a concurrency, or at a request rate such as '5 req/s'."""
-    given = {
-        "hardware": hardware,
-        "concurrency": concurrency,
-        "request_rate": request_rate,
-        "input_tokens": input_tokens,
-        "output_tokens": output_tokens,
-        "tensor_parallel": tensor_parallel,
-        "weight_dtype": weight_dtype,
-        "kv_dtype": kv_dtype,
-    }
-    return line("estimate", [model], given)
+def _options(record: type, *names: str) -> dict[str, tuple[Any, Any]]:
+    """Return the types and defaults of some fields of a record of options."""
+    return {one.name: (one.type, one.default) for one in fields(record) if one.name in names}
 
 
-@checked
-def fleet(scenario: str, settings: list[str] | None = None) -> list[str]:
-    """Find the cheapest fleet for a scenario: a shipped name or the path of a YAML; settings such as 'slo.ttft_p95=600 ms' override its keys."""
-    return line("fleet", [scenario], {"set": settings})
-
-
-@checked
-def explain(plan: str, quantity: str | None = None) -> list[str]:
-    """Explain a number of a plan file or a scenario: formula, inputs and sources; without a quantity, list what can be explained."""
-    return line("explain", [plan, *([quantity] if quantity else [])], {})
-
-
-@checked
-def check(plan: str, scenario: str | None = None, settings: list[str] | None = None) -> list[str]:
-    """Say whether a plan file still meets the targets, the budget and the prices of its scenario (exit_code 4: it does not)."""
-    return line("check", [scenario] if scenario else [], {"plan": plan, "set": settings})
-
-
-TOOLS: Mapping[str, Callable[..., list[str]]] = {
-    "fit": fit, "estimate": estimate, "fleet": fleet, "explain": explain, "check": check,
-}  # fmt: skip
+_REPLICA: dict[str, tuple[Any, Any]] = {"model": (str, ...), "hardware": (str, ...)}
+_SETTINGS: tuple[Any, Any] = (list[str] | None, None)
+_OPTIONAL: tuple[Any, Any] = (str | None, None)
+fit = Tool(
+    "fit",
+    "Say whether a model fits on GPUs, what uses the memory, and what would make it fit (exit_code 3: it does not fit).",
+    ("model",),
+    _REPLICA
+    | _options(
+        ServingFlags, "tensor_parallel", "pipeline_parallel", "weight_dtype", "kv_dtype", "max_model_len"
+    ),
+)
+estimate = Tool(
+    "estimate",
+    "Predict latency and throughput of one replica at a concurrency, or at a request rate such as '5 req/s'.",
+    ("model",),
+    _REPLICA
+    | _options(LoadFlags, "concurrency", "input_tokens", "output_tokens")
+    | _options(FirstScenario, "request_rate")
+    | _options(ServingFlags, "tensor_parallel", "weight_dtype", "kv_dtype"),
+)
+fleet = Tool(
+    "fleet",
+    "Find the cheapest fleet for a scenario: a shipped name or the path of a YAML; settings such as 'slo.ttft_p95=600 ms' override its keys.",
+    ("scenario",),
+    {"scenario": (str, ...), "settings": _SETTINGS},
+)
+explain = Tool(
+    "explain",
+    "Explain a number of a plan file or a scenario: formula, inputs and sources; without a quantity, list what can be explained.",
+    ("plan", "quantity"),
+    {"plan": (str, ...), "quantity": _OPTIONAL},
+)
+check = Tool(
+    "check",
+    "Say whether a plan file still meets the targets, the budget and the prices of its scenario (exit_code 4: it does not).",
+    ("scenario",),
+    {"plan": (str, ...), "scenario": _OPTIONAL, "settings": _SETTINGS},
+)
+TOOLS = {tool.command: tool for tool in (fit, estimate, fleet, explain, check)}
 QUICK = ("fit", "estimate")
 """Tools that do not wait behind those that search."""
 
@@ -220,8 +198,8 @@ def server(jobs: "Jobs") -> Any:
     listed = [
         types.Tool(
             name=name,
-            description=tool.__doc__,
-            input_schema=arguments_of(tool).model_json_schema(),
+            description=tool.says,
+            input_schema=tool.record.model_json_schema(),
             annotations=how,
         )
         for name, tool in TOOLS.items()

@@ -4,7 +4,7 @@ A command takes one record for a group, and the parser sees an option for each o
 """
 
 import re
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass, replace
 from inspect import Parameter, Signature, signature
 from pathlib import Path
@@ -24,8 +24,8 @@ from capplan.cli.completion import (
 )
 from capplan.errors import InputError, unknown
 from capplan.ranges import MOST, Positive, Range, Share, Whole
-from capplan.scenario.command_flags import USE_CASES, ScenarioFlags
-from capplan.scenario.flags import LOAD_RANGES, SERVING_RANGES, LoadFlags, OutputFlags, ServingFlags
+from capplan.scenario.command_flags import FirstScenario, ScenarioFlags
+from capplan.scenario.flags import MODEL, LoadFlags, Option, OutputFlags, ServingFlags, options_of
 
 
 def whole(
@@ -280,28 +280,12 @@ def _parameter(field: "Field[Any]", option: Any) -> Parameter:
 
 _FORMATS = ("table", "json", "csv", "markdown")
 
-MODEL = "Path of a config.json, its folder or a GGUF file, a shipped id or alias, or a Hugging Face id"
 HARDWARE = typer.Option(
     "--hardware",
     metavar="NAME",
     help="Catalogue name or alias, or path of a hardware YAML.",
     autocompletion=devices,
 )
-TENSOR_PARALLEL = whole(
-    "--tensor-parallel",
-    "-tp",
-    "--tp",
-    allowed=SERVING_RANGES["tensor_parallel"],
-    says="Devices that every matrix is split over.",
-)
-PIPELINE_PARALLEL = whole(
-    "--pipeline-parallel",
-    "-pp",
-    "--pp",
-    allowed=SERVING_RANGES["pipeline_parallel"],
-    says="Stages that the layers are distributed over.",
-)
-
 Model: TypeAlias = Annotated[
     str, typer.Argument(metavar="MODEL", help=f"{MODEL}.", show_default=False, autocompletion=models)
 ]
@@ -348,106 +332,39 @@ Picture: TypeAlias = Annotated[
     typer.Option("--plot", "--picture", metavar="FILE", help="Draw a picture: .svg, .png or .pdf."),
 ]
 
-SERVING = Group(
-    "Replica",
-    tensor_parallel=TENSOR_PARALLEL,
-    pipeline_parallel=PIPELINE_PARALLEL,
-    expert_parallel=whole(
-        "--expert-parallel",
-        "-ep",
-        "--ep",
-        allowed=SERVING_RANGES["expert_parallel"],
-        says="Groups that whole experts are distributed over.",
-    ),
-    data_parallel=whole(
-        "--data-parallel",
-        "-dp",
-        "--dp",
-        allowed=SERVING_RANGES["data_parallel"],
-        says="Attention groups, each with different sequences.",
-    ),
-    weight_dtype=typer.Option(
-        "--weight-dtype",
-        metavar="DTYPE",
-        help="fp32, bf16, fp16, fp8, int8, int4, int2, nvfp4, mxfp4, a form like w4a16-g128, or a mixture like q4_k_m; default: that of the config.",
-        autocompletion=weight_dtypes,
-    ),
-    kv_dtype=typer.Option(
-        "--kv-dtype",
-        metavar="DTYPE",
-        help="fp32, bf16, fp16, fp8, int8 or int4; default: that of the config, else what the engine takes for the model.",
-        autocompletion=kv_dtypes,
-    ),
-    engine=one_of("--engine", ("vllm", "sglang", "trtllm"), says="vllm, sglang or trtllm."),
-    engine_version=typer.Option(
-        "--engine-version", metavar="X.Y.Z", help="Release of the engine; default: the newest known."
-    ),
-    max_model_len=whole(
-        "--max-model-len",
-        metavar="TOKENS",
-        allowed=SERVING_RANGES["max_model_len"],
-        says="Longest sequence, input and output; default: the model's maximum.",
-    ),
-    max_num_seqs=whole(
-        "--max-num-seqs",
-        allowed=SERVING_RANGES["max_num_seqs"],
-        says="Maximum sequences in one step; default: the engine's.",
-    ),
-    max_num_batched_tokens=whole(
-        "--max-num-batched-tokens",
-        metavar="TOKENS",
-        allowed=SERVING_RANGES["max_num_batched_tokens"],
-        says="Maximum tokens in one step; default: the engine's.",
-    ),
-    gpu_memory_utilization=fraction(
-        "--gpu-memory-utilization",
-        says="Fraction of device memory for weights, activations and KV cache together; default: the engine's.",
-    ),
-    calibration=typer.Option(
-        "--calibration", metavar="FILE", help="Efficiencies measured with capplan calibrate."
-    ),
-    revision=typer.Option("--revision", metavar="REV", help="Branch, tag or commit on the hub."),
-    offline=typer.Option("--offline", help="Never open a connection."),
+_COMPLETED = {"hardware": devices, "weight_dtype": weight_dtypes, "kv_dtype": kv_dtypes}
+"""Field -> what a shell completes it with."""
+
+
+def declared(record: type, title: str, *others: Group, names: Iterable[str] = ()) -> Group:
+    """Return the options that a record declares, all or those of some fields."""
+    known = options_of(record)
+    return Group(title, *others, **{name: _declared(name, known[name]) for name in names or known})
+
+
+def _declared(name: str, option: Option) -> Any:
+    flag = f"--{name.replace('_', '-')}"
+    if option.known:
+        return one_of(flag, option.known, says=option.says)
+    if isinstance(option.allowed, Whole):
+        metavar = option.metavar or "N"
+        return whole(flag, *option.short, says=option.says, metavar=metavar, allowed=option.allowed)
+    if isinstance(option.allowed, Share):
+        return fraction(flag, says=option.says)
+    if isinstance(option.allowed, Positive):
+        return measure(flag, "REQUESTS_PER_S", says=option.says, metavar=option.metavar)
+    return typer.Option(
+        flag, metavar=option.metavar or None, help=option.says, autocompletion=_COMPLETED.get(name)
+    )
+
+
+_SERVED = ("runner", "max_loras", "max_lora_rank")
+SERVING = declared(
+    ServingFlags, "Replica", names=[name for name in options_of(ServingFlags) if name not in _SERVED]
 )
-SERVED = Group(
-    "What it serves",
-    SERVING,
-    runner=one_of(
-        "--runner",
-        ("generate", "pooling"),
-        says="generate, or pooling for the vectors and scores of embedding models and rerankers.",
-    ),
-    max_loras=whole(
-        "--max-loras", allowed=SERVING_RANGES["max_loras"], says="Slots of LoRA adapters, all in use."
-    ),
-    max_lora_rank=whole(
-        "--max-lora-rank", allowed=SERVING_RANGES["max_lora_rank"], says="Rank of the adapters; default 16."
-    ),
-)
+SERVED = declared(ServingFlags, "What it serves", SERVING, names=_SERVED)
 """Options of commands that also judge one replica by what it is served for."""
-LOAD = Group(
-    "Load",
-    input_tokens=whole(
-        "--input-tokens", metavar="TOKENS", allowed=LOAD_RANGES["input_tokens"], says="Mean input length."
-    ),
-    output_tokens=whole(
-        "--output-tokens", metavar="TOKENS", allowed=LOAD_RANGES["output_tokens"], says="Mean output length."
-    ),
-    concurrency=whole(
-        "--concurrency",
-        allowed=LOAD_RANGES["concurrency"],
-        says="Requests in flight at any time (closed loop).",
-    ),
-    request_rate=measure(
-        "--request-rate",
-        "REQUESTS_PER_S",
-        metavar="RATE",
-        says="Arrivals, such as '5 req/s' (open loop).",
-    ),
-    prefix_hit_fraction=fraction(
-        "--prefix-hit-fraction", says="Fraction of input tokens that hit in the prefix cache."
-    ),
-)
+LOAD = declared(LoadFlags, "Load")
 OUTPUT = Group(
     "Output",
     form=one_of(
@@ -462,58 +379,13 @@ OUTPUT = Group(
 )
 
 
-_LENGTH = "tokens: a mean, or a mean and a 95th percentile such as 1500,4500."
-USE_CASE = one_of(
-    "--use-case",
-    USE_CASES,
-    says="A starting point, with the sources of its lengths and targets: chat, rag, code, agent, batch or voice.",
+FIRST = declared(FirstScenario, "First scenario")
+ASKED = declared(
+    ScenarioFlags, "Scenario", names=[name for name in options_of(ScenarioFlags) if name != "model"]
 )
-FIRST = Group(
-    "First scenario",
-    model=typer.Option("--model", metavar="MODEL", help=f"{MODEL}."),
-    request_rate=typer.Option("--request-rate", metavar="RATE", help="At the peak, such as '20 req/s'."),
-    input_tokens=typer.Option("--input-tokens", metavar="TOKENS", help=f"Input {_LENGTH}"),
-    output_tokens=typer.Option("--output-tokens", metavar="TOKENS", help=f"Output {_LENGTH}"),
-    ttft_p95=typer.Option("--ttft-p95", metavar="TIME", help="Target of the first token, such as '800 ms'."),
-    tpot_p95=typer.Option("--tpot-p95", metavar="TIME", help="Target of every further token."),
-    hardware=typer.Option("--hardware", metavar="NAME", help="Device that may be bought; repeatable."),
-)
-ASKED = Group(
-    "Scenario",
-    **{
-        name: FIRST[name]
-        for name in ("request_rate", "input_tokens", "output_tokens", "ttft_p95", "tpot_p95")
-    },
-    users=typer.Option(
-        "--users",
-        metavar="N",
-        help="Users who are active at the same time, such as 400 or '20 % of 2000' employees, instead of --request-rate.",
-    ),
-    think_time=typer.Option(
-        "--think-time", metavar="TIME", help="From a response to the next request of a user; default: 30 s."
-    ),
-    trace=typer.Option("--trace", metavar="FILE", help="Arrivals and lengths, instead of --request-rate."),
-    use_case=USE_CASE,
-    hardware=typer.Option(
-        "--hardware",
-        metavar="NAME",
-        help="Devices that may be bought, such as h100,l40s; repeatable; default: the scenario's, or of a model any with a price.",
-        autocompletion=devices,
-    ),
-    weight_dtype=SERVING["weight_dtype"],
-    kv_dtype=SERVING["kv_dtype"],
-    engine=one_of(
-        "--engine",
-        ("vllm", "sglang", "trtllm", "any"),
-        says="vllm, sglang, trtllm, or any: the one whose fleet costs least.",
-    ),
-    confidence=fraction("--confidence", says="Probability with which all targets must be met, such as 90%."),
-    calibration=SERVING["calibration"],
-    settings=SET,
-    save=typer.Option(
-        "--save", metavar="FILE", help="Keep the scenario of a model as a YAML; it must not exist."
-    ),
-)
+ASKED["settings"] = SET
+ASKED.titles["settings"] = "Scenario"
+USE_CASE = ASKED["use_case"]
 
 
 def line_of(scenario: Path, flags: ScenarioFlags) -> tuple[Path, tuple[str, ...]]:

@@ -7,7 +7,7 @@ import typer
 
 from capplan.assumption import Assumption
 from capplan.cli import options as o
-from capplan.cli.completion import models, weight_dtypes
+from capplan.cli.completion import models
 from capplan.cli.options import Group, fraction, grouped, measure, one_of, whole
 from capplan.errors import InputError
 from capplan.scenario.command_flags import DraftFlags
@@ -169,12 +169,6 @@ Draft = Annotated[
             "--target-step-time",
             says="One decode step of the target, such as '35 ms', instead of MODEL.",
         ),
-        draft_weight_dtype=typer.Option(
-            "--draft-weight-dtype",
-            metavar="DTYPE",
-            help="Default: that of the draft's config.",
-            autocompletion=weight_dtypes,
-        ),
         draft_tensor_parallel=whole(
             "--draft-tensor-parallel",
             of="devices",
@@ -250,8 +244,7 @@ def _refuse_unread(context: typer.Context, draft: DraftFlags) -> None:
         why = "belongs to a MODEL, which is not used where both step times are given"
         o.refuse_unread(context, names, why)
     elif draft.draft is None:
-        names = {"draft_weight_dtype", "draft_tensor_parallel"}
-        o.refuse_unread(context, names, "belongs to --draft, and none is given")
+        o.refuse_unread(context, {"draft_tensor_parallel"}, "belongs to --draft, and none is given")
 
 
 def _built(target: "ReplicaSpec | float", lengths: LoadFlags) -> "Replica | float":

@@ -110,8 +110,8 @@ Plan = Annotated[
             help="Device; default: the plan that capplan fleet chooses.",
             autocompletion=devices,
         ),
-        tensor_parallel=o.TENSOR_PARALLEL,
-        pipeline_parallel=o.PIPELINE_PARALLEL,
+        tensor_parallel=o.SERVING["tensor_parallel"],
+        pipeline_parallel=o.SERVING["pipeline_parallel"],
         replicas=whole(
             "--replicas",
             allowed=PLAN_RANGES["replicas"],
@@ -285,11 +285,6 @@ Swept = Annotated[
             metavar="LIST",
             help="Requests in flight, such as 1,8,64 (closed loop); the default for a model.",
         ),
-        slo=typer.Option(
-            "--slo",
-            metavar="TARGET",
-            help="For a model: a target such as 'ttft_p95=800 ms'; repeatable.",
-        ),
         settings=o.SET,
         seed=SEED,
     ),
@@ -325,7 +320,7 @@ Working = Annotated[
 ]
 
 
-_OF_A_MODEL = ("input_tokens", "output_tokens", "weight_dtype", "kv_dtype", "engine", "slo")
+_OF_A_MODEL = ("input_tokens", "output_tokens", "weight_dtype", "kv_dtype", "engine")
 
 
 @grouped

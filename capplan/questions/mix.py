@@ -126,9 +126,10 @@ def mixed(asked: AskedFleet, answer: FleetAnswer, by: MixBy) -> Mix | NoMix:
         return NoMix("the plan has no price to compare with: give prices.per_gpu_hour", 0)
     if len(asked.question.devices) < 2:
         return NoMix(f"{asked.question.devices[0].name} is the only kind of GPU listed", 0)
-    parts, divisions = _divisions(asked, by)
-    fleets, skipped = _Fleets(asked, parts), _skipped(asked.scenario.classes, by)
-    if by in ("shares", "any") and all(dealt_by_share(item) for item in asked.scenario.classes):
+    ways = _ways(asked.scenario.classes, by)
+    parts, divisions = _divisions(asked, ways)
+    fleets, skipped = _Fleets(asked, parts), tuple(f"{way}: {why}" for way, why in ways.items() if why)
+    if ways.get("shares") == "":
         divisions += _by_share(asked, answer, fleets, parts)
     if not divisions:
         return NoMix("the requests cannot be divided", 0, skipped)
@@ -362,8 +363,8 @@ def _hits_of_classes(demand: Demand, parts: Sequence[Plan]) -> tuple[float, ...]
     return tuple(found)
 
 
-def _skipped(classes: Sequence[RequestClass], by: MixBy) -> tuple[str, ...]:
-    """Return the ways to divide requests that were asked for and are not tried, each with the reason."""
+def _ways(classes: Sequence[RequestClass], by: MixBy) -> dict[str, str]:
+    """Return the ways to divide requests that are asked for, each with the reason why it is not tried; empty if it is."""
     whole = [item.name for item in classes if not divisible(item)]
     undealt = [item.name for item in classes if not dealt_by_share(item)]
     reasons = {
@@ -379,19 +380,19 @@ def _skipped(classes: Sequence[RequestClass], by: MixBy) -> tuple[str, ...]:
         if undealt
         else "",
     }
-    return tuple(f"{way}: {reason}" for way, reason in reasons.items() if reason and by in (way, "any"))
+    return {way: reason for way, reason in reasons.items() if by in (way, "any")}
 
 
-def _divisions(asked: AskedFleet, by: MixBy) -> tuple[dict[str, _Part], list[Division]]:
+def _divisions(asked: AskedFleet, ways: Mapping[str, str]) -> tuple[dict[str, _Part], list[Division]]:
     """Return the parts of classes by label, and the ways to divide them by class and by length."""
     whole = asked.scenario.classes
     parts = {item.name: _Part(item, item.name) for item in whole}
     if len(parts) < len(whole):
         raise InputError(f"{asked.scenario.path}: fleet.mix: classes need names of their own; traffic[].name")
     found: list[tuple[tuple[str, ...], ...]] = []
-    if by in ("classes", "any") and 1 < len(whole) <= MOST_CLASSES:
+    if ways.get("classes") == "":
         found += [division for division in partitions(tuple(parts)) if len(division) > 1]
-    if by in ("lengths", "any") and all(divisible(item) for item in whole):
+    if ways.get("lengths") == "":
         for tokens in thresholds(whole, THRESHOLDS):
             halves: tuple[list[str], list[str]] = ([], [])
             for item in whole:

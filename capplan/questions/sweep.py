@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import TypeAlias
 
 from capplan.assumption import Assumption
-from capplan.errors import InputError, unknown
+from capplan.errors import InputError
 from capplan.fleet.load.demand import Demand
 from capplan.fleet.plan import Plan
 from capplan.fleet.pools.sizing import decode_question, prefill_question
 from capplan.fleet.review import Question, spec_of_layout
 from capplan.fleet.sweep import CONCURRENCIES, Contender, DecodePool, Point, offered_rates
-from capplan.quantity import COUNT, REQUESTS_PER_S, SECONDS, quantity, whole_number
+from capplan.quantity import COUNT, REQUESTS_PER_S, quantity, whole_number
 from capplan.questions.fleet import AskedFleet, asked_fleet
 from capplan.questions.simulation import (
     Chosen,
@@ -32,7 +32,7 @@ from capplan.scenario.replica import asked_replica
 from capplan.scenario.scenario import read_scenario
 from capplan.serving.steady_state import Lengths
 from capplan.workload.length import fixed
-from capplan.workload.request_class import METRICS, STATISTICS, RequestClass, Slo, Target
+from capplan.workload.request_class import RequestClass, Slo
 
 MOST_LOADS = 200
 _ALONE = r"[\d._]+\s*[kKM]?"
@@ -82,30 +82,13 @@ def _list(text: str | None, option: str) -> list[str]:
     return parts
 
 
-def slo_of(texts: Sequence[str]) -> Slo:
-    """Return the targets in texts such as 'ttft_p95=800 ms'."""
-    known = [f"{metric}_{statistic}" for metric in METRICS for statistic in STATISTICS]
-    targets = []
-    for text in texts:
-        name, equals, limit = text.partition("=")
-        if not equals or name.strip() not in known:
-            raise unknown("target", name.strip(), known, place="--slo", hint="e.g. --slo 'ttft_p95=800 ms'")
-        metric = next(known_metric for known_metric in METRICS if name.strip().startswith(f"{known_metric}_"))
-        statistic = next(known_part for known_part in STATISTICS if name.strip().endswith(f"_{known_part}"))
-        limit_s = quantity(limit.strip(), SECONDS, f"--slo {name.strip()}")
-        if not limit_s > 0.0:
-            raise InputError(f"--slo {name.strip()}: {limit.strip()!r} is not above 0; e.g. '800 ms'")
-        targets.append(Target(metric, statistic, limit_s))
-    return Slo(tuple(targets))
-
-
 def asked_sweep(what: str, flags: SweepFlags, lengths: Load, serving: ServingFlags) -> AskedSweep:
     """Return the sweep of a scenario's traffic, or of a model with requests of equal lengths.
 
     Parameters
     ----------
     what : path of a scenario, or a model
-    flags : plans, loads, and the targets of a model
+    flags : plans and loads
     lengths : of the requests of a model
     serving : of a model; a scenario states its serving itself, all but a calibration
     """
@@ -195,7 +178,6 @@ def _model_sweep(
     model: str, loads: Loads, flags: SweepFlags, lengths: Load, serving: ServingFlags
 ) -> AskedSweep:
     """Return the sweep on the devices given, with requests of equal lengths."""
-    slo = slo_of(flags.slo or ())
     if not flags.hardware:
         raise InputError(
             f"sweep {model}: no device is given\n  e.g. --hardware h100-sxm, several times to compare"
@@ -215,8 +197,8 @@ def _model_sweep(
         spec = replace(asked.spec, max_model_len=min(context, longest) if longest else context)
         contenders.append(Contender(f"{asked.spec.device.name} TP{tensor}", spec))
     rates = None if not loads[0] else partial(offered_rates, demand=demand, seed=flags.seed)
-    points = _points(contenders, demand, slo, loads, flags.seed, rates)
-    return AskedSweep(model, points, slo, tuple(assumptions), tuple(warnings))
+    points = _points(contenders, demand, Slo(), loads, flags.seed, rates)
+    return AskedSweep(model, points, Slo(), tuple(assumptions), tuple(warnings))
 
 
 def _points(

@@ -5,7 +5,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
-from typing import Annotated, Any, TypeVar, cast, get_type_hints
+from typing import Annotated, Any, ClassVar, TypeVar, cast, get_type_hints
 
 from pydantic import (
     AfterValidator,
@@ -22,13 +22,15 @@ from pydantic_core import CoreSchema, ErrorDetails, PydanticCustomError
 
 from capplan.errors import InputError, nearest, together, unknown
 from capplan.ranges import REVISION, is_revision
-from capplan.readers.yaml_file import Document, KeyPath
+from capplan.readers.yaml_file import Document, KeyPath, key_path
 
 
 class Record(BaseModel):
     """A record of a file: a misspelt key is an error, never a silent default."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
+    removed: ClassVar[Mapping[str, str]] = {}
+    """Key of the file, or KEY: VALUE, that there is no more -> what to write instead."""
 
 
 def strict_record(name: str, keys: Mapping[str, tuple[Any, Any]]) -> type[Record]:
@@ -80,7 +82,8 @@ def record_of(annotation: Any) -> type | None:
     return next(filter(None, inner), None)
 
 
-def keys_of(schema: type) -> dict[str, FieldInfo]:
+@cache
+def keys_of(schema: type) -> Mapping[str, FieldInfo]:
     """Return the keys of a record, a pydantic model or a dataclass."""
     if issubclass(schema, BaseModel):
         return dict(schema.model_fields)
@@ -166,6 +169,9 @@ def _said(schema: type, document: Document, error: ErrorDetails, path: KeyPath) 
         named = error["ctx"]
         return unknown(named["what"], named["name"], named["known"], place=place)
     given = error.get("input")
+    instead = getattr(schema, "removed", {}).get(f"{key_path(path)}: {given}")
+    if instead is not None:
+        return InputError(f"{place}: {given} was removed: {instead}")
     shown = (
         ""
         if isinstance(given, (dict, list)) or kind in ("quantity", "missing")

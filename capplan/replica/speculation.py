@@ -389,7 +389,7 @@ def target_and_draft_memory(
         raise DoesNotFitError(
             f"{spec.network.name} with the draft {draft.spec.network.name} does not fit on {spec.devices} x "
             f"{spec.device.name}: the target leaves {alone / 1e9:.3g} GB, the draft needs {held / 1e9:.3g} GB\n"
-            "  try a smaller draft, --draft-weight-dtype fp8, --weight-dtype fp8, or a larger --tensor-parallel"
+            "  try a smaller draft, --weight-dtype fp8, or a larger --tensor-parallel"
         )
     groups = float(spec.sharding.data)
     return {

@@ -1,10 +1,12 @@
-"""Options of single commands as plain records, one field per flag of a group: of `spec`, `cache`, `sweep`, `simulate`, `init` and of stated results."""
+"""Options of single commands as plain records, one field per flag of a group, and what is usual of some kinds of services, with its sources."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated
 
-from capplan.ranges import DEVICES, SEED, Positive, Range, Whole, check_fields
+from capplan.ranges import DEVICES, SEED, Positive, Range, Share, Whole, check_fields
+from capplan.scenario.flags import MODEL, KvDtype, Measured, Option, WeightDtype, options_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,8 +18,6 @@ class DraftFlags:
     """How the target drafts by itself."""
     draft_step_s: float | None = None
     target_step_s: float | None = None
-    draft_weight_dtype: str | None = None
-    """None keeps what the config of the draft says."""
     draft_tensor_parallel: int | None = None
     """None is the target's."""
 
@@ -47,8 +47,6 @@ class SweepFlags:
     """Rates such as '1, 2, 4 req/s'."""
     concurrency: str | None = None
     """Concurrencies such as '1,8,64'."""
-    slo: list[str] | None = None
-    """Targets of a model such as 'ttft_p95=800 ms'."""
     settings: list[str] | None = None
     """Keys of a scenario that are overridden, each KEY=VALUE."""
     seed: int = SEED
@@ -65,20 +63,94 @@ class StatedResult:
     concurrency: float | None = None
 
 
+_AZURE = "Azure LLM inference trace 2023, {}: https://github.com/Azure/AzurePublicDataset"
+_MOONCAKE = "Mooncake trace, FAST'25, {}: https://github.com/kvcache-ai/Mooncake"
+_ARXIV = "arXiv summaries as Vidur replays them: https://github.com/microsoft/vidur"
+_MLPERF = "MLPerf Inference 5.0, {} (99th percentile): https://mlcommons.org/2025/04/llm-inference-v5"
+_TURNS = "pauses between speakers, Stivers et al. 2009: https://doi.org/10.1073/pnas.0903616106; speech recognition and synthesis take a part of it"
+
+
+@dataclass(frozen=True, slots=True)
+class UseCase:
+    """What is usual of one kind of service."""
+
+    input_tokens: str
+    """Mean and 95th percentile, as `--input-tokens` takes them."""
+    output_tokens: str
+    lengths_from: str
+    """Source of the lengths."""
+    targets: Mapping[str, str] = field(default_factory=dict)
+    """Latency targets, as keys of `slo` with the percentile of their source; empty: a job."""
+    targets_from: str = ""
+    """Source of the targets."""
+    traffic: Mapping[str, object] | None = None
+    """Keys of the traffic that are not in `FirstScenario`."""
+
+
+CASES = {
+    "chat": UseCase(
+        "1155,4083", "211,451", _AZURE.format("conversation"),
+        {"ttft_p99": "450 ms", "tpot_p99": "40 ms"}, _MLPERF.format("Llama 2 70B, interactive"),
+    ),
+    "rag": UseCase(
+        "2588,3813", "291,736", _ARXIV, {"ttft_p99": "2 s", "tpot_p99": "200 ms"}, _MLPERF.format("Llama 2 70B, server"),
+    ),
+    "code": UseCase(
+        "2048,7315", "28,90", _AZURE.format("code"), {"ttft_p99": "450 ms", "tpot_p99": "40 ms"}, _MLPERF.format("Llama 2 70B, interactive"),
+    ),
+    "agent": UseCase(
+        "12035,39552", "343,698", _MOONCAKE.format("conversation"), {"ttft_p99": "6 s", "tpot_p99": "175 ms"}, _MLPERF.format("Llama 3.1 405B, server"),
+    ),
+    "batch": UseCase("2588,3813", "291,736", _ARXIV, traffic={"requests": 100_000, "within": "8 h"}),
+    "voice": UseCase("1155,4083", "211,451", _AZURE.format("conversation"), {"ttft_p95": "200 ms", "tpot_p95": "40 ms"}, _TURNS),
+}  # fmt: skip
+
+
+def unstated_targets(case: UseCase, stated: Iterable[str]) -> dict[str, str]:
+    """Return the targets of a use case for latencies of which no target is stated.
+
+    Parameters
+    ----------
+    case : with its targets
+    stated : keys of `slo`, such as ttft_p95
+
+    Examples
+    --------
+    >>> unstated_targets(CASES["chat"], ["ttft_p95"])
+    {'tpot_p99': '40 ms'}
+    """
+    known = {key.partition("_")[0] for key in stated}
+    return {key: limit for key, limit in case.targets.items() if key.partition("_")[0] not in known}
+
+
+_LENGTH = "tokens: a mean, or a mean and a 95th percentile such as 1500,4500."
+
+
 @dataclass(frozen=True, slots=True)
 class FirstScenario:
     """What the flags of `capplan init` say; None is assumed where it is not known otherwise."""
 
-    model: str | None = None
-    request_rate: str | None = None
-    """Such as '20 req/s'."""
-    input_tokens: str | None = None
-    """Written as MEAN or MEAN,P95, as the next."""
-    output_tokens: str | None = None
-    ttft_p95: str | None = None
-    """Such as '800 ms'."""
-    tpot_p95: str | None = None
-    hardware: list[str] | None = None
+    model: Annotated[str | None, Option(f"{MODEL}.", metavar="MODEL")] = None
+    request_rate: Annotated[
+        str | None,
+        Option("At the peak, such as '20 req/s'.", metavar="RATE", key="traffic[0].request_rate"),
+    ] = None
+    input_tokens: Annotated[
+        str | None, Option(f"Input {_LENGTH}", metavar="TOKENS", key="traffic[0].input_tokens")
+    ] = None
+    output_tokens: Annotated[
+        str | None, Option(f"Output {_LENGTH}", metavar="TOKENS", key="traffic[0].output_tokens")
+    ] = None
+    ttft_p95: Annotated[
+        str | None,
+        Option("Target of the first token, such as '800 ms'.", metavar="TIME", key="slo.ttft_p95"),
+    ] = None
+    tpot_p95: Annotated[
+        str | None, Option("Target of every further token.", metavar="TIME", key="slo.tpot_p95")
+    ] = None
+    hardware: Annotated[
+        list[str] | None, Option("Device that may be bought; repeatable.", metavar="NAME")
+    ] = None
 
 
 DEFAULTS = {
@@ -96,47 +168,66 @@ DEFAULTS = {
 class ScenarioFlags(FirstScenario):
     """Keys of a scenario as flags: of one that names only a model, or keys that replace those of a file."""
 
-    users: str | None = None
-    """Users who are active at the same time, instead of a request rate."""
-    think_time: str | None = None
-    """Time from a response to the next request of the same user."""
-    trace: Path | None = None
-    """File with arrivals and lengths, instead of a request rate."""
-    use_case: str | None = None
-    """Name of a starting point, for lengths and targets that are not stated."""
-    weight_dtype: str | None = None
-    kv_dtype: str | None = None
-    engine: str | None = None
-    confidence: float | None = None
-    """Probability with which all targets must be met."""
-    calibration: Path | None = None
+    users: Annotated[
+        str | None,
+        Option(
+            "Users who are active at the same time, such as 400 or '20 % of 2000' employees, instead of --request-rate.",
+            metavar="N",
+            key="traffic[0].users",
+        ),
+    ] = None
+    think_time: Annotated[
+        str | None,
+        Option(
+            "From a response to the next request of a user; default: 30 s.",
+            metavar="TIME",
+            key="traffic[0].think_time",
+        ),
+    ] = None
+    trace: Annotated[
+        Path | None,
+        Option("Arrivals and lengths, instead of --request-rate.", metavar="FILE", key="traffic[0].trace"),
+    ] = None
+    use_case: Annotated[
+        str | None,
+        Option(
+            "A starting point, with the sources of its lengths and targets: chat, rag, code, agent, batch or voice.",
+            known=tuple(CASES),
+        ),
+    ] = None
+    hardware: Annotated[
+        list[str] | None,
+        Option(
+            "Devices that may be bought, such as h100,l40s; repeatable; default: the scenario's, or of a model any with a price.",
+            metavar="NAME",
+            key="fleet.hardware",
+        ),
+    ] = None
+    weight_dtype: WeightDtype = None
+    kv_dtype: KvDtype = None
+    engine: Annotated[
+        str | None,
+        Option(
+            "vllm, sglang, trtllm, or any: the one whose fleet costs least.",
+            known=("vllm", "sglang", "trtllm", "any"),
+            key="engine",
+        ),
+    ] = None
+    confidence: Annotated[
+        float | None,
+        Option("Probability with which all targets must be met, such as 90%.", Share(), key="slo.confidence"),
+    ] = None
+    calibration: Measured = None
     settings: list[str] | None = None
     """Keys of a scenario that are overridden, each KEY=VALUE."""
-    save: Path | None = None
-    """File that keeps the scenario of a model."""
+    save: Annotated[
+        Path | None,
+        Option("Keep the scenario of a model as a YAML; it must not exist.", metavar="FILE"),
+    ] = None
 
 
-FLAG_KEYS: Mapping[str, str] = {
-    "request_rate": "traffic[0].request_rate",
-    "users": "traffic[0].users",
-    "think_time": "traffic[0].think_time",
-    "trace": "traffic[0].trace",
-    "input_tokens": "traffic[0].input_tokens",
-    "output_tokens": "traffic[0].output_tokens",
-    "ttft_p95": "slo.ttft_p95",
-    "tpot_p95": "slo.tpot_p95",
-    "confidence": "slo.confidence",
-    "hardware": "fleet.hardware",
-    "weight_dtype": "weight_dtype",
-    "kv_dtype": "kv_dtype",
-    "engine": "engine",
-    "calibration": "calibration",
-}
+FLAG_KEYS = {name: option.key for name, option in options_of(ScenarioFlags).items() if option.key}
 """Field of `ScenarioFlags` -> key of a scenario that it states."""
-
-
-USE_CASES = ("chat", "rag", "code", "agent", "batch", "voice")
-"""Names of the starting points of `capplan init`."""
 
 REQUEST_RANGES: Mapping[str, Range] = {
     "until_s": Positive("10 min"),

@@ -10,10 +10,9 @@ from capplan.errors import InputError
 from capplan.readers.catalogue.models import read_model
 from capplan.readers.catalogue.scenarios import scenario_text
 from capplan.readers.yaml_file import parse_yaml, schema_line, yaml_text
-from capplan.scenario.command_flags import DEFAULTS, FirstScenario
+from capplan.scenario.command_flags import CASES, DEFAULTS, FirstScenario, unstated_targets
 from capplan.scenario.reading import written_length
 from capplan.scenario.scenario import DEFAULT_HARDWARE, scenario_from
-from capplan.scenario.use_cases import CASES, unstated_targets
 
 ASSUMED = "assumed; replace it"
 _COLUMN = 46

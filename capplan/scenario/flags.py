@@ -1,64 +1,129 @@
 """Command-line options that commands share, as plain records: one field per flag of a group."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 from capplan.ranges import DEVICES, TOKENS, Positive, Range, Revision, Share, Text, Whole, check_fields
 from capplan.replica.load import Load
 
-SERVING_RANGES: Mapping[str, Range] = {
-    "tensor_parallel": DEVICES,
-    "pipeline_parallel": DEVICES,
-    "expert_parallel": DEVICES,
-    "data_parallel": DEVICES,
-    "max_model_len": TOKENS,
-    "max_num_seqs": Whole("sequences"),
-    "max_num_batched_tokens": TOKENS,
-    "gpu_memory_utilization": Share(),
-    "max_loras": Whole("adapters", most=100_000),
-    "max_lora_rank": Whole(most=512),
-    **dict.fromkeys(("weight_dtype", "kv_dtype", "engine", "engine_version", "runner"), Text()),
-    "revision": Revision(),
-}
-"""What the fields of `ServingFlags` may be."""
-LOAD_RANGES: Mapping[str, Range] = {
-    "input_tokens": TOKENS,
-    "output_tokens": TOKENS,
-    "concurrency": Whole("requests"),
-    "request_rate": Positive("20 req/s"),
-    "prefix_hit_fraction": Share(),
-}
-"""What the fields of `LoadFlags` may be."""
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+MODEL = "Path of a config.json, its folder or a GGUF file, a shipped id or alias, or a Hugging Face id"
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """How a field is stated on a command line: the one declaration, which commands, the library and tools read."""
+
+    says: str
+    """Line of the help."""
+    allowed: Range | None = None
+    """What its values may be, wherever they come from."""
+    metavar: str = ""
+    """Stands for its value in the help."""
+    short: tuple[str, ...] = ()
+    """Its other names."""
+    known: tuple[str, ...] = ()
+    """Its values, if they are few."""
+    key: str = ""
+    """Key of a scenario that it states."""
+
+
+def options_of(record: "type[DataclassInstance]") -> dict[str, Option]:
+    """Return the options of a record by field.
+
+    Examples
+    --------
+    >>> options_of(ServingFlags)["tensor_parallel"].short
+    ('-tp', '--tp')
+    """
+    found = {field.name: getattr(field.type, "__metadata__", (None,))[0] for field in fields(record)}
+    return {name: option for name, option in found.items() if isinstance(option, Option)}
+
+
+def ranges_of(record: "type[DataclassInstance]") -> dict[str, Range]:
+    """Return what the fields of a record may be."""
+    return {name: option.allowed for name, option in options_of(record).items() if option.allowed is not None}
+
+
+WeightDtype = Annotated[
+    str | None,
+    Option(
+        "fp32, bf16, fp16, fp8, int8, int4, int2, nvfp4, mxfp4, a form like w4a16-g128, or a mixture like q4_k_m; default: that of the config.",
+        Text(),
+        "DTYPE",
+        key="weight_dtype",
+    ),
+]
+KvDtype = Annotated[
+    str | None,
+    Option(
+        "fp32, bf16, fp16, fp8, int8 or int4; default: that of the config, else what the engine takes for the model.",
+        Text(),
+        "DTYPE",
+        key="kv_dtype",
+    ),
+]
+Measured = Annotated[
+    Path | None, Option("Efficiencies measured with capplan calibrate.", metavar="FILE", key="calibration")
+]
 
 
 @dataclass(frozen=True, slots=True)
 class ServingFlags:
     """How one replica is sharded, stored and run, and where its model and efficiencies come from."""
 
-    tensor_parallel: int = 1
-    pipeline_parallel: int = 1
-    expert_parallel: int = 1
-    data_parallel: int = 1
-    weight_dtype: str | None = None
-    """None keeps what the config says."""
-    kv_dtype: str | None = None
-    """None takes the checkpoint's, else what the engine takes for the model."""
-    engine: str = "vllm"
-    engine_version: str | None = None
-    """None is the newest known."""
-    max_model_len: int | None = None
-    """[tokens]; None is the model's maximum."""
-    max_num_seqs: int | None = None
-    """Most sequences at once; None, as for `max_num_batched_tokens` and `gpu_memory_utilization`, is the engine's default."""
-    max_num_batched_tokens: int | None = None
-    gpu_memory_utilization: float | None = None
-    runner: str = "generate"
-    """generate, or pooling: a vector or a score of every prompt."""
-    max_loras: int | None = None
-    """Slots of LoRA adapters, all in use; None is none."""
-    max_lora_rank: int | None = None
-    """None is 16."""
+    tensor_parallel: Annotated[
+        int, Option("Devices that every matrix is split over.", DEVICES, short=("-tp", "--tp"))
+    ] = 1
+    pipeline_parallel: Annotated[
+        int, Option("Stages that the layers are distributed over.", DEVICES, short=("-pp", "--pp"))
+    ] = 1
+    expert_parallel: Annotated[
+        int, Option("Groups that whole experts are distributed over.", DEVICES, short=("-ep", "--ep"))
+    ] = 1
+    data_parallel: Annotated[
+        int, Option("Attention groups, each with different sequences.", DEVICES, short=("-dp", "--dp"))
+    ] = 1
+    weight_dtype: WeightDtype = None
+    kv_dtype: KvDtype = None
+    engine: Annotated[str, Option("vllm, sglang or trtllm.", Text(), known=("vllm", "sglang", "trtllm"))] = (
+        "vllm"
+    )
+    engine_version: Annotated[
+        str | None, Option("Release of the engine; default: the newest known.", Text(), "X.Y.Z")
+    ] = None
+    max_model_len: Annotated[
+        int | None,
+        Option("Longest sequence, input and output; default: the model's maximum.", TOKENS, "TOKENS"),
+    ] = None
+    max_num_seqs: Annotated[
+        int | None, Option("Maximum sequences in one step; default: the engine's.", Whole("sequences"))
+    ] = None
+    max_num_batched_tokens: Annotated[
+        int | None, Option("Maximum tokens in one step; default: the engine's.", TOKENS, "TOKENS")
+    ] = None
+    gpu_memory_utilization: Annotated[
+        float | None,
+        Option(
+            "Fraction of device memory for weights, activations and KV cache together; default: the engine's.",
+            Share(),
+        ),
+    ] = None
+    runner: Annotated[
+        str,
+        Option(
+            "generate, or pooling for the vectors and scores of embedding models and rerankers.",
+            Text(),
+            known=("generate", "pooling"),
+        ),
+    ] = "generate"
+    max_loras: Annotated[
+        int | None, Option("Slots of LoRA adapters, all in use.", Whole("adapters", most=100_000))
+    ] = None
+    max_lora_rank: Annotated[int | None, Option("Rank of the adapters; default 16.", Whole(most=512))] = None
     lora_modules: tuple[str, ...] | None = None
     """Matrices with an adapter, stated by commands of engines; None is all of attention and feed-forward."""
     fully_sharded_loras: bool = False
@@ -66,12 +131,9 @@ class ServingFlags:
     """None is the engine's default."""
     whole_towers: bool = False
     """Every rank holds the whole vision tower."""
-    calibration: Path | None = None
-    """File of measured efficiencies."""
-    revision: str | None = None
-    """Branch, tag or commit of the model on the hub."""
-    offline: bool = False
-    """Never open a connection."""
+    calibration: Measured = None
+    revision: Annotated[str | None, Option("Branch, tag or commit on the hub.", Revision(), "REV")] = None
+    offline: Annotated[bool, Option("Never open a connection.")] = False
 
     def __post_init__(self) -> None:
         """Refuse numbers that are out of their ranges."""
@@ -87,23 +149,32 @@ class ServingFlags:
         ['--tensor-parallel', '2', '--kv-dtype', 'fp8']
         """
         usual, words = ServingFlags(), []
-        for name in (field.name for field in fields(self) if field.name not in _WITHOUT_OPTION):
+        for name in options_of(ServingFlags):
             value = getattr(self, name)
             if value != getattr(usual, name):
                 words += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
         return words
 
 
-_WITHOUT_OPTION = ("lora_modules", "fully_sharded_loras", "chunked_prefill", "whole_towers")
-"""Settings that only the command of an engine states."""
+SERVING_RANGES = ranges_of(ServingFlags)
+"""What the fields of `ServingFlags` may be."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadFlags(Load):
     """A load with the request lengths that commands assume by default."""
 
-    input_tokens: int = 1024
-    output_tokens: int = 256
+    input_tokens: Annotated[int, Option("Mean input length.", TOKENS, "TOKENS")] = 1024
+    output_tokens: Annotated[int, Option("Mean output length.", TOKENS, "TOKENS")] = 256
+    concurrency: Annotated[
+        int | None, Option("Requests in flight at any time (closed loop).", Whole("requests"))
+    ] = None
+    request_rate: Annotated[
+        float | None, Option("Arrivals, such as '5 req/s' (open loop).", Positive("20 req/s"), "RATE")
+    ] = None
+    prefix_hit_fraction: Annotated[
+        float, Option("Fraction of input tokens that hit in the prefix cache.", Share())
+    ] = 0.0
 
     def __post_init__(self) -> None:
         """Refuse numbers that are out of their ranges."""
@@ -117,6 +188,10 @@ class LoadFlags(Load):
     def mean_context_tokens(self) -> float:
         """Return the context of a decode step, the mean over the output."""
         return self.input_tokens + self.output_tokens / 2.0
+
+
+LOAD_RANGES = ranges_of(LoadFlags)
+"""What the fields of `LoadFlags` may be."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,12 +51,8 @@ def budget_terms(reading: Reading, record: Budget | None, prices: Prices) -> Bud
 
 
 def note_other_prices(reading: Reading, prices: Prices) -> None:
-    """Note a number of CPU nodes without their price, or the other way round; defaults of prices.other are assumptions."""
+    """State the defaults of prices.other."""
     other = prices.other
-    if (other.cpu_nodes is None) != (other.cpu_node is None) and not other.defaults:
-        missing, at = ("cpu_node", "cpu_nodes") if other.cpu_node is None else ("cpu_nodes", "cpu_node")
-        path: KeyPath = ("prices", "other", at)
-        reading.reject(path, f"needs prices.other.{missing} too: a number of nodes and what one costs")
     if other.defaults:
         what = ", ".join((*other.assumed, *(("people",) if prices.people_assumed else ())))
         reading.assume(
@@ -185,16 +181,6 @@ def growth_ratios(
     """Return the traffic of successive months over today's; empty where no growth is stated."""
     if record is None:
         return ()
-    at: KeyPath = ("growth",)
-    if (record.per_month is None) == (record.rates is None):
-        both = (
-            "per_month and rates are both given" if record.rates else "neither per_month nor rates is given"
-        )
-        raise reading.refuse(at, f"{both}; give one of them, e.g. {{per_month: 6 %, months: 18}}")
-    if any(item.job_requests is not None for item in classes):
-        raise reading.refuse(
-            at, "is for continuous traffic; a batch job is planned as it stands, so leave it out"
-        )
     ratios = _by_month(reading, record) if record.rates is None else _of_rates(reading, record, classes)
     key = "per_month" if record.rates is None else "rates"
     # Of a file with mistakes, today's rates may be missing.
@@ -202,7 +188,7 @@ def growth_ratios(
     month = int(np.argmax(ratios))
     if now * ratios[month] > MOST_RATE_PER_S:
         raise reading.refuse(
-            (*at, key),
+            ("growth", key),
             f"leads to {now * ratios[month]:.3g} req/s in month {month + 1}, which no service has; give less growth",
         )
     return ratios
@@ -217,10 +203,6 @@ def _by_month(reading: Reading, record: Growth) -> tuple[float, ...]:
 
 def _of_rates(reading: Reading, record: Growth, classes: tuple[RequestClass, ...]) -> tuple[float, ...]:
     """Return the stated rates over the first; refused where a month is missing, or the first is not today's traffic."""
-    if record.months is not None:
-        raise reading.refuse(
-            ("growth", "months"), "belongs to per_month; rates state their months themselves"
-        )
     at: KeyPath = ("growth", "rates")
     rates = record.rates or {}
     months = {str(month) for month in range(1, MOST_MONTHS + 1)}

@@ -11,9 +11,8 @@ from capplan.assumption import Assumption
 from capplan.errors import InputError
 from capplan.readers.catalogue.scenarios import names_a_model
 from capplan.readers.yaml_file import Document, schema_line, yaml_text
-from capplan.scenario.command_flags import DEFAULTS, FLAG_KEYS, ScenarioFlags
+from capplan.scenario.command_flags import CASES, DEFAULTS, FLAG_KEYS, ScenarioFlags, unstated_targets
 from capplan.scenario.reading import overridden, settings_of, written_length
-from capplan.scenario.use_cases import CASES, unstated_targets
 
 ANY = "any"
 """Hardware of a scenario: every GPU with a price."""

@@ -4,12 +4,10 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise, product
 from pathlib import Path
 from typing import Any, TypeVar
-
-from pydantic import BaseModel
 
 from capplan.assumption import Assumption
 from capplan.errors import InputError, unknown
@@ -228,6 +226,8 @@ class Reading:
     mistakes: list[InputError] = field(default_factory=list)
     broken: tuple[KeyPath, ...] = ()
     """Keys that could not be read; errors that follow from them are not reported."""
+    excluded: list[KeyPath] = field(default_factory=list)
+    """Keys that another one excludes; errors that follow from them are not reported."""
 
     def refuse(self, path: KeyPath, message: str) -> InputError:
         """Return the error for a key, with its place in the file."""
@@ -243,7 +243,10 @@ class Reading:
 
     def note(self, error: InputError, *about: KeyPath) -> None:
         """Keep an error for later, unless it is about keys that could not be read."""
-        if any(above[: len(below)] == below[: len(above)] for above, below in product(self.broken, about)):
+        if any(
+            above[: len(below)] == below[: len(above)]
+            for above, below in product((*self.broken, *self.excluded), about)
+        ):
             return
         if error.line is None and about:
             error.line, error.belongs_to = self.document.line(about[0]), self.document.place(about[0])
@@ -372,84 +375,3 @@ def warn_of_odd_targets(reading: Reading, targets: Sequence[Target]) -> None:
                     f"slo.{lower.key}: {lower.limit_s:g} s says nothing compared with {higher.key} of {higher.limit_s:g} s, "
                     "which is stricter and covers more requests; are they swapped?"
                 )
-
-
-@dataclass(frozen=True, slots=True)
-class Exclusion:
-    """Keys of which at least one has to go."""
-
-    at: str
-    """Key that the mistake is of."""
-    keys: tuple[str, ...]
-    """The keys are all stated, and none has its default."""
-    why: str
-
-
-def _without_a_mix(why: str, *keys: str) -> Exclusion:
-    return Exclusion("fleet.mix", ("fleet.mix", *keys), f"not with {' and '.join(keys)}: {why}")
-
-
-EXCLUSIONS = (
-    *(
-        Exclusion(
-            f"hosted.{key}",
-            (f"hosted.{key}", "hosted.provisioned"),
-            "is of prices by the token, and hosted.provisioned rents throughput by the hour",
-        )
-        for key in ("batch_fraction", "discount", "surcharge", "service")
-    ),
-    *(
-        Exclusion(
-            f"commitments.{term}",
-            (f"commitments.{term}.price", f"commitments.{term}.discount"),
-            "price and discount are both given",
-        )
-        for term in ("reserved_1y", "reserved_3y")
-    ),
-    *(
-        Exclusion(
-            f"energy.{phase}",
-            (f"energy.{phase}", f"energy.measured.{phase}"),
-            f"is measured too, in energy.measured.{phase}",
-        )
-        for phase in ("idle", "decode", "prefill")
-    ),
-    _without_a_mix(
-        "each group would be a pair of pools, and pairs are not searched for part of the requests",
-        "fleet.disaggregation",
-    ),
-    _without_a_mix(
-        "the cheapest fleets of the parts are found one by one, and the limit is on all of them; fleet.max_machines limits each kind",
-        "fleet.max_gpus",
-    ),
-    _without_a_mix(
-        "the mix is the cheapest by the price of prices.commitment, so none within a budget by commitments would not mean that there is none",
-        "budget",
-        "commitments",
-    ),
-    _without_a_mix("its two models have fleets of their own, and each is searched separately", "cascade"),
-    _without_a_mix("services share the GPUs of one fleet", "sharing"),
-)
-"""Keys of a scenario that exclude each other whatever their values are, and why."""
-
-
-def note_exclusions(reading: Reading, file: ScenarioFile) -> None:
-    """Note the keys of a scenario that exclude each other."""
-    for item in EXCLUSIONS:
-        if all(_stated(file, key) for key in item.keys):
-            reading.reject(tuple(item.at.split(".")), f"{item.why}; leave one of them out")
-
-
-def _stated(record: Any, key: str) -> bool:
-    """Return whether a key is stated and says something: nothing that is switched off, and not what holds without it."""
-    *sections, last = key.split(".")
-    for name in sections:
-        record = getattr(record, name)
-        if record is None:
-            return False
-    defaults = (
-        {name: item.default for name, item in type(record).model_fields.items()}
-        if isinstance(record, BaseModel)
-        else {item.name: item.default for item in fields(record)}
-    )
-    return getattr(record, last) not in (None, "off", defaults[last])

@@ -15,11 +15,6 @@ from capplan.workload.request_class import RequestClass, busier
 
 AT: KeyPath = ("regions",)
 WHERE: KeyPath = ("fleet", "location")
-_WITHOUT = {
-    "cascade": "an escalated request would cross the network twice if its two models are in two places, and they are planned one by one",
-    "sharing": "services share the GPUs of one place, and the traffic of each would be from regions of its own",
-}
-"""Key of a scenario -> why there are no regions with it."""
 
 
 def located(
@@ -33,11 +28,7 @@ def located(
         a name that no region has, a delay that is missing, or users who are not in any region
     """
     if not file.regions:
-        _refuse_unplaced(reading, file)
         return file, classes
-    for key, why in _WITHOUT.items():
-        if getattr(file, key) is not None:
-            raise reading.refuse(AT, f"not with {key}: {why}; leave one of them out")
     places = _named(reading, file)
     homes = [_home(reading, item.region, index, places) for index, item in enumerate(file.traffic)]
     where = _location(reading, file, places, homes, classes)
@@ -58,20 +49,6 @@ def located(
             at, "says where machines are ordered, and so does fleet.regions; give one of them"
         )
     return _as_there(file, where), waiting
-
-
-def _refuse_unplaced(reading: Reading, file: ScenarioFile) -> None:
-    """Refuse keys that are about regions where there are none."""
-    given: list[KeyPath] = [
-        ("fleet", key) for key in ("location", "serves") if getattr(file.fleet, key) is not None
-    ]
-    given += [
-        ("traffic", index, "region") for index, item in enumerate(file.traffic) if item.region is not None
-    ]
-    if given:
-        raise reading.refuse(
-            given[0], "is about regions, and there are none; e.g. regions: [{name: europe, utc_offset: 1}]"
-        )
 
 
 def _named(reading: Reading, file: ScenarioFile) -> dict[str, Region]:

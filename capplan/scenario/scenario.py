@@ -38,6 +38,7 @@ from capplan.readers.catalogue.scenarios import names_a_model, scenario_file, sc
 from capplan.readers.text_file import data_folder, is_there
 from capplan.readers.yaml_file import Document, KeyPath, read_yaml
 from capplan.scenario.engine_use import link_terms_of, network_bytes_per_s
+from capplan.scenario.exclusions import note_exclusions
 from capplan.scenario.money_terms import (
     budget_terms,
     growth_ratios,
@@ -49,7 +50,6 @@ from capplan.scenario.one_line import ANY, model_document
 from capplan.scenario.reading import (
     Reading,
     by_key,
-    note_exclusions,
     overridden,
     scenario_record,
     warn_of_odd_targets,
@@ -144,12 +144,10 @@ def _of_engine(
     )
 
 
-POOL_KEYS = ("prefill_hardware", "decode_hardware", "kv_link", "kv_link_latency")
 SPARES_OF_POOLS = (
     "spare replicas stand by in each of the two pools, as one of the other pool has to be started again"
 )
 USERS_OF_POOLS = "separate pools are sized for requests that arrive at random at the rate that the users send"
-LEFT_OUT = "fleet.disaggregation is left out, and this is about separate pools only; give disaggregation: allowed, or leave it out too"
 
 Devices = Callable[[str, list[str]], tuple[Device, ...]]
 """(key of fleet, names) -> devices."""
@@ -168,13 +166,8 @@ def pools_limits(
     devices : looks up the devices of a key
     """
     fleet = file.fleet
-    if fleet.disaggregation == "off":
+    if fleet.disaggregation in (None, "off"):
         return None  # keys of pools stay, so that pools can be switched off and on
-    if fleet.disaggregation is None:
-        for key in POOL_KEYS:
-            if getattr(fleet, key) is not None:
-                reading.reject(("fleet", key), LEFT_OUT)
-        return None
     pools = {
         key: devices(key, names) if (names := getattr(fleet, key)) else hardware
         for key in ("prefill_hardware", "decode_hardware")
@@ -447,10 +440,6 @@ def _engine(reading: Reading, file: ScenarioFile) -> str:
         reading.assume("served by vLLM", "engine")
     name = file.engine or "vllm"
     if name == ANY_ENGINE:
-        if file.engine_version is not None:
-            raise reading.refuse(
-                ("engine_version",), "belongs to one engine, and engine is any; leave one of them out"
-            )
         return next(iter(ENGINES))
     try:
         profile(name, file.engine_version)
@@ -472,10 +461,6 @@ def _tiers(reading: Reading, file: ScenarioFile) -> tuple[TierSize, ...]:
     if twice is not None:
         at = ("kv_offload", twice, "name")
         raise reading.refuse(at, f"{names[twice]!r} names two tiers; give each a different name")
-    if tiers and file.prefix_caching is False:
-        raise reading.refuse(
-            ("kv_offload",), "holds prefixes, and prefix_caching is false; leave one of them out"
-        )
     if tiers:
         reading.assume(
             "offload tiers hold blocks evicted from the cache; every request waits for the mean time of its loads",
@@ -510,6 +495,7 @@ def _located(
 def scenario_from(document: Document, folder: Path, settings: Sequence[str] = ()) -> Scenario:
     """Return the scenario in a document; paths in it are relative to `folder`, and `settings` are the keys that the document has overridden."""
     file, reading = scenario_record(document, folder)
+    note_exclusions(reading, file)
     weight_dtypes, kv_dtypes = _weight_dtypes(reading, file), _kv_dtypes(reading, file)
     engine = reading.attempt(partial(_engine, reading, file), "", ("engine",))
     tiers = reading.attempt(partial(_tiers, reading, file), (), ("kv_offload",))
@@ -523,11 +509,11 @@ def scenario_from(document: Document, folder: Path, settings: Sequence[str] = ()
     refuse_with_slices(reading, file, limits.hardware)
     prices = named_prices(reading, file.prices, limits.devices)
     note_odd_money(reading, file)
-    note_exclusions(reading, file)
     note_other_prices(reading, file.prices)
     budget = budget_terms(reading, file.budget, file.prices)
     growth = reading.attempt(partial(growth_ratios, reading, file.growth, classes), (), ("growth",))
-    several = reading.attempt(partial(several_terms, reading, file, classes), None, ("cascade",))
+    section = "sharing" if file.cascade is None else "cascade"
+    several = reading.attempt(partial(several_terms, reading, file, classes), None, (section,))
     if reading.mistakes:
         raise together(reading.mistakes)
     return Scenario(

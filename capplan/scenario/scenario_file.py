@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from shlex import join
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
@@ -751,6 +751,10 @@ class Lora(Record):
 
 class ScenarioFile(Record):
     """One question: what serves this traffic on this model within these limits, and what does it cost."""
+
+    removed: ClassVar[Mapping[str, str]] = {
+        "sharing.by: hour": "write device or mig, or leave sharing out for a fleet of each model"
+    }
 
     name: str
     """Name of the scenario, shown in results."""

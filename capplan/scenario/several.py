@@ -9,6 +9,7 @@ from capplan.fleet.scenario import CascadePart, SharingTerms
 from capplan.hardware.device import Device
 from capplan.readers.catalogue.hardware import partitioned_devices, slices
 from capplan.readers.yaml_file import Document, KeyPath
+from capplan.scenario.exclusions import one_by_one
 from capplan.scenario.reading import Reading, derived, key_of
 from capplan.scenario.scenario_file import Cascade, Scenario, ScenarioFile, Sharing
 from capplan.workload.multiples import thinned_arrival_cv
@@ -19,17 +20,11 @@ SAME_FOR_BOTH = ("name", "description", "model", "revision", "traffic", CASCADE)
 """Keys that the large model cannot have otherwise, or has its own key for."""
 
 
-def _check_cascade(
-    reading: Reading, file: ScenarioFile, cascade: Cascade, classes: Sequence[RequestClass]
-) -> None:
+def _check_cascade(reading: Reading, cascade: Cascade, classes: Sequence[RequestClass]) -> None:
     """Reject what is not modelled with a cascade, and state its defaults."""
     for index, item in enumerate(classes):
         if (why := _not_split(item)) is not None:
             raise reading.refuse((CASCADE,), f"traffic[{index}] {why}")
-    if file.runner == "pooling":
-        raise reading.refuse(
-            (CASCADE,), "is about answers, and runner: pooling gives none; leave one of them out"
-        )
     same = next((key for key in cascade.changes if key in SAME_FOR_BOTH), None)
     if same is not None:
         own = f"; give cascade.{same}" if same in ("model", "revision") else ""
@@ -109,8 +104,6 @@ SHARE = "gpu_memory_utilization"
 SAME_FOR_ALL = ("name", "description", "model", "revision", SHARE, SHARING, "cascade")
 """Keys that a model has its own key for, or that are about all of them."""
 UNSHARED = "has users, sessions, a trace, a job or something outside, which are not modelled on shared devices; give only request_rate"
-_NOT_SHARED = {"device": ("commitments", "kv_offload", "speculation"), "mig": ("commitments", "kv_offload")}
-"""Keys that are not modelled: only each model on its slices may draft, and only a scenario of one model has commitments."""
 
 
 def sharing_terms(
@@ -126,10 +119,6 @@ def sharing_terms(
     for index, item in enumerate(classes):
         if is_unshared(item):
             raise reading.refuse(("traffic", index), UNSHARED)
-    given = [key for key in _NOT_SHARED[sharing.by] if getattr(file, key)]
-    given += ["fleet.disaggregation"] if file.fleet.disaggregation not in (None, "off") else []
-    if given:
-        raise reading.refuse((SHARING,), f"is not modelled with {given[0]}; leave one of them out")
     names = [OWN]
     for index, model in enumerate(sharing.models):
         if model.name in names:
@@ -217,16 +206,8 @@ def model_document(document: Document, scenario: Scenario, name: str) -> Documen
     return made
 
 
-OF_ONE_FLEET = {CASCADE: ("budget", "energy"), SHARING: ("budget", "growth", "energy")}
-"""Section -> keys that are answered for one of its fleets at a time."""
 OF_ONE_MODEL = ("name", "description", "model", "revision", "traffic", SHARE, CASCADE, SHARING)
 """Keys that --set changes for the model of the scenario only."""
-
-
-def one_by_one(section: str) -> str:
-    """Return how to ask for one of the fleets of a section."""
-    parts = "first, second or alone" if section == CASCADE else "NAME"
-    return f"one fleet at a time: --set {section}.part={parts}"
 
 
 def several_terms(
@@ -239,21 +220,10 @@ def several_terms(
     InputError
         of what is not modelled with several
     """
-    section = file.cascade or file.sharing
-    if section is None:
-        return None
-    at = CASCADE if file.cascade is not None else SHARING
-    if file.cascade is not None and file.sharing is not None:
-        raise reading.refuse((SHARING,), "is not modelled with a cascade; leave one of them out")
-    given = [key for key in OF_ONE_FLEET[at] if getattr(file, key) is not None]
-    given += ["fleet.max_gpus"] if file.fleet.max_gpus is not None else []
-    if given and section.part is None:
-        raise reading.refuse((at,), f"has several fleets, and {given[0]} is of one; {one_by_one(at)}")
     if file.cascade is not None:
-        _check_cascade(reading, file, file.cascade, classes)
+        _check_cascade(reading, file.cascade, classes)
         return file.cascade
-    assert file.sharing is not None
-    return sharing_terms(reading, file, file.sharing, classes)
+    return None if file.sharing is None else sharing_terms(reading, file, file.sharing, classes)
 
 
 def refuse_several(scenario: Scenario) -> None:

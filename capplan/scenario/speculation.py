@@ -8,7 +8,6 @@ from capplan.assumption import Assumption
 from capplan.errors import InputError
 from capplan.model.network import Network
 from capplan.model.sharding import Sharding, refuse_heads
-from capplan.model.weight_format import in_weight_format, weight_format_assumptions
 from capplan.readers.catalogue.models import read_model
 from capplan.readers.yaml_file import KeyPath
 from capplan.replica.spec import ReplicaSpec
@@ -179,7 +178,6 @@ def resolved_speculation(reading: Reading, section: Speculation, draft: str | No
     InputError
         half a method, or two
     """
-    _check_source(reading, section, section.method)
     fractions = _acceptance(reading, section)
     tokens = section.draft_tokens
     if len(fractions) > 1 and (tokens or 0) > len(fractions):
@@ -192,8 +190,6 @@ def resolved_speculation(reading: Reading, section: Speculation, draft: str | No
 
 def _acceptance(reading: Reading, section: Speculation) -> list[float]:
     """Return the acceptance that a scenario states, or that an engine counted; none where the published one is used."""
-    if section.acceptance and section.metrics is not None:
-        raise reading.refuse(("speculation", "metrics"), "acceptance is stated already; give one of them")
     if section.metrics is None:
         return section.acceptance
     from capplan.recorded.traces.prometheus import accepted_drafts
@@ -239,26 +235,6 @@ def with_acceptance(plan: Speculation, target: Network) -> tuple[Speculation, tu
     if plan.draft_tokens is None:
         stated.append(_AS_MANY)
     return plan, tuple(stated)
-
-
-def _check_source(reading: Reading, section: Speculation, method: Method) -> None:
-    """Refuse a method without what it drafts with, or with what it does not use."""
-    given = [name for name in ("draft", "draft_step_time") if getattr(section, name) is not None]
-    if len(given) > 1 or (method == "draft-model" and not given):
-        raise reading.refuse(
-            ("speculation",),
-            "give either draft or draft_step_time, e.g. draft_step_time: 2 ms, or a method that needs none of them: "
-            f"{', '.join(OF_ITSELF)}",
-        )
-    if section.draft is not None and method != "draft-model":
-        raise reading.refuse(
-            ("speculation", "draft"), f"is for method: draft-model; {method} drafts by itself"
-        )
-    if (section.exit_layers is not None) != (method == "early-exit"):
-        raise reading.refuse(
-            ("speculation",),
-            "exit_layers belongs to method: early-exit, e.g. {method: early-exit, exit_layers: 8}",
-        )
 
 
 def drafting_of(
@@ -415,7 +391,6 @@ def asked_speculation(
     beside, stated = draft_beside(
         flags.draft,
         asked.spec,
-        weight_dtype=flags.draft_weight_dtype,
         ranks=flags.draft_tensor_parallel,
         offline=serving.offline,
     )
@@ -426,12 +401,13 @@ def draft_beside(
     draft: str,
     target: ReplicaSpec,
     *,
-    weight_dtype: str | None = None,
     ranks: int | None = None,
     offline: bool,
 ) -> tuple[DraftModel, tuple[Assumption, ...]]:
     """Return a draft model on the devices of its target, and what was assumed."""
-    network, stated = _draft_network(draft, target, weight_dtype, offline=offline)
+    network = read_model(draft, offline=offline)
+    check_vocabulary(network, target.network, "--draft", "--draft-step-time '2 ms'")
+    doubts = [replace(doubt, what=f"draft: {doubt.what}") for doubt in network.doubts]
     ranks = ranks or int(target.sharding.tensor)
     if ranks > int(target.sharding.tensor):
         raise InputError(
@@ -449,7 +425,7 @@ def draft_beside(
         f"the draft runs on {ranks} of the target's {target.devices} devices, its cache in {spec.kv_format}",
         "--draft-tensor-parallel, --kv-dtype",
     )
-    return DraftModel(spec), (*stated, note, _FIRST_DRAFT)
+    return DraftModel(spec), (*doubts, note, _FIRST_DRAFT)
 
 
 _FLAT = Assumption(
@@ -490,15 +466,3 @@ def _check_times(model: str | None, hardware: str | None, flags: DraftFlags) -> 
             f"{missing} is missing: the target is a MODEL on a --hardware, or a --target-step-time together with --draft-step-time\n"
             "  e.g. capplan spec llama-3.1-70b --hardware h100 -tp 4 --draft llama-3.2-1b --acceptance 0.7"
         )
-
-
-def _draft_network(
-    draft: str, target: ReplicaSpec, weight_dtype: str | None, *, offline: bool
-) -> tuple[Network, tuple[Assumption, ...]]:
-    network = read_model(draft, offline=offline)
-    check_vocabulary(network, target.network, "--draft", "--draft-step-time '2 ms'")
-    doubts = tuple(replace(doubt, what=f"draft: {doubt.what}") for doubt in network.doubts)
-    if weight_dtype is None:
-        return network, doubts
-    formats = weight_format_assumptions(network, weight_dtype)
-    return in_weight_format(network, weight_dtype), (*doubts, *formats)

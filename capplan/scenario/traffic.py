@@ -8,13 +8,11 @@ import numpy as np
 from capplan.fleet.over_time import RateLine
 from capplan.numbers import Array
 from capplan.readers.yaml_file import KeyPath
+from capplan.scenario.exclusions import MULTIPLES
 from capplan.scenario.reading import Reading, plausible_rate, refuse_idle_time, refuse_rare_users
 from capplan.scenario.scenario_file import Scenario, SharedPrefix, Traffic, lengths
 from capplan.scenario.traffic_line import (
-    MULTIPLES,
     prompt_images,
-    refuse_wrong_multiples,
-    refuse_wrong_tools,
     session_lengths,
     session_reuse,
     sessions_of,
@@ -112,25 +110,6 @@ def _frequency(reading: Reading, item: Traffic, at: KeyPath) -> str:
                 f"{owner} and {key} belong together; e.g. users: 4000 with think_time: 30 s, or requests: 1M with within: 8 h",
             )
     return given[0]
-
-
-def _refuse_second_mean(reading: Reading, item: Traffic, at: KeyPath) -> None:
-    """Refuse a mean rate that is given twice, or given for traffic that has none."""
-    given = [key for key in MEANS if getattr(item, key) is not None]
-    if len(given) > 1:
-        raise reading.refuse(
-            (*at, given[1]), f"states the mean rate a second time, besides {given[0]}; give one of them"
-        )
-    if given and item.requests is not None:
-        raise reading.refuse(
-            (*at, given[0]),
-            "is for continuous traffic; a batch job is paid for while it runs, so leave it out",
-        )
-    if item.mean_rate is not None and item.users is not None:
-        raise reading.refuse(
-            (*at, "mean_rate"),
-            "cannot be given for users, whose rate depends on the response time; give daily_curve or active_hours",
-        )
 
 
 def _load_over_time(
@@ -290,16 +269,6 @@ def _sessions(
     return reading.attempt(partial(sessions_of, reading, item, index, prompts, outputs), None, *about)
 
 
-def _refuse_wrong_keys(reading: Reading, item: Traffic, at: KeyPath, rate_keys: list[KeyPath]) -> None:
-    """Note keys of a line of traffic that do not belong together."""
-    reading.attempt(partial(_frequency, reading, item, at), None, *rate_keys)
-    multiples = [(*at, key) for key in MULTIPLES]
-    reading.attempt(partial(refuse_wrong_multiples, reading, item, at), None, *multiples)
-    reading.attempt(partial(refuse_wrong_tools, reading, item, at), None, (*at, "outside"))
-    means = [(*at, key) for key in MEANS]
-    reading.attempt(partial(_refuse_second_mean, reading, item, at), None, *means)
-
-
 def _arrival_cv(
     reading: Reading, item: Traffic, index: int, source: _Source, sessions: Sessions | None
 ) -> float:
@@ -324,9 +293,9 @@ def _request_class(reading: Reading, item: Traffic, index: int, burst_ratio: flo
     """Return the class of a line of traffic; None where it has errors, which are then in the reading."""
     at: KeyPath = ("traffic", index)
     burst = burst_ratio if item.trace else 1.0
-    said = len(reading.mistakes)
+    said = -1 if any(path[:2] == at for path in reading.excluded) else len(reading.mistakes)
     rate_keys: list[KeyPath] = [(*at, key) for key in (*RATES, "think_time", "within")]
-    _refuse_wrong_keys(reading, item, at, rate_keys)
+    reading.attempt(partial(_frequency, reading, item, at), None, *rate_keys)
     users = None if item.users is None else item.users.at_once
     item, source = reading.attempt(partial(_source, reading, item, index), (item, _Source()), (*at, "trace"))
     prompts, outputs = _lengths(reading, item, index, source.lengths)

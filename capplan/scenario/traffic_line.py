@@ -12,6 +12,7 @@ from capplan.model.images import ImageRule, image_tokens, image_work
 from capplan.model.network import Network
 from capplan.numbers import Array
 from capplan.readers.yaml_file import KeyPath
+from capplan.scenario.exclusions import OF_OUTPUTS
 from capplan.scenario.reading import Reading
 from capplan.scenario.replica import ANSWERED, UNMEASURED
 from capplan.scenario.scenario_file import LengthFields, Scenario, ScenarioFile, Traffic, lengths
@@ -32,34 +33,6 @@ from capplan.workload.sessions import (
     turn_starts_s,
 )
 from capplan.workload.statistics import PrefixReuse
-
-MULTIPLES = ("documents", "samples", "retries", "reasoning_tokens", "padded_batch")
-_APART = {
-    MULTIPLES: (("turns", "users", "trace"), "is for request_rate, or requests with within"),
-    ("images",): (("turns", "trace"), "is for requests of one prompt"),
-    ("turns",): (("requests", "trace"), "is for request_rate or users"),
-}
-"""Keys of a line of traffic -> those that it then has none of, and why."""
-
-
-def _refuse_apart(reading: Reading, item: Traffic, at: KeyPath, keys: tuple[str, ...]) -> None:
-    """Refuse the first of some keys that are given if another one is that they are not for."""
-    others, why = _APART[keys]
-    given, other = (
-        next((key for key in each if getattr(item, key) is not None), None) for each in (keys, others)
-    )
-    if given and other:
-        raise reading.refuse((*at, given), f"{why}, and {other} is given; leave one of them out")
-
-
-def refuse_wrong_multiples(reading: Reading, item: Traffic, at: KeyPath) -> None:
-    """Refuse multiples of traffic that has sessions, users or a trace, and padding of traffic without an end."""
-    _refuse_apart(reading, item, at, MULTIPLES)
-    if item.padded_batch is not None and item.requests is None:
-        raise reading.refuse(
-            (*at, "padded_batch"),
-            "is for a batch job: requests: 1M with within: 8 h; engines that serve do not pad",
-        )
 
 
 def with_multiples(reading: Reading, item: Traffic, index: int, described: RequestClass) -> RequestClass:
@@ -134,7 +107,6 @@ def prompt_images(reading: Reading, item: Traffic, at: KeyPath) -> Images | None
     images = item.images
     if images is None:
         return None
-    _refuse_apart(reading, item, at, ("images",))
     if max(images.width, images.height) > MOST_RATIO * min(images.width, images.height):
         raise reading.refuse(
             (*at, "images"),
@@ -222,30 +194,6 @@ def with_image_work(network: Network, classes: tuple[RequestClass, ...], prompt_
     return replace(network, image_work=work)
 
 
-def refuse_wrong_tools(reading: Reading, item: Traffic, at: KeyPath) -> None:
-    """Refuse keys of tool calls that do not belong together."""
-    outside = item.outside
-    if outside is None:
-        return
-    key = (*at, "outside")
-    if outside.tool_calls is None:
-        given = next(
-            (name for name in ("tool_time", "usd_per_tool_call") if getattr(outside, name) is not None), None
-        )
-        if given:
-            raise reading.refuse(
-                (*key, given), "is of one tool call; say how many there are, e.g. tool_calls: 3"
-            )
-        return
-    if item.turns is not None and outside.tool_time is not None:
-        raise reading.refuse(
-            (*key, "tool_time"),
-            "is think_time where a session has turns: all calls between two of them; leave it out",
-        )
-    if item.turns is None and outside.tool_time is None:
-        raise reading.refuse((*key, "tool_calls"), "needs tool_time, e.g. tool_time: 400 ms")
-
-
 def with_outside(reading: Reading, item: Traffic, index: int, described: RequestClass) -> RequestClass:
     """Return the class of a line of traffic with what its requests take outside.
 
@@ -287,49 +235,14 @@ def with_outside(reading: Reading, item: Traffic, index: int, described: Request
     )
 
 
-_OF_OUTPUTS = ("output_tokens", "reasoning_tokens", "samples", "retries", "turns", "trace")
-
-
 def pooled_traffic(reading: Reading, file: ScenarioFile) -> list[Traffic]:
-    """Return the lines of traffic, of a pooled model with the one step that answers a prompt in place of an output.
-
-    Parameters
-    ----------
-    reading : notes the keys that need an output
-    file : the scenario as it is written
-    """
+    """Return the lines of traffic, of a pooled model with the one step that answers a prompt in place of an output."""
     if file.runner != "pooling":
         return file.traffic
-    for path, why in _meaningless(file):
-        reading.attempt(partial(_refuse, reading, path, why), None, path)
     reading.assume(ANSWERED, "runner")
     reading.assume(UNMEASURED, "slo.confidence")
-    answered = dict.fromkeys(_OF_OUTPUTS) | {"output_tokens": LengthFields(fixed=1)}
+    answered = dict.fromkeys(OF_OUTPUTS) | {"output_tokens": LengthFields(fixed=1)}
     return [item.model_copy(update=answered) for item in file.traffic]
-
-
-def _refuse(reading: Reading, path: KeyPath, why: str) -> None:
-    raise reading.refuse(path, f"{why}, and runner: pooling generates no tokens; leave it out")
-
-
-def _meaningless(file: ScenarioFile) -> list[tuple[KeyPath, str]]:
-    """Return the keys of a scenario that pooling gives no meaning, with what they are about."""
-    found: list[tuple[KeyPath, str]] = [
-        (("traffic", index, key), "is about outputs")
-        for index, item in enumerate(file.traffic)
-        for key in _OF_OUTPUTS
-        if getattr(item, key) is not None
-    ]
-    found += [
-        (("slo", key), "limits the time between tokens")
-        for key in sorted(file.slo.model_fields_set)
-        if key.startswith(("tpot", "itl"))
-    ]
-    if file.speculation is not None:
-        found.append((("speculation",), "drafts tokens of outputs"))
-    if file.fleet.disaggregation not in (None, "off"):
-        found.append((("fleet", "disaggregation"), "hands prompts over to a decode pool"))
-    return found
 
 
 MOST_TURNS = 1000
@@ -344,18 +257,6 @@ WARM_PART = 0.25
 """... and the part of its time after which hits count: all of them began together."""
 CURVE_POINTS = 64
 _SEED = 11
-
-
-def _refuse_mixed(reading: Reading, item: Traffic, at: KeyPath) -> None:
-    """Refuse keys of sessions that do not belong together."""
-    if item.turns is None:
-        if item.added_tokens is not None:
-            raise reading.refuse((*at, "added_tokens"), "is what later turns add; give turns, e.g. turns: 8")
-        return
-    _refuse_apart(reading, item, at, ("turns",))
-    for key, example in (("think_time", "5 s"), ("added_tokens", "{mean: 800, p95: 3000}")):
-        if getattr(item, key) is None:
-            raise reading.refuse((*at, "turns"), f"needs {key}, e.g. {key}: {example}")
 
 
 def sessions_of(
@@ -373,7 +274,6 @@ def sessions_of(
         prompt of the first turn, response of every turn
     """
     at: KeyPath = ("traffic", index)
-    _refuse_mixed(reading, item, at)
     prefix = item.shared_prefix
     if prefix and (prefix.hit_fraction is None) == (item.turns is None):
         key = (*at, "shared_prefix", "hit_fraction")

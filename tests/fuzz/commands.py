@@ -118,7 +118,7 @@ COMMANDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "compare": (("SCENARIO", "--api", "API"), ("--api", *SETS)),
     "bill": (("SCENARIO", "--focus", "focus.csv"), ("--month", *SETS)),
     "report": (("SCENARIO",), SETS),
-    "sweep": (("MODEL", *OF_ONE, "--concurrency", "1,4"), ("--slo", "--seed", "-tp", "--weight-dtype", "--kv-dtype", *LOADS)),
+    "sweep": (("MODEL", *OF_ONE, "--concurrency", "1,4"), ("--seed", "-tp", "--weight-dtype", "--kv-dtype", *LOADS)),
     "diff": (("PLAN", "PLAN"), ()),
     "check": (("SCENARIO", "--plan", "PLAN"), ("--max-price-age", *SETS)),
     "explain": (("PLAN", "QUANTITY"), ("--api",)),

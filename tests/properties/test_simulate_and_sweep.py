@@ -13,13 +13,14 @@ from capplan.errors import InputError
 from capplan.fleet.search.workers import executor, finished_points, runner
 from capplan.fleet.simulation import Stream, fleet_outcome, simulated_fleet, split_round_robin
 from capplan.fleet.sweep import CONCURRENCIES, SHARES_OF_CAPACITY, knee, load_of, summaries, swept
-from capplan.questions.sweep import asked_sweep, loads_of, slo_of
+from capplan.questions.sweep import asked_sweep, loads_of
 from capplan.readers.point_file import PointFile
 from capplan.replica.replica import replica_of
 from capplan.scenario.command_flags import SweepFlags
 from capplan.scenario.flags import LoadFlags, ServingFlags
 from capplan.scenario.replica import asked_replica
 from capplan.serving.requests import Requests
+from capplan.workload.request_class import Slo, Target
 
 pytestmark = pytest.mark.usefixtures("shared_runs")
 
@@ -132,24 +133,26 @@ def test_replicas_side_by_side_are_the_sum_of_their_parts(replica):
     whole = requests(301)
     dealt = split_round_robin(whole, 3)
     assert [len(part) for part in dealt] == [101, 100, 100]
-    together = simulated_fleet(replica, Stream(whole, ("a", "b")), replicas=3, slo=slo_of(()))
-    alone = [simulated_fleet(replica, Stream(part, ("a", "b")), slo=slo_of(())) for part in dealt]
+    together = simulated_fleet(replica, Stream(whole, ("a", "b")), replicas=3, slo=Slo())
+    alone = [simulated_fleet(replica, Stream(part, ("a", "b")), slo=Slo()) for part in dealt]
     assert together.all.finished == sum(one.all.finished for one in alone) == 301
-    again = fleet_outcome([one.parts[0] for one in alone], Stream(None, ("a", "b")), slo_of(()))
+    again = fleet_outcome([one.parts[0] for one in alone], Stream(None, ("a", "b")), Slo())
     assert again.all == together.all
 
 
 def test_more_replicas_never_make_a_stream_slower_in_the_mean(replica):
     means = [
-        simulated_fleet(replica, Stream(requests(400), ("a", "b")), replicas=n, slo=slo_of(())).all.e2e_s.mean
+        simulated_fleet(replica, Stream(requests(400), ("a", "b")), replicas=n, slo=Slo()).all.e2e_s.mean
         for n in (1, 2, 4)
     ]
     assert means == sorted(means, reverse=True)
 
 
 def asked(**loads):
-    flags = SweepFlags(hardware=["h100-sxm"], slo=["tpot_p95=12 ms"], **loads)
-    return asked_sweep("llama-3.1-8b", flags, LoadFlags(500, 60), ServingFlags(offline=True))
+    flags = SweepFlags(hardware=["h100-sxm"], **loads)
+    sweep = asked_sweep("llama-3.1-8b", flags, LoadFlags(500, 60), ServingFlags(offline=True))
+    slo = Slo((Target("tpot", "p95", 12e-3),))
+    return replace(sweep, points=[replace(point, slo=slo) for point in sweep.points], slo=slo)
 
 
 def test_more_in_flight_serves_more_and_takes_longer():
@@ -257,8 +260,7 @@ def test_a_key_changes_with_all_that_changes_a_point():
         (["--request-rate", "0,1"], "not above zero"),
         (["--request-rate", "1", "--concurrency", "1"], "not both"),
         (["--concurrency", "1,x"], "'x' is not a whole number"),
-        (["--slo", "ttft=1 s"], "unknown target"),
-        (["--slo", "ttft_p95=1"], "the unit is missing"),
+        (["--slo", "ttft_p95=1 s"], "write a scenario"),
         ([], "no device is given"),
     ],
 )

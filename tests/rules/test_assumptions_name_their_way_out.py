@@ -37,7 +37,7 @@ LINES = [
     ("fit", *REPLICA),
     ("estimate", *REPLICA, "--concurrency", "4", "--engine-version", "99.0"),
     ("estimate", "gpt-oss-20b", "--hardware", "a100", "--concurrency", "4", "--engine-version", "nightly"),
-    ("spec", *REPLICA, "--draft", "llama-3.2-1b", "--draft-weight-dtype", "int4", "--acceptance", "0.8"),
+    ("spec", *REPLICA, "--draft", "llama-3.2-1b", "--acceptance", "0.8"),
     ("spec", *REPLICA, "--draft-step-time", "2 ms", "--acceptance", "0.8"),
     ("spec", "--draft-step-time", "2 ms", "--target-step-time", "35 ms", "--acceptance", "0.8"),
     ("fleet", "SCENARIO"),

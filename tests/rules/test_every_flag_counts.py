@@ -277,7 +277,6 @@ CASES = {
         ),
         "--draft-tokens": Case("5"),
         "--batch": Case("9"),
-        "--draft-weight-dtype": Case("fp8"),
         "--draft-tensor-parallel": Case(
             "1", "spec llama-3.1-8b --hardware h100-sxm -tp 2 --draft llama-3.2-1b --acceptance 0.7 --offline"
         ),
@@ -458,10 +457,6 @@ CASES = {
         ),
         "--engine": Case("sglang"),
         "--calibration": Case("host.calibration.yaml"),
-        "--slo": Case(
-            "tpot_p95=1ms",
-            "sweep llama-3.1-8b --hardware h100-sxm --concurrency 2 --offline --slo ttft_p95=9s",
-        ),
         "--seed": Case("9", SWEPT),
         "--workers": Case("3", refused="3 processes"),
         "--dask": Case("tcp://nobody:1", refused="no scheduler answers"),
@@ -555,7 +550,6 @@ UNREAD = {
         "--weight-dtype fp8",
         "--kv-dtype fp8",
         "--engine vllm",
-        "--slo ttft_p95=1s",
     ],
     "sweep small.yaml --hardware h100-sxm --request-rate 2 --offline": ["--plans 2"],
     "sweep llama-3.1-8b --hardware h100-sxm --concurrency 4 --offline": [
@@ -570,10 +564,8 @@ UNREAD = {
         "-tp 2",
         "--engine vllm",
         "--input-tokens 9",
-        "--draft-weight-dtype fp8",
     ],
     "spec llama-3.1-8b --hardware h100-sxm --draft-step-time 1ms --acceptance 0.7 --offline": [
-        "--draft-weight-dtype fp8",
         "--draft-tensor-parallel 1",
     ],
     "simulate small.yaml --hardware h100-sxm --prefill-replicas 1 --decode-replicas 1 --kv-link network --offline": [

@@ -69,8 +69,8 @@ def test_a_mistake_has_the_message_of_the_command(call, says, answered):
 
 def test_no_tool_takes_a_file_to_write():
     for tool in mcp.TOOLS.values():
-        assert not {"output", "file"} & set(tool.__annotations__)
-        assert tool.__doc__
+        assert not {"output", "file"} & set(tool.keys)
+        assert tool.says
 
 
 SOUND = {
@@ -115,9 +115,9 @@ def test_sound_arguments_reach_the_command(monkeypatch):
 
 @pytest.mark.parametrize("tool", mcp.TOOLS.values())
 def test_the_schema_of_a_tool_has_its_arguments_and_no_others(tool):
-    schema = mcp.arguments_of(tool).model_json_schema()
+    schema = tool.record.model_json_schema()
     assert schema["additionalProperties"] is False
-    assert set(schema["properties"]) == set(tool.__annotations__) - {"return"}
+    assert set(schema["properties"]) == set(tool.keys)
 
 
 WRITE = "--output={}"

@@ -28,7 +28,7 @@ from capplan.report.answers.fleet_words import (
     purchase_text,
 )
 from capplan.report.answers.order import lines_texts, ordered_texts, used_by_texts, used_texts
-from capplan.scenario.several import one_by_one
+from capplan.scenario.exclusions import one_by_one
 
 _SHARED_TITLES = {
     "model": "",
