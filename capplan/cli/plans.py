@@ -62,7 +62,9 @@ OfLoad = Annotated[
 Gpus = Annotated[
     str | None,
     typer.Option(
-        "--gpus", metavar="N x NAME", help="GPUs that are there, spares among them, such as '8 x h100-sxm'."
+        "--gpus",
+        metavar="N x NAME",
+        help="GPUs that are there, spares among them, such as '8 x h100-sxm' or '8 x h100-sxm, 4 x l40s'.",
     ),
 ]
 Budget = Annotated[
