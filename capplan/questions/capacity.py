@@ -19,6 +19,7 @@ from capplan.questions.fleet import AskedFleet, parts_of, terms_of
 from capplan.questions.largest_load import Found, LoadSearch, at_load
 from capplan.questions.levers.answer import Asking, asking_of
 from capplan.questions.mix import mix_plan, together_of
+from capplan.questions.narrower import WIDE
 from capplan.questions.plans.plan_file import asked_of_plan
 from capplan.readers.catalogue.hardware import SUFFIXES, catalogue_name, device_names
 from capplan.readers.catalogue.scenarios import names_a_model
@@ -34,8 +35,6 @@ LARGER = (1.0, 1.02, 1.05, 1.1, 1.25)
 """Factors on the first load that was too much, at which it is looked for what is missed: loads of runs are steps of a scale."""
 MORE_MONEY = 1.25
 """Factor on a budget of the row that says what more money adds."""
-WIDE = ("fp32", "bf16", "fp16")
-"""Weight formats instead of which fp8 is tried."""
 LOOSER = 1.5
 """Factor on all targets of the row that says what looser ones add."""
 SECONDS_PER_DAY = 86_400.0
