@@ -62,7 +62,9 @@ OfLoad = Annotated[
 Gpus = Annotated[
     str | None,
     typer.Option(
-        "--gpus", metavar="N x NAME", help="GPUs that are there, spares among them, such as '8 x h100-sxm'."
+        "--gpus",
+        metavar="N x NAME",
+        help="GPUs that are there, spares among them, such as '8 x h100-sxm' or '8 x h100-sxm, 4 x l40s'.",
     ),
 ]
 Budget = Annotated[
@@ -466,13 +468,14 @@ def levers_command(
 ) -> int:
     """Show what each change to a scenario is worth: GPUs, dollars, latency and risk of every lever separately, and of the best combination."""
     from capplan.questions.levers.answer import asked_levers, checked_names, levers_of
-    from capplan.report.answers.levers import levers_answer
+    from capplan.report.answers.levers import lever_found, levers_answer
     from capplan.report.show import row_progress, show
 
     names = checked_names(levers)
-    asking, base = asked_levers(scenario, plan_file, tuple(settings or ()), offline=offline)
     with row_progress("levers") as progress:
-        answer = levers_of(asking, base, names, progress)
+        asking, base = asked_levers(scenario, plan_file, tuple(settings or ()), offline=offline)
+        found = lever_found(progress, base) if progress else None
+        answer = levers_of(asking, base, names, progress, found)
     return show(levers_answer(asking, base, answer), to)
 
 

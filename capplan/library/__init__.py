@@ -439,7 +439,7 @@ def capacity(
     Parameters
     ----------
     scenario : path of a scenario YAML, name of a shipped scenario, a model, or the path of a plan file
-    gpus : such as '8 x h100-sxm'; None: those of the plan file, or as the budget or the scenario limits them
+    gpus : such as '8 x h100-sxm' or '8 x h100-sxm, 4 x l40s'; None: those of the plan file, or as the budget or the scenario limits them
     usd_per_month : [$/month] budget of the fleet; None: no budget, or that of the scenario
     settings : keys to override, each KEY=VALUE as with `--set`
     think_time_s : [s] time between two requests of a user, for traffic that does not state its users
@@ -460,7 +460,7 @@ def capacity(
     check_list(settings, Text(), "settings")
     path = Path(_named(scenario, "scenario"))
     asked, answer = asked_capacity(path, tuple(settings), gpus, usd_per_month, think_time_s, offline=offline)
-    return Result(capacity_answer(asked, answer), charted=_why(answer.found.plan if answer.found else None))
+    return Result(capacity_answer(asked, answer), charted=_why(answer.plan))
 
 
 def _why(plan: Plan | None) -> "Callable[[], Chart] | None":

@@ -7,21 +7,27 @@ from math import floor, inf
 from pathlib import Path
 
 from capplan.assumption import Assumption
-from capplan.errors import CapplanError, InputError, unknown
-from capplan.fleet.load.demand import planned_demand
-from capplan.fleet.search.cheapest import Terms
+from capplan.errors import CapplanError, InputError, Reason, unknown
+from capplan.fleet.load.demand import Demand, planned_demand
+from capplan.fleet.plan import Plan, RoutedRequests
+from capplan.fleet.search.cheapest import Sized, Terms
+from capplan.fleet.search.recommended import plan_of
 from capplan.model.weight_format import stored_formats
 from capplan.money.price import usd_per_month
 from capplan.quantity import SECONDS, quantity
-from capplan.questions.fleet import AskedFleet, terms_of
-from capplan.questions.largest_load import Found, LoadSearch
-from capplan.questions.levers.answer import asking_of
+from capplan.questions.fleet import AskedFleet, parts_of, terms_of
+from capplan.questions.largest_load import Found, LoadSearch, at_load
+from capplan.questions.levers.answer import Asking, asking_of
+from capplan.questions.mix import mix_plan, together_of
+from capplan.questions.narrower import WIDE
+from capplan.questions.plans.plan_file import asked_of_plan
 from capplan.readers.catalogue.hardware import SUFFIXES, catalogue_name, device_names
 from capplan.readers.catalogue.scenarios import names_a_model
-from capplan.readers.plan_file import PlanFile, is_plan_file, read_plan_file
+from capplan.readers.plan_file import is_plan_file, read_plan_file
 from capplan.scenario.command_flags import ScenarioFlags
 from capplan.scenario.one_line import LOADS, THINK_TIME
 from capplan.scenario.reading import by_key, settings_of
+from capplan.workload.multiples import dealt_by_share
 
 FULL_SHARE = 0.95
 """Share of the requests that a KV cache has room for from which on it is full."""
@@ -29,8 +35,6 @@ LARGER = (1.0, 1.02, 1.05, 1.1, 1.25)
 """Factors on the first load that was too much, at which it is looked for what is missed: loads of runs are steps of a scale."""
 MORE_MONEY = 1.25
 """Factor on a budget of the row that says what more money adds."""
-WIDE = ("fp32", "bf16", "fp16")
-"""Weight formats instead of which fp8 is tried."""
 LOOSER = 1.5
 """Factor on all targets of the row that says what looser ones add."""
 SECONDS_PER_DAY = 86_400.0
@@ -66,22 +70,34 @@ class More:
 class CapacityAnswer:
     """The largest load, what it is limited by, and what changes add."""
 
-    found: Found | None
-    """None if not one request meets the targets."""
+    plan: Plan | None
+    """What carries it; None if not one request meets the targets."""
     carried: Carried | None
     limit: str
     more: tuple[More, ...] = ()
 
 
-def carried_load(found: Found, think_s: float) -> Carried:
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """Machines of one kind of GPU, or of any kind that is chosen, that carry all of a load or a share of it."""
+
+    asked: AskedFleet
+    """The question, whose traffic is multiplied."""
+    terms: Terms
+    """Limits: GPUs, dollars or machines."""
+    ask: Callable[[Sequence[str]], AskedFleet]
+    """Keys to override -> the changed question."""
+
+
+def carried_load(plan: Plan, demand: Demand, think_s: float) -> Carried:
     """Return the load that a fleet was found to carry.
 
         N = R (Z + T),   D = 86400 f R (i + o)
 
     Parameters
     ----------
-    found : the plan, with its peak R [req/s] and mean response T [s]; f, the mean of the traffic over its peak; i and o, tokens
-        of a request
+    plan : with its mean response T [s]
+    demand : at that load, with its peak R [req/s]; f, the mean of the traffic over its peak; i and o, tokens of a request
     think_s : [s]
         Z, time that a user thinks, for traffic that does not state its users
 
@@ -93,15 +109,12 @@ def carried_load(found: Found, think_s: float) -> Carried:
     ----------
     Denning, Buzen 1978, "The operational analysis of queueing network models", doi:10.1145/356733.356735, interactive response time formula.
     """
-    plan, demand = found.plan, found.chosen.trial.question.demand
     rates = planned_demand(demand, plan.responses_s)
     tokens = float(demand.lengths.input_tokens) + demand.generated_tokens
     users = demand.users or rates.peak_requests_per_s * (think_s + plan.e2e_s.mean)
+    in_flight = sum(group.concurrency_per_replica * group.busy_replicas for group in plan.groups)
     return Carried(
-        rates.peak_requests_per_s,
-        users,
-        plan.single.concurrency_per_replica * plan.single.busy_replicas,
-        SECONDS_PER_DAY * rates.mean_requests_per_s * tokens,
+        rates.peak_requests_per_s, users, in_flight, SECONDS_PER_DAY * rates.mean_requests_per_s * tokens
     )
 
 
@@ -152,46 +165,121 @@ def _time(seconds: float) -> str:
 
 
 def capacity_for(
-    asked: AskedFleet,
-    terms: Terms,
+    kinds: Sequence[Kind],
     *,
     as_bought: bool,
     think_s: float,
-    ask: Callable[[Sequence[str]], AskedFleet],
     progress: Callable[[int, int], None] | None = None,
 ) -> CapacityAnswer:
     """Return the largest load of a fleet, what limits it, and what changes add.
 
+    Several kinds carry as much together as each of them by itself, as a router deals each its share of every class: requests that
+    meet the targets in each share meet them together.
+
     Parameters
     ----------
-    asked : the question, whose traffic is multiplied
-    terms : limits of the fleet: GPUs, dollars or machines
+    kinds : what may carry the load
     as_bought : whether a cheaper fleet of more GPUs than the limit counts as more
     think_s : [s]
         time between two requests of a user
-    ask : keys to override -> the changed question
     progress : called with the searches that are done, and all of them
     """
-    load = LoadSearch(asked, terms, as_bought=as_bought)
-    if load.bound == inf:
+    loads = [LoadSearch(kind.asked, kind.terms, as_bought=as_bought) for kind in kinds]
+    if any(load.bound == inf for load in loads):
         raise InputError(
-            f"{asked.scenario.path}: nothing limits the fleet; give --gpus '8 x h100-sxm', --budget 20000, or fleet.max_gpus in the scenario"
+            f"{kinds[0].asked.scenario.path}: nothing limits the fleet; give --gpus '8 x h100-sxm', --budget 20000, or fleet.max_gpus in the scenario"
         )
-    found = load.largest()
-    if found is None:
-        return CapacityAnswer(None, None, _why_none(load))
-    more, changes = [], list(_changes(found, as_bought=as_bought, ask=ask))
-    for done, (change, search_of) in enumerate(changes):
+    found = {kind: each for kind, load in enumerate(loads) if (each := load.largest()) is not None}
+    idle = [_why_none(load) for kind, load in enumerate(loads) if kind not in found]
+    if not found:
+        return CapacityAnswer(None, None, "; ".join(idle))
+    changes: dict[str, dict[int, Callable[[], LoadSearch]]] = {}
+    for place, each in found.items():
+        for change, search_of in _changes(each, kinds[place].ask, as_bought=as_bought, alone=len(kinds) == 1):
+            changes.setdefault(change, {})[place] = search_of
+    more = []
+    for done, (change, searches) in enumerate(changes.items()):
         if progress:
             progress(done + 1, len(changes) + 1)
-        try:
-            larger = search_of().largest(carried=found.ratio)
-        except CapplanError:
-            continue
-        if larger is not None:
-            load_then = carried_load(larger, think_s)
-            more.append(More(change, load_then.request_rate, load_then.users, larger.plan.usd_per_month))
-    return CapacityAnswer(found, carried_load(found, think_s), limit_text(found), tuple(more))
+        larger = {place: _larger(search_of, found[place]) for place, search_of in searches.items()}
+        if all(larger.values()):
+            more.append(_more(change, [larger.get(place) or each for place, each in found.items()], think_s))
+    plan, demand = _together(list(found.values()))
+    limits = [limit_text(each) for each in found.values()]
+    if len(kinds) > 1:
+        limits = [
+            f"{each.plan.hardware}: {words}" for each, words in zip(found.values(), limits, strict=True)
+        ]
+    return CapacityAnswer(plan, carried_load(plan, demand, think_s), "; ".join((*limits, *idle)), tuple(more))
+
+
+def _larger(search_of: Callable[[], LoadSearch], found: Found) -> Found | None:
+    """Return what a change carries, at least what is carried without it; None where the change cannot be made."""
+    try:
+        return search_of().largest(carried=found.ratio)
+    except CapplanError:
+        return None
+
+
+def _more(change: str, found: Sequence[Found], think_s: float) -> More:
+    """Return what kinds of GPUs carry together after a change."""
+    loads = [carried_load(each.plan, each.chosen.trial.question.demand, think_s) for each in found]
+    usd = [each.plan.usd_per_month for each in found]
+    known = [cost for cost in usd if cost is not None]
+    return More(
+        change,
+        sum(load.request_rate for load in loads),
+        sum(load.users for load in loads),
+        sum(known) if len(known) == len(usd) else None,
+    )
+
+
+def _together(found: Sequence[Found]) -> tuple[Plan, Demand]:
+    """Return the plan of all kinds, each with its share of every class, and the traffic that they carry."""
+    if len(found) == 1:
+        return found[0].plan, found[0].chosen.trial.question.demand
+    total = sum(each.ratio for each in found)
+    asked = at_load(found[0].asked, total)
+    parts = []
+    for each in found:
+        share, names = each.ratio / total, tuple(item.name for item in asked.scenario.classes)
+        routed = RoutedRequests(names, share, max_model_len=each.asked.question.max_model_len, share=share)
+        group = replace(each.plan.single, requests=routed)
+        parts.append((at_load(each.asked, each.ratio), replace(each.plan, groups=(group,))))
+    return _mixed(asked, parts), asked.question.demand
+
+
+def _mixed(asked: AskedFleet, parts: Sequence[tuple[AskedFleet, Plan]]) -> Plan:
+    """Return the plan of groups that each serve a part of the requests, judged by all of them."""
+    together = together_of(parts, asked.scenario.classes)
+    assert not isinstance(together, Reason)
+    headroom = terms_of(asked).headroom_fraction
+    return mix_plan(asked.question.demand, [plan for _, plan in parts], together, headroom)[0]
+
+
+def _of_plan(
+    path: Path, settings: tuple[str, ...], think_s: float, *, offline: bool
+) -> tuple[AskedFleet, CapacityAnswer]:
+    """Return the largest load of the groups of the mix in a plan file as they are, whose router goes on to deal as it does."""
+    asked, answer = asked_of_plan(None, path, settings, offline=offline)
+    plan = None if answer is None else answer.chosen
+    if plan is None or plan.has_pools:
+        raise InputError(
+            f"{path}: its plan has separate pools, and the largest load is found for replicas that do both; give --gpus '8 x h100-sxm'"
+        )
+    ratio = min(
+        group.planned_request_rate_limit_per_replica / group.request_rate_per_replica for group in plan.groups
+    )
+    larger = at_load(asked, ratio)
+    parts = []
+    for (part, alone), group in zip(parts_of(larger, plan), plan.groups, strict=True):
+        together = together_of([(part, alone)], part.scenario.classes)
+        assert not isinstance(together, Reason)
+        sized = plan_of(Sized(together.parts[0].trial, group.busy_replicas, group.gpus), terms_of(part))
+        parts.append((part, replace(sized, groups=(replace(sized.single, requests=group.requests),))))
+    seen = _mixed(larger, parts)
+    limit = f"the targets of all requests together, with the groups and the router of the plan, at {ratio:.2f} times its load"
+    return asked, CapacityAnswer(seen, carried_load(seen, larger.question.demand, think_s), limit)
 
 
 def _why_none(load: LoadSearch) -> str:
@@ -213,7 +301,7 @@ def _why_none(load: LoadSearch) -> str:
 
 
 def _changes(
-    found: Found, *, as_bought: bool, ask: Callable[[Sequence[str]], AskedFleet]
+    found: Found, ask: Callable[[Sequence[str]], AskedFleet], *, as_bought: bool, alone: bool
 ) -> Iterator[tuple[str, Callable[[], LoadSearch]]]:
     """Return the changes whose gain is shown, and the search after each."""
     asked, terms, group = found.asked, found.terms, found.plan.single
@@ -225,8 +313,9 @@ def _changes(
 
     if terms.max_devices is not None:
         larger = replace(terms, max_devices=terms.max_devices + group.layout.devices)
+        gpus = ("GPU" if group.layout.devices == 1 else "GPUs") if alone else group.hardware
         yield (
-            f"{group.layout.devices} more {'GPU' if group.layout.devices == 1 else 'GPUs'}",
+            f"{group.layout.devices} more {gpus}",
             lambda: LoadSearch(asked, larger, as_bought=as_bought),
         )
     if terms.max_usd_per_hour is not None:
@@ -261,49 +350,27 @@ def think_time(flags: ScenarioFlags) -> tuple[float, tuple[Assumption, ...], Sce
 _GPUS = re.compile(r"\s*([0-9]{1,6})\s*x\s*(\S{1,60})\s*")
 
 
-@dataclass(frozen=True, slots=True)
-class Inventory:
-    """What may carry the load: GPUs of one kind, or dollars."""
-
-    gpus: int | None = None
-    hardware: str | None = None
-    usd_per_month: float | None = None
-
-    @property
-    def settings(self) -> tuple[str, ...]:
-        """Keys of a scenario that the inventory overrides."""
-        found = settings_of(ScenarioFlags(hardware=(self.hardware and [self.hardware]) or None))
-        return found if self.usd_per_month is None else (*found, f"budget.usd_per_month={self.usd_per_month}")
-
-
-def inventory(gpus: str | None, budget: float | None, plan: PlanFile | None = None) -> Inventory:
-    """Return what may carry a load, as `--gpus` and `--budget` say, or the GPUs of a plan.
+def inventory(gpus: str) -> dict[str, int]:
+    """Return how many GPUs of each kind there are, as `--gpus` says.
 
     Examples
     --------
-    >>> inventory("8 x h100-sxm", None).gpus
-    8
+    >>> inventory("8 x h100-sxm, 4 x l40s")
+    {'h100-sxm': 8, 'l40s': 4}
     """
-    if gpus is None and plan is not None and budget is None:
-        chosen = plan.answer.chosen
-        if len(chosen.groups) > 1:
-            raise InputError(
-                f"{plan.path}: its plan has several groups of replicas, and the largest load is found for one; give --gpus '8 x h100-sxm'"
-            )
-        return Inventory(chosen.groups[0].gpus, chosen.groups[0].hardware)
-    if gpus is None:
-        return Inventory(usd_per_month=budget)
-    if "," in gpus:
-        raise InputError(
-            f"--gpus: {gpus!r} has several kinds; ask for one kind at a time: their loads add up behind a router that deals by weight, and the chance that all hold is the product of theirs"
-        )
-    match = _GPUS.fullmatch(gpus)
-    if match is None or not int(match[1]):
-        raise InputError(f"--gpus: {gpus!r} is not a number of GPUs; e.g. --gpus '8 x h100-sxm'")
-    hardware = catalogue_name(match[2])
-    if hardware is None and not match[2].lower().endswith(SUFFIXES):
-        raise unknown("hardware", match[2], device_names(), place="--gpus")
-    return Inventory(int(match[1]), hardware or match[2], budget)
+    found: dict[str, int] = {}
+    for part in gpus.split(","):
+        match = _GPUS.fullmatch(part)
+        if match is None or not int(match[1]):
+            raise InputError(f"--gpus: {part.strip()!r} is not a number of GPUs; e.g. --gpus '8 x h100-sxm'")
+        name = catalogue_name(match[2])
+        if name is None and not match[2].lower().endswith(SUFFIXES):
+            raise unknown("hardware", match[2], device_names(), place="--gpus")
+        name = name or match[2]
+        if name in found:
+            raise InputError(f"--gpus: {name} is given twice")
+        found[name] = int(match[1])
+    return found
 
 
 def asked_capacity(
@@ -322,7 +389,7 @@ def asked_capacity(
     ----------
     path : scenario YAML or name, model, or plan file
     settings : keys that are overridden
-    gpus : such as '8 x h100-sxm'; None: of the plan file, or as the scenario limits its fleet
+    gpus : such as '8 x h100-sxm, 4 x l40s'; None: of the plan file, or as the scenario limits its fleet
     budget : [$/month]
     think_s : [s]
         time between two requests of a user, for traffic without users
@@ -330,25 +397,66 @@ def asked_capacity(
     offline : never open a connection
     """
     plan = path if is_plan_file(path) else None
-    have = inventory(gpus, budget, read_plan_file(plan) if plan else None)
+    have = None if gpus is None else inventory(gpus)
     if plan is None and names_a_model(path) and not any(_states_a_load(item) for item in settings):
         settings = ("--request-rate=1 req/s", *settings)
     asking = asking_of(None if plan else path, plan, () if plan else settings, offline=offline)
-    settings = (*(settings if plan else ()), *have.settings)
-    asked = asking.changed(settings)
-    _refuse_several_kinds(asked)
+    settings = settings if plan else ()
+    if plan is not None and have is None and budget is None:
+        groups = read_plan_file(plan).answer.chosen.groups
+        if len(groups) > 1:
+            return _of_plan(plan, settings, think_s, offline=offline)
+        have = {groups[0].hardware: groups[0].gpus}
+    if budget is not None:
+        settings = (*settings, f"budget.usd_per_month={budget}")
+    hardware = _hardware(list(have or ()))
+    asked = asking.changed((*settings, *hardware))
+    _refuse_other_fleets(asked)
     terms = terms_of(asked)
-    if have.gpus is not None:
-        terms = replace(terms, max_devices=have.gpus)
-    answer = capacity_for(
-        asked,
-        terms,
-        as_bought=have.gpus is not None,
-        think_s=think_s,
-        ask=lambda more: asking.changed((*settings, *more)),
-        progress=progress,
-    )
+    kinds = [Kind(asked, terms, lambda more: asking.changed((*settings, *hardware, *more)))]
+    names: Sequence[str] = list(have or ())
+    of_machines = asked.scenario.file.fleet.own or asked.scenario.file.fleet.max_machines
+    if not names and of_machines and terms.max_devices is None and terms.max_usd_per_hour is None:
+        names = [device.name for device in asked.question.devices]
+    if len(names) > 1:
+        _refuse_undealt(asked, budget)
+    if names:
+        kinds = [_kind(asking, settings, name, (have or {}).get(name)) for name in names]
+    answer = capacity_for(kinds, as_bought=have is not None, think_s=think_s, progress=progress)
     return asked, answer
+
+
+def _kind(asking: Asking, settings: Sequence[str], name: str, gpus: int | None) -> Kind:
+    """Return a kind of GPU and its limits: a number of them, or the machines of the scenario."""
+    settings = (*settings, *_hardware([name]))
+    asked = asking.changed(settings)
+    terms = terms_of(asked)
+    return Kind(
+        asked,
+        terms if gpus is None else replace(terms, max_devices=gpus),
+        lambda more: asking.changed((*settings, *more)),
+    )
+
+
+def _hardware(names: list[str]) -> tuple[str, ...]:
+    return settings_of(ScenarioFlags(hardware=names or None))
+
+
+def _refuse_undealt(asked: AskedFleet, budget: float | None) -> None:
+    """Raise the error for several kinds of GPUs whose loads do not add up: a budget of all, or requests that are not dealt by share."""
+    classes = asked.scenario.classes
+    undealt = [item.name for item in classes if not dealt_by_share(item) or item.arrival_cv != 1.0]
+    why = ""
+    if budget is not None:
+        why = "--budget pays for one kind of GPU"
+    elif undealt:
+        why = f"the prompts of one user, of a session and of cached prefixes stay together, and so do bursts ({', '.join(undealt)})"
+    elif len(classes) > 1 and any(item.users for item in classes):
+        why = "users of several classes are not dealt as whole users of each"
+    if why:
+        raise InputError(
+            f"{asked.scenario.path}: several kinds of GPU: {why}; ask about one: --gpus '8 x h100-sxm'"
+        )
 
 
 def _states_a_load(setting: str) -> bool:
@@ -356,8 +464,8 @@ def _states_a_load(setting: str) -> bool:
     return key == "traffic" or key in {f"traffic[0].{load}" for load in LOADS}
 
 
-def _refuse_several_kinds(asked: AskedFleet) -> None:
-    """Raise the error for fleets of several kinds of replicas, and for budgets that commitments pay."""
+def _refuse_other_fleets(asked: AskedFleet) -> None:
+    """Raise the error for mixes and separate pools that a scenario asks for, and for budgets that commitments pay."""
     scenario, pools = asked.scenario, asked.scenario.fleet.pools
     for key, wrong in (
         ("fleet.mix", scenario.fleet.mix != "off"),

@@ -36,6 +36,13 @@ class Found:
     """Multiple of the stated traffic that was tried next, and is more than the fleet carries."""
 
 
+def at_load(asked: AskedFleet, ratio: float) -> AskedFleet:
+    """Return a question at a multiple of its traffic, with whole users where it has any."""
+    classes = tuple(class_part(item, ratio) for item in asked.question.demand.classes)
+    scenario = replace(asked.scenario, classes=classes)
+    return replace(asked, scenario=scenario, question=replace(asked.question, demand=demand_of(scenario)))
+
+
 class LoadSearch:
     """The searches of one question at multiples of its traffic; they share what does not depend on the load."""
 
@@ -54,9 +61,7 @@ class LoadSearch:
 
     def trials(self, ratio: float, *, limited: bool = True) -> Search:
         """Return the search at a multiple of the traffic, with or without the limit on GPUs."""
-        classes = tuple(class_part(item, ratio) for item in self.asked.question.demand.classes)
-        demand = demand_of(replace(self.asked.scenario, classes=classes))
-        question = replace(self.asked.question, demand=demand)
+        question = at_load(self.asked, ratio).question
         terms = self.terms if limited else replace(self.terms, max_devices=None)
         return Search(question, terms.listed(search(question).candidates), terms, self.asked.cache)
 

@@ -561,6 +561,7 @@ class LeverRow(AnswerRow):
     lever: str
     change: str
     applicable: bool
+    meets_targets: bool | None
     reason: str | None
     gpus: Count | None
     usd_per_month: Amount | None

@@ -615,6 +615,7 @@ UNEXPLAINED: Mapping[str, str] = {
     "waterfall": "GPUs and dollars of the plan, cause by cause; docs/methodology.md has the formulas, and explain PLAN gpus and usd_per_month the last step",
     "disaggregated": "of plans that the search compared with; explain PLAN plans lists those that it kept",
     "relaxations": "a choice of the search: the least limit at which a layout serves",
+    "narrower_weights": "of a plan with other weights; capplan fleet --set weight_dtype=fp8 plans it, and explain takes its plan",
     "carried": "of a plan for a part of the traffic; capplan fleet plans it with that traffic, and explain takes its plan",
     "mix": "a choice of the search: how many requests each group gets",
     "owned": "counts the machines of fleet.own in the order; explain PLAN order.gpus_owned has their GPUs",

@@ -317,7 +317,7 @@ _TITLES = {
     "reason": "why",
 }
 _LEFT = ("lever", "change", "reason")
-_TRIED = tuple(key for key in LeverRow.model_fields if key not in ("applicable", "reason"))
+_TRIED = tuple(key for key in LeverRow.model_fields if key not in ("applicable", "meets_targets", "reason"))
 _FALLS = {
     "input length": "prompts rewritten, or less retrieved",
     "output length": "users get less text",
@@ -366,9 +366,13 @@ def levers_section(given: Findings) -> Section:
         if row["gpus"] is not None
     ]
     left = [row for row in levers["levers"] if row["gpus"] is None]
-    missed, idle = (
-        [{key: row[key] for key in _LEFT} for row in left if row["applicable"] is applied]
-        for applied in (True, False)
+    missed, nothing, idle = (
+        [
+            {key: row[key] for key in _LEFT}
+            for row in left
+            if (row["applicable"], row["meets_targets"]) == said
+        ]
+        for said in ((True, False), (True, None), (False, None))
     )
     shown = ("lever", "change", "gpus", "usd_per_month", "usd_per_month_saved", "ttft_p95_s", "tpot_p95_s", "confidence_fraction", "risk")  # fmt: skip
     tables = (
@@ -380,6 +384,7 @@ def levers_section(given: Findings) -> Section:
             titles=_TITLES,
         ),
         Table(missed, title="No plan meets the targets", titles=_TITLES),
+        Table(nothing, title="Levers that save nothing", titles=_TITLES),
         Table(idle, title="Levers that do not apply, or were not tried", titles=_TITLES),
     )
     saving = [(row["change"], row["usd_per_month_saved"]) for row in tried]

@@ -12,6 +12,7 @@ from rich.terminal_theme import DEFAULT_TERMINAL_THEME, SVG_EXPORT_THEME, Termin
 from rich.text import Text
 
 from capplan.cli.main import main as program
+from capplan.library import planned
 
 PICTURES = Path("docs/pictures")
 COLUMNS = 100
@@ -22,7 +23,7 @@ TERMINALS = {
 }
 """Picture -> the command, and the colours of the terminal."""
 MOST_LINES = 30
-PHOTOGRAPH = "report.png"
+PHOTOGRAPH, PHOTOGRAPHED = "report.png", "support-chat"
 COLOURS = 64
 """Of a photograph of a page, which has few."""
 
@@ -40,16 +41,24 @@ def terminal(command: str, theme: TerminalTheme) -> str:
     return re.sub(r"@font-face \{.*?\}\s*", "", drawn, flags=re.DOTALL)
 
 
+def decision() -> str:
+    """Return the first sentence of the page that is photographed, which its file holds as its description."""
+    answer, _ = planned(PHOTOGRAPHED, [], pictured=False, offline=True)
+    return answer.headline
+
+
 def main() -> int:
     """Draw the terminals, and write the photograph with a palette."""
     for name, (command, theme) in TERMINALS.items():
         (PICTURES / name).write_text(terminal(command, theme) + "\n", encoding="utf-8")
     from PIL import Image
+    from PIL.PngImagePlugin import PngInfo
 
-    photograph = PICTURES / PHOTOGRAPH
+    photograph, shown = PICTURES / PHOTOGRAPH, PngInfo()
+    shown.add_text("Description", decision())
     with Image.open(photograph) as picture:
         small = picture.convert("RGB").quantize(COLOURS)
-    small.save(photograph, optimize=True)
+    small.save(photograph, optimize=True, pnginfo=shown)
     return 0
 
 

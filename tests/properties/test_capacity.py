@@ -11,6 +11,9 @@ from capplan.questions.capacity import asked_capacity
 from capplan.questions.fleet import asked_fleet
 from capplan.questions.fleet_answer import fleet_for
 from capplan.scenario.scenario import read_scenario
+from tests.oracles.test_mix_by_shares import OWN as HALF_OWN
+from tests.oracles.test_mix_by_shares import PRICES
+from tests.plan_files import choice
 from tests.sweeps import examples
 
 pytestmark = pytest.mark.usefixtures("shared_runs")
@@ -48,14 +51,14 @@ def test_fleet_takes_no_more_gpus_at_the_carried_load_and_more_above_it(drawn):
     keys, hardware, gpus = drawn
     _, answer = asked_capacity(Path(MODEL), keys, f"{gpus} x {hardware}", None, 30.0, offline=True)
     settings = (*keys, f"--hardware={hardware}")
-    if answer.found is None:
+    if answer.plan is None:
         plan = chosen(settings, request_rate="0.01 req/s")
         assert plan is None or plan.gpus > gpus
         return
     rate = answer.carried.request_rate
     plan = chosen(settings, request_rate=f"{rate} req/s")
     assert plan.gpus <= gpus
-    assert plan.usd_per_month == pytest.approx(answer.found.plan.usd_per_month)
+    assert plan.usd_per_month == pytest.approx(answer.plan.usd_per_month)
     more = chosen(settings, request_rate=f"{LITTLE_MORE * rate} req/s")
     assert more is None or more.gpus > gpus
 
@@ -92,7 +95,7 @@ def test_each_change_carries_no_less_and_a_looser_target_is_what_it_says():
 def test_a_budget_pays_for_what_fleet_finds_within_it():
     keys = ("--tpot-p95=30 ms", "--hardware=l40s,h100-sxm")
     _, answer = asked_capacity(Path(MODEL), keys, None, 9000.0, 30.0, offline=True)
-    assert answer.found.plan.usd_per_month <= 9000.0
+    assert answer.plan.usd_per_month <= 9000.0
     rate = answer.carried.request_rate
     assert chosen((*keys, "budget.usd_per_month=9000"), request_rate=f"{rate} req/s") is not None
     assert chosen((*keys, "budget.usd_per_month=9000"), request_rate=f"{LITTLE_MORE * rate} req/s") is None
@@ -146,3 +149,68 @@ def test_fleet_says_how_much_of_the_load_too_few_gpus_carry(capplan):
     assert (
         f"fleet.max_gpus of 4 carries {carried['traffic_fraction']:.0%} of the traffic" in capplan(*line).out
     )
+
+
+@pytest.mark.long
+def test_several_kinds_carry_what_each_carries_and_fleet_takes_no_more_of_any():
+    keys = ("--tpot-p95=30 ms", "--input-tokens=1000", "--output-tokens=100", "fleet.spare_replicas=0")
+    have = {"h100-sxm": 1, "l40s": 2}
+    _, answer = asked_capacity(Path(MODEL), keys, "1 x h100-sxm, 2 x l40s", None, 30.0, offline=True)
+    rate, plan = answer.carried.request_rate, answer.plan
+    alone = [
+        asked_capacity(Path(MODEL), keys, f"{count} x {name}", None, 30.0, offline=True)[1]
+        for name, count in have.items()
+    ]
+    assert rate == pytest.approx(sum(other.carried.request_rate for other in alone))
+    assert plan.usd_per_month == pytest.approx(sum(other.plan.usd_per_month for other in alone))
+    assert plan.slo_met_probability >= 0.8
+    for group in plan.groups:
+        settings = (*keys, f"--hardware={group.hardware}")
+        mine = group.requests.share * rate
+        assert chosen(settings, request_rate=f"{mine!r} req/s").gpus <= have[group.hardware]
+        assert chosen(settings, request_rate=f"{LITTLE_MORE * mine!r} req/s").gpus > have[group.hardware]
+    assert sum(group.requests.share for group in plan.groups) == pytest.approx(1.0)
+    rates = {row.change: row.request_rate for row in answer.more}
+    assert {"1 more h100-sxm", "1 more l40s", "fp8 weights and KV cache"} <= set(rates)
+    assert min(rates.values()) >= rate
+
+
+OWN = """name: own
+model: llama-3.1-8b
+traffic: [{name: chat, request_rate: 10 req/s, input_tokens: 1000, output_tokens: 100}]
+slo: {tpot_p95: 30 ms}
+fleet:
+  hardware: [h100-sxm, l40s]
+  survive: {machine: 0}
+  own: {2 x h100-sxm: 1, 4 x l40s: 1}
+  machines: [p5.48xlarge, g6e.12xlarge]
+  max_machines: {p5.48xlarge: 0, g6e.12xlarge: 0}
+"""
+
+
+@pytest.mark.long
+def test_own_servers_of_two_kinds_carry_the_load_together(tmp_path):
+    path = tmp_path / "own.yaml"
+    path.write_text(OWN)
+    _, answer = asked_capacity(path, (), None, None, 30.0, offline=True)
+    assert {group.hardware: group.gpus for group in answer.plan.groups} == {"h100-sxm": 2, "l40s": 4}
+    _, more = asked_capacity(
+        path, ("fleet.own={2 x h100-sxm: 1, 4 x l40s: 2}",), None, None, 30.0, offline=True
+    )
+    assert more.carried.request_rate > answer.carried.request_rate
+
+
+@pytest.mark.long
+def test_a_plan_of_a_mix_carries_at_least_its_own_load_with_its_groups_and_its_router(capplan, tmp_path):
+    path, plan = tmp_path / "own.yaml", tmp_path / "plan.json"
+    path.write_text(HALF_OWN)
+    (tmp_path / "prices.yaml").write_text(PRICES)
+    assert capplan("fleet", path, "--set", "fleet.mix=shares", "--offline", "-o", plan).code == 0
+    made = choice(json.loads(plan.read_text())["result"], "cheapest")
+    assert len(made["groups"]) == 2
+    result = json.loads(capplan("capacity", plan, "--offline", "--format", "json").out)["result"]
+    assert result["carried"]["request_rate"] >= 60.0
+    assert [group["gpus"] for group in result["plan"]["groups"]] == [
+        group["gpus"] for group in made["groups"]
+    ]
+    assert result["plan"]["slo_met_probability"] >= 0.5

@@ -142,6 +142,49 @@ def test_at_best_is_the_plan_of_the_row_of_the_same_change_at_the_same_dollars(t
         assert answer.best.levers
 
 
+def test_a_change_that_costs_more_is_not_sized_unless_it_is_named(small, whole):
+    """Without prefix caching: all levers say that it saves nothing, and by its name what it costs."""
+    asking, base, answer = whole
+    (row,) = (row for row in answer.rows if row.lever.name == "prefix-caching")
+    assert (row.plan, row.applicable, row.meets_targets) == (None, True, None)
+    assert row.reason.endswith("--lever prefix-caching")
+    (named,) = levers_of(asking, base, ["prefix-caching"]).rows
+    assert named.plan.usd_per_hour > base.plan.usd_per_hour
+    assert named.usd_per_month_saved < 0.0
+
+
+@pytest.mark.long
+def test_no_change_that_is_not_sized_saves_anything(whole):
+    asking, base, answer = whole
+    dear = [row.lever for row in answer.rows if row.applicable and row.meets_targets is None]
+    assert dear
+    for lever in dear:
+        plan = asking.plans(asking.changed(lever.settings))[0]
+        assert plan is None or plan.usd_per_hour > base.plan.usd_per_hour
+
+
+def test_ctrl_c_shows_the_levers_that_were_found(whole, capplan, small, monkeypatch):
+    asking, base, _ = whole
+    rows = []
+
+    def found(row):
+        rows.append(row)
+        if len(rows) == 2:
+            raise KeyboardInterrupt
+
+    answer = levers_of(asking, base, ["weight-dtype", "kv-dtype"], found=found)
+    assert answer.interrupted
+    assert answer.best is None
+    assert list(answer.rows) == list(most_saved_first(rows))
+    monkeypatch.setattr(levers, "_best", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    ran = capplan("levers", small, "--lever", "weight-dtype", "--offline", "--format", "json")
+    shown = json.loads(ran.out)["result"]
+    assert (ran.code, shown["interrupted"], shown["best"]) == (130, True, None)
+    assert shown["levers"]
+    text = capplan("levers", small, "--lever", "weight-dtype", "--offline").out
+    assert "; interrupted; separately, weight-dtype saves $" in text.splitlines()[0]
+
+
 def test_settings_that_say_what_is_so_change_nothing(whole):
     asking, base, _ = whole
     same = Lever(

@@ -1,5 +1,6 @@
 """What a newcomer sees first: a decision that fits the screen, with everything else one flag away."""
 
+import json
 import re
 from datetime import date
 from types import SimpleNamespace
@@ -109,6 +110,26 @@ def test_a_fleet_without_targets_is_not_called_sure(capplan):
     assert "sized for throughput only" in shown
     assert "chance" not in shown
     assert "confidence: " not in shown
+
+
+ONE_LAYOUT = (
+    "fleet", "llama-3.1-8b", "--request-rate", "30 req/s", "--tpot-p95", "15 ms", "--hardware", "h100-sxm", "--set", "fleet.tensor_parallel=1",
+    "--set", "fleet.pipeline_parallel=1", "--offline",
+)  # fmt: skip
+
+
+@pytest.mark.long
+def test_the_lever_on_the_first_screen_is_the_plan_of_fleet_with_it(capplan):
+    result = json.loads(capplan(*ONE_LAYOUT, "--format", "json").out)["result"]
+    lever, before = result["narrower_weights"], result["chosen"]["usd_per_month"]
+    assert lever["usd_per_month"] < before
+    shown = capplan(*ONE_LAYOUT).out
+    assert f"weights in fp8 with the same layout: ${before:,.0f} to ${lever['usd_per_month']:,.0f}" in shown
+    narrow = json.loads(capplan(*ONE_LAYOUT, "--set", "weight_dtype=fp8", "--format", "json").out)["result"]
+    cheapest = narrow["plans"][narrow["choices"]["cheapest"]]
+    assert cheapest["usd_per_month"] == pytest.approx(lever["usd_per_month"])
+    assert cheapest["gpus"] == lever["gpus"]
+    assert narrow["narrower_weights"] is None
 
 
 ROWS = [

@@ -343,13 +343,14 @@ def used_fraction(fleet: Sized, trials: Search) -> float:
     return 1.0 / (fleet.busy * mine.devices * most)
 
 
-def near_cheapest(trials: Search, likely: LayoutName | None) -> list[Pair]:
+def near_cheapest(trials: Search, likely: LayoutName | None, under: float = inf) -> list[Pair]:
     """Return the plans that `recommended` chooses from, cheapest first, without the rest of a fleet's answer; empty if none.
 
-    The `likely` layout is sized first, which changes no answer, only how soon others are left out.
+    The `likely` layout is sized first, which changes no answer, only how soon others are left out. Nothing is sized if the
+    cheapest costs `under` or more.
     """
     terms, confidence = trials.terms, trials.question.slo.confidence
-    first = trials.cheapest(confidence, likely=likely)
+    first = trials.cheapest(confidence, under, likely)
     if first is None:
         return []
     if rank(first, terms)[0] < inf:

@@ -34,6 +34,7 @@ from capplan.questions.levers.lever import (
     most_saved_first,
     price_doubt,
     put_off,
+    saves_nothing,
     scaled_plan,
     why_dearer,
 )
@@ -108,10 +109,12 @@ class Asking:
         terms = terms_of(asked)
         return Search(asked.question, terms.listed(search(asked.question).candidates), terms, self.shared)
 
-    def plans(self, asked: AskedFleet, near: Plan | None = None) -> tuple[Plan | None, Plan | None]:
+    def plans(
+        self, asked: AskedFleet, near: Plan | None = None, under: float = inf
+    ) -> tuple[Plan | None, Plan | None]:
         """Return the plan that `fleet` recommends for a question, and the cheapest; None where none meets its targets.
 
-        The layout of the plan `near` is sized first.
+        The layout of the plan `near` is sized first. None also where the cheapest would cost `under` per hour or more.
         """
         if asked.scenario.fleet.mix != "off":
             choices = fleet_for(asked).choices
@@ -123,11 +126,11 @@ class Asking:
             if near and len(near.groups) == 1
             else None
         )
-        pairs = [] if _only_pools(asked) else near_cheapest(trials, first)
+        pairs = [] if _only_pools(asked) else near_cheapest(trials, first, under)
         pairs = [pair for pair in pairs if affordable(pair[1])]
         paid = paid_by_mix(asked.scenario, partial(replicas_by_group, asked))
         best = recommended(pairs, trials.terms, paid)[0] if pairs else None
-        apart = next(filter(affordable, self.pools(asked, (best and best.usd_per_hour) or inf)), None)
+        apart = next(filter(affordable, self.pools(asked, (best and best.usd_per_hour) or under)), None)
         if best is not None:
             return _less(apart, best), _less(apart, pairs[0][1])
         if apart is None and not _only_pools(asked):
@@ -246,30 +249,37 @@ def levers_of(
     base: Base,
     names: Sequence[str],
     progress: Callable[[int, int], None] | None = None,
+    found: Callable[[LeverRow], None] | None = None,
 ) -> LeversAnswer:
-    """Return every lever separately, most saved first, and the best combination of those that save.
+    """Return every lever separately, most saved first, and the best combination of those that save; what was found if Ctrl-C ends it.
 
     Parameters
     ----------
     asking : how changed scenarios are asked
     base : the scenario as it is
-    names : of the levers to try
+    names : of the levers to try; all of them: those that cannot save are not sized
     progress : called with the changes tried, and all of them
+    found : called with each row
     """
     named = tuple(names) != checked_names(None)
-    levers = [lever for name in names if name in LEVERS for lever in LEVERS[name](base)]
-    levers = [lever if named else put_off(lever) for lever in levers]
-    rows = []
-    for done, lever in enumerate(levers):
-        rows.append(_row(asking, base, lever))
-        if progress:
-            progress(done + 1, len(levers) + 1)
-    if AUTOSCALING in names:
-        rows += _autoscaled(base)
-    if REGIONS in names:
-        rows += region_rows(partial(_planned, asking), base)
-    best = _best(asking, base, rows)
-    return LeversAnswer(base.plan, most_saved_first(rows), best, base.memory_usd_per_month)
+    rows: list[LeverRow] = []
+    best, interrupted = None, False
+    try:
+        levers = [lever for name in names if name in LEVERS for lever in LEVERS[name](base)]
+        for done, lever in enumerate(levers):
+            rows.append(_row(asking, base, lever if named else put_off(lever), sized=named))
+            if found:
+                found(rows[-1])
+            if progress:
+                progress(done + 1, len(levers) + 1)
+        if AUTOSCALING in names:
+            rows += _autoscaled(base)
+        if REGIONS in names:
+            rows += region_rows(partial(_planned, asking), base)
+        best = _best(asking, base, rows)
+    except KeyboardInterrupt:
+        interrupted = True
+    return LeversAnswer(base.plan, most_saved_first(rows), best, base.memory_usd_per_month, interrupted)
 
 
 def _planned(asking: Asking, settings: Sequence[str]) -> tuple[AskedFleet, Plan | None]:
@@ -278,7 +288,7 @@ def _planned(asking: Asking, settings: Sequence[str]) -> tuple[AskedFleet, Plan 
     return asked, asking.plans(asked)[0]
 
 
-def _row(asking: Asking, base: Base, lever: Lever) -> LeverRow:
+def _row(asking: Asking, base: Base, lever: Lever, *, sized: bool = True) -> LeverRow:
     if lever.reason:
         return lever_row(lever, None, base.plan)
     if lever.sized is not None:
@@ -292,13 +302,25 @@ def _row(asking: Asking, base: Base, lever: Lever) -> LeverRow:
     if all(price is None for price in asked.prices.values()) and any(base.asked.prices.values()):
         why = "no device of the scenario has such a price"
         return lever_row(idle(lever.name, lever.change, why), None, base.plan)
-    plan = asking.plans(asked, base.plan)[0]
+    under = inf if sized else _worth_sizing(base, lever)
+    plan = asking.plans(asked, base.plan, under)[0]
+    if plan is None and under < inf and search(asked.question).candidates:
+        return saves_nothing(lever)
     if plan is None:
         return lever_row(lever, None, base.plan, asking.why_none(asked))
     row = lever_row(lever, plan, base.plan, "", _memory(base, asked.scenario, plan))
     if base.plan is None or row.gpus_saved is None or row.gpus_saved >= 0:
         return row
     return replace(row, dearer=why_dearer(base.asked, asked, base.plan, asking.shared))
+
+
+def _worth_sizing(base: Base, lever: Lever) -> float:
+    """Return the cost from which on a plan saves nothing [$/h]; infinite where commitments pay, or a new price takes no new search."""
+    plan, scenario = base.plan, base.asked.scenario
+    repriced = all(setting.startswith("prices.") for setting in lever.settings)
+    if plan is None or plan.usd_per_hour is None or scenario.file.commitments is not None or repriced:
+        return inf
+    return _with_memory(base.asked, plan) * (1.0 + 1e-6)
 
 
 def _memory(base: Base, scenario: Scenario, plan: Plan | None) -> tuple[float, float]:

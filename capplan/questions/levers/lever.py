@@ -63,9 +63,9 @@ class LeverRow:
     usd_per_month_saved: float | None
     gpus_saved: int | None
     meets_targets: bool | None
-    """Whether the plan meets the targets of the scenario as it is; None where the lever is not applicable."""
+    """Whether the plan meets the targets of the scenario as it is; None where the lever is not applicable, or saves nothing and is not sized."""
     reason: str
-    """Why it is not applicable or meets no targets; empty where it does."""
+    """Why it is not applicable, is not sized or meets no targets; empty where it does."""
     memory_usd_per_month: float = 0.0
     """Cost of host memory in offload tiers, on top of the plan; 0 where it has no price."""
     dearer: str = ""
@@ -105,6 +105,8 @@ class LeversAnswer:
     best: Combination | None
     memory_usd_per_month: float
     """Cost of host memory in the offload tiers of the plan as it is, on top of the plan."""
+    interrupted: bool = False
+    """Whether Ctrl-C ended the search: rows are those found until then, and no combination was chosen."""
 
 
 def lever_row(
@@ -302,6 +304,12 @@ def put_off(lever: Lever) -> Lever:
     if not lever.slow or lever.reason:
         return lever
     return replace(lever, reason=f"takes a separate search; to try it: --lever {lever.name}")
+
+
+def saves_nothing(lever: Lever) -> LeverRow:
+    """Return the row of a lever whose cheapest plan costs more than the plan as it is, however much it is."""
+    why = f"every plan with it costs more than the plan as it is; for the cheapest of them: --lever {lever.name}"
+    return LeverRow(lever, None, None, None, None, why)
 
 
 def first_line(error: Exception) -> str:

@@ -42,6 +42,7 @@ from capplan.questions.money.commitments import (
     rent_warnings,
 )
 from capplan.questions.money.who_pays import PlanUse, class_use, plan_use, total_cost
+from capplan.questions.narrower import NarrowerWeights, narrower_weights
 from capplan.readers.catalogue.hardware import sku_of
 from capplan.scenario.scenario_file import Power, Scenario
 from capplan.scenario.traffic import rate_line
@@ -273,6 +274,8 @@ class Outlook:
     """Load of each group over the day, where the load has a curve and the recommended plan has several groups."""
     group_names: tuple[str, ...] = ()
     """Names of these groups."""
+    narrower: NarrowerWeights | None = None
+    """The recommended plan with narrower weights, if it costs less so."""
 
 
 def outlook_of(asked: AskedFleet, answer: FleetAnswer, today: date | None = None) -> Outlook:
@@ -312,6 +315,7 @@ def outlook_of(asked: AskedFleet, answer: FleetAnswer, today: date | None = None
         total=total_cost(asked, chosen, mixes[0].mix if mixes else None),
         pools_over_time=over_time if len(over_time) > 1 else (),
         group_names=chosen.group_names,
+        narrower=narrower_weights(asked, chosen),
     )
 
 

@@ -23,10 +23,10 @@ def capacity_answer(asked: AskedFleet, answer: CapacityAnswer, assumed: Sequence
     answer : what was found
     assumed : defaults of the command
     """
-    found, carried = answer.found, answer.carried
+    plan, carried = answer.plan, answer.carried
     name = asked.scenario.name
     warnings = asked.warnings if asked.scenario.fleet.pools is None else (*asked.warnings, _NO_POOLS)
-    if found is None or carried is None:
+    if plan is None or carried is None:
         return Answer(
             "capacity",
             {"carried": None, "limit": answer.limit, "plan": None, "more": []},
@@ -36,7 +36,6 @@ def capacity_answer(asked: AskedFleet, answer: CapacityAnswer, assumed: Sequence
             warnings=warnings,
             exit_code=4,
         )
-    plan = found.plan
     usd = "" if plan.usd_per_month is None else f", ${plan.usd_per_month:,.0f} per month"
     more = [asdict(row) for row in answer.more]
     tables = [Table([asdict(carried)], upright=True)]

@@ -65,6 +65,7 @@ from capplan.report.answers.fleet_words import (
     first_pools_texts,
     host_memory_texts,
     layout_text,
+    lever_texts,
     measured_saving,
     measuring_texts,
     month_titles,
@@ -157,6 +158,7 @@ def first_screen(
             *first_pools_texts(answer),
             *engines_texts(asked, answer),
             *_bottleneck_texts(answer, plan),
+            *lever_texts(plan, outlook.narrower),
             *(hits_texts(asked, plan) if asked.question.demand.reuses else ()),
             *(_certainty_texts(answer, plan) if promised else ()),
             *most_assumed_texts(kernels, others),
@@ -488,6 +490,7 @@ def _fleet_result(
         "over_budget": plan_row(answer.over_budget) if answer.over_budget else None,
         "over_budget_usd_per_month": answer.over_budget_usd_per_month,
         "missed_usd_per_month": _missed(asked, answer),
+        "narrower_weights": asdict(outlook.narrower) if outlook.narrower else None,
         "carried": {
             "traffic_fraction": answer.carried.traffic_fraction,
             "usd_per_month": answer.carried.usd_per_month,

@@ -21,6 +21,7 @@ from capplan.fleet.plan import (
 from capplan.money.order import owned_price_text
 from capplan.money.price import HOURS_PER_MONTH, usd_per_month
 from capplan.questions.fleet import AskedFleet
+from capplan.questions.narrower import NarrowerWeights
 from capplan.questions.plans.plan_row import plan_row
 from capplan.report.answer import Table
 from capplan.scenario.money_terms import host_bytes, memory_usd_per_month
@@ -59,6 +60,16 @@ def most_assumed_texts(kernels: Sequence[Assumption], others: Sequence[Assumptio
     return tuple(
         f"assumed: {item.what.partition('; ')[0]}; replace with {item.replace}"
         for item in (*kernels, *by_traffic)[:1]
+    )
+
+
+def lever_texts(plan: Plan, narrower: NarrowerWeights | None) -> tuple[str, ...]:
+    """Return what narrower weights make of a plan with the same layout; nothing where they save nothing."""
+    if narrower is None:
+        return ()
+    return (
+        f"lever: weights in {narrower.weight_dtype} with the same layout: ${plan.usd_per_month or 0.0:,.0f} to "
+        f"${narrower.usd_per_month:,.0f} per month; capplan levers tries all others",
     )
 
 

@@ -1,6 +1,6 @@
 """What `capplan levers` shows: the plan as it is, the best combination, and every lever separately."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from shlex import join
 from typing import Any
 
@@ -13,6 +13,7 @@ from capplan.questions.levers.lever import (
     Combination,
     LeverRow,
     LeversAnswer,
+    most_saved_first,
     price_doubt,
     worth_usd_per_byte_month,
 )
@@ -28,6 +29,7 @@ from capplan.report.answers.fleet_words import (
     sure,
     thin_texts,
 )
+from capplan.report.show import RowProgress
 
 _SHOWN = (
     "lever", "change", "hardware", "plan", "gpus", "usd_per_month", "usd_per_month_saved", "ttft_p95_s", "tpot_p95_s",
@@ -50,7 +52,8 @@ def levers_answer(asking: Asking, base: Base, answer: LeversAnswer) -> Answer:
     """Return the plan as it is, every lever separately, and the best combination; exit code 4 where nothing meets the targets."""
     rows = [_row(row) for row in answer.rows]
     tried = [_line(row) for row in answer.rows if row.plan is not None]
-    missed = [_line(row) for row in answer.rows if row.applicable and row.plan is None]
+    missed = [_line(row) for row in answer.rows if row.plan is None and row.meets_targets is False]
+    saves_nothing = [_line(row) for row in answer.rows if row.applicable and row.meets_targets is None]
     put_off = [_line(row) for row in answer.rows if not row.applicable and row.lever.slow]
     idle = [_line(row) for row in answer.rows if not row.applicable and not row.lever.slow]
     plans = [row.plan for row in answer.rows if row.plan is not None]
@@ -68,6 +71,7 @@ def levers_answer(asking: Asking, base: Base, answer: LeversAnswer) -> Answer:
             "best_levers": [lever.change for lever in best.levers] if best else [],
             "best_settings": list(best.settings) if best else [],
             "combinations": best.tried if best else 0,
+            "interrupted": answer.interrupted,
         },
         tables=tuple(
             table
@@ -95,6 +99,7 @@ def levers_answer(asking: Asking, base: Base, answer: LeversAnswer) -> Answer:
                     shown=("lever", "change", "risk"),
                 ),
                 Table(missed, title="No plan meets the targets", shown=("lever", "change", "reason")),
+                Table(saves_nothing, title="Saves nothing", shown=("lever", "change", "reason")),
                 Table(put_off, title="Not tried", shown=("lever", "change", "reason")),
                 Table(idle, title="Not applicable", shown=("lever", "change", "reason")),
             )
@@ -105,13 +110,25 @@ def levers_answer(asking: Asking, base: Base, answer: LeversAnswer) -> Answer:
         closing=(*_closing(asking, answer), *thin_texts([*both, *plans])),
         assumptions=(_ALONE, _COMBINED, *base.asked.assumptions, *_kernels(base, answer)),
         warnings=base.asked.warnings,
-        exit_code=0 if both else 4,
+        exit_code=130 if answer.interrupted else 0 if both else 4,
     )
 
 
 def _plans_table(rows: Sequence[dict[str, Any]], title: str, shown: tuple[str, ...]) -> Table:
     """Return a table of plans, which leaves out columns on a narrow terminal."""
     return Table(rows, title=title, shown=shown, titles=_TITLES, spare=_SPARE)
+
+
+def lever_found(progress: RowProgress, base: Base) -> Callable[[LeverRow], None]:
+    """Return what tells each lever as it is found, and the one that saves most by then."""
+    rows: list[LeverRow] = []
+
+    def tell(row: LeverRow) -> None:
+        rows.append(row)
+        words = _most_saved_text(most_saved_first(rows), base.plan)
+        progress.found(words, levers=[_row(row)])
+
+    return tell
 
 
 def _row(row: LeverRow) -> dict[str, Any]:
@@ -250,6 +267,8 @@ def _headline(base: Base, answer: LeversAnswer) -> str:
         f"as it is {_plan_text(answer.base, answer.memory_usd_per_month) if answer.base else base.missing}"
     )
     best = answer.best
+    if answer.interrupted:
+        return f"{name}: {as_it_is}; interrupted{_separately(answer)}"
     if best is None:
         return f"{name}: {as_it_is}; no lever changes that"
     if not best.levers:
@@ -259,11 +278,16 @@ def _headline(base: Base, answer: LeversAnswer) -> str:
 
 def _separately(answer: LeversAnswer) -> str:
     """Return what saves most by itself, if no combination may take it; empty if nothing saves."""
-    first = next((row for row in answer.rows if row.plan and not price_doubt(row.plan, answer.base)), None)
+    saved = _most_saved_text(answer.rows, answer.base)
+    return f"; separately, {saved}: see its targets and risk" if saved else ""
+
+
+def _most_saved_text(rows: Sequence[LeverRow], base: Plan | None) -> str:
+    """Return what saves most by itself, of rows with the most saved first; empty if nothing saves."""
+    first = next((row for row in rows if row.plan and not price_doubt(row.plan, base)), None)
     if first is None or first.plan is None or not (first.usd_per_month_saved or 0.0) > 0.0:
         return ""
-    saved = f"{first.lever.name} saves ${first.usd_per_month_saved:,.0f} per month ({first.lever.change})"
-    return f"; separately, {saved}: see its targets and risk"
+    return f"{first.lever.name} saves ${first.usd_per_month_saved:,.0f} per month ({first.lever.change})"
 
 
 def _plan_text(plan: Plan, memory: float) -> str:
@@ -285,6 +309,8 @@ def _words(best: Combination) -> str:
 
 def _closing(asking: Asking, answer: LeversAnswer) -> tuple[str, ...]:
     best = answer.best
+    if answer.interrupted:
+        return ("interrupted: what was found until then is shown; combinations are not chosen",)
     if best is None or not best.levers:
         return ()
     settings = [word for setting in (*asking.settings, *best.settings) for word in ("--set", setting)]

@@ -1,0 +1,51 @@
+"""The recommended plan with weights in fp8: the strongest lever of most plans, for the time of sizing one layout."""
+
+from dataclasses import dataclass, replace
+
+from capplan.errors import CapplanError, Reason
+from capplan.fleet.plan import Plan
+from capplan.fleet.search.cheapest import Sized, busy_replicas
+from capplan.fleet.search.one_layout import trial_of
+from capplan.fleet.search.recommended import confirmed
+from capplan.model.weight_format import stored_formats
+from capplan.questions.fleet import AskedFleet, asked_fleet, terms_of
+
+WIDE = ("fp32", "bf16", "fp16")
+"""Weight formats instead of which fp8 is tried."""
+NARROWER = "fp8"
+
+
+@dataclass(frozen=True, slots=True)
+class NarrowerWeights:
+    """The layout of a plan with narrower weights, which costs less."""
+
+    weight_dtype: str
+    gpus: int
+    usd_per_month: float
+
+
+def narrower_weights(asked: AskedFleet, plan: Plan) -> NarrowerWeights | None:
+    """Return the layout of a plan of identical replicas with weights in fp8, sized again; None where that costs no less, or cannot be."""
+    scenario, before = asked.scenario, plan.usd_per_month
+    if before is None or len(plan.groups) > 1 or scenario.file.commitments is not None:
+        return None
+    group = plan.single
+    tried = NARROWER in scenario.weight_dtypes
+    if tried or stored_formats(asked.question.networks[group.weight_dtype])[0] not in WIDE:
+        return None
+    try:
+        changed = asked_fleet(replace(scenario, weight_dtypes=(NARROWER,)), offline=True)
+    except CapplanError:
+        return None
+    question, terms, layout = changed.question, terms_of(changed), group.layout
+    if layout.kv_format not in question.kv_formats:
+        return None
+    trial = trial_of(question, layout, NARROWER, terms, asked.cache)
+    if isinstance(trial, Reason):
+        return None
+    busy = busy_replicas(trial, trial.limits, question.slo.confidence, terms, group.busy_replicas)
+    found = busy and confirmed(Sized(trial, busy, terms.gpus(layout, busy)), terms)
+    after = found[1].usd_per_month if found else None
+    if not found or after is None or after >= before:
+        return None
+    return NarrowerWeights(NARROWER, found[1].gpus, after)
