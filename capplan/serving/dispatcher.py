@@ -1,4 +1,4 @@
-"""The event loop of a fleet: the router, engines with their requests, handover from prefill to decode, hedged requests, failures, autoscaling."""
+"""The event loop of a fleet of engines whose replicas fail, start, stop, cache prefixes or get copies of requests."""
 
 from bisect import insort
 from collections import deque

@@ -1,9 +1,4 @@
-"""What a simulation measures while it runs, and its results.
-
-Measurements of a running simulation, in memory that does not grow with the number of requests: histograms, means, gaps between tokens.
-
-The results of a simulation: one row per request, and totals of the engine.
-"""
+"""The results of a simulation, one row per request and totals of the engines, and what measures them in memory that does not grow with the requests."""
 
 from array import array
 from collections.abc import Sequence

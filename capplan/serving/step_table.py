@@ -1,4 +1,4 @@
-"""The time of one engine step, as tables: all that the serving room knows of models and devices; and scalar lookups in them for the simulator.
+"""The time of one engine step, as tables: all that the serving room knows of models and devices.
 
 An engine with p stages keeps up to p micro-batches in flight. Each holds its part of the decoding sequences and passes
 through the stages one after the other; a stage that has passed one on starts the next. A step of the simulator is one

@@ -1,4 +1,4 @@
-"""What the simulator is told: the set-up of an engine, and events and mechanisms of a running fleet (failures, autoscaling, hedging, links)."""
+"""What the simulator is told of an engine, and of the events and mechanisms of a running fleet."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
