@@ -16,7 +16,7 @@ from capplan.engine.profile import Scheduling
 from capplan.serving.block_cache import OffloadTier, PrefixCaching
 from capplan.serving.fleet_simulator import simulate_fleet
 from capplan.serving.requests import Admission, Crowd, Requests
-from capplan.serving.server import simulate
+from capplan.serving.simulator import simulate
 from capplan.serving.step_table import StepTable
 from capplan.serving.terms import EngineSetup, Hedging
 

@@ -9,7 +9,7 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import inf, isnan, nan
+from math import isnan, nan
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
@@ -17,16 +17,14 @@ from typing import Any
 import numpy as np
 
 from calibrate.live.loads import CLOSED, OPEN, Load
+from calibrate.live.python_core import outcome_of, python_engine
 from capplan.engine.profile import Scheduling
 from capplan.numbers import Array
 from capplan.replica.replica import Replica, replica_of
 from capplan.scenario.flags import ServingFlags
 from capplan.scenario.replica import asked_replica
-from capplan.serving.outcome import Ledger
-from capplan.serving.queue import Feed
 from capplan.serving.requests import Requests, offered
-from capplan.serving.server import ADMIT_ALL, Server, new_server
-from capplan.serving.step_table import DecodeRow, StepClock, StepTable
+from capplan.serving.step_table import StepClock, StepTable
 from capplan.serving.terms import EngineSetup
 
 SCHEDULING = Scheduling("mixed", 32, 512, block_tokens=128)
@@ -126,31 +124,13 @@ class RecordedSteps:
         return self.seconds[min(near, key=lambda place: abs(self.starts[place] - at_s))]
 
 
-class RecordedRow(DecodeRow):
-    """Decode steps of one number of sequences, each as long as the recorded one nearest in time."""
-
-    __slots__ = ("_alike", "_clock")
-
-    def __init__(self, alike: RecordedSteps, clock: "RecordedClock") -> None:
-        """Take the recorded steps and the clock that knows the time."""
-        super().__init__(median(alike.seconds), [0.0], [0.0])
-        self._alike, self._clock = alike, clock
-
-    def run(self, context: float, steps: int, limit_s: float = inf, growth: float = 1.0) -> tuple[int, float]:  # noqa: ARG002
-        """Return how many steps run until the limit, and how long they take."""
-        done, total, start_s = 0, 0.0, self._clock.now_s
-        while done < steps and (not done or total < limit_s):
-            done, total = done + 1, total + self._alike.nearest_s(start_s + total)
-        return done, total
-
-
 class RecordedClock(StepClock):
     """Times of steps as they were recorded: each takes as long as the recorded step that is most like it and nearest in time.
 
     So what slowed the machine for a while slows the same steps here, and what is left to compare is the queue.
     """
 
-    __slots__ = ("_decodes", "_prompts", "_recorded_rows", "server")
+    __slots__ = ("_decodes", "_prompts")
 
     def __init__(self, steps: Sequence[RecordedStep], request_s: float) -> None:
         """Group the recorded steps: without prompts by sequences, with them by tokens."""
@@ -159,8 +139,6 @@ class RecordedClock(StepClock):
             one, one, zero, one, zero[None], one, one, one, zero, zero[None], request_s=request_s
         )
         super().__init__(table)
-        self.server: Server | None = None
-        """The one whose steps are timed; set before it runs."""
         decodes, prompts = defaultdict(list), defaultdict(list)
         for step in steps:
             if step.prompt_tokens:
@@ -168,32 +146,27 @@ class RecordedClock(StepClock):
             else:
                 decodes[step.sequences].append(step)
         self._decodes, self._prompts = _grouped(decodes), _grouped(prompts)
-        self._recorded_rows: dict[int, RecordedRow] = {}
 
-    @property
-    def now_s(self) -> float:
-        """Return the time of the server."""
-        return self.server.now_s if self.server else 0.0
+    def time(self, engine: Any) -> None:
+        """Let the steps of an engine of `python_engine` take as long as the recorded ones."""
 
-    def row(self, sequences: int) -> RecordedRow:
-        """Return the decode steps of this number of sequences, or of the nearest number that was recorded."""
-        if sequences not in self._recorded_rows:
-            nearest = min(self._decodes, key=lambda key: abs(key - sequences))
-            self._recorded_rows[sequences] = RecordedRow(self._decodes[nearest], self)
-        return self._recorded_rows[sequences]
+        def run(sequences: int, context: float, steps: int, limit_s: float) -> float:
+            del context
+            alike = self._decodes[min(self._decodes, key=lambda key: abs(key - sequences))]
+            done, total = 0, 0.0
+            while done < steps and (not done or total < limit_s):
+                done, total = done + 1, total + alike.nearest_s(engine.now_s + total)
+            engine.step += done
+            return total
 
-    def mixed_step_s(
-        self,
-        sequences: int,
-        context: float,  # noqa: ARG002
-        chunks: Sequence[tuple[int, int]],
-        query_tokens: int = 1,
-    ) -> float:
-        """Return the time of a step with prompts: of one with about as many tokens, or in proportion where none was recorded."""
-        tokens = sequences * query_tokens + sum(new for new, _ in chunks)
-        nearest = min(self._prompts, key=lambda key: abs(key - tokens))
-        far = abs(nearest - tokens) > TOKENS_ALIKE
-        return self._prompts[nearest].nearest_s(self.now_s) * (tokens / nearest if far else 1.0)
+        def step_s(decoding: int, context: float) -> float:
+            del context
+            tokens = decoding + sum(engine.chunk_tokens[: engine.chunks])
+            nearest = min(self._prompts, key=lambda key: abs(key - tokens))
+            far = abs(nearest - tokens) > TOKENS_ALIKE
+            return self._prompts[nearest].nearest_s(engine.now_s) * (tokens / nearest if far else 1.0)
+
+        engine.run, engine.step_s = run, step_s
 
 
 def _rounded(tokens: int) -> int:
@@ -246,13 +219,11 @@ def simulated(record: dict[str, Any], engine: EngineSetup) -> dict[str, Array]:
     )
     users = record["max_concurrency"]
     load, crowd = offered(replace(requests, arrival_s=None) if users else requests, users, None)
-    clock, ledger = engine.clock, Ledger()
-    feed = Feed(load, delay_s=clock.request_s, crowd=crowd)
-    server = new_server(replace(engine, table=clock), feed, ledger, ADMIT_ALL)
-    if isinstance(clock, RecordedClock) and isinstance(server, Server):
-        clock.server = server
-    server.advance()
-    outcome = ledger.outcome(server.now_s, [server.gauges])
+    clock = engine.clock
+    core = python_engine(load, replace(engine, table=clock), crowd=crowd)
+    if isinstance(clock, RecordedClock):
+        clock.time(core)
+    outcome = outcome_of(core)
     return {
         "ttft": outcome.ttft_s,
         "tpot": outcome.tpot_s[np.isfinite(outcome.tpot_s)],

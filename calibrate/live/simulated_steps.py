@@ -4,64 +4,56 @@ Time is counted in steps of the engine. A request arrives when the first step wa
 asynchronous scheduling, when the step before that one began), and every step takes one unit; so order and duration of events are those that were measured, whatever the clock of the machine did.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from math import inf
+from typing import Any
 
 import numpy as np
 
+from calibrate.live.python_core import python_engine
 from calibrate.live.step_logs import Step, StepLog
 from capplan.engine.profile import Scheduling
 from capplan.serving.block_cache import PrefixCaching
-from capplan.serving.outcome import Ledger
-from capplan.serving.queue import Feed, WaitingLine
-from capplan.serving.requests import Admission, Counts, InFlight, Requests
-from capplan.serving.server import Server, SlotServer
+from capplan.serving.requests import Admission, Counts, Requests
 from capplan.serving.step_table import StepClock, StepTable
-from capplan.serving.terms import EngineSetup, engine_terms
+from capplan.serving.terms import EngineSetup
 
 MANY_BLOCKS = 1_000_000
 
 
-class WatchedLedger(Ledger):
-    """A ledger that keeps who was preempted since the last step."""
+def watched(engine: Any) -> list[Step]:
+    """Let an engine of `python_engine` write down what each step works on, one decode step at a time, in the list that is returned."""
+    steps: list[Step] = []
+    gone: list[int] = []
+    work_on, decode, count_preempted = engine.work_on, engine.decode, engine.count_preempted
 
-    def __init__(self) -> None:
-        """Start empty."""
-        super().__init__()
-        self.gone: list[int] = []
+    def note(chunks: int) -> None:
+        pieces = [(engine.chunk_rows[place], engine.chunk_tokens[place]) for place in range(chunks)]
+        prompts = sorted((row, new, engine.done[row]) for row, new in pieces)
+        decodes = []
+        row = engine.last if engine.shared_steps or not chunks else -1
+        while row >= 0:
+            decodes.append(row)
+            row = engine.before[row]
+        steps.append(Step(tuple(prompts), tuple(sorted(decodes)), tuple(sorted(gone))))
+        gone.clear()
 
-    def preempted(self, flight: InFlight) -> None:
-        """Count a preemption."""
-        self.gone.append(flight.index)
-        super().preempted(flight)
+    def noted_work() -> None:
+        note(engine.chunks)
+        work_on()
 
+    def noted_decode(until_s: float, one: bool) -> None:
+        del one
+        note(0)
+        decode(until_s, True)
 
-class WatchedServer(Server):
-    """A server that writes down what each step works on."""
+    def noted_preemption(row: int) -> None:
+        gone.append(row)
+        count_preempted(row)
 
-    def __init__(self, *setup: object) -> None:
-        """Start idle."""
-        super().__init__(*setup)  # type: ignore[arg-type]
-        self.steps: list[Step] = []
-
-    def _note(self, chunks: Sequence[tuple[InFlight, int]]) -> None:
-        prompts = sorted((flight.index, new, flight.done_tokens) for flight, new in chunks)
-        decodes = tuple(sorted(self._decoding)) if self._terms.mixed or not chunks else ()
-        assert isinstance(self._ledger, WatchedLedger)
-        self.steps.append(Step(tuple(prompts), decodes, tuple(sorted(self._ledger.gone))))
-        self._ledger.gone.clear()
-
-    def _work_on(self, chunks: Sequence[tuple[InFlight, int]]) -> None:
-        self._note(chunks)
-        super()._work_on(chunks)
-
-    def _decode(self, until_s: float, most: int) -> None:  # noqa: ARG002  # one step at a time
-        self._note(())
-        super()._decode(until_s, 1)
-
-
-class WatchedSlots(WatchedServer, SlotServer):
-    """The same of llama.cpp's server."""
+    engine.work_on, engine.decode, engine.count_preempted = noted_work, noted_decode, noted_preemption
+    return steps
 
 
 def unit_clock() -> StepClock:
@@ -103,12 +95,10 @@ def recorded_load(log: StepLog) -> tuple[Requests, EngineSetup, Admission]:
 def simulated(log: StepLog) -> tuple[Step, ...]:
     """Return the steps that the simulator takes under the limits of a recorded run."""
     requests, engine, admission = recorded_load(log)
-    terms, ledger = engine_terms(engine), WatchedLedger()
-    line = WaitingLine(Feed(requests, priority=admission.priority), terms, ledger, admission)
-    kind = WatchedSlots if terms.policy == "slots" else WatchedServer
-    server = kind(engine.clock, terms, line, ledger)
-    server.advance()
-    return tuple(server.steps)
+    core = python_engine(requests, engine, admission=admission)
+    steps = watched(core)
+    core.advance(inf)
+    return tuple(steps)
 
 
 def _column(values: Iterable[int]) -> Counts:

@@ -26,7 +26,7 @@ from capplan.serving.block_cache import OffloadTier, PrefixCaching, PullLink
 from capplan.serving.fleet_simulator import EnginePlan, simulate_disaggregated, simulate_fleet
 from capplan.serving.outcome import Outcome
 from capplan.serving.requests import Crowd, Requests, joined_requests
-from capplan.serving.server import simulate
+from capplan.serving.simulator import simulate
 from capplan.serving.terms import BY_PREFIX, EngineSetup, KvLink
 
 UNSTATED_REQUESTS = 1000

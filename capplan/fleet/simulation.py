@@ -40,7 +40,7 @@ from capplan.serving.outcome import (
     spread,
 )
 from capplan.serving.requests import Admission, Crowd, Requests
-from capplan.serving.server import simulate
+from capplan.serving.simulator import simulate
 from capplan.serving.terms import EngineSetup, Routing
 from capplan.workload.request_class import Slo, Target
 
@@ -182,13 +182,12 @@ class Stream:
     def requests_drawn(self) -> int:
         """Return the number of requests, those of users included."""
         asked = self.crowd.requests if self.crowd else None
-        return len(self.requests or ()) + (len(asked) if isinstance(asked, Requests) else 0)
+        return len(self.requests or ()) + len(asked or ())
 
     def of_crowd(self, class_index: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Return which requests users send, by their classes."""
         if self.crowd is None or self.requests is None:
             return np.full(class_index.size, self.crowd is not None)
-        assert isinstance(self.crowd.requests, Requests)
         return np.isin(class_index, self.crowd.requests.column("class_index"))
 
     @property
@@ -197,7 +196,6 @@ class Stream:
         if self.requests is not None:
             return self.requests
         assert self.crowd is not None
-        assert isinstance(self.crowd.requests, Requests)
         return self.crowd.requests
 
 

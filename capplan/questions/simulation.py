@@ -37,7 +37,7 @@ from capplan.scenario.engine_use import operation_of
 from capplan.scenario.traffic import rate_line
 from capplan.scenario.workload_file import is_workload
 from capplan.serving.requests import Admission, Requests
-from capplan.serving.server import simulate
+from capplan.serving.simulator import simulate
 from capplan.workload.request_class import RequestClass, ResponseTimes
 
 PILOT_REQUESTS = 2000

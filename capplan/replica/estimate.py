@@ -18,7 +18,7 @@ from capplan.replica.replica import Replica
 from capplan.replica.spec import refuse_prefixes, served_context_tokens
 from capplan.serving.outcome import Outcome, spread
 from capplan.serving.requests import Requests
-from capplan.serving.server import simulate
+from capplan.serving.simulator import simulate
 from capplan.serving.step_table import launching_s
 from capplan.workload.request_class import SIMULATED_REQUESTS, WARM_UP_SHARE, arrival_generator, drawn_gaps
 

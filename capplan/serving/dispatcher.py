@@ -1,4 +1,4 @@
-"""The event loop of a fleet: the router, engines with their requests, handover from prefill to decode, hedged requests, failures, autoscaling."""
+"""The event loop of a fleet of engines whose replicas fail, start, stop, cache prefixes or get copies of requests."""
 
 from bisect import insort
 from collections import deque
@@ -10,11 +10,9 @@ from random import Random
 from typing import Protocol
 
 from capplan.serving.block_cache import BlockCache
+from capplan.serving.flat_core import FlatEngine, FlatQueue
 from capplan.serving.outcome import FINISHED, SHED, Ledger
-from capplan.serving.queue import Source, WaitingLine
-from capplan.serving.requests import Admission, InFlight
-from capplan.serving.server import continuous_server
-from capplan.serving.step_table import StepClock
+from capplan.serving.requests import InFlight
 from capplan.serving.terms import (
     BY_LOAD,
     BY_PREFIX,
@@ -29,43 +27,6 @@ from capplan.serving.terms import (
 )
 
 
-class Inbox:
-    """Requests sent to an engine that it has not received yet, in order of time."""
-
-    __slots__ = ("_flights", "next_s")
-
-    def __init__(self) -> None:
-        """Start empty."""
-        self._flights: deque[tuple[float, InFlight]] = deque()
-        self.next_s = inf
-
-    def put(self, at_s: float, flight: InFlight) -> None:
-        """Append a request, no earlier than those already here."""
-        self._flights.append((at_s, flight))
-        self.next_s = self._flights[0][0]
-
-    def take(self) -> InFlight:
-        """Remove and return the next request."""
-        flight = self._flights.popleft()[1]
-        self.next_s = self._flights[0][0] if self._flights else inf
-        return flight
-
-    def ended(self, flight: InFlight, at_s: float) -> None:
-        """Do nothing: the ledger of the engine reports the end."""
-
-    def remove(self, flight: InFlight) -> bool:
-        """Remove a request; return whether it was still here."""
-        kept = [entry for entry in self._flights if entry[1] is not flight]
-        removed = len(kept) < len(self._flights)
-        self._flights = deque(kept)
-        self.next_s = kept[0][0] if kept else inf
-        return removed
-
-    def __len__(self) -> int:
-        """Return how many requests wait here."""
-        return len(self._flights)
-
-
 class Report(Protocol):
     """Receives what happens in the engines of a fleet."""
 
@@ -76,138 +37,121 @@ class Report(Protocol):
         """Take note that a request was finished or shed."""
 
 
-class EngineLedger(Ledger):
-    """Totals of one engine; per-request events are reported to the fleet, which keeps the rows."""
-
-    __slots__ = ("_instance", "_report")
-
-    def __init__(self, instance: "EngineInstance", report: Report) -> None:
-        """Start empty."""
-        super().__init__()
-        self._instance = instance
-        self._report = report
-
-    def arrived(self, flight: InFlight) -> None:
-        """Do nothing: the fleet opened the row before it sent the request."""
-
-    def first_token(self, flight: InFlight) -> None:
-        """Report a first token."""
-        self._report.first_token(self._instance, flight)
-
-    def finished(self, flight: InFlight, at_s: float) -> None:
-        """Report a last token."""
-        del self._instance.flights[flight.index]
-        self._report.ended(self._instance, flight, at_s, FINISHED)
-
-    def shed(self, flight: InFlight, at_s: float) -> None:
-        """Report a request that is shed."""
-        del self._instance.flights[flight.index]
-        self._report.ended(self._instance, flight, at_s, SHED)
-
-
 class EngineInstance:
     """A replica from start to end; after a repair a new instance starts, with an empty cache."""
 
     __slots__ = (
-        "_inbox",
+        "_report",
         "_reported",
+        "_rows",
+        "_sent",
         "_stalled",
+        "core",
         "draining",
         "flights",
         "from_s",
-        "ledger",
         "link_free_s",
         "load",
         "number",
-        "requests",
-        "server",
         "until_s",
     )
 
-    def __init__(
-        self,
-        number: int,
-        from_s: float,
-        clock: StepClock,
-        terms: EngineTerms,
-        admission: Admission,
-        report: Report,
-    ) -> None:
+    def __init__(self, number: int, from_s: float, core: FlatEngine, report: Report) -> None:
         """Start idle."""
         self.number = number
         self.from_s = from_s
         self.until_s = inf
         self.draining = False
-        self.ledger = EngineLedger(self, report)
+        self.core = core
+        core.reporting = core.announcing = True
         self.flights: dict[int, InFlight] = {}
         """Requests sent here that have not ended, at the time the engine has reached."""
         self.load = 0
         """Requests sent here that have not ended, at the time the fleet has reached."""
-        self.requests = 0
         self.link_free_s = 0.0
-        self._inbox = Inbox()
+        self._report = report
+        self._sent: list[InFlight] = []
+        """Requests by their row in the core."""
+        self._rows: dict[int, int] = {}
+        """Rows by the number of the request."""
         self._reported = (-inf, 0)
         """When the last step ended, and the load at that time."""
         self._stalled = False
-        self.server = continuous_server(
-            clock, terms, WaitingLine(self._inbox, terms, self.ledger, admission), self.ledger
-        )
+
+    @property
+    def requests(self) -> int:
+        """Return the requests sent here, copies and rerouted ones included."""
+        return len(self._sent)
 
     @property
     def next_start_s(self) -> float:
         """Return when the next step starts, given the requests known now."""
+        core = self.core
         if self._stalled:
-            loaded_s, next_s = self.server.loaded_s, self._inbox.next_s
-            return min(loaded_s, next_s if next_s > self.server.now_s else inf) if loaded_s < inf else inf
-        return self.server.now_s if self.server.load else max(self._inbox.next_s, self.server.now_s)
-
-    @property
-    def waiting(self) -> int:
-        """Return the requests in the queue."""
-        return self.server.waiting + len(self._inbox)
+            loaded_s, next_s = core.loaded_s(), core.next_s
+            return min(loaded_s, next_s if next_s > core.now_s else inf) if loaded_s < inf else inf
+        return core.now_s if core.in_flight() else max(core.next_s, core.now_s)
 
     @property
     def reported_load(self) -> int:
         """Return the load when the last step ended: engines publish their metrics then, and not while a step runs."""
-        if self._reported[0] != self.server.now_s:
-            self._reported = (self.server.now_s, self.load)
+        if self._reported[0] != self.core.now_s:
+            self._reported = (self.core.now_s, self.load)
         return self._reported[1]
 
     def send(self, at_s: float, flight: InFlight) -> None:
         """Send a request here."""
-        self._inbox.put(at_s, flight)
+        self._rows[flight.index] = self.core.take_in(at_s, flight)
+        self._sent.append(flight)
         self.flights[flight.index] = flight
         self.load += 1
-        self.requests += 1
         self._stalled = False
 
     def advance(self, until_s: float) -> None:
         """Run every step that starts before a time."""
-        if self.flights and self.server.now_s < until_s:
-            self.server.advance(until_s)
+        if self.flights and self.core.now_s < until_s:
+            self.core.advance(until_s)
+            self._tell()
 
     def step(self) -> None:
         """Run one step."""
         start_s = self.next_start_s
-        self.server.advance(nextafter(start_s, inf))
-        self._stalled = self.server.now_s <= start_s
+        self.core.advance(nextafter(start_s, inf))
+        self._tell()
+        self._stalled = self.core.now_s <= start_s
+
+    def _tell(self) -> None:
+        """Report first tokens and ends since the last call."""
+        core = self.core
+        for place in range(core.reports):
+            row = core.report_rows[place]
+            flight = self._sent[row if row >= 0 else -1 - row]
+            core.write(row if row >= 0 else -1 - row, flight)
+            if row < 0:
+                self._report.first_token(self, flight)
+            else:
+                del self.flights[flight.index]
+                self._report.ended(self, flight, core.report_s[place], core.status[row])
+        core.reports = 0
 
     def cancel(self, flight: InFlight) -> bool:
         """Cancel a request at the end of the running step; return False if it has ended before."""
         if self.flights.get(flight.index) is not flight:
             return False
-        if not self._inbox.remove(flight):
-            self.server.cancel(flight)
+        row = self._rows[flight.index]
+        self.core.cancel(row)
+        self.core.write(row, flight)
         del self.flights[flight.index]
         self.load -= 1
         return True
 
     def evacuate(self) -> list[InFlight]:
         """Remove and return all requests at the end of the running step, most urgent first."""
-        late = [self._inbox.take() for _ in range(len(self._inbox))]
-        flights = sorted([*self.server.evacuate(), *late], key=lambda flight: flight.key)
-        self.flights.clear()
-        self.load -= len(flights)
+        self.core.receive_arrived()
+        self._tell()
+        flights = sorted(self.flights.values(), key=lambda flight: flight.key)
+        for flight in flights:
+            self.cancel(flight)
         return flights
 
 
@@ -308,7 +252,6 @@ def copy_of(flight: InFlight) -> InFlight:
     copy.class_index = flight.class_index
     copy.block_ids = flight.block_ids
     copy.output_ids = flight.output_ids
-    copy.user_group = flight.user_group
     return copy
 
 
@@ -353,7 +296,7 @@ class Router:
             tiers = self.routing == "prefix_aware"
             return max(
                 (engine for engine in engines if engine.load <= allowed),
-                key=lambda engine: (engine.server.hit_blocks(ids, tiers=tiers), -engine.load, -engine.number),
+                key=lambda engine: (engine.core.hit_blocks(ids, tiers), -engine.load, -engine.number),
             )
         return next(engine for engine in engines if engine.load == least)
 
@@ -361,25 +304,13 @@ class Router:
 class EnginePool:
     """Identical replicas behind one router."""
 
-    __slots__ = (
-        "_admission",
-        "_clock",
-        "_peers",
-        "_report",
-        "alive",
-        "held",
-        "instances",
-        "router",
-        "serving",
-        "terms",
-    )
+    __slots__ = ("_new_core", "_peers", "_report", "alive", "held", "instances", "router", "serving", "terms")
 
     def __init__(
-        self, clock: StepClock, terms: EngineTerms, admission: Admission, router: Router, report: Report
+        self, new_core: Callable[[], FlatEngine], terms: EngineTerms, router: Router, report: Report
     ) -> None:
         """Start without replicas."""
-        self._clock = clock
-        self._admission = admission
+        self._new_core = new_core
         self._report = report
         self.terms = terms
         self.router = router
@@ -401,9 +332,10 @@ class EnginePool:
 
     def start(self, number: int, at_s: float) -> EngineInstance:
         """Start a replica; it receives requests once it is admitted."""
-        instance = EngineInstance(number, at_s, self._clock, self.terms, self._admission, self._report)
+        instance = EngineInstance(number, at_s, self._new_core(), self._report)
         if self._peers is not None:
-            instance.server.join_peers(self._peers)
+            self._peers.append(instance.core.cache)
+            instance.core.cache.peers = self._peers
         self.instances.append(instance)
         self.alive.append(instance)
         return instance
@@ -420,7 +352,8 @@ class EnginePool:
         instance.until_s = at_s
         instance.draining = False
         if self._peers is not None:
-            instance.server.leave_peers(self._peers)
+            self._peers.remove(instance.core.cache)
+            instance.core.cache.peers = ()
         self.alive.remove(instance)
         if instance in self.serving:
             self.serving.remove(instance)
@@ -431,7 +364,7 @@ class EnginePool:
         self.serving.remove(instance)
         instance.draining = True
         if not instance.load:
-            self.end(instance, max(at_s, instance.server.now_s))  # a cancelled copy may have started a step
+            self.end(instance, max(at_s, instance.core.now_s))  # a cancelled copy may have started a step
 
     def numbered(self, number: int) -> EngineInstance | None:
         """Return the live replica with this number."""
@@ -466,7 +399,7 @@ class Dispatcher:
         "pools",
     )
 
-    def __init__(self, feed: Source, ledger: Ledger, *, closed_loop: bool) -> None:
+    def __init__(self, feed: FlatQueue, ledger: Ledger, *, closed_loop: bool) -> None:
         """Start at zero without engines."""
         self._feed = feed
         self.ledger = ledger
@@ -533,7 +466,7 @@ class Dispatcher:
         for pool in self.pools:
             pool.advance(until_s)
         self.settle(inf)
-        return max(instance.server.now_s for pool in self.pools for instance in pool.instances)
+        return max(instance.core.now_s for pool in self.pools for instance in pool.instances)
 
     def _upstream(self, event_s: float) -> bool:
         """Run the pools that hand requests over; return whether that scheduled an earlier event, after which nothing is settled."""
@@ -551,7 +484,7 @@ class Dispatcher:
         if self._timers and self._timers[0][0] <= at_s:
             heappop(self._timers)[2](self.now_s)
         elif self._feed.next_s <= at_s:
-            flight = self._feed.take()
+            flight = self._feed.next_flight()
             if flight is None:
                 return
             self.ledger.arrived(flight)
@@ -571,7 +504,7 @@ class Dispatcher:
             if self.hedges:
                 over, cancelled = self.hedges.settle(flight, status, self.ledger)
                 for other in cancelled:
-                    self._end_if_drained(other, other.server.now_s)
+                    self._end_if_drained(other, other.core.now_s)
                 if not over:
                     continue
             if self.hand_over is None or status == SHED or not self.hand_over(instance, flight, at_s):
@@ -583,7 +516,7 @@ class Dispatcher:
         else:
             self.finished_requests += 1
             self.ledger.finished(flight, at_s)
-        self._feed.ended(flight, max(at_s, self.now_s))
+        self._feed.ended(flight.index, max(at_s, self.now_s))
 
     def _end_if_drained(self, instance: EngineInstance, at_s: float) -> None:
         if instance.draining and not instance.load:
@@ -668,7 +601,7 @@ class HandOver:
         flight.remaining_tokens = self._to_decode(flight)
         flight.received = True
         flight.block_ids = []
-        flight.cached_tokens = flight.shared_tokens = 0
+        flight.cached_tokens = 0
         link = self._link
         begin_s = max(at_s, instance.link_free_s)
         instance.link_free_s = begin_s + transfer_s(
@@ -719,7 +652,7 @@ class Operations:
         dispatcher.settle(at_s)
         if instance.until_s < inf:
             return
-        end_s = max(at_s, instance.server.now_s)
+        end_s = max(at_s, instance.core.now_s)
         flights = instance.evacuate()
         pool.end(instance, end_s)
         for flight in flights:

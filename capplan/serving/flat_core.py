@@ -1,26 +1,41 @@
-"""The plain case of Server on flat arrays: continuous batching of one engine, first come first served, and routers of such engines.
+"""Discrete-event simulation of serving engines on flat arrays, and of pools of such engines.
 
-The same events in the same order, with the same floating-point operations as Server, which is the readable reference and
-runs everything else. `flat.eligible` says what this file may run; a randomised differential test compares the two.
+Between two events (an arrival that can be admitted, the end of a prefill step, a completion, a shortage of blocks) the
+batch is constant, so a run of decode steps is one closed-form sum; nothing is done per token or per sequence. Each step
+follows the real engines:
 
-Requests are columns of arrays instead of objects, so that Cython can compile this file: flat_core.pxd gives the types, and
-without a compiler this is ordinary Python. Names follow Server and WaitingLine. One engine is built up in four
-classes: FlatQueue (who waits), FlatBatch (who runs, and on which blocks), FlatSteps (how long a step takes), FlatEngine (the
-order of events, and the results). FlatRouter sends requests whose times are known; FlatPools also those of users, who wait for answers.
+1. The decoding sequences take the blocks for their next token. If there are too few, the one admitted last is preempted:
+   it frees its blocks and goes back to the queue, to be recomputed together with its generated tokens.
+2. A partly prefilled prompt continues, then waiting prompts are admitted in order, as long as sequence slots, token budget
+   and blocks last; the head of the queue blocks those behind it. A step with a preemption admits nothing. A prompt whose
+   prefix is in an offload tier takes its slot and its blocks and loads while others run; once loaded it comes next.
+3. mixed: prompts and decoding sequences share the step. prefill_first: a step with prompts holds nothing else.
+
+Requests are columns of arrays, so that Cython can compile this file: flat_core.pxd gives the types, and without a compiler this is
+ordinary Python. One engine is built up in four classes: FlatQueue (who waits), FlatBatch (who runs, and on which blocks), FlatSteps (how
+long a step takes), FlatEngine (the order of events, and the results). FlatRouter sends requests whose times are known; FlatPools also
+those of users, who wait for answers.
 """
 
 from __future__ import annotations
 
 from array import array
-from typing import NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
+from capplan.serving.block_cache import BlockCache
 from capplan.serving.c_math import ceil, floor, isnan, log, lrint, nextafter, sqrt
 from capplan.serving.engine_parts import Gauges, KvBlocks, PromptHold, grown
+from capplan.serving.requests import InFlight
+
+if TYPE_CHECKING:
+    from capplan.serving.requests import Counts
+    from capplan.serving.terms import EngineTerms
 
 Doubles: TypeAlias = "array[float]"
 Integers: TypeAlias = "array[int]"
 
-SHED, UNFINISHED = 1, 2
+SHED, UNFINISHED, MOVED = 1, 2, 3
+"""Status of a request besides FINISHED; MOVED: it was cancelled here."""
 TIMES = (
     "offered_s",
     "arrival",
@@ -31,48 +46,42 @@ TIMES = (
     "queue_s",
     "ttft_s",
     "e2e_s",
+    "ready",
 )
 COUNTS = ("prompt", "output", "cached", "class_index", "remaining", "prompt_now", "shared", "done", "blocks", "commit",
-          "base", "end_step", "serial", "before", "after", "status", "received", "rank", "admitted", "found")  # fmt: skip
+          "base", "end_step", "serial", "before", "after", "status", "received", "rank", "hits", "admitted", "found")  # fmt: skip
 """Columns with one entry for each request."""
 BINS_PER_E = 200
 HISTOGRAM_ZERO = 12000
 HISTOGRAM_BINS = 24000
 FINISHED = 0
 NEVER_S, UNKNOWN_S = float("inf"), float("nan")
+LEAST_SIMILARITY = 0.1
+"""Part of a prompt that a slot of llama.cpp's server must hold to be chosen for it."""
 
 
 class FlatLimits(NamedTuple):
-    """The set-up of the engine."""
+    """The set-up of an engine."""
 
+    terms: EngineTerms
     delay_s: float
     begin_s: float
     """Time between the first requests of two users."""
-    max_num_seqs: int
-    max_num_batched_tokens: int
-    chunked: bool
-    block_tokens: int
-    kv_blocks: int
-    reserved_output_fraction: float
     stages: int
-    stage_tokens: float
     stage_fraction: float
-    shared_steps: bool
-    """Prompts and decoding sequences share a step."""
-    hold: tuple[int, int, int, int, int]
-    """Limits of PromptHold."""
+    two_passes: bool
+    """A step with prompts computes them and then its decoding sequences, each by themselves."""
     classes: int
     """Number of traffic classes."""
-    growth: float
-    """Tokens that a sequence gains per decode step."""
-    query_tokens: int
-    """Tokens of a step's budget that a decoding sequence takes."""
-    asynchronous: bool
-    """A step is planned when the one before it begins."""
-    draws_first: bool
-    """A request that was prefilled elsewhere gets its first token from its first step here."""
-    takes_over: bool
-    """All requests were prefilled elsewhere."""
+    queue_limit: int
+    """A request that arrives when this many are waiting is shed."""
+    deadline_s: Doubles
+    """Longest wait of each class; empty: no deadlines."""
+    level: Integers
+    """Place of each class in the order of priorities; empty: first come, first served."""
+    is_ranked: bool
+    """Requests are queued by rank, since they come in another order."""
+    batch_timeout_s: float
     gauged: bool
     """Batches, blocks, gaps between tokens and admitted tokens are recorded, not only the times of requests and of all steps."""
     judged_from: int
@@ -97,6 +106,9 @@ class FlatRequests(NamedTuple):
     """Number of requests of each group."""
     most_asked: int
     """Requests that users of all groups send in a run."""
+    block_ids: list[Counts]
+    """Blocks of each prompt, and blocks that its response fills; empty without prefix cache."""
+    output_ids: list[Counts]
 
 
 class FlatEvents:
@@ -157,14 +169,15 @@ class FlatQueue:
 
     def __init__(self, limits: FlatLimits, requests: FlatRequests) -> None:
         """Take the limits and the requests; requests that users send, or another engine, get their rows when they arrive."""
-        columns, arrivals, turns, group_requests, most_asked = requests
+        columns, arrivals, turns, group_requests, most_asked, block_ids, output_ids = requests
+        terms = limits.terms
         users, count = len(turns), arrivals + most_asked if len(turns) else len(columns[0])
         self.count = count
         self.offered_s, self.offered_prompt, self.offered_output = columns[:3]
         self.offered_cached, self.offered_class = columns[3:]
         self.arrival, self.prompt, self.output, self.cached, self.class_index = columns
         zeros = bytes(8 * count)
-        is_sent = not users and not arrivals
+        self.is_sent = is_sent = not users and not arrivals
         if is_sent:
             self.offered_s = array("d", zeros)
         if users or is_sent:
@@ -173,36 +186,52 @@ class FlatQueue:
             self.cached, self.class_index = array("q", zeros), array("q", zeros)
         self.users, self.arrivals, self.arrived = users, arrivals, 0
         self.asked = arrivals if users else count
-        self.ends = array("d", [user * limits.begin_s for user in range(users)])
+        self.seat_users(limits.begin_s, turns, group_requests, most_asked)
+        self.delay_s = limits.delay_s
+        self.max_num_seqs, self.budget = terms.max_num_seqs, terms.max_num_batched_tokens
+        self.chunked, self.block_tokens, self.growth = terms.chunked, terms.block_tokens, terms.growth
+        self.sequence_blocks, self.in_slots = terms.sequence_blocks, terms.policy == "slots"
+        self.draws_first, self.takes_over = terms.draws_first, terms.takes_over
+        self.queue_limit, self.deadline_s, self.level = limits.queue_limit, limits.deadline_s, limits.level
+        self.has_deadlines, self.has_priorities = len(limits.deadline_s) > 0, len(limits.level) > 0
+        self.is_ranked = limits.is_ranked or self.takes_over or self.has_priorities
+        self.expiring = [FlatEvents() for _ in limits.deadline_s]
+        self.id_tokens, self.id_blocks = terms.id_tokens, terms.id_blocks
+        self.is_caching = terms.caching is not None
+        self.offered_ids, self.offered_output_ids = block_ids, output_ids
+        self.ids: list[list[int]] = [[]] * count if self.is_caching else []
+        self.output_ids: list[list[int]] = self.ids[:]
+        self.kv = KvBlocks(terms.block_tokens)
+        self.remaining = array("q", zeros) if users else columns[2][:]
+        self.prompt_now = array("q", zeros) if users else columns[1][:]
+        self.shared, self.received, self.rank = (array("q", zeros) for _ in range(3))
+        self.enqueued, self.scheduled, self.first_token = (array("d", [UNKNOWN_S]) * count for _ in range(3))
+        self.status, self.ready = (
+            array("q", [UNFINISHED]) * count,
+            array("d", zeros if self.is_caching else b""),
+        )
+        self.position = self.waiting = self.next_waiting = 0
+        self.ranked = FlatEvents()
+        self.over, self.last_over, self.last_over_s = 0, 0, -1.0
+        self.reporting, self.announcing, self.reports = False, False, 0
+        self.report_s, self.report_rows = array("d", bytes(8 * 8)), array("q", bytes(8 * 8))
+        self.now_s, self.next_s = 0.0, NEVER_S
+        self.find_next()
+
+    def seat_users(self, begin_s: float, turns: Integers, group_requests: Integers, most_asked: int) -> None:
+        """Let users begin one after the other, each with the next request of the user's group."""
+        users, reached = self.users, self.arrivals
+        self.ends = array("d", [user * begin_s for user in range(users)])
         self.first_end, self.ends_count = 0, users
-        bounds, reached = array("q", [arrivals]), arrivals
+        bounds = array("q", [reached])
         for rows in group_requests:
             reached += rows
             bounds.append(reached)
         self.ends_group, self.next_of_group, self.end_of_group = turns[:], bounds[:], bounds[1:]
-        self.thinking, self.user_group = FlatEvents(), array("q", [-1]) * (count if users else 0)
+        self.thinking, self.user_group = FlatEvents(), array("q", [-1]) * (self.count if users else 0)
         self.taken_row, self.taken_group = (
             array("q", bytes(8 * (most_asked if users else 0))) for _ in range(2)
         )
-        self.delay_s = limits.delay_s
-        self.max_num_seqs, self.budget = limits.max_num_seqs, limits.max_num_batched_tokens
-        self.chunked, self.block_tokens, self.capacity = limits.chunked, limits.block_tokens, limits.kv_blocks
-        self.growth = limits.growth
-        self.draws_first, self.takes_over = limits.draws_first, limits.takes_over
-        self.kv = KvBlocks(limits.block_tokens)
-        self.remaining = array("q", zeros) if users else columns[2][:]
-        self.prompt_now = array("q", zeros) if users else columns[1][:]
-        self.shared, self.received, self.rank = (array("q", zeros) for _ in range(3))
-        self.enqueued, self.first_token = (array("d", [UNKNOWN_S]) * count for _ in range(2))
-        self.status = array("q", [UNFINISHED]) * count
-        self.position = self.waiting = self.next_waiting = 0
-        most_ranked = self.max_num_seqs + 2 + (count if is_sent or self.takes_over else 0)
-        self.ranked_heap, self.ranked_count = array("q", bytes(8 * most_ranked)), 0
-        self.over, self.last_over, self.last_over_s = 0, 0, -1.0
-        self.reporting, self.reports = False, 0
-        self.report_s, self.report_rows = array("d", bytes(8 * 8)), array("q", bytes(8 * 8))
-        self.now_s, self.next_s = 0.0, NEVER_S
-        self.find_next()
 
     def send(
         self,
@@ -234,6 +263,20 @@ class FlatQueue:
         self.arrivals += 1
         self.find_next()
 
+    def next_flight(self) -> InFlight | None:
+        """Let the next request reach the queue, and return it; None if the next event is a user who starts to think."""
+        if self.ends_count and self.ends[self.first_end] <= self.next_s:
+            self.think()
+            self.find_next()
+            return None
+        row = self.arrive()
+        flight = InFlight(row, self.arrival[row], self.enqueued[row], self.prompt[row], self.output[row])
+        flight.key, flight.class_index = self.key(row), self.class_index[row]
+        flight.cached_tokens = self.cached[row]
+        if self.is_caching:
+            flight.block_ids, flight.output_ids = self.ids[row], self.output_ids[row]
+        return flight
+
     def make_rows(self, more: int) -> None:
         """Make room for more requests that are sent."""
         unknown = bytes(array("d", [UNKNOWN_S]) * more)
@@ -241,7 +284,9 @@ class FlatQueue:
             setattr(self, name, array("d", bytes(getattr(self, name)) + unknown))
         for name in COUNTS:
             setattr(self, name, array("q", bytes(getattr(self, name)) + bytes(8 * more)))
-        self.ranked_heap = array("q", bytes(self.ranked_heap) + bytes(8 * more))
+        if self.is_caching:
+            self.ids = self.ids + [[]] * more
+            self.output_ids = self.output_ids + [[]] * more
 
     def unfinished(self, at_s: float) -> int:
         """Return the requests here that have not ended by a time up to which all steps have begun."""
@@ -250,6 +295,9 @@ class FlatQueue:
     def find_next(self) -> None:
         """Set the time at which the next request reaches the queue or a free user takes the next one."""
         next_s = NEVER_S
+        while not self.users and self.arrived < self.arrivals and self.status[self.arrived] == MOVED:
+            self.arrived += 1
+            self.position += 1
         if self.arrived < self.arrivals:
             next_s = self.offered_s[self.arrived]
         next_s = min(next_s, self.thinking.next_s())
@@ -259,7 +307,7 @@ class FlatQueue:
         self.next_s = next_s
 
     def ended(self, row: int, at_s: float) -> None:
-        """Free the user of a request that has ended, if it had one and requests of the user's group are left; see Feed."""
+        """Free the user of a request that has ended, if it had one and requests of the user's group are left."""
         if self.asked >= self.count or self.user_group[row] < 0:
             return
         group, size, first, place = self.user_group[row], self.users, self.first_end, self.ends_count
@@ -313,34 +361,88 @@ class FlatQueue:
         self.output[row] = self.remaining[row] = self.offered_output[place]
         self.cached[row] = self.offered_cached[place]
         self.class_index[row] = self.offered_class[place]
+        if self.is_caching:
+            self.name(row, place)
+
+    def name(self, row: int, place: int) -> None:
+        """Give a request its block ids."""
+        self.ids[row], self.output_ids[row] = (
+            self.offered_ids[place].tolist(),
+            self.offered_output_ids[place].tolist(),
+        )
 
     def receive(self, until_s: float) -> None:
-        """Enqueue the arrivals up to a time; shed those that cannot run even by themselves."""
-        while self.next_s <= until_s:
-            if self.ends_count and self.ends[self.first_end] <= self.next_s:
+        """Enqueue the arrivals up to a time; shed those that cannot run even by themselves, and those whose deadline has passed."""
+        while True:
+            expiry_s = self.next_expiry_s() if self.has_deadlines else NEVER_S
+            if expiry_s <= until_s and expiry_s <= self.next_s:
+                self.expire(expiry_s)
+            elif self.next_s > until_s:
+                break
+            elif self.ends_count and self.ends[self.first_end] <= self.next_s:
                 self.think()
                 self.find_next()
-                continue
-            row = self.arrive()
-            if self.too_long(row):
-                self.status[row] = SHED
-                self.over += 1
-                self.ended(row, self.enqueued[row])
-                if self.reporting:
-                    self.report(row, self.enqueued[row])
-            elif self.received[row] or self.takes_over:
-                self.queue_push(row)
-                self.next_waiting = self.position
             else:
-                self.waiting += 1
+                self.enqueue(self.arrive())
+
+    def enqueue(self, row: int) -> None:
+        """Let a request that has arrived wait, or shed it."""
+        if self.too_long(row) or self.waiting >= self.queue_limit:
+            self.shed(row, self.enqueued[row])
+            return
+        self.waiting += 1
+        if self.received[row] or self.is_ranked:
+            self.ranked.push(float(self.key(row)), row)
+            self.next_waiting = self.position
+        if self.has_deadlines and isnan(self.scheduled[row]):
+            self.expiring_of(self.class_index[row]).push(self.enqueued[row], row)
+
+    def shed(self, row: int, at_s: float) -> None:
+        """End a request that gets no token."""
+        self.status[row] = SHED
+        self.over += 1
+        self.ended(row, at_s)
+        if self.reporting:
+            self.report(row, at_s)
+
+    def expiring_of(self, of_class: int) -> FlatEvents:
+        """Return the requests of a class that a deadline waits for, in the order in which they reached the queue."""
+        return self.expiring[of_class]
+
+    def next_expiry_s(self) -> float:
+        """Return when the next deadline expires; forget those of requests that have started."""
+        earliest = NEVER_S
+        for of_class in range(len(self.deadline_s)):
+            line = self.expiring_of(of_class)
+            while line.count and not self.awaits(line.values[0]):
+                line.pop()
+            if line.count:
+                earliest = min(earliest, line.times[0] + self.deadline_s[of_class])
+        return earliest
+
+    def awaits(self, row: int) -> bool:
+        """Return whether a request waits for its first step."""
+        return isnan(self.scheduled[row]) and self.status[row] == UNFINISHED
+
+    def expire(self, at_s: float) -> None:
+        """Shed the request whose deadline expires now."""
+        for of_class in range(len(self.deadline_s)):
+            line = self.expiring_of(of_class)
+            if line.count and line.times[0] + self.deadline_s[of_class] <= at_s:
+                self.waiting -= 1
+                self.shed(line.pop(), at_s)
+                return
 
     def arrive(self) -> int:
         """Let the next request reach the queue, and return its row."""
         row = self.position
-        self.enqueued[row] = self.next_s
+        if isnan(self.enqueued[row]):
+            self.enqueued[row] = self.next_s
         if self.users:
             self.bring(row)
         else:
+            if self.is_caching and not self.is_sent:
+                self.name(row, row)
             self.arrived += 1
         self.position += 1
         self.find_next()
@@ -349,11 +451,18 @@ class FlatQueue:
             self.received[row], self.cached[row] = 1, 0
             if not self.draws_first:
                 self.remaining[row] -= 1
-        self.shared[row] = self.cached[row] // self.block_tokens * self.block_tokens
+        self.shared[row] = 0
+        if self.is_caching:
+            whole = 0 if self.received[row] else self.prompt_now[row] // self.id_tokens
+            self.ids[row] = self.ids[row][:whole]
+            if not self.in_slots:
+                self.shared[row] = len(self.ids[row]) * self.id_tokens
+        if not (self.shared[row] or self.in_slots):
+            self.shared[row] = self.cached[row] // self.block_tokens * self.block_tokens
         return row
 
     def report(self, row: int, at_s: float) -> None:
-        """Note the end of a request for FlatPools, which sent it."""
+        """Note the end of a request for whoever sent it, or of the one before -1 - row its first token."""
         if self.reports == len(self.report_rows):
             self.report_s = array("d", bytes(self.report_s) + bytes(8 * self.reports))
             self.report_rows = array("q", bytes(self.report_rows) + bytes(8 * self.reports))
@@ -362,59 +471,53 @@ class FlatQueue:
 
     def too_long(self, row: int) -> bool:
         """Return whether a request cannot run even by itself."""
-        tokens = self.prompt[row] - self.shared[row] + self.output[row] - 1
-        if self.received[row] and self.draws_first:
-            tokens += 1
+        tokens = self.prompt_now[row] + self.remaining[row] - 1 + self.received[row]
+        if not (self.is_caching and self.ids[row]):
+            tokens -= self.shared[row]
         if self.growth != 1.0:
             tokens += lrint(ceil(self.growth))
-        if -(-tokens // self.block_tokens) > self.capacity:
+        if -(-tokens // self.block_tokens) > self.sequence_blocks:
             return True
-        return not (self.chunked or self.received[row]) and self.prompt[row] - self.cached[row] > self.budget
+        if self.chunked or self.received[row] or not isnan(self.first_token[row]):
+            return False
+        return self.prompt_now[row] - self.cached[row] > self.budget
+
+    def key(self, row: int) -> int:
+        """Return the place of a request in the queue: by priority, then by arrival."""
+        rank = self.rank[row] if self.is_sent else row
+        return rank + (self.level[self.class_index[row]] << 32) if self.has_priorities else rank
 
     def queue_head(self) -> int:
         """Return the request at the head of the queue: preempted ones come before those that never ran."""
-        if self.ranked_count:
-            return self.ranked_heap[0] & 0xFFFFFFFF
-        while self.status[self.next_waiting] == SHED:
+        while self.ranked.count:
+            if self.status[self.ranked.values[0]] == UNFINISHED:
+                return self.ranked.values[0]
+            self.ranked.pop()
+        while self.status[self.next_waiting] != UNFINISHED:
             self.next_waiting += 1
         return self.next_waiting
 
     def queue_pop(self) -> None:
         """Remove the head of the queue."""
         self.waiting -= 1
-        if not self.ranked_count:
+        if self.ranked.count:
+            self.ranked.pop()
+        else:
             self.next_waiting += 1
-            return
-        self.ranked_count -= 1
-        heap, size, place = self.ranked_heap, self.ranked_count, 0
-        moved = heap[size]
-        while 2 * place + 1 < size:
-            child = 2 * place + 1
-            if child + 1 < size and heap[child + 1] < heap[child]:
-                child += 1
-            if heap[child] >= moved:
-                break
-            heap[place] = heap[child]
-            place = child
-        heap[place] = moved
 
     def queue_push(self, row: int) -> None:
-        """Queue a request by rank, then by row: a preempted one, or one whose first token came from another engine."""
+        """Queue a request that was preempted."""
         self.waiting += 1
-        heap, place, key = self.ranked_heap, self.ranked_count, (self.rank[row] << 32) | row
-        self.ranked_count += 1
-        while place and heap[(place - 1) // 2] > key:
-            heap[place] = heap[(place - 1) // 2]
-            place = (place - 1) // 2
-        heap[place] = key
+        self.ranked.push(float(self.key(row)), row)
 
     def waiting_tokens(self) -> int:
         """Return the tokens of all waiting prompts."""
         tokens = 0
-        for place in range(self.ranked_count):
-            tokens += self.prompt_now[self.ranked_heap[place] & 0xFFFFFFFF]
+        for place in range(self.ranked.count):
+            if self.status[self.ranked.values[place]] == UNFINISHED:
+                tokens += self.prompt_now[self.ranked.values[place]]
         for row in range(self.next_waiting, self.position):
-            if self.status[row] != SHED:
+            if self.status[row] == UNFINISHED:
                 tokens += self.prompt_now[row]
         return tokens
 
@@ -425,70 +528,45 @@ class FlatBatch(FlatQueue):
     def __init__(self, limits: FlatLimits, requests: FlatRequests) -> None:
         """Take the limits and the requests; see FlatQueue."""
         super().__init__(limits, requests)
-        count = self.count
-        self.reserved_output_fraction = limits.reserved_output_fraction
-        self.query_tokens, self.counter = limits.query_tokens, 0
+        count, terms = self.count, limits.terms
+        self.reserved_output_fraction = terms.reserved_output_fraction
+        self.query_tokens, self.counter = terms.query_tokens, 0
+        self.kv_blocks = self.capacity = terms.kv_blocks
+        self.is_asynchronous = terms.asynchronous
+        self.has_cache, caching = self.is_caching, terms.caching
+        self.cache = BlockCache(caching.tiers, caching.pull) if caching else BlockCache()
         zeros = bytes(8 * count)
         self.done, self.blocks, self.commit = (array("q", zeros) for _ in range(3))
         self.base, self.end_step, self.serial = (array("q", zeros) for _ in range(3))
         self.before, self.after = (array("q", zeros) for _ in range(2))
+        self.hits = array("q", zeros if self.is_caching else b"")
         self.admitted, self.found = (array("q", zeros if limits.gauged else b"") for _ in range(2))
         unknown = array("d", [UNKNOWN_S]) * count
-        self.scheduled, self.last_token, self.queue_s = unknown[:], unknown[:], unknown[:]
-        self.ttft_s, self.e2e_s = unknown[:], unknown
-        self.shared_sum = self.held = self.committed = self.step = self.serials = 0
+        self.last_token, self.queue_s, self.ttft_s, self.e2e_s = unknown[:], unknown[:], unknown[:], unknown
+        self.shared_sum = self.held = self.committed = self.step = 0
         self.partial, self.last = -1, -1
-        self.group_sequences = array("q", bytes(8 * (self.max_num_seqs + 2)))
-        self.group_since = array("d", bytes(8 * (self.max_num_seqs + 2)))
-        self.first_rows, self.firsts = array("q", bytes(8 * (self.max_num_seqs + 2))), 0
-        self.groups = 0
-        self.end_keys, self.end_rows, self.end_count = array("q", bytes(8 * 64)), array("q", bytes(8 * 64)), 0
-        self.ended_rows = array("q", bytes(8 * (self.max_num_seqs + 2)))
-        self.ended_sequences = self.ended_blocks = self.ended_commit = 0
+        seats = bytes(8 * (self.max_num_seqs + 2))
+        self.group_sequences, self.group_since, self.groups = array("q", seats), array("d", seats), 0
+        self.first_rows, self.firsts = array("q", seats), 0
+        self.loading_rows, self.loading = array("q", seats), 0
+        self.ended_rows, self.ended_sequences = array("q", seats), 0
+        self.paused_rows, self.paused_since, self.paused = array("q", seats), array("d", seats), 0
+        self.dealt_rows, self.dealt_blocks = array("q", seats), array("q", seats)
+        self.joined_ends = FlatEvents()
         self.chunks = 0
         self.steps = self.preemptions = self.prefill_tokens = self.cached_tokens = 0
         self.class_prompt, self.class_cached, self.class_preempted, self.class_seen = (
             array("q", bytes(8 * limits.classes)) for _ in range(4)
         )
 
-    def ends_push(self, key: int, row: int) -> None:
-        """Push the end of a sequence; a key is end step and serial in one number."""
-        if self.end_count == len(self.end_keys):
-            self.end_keys = array("q", bytes(self.end_keys) + bytes(8 * self.end_count))
-            self.end_rows = array("q", bytes(self.end_rows) + bytes(8 * self.end_count))
-        keys, rows, place = self.end_keys, self.end_rows, self.end_count
-        self.end_count += 1
-        while place and keys[(place - 1) // 2] > key:
-            keys[place] = keys[(place - 1) // 2]
-            rows[place] = rows[(place - 1) // 2]
-            place = (place - 1) // 2
-        keys[place] = key
-        rows[place] = row
-
-    def ends_pop(self) -> None:
-        """Pop the next end."""
-        self.end_count -= 1
-        keys, rows, size, place = self.end_keys, self.end_rows, self.end_count, 0
-        key, row = keys[size], rows[size]
-        while 2 * place + 1 < size:
-            child = 2 * place + 1
-            if child + 1 < size and keys[child + 1] < keys[child]:
-                child += 1
-            if keys[child] >= key:
-                break
-            keys[place] = keys[child]
-            rows[place] = rows[child]
-            place = child
-        keys[place] = key
-        rows[place] = row
-
     def drop_stale(self) -> None:
-        """Drop heap entries of sequences that were preempted."""
-        while self.end_count and self.serial[self.end_rows[0]] != self.end_keys[0] & 0xFFFFFFFF:
-            self.ends_pop()
+        """Drop the ends of sequences that were preempted."""
+        ends = self.joined_ends
+        while ends.count and self.serial[ends.values[0]] != ends.serials[0]:
+            ends.pop()
 
     def decode_steps(self, tokens: int) -> int:
-        """Return the steps that produce this many tokens; see EngineTerms."""
+        """Return the steps that produce this many tokens."""
         return tokens if self.growth == 1.0 else lrint(ceil(tokens / self.growth - 1e-9))
 
     def join(self, row: int) -> None:
@@ -496,15 +574,18 @@ class FlatBatch(FlatQueue):
         base = self.prompt_now[row] - self.shared[row] - self.counter
         self.base[row] = base
         self.end_step[row] = self.step + self.decode_steps(self.remaining[row])
-        self.kv.join(base)
+        self.decode_from_here(row)
+
+    def decode_from_here(self, row: int) -> None:
+        """Append a request to the decoding batch."""
+        self.kv.join(self.base[row])
         self.shared_sum += self.shared[row]
         self.before[row], self.after[row] = self.last, -1
         if self.last >= 0:
             self.after[self.last] = row
         self.last = row
-        self.serials += 1
-        self.serial[row] = self.serials
-        self.ends_push((self.end_step[row] << 32) | self.serials, row)
+        self.joined_ends.push(float(self.end_step[row]), row)
+        self.serial[row] = self.joined_ends.added
 
     def leave(self, row: int) -> None:
         """Remove a request from the decoding batch."""
@@ -517,20 +598,42 @@ class FlatBatch(FlatQueue):
         else:
             self.last = self.before[row]
 
+    def lowest(self) -> int:
+        """Return the running request of the lowest priority that was admitted last."""
+        partial, row = self.partial, self.last
+        if not self.has_priorities or row < 0:
+            return row if partial < 0 else partial
+        last = row
+        while row >= 0:
+            if self.key(row) > self.key(last):
+                last = row
+            row = self.before[row]
+        return last if partial < 0 or self.key(last) > self.key(partial) else partial
+
     def preempt(self) -> None:
-        """Preempt the request admitted last: send it back to the queue, to be recomputed with its generated tokens."""
-        row = self.partial
-        if row < 0 and self.ended_sequences and self.lost_ended():
-            return
-        if row >= 0:
-            self.partial = -1
+        """Preempt the request of the lowest priority that was admitted last: send it back to the queue, to be recomputed with its generated tokens.
+
+        With asynchronous scheduling that may be one that has ended, whose last token is on its way: it gives up its blocks.
+        """
+        row = self.lowest()
+        if row == self.partial or self.has_priorities or not (self.ended_sequences and self.lost_ended()):
+            if row != self.partial:
+                self.forget_gap(row)
+            self.give_up(row)
+            self.count_preempted(row)
+            self.queue_push(row)
+
+    def give_up(self, row: int) -> None:
+        """Remove a running request from the batch; its generated tokens become part of its prompt."""
+        worked_on = -1
+        if self.serial[row] <= 0:
+            if row == self.partial:
+                self.partial = -1
+            else:
+                self.stop_loading(row)
             self.held -= self.blocks[row]
-            self.done[row] = 0
+            worked_on = self.done[row] // self.id_tokens
         else:
-            row = self.last
-            if self.groups:
-                self.group_sequences[self.groups - 1] -= 1
-                self.groups -= self.group_sequences[self.groups - 1] == 0
             self.leave(row)
             joined = self.end_step[row] - self.decode_steps(self.remaining[row])
             produced = min(grown(self.growth, self.step - joined), self.remaining[row] - 1)
@@ -539,9 +642,119 @@ class FlatBatch(FlatQueue):
             self.last_token[row] = self.now_s
             self.serial[row] = -1
             self.drop_stale()
+        self.release(row, worked_on)
+
+    def stop_loading(self, row: int) -> None:
+        """Remove a request from those that load blocks."""
+        kept = 0
+        for place in range(self.loading):
+            if self.loading_rows[place] != row:
+                self.loading_rows[kept] = self.loading_rows[place]
+                kept += 1
+        self.loading = kept
+
+    def take_in(self, at_s: float, flight: InFlight) -> int:
+        """Append a request that reaches the queue at a time, with what other engines did for it; return its row."""
+        row = self.arrivals
+        self.send(
+            at_s,
+            flight.arrival_s,
+            flight.prompt_tokens,
+            flight.output_tokens,
+            flight.cached_tokens,
+            flight.class_index,
+            UNKNOWN_S,
+            flight.index,
+        )
+        self.received[row], self.remaining[row] = flight.received, flight.remaining_tokens
+        self.enqueued[row], self.scheduled[row] = flight.enqueued_s, flight.scheduled_s
+        self.first_token[row], self.last_token[row] = flight.first_token_s, flight.last_token_s
+        if self.is_caching:
+            self.ids[row], self.output_ids[row] = flight.block_ids, flight.output_ids
+        return row
+
+    def write(self, row: int, flight: InFlight) -> None:
+        """Write into a request that was taken in what was done for it here."""
+        flight.prompt_tokens, flight.remaining_tokens = self.prompt_now[row], self.remaining[row]
+        flight.received, flight.cached_tokens = bool(self.received[row]), self.cached[row]
+        flight.scheduled_s, flight.first_token_s = self.scheduled[row], self.first_token[row]
+        flight.last_token_s = self.last_token[row]
+        if self.is_caching and self.status[row] != FINISHED:
+            flight.block_ids = self.ids[row]
+
+    def cancel(self, row: int) -> None:
+        """Cancel a request, running or waiting, between two steps."""
+        if not self.runs(row):
+            self.waiting -= row < self.position
+        elif self.serial[row] <= 0:
+            self.give_up(row)
+        else:
+            since_s = self.gap_since_s(row)
+            self.forget_gap(row)
+            self.give_up(row)
+            self.last_token[row] = since_s
+        self.status[row] = MOVED
+        self.over += 1
+        self.find_next()
+
+    def runs(self, row: int) -> bool:
+        """Return whether a request is in the batch, or loads blocks for it."""
+        for place in range(self.loading):
+            if self.loading_rows[place] == row:
+                return True
+        return self.serial[row] > 0 or row == self.partial
+
+    def group_place(self, row: int) -> int:
+        """Return the group of a decoding sequence, of those that wait for their next token; -1 if it waits in none."""
+        later, place = 0, self.groups - 1
+        while self.after[row] >= 0:
+            row = self.after[row]
+            later += 1
+        while place >= 0 and later >= self.group_sequences[place]:
+            later -= self.group_sequences[place]
+            place -= 1
+        return place
+
+    def gap_since_s(self, row: int) -> float:
+        """Return when a decoding sequence got its latest token."""
+        place = self.group_place(row)
+        return self.group_since[place] if place >= 0 else self.now_s
+
+    def forget_gap(self, row: int) -> None:
+        """Remove a decoding sequence from those that wait for their next token."""
+        place = self.group_place(row)
+        if place < 0:
+            return
+        self.group_sequences[place] -= 1
+        if not self.group_sequences[place]:
+            self.groups -= 1
+            for later in range(place, self.groups):
+                self.group_sequences[later] = self.group_sequences[later + 1]
+                self.group_since[later] = self.group_since[later + 1]
+
+    def release(self, row: int, worked_on: int) -> None:
+        """Release the reserved and shared blocks of a request; `worked_on` leading ones of an unfinished prompt stay cached, or -1 for all."""
         self.committed -= self.commit[row]
-        self.count_preempted(row)
-        self.queue_push(row)
+        if self.has_cache and self.ids[row]:
+            left = None if worked_on < 0 else worked_on
+            self.capacity += self.cache.unpin(self.ids[row], left) * self.id_blocks
+
+    def close(self, row: int) -> None:
+        """Give back the blocks of a request that has ended; with a prefix cache they stay cached."""
+        if self.has_cache and self.output_ids[row]:
+            self.cache.keep(self.output_ids[row])
+        self.release(row, -1)
+        if self.is_caching:
+            self.ids[row] = self.output_ids[row] = []
+
+    def trim(self, private: int) -> None:
+        """Evict cached blocks to make room for the `private` blocks of the running requests."""
+        if self.has_cache:
+            self.cache.trim((self.capacity - private) // self.id_blocks)
+
+    def private_blocks(self) -> int:
+        """Return the blocks that the running requests hold for themselves once each decoding one has its next token."""
+        return self.kv.blocks(grown(self.growth, self.step + 1)) + self.held
 
     def count_preempted(self, row: int) -> None:
         """Count a preemption."""
@@ -561,7 +774,6 @@ class FlatBatch(FlatQueue):
         if lost < 0:
             return False
         self.held -= self.blocks[lost]
-        self.ended_blocks -= self.blocks[lost]
         self.blocks[lost], self.serial[lost] = 0, -1
         self.count_preempted(lost)
         return True
@@ -576,13 +788,15 @@ class FlatSteps(FlatBatch):
         self.context_knots, self.decode_base, self.decode_values, self.decode_slopes = tables[:4]
         self.mixed, self.head, self.launch, self.new_knots, self.past_knots, self.prefill = tables[4:]
         self.knots, self.last_knot = len(self.context_knots), 0
-        self.stages, self.stage_tokens = limits.stages, limits.stage_tokens
-        self.stage_fraction, self.filled = limits.stage_fraction, 0.0
+        self.stages, self.stage_tokens = limits.stages, limits.terms.stage_tokens(limits.stages)
+        self.stage_fraction, self.filled, self.two_passes = limits.stage_fraction, 0.0, limits.two_passes
         self.chunk_rows = array("q", bytes(8 * (self.max_num_seqs + 2)))
         self.chunk_tokens = array("q", bytes(8 * (self.max_num_seqs + 2)))
 
     def step_s(self, decoding: int, context: float) -> float:
         """Return the time of the planned step; see StepClock.mixed_step_s."""
+        if decoding and self.two_passes:
+            return self.step_s(0, 0.0) + self.decode_s(decoding, context)
         tokens, seconds = decoding * self.query_tokens, 0.0
         for place in range(self.chunks):
             tokens += self.chunk_tokens[place]
@@ -592,7 +806,10 @@ class FlatSteps(FlatBatch):
         return max(seconds + self.mixed[tokens] + self.head[decoding + self.chunks], self.launch[tokens])
 
     def turn_s(self, decoding: int, context: float) -> float:
-        """Return the same for a pipeline, and note how many micro-batches hold prompts; see StepClock.turn_s."""
+        """Return the same for a pipeline, and note how many micro-batches hold prompts: see decode_turn_s and turn_ratio.
+
+        A step with prompts never takes less than one without.
+        """
         stages, beside, before = self.stages, -(-decoding // self.stages), self.filled
         tokens, longest, decode_s, attention_s, chunks_s = 0, 0, 0.0, 0.0, 0.0
         for place in range(self.chunks):
@@ -726,9 +943,9 @@ class FlatEngine(FlatSteps):
     def __init__(self, limits: FlatLimits, tables: list[Doubles], requests: FlatRequests) -> None:
         """Take limits, step tables and requests; see FlatQueue."""
         super().__init__(limits, tables, requests)
-        self.shared_steps, self.hold = limits.shared_steps, PromptHold(*limits.hold)
-        self.asynchronous, self.planned_s = limits.asynchronous, 0.0
-        self.gauged, self.gauges = limits.gauged, Gauges(limits.kv_blocks, limits.gauged)
+        self.shared_steps, self.hold = limits.terms.mixed, PromptHold(*limits.terms.hold)
+        self.planned_s = 0.0
+        self.gauged, self.gauges = limits.gauged, Gauges(self.kv_blocks, limits.gauged)
         self.itl = array("d", bytes(8 * HISTOGRAM_BINS if self.gauged else 0))
         self.zero_bin = HISTOGRAM_ZERO
         self.itl_none = self.itl_weight = self.itl_total = 0.0
@@ -742,44 +959,68 @@ class FlatEngine(FlatSteps):
             self.receive(self.seen_s())
             preempted = (self.kv.sequences > 0 or self.partial >= 0) and self.make_room()
             self.chunks = 0
-            if not preempted and (self.waiting or self.partial >= 0 or self.hold.hold_steps):
-                self.plan()
+            if not self.paused:
+                self.plan(preempted)
             freed = self.ended_sequences > 0
-            if self.asynchronous and self.waits_for_output():
-                continue
-            if self.chunks:
+            if self.is_asynchronous and self.waits_for_output():
+                pass
+            elif self.chunks:
                 self.work_on()
             elif self.kv.sequences:
                 self.decode(until_s, preempted or (freed and self.waiting > 0))
-            elif preempted:
-                continue
-            elif self.next_s < until_s:
-                self.now_s = max(self.next_s, self.now_s)
+            elif not preempted:
+                event_s = min(self.next_s, self.loaded_s())
+                if event_s >= until_s:
+                    return
+                self.now_s = max(event_s, self.now_s)
                 self.filled = 0.0
-            else:
-                return
+            if self.paused:
+                self.resume()
         self.receive(self.seen_s())
 
     def receive_arrived(self) -> None:
         """Receive what arrived while the last step ran: it counts as unfinished."""
         self.receive(self.now_s)
 
+    def in_flight(self) -> int:
+        """Return the number of requests that are waiting or running."""
+        return self.waiting + self.kv.sequences + self.loading + (self.partial >= 0)
+
+    def loaded_s(self) -> float:
+        """Return when the next load from an offload tier ends; infinite if there is none."""
+        earliest = NEVER_S
+        for place in range(self.loading):
+            earliest = min(earliest, self.ready[self.loading_rows[place]])
+        return earliest
+
+    def hit_blocks(self, block_ids: list[int], tiers: bool) -> int:
+        """Return how many leading blocks of a prompt the prefix cache holds, on the device or also in its offload tiers."""
+        return self.cache.match(block_ids)[0] if tiers else self.cache.on_device(block_ids)
+
+    def hits_by_tier(self) -> list[int]:
+        """Return the prefix-cache hits in blocks: on the device, then in each offload tier, then pulled from other engines."""
+        return self.cache.hit_blocks
+
     def seen_s(self) -> float:
         """Return up to when requests must have arrived for the step that comes next."""
-        return self.planned_s if self.asynchronous else self.now_s
+        return self.planned_s if self.is_asynchronous else self.now_s
 
     def waits_for_output(self) -> bool:
         """Note the plan of a step; return whether there was nothing to plan before the output of the running step."""
         idle = not (self.chunks or self.kv.sequences)
         waited = idle and (self.planned_s < self.now_s or self.ended_sequences > 0)
         self.planned_s = self.now_s
-        self.held -= self.ended_blocks
-        self.committed -= self.ended_commit
-        self.ended_sequences = self.ended_blocks = self.ended_commit = 0
+        for place in range(self.ended_sequences):
+            self.held -= self.blocks[self.ended_rows[place]]
+            self.close(self.ended_rows[place])
+        self.ended_sequences = 0
         return waited
 
     def make_room(self) -> bool:
-        """Preempt until every decoding sequence has room for its next token, and the next piece of a prompt for its blocks."""
+        """Preempt until every decoding sequence has room for its next token, and the next piece of a prompt for its blocks.
+
+        Return whether any was preempted. With priorities, a request that was admitted before the one that lacks a block may be preempted.
+        """
         preempted = False
         block = self.block_tokens
         while self.kv.sequences:
@@ -789,12 +1030,78 @@ class FlatEngine(FlatSteps):
                 break
             if self.kv.blocks(after) <= room:
                 break
-            self.preempt()
             preempted = True
-        while self.partial >= 0 and not self.extends(self.partial):
+            if self.has_priorities and self.shared_steps:
+                self.deal_blocks()
+                break
+            self.preempt()
+        while self.partial >= 0 and not self.paused and not self.extends(self.partial):
             self.preempt()
             preempted = True
         return preempted
+
+    def deal_blocks(self) -> None:
+        """Give sequences the block for their next token in the order of admission; where none is left, the lowest priority is preempted.
+
+        If that is the sequence itself, the plan of the step ends with it: those admitted after it miss the step.
+
+        References
+        ----------
+        `Scheduler.schedule`, vllm/v1/core/sched/scheduler.py: https://github.com/vllm-project/vllm.
+        """
+        count, row, dealt = self.kv.sequences, self.last, 0
+        for place in range(count):
+            self.dealt_rows[count - 1 - place], self.dealt_blocks[place] = row, 0
+            row = self.before[row]
+        for place in range(count):
+            row = self.dealt_rows[place]
+            if self.serial[row] <= 0:
+                continue
+            more = self.blocks_at(row, grown(self.growth, self.step + 1)) - self.blocks_at(row, self.counter)
+            while more > self.capacity - self.held - self.kv.blocks(self.counter) - dealt:
+                lowest = self.lowest()
+                for other in range(place):
+                    if self.dealt_rows[other] == lowest:
+                        dealt -= self.dealt_blocks[other]
+                self.preempt()
+                if lowest == row:
+                    self.pause(place + 1, count)
+                    return
+            self.dealt_blocks[place] = more
+            dealt += more
+
+    def blocks_at(self, row: int, counter: int) -> int:
+        """Return the blocks of a decoding sequence at a value of the counter."""
+        return -(-(self.base[row] + counter) // self.block_tokens)
+
+    def pause(self, first: int, end: int) -> None:
+        """Keep sequences that were to get blocks out of the next step, with the blocks they have."""
+        for place in range(first, end):
+            row = self.dealt_rows[place]
+            if self.serial[row] > 0:
+                self.paused_rows[self.paused], self.paused_since[self.paused] = row, self.gap_since_s(row)
+                self.paused += 1
+                self.forget_gap(row)
+                self.leave(row)
+                self.blocks[row] = self.blocks_at(row, self.counter)
+                self.held += self.blocks[row]
+                self.base[row] += self.counter
+                self.end_step[row] -= self.step
+                self.serial[row] = -1
+        self.drop_stale()
+
+    def resume(self) -> None:
+        """Let the paused sequences decode again."""
+        for place in range(self.paused):
+            row = self.paused_rows[place]
+            self.held -= self.blocks[row]
+            if not self.groups:
+                self.group(self.kv.sequences, self.now_s)
+            self.group(1, self.paused_since[place])
+            self.base[row] -= self.counter
+            self.end_step[row] += self.step
+            self.decode_from_here(row)
+        self.paused = 0
 
     def extends(self, row: int) -> bool:
         """Take the blocks for the next piece of a prompt; return False if there are too few."""
@@ -805,10 +1112,12 @@ class FlatEngine(FlatSteps):
         more = -(-max(tokens, 0) // self.block_tokens) - self.blocks[row]
         if more <= 0:
             return True
-        if self.kv.blocks(grown(self.growth, self.step + 1)) + self.held + more > self.capacity:
+        used = self.private_blocks() + more
+        if used > self.capacity:
             return False
         self.blocks[row] += more
         self.held += more
+        self.trim(used)
         return True
 
     def piece(self, row: int, budget: int) -> int:
@@ -826,52 +1135,100 @@ class FlatEngine(FlatSteps):
             return whole
         return -(-max(self.cached[row] + new - self.shared[row], 0) // self.block_tokens)
 
-    def plan(self) -> None:
-        """Admit what fits; choose the prompts of the next step, each with the number of tokens to prefill."""
+    def plan(self, preempted: bool) -> None:
+        """Choose the prompts of the next step, each with the number of tokens to prefill; admit what fits, unless a request was just preempted."""
         row = self.partial
-        if not self.waiting:
+        if not (self.waiting or preempted):
             self.hold.end()
-            if row < 0:
-                return
-        if self.hold.applies and row < 0 and self.waits():
-            return
-        running = self.kv.sequences + self.ended_sequences
-        budget = self.budget
-        if self.shared_steps:
-            budget -= self.kv.sequences * self.query_tokens
+        is_open = not preempted and (self.waiting > 0 or self.loading > 0)
+        is_held = self.hold.applies and row < 0 and not self.loading and is_open and self.waits()
+        if row >= 0 or (is_open and not is_held):
+            self.plan_prompts(row, preempted)
+
+    def plan_prompts(self, row: int, preempted: bool) -> None:
+        """Continue the prompt under way, then loaded ones, then admit what fits."""
+        running, budget = self.kv.sequences + self.ended_sequences, self.step_budget()
         if row >= 0:
             running += 1
             if budget > 0:
-                self.chunk_rows[0] = row
-                self.chunk_tokens[0] = min(self.prompt_now[row] - self.done[row], budget)
-                budget -= self.chunk_tokens[0]
-                self.chunks = 1
+                budget -= self.add_chunk(row, min(self.prompt_now[row] - self.done[row], budget))
+        if not preempted:
+            if self.loading:
+                running += self.loading
+                budget = self.plan_loaded(budget)
+            self.admit_waiting(budget, running)
+
+    def step_budget(self) -> int:
+        """Return the tokens of a step that the decoding sequences leave to prompts."""
+        return self.budget - (self.kv.sequences * self.query_tokens if self.shared_steps else 0)
+
+    def add_chunk(self, row: int, new: int) -> int:
+        """Add a piece of a prompt to the next step; return its tokens."""
+        self.chunk_rows[self.chunks], self.chunk_tokens[self.chunks] = row, new
+        self.chunks += 1
+        return new
+
+    def admit_waiting(self, budget: int, running: int) -> None:
+        """Admit waiting requests in order while sequence slots, token budget and blocks last; add their pieces."""
         used = -1
         while self.waiting and running < self.max_num_seqs and budget > 0:
-            row = self.queue_head()
+            row, pinned, new = self.queue_head(), 0, 0
             if self.received[row]:
                 if not self.take_over(row):
                     break
                 running += 1
                 used = -1
                 continue
-            new = self.piece(row, budget)
-            if not new:
-                break
+            is_named = self.has_cache and bool(self.ids[row])
             if used < 0:
-                used = self.kv.blocks(grown(self.growth, self.step + 1)) + self.held
+                used = self.private_blocks()
+                if is_named:
+                    self.trim(used)
+            if is_named:
+                self.look_up(row)
+                pinned = self.cache.to_pin(self.ids[row]) * self.id_blocks
+            if not (is_named and self.ready[row] > self.now_s):
+                new = self.piece(row, budget)
+                if not new:
+                    break
             blocks = -(-(self.prompt_now[row] - self.shared[row]) // self.block_tokens)
             commit = self.reserved_blocks(row)
-            if used + blocks > self.capacity or self.committed + commit > self.capacity:
+            if used + blocks + pinned > self.capacity or self.committed + commit > self.capacity:
                 break
-            blocks = self.piece_blocks(row, new, blocks)
+            if new:
+                blocks = self.piece_blocks(row, new, blocks)
             self.queue_pop()
             self.admit(row, blocks, commit)
             used += blocks
+            self.trim(used)
             running += 1
-            budget -= new
-            self.chunk_rows[self.chunks], self.chunk_tokens[self.chunks] = row, new
-            self.chunks += 1
+            if new:
+                budget -= self.add_chunk(row, new)
+            else:
+                self.loading_rows[self.loading] = row
+                self.loading += 1
+
+    def look_up(self, row: int) -> None:
+        """Look up the leading blocks of a prompt in the prefix cache; at least one token is always computed."""
+        self.hits[row], self.ready[row] = self.cache.match(self.ids[row], self.now_s)
+        self.cached[row] = min(self.hits[row] * self.id_tokens, self.prompt_now[row] - 1)
+
+    def plan_loaded(self, budget: int) -> int:
+        """Add the prompts whose loads have ended, in order of admission; return the token budget that is left."""
+        place = 0
+        while place < self.loading:
+            row = self.loading_rows[place]
+            if self.ready[row] > self.now_s:
+                place += 1
+                continue
+            new = self.piece(row, budget)
+            if not new:
+                return 0
+            self.stop_loading(row)
+            if self.has_cache:
+                self.cache.reveal(self.ids[row], self.now_s)
+            budget -= self.add_chunk(row, new)
+        return budget
 
     def waits(self) -> bool:
         """Return whether waiting prompts stay out of this step."""
@@ -889,14 +1246,16 @@ class FlatEngine(FlatSteps):
 
     def take_over(self, row: int) -> bool:
         """Let a request that was prefilled elsewhere decode, if its blocks and its next token fit; return whether they do."""
-        used = self.kv.blocks(grown(self.growth, self.step + 1)) + self.held
-        blocks = -(-(self.prompt_now[row] + lrint(ceil(self.growth))) // self.block_tokens)
+        used = self.private_blocks()
+        tokens = self.prompt_now[row] - self.shared[row] + lrint(ceil(self.growth))
         commit = self.reserved_blocks(row)
-        if used + blocks > self.capacity or self.committed + commit > self.capacity:
+        if used - (-tokens // self.block_tokens) > self.capacity or self.committed + commit > self.capacity:
             return False
         self.queue_pop()
         self.received[row] = 0
         self.queue_s[row] = self.now_s - self.enqueued[row]
+        if isnan(self.scheduled[row]):
+            self.scheduled[row] = self.now_s
         self.commit[row] = commit
         self.committed += commit
         if not self.groups:
@@ -911,12 +1270,24 @@ class FlatEngine(FlatSteps):
         self.join(row)
         return True
 
+    def begin(self, row: int) -> None:
+        """Emit the first token of a request."""
+        self.first_token[row] = self.now_s
+        self.queue_s[row] = self.scheduled[row] - self.enqueued[row]
+        self.shows(row)
+
     def stream(self, row: int) -> None:
         """Stream the first token of a request that was prefilled elsewhere."""
         self.first_token[row] = self.now_s
+        self.shows(row)
+
+    def shows(self, row: int) -> None:
+        """Note that a client sees the first token of a request now."""
         self.ttft_s[row] = self.now_s - self.arrival[row]
         if self.judged:
             self.judge(row, 0, self.ttft_s[row])
+        if self.announcing:
+            self.report(-1 - row, self.now_s)
 
     def reserved_blocks(self, row: int) -> int:
         """Return the blocks reserved for the prompt and the output of a request."""
@@ -933,6 +1304,14 @@ class FlatEngine(FlatSteps):
         self.done[row] = self.cached[row]
         self.held += blocks
         self.committed += commit
+        self.count_admitted(row)
+        if self.has_cache and self.ids[row]:
+            self.pin(row)
+        if isnan(self.scheduled[row]):
+            self.scheduled[row] = self.now_s
+
+    def count_admitted(self, row: int) -> None:
+        """Count the prompt of an admitted request, again if it was preempted."""
         index = self.class_index[row]
         self.class_seen[index] = 1
         self.class_prompt[index] += self.prompt_now[row]
@@ -941,14 +1320,19 @@ class FlatEngine(FlatSteps):
         if self.gauged:
             self.admitted[row] += self.prompt_now[row]
             self.found[row] += self.cached[row]
-        if isnan(self.scheduled[row]):
-            self.scheduled[row] = self.now_s
+
+    def pin(self, row: int) -> None:
+        """Pin the blocks of a prompt in the prefix cache; those after blocks that load are hidden until the prompt is worked on."""
+        ids, hits = self.ids[row], self.hits[row]
+        self.capacity -= self.cache.pin(ids, hits, self.now_s) * self.id_blocks
+        if self.ready[row] > self.now_s:
+            self.cache.hide(ids[hits:])
 
     def work_on(self) -> None:
         """Run one step with prompts in it."""
         start, chunks = self.now_s, self.chunks
         decoding = self.kv.sequences if self.shared_steps else 0
-        held = self.kv.blocks(self.counter) + self.held
+        held = self.kv.blocks(self.counter) + self.held + self.kv_blocks - self.capacity
         context = 0.0
         if decoding:
             context = (self.kv.tokens + self.shared_sum) / decoding + self.step * self.growth
@@ -963,6 +1347,7 @@ class FlatEngine(FlatSteps):
                 self.gap(seconds, decoding)
             self.step += 1
             self.counter = grown(self.growth, self.step)
+            self.trim(self.kv.blocks(self.counter) + self.held)
             self.complete()
         elif not self.groups:
             self.group(self.kv.sequences, start)
@@ -1000,54 +1385,56 @@ class FlatEngine(FlatSteps):
         """Emit the token that ends a prefill; decoding starts unless it was the only one."""
         self.held -= self.blocks[row]
         self.remaining[row] -= 1
+        if self.has_cache and self.cache.peers:
+            self.cache.computed(self.ids[row], self.now_s)
         if isnan(self.first_token[row]):
-            self.first_token[row] = self.now_s
-            self.queue_s[row] = self.scheduled[row] - self.enqueued[row]
-            self.ttft_s[row] = self.now_s - self.arrival[row]
-            if self.judged:
-                self.judge(row, 0, self.ttft_s[row])
+            self.begin(row)
         else:
             self.gap(self.now_s - self.last_token[row], 1.0)
         if self.remaining[row]:
             self.join(row)
         else:
-            self.serials += 1
-            self.serial[row] = self.serials
+            self.joined_ends.added += 1
+            self.serial[row] = self.joined_ends.added
             self.finish(row)
 
     def decode(self, until_s: float, one: bool) -> None:
         """Run decode steps up to the next event, or one."""
-        start, sequences = self.now_s, self.kv.sequences
+        start, sequences, first = self.now_s, self.kv.sequences, self.step
         self.filled = 0.0
-        steps = (self.end_keys[0] >> 32) - self.step
+        steps = self.end_step[self.joined_ends.values[0]] - first
         if one:
             steps = 1
         elif steps > 1:
-            steps = max(
-                self.kv.within(self.counter, self.capacity - self.held, self.growth, self.step, steps), 1
-            )
+            steps = max(self.kv.within(self.counter, self.capacity - self.held, self.growth, first, steps), 1)
         if self.waiting and self.hold.applies:
-            steps = min(steps, self.hold.steps_until_look(self.step))
+            steps = min(steps, self.hold.steps_until_look(first))
         limit = until_s
-        if sequences + (self.partial >= 0) < self.max_num_seqs and (not self.waiting or self.hold.hold_steps):
-            limit = min(limit, self.next_s)
+        if self.loading:
+            limit = min(limit, max(self.loaded_s(), start))
+        if sequences + self.loading + (self.partial >= 0) < self.max_num_seqs:
+            if not self.waiting or self.has_priorities or self.hold.hold_steps:
+                limit = min(limit, self.next_s)
+            if self.has_deadlines:
+                limit = min(limit, self.next_expiry_s())
         before = self.kv.blocks(self.counter) + self.held
-        context = (self.kv.tokens + self.shared_sum) / sequences + self.step * self.growth
-        first = self.step
+        context = (self.kv.tokens + self.shared_sum) / sequences + first * self.growth
         if self.groups:
             steps = 1
         seconds = self.run(sequences, context, steps, limit - start)
-        awaited = self.asynchronous and limit == self.next_s and self.step - first < steps
+        awaited = self.is_asynchronous and limit == self.next_s and self.step - first < steps
         if awaited and start < limit <= start + seconds < until_s:
             seconds += self.decode_s(sequences, context + (self.step - first) * self.growth)
             self.step += 1
         steps = self.step - first
         self.counter = grown(self.growth, self.step)
         self.now_s = start + seconds
-        if self.asynchronous and steps > 1:
+        if self.is_asynchronous and steps > 1:
             self.planned_s = self.now_s - self.decode_s(sequences, context + (steps - 1) * self.growth)
         after = self.kv.blocks(self.counter) + self.held
-        self.gauges.add(start, seconds, sequences, 0.5 * (before + after))
+        self.trim(after)
+        pinned = self.kv_blocks - self.capacity
+        self.gauges.add(start, seconds, sequences, 0.5 * (before + after) + pinned)
         self.steps += steps
         if self.groups:
             self.end_groups()
@@ -1057,25 +1444,22 @@ class FlatEngine(FlatSteps):
 
     def complete(self) -> None:
         """Finish every sequence that has its last token."""
-        while self.end_count and self.end_keys[0] >> 32 <= self.step:
-            row = self.end_rows[0]
-            self.ends_pop()
+        ends = self.joined_ends
+        while ends.count and self.end_step[ends.values[0]] <= self.step:
+            row = ends.pop()
             self.leave(row)
-            self.blocks[row] = -(-(self.base[row] + self.counter) // self.block_tokens)
+            self.blocks[row] = self.blocks_at(row, self.counter)
             self.finish(row)
-            if self.preemptions:
-                self.drop_stale()
+            self.drop_stale()
 
     def finish(self, row: int) -> None:
         """Close a request that got all its tokens."""
-        if self.asynchronous:
+        if self.is_asynchronous:
             self.held += self.blocks[row]
             self.ended_rows[self.ended_sequences] = row
             self.ended_sequences += 1
-            self.ended_blocks += self.blocks[row]
-            self.ended_commit += self.commit[row]
         else:
-            self.committed -= self.commit[row]
+            self.close(row)
         self.e2e_s[row] = self.now_s - self.arrival[row]
         if self.judged:
             self.judge(row, 2, self.e2e_s[row])
@@ -1113,6 +1497,247 @@ class FlatEngine(FlatSteps):
             self.itl_none += weight
         self.itl_weight += weight
         self.itl_total += weight * value
+
+
+class FlatSlots(FlatEngine):
+    """llama.cpp's server: a request takes a slot with a part of the cache for itself, and pieces of prompts go in the order of slots.
+
+    A request that finds no slot is deferred. Each slot that is released calls one deferred request to the front of the queue, so
+    that of those called after one step the last goes first; what arrived during the step comes after them. A request takes the
+    free slot that holds most of its prompt if that is more than a tenth of it, otherwise the one that was released first.
+
+    References
+    ----------
+    `get_available_slot`, `update_slots` and `pop_deferred_task`, tools/server: https://github.com/ggml-org/llama.cpp.
+    """
+
+    def __init__(self, limits: FlatLimits, tables: list[Doubles], requests: FlatRequests) -> None:
+        """Start with empty slots, which were never taken."""
+        super().__init__(limits, tables, requests)
+        seats = self.max_num_seqs
+        self.has_cache = False
+        self.slot_rows, self.left_at = (array("q", [-1]) * seats for _ in range(2))
+        self.vacated_slots, self.vacated, self.releases = array("q", bytes(8 * seats)), 0, 0
+        self.kept_ids: list[list[int]] = [[] for _ in range(seats)]
+        self.began_s, self.found_blocks = 0.0, 0
+
+    def hits_by_tier(self) -> list[int]:
+        """Return the blocks that prompts found in their slots."""
+        return [self.found_blocks]
+
+    def hit_blocks(self, block_ids: list[int], tiers: bool) -> int:
+        """Return how many leading blocks of a prompt a slot holds, the best one that is free."""
+        del tiers
+        free = [slot for slot in range(self.max_num_seqs) if self.slot_rows[slot] < 0]
+        return max((self.common_blocks(slot, block_ids) for slot in free), default=0)
+
+    def common_blocks(self, slot: int, block_ids: list[int]) -> int:
+        """Return how many leading blocks of a prompt a slot holds, or held last."""
+        count, kept = 0, self.kept_ids[slot]
+        while count < min(len(kept), len(block_ids)) and kept[count] == block_ids[count]:
+            count += 1
+        return count
+
+    def plan(self, preempted: bool) -> None:
+        """Give the prompts in slots the tokens of the next step, in the order of slots; nothing is ever preempted."""
+        self.empty_slots()
+        self.seat()
+        budget, self.loading = 0 if preempted else self.step_budget(), 0
+        for slot in range(self.max_num_seqs):
+            row = self.slot_rows[slot]
+            if row >= 0 and self.serial[row] <= 0:
+                self.loading_rows[self.loading] = row
+                self.loading += 1
+                if budget > 0:
+                    budget -= self.add_chunk(row, min(self.prompt_now[row] - self.done[row], budget))
+
+    def empty_slots(self) -> None:
+        """Note the slots that were released by the last step, in their order."""
+        for slot in range(self.max_num_seqs):
+            for place in range(self.vacated):
+                if self.vacated_slots[place] == slot:
+                    self.slot_rows[slot], self.left_at[slot] = -1, self.releases
+                    self.releases += 1
+
+    def seat(self) -> None:
+        """Give free slots to waiting requests: first to those that the released slots call, then to the others in order."""
+        called: list[int] = []
+        while (
+            len(called) < self.vacated and self.waiting and self.enqueued[self.queue_head()] <= self.began_s
+        ):
+            called.append(self.queue_head())
+            self.queue_pop()
+        self.vacated = 0
+        free = [slot for slot in range(self.max_num_seqs) if self.slot_rows[slot] < 0]
+        while free and (called or self.waiting):
+            if called:
+                row = called.pop()
+            else:
+                row = self.queue_head()
+                self.queue_pop()
+            free.remove(self.take(row, free))
+
+    def take(self, row: int, free: list[int]) -> int:
+        """Let a request take one of the free slots; return it."""
+        slot, found, prompt = free[len(free) - 1], 0, self.prompt_now[row]
+        ids = self.ids[row] if self.is_caching else []
+        for other in free:
+            common = self.common_blocks(other, ids)
+            if common > found and common * self.id_tokens > LEAST_SIMILARITY * prompt:
+                slot, found = other, common
+        if found:
+            self.cached[row] = min(found * self.id_tokens, prompt - 1)
+            self.found_blocks += found
+        else:
+            for other in reversed(free):
+                if self.left_at[other] < self.left_at[slot]:
+                    slot = other
+        self.slot_rows[slot], self.kept_ids[slot] = row, list(ids)
+        self.admit(row, -(-prompt // self.block_tokens), self.reserved_blocks(row))
+        return slot
+
+    def work_on(self) -> None:
+        """Run one step with prompts in it; those that are not done keep their slots."""
+        self.began_s = self.now_s
+        FlatEngine.work_on(self)
+        self.partial = -1
+        for place in range(self.loading - 1, -1, -1):
+            row = self.loading_rows[place]
+            if self.done[row] >= self.prompt_now[row]:
+                self.stop_loading(row)
+
+    def decode(self, until_s: float, one: bool) -> None:
+        """Run decode steps up to the next event, or one; note when the last of them began."""
+        start_s, step = self.now_s, self.step
+        FlatEngine.decode(self, until_s, one)
+        self.began_s = self.now_s - (self.now_s - start_s) / (self.step - step)
+
+    def close(self, row: int) -> None:
+        """Let the slot of a request that has ended hold its response too."""
+        if self.is_caching:
+            self.kept_ids[self.slot_of(row)] += self.output_ids[row]
+        self.release(row, -1)
+
+    def release(self, row: int, worked_on: int) -> None:
+        """Release the slot of a request; it holds the `worked_on` leading blocks of an unfinished prompt."""
+        self.committed -= self.commit[row]
+        slot = self.slot_of(row)
+        if worked_on >= 0:
+            self.kept_ids[slot] = self.kept_ids[slot][:worked_on]
+        self.vacated_slots[self.vacated] = slot
+        self.vacated += 1
+
+    def slot_of(self, row: int) -> int:
+        """Return the slot of a request."""
+        slot = 0
+        while self.slot_rows[slot] != row:
+            slot += 1
+        return slot
+
+
+class FlatStatic(FlatEngine):
+    """An engine without continuous batching.
+
+    A batch starts when it is full, when its oldest request has waited for the timeout, or when no more requests can arrive.
+    It is prefilled, then decodes until its longest output is done. Shorter sequences stay in the batch, and all responses
+    return when it ends. Blocks for the full length of every sequence are reserved at the start.
+    """
+
+    def __init__(self, limits: FlatLimits, tables: list[Doubles], requests: FlatRequests) -> None:
+        """Start idle at zero."""
+        super().__init__(limits, tables, requests)
+        self.timeout_s, self.is_asynchronous = limits.batch_timeout_s, False
+        self.batch_rows, self.batch = array("q", bytes(8 * self.max_num_seqs)), 0
+
+    def advance(self, until_s: float) -> None:
+        """Run every batch that starts before a time; a running batch completes."""
+        while self.now_s < until_s:
+            self.receive(self.now_s)
+            start_s = self.start_s()
+            if start_s <= self.now_s:
+                self.run_batch(self.fill_batch())
+                continue
+            event_s = min(start_s, self.next_s)
+            if self.has_deadlines:
+                event_s = min(event_s, self.next_expiry_s())
+            if event_s >= until_s:
+                return
+            self.now_s = event_s
+        self.receive(self.now_s)
+
+    def start_s(self) -> float:
+        """Return when the next batch starts if the queue does not change until then."""
+        if not self.waiting:
+            return NEVER_S
+        if self.waiting >= self.max_num_seqs or self.next_s == NEVER_S:
+            return self.now_s
+        return self.enqueued[self.queue_head()] + self.timeout_s
+
+    def fill_batch(self) -> int:
+        """Take the waiting requests that fit; return their blocks."""
+        total, self.batch = 0, 0
+        while self.waiting and self.batch < self.max_num_seqs:
+            row = self.queue_head()
+            tokens = self.prompt[row] - self.shared[row] + self.output[row] - 1
+            blocks = -(-tokens // self.block_tokens)
+            if total + blocks > self.kv_blocks:
+                break
+            total += blocks
+            self.scheduled[row] = self.now_s
+            self.queue_pop()
+            self.batch_rows[self.batch] = row
+            self.batch += 1
+        return total
+
+    def run_batch(self, blocks: int) -> None:
+        """Prefill the batch, decode it to its longest output, and finish all its requests."""
+        start, steps, prompts = self.now_s, 0, 0
+        self.prefill_batch()
+        for place in range(self.batch):
+            row = self.batch_rows[place]
+            steps = max(steps, self.decode_steps(self.output[row] - 1))
+            prompts += self.prompt[row]
+        if steps:
+            context = prompts / self.batch
+            first_s = self.run(self.batch, context, 1, NEVER_S)
+            all_s = self.run(self.batch, context, steps, NEVER_S)
+            later_s = (all_s - first_s) / (steps - 1) if steps > 1 else first_s
+            for place in range(self.batch):
+                row = self.batch_rows[place]
+                if self.output[row] > 1:
+                    self.gap(self.now_s + first_s - self.first_token[row], 1.0)
+                if self.output[row] > 2:
+                    self.gap(later_s, self.output[row] - 2)
+            self.now_s += all_s
+        self.steps += steps
+        self.gauges.add(start, self.now_s - start, self.batch, blocks)
+        for place in range(self.batch):
+            self.finish(self.batch_rows[place])
+
+    def prefill_batch(self) -> None:
+        """Run the prompts in order, in steps of at most the token budget."""
+        first, self.filled = 0, 0.0
+        for place in range(self.batch):
+            row = self.batch_rows[place]
+            self.done[row] = self.cached[row]
+            self.count_admitted(row)
+        while first < self.batch:
+            budget, self.chunks = self.budget, 0
+            while first + self.chunks < self.batch and budget > 0:
+                row = self.batch_rows[first + self.chunks]
+                new = self.prompt[row] - self.done[row]
+                if new > budget and not self.chunked:
+                    break
+                budget -= self.add_chunk(row, min(new, budget))
+            self.now_s += self.step_s(0, 0.0) if self.stages == 1 else self.turn_s(0, 0.0)
+            self.steps += 1
+            self.prefill_tokens += self.budget - budget
+            for place in range(self.chunks):
+                row = self.chunk_rows[place]
+                self.done[row] += self.chunk_tokens[place]
+                if self.done[row] == self.prompt[row]:
+                    first += 1
+                    self.begin(row)
 
 
 class FlatRouter:
@@ -1153,7 +1778,7 @@ class FlatRouter:
             run(core, NEVER_S)
 
     def least_loaded(self, at_s: float) -> FlatEngine:
-        """Return the first of the engines with the fewest requests; see Router."""
+        """Return the first of the engines with the fewest requests."""
         best, least = self.cores[0], 0
         for place in range(len(self.cores) if len(self.cores) > 1 else 0):
             core = self.cores[place]
@@ -1268,6 +1893,7 @@ class FlatPools(FlatQueue):
         else:
             row = self.arrive()
             self.received[row] = self.prefills < len(self.cores)
+            self.remaining[row] = self.output[row] - (self.received[row] and not self.draws_first)
             if (self.received[row] and self.output[row] == 1) or not self.too_long(row):
                 self.send_first(row)
             else:

@@ -1,6 +1,6 @@
 """Simulate requests on several engines at once: routing, failures, autoscaling, hedging and separate pools."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from math import inf
@@ -10,20 +10,25 @@ import numpy as np
 
 from capplan.errors import InputError
 from capplan.serving.dispatcher import Dispatcher, EnginePool, HandOver, Hedges, Operations, Router
-from capplan.serving.flat import (
+from capplan.serving.flat_core import FlatQueue
+from capplan.serving.outcome import EarlyEnd, Ledger, Outcome, ReplicaUse
+from capplan.serving.requests import Admission, Crowd, Requests, check_admission, offered
+from capplan.serving.simulator import (
+    ADMIT_ALL,
     FULL_RUN,
     FlatPool,
-    eligible,
+    add_totals_of,
+    asked_of,
     every_request,
-    flat_run,
+    flat_requests,
+    kind_of,
+    limits_and_tables,
+    no_requests_yet,
     pools_eligible,
+    run_of,
     serve_in_pools,
     serve_users,
 )
-from capplan.serving.outcome import EarlyEnd, Ledger, Outcome, ReplicaUse
-from capplan.serving.queue import Feed, WaitingLine
-from capplan.serving.requests import Admission, Crowd, Requests, check_admission, offered
-from capplan.serving.server import ADMIT_ALL, continuous_server
 from capplan.serving.terms import (
     Autoscaling,
     EngineSetup,
@@ -34,7 +39,6 @@ from capplan.serving.terms import (
     check_events,
     check_fleet,
     check_link,
-    engine_terms,
 )
 
 
@@ -65,7 +69,7 @@ class EnginePlan:
 
 
 def simulate_fleet(
-    requests: Requests | Iterable[Requests] | None,
+    requests: Requests | None,
     engine: EngineSetup,
     replicas: int,
     *,
@@ -123,7 +127,7 @@ def simulate_fleet(
         if pools_eligible(requests, [(plan.engine, routing)], admission, crowd):
             return _run_on_cores(requests, [plan], KvLink(0.0, inf), crowd, until_s)
     dispatcher = _dispatcher(requests, engine, crowd, admission)
-    operations = _add_pool(dispatcher, plan, admission)
+    operations = _add_pool(dispatcher, plan, (requests, asked_of(crowd)), admission)
     dispatcher.entry = lambda flight: not dispatcher.pools[0].terms.too_long(flight)
     operations.plan(planned, autoscaling)
     dispatcher.hedges = None if hedging is None else Hedges(hedging)
@@ -132,7 +136,7 @@ def simulate_fleet(
 
 
 def simulate_disaggregated(
-    requests: Requests | Iterable[Requests] | None,
+    requests: Requests | None,
     prefill: EnginePlan,
     decode: EnginePlan,
     link: KvLink,
@@ -196,7 +200,7 @@ def simulate_disaggregated(
         return _run_on_cores(requests, plans, link, crowd, until_s, gauged=gauged, early_end=early_end)
     dispatcher = _dispatcher(requests, engine, crowd, admission)
     for plan, rules in zip(plans, (admission, Admission(priority=admission.priority)), strict=True):
-        _add_pool(dispatcher, plan, rules)
+        _add_pool(dispatcher, plan, (requests, asked_of(crowd)), rules)
     return _run_of_pools(dispatcher, link, prefill.replicas, until_s)
 
 
@@ -220,32 +224,34 @@ def _checked(plan: EnginePlan) -> EnginePlan:
 
 
 def _dispatcher(
-    requests: Requests | Iterable[Requests],
-    engine: EngineSetup,
-    crowd: Crowd | None,
-    admission: Admission,
+    requests: Requests, engine: EngineSetup, crowd: Crowd | None, admission: Admission
 ) -> Dispatcher:
     """Return a fleet without engines, whose requests arrive at engines of this kind."""
-    feed = Feed(requests, delay_s=engine.clock.request_s, crowd=crowd, priority=admission.priority)
+    arrives = replace(engine, scheduling=replace(engine.scheduling, takes_over=False))
+    limits, _ = limits_and_tables(arrives, (requests, asked_of(crowd)), admission)
+    feed = FlatQueue(limits, flat_requests(requests, crowd, named=engine.caching is not None))
     return Dispatcher(feed, Ledger(), closed_loop=crowd is not None)
 
 
-def _add_pool(dispatcher: Dispatcher, plan: EnginePlan, admission: Admission) -> Operations:
+def _add_pool(
+    dispatcher: Dispatcher, plan: EnginePlan, parts: tuple[Requests, ...], admission: Admission
+) -> Operations:
     """Add engines behind a separate router, and let them serve."""
-    terms = engine_terms(plan.engine)
-    router = Router(plan.routing, terms.id_tokens)
-    pool = EnginePool(plan.engine.clock, terms, admission, router, dispatcher)
+    limits, tables = limits_and_tables(plan.engine, parts, admission, is_ranked=True)
+    kind, limits = kind_of(plan.engine), limits._replace(delay_s=0.0)
+    router = Router(plan.routing, limits.terms.id_tokens)
+    pool = EnginePool(lambda: kind(limits, tables, no_requests_yet(0)), limits.terms, router, dispatcher)
     dispatcher.pools.append(pool)
     return Operations(dispatcher, pool, plan.replicas)
 
 
 def _offered(
-    requests: Requests | Iterable[Requests] | None,
+    requests: Requests | None,
     concurrency: int | None,
     crowd: Crowd | None,
     until_s: float,
     admission: Admission,
-) -> tuple[Requests | Iterable[Requests], Crowd | None]:
+) -> tuple[Requests, Crowd | None]:
     requests, crowd = offered(requests, concurrency, crowd)
     if not until_s > 0.0:
         raise InputError(f"until_s is {until_s}; it must be positive")
@@ -254,24 +260,14 @@ def _offered(
 
 
 def _alone(
-    requests: Requests | Iterable[Requests],
+    requests: Requests,
     engine: EngineSetup,
     crowd: Crowd | None,
     until_s: float,
     admission: Admission,
 ) -> FleetRun:
     """Run one engine without router or fleet events, so that it need not stop at every arrival."""
-    if isinstance(requests, Requests) and eligible(requests, engine, admission, crowd):
-        outcome, gauges = flat_run(requests, engine, crowd, until_s)
-    else:
-        feed = Feed(requests, delay_s=engine.clock.request_s, crowd=crowd, priority=admission.priority)
-        terms, ledger = engine_terms(engine), Ledger()
-        line = WaitingLine(feed, terms, ledger, admission)
-        server = continuous_server(engine.clock, terms, line, ledger)
-        server.advance(until_s)
-        server.receive_arrived()
-        outcome, gauges = ledger.outcome(server.now_s, [server.gauges]), server.gauges
-        outcome = replace(outcome, hit_blocks=tuple(server.hits_by_tier))
+    outcome, gauges = run_of(requests, engine, crowd=crowd, until_s=until_s, admission=admission)
     use = ReplicaUse(0, 0.0, outcome.seconds, outcome.status.size, outcome.preemptions, gauges)
     return FleetRun(outcome, (use,), outcome.seconds)
 
@@ -287,14 +283,19 @@ def _fleet_run(dispatcher: Dispatcher, until_s: float) -> FleetRun:
             from_s=instance.from_s,
             until_s=min(instance.until_s, seconds),
             requests=instance.requests,
-            preemptions=instance.ledger.preemptions,
-            gauges=instance.server.gauges,
+            preemptions=instance.core.preemptions,
+            gauges=instance.core.gauges,
         )
         for instance in instances
     ]
+    admitted, found = np.zeros((2, ledger.rows), dtype=np.int64)
     for instance in instances:
-        ledger.add_totals(instance.ledger)
-    counts = [instance.server.hits_by_tier for instance in instances]
+        add_totals_of(instance.core, ledger)
+        sent = np.asarray(instance.core.rank)[: instance.requests]
+        np.add.at(admitted, sent, np.asarray(instance.core.admitted)[: instance.requests])
+        np.add.at(found, sent, np.asarray(instance.core.found)[: instance.requests])
+    ledger.counted_tokens = admitted, found
+    counts = [instance.core.hits_by_tier() for instance in instances]
     hits = tuple(sum(tiers) for tiers in zip_longest(*counts, fillvalue=0))
     hedges = dispatcher.hedges
     return replace(

@@ -1,14 +1,9 @@
-"""What a simulation measures while it runs, and its results.
-
-Measurements of a running simulation, in memory that does not grow with the number of requests: histograms, means, gaps between tokens.
-
-The results of a simulation: one row per request, and totals of the engine.
-"""
+"""The results of a simulation, one row per request and totals of the engines, and what measures them in memory that does not grow with the requests."""
 
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import exp, floor, inf, isnan, log, nan
+from math import exp, floor, inf, log, nan
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -126,53 +121,6 @@ def weighted_percentile(weights: Array, fraction: float) -> int:
     """
     total = np.cumsum(weights)
     return int(np.searchsorted(total, fraction * total[-1] * (1.0 - 1e-12))) if total[-1] > 0.0 else 0
-
-
-class TokenGaps:
-    """Groups of decoding sequences, in the order in which they joined, and since when each waits for its next token."""
-
-    __slots__ = ("groups",)
-
-    def __init__(self) -> None:
-        """Start without waiting sequences."""
-        self.groups: list[tuple[int, float]] = []
-
-    def wait(self, sequences: int, since_s: float) -> None:
-        """Add a group of sequences that wait: those that joined last."""
-        if sequences:
-            self.groups.append((sequences, since_s))
-
-    def since_s(self, place: int, now_s: float) -> float:
-        """Return when the sequence at this place in the order of joining got its latest token.
-
-        Examples
-        --------
-        >>> gaps = TokenGaps()
-        >>> gaps.wait(2, 1.0)
-        >>> gaps.wait(1, 3.0)
-        >>> gaps.since_s(1, 4.0), gaps.since_s(2, 4.0)
-        (1.0, 3.0)
-        """
-        for count, since in self.groups:
-            if place < count:
-                return since
-            place -= count
-        return now_s
-
-    def forget(self, place: int) -> None:
-        """Remove the sequence at this place in the order of joining."""
-        for group, (count, since) in enumerate(self.groups):
-            if place < count:
-                self.groups[group : group + 1] = [(count - 1, since)] if count > 1 else []
-                return
-            place -= count
-
-    def end(self, now_s: float, into: WeightedHistogram) -> None:
-        """Record all gaps: every waiting sequence has its next token. Before a first token, waited for since nan, there is none."""
-        for count, since in self.groups:
-            if not isnan(since):
-                into.add(now_s - since, count)
-        self.groups.clear()
 
 
 FINISHED, SHED, UNFINISHED = 0, 1, 2
@@ -409,7 +357,7 @@ def slo_met(
 
     >>> from capplan.engine.profile import Scheduling
     >>> from capplan.serving.requests import Requests
-    >>> from capplan.serving.server import simulate
+    >>> from capplan.serving.simulator import simulate
     >>> from capplan.serving.step_table import StepTable
     >>> from capplan.serving.terms import EngineSetup
     >>> one = np.array([1.0])
@@ -436,11 +384,9 @@ class Ledger:
         "_queue",
         "_status",
         "_ttft",
-        "admitted_tokens",
         "cached_tokens",
         "class_totals",
         "counted_tokens",
-        "found_tokens",
         "in_flight",
         "itl",
         "preemptions",
@@ -453,10 +399,8 @@ class Ledger:
         self._arrival, self._queue, self._ttft, self._e2e = (array("d") for _ in range(4))
         self._input, self._output = array("l"), array("l")
         self._class = array("l")
-        self.admitted_tokens: dict[int, int] = {}
-        self.found_tokens: dict[int, int] = {}
         self.counted_tokens: tuple[NDArray[np.int64] | None, NDArray[np.int64] | None] = (None, None)
-        """Both as columns, where the compiled core counts them."""
+        """Prompt tokens of each request that were admitted, and that hit in the prefix cache; None where they are not counted."""
         self._status = bytearray()
         self.itl = WeightedHistogram()
         self.preemptions = 0
@@ -478,6 +422,11 @@ class Ledger:
         ledger.in_flight = int(np.count_nonzero(status == UNFINISHED))
         return ledger
 
+    @property
+    def rows(self) -> int:
+        """Return the number of requests."""
+        return len(self._status)
+
     def arrived(self, flight: InFlight) -> None:
         """Open the row of a request; rows come in order of arrival."""
         self._arrival.append(flight.arrival_s)
@@ -489,23 +438,6 @@ class Ledger:
         self._class.append(flight.class_index)
         self._status.append(UNFINISHED)
         self.in_flight += 1
-
-    def admitted(self, flight: InFlight) -> None:
-        """Count the prompt of an admitted request, again if it was preempted."""
-        totals = self.class_totals.get(flight.class_index) or self._totals(flight)
-        totals.prompt_tokens += flight.prompt_tokens
-        totals.cached_tokens += flight.cached_tokens
-        self.cached_tokens += flight.cached_tokens
-        _add(self.admitted_tokens, flight.index, flight.prompt_tokens)
-        _add(self.found_tokens, flight.index, flight.cached_tokens)
-
-    def preempted(self, flight: InFlight) -> None:
-        """Count a preemption."""
-        self.preemptions += 1
-        self._totals(flight).preemptions += 1
-
-    def _totals(self, flight: InFlight) -> ClassTotals:
-        return self.class_totals.setdefault(flight.class_index, ClassTotals())
 
     def first_token(self, flight: InFlight) -> None:
         """Record queue time and TTFT of a request at its first token."""
@@ -533,12 +465,6 @@ class Ledger:
         self.steps += other.steps
         for index, totals in other.class_totals.items():
             self.class_totals.setdefault(index, ClassTotals()).add(totals)
-        for mine, its in (
-            (self.admitted_tokens, other.admitted_tokens),
-            (self.found_tokens, other.found_tokens),
-        ):
-            for index, tokens in its.items():
-                _add(mine, index, tokens)
         self.itl.merge(other.itl)
 
     def outcome(
@@ -585,22 +511,9 @@ class Ledger:
             busy_fraction=busy / sum(spans_s) if sum(spans_s) else 0.0,
             timeline=joint_timeline([timeline_of(gauge, seconds) for gauge in gauges], lifetimes_s),
             class_totals=self.class_totals,
-            admitted_tokens=_by_row(self.admitted_tokens, self.counted_tokens[0], len(self._status)),
-            found_tokens=_by_row(self.found_tokens, self.counted_tokens[1], len(self._status)),
+            admitted_tokens=self.counted_tokens[0],
+            found_tokens=self.counted_tokens[1],
         )
-
-
-def _add(tokens: dict[int, int], index: int, more: int) -> None:
-    tokens[index] = tokens.get(index, 0) + more
-
-
-def _by_row(tokens: dict[int, int], counted: NDArray[np.int64] | None, rows: int) -> NDArray[np.int64] | None:
-    """Return tokens by request, which may have been counted as a column; None where none were counted by request."""
-    if not tokens:
-        return counted
-    column = np.zeros(rows, dtype=np.int64)
-    column[list(tokens)] = list(tokens.values())
-    return column
 
 
 def _column(values: Any) -> NDArray[Any]:

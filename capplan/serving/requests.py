@@ -1,6 +1,6 @@
 """The load of a server: requests as columns, closed-loop users, and admission rules."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from math import isfinite, nan
 from typing import Any, NamedTuple
@@ -109,7 +109,7 @@ class UserGroup(NamedTuple):
 class Crowd:
     """Users in a closed loop: each thinks, sends a request, waits for the whole response, and thinks again."""
 
-    requests: Requests | Iterable[Requests]
+    requests: Requests
     """Requests of all groups, group after group; the next free user of a group takes the group's next request."""
     users: int
     """Users of all groups; those beyond the number of requests stay idle."""
@@ -136,7 +136,7 @@ class Crowd:
         >>> [part.requests.input_tokens.tolist() for part in crowd.parts]
         [[2, 2], [7]]
         """
-        if not self.groups or not isinstance(self.requests, Requests):
+        if not self.groups:
             return [replace(self, groups=(), most_requests=None)]
         ends = np.cumsum([group.requests for group in self.groups]).tolist()
         return [
@@ -158,8 +158,6 @@ class Crowd:
         [0, 0, 1, 0]
         """
         most = self.users if self.most_requests is None else min(self.users, self.most_requests)
-        if not isinstance(self.requests, Requests):
-            return np.zeros(most, dtype=np.int64)
         groups = self.groups or (UserGroup(self.users, len(self.requests)),)
         turns = [(np.arange(min(group.users, group.requests)) + 0.5) / group.users for group in groups]
         owners = np.repeat(np.arange(len(groups)), [turn.size for turn in turns])
@@ -182,7 +180,7 @@ def joined_crowd(
     parts = [part for part in parts if part.users]
     if not parts:
         return None
-    tables = [part.requests for part in parts if isinstance(part.requests, Requests)]
+    tables = [part.requests for part in parts]
     groups = tuple(
         UserGroup(part.users, len(table), rate)
         for part, table, rate in zip(parts, tables, rates, strict=True)
@@ -225,30 +223,20 @@ class InFlight:
 
     __slots__ = (
         "arrival_s",
-        "base",
         "block_ids",
-        "blocks",
         "cached_tokens",
         "class_index",
-        "commit_blocks",
-        "done_tokens",
-        "end_step",
         "enqueued_s",
         "first_token_s",
-        "hit_blocks",
         "index",
         "key",
         "last_token_s",
         "output_ids",
         "output_tokens",
         "prompt_tokens",
-        "ready_s",
         "received",
         "remaining_tokens",
         "scheduled_s",
-        "serial",
-        "shared_tokens",
-        "user_group",
     )
 
     def __init__(
@@ -263,37 +251,21 @@ class InFlight:
         self.output_tokens = output_tokens
         self.remaining_tokens = output_tokens
         self.cached_tokens = 0
-        self.shared_tokens = 0
         self.class_index = 0
         self.block_ids: list[int] = []
         self.output_ids: list[int] = []
         self.received = False
-        self.user_group = -1
-        self.done_tokens = 0
-        self.blocks = 0
-        self.commit_blocks = 0
-        self.base = 0
-        self.ready_s = 0.0
-        self.hit_blocks = 0
-        self.end_step = -1
-        self.serial = -1
         self.scheduled_s = nan
         self.first_token_s = nan
         self.last_token_s = nan
 
-    def __lt__(self, other: "InFlight") -> bool:
-        """Break ties in a heap: only copies of one request have equal keys, and all but one of them are stale."""
-        return False
 
-
-def check_requests(requests: Requests, first: int, *, timed: bool) -> None:
+def check_requests(requests: Requests, *, timed: bool) -> None:
     """Refuse invalid requests.
 
     Parameters
     ----------
     requests : the columns to check
-    first : [-]
-        number of the first one, for the message
     timed : [-]
         arrival times are used, and must ascend from zero
 
@@ -306,7 +278,7 @@ def check_requests(requests: Requests, first: int, *, timed: bool) -> None:
         bad = np.flatnonzero(np.asarray(getattr(requests, name)) < 1)
         if bad.size:
             value = int(getattr(requests, name)[bad[0]])
-            raise InputError(f"request {first + int(bad[0])}: {name} is {value}; it must be at least 1")
+            raise InputError(f"request {int(bad[0])}: {name} is {value}; it must be at least 1")
     for field in fields(requests):
         column = getattr(requests, field.name)
         if (
@@ -318,7 +290,7 @@ def check_requests(requests: Requests, first: int, *, timed: bool) -> None:
     for name in ("cached_tokens", "class_index", "block_counts", "output_counts"):
         column = getattr(requests, name)
         if column is not None and np.any(column < 0):
-            where = first + int(np.flatnonzero(column < 0)[0])
+            where = int(np.flatnonzero(column < 0)[0])
             raise InputError(f"request {where}: {name} is negative")
     for name, counts in NAMED_BLOCKS.items():
         if (getattr(requests, name) is None) != (getattr(requests, counts) is None):
@@ -326,17 +298,17 @@ def check_requests(requests: Requests, first: int, *, timed: bool) -> None:
     arrival = requests.arrival_s
     if timed and arrival is not None and arrival.size:
         if not np.all(np.isfinite(arrival)) or arrival[0] < 0.0:
-            raise InputError(f"requests from {first} on: arrival times must be finite and at least 0 s")
+            raise InputError("requests: arrival times must be finite and at least 0 s")
         back = np.flatnonzero(np.diff(arrival) < 0.0)
         if back.size:
             raise InputError(
-                f"request {first + int(back[0]) + 1} arrives before its predecessor\n  sort the requests by arrival"
+                f"request {int(back[0]) + 1} arrives before its predecessor\n  sort the requests by arrival"
             )
 
 
 def offered(
-    requests: Requests | Iterable[Requests] | None, concurrency: int | None, crowd: Crowd | None
-) -> tuple[Requests | Iterable[Requests], Crowd | None]:
+    requests: Requests | None, concurrency: int | None, crowd: Crowd | None
+) -> tuple[Requests, Crowd | None]:
     """Return the open-loop arrivals and the closed-loop users; a concurrency is that many users without think time.
 
     Raises
@@ -375,7 +347,7 @@ def _check_crowd(crowd: Crowd) -> None:
         raise InputError(
             f"request {int(bad[0])}: think_s is {crowd.think_s[bad[0]]}; it must be finite and at least 0 s"
         )
-    if isinstance(crowd.requests, Requests) and crowd.think_s.shape != crowd.requests.input_tokens.shape:
+    if crowd.think_s.shape != crowd.requests.input_tokens.shape:
         raise InputError(
             f"crowd: think_s has {crowd.think_s.size} entries for {len(crowd.requests)} requests"
         )
@@ -391,8 +363,6 @@ def _check_groups(crowd: Crowd) -> None:
     """
     if not crowd.groups:
         return
-    if not isinstance(crowd.requests, Requests):
-        raise InputError("crowd: groups of users need all requests in one table")
     users = sum(group.users for group in crowd.groups)
     count = sum(group.requests for group in crowd.groups)
     if (users, count) != (crowd.users, len(crowd.requests)):

@@ -1,4 +1,4 @@
-"""The time of one engine step, as tables: all that the serving room knows of models and devices; and scalar lookups in them for the simulator.
+"""The time of one engine step, as tables: all that the serving room knows of models and devices.
 
 An engine with p stages keeps up to p micro-batches in flight. Each holds its part of the decoding sequences and passes
 through the stages one after the other; a stage that has passed one on starts the next. A step of the simulator is one
@@ -657,38 +657,6 @@ class StepClock:
         return max(
             seconds + self._mixed_s(tokens) + self._head_s(sequences + len(chunks)), self._launch[tokens]
         )
-
-    def turn_s(
-        self,
-        sequences: int,
-        context: float,
-        chunks: Sequence[tuple[int, int]],
-        room_tokens: float,
-        before: float,
-    ) -> tuple[float, float]:
-        """Return the time of a pipeline step with prompts, and how many of its micro-batches hold prompts.
-
-        See decode_turn_s and turn_ratio for the formulas. A turn never takes less than one without prompts.
-        """
-        stages, beside = self.stages, -(-sequences // self.stages)
-        tokens, longest, decode_s, attention_s, chunks_s = 0, 0, 0.0, 0.0, 0.0
-        for new_tokens, past_tokens in chunks:
-            tokens += new_tokens
-            longest = max(longest, new_tokens)
-            chunks_s += self.prefill_attention_s(new_tokens, past_tokens)
-        if sequences:
-            row = self.row(sequences)
-            decode_s = row.step_s(context)
-            attention_s = decode_s - row.base_s
-        room = max(room_tokens - beside, 1.0)
-        largest = max(-(-tokens // stages), int(room) if longest > room else longest)
-        filled = tokens / largest
-        seconds = chunks_s / filled + attention_s
-        seconds = seconds + self._mixed_s(beside + largest) + self._head_s(sequences + len(chunks))
-        seconds = max(seconds, self._launch[beside + largest])
-        part = self.stage_fraction
-        ratio = 1.0 + (filled - 1.0) * part - min((max(before, 1.0) - 1.0) * part, 1.0 - part)
-        return max(seconds * ratio, decode_s), filled
 
     def _mixed_s(self, tokens: int) -> float:
         if tokens >= len(self._mixed):

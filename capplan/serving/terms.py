@@ -1,4 +1,4 @@
-"""What the simulator is told: the set-up of an engine, and events and mechanisms of a running fleet (failures, autoscaling, hedging, links)."""
+"""What the simulator is told of an engine, and of the events and mechanisms of a running fleet."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -80,10 +80,6 @@ class EngineTerms(Scheduling):
         """Return the token budget of a micro-batch; infinite without chunked prefill."""
         return self.max_num_batched_tokens / stages if self.chunked else inf
 
-    def decode_steps(self, tokens: int) -> int:
-        """Return the steps that produce this many tokens."""
-        return tokens if self.growth == 1.0 else ceil(tokens / self.growth - 1e-9)
-
     def shared_tokens(self, flight: InFlight) -> int:
         """Return the prompt tokens in full blocks that a request shares through the prefix cache; slots share nothing."""
         if self.policy == "slots":
@@ -91,21 +87,6 @@ class EngineTerms(Scheduling):
         if self.caching and flight.block_ids:
             return len(flight.block_ids) * self.caching.id_tokens
         return flight.cached_tokens // self.block_tokens * self.block_tokens
-
-    def blocks_of(self, flight: InFlight) -> tuple[int, int]:
-        """Return the blocks that a prompt takes when admitted, and those reserved for prompt and output."""
-        private_tokens = flight.prompt_tokens - flight.shared_tokens
-        blocks = -(-private_tokens // self.block_tokens)
-        if not self.reserved_output_fraction:
-            return blocks, 0
-        reserved = private_tokens + self.reserved_output_fraction * (flight.remaining_tokens - 1)
-        return blocks, ceil(reserved / self.block_tokens)
-
-    def piece_blocks(self, flight: InFlight, tokens: int, whole: int) -> int:
-        """Return the blocks of the first `tokens` tokens of a prompt; engines with separate prefill steps take all `whole` at once."""
-        if not self.mixed:
-            return whole
-        return min(-(-max(tokens - flight.shared_tokens, 0) // self.block_tokens), whole)
 
     def too_long(self, flight: InFlight) -> bool:
         """Return whether a request cannot run even by itself."""

@@ -14,7 +14,7 @@ from capplan.fleet.load.demand import demand_of_classes
 from capplan.fleet.load.offered import SamplePath, split_crowd
 from capplan.serving.fleet_simulator import simulate_fleet
 from capplan.serving.requests import BEGIN_S, Crowd, Requests, joined_crowd
-from capplan.serving.server import served, simulate
+from capplan.serving.simulator import simulate
 from capplan.workload.length import fixed
 from capplan.workload.request_class import RequestClass
 from tests.oracles.test_users_who_think import one_seat
@@ -146,7 +146,6 @@ def test_users_of_several_classes_are_served_as_by_hand(seed: int) -> None:
     engine = one_seat(0.1)
     for outcome in (
         simulate(None, engine, crowd=crowd),
-        served(iter(()), engine, crowd=crowd),
         simulate_fleet(None, engine, 1, crowd=crowd).outcome,
     ):
         assert outcome.class_index.tolist() == [group for group, _, _ in hand]

@@ -15,7 +15,7 @@ from capplan.questions.validation import replica_of_result
 from capplan.recorded.results.record import BenchmarkResult, latency
 from capplan.scenario.flags import ServingFlags
 from capplan.serving.requests import Requests
-from capplan.serving.server import simulate
+from capplan.serving.simulator import simulate
 from capplan.serving.step_table import StepTable
 from capplan.serving.terms import EngineSetup
 

@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from calibrate.live.python_core import python_engine
 from capplan.engine.profile import Scheduling
 from capplan.serving.requests import Requests
-from capplan.serving.server import simulate
-from capplan.serving.step_table import StepClock, StepTable, decode_turn_s, prompt_micro_batch, turn_ratio
+from capplan.serving.simulator import simulate
+from capplan.serving.step_table import StepTable, decode_turn_s, prompt_micro_batch, turn_ratio
 from capplan.serving.terms import EngineSetup
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -80,10 +81,20 @@ def test_prompts_in_a_full_pipeline_delay_everybody_as_told(stages, longer, prom
     assert expected * (1.0 - 1e-9) <= found <= expected + (prompts - 1) / stages + 1e-9
 
 
+def turn_of(table, sequences, prompts, room, before):
+    """Return the time of a step with these prompts, and how many micro-batches hold some, as the simulator has them."""
+    requests = Requests(np.array(prompts), np.ones(len(prompts), dtype=np.int64))
+    core = python_engine(requests, EngineSetup(table, Scheduling("mixed", 256, sum(prompts) + 256), 10_000))
+    core.stage_tokens, core.filled = room, before
+    for row, tokens in enumerate(prompts):
+        core.add_chunk(row, tokens)
+    return core.turn_s(sequences, 0.0), core.filled
+
+
 @given(degrees, st.integers(1, 3000), st.integers(0, 200))
 @laws
 def test_a_chunk_alone_never_gains_by_stages(stages, tokens, sequences):
-    alone = StepClock(engine(stages).table).turn_s(sequences, 0.0, [(tokens, 0)], np.inf, 0.0)[0]
+    alone, _ = turn_of(engine(stages).table, sequences, [tokens], np.inf, 0.0)
     assert alone >= tokens * TOKEN_S * (1.0 - 1e-12)
 
 
@@ -92,16 +103,16 @@ def test_a_chunk_alone_never_gains_by_stages(stages, tokens, sequences):
 def test_a_turn_with_prompts_is_its_largest_micro_batch_times_the_ratio_of_the_pipeline(stages, seed):
     """Against the two formulas of `pipeline`; the step table is linear in tokens, and each new token attends for a fixed time."""
     rng = np.random.default_rng(seed)
-    prompts = [(int(new), 0) for new in rng.integers(1, 6000, rng.integers(1, 6))]
+    prompts = rng.integers(1, 6000, rng.integers(1, 6)).tolist()
     sequences, room, before = int(rng.integers(0, 60)), 2000.0, float(rng.integers(0, stages + 1))
     one, tokens, new = np.array([1.0]), np.array([1.0, 1e6]), np.array([1.0, 1e5])
     table = StepTable(
         one, 1e-9 * one, 0.0 * one, one, np.array([[0.0]]), tokens, TOKEN_S * tokens, new, one,
         3e-6 * new[:, None], stages=stages, stage_fraction=1.0 / stages,
     )  # fmt: skip
-    total, beside = sum(new for new, _ in prompts), -(-sequences // stages)
-    seconds, filled = StepClock(table).turn_s(sequences, 0.0, prompts, room, before)
-    largest = ceil(float(prompt_micro_batch(total, max(prompts)[0], room - beside, stages)))
+    total, beside = sum(prompts), -(-sequences // stages)
+    seconds, filled = turn_of(table, sequences, prompts, room, before)
+    largest = ceil(float(prompt_micro_batch(total, max(prompts), room - beside, stages)))
     assert filled == total / largest
     micro_batch_s = (beside + largest) * TOKEN_S + largest * 3e-6
     assert seconds == pytest.approx(micro_batch_s * float(turn_ratio(filled, before, 1.0 / stages)), rel=1e-5)

@@ -9,7 +9,7 @@ import pytest
 
 from calibrate.live.simulated_steps import agreement, recorded_load
 from calibrate.live.step_logs import read_packed
-from capplan.serving.flat import eligible, flat_outcome
+from capplan.serving.simulator import simulate
 
 RUNS = sorted((Path(__file__).parents[1] / "data" / "steps").glob("*.json.gz"))
 
@@ -26,13 +26,9 @@ def test_each_recorded_step_has_the_same_prompts_decodes_and_preemptions(path: P
 
 @pytest.mark.parametrize("path", RUNS, ids=name_of)
 def test_the_compiled_core_takes_as_many_steps_tokens_and_preemptions(path: Path) -> None:
-    """What it can run of the recorded runs: no prefix cache, no priorities, no slots."""
     log = read_packed(path)
     requests, engine, admission = recorded_load(log)
-    if not eligible(requests, engine, admission):
-        assert log.limits["caching"] or admission.priority or log.limits.get("policy") == "slots"
-        return
-    outcome = flat_outcome(requests, engine)
+    outcome = simulate(requests, engine, admission=admission)
     assert outcome.steps == len(log.steps)
     assert outcome.preemptions == sum(len(step.preempted) for step in log.steps)
     assert outcome.prefill_tokens == sum(new for step in log.steps for _, new, _ in step.prompts)

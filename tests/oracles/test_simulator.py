@@ -5,7 +5,7 @@ import pytest
 
 from capplan.engine.profile import Scheduling
 from capplan.serving.requests import Requests
-from capplan.serving.server import simulate
+from capplan.serving.simulator import simulate
 from capplan.serving.step_table import StepTable
 from capplan.serving.terms import EngineSetup
 from tests.oracles.queueing_formulas import (

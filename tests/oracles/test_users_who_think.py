@@ -13,7 +13,7 @@ from capplan.engine.profile import Scheduling
 from capplan.serving.fleet_simulator import simulate_fleet
 from capplan.serving.outcome import SHED
 from capplan.serving.requests import BEGIN_S, NO_REQUESTS, Admission, Crowd, Requests
-from capplan.serving.server import served, simulate
+from capplan.serving.simulator import simulate
 from capplan.serving.step_table import StepTable
 from capplan.serving.terms import EngineSetup
 from tests.oracles.queueing_formulas import machine_repair_per_s
@@ -91,7 +91,7 @@ def test_users_and_arrivals_share_counters_as_by_hand(seed: int) -> None:
     engine = one_seat(0.1, 0.01)
     runs = [simulate_fleet(requests, engine, counters, crowd=crowd).outcome]
     if counters == 1:
-        runs += [simulate(requests, engine, crowd=crowd), served(requests, engine, crowd=crowd)]
+        runs.append(simulate(requests, engine, crowd=crowd))
     for outcome in runs:
         assert outcome.arrival_s == pytest.approx(arrived, rel=1e-9)
         assert outcome.arrival_s + outcome.e2e_s == pytest.approx(ended, rel=1e-9)

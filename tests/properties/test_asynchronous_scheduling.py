@@ -11,7 +11,7 @@ from capplan.fleet.engine_options import EngineOptions, engines_of
 from capplan.questions.benchmark_spec import benchmark_spec
 from capplan.replica.replica import replica_of
 from capplan.serving.requests import Requests
-from capplan.serving.server import simulate
+from capplan.serving.simulator import simulate
 from capplan.serving.step_table import StepTable
 from capplan.serving.terms import EngineSetup
 

@@ -11,7 +11,6 @@ from capplan.engine.profile import Scheduling
 from capplan.errors import InputError
 from capplan.replica.load import MOST_IN_FLIGHT, Load, check_load
 from capplan.serving.block_cache import OffloadTier, PrefixCaching, check_prefix_caching
-from capplan.serving.flat import flat_outcome
 from capplan.serving.requests import (
     NO_REQUESTS,
     Admission,
@@ -21,6 +20,7 @@ from capplan.serving.requests import (
     check_requests,
     offered,
 )
+from capplan.serving.simulator import simulate
 from capplan.serving.step_table import StepTable, check_step_table
 from capplan.serving.terms import EngineSetup, engine_terms
 
@@ -57,16 +57,16 @@ def expected(words):
     ],
 )
 def test_the_first_request_that_is_wrong_is_named_by_its_number(column, least, at):
-    """All from this one on are wrong; the first of them is number 40 + at."""
+    """All from this one on are wrong; the first of them is number `at`."""
     ids = {
         "block_counts": {"block_ids": np.zeros(0, int)},
         "output_counts": {"output_ids": np.zeros(0, int)},
     }
     good = np.full(3, least)
-    check_requests(replace(THREE, **{column: good}, **ids.get(column, {})), 40, timed=False)
+    check_requests(replace(THREE, **{column: good}, **ids.get(column, {})), timed=False)
     bad = np.where(np.arange(3) >= at, least - 1, least)
-    with pytest.raises(InputError, match=f"request {40 + at}: {column} is "):
-        check_requests(replace(THREE, **{column: bad}, **ids.get(column, {})), 40, timed=False)
+    with pytest.raises(InputError, match=f"request {at}: {column} is "):
+        check_requests(replace(THREE, **{column: bad}, **ids.get(column, {})), timed=False)
 
 
 @pytest.mark.parametrize(
@@ -74,22 +74,22 @@ def test_the_first_request_that_is_wrong_is_named_by_its_number(column, least, a
     [
         ([0.0, 0.0, TINY], None),
         ([1.0, 1.0, 1.0], None),
-        ([-TINY, 1.0, 2.0], "requests from 7 on: arrival times must be finite and at least 0 s"),
-        ([0.0, 1.0, inf], "requests from 7 on: arrival times must be finite"),
-        ([0.0, nan, 1.0], "requests from 7 on: arrival times must be finite"),
-        ([1.0, below(1.0), 2.0], "request 8 arrives before its predecessor"),
-        ([1.0, 2.0, below(2.0)], "request 9 arrives before its predecessor"),
-        ([2.0, 1.0, 0.0], "request 8 arrives before its predecessor"),
+        ([-TINY, 1.0, 2.0], "requests: arrival times must be finite and at least 0 s"),
+        ([0.0, 1.0, inf], "requests: arrival times must be finite"),
+        ([0.0, nan, 1.0], "requests: arrival times must be finite"),
+        ([1.0, below(1.0), 2.0], "request 1 arrives before its predecessor"),
+        ([1.0, 2.0, below(2.0)], "request 2 arrives before its predecessor"),
+        ([2.0, 1.0, 0.0], "request 1 arrives before its predecessor"),
     ],
 )
 def test_arrivals_ascend_from_zero_where_they_are_used(arrivals, words):
     timed = replace(THREE, arrival_s=np.array(arrivals))
-    check_requests(timed, 7, timed=False)
+    check_requests(timed, timed=False)
     with expected(words):
-        check_requests(timed, 7, timed=True)
+        check_requests(timed, timed=True)
 
 
-def test_the_compiled_core_names_requests_as_the_readable_engine_does():
+def test_a_wrong_request_is_named():
     late = replace(THREE, arrival_s=np.array([0.0, 2.0, 1.0]))
     empty = replace(THREE, output_tokens=np.array([2, 0, 2]))
     for arrivals, crowd, words in (
@@ -98,22 +98,22 @@ def test_the_compiled_core_names_requests_as_the_readable_engine_does():
         (NO_REQUESTS, Crowd(empty, 2), "request 1: output_tokens is 0"),
     ):
         with pytest.raises(InputError, match=words):
-            flat_outcome(arrivals, PLAIN, crowd=crowd)
+            simulate(arrivals, PLAIN, crowd=crowd)
 
 
 @pytest.mark.parametrize("column", ["output_tokens", "arrival_s", "cached_tokens", "class_index"])
 @pytest.mark.parametrize("entries", [2, 4])
 def test_columns_are_as_long_as_there_are_requests(column, entries):
     with pytest.raises(InputError, match=f"requests: {column} has {entries} entries for 3 requests"):
-        check_requests(replace(THREE, **{column: np.ones(entries, int)}), 0, timed=False)
+        check_requests(replace(THREE, **{column: np.ones(entries, int)}), timed=False)
 
 
 @pytest.mark.parametrize(("ids", "counts"), [("block_ids", "block_counts"), ("output_ids", "output_counts")])
 def test_ids_come_with_their_counts(ids, counts):
-    check_requests(replace(THREE, **{ids: np.arange(3), counts: np.ones(3, int)}), 0, timed=False)
+    check_requests(replace(THREE, **{ids: np.arange(3), counts: np.ones(3, int)}), timed=False)
     for alone in (ids, counts):
         with pytest.raises(InputError, match=f"requests: {ids} and {counts} must be given together"):
-            check_requests(replace(THREE, **{alone: np.ones(3, int)}), 0, timed=False)
+            check_requests(replace(THREE, **{alone: np.ones(3, int)}), timed=False)
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,8 @@
 """Users who think, in engines and fleets: laws that hold whatever the engine, and what a closed loop was before them."""
 
 import sys
-from bisect import insort
 from dataclasses import replace
 from importlib import import_module
-from math import inf
 from pathlib import Path
 
 import numpy as np
@@ -13,45 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from capplan.serving.fleet_simulator import EnginePlan, simulate_disaggregated, simulate_fleet
-from capplan.serving.outcome import SHED, Ledger
-from capplan.serving.requests import BEGIN_S, Crowd, InFlight, Requests
-from capplan.serving.server import new_server, served, simulate
+from capplan.serving.outcome import SHED
+from capplan.serving.requests import BEGIN_S, Crowd
+from capplan.serving.simulator import simulate
 from capplan.serving.terms import EngineSetup, Hedging, KvLink
 from tests.sweeps import examples
 
 sys.path.insert(0, str(Path(__file__).parent))
 steps = import_module("test_serving_simulator")
 ROWS = ("status", "arrival_s", "queue_s", "ttft_s", "e2e_s", "input_tokens", "output_tokens", "class_index")
-
-
-class Clients:
-    """A closed loop without think time, as it is told in one sentence: clients begin one after the other, and whoever's request ends sends the next row."""
-
-    def __init__(self, requests: Requests, clients: int, delay_s: float, priority: tuple[int, ...]) -> None:
-        self.requests, self.delay_s, self.priority = requests, delay_s, priority
-        self.releases, self.row = [BEGIN_S * client for client in range(clients)], 0
-
-    @property
-    def next_s(self) -> float:
-        left = self.row < len(self.requests) and self.releases
-        return self.releases[0] + self.delay_s if left else inf
-
-    def take(self) -> InFlight:
-        row, enqueued_s = self.row, self.next_s
-        columns = (self.requests.input_tokens, self.requests.output_tokens)
-        flight = InFlight(row, self.releases.pop(0), enqueued_s, *(int(column[row]) for column in columns))
-        if self.requests.cached_tokens is not None:
-            flight.cached_tokens = int(self.requests.cached_tokens[row])
-        if self.requests.class_index is not None:
-            flight.class_index = int(self.requests.class_index[row])
-        if self.priority:
-            flight.key = (self.priority[flight.class_index] << 48) + row
-        self.row += 1
-        return flight
-
-    def ended(self, flight: InFlight, at_s: float) -> None:
-        del flight
-        insort(self.releases, at_s)
 
 
 def case_of(seed: int, policy: str):
@@ -71,28 +39,16 @@ def same_rows(left, right) -> None:
 @settings(max_examples=examples(40, 150), deadline=None)
 @given(seed=st.integers(0, 10**6), clients=st.integers(1, 20))
 def test_users_who_do_not_think_are_a_concurrency(policy: str, seed: int, clients: int) -> None:
-    """With rows that are shed, deadlines and priorities; to the bit unless runs of asynchronous steps are cut elsewhere, which moves sums by a rounding."""
+    """With rows that are shed, deadlines and priorities."""
     requests, engine, options = case_of(seed, policy)
     admission = replace(options["admission"], queue_limit=None)
     rules = {"until_s": options["until_s"], "admission": admission}
-    ledger = Ledger()
-    feed = Clients(requests, clients, engine.clock.request_s, admission.priority)
-    server = new_server(engine, feed, ledger, admission)
-    server.advance(options["until_s"])
-    expected = ledger.outcome(server.now_s, [server.gauges])
-    for outcome in (
-        simulate(requests, engine, concurrency=clients, **rules),
-        simulate(None, engine, crowd=Crowd(requests, clients, np.zeros(len(requests))), **rules),
-        served(iter(()), engine, crowd=Crowd(iter([requests]), clients), **rules),
-    ):
-        assert (outcome.steps, outcome.preemptions) == (expected.steps, expected.preemptions)
-        if not engine.scheduling.asynchronous:
-            same_rows(outcome, expected)
-            assert outcome.seconds == expected.seconds
-            continue
-        for name in ROWS:
-            near = pytest.approx(getattr(expected, name), rel=1e-12, abs=1e-12, nan_ok=True)
-            assert getattr(outcome, name) == near, name
+    expected = simulate(requests, engine, concurrency=clients, **rules)
+    thoughtless = Crowd(requests, clients, np.zeros(len(requests)))
+    outcome = simulate(None, engine, crowd=thoughtless, **rules)
+    assert (outcome.steps, outcome.preemptions) == (expected.steps, expected.preemptions)
+    same_rows(outcome, expected)
+    assert outcome.seconds == expected.seconds
 
 
 @pytest.mark.parametrize("policy", ["mixed", "prefill_first", "static"])

@@ -23,7 +23,7 @@ from capplan.replica.speculation import (
 )
 from capplan.scenario.money_terms import host_bytes, memory_usd_per_month
 from capplan.scenario.scenario import read_scenario
-from capplan.serving.server import simulate
+from capplan.serving.simulator import simulate
 
 pytestmark = pytest.mark.usefixtures("few_requests", "shared_runs")
 SMALL = """name: small

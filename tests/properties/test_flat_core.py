@@ -1,6 +1,5 @@
-"""The flat core gives what Server gives, to the bit: compiled or not, with preemptions, by the clock, from users, or both."""
+"""The core gives the same to the bit compiled and as Python, whatever an engine does; and pools on it what the dispatcher gives."""
 
-import importlib.util
 import sys
 from contextlib import contextmanager
 from dataclasses import fields, replace
@@ -15,11 +14,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from calibrate.live.python_core import python_core
 from capplan.engine.profile import Scheduling
 from capplan.fleet.load.offered import users_idle_from_s
-from capplan.serving import flat, flat_core, fleet_simulator
-from capplan.serving.block_cache import PrefixCaching
-from capplan.serving.flat import eligible, flat_outcome
+from capplan.serving import flat_core, fleet_simulator, simulator
+from capplan.serving.block_cache import OffloadTier, PrefixCaching
 from capplan.serving.fleet_simulator import (
     EnginePlan,
     FleetRun,
@@ -28,7 +27,7 @@ from capplan.serving.fleet_simulator import (
 )
 from capplan.serving.outcome import FINISHED, SHED, EarlyEnd, LatencyLimit, timeline_of
 from capplan.serving.requests import NO_REQUESTS, Admission, Crowd, Requests, UserGroup, offered
-from capplan.serving.server import served
+from capplan.serving.simulator import simulate
 from capplan.serving.step_table import StepTable
 from capplan.serving.terms import EngineSetup, KvLink
 from tests.sweeps import examples
@@ -37,26 +36,14 @@ sys.path.insert(0, str(Path(__file__).parent))
 steps = import_module("test_serving_simulator")
 
 
-def as_python():
-    """Return the classes of the core as Python, whether compiled ones are beside them or not."""
-    loaded = {}
-    for name in ("capplan.serving.engine_parts", "capplan.serving.flat_core"):
-        path = Path(flat.__file__).with_name(name.rpartition(".")[2] + ".py")
-        spec = importlib.util.spec_from_file_location(name, path)
-        loaded[name] = importlib.util.module_from_spec(spec)
-        with mock.patch.dict(sys.modules, loaded):
-            spec.loader.exec_module(loaded[name])
-    return loaded["capplan.serving.flat_core"]
-
-
-CLASSES = ("FlatEngine", "FlatRouter", "FlatPools")
-CORES = {"as installed": flat_core, "in Python": as_python()}
+CLASSES = ("FlatEngine", "FlatPools", "FlatRouter", "FlatSlots", "FlatStatic")
+CORES = {"as installed": flat_core, "in Python": python_core()}
 
 
 @contextmanager
 def running_on(core: str):
     """Run the flat core as it is installed, or as Python."""
-    with mock.patch.multiple(flat, **{name: getattr(CORES[core], name) for name in CLASSES}):
+    with mock.patch.multiple(simulator, **{name: getattr(CORES[core], name) for name in CLASSES}):
         yield
 
 
@@ -72,8 +59,6 @@ def assert_equal(fast, slow) -> None:
         elif field.name == "timeline":
             for name in ("start_s", "span_s", "batch_sequences", "kv_blocks", "busy_fraction"):
                 assert np.array_equal(getattr(left, name), getattr(right, name)), name
-        elif field.name in ("admitted_tokens", "found_tokens"):
-            assert right is None or np.array_equal(left, right), field.name
         elif isinstance(right, np.ndarray):
             assert left.tobytes() == right.tobytes(), field.name
         elif field.name != "hit_blocks":
@@ -130,44 +115,86 @@ def with_rounds(engine: EngineSetup, seed: int) -> EngineSetup:
     return replace(engine, scheduling=rules, tokens_per_step=tokens, query_tokens=query)
 
 
-@pytest.mark.parametrize("policy", ["mixed", "prefill_first"])
-@pytest.mark.parametrize("core", CORES)
-@settings(max_examples=examples(40, 300), deadline=None)
-@given(seed=st.integers(0, 10**6))
-def test_flat_arrays_give_what_the_server_gives(core: str, policy: str, seed: int) -> None:
+def with_ids(requests: Requests, id_tokens: int, rng: np.random.Generator) -> Requests:
+    """Let prompts of a few conversations share blocks, whose responses are cached for half of them."""
+    ids: list[list[int]] = [[], []]
+    counts: list[list[int]] = [[], []]
+    for row, tokens in enumerate(requests.input_tokens.tolist()):
+        chat, whole = 1000 * int(rng.integers(0, 4)), tokens // id_tokens
+        shared = int(rng.integers(0, whole + 1))
+        named = [*range(chat, chat + shared), *range(10**6 + 1000 * row, 10**6 + 1000 * row + whole - shared)]
+        said = list(range(chat + whole, chat + whole + int(rng.integers(0, 3)))) if rng.random() < 0.5 else []
+        for place, blocks in enumerate((named, said)):
+            ids[place] += blocks
+            counts[place].append(len(blocks))
+    (prompt_ids, output_ids), (prompts, outputs) = (
+        (np.array(column, dtype=np.int64) for column in ids),
+        counts,
+    )
+    return replace(
+        requests,
+        cached_tokens=None,
+        block_ids=prompt_ids,
+        block_counts=np.array(prompts),
+        output_ids=output_ids,
+        output_counts=np.array(outputs),
+    )
+
+
+def any_case(seed: int, policy: str):
+    """An engine with whatever it may do: pipelines, rounds, prefix cache with tiers, priorities, deadlines, a full queue, users."""
+    rng = np.random.default_rng(seed)
     requests, table, scheduling, blocks, options = steps.random_case(seed, policy)
-    stages = int(np.random.default_rng(seed).choice([1, 1, 2, 3]))
-    table = replace(table, stages=stages, stage_fraction=min(1.1 / stages, 1.0))
-    requests = replace(requests, block_ids=None, block_counts=None)
+    stages = int(rng.choice([1, 1, 2, 3]))
+    table = replace(
+        table, stages=stages, stage_fraction=min(1.1 / stages, 1.0), two_passes=bool(rng.random() < 0.3)
+    )
     scheduling = replace(
         scheduling,
         reserved_output_fraction=options["fraction"],
-        takes_over=seed % 3 == 0,
+        asynchronous=scheduling.asynchronous and policy != "slots",
+        takes_over=policy in {"mixed", "prefill_first"} and seed % 3 == 0,
         draws_first=seed % 2 == 0,
     )
-    engine = with_rounds(EngineSetup(table, scheduling, blocks), seed)
+    blocks = max(blocks, scheduling.max_num_seqs)
+    engine = EngineSetup(table, scheduling, blocks, batch_timeout_s=options["timeout_s"])
+    if policy in {"mixed", "prefill_first"}:
+        engine = with_rounds(engine, seed)
+    if policy != "static" and rng.random() < 0.5:
+        tiers = tuple(
+            OffloadTier(int(rng.integers(0, 20)), float(rng.choice([0.0, 0.001, 0.05])))
+            for _ in range(0 if policy == "slots" else int(rng.integers(0, 3)))
+        )
+        caching = PrefixCaching(scheduling.block_tokens * int(rng.integers(1, 4)), tiers)
+        requests, engine = with_ids(requests, caching.id_tokens, rng), replace(engine, caching=caching)
     requests, crowd = who_asks(requests, options, seed)
-    assert eligible(requests, engine, Admission(), crowd)
-    load = {"crowd": crowd, "until_s": options["until_s"]}
-    slow = served(requests, engine, **load)
-    with running_on(core):
-        assert_equal(flat_outcome(requests, engine, **load), slow)
-        bare = flat_outcome(requests, engine, gauged=False, **load)
+    admission = options["admission"]
+    if crowd is not None and not crowd.thinks:
+        admission = replace(admission, queue_limit=None)
+    return requests, engine, {"crowd": crowd, "until_s": options["until_s"], "admission": admission}
+
+
+@pytest.mark.parametrize("policy", ["mixed", "prefill_first", "slots", "static"])
+@settings(max_examples=examples(60, 600), deadline=None)
+@given(seed=st.integers(0, 10**6))
+def test_compiled_or_not_the_core_gives_the_same(policy: str, seed: int) -> None:
+    """And without gauges the times of requests and of all steps."""
+    requests, engine, load = any_case(seed, policy)
+    with running_on("in Python"):
+        slow = simulate(requests, engine, **load)
+    assert_equal(simulate(requests, engine, **load), slow)
+    bare = simulate(requests, engine, gauged=False, **load)
     for name in ("status", "arrival_s", "queue_s", "ttft_s", "tpot_s", "e2e_s", "class_index"):
         assert getattr(bare, name).tobytes() == getattr(slow, name).tobytes(), name
-    assert (bare.steps, bare.preemptions, bare.prefill_tokens) == (
-        slow.steps,
-        slow.preemptions,
-        slow.prefill_tokens,
-    )
-    assert bare.busy_fraction == slow.busy_fraction
+    for name in ("steps", "preemptions", "prefill_tokens", "busy_fraction", "hit_blocks"):
+        assert getattr(bare, name) == getattr(slow, name), name
     assert bare.itl.weight == bare.batch_mean == bare.timeline.start_s.size == 0
 
 
 @pytest.mark.parametrize("policy", ["mixed", "prefill_first"])
 @pytest.mark.parametrize("core", CORES)
 @settings(max_examples=examples(60, 400), deadline=None)
-@given(seed=st.integers(0, 10**6), metric=st.sampled_from(flat.METRICS), share=st.floats(0.0, 1.2))
+@given(seed=st.integers(0, 10**6), metric=st.sampled_from(simulator.METRICS), share=st.floats(0.0, 1.2))
 def test_a_run_ends_early_only_where_the_whole_run_misses_the_limit(core, policy, seed, metric, share):
     """What requests saw until then is what they see in the whole run; a run by the clock always ends early where it misses."""
     requests, table, scheduling, blocks, options = steps.random_case(seed, policy)
@@ -177,12 +204,12 @@ def test_a_run_ends_early_only_where_the_whole_run_misses_the_limit(core, policy
         crowd = replace(crowd, groups=(), users=min(crowd.users, 40), most_requests=None)
     rng = np.random.default_rng(seed)
     with running_on(core):
-        whole = flat_outcome(requests, engine, crowd=crowd)
+        whole = simulate(requests, engine, crowd=crowd)
         values, first = getattr(whole, f"{metric}_s"), int(rng.integers(0, whole.arrival_s.size))
         limit_s = share * float(np.nanmax(values, initial=1e-9))
         until_s = float(rng.choice([inf, whole.arrival_s[-1] * rng.random()]))
         end = EarlyEnd((LatencyLimit(metric, limit_s, int(rng.integers(0, 8))),), first, until_s)
-        run = flat_outcome(requests, engine, crowd=crowd, early_end=end)
+        run = simulate(requests, engine, crowd=crowd, early_end=end)
     counts = (np.arange(values.size) >= first) & (whole.arrival_s <= until_s)
     if crowd is not None:
         counts &= whole.arrival_s <= users_idle_from_s(
@@ -224,53 +251,10 @@ def test_a_crowded_engine_preempts_alike() -> None:
     )
     for (clocked, crowd), policy in product(cases, ("mixed", "prefill_first")):
         engine = replace(engine, scheduling=replace(engine.scheduling, policy=policy))
-        slow = served(clocked, engine, crowd=crowd)
+        with running_on("in Python"):
+            slow = simulate(clocked, engine, crowd=crowd)
         assert slow.preemptions > 100
-        assert_equal(flat_outcome(clocked, engine, crowd=crowd), slow)
-
-
-def test_what_the_core_does_not_know_goes_to_the_server() -> None:
-    requests = Requests(np.array([9, 9]), np.array([3, 3]))
-    table = steps.random_table(np.random.default_rng(1))
-    engine = EngineSetup(table, Scheduling("mixed", 8, 64), 100)
-    assert eligible(requests, engine, Admission())
-    assert not eligible(iter([requests]), engine, Admission())
-    assert not eligible(requests, engine, Admission(queue_limit=3))
-    assert not eligible(requests, engine, Admission(priority=(1,)))
-    named = replace(requests, block_ids=np.array([1, 2]), block_counts=np.array([1, 1]))
-    assert not eligible(named, engine, Admission())
-    assert eligible(NO_REQUESTS, engine, Admission(), Crowd(requests, 1))
-    assert not eligible(requests, engine, Admission(), Crowd(named, 1))
-    assert not eligible(requests, engine, Admission(), Crowd(iter([requests]), 1))
-    assert not eligible(NO_REQUESTS, engine, Admission(), Crowd(NO_REQUESTS, 1))
-    assert eligible(requests, replace(engine, tokens_per_step=2.0, query_tokens=3), Admission())
-    staged = replace(table, stages=2, stage_fraction=0.5)
-    for change in (
-        {"caching": PrefixCaching(16)},
-        {"tokens_per_step": 2.0, "query_tokens": 3, "table": staged},
-        {"batch_timeout_s": inf, "scheduling": Scheduling("static", 8, 64)},
-    ):
-        assert not eligible(requests, replace(engine, **change), Admission())
-
-
-@settings(max_examples=60, deadline=None)
-@given(seed=st.integers(0, 10**6))
-def test_a_fleet_of_one_is_the_same_core(seed: int) -> None:
-    """With what its one replica did, to the bit; a queue limit that nobody meets leaves it to the server."""
-    requests, table, scheduling, blocks, options = steps.random_case(seed, "mixed")
-    requests = replace(requests, block_ids=None, block_counts=None)
-    engine = EngineSetup(table, scheduling, blocks)
-    requests, crowd = who_asks(requests, options, seed)
-    if crowd is not None and not crowd.thinks:
-        crowd = None
-    load = {"crowd": crowd, "until_s": options["until_s"]}
-    runs = []
-    for admission in (Admission(), Admission(queue_limit=10**6)):
-        with mock.patch.object(fleet_simulator, "flat_run", wraps=fleet_simulator.flat_run) as core:
-            runs.append(simulate_fleet(requests, engine, 1, admission=admission, **load))
-            assert core.called == eligible(requests, engine, admission, crowd)
-    assert_same_run(*runs)
-    assert len(runs[0].replicas) == 1
+        assert_equal(simulate(clocked, engine, crowd=crowd), slow)
 
 
 def assert_same_run(fast: FleetRun, slow: FleetRun) -> None:

@@ -22,7 +22,7 @@ from capplan.fleet.simulation import (
 from capplan.serving.fleet_simulator import simulate_fleet
 from capplan.serving.outcome import FINISHED, SHED, joint_timeline
 from capplan.serving.requests import Admission, Requests
-from capplan.serving.server import simulate
+from capplan.serving.simulator import simulate
 from capplan.serving.step_table import StepTable
 from capplan.serving.terms import EngineSetup
 from capplan.workload.request_class import Slo, Target

@@ -16,7 +16,7 @@ from capplan.fleet.search.layouts import TARGET_SLACK
 from capplan.replica.plans import plans_step_function
 from capplan.replica.tables import step_knots
 from capplan.serving.requests import Requests
-from capplan.serving.server import simulate
+from capplan.serving.simulator import simulate
 from capplan.serving.steady_state import (
     Lengths,
     Limits,

@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from calibrate.live.python_core import outcome_of, python_engine
 from capplan.engine.profile import Scheduling
 from capplan.errors import InputError
 from capplan.serving.block_cache import OffloadTier, PrefixCaching, PullLink
 from capplan.serving.fleet_simulator import simulate_fleet
-from capplan.serving.outcome import FINISHED, Ledger
-from capplan.serving.queue import Feed
-from capplan.serving.requests import Admission, Requests
-from capplan.serving.server import new_server, simulate
+from capplan.serving.outcome import FINISHED
+from capplan.serving.requests import Requests
+from capplan.serving.simulator import simulate
 from capplan.serving.step_table import StepTable
 from capplan.serving.terms import EngineSetup, Failure, Routing
 from tests.sweeps import examples
@@ -77,15 +77,13 @@ def test_all_blocks_come_back(policy: str, prompts: list[list[int]], seed: int) 
     outputs = rng.integers(1, 40, len(prompts)).tolist()
     requests = requests_of(prompts, outputs, gap_s=0.02)
     caching = PrefixCaching(16, (OffloadTier(3, 0.001), OffloadTier(2, 0.01)))
-    ledger = Ledger()
     engine = EngineSetup(TABLE, Scheduling(policy, 4, 64), 12, batch_timeout_s=0.0, caching=caching)
-    server = new_server(engine, Feed(requests), ledger, Admission())
-    server.advance()
-    outcome = ledger.outcome(server.now_s, [server.gauges])
+    core = python_engine(requests, engine)
+    outcome = outcome_of(core)
     assert outcome.count(FINISHED) == len(prompts)
-    assert (server._cap, server._held, server._kv.sequences) == (12, 0, 0)
-    assert not server._cache._users
-    assert len(server._cache._free) <= 12
+    assert (core.capacity, core.held, core.kv.sequences) == (12, 0, 0)
+    assert not core.cache._users
+    assert len(core.cache._free) <= 12
     worked = outcome.prefill_tokens + outcome.cached_tokens
     assert worked >= outcome.input_tokens.sum()
     if outcome.preemptions == 0:

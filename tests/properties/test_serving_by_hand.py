@@ -16,7 +16,7 @@ from capplan.errors import InputError
 from capplan.serving.block_cache import BlockCache, OffloadTier
 from capplan.serving.fleet_simulator import EnginePlan, simulate_disaggregated, simulate_fleet
 from capplan.serving.requests import Admission, Requests
-from capplan.serving.server import simulate
+from capplan.serving.simulator import simulate
 from capplan.serving.step_table import StepTable
 from capplan.serving.terms import (
     Autoscaling,

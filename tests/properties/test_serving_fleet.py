@@ -11,15 +11,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from calibrate.live.python_core import python_core
 from capplan.engine.profile import Scheduling
 from capplan.errors import InputError
-from capplan.serving import flat, fleet_simulator
+from capplan.serving import fleet_simulator, simulator
 from capplan.serving.block_cache import PrefixCaching
 from capplan.serving.dispatcher import EnginePool, Router
 from capplan.serving.fleet_simulator import EnginePlan, simulate_disaggregated, simulate_fleet
 from capplan.serving.outcome import FINISHED, SHED, UNFINISHED
 from capplan.serving.requests import BEGIN_S, Admission, Crowd, Requests, offered
-from capplan.serving.server import simulate
+from capplan.serving.simulator import simulate
 from capplan.serving.step_table import StepTable, decode_step_s
 from capplan.serving.terms import Autoscaling, EngineSetup, Failure, Hedging, KvLink
 from tests.sweeps import examples
@@ -304,7 +305,7 @@ def test_a_replica_that_is_taken_away_is_there_until_its_step_ends() -> None:
 def test_every_block_comes_back_whatever_happens(policy: str, seed: int) -> None:
     """No engine, ended or not, holds a request, a token or a promise of blocks when all is over and the last output has arrived."""
     lives, cores = [], []
-    start, empty_core = EnginePool.start, flat.FlatPool.empty_core
+    start, empty_core = EnginePool.start, simulator.FlatPool.empty_core
 
     def kept(pool, number, at_s):
         lives.append(start(pool, number, at_s))
@@ -316,24 +317,20 @@ def test_every_block_comes_back_whatever_happens(policy: str, seed: int) -> None
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(EnginePool, "start", kept)
-        patch.setattr(flat.FlatPool, "empty_core", kept_core)
+        for name in ("FlatEngine", "FlatPools", "FlatRouter"):
+            patch.setattr(simulator, name, getattr(python_core(), name))
+        patch.setattr(simulator.FlatPool, "empty_core", kept_core)
         random_run(seed, policy)
         random_disaggregation(seed, 1e3)
         patch.setattr(fleet_simulator, "pools_eligible", lambda *_: False)
         random_run(seed, policy)
         random_disaggregation(seed, 1e3)
     assert len(lives) >= 4
-    for core in cores:
+    for core in (*cores, *(life.core for life in lives)):
+        core.waits_for_output()
         assert (core.over, core.waiting, core.partial, core.kv.sequences) == (core.arrivals, 0, -1, 0)
-        held = core.held - core.ended_blocks, core.committed - core.ended_commit
-        assert (core.kv.tokens, *held, core.shared_sum) == (0, 0, 0, 0)
-    for life in lives:
-        server = life.server
-        assert (life.load, life.flights, server.load, server.waiting) == (0, {}, 0, 0)
-        server._waits_for_output(idle=True)
-        assert (server._kv.sequences, server._kv.tokens, server._held, server._committed) == (0, 0, 0, 0)
-        assert server._kv.blocks(server._counter) == 0
-        assert server._shared == 0
+        assert (core.kv.tokens, core.held, core.committed, core.shared_sum) == (0, 0, 0, 0)
+    assert all((life.load, life.flights) == (0, {}) for life in lives)
 
 
 @POLICIES

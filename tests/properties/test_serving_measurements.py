@@ -5,12 +5,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from calibrate.live.python_core import python_engine
 from capplan.engine.profile import Scheduling
 from capplan.serving.engine_parts import Gauges
 from capplan.serving.outcome import (
     FINISHED,
     SHED,
-    TokenGaps,
     WeightedHistogram,
     histogram_spread,
     joint_timeline,
@@ -20,7 +20,7 @@ from capplan.serving.outcome import (
     weighted_percentile,
 )
 from capplan.serving.requests import Admission, Requests
-from capplan.serving.server import simulate
+from capplan.serving.simulator import simulate
 from capplan.serving.step_table import StepTable
 from capplan.serving.terms import EngineSetup
 
@@ -235,20 +235,23 @@ def test_totals_of_classes_add_up(seed):
 @FEW
 @given(st.lists(st.tuples(st.integers(0, 3), st.floats(0.0, 9.0)), max_size=6), st.data())
 def test_sequences_that_leave_take_their_own_gap_along(groups, data):
-    gaps, listed = TokenGaps(), []
+    ones, one, none = np.ones(18, dtype=np.int64), np.array([1.0]), np.array([[0.0]])
+    table = StepTable(one, one, 0 * one, one, none, one, one, one, one, none)
+    core = python_engine(Requests(ones, ones), EngineSetup(table, Scheduling("mixed", 18, 64), 100))
+    core.now_s, listed = 10.0, []
     for count, since in groups:
-        gaps.wait(count, since)
-        listed += [since] * count
+        core.group(count, since)
+        for _ in range(count):
+            core.decode_from_here(len(listed))
+            listed.append((len(listed), since))
     for _ in range(data.draw(st.integers(0, len(listed)))):
-        place = data.draw(st.integers(0, len(listed) - 1))
-        assert gaps.since_s(place, 10.0) == listed[place]
-        gaps.forget(place)
-        del listed[place]
-    assert gaps.since_s(len(listed), 10.0) == 10.0
-    into = WeightedHistogram()
-    gaps.end(10.0, into)
-    assert (into.weight, into.total) == near((len(listed), sum(10.0 - since for since in listed)))
-    assert gaps.groups == []
+        row, since = listed.pop(data.draw(st.integers(0, len(listed) - 1)))
+        assert core.gap_since_s(row) == since
+        core.forget_gap(row)
+        core.leave(row)
+    core.end_groups()
+    assert (core.itl_weight, core.itl_total) == near((len(listed), sum(10.0 - since for _, since in listed)))
+    assert core.groups == 0
 
 
 def test_the_last_percentile_of_a_histogram_is_there_whatever_the_order_of_its_sum():

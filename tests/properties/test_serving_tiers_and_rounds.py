@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from calibrate.live.python_core import outcome_of, python_engine
 from capplan.engine.profile import Scheduling
 from capplan.errors import InputError
 from capplan.serving.block_cache import OffloadTier, PrefixCaching
 from capplan.serving.fleet_simulator import simulate_fleet
-from capplan.serving.outcome import FINISHED, SHED, Ledger
-from capplan.serving.queue import Feed
-from capplan.serving.requests import Admission, Requests, offered
-from capplan.serving.server import new_server, simulate
+from capplan.serving.outcome import FINISHED, SHED
+from capplan.serving.requests import Requests, offered
+from capplan.serving.simulator import simulate
 from capplan.serving.step_table import StepClock
 from capplan.serving.terms import EngineSetup, Failure, Hedging
 from tests.sweeps import examples
@@ -440,22 +440,20 @@ def test_nothing_is_lost_with_tiers_and_speculation(policy: str, seed: int) -> N
     """Every request ends in one way, every block comes back, no block is left on its way."""
     requests, table, scheduling, blocks, options = random_chat(seed, policy)
     engine = engine_of(table, scheduling, blocks, options)
-    ledger = Ledger()
     clocked, crowd = offered(requests, options["concurrency"], None)
-    feed = Feed(clocked, delay_s=engine.clock.request_s, crowd=crowd)
-    server = new_server(engine, feed, ledger, Admission())
-    server.advance()
-    outcome = ledger.outcome(server.now_s, [server.gauges])
+    core = python_engine(clocked, engine, crowd=crowd)
+    outcome = outcome_of(core)
+    core.waits_for_output()
     done = outcome.finished
     assert outcome.count(FINISHED) + outcome.count(SHED) == len(requests)
-    assert (server._cap, server._held, server._committed, server._loading) == (blocks, 0, 0, [])
+    assert (core.capacity, core.held, core.committed, core.loading) == (blocks, 0, 0, 0)
     worked = outcome.prefill_tokens + outcome.cached_tokens
     if outcome.preemptions == 0:
         assert worked == outcome.input_tokens[done].sum()
     else:
         assert worked >= outcome.input_tokens[done].sum()
     if options["caching"]:
-        cache = server._cache
+        cache = core.cache
         assert (cache._users, cache._absent, cache._loading) == ({}, set(), {})
         places = [cache._free, *cache._tiers]
         assert len({block for place in places for block in place}) == sum(len(place) for place in places)

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from calibrate.live.simulated_steps import WatchedLedger, WatchedSlots
+from calibrate.live.python_core import outcome_of, python_engine
+from calibrate.live.simulated_steps import watched
 from capplan.cli.main import main
 from capplan.engine.lookup import with_slots
 from capplan.engine.profile import Scheduling
@@ -19,11 +20,10 @@ from capplan.scenario.replica import asked_replica
 from capplan.serving.block_cache import PrefixCaching
 from capplan.serving.fleet_simulator import EnginePlan, simulate_disaggregated, simulate_fleet
 from capplan.serving.outcome import FINISHED, SHED
-from capplan.serving.queue import Feed, WaitingLine
-from capplan.serving.requests import Admission, Requests
-from capplan.serving.server import simulate
+from capplan.serving.requests import Requests
+from capplan.serving.simulator import simulate
 from capplan.serving.step_table import StepClock, StepTable, mixed_step_s
-from capplan.serving.terms import EngineSetup, Failure, Hedging, KvLink, engine_terms
+from capplan.serving.terms import EngineSetup, Failure, Hedging, KvLink
 from tests.sweeps import examples
 
 ONE = np.array([1.0])
@@ -53,14 +53,10 @@ def asked(inputs, outputs, arrivals, ids=None, output_ids=None) -> Requests:
 
 def steps_of(requests: Requests, engine: EngineSetup):
     """Return what each step works on, and the outcome, with one decode step at a time."""
-    terms, ledger = engine_terms(engine), WatchedLedger()
-    server = WatchedSlots(
-        engine.clock, terms, WaitingLine(Feed(requests), terms, ledger, Admission()), ledger
-    )
-    server.advance()
-    return [(step.prompts, step.decodes) for step in server.steps], ledger.outcome(
-        server.now_s, [server.gauges]
-    )
+    core = python_engine(requests, engine)
+    steps = watched(core)
+    outcome = outcome_of(core)
+    return [(step.prompts, step.decodes) for step in steps], outcome
 
 
 def test_pieces_go_in_the_order_of_slots_and_an_empty_server_fills_the_last_slot_first():

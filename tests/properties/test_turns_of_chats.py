@@ -11,7 +11,7 @@ from capplan.fleet.load.offered import selected_requests
 from capplan.recorded.traces.trace import read_trace
 from capplan.serving.block_cache import PrefixCaching
 from capplan.serving.requests import Requests
-from capplan.serving.server import simulate
+from capplan.serving.simulator import simulate
 from capplan.serving.step_table import StepTable
 from capplan.serving.terms import EngineSetup
 from capplan.workload.sessions import output_blocks

@@ -25,7 +25,7 @@ from capplan.replica.replica import replica_of
 from capplan.replica.spec import ReplicaSpec
 from capplan.replica.tables import context_limits, device_tables, step_knots, table_of_plan, with_host
 from capplan.serving.requests import Requests
-from capplan.serving.server import simulate
+from capplan.serving.simulator import simulate
 from capplan.serving.step_table import StepClock, mixed_step_s
 from capplan.serving.terms import EngineSetup
 from tests.properties.test_step_floors import DEVICES, ENGINES, MODELS, legal, network_of, peak_of

@@ -128,7 +128,6 @@ class _Traffic:
             times = stream.requests.times_s.tolist()
             parts.append(partial(open_loop, self._server, asked, times, self._ended(heard)))
         for crowd in stream.crowd.parts if stream.crowd else ():
-            assert isinstance(crowd.requests, Requests)
             asked, heard = said.of(crowd.requests)
             thinks = [] if crowd.think_s is None else crowd.think_s.tolist()
             until_s = self._begun_s + self._seconds

@@ -187,7 +187,6 @@ def split_crowd(crowd: Crowd, replicas: int) -> list[Crowd]:
             for of in zip(parts, rates, strict=True)
         ]
     )
-    assert isinstance(crowd.requests, Requests)
     total = len(crowd.requests) if crowd.most_requests is None else crowd.most_requests
     ends = np.rint(np.cumsum(sent) / sent.sum() * total).astype(np.int64)
     split = []
@@ -204,7 +203,6 @@ def split_crowd(crowd: Crowd, replicas: int) -> list[Crowd]:
 
 def _sending(group: Crowd, rows: NDArray[np.int64]) -> Crowd:
     """Return a group that sends only some of its requests; begin again where they run out."""
-    assert isinstance(group.requests, Requests)
     chosen = rows % len(group.requests)
     think_s = None if group.think_s is None else group.think_s[chosen]
     return Crowd(selected_requests(group.requests, chosen), group.users, think_s)

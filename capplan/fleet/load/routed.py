@@ -23,7 +23,6 @@ from capplan.fleet.simulation import (
 from capplan.replica.replica import Replica
 from capplan.replica.spec import ReplicaSpec, served_context_tokens
 from capplan.replica.speculation import best_speculating_replica, drafting_of_prompts
-from capplan.serving.flat import FULL_RUN
 from capplan.serving.fleet_simulator import (
     EnginePlan,
     FleetRun,
@@ -32,6 +31,7 @@ from capplan.serving.fleet_simulator import (
 )
 from capplan.serving.outcome import EarlyEnd
 from capplan.serving.requests import Admission, Requests, offered
+from capplan.serving.simulator import FULL_RUN
 from capplan.serving.terms import Autoscaling, EngineSetup, Failure, Hedging, Routing
 from capplan.workload.request_class import Slo
 

@@ -121,7 +121,7 @@ def _sample_path(
     count = max(round(sum(others.rates_per_s(waits)) * seconds), 2)
     path = SamplePath(others, count=count, seed=seed, longest=longest, response_s=waits).offered(1.0)
     open_loop = [_renumbered(path.requests, plain)] if path.requests else []
-    if path.crowd is None or not isinstance(path.crowd.requests, Requests):
+    if path.crowd is None:
         return open_loop, [], [], 0
     crowd = replace(path.crowd, requests=_renumbered(path.crowd.requests, plain))
     rates = [group.user_rate for group in crowd.groups] or [others.rates_per_s(waits)[1] / crowd.users]

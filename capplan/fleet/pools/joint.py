@@ -26,8 +26,8 @@ from capplan.fleet.simulation import (
 )
 from capplan.ranges import SEED
 from capplan.replica.replica import Replica
-from capplan.serving.flat import FULL_RUN
 from capplan.serving.outcome import EarlyEnd, LatencyLimit, most_above
+from capplan.serving.simulator import FULL_RUN
 from capplan.workload.request_class import Slo, Target
 
 Phase = Literal["prefill", "decode"]

@@ -38,7 +38,7 @@ from capplan.fleet.search.steady_plans import carried_shares, class_responses_s,
 from capplan.replica.plans import plans_of
 from capplan.replica.replica import Replica, replica_of
 from capplan.replica.tables import table_of_plans
-from capplan.serving.server import simulate
+from capplan.serving.simulator import simulate
 from capplan.serving.steady_state import SteadyState
 from capplan.serving.terms import EngineSetup
 from capplan.workload.request_class import ResponseTimes, Target

@@ -1,16 +1,17 @@
-"""Runs eligible simulations on the flat core: converts requests and results, one engine or separate pools."""
+"""Simulations of one engine, and of pools of engines that need no dispatcher: requests to the core, and its results to outcomes."""
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from math import ceil, inf, nan
-from typing import Any, TypeGuard
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from capplan.errors import InputError
 from capplan.numbers import Array
 from capplan.serving.engine_parts import Gauges
 from capplan.serving.flat_core import (
@@ -19,6 +20,8 @@ from capplan.serving.flat_core import (
     FlatPools,
     FlatRequests,
     FlatRouter,
+    FlatSlots,
+    FlatStatic,
     link_arrivals,
 )
 from capplan.serving.outcome import (
@@ -32,7 +35,18 @@ from capplan.serving.outcome import (
     ReplicaUse,
     WeightedHistogram,
 )
-from capplan.serving.requests import BEGIN_S, NO_REQUESTS, Admission, Counts, Crowd, Requests, check_requests
+from capplan.serving.requests import (
+    BEGIN_S,
+    NAMED_BLOCKS,
+    NO_REQUESTS,
+    Admission,
+    Counts,
+    Crowd,
+    Requests,
+    check_admission,
+    check_requests,
+    offered,
+)
 from capplan.serving.step_table import (
     StepClock,
     StepTable,
@@ -43,41 +57,17 @@ from capplan.serving.step_table import (
 )
 from capplan.serving.terms import EngineSetup, EngineTerms, KvLink, Routing, engine_terms, transfer_s
 
-FIRST_COME = Admission()
+ADMIT_ALL = Admission()
 FULL_RUN = EarlyEnd((), 0)
 METRICS = ("ttft", "tpot", "e2e")
 """Latencies in the order in which the core numbers them."""
 NO_TURNS = array("q"), array("q"), 0
 """No users, no groups, no requests of users."""
+NO_IDS: Counts = np.zeros(0, dtype=np.int64)
+NO_LIMIT = 1 << 60
+"""Requests that may wait where there is no limit on the queue."""
 MOST_TABLE_ENTRIES = 4_000_000
 """Limit on the size of the precomputed table of step times."""
-
-
-def eligible(
-    requests: Requests | Iterable[Requests],
-    engine: EngineSetup,
-    admission: Admission,
-    crowd: Crowd | None = None,
-) -> bool:
-    """Return whether the flat core can run these requests: one engine, first come first served, no block ids.
-
-    Speculative rounds run on it too, but not in a pipeline.
-    """
-    rules = engine.scheduling
-    parts = [requests] if crowd is None else [requests, crowd.requests]
-    return (
-        all(
-            isinstance(part, Requests) and part.block_ids is None and part.output_ids is None
-            for part in parts
-        )
-        and any(isinstance(part, Requests) and len(part) for part in parts)
-        and rules.policy in {"mixed", "prefill_first"}
-        and not engine.clock.table.two_passes
-        and engine.caching is None
-        and (engine.tokens_per_step == 1.0 or engine.clock.stages == 1)
-        and admission == FIRST_COME
-        and rules.max_num_seqs * engine.clock.table.context_knots.size <= MOST_TABLE_ENTRIES
-    )
 
 
 def doubles(values: Array) -> array[float]:
@@ -90,42 +80,95 @@ def integers(values: Counts) -> array[int]:
     return array("q", np.ascontiguousarray(values, dtype=np.int64).tobytes())
 
 
-def flat_outcome(
+def simulate(
+    requests: Requests | None,
+    engine: EngineSetup,
+    *,
+    concurrency: int | None = None,
+    crowd: Crowd | None = None,
+    until_s: float = inf,
+    admission: Admission = ADMIT_ALL,
+    gauged: bool = True,
+    early_end: EarlyEnd = FULL_RUN,
+) -> Outcome:
+    """Simulate one engine.
+
+    Parameters
+    ----------
+    requests : columns in order of arrival; without arrival times all come at once (offline). None: only the crowd sends requests.
+    engine : step times, scheduling and cache
+    concurrency : [-]
+        closed loop with this many requests at any time, the next one sent as soon as one ends: a crowd of users without
+        think time. Arrival times are not used then. None: open loop.
+    crowd : closed-loop users, in addition to the open-loop arrivals
+    until_s : [s]
+        stop at the first end of a step from then on; requests that have arrived and are not done are unfinished, those that
+        have not arrived are not in the outcome.
+    admission : queue limit, deadlines, priorities
+    gauged : record batches, blocks in use and gaps between tokens; a run is quicker without them, and leaves them empty
+    early_end : a run without prefix cache, admission rules, slots and static batches may end once it has missed one of these limits
+
+    Raises
+    ------
+    InputError
+        names what cannot be simulated
+
+    Examples
+    --------
+    One request of 10 prompt and 3 output tokens; a prefill of 1 s and decode steps of 0.5 s:
+
+    >>> import numpy as np
+    >>> from capplan.engine.profile import Scheduling
+    >>> from capplan.serving.step_table import StepTable
+    >>> one = np.array([1.0])
+    >>> table = StepTable(one, 0.5 * one, 0 * one, one, np.array([[0.0]]), one, one, one, one, np.array([[0.0]]))
+    >>> engine = EngineSetup(table, Scheduling("mixed", 8, 64), kv_blocks=10)
+    >>> outcome = simulate(Requests(np.array([10]), np.array([3])), engine)
+    >>> outcome.ttft_s, outcome.e2e_s, outcome.tpot_s
+    (array([1.]), array([2.]), array([0.5]))
+    """
+    requests, crowd = offered(requests, concurrency, crowd)
+    _check(engine, until_s)
+    check_admission(admission, crowd)
+    engine = replace(engine, table=engine.clock)
+    end = early_end if is_plain(engine, admission) else FULL_RUN
+    return run_of(
+        requests, engine, crowd=crowd, until_s=until_s, admission=admission, gauged=gauged, early_end=end
+    )[0]
+
+
+def is_plain(engine: EngineSetup, admission: Admission) -> bool:
+    """Return whether an engine serves who comes first, without prefix cache and without slots or batches of fixed size."""
+    return (
+        engine.caching is None
+        and admission == ADMIT_ALL
+        and engine.scheduling.policy in {"mixed", "prefill_first"}
+    )
+
+
+def _check(engine: EngineSetup, until_s: float) -> None:
+    if not until_s > 0.0:
+        raise InputError(f"until_s is {until_s}; it must be positive")
+    if not engine.batch_timeout_s >= 0.0:
+        raise InputError(f"batch_timeout_s is {engine.batch_timeout_s}; it must be at least 0")
+    if engine.caching is not None and engine.scheduling.policy == "static":
+        raise InputError(
+            "a prefix cache with block ids is not modelled for static batching; give cached_tokens instead"
+        )
+
+
+def run_of(
     requests: Requests,
     engine: EngineSetup,
     *,
     crowd: Crowd | None = None,
     until_s: float = inf,
-    gauged: bool = True,
-    early_end: EarlyEnd = FULL_RUN,
-) -> Outcome:
-    """Return the outcome of eligible requests, the same as from Server; without gauges and gaps between tokens if not `gauged`."""
-    return flat_run(requests, engine, crowd, until_s, gauged=gauged, early_end=early_end)[0]
-
-
-def flat_run(
-    requests: Requests,
-    engine: EngineSetup,
-    crowd: Crowd | None,
-    until_s: float,
-    *,
+    admission: Admission = ADMIT_ALL,
     gauged: bool = True,
     early_end: EarlyEnd = FULL_RUN,
 ) -> tuple[Outcome, Gauges]:
-    """Return the outcome, and the gauges of the engine."""
-    core = _flat_engine(requests, engine, crowd, gauged, early_end)
-    core.advance(until_s)
-    core.receive_arrived()
-    ledger, gauges = written(core)
-    outcome = ledger.outcome(core.now_s, [gauges])
-    return outcome if core.missed < 0 else replace(outcome, missed=early_end.limits[core.missed]), gauges
-
-
-def _flat_engine(
-    requests: Requests, engine: EngineSetup, crowd: Crowd | None, gauged: bool, early_end: EarlyEnd
-) -> FlatEngine:
-    """Return the core at time zero with all its requests."""
-    limits, tables = _limits_and_tables(engine, (requests, asked_of(crowd)))
+    """Return the outcome of one engine without a router, and its gauges."""
+    limits, tables = limits_and_tables(engine, (requests, asked_of(crowd)), admission)
     limits = limits._replace(
         gauged=gauged,
         judged_from=early_end.from_row,
@@ -134,12 +177,22 @@ def _flat_engine(
         judged_limits_s=array("d", [limit.limit_s for limit in early_end.limits]),
         judged_most=array("q", [limit.most_above for limit in early_end.limits]),
     )
-    return FlatEngine(limits, tables, _flat_requests(requests, crowd))
+    core = kind_of(engine)(limits, tables, flat_requests(requests, crowd, named=engine.caching is not None))
+    core.advance(until_s)
+    core.receive_arrived()
+    ledger, gauges = written(core)
+    outcome = replace(ledger.outcome(core.now_s, [gauges]), hit_blocks=tuple(core.hits_by_tier()))
+    return outcome if core.missed < 0 else replace(outcome, missed=early_end.limits[core.missed]), gauges
+
+
+def kind_of(engine: EngineSetup) -> type[FlatEngine]:
+    """Return the core of an engine's scheduling policy."""
+    return {"slots": FlatSlots, "static": FlatStatic}.get(engine.scheduling.policy, FlatEngine)
 
 
 def asked_of(crowd: Crowd | None) -> Requests:
     """Return the requests that users send."""
-    return crowd.requests if crowd is not None and isinstance(crowd.requests, Requests) else NO_REQUESTS
+    return NO_REQUESTS if crowd is None else crowd.requests
 
 
 def every_request(requests: Requests, crowd: Crowd | None) -> Requests:
@@ -154,11 +207,11 @@ def every_request(requests: Requests, crowd: Crowd | None) -> Requests:
     return Requests(prompt, output, None, cached, class_index)
 
 
-def _flat_requests(requests: Requests, crowd: Crowd | None) -> FlatRequests:
+def flat_requests(requests: Requests, crowd: Crowd | None, *, named: bool = False) -> FlatRequests:
     """Return requests that arrive at their times, and those of users, as the core reads them."""
     asked = asked_of(crowd)
-    check_requests(requests, 0, timed=True)
-    check_requests(asked, 0, timed=False)
+    check_requests(requests, timed=True)
+    check_requests(asked, timed=False)
     when = np.append(requests.times_s, np.zeros(len(asked)))
     if crowd is not None and crowd.think_s is not None:
         when[len(requests) :] = crowd.think_s
@@ -167,7 +220,20 @@ def _flat_requests(requests: Requests, crowd: Crowd | None) -> FlatRequests:
         for name in ("input_tokens", "output_tokens", "cached_tokens", "class_index")
     )
     columns = doubles(when), prompt, output, cached, class_index
-    return FlatRequests(columns, len(requests), *_turns(crowd, len(asked)))
+    ids = (
+        [piece for part in (requests, asked) for piece in part.pieces(name) or [NO_IDS] * len(part)]
+        if named
+        else []
+        for name in NAMED_BLOCKS
+    )
+    return FlatRequests(columns, len(requests), *_turns(crowd, len(asked)), *ids)
+
+
+def no_requests_yet(room: int) -> FlatRequests:
+    """Return the requests of an engine that gets them one by one, with room for the first ones."""
+    zeros = bytes(8 * room)
+    columns = array("d", zeros), array("q", zeros), array("q", zeros), array("q", zeros), array("q", zeros)
+    return FlatRequests(columns, 0, *NO_TURNS, [], [])
 
 
 def _turns(crowd: Crowd | None, count: int) -> tuple[array[int], array[int], int]:
@@ -179,8 +245,12 @@ def _turns(crowd: Crowd | None, count: int) -> tuple[array[int], array[int], int
     return integers(crowd.first_turns()), groups, most
 
 
-def _limits_and_tables(
-    engine: EngineSetup, parts: tuple[Requests, ...]
+def limits_and_tables(
+    engine: EngineSetup,
+    parts: tuple[Requests, ...],
+    admission: Admission = ADMIT_ALL,
+    *,
+    is_ranked: bool = False,
 ) -> tuple[FlatLimits, list[array[float]]]:
     """Return what the core reads of an engine; the requests tell the number of classes and the longest step."""
     terms, clock = engine_terms(engine), engine.clock
@@ -190,26 +260,20 @@ def _limits_and_tables(
         else max(int(np.max(part.input_tokens + part.output_tokens, initial=0)) for part in parts)
     )
     indices = [part.class_index for part in parts if part.class_index is not None]
+    levels = sorted(set(admission.priority))
     limits = FlatLimits(
+        terms,
         clock.request_s,
         BEGIN_S,
-        terms.max_num_seqs,
-        terms.max_num_batched_tokens,
-        terms.chunked,
-        terms.block_tokens,
-        terms.kv_blocks,
-        terms.reserved_output_fraction,
         clock.stages,
-        terms.stage_tokens(clock.stages),
         clock.stage_fraction,
-        terms.mixed,
-        terms.hold,
+        clock.table.two_passes,
         1 + max((int(np.max(index, initial=0)) for index in indices), default=0),
-        terms.growth,
-        terms.query_tokens,
-        terms.asynchronous,
-        terms.draws_first,
-        terms.takes_over,
+        NO_LIMIT if admission.queue_limit is None else admission.queue_limit,
+        array("d", admission.deadline_s),
+        array("q", [levels.index(priority) for priority in admission.priority]),
+        is_ranked,
+        engine.batch_timeout_s,
         True,
         0,
         inf,
@@ -217,8 +281,11 @@ def _limits_and_tables(
         array("d"),
         array("q"),
     )
-    most_tokens = max(terms.max_num_batched_tokens, longest) + terms.max_num_seqs * terms.query_tokens
-    return limits, flat_tables(clock, terms.max_num_seqs, most_tokens)
+    seats = terms.max_num_seqs
+    if seats * clock.table.context_knots.size > MOST_TABLE_ENTRIES:
+        seats = min(seats, sum(len(part) for part in parts))
+    most_tokens = max(terms.max_num_batched_tokens, longest) + seats * terms.query_tokens
+    return limits, flat_tables(clock, seats, most_tokens)
 
 
 def written(core: FlatEngine) -> tuple[Ledger, Gauges]:
@@ -319,16 +386,13 @@ class FlatPool:
         """Engine that got each request; -1: none did."""
         self.tokens = {name: np.zeros(count, dtype=np.int64) for name in ("admitted", "found")}
         self._requests, self.replicas, self.by_load = requests, replicas, routing == "least_loaded"
-        limits, self._tables = _limits_and_tables(engine, (requests,))
+        limits, self._tables = limits_and_tables(engine, (requests,))
         self.limits = limits._replace(delay_s=0.0, gauged=gauged)
 
     def empty_core(self) -> FlatEngine:
         """Return an engine at time zero without requests, with room for an equal share of them, which grows."""
-        zeros = bytes(8 * -(-len(self._requests) // self.replicas))
-        columns = (
-            array("d", zeros), array("q", zeros), array("q", zeros), array("q", zeros), array("q", zeros)
-        )  # fmt: skip
-        return FlatEngine(self.limits, self._tables, FlatRequests(columns, 0, *NO_TURNS))
+        room = -(-len(self._requests) // self.replicas)
+        return FlatEngine(self.limits, self._tables, no_requests_yet(room))
 
     def serve(self, order: Counts, at_s: Array, first_token_s: Array) -> None:
         """Run requests that reach the pool at times that ascend in this order; nan where none returned a first token before.
@@ -366,14 +430,15 @@ class FlatPool:
 
 
 def pools_eligible(
-    requests: object,
+    requests: Requests,
     pools: Sequence[tuple[EngineSetup, Routing]],
     admission: Admission,
     crowd: Crowd | None = None,
-) -> TypeGuard[Requests]:
-    """Return whether the flat core can run all pools."""
-    return isinstance(requests, Requests) and all(
-        eligible(requests, engine, admission, crowd) and routing in FLAT_ROUTINGS for engine, routing in pools
+) -> bool:
+    """Return whether pools need no dispatcher."""
+    parts = [requests, asked_of(crowd)]
+    return any(len(part) for part in parts) and all(
+        is_plain(engine, admission) and routing in FLAT_ROUTINGS for engine, routing in pools
     )
 
 
@@ -395,7 +460,7 @@ def serve_in_pools(
         from the arrival of a request until it reaches an engine
     early_end : no prompt moves on to the decode pool once the first tokens have missed one of these limits
     """
-    check_requests(requests, 0, timed=True)
+    check_requests(requests, timed=True)
     first, last = pools[0], pools[-1]
     unknown, arrives_s = np.full(len(requests), nan), requests.times_s + request_s
     first.serve(
@@ -437,7 +502,7 @@ def serve_users(
     cores = [[pool.empty_core() for _ in range(pool.replicas)] for pool in pools]
     queue = FlatPools(
         pools[-1].limits._replace(delay_s=request_s),
-        _flat_requests(requests, crowd),
+        flat_requests(requests, crowd),
         [core for own in cores for core in own],
         pools[0].replicas,
         (pools[0].by_load, pools[-1].by_load),
