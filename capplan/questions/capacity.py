@@ -67,14 +67,27 @@ class More:
 
 
 @dataclass(frozen=True, slots=True)
+class Carrying:
+    """A plan, and the traffic that it carries."""
+
+    plan: Plan
+    demand: Demand
+
+
+@dataclass(frozen=True, slots=True)
 class CapacityAnswer:
     """The largest load, what it is limited by, and what changes add."""
 
-    plan: Plan | None
+    found: Carrying | None
     """What carries it; None if not one request meets the targets."""
     carried: Carried | None
     limit: str
     more: tuple[More, ...] = ()
+
+    @property
+    def plan(self) -> Plan | None:
+        """Return the plan that carries it; None if not one request meets the targets."""
+        return None if self.found is None else self.found.plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,13 +217,14 @@ def capacity_for(
         larger = {place: _larger(search_of, found[place]) for place, search_of in searches.items()}
         if all(larger.values()):
             more.append(_more(change, [larger.get(place) or each for place, each in found.items()], think_s))
-    plan, demand = _together(list(found.values()))
+    whole = _together(list(found.values()))
     limits = [limit_text(each) for each in found.values()]
     if len(kinds) > 1:
         limits = [
             f"{each.plan.hardware}: {words}" for each, words in zip(found.values(), limits, strict=True)
         ]
-    return CapacityAnswer(plan, carried_load(plan, demand, think_s), "; ".join((*limits, *idle)), tuple(more))
+    carried = carried_load(whole.plan, whole.demand, think_s)
+    return CapacityAnswer(whole, carried, "; ".join((*limits, *idle)), tuple(more))
 
 
 def _larger(search_of: Callable[[], LoadSearch], found: Found) -> Found | None:
@@ -234,10 +248,10 @@ def _more(change: str, found: Sequence[Found], think_s: float) -> More:
     )
 
 
-def _together(found: Sequence[Found]) -> tuple[Plan, Demand]:
+def _together(found: Sequence[Found]) -> Carrying:
     """Return the plan of all kinds, each with its share of every class, and the traffic that they carry."""
     if len(found) == 1:
-        return found[0].plan, found[0].chosen.trial.question.demand
+        return Carrying(found[0].plan, found[0].chosen.trial.question.demand)
     total = sum(each.ratio for each in found)
     asked = at_load(found[0].asked, total)
     parts = []
@@ -246,7 +260,7 @@ def _together(found: Sequence[Found]) -> tuple[Plan, Demand]:
         routed = RoutedRequests(names, share, max_model_len=each.asked.question.max_model_len, share=share)
         group = replace(each.plan.single, requests=routed)
         parts.append((at_load(each.asked, each.ratio), replace(each.plan, groups=(group,))))
-    return _mixed(asked, parts), asked.question.demand
+    return Carrying(_mixed(asked, parts), asked.question.demand)
 
 
 def _mixed(asked: AskedFleet, parts: Sequence[tuple[AskedFleet, Plan]]) -> Plan:
@@ -277,9 +291,9 @@ def _of_plan(
         assert not isinstance(together, Reason)
         sized = plan_of(Sized(together.parts[0].trial, group.busy_replicas, group.gpus), terms_of(part))
         parts.append((part, replace(sized, groups=(replace(sized.single, requests=group.requests),))))
-    seen = _mixed(larger, parts)
+    whole = Carrying(_mixed(larger, parts), larger.question.demand)
     limit = f"the targets of all requests together, with the groups and the router of the plan, at {ratio:.2f} times its load"
-    return asked, CapacityAnswer(seen, carried_load(seen, larger.question.demand, think_s), limit)
+    return asked, CapacityAnswer(whole, carried_load(whole.plan, whole.demand, think_s), limit)
 
 
 def _why_none(load: LoadSearch) -> str:

@@ -1,4 +1,4 @@
-"""The recommended plan with weights in fp8: the strongest lever of most plans, for the time of sizing one layout."""
+"""The recommended plan with weights in fp8 instead of 16 bits, for the time of sizing one layout."""
 
 from dataclasses import dataclass, replace
 
@@ -27,7 +27,8 @@ class NarrowerWeights:
 def narrower_weights(asked: AskedFleet, plan: Plan) -> NarrowerWeights | None:
     """Return the layout of a plan of identical replicas with weights in fp8, sized again; None where that costs no less, or cannot be."""
     scenario, before = asked.scenario, plan.usd_per_month
-    if before is None or len(plan.groups) > 1 or scenario.file.commitments is not None:
+    of_job = plan.money is not None and plan.money.usd_per_job is not None
+    if before is None or of_job or len(plan.groups) > 1 or scenario.file.commitments is not None:
         return None
     group = plan.single
     tried = NARROWER in scenario.weight_dtypes

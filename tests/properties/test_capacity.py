@@ -52,14 +52,14 @@ def test_fleet_takes_no_more_gpus_at_the_carried_load_and_more_above_it(drawn):
     keys, hardware, gpus = drawn
     _, answer = asked_capacity(Path(MODEL), keys, f"{gpus} x {hardware}", None, 30.0, offline=True)
     settings = (*keys, f"--hardware={hardware}")
-    if answer.plan is None:
+    if answer.found is None:
         plan = fewest(settings, request_rate="0.01 req/s")
         assert plan is None or plan.gpus > gpus
         return
     rate = answer.carried.request_rate
     plan = fewest(settings, request_rate=f"{rate} req/s")
     assert plan.gpus <= gpus
-    assert plan.usd_per_month == pytest.approx(answer.plan.usd_per_month)
+    assert plan.usd_per_month == pytest.approx(answer.found.plan.usd_per_month)
     more = fewest(settings, request_rate=f"{LITTLE_MORE * rate} req/s")
     assert more is None or more.gpus > gpus
 
@@ -96,7 +96,7 @@ def test_each_change_carries_no_less_and_a_looser_target_is_what_it_says():
 def test_a_budget_pays_for_what_fleet_finds_within_it():
     keys = ("--tpot-p95=30 ms", "--hardware=l40s,h100-sxm")
     _, answer = asked_capacity(Path(MODEL), keys, None, 9000.0, 30.0, offline=True)
-    assert answer.plan.usd_per_month <= 9000.0
+    assert answer.found.plan.usd_per_month <= 9000.0
     rate = answer.carried.request_rate
     assert fewest((*keys, "budget.usd_per_month=9000"), request_rate=f"{rate} req/s") is not None
     assert fewest((*keys, "budget.usd_per_month=9000"), request_rate=f"{LITTLE_MORE * rate} req/s") is None
@@ -157,13 +157,13 @@ def test_several_kinds_carry_what_each_carries_and_fleet_takes_no_more_of_any():
     keys = ("--tpot-p95=30 ms", "--input-tokens=1000", "--output-tokens=100", "fleet.spare_replicas=0")
     have = {"h100-sxm": 1, "l40s": 2}
     _, answer = asked_capacity(Path(MODEL), keys, "1 x h100-sxm, 2 x l40s", None, 30.0, offline=True)
-    rate, plan = answer.carried.request_rate, answer.plan
+    rate, plan = answer.carried.request_rate, answer.found.plan
     alone = [
         asked_capacity(Path(MODEL), keys, f"{count} x {name}", None, 30.0, offline=True)[1]
         for name, count in have.items()
     ]
     assert rate == pytest.approx(sum(other.carried.request_rate for other in alone))
-    assert plan.usd_per_month == pytest.approx(sum(other.plan.usd_per_month for other in alone))
+    assert plan.usd_per_month == pytest.approx(sum(other.found.plan.usd_per_month for other in alone))
     assert plan.slo_met_probability >= 0.8
     for group in plan.groups:
         settings = (*keys, f"--hardware={group.hardware}")
@@ -194,7 +194,7 @@ def test_own_servers_of_two_kinds_carry_the_load_together(tmp_path):
     path = tmp_path / "own.yaml"
     path.write_text(OWN)
     _, answer = asked_capacity(path, (), None, None, 30.0, offline=True)
-    assert {group.hardware: group.gpus for group in answer.plan.groups} == {"h100-sxm": 2, "l40s": 4}
+    assert {group.hardware: group.gpus for group in answer.found.plan.groups} == {"h100-sxm": 2, "l40s": 4}
     _, more = asked_capacity(
         path, ("fleet.own={2 x h100-sxm: 1, 4 x l40s: 2}",), None, None, 30.0, offline=True
     )

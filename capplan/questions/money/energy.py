@@ -6,6 +6,7 @@ from datetime import date
 from functools import partial
 from itertools import pairwise
 from math import ceil
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -42,11 +43,13 @@ from capplan.questions.money.commitments import (
     rent_warnings,
 )
 from capplan.questions.money.who_pays import PlanUse, class_use, plan_use, total_cost
-from capplan.questions.narrower import NarrowerWeights, narrower_weights
 from capplan.readers.catalogue.hardware import sku_of
 from capplan.scenario.scenario_file import Power, Scenario
 from capplan.scenario.traffic import rate_line
 from capplan.workload.daily_curve import HOURS
+
+if TYPE_CHECKING:
+    from capplan.questions.narrower import NarrowerWeights
 
 
 def asked_energy(
@@ -274,7 +277,7 @@ class Outlook:
     """Load of each group over the day, where the load has a curve and the recommended plan has several groups."""
     group_names: tuple[str, ...] = ()
     """Names of these groups."""
-    narrower: NarrowerWeights | None = None
+    narrower: "NarrowerWeights | None" = None
     """The recommended plan with narrower weights, if it costs less so."""
 
 
@@ -283,6 +286,8 @@ def outlook_of(asked: AskedFleet, answer: FleetAnswer, today: date | None = None
     scenario, chosen = asked.scenario, answer.chosen
     if chosen is None:
         return Outlook()
+    from capplan.questions.narrower import narrower_weights
+
     line = rate_line(scenario, chosen.responses_s)
     growth = asked_growth(asked, chosen, line)
     energy, assumed, warned = asked_energy(asked, chosen) or (None, (), ())

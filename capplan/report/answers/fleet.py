@@ -65,12 +65,12 @@ from capplan.report.answers.fleet_words import (
     first_pools_texts,
     host_memory_texts,
     layout_text,
-    lever_texts,
     measured_saving,
     measuring_texts,
     month_titles,
     more_text,
     most_assumed_texts,
+    narrower_text,
     next_steps_result,
     next_steps_rows,
     owned_cost_text,
@@ -157,8 +157,7 @@ def first_screen(
             *_uneconomical_texts(answer),
             *first_pools_texts(answer),
             *engines_texts(asked, answer),
-            *_bottleneck_texts(answer, plan),
-            *lever_texts(plan, outlook.narrower),
+            *_bottleneck_texts(answer, plan, outlook),
             *(hits_texts(asked, plan) if asked.question.demand.reuses else ()),
             *(_certainty_texts(answer, plan) if promised else ()),
             *most_assumed_texts(kernels, others),
@@ -290,9 +289,10 @@ def _dear_text(answer: FleetAnswer, row: Uneconomical) -> str:
     return "price unknown" if row.usd_per_month is None else paid_text(answer, row.usd_per_month)
 
 
-def _bottleneck_texts(answer: FleetAnswer, plan: Plan) -> tuple[str, ...]:
-    """Return what a replica spends its time on, and the SLO target that leaves its GPUs idle, if one does."""
-    texts = [f"bottleneck: {plan.bottleneck}"] if plan.bottleneck else []
+def _bottleneck_texts(answer: FleetAnswer, plan: Plan, outlook: Outlook) -> tuple[str, ...]:
+    """Return what a replica spends its time on, what narrower weights save, and the SLO target that leaves its GPUs idle, if one does."""
+    lever = narrower_text(plan, outlook.narrower)
+    texts = [f"bottleneck: {plan.bottleneck}{lever and f'; {lever}'}"] if plan.bottleneck else []
     tight = answer.tight
     if tight is not None and plan == answer.chosen:
         texts.append(

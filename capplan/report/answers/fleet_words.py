@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from math import ceil
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from capplan.assumption import Assumption
 from capplan.fleet.plan import (
@@ -21,11 +21,13 @@ from capplan.fleet.plan import (
 from capplan.money.order import owned_price_text
 from capplan.money.price import HOURS_PER_MONTH, usd_per_month
 from capplan.questions.fleet import AskedFleet
-from capplan.questions.narrower import NarrowerWeights
 from capplan.questions.plans.plan_row import plan_row
 from capplan.report.answer import Table
 from capplan.scenario.money_terms import host_bytes, memory_usd_per_month
 from capplan.scenario.scenario_file import Scenario
+
+if TYPE_CHECKING:
+    from capplan.questions.narrower import NarrowerWeights
 
 WITH_MIX = "with its mix of commitments"
 SURER = 0.9
@@ -63,14 +65,11 @@ def most_assumed_texts(kernels: Sequence[Assumption], others: Sequence[Assumptio
     )
 
 
-def lever_texts(plan: Plan, narrower: NarrowerWeights | None) -> tuple[str, ...]:
-    """Return what narrower weights make of a plan with the same layout; nothing where they save nothing."""
+def narrower_text(plan: Plan, narrower: "NarrowerWeights | None") -> str:
+    """Return what narrower weights make of the cost of a plan with the same layout; empty where they save nothing."""
     if narrower is None:
-        return ()
-    return (
-        f"lever: weights in {narrower.weight_dtype} with the same layout: ${plan.usd_per_month or 0.0:,.0f} to "
-        f"${narrower.usd_per_month:,.0f} per month; capplan levers tries all others",
-    )
+        return ""
+    return f"{narrower.weight_dtype} with this layout: ${plan.usd_per_month or 0.0:,.0f} to ${narrower.usd_per_month:,.0f}"
 
 
 def more_text(assumptions: int, plans: int = 0, *, page: bool = True) -> str:

@@ -1,6 +1,6 @@
 """What `capplan levers` shows: the plan as it is, the best combination, and every lever separately."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from shlex import join
 from typing import Any
 
@@ -51,13 +51,8 @@ _ALONE = Assumption("every lever is sized by the same search as the plan as it i
 def levers_answer(asking: Asking, base: Base, answer: LeversAnswer) -> Answer:
     """Return the plan as it is, every lever separately, and the best combination; exit code 4 where nothing meets the targets."""
     rows = [_row(row) for row in answer.rows]
-    tried = [_line(row) for row in answer.rows if row.plan is not None]
-    missed = [_line(row) for row in answer.rows if row.plan is None and row.meets_targets is False]
-    saves_nothing = [_line(row) for row in answer.rows if row.applicable and row.meets_targets is None]
-    put_off = [_line(row) for row in answer.rows if not row.applicable and row.lever.slow]
-    idle = [_line(row) for row in answer.rows if not row.applicable and not row.lever.slow]
-    plans = [row.plan for row in answer.rows if row.plan is not None]
     both = [plan for plan in (answer.base, answer.best.plan if answer.best else None) if plan is not None]
+    plans = [row.plan for row in answer.rows if row.plan is not None]
     best = answer.best
     return Answer(
         command="levers",
@@ -73,38 +68,7 @@ def levers_answer(asking: Asking, base: Base, answer: LeversAnswer) -> Answer:
             "combinations": best.tried if best else 0,
             "interrupted": answer.interrupted,
         },
-        tables=tuple(
-            table
-            for table in (
-                _plans_table(_compared(answer), "As it is, and at best", ("choice", *_SHOWN[2:-1])),
-                _plans_table(tried, "Each lever separately, most saved first", _SHOWN),
-                _memory_table(tried),
-                Table(
-                    [
-                        {"lever": row.lever.name, "change": row.lever.change, "why": row.dearer}
-                        for row in answer.rows
-                        if row.dearer
-                    ],
-                    title="Why a change takes more GPUs",
-                    shown=("lever", "change", "why"),
-                ),
-                _places_table(base, answer),
-                Table(
-                    [
-                        {"lever": row.lever.name, "change": row.lever.change, "risk": row.lever.risk}
-                        for row in answer.rows
-                        if row.plan is not None and row.lever.risk
-                    ],
-                    title="Risks",
-                    shown=("lever", "change", "risk"),
-                ),
-                Table(missed, title="No plan meets the targets", shown=("lever", "change", "reason")),
-                Table(saves_nothing, title="Saves nothing", shown=("lever", "change", "reason")),
-                Table(put_off, title="Not tried", shown=("lever", "change", "reason")),
-                Table(idle, title="Not applicable", shown=("lever", "change", "reason")),
-            )
-            if table.rows
-        ),
+        tables=tuple(table for table in _tables(base, answer) if table.rows),
         csv_rows=rows,
         headline=_headline(base, answer),
         closing=(*_closing(asking, answer), *thin_texts([*both, *plans])),
@@ -112,6 +76,35 @@ def levers_answer(asking: Asking, base: Base, answer: LeversAnswer) -> Answer:
         warnings=base.asked.warnings,
         exit_code=130 if answer.interrupted else 0 if both else 4,
     )
+
+
+def _tables(base: Base, answer: LeversAnswer) -> Iterator[Table]:
+    """Yield both plans, the levers that were sized, and why others were not; some tables have no rows."""
+    tried = [_line(row) for row in answer.rows if row.plan is not None]
+    yield _plans_table(_compared(answer), "As it is, and at best", ("choice", *_SHOWN[2:-1]))
+    yield _plans_table(tried, "Each lever separately, most saved first", _SHOWN)
+    yield _memory_table(tried)
+    dearer = [
+        {"lever": row.lever.name, "change": row.lever.change, "why": row.dearer}
+        for row in answer.rows
+        if row.dearer
+    ]
+    yield Table(dearer, title="Why a change takes more GPUs", shown=("lever", "change", "why"))
+    yield _places_table(base, answer)
+    risks = [
+        {"lever": row.lever.name, "change": row.lever.change, "risk": row.lever.risk}
+        for row in answer.rows
+        if row.plan is not None and row.lever.risk
+    ]
+    yield Table(risks, title="Risks", shown=("lever", "change", "risk"))
+    left = [row for row in answer.rows if row.plan is None]
+    for title, rows in (
+        ("No plan meets the targets", [row for row in left if row.meets_targets is False]),
+        ("Saves nothing", [row for row in left if row.applicable and row.meets_targets is None]),
+        ("Not tried", [row for row in left if not row.applicable and row.lever.slow]),
+        ("Not applicable", [row for row in left if not row.applicable and not row.lever.slow]),
+    ):
+        yield Table([_line(row) for row in rows], title=title, shown=("lever", "change", "reason"))
 
 
 def _plans_table(rows: Sequence[dict[str, Any]], title: str, shown: tuple[str, ...]) -> Table:
