@@ -43,7 +43,7 @@ ROOT = Path(__file__).resolve().parent.parent
 DATA = ROOT / "tests" / "data"
 SHARED = ROOT.parent / "shared"
 """Large tables of what was measured, where they lie beside the repository."""
-LONG_CASES = json.loads((ROOT / "tests" / "long_cases.json").read_text(encoding="utf-8"))
+LONG_CASES = json.loads((ROOT / "tests" / "rows" / "long_cases.json").read_text(encoding="utf-8"))
 """Cases of a test that take the longest, while the others stay in `make test`."""
 IN_THIRDS = (
     "test_a_change_of_a_key_changes_an_answer",

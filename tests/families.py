@@ -1,4 +1,4 @@
-"""Models, and what others counted of them: the rows of tests/data/families.yaml."""
+"""Models, and what others counted of them: the rows of tests/rows/families.yaml."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +9,7 @@ from capplan.families.model_config import read_network
 from capplan.model.kv_cache import kv_bytes_per_token
 from capplan.model.network import Attention, Layer
 
-PATH = Path(__file__).parent / "data" / "families.yaml"
+PATH = Path(__file__).parent / "rows" / "families.yaml"
 ROWS = yaml.load(PATH.read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
 COUNTED, CACHED = ROWS["counted"], ROWS["cached"]
 STATEFUL = [name for name, row in CACHED.items() if "states" in row]

@@ -1,6 +1,6 @@
 """Do we count what every family holds: parameters, down to norms and biases, cached elements, recurrent states?
 
-The rows are those of tests/data/families.yaml, each section with its source. Two conventions of the caches that were
+The rows are those of tests/rows/families.yaml, each section with its source. Two conventions of the caches that were
 measured there are not the engine's truth:
 
 - A sliding layer keeps window - 1 tokens (31 of 32): the token of the step itself is added after. A position

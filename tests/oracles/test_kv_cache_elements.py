@@ -61,17 +61,7 @@ def test_a_rank_holds_at_least_one_kv_head():
 
 def test_layers_of_a_hybrid_are_not_all_counted_as_full():
     # gpt-oss-120b: 18 layers of a 128-token window, 18 full ones; far out only the full ones grow.
-    network = network_of(
-        "gpt_oss",
-        num_hidden_layers=36,
-        num_attention_heads=64,
-        num_key_value_heads=8,
-        head_dim=64,
-        hidden_size=2880,
-        num_local_experts=128,
-        num_experts_per_tok=4,
-        sliding_window=128,
-    )
+    network = network_of("gpt-oss-120b")
     assert kv_bytes_per_token(network, np.array([0.0, 131072.0]), 2.0).tolist() == [73728.0, 36864.0]
 
 

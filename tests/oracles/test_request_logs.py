@@ -14,7 +14,7 @@ from capplan.recorded.traces.rows import seconds_of
 from capplan.recorded.traces.trace import format_of, read_trace, workload_of
 
 ROOT = Path(__file__).resolve().parents[2]
-ROWS = yaml.safe_load((ROOT / "tests/data/request_logs.yaml").read_text(encoding="utf-8"))
+ROWS = yaml.safe_load((ROOT / "tests/rows/request_logs.yaml").read_text(encoding="utf-8"))
 
 
 def rows(kind):

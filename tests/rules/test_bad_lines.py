@@ -1,11 +1,11 @@
-"""Command lines that make no sense are refused in one message with the place, what is allowed and the way out: rows of tests/data/refused.yaml."""
+"""Command lines that make no sense are refused in one message with the place, what is allowed and the way out: rows of tests/rows/refused.yaml."""
 
 from pathlib import Path
 
 import pytest
 import yaml
 
-PATH = Path(__file__).resolve().parents[1] / "data" / "refused.yaml"
+PATH = Path(__file__).resolve().parents[1] / "rows" / "refused.yaml"
 SUBJECTS = yaml.load(PATH.read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
 
 
