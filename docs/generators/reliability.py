@@ -115,7 +115,12 @@ def sized(figures: Mapping[str, Any]) -> str:
 
 def fuzzed(figures: Mapping[str, Any]) -> str:
     """Return the section on random input."""
-    lines = ["## Random input", "", "`make fuzz` with `RECORD=1`; cases of all recorded runs. Each finding is mended, and a test keeps it.", ""]
+    lines = [
+        "## Random input",
+        "",
+        "`make fuzz` with `RECORD=1`; cases of all recorded runs. Each finding is mended, and a test keeps it.",
+        "",
+    ]
     lines += ["| what | cases | kinds | processor time | findings |", "| --- | --: | --: | --: | --: |"]
     for name, of in sorted(figures.items()):
         lines.append(
