@@ -348,12 +348,10 @@ def rotary_table_bytes(
     return max_position_tokens * rotary_elements * element_bytes
 
 
-def absorbed_latent_bytes(
-    kv_lora_rank: Number, heads: Number, expanded_head_dim: Number, element_bytes: Number = 2.0
-) -> Number:
+def absorbed_latent_bytes(kv_lora_rank: Number, heads: Number, expanded_head_dim: Number) -> Number:
     """Return the second copy of the key and value up-projection that MLA absorbs into its queries in decode.
 
-        W = r h x b
+        W = 2 r h x, 16 bits whatever the format of the checkpoint
 
     Parameters
     ----------
@@ -363,8 +361,6 @@ def absorbed_latent_bytes(
         h, on one rank
     expanded_head_dim : [-]
         x, key without its rotary part plus value
-    element_bytes : [B]
-        b, 16 bits whatever the format of the checkpoint
 
     Returns
     -------
@@ -380,7 +376,7 @@ def absorbed_latent_bytes(
     ----------
     DeepSeek-AI 2024, "DeepSeek-V2", arXiv:2405.04434, section 2.1.2 (absorption).
     """
-    return kv_lora_rank * heads * expanded_head_dim * element_bytes
+    return 2.0 * kv_lora_rank * heads * expanded_head_dim
 
 
 def captured_sizes(max_sequences: Number) -> Number:

@@ -251,7 +251,7 @@ def reuse_by_age(
     return RepeatedBlocks(np.array(ages), repeated, block_counts, rate, block_tokens)
 
 
-def hits_by_replica(sessions: Sessions, replicas: int, longest: int, count: int = DRAWN_SESSIONS) -> float:
+def hits_by_replica(sessions: Sessions, replicas: int, longest: int) -> float:
     """Return the share of the prompt tokens that an unlimited cache of each replica finds if turns are spread over them at random.
 
         f = sum_k (s + sum_(j<k) (1/n) (1 - 1/n)^(k-1-j) (i_j - s)) / sum_k i_k
@@ -265,8 +265,6 @@ def hits_by_replica(sessions: Sessions, replicas: int, longest: int, count: int 
         n; with one, every turn finds the one before it
     longest : [tokens]
         sessions end before a turn that exceeds it
-    count : [-]
-        of sessions that are drawn
 
     Examples
     --------
@@ -281,7 +279,7 @@ def hits_by_replica(sessions: Sessions, replicas: int, longest: int, count: int 
     ----------
     The geometric distribution: Ross 2014, "Introduction to Probability Models", section 2.2.3.
     """
-    turns = drawn_turns(sessions, count, np.random.default_rng(0), longest)
+    turns = drawn_turns(sessions, DRAWN_SESSIONS, np.random.default_rng(0), longest)
     missed = 1.0 - 1.0 / replicas
     own = np.maximum(turns.input_tokens - sessions.shared_tokens, 0).tolist()
     found = kept = 0.0

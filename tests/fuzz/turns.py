@@ -10,6 +10,7 @@ import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from random import Random
 from types import TracebackType
 
 from tests.installs.environment import FIGURES, add_cases
@@ -79,7 +80,9 @@ def asked_until_time_is_over(
     ):
         found = Findings(fuzzer, lambda kind: shown(kind, Path(name)))
         while len(found.kinds) < len(turns) and time.monotonic() < until:
-            for kind in [kind for kind in turns if kind not in found.kinds]:
+            kinds = [kind for kind in turns if kind not in found.kinds]
+            Random(number).shuffle(kinds)  # where time is over before all had a turn, another seed asks others
+            for kind in kinds:
                 if time.monotonic() >= until:
                     break
                 with found.of(kind, number):

@@ -319,7 +319,6 @@ def drawn_requests(
     longest: int,
     *,
     of: Sequence[int] | None = None,
-    response_s: ResponseTimes = 0.0,
     stream: int = 0,
 ) -> Requests:
     """Return random requests of the mixture, without arrival times, truncated to the longest context.
@@ -332,8 +331,6 @@ def drawn_requests(
     longest : [tokens]
         input plus output are truncated to it
     of : places of the classes to draw from; None: all
-    response_s : [s]
-        approximate response times, which decide the share of the users' requests
     stream : [-]
         other draws of the same seed
 
@@ -353,7 +350,7 @@ def drawn_requests(
     shares = np.array(
         [
             rate if of is None or index in of else 0.0
-            for index, rate in enumerate(demand.rates_of_classes(response_s))
+            for index, rate in enumerate(demand.rates_of_classes(0.0))
         ]
     )
     chosen = random(0).choice(len(demand.classes), size=count, p=shares / shares.sum())

@@ -50,7 +50,7 @@ FIRST_STRIDE = 1.0 / 16.0
 MOST_GROWN = 64
 """A pool grows to at most this multiple of the replicas that its phase takes by itself."""
 MOST_TRIED = 100
-"""Most pairs that are tried; after so many the cheapest one so far counts, whatever is left to try."""
+"""Most pairs that are tried; after so many the cheapest one so far counts. Strides that find a first one are never cut short."""
 
 
 def cheapest_pair(
@@ -62,7 +62,6 @@ def cheapest_pair(
     joined: Callable[[Pair], bool] = lambda _: True,
     confirmed: Callable[[Pair], Lacking] = lambda _: frozenset(),
     under: Rank = ANY_COST,
-    most_tried: int = MOST_TRIED,
     known: dict[Pair, Lacking] | None = None,
 ) -> tuple[Pair | None, int]:
     """Return the cheapest pair of replica counts to which nothing is missing, and how many pairs were tried.
@@ -84,8 +83,6 @@ def cheapest_pair(
     joined : whether the link joins a pair; if it does not, it joins no larger one
     confirmed : what the cheapest pair lacks in longer runs; if it lacks something, the search goes on
     under : only pairs below this rank are tried
-    most_tried : [-]
-        after so many pairs the cheapest one so far counts; strides that find a first one are never cut short
     known : what pairs lack that were tried before; the search adds those that it tries
 
     Returns
@@ -109,7 +106,7 @@ def cheapest_pair(
     if max(start) * FIRST_STRIDE > 1.0 and joined(start) and walk.missing(start):
         near = walk.raised(start, likely())
     while True:
-        best = walk.cheapest(near, before + most_tried)
+        best = walk.cheapest(near, before + MOST_TRIED)
         missing = frozenset() if best is None else confirmed(best)
         if best is None or not missing:
             return best, len(tried) - before
