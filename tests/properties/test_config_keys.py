@@ -197,7 +197,7 @@ def test_every_answer_that_rests_on_a_config_names_what_was_not_read_once(line, 
     assert ran.code in {0, 4}, ran.err
     said = [item["assumption"] for item in json.loads(ran.out)["assumptions"]]
     assert sum("not read: text_config.surprising_width" in what for what in said) == 1
-    assert said.count("the tower of vision_config is not counted") == 1
+    assert said.count("the tower resnet50 of timm is not counted") == 1
 
 
 def test_a_draft_is_named_with_what_was_not_read_of_it(tmp_path, capplan):

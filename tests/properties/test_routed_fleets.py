@@ -7,9 +7,19 @@ from typer.testing import CliRunner
 
 from capplan.cli.main import app
 
-PLAN = (
-    "simulate scenarios/support-chat.yaml --hardware h100-sxm -tp 4 --until 20s --offline --format json",
-)  # fmt: skip
+PLAN = [
+    "simulate",
+    "scenarios/support-chat.yaml",
+    "--hardware",
+    "h100-sxm",
+    "-tp",
+    "4",
+    "--until",
+    "20s",
+    "--offline",
+    "--format",
+    "json",
+]
 
 
 RACK = ("--hardware", "gb200")

@@ -51,7 +51,10 @@ LINES = [
     ("verify-plan", "--plan", "PLAN", "--results", "RESULT"),
     ("bill", "SCENARIO"),
     ("compare", "SCENARIO", "--api", "openai/gpt-5-mini", "--api", "groq/llama-3.1-8b-instant"),
-    ("cache --prefix-tokens 4000 --requests-per-day 10 --input-price 3 --read-price 0.3",),
+    (
+        "cache",
+        *["--prefix-tokens", "4000", "--requests-per-day", "10", "--input-price", "3", "--read-price", "0.3"],
+    ),
     ("simulate", "SCENARIO"),
     ("simulate", "SCENARIO", "--trace", "TRACE"),
     ("simulate", "SCENARIO", "--scheduling", "dynamic", "--acceptance", "0.7", "--draft-step-time", "2 ms"),
