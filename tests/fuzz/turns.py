@@ -81,7 +81,9 @@ def asked_until_time_is_over(
         found = Findings(fuzzer, lambda kind: shown(kind, Path(name)))
         while len(found.kinds) < len(turns) and time.monotonic() < until:
             kinds = [kind for kind in turns if kind not in found.kinds]
-            Random(number).shuffle(kinds)  # where time is over before all had a turn, another seed asks others
+            Random(number).shuffle(
+                kinds
+            )  # where time is over before all had a turn, another seed asks others
             for kind in kinds:
                 if time.monotonic() >= until:
                     break
