@@ -270,7 +270,7 @@ def peak_stream(
     longest : [tokens]
         input plus output are truncated to it
     seconds : [s]
-        None: SAMPLED_SECONDS, and without sessions until at least SIMULATED_REQUESTS came; a single replica sees as many, as in the search
+        None: SAMPLED_SECONDS, and until at least SIMULATED_REQUESTS came; a single replica sees as many, as in the search
     response_s : [s]
         approximate response times of users and of the turns of sessions
     routing : of the router
@@ -284,7 +284,7 @@ def peak_stream(
     warm_up_s = session_warm_up_s(demand, response_s)
     span = SAMPLED_SECONDS if seconds is None else seconds
     least, most = max(2 * replicas, 10), MOST_SAMPLED
-    if seconds is None and not demand.has_sessions:
+    if seconds is None:
         least, most = SIMULATED_REQUESTS, SIMULATED_REQUESTS if replicas == 1 else MOST_SAMPLED
     count = min(max(round(rate * span), least), most)
     if demand.has_sessions:
