@@ -118,25 +118,11 @@ def bill_group(planned: Planned) -> Group:
     result = bill_answer(asked, planned.asked.scenario.name, None, None).result
     numbers = {place: value for place, value in places_of(result) if place[0] != "order"}
     given = _bill_arguments(planned, asked, _paid(planned), numbers)
-    of = NextToPlan("bill", numbers, given, planned.plan.groups[0].label)
-    return Group(numbers, partial(_bill_explain, of, len(planned.plan.groups)))
-
-
-_BY_TIME = ("prefill_usd", "decode_usd", "idle_usd", "gpu_time_fraction")
-"""What follows from the time that a class takes of the replicas."""
-
-
-def _bill_explain(of: NextToPlan, groups: int, place: Place, value: float) -> Explained:
-    """Explain a number of a bill as the table says; what follows from the time that a class takes of several groups, in words."""
-    key = str(place[-1])
-    if groups == 1 or place[0] != "classes" or key not in _BY_TIME:
-        return of.explain(place, value)
-    formula = (
-        "of the cost of each group, the share of its time that the class takes; GPUs weigh the time of all"
+    groups = planned.plan.groups
+    return Group(
+        numbers,
+        NextToPlan("bill", numbers, given, groups[0].label, of_groups=len(groups) > 1).explain,
     )
-    letters = {"requests": "n", "class_prefill_s": "p", "class_decode_s": "d"}
-    inputs = [item for name, letter in letters.items() for item in of.inputs(place, name, letter)]
-    return explained(key, value, formula, inputs, MONEY)
 
 
 _WORKED_BY = {

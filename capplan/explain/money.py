@@ -356,7 +356,7 @@ class MixSubject(GroupsSubject):
         if place == "e2e_s" and key in ("low", "high"):
             return end_of_whole(self, key)
         if place in _LATENCIES and key in _MEANS:
-            return self._weighted(quantity, value, quantity, range(len(self.groups)))
+            return self._weighted(quantity, value, quantity)
         if place in _LATENCIES:
             return self._together(quantity, _PERCENTILE, quantity, SIMULATION)
         if place.startswith("class_latencies"):
@@ -384,10 +384,7 @@ class MixSubject(GroupsSubject):
         path, subject = f"groups[{at}]", self.groups[at]
         requests = self.plan.groups[at].requests
         if key == "requests.request_fraction":
-            rates = [
-                input_of(f"r_{n}", f"groups[{n}] request_rate", group.request_rate_per_replica * group.busy_replicas, "derived", f"explain groups[{n}].request_rate_per_replica, of all busy replicas")
-                for n, group in enumerate(self.plan.groups)
-            ]  # fmt: skip
+            rates = [self._rate(n) for n in range(len(self.groups))]
             every = " + ".join(rate.symbol for rate in rates)
             value = self.numbers[f"{path}.{key}"]
             return explained(f"{path}.{key}", value, f"r_{at} / ({every})", rates, METHODOLOGY)
@@ -396,6 +393,13 @@ class MixSubject(GroupsSubject):
             return explained(f"{path}.{key}", rule.value, "the rule of the router", (rule,), METHODOLOGY)
         return within(path, self.explained_of(subject, key), subject.numbers)
 
+    def _rate(self, at: int) -> Input:
+        """Return the request rate of a group."""
+        group, source = self.plan.groups[at], f"explain groups[{at}].request_rate_per_replica"
+        rate = group.request_rate_per_replica * group.busy_replicas
+        name = f"groups[{at}] request_rate"
+        return input_of(f"r_{at}", name, rate, "derived", f"{source}, of all busy replicas")
+
     def _together(self, quantity: str, formula: str, key: str, page: str) -> Explained:
         """Explain what the requests of all groups see together, by what those of each group see."""
         inputs: list[Input] = []
@@ -403,25 +407,21 @@ class MixSubject(GroupsSubject):
             if key:
                 seen = self.numbers[f"groups[{at}].{key}"]
                 inputs.append(input_of(f"t_{at}", key, seen, group.label, f"explain groups[{at}].{key}"))
-            rate = group.request_rate_per_replica * group.busy_replicas
-            inputs.append(
-                input_of(f"r_{at}", f"groups[{at}] request_rate", rate, "derived", f"explain groups[{at}].request_rate_per_replica, of all busy replicas")
-            )  # fmt: skip
+            inputs.append(self._rate(at))
         return explained(quantity, self.numbers[quantity], formula, inputs, page, label=self.label)
 
-    def _weighted(self, quantity: str, value: float, key: str, places: range | tuple[int, ...]) -> Explained:
+    def _weighted(self, quantity: str, value: float, key: str) -> Explained:
         """Explain a mean over groups, weighted by their requests."""
-        inputs: list[Input] = []
-        steps = []
-        for at in places:
-            group, step = self.plan.groups[at], self._of_group(at, key)
-            steps.append(step)
-            inputs += [
+        steps = [self._of_group(at, key) for at in range(len(self.groups))]
+        inputs = [
+            item
+            for at, step in enumerate(steps)
+            for item in (
                 input_of(f"t_{at}", step.quantity, step.value, step.label, f"explain groups[{at}].{key}"),
-                input_of(f"r_{at}", f"groups[{at}] request_rate", group.request_rate_per_replica * group.busy_replicas, "derived", f"explain groups[{at}].request_rate_per_replica, of all busy replicas"),
-            ]  # fmt: skip
-        tops = " + ".join(f"r_{at} t_{at}" for at in places)
-        formula = f"({tops}) / ({' + '.join(f'r_{at}' for at in places)})"
+                self._rate(at),
+            )
+        ]
+        formula = f"({self._sum('r_{0} t_{0}')}) / ({self._sum('r_{0}')})"
         return explained(quantity, value, formula, inputs, SIMULATION, steps=steps)
 
     def _of_class(self, quantity: str, value: float, index: int) -> Explained:

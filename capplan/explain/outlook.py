@@ -156,7 +156,8 @@ def energy_group(planned: Planned) -> Group:
     if energy is None:
         return Group({}, no_number)
     numbers = dict(places_of(energy_result(energy)))
-    of = NextToPlan("energy", numbers, _energy_arguments(planned, energy), "assumed")
+    of_groups = len(planned.plan.groups) > 1
+    of = NextToPlan("energy", numbers, _energy_arguments(planned, energy), "assumed", of_groups=of_groups)
     return Group(numbers, partial(_energy, planned, energy, of))
 
 
@@ -206,13 +207,10 @@ def _energy_arguments(planned: Planned, energy: Energy) -> Arguments:
 
 
 def _energy(planned: Planned, energy: Energy, of: NextToPlan, place: Place, value: float) -> Explained:
-    """Explain a number of energy: sums over phases, servers or groups, else as the table says."""
-    key, groups = str(place[-1]), planned.plan.groups
+    """Explain a number of energy: the time of a phase, else as the table says."""
+    key = str(place[-1])
     if key == "time_fraction":
         return _time_fraction(planned, energy, int(place[1]))
-    if key == "server_watts" and len(groups) > 1:
-        formula = "gpu_watts, and of each device its share of its server"
-        return explained(key, value, formula, of.row().inputs({"w": "gpu_watts"}), MONEY)
     sized = place[0] == "servers" or key in ("design_watts", "racks", "rack_watts", "gpus_per_rack")
     return (replace(of, label="derived") if sized else of).explain(place, value)
 
@@ -263,20 +261,12 @@ def growth_group(planned: Planned) -> Group:
         ),
         "hours": lambda _: Stated(HOURS_PER_MONTH),
     }
-    of = NextToPlan("growth", numbers, given, plan.groups[0].label)
+    of = NextToPlan("growth", numbers, given, plan.groups[0].label, of_groups=len(plan.groups) > 1)
     return Group(numbers, partial(_grown, planned, of))
 
 
-_OF_ALL_GROUPS = {
-    "replicas": "of all groups",
-    "gpus": "of all groups, replicas times their GPUs",
-    "usd_per_month": f"{HOURS_PER_MONTH:g} hours of the replicas of all groups",
-}
-"""Number of a month -> how it is found for a plan of several groups."""
-
-
 def _grown(planned: Planned, of: NextToPlan, place: Place, value: float) -> Explained:
-    """Explain a number of the months to come: sums over groups, what a search finds, else as the table says."""
+    """Explain a number of the months to come: what a search finds, else as the table says."""
     key, plan = str(place[-1]), planned.plan
     if key == "outgrown_in_month":
         bought = input_of("n", "replicas", plan.replicas, "derived", "explain replicas")
@@ -285,12 +275,9 @@ def _grown(planned: Planned, of: NextToPlan, place: Place, value: float) -> Expl
         return explained(key, value, formula, (bought, needed), MONEY)
     if len(place) == 1:
         return of.explain(place, value)
-    row = of.row(*place[:2])
-    if len(plan.groups) > 1 and key in _OF_ALL_GROUPS:
-        inputs = row.inputs({"n": "replicas"}) if key == "usd_per_month" else ()
-        return explained(key, value, _OF_ALL_GROUPS[key], inputs, MONEY)
-    if key == "replicas" or place[2] == "pool_replicas":
-        return _replicas(planned, row, int(place[-1]) if place[2] == "pool_replicas" else 0, value)
+    if place[2] == "pool_replicas" or (key == "replicas" and not of.of_groups):
+        at = int(place[-1]) if place[2] == "pool_replicas" else 0
+        return _replicas(planned, of.row(*place[:2]), at, value)
     return of.explain(place, value)
 
 

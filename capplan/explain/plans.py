@@ -177,6 +177,8 @@ class NextToPlan:
     """Label of what the numbers rest on."""
     under: Place = ()
     """Place of the part that the numbers are of, such as one class; the table has them without it."""
+    of_groups: bool = False
+    """Whether the plan has several groups."""
 
     def row(self, *place: str | int) -> Row:
         """Return the numbers of one row."""
@@ -184,7 +186,7 @@ class NextToPlan:
 
     def explain(self, place: Place, value: float) -> Explained:
         """Return a number explained as the table says."""
-        quantity = quantity_of(name_of((self.name, *place[len(self.under) :])))
+        quantity = quantity_of(name_of((self.name, *place[len(self.under) :])), of_groups=self.of_groups)
         assert quantity is not None, place
         lists = [(letter, self.inputs(place, name, letter)) for name, letter in quantity.arguments.items()]
         return explained(str(place[-1]), value, *with_sums(formula_in(quantity), lists), quantity.page)

@@ -366,19 +366,6 @@ PLAN: Mapping[str, Quantity] = {
     "state_bytes_per_sequence": Quantity("Recurrent and convolution states of a sequence", "memory.layer_groups.held_state_bytes", {"layers": ""}, MEMORY),
 }  # fmt: skip
 """Path of a number of a plan -> what it is; `*` stands for any key, and a number of one of several groups has the path of the group before it."""
-OF_SEVERAL_GROUPS: Mapping[str, Quantity] = {
-    name: Quantity(PLAN[name].meaning, formula, arguments, page)
-    for name, formula, arguments, page in (
-        ("gpus", "sum(x)", {"groups[].gpus": "x"}, METHODOLOGY),
-        ("replicas", "sum(x)", {"groups[].replicas": "x"}, METHODOLOGY),
-        ("spare_replicas", "sum(x)", {"groups[].spare_replicas": "x"}, METHODOLOGY),
-        ("usd_per_hour", "sum(x)", {"groups[].usd_per_hour": "x"}, MONEY),
-        ("watts", "sum(w g)", {"groups[].gpus": "g", "group_tdp_w": "w"}, MONEY),
-        ("energy_usd_per_hour", "sum(e g)", {"group_energy_usd_per_gpu_hour": "e", "group_powered_gpus": "g"}, MONEY),
-        *((name, "10^6 h / (3600 r)", {"usd_per_hour": "h", "mean_total_tokens_per_s": "r"}, MONEY) for name in PLAN if name.startswith("usd_per_million")),
-    )
-}  # fmt: skip
-"""Path of a number of a plan of several groups that those of its groups give -> what it is; `groups[]` stands for each of them."""
 _KWH = "money.energy.kwh_per_million_tokens"
 _COMMITTED = {
     "gpus": "g",
@@ -602,6 +589,25 @@ NEXT_TO_A_PLAN: Mapping[str, Quantity] = {
 }  # fmt: skip
 """Path of a number that `fleet` prints next to a plan -> what it is; `[]` stands for any position, and an argument without a path is a number of the same row
 or of the same part of the answer."""
+_BY_TIME = "of the cost of each group, the share of its time that the class takes, n (p + d); GPUs weigh the time of all"
+OF_SEVERAL_GROUPS: Mapping[str, Quantity] = {
+    name: Quantity({**PLAN, **NEXT_TO_A_PLAN}[name].meaning, formula, arguments, page)
+    for name, formula, arguments, page in (
+        ("gpus", "sum(x)", {"groups[].gpus": "x"}, METHODOLOGY),
+        ("replicas", "sum(x)", {"groups[].replicas": "x"}, METHODOLOGY),
+        ("spare_replicas", "sum(x)", {"groups[].spare_replicas": "x"}, METHODOLOGY),
+        ("usd_per_hour", "sum(x)", {"groups[].usd_per_hour": "x"}, MONEY),
+        ("watts", "sum(w g)", {"groups[].gpus": "g", "group_tdp_w": "w"}, MONEY),
+        ("energy_usd_per_hour", "sum(e g)", {"group_energy_usd_per_gpu_hour": "e", "group_powered_gpus": "g"}, MONEY),
+        ("energy.server_watts", "w, and of each device its share of its server", {"gpu_watts": "w"}, MONEY),
+        ("growth.months[].replicas", "of all groups", {}, MONEY),
+        ("growth.months[].gpus", "of all groups, replicas times their GPUs", {}, MONEY),
+        ("growth.months[].usd_per_month", "730 hours of the n replicas of all groups", {"replicas": "n"}, MONEY),
+        *((f"bill.classes[].{name}", _BY_TIME, {"requests": "n", "class_prefill_s": "p", "class_decode_s": "d"}, MONEY) for name in ("prefill_usd", "decode_usd", "idle_usd", "gpu_time_fraction")),
+        *((name, "10^6 h / (3600 r)", {"usd_per_hour": "h", "mean_total_tokens_per_s": "r"}, MONEY) for name in PLAN if name.startswith("usd_per_million")),
+    )
+}  # fmt: skip
+"""Path of a number of a plan of several groups which its groups have a part in -> what it is; `groups[]` stands for each of them."""
 UNEXPLAINED: Mapping[str, str] = {
     **dict.fromkeys(("evaluated", "rejected"), "counts what the search tried; capplan fleet --full says why each was rejected"),
     **dict.fromkeys(("recommended", "choices"), "counts plans from 0 to that one; explain PLAN plans has the numbers of each"),
@@ -670,8 +676,8 @@ _OF_A_CLASS = re.compile(r"^simulate\.classes\.[^.]+\.")
 _OF_A_GROUP = re.compile(r"groups\[\d+\]\.")
 
 
-def quantity_of(path: str) -> Quantity | None:
-    """Return what a number of a plan or next to it is, by its path; None for a path that no plan has.
+def quantity_of(path: str, *, of_groups: bool = False) -> Quantity | None:
+    """Return what a number of a plan, perhaps of several groups, or next to it is, by its path; None for a path that no plan has.
 
     Examples
     --------
@@ -684,6 +690,8 @@ def quantity_of(path: str) -> Quantity | None:
     """
     path = plan_path(path)
     place = re.sub(r"\[\d+\]", "[]", path)
+    if of_groups and place in OF_SEVERAL_GROUPS:
+        return OF_SEVERAL_GROUPS[place]
     found = NEXT_TO_A_PLAN.get(place) or NEXT_TO_A_PLAN.get(f"{place.rpartition('.')[0]}.*")
     if found is not None:
         return found
