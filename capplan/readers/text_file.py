@@ -122,16 +122,12 @@ def _piped(name: str, descriptor: int, what: os.stat_result) -> bytes:
     ready = select.poll()
     ready.register(descriptor, select.POLLIN | select.POLLHUP)
     until_s, held = time.monotonic() + LONGEST_PIPE_S, bytearray()
+    typed = os.isatty(0) and os.path.sameopenfile(descriptor, 0)
+    wait_ms = round(1000.0 * LONGEST_PIPE_S) if typed else PIPE_WAIT_MS
     while True:
-        if not os.isatty(descriptor) and not ready.poll(PIPE_WAIT_MS):
-            raise InputError(
-                f"{name}: a pipe or a device to which nobody wrote for {PIPE_WAIT_MS / 1000:.0f} s"
-            )
-        try:
-            piece = os.read(descriptor, 2**20)
-        except BlockingIOError:
-            time.sleep(0.01)
-            continue
+        if not ready.poll(wait_ms):
+            raise InputError(f"{name}: a pipe or a device to which nobody wrote for {wait_ms / 1000:.0f} s")
+        piece = os.read(descriptor, 2**20)
         if not piece:
             break
         held += piece
@@ -180,7 +176,8 @@ def _opened(
             what = os.fstat(file.fileno())
             if option := _KEPT.get().get((what.st_dev, what.st_ino)):
                 raise InputError(f"{option}: {name!r} is read by this command; name another file")
-            plain = stat.S_ISREG(what.st_mode)
+            # what the system writes below /proc has no size, and may never end
+            plain = stat.S_ISREG(what.st_mode) and what.st_size > 0
             raw = file if plain else BufferedReader(BytesIO(_piped(name, file.fileno(), what)))
             packed = unpacked and raw.peek(2)[:2] == _GZIP
             yield _Packed(name, raw) if packed else raw
@@ -207,11 +204,13 @@ def mapped(path: str | os.PathLike[str], kind: str) -> Iterator[mmap]:
     name = os.fspath(path)
     if is_there(Path(path)) and not (Path(path).is_file() or Path(path).is_dir()):
         raise InputError(f"{name}: is not a plain file; {kind} is expected")
-    with _opened(path, kind, "", unpacked=False) as raw:
-        if not os.fstat(raw.fileno()).st_size:
-            raise InputError(f"{name}: is empty; {kind} is expected")
-        with mmap(raw.fileno(), 0, access=ACCESS_READ) as content:
-            yield content
+    if Path(path).is_file() and not Path(path).stat().st_size:
+        raise InputError(f"{name}: is empty; {kind} is expected")
+    with (
+        _opened(path, kind, "", unpacked=False) as raw,
+        mmap(raw.fileno(), 0, access=ACCESS_READ) as content,
+    ):
+        yield content
 
 
 def first_bytes(path: Path, count: int) -> bytes:
@@ -219,8 +218,8 @@ def first_bytes(path: Path, count: int) -> bytes:
     try:
         if not path.is_file():
             return b""
-        with path.open("rb") as raw:
-            return raw.read(count)
+        with open(path, "rb", opener=_nonblocking) as raw:
+            return raw.read(count) or b""
     except (OSError, ValueError):
         return b""
 
