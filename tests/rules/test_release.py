@@ -52,6 +52,17 @@ def test_releases_of_the_changelog_are_in_order_and_their_entries_are_lines():
     releases = re.findall(r"^## \[(\d+)\.(\d+)\.(\d+)\]", text, re.MULTILINE)
     assert len(releases) >= 2
     assert releases == sorted(releases, key=lambda release: tuple(map(int, release)), reverse=True)
+    headings = re.findall(r"^## .*|^### .*", text, re.MULTILINE)
+    sections = " ".join(headings).replace("### ", "#").split("## ")[1:]
+    assert all(
+        len(names := part.split("#")[1:]) == len({name.strip() for name in names}) for part in sections
+    )
+    assert (
+        text.count("### Numbers that moved") == text.count("| what | before | now | why |") == len(sections)
+    )
+    for line in re.sub(r"\]\([^)]*\)|\|", "", text).splitlines():
+        assert len(line.removeprefix("- ").split()) <= 25 or not line.startswith("- "), line
+    assert len(text.replace("|", "").split()) < 8000
 
 
 def test_the_steps_of_the_container_name_files_that_are_there():
