@@ -47,11 +47,21 @@ def test_this_version_could_be_released():
     assert faults_of_release(__version__, (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), []) == []
 
 
-def test_releases_of_the_changelog_are_in_order_and_their_entries_are_lines():
+def test_releases_of_the_changelog_are_in_order():
     text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     releases = re.findall(r"^## \[(\d+)\.(\d+)\.(\d+)\]", text, re.MULTILINE)
     assert len(releases) >= 2
     assert releases == sorted(releases, key=lambda release: tuple(map(int, release)), reverse=True)
+
+
+def test_the_changelog_is_short_and_has_one_table_of_moved_numbers_a_version():
+    text = re.sub(r"\]\([^)]*\)|\|", "", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"))
+    for version in re.split(r"^## ", text, flags=re.MULTILINE)[1:]:
+        headings = re.findall(r"^### .*", version, re.MULTILINE)
+        assert len(headings) == len(set(headings))
+        assert headings[-1] == "### Numbers that moved"
+    assert not [line for line in text.splitlines() if line.startswith("- ") and len(line.split()) > 26]
+    assert len(text.split()) < 8000
 
 
 def test_the_steps_of_the_container_name_files_that_are_there():
