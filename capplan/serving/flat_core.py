@@ -827,7 +827,7 @@ class FlatSteps(FlatBatch):
         return max(seconds * ratio, decode_s)
 
     def run(self, sequences: int, context: float, steps: int, limit_s: float) -> float:
-        """Run decode steps, all of them or the fewest that reach the time limit; return their time; see DecodeRow."""
+        """Run decode steps, all of them or the fewest that reach the time limit, at least one; return their time."""
         offset = sequences * self.knots
         last = self.knots - 1
         base = self.decode_base[sequences]
@@ -929,7 +929,14 @@ def place_below(knots: Doubles, value: float) -> int:
 
 
 def steps_to_reach(first_s: float, rise_s: float, limit_s: float, most: int) -> int:
-    """Return the fewest steps whose total time reaches a limit; see step_table.steps_to_reach."""
+    """Return the fewest steps k whose total time reaches a limit L, k (a + d (k - 1) / 2) >= L.
+
+    The first step takes a, each further one d more; `most` steps are enough, and at least one runs.
+
+    References
+    ----------
+    Knuth 1997, "The Art of Computer Programming" vol. 1, section 1.2.3, equation 15, solved for k.
+    """
     half = rise_s * 0.5
     linear = first_s - half
     root = linear * linear + 4.0 * half * limit_s

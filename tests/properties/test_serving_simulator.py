@@ -13,7 +13,7 @@ from calibrate.live.python_core import outcome_of, python_engine
 from capplan.engine.profile import Scheduling
 from capplan.errors import InputError
 from capplan.serving.outcome import FINISHED, SHED, UNFINISHED, Outcome
-from capplan.serving.requests import BEGIN_S, Admission, Crowd, Requests, offered
+from capplan.serving.requests import BEGIN_S, NO_REQUESTS, Admission, Crowd, Requests, offered
 from capplan.serving.simulator import simulate
 from capplan.serving.step_table import (
     StepClock,
@@ -681,10 +681,12 @@ def test_a_run_of_decode_steps_is_the_sum_of_its_steps(seed: int, sequences: int
     table = random_table(rng)
     context = float(rng.random() * 80.0)
     singly = decode_step_s(table, float(sequences), context + np.arange(steps))
-    row = StepClock(table).row(sequences)
-    assert row.run(context, steps) == (steps, pytest.approx(singly.sum(), rel=1e-12))
+    core = python_engine(NO_REQUESTS, EngineSetup(table, Scheduling("mixed", 12, 64), 1000))
+    total = core.run(sequences, context, steps, inf)
+    assert (core.step, total) == (steps, pytest.approx(singly.sum(), rel=1e-12))
     limit = float(rng.random() * singly.sum())
-    taken, seconds = row.run(context, steps, limit)
+    seconds = core.run(sequences, context, steps, limit)
+    taken = core.step - steps
     assert taken == np.searchsorted(np.cumsum(singly), limit) + 1
     assert seconds == pytest.approx(singly[:taken].sum(), rel=1e-12)
 
