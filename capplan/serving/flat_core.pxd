@@ -91,7 +91,7 @@ cdef class FlatBatch(FlatQueue):
     cdef public object cache
     cdef FlatEvents joined_ends
     cdef double reserved_output_fraction
-    cdef long long query_tokens, counter, capacity, kv_blocks, step, last
+    cdef long long query_tokens, counter, capacity, kv_blocks, step, last, admissions
     cdef public long long held
     cdef public long long committed
     cdef public long long shared_sum
@@ -99,7 +99,7 @@ cdef class FlatBatch(FlatQueue):
     cdef public long long steps, preemptions, prefill_tokens, cached_tokens
     cdef public double[::1] last_token, queue_s, ttft_s, e2e_s
     cdef double[::1] group_since, paused_since
-    cdef public long long[::1] done, blocks, commit, base, end_step, serial, before, after, hits, admitted, found
+    cdef public long long[::1] done, blocks, commit, base, end_step, serial, before, after, hits, admitted, found, admission
     cdef long long[::1] group_sequences, first_rows, loading_rows, ended_rows, paused_rows, dealt_rows, dealt_blocks
     cdef public long long[::1] class_prompt, class_cached, class_preempted, class_seen
 
@@ -110,14 +110,14 @@ cdef class FlatBatch(FlatQueue):
     cdef void join(self, Py_ssize_t row) noexcept
     cdef void decode_from_here(self, Py_ssize_t row) noexcept
     cdef void leave(self, Py_ssize_t row) noexcept
-    @cython.locals(partial=cython.Py_ssize_t, row=cython.Py_ssize_t, last=cython.Py_ssize_t)
+    @cython.locals(lowest=cython.Py_ssize_t, row=cython.Py_ssize_t)
     cdef Py_ssize_t lowest(self) noexcept
+    cdef long long standing(self, Py_ssize_t row) noexcept
+    cdef void number(self, Py_ssize_t row) noexcept
     @cython.locals(row=cython.Py_ssize_t)
     cdef int preempt(self) except -1
     @cython.locals(worked_on=cython.longlong, joined=cython.longlong, produced=cython.longlong)
     cdef int give_up(self, Py_ssize_t row) except -1
-    @cython.locals(kept=cython.Py_ssize_t, place=cython.Py_ssize_t)
-    cdef void stop_loading(self, Py_ssize_t row) noexcept
     @cython.locals(row=cython.Py_ssize_t)
     cpdef Py_ssize_t take_in(self, double at_s, flight) except -1
     cpdef void write(self, Py_ssize_t row, flight) except *
@@ -136,8 +136,8 @@ cdef class FlatBatch(FlatQueue):
     cdef int trim(self, long long private) except -1
     cdef long long private_blocks(self) noexcept
     cdef void count_preempted(self, Py_ssize_t row) noexcept
-    @cython.locals(lost=cython.Py_ssize_t, place=cython.Py_ssize_t, row=cython.Py_ssize_t)
-    cdef bint lost_ended(self) noexcept
+    @cython.locals(lost=cython.Py_ssize_t, place=cython.Py_ssize_t)
+    cdef bint lost_ended(self, Py_ssize_t last) noexcept
 
 cdef class FlatSteps(FlatBatch):
     cdef Py_ssize_t knots, last_knot
@@ -161,6 +161,9 @@ cdef class FlatSteps(FlatBatch):
     cdef double decode_s(self, long long sequences, double context) noexcept
     @cython.locals(new="double[::1]", past="double[::1]", width=cython.Py_ssize_t, i=cython.Py_ssize_t, j=cython.Py_ssize_t, u=cython.double, v=cython.double, low=cython.Py_ssize_t, high=cython.Py_ssize_t, at_low=cython.double, at_high=cython.double)
     cdef double prefill_s(self, double new_tokens, double past_tokens) noexcept
+
+@cython.locals(kept=cython.Py_ssize_t, place=cython.Py_ssize_t)
+cdef Py_ssize_t without(Py_ssize_t row, long long[::1] rows, Py_ssize_t count) noexcept
 
 @cython.locals(low=cython.Py_ssize_t, high=cython.Py_ssize_t, middle=cython.Py_ssize_t)
 cdef Py_ssize_t place_below(double[::1] knots, double value) noexcept

@@ -49,7 +49,7 @@ TIMES = (
     "ready",
 )
 COUNTS = ("prompt", "output", "cached", "class_index", "remaining", "prompt_now", "shared", "done", "blocks", "commit",
-          "base", "end_step", "serial", "before", "after", "status", "received", "rank", "hits", "admitted", "found")  # fmt: skip
+          "base", "end_step", "serial", "before", "after", "status", "received", "rank", "hits", "admitted", "found", "admission")  # fmt: skip
 """Columns with one entry for each request."""
 BINS_PER_E = 200
 HISTOGRAM_ZERO = 12000
@@ -538,12 +538,12 @@ class FlatBatch(FlatQueue):
         zeros = bytes(8 * count)
         self.done, self.blocks, self.commit = (array("q", zeros) for _ in range(3))
         self.base, self.end_step, self.serial = (array("q", zeros) for _ in range(3))
-        self.before, self.after = (array("q", zeros) for _ in range(2))
+        self.before, self.after, self.admission = (array("q", zeros) for _ in range(3))
         self.hits = array("q", zeros if self.is_caching else b"")
         self.admitted, self.found = (array("q", zeros if limits.gauged else b"") for _ in range(2))
         unknown = array("d", [UNKNOWN_S]) * count
         self.last_token, self.queue_s, self.ttft_s, self.e2e_s = unknown[:], unknown[:], unknown[:], unknown
-        self.shared_sum = self.held = self.committed = self.step = 0
+        self.shared_sum = self.held = self.committed = self.step = self.admissions = 0
         self.partial, self.last = -1, -1
         seats = bytes(8 * (self.max_num_seqs + 2))
         self.group_sequences, self.group_since, self.groups = array("q", seats), array("d", seats), 0
@@ -599,16 +599,22 @@ class FlatBatch(FlatQueue):
             self.last = self.before[row]
 
     def lowest(self) -> int:
-        """Return the running request of the lowest priority that was admitted last."""
-        partial, row = self.partial, self.last
-        if not self.has_priorities or row < 0:
-            return row if partial < 0 else partial
-        last = row
+        """Return the running request of the lowest priority; without priorities, the one that was admitted last."""
+        lowest, row = self.partial, self.last
         while row >= 0:
-            if self.key(row) > self.key(last):
-                last = row
+            if lowest < 0 or self.standing(row) > self.standing(lowest):
+                lowest = row
             row = self.before[row]
-        return last if partial < 0 or self.key(last) > self.key(partial) else partial
+        return lowest
+
+    def standing(self, row: int) -> int:
+        """Return a number by which requests are preempted: the highest first."""
+        return self.key(row) if self.has_priorities else self.admission[row]
+
+    def number(self, row: int) -> None:
+        """Note that a request enters a step after those that entered it, or one before, already."""
+        self.admissions += 1
+        self.admission[row] = self.admissions
 
     def preempt(self) -> None:
         """Preempt the request of the lowest priority that was admitted last: send it back to the queue, to be recomputed with its generated tokens.
@@ -616,7 +622,7 @@ class FlatBatch(FlatQueue):
         With asynchronous scheduling that may be one that has ended, whose last token is on its way: it gives up its blocks.
         """
         row = self.lowest()
-        if row == self.partial or self.has_priorities or not (self.ended_sequences and self.lost_ended()):
+        if self.has_priorities or not (self.ended_sequences and self.lost_ended(row)):
             if row != self.partial:
                 self.forget_gap(row)
             self.give_up(row)
@@ -630,11 +636,12 @@ class FlatBatch(FlatQueue):
             if row == self.partial:
                 self.partial = -1
             else:
-                self.stop_loading(row)
+                self.loading = without(row, self.loading_rows, self.loading)
             self.held -= self.blocks[row]
             worked_on = self.done[row] // self.id_tokens
         else:
             self.leave(row)
+            self.firsts = without(row, self.first_rows, self.firsts)
             joined = self.end_step[row] - self.decode_steps(self.remaining[row])
             produced = min(grown(self.growth, self.step - joined), self.remaining[row] - 1)
             self.prompt_now[row] += 1 + produced
@@ -643,15 +650,6 @@ class FlatBatch(FlatQueue):
             self.serial[row] = -1
             self.drop_stale()
         self.release(row, worked_on)
-
-    def stop_loading(self, row: int) -> None:
-        """Remove a request from those that load blocks."""
-        kept = 0
-        for place in range(self.loading):
-            if self.loading_rows[place] != row:
-                self.loading_rows[kept] = self.loading_rows[place]
-                kept += 1
-        self.loading = kept
 
     def take_in(self, at_s: float, flight: InFlight) -> int:
         """Append a request that reaches the queue at a time, with what other engines did for it; return its row."""
@@ -762,19 +760,16 @@ class FlatBatch(FlatQueue):
         self.class_preempted[self.class_index[row]] += 1
         self.class_seen[self.class_index[row]] = 1
 
-    def lost_ended(self) -> bool:
-        """Take the blocks of the request that has ended and was admitted last, if that was after all that decode; return whether it was."""
-        lost = -1
+    def lost_ended(self, last: int) -> bool:
+        """Take the blocks of the request that has ended and was admitted last, if that was after the last that runs; return whether it was."""
+        lost = last
         for place in range(self.ended_sequences):
-            row = self.ended_rows[place]
-            if self.serial[row] > self.serial[self.last] and (
-                lost < 0 or self.serial[row] > self.serial[lost]
-            ):
-                lost = row
-        if lost < 0:
+            if self.admission[self.ended_rows[place]] > self.admission[lost]:
+                lost = self.ended_rows[place]
+        if lost == last:
             return False
         self.held -= self.blocks[lost]
-        self.blocks[lost], self.serial[lost] = 0, -1
+        self.blocks[lost], self.admission[lost] = 0, -1
         self.count_preempted(lost)
         return True
 
@@ -832,7 +827,7 @@ class FlatSteps(FlatBatch):
         return max(seconds * ratio, decode_s)
 
     def run(self, sequences: int, context: float, steps: int, limit_s: float) -> float:
-        """Run decode steps, all of them or the fewest that reach the time limit; return their time; see DecodeRow."""
+        """Run decode steps, all of them or the fewest that reach the time limit, at least one; return their time."""
         offset = sequences * self.knots
         last = self.knots - 1
         base = self.decode_base[sequences]
@@ -909,6 +904,16 @@ class FlatSteps(FlatBatch):
         return new_tokens * (at_low + u * (at_high - at_low))
 
 
+def without(row: int, rows: Integers, count: int) -> int:
+    """Remove a request from the first `count` rows; return how many are left."""
+    kept = 0
+    for place in range(count):
+        if rows[place] != row:
+            rows[kept] = rows[place]
+            kept += 1
+    return kept
+
+
 def place_below(knots: Doubles, value: float) -> int:
     """Return the index of the lower of the two knots around a value; 0 if there is only one knot."""
     if len(knots) < 2 or value < knots[1]:
@@ -924,7 +929,14 @@ def place_below(knots: Doubles, value: float) -> int:
 
 
 def steps_to_reach(first_s: float, rise_s: float, limit_s: float, most: int) -> int:
-    """Return the fewest steps whose total time reaches a limit; see step_table.steps_to_reach."""
+    """Return the fewest steps k whose total time reaches a limit L, k (a + d (k - 1) / 2) >= L.
+
+    The first step takes a, each further one d more; `most` steps are enough, and at least one runs.
+
+    References
+    ----------
+    Knuth 1997, "The Art of Computer Programming" vol. 1, section 1.2.3, equation 15, solved for k.
+    """
     half = rise_s * 0.5
     linear = first_s - half
     root = linear * linear + 4.0 * half * limit_s
@@ -1051,8 +1063,11 @@ class FlatEngine(FlatSteps):
         """
         count, row, dealt = self.kv.sequences, self.last, 0
         for place in range(count):
-            self.dealt_rows[count - 1 - place], self.dealt_blocks[place] = row, 0
-            row = self.before[row]
+            other, self.dealt_blocks[place] = count - place, 0
+            while other < count and self.admission[self.dealt_rows[other]] < self.admission[row]:
+                self.dealt_rows[other - 1] = self.dealt_rows[other]
+                other += 1
+            self.dealt_rows[other - 1], row = row, self.before[row]
         for place in range(count):
             row = self.dealt_rows[place]
             if self.serial[row] <= 0:
@@ -1166,6 +1181,7 @@ class FlatEngine(FlatSteps):
         """Add a piece of a prompt to the next step; return its tokens."""
         self.chunk_rows[self.chunks], self.chunk_tokens[self.chunks] = row, new
         self.chunks += 1
+        self.number(row)
         return new
 
     def admit_waiting(self, budget: int, running: int) -> None:
@@ -1224,7 +1240,7 @@ class FlatEngine(FlatSteps):
             new = self.piece(row, budget)
             if not new:
                 return 0
-            self.stop_loading(row)
+            self.loading = without(row, self.loading_rows, self.loading)
             if self.has_cache:
                 self.cache.reveal(self.ids[row], self.now_s)
             budget -= self.add_chunk(row, new)
@@ -1260,14 +1276,16 @@ class FlatEngine(FlatSteps):
         self.committed += commit
         if not self.groups:
             self.group(self.kv.sequences, self.now_s)
+        self.number(row)
+        self.join(row)
         if self.draws_first:
             self.group(1, UNKNOWN_S)
-            self.first_rows[self.firsts] = row
+            self.first_rows[self.firsts], self.first_token[row] = row, UNKNOWN_S
             self.firsts += 1
+            self.prompt_now[row] -= 1  # its first step computes the last token of the prompt again
         else:
             self.group(1, self.now_s)
             self.stream(row)
-        self.join(row)
         return True
 
     def begin(self, row: int) -> None:
@@ -1434,7 +1452,7 @@ class FlatEngine(FlatSteps):
         after = self.kv.blocks(self.counter) + self.held
         self.trim(after)
         pinned = self.kv_blocks - self.capacity
-        self.gauges.add(start, seconds, sequences, 0.5 * (before + after) + pinned)
+        self.gauges.add(start, seconds, sequences + self.paused, 0.5 * (before + after) + pinned)
         self.steps += steps
         if self.groups:
             self.end_groups()
@@ -1604,7 +1622,7 @@ class FlatSlots(FlatEngine):
         for place in range(self.loading - 1, -1, -1):
             row = self.loading_rows[place]
             if self.done[row] >= self.prompt_now[row]:
-                self.stop_loading(row)
+                self.loading = without(row, self.loading_rows, self.loading)
 
     def decode(self, until_s: float, one: bool) -> None:
         """Run decode steps up to the next event, or one; note when the last of them began."""

@@ -13,7 +13,6 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from math import inf, sqrt
 
 import numpy as np
 from numpy.typing import NDArray
@@ -498,75 +497,6 @@ class DecodeRow:
         """Return the time of one step at mean context c."""
         i = bisect_right(self.knots, context) - 1
         return self.base_s + self.values_s[i] + self.slopes_s[i] * (context - self.knots[i])
-
-    def run(self, context: float, steps: int, limit_s: float = inf, growth: float = 1.0) -> tuple[int, float]:
-        """Return how many steps run and how long they take: all of them, or the fewest that reach the time limit.
-
-        Contexts grow by `growth` tokens per step. At least one step runs; the last one may end after the limit.
-        """
-        knots = self.knots
-        last = len(knots) - 1
-        i = bisect_right(knots, context) - 1
-        done = 0
-        total = 0.0
-        while True:
-            rise = self.slopes_s[i] * growth
-            first = self.base_s + self.values_s[i] + self.slopes_s[i] * (context - knots[i])
-            count = steps - done
-            if i < last:
-                count = min(count, int((knots[i + 1] - context) / growth) + 1)
-            seconds = count * (first + rise * (count - 1) * 0.5)
-            if total + seconds >= limit_s:
-                count, seconds = steps_to_reach(first, rise, limit_s - total, count)
-                return done + count, total + seconds
-            done += count
-            total += seconds
-            if done >= steps:
-                return done, total
-            context += count * growth
-            while i < last and context >= knots[i + 1]:
-                i += 1
-
-
-def steps_to_reach(first_s: float, rise_s: float, limit_s: float, most: int) -> tuple[int, float]:
-    """Return the fewest steps whose total time reaches a limit, and that time.
-
-        k (a + d (k - 1) / 2) >= L
-
-    Parameters
-    ----------
-    first_s : [s]
-        a, time of the first step.
-    rise_s : [s]
-        d, by which each step is longer than the previous one.
-    limit_s : [s]
-        L.
-    most : [-]
-        a number of steps that is enough.
-
-    Returns
-    -------
-    steps [-], at least one, and their time [s]
-
-    Examples
-    --------
-    >>> steps_to_reach(first_s=1.0, rise_s=1.0, limit_s=6.0, most=10)
-    (3, 6.0)
-
-    References
-    ----------
-    Knuth 1997, "The Art of Computer Programming" vol. 1, section 1.2.3, equation 15, solved for k.
-    """
-    half = rise_s * 0.5
-    linear = first_s - half
-    root = linear * linear + 4.0 * half * limit_s
-    guess = 2.0 * limit_s / (linear + sqrt(root)) if root > 0.0 else float(most)
-    steps = min(max(int(guess), 1), most)
-    while steps < most and steps * (linear + half * steps) < limit_s:
-        steps += 1
-    while steps > 1 and (steps - 1) * (linear + half * (steps - 1)) >= limit_s:
-        steps -= 1
-    return steps, steps * (linear + half * steps)
 
 
 class StepClock:

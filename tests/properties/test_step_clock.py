@@ -1,13 +1,18 @@
 """Scalar step times of the simulator are those of the formulas over arrays, at any table, and runs of steps are their sums."""
 
 from dataclasses import replace
+from math import inf
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from capplan.serving.step_table import StepClock, StepTable, decode_step_s, mixed_step_s, steps_to_reach
+from calibrate.live.python_core import python_core, python_engine
+from capplan.engine.profile import Scheduling
+from capplan.serving.requests import NO_REQUESTS
+from capplan.serving.step_table import StepClock, StepTable, decode_step_s, mixed_step_s
+from capplan.serving.terms import EngineSetup
 
 LAW = settings(max_examples=80, deadline=None)
 seeds, sequences, contexts = st.integers(0, 10**6), st.integers(1, 300), st.integers(0, 9000)
@@ -73,12 +78,17 @@ def test_a_verified_sequence_brings_all_its_tokens_to_the_matmuls(seed, count, n
 @LAW
 @given(seeds, sequences, st.integers(0, 6000), st.integers(1, 200), st.sampled_from([1.0, 2.5]))
 def test_a_run_of_steps_is_the_sum_of_its_steps(seed, count, context, steps, growth):
-    row = StepClock(table_of(seed)).row(count)
-    each = [row.step_s(context + growth * step) for step in range(steps)]
-    done, total = row.run(float(context), steps, growth=growth)
-    assert (done, total) == (steps, near(sum(each)))
+    clock = StepClock(table_of(seed))
+    rules = Scheduling("mixed", 300, 2048)
+    core = python_engine(
+        NO_REQUESTS, EngineSetup(clock, rules, 10**6, tokens_per_step=growth, query_tokens=3)
+    )
+    each = [clock.row(count).step_s(context + growth * step) for step in range(steps)]
+    total = core.run(count, float(context), steps, inf)
+    assert (core.step, total) == (steps, near(sum(each)))
     limit = float(np.sum(each) * 0.6)
-    done, total = row.run(float(context), steps, limit, growth)
+    total = core.run(count, float(context), steps, limit)
+    done = core.step - steps
     assert total == near(sum(each[:done]))
     assert total >= limit * (1 - 1e-9)
     assert done == 1 or sum(each[: done - 1]) < limit * (1 + 1e-9)
@@ -87,8 +97,7 @@ def test_a_run_of_steps_is_the_sum_of_its_steps(seed, count, context, steps, gro
 @LAW
 @given(st.floats(1e-4, 1.0), st.floats(0.0, 0.1), st.floats(1e-3, 50.0), st.integers(1, 400))
 def test_the_fewest_steps_that_reach_a_time(first, rise, limit, most):
-    steps, total = steps_to_reach(first, rise, limit, most)
+    steps = python_core().steps_to_reach(first, rise, limit, most)
     sums = np.cumsum(first + rise * np.arange(most))
     fewest = min(int(np.searchsorted(sums, limit * (1 - 1e-9))) + 1, most)
     assert abs(steps - fewest) <= 1
-    assert total == near(float(sums[steps - 1]))

@@ -56,11 +56,6 @@ class Operation:
     decode: Replica | None = None
     """One of the decode replicas; None: as the prefill replicas."""
 
-    @property
-    def is_dealt(self) -> bool:
-        """Return whether there is only a router, which does not look at the replicas."""
-        return self == Operation(routing=self.routing) and self.routing in DEALT
-
     def pool_devices(self, prefill: ReplicaSpec) -> int:
         """Return the devices of both pools."""
         decode = self.decode.spec if self.decode else prefill
@@ -202,7 +197,7 @@ def run_fleet(
     """
     if operation is None and stream.routing == "least_loaded" and replicas > 1:
         operation = Operation()
-    if stream.crowd is not None and operation is not None and operation.is_dealt:
+    if stream.crowd is not None and operation in [Operation(routing=routing) for routing in DEALT]:
         stream, operation = replace(stream, routing=operation.routing), None
     if operation is None:
         return simulated_fleet(

@@ -114,7 +114,7 @@ def pools_decision(
 
     for place, (timed, group) in enumerate(groups):
         shown = place < SHOWN or not plans
-        dearer = DEARER_POOLS if plans else _no_cheaper(pools)
+        dearer = DEARER_POOLS if plans else NO_SAVING if pools.screened else DEARER_THAN_ALIKE
         least = least_known(group, WORTH_SHOWING if shown else 1.0)
         most = most_of(group) if shown else least
         if most < inf and _alone_cost(group[0], terms) >= most:
@@ -180,11 +180,6 @@ def pools_standing(question: Question, plan: Plan, terms: Terms) -> tuple[Plan, 
     slowness = contender.slowness(question).quantile(question.slo.confidence)
     now = _plan(contender, joint, pair, terms, question.demand, beyond=False)
     return now, joint.lacking(pair, demanded_of(terms.headroom_fraction, slowness))
-
-
-def _no_cheaper(pools: PoolsLimits) -> Reason:
-    """Return why pools that cost too much next to identical replicas are not looked for."""
-    return NO_SAVING if pools.screened else DEARER_THAN_ALIKE
 
 
 @dataclass(frozen=True, slots=True)
