@@ -522,7 +522,7 @@ def _pools(said: Mapping[str, str], place: str) -> bool:
 
 def _of_vllm(launch: ReplicaLaunch, read: LaunchWords, place: str) -> ReplicaLaunch:
     said = read.said
-    if "asynchronous" in said and not plans_ahead(launch.version):
+    if "asynchronous" in said and not profile("vllm", launch.version).asynchronous:
         read.unmodelled.append(
             "--async-scheduling plans a step while another runs, which is modelled from vllm 0.14.0 on"
         )
@@ -542,17 +542,6 @@ def _of_vllm(launch: ReplicaLaunch, read: LaunchWords, place: str) -> ReplicaLau
         adapters=read_adapters("vllm", said, place),
         whole_towers=towers == "data" and launch.tensor_parallel > 1,
     )
-
-
-def plans_ahead(version: str | None) -> bool:
-    """Return whether vLLM plans a step while another runs without being told to; None is the newest version.
-
-    Examples
-    --------
-    >>> plans_ahead("0.11.0"), plans_ahead(None)
-    (False, True)
-    """
-    return profile("vllm", version).asynchronous
 
 
 _STORES = (

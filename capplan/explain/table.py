@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from importlib import import_module
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -20,7 +21,6 @@ from capplan.explain.subject import (
     is_written,
 )
 from capplan.fleet.load.demand import planned_demand
-from capplan.fleet.plan import Group
 from capplan.fleet.search.recommended import RANGE, latency_interval
 from capplan.fleet.unit_costs import mean_tokens_per_s
 from capplan.model.parameters import parameters, weight_bytes_by_class
@@ -240,11 +240,6 @@ def _stated_by(machine: Machine) -> tuple[str, str]:
     return f"{machine.source}, {machine.provider}, {machine.date or 'date unknown'}", "spec"
 
 
-def ordered_gpus(group: Group) -> int:
-    """Return the GPUs of the machines of a group, idle ones included; those of its replicas without an order."""
-    return group.gpus if group.order is None else group.order.gpus
-
-
 _OF_ANY_PLAN: Mapping[str, Callable[[PlanSubject], Stated | list[Stated]]] = {
     "machine_count": lambda of: _lines(of, lambda line, sku: Stated(line.count, name=f"machines {sku}")),
     "machine_gpus": lambda of: _lines(of, lambda line, sku: Stated(line.machine.gpus, line.machine.source or "the scenario", name=f"gpus_per_machine {sku}")),
@@ -253,7 +248,7 @@ _OF_ANY_PLAN: Mapping[str, Callable[[PlanSubject], Stated | list[Stated]]] = {
     "order_energy": lambda of: Stated(sum((group.price.energy_usd_per_hour or 0.0) * group.order.gpus for group in of.plan.groups if group.price and group.order)),
     "group_tdp_w": lambda of: [Stated(group.layout.device.tdp_w, f"capplan hardware {group.hardware}") for group in of.plan.groups],
     "group_energy_usd_per_gpu_hour": lambda of: [Stated((group.price.energy_usd_per_hour if group.price else None) or 0.0) for group in of.plan.groups],
-    "group_powered_gpus": lambda of: [Stated(ordered_gpus(group)) for group in of.plan.groups],
+    "group_powered_gpus": lambda of: [Stated(group.ordered_gpus) for group in of.plan.groups],
     "hours": lambda _: Stated(HOURS_PER_MONTH),
     "count": lambda of: Stated(of.plan.groups[0].survive.count, f"scenario: {of.plan.groups[0].survive.key}"),
     "hours_to_repair": lambda of: Stated(of.plan.groups[0].survive.failures.repair_s / 3600.0),
@@ -315,7 +310,7 @@ _OF_REPLICAS: Mapping[str, Callable[[Subject], Stated]] = {
     "sure_slowness_ratio": lambda of: _slowness(of, of.confidence, f"not exceeded in {of.confidence:.0%} of"),
     "low_slowness_ratio": lambda of: _slowness(of, RANGE[0], f"{RANGE[0]:.0%} point of"),
     "high_slowness_ratio": lambda of: _slowness(of, RANGE[1], f"{RANGE[1]:.0%} point of"),
-    "powered_gpus": lambda of: Stated(ordered_gpus(of.plan.groups[0])),
+    "powered_gpus": lambda of: Stated(of.plan.groups[0].ordered_gpus),
     "energy_usd_per_gpu_hour": lambda of: Stated(of.price.energy_usd_per_hour or 0.0),
     "tdp_w": _power,
     "output_tokens_per_s": lambda of: _at_peak(of, inputs_too=False),
@@ -420,15 +415,11 @@ def _graphs(of: Subject) -> _Found:
     return f"{formula}, n sizes captured for s sequences", inputs
 
 
-def _of_an_encoder(formula: str, letters: Mapping[str, str]) -> Callable[[Subject], _Found | None]:
+def _of_an_encoder(formula: str, letters: Mapping[str, str], of: Subject) -> _Found | None:
     """Return the explanation of what holds for encoders, which cache nothing; None for other models, which the table explains."""
-
-    def found(of: Subject) -> _Found | None:
-        if not of.spec.network.bidirectional:
-            return None
-        return formula, [item for name, letter in letters.items() for item in arguments(of, name, letter)]
-
-    return found
+    if not of.spec.network.bidirectional:
+        return None
+    return formula, [item for name, letter in letters.items() for item in arguments(of, name, letter)]
 
 
 RULES: Mapping[str, Callable[[Subject], _Found | None]] = {
@@ -436,9 +427,9 @@ RULES: Mapping[str, Callable[[Subject], _Found | None]] = {
     "weight_bytes_per_gpu": _weights,
     "cuda_graph_bytes_per_gpu": _graphs,
     "kv_bytes_available_per_gpu": _available,
-    "max_concurrency": _of_an_encoder("s, as an encoder caches nothing", {"max_num_seqs": "s"}),
-    "kv_cache_tokens": _of_an_encoder(
-        "s n: an encoder caches nothing, so all sequences have room", {"max_num_seqs": "s", "max_model_len": "n"}
+    "max_concurrency": partial(_of_an_encoder, "s, as an encoder caches nothing", {"max_num_seqs": "s"}),
+    "kv_cache_tokens": partial(
+        _of_an_encoder, "s n: an encoder caches nothing, so all sequences have room", {"max_num_seqs": "s", "max_model_len": "n"}
     ),
 }  # fmt: skip
 """Figure of memory -> its formula and inputs by the rules of the engine."""

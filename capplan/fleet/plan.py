@@ -182,6 +182,11 @@ class Group(GroupFigures):
         return self.replicas * self.layout.devices
 
     @property
+    def ordered_gpus(self) -> int:
+        """Return the GPUs of its machines, idle ones included; those of its replicas without an order."""
+        return self.gpus if self.order is None else self.order.gpus
+
+    @property
     def watts(self) -> float | None:
         """Return the thermal design power of all GPUs; None if it is unknown.
 
@@ -206,8 +211,8 @@ class Group(GroupFigures):
         [$/h]
             E: g GPUs, idle ones of the machines included, with electricity for e dollars an hour each
         """
-        usd, order = self.price.energy_usd_per_hour if self.price else None, self.order
-        return None if usd is None else usd * (self.gpus if order is None else order.gpus)
+        usd = self.price.energy_usd_per_hour if self.price else None
+        return None if usd is None else usd * self.ordered_gpus
 
     @property
     def replica_s_per_request(self) -> float | None:

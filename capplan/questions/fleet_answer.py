@@ -120,12 +120,6 @@ def _may_cost(trials: Search, device: str, most_usd_per_hour: float) -> bool:
     return of_device.cheapest(trials.question.slo.confidence, under=most_usd_per_hour) is not None
 
 
-def _with_unsold(answer: FleetAnswer, asked: AskedFleet) -> FleetAnswer:
-    """Return an answer with a line for each device that no machine that may be ordered has."""
-    lines = tuple(Uneconomical(name, reason=reason) for name, reason in asked.unsold.items())
-    return replace(answer, uneconomical=(*answer.uneconomical, *lines))
-
-
 def _either_way(
     asked: AskedFleet,
     terms: Terms,
@@ -142,7 +136,8 @@ def _either_way(
         question, dear = _screened(asked, terms, cache)
         alike = fleet_decision(question, terms, progress, cache, paid, found)
         alike = replace(alike, uneconomical=(*alike.uneconomical, *dear))
-    alike = _with_unsold(alike, asked)
+    unsold = (Uneconomical(name, reason=reason) for name, reason in asked.unsold.items())
+    alike = replace(alike, uneconomical=(*alike.uneconomical, *unsold))
     if limits is None:
         return alike
     least = None if alike.choices is None else alike.choices.cheapest.usd_per_hour

@@ -469,6 +469,12 @@ def _divides(item: RequestClass, percent: int) -> bool:
     return min(parts) >= 1.0 and sum(parts) == item.users
 
 
+def _least_usd_per_hour(item: ScreenedLayout, confidence: float, terms: Terms) -> float:
+    """Return a lower bound on what a fleet of one layout costs."""
+    busy = busy_bound(item, confidence, terms)
+    return terms.least_usd_per_hour(item.layout, terms.least_gpus(item.layout, busy))
+
+
 def _largest(fits: Callable[[int], bool]) -> int:
     """Return the largest percentage of the requests, below 100, that fits; 0 if none does."""
     low, high = 0, 100
@@ -545,12 +551,7 @@ class _Fleets:
                 replace(question, slo=replace(question.slo, targets=loose))
             ).candidates
         bounds = [
-            (
-                terms.least_usd_per_hour(
-                    item.layout, terms.least_gpus(item.layout, busy_bound(item, confidence, terms))
-                ),
-                place,
-            )
+            (_least_usd_per_hour(item, confidence, terms), place)
             for place, item in enumerate(self._loose[names])
             if item.layout.device.name not in elsewhere
         ]
@@ -573,9 +574,7 @@ class _Fleets:
         confidence = part.question.slo.confidence
         return min(
             (
-                terms.least_usd_per_hour(
-                    item.layout, terms.least_gpus(item.layout, busy_bound(item, confidence, terms))
-                )
+                _least_usd_per_hour(item, confidence, terms)
                 for item in candidates
                 if item.layout.device.name not in elsewhere
             ),

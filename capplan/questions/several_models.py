@@ -289,14 +289,6 @@ class SharingModel:
         """Name of its network."""
         return next(iter(self.asked.question.networks.values())).name
 
-    def plan_on(self, hardware: str) -> Plan | None:
-        """Return the cheapest plan on a device, however dear compared with the best device; None where there is none."""
-        return self.fleets.plan(hardware)
-
-    def busy_on(self, hardware: str) -> int | None:
-        """Return the replicas without spares on a device, before its plan is confirmed; None where there is none."""
-        return self.fleets.busy(hardware)
-
     def lacking_on(self, hardware: str, slices: int) -> str:
         """Return what the model lacks on a device, with the number that decides; times are those that its users see."""
         line = self.fleets.line(hardware)
@@ -471,9 +463,9 @@ def _cheapest_pool(
     lacks = [
         f"\n  {name}: {model.name} has no plan: {model.lacking_on(name, slices)}"
         for model in models
-        if terms.by != "mig" or not any(model.plan_on(name) for name in names)
+        if terms.by != "mig" or not any(model.fleets.plan(name) for name in names)
         for name in names
-        if model.plan_on(name) is None
+        if model.fleets.plan(name) is None
     ]
     raise TargetError(
         f"{scenario.path}: sharing: no device in fleet.hardware serves all models within their targets{''.join(lacks)}\n"
@@ -484,7 +476,7 @@ def _cheapest_pool(
 
 def _pool_on(hardware: str, models: Sequence[SharingModel]) -> SharedPool | None:
     """Return the pool of one kind of device, each of which holds a replica of every model; None where a model has no plan."""
-    plans = [plan for model in models if (plan := model.plan_on(hardware))]
+    plans = [plan for model in models if (plan := model.fleets.plan(hardware))]
     if len(plans) < len(models):
         return None
     spares = [plan.spare_replicas * plan.single.layout.devices for plan in plans]
@@ -498,14 +490,14 @@ def _pool_of_slices(hardware: str, models: Sequence[SharingModel]) -> SharedPool
     names = [f"{hardware}:{cut.profile}" for cut in profiles]
     while True:
         counts = [
-            {at: busy for at, name in enumerate(names) if (busy := model.busy_on(name)) is not None}
+            {at: busy for at, name in enumerate(names) if (busy := model.fleets.busy(name)) is not None}
             for model in models
         ]
         found = fewest_when_cut(profiles, counts)
         if found is None:
             return None
         choice, devices = found
-        chosen = [model.plan_on(names[at]) for model, at in zip(models, choice, strict=True)]
+        chosen = [model.fleets.plan(names[at]) for model, at in zip(models, choice, strict=True)]
         if all(
             plan is not None and plan.single.busy_replicas == options[at]
             for plan, options, at in zip(chosen, counts, choice, strict=True)

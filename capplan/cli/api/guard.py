@@ -3,7 +3,7 @@
 import asyncio
 import hmac
 import json
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
@@ -85,7 +85,11 @@ class Guard:
             if message["type"] == "http.response.start":
                 begun = True
                 own = {name for name, _ in message.get("headers", ())}
-                message["headers"] = [*message.get("headers", ()), *_headers(HEADERS.items(), own)]
+                added = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
+                message["headers"] = [
+                    *message.get("headers", ()),
+                    *(one for one in added if one[0] not in own),
+                ]
             async with asyncio.timeout(self.limits.read_s):
                 await send(message)
 
@@ -164,10 +168,6 @@ class Guard:
         if len(body) > most:
             raise too_large
         return bytes(body)
-
-
-def _headers(pairs: Iterable[tuple[str, str]], own: set[bytes]) -> list[tuple[bytes, bytes]]:
-    return [(name.encode(), value.encode()) for name, value in pairs if name.encode() not in own]
 
 
 def _replayed(body: bytes, receive: Receive) -> Receive:

@@ -2,7 +2,7 @@
 
 import re
 from calendar import monthrange
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import date
 from typing import Any
@@ -227,7 +227,9 @@ def paid_plan(
         plan,
         machines_usd,
         _group_fractions(plan, mix),
-        tuple(_paid_gpus(plan, mix)),
+        tuple(
+            mix.mix.paid_gpus(place) if mix else group.ordered_gpus for place, group in enumerate(plan.groups)
+        ),
         hours,
         job is not None,
         mix.mix if mix else None,
@@ -248,15 +250,6 @@ def _group_fractions(plan: Plan, mix: AskedMix | None) -> tuple[float, ...]:
         ]
     total = sum(usd)
     return tuple(one / total if total else 1.0 / len(usd) for one in usd)
-
-
-def _paid_gpus(plan: Plan, mix: AskedMix | None) -> Iterator[float]:
-    """Yield the GPUs of each group that are paid for, mean over the time: those of its order, or of its parts of a mix while they are paid."""
-    for place, group in enumerate(plan.groups):
-        if mix is not None:
-            yield mix.mix.paid_gpus(place)
-        else:
-            yield group.gpus if group.order is None else group.order.gpus
 
 
 def own_assumptions(scenario: Scenario) -> list[Assumption]:
@@ -350,7 +343,7 @@ def asked_bill(
     InputError
         the price of the plan is not known
     """
-    hours = HOURS_PER_MONTH if month is None else hours_of_month(*month)
+    hours = HOURS_PER_MONTH if month is None else 24.0 * monthrange(*month)[1]
     paid = paid_plan(asked, answer, "there is nothing to pay for", today, hours)
     plan = paid.plan
     own, seconds = asked.scenario.file.prices, paid.hours * 3600.0
@@ -422,17 +415,6 @@ def _shared_by_time(plan: Plan) -> Assumption:
         "people and other costs in the same proportion; idle GPUs, spares included, are a line of their own",
         "traffic[0].tenant",
     )
-
-
-def hours_of_month(year: int, month: int) -> float:
-    """Return the hours of a month of the calendar.
-
-    Examples
-    --------
-    >>> hours_of_month(2026, 2), hours_of_month(2026, 12)
-    (672.0, 744.0)
-    """
-    return 24.0 * monthrange(year, month)[1]
 
 
 def bill_month(text: str | None, classes: Sequence[RequestClass], place: str) -> tuple[int, int]:

@@ -203,6 +203,7 @@ def plan_inputs(asked: AskedFleet, chosen: Plan | None) -> dict[str, Any]:
     if chosen is not None:
         demand = demand.of_plan(chosen.responses_s, chosen.class_prefix_hit_fractions)
     lengths = demand.lengths
+    ordered = {group.hardware: group.quote for group in chosen.groups} if chosen else {}
     return {
         "content": scenario.written,
         "files": list(_named_files(asked)),
@@ -228,9 +229,7 @@ def plan_inputs(asked: AskedFleet, chosen: Plan | None) -> dict[str, Any]:
         "input_tokens": float(lengths.input_tokens),
         "output_tokens": float(lengths.output_tokens),
         "cached_tokens": float(lengths.cached_tokens),
-        "prices": [
-            _price(name, price) for name, price in {**asked.prices, **_quotes(chosen)}.items() if price
-        ],
+        "prices": [_price(name, price) for name, price in {**asked.prices, **ordered}.items() if price],
         "launch": _launch(asked, chosen) if chosen else None,
     }
 
@@ -258,11 +257,6 @@ def _named_files(asked: AskedFleet) -> Iterator[dict[str, Any]]:
         at = Path(path) / "config.json" if Path(path).is_dir() else Path(path)
         if (sha256 := digest(at, MAX_BYTES)) is not None:
             yield {"key": key, "path": str(at), "sha256": sha256}
-
-
-def _quotes(plan: Plan | None) -> dict[str, ChosenPrice | None]:
-    """Return what a GPU of each device of a plan costs in its order."""
-    return {group.hardware: group.quote for group in plan.groups} if plan else {}
 
 
 def _price(hardware: str, price: ChosenPrice) -> dict[str, Any]:

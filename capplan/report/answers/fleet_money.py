@@ -145,17 +145,8 @@ _TOTAL_TITLES = {"what": "line", "usd_each": "price of one", "usd": "cost", "bas
 
 def total_rows(lines: Sequence[CostLine]) -> list[dict[str, Any]]:
     """Return the lines of a total cost; quantity times price is the cost of a line."""
-    return [
-        {
-            "what": line.what,
-            "quantity": line.quantity,
-            "unit": line.unit,
-            "usd_each": line.usd_each,
-            "usd": line.usd,
-            "basis": line.basis,
-        }
-        for line in lines
-    ]
+    names = ("what", "quantity", "unit", "usd_each", "usd", "basis")
+    return [{name: getattr(line, name) for name in names} for line in lines]
 
 
 def total_result(lines: Sequence[CostLine]) -> dict[str, Any] | None:

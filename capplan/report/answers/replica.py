@@ -44,7 +44,17 @@ def estimate_answer(
         | {f"{key}_s": value for key, value in asdict(spread).items()}
         for name, spread in spreads.items()
     ]
-    figures = _estimated_figures(estimated)
+    figures = {
+        "output_tokens_per_s": estimated.output_tokens_per_s,
+        "total_tokens_per_s": estimated.total_tokens_per_s,
+        "requests_per_s": estimated.requests_per_s,
+        "output_tokens_per_s_per_gpu": estimated.output_tokens_per_s_per_gpu,
+        "concurrency": estimated.concurrency,
+        "bottleneck": estimated.bottleneck,
+        "saturated": estimated.saturated,
+        "kv_occupancy_fraction": estimated.kv_occupancy_fraction,
+        "preemptions": estimated.preemptions,
+    }
     breakdown = [
         {**asdict(row), "flop_per_byte": row.flop / row.bytes if row.bytes else None}
         for row in estimated.breakdown
@@ -115,20 +125,6 @@ def _launch_bound(replica: Replica, load: Load, estimated: Estimate) -> tuple[st
             else f"{name} captures no step with prompts in CUDA graphs"
         ),
     )
-
-
-def _estimated_figures(estimated: Estimate) -> dict[str, Any]:
-    return {
-        "output_tokens_per_s": estimated.output_tokens_per_s,
-        "total_tokens_per_s": estimated.total_tokens_per_s,
-        "requests_per_s": estimated.requests_per_s,
-        "output_tokens_per_s_per_gpu": estimated.output_tokens_per_s_per_gpu,
-        "concurrency": estimated.concurrency,
-        "bottleneck": estimated.bottleneck,
-        "saturated": estimated.saturated,
-        "kv_occupancy_fraction": estimated.kv_occupancy_fraction,
-        "preemptions": estimated.preemptions,
-    }
 
 
 def unknown_intervals(of: "BoundedEstimate | Plan") -> list[str]:

@@ -63,13 +63,8 @@ def figures_result(figures: Figures, *, pooled: bool) -> dict[str, Any]:
 
 def _carried(figures: Figures) -> dict[str, Spread[float | None]]:
     """Return the latencies of some requests, each with the percentiles that so many requests carry."""
-    latencies = {
-        "ttft_s": figures.ttft_s,
-        "tpot_s": figures.tpot_s,
-        "e2e_s": figures.e2e_s,
-        "queue_s": figures.queue_s,
-    }
-    return {name: spread.of_sample(figures.finished) for name, spread in latencies.items()}
+    names = ("ttft_s", "tpot_s", "e2e_s", "queue_s")
+    return {name: getattr(figures, name).of_sample(figures.finished) for name in names}
 
 
 def _seen(figures: Figures, wait_s: float) -> dict[str, Any]:
@@ -94,18 +89,14 @@ def seen_texts(chosen: Chosen, outcome: FleetOutcome) -> tuple[str, ...]:
         item.hourly_rate_fractions for item in chosen.asked.scenario.classes
     )
     hours = "the peak is simulated; capplan fleet also tests the hours in which more of the requests are of the classes that wait longest"
-    return (*_seen_by_class(chosen, outcome), *((hours,) if by_hour else ()))
-
-
-def _seen_by_class(chosen: Chosen, outcome: FleetOutcome) -> tuple[str, ...]:
-    return tuple(
-        f"{name}: {1e3 * wait_s:,.0f} ms before the prompt is sent, so users see TTFT p95 {1e3 * (figures.ttft_s.p95 + wait_s):,.0f} ms "
-        f"and E2E p95 {1e3 * (figures.e2e_s.p95 + wait_s):,.0f} ms"
-        for (name, figures), wait_s in zip(
-            outcome.classes.items(), _waits(chosen, outcome).values(), strict=True
-        )
-        if wait_s
+    waits = _waits(chosen, outcome)
+    by_class = (
+        f"{name}: {1e3 * waits[name]:,.0f} ms before the prompt is sent, so users see TTFT p95 {1e3 * (figures.ttft_s.p95 + waits[name]):,.0f} ms "
+        f"and E2E p95 {1e3 * (figures.e2e_s.p95 + waits[name]):,.0f} ms"
+        for name, figures in outcome.classes.items()
+        if waits[name]
     )
+    return (*by_class, *((hours,) if by_hour else ()))
 
 
 def simulate_result(chosen: Chosen, outcome: FleetOutcome, seed: int) -> dict[str, Any]:

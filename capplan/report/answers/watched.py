@@ -88,14 +88,7 @@ def _spread(seen: Observed, name: str, measured: Mapping[str, float | None]) -> 
 
 
 def _drift_row(row: Drift) -> dict[str, Any]:
-    return {
-        "what": row.what,
-        "planned": row.planned,
-        "low": row.low,
-        "high": row.high,
-        "observed": row.observed,
-        "inside": row.inside,
-    }
+    return asdict(row) | {"inside": row.inside}
 
 
 def drift_table(watch: Watch) -> Table:

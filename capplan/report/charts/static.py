@@ -5,6 +5,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from math import log10
 from pathlib import Path
 from typing import Any
@@ -36,19 +37,15 @@ _BELOW_INCHES = 0.5
 """Distance from an axis to the legend below its words."""
 
 
-def panel_of(chart: Chart) -> Callable[[Any], None]:
-    """Return what draws a chart on an axis of matplotlib."""
-
-    def panel(axis: Any) -> None:
-        if isinstance(chart, Bars):
-            _bars(axis, chart)
-        elif isinstance(chart, Tornado):
-            _tornado(axis, chart)
-        else:
-            _lines(axis, chart)
-        axis.set_title(visible(chart.title), loc="left", fontsize=10)
-
-    return panel
+def _panel(chart: Chart, axis: Any) -> None:
+    """Draw a chart on an axis of matplotlib."""
+    if isinstance(chart, Bars):
+        _bars(axis, chart)
+    elif isinstance(chart, Tornado):
+        _tornado(axis, chart)
+    else:
+        _lines(axis, chart)
+    axis.set_title(visible(chart.title), loc="left", fontsize=10)
 
 
 def height_inches(chart: Chart) -> float:
@@ -209,7 +206,7 @@ def drawn(path: Path, panels: Sequence[Callable[[Any], None]], option: str = "--
 def chart_bytes(charts: Sequence[Chart], form: str) -> bytes:
     """Return charts below each other as svg, png or pdf; the same charts give the same bytes."""
     heights = [height_inches(chart) for chart in charts]
-    return _bytes([panel_of(chart) for chart in charts], (_WIDE_INCHES, sum(heights)), form, heights)
+    return _bytes([partial(_panel, chart) for chart in charts], (_WIDE_INCHES, sum(heights)), form, heights)
 
 
 def chart_picture(path: Path, charts: Sequence[Chart]) -> None:

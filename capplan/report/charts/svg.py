@@ -1,6 +1,6 @@
 """Any chart as a self-contained SVG element: bars, tornados, lines and steps, whose marks say their values."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import log10
 
@@ -312,23 +312,19 @@ def _series(chart: Lines, line: Line, colour: str, across: _Axis, upright: _Axis
         parts.append(f'<path d="{path}" stroke="{colour}" stroke-width="2" fill="none"/>')
     radius = 5.0 if line.kind == "points" else 3.0
     every = 1 if line.kind == "points" else max(1, -(-len(places) // _MOST_MARKS))
-    said = _point_text(chart, line, across.high, upright.high)
     for at in range(0, len(places), every):
         x, y = places[at]
-        parts.append(mark(said(at), f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius:g}" fill="{colour}"/>'))
+        text = _point_text(chart, line, at, across.high, upright.high)
+        parts.append(mark(text, f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius:g}" fill="{colour}"/>'))
     return parts
 
 
-def _point_text(chart: Lines, line: Line, most_x: float, most_y: float) -> Callable[[int], str]:
+def _point_text(chart: Lines, line: Line, at: int, most_x: float, most_y: float) -> str:
     """Return what a point says, by its number."""
-
-    def said(at: int) -> str:
-        if line.labels:
-            return f"{line.name}: {line.labels[at]}"
-        x, y = amount_text(chart.x, line.x[at], most_x), amount_text(chart.y, line.y[at], most_y)
-        return f"{line.name}: {y} at {x}"
-
-    return said
+    if line.labels:
+        return f"{line.name}: {line.labels[at]}"
+    x, y = amount_text(chart.x, line.x[at], most_x), amount_text(chart.y, line.y[at], most_y)
+    return f"{line.name}: {y} at {x}"
 
 
 def _legend_of_lines(lines: Sequence[Line]) -> list[tuple[int, float, str]]:
