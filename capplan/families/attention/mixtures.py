@@ -35,6 +35,7 @@ from capplan.families.parts.stacks import (
     parts_after,
     parts_by_layer,
     routed_by,
+    with_biases,
     with_next_token_layers,
 )
 from capplan.families.parts.towers import encoder_block, linear
@@ -55,8 +56,7 @@ def read_afmoe(config: Config, name: str) -> Network:
     """Return a Trinity: gated attention with head norms, windows in three of four layers; the balancing bias of the router counts as a parameter there."""
     shape = heads(config)
     layers = config.layers()
-    bias = config.flag("attention_bias")
-    traits = Traits(qkv_bias=bias, output_bias=bias, norms=4, head_norms=True, output_gate="channels")
+    traits = with_biases(config, Traits(norms=4, head_norms=True, output_gate="channels"))
     width = config.dimension("moe_intermediate_size")
     sparse = counted_mixture(
         config, shape.hidden_size, width, shared=config.count("num_shared_experts") * width, router_bias=True
@@ -110,8 +110,7 @@ def read_qwen2(config: Config, name: str) -> Network:
 
 
 def _normed_heads(config: Config) -> Traits:
-    bias = config.flag("attention_bias")
-    return Traits(qkv_bias=bias, output_bias=bias, head_norms=True)
+    return with_biases(config, Traits(head_norms=True))
 
 
 def read_qwen3(config: Config, name: str) -> Network:
