@@ -19,6 +19,8 @@ from capplan.model.parameters import draft_layer
 from capplan.model.weight_format import FORMATS, in_weight_format, kv_bytes_per_element, stored_formats
 from capplan.numbers import GIB
 
+SET_BLOCK_TOKENS = {16.0, 32.0, 64.0, 128.0, 256.0}
+"""Block sizes that a user sets; sizes that hybrid models grow to are predicted."""
 METRICS = ("weights_gib", "available_kv_gib", "kv_cache_tokens", "max_concurrency")
 """Columns that are predicted, in the file's own units; GB of vLLM V0 and SGLang logs are GiB too."""
 
@@ -166,7 +168,7 @@ def row_launch(row: Mapping[str, str], network: Network, device: Device, engine:
     steps = scheduling(
         engine, memory, device.architecture, max_model_len=int(context), device_name=device.name
     )
-    fraction = _number(row, "gpu_memory_utilization")
+    fraction, block = _number(row, "gpu_memory_utilization"), _number(row, "block_size")
     captured = prefill_graphs(
         network, engine, pipelined=pipeline > 1, grouped=False, cuda=device.vendor.lower() == "nvidia"
     )
@@ -184,16 +186,10 @@ def row_launch(row: Mapping[str, str], network: Network, device: Device, engine:
         or default_memory_fraction(
             engine, memory, tensor, device.architecture, pipeline_ranks=pipeline, prefill_graphs=captured
         ),
-        block_tokens=_number(row, "block_size") if _plain_block(row) else float(steps.block_tokens),
+        block_tokens=block if block in SET_BLOCK_TOKENS else float(steps.block_tokens),
         fast_links=float(has_fast_links(device)),
         padded_inputs=padded_inputs_multiple(device),
     )
-
-
-def _plain_block(row: Mapping[str, str]) -> bool:
-    """Return whether the block size of a row was set by the user; sizes that hybrid models grow to are predicted."""
-    block = _number(row, "block_size")
-    return bool(block) and block in {16.0, 32.0, 64.0, 128.0, 256.0}
 
 
 def _number(row: Mapping[str, str], key: str) -> float:

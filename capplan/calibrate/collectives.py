@@ -49,8 +49,9 @@ def group_of_environment() -> Group | None:
     return Group(int(os.environ["RANK"]), ranks, int(os.environ.get("LOCAL_WORLD_SIZE", str(ranks))))
 
 
-def own_device(name: str) -> str:
-    """Return the device of this rank: torchrun gives each local rank one accelerator."""
+def own_device(name: str | None) -> str:
+    """Return the device of this rank, the accelerator of the machine where none is named: torchrun gives each local rank one."""
+    name = name or ("cuda" if torch.cuda.is_available() else "cpu")
     return f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if name == "cuda" else name
 
 

@@ -505,11 +505,6 @@ class Target:
         return min(caches, ARENA_FRACTION * self.usable_bytes)
 
 
-def default_device() -> str:
-    """Return the device to measure where none is named."""
-    return "cuda" if torch.cuda.is_available() else "cpu"
-
-
 def opened(name: str, *, threads: int = 1, force: bool = False) -> Target:
     """Return the device called `name` (cpu, cuda, cuda:1), or raise an error that says why it cannot be measured.
 

@@ -93,7 +93,7 @@ def _kind(target: Target, chosen: Sequence[Case], places: Sequence[int], unseen:
         "library": ", ".join(ways) or "none",  # ways that are tried; the quickest of each shape is measured
         "shapes": len(places),
         "held_out": len(unseen.intersection(places)),
-        "peak_bytes": max(case_bytes(chosen[place], 0.0) for place in places),
+        "peak_bytes": max(case_bytes(chosen[place]) for place in places),
     }
 
 
@@ -212,7 +212,7 @@ def _probed(target: Target, chosen: Sequence[Case], room_bytes: float, longest_s
     pace = Pace()
     builds: list[float] = []
     for kind in dict.fromkeys(case.kind for case in chosen):
-        cases = [case for case in chosen if case.kind == kind and case_bytes(case, 0.0) <= room_bytes]
+        cases = [case for case in chosen if case.kind == kind and case_bytes(case) <= room_bytes]
         cases.sort(key=case_work)
         for _ in range(MOST_TRIED):
             known = pace.shown.get(kind)
@@ -382,7 +382,7 @@ def peak_bytes(planned: Sequence[Case], target: Target) -> float:
     """Return the peak device memory, of the arenas and any one case [B]."""
     standing = _standing_bytes(planned, target)
     room = (target.usable_bytes - standing) / target.slack_ratio
-    return standing + target.slack_ratio * max(min(case_bytes(case, 0.0), room) for case in planned)
+    return standing + target.slack_ratio * max(min(case_bytes(case), room) for case in planned)
 
 
 def budget_of(target: Target, *, quick: bool, minutes: float | None) -> float:

@@ -98,7 +98,7 @@ def measure_case(run: Run, place: int, case: Case, target: Target, effort: Effor
     """Measure a case, or a smaller one if memory does not suffice; keep a remark on what was skipped."""
     trial: Case | None = case
     while trial is not None:
-        if case_bytes(trial, 0.0) > run.room_bytes:
+        if case_bytes(trial) > run.room_bytes:
             trial = shrunk(trial, KERNELS[trial.operator].shrinks)
             continue
         try:

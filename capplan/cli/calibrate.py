@@ -211,10 +211,9 @@ def _require(*libraries: str) -> None:
 def _opened(measuring: Measuring) -> Any:
     _require("torch", "scipy")
     from capplan.calibrate.collectives import own_device
-    from capplan.calibrate.machine import default_device, opened
+    from capplan.calibrate.machine import opened
 
-    device = own_device(measuring.device or default_device())
-    return opened(device, threads=measuring.threads, force=measuring.force)
+    return opened(own_device(measuring.device), threads=measuring.threads, force=measuring.force)
 
 
 def _of_endpoint(

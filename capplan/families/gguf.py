@@ -25,8 +25,6 @@ class Architecture:
     needed: Mapping[str, str] = field(default_factory=dict)
     """Key of config.json -> key of the metadata, besides those of every model."""
     optional: Mapping[str, str] = field(default_factory=dict)
-    fixed: Mapping[str, Any] = field(default_factory=dict)
-    """Keys of config.json that follow from the architecture."""
     latent: bool = False
     """Multi-head latent attention: other lengths of keys and values."""
 
@@ -156,7 +154,7 @@ def config_of(stored: StoredModel, place: str) -> tuple[dict[str, Any], tuple[st
         raise InputError(
             f"{place}: has no tensor token_embd.weight; the whole model is expected, not an adapter"
         )
-    config: dict[str, Any] = {"model_type": entry.model_type, "dtype": "float16", **entry.fixed}
+    config: dict[str, Any] = {"model_type": entry.model_type, "dtype": "float16"}
     config |= {key: reading.needed(name) for key, name in {**_EVERY, **entry.needed}.items()}
     optional = {key: reading.whole(name) for key, name in entry.optional.items()}
     config |= {key: value for key, value in optional.items() if value is not None or key in _NULLABLE}

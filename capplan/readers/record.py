@@ -54,6 +54,12 @@ LARGEST_WHOLE = 2**53
 """Whole numbers up to which a float is exact; nothing that is counted here is more."""
 
 
+def refuse_unlisted(used: Iterable[str], sources: Mapping[str, object]) -> None:
+    """Raise the error of a validator for a source that a figure names and the file does not list."""
+    if missing := sorted(set(used) - sources.keys()):
+        raise ValueError(f"the source {missing[0]!r} is used but not listed under 'sources'")
+
+
 def unknown_name(what: str, name: str, known: Iterable[str]) -> PydanticCustomError:
     """Return the error of a validator for a name that is not in a list; the printed line names the nearest."""
     return PydanticCustomError("unknown_name", "{what}", {"what": what, "name": name, "known": list(known)})

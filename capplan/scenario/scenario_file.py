@@ -99,15 +99,17 @@ class LengthFields(Record):
     """Observed lengths, drawn from at random."""
 
 
-def _number_is_fixed(written: object) -> object:
-    return (
-        {"fixed": written}
-        if isinstance(written, (int, float, str)) and not isinstance(written, bool)
-        else written
-    )
+def _number_is(key: str) -> BeforeValidator:
+    """Return the validator of a section that may be one number, the value of this key."""
+
+    def section(written: object) -> object:
+        is_number = isinstance(written, (int, float, str)) and not isinstance(written, bool)
+        return {key: written} if is_number else written
+
+    return BeforeValidator(section)
 
 
-LengthRecord = Annotated[LengthFields, BeforeValidator(_number_is_fixed), OrNumber]
+LengthRecord = Annotated[LengthFields, _number_is("fixed"), OrNumber]
 
 
 class UsersFields(Record):
@@ -130,15 +132,7 @@ class UsersFields(Record):
         return self.employees if self.active == 1.0 else max(float(round(self.employees * self.active)), 1.0)
 
 
-def _number_is_active(written: object) -> object:
-    return (
-        {"employees": written}
-        if isinstance(written, (int, float, str)) and not isinstance(written, bool)
-        else written
-    )
-
-
-UsersRecord = Annotated[UsersFields, BeforeValidator(_number_is_active), OrNumber]
+UsersRecord = Annotated[UsersFields, _number_is("employees"), OrNumber]
 
 
 def _check_order(record: LengthFields, quantiles: dict[str, float], refuse: Refuse) -> None:

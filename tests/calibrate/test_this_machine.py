@@ -112,7 +112,7 @@ def test_the_cases_of_an_accelerator_span_what_serving_uses():
         "w4a16",
     }
     assert {case.operator for case in planned} == set(KERNELS)
-    assert max(case_bytes(case, 0) for case in planned) < 60e9
+    assert max(case_bytes(case) for case in planned) < 60e9
 
 
 @pytest.mark.long

@@ -5,7 +5,7 @@ import json
 import socket
 import threading
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from capplan.readers.web_address import WebAddress, web_address
@@ -19,25 +19,14 @@ OK = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Endpoint:
+class Endpoint(WebAddress):
     """A server, and how long one answer may take."""
 
-    host: str
-    port: int
-    secure: bool
-    path: str
-    """Path before /v1, mostly empty."""
     model: str = ""
-    key: str = field(default="", repr=False)
     answer_s: float = 300.0
     """Longest time of one whole answer."""
     silence_s: float = 120.0
     """Longest time without a byte."""
-
-    @property
-    def shown(self) -> str:
-        """Return the address, for people."""
-        return f"{'https' if self.secure else 'http'}://{self.host}:{self.port}{self.path}"
 
     def without_key(self, text: str) -> str:
         """Return what the server said, with the API key hidden if it repeats it."""
@@ -79,7 +68,7 @@ class Answered:
     """The server refused because it is busy (429 or 503)."""
 
 
-def endpoint_of(url: str, model: str = "") -> Endpoint:
+def endpoint_of(url: str) -> Endpoint:
     """Return the server at an address such as http://localhost:8000 or https://host/v1.
 
     Raises
@@ -89,12 +78,7 @@ def endpoint_of(url: str, model: str = "") -> Endpoint:
     """
     address = web_address(url, "--endpoint", KEY, "http://localhost:8000")
     path = address.path.removesuffix("/v1")
-    return Endpoint(address.host, address.port, address.secure, path, model, address.key)
-
-
-def connection(server: Endpoint) -> http.client.HTTPConnection:
-    """Return a connection that is not open yet; no proxy of the environment is used."""
-    return WebAddress(server.host, server.port, server.secure, server.path).connection(server.silence_s)
+    return Endpoint(address.host, address.port, address.secure, path, address.key)
 
 
 def headers(server: Endpoint) -> dict[str, str]:
@@ -105,7 +89,7 @@ def headers(server: Endpoint) -> dict[str, str]:
 
 def fetched(server: Endpoint, path: str, most_bytes: int = 4 << 20, within_s: float = 10.0) -> str:
     """Return the text at a path of the server; empty if there is none."""
-    line = connection(server)
+    line = server.connection(server.silence_s)
     line.timeout = min(within_s, server.silence_s)
     try:
         with _Limit(line, within_s):
@@ -163,7 +147,7 @@ def answered(server: Endpoint, question: Question) -> Answered:
         body["priority"] = question.priority
     if question.returns_ids:
         body["return_token_ids"] = True
-    line = connection(server)
+    line = server.connection(server.silence_s)
     sent_s = time.monotonic()
     stream = _Stream(server, question.output_tokens)
     with _Limit(line, server.answer_s) as limit:

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import inf
 from queue import Empty, SimpleQueue
@@ -73,34 +73,25 @@ class Series:
         """Return the requests that are sent at most."""
         return sum(point.most_requests for point in self.points) + MOST_REQUESTS + 2 * len(self.stairs)
 
-    @property
-    def stairs_tokens(self) -> tuple[int, int]:
-        """Return input and output tokens of both stairs."""
-        inputs = sum(point.input_tokens for point in self.stairs)
-        return 2 * inputs, 2 * sum(point.output_tokens for point in self.stairs)
+    def _tokens(self, requests: Iterable[tuple[int, Point]]) -> tuple[int, int]:
+        """Return input and output tokens of so many requests of each point, and of both stairs."""
+        sent = [*requests, *((2, point) for point in self.stairs)]
+        return (
+            sum(count * point.input_tokens for count, point in sent),
+            sum(count * point.output_tokens for count, point in sent),
+        )
 
     @property
     def least_tokens(self) -> tuple[int, int]:
         """Return input and output tokens if each user of each point sends as few requests as count."""
-        return (
-            sum(REPEATS * point.concurrency * point.input_tokens for point in self.points)
-            + self.stairs_tokens[0],
-            sum(REPEATS * point.concurrency * point.output_tokens for point in self.points)
-            + self.stairs_tokens[1],
-        )
+        return self._tokens((REPEATS * point.concurrency, point) for point in self.points)
 
     @property
     def most_tokens(self) -> tuple[int, int]:
         """Return input and output tokens if every point sends as many requests as it may."""
         longest = max(self.points, key=lambda point: point.input_tokens)  # of the open loop too
-        return (
-            sum(point.most_requests * point.input_tokens for point in self.points)
-            + MOST_REQUESTS * longest.input_tokens
-            + self.stairs_tokens[0],
-            sum(point.most_requests * point.output_tokens for point in self.points)
-            + MOST_REQUESTS * longest.output_tokens
-            + self.stairs_tokens[1],
-        )
+        closed = [(point.most_requests, point) for point in self.points]
+        return self._tokens([*closed, (MOST_REQUESTS, longest)])
 
 
 def designed(minutes: float, max_concurrency: int, longest: int | None = None) -> Series:

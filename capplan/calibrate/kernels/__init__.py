@@ -43,16 +43,15 @@ def ways_of(case: Case, able: Abilities) -> Mapping[str, Way]:
     return {name: way for name, way in ways.items() if way.suits(able, case.shape)}
 
 
-def case_bytes(case: Case, cold_bytes: float) -> float:
-    """Return the device memory of a case with its rotated operands [B].
+def case_bytes(case: Case) -> float:
+    """Return the device memory of one set of the operands of a case [B].
 
     Examples
     --------
-    >>> case_bytes(Case("copy", "bf16", {"moved_bytes": 1000.0}), cold_bytes=4000.0)
-    4000.0
+    >>> case_bytes(Case("copy", "bf16", {"moved_bytes": 1000.0}))
+    1000.0
     """
-    one = KERNELS[case.operator].operand_bytes(case.shape, case.dtype)
-    return one * operand_sets(one, cold_bytes)
+    return KERNELS[case.operator].operand_bytes(case.shape, case.dtype)
 
 
 def operand_sets(operand_bytes: float, cold_bytes: float) -> int:
@@ -84,7 +83,7 @@ def routings(touched_bytes: float, sets: int, cold_bytes: float) -> int:
 def calls_of(case: Case, way: Way, device: torch.device, cold_bytes: float) -> list[Call]:
     """Return one call per rotated set of operands, or several with other routings where a call reads only a part."""
     kernel = KERNELS[case.operator]
-    sets = operand_sets(kernel.operand_bytes(case.shape, case.dtype), cold_bytes)
+    sets = operand_sets(case_bytes(case), cold_bytes)
     rewind_arenas()
     if kernel.touched_bytes is None or way.routed is None or not cold_bytes:
         return [way.built(case.shape, case.dtype, device) for _ in range(sets)]

@@ -159,12 +159,10 @@ def _vllm_experts(shape: Shape, dtype: str, device: torch.device, numbers: range
     return [call(draw_routing(count, experts, chosen, device, number).scores) for number in numbers]
 
 
-def _unpaged(_able: Abilities, shape: Shape) -> bool:
-    return not shape.get("page_tokens")
-
-
 ENGINES: Mapping[tuple[str, str], Way] = {
-    ("prefill_attention", FLASHINFER): Way(_flashinfer_prefill, _unpaged),
+    ("prefill_attention", FLASHINFER): Way(
+        _flashinfer_prefill, lambda _able, shape: not shape.get("page_tokens")
+    ),
     ("decode_attention", FLASHINFER): Way(_flashinfer_decode),
     ("prefill_attention", FLASH_ATTENTION_3): Way(_flash_attention_3),
     ("decode_attention", FLASH_ATTENTION_3): Way(_flash_attention_3),

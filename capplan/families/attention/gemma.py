@@ -18,7 +18,7 @@ from capplan.families.parts.blocks import (
     with_tower,
     with_vision,
 )
-from capplan.families.parts.stacks import Traits, block_decoder, layer_windows, mixture
+from capplan.families.parts.stacks import Traits, block_decoder, layer_windows, mixture, with_biases
 from capplan.families.parts.vision import gemma3_vision, gemma4_unified_vision, gemma4_vision
 from capplan.model.network import Layer, Network, Projection
 
@@ -32,20 +32,16 @@ def _heads(config: Config) -> Heads:
 
 def read_gemma(config: Config, name: str) -> Network:
     """Return a Gemma 1."""
-    bias = config.flag("attention_bias")
-    return block_decoder(
-        config, name, Traits(qkv_bias=bias, output_bias=bias, tied=True), shape=_heads(config)
-    )
+    return block_decoder(config, name, with_biases(config, Traits(tied=True)), shape=_heads(config))
 
 
 def read_gemma2(config: Config, name: str) -> Network:
     """Return a Gemma 2: every second layer slides, beginning with the first; VaultGemma has no norms behind attention and feed-forward."""
-    bias = config.flag("attention_bias")
+    norms = 2 if config.model_type == "vaultgemma" else 4
+    traits = with_biases(config, Traits(norms=norms, tied=True))
     layers = config.layers()
     window = config.dimension("sliding_window")
     windows = layer_windows(config, layers, window, default=[i % 2 == 0 for i in range(layers)])
-    norms = 2 if config.model_type == "vaultgemma" else 4
-    traits = Traits(qkv_bias=bias, output_bias=bias, norms=norms, tied=True)
     return block_decoder(config, name, traits, shape=_heads(config), windows=windows)
 
 
@@ -57,13 +53,12 @@ def window_of(config: Config, *, both_sides: bool) -> int | None:
 
 def read_gemma3_text(config: Config, name: str) -> Network:
     """Return a Gemma 3 without its vision tower: five sliding layers, then a full one."""
-    bias = config.flag("attention_bias")
+    traits = with_biases(config, Traits(norms=4, head_norms=True, tied=True))
     layers = config.layers()
     pattern = config.optional("sliding_window_pattern", "_sliding_window_pattern") or 6
     default = [(i + 1) % pattern != 0 for i in range(layers)]
     window = window_of(config, both_sides=config.flag("use_bidirectional_attention"))
     windows = layer_windows(config, layers, window, default=default)
-    traits = Traits(qkv_bias=bias, output_bias=bias, norms=4, head_norms=True, tied=True)
     return block_decoder(config, name, traits, windows=windows)
 
 

@@ -24,6 +24,7 @@ from capplan.families.parts.stacks import (
     mixtral_mixture,
     mixture,
     parts_after,
+    with_biases,
 )
 from capplan.families.parts.towers import linear
 from capplan.families.parts.vision import (
@@ -36,8 +37,7 @@ from capplan.model.network import Layer, Mixer, Network, Projection
 
 
 def _biased(config: Config) -> Traits:
-    bias = config.flag("attention_bias")
-    return Traits(qkv_bias=bias, output_bias=bias, mlp_bias=config.flag("mlp_bias"))
+    return replace(with_biases(config), mlp_bias=config.flag("mlp_bias"))
 
 
 def read_llama(config: Config, name: str) -> Network:
@@ -118,8 +118,7 @@ def read_hyperclovax(config: Config, name: str) -> Network:
 
 def read_nanochat(config: Config, name: str) -> Network:
     """Return a nanochat: norms without parameters, an ungated feed-forward of squared ReLU."""
-    bias = config.flag("attention_bias")
-    traits = Traits(qkv_bias=bias, output_bias=bias, gated=False, norms=0, final_norm=False)
+    traits = with_biases(config, Traits(gated=False, norms=0, final_norm=False))
     return block_decoder(config, name, traits)
 
 
@@ -187,36 +186,30 @@ def read_plain(config: Config, name: str) -> Network:
 
 def read_granite_moe(config: Config, name: str) -> Network:
     """Return a Granite with experts in every layer; the shared variant has a dense part next to them."""
-    bias = config.flag("attention_bias")
-    shape = heads(config)
+    traits, shape = with_biases(config), heads(config)
     part = mixtral_mixture(config, shape.hidden_size, shared=config.count("shared_intermediate_size"))
-    return block_decoder(
-        config, name, Traits(qkv_bias=bias, output_bias=bias), [part] * config.layers(), shape=shape
-    )
+    return block_decoder(config, name, traits, [part] * config.layers(), shape=shape)
 
 
 def read_olmo(config: Config, name: str) -> Network:
     """Return an OLMo 1, whose norms have no parameters."""
-    bias = config.flag("attention_bias")
-    return block_decoder(config, name, Traits(qkv_bias=bias, output_bias=bias, norms=0, final_norm=False))
+    return block_decoder(config, name, with_biases(config, Traits(norms=0, final_norm=False)))
 
 
 def read_olmo2(config: Config, name: str) -> Network:
     """Return an OLMo 2 or 3: norms after attention and feed-forward, and over all queries and keys."""
-    bias = config.flag("attention_bias")
+    traits = with_biases(config, Traits(wide_norms=True))
     layers = config.layers()
     windows: tuple[int | None, ...] = (None,) * layers
     if config.model_type == "olmo3":
         default = [(i + 1) % 4 != 0 for i in range(layers)]
         windows = layer_windows(config, layers, config.dimension("sliding_window"), default=default)
-    return block_decoder(
-        config, name, Traits(qkv_bias=bias, output_bias=bias, wide_norms=True), windows=windows
-    )
+    return block_decoder(config, name, traits, windows=windows)
 
 
 def read_olmoe(config: Config, name: str) -> Network:
     """Return an OLMoE: experts in every layer."""
-    bias = config.flag("attention_bias")
+    traits = with_biases(config, Traits(wide_norms=True))
     shape = heads(config)
     part = mixture(
         config,
@@ -225,17 +218,14 @@ def read_olmoe(config: Config, name: str) -> Network:
         per_token=config.dimension("num_experts_per_tok"),
         intermediate=config.dimension("intermediate_size"),
     )
-    traits = Traits(qkv_bias=bias, output_bias=bias, wide_norms=True)
     return block_decoder(config, name, traits, [part] * config.layers(), shape=shape)
 
 
 def read_cohere(config: Config, name: str) -> Network:
     """Return a Command R; the larger ones have a norm on each head of queries and keys."""
-    bias = config.flag("attention_bias")
+    traits = with_biases(config, Traits(norms=1, tied=True))
     shape = heads(config)
-    network = block_decoder(
-        config, name, Traits(qkv_bias=bias, output_bias=bias, norms=1, tied=True), shape=shape
-    )
+    network = block_decoder(config, name, traits, shape=shape)
     if not config.flag("use_qk_norm"):
         return network
     extra = (shape.query_heads + shape.kv_heads) * shape.head_dim
@@ -245,12 +235,11 @@ def read_cohere(config: Config, name: str) -> Network:
 
 def read_cohere2(config: Config, name: str) -> Network:
     """Return a Command R7B or Command A: three sliding layers, then a full one."""
-    bias = config.flag("attention_bias")
+    traits = with_biases(config, Traits(norms=1, tied=True))
     layers = config.layers()
     pattern = config.optional("sliding_window_pattern", "_sliding_window_pattern") or 4
     default = [(i + 1) % pattern != 0 for i in range(layers)]
     windows = layer_windows(config, layers, config.dimension("sliding_window"), default=default)
-    traits = Traits(qkv_bias=bias, output_bias=bias, norms=1, tied=True)
     return block_decoder(config, name, traits, windows=windows)
 
 
@@ -258,8 +247,7 @@ def read_cohere2_moe(config: Config, name: str) -> Network:
     """Return a Command A with experts: dense layers first, windows as in the dense models."""
     shape = heads(config)
     layers = config.layers()
-    bias = config.flag("attention_bias")
-    traits = Traits(qkv_bias=bias, output_bias=bias, norms=1, tied=True)
+    traits = with_biases(config, Traits(norms=1, tied=True))
     width = config.dimension("intermediate_size")
     shared = config.count("num_shared_experts")
     sparse = counted_mixture(config, shape.hidden_size, width, shared=shared * width)
@@ -337,10 +325,9 @@ def _chunked(config: Config, layers: int) -> list[bool]:
 
 def read_llama4_text(config: Config, name: str) -> Network:
     """Return the text model of a Llama 4."""
-    bias = config.flag("attention_bias")
+    traits = with_biases(config)
     shape = heads(config, default_head_dim=128)
     layers = config.layers()
-    traits = Traits(qkv_bias=bias, output_bias=bias)
     width = config.dimension("intermediate_size")
     mixed = mixture(
         config,

@@ -35,6 +35,7 @@ from capplan.families.parts.stacks import (
     parts_after,
     parts_by_layer,
     routed_by,
+    with_biases,
     with_next_token_layers,
 )
 from capplan.families.parts.towers import encoder_block, linear
@@ -55,8 +56,7 @@ def read_afmoe(config: Config, name: str) -> Network:
     """Return a Trinity: gated attention with head norms, windows in three of four layers; the balancing bias of the router counts as a parameter there."""
     shape = heads(config)
     layers = config.layers()
-    bias = config.flag("attention_bias")
-    traits = Traits(qkv_bias=bias, output_bias=bias, norms=4, head_norms=True, output_gate="channels")
+    traits = with_biases(config, Traits(norms=4, head_norms=True, output_gate="channels"))
     width = config.dimension("moe_intermediate_size")
     sparse = counted_mixture(
         config, shape.hidden_size, width, shared=config.count("num_shared_experts") * width, router_bias=True
@@ -109,16 +109,15 @@ def read_qwen2(config: Config, name: str) -> Network:
     return block_decoder(config, name, traits, windows=_windows_in_use(config, config.layers()))
 
 
-def _qwen3_traits(config: Config) -> Traits:
-    bias = config.flag("attention_bias")
-    return Traits(qkv_bias=bias, output_bias=bias, head_norms=True)
+def _normed_heads(config: Config) -> Traits:
+    return with_biases(config, Traits(head_norms=True))
 
 
 def read_qwen3(config: Config, name: str) -> Network:
     """Return a Qwen 3: a norm on each head of queries and keys, heads of 128 whatever the width."""
     shape = heads(config, default_head_dim=128)
     windows = _windows_in_use(config, config.layers())
-    return block_decoder(config, name, _qwen3_traits(config), shape=shape, windows=windows)
+    return block_decoder(config, name, _normed_heads(config), shape=shape, windows=windows)
 
 
 def _qwen_parts(config: Config, shape: Heads, traits: Traits, layers: int, shared: int | None) -> list[Part]:
@@ -150,7 +149,7 @@ def read_qwen3_moe(config: Config, name: str) -> Network:
     """Return a Qwen 3 with experts, none of them shared."""
     shape = heads(config)
     layers = config.layers()
-    traits = _qwen3_traits(config)
+    traits = _normed_heads(config)
     parts = _qwen_parts(config, shape, traits, layers, None)
     return block_decoder(config, name, traits, parts, shape=shape, windows=_windows_in_use(config, layers))
 
@@ -172,7 +171,7 @@ def read_kolibri1(config: Config, name: str) -> Network:
 
 def read_mellum(config: Config, name: str) -> Network:
     """Return a Mellum 2: a Qwen 3 with experts, some layers of which slide."""
-    shape, layers, traits = heads(config), config.layers(), _qwen3_traits(config)
+    shape, layers, traits = heads(config), config.layers(), _normed_heads(config)
     if config.count("num_nextn_predict_layers"):
         raise config.error("num_nextn_predict_layers", "a layer that predicts further tokens is not modelled")
     width = config.dimension("moe_intermediate_size")
@@ -405,14 +404,9 @@ def _mixture_with_image_experts(config: Config, shape: Heads, *, bias: bool) -> 
     return matmuls, routed(config, experts, config.dimension("moe_k"), hidden, of_text)
 
 
-def _hunyuan_traits(config: Config) -> Traits:
-    bias = config.flag("attention_bias")
-    return Traits(qkv_bias=bias, output_bias=bias, head_norms=True)
-
-
 def read_hunyuan_dense(config: Config, name: str) -> Network:
     """Return a dense Hunyuan: a norm on each head of queries and keys."""
-    return block_decoder(config, name, _hunyuan_traits(config))
+    return block_decoder(config, name, _normed_heads(config))
 
 
 def read_hunyuan_moe(config: Config, name: str) -> Network:
@@ -438,7 +432,7 @@ def read_hunyuan_moe(config: Config, name: str) -> Network:
                 shared=beside * width,
             )
         parts.append(made[key])
-    return block_decoder(config, name, _hunyuan_traits(config), parts, shape=shape)
+    return block_decoder(config, name, _normed_heads(config), parts, shape=shape)
 
 
 def read_hy3(config: Config, name: str) -> Network:
@@ -449,7 +443,7 @@ def read_hy3(config: Config, name: str) -> Network:
     # the class gives shared experts of no width that of a dense layer
     shared = config.count("num_shared_experts") * width or config.dimension("intermediate_size")
     sparse = counted_mixture(config, shape.hidden_size, width, shared=shared)
-    traits = _hunyuan_traits(config)
+    traits = _normed_heads(config)
     dense = dense_mlp(config, shape, traits)
     parts = parts_after(config, dense, sparse, layers, config.count("first_k_dense_replace", default=1))
     return block_decoder(config, name, traits, parts, shape=shape)

@@ -255,33 +255,25 @@ def gated_mlp(
     >>> [(matrix.name, matrix.inputs, matrix.outputs) for matrix in gated_mlp(4096, 14336)]
     [('gate_up', 4096, 28672), ('down', 14336, 4096)]
     """
-    if not intermediate:
-        return ()
-    prefix = "shared_" if tensor_class == "shared_expert" else ""
-    return (
-        Projection(
-            f"{prefix}gate_up",
-            tensor_class,
-            hidden,
-            2 * intermediate,
-            "columns",
-            bias=2 * intermediate if bias else 0,
-        ),
-        Projection(f"{prefix}down", tensor_class, intermediate, hidden, "rows", bias=hidden if bias else 0),
-    )
+    return _mlp("gate_up", hidden, 2 * intermediate, intermediate, bias, tensor_class)
 
 
 def plain_mlp(
     hidden: int, intermediate: int, *, bias: bool = False, tensor_class: TensorClass = "ffn"
 ) -> tuple[Projection, ...]:
     """Return up and down of a feed-forward without a gate; nothing where the width is zero."""
+    return _mlp("up", hidden, intermediate, intermediate, bias, tensor_class)
+
+
+def _mlp(
+    name: str, hidden: int, outputs: int, intermediate: int, bias: bool, tensor_class: TensorClass
+) -> tuple[Projection, ...]:
+    """Return the first matmul of a feed-forward, under its name, and down; nothing where the width is zero."""
     if not intermediate:
         return ()
     prefix = "shared_" if tensor_class == "shared_expert" else ""
     return (
-        Projection(
-            f"{prefix}up", tensor_class, hidden, intermediate, "columns", bias=intermediate if bias else 0
-        ),
+        Projection(f"{prefix}{name}", tensor_class, hidden, outputs, "columns", bias=outputs if bias else 0),
         Projection(f"{prefix}down", tensor_class, intermediate, hidden, "rows", bias=hidden if bias else 0),
     )
 

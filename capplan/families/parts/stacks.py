@@ -48,6 +48,15 @@ class Traits:
     """False in encoders, where a token sees those after it too."""
 
 
+_PLAIN = Traits()
+
+
+def with_biases(config: Config, traits: Traits = _PLAIN) -> Traits:
+    """Return the traits with biases in all matrices of attention if `attention_bias` says so."""
+    bias = config.flag("attention_bias")
+    return replace(traits, qkv_bias=bias, output_bias=bias)
+
+
 def _attention_norms(shape: Heads, traits: Traits) -> int:
     """Return the norm and sink parameters inside attention."""
     count = shape.query_heads if traits.sinks else 0

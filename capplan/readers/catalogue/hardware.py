@@ -18,7 +18,7 @@ from capplan.readers.catalogue.offer_terms import (
     known_machines,
     source_of,
 )
-from capplan.readers.record import Record, one_or_more, validated
+from capplan.readers.record import Record, one_or_more, refuse_unlisted, validated
 from capplan.readers.text_file import data_folder, path_of
 from capplan.readers.yaml_file import Document, read_yaml
 
@@ -73,9 +73,7 @@ class PartitionFile(Record):
             for table in self.tables
             for key in (table.source, table.multiprocessors_source, table.engine_total_source)
         }
-        missing = sorted(used - {ASSUMED} - self.sources.keys())
-        if missing:
-            raise ValueError(f"the source {missing[0]!r} is used but not listed under 'sources'")
+        refuse_unlisted(used - {ASSUMED}, self.sources)
         return self
 
 
@@ -290,9 +288,7 @@ class HardwareFile(Record):
     @model_validator(mode="after")
     def _every_source_exists(self) -> "HardwareFile":
         used = {key for figure in _figures(self).values() for key in figure.source} - {ASSUMED}
-        missing = sorted(used - self.sources.keys())
-        if missing:
-            raise ValueError(f"the source {missing[0]!r} is used but not listed under 'sources'")
+        refuse_unlisted(used, self.sources)
         unused = sorted(self.sources.keys() - used)
         if unused:
             raise ValueError(f"the source {unused[0]!r} is listed but no figure uses it")
@@ -453,17 +449,6 @@ def catalogue_name(name: str) -> str | None:
     ('h100-sxm', 't4', None)
     """
     return _known_names().get(normalised(name)) or known_words().get(words_of_name(name) - _UNSAID)
-
-
-def known_device_name(name: str) -> str:
-    """Return the catalogue's name of a device; a name that is not in it stays as it is.
-
-    Examples
-    --------
-    >>> known_device_name("H200"), known_device_name("mine")
-    ('h200-sxm', 'mine')
-    """
-    return catalogue_name(name) or name
 
 
 def _looks_like_a_path(name: str) -> bool:

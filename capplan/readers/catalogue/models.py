@@ -207,17 +207,6 @@ def shipped_notes(name: str) -> tuple[str, ...]:
     return (note,) if note else ()
 
 
-def shipped_folder(model: str) -> str:
-    """Return the folder of `model_configs` that the config of a shipped id is in.
-
-    Examples
-    --------
-    >>> shipped_folder("meta-llama/Llama-3.1-8B-Instruct")
-    'meta-llama--Llama-3.1-8B-Instruct'
-    """
-    return str(_index()["models"][model]["folder"])
-
-
 _KIND = "a model's config.json"
 _NAMED_FOR = {"quantize_config.json": ("gptq", "awq"), "quant_config.json": ("awq",)}
 """File of a quantiser -> what the id of a repository on the hub has in it where the file is asked for."""
@@ -301,7 +290,7 @@ def model_source(name: str, revision: str | None = None) -> "Source":
     if model is None:
         at = revision or "main"
         return Source("model", f"{name}, revision {at}", url=f"https://huggingface.co/{name}/tree/{at}")
-    folder = shipped_folder(model)
+    folder = str(_index()["models"][model]["folder"])
     origin = read_yaml(data_folder(FOLDER) / folder / "source.yaml", kind="a model's source").value
     base = folder.replace("--", "/", 1)
     of = "" if base == model else f" (a variant of {base})"

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from capplan.hardware.device import Source
 from capplan.keys import Bytes, BytesPerS, Commitment, Day, Term, Usd, UsdPerHour, Watts, first_day
-from capplan.readers.record import Record, validated
+from capplan.readers.record import Record, refuse_unlisted, validated
 from capplan.readers.text_file import data_folder
 from capplan.readers.yaml_file import read_yaml
 
@@ -120,8 +120,7 @@ class MachineFile(Record):
         used = {machine.source for machine in self.machines if machine.source}
         used |= {offer.source for machine in self.machines for offer in machine.offers}
         used |= {machine.purchase.source for machine in self.machines if machine.purchase}
-        if missing := sorted(used - self.sources.keys()):
-            raise ValueError(f"the source {missing[0]!r} is used but not listed under 'sources'")
+        refuse_unlisted(used, self.sources)
         return self
 
 

@@ -30,7 +30,7 @@ from capplan.money.price import (
 )
 from capplan.readers.catalogue.hardware import catalogue_name, normalised, sku_of
 from capplan.readers.catalogue.offer_terms import KnownMachine, PageSource, known_machines
-from capplan.readers.record import Record, validated
+from capplan.readers.record import Record, refuse_unlisted, validated
 from capplan.readers.text_file import csv_rows, data_folder, read_text
 from capplan.readers.yaml_file import Document, read_yaml
 
@@ -139,9 +139,7 @@ class PriceFile(Record):
 
     @model_validator(mode="after")
     def _every_source_exists(self) -> "PriceFile":
-        missing = sorted({offer.source for offer in self.prices} - self.sources.keys())
-        if missing:
-            raise ValueError(f"the source {missing[0]!r} is used but not listed under 'sources'")
+        refuse_unlisted((offer.source for offer in self.prices), self.sources)
         return self
 
 

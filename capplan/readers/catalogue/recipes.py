@@ -9,7 +9,7 @@ from typing import Literal
 from pydantic import Field
 
 from capplan.accuracy.benchmark import Benchmark, source_of
-from capplan.readers.catalogue.hardware import known_device_name
+from capplan.readers.catalogue.hardware import catalogue_name
 from capplan.readers.catalogue.offer_terms import PageSource
 from capplan.readers.record import Record
 from capplan.readers.yaml_file import read_yaml
@@ -307,7 +307,7 @@ def script_change(benchmark: Benchmark) -> ScriptChange | None:
     -------
     the change; None where the source has no such script
     """
-    device, day = known_device_name(benchmark.device), _last_day(benchmark.date)
+    device, day = catalogue_name(benchmark.device) or benchmark.device, _last_day(benchmark.date)
     for family in recipe_file().scripts:
         if family.source != benchmark.source:
             continue

@@ -24,7 +24,7 @@ from capplan.keys import (
 from capplan.money.hosted import LongerLife, PeakHours, TokenPrice, TokenRates
 from capplan.readers.catalogue.models import same_model
 from capplan.readers.catalogue.offer_terms import PageSource
-from capplan.readers.record import Record, validated
+from capplan.readers.record import Record, refuse_unlisted, validated
 from capplan.readers.text_file import data_folder, json_values, read_json, read_text
 from capplan.readers.yaml_file import Document, read_yaml
 
@@ -148,8 +148,7 @@ class TokenPriceFile(Record):
     def _every_source_exists(self) -> "TokenPriceFile":
         used = {item.source for item in self.prices} | {item.source for item in self.providers.values()}
         used |= {item.second_source for item in self.prices if item.second_source}
-        if missing := sorted(used - self.sources.keys()):
-            raise ValueError(f"the source {missing[0]!r} is used but not listed under 'sources'")
+        refuse_unlisted(used, self.sources)
         return self
 
 
