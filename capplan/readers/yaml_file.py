@@ -8,6 +8,7 @@ reads back unchanged.
 import math
 import os
 import re
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, cast
@@ -263,6 +264,10 @@ def _values(reader: _Reader, most: int) -> list[Any]:
         raise InputError(f"{reader.name}: is not YAML ({str(error).splitlines()[0]})") from None
 
 
+_MANIFEST = re.compile(r"^(?:apiVersion|services|servingEngineSpec|modelArtifacts):", re.MULTILINE)
+"""Keys at the top of what starts engines elsewhere; no file of capplan has them."""
+
+
 def read_yaml(path: str | os.PathLike[str], *, kind: str, way_out: str = "") -> Document:
     """Return the document in a YAML file, which must be a mapping.
 
@@ -280,7 +285,12 @@ def read_yaml(path: str | os.PathLike[str], *, kind: str, way_out: str = "") -> 
         The values and the line of every key.
     """
     name = os.fspath(path)
-    document = parse_yaml(read_text(path, kind=kind, way_out=way_out, max_bytes=MAX_BYTES), name)
+    text = read_text(path, kind=kind, way_out=way_out, max_bytes=MAX_BYTES)
+    if _MANIFEST.search(text):
+        raise InputError(
+            f"{name}: is a manifest; {kind} is expected\n  a scenario from it: capplan init --from {shlex.quote(name)}"
+        )
+    document = parse_yaml(text, name)
     if not isinstance(document.value, dict):
         held = "a list" if isinstance(document.value, list) else "a single value"
         raise InputError(f"{name}: is {held}; {kind} is 'key: value' lines")
