@@ -81,6 +81,7 @@ CASES = (
     Case("init second.yaml --from small.yaml --offline", 1),
     Case("init second.yaml --from plan.json --offline", 1),
     Case("fleet plan.json", 1),
+    Case("fleet pod.yaml", 1),
 )  # fmt: skip
 SAMPLE = {CASES[1], CASES[3], CASES[6], CASES[9], CASES[11], CASES[14]}
 RESULT = {
@@ -95,6 +96,7 @@ def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("printed commands")
     for name, text in FILES.items():
         (folder / name).write_text(text)
+    (folder / "pod.yaml").write_text((Path(__file__).parents[1] / "golden" / "export-k8s.yaml").read_text())
     (folder / "llm.sh").write_text("vllm serve Qwen/Qwen3-8B --tensor-parallel-size 2\n")
     (folder / "result.json").write_text(json.dumps(RESULT))
     slow = RESULT | {
@@ -172,6 +174,7 @@ FILLED = {
         "capplan fleet {}",
     ): "fleet shared-gpus --set 'fleet.hardware=[l4]'",
     ("capplan/readers/plan_file.py", "capplan fleet {} {}{}-o {}"): "check --plan old.json",
+    ("capplan/readers/yaml_file.py", "capplan init --from {}"): "fleet pod.yaml",
     (
         "capplan/recorded/traces/trace.py",
         "capplan workload {} -o workload.yaml",

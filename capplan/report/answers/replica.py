@@ -29,6 +29,20 @@ _LENGTHS = Assumption(
 )
 
 
+_FIGURES = (
+    "output_tokens_per_s",
+    "total_tokens_per_s",
+    "requests_per_s",
+    "output_tokens_per_s_per_gpu",
+    "concurrency",
+    "bottleneck",
+    "saturated",
+    "kv_occupancy_fraction",
+    "preemptions",
+)
+"""Figures of an estimate that its table of throughput has."""
+
+
 def estimate_answer(
     replica: Replica,
     load: Load,
@@ -44,17 +58,7 @@ def estimate_answer(
         | {f"{key}_s": value for key, value in asdict(spread).items()}
         for name, spread in spreads.items()
     ]
-    figures = {
-        "output_tokens_per_s": estimated.output_tokens_per_s,
-        "total_tokens_per_s": estimated.total_tokens_per_s,
-        "requests_per_s": estimated.requests_per_s,
-        "output_tokens_per_s_per_gpu": estimated.output_tokens_per_s_per_gpu,
-        "concurrency": estimated.concurrency,
-        "bottleneck": estimated.bottleneck,
-        "saturated": estimated.saturated,
-        "kv_occupancy_fraction": estimated.kv_occupancy_fraction,
-        "preemptions": estimated.preemptions,
-    }
+    figures = {name: getattr(estimated, name) for name in _FIGURES}
     breakdown = [
         {**asdict(row), "flop_per_byte": row.flop / row.bytes if row.bytes else None}
         for row in estimated.breakdown
