@@ -11,7 +11,7 @@ from capplan.cli.main import main
 from capplan.fleet.engine_options import TierTokens
 from capplan.fleet.load.demand import demand_of, drawn_requests
 from capplan.fleet.load.offered import split_by_prefix, split_round_robin
-from capplan.fleet.load.session_load import offered_with_sessions
+from capplan.fleet.load.session_load import offered_with_sessions, session_block_tokens
 from capplan.fleet.simulation import Stream, simulated_fleet
 from capplan.recorded.traces.trace import read_trace, workload_of
 from capplan.replica.replica import replica_of
@@ -136,24 +136,27 @@ traffic:
      input_tokens: {mean: 356, p95: 1068}, added_tokens: 790, output_tokens: 88}
 fleet: {hardware: [b200]}
 """
+SHARED = SESSIONS.replace("{mean: 356, p95: 1068}", "{min: 6100, max: 7200}, shared_prefix: {tokens: 6000}")
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_long_sessions_stay_and_replicas_compute_about_as_much(tmp_path, seed):
-    """Contexts of 20,000 tokens of which a turn computes 878: a session counts by what its turns compute, not by its context."""
+@pytest.mark.parametrize(("text", "shared"), [(SESSIONS, 0), (SHARED, 6000)])
+def test_long_sessions_stay_and_replicas_compute_about_as_much(tmp_path, text, shared, seed):
+    """Contexts of 20,000 tokens of which a turn computes 878: a session counts by what its turns compute, not by its context, nor by what all begin with."""
     path = tmp_path / "sessions.yaml"
-    path.write_text(SESSIONS)
+    path.write_text(text)
     whole = offered_with_sessions(
         demand_of(read_scenario(path)), seconds=300.0, seed=seed, longest=40_000, response_s=1.5
     ).requests
     dealt = split_by_prefix(whole, 7)
+    own = shared // session_block_tokens(demand_of(read_scenario(path)))
     homes, moved, computed = {}, 0, []
     for replica, part in enumerate(dealt):
         seen = set()
         computed.append(0.0)
         for ids in part.pieces("block_ids"):
-            if ids.size:
-                moved += homes.setdefault(int(ids[0]), replica) != replica
+            if ids.size > own:
+                moved += homes.setdefault(int(ids[own]), replica) != replica
             computed[-1] += len(set(ids.tolist()) - seen)
             seen.update(ids.tolist())
     assert moved <= 0.001 * len(whole)
