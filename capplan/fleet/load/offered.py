@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from math import exp, inf, log2
+from math import ceil, exp, inf, log2
 from typing import Any
 
 import numpy as np
@@ -347,6 +347,42 @@ def user_share_of(odds: float) -> float:
     """
     nearest: float = 2.0 ** (round(ODDS_PER_DOUBLING * log2(odds)) / ODDS_PER_DOUBLING)
     return nearest / (1.0 + nearest)
+
+
+REQUESTS_PER_USER = 4
+"""Requests of each user that a run must hold: with fewer, the initial burst of users dominates, and a longer run is simulated."""
+LEAST_OTHERS = 3000
+"""Fewest open-loop requests of a run with users, if MOST_LENGTHENED allows it: the response times of fewer long ones differ by several percent from run to run."""
+MOST_LENGTHENED = 4
+"""Largest factor by which a run is longer than asked for, so that the users of a slow class send several requests each, and LEAST_OTHERS arrive."""
+
+
+def requests_of_steady_users(demand: Demand, responses_s: ResponseTimes, share: float) -> float:
+    """Return how many requests users of a share of the traffic send until each of them, of the slowest class too, has sent some."""
+    rates = demand.rates_of_classes(responses_s)
+    of_users = demand.user_classes
+    all_users_rate = sum(rates[index] for index in of_users)
+    cycles = [(demand.classes[index].users or 0.0) * all_users_rate / rates[index] for index in of_users]
+    return REQUESTS_PER_USER * share * max(cycles, default=0.0)
+
+
+def lengthened(count: int, demand: Demand, of_users: float, others: int) -> int:
+    """Return the requests of a run that was to have `count`, times a power of two: users of a slow class send few of them next to a quick class, and few others may arrive next to quick users.
+
+    Parameters
+    ----------
+    count : [-]
+        of all requests, if that is enough
+    demand : the whole traffic
+    of_users : [-]
+        requests until each user has sent some
+    others : [-]
+        open-loop requests among `count`
+    """
+    lacking = of_users / count if len(demand.user_classes) > 1 else 1.0
+    if demand.users and len(demand.user_classes) < len(demand.classes):
+        lacking = max(lacking, LEAST_OTHERS / max(others, 1))
+    return count << ceil(log2(min(max(lacking, 1.0), MOST_LENGTHENED)))
 
 
 class SamplePath:

@@ -7,7 +7,13 @@ from math import ceil
 import numpy as np
 
 from capplan.fleet.load.demand import Demand
-from capplan.fleet.load.offered import Offered, SamplePath, selected_requests
+from capplan.fleet.load.offered import (
+    Offered,
+    SamplePath,
+    lengthened,
+    requests_of_steady_users,
+    selected_requests,
+)
 from capplan.fleet.load.waits import waits_of
 from capplan.fleet.simulation import Stream
 from capplan.numbers import Array
@@ -287,6 +293,10 @@ def peak_stream(
     if seconds is None:
         least, most = SIMULATED_REQUESTS, SIMULATED_REQUESTS if replicas == 1 else MOST_SAMPLED
     count = min(max(round(rate * span), least), most)
+    if seconds is None:
+        others = round(count * demand.rates_per_s(response_s)[0] / rate)
+        needed = requests_of_steady_users(demand, response_s, 1.0)
+        count = lengthened(count, demand, needed, others)
     if demand.has_sessions:
         offered = offered_with_sessions(
             demand,

@@ -12,6 +12,8 @@ from capplan.fleet.load.offered import (
     SamplePath,
     dealt_arrival_cv,
     kinds_of_replicas,
+    lengthened,
+    requests_of_steady_users,
     user_share_of,
 )
 from capplan.fleet.review import Question, spec_of_layout
@@ -48,12 +50,6 @@ DOUBLINGS = 10
 SHORT_REQUESTS = 1500
 SHORT_TARGET_SLACK = 1.15
 """Factor by which short runs relax the targets; whether the queue grows they leave open, as they may end before that shows."""
-SHORT_REQUESTS_PER_USER = 4
-"""Requests of each user that a short run must hold: with fewer, the initial burst of users dominates, and a longer run is simulated."""
-LEAST_OTHERS = 3000
-"""Fewest open-loop requests of a run with users, if MOST_LENGTHENED allows it: the response times of fewer long ones differ by several percent from run to run."""
-MOST_LENGTHENED = 4
-"""Largest factor by which a run is longer than asked for, so that the users of a slow class send several requests each, and LEAST_OTHERS arrive."""
 USER_SLACK = 4.0
 """Factor by which users may be more than the closed form says: those who wait longer ask less often."""
 MANY_USERS = 48
@@ -462,8 +458,8 @@ class SimulatedLayout:
         are up to MOST_LENGTHENED times longer.
         """
         full = self.question.requests
-        needed = self._requests_of_steady_users(rate_per_s)
         share = rate_per_s / self.total_rate
+        needed = requests_of_steady_users(self.demand, self.responses_s, share)
         few = min(SHORT_REQUESTS, full)
         while short and few < full:
             if (
@@ -472,23 +468,8 @@ class SimulatedLayout:
             ):
                 return few
             few *= 2
-        lacking = needed / full if len(self.demand.user_classes) > 1 else 1.0
-        if self._is_mixed:
-            others = self._path(
-                self.demand, full, self._lightest_user_share(self.demand, full, share)
-            ).arrivals
-            lacking = max(lacking, LEAST_OTHERS / max(others, 1))
-        return full << ceil(log2(min(max(lacking, 1.0), MOST_LENGTHENED)))
-
-    def _requests_of_steady_users(self, rate_per_s: float) -> float:
-        """Return how many requests users send at a rate until each of them, of the slowest class too, has sent some."""
-        rates = self.demand.rates_of_classes(self.responses_s)
-        of_users = self.demand.user_classes
-        all_users_rate = sum(rates[index] for index in of_users)
-        cycles = [
-            (self.demand.classes[index].users or 0.0) * all_users_rate / rates[index] for index in of_users
-        ]
-        return SHORT_REQUESTS_PER_USER * rate_per_s / self.total_rate * max(cycles, default=0.0)
+        user_share = self._lightest_user_share(self.demand, full, share)
+        return lengthened(full, self.demand, needed, self._path(self.demand, full, user_share).arrivals)
 
     def _path(self, demand: Demand, count: int, user_share: float | None = None) -> SamplePath:
         """Return the draw in which users send a share of the requests; None: the share at the lightest load."""
