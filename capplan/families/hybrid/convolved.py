@@ -14,9 +14,14 @@ from capplan.families.parts.blocks import (
     router,
 )
 from capplan.families.parts.state_blocks import layer_kinds
-from capplan.model.network import Layer, Network, Projection, ShortConvolution
+from capplan.model.network import Experts, Layer, Network, Projection, ShortConvolution
 
 _KINDS = {"hybrid": "full", "hybrid_sliding": "sliding"}
+
+
+def _expert(config: Config, experts: int, hidden: int) -> Experts:
+    width = config.dimension("moe_intermediate_size")
+    return routed(config, experts, config.dimension("num_experts_per_tok"), hidden, width)
 
 
 def read_zaya(config: Config, name: str) -> Network:
@@ -40,13 +45,7 @@ def read_zaya(config: Config, name: str) -> Network:
         Projection("router_2", "router", small, small, "none", bias=small),
         router(small, experts + 1),  # one expert is none at all
     )
-    expert = routed(
-        config,
-        experts,
-        config.dimension("num_experts_per_tok"),
-        hidden,
-        config.dimension("moe_intermediate_size"),
-    )
+    expert = _expert(config, experts, hidden)
     mixing = (qkv(shape, bias=bias), attention_output(shape, bias=bias), *choosing)
     vectors = 2 * hidden + 2 * 4 * hidden + shape.kv_heads + small
     layers = []
@@ -74,13 +73,7 @@ def read_inkling2_text(config: Config, name: str) -> Network:
     )
     kernel, every = config.dimension("conv_kernel_size"), config.dimension("n_layers_per_attn_res_block")
     experts = config.dimension("n_routed_experts")
-    expert = routed(
-        config,
-        experts,
-        config.dimension("num_experts_per_tok"),
-        hidden,
-        config.dimension("moe_intermediate_size"),
-    )
+    expert = _expert(config, experts, hidden)
     layers = []
     for index, kind in enumerate(kinds):
         shape, full = shapes[kind], kind == "full"
