@@ -32,6 +32,7 @@ from capplan.questions.fleet import (
 from capplan.questions.mix import together_of
 from capplan.workload.length import Lengths
 from capplan.workload.request_class import RequestClass, busier
+from capplan.workload.statistics import PrefixReuse
 
 CHANGE = 0.2
 """Traffic and lengths are taken this much lower and higher."""
@@ -191,7 +192,7 @@ def _at_offers(plan: Plan, side: Side) -> Turn | None:
 def longer_input(item: RequestClass, ratio: float) -> RequestClass:
     """Return a class with inputs of some times the length; a shared prefix stays as long, what a trace repeats grows alike."""
     reuse = item.reuse
-    if reuse is not None:
+    if isinstance(reuse, PrefixReuse):
         reuse = replace(reuse, curve=tuple((round(ratio * size), share) for size, share in reuse.curve))
     return replace(item, input_tokens=scaled_lengths(item.input_tokens, ratio), reuse=reuse)
 

@@ -14,7 +14,6 @@ from capplan.scenario.scenario_file import Scenario, SharedPrefix, Traffic, leng
 from capplan.scenario.traffic_line import (
     prompt_images,
     session_lengths,
-    session_reuse,
     sessions_of,
     with_multiples,
     with_one_turn,
@@ -29,6 +28,7 @@ from capplan.scenario.workload_file import (
     workload_reuse,
 )
 from capplan.workload.daily_curve import active_for, mean_rate_fraction
+from capplan.workload.kept_contexts import contexts_of
 from capplan.workload.length import Lengths, empirical
 from capplan.workload.request_class import RequestClass, ResponseTimes, responses_of_classes
 from capplan.workload.sessions import Sessions
@@ -360,7 +360,7 @@ def _of_turns(item: RequestClass, sessions: Sessions) -> RequestClass:
         input_tokens=session_lengths(sessions),
         shared_prefix_tokens=0.0,
         prefix_hit_fraction=0.0,
-        reuse=session_reuse(sessions),
+        reuse=contexts_of(sessions),
         sessions=sessions,
         requests_per_conversation=item.requests_per_conversation or sessions.turns.mean_tokens,
     )

@@ -1,7 +1,7 @@
 """What multiplies or adds to the work of a line of traffic: samples and retries, images, sessions, pooling, time outside the GPUs."""
 
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import partial
 
 import numpy as np
 
@@ -10,29 +10,16 @@ from capplan.errors import InputError
 from capplan.families.parts.blocks import FAMILIES
 from capplan.model.images import ImageRule, image_tokens, image_work
 from capplan.model.network import Network
-from capplan.numbers import Array
 from capplan.readers.yaml_file import KeyPath
 from capplan.scenario.exclusions import OF_OUTPUTS
 from capplan.scenario.reading import Reading
 from capplan.scenario.replica import ANSWERED, UNMEASURED
 from capplan.scenario.scenario_file import LengthFields, Scenario, ScenarioFile, Traffic, lengths
-from capplan.serving.prefix_cache import hit_curve
-from capplan.workload.length import (
-    Lengths,
-    empirical,
-    fixed,
-)
+from capplan.workload.kept_contexts import drawn_contexts
+from capplan.workload.length import Lengths, empirical, fixed
 from capplan.workload.multiples import batch_arrival_cv, longest_of, mean_attempts, padding_fraction, sum_of
 from capplan.workload.request_class import Images, Outside, RequestClass
-from capplan.workload.sessions import (
-    Sessions,
-    Turns,
-    block_tokens_for,
-    drawn_turns,
-    turn_blocks,
-    turn_starts_s,
-)
-from capplan.workload.statistics import PrefixReuse
+from capplan.workload.sessions import Sessions
 
 
 def with_multiples(reading: Reading, item: Traffic, index: int, described: RequestClass) -> RequestClass:
@@ -247,16 +234,8 @@ def pooled_traffic(reading: Reading, file: ScenarioFile) -> list[Traffic]:
 
 MOST_TURNS = 1000
 """Mean turns of a session; with more, a draw of sessions no longer fits in memory."""
-DRAWN_TURNS = 20_000
-"""Turns that are drawn, from which the lengths of prompts are taken."""
-IN_FLIGHT = 32
-"""Sessions in flight where the curve of hits is taken; with fewer, the session itself takes a visible part of the cache."""
-SESSIONS_EACH = 16
-"""Sessions that follow each other in the draw ..."""
-WARM_PART = 0.25
-"""... and the part of its time after which hits count: all of them began together."""
-CURVE_POINTS = 64
-_SEED = 11
+LENGTHS = 2_000
+"""Equally likely lengths that stand for those of all prompts of sessions."""
 
 
 def sessions_of(
@@ -303,48 +282,7 @@ def with_one_turn(sessions: Sessions) -> bool:
 
 def session_lengths(sessions: Sessions) -> Lengths:
     """Return the prompts of all turns, as drawn [tokens]."""
-    drawn = _drawn(sessions, max(int(DRAWN_TURNS / sessions.turns.mean_tokens), 1))
-    inputs = drawn.input_tokens
-    return fixed(float(inputs[0])) if inputs.min() == inputs.max() else empirical(inputs.astype(np.float64))
-
-
-@lru_cache(maxsize=32)
-def session_reuse(sessions: Sessions) -> PrefixReuse:
-    """Return the hits of prompts in a least-recently-used cache, by its size, with IN_FLIGHT sessions in flight.
-
-    The blocks of a response are used, but none of their tokens count: they hit as a part of the next prompt. The draw ends
-    when there are fewer sessions in flight: with fewer, a cache would seem to hold more of each.
-    """
-    from capplan.recorded.traces.trace import prefix_reuse
-
-    turns = _drawn(sessions, IN_FLIGHT * SESSIONS_EACH)
-    sent_s, end_s = _one_after_the_other_s(turns)
-    mean = float(turns.input_tokens.mean())
-    block_tokens = block_tokens_for(mean)
-    blocks = turn_blocks(turns, sessions.shared_tokens, block_tokens)
-    order = np.argsort(sent_s, kind="stable")
-    order = order[sent_s[order] < end_s]
-    counted = np.where(sent_s >= WARM_PART * end_s, turns.input_tokens, 0)
-    prompts = np.split(blocks.prompt_ids, np.cumsum(blocks.prompt_counts)[:-1])
-    responses = np.split(blocks.output_ids, np.cumsum(blocks.output_counts)[:-1])
-    curve = hit_curve(
-        np.concatenate([ids for row in order.tolist() for ids in (prompts[row], responses[row])]),
-        np.stack((blocks.prompt_counts, blocks.output_counts), axis=1)[order].ravel(),
-        block_tokens=block_tokens,
-        input_tokens=np.stack((counted, np.zeros_like(counted)), axis=1)[order].ravel(),
-    )
-    sizes = np.unique(np.geomspace(1, max(curve.distinct_blocks, 1), CURVE_POINTS).astype(np.int64))
-    return replace(prefix_reuse(curve, sizes.tolist()), in_flight_tokens=IN_FLIGHT * mean)
-
-
-def _drawn(sessions: Sessions, count: int) -> Turns:
-    return drawn_turns(sessions, count, np.random.default_rng(_SEED))
-
-
-def _one_after_the_other_s(turns: Turns) -> tuple[Array, float]:
-    """Return when the turns are sent, with gaps of one second in the mean, and until when IN_FLIGHT sessions run at any time [s]."""
-    gaps = np.random.default_rng(_SEED).exponential(1.0, len(turns))
-    lasts = np.bincount(turns.session, gaps).reshape(SESSIONS_EACH, IN_FLIGHT)
-    starts = np.cumsum(lasts, axis=0) - lasts
-    sent_s = turn_starts_s(turns, np.asarray(starts.ravel(), dtype=np.float64), gaps)
-    return sent_s, float(lasts.sum(axis=0).min())
+    _, inputs, _ = drawn_contexts(sessions)
+    if inputs.min() == inputs.max():
+        return fixed(float(inputs[0]))
+    return empirical(np.array([part.mean() for part in np.array_split(np.sort(inputs), LENGTHS)]))

@@ -8,8 +8,9 @@ import numpy as np
 
 from capplan.keys import ONLY_KNOWN_KEYS, Counted
 from capplan.numbers import Array, Number
+from capplan.workload.kept_contexts import Contexts
 from capplan.workload.length import Lengths
-from capplan.workload.sessions import LEAST_GAP_S, Sessions, sessions_in_flight
+from capplan.workload.sessions import Sessions
 from capplan.workload.statistics import PrefixReuse
 
 ResponseTimes: TypeAlias = float | Sequence[float]
@@ -151,7 +152,7 @@ class RequestClass:
     """Leading tokens that prompts of this class have in common, part of input_tokens."""
     prefix_hit_fraction: float = 0.0
     """Share of the requests that find the shared prefix in the cache."""
-    reuse: PrefixReuse | None = None
+    reuse: PrefixReuse | Contexts | None = None
     """Prefix-cache hits by cache size, from a trace or sessions; instead of shared_prefix_tokens."""
     sessions: Sessions | None = None
     """Whose turns the requests are; lengths are then those of all turns."""
@@ -195,40 +196,6 @@ class RequestClass:
         if not self.think_time_s:
             response_time_s = max(response_time_s, LEAST_TURN_S)
         return float(offered_request_rate_per_s(self.users, self.think_time_s, response_time_s))
-
-    def in_flight_tokens(self, share: Number, response_time_s: Number) -> Number:
-        """Return the prompts of all sessions in flight in a share of the traffic, given the response time."""
-        if self.sessions is None:
-            return 0.0
-        if self.request_rate_per_s is None:
-            return (self.users or 0.0) * share * self.input_tokens.mean_tokens
-        rate = self.request_rate_per_s * share
-        return (
-            sessions_in_flight(rate, self.sessions.think_time_s, response_time_s)
-            * self.input_tokens.mean_tokens
-        )
-
-    def running_tokens(self, share: Number, response_time_s: Number) -> Number:
-        """Return the prompts of those sessions in flight that wait for a response, in a share of the traffic.
-
-            R = A t / (z + t)
-
-        Parameters
-        ----------
-        share : [-]
-            of the traffic
-        response_time_s : [s]
-            t, mean from a turn to the end of its response; z is the think time
-
-        Returns
-        -------
-        [tokens]
-            R, of the prompts A of all sessions in flight
-        """
-        if self.sessions is None:
-            return 0.0
-        cycle_s = np.maximum(self.sessions.think_time_s + response_time_s, LEAST_GAP_S)
-        return self.in_flight_tokens(share, response_time_s) * (response_time_s / cycle_s)
 
     @property
     def generated_tokens(self) -> float:

@@ -1,12 +1,12 @@
 """Sessions of several turns: each prompt holds all that was said before it, so prefix reuse follows from the traffic, or is found in a trace."""
 
 import math
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from capplan.numbers import Array, Number
+from capplan.numbers import Array
 from capplan.workload.length import Lengths
 
 Counts = NDArray[np.int64]
@@ -14,8 +14,10 @@ Counts = NDArray[np.int64]
 SMALLEST_BLOCK_TOKENS = 16
 BLOCKS_PER_PROMPT = 100
 """Blocks of a mean prompt of drawn sessions: rounding to whole blocks then hides about 1 % of the reuse."""
-DRAWN_SESSIONS = 2048
+DRAWN_SESSIONS = 8192
 """Sessions of which single turns are drawn."""
+WHOLE_QUANTILE = 0.999
+"""Quantile of the turns of a session, after which a session that began before is taken to have ended."""
 LEAST_GAP_S = 0.1
 """Shortest time from one turn to the next, where neither the response nor the user or tool takes any time."""
 
@@ -36,37 +38,6 @@ class Sessions:
     """Mean time of the user or the tools from a response to the next turn."""
     shared_tokens: int = 0
     """Leading tokens that all sessions have in common."""
-
-
-def sessions_in_flight(request_rate: Number, think_time_s: Number, response_time_s: Number) -> Number:
-    """Return the sessions that are between their first and their last turn.
-
-        a = r (z + t)
-
-    Parameters
-    ----------
-    request_rate : [req/s]
-        r, turns of all sessions.
-    think_time_s : [s]
-        z, mean from a response to the next turn.
-    response_time_s : [s]
-        t, mean from a turn to the end of its response.
-
-    Returns
-    -------
-    [-]
-        a, counting each session for the think time after its last turn too.
-
-    Examples
-    --------
-    >>> sessions_in_flight(12.0, 8.0, 2.0)
-    120.0
-
-    References
-    ----------
-    Little 1961, "A proof for the queuing formula L = lambda W", doi:10.1287/opre.9.3.383.
-    """
-    return request_rate * (think_time_s + response_time_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +76,9 @@ def drawn_turns(
     >>> drawn_turns(agent, 1, np.random.default_rng(0)).input_tokens
     array([100, 150, 200])
     """
-    turns = sessions.turns.sample(count, random)
+    # one session for each of equally likely parts of the distribution
+    parts = (random.permutation(count) + random.random(count)) / count
+    turns = np.maximum(np.rint(sessions.turns.quantile(parts)), 1.0).astype(np.int64)
     session = np.repeat(np.arange(count, dtype=np.int64), turns)
     first_row = np.cumsum(turns) - turns
     place = np.arange(session.size, dtype=np.int64) - first_row[session]
@@ -125,15 +98,15 @@ def drawn_turns(
 
 def held_in_turn(
     sessions: Sessions, users: int, turns: int, random: "np.random.Generator", longest: float = math.inf
-) -> tuple[Turns, list[int]]:
-    """Return the turns of users who hold one session after another, user after user, and where those of each user end.
+) -> tuple[Turns, list[tuple[int, int]]]:
+    """Return the turns of users who hold one session after another, and the rows of each user, who begins somewhere in a session.
 
     Parameters
     ----------
     sessions : what they are like
     users : [-]
     turns : [-]
-        of each user, at least
+        of each user
     random : generator
     longest : [tokens]
         a session ends before the turn whose prompt and response would exceed it
@@ -142,19 +115,23 @@ def held_in_turn(
     --------
     >>> from capplan.workload.length import fixed
     >>> agent = Sessions(fixed(3), fixed(100), fixed(30), fixed(20), 5.0)
-    >>> held, ends = held_in_turn(agent, 2, 4, np.random.default_rng(0))
-    >>> ends, held.turn.tolist()
-    ([6, 12], [0, 1, 2, 0, 1, 2, 0, 1, 2, 0, 1, 2])
+    >>> held, rows = held_in_turn(agent, 2, 4, np.random.default_rng(0))
+    >>> [held.turn[start:end].tolist() for start, end in rows]
+    [[2, 0, 1, 2], [1, 2, 0, 1]]
     """
-    count, ends = math.ceil(users * (turns / sessions.turns.mean_tokens + 1.0)), list[int]()
-    while len(ends) < users:
-        drawn = drawn_turns(sessions, count, random, longest)
-        after = np.flatnonzero(np.append(drawn.turn[1:] == 0, True)) + 1  # rows at which sessions end
-        ends = []
-        while len(ends) < users and (begin := ends[-1] if ends else 0) + turns <= after[-1]:
-            ends.append(int(after[np.searchsorted(after, begin + turns)]))
+    before = random.integers(0, math.ceil(sessions.turns.quantile(WHOLE_QUANTILE)), users)
+    each = turns + before
+    count = math.ceil(float(each.sum()) / sessions.turns.mean_tokens) + users
+    while True:
+        drawn, rows, after = drawn_turns(sessions, count, random, longest), list[tuple[int, int]](), 0
+        starts = np.append(np.flatnonzero(drawn.turn == 0), len(drawn))
+        for skipped in before.tolist():
+            begin = int(starts[min(int(np.searchsorted(starts, after)), starts.size - 1)])
+            after = begin + skipped + turns
+            rows.append((begin + skipped, after))
+        if after <= len(drawn):
+            return drawn, rows
         count *= 2
-    return Turns(*(column[: ends[-1]] for column in astuple(drawn))), ends
 
 
 @dataclass(frozen=True, slots=True)

@@ -369,8 +369,6 @@ class PrefixReuse:
     unlimited_token_hit_fraction: float
     curve: tuple[tuple[int, float], ...]
     """(blocks of the cache, fraction of prompt tokens that hit)."""
-    in_flight_tokens: float | None = None
-    """Prompt tokens of all sessions that are in flight where the curve holds; None: the curve is of a trace, at its own rate."""
 
     def hit_fraction(self, cache_tokens: Number) -> Array:
         """Return the fraction of prompt tokens that hit a cache of this many tokens, linear between the points.

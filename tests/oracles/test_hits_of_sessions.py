@@ -6,7 +6,7 @@ from heapq import heappop, heappush
 import numpy as np
 import pytest
 
-from capplan.scenario.traffic_line import session_reuse
+from capplan.workload.kept_contexts import CacheTraffic, contexts_of
 from capplan.workload.length import fixed, lognormal
 from capplan.workload.sessions import Sessions
 
@@ -23,7 +23,7 @@ def hits_by_events(sessions, cache_tokens, seed):
     random = np.random.default_rng(seed)
     mean_turns = float(sessions.turns.sample(20_000, random).mean())
     rate = IN_FLIGHT / (mean_turns * sessions.think_time_s)
-    lasts_s = 8.0 * mean_turns * sessions.think_time_s
+    lasts_s = 20.0 * mean_turns * sessions.think_time_s
     at_s, events, number = 0.0, [], 0
     while at_s < lasts_s:
         at_s += float(random.exponential(1.0 / rate))
@@ -39,7 +39,7 @@ def hits_by_events(sessions, cache_tokens, seed):
             break
         grown = first[which] if sent[which] == 0 else sessions.added_tokens.sample(1, random)[0]
         prompt = context[which] + grown
-        if now_s > 0.4 * lasts_s:
+        if now_s > 0.6 * lasts_s:
             asked += prompt
             found += context[which] if which in held else min(sessions.shared_tokens, prompt)
         context[which] = prompt + sessions.output_tokens.sample(1, random)[0]
@@ -57,9 +57,13 @@ def hits_by_events(sessions, cache_tokens, seed):
 @pytest.mark.parametrize("name", CHATS)
 @pytest.mark.parametrize("share", [0.4, 0.65, 0.9, 1.5])
 def test_a_cache_finds_what_one_of_whole_sessions_finds_while_they_come_and_go(name, share):
-    """The curve once ended when most of its sessions had: with fewer in flight, a cache of 0.65 of them found 76 % for 56 %."""
+    """A curve of 32 drawn sessions was off by 0.03 for the draw alone, and found 89 % where 142 users have 93 %."""
     sessions = CHATS[name]
-    reuse = session_reuse(sessions)
-    mean = reuse.in_flight_tokens / 32  # prompts, of the sessions that the curve has in flight
-    by_events = np.mean([hits_by_events(sessions, share * IN_FLIGHT * mean, seed) for seed in (1, 2)])
-    assert float(reuse.hit_fraction(share * reuse.in_flight_tokens)) == pytest.approx(by_events, abs=0.06)
+    found = contexts_of(sessions)
+    rate = IN_FLIGHT / sessions.think_time_s
+    columns = (found.returning_tokens, sessions.think_time_s, found.gone_tokens)
+    others = CacheTraffic(np.array([rate]), *(np.array([value]) for value in columns), running_tokens=0.0)
+    cache = share * IN_FLIGHT * found.input_tokens
+    by_events = np.mean([hits_by_events(sessions, cache, seed) for seed in (1,)])
+    hits = found.hit_fraction(np.array([cache]), sessions.think_time_s, others)
+    assert float(hits[0]) == pytest.approx(by_events, abs=0.02)

@@ -28,11 +28,11 @@ FIXED = {"turns": 10, "input_tokens": 1600, "added_tokens": 320, "output_tokens"
 
 @pytest.fixture
 def classes(tmp_path):
-    """Return the one class of a scenario with this line of traffic."""
+    """Return a scenario with this line of traffic, and others."""
 
-    def read(**traffic):
+    def read(*others, **traffic):
         path = tmp_path / "s.yaml"
-        path.write_text(json.dumps({"name": "s", "model": "meta-llama/Llama-3.1-8B-Instruct", "traffic": [traffic], "fleet": {"hardware": ["h100-sxm"]}}))  # fmt: skip
+        path.write_text(json.dumps({"name": "s", "model": "meta-llama/Llama-3.1-8B-Instruct", "traffic": [traffic, *others], "fleet": {"hardware": ["h100-sxm"]}}))  # fmt: skip
         return read_scenario(path)
 
     return read
@@ -85,19 +85,42 @@ def test_hits_are_those_of_the_draw_where_everything_fits_and_fewer_under_load(c
     found = sum(prompt + 160 for prompt in prompts[:-1]) / sum(prompts)
     (plenty,) = demand.with_cache(1e12).hit_fractions
     assert plenty == pytest.approx(found, abs=0.01)
-    by_load = [demand.with_cache(2e5, (), tokens).hit_fractions[0] for tokens in (1e4, 1e5, 3e5, 1e6, 1e7)]
+    by_load = [demand.with_cache(2e5, (), share).hit_fractions[0] for share in (0.01, 0.5, 1.0, 5.0, 50.0)]
     assert by_load == sorted(by_load, reverse=True)
     assert by_load[0] == plenty
     assert by_load[-1] < 0.2
-    by_cache = [demand.with_cache(tokens, (), 1e6).hit_fractions[0] for tokens in (1e4, 3e5, 1e6, 1e7)]
+    by_cache = [demand.with_cache(tokens, (), 10.0).hit_fractions[0] for tokens in (1e4, 3e5, 1e6, 1e7)]
     assert by_cache == sorted(by_cache)
 
 
 def test_longer_think_times_leave_fewer_hits_and_users_as_many(classes):
-    quick, slow = (demand_of(classes(request_rate=5, **FIXED | {"think_time": t})) for t in ("4 s", "40 s"))
-    assert slow.in_flight_tokens(1.0, 1.0) == pytest.approx(41 / 5 * quick.in_flight_tokens(1.0, 1.0))
-    few, many = (demand_of(classes(users=u, **FIXED)) for u in (20, 200))
-    assert many.in_flight_tokens(0.5, 9.0) == 5 * few.in_flight_tokens(1.0, 1.0)
+    """Sessions in flight grow with the think time; users are as many whatever they think, and think as long as a cache keeps what they said."""
+
+    def hits(share, **traffic):
+        return demand_of(classes(**FIXED | traffic)).with_cache(3e5, (), share).hit_fractions[0]
+
+    assert hits(1.0, request_rate=5, think_time="40 s") < hits(1.0, request_rate=5, think_time="4 s")
+    assert hits(1.0, users=60, think_time="40 s") == hits(1.0, users=60, think_time="4 s")
+    assert hits(0.3, users=200) == hits(1.0, users=60)
+
+
+def test_requests_that_nobody_repeats_take_room_in_the_cache_too(classes):
+    """Sessions next to other requests found as much as without them, in the plan and in the simulation."""
+    other = {"name": "o", "request_rate": 6, "input_tokens": 3000, "output_tokens": 9}
+    flags = ServingFlags(gpu_memory_utilization=0.9, max_model_len=8192, offline=True)
+    replica = replica_of(asked_replica("llama-3.1-8b", "h100-sxm", flags).spec)
+    planned, simulated = [], []
+    for others, waits in (((), (1.5,)), ((other,), (2.8, 0.4))):
+        demand = demand_of(classes(*others, name="s", request_rate=4, **FIXED | {"think_time": "12 s"}))
+        offered = offered_with_sessions(demand, seconds=400.0, seed=3, longest=8192, response_s=waits)
+        names = tuple(item.name for item in demand.classes)
+        stream = Stream(offered.requests, names, session_block_tokens(demand), warm_up_share=0.3)
+        outcome = simulated_fleet(replica, stream, slo=Slo())
+        simulated.append(outcome.classes["s"].prefix_hit_fraction)
+        responses_s = tuple(outcome.classes[name].e2e_s.mean for name in names)
+        planned.append(demand_at_replica(demand, replica, 1.0, responses_s).hit_fractions[0])
+    assert planned[1] < 0.8 * planned[0]
+    assert planned == pytest.approx(simulated, abs=0.05)
 
 
 def test_one_turn_changes_nothing(classes):

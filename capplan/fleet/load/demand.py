@@ -13,12 +13,15 @@ from capplan.fleet.scenario import Purchase
 from capplan.numbers import Array, Number
 from capplan.serving.requests import Counts, Requests
 from capplan.serving.steady_state import Lengths
+from capplan.workload.kept_contexts import CacheTraffic, Contexts
 from capplan.workload.request_class import RequestClass, ResponseTimes, responses_of_classes
 from capplan.workload.sessions import SingleTurns, kept_context_probability, single_turns
 from capplan.workload.statistics import PrefixReuse
 
 FREE_SHARE = 0.5
 """Fraction of the KV cache that holds prefixes of earlier requests; a trace with block hashes is simulated without it."""
+MISSED_STEP = 1.02
+"""Ratio of two shares of the prompt tokens that a cache misses, which count as different."""
 CACHED_SHARE = 0.9
 """Cached fraction of a prompt that hits; the other prompts miss entirely."""
 SLICES = 64
@@ -50,48 +53,33 @@ class Demand:
         """Return whether prefix-cache hits depend on the load of a replica too."""
         return any(request_class.sessions is not None for request_class in self.classes)
 
-    def in_flight_tokens(self, share: float, response_s: ResponseTimes) -> float:
-        """Return the prompts of all sessions in flight in a share of the traffic [tokens]."""
-        times = zip(self.classes, self.responses_s(response_s), strict=True)
-        return float(sum(item.in_flight_tokens(share, time_s) for item, time_s in times))
-
-    def running_tokens(self, share: float, response_s: ResponseTimes) -> float:
-        """Return the prompts of those sessions in flight that wait for a response [tokens]."""
-        times = zip(self.classes, self.responses_s(response_s), strict=True)
-        return float(sum(item.running_tokens(share, time_s) for item, time_s in times))
-
     def with_cache(
         self,
         cache_tokens: float,
         tiers: Sequence[TierTokens] = (),
-        in_flight_tokens: float | None = None,
-        running_tokens: float = 0.0,
+        share: float = 1.0,
+        response_s: ResponseTimes = 0.0,
     ) -> "Demand":
-        """Return the demand with the hits of a KV cache of this size, half of which is free for prefixes (an assumption).
+        """Return the demand with the hits of a KV cache of this size; of a trace half of it is free for prefixes (an assumption).
 
-        Hits are rounded to a hundredth of those in an unlimited cache, so that replicas of nearly the same size share their runs.
+        What prompts miss is rounded to 2 % of itself, so that replicas of nearly the same size share their runs.
         Tiers hold what was evicted from the cache, so their sizes add to its size; hits in a tier are loaded from it.
-        Prompts of sessions that wait for a response stay in the cache, so sessions between two turns share the rest of it.
 
         Parameters
         ----------
         cache_tokens : [tokens]
         tiers : below the cache
-        in_flight_tokens : [tokens]
-            prompts of all sessions at the replica that are in flight; None: of the whole traffic, with immediate responses
-        running_tokens : [tokens]
-            prompts of those sessions that wait for a response
+        share : [-]
+            of the whole traffic, at the replica; 0: contexts stay as long as the cache has room for one
+        response_s : [s]
+            during which sessions keep their blocks
         """
-        held = self.in_flight_tokens(1.0, 0.0) if in_flight_tokens is None else in_flight_tokens
         below = np.cumsum([0.0, *(tier.tokens for tier in tiers)])
+        traffic = self._cache_traffic(share, self.responses_s(response_s))
         curves = [
-            _hits(request_class.reuse, cache_tokens, below, held, running_tokens)
-            for request_class in self.classes
+            self._found(index, cache_tokens, below, share, traffic) for index in range(len(self.classes))
         ]
-        hits = tuple(
-            _rounded_hits(request_class.reuse, float(curve[-1]))
-            for request_class, curve in zip(self.classes, curves, strict=True)
-        )
+        hits = tuple(_rounded_hits(float(curve[-1])) for curve in curves)
         weights = _weights(self.classes)
         per_token = np.array([tier.load_s_per_token for tier in tiers])
         loads = [
@@ -101,6 +89,30 @@ class Demand:
         hit = replace(self, hit_fractions=hits, load_s=float(f"{sum(loads):.2g}"))
         cached = sum(w * hit.cached_tokens_of(index) for index, w in enumerate(weights))
         return replace(hit, lengths=replace(self.lengths, cached_tokens=cached))
+
+    def _cache_traffic(self, share: float, responses_s: Sequence[float]) -> CacheTraffic:
+        """Return what all requests of a share of the traffic put into a cache."""
+        rates = share * np.array(self.rates_of_classes(responses_s))
+        left = np.array([_left_tokens(item) for item in self.classes])
+        think_s = [item.sessions.think_time_s if item.sessions else 0.0 for item in self.classes]
+        running = float((rates * np.array(responses_s) * left[:, 2]).sum())
+        return CacheTraffic(rates, left[:, 0], np.array(think_s), left[:, 1], running)
+
+    def _found(
+        self, index: int, cache_tokens: float, below: Array, share: float, traffic: CacheTraffic
+    ) -> Array:
+        """Return the hits of a class in the cache, and in it and each of the tiers below it together."""
+        item = self.classes[index]
+        if isinstance(item.reuse, PrefixReuse):
+            return item.reuse.hit_fraction(FREE_SHARE * cache_tokens + below)
+        if item.reuse is None or item.sessions is None:
+            return np.zeros(below.size)
+        others = traffic
+        if item.users is not None:  # one of them sends the turn
+            rest = np.ones(len(self.classes))
+            rest[index] = max(1.0 - 1.0 / (item.users * share), 0.0) if share else 0.0
+            others = replace(traffic, rates_per_s=traffic.rates_per_s * rest)
+        return item.reuse.hit_fraction(cache_tokens + below, item.sessions.think_time_s, others)
 
     def cached_tokens_of(self, index: int) -> float:
         """Return the prompt tokens per request of a class that need no prefill, in the mean; of a reused prompt none before a plan is chosen."""
@@ -197,33 +209,27 @@ class Demand:
         ]
 
 
-def _hits(
-    reuse: PrefixReuse | None,
-    cache_tokens: float,
-    below: Array,
-    in_flight_tokens: float,
-    running_tokens: float,
-) -> Array:
-    """Return the hits of a class in the cache, and in it and each of the tiers below it together.
+def _left_tokens(item: RequestClass) -> tuple[float, float, float]:
+    """Return the tokens that a request leaves in a cache for the next turn, those that it leaves for nobody, and those that it holds while it runs."""
+    if isinstance(item.reuse, Contexts):
+        return item.reuse.returning_tokens, item.reuse.gone_tokens, item.reuse.running_tokens
+    found = item.cached_input_tokens
+    if item.reuse is not None:
+        found = item.reuse.unlimited_token_hit_fraction * item.input_tokens.mean_tokens
+    own = item.input_tokens.mean_tokens - found
+    return 0.0, own + item.generated_tokens, own + item.generated_tokens / 2.0
 
-        h = H((N - R) / (A - R))
 
-    H is the curve of sessions whose responses take no time, over the ratio of a cache to the prompts of all sessions in flight; N is
-    the cache, A the prompts in flight and R those of sessions that wait for a response.
+def _rounded_hits(hit_fraction: float) -> float:
+    """Return hits of which the rest is a power of 1.02, the nearest one.
+
+    Examples
+    --------
+    >>> round(_rounded_hits(0.9266), 4), _rounded_hits(0.0), _rounded_hits(1.0)
+    (0.9268, 0.0, 1.0)
     """
-    if reuse is None:
-        return np.zeros(below.size)
-    if reuse.in_flight_tokens is None:
-        return reuse.hit_fraction(FREE_SHARE * cache_tokens + below)
-    free = np.maximum(cache_tokens + below - running_tokens, 0.0)
-    return reuse.hit_fraction(free * (reuse.in_flight_tokens / max(in_flight_tokens - running_tokens, 1.0)))
-
-
-def _rounded_hits(reuse: PrefixReuse | None, hit_fraction: float) -> float:
-    if reuse is None:
-        return 0.0
-    most = reuse.unlimited_token_hit_fraction
-    return most * round(hit_fraction / most, 2) if most else 0.0
+    missed = 1.0 - hit_fraction
+    return 1.0 - MISSED_STEP ** round(math.log(missed, MISSED_STEP)) if missed > 0.0 else 1.0
 
 
 def _found_of_turns(

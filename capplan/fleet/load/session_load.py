@@ -22,6 +22,7 @@ from capplan.serving.terms import Routing
 from capplan.workload.request_class import SIMULATED_REQUESTS, WARM_UP_SHARE, RequestClass, ResponseTimes
 from capplan.workload.sessions import (
     LEAST_GAP_S,
+    WHOLE_QUANTILE,
     Sessions,
     Turns,
     block_tokens_for,
@@ -36,8 +37,6 @@ WARM_QUANTILE = 0.95
 """Quantile of the turns of a session; a fleet warms up for as long as so many turns take."""
 MOST_TURNS = 1.5
 """Turns that a user may send, over those at the mean response time: responses of other users may be slower."""
-COUNTED_SESSIONS = 2000
-"""Sessions that are drawn to count their turns, if some end early at the longest context."""
 
 
 def session_block_tokens(demand: Demand) -> int:
@@ -57,14 +56,13 @@ def offered_with_sessions(
     seed: int,
     longest: int,
     response_s: ResponseTimes,
-    warm_up_s: float | None = None,
     users_wait: bool = True,
 ) -> Offered:
     """Return the requests of some time: the turns of sessions with their blocks, all other requests as a sample path.
 
     Sessions of a class with a rate start as a Poisson process, and a turn is sent its think time after the mean response to the
-    turn before it. Users hold one session after another and wait for each response. With a warm-up the first sessions start with
-    it, at time zero; without one, early enough that as many as usual are in flight at time zero.
+    turn before it. Users hold one session after another and wait for each response. As many sessions as usual are in flight at
+    time zero, whose contexts no cache has then.
 
     Parameters
     ----------
@@ -75,19 +73,21 @@ def offered_with_sessions(
         sessions end before a turn that exceeds it, other requests are truncated to it
     response_s : [s]
         mean response times
-    warm_up_s : [s]
-        before the time that is asked for; None: no warm-up
     users_wait : without this, users with sessions send a turn after the mean response, as sessions with a rate do
 
     Returns
     -------
     Offered
     """
-    seconds += warm_up_s or 0.0
     responses_s = demand.responses_s(response_s)
     plain = [index for index, request_class in enumerate(demand.classes) if request_class.sessions is None]
     open_loop, crowds, user_rates, most = _sample_path(demand, plain, seconds, seed, longest, responses_s)
     named, first_id = _Named(session_block_tokens(demand), longest), 0
+    for place, part in enumerate(open_loop):
+        open_loop[place], first_id = named.by_themselves(part, plain, first_id)
+    for place, crowd in enumerate(crowds):
+        own, first_id = named.by_themselves(crowd.requests, plain, first_id)
+        crowds[place] = replace(crowd, requests=own)
     for index, request_class in enumerate(demand.classes):
         sessions = request_class.sessions
         if sessions is None:
@@ -102,10 +102,7 @@ def offered_with_sessions(
             user_rates += [rate] * len(users)
             most += round(rate * len(users) * seconds)
         else:
-            cold = warm_up_s is not None
-            turns, arrival_s = _turns_in_time(
-                request_class, sessions, seconds, wait_s, longest, random, cold=cold
-            )
+            turns, arrival_s = _turns_in_time(request_class, sessions, seconds, wait_s, longest, random)
             part, first_id = named.requests(turns, sessions, first_id, index, arrival_s)
             open_loop.append(part)
     return Offered(_merged(open_loop), joined_crowd(crowds, max(most, 1), user_rates))
@@ -126,12 +123,11 @@ def _sample_path(
     waits = [responses_s[index] for index in plain]
     count = max(round(sum(others.rates_per_s(waits)) * seconds), 2)
     path = SamplePath(others, count=count, seed=seed, longest=longest, response_s=waits).offered(1.0)
-    open_loop = [_renumbered(path.requests, plain)] if path.requests else []
-    if path.crowd is None:
+    open_loop = [path.requests] if path.requests else []
+    if (crowd := path.crowd) is None:
         return open_loop, [], [], 0
-    crowd = replace(path.crowd, requests=_renumbered(path.crowd.requests, plain))
     rates = [group.user_rate for group in crowd.groups] or [others.rates_per_s(waits)[1] / crowd.users]
-    most = len(path.crowd.requests) if crowd.most_requests is None else crowd.most_requests
+    most = len(crowd.requests) if crowd.most_requests is None else crowd.most_requests
     return open_loop, crowd.parts, rates, most
 
 
@@ -162,30 +158,44 @@ class _Named:
             int(ids.max(initial=first_id)) for ids in (blocks.prompt_ids, blocks.output_ids)
         )
 
+    def by_themselves(self, requests: Requests, plain: Sequence[int], first_id: int) -> tuple[Requests, int]:
+        """Return requests of the classes without sessions with their place among all classes, and the first id after theirs.
+
+        What they compute takes room in the caches that nobody asks for again.
+        """
+        assert requests.class_index is not None
+        assert requests.cached_tokens is not None
+        none = np.zeros(0, dtype=np.int64)
+        own = requests.input_tokens - requests.cached_tokens + requests.output_tokens
+        counts = np.maximum(own, 0) // max(self.block_tokens, 1)
+        return replace(
+            requests,
+            class_index=np.array(plain)[requests.class_index],
+            block_ids=none,
+            block_counts=np.zeros(len(requests), dtype=np.int64),
+            output_ids=np.arange(first_id, first_id + int(counts.sum())),
+            output_counts=counts,
+        ), first_id + int(counts.sum())
+
     def users(
         self, users: float, sessions: Sessions, seconds: float, response_s: float, random: "np.random.Generator", first_id: int, index: int,
     ) -> tuple[list[Crowd], int]:  # fmt: skip
         """Return each user as a crowd of one, who sends the turns of own sessions in their order, and the first id after theirs."""
         gap_s = max(sessions.think_time_s + response_s, LEAST_GAP_S)
-        turns, ends = held_in_turn(
+        turns, rows = held_in_turn(
             sessions, round(users), ceil(MOST_TURNS * seconds / gap_s) + 1, random, self.longest
         )
         think_s = drawn_gaps_s(sessions, len(turns), 0.0, random)
         named, first_id = self.requests(turns, sessions, first_id, index)
-        starts = [0, *ends[:-1]]
-        return [
-            Crowd(named.between(start, end), 1, think_s[start:end])
-            for start, end in zip(starts, ends, strict=True)
-        ], first_id
+        return [Crowd(named.between(start, end), 1, think_s[start:end]) for start, end in rows], first_id
 
 
 def session_warm_up_s(demand: Demand, response_s: ResponseTimes) -> float:
-    """Return the time after which a fleet without any session has about as many in flight as at any later time [s].
+    """Return the time after which caches that were empty hold the sessions in flight [s].
 
         t = max over the classes of q_0.95(n) (z + r)
 
-    n turns, z their think time, r the mean response: 95 % of the sessions that the start lacks would have ended by then, and
-    those in flight have all of their turns in the caches.
+    n turns, z their think time, r the mean response: 95 % of the sessions that were in flight at the start have ended by then.
     """
     responses_s = demand.responses_s(response_s)
     return max(
@@ -203,20 +213,6 @@ def _without_sessions(demand: Demand, plain: Sequence[int]) -> Demand:
     return replace(demand, classes=tuple(demand.classes[index] for index in plain), hit_fractions=hits)
 
 
-def _renumbered(requests: Requests, plain: Sequence[int]) -> Requests:
-    """Return requests of the classes without sessions, with their place among all classes, and no block ids."""
-    assert requests.class_index is not None
-    none, counts = np.zeros(0, dtype=np.int64), np.zeros(len(requests), dtype=np.int64)
-    return replace(
-        requests,
-        class_index=np.array(plain)[requests.class_index],
-        block_ids=none,
-        block_counts=counts,
-        output_ids=none,
-        output_counts=counts,
-    )
-
-
 def _turns_in_time(
     request_class: RequestClass,
     sessions: Sessions,
@@ -224,19 +220,21 @@ def _turns_in_time(
     response_s: float,
     longest: int,
     random: "np.random.Generator",
-    *,
-    cold: bool,
 ) -> tuple[Turns, Array]:
-    """Return the turns that are sent in a time, and when; from a cold start no session began before it."""
+    """Return the turns that are sent in a time, and when: those of as many sessions as send them at the rate of the class."""
     gap_s = max(sessions.think_time_s + response_s, LEAST_GAP_S)
-    kept_turns = len(drawn_turns(sessions, COUNTED_SESSIONS, random, longest)) / COUNTED_SESSIONS
-    before_s = 0.0 if cold else gap_s * float(sessions.turns.quantile(0.999))
-    count = max(round(request_class.request_rate_at(response_s) / kept_turns * (seconds + before_s)), 1)
-    turns = drawn_turns(sessions, count, random, longest)
-    gaps = drawn_gaps_s(sessions, len(turns), response_s, random)
-    arrival_s = turn_starts_s(turns, random.uniform(-before_s, seconds, count), gaps)
-    rows = np.flatnonzero((arrival_s >= 0.0) & (arrival_s < seconds))
-    return Turns(*(column[rows] for column in astuple(turns))), arrival_s[rows]
+    before_s = gap_s * float(sessions.turns.quantile(WHOLE_QUANTILE))
+    wanted = max(round(request_class.request_rate_at(response_s) * seconds), 1)
+    count = max(round(wanted / sessions.turns.mean_tokens * (1.0 + before_s / seconds)), 1)
+    while True:
+        turns = drawn_turns(sessions, count, random, longest)
+        gaps = drawn_gaps_s(sessions, len(turns), response_s, random)
+        arrival_s = turn_starts_s(turns, random.uniform(-before_s, seconds, count), gaps)
+        rows = np.flatnonzero((arrival_s >= 0.0) & (arrival_s < seconds))
+        if rows.size >= wanted:
+            kept = rows[:wanted]
+            return Turns(*(column[kept] for column in astuple(turns))), arrival_s[kept]
+        count = 1 + round(1.1 * count * wanted / max(rows.size, 1))
 
 
 def _merged(parts: Sequence[Requests]) -> Requests | None:
@@ -300,11 +298,10 @@ def peak_stream(
     if demand.has_sessions:
         offered = offered_with_sessions(
             demand,
-            seconds=count / rate,
+            seconds=count / rate + warm_up_s,
             seed=seed,
             longest=longest,
             response_s=response_s,
-            warm_up_s=warm_up_s,
         )
     else:
         offered = SamplePath(demand, count=count, seed=seed, longest=longest, response_s=response_s).offered(

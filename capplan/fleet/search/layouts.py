@@ -264,7 +264,7 @@ class _Part:
             )
             for size in demand.tiers
         ]
-        return demand.with_cache(cache_tokens, tiers, 1.0 if demand.has_sessions else None)
+        return demand.with_cache(cache_tokens, tiers, share=0.0)
 
     def with_one_demand(
         self, layouts: list[Layout], cache_tokens: Array, rejected: Rejections

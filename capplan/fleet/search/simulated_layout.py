@@ -92,8 +92,7 @@ def demand_at_replica(
         tier_in_tokens(spec.network, spec.device, spec.sharding, spec.kv_format, size, prompt)
         for size in demand.tiers
     ]
-    in_flight = demand.in_flight_tokens(share, response_s)
-    return demand.with_cache(float(tokens), tiers, in_flight, demand.running_tokens(share, response_s))
+    return demand.with_cache(float(tokens), tiers, share, response_s)
 
 
 class SimulatedLayout:
