@@ -225,6 +225,8 @@ _LEAST_IN_COMMON = 0.5
 """Share of the keys of a file and of a kin together that they have in common at least, rare keys counting more."""
 _SAME_WORD = 0.85
 """Likeness of two names, of 1, from which one is a misspelling of the other."""
+_PLAINEST = "llama"
+"""The decoder that most others are built from: first where its class has all keys of a file."""
 _FEWEST_KEYS = 5
 """Keys that may matter, of a file that is compared with classes by its keys."""
 
@@ -253,8 +255,9 @@ def _kin(config: Config, model_type: str) -> Iterator[tuple[str, str]]:
             len(keys) >= _FEWEST_KEYS
             and (share := weight(common) / weight(stated | usual)) >= _LEAST_IN_COMMON
         ):
-            alike.append((share, len(common), kind))
-    for _, count, kind in sorted(alike, key=lambda one: (-one[0], len(one[2])))[:3]:
+            plainest = kind == _PLAINEST and len(common) == len(stated)
+            alike.append((plainest, share, len(common), kind))
+    for _, _, count, kind in sorted(alike, key=lambda one: (not one[0], -one[1], len(one[3])))[:3]:
         yield kind, f"{count} of its {len(keys)} keys are in that class"
 
 

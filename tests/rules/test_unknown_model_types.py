@@ -33,6 +33,12 @@ def test_a_private_type_is_sent_to_a_kin_that_counts_the_same(model):
     assert parameters(followed) == parameters(read_network(config, "published"))
 
 
+def test_a_file_with_none_but_the_keys_of_a_llama_is_sent_to_llama():
+    """Its kin was phi3, whose class has fewer keys that such a file leaves out."""
+    plain = {"hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 128256, "max_position_embeddings": 131072, "rms_norm_eps": 1e-5, "rope_theta": 5e5, "hidden_act": "silu"}  # fmt: skip
+    assert refusal({**plain, "model_type": "acme_large"})[0].endswith("set model_type: llama")
+
+
 def test_a_kin_that_does_not_read_the_file_is_not_named():
     config = shipped_config("meta-llama/Llama-3.1-8B-Instruct")[0] | {"num_attention_heads": 7}
     lines = refusal({**config, "model_type": "acme_large"})
