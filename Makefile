@@ -15,18 +15,18 @@
 #   make mutants  how many small faults the tests notice: MUTANTS=100 SEED=7 ROOMS=operators,serving
 #   make fuzz     new questions: laws over random inputs and over what commands print of them, files of every kind and texts of their grammars, command lines, plan files, exports and calls of the
 #                 library with small faults; SECONDS=600 SEED=1 (a ninth of the time each) KIND=config.json (files of one kind alone)
-#                 RECORD=1 (adds the cases to the figures of docs/reliability.md)
+#                 RECORD=1 (adds the cases to the figures of docs/evidence/reliability.md)
 #   make oracle   every model type of the newest transformers against our reading of config.json, and which types are new; writes docs/models.md and the sample
 #                 that make test reads: SEED=1 CHANGED=2 (files with changed values for each type)
 #   make live     a running vLLM and llama.cpp's server with random weights on this processor, each in an environment of its own, next to what capplan predicts
-#                 (docs/live.md); about an hour and a quarter on two cores; Linux, Python 3.11, 4 GB of disk: PARTS="scheduler loads"
+#                 (docs/evidence/live.md); about an hour and a quarter on two cores; Linux, Python 3.11, 4 GB of disk: PARTS="scheduler loads"
 #                 LIVE_PYTHON=python3.11 TORCH_INDEX=URL (where pip finds a torch without CUDA, where it does not by itself)
 #   make constraints  write constraints/ anew: the versions that make plan and make test install, with the hashes of their files
 #   make installs     the lowest, tested and newest versions in empty environments, a build twice, the Dockerfile's steps, the same bytes everywhere:
-#                     OTHERS="python3.12 python3.13"; writes docs/reliability.md
+#                     OTHERS="python3.12 python3.13"; writes docs/evidence/reliability.md
 #   make audit    what pip-audit knows of the versions in constraints/; where its registry cannot be asked, what a file of
 #                 advisories in the OSV format knows: ADVISORIES=FILE
-#   make reliability  write docs/reliability.md from the figures of make installs and make fuzz RECORD=1
+#   make reliability  write docs/evidence/reliability.md from the figures of make installs and make fuzz RECORD=1
 #   make release  check everything, then build the sdist, a pure wheel and one with the compiled core into dist/, twice with the
 #                 same bytes, with an SBOM; the workflow of a tag does the same for the usual platforms
 #   make wheels   what a campaign on a card needs besides torch, into wheels/: WHEELS_PYTHON=3.12 (see calibrate/campaign.sh)

@@ -19,7 +19,7 @@ from capplan.cli.commands import COMMANDS
 from capplan.cli.commands import EXAMPLES as USES
 from capplan.cli.main import app, main
 from docs.generators import methodology, plan_numbers, scenario_keys
-from docs.generators.accuracy_quotes import with_quotes
+from docs.generators.accuracy_quotes import quoted_text, with_quotes
 from docs.generators.console_blocks import page_width, with_output
 
 EXAMPLES = {
@@ -165,7 +165,7 @@ def write(root: Path, only: Sequence[str] = ()) -> None:
         texts[root / "docs" / "methodology" / f"{room}.md"] = text
     known: dict[str, str] = {}
     before = {page: page.read_text(encoding="utf-8") for page in {*texts, *pages(root)} if page.exists()}
-    accuracy = (root / "docs" / "accuracy.md").read_text(encoding="utf-8")
+    accuracy = quoted_text(root)
     for page in pages(root):
         texts[page] = with_output(with_quotes(before[page], accuracy), main, known)
     for page, text in texts.items():

@@ -146,9 +146,11 @@ def on_files(files: "Files", *, config: "MkDocsConfig") -> "Files":
 
 
 def on_page_markdown(markdown: str, *, page: "Page", **_: object) -> str:
-    """Point the links of a page to pages of the site; the search shows how-to pages first."""
+    """Point the links of a page to pages of the site; the search shows how-to pages first, and no evidence."""
     if page.file.src_uri.startswith("how-to/"):
         page.meta["search"] = {"boost": 3}
+    elif page.file.src_uri.startswith("evidence/"):
+        page.meta["search"] = {"exclude": True}
     sources = {name: source for source, name in OUTSIDE.items()}
     return site_text(markdown, sources.get(page.file.src_uri, f"docs/{page.file.src_uri}"))
 

@@ -28,9 +28,29 @@ def navigation(entries):
             yield from navigation(item) if isinstance(item, list) else [item]
 
 
-def test_every_page_is_in_the_navigation_once():
-    nav = parse_yaml((ROOT / "mkdocs.yml").read_text(encoding="utf-8"), "mkdocs.yml").value["nav"]
-    assert sorted(navigation(nav)) == sorted([*map(site_page, SOURCES), *GENERATED])
+EVIDENCE = sorted(path.name for path in (ROOT / "docs" / "evidence").glob("*.md"))
+NAV = parse_yaml((ROOT / "mkdocs.yml").read_text(encoding="utf-8"), "mkdocs.yml").value["nav"]
+
+
+def test_every_page_is_in_the_navigation_once_but_those_of_the_evidence():
+    pages = {*map(site_page, SOURCES), *GENERATED} - {f"evidence/{name}" for name in EVIDENCE}
+    assert sorted(navigation(NAV)) == sorted([*pages, "evidence/index.md"])
+
+
+def test_the_index_of_the_evidence_names_every_page_of_it():
+    text = (ROOT / "docs" / "evidence" / "index.md").read_text(encoding="utf-8")
+    assert sorted(["index.md", *re.findall(r"^\| \[[^]]+\]\(([^)/]+)\)", text, re.MULTILINE)]) == EVIDENCE
+
+
+def test_ten_pages_explain_each_on_two_screens():
+    """A screen holds some 350 words with their tables; what a command prints does not count."""
+    (explained,) = (part["How it works"] for part in NAV if "How it works" in part)
+    pages = list(navigation(explained))
+    assert len(pages) <= 10
+    for page in pages:
+        text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+        words = re.sub(r"```.*?```|<!--.*?-->|\]\([^)]*\)|[|-]+", " ", text, flags=re.DOTALL).split()
+        assert len(words) <= 800, f"{page}: {len(words)} words"
 
 
 @pytest.mark.parametrize("source", SOURCES)
