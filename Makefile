@@ -11,7 +11,7 @@
 #   make golden   write the golden files anew; review the difference like code
 #   make docs     write docs/commands.md, docs/methodology/ and the output of the marked console blocks of all pages again,
 #                 then build the pages as a site into site/; a warning stops it
-#   make site     build the site without writing pages, and test it: its links, its widths on a phone and a desk, its search
+#   make site     build the site without writing pages, and test it: its links, its widths on a phone and a desk, its search, the age of its pictures
 #   make mutants  how many small faults the tests notice: MUTANTS=100 SEED=7 ROOMS=operators,serving
 #   make fuzz     new questions: laws over random inputs and over what commands print of them, files of every kind and texts of their grammars, command lines, plan files, exports and calls of the
 #                 library with small faults; SECONDS=600 SEED=1 (a ninth of the time each) KIND=config.json (files of one kind alone)
@@ -30,7 +30,7 @@
 #   make release  check everything, then build the sdist, a pure wheel and one with the compiled core into dist/, twice with the
 #                 same bytes, with an SBOM; the workflow of a tag does the same for the usual platforms
 #   make wheels   what a campaign on a card needs besides torch, into wheels/: WHEELS_PYTHON=3.12 (see calibrate/campaign.sh)
-#   make pictures draw the pictures of docs/ anew; the page is photographed by CHROMIUM=chromium
+#   make pictures draw the pictures of docs/ again; the page is photographed by the browser that tests the site, or by CHROMIUM=PROGRAM
 PYTHON ?= python3
 VENV ?= .venv
 MUTANTS ?= 100
@@ -42,7 +42,7 @@ LIVE ?= .live
 LIVE_PYTHON ?= python3.11
 TORCH_INDEX ?=
 PARTS ?=
-CHROMIUM ?= chromium
+CHROMIUM ?=
 ADVISORIES ?=
 BIN := $(VENV)/bin
 # A file of tests runs in one process, so that what its tests share is made once; files come in the order of their names.
@@ -93,7 +93,7 @@ docs: $(VENV)/.ready-docs
 	$(BIN)/mkdocs build --quiet
 
 site: $(VENV)/.ready-docs $(VENV)/.ready-test
-	$(BIN)/python -m pytest -m long tests/rules/test_built_site.py
+	$(BIN)/python -m pytest -m long tests/rules/test_built_site.py tests/rules/test_pictures.py
 
 mutants: $(VENV)/.ready-test
 	$(BIN)/python -m tests.mutants.sample --mutants $(MUTANTS) --seed $(SEED) $(if $(ROOMS),--rooms $(ROOMS))
@@ -139,12 +139,8 @@ release: check
 pictures: $(VENV)/.ready
 	$(BIN)/python -m pip install --quiet --editable '.[plot]'
 	$(BIN)/capplan sweep scenarios/support-chat.yaml --plot docs/pictures/support-chat-frontier.svg
-	$(BIN)/capplan estimate llama-3.1-8b --hardware h100-sxm --concurrency 16 --plot docs/pictures/roofline.svg
 	$(BIN)/capplan kv-size llama-3.1-8b --context 4096 --context 32768 --plot docs/pictures/paged.svg
-	mkdir -p build
-	$(BIN)/capplan report support-chat --author "Platform team" --date 2026-11-22 -o build/plan.html
-	$(CHROMIUM) --headless --no-sandbox --disable-gpu --hide-scrollbars --window-size=1280,1040 --screenshot=$(CURDIR)/docs/pictures/report.png file://$(CURDIR)/build/plan.html
-	$(BIN)/python -m docs.generators.pictures
+	CHROMIUM=$(CHROMIUM) $(BIN)/python -m docs.generators.pictures
 
 clean:
 	rm -rf $(VENV) $(LIVE) build dist site .mypy_cache .ruff_cache .hypothesis

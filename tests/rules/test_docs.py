@@ -108,6 +108,19 @@ def test_the_keys_that_a_how_to_shows_are_those_of_a_scenario(page, block, tmp_p
     assert read_scenario(path).classes
 
 
+@pytest.mark.parametrize(
+    "page",
+    [page for folder in ("how-to", "tutorials") for page in sorted((ROOT / "docs" / folder).glob("*.md"))],
+    ids=lambda page: page.stem,
+)
+def test_a_page_begins_with_what_to_type(page):
+    """A reader in a hurry finds the command, or the keys to write, in the first lines; `troubleshoot` begins with the exit codes."""
+    if page.stem != "troubleshoot":
+        before, block, _ = page.read_text(encoding="utf-8").partition("```")
+        assert block
+        assert len(re.sub(r"<!--.*?-->|\]\([^)]*\)", "", before).split()) <= 60
+
+
 def test_how_tos_that_plan_a_kind_of_service_show_its_keys():
     planned = {page.stem for page in (ROOT / "docs" / "how-to").glob("plan-*.md")}
     assert planned <= {block.values[0] for block in BLOCKS}
