@@ -9,7 +9,7 @@
 #   make check    lint, then every test: test, long, site and old-processor, a pass of each fuzzer, and the oracle
 #   make bench    start-up time and search speed, as ratios measured in one run
 #   make golden   write the golden files anew; review the difference like code
-#   make docs     write docs/commands.md, docs/methodology/ and the output of the marked console blocks of all pages again,
+#   make docs     write docs/commands/, docs/methodology/ and the output of the marked console blocks of all pages again,
 #                 then build the pages as a site into site/; a warning stops it
 #   make site     build the site without writing pages, and test it: its links, its widths on a phone and a desk, its search, the age of its pictures
 #   make mutants  how many small faults the tests notice: MUTANTS=100 SEED=7 ROOMS=operators,serving

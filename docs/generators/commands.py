@@ -1,6 +1,6 @@
 """Write what the documentation shows of the program: `python -m docs.generators.commands [PAGE ...]` (`make docs`).
 
-docs/commands.md is written from the commands themselves, docs/scenario.md from the records of a scenario; in the other pages the marked console blocks
+docs/commands.md and docs/commands/ are written from the commands themselves, docs/scenario.md from the records of a scenario; in the other pages the marked console blocks
 are run again. Tests check that both are current. It can be run any number of times.
 """
 
@@ -77,16 +77,21 @@ What a SCENARIO may hold: [scenario keys](scenario.md). Numbers are written as t
 """
 
 
-def documentation() -> str:
-    """Return the text of docs/commands.md."""
-    rows = [f"| [`{name}`](#capplan-{name}) | {says} | `{USES[name]}` |" for name, says in COMMANDS.items()]
-    parts = [_HEAD, "\n".join(["| command | what it does | for example |", "| --- | --- | --- |", *rows])]
+def documentation() -> dict[str, str]:
+    """Return the pages of the commands by their paths below docs/: the index, and a page for each."""
+    rows = [
+        f"| [`{name}`](commands/{name}.md) | {says} | `{USES[name]}` |" for name, says in COMMANDS.items()
+    ]
+    index = "\n".join(["| command | what it does | for example |", "| --- | --- | --- |", *rows])
+    texts = {"commands.md": f"{_HEAD}\n{index}\n"}
     program: Any = typer.main.get_command(app)
     with program.make_context("capplan", ["--help"], resilient_parsing=True) as context:
         for name, summary in COMMANDS.items():
             command = program.get_command(context, name)
-            parts += [f"## capplan {name}", summary, _usage(name, command), *_tables(command), _example(name)]
-    return "\n\n".join(part.strip() for part in parts if part) + "\n"
+            parts = [f"# capplan {name}", summary, _usage(name, command), f"For example: `{USES[name]}`"]
+            parts += [_example(name), *_tables(command), "[All commands](../commands.md)"]
+            texts[f"commands/{name}.md"] = "\n\n".join(part.strip() for part in parts if part) + "\n"
+    return texts
 
 
 def _usage(name: str, command: Any) -> str:
@@ -125,6 +130,7 @@ def _example(name: str) -> str:
 
 WHOLE = (
     "commands.md",
+    *(f"commands/{name}.md" for name in COMMANDS),
     "scenario.md",
     "numbers.md",
     *(f"methodology/{room}.md" for room in methodology.ROOMS),
@@ -145,7 +151,7 @@ def pages(root: Path) -> list[Path]:
 
 
 def write(root: Path, only: Sequence[str] = ()) -> None:
-    """Write docs/commands.md, docs/scenario.md, docs/methodology/ and the marked blocks of all other pages again.
+    """Write docs/commands.md, docs/commands/, docs/scenario.md, docs/methodology/ and the marked blocks of all other pages again.
 
     Parameters
     ----------
@@ -158,7 +164,7 @@ def write(root: Path, only: Sequence[str] = ()) -> None:
             text = Path(name).read_text(encoding="utf-8")
             Path(name).write_text(with_output(text, main), encoding="utf-8")
         return
-    texts = {root / "docs" / "commands.md": documentation()}
+    texts = {root / "docs" / name: text for name, text in documentation().items()}
     texts[root / "docs" / "scenario.md"] = scenario_keys.page()
     texts[root / "docs" / "numbers.md"] = plan_numbers.page(root)
     for room, text in methodology.pages(root).items():
