@@ -5,12 +5,13 @@
 #                 calibrations and refits, and the rest of the sweeps over every key and every flag
 #   make old-processor  the tests that time this processor again, without AVX-512 and units for bf16: torch and oneDNN are told
 #                 to use AVX2 at most, as on a processor that has no more; one to two minutes on two cores of an EPYC with AVX-512
-#   make lint     ruff, mypy --strict, and the vocabulary of pages and messages (docs/words)
+#   make lint     ruff, mypy --strict, and the vocabulary of pages and messages (docs/words), with Vale too where it is installed
 #   make check    lint, then every test: test, long, site and old-processor, a pass of each fuzzer, and the oracle
 #   make bench    start-up time and search speed, as ratios measured in one run
 #   make golden   write the golden files anew; review the difference like code
 #   make docs     write docs/commands/, docs/methodology/ and the output of the marked console blocks of all pages again,
 #                 then build the pages as a site into site/; a warning stops it
+#   make page     write a page again and build the site, in half a minute: PAGE=docs/how-to/capacity.md; open it below site/
 #   make site     build the site without writing pages, and test it: its links, its widths on a phone and a desk, its search, the age of its pictures
 #   make mutants  how many small faults the tests notice: MUTANTS=100 SEED=7 ROOMS=operators,serving
 #   make fuzz     new questions: laws over random inputs and over what commands print of them, files of every kind and texts of their grammars, command lines, plan files, exports and calls of the
@@ -44,6 +45,7 @@ TORCH_INDEX ?=
 PARTS ?=
 CHROMIUM ?=
 ADVISORIES ?=
+PAGE ?= README.md
 BIN := $(VENV)/bin
 # A file of tests runs in one process, so that what its tests share is made once; files come in the order of their names.
 SPREAD := --dist loadfile --no-loadscope-reorder
@@ -55,7 +57,7 @@ COMPILED := hatch_build.py $(wildcard capplan/serving/engine_parts.p* capplan/se
 # Compiled modules are kept, even where an image says otherwise: every process of the tests would compile all of them anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: plan test long old-processor lint check bench golden docs site mutants fuzz constraints audit installs reliability oracle live wheels pictures release clean
+.PHONY: plan test long old-processor lint check bench golden docs page site mutants fuzz constraints audit installs reliability oracle live wheels pictures release clean
 .DEFAULT_GOAL := plan
 
 plan: $(VENV)/.ready
@@ -72,6 +74,7 @@ lint: $(VENV)/.ready-lint
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python -m docs.generators.words
+	if command -v vale > /dev/null; then vale README.md CONTRIBUTING.md SECURITY.md docs; fi
 
 old-processor: $(VENV)/.ready-test
 	ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 $(BIN)/python -m pytest -n 2 $(SPREAD) $(TIMED:%=tests/calibrate/test_%.py)
@@ -91,6 +94,11 @@ docs: $(VENV)/.ready-docs
 	$(BIN)/python -m docs.generators.orders
 	$(BIN)/python -m docs.generators.hosted_models
 	$(BIN)/mkdocs build --quiet
+
+page: $(VENV)/.ready-docs
+	$(BIN)/python -m docs.generators.commands $(PAGE)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	@echo $(patsubst docs/%.md,site/%.html,$(PAGE))
 
 site: $(VENV)/.ready-docs $(VENV)/.ready-test
 	$(BIN)/python -m pytest -m long tests/rules/test_built_site.py tests/rules/test_pictures.py

@@ -150,32 +150,32 @@ def pages(root: Path) -> list[Path]:
     ]
 
 
+def generated(root: Path) -> dict[Path, str]:
+    """Return the text of each page that is written whole."""
+    docs = root / "docs"
+    texts = {docs / name: text for name, text in documentation().items()}
+    texts |= {docs / "scenario.md": scenario_keys.page(), docs / "numbers.md": plan_numbers.page(root)}
+    return texts | {
+        docs / "methodology" / f"{room}.md": text for room, text in methodology.pages(root).items()
+    }
+
+
 def write(root: Path, only: Sequence[str] = ()) -> None:
     """Write docs/commands.md, docs/commands/, docs/scenario.md, docs/methodology/ and the marked blocks of all other pages again.
 
     Parameters
     ----------
     root : of the repository
-    only : paths of pages; only their marked blocks are written again; none: everything
+    only : paths of pages that are written; none: all
     """
     os.chdir(root)  # commands of the pages are written as from the root of the repository
-    if only:
-        for name in only:
-            text = Path(name).read_text(encoding="utf-8")
-            Path(name).write_text(with_output(text, main), encoding="utf-8")
-        return
-    texts = {root / "docs" / name: text for name, text in documentation().items()}
-    texts[root / "docs" / "scenario.md"] = scenario_keys.page()
-    texts[root / "docs" / "numbers.md"] = plan_numbers.page(root)
-    for room, text in methodology.pages(root).items():
-        texts[root / "docs" / "methodology" / f"{room}.md"] = text
+    whole, accuracy = generated(root), quoted_text(root)
+    wanted = [root / name for name in only] or [*whole, *pages(root)]
+    before = {page: page.read_text(encoding="utf-8") if page.exists() else "" for page in wanted}
     known: dict[str, str] = {}
-    before = {page: page.read_text(encoding="utf-8") for page in {*texts, *pages(root)} if page.exists()}
-    accuracy = quoted_text(root)
-    for page in pages(root):
-        texts[page] = with_output(with_quotes(before[page], accuracy), main, known)
-    for page, text in texts.items():
-        if text != before.get(page):
+    for page in wanted:
+        text = whole.get(page) or with_output(with_quotes(before[page], accuracy), main, known)
+        if text != before[page]:
             page.write_text(text, encoding="utf-8")
             sys.stderr.write(f"wrote {page.relative_to(root)}\n")
 

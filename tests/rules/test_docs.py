@@ -68,6 +68,14 @@ def test_a_file_that_capplan_writes_names_a_schema_of_the_site(name):
     assert (ROOT / "docs" / "schema" / f"{name}.json").is_file()
 
 
+def test_every_recipe_names_its_tests_and_they_exist():
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    for recipe in re.split(r"^## ", text, flags=re.MULTILINE)[1:]:
+        assert re.search(r"pytest .*tests/|make oracle", recipe), recipe.splitlines()[0]
+    for name in re.findall(r"\btests/[\w/]+\.\w+", text):
+        assert (ROOT / name).is_file(), name
+
+
 def test_changes_are_listed_under_a_version():
     text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     assert "## [Unreleased]" in text or re.search(r"^## \[\d+\.\d+\.\d+\]", text, re.MULTILINE)
