@@ -5,32 +5,33 @@
 #                 calibrations and refits, and the rest of the sweeps over every key and every flag
 #   make old-processor  the tests that time this processor again, without AVX-512 and units for bf16: torch and oneDNN are told
 #                 to use AVX2 at most, as on a processor that has no more; one to two minutes on two cores of an EPYC with AVX-512
-#   make lint     ruff, mypy --strict, and the vocabulary of pages and messages (docs/words)
+#   make lint     ruff, mypy --strict, and the vocabulary of pages and messages (docs/words), with Vale too where it is installed
 #   make check    lint, then every test: test, long, site and old-processor, a pass of each fuzzer, and the oracle
 #   make bench    start-up time and search speed, as ratios measured in one run
 #   make golden   write the golden files anew; review the difference like code
-#   make docs     write docs/commands.md, docs/methodology/ and the output of the marked console blocks of all pages again,
+#   make docs     write docs/commands/, docs/methodology/ and the output of the marked console blocks of all pages again,
 #                 then build the pages as a site into site/; a warning stops it
-#   make site     build the site without writing pages, and test it: its links, its widths on a phone and a desk, its search
+#   make page     write a page again and build the site, in half a minute: PAGE=docs/how-to/capacity.md; open it below site/
+#   make site     build the site without writing pages, and test it: its links, its widths on a phone and a desk, its search, the age of its pictures
 #   make mutants  how many small faults the tests notice: MUTANTS=100 SEED=7 ROOMS=operators,serving
 #   make fuzz     new questions: laws over random inputs and over what commands print of them, files of every kind and texts of their grammars, command lines, plan files, exports and calls of the
 #                 library with small faults; SECONDS=600 SEED=1 (a ninth of the time each) KIND=config.json (files of one kind alone)
-#                 RECORD=1 (adds the cases to the figures of docs/reliability.md)
+#                 RECORD=1 (adds the cases to the figures of docs/evidence/reliability.md)
 #   make oracle   every model type of the newest transformers against our reading of config.json, and which types are new; writes docs/models.md and the sample
 #                 that make test reads: SEED=1 CHANGED=2 (files with changed values for each type)
 #   make live     a running vLLM and llama.cpp's server with random weights on this processor, each in an environment of its own, next to what capplan predicts
-#                 (docs/live.md); about an hour and a quarter on two cores; Linux, Python 3.11, 4 GB of disk: PARTS="scheduler loads"
+#                 (docs/evidence/live.md); about an hour and a quarter on two cores; Linux, Python 3.11, 4 GB of disk: PARTS="scheduler loads"
 #                 LIVE_PYTHON=python3.11 TORCH_INDEX=URL (where pip finds a torch without CUDA, where it does not by itself)
 #   make constraints  write constraints/ anew: the versions that make plan and make test install, with the hashes of their files
 #   make installs     the lowest, tested and newest versions in empty environments, a build twice, the Dockerfile's steps, the same bytes everywhere:
-#                     OTHERS="python3.12 python3.13"; writes docs/reliability.md
+#                     OTHERS="python3.12 python3.13"; writes docs/evidence/reliability.md
 #   make audit    what pip-audit knows of the versions in constraints/; where its registry cannot be asked, what a file of
 #                 advisories in the OSV format knows: ADVISORIES=FILE
-#   make reliability  write docs/reliability.md from the figures of make installs and make fuzz RECORD=1
+#   make reliability  write docs/evidence/reliability.md from the figures of make installs and make fuzz RECORD=1
 #   make release  check everything, then build the sdist, a pure wheel and one with the compiled core into dist/, twice with the
 #                 same bytes, with an SBOM; the workflow of a tag does the same for the usual platforms
 #   make wheels   what a campaign on a card needs besides torch, into wheels/: WHEELS_PYTHON=3.12 (see calibrate/campaign.sh)
-#   make pictures draw the pictures of docs/ anew; the page is photographed by CHROMIUM=chromium
+#   make pictures draw the pictures of docs/ again; the page is photographed by the browser that tests the site, or by CHROMIUM=PROGRAM
 PYTHON ?= python3
 VENV ?= .venv
 MUTANTS ?= 100
@@ -42,8 +43,9 @@ LIVE ?= .live
 LIVE_PYTHON ?= python3.11
 TORCH_INDEX ?=
 PARTS ?=
-CHROMIUM ?= chromium
+CHROMIUM ?=
 ADVISORIES ?=
+PAGE ?= README.md
 BIN := $(VENV)/bin
 # A file of tests runs in one process, so that what its tests share is made once; files come in the order of their names.
 SPREAD := --dist loadfile --no-loadscope-reorder
@@ -55,7 +57,7 @@ COMPILED := hatch_build.py $(wildcard capplan/serving/engine_parts.p* capplan/se
 # Compiled modules are kept, even where an image says otherwise: every process of the tests would compile all of them anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: plan test long old-processor lint check bench golden docs site mutants fuzz constraints audit installs reliability oracle live wheels pictures release clean
+.PHONY: plan test long old-processor lint check bench golden docs page site mutants fuzz constraints audit installs reliability oracle live wheels pictures release clean
 .DEFAULT_GOAL := plan
 
 plan: $(VENV)/.ready
@@ -72,6 +74,7 @@ lint: $(VENV)/.ready-lint
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python -m docs.generators.words
+	if command -v vale > /dev/null; then vale README.md CONTRIBUTING.md SECURITY.md docs; fi
 
 old-processor: $(VENV)/.ready-test
 	ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 $(BIN)/python -m pytest -n 2 $(SPREAD) $(TIMED:%=tests/calibrate/test_%.py)
@@ -92,8 +95,13 @@ docs: $(VENV)/.ready-docs
 	$(BIN)/python -m docs.generators.hosted_models
 	$(BIN)/mkdocs build --quiet
 
+page: $(VENV)/.ready-docs
+	$(BIN)/python -m docs.generators.commands $(PAGE)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	@echo $(patsubst docs/%.md,site/%.html,$(PAGE))
+
 site: $(VENV)/.ready-docs $(VENV)/.ready-test
-	$(BIN)/python -m pytest -m long tests/rules/test_built_site.py
+	$(BIN)/python -m pytest -m long tests/rules/test_built_site.py tests/rules/test_pictures.py
 
 mutants: $(VENV)/.ready-test
 	$(BIN)/python -m tests.mutants.sample --mutants $(MUTANTS) --seed $(SEED) $(if $(ROOMS),--rooms $(ROOMS))
@@ -139,12 +147,8 @@ release: check
 pictures: $(VENV)/.ready
 	$(BIN)/python -m pip install --quiet --editable '.[plot]'
 	$(BIN)/capplan sweep scenarios/support-chat.yaml --plot docs/pictures/support-chat-frontier.svg
-	$(BIN)/capplan estimate llama-3.1-8b --hardware h100-sxm --concurrency 16 --plot docs/pictures/roofline.svg
 	$(BIN)/capplan kv-size llama-3.1-8b --context 4096 --context 32768 --plot docs/pictures/paged.svg
-	mkdir -p build
-	$(BIN)/capplan report support-chat --author "Platform team" --date 2026-11-22 -o build/plan.html
-	$(CHROMIUM) --headless --no-sandbox --disable-gpu --hide-scrollbars --window-size=1280,1040 --screenshot=$(CURDIR)/docs/pictures/report.png file://$(CURDIR)/build/plan.html
-	$(BIN)/python -m docs.generators.pictures
+	CHROMIUM=$(CHROMIUM) $(BIN)/python -m docs.generators.pictures
 
 clean:
 	rm -rf $(VENV) $(LIVE) build dist site .mypy_cache .ruff_cache .hypothesis

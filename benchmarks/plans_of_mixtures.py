@@ -2,7 +2,7 @@
 
     python -m benchmarks.plans_of_mixtures [--model NAME] [--hardware NAME]
 
-The table of docs/how-to/frontier-mixtures.md. One row is a pool of the recommended plan.
+The table of docs/evidence/frontier-mixtures.md. One row is a pool of the recommended plan.
 """
 
 import argparse

@@ -1,7 +1,7 @@
-"""Write docs/accuracy.md: `python -m calibrate.accuracy_page FOLDER -o docs/accuracy.md`.
+"""Write docs/accuracy.md and its tables in docs/evidence/: `python -m calibrate.accuracy_page FOLDER -o docs/accuracy.md`.
 
 FOLDER holds serving_measured.csv.gz, moe_published.csv, memory_measured.csv, kernels_measured.csv, kernels_more.csv.gz and mig_embedding.csv. Every figure of the
-page is computed by the code of `capplan validate`; left-out scores are those of the last fit.
+pages is computed by the code of `capplan validate`; left-out scores are those of the last fit.
 """
 
 import argparse
@@ -9,6 +9,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from math import log
 from pathlib import Path
+from typing import TypeAlias
 
 from calibrate.accuracy_tables import (
     carried_table,
@@ -26,7 +27,6 @@ from calibrate.accuracy_tables import (
     worst_table,
 )
 from calibrate.accuracy_text import (
-    BEGIN,
     CERTAINTY,
     CHOICES,
     CHOICES_PICTURE_TEXT,
@@ -37,13 +37,13 @@ from calibrate.accuracy_text import (
     NOBODY_TIMED,
     ONE_SIDED_TEXT,
     OPEN_LOOPS_TEXT,
+    PAGE,
     PUBLISHED_TEXT,
     RULERS_TEXT,
     SERVED_UNTIMED,
     SETTLE,
-    STRANGERS_RUN,
-    TRIED,
-    WEAK,
+    TITLES,
+    WRITTEN,
 )
 from calibrate.class_tables import class_coverage_table, class_generation_table, parting_table
 from calibrate.fit_serving import count_fitted
@@ -61,6 +61,7 @@ from calibrate.open_loops import (
     beyond_table,
     causes_told,
     open_loops,
+    own_process_table,
     set_table,
     target_table,
     wrong_table,
@@ -86,14 +87,13 @@ from capplan.report.answers.simulate import decision_scores
 from capplan.report.charts.of_answers import Line, Lines
 from capplan.report.charts.svg import svg_file
 from capplan.report.show import row_progress, write_whole
+from docs.generators.accuracy_quotes import with_quotes
 
+Ruled: TypeAlias = Mapping[tuple[str, str, str, str], LeftOut]
+"""Scores by what was left out, grouping, group and column."""
 MEMORY_NUMBERS = 20
 """Fitted numbers of memory, as docs/memory.md lists them."""
 GROUPINGS = ("load", "source", "device", "class", "engine")
-
-
-def _named(text: str) -> str:
-    return f"\n## {text}\n\n"
 
 
 def kernel_section(folder: Path) -> str:
@@ -109,7 +109,7 @@ def kernel_section(folder: Path) -> str:
             judged_table(kernel_judgements(found.scored, targets), left_out=False),
             "\n\n",
         ]
-    parts.append("Scores with whole shapes held out of the fit, by kernel: [kernels.md](kernels.md).\n")
+    parts.append("Scores with whole shapes held out of the fit, by kernel: [kernel times](kernels.md).\n")
     return "".join(parts)
 
 
@@ -121,7 +121,7 @@ def memory_section(folder: Path) -> str:
     return (
         judged_table(memory_judgements(found.scored, MEMORY), left_out=False)
         + f"\n\nFits or not: {judged} logged starts of confidence A or B were judged, {len(wrong)} of them wrongly{names}. "
-        + "With whole models left out: [memory.md](memory.md).\n"
+        + "With whole models left out: [memory](../memory.md).\n"
     )
 
 
@@ -132,7 +132,7 @@ def coverage_text(found: Validation) -> str:
     share, inside = len(known) / max(len(rows), 1), scored(found.scored).interval_coverage
     return (
         f"Coverage: {len(known):,} of {len(rows):,} core rows are predicted, {percent(share)} (target {percent(COVERAGE)}). "
-        f"Inside their 80 % interval: {percent(inside)} of the values; of values left out: see [Intervals](#intervals).\n"
+        f"{percent(inside)} of their values lie inside the 80 % interval: the intervals were widened until they hold results that the fit did not see."
     )
 
 
@@ -230,8 +230,14 @@ def separated_table(predictions: Sequence[Prediction]) -> str:
     )
 
 
-CHOICES_PICTURE = Path("pictures/choices.svg")
+CHOICES_PICTURE = "pictures/choices.svg"
 """What required confidence trades, next to the page."""
+SERVED_PICTURE = "pictures/measured-predicted.svg"
+"""Measured against predicted times, next to the page."""
+DRAWN_LOADS = frozenset({"online_conc", "online_rate"})
+DRAWN = 100
+"""Points of each class, about."""
+CLASSES = {"dense": "dense", "mla": "latent attention (MLA)", "moe": "mixture of experts"}
 CHOSEN_BY = ("model", "source")
 """What is left out of the predictions that the picture shows."""
 PREDICTED_TIME = "predicted time"
@@ -340,92 +346,126 @@ def _validation(path: Path, kind: str) -> Validation:
         return validation([path], kind=kind, intervals=shipped_intervals(), progress=progress)
 
 
-def _never_fitted(ruled: Mapping[tuple[str, str, str, str], LeftOut]) -> list[str]:
-    """Return the errors on results that no fit has seen."""
-    return [
-        _named("What was never fitted"),
-        RULERS_TEXT + "\n",
-        *(f"{ruler_table(ruled, grouping)}\n\n" for grouping in ("load", "class", "engine")),
-        *(CLASS_GENERATION_TEXT + "\n", class_generation_table(ruled), "\n\n"),
-        *(ONE_SIDED_TEXT + "\n", one_sided_table(ruled), "\n"),
+def _by_group(own: Sequence[Prediction], ruled: Ruled) -> str:
+    """Return the errors of served runs by what they are of, and which of them carry the misses."""
+    left_out: Mapping[tuple[str, str, str], LeftOut] = left_out_scores()
+    parts = [f"## By {grouping}\n\n{group_table(own, grouping, left_out)}\n" for grouping in GROUPINGS]
+    parts += [
+        "## Steps or queues\n\n"
+        "How much of an error is the length of the steps, and how much is what the scheduler makes of them:\n\n"
+        + separated_table(own)
+        + "\n",
+        "## What carries the misses\n\n"
+        "For each target of serving that was missed: the groups with most of the weight that is off by over 20 %, in sample; `ratio` is predicted over\n"
+        "measured.\n\n" + carried_table(serving_judgements(own, SERVING, ruled), own, _told) + "\n",
+        "## Furthest off\n\n"
+        "Means and medians, one value for each source, device, engine and load; `ratio` is predicted over measured.\n\n"
+        + worst_table([p for p in own if not p.metric.endswith("p99")], _told)
+        + "\n",
+        f"## Refused\n\n{refusal_table(own)}\n",
+        f"## What would settle it\n\n{SETTLE}",
     ]
+    return "\n".join(parts)
 
 
-def accuracy_page(folder: Path) -> str:
-    """Return the page.
+def _never_fitted(ruled: Ruled) -> str:
+    """Return the errors on results that no fit has seen."""
+    parts = [RULERS_TEXT, *(f"{ruler_table(ruled, grouping)}\n" for grouping in ("load", "class", "engine"))]
+    parts += [CLASS_GENERATION_TEXT, f"{class_generation_table(ruled)}\n"]
+    return "\n".join([*parts, ONE_SIDED_TEXT, one_sided_table(ruled) + "\n"])
+
+
+def _kernels_and_memory(folder: Path, own: Sequence[Prediction]) -> str:
+    """Return the scores of timed kernels, of devices without timings, of logged starts and of slices."""
+    return "\n".join(
+        [
+            f"## Kernels\n\n{kernel_section(folder)}",
+            f"## Devices that nobody timed\n\n{NOBODY_TIMED}",
+            stand_in_table(list(stand_ins(sampled(folder)))) + "\n\n" + SERVED_UNTIMED,
+            served_table(own) + "\n",
+            f"## Memory\n\n{memory_section(folder)}",
+            f"## MIG slices and embeddings\n\n{slices_section(folder)}",
+        ]
+    )
+
+
+def served_chart(own: Sequence[Prediction]) -> Lines:
+    """Return measured against predicted time per output token of closed and open loops, by class of model.
+
+    Parameters
+    ----------
+    own : of served runs; of each class as many are drawn, evenly spread over what is predicted
+    """
+    classes: dict[str, list[tuple[float, float]]] = {}
+    for p in preferred(own, ("tpot_ms_mean", "tpot_ms_p50")):
+        groups: Mapping[str, str] = p.groups or {}
+        if p.predicted and groups.get("load") in DRAWN_LOADS:
+            classes.setdefault(groups.get("class", ""), []).append(
+                (float(p.predicted) / 1e3, p.measured / 1e3)
+            )
+    points = []
+    for name, found in sorted(classes.items()):
+        drawn = sorted(found)[:: max(1, len(found) // DRAWN)]
+        points.append(
+            Line(CLASSES[name], tuple(x for x, _ in drawn), tuple(y for _, y in drawn), kind="points")
+        )
+    ends = (min(min(line.x) for line in points), max(max(line.x) for line in points))
+    return Lines("Measured against predicted time per output token, by class of model", "tpot_s", "tpot_s",
+                 (Line("predicted = measured", ends, ends), *points),
+                 log=True, x_title="predicted time per output token", y_title="measured time per output token")  # fmt: skip
+
+
+def pages(folder: Path) -> tuple[dict[str, str], dict[str, Lines]]:
+    """Return the text of each page, and its pictures, by their paths below docs/.
 
     Parameters
     ----------
     folder : with the six files of measured results
     """
-    left_out: Mapping[tuple[str, str, str], LeftOut] = left_out_scores()
     ruled = ruled_scores()
     serving = _validation(folder / "serving_measured.csv.gz", "serving")
-    own = serving.scored
-    parts = [
-        BEGIN,
-        _named("Scoreboard: serving"),
-        judged_table(serving_judgements(own, SERVING, ruled), left_out=True),
-        f"\n\n{STRANGERS_RUN}\n" + coverage_text(serving),
-        _named("Published deployments"),
-        PUBLISHED_TEXT + "\n" + published_section(folder / "moe_published.csv") + "\n",
-        _named("Scoreboard: kernels"),
-        kernel_section(folder),
-        _named("Devices that nobody timed"),
-        NOBODY_TIMED + "\n",
-        stand_in_table(list(stand_ins(sampled(folder)))) + "\n\n" + SERVED_UNTIMED + "\n",
-        served_table(own) + "\n",
-        _named("Scoreboard: memory"),
-        memory_section(folder),
-        _named("Method"),
-        METHOD,
-        _named("Count of fitted numbers"),
-        fitted_section(),
-    ]
-    parts += _never_fitted(ruled)
-    parts += [_named("Open loops by source"), open_loops_section(), "\n"]
-    parts += [_named("Choices").lstrip("\n"), choices_section(serving, left_out_choices()), "\n"]
-    parts += [_named("What was tried"), TRIED]
-    parts.append(_named("Serving by group"))
-    for grouping in GROUPINGS:
-        parts += [f"### By {grouping}\n\n", group_table(own, grouping, left_out), "\n\n"]
-    parts += [
-        _named("Intervals").lstrip("\n"),
-        intervals_section() + "\n",
-        _named("Chance to meet the SLO of a plan"),
-        CERTAINTY + "\n" + certainty_section(),
-        _named("MIG slices and embeddings"),
-        slices_section(folder),
-        _named("Steps or queues"),
-        "How much of an error is the length of the steps, and how much is what the scheduler makes of them:\n\n",
-        separated_table(own) + "\n",
-        _named("What carries the misses"),
-        "For each target of serving that was missed: the groups with most of the weight that is off by over 20 %, in sample; `ratio` is predicted over\n"
-        "measured.\n\n",
-        carried_table(serving_judgements(own, SERVING, ruled), own, _told) + "\n",
-        _named("Furthest off"),
-        "Means and medians, one value for each source, device, engine and load; `ratio` is predicted over measured.\n\n",
-        worst_table([p for p in own if not p.metric.endswith("p99")], _told) + "\n",
-        _named("Refused"),
-        refusal_table(own) + "\n",
-        _named("Where it is weak, and what not to use it for"),
-        WEAK,
-        _named("What would settle it"),
-        SETTLE,
-    ]
-    return "".join(parts)
+    own, choices = serving.scored, left_out_choices()
+    evidence = {
+        "published-deployments": PUBLISHED_TEXT + "\n" + published_section(folder / "moe_published.csv"),
+        "kernels-and-memory": _kernels_and_memory(folder, own),
+        "method": f"{METHOD}\n## Count of fitted numbers\n\n{fitted_section()}",
+        "never-fitted": _never_fitted(ruled),
+        "open-loops": open_loops_section() + "\n",
+        "choices": choices_section(serving, choices),
+        "serving-by-group": _by_group(own, ruled),
+        "intervals": intervals_section() + "\n",
+        "chance-to-meet-the-slo": CERTAINTY + "\n" + certainty_section(),
+    }
+    texts = {
+        f"evidence/{name}.md": f"# {TITLES[name]}\n\n{WRITTEN}\n{text}" for name, text in evidence.items()
+    }
+    board = judged_table(serving_judgements(own, SERVING, ruled), left_out=True)
+    page = PAGE.format(
+        board=board,
+        coverage=coverage_text(serving),
+        own_process=own_process_table(open_loops()),
+        claimed=claimed_table(),
+    )
+    texts["accuracy.md"] = with_quotes(page, "\n".join([page, *texts.values()]))
+    return texts, {SERVED_PICTURE: served_chart(own), CHOICES_PICTURE: choices_chart(choices)}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Write the page."""
+    """Write the pages."""
     parser = argparse.ArgumentParser(
-        prog="python -m calibrate.accuracy_page", description="Write docs/accuracy.md."
+        prog="python -m calibrate.accuracy_page",
+        description="Write docs/accuracy.md and the pages of docs/evidence/ that its figures come from.",
     )
     parser.add_argument("folder", type=Path, help="folder with the measured results")
-    parser.add_argument("-o", "--output", type=Path, required=True, help="file to write")
+    parser.add_argument(
+        "-o", "--output", type=Path, required=True, help="file of the page; the others stand next to it"
+    )
     options = parser.parse_args(arguments)
-    write_whole(options.output, accuracy_page(options.folder))
-    write_whole(options.output.parent / CHOICES_PICTURE, svg_file(choices_chart(left_out_choices())))
+    texts, pictures = pages(options.folder)
+    for name, text in texts.items():
+        write_whole(options.output.parent / name, text)
+    for name, chart in pictures.items():
+        write_whole(options.output.parent / name, svg_file(chart))
     return 0
 
 

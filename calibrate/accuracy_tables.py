@@ -1,4 +1,4 @@
-"""Tables of docs/accuracy.md: predictions against targets, by group, and the values with the largest errors."""
+"""Tables of docs/evidence/: predictions against targets, by group, and the values with the largest errors."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass

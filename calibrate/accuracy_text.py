@@ -1,31 +1,85 @@
-"""The prose of docs/accuracy.md; its figures are computed when the page is written."""
+"""The prose of docs/accuracy.md and of its tables in docs/evidence/; figures are computed when the pages are written."""
 
-BEGIN = """# How far to trust the predictions
-
-Written by `python -m calibrate.accuracy_page FOLDER -o docs/accuracy.md`; do not edit by hand. FOLDER holds the measured results
-that the numbers below come from: published serving benchmarks, timed kernels, and logs of engine starts.
-`capplan validate` without arguments repeats the back-test on 200 measured points that come with the package, each with its source
-(chosen by `python -m calibrate.choose_points`: spread over sources, devices, engines, model classes and loads with a fixed seed, never by error).
-
-An error is |predicted / measured - 1|. Rows are weighted by one over the rows of the same configuration, so that a long sweep counts once.
-Rows that are hard stay in; rows that capplan rejects count against coverage.
+WRITTEN = """<!-- written by `python -m calibrate.accuracy_page FOLDER -o docs/accuracy.md`; do not edit by hand -->
 """
+
+TITLES = {
+    "published-deployments": "Published deployments of large mixtures of experts",
+    "kernels-and-memory": "Scores of kernels, memory and slices",
+    "method": "How predictions are scored",
+    "never-fitted": "Errors on what was never fitted",
+    "open-loops": "Open loops by source",
+    "choices": "Choices by prediction",
+    "serving-by-group": "Errors of served runs by group",
+    "intervals": "Intervals by regime",
+    "chance-to-meet-the-slo": "Chance to meet the SLO, claimed and observed",
+}
+"""Title of each page of docs/evidence/ that is written here."""
+
+PAGE = """# How accurate are the predictions?
+
+<!-- written by `python -m calibrate.accuracy_page FOLDER -o docs/accuracy.md`; do not edit by hand -->
+
+Expect your first benchmark to differ from the prediction as the column "a stranger's run" says. Its numbers come from a fit that saw neither the source nor the model
+of the result.
+
+{board}
+
+An error is |predicted / measured - 1|. A long sweep of one configuration counts once. {coverage}
+
+`capplan validate` repeats this back-test on 200 published points that ship with capplan; `capplan validate FILE` scores [your own results](measured-results.md).
+
+## Measured against predicted
+
+![Measured against predicted time per output token, by class of model: dense, latent attention, mixture of experts](pictures/measured-predicted.svg)
+
+The picture has 100 published values of each class, in sample. A point on the line was predicted exactly; a point above it took longer than predicted. [Furthest off](evidence/serving-by-group.md#furthest-off)
+says of the points far from the line why they are there.
+
+## Why open loops look worse
+
+In an open loop requests arrive at a rate. About half of the published open loops run the engine inside the process of the benchmark client, where the client's processor
+delays each step. No deployment runs so, and capplan has one number for the processors of all such servers. So the error is large even in sample. If the engine has a process
+of its own, capplan predicts open loops within capacity about as well as closed loops:
+
+{own_process}
+
+Near saturation no prediction of TTFT is reliable: a few percent of capacity decide whether a queue grows. Use a load at which the SLO targets are met with headroom.
+
+## How wide is the interval?
+
+Every latency has an 80 % interval. The intervals are checked on results of a model, a source or an engine generation that they were not made from:
+
+{claimed}
+
+These are shares over all values. By single source the share is <!-- 80% on unseen sources --><!-- end -->: one careful benchmark is predicted better than the interval says, and an
+unusual setup worse. Your installation is a source that nobody has seen, so both can happen.
+
+## What this means for a plan
+
+- **Compare GPUs and layouts** that differ by more than their intervals. Smaller differences are noise: benchmark both.
+- **Trust memory most.** Weights, cache and "fits or not" agree with [logged engine starts](evidence/kernels-and-memory.md#memory) within 1 %.
+- **Calibrate** the GPU that you rent: `capplan calibrate` takes minutes and narrows the interval. A GPU whose kernels nobody timed borrows those of a relative, and the plan says so.
+- **Benchmark one replica** before you order many. `capplan verify-plan` compares the result with the plan.
+- **Keep the required confidence** (80 % unless you state another): a pick by the predicted time breaks its limit
+  [more often](evidence/choices.md).
+
+[Limits](limits.md) lists what is predicted badly and what is not modelled. [Evidence](evidence/index.md) has every table: by load, source, device, class and engine, each open loop, each
+published deployment.
+"""
+"""The page, with its tables left open."""
 
 PUBLISHED_TEXT = """What operators and engine projects publish of large mixtures of experts: closed loops on one server, separate pools, and decode and prefill engines
 measured by themselves. No number was fitted to these runs; how unevenly a balancer loads ranks and how long a dispatch waits for ranks that are behind were chosen
-with some of them in view ([assumptions.md](assumptions.md)). Rates of pools count for all GPUs of the pool, or for each where only that is published. Pools that were
+with some of them in view ([assumptions](../assumptions.md)). Rates of pools count for all GPUs of the pool, or for each where only that is published. Pools that were
 measured apart had nothing else to do: in production they reach about half. TTFT at low load has at most four clients. `python -m calibrate.published_tables FILE`
 prints this section for a file of such rows, and `capplan validate FILE` their scores.
-"""
-
-STRANGERS_RUN = """"A stranger's run" is what you may expect of your own: predicted with numbers that saw neither its source nor its model. An engine that comes later
-is a generation that no number saw either: [What was never fitted](#what-was-never-fitted).
 """
 
 RULERS_TEXT = """How well is a model predicted that no fit has seen? The numbers of the host are those that all other rows ask for, by one step of the
 fit from the numbers of all, and its predictions move along their slopes; likewise without a whole device, and without a whole source. A generation of an
 engine is predicted with the numbers of the one before it, as a version that nobody measured yet. Without a group (source, model, device) the same model stays in on
-another device, which flatters. A stranger's run has neither its source nor its model in the fit: it is the figure of the scoreboard. The
+another device, which flatters. A stranger's run has neither its source nor its model in the fit: it is the figure of the [scoreboard](../accuracy.md). The
 last column leaves its generation out too, as for an engine that comes later. Median error / share within 20 %; cells of fewer than 15 values are left out. Kernel timings are not of any model, and stay.
 """
 
@@ -44,12 +98,12 @@ ONE_SIDED_TEXT = """Is any kind of run predicted too fast or too slow as a whole
 CHOICES = """A question is a model in a precision with its lengths and a limit on TPOT (10, 20, 30, 50 or 100 ms); its plans are all closed loops that were measured of it: devices,
 layouts, engines, numbers of clients, repeats as their median. The pick has the most output tokens per second and GPU among those that are predicted to keep the limit; its regret is
 what it lacks, as measured, to the best that was measured to keep it. With a required confidence a pick keeps its limit as surely as a plan of `fleet`: the limit
-holds for a replica that is slower than predicted by that quantile of the [slowness](#chance-to-meet-the-slo-of-a-plan) of plans (`replica_slowness`, 80 % unless a scenario says
+holds for a replica that is slower than predicted by that quantile of the [slowness](chance-to-meet-the-slo.md) of plans (`replica_slowness`, 80 % unless a scenario says
 otherwise). At the predicted time the slowness plays no part. The targets are 6 % of picks above their limit, and none by over 10 %. `capplan validate FILE --decisions`
 prints the figures in sample.
 """
 
-CHOICES_PICTURE_TEXT = """![Required confidence of 50 to 95 % against picks above their limit and mean regret, with models and with sources left out](pictures/choices.svg)
+CHOICES_PICTURE_TEXT = """![Required confidence of 50 to 95 % against picks above their limit and mean regret, with models and with sources left out](../pictures/choices.svg)
 """
 
 CERTAINTY = """What is uncertain of a plan is how fast its replicas are (`capplan/accuracy/slowness.py`). A replica whose every step takes s times as long
@@ -92,7 +146,7 @@ METHOD = """- Each row of a serving benchmark is replayed: its requests, lengths
   script's name, and the settings of the run's day: cache dtype, limits, how long prompts are held back, which kernel runs the experts (`capplan/accuracy/data/recipes.yaml`),
   how many requests `trtllm-bench` sends, which limits it chooses and to which CUDA graphs its decode steps are padded (`capplan/accuracy/deployment.py`), the lengths of a data set
   (`capplan/accuracy/benchmark.py`). No measured value comes from there.
-- A step is the sum of its kernels ([kernels.md](kernels.md)), less what overlaps in a CUDA graph, plus what the host adds. One number for all engines
+- A step is the sum of its kernels ([kernel times](kernels.md)), less what overlaps in a CUDA graph, plus what the host adds. One number for all engines
   says how much of the time of matmuls and elementwise kernels above their floor is left; attention, experts and collectives keep all of theirs. A
   step with prompts has a number of its own. No step is ever below its memory traffic or its arithmetic at datasheet rates
   (`tests/properties/test_step_floors.py`).
@@ -115,36 +169,7 @@ METHOD = """- Each row of a serving benchmark is replayed: its requests, lengths
 """
 
 FITTED_NUMBERS = """None belongs to a model, to a source or to a row, and no measured result is looked up. Constants that were chosen rather than fitted are in
-[assumptions.md](assumptions.md).
-"""
-
-WEAK = """- **TTFT near saturation.** In an open loop a few percent of capacity decide whether a queue grows; TTFT there is right in kind, not in
-  figure. Use the load at which the promise still holds, with headroom, and not the TTFT at a load above it.
-- **Cold starts.** In 63 of the 175 closed-loop runs of DeepSeek on B200 under SGLang the slowest requests wait 68 to 91 s, the median below 3 s, and
-  the mean is a tenth of the slowest, as the first burst is a tenth of the requests: kernels are compiled when they are first called. Such
-  seconds belong to the day of the run and are not predicted.
-- **Limits that nobody states.** Nine runs of gpt-oss-120b on H100 at 512 clients decode as fast as a handful of sequences and queue the others
-  for 20 to 118 s: the engine was told to hold fewer, or did not start as its script says.
-- **Hosts that nobody states.** In most of AccelMark's open loops client and engine are one process, which streams every token itself: a tenth of a millisecond per sequence
-  and step on one server, a third on another. With Qwen2.5-0.5B, which needs about a millisecond of GPU for a step, that is 3 ms or 26 ms at ten requests
-  per second. One number stands for all servers, so such loads have the largest errors of TPOT in open loops within capacity.
-- **Offline maxima of mixtures of experts and of fp4.** On B200 fp4 dense models decode 10 to 20 % too fast and work on prompts 10 to 15 % too slowly, a
-  trend along answers over prompts that no number of the host can take. Attention data parallelism at thousands of sequences is too slow with short
-  prompts and too fast with 20,000 tokens; Llama-4 Maverick in fp8 on H200 is a third too fast with long answers, where its chunks of attention matter.
-- **Percentiles of TTFT of bursts.** They depend on the order in which the engine admits requests, which versions change.
-- **Engines of 2024** (static batches, Python loops): their hosts took most of a step, differently in each setup. One set of numbers
-  for a range of versions cannot tell them apart.
-- **Devices whose kernels nobody timed** take the numbers of their nearest relative and are labelled assumed; consumer boards, AMD, TPU and
-  Gaudi among them. Compare such devices only with the interval in view.
-- **MLA and expert models with attention data parallelism**: few sources, one or two versions of an engine, kernels that change by the month.
-- **One prompt under attention data parallelism.** A prompt is computed by one group, and its time is taken as if all groups shared it: first tokens of
-  GLM-5.2 over 16 ranks are predicted 0.53 to 0.64 of what was measured. Requests that come singly are too fast in TTFT.
-- **Large batches of latent attention in fp4.** DeepSeek over four GB200 is predicted 0.4 to 0.85 of what was measured: its experts take four times their
-  memory traffic by the timings of CUTLASS, and what is measured is hardly above it. On MI355X, where no kernel was timed, 0.3.
-- **Not modelled in a replay**: multi-token prediction, LoRA, context parallelism, caches that are pulled between separate pools, power caps, several
-  models on a device. capplan rejects rows of such runs.
-- **Do not use it** to choose between two kernels or two minor versions of an engine, to promise a p99 without a test under load, to compare
-  plans that differ by less than their intervals, or for prices of anything but the hours of devices.
+[assumptions](../assumptions.md).
 """
 
 SETTLE = """| doubt | measurement |
@@ -159,8 +184,6 @@ SETTLE = """| doubt | measurement |
 | collectives across servers | an all-reduce and an all-to-all of 64 KiB to 64 MiB over two nodes |
 | noise of a source | the same run three times: repeated runs differ by 0.5 to 3.5 % in TPOT and 4 to 29 % in mean TTFT |
 """
-
-TRIED = "[What was tried](what-was-tried.md) lists each change that was kept or dropped, with the errors before and after it.\n"
 
 OPEN_LOOPS_TEXT = """Requests come at a rate, whatever the engines do. Every such row of both tables is listed, core row or not, with the host numbers that all other sources
 ask for: llm-d's open loops were never in a fit. Within capacity and saturated are as the row says, else as predicted; in overload a latency is the

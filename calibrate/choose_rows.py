@@ -2,7 +2,7 @@
 
     python -m calibrate.choose_rows FOLDER
 
-FOLDER holds the tables that docs/accuracy.md and docs/kernels.md are made of. Writes tests/data/*.csv: rows drawn with the
+FOLDER holds the tables that docs/accuracy.md and docs/evidence/kernels.md are made of. Writes tests/data/*.csv: rows drawn with the
 seed SEED and spread over devices, engines, formats and shapes, each with its source. No prediction is made here, so no row
 can be chosen for its error.
 """

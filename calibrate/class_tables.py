@@ -1,4 +1,4 @@
-"""Tables of docs/accuracy.md by class of model and generation of engine, so that no average hides a class."""
+"""Tables of docs/evidence/ by class of model and generation of engine, so that no average hides a class."""
 
 from collections.abc import Mapping
 

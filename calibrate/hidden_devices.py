@@ -2,7 +2,7 @@
 
     python -m calibrate.hidden_devices FOLDER
 
-FOLDER holds kernels_measured.csv and kernels_more.csv.gz. Prints the table of docs/accuracy.md and the figures that
+FOLDER holds kernels_measured.csv and kernels_more.csv.gz. Prints the table of docs/evidence/kernels-and-memory.md and the figures that
 `capplan.hardware.device.BORROWED` carries.
 """
 

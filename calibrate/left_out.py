@@ -1,6 +1,6 @@
 """Scores of serving predictions, in sample and with the group of a row left out of the fit.
 
-`left_out_text(own, unseen, coverage)` is the file calibrate/left_out.yaml, which docs/accuracy.md is written from.
+`left_out_text(own, unseen, coverage)` is the file calibrate/left_out.yaml, which docs/evidence/ is written from.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

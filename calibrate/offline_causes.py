@@ -1,7 +1,7 @@
 """Experiments on offline maxima that are predicted too slow or too fast: `python -m calibrate.offline_causes FOLDER`.
 
 FOLDER holds serving_measured.csv.gz. Each experiment changes one thing and predicts the runs of its set again; nothing is fitted or written.
-docs/what-was-tried.md has the figures and what was concluded.
+docs/evidence/what-was-tried.md has the figures and what was concluded.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""Open loops predicted without their source: which saturate, and how far latencies are off, as a section of docs/accuracy.md.
+"""Open loops predicted without their source: which saturate, and how far latencies are off, as docs/evidence/open-loops.md.
 
 `calibrate/open_loops.csv` holds every value of an open loop, core row or not, predicted with the host numbers that all other sources ask
 for; written by `python -m calibrate.fit_serving`.
@@ -217,6 +217,17 @@ def causes_told(values: Sequence[OpenValue], known: Known) -> list[tuple[Cause, 
             ]
             told.append((cause, f"{count} row{'s' if count > 1 else ''}: {'; '.join(ratios)}"))
     return told
+
+
+def own_process_table(values: Sequence[OpenValue]) -> str:
+    """Return the errors within capacity of open loops whose engine has a process of its own, and of all."""
+    within = [value for value in values if value.load == LOADS[0]]
+    served = [value for value in within if not value.source.endswith(IN_CLIENT)]
+    rows = [
+        [target.title, *(percent(_error(_first_columns(part, target.columns))) for part in (served, within))]
+        for target in OPEN_LOOPS
+    ]
+    return markdown(["what, source left out", "engine in a process of its own", "all runs"], rows)
 
 
 def target_table(values: Sequence[OpenValue]) -> str:

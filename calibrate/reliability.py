@@ -1,4 +1,4 @@
-"""Claimed and observed probabilities of left-out open-loop runs, as a section of docs/accuracy.md."""
+"""Claimed and observed probabilities of left-out open-loop runs, as docs/evidence/chance-to-meet-the-slo.md."""
 
 from collections.abc import Sequence
 from math import exp

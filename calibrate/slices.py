@@ -1,4 +1,4 @@
-"""The part of docs/accuracy.md about MIG slices and embeddings, from `mig_embedding.csv`.
+"""The part of docs/evidence/kernels-and-memory.md about MIG slices and embeddings, from `mig_embedding.csv`.
 
 Rows that contradict others at the same load, that hold one wave of requests, whose client was invalid or whose baseline is not that of their source are
 listed by their source and left out here.

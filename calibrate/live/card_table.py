@@ -296,7 +296,7 @@ ROWS: tuple[tuple[str, Cell], ...] = (
 
 
 def table(kept: Path = KEPT) -> list[str]:
-    """Return the table of docs/live.md."""
+    """Return the table of docs/evidence/live.md."""
     about = json.loads((kept / "about.json").read_text(encoding="utf-8"))
     found = [compared(folder, about) for folder in sorted(kept.iterdir()) if folder.is_dir()]
     lines = ["| | " + " | ".join(each["model"] for each in found) + " |", "| --- |" + " ---: |" * len(found)]

@@ -505,7 +505,7 @@ class BoundedEstimate:
 
 SLICE_WIDTH = 1.85
 """Factor on the logarithm of an interval on a slice of a device: with it the intervals of whole devices hold 16 of the 19 runs on slices that
-were measured (docs/accuracy.md, "MIG slices and embeddings"); with 1.6, which was assumed before, they hold 14."""
+were measured (docs/evidence/kernels-and-memory.md); with 1.6, which was assumed before, they hold 14."""
 
 
 def interval_on(intervals: Intervals, keys: Sequence[str], device: Device) -> Interval:

@@ -100,7 +100,7 @@ EXAMPLES = {
     "mcp": "capplan mcp",
     "serve": "capplan serve",
 }
-"""A line that runs, for the help of each command; docs/commands.md has the same."""
+"""A line that runs, for the help of each command; docs/commands/ has the same."""
 
 DROPPED = {
     "spec --draft-weight-dtype": "the draft is stored as its config says; write the draft that is published in that format, or --draft-step-time",

@@ -30,7 +30,7 @@ def compare_command(
     settings: o.Settings = None,
     picture: o.Picture = None,
     offline: o.Offline = False,
-    to: o.Output,
+    to: o.Assuming,
 ) -> int:
     """Compare a month of a scenario's fleet with hosted APIs, prompt caching included, and find the break-even traffic."""
     from capplan.keys import current_day
@@ -93,7 +93,7 @@ def bill_command(
     month: Month = None,
     by: By = "class",
     offline: o.Offline = False,
-    to: o.Output,
+    to: o.Assuming,
 ) -> int:
     """Show who pays for a scenario's fleet, by class and tenant, by request, user and conversation; --focus exports it."""
     from capplan.keys import current_day

@@ -25,7 +25,15 @@ from capplan.cli.completion import (
 from capplan.errors import InputError, unknown
 from capplan.ranges import MOST, Positive, Range, Share, Whole
 from capplan.scenario.command_flags import FirstScenario, ScenarioFlags
-from capplan.scenario.flags import MODEL, LoadFlags, Option, OutputFlags, ServingFlags, options_of
+from capplan.scenario.flags import (
+    MODEL,
+    AssumingFlags,
+    LoadFlags,
+    Option,
+    OutputFlags,
+    ServingFlags,
+    options_of,
+)
 
 
 def whole(
@@ -377,6 +385,15 @@ OUTPUT = Group(
         "--output", "-o", metavar="FILE", help="Write to this file instead of stdout, atomically."
     ),
 )
+ASSUMING = Group(
+    "Output",
+    OUTPUT,
+    assumptions=typer.Option(
+        "--assumptions",
+        help="Show every assumption, by what to do about it, instead of the three to confirm.",
+    ),
+)
+"""Options of commands that rest on many assumptions."""
 
 
 FIRST = declared(FirstScenario, "First scenario")
@@ -416,6 +433,7 @@ Served: TypeAlias = Annotated[ServingFlags, SERVED]
 Load: TypeAlias = Annotated[LoadFlags, LOAD]
 Lengths: TypeAlias = Annotated[LoadFlags, LOAD.only("input_tokens", "output_tokens")]
 Output: TypeAlias = Annotated[OutputFlags, OUTPUT]
+Assuming: TypeAlias = Annotated[AssumingFlags, ASSUMING]
 Asked: TypeAlias = Annotated[ScenarioFlags, ASKED]
 Calibration: TypeAlias = Annotated[Path | None, SERVING["calibration"]]
 Offline: TypeAlias = Annotated[bool, SERVING["offline"]]

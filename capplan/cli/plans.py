@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 Full = Annotated[
     bool,
-    typer.Option("--full", help="Show every table and assumption instead of the first screen."),
+    typer.Option("--full", help="Show every table instead of the first screen."),
 ]
 
 
@@ -34,7 +34,7 @@ def fleet_command(
     offline: o.Offline = False,
     picture: o.Picture = None,
     full: Full = False,
-    to: o.Output,
+    to: o.Assuming,
 ) -> int:
     """Find the cheapest fleet that serves a scenario, with the runners-up and what was rejected; -o plan.json keeps the plan."""
     from capplan.library import planned
@@ -177,7 +177,7 @@ def check_command(
     settings: o.Settings = None,
     server: Server,
     offline: o.Offline = False,
-    to: o.Output,
+    to: o.Assuming,
 ) -> int:
     """Show whether a plan still holds: SLO targets and the chance to meet them, capacity, budget and the dates of its prices, or what its engines did (--prometheus); exits 4 if not."""
     from capplan.keys import current_day
@@ -464,7 +464,7 @@ def levers_command(
     levers: Names = None,
     settings: o.Settings = None,
     offline: o.Offline = False,
-    to: o.Output,
+    to: o.Assuming,
 ) -> int:
     """Show what each change to a scenario is worth: GPUs, dollars, latency and risk of every lever separately, and of the best combination."""
     from capplan.questions.levers.answer import asked_levers, checked_names, levers_of

@@ -19,7 +19,7 @@ ENGINES: dict[str, tuple[EngineProfile, ...]] = {"vllm": VLLM, "sglang": SGLANG,
 _VERSION = re.compile(r"(?<![\d.])v?(\d+)\.(\d+)(?:\.(\d+))?")
 
 HOST_TIMES_FILE = Path(__file__).with_name("host_times.json")
-"""Host times by engine and version, written by `python -m calibrate.fit_serving`; method and scores are in docs/accuracy.md."""
+"""Host times by engine and version, written by `python -m calibrate.fit_serving`; method and scores are in docs/evidence/."""
 
 LONGEST_VERSION = 80
 """Letters of a version; builds of a day and a commit have about 40."""

@@ -242,7 +242,7 @@ class HostOverhead:
             t = L t_layer + L_r t_experts + L_l t_latent + P t_scaled beyond the captured tokens,   L t_piece up to them
 
         It is a host time and does not depend on the tokens, but for those that the engine captures: one token more, and all kernels of the step are
-        launched one by one. On an H100 whose steps were recorded, steps of 512 and of 513 to 550 tokens differ by that much (docs/live.md).
+        launched one by one. On an H100 whose steps were recorded, steps of 512 and of 513 to 550 tokens differ by that much (docs/evidence/live.md).
 
         Parameters
         ----------
@@ -341,7 +341,7 @@ class Tier:
 
 FIRST_GROUP_EXPONENT = 0.25
 """How often decode attention of vLLM to 0.6 and of compiled TensorRT-LLM engines reads what query heads share: set on static batches and
-offline maxima, which were too fast the more heads share a key, and right without sharing (docs/accuracy.md)."""
+offline maxima, which were too fast the more heads share a key, and right without sharing (docs/evidence/what-was-tried.md)."""
 
 
 LOW_LATENCY_STEP_TOKENS = 1024.0

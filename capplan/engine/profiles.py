@@ -87,7 +87,7 @@ _GRAPHS_MEMORY = replace(
 """VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS is 1 in `vllm/envs.py` of 0.20.0 (0 in 0.19.1), although it is announced there for 0.21.
 
 For models of 28, 36 and 48 layers 0.20.2 printed graphs of 0.43, 0.67 and 0.80 GiB, and estimates of 0.37, 0.50 and 0.64 GiB
-(docs/live.md).
+(docs/evidence/live.md).
 
 `blocks_bound_sequences`: pull request 38270, merged on 2026-03-31, raises "max_num_seqs exceeds available Mamba cache blocks"; 0.19.0 still captured
 its graphs (vllm-project/recipes, pull request 551)."""
@@ -167,8 +167,8 @@ _EXPERT_KERNELS = {
 }
 """Version -> kernels for routed experts that are not the first one timed, until the next version; read in the sources of 0.11.2, 0.13, 0.14.1,
 0.16 to 0.20, 0.22, 0.24, 0.26 and 0.33 (0.15 as 0.16). From 0.18 to 0.21 trtllm-gen's kernel runs without its router where it cannot route;
-left-out models are not predicted better so (docs/what-was-tried.md). On Hopper 0.20 prefers FlashInfer's CUTLASS kernel in bf16 by its list; an
-engine of 0.20.2 took the time of Triton's (docs/live.md)."""
+left-out models are not predicted better so (docs/evidence/what-was-tried.md). On Hopper 0.20 prefers FlashInfer's CUTLASS kernel in bf16 by its list; an
+engine of 0.20.2 took the time of Triton's (docs/evidence/live.md)."""
 
 _HOPPER = frozenset({"hopper"})
 _FLASHMLA_HOPPER = TiledHeads(64, _HOPPER)

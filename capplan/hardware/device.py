@@ -177,7 +177,7 @@ BORROWED: Mapping[Kinship, Borrowed] = {
     "neighbour": Borrowed("a device of another generation", 0.23, (0.63, 1.84)),
     "distant": Borrowed("a graphics card and a server chip", 0.31, (0.38, 1.69)),
 }
-"""Quality of borrowed fits by kinship; `python -m calibrate.hidden_devices` measures them (docs/accuracy.md)."""
+"""Quality of borrowed fits by kinship; `python -m calibrate.hidden_devices` measures them (docs/evidence/kernels-and-memory.md)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,6 +49,8 @@ class Answer:
     assumptions: tuple[Assumption, ...] = ()
     counted: tuple[Assumption, ...] = ()
     """Those that this answer does not rest on: prices of GPUs that its plan does not have. People see their number, JSON has all."""
+    every_assumption: bool | None = None
+    """Whether people see all assumptions by what to do about them, or the first to confirm; None: all in their order."""
     warnings: tuple[str, ...] = ()
     csv_rows: Sequence[Mapping[str, Any]] = ()
     """Rows of the CSV, where the first table is shaped differently from the result."""

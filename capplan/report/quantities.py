@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 METHODOLOGY, SIMULATION, ACCURACY = "docs/methodology.md", "docs/simulation.md", "docs/accuracy.md"
-MONEY, MEMORY, KERNELS = "docs/money.md", "docs/memory.md", "docs/kernels.md"
+MONEY, MEMORY, KERNELS = "docs/money.md", "docs/memory.md", "docs/evidence/kernels.md"
 PHASES, WORKLOADS = "docs/disaggregation.md", "docs/workloads.md"
 CHOSEN = "of the layout that meets the targets at the least cost"
 """What the search chose among all layouts, which no formula gives."""

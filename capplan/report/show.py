@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -206,7 +207,8 @@ def show(answer: Answer, to: OutputFlags, *, full: bool = True) -> int:
     say_warnings(answer)
     form = to.form or _BY_SUFFIX.get(to.file.suffix.lower() if to.file else "", "table")
     to_terminal = to.file is None and sys.stdout is not None and sys.stdout.isatty()
-    shown = answer if full or form != "table" else answer.first_screen or answer
+    shown = answer if full or to.assumptions or form != "table" else answer.first_screen or answer
+    shown = replace(shown, every_assumption=to.assumptions)
     text = answer_text(shown, form, to_terminal=to_terminal, width=None if to.file else _stated_width())
     send(text if to.file or form != "json" else _encodable(text), to.file, answer.headline)
     if to.file and form == "json" and answer.first_screen:

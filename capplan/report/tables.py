@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from textwrap import wrap
 from typing import Any, TypeAlias
 
+from capplan.assumption import Assumption
 from capplan.report.answer import Answer, Table, flattened
 from capplan.report.safe_text import markdown_paragraph, markdown_words, one_line, plain, visible
 from capplan.report.screen_units import (
@@ -73,12 +74,56 @@ def _largest(values: Sequence[Any], screen: Screen) -> float:
     return 1.0 if screen.probability else max((float(v) for v in values if is_number(v)), default=0.0)
 
 
-def footnotes(answer: Answer) -> list[str]:
-    """Return the lines that say what was assumed and which flag or key replaces it."""
+MOST_ASSUMED = 6
+"""Assumptions that any answer shows."""
+TO_CONFIRM = 3
+"""Those that an answer with more of them shows."""
+TO_DO = {
+    "to measure": ("--calibration", "calibration", "capplan calibrate"),
+    "to state of the traffic": ("traffic",),
+    "to state of prices": ("prices", "fleet.providers", "hosted"),
+    "to choose": ("",),
+}
+"""What a person does about an assumption -> how that begins which replaces it; the first one holds."""
+
+
+def _by_what_to_do(assumptions: Sequence[Assumption]) -> dict[str, list[Assumption]]:
+    """Return the assumptions that there are under each of `TO_DO`."""
+    found: dict[str, list[Assumption]] = {}
+    for item in assumptions:
+        found.setdefault(
+            next(do for do, begins in TO_DO.items() if item.replace.startswith(begins)), []
+        ).append(item)
+    return {do: found[do] for do in TO_DO if do in found}
+
+
+def footnotes(answer: Answer, *, every: bool | None = None) -> list[str]:
+    """Return the lines that say what was assumed and which flag or key replaces it.
+
+    Parameters
+    ----------
+    answer : of a command
+    every : whether all are shown, by what to do about them, or the first of each and as many more as make three; None: all in their order
+    """
     if not answer.assumptions:
         return []
-    marked = any(table.assumed for table in answer.tables)
-    heading = "assumed (*):" if marked else "assumed:"
+    marked = " (*)" if any(table.assumed for table in answer.tables) else ""
+    if every is not None and len(answer.assumptions) > MOST_ASSUMED:
+        groups = _by_what_to_do(answer.assumptions)
+        if every:
+            return [
+                line
+                for do, items in groups.items()
+                for line in (f"assumed{marked}, {do}:", *map(_footnote, items))
+            ]
+        first = [items[0] for items in groups.values()]
+        first += [item for items in groups.values() for item in items[1:]]
+        rest = len(answer.assumptions) - TO_CONFIRM
+        return [
+            f"assumed{marked}, confirm these {TO_CONFIRM}; --assumptions shows {rest} more:",
+            *map(_footnote, first[:TO_CONFIRM]),
+        ]
+    heading = f"assumed{marked}:"
     shown = [a for a in answer.assumptions if a not in answer.counted]
     number = len(answer.assumptions) - len(shown)
     more = (
@@ -86,7 +131,11 @@ def footnotes(answer: Answer) -> list[str]:
         if number
         else []
     )
-    return [heading, *(f"  {a.what}; replace with {a.replace}" for a in shown), *more]
+    return [heading, *map(_footnote, shown), *more]
+
+
+def _footnote(item: Assumption) -> str:
+    return f"  {item.what}; replace with {item.replace}"
 
 
 def _least_time(rows: list[dict[str, Any]], names: Sequence[str]) -> float:
@@ -337,7 +386,10 @@ def _lines(answer: Answer, width: int | None) -> Iterator[tuple[str, bool]]:
         if table.title:
             yield from ((line, True) for line in _prose(one_line(table.title), width))
         yield from _table_lines(grid_of(table), width)
-    for texts in (list(map(visible, answer.closing)), list(map(one_line, footnotes(answer)))):
+    for texts in (
+        list(map(visible, answer.closing)),
+        list(map(one_line, footnotes(answer, every=answer.every_assumption))),
+    ):
         if texts:
             yield "", False
         yield from ((line, False) for text in texts for line in _prose(text, width))

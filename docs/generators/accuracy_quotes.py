@@ -6,10 +6,20 @@ were left out stands between `<!-- 80% on unseen sources -->` and `<!-- end -->`
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 _ROWS = re.compile(r"(<!-- rows of docs/accuracy\.md: (.*?) -->\n)(?:\|.*\n)*")
 _RANGE = re.compile(r"(<!-- 80% on unseen sources -->).*?(<!-- end -->)")
 _HEAD = "| what | statistic | target | error | met |\n| --- | --- | --- | --- | --- |\n"
+
+
+PAGES = ("accuracy.md", "evidence/chance-to-meet-the-slo.md")
+"""Pages of docs/ whose tables are quoted."""
+
+
+def quoted_text(root: Path) -> str:
+    """Return the pages that are quoted, as one text."""
+    return "\n".join((root / "docs" / page).read_text(encoding="utf-8") for page in PAGES)
 
 
 def with_quotes(page: str, accuracy: str) -> str:
@@ -18,7 +28,7 @@ def with_quotes(page: str, accuracy: str) -> str:
     Parameters
     ----------
     page : text with marked places
-    accuracy : text of docs/accuracy.md
+    accuracy : text that is quoted
 
     Examples
     --------

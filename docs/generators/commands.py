@@ -1,6 +1,6 @@
 """Write what the documentation shows of the program: `python -m docs.generators.commands [PAGE ...]` (`make docs`).
 
-docs/commands.md is written from the commands themselves, docs/scenario.md from the records of a scenario; in the other pages the marked console blocks
+docs/commands.md and docs/commands/ are written from the commands themselves, docs/scenario.md from the records of a scenario; in the other pages the marked console blocks
 are run again. Tests check that both are current. It can be run any number of times.
 """
 
@@ -19,7 +19,7 @@ from capplan.cli.commands import COMMANDS
 from capplan.cli.commands import EXAMPLES as USES
 from capplan.cli.main import app, main
 from docs.generators import methodology, plan_numbers, scenario_keys
-from docs.generators.accuracy_quotes import with_quotes
+from docs.generators.accuracy_quotes import quoted_text, with_quotes
 from docs.generators.console_blocks import page_width, with_output
 
 EXAMPLES = {
@@ -77,16 +77,21 @@ What a SCENARIO may hold: [scenario keys](scenario.md). Numbers are written as t
 """
 
 
-def documentation() -> str:
-    """Return the text of docs/commands.md."""
-    rows = [f"| [`{name}`](#capplan-{name}) | {says} | `{USES[name]}` |" for name, says in COMMANDS.items()]
-    parts = [_HEAD, "\n".join(["| command | what it does | for example |", "| --- | --- | --- |", *rows])]
+def documentation() -> dict[str, str]:
+    """Return the pages of the commands by their paths below docs/: the index, and a page for each."""
+    rows = [
+        f"| [`{name}`](commands/{name}.md) | {says} | `{USES[name]}` |" for name, says in COMMANDS.items()
+    ]
+    index = "\n".join(["| command | what it does | for example |", "| --- | --- | --- |", *rows])
+    texts = {"commands.md": f"{_HEAD}\n{index}\n"}
     program: Any = typer.main.get_command(app)
     with program.make_context("capplan", ["--help"], resilient_parsing=True) as context:
         for name, summary in COMMANDS.items():
             command = program.get_command(context, name)
-            parts += [f"## capplan {name}", summary, _usage(name, command), *_tables(command), _example(name)]
-    return "\n\n".join(part.strip() for part in parts if part) + "\n"
+            parts = [f"# capplan {name}", summary, _usage(name, command), f"For example: `{USES[name]}`"]
+            parts += [_example(name), *_tables(command), "[All commands](../commands.md)"]
+            texts[f"commands/{name}.md"] = "\n\n".join(part.strip() for part in parts if part) + "\n"
+    return texts
 
 
 def _usage(name: str, command: Any) -> str:
@@ -125,6 +130,7 @@ def _example(name: str) -> str:
 
 WHOLE = (
     "commands.md",
+    *(f"commands/{name}.md" for name in COMMANDS),
     "scenario.md",
     "numbers.md",
     *(f"methodology/{room}.md" for room in methodology.ROOMS),
@@ -144,32 +150,32 @@ def pages(root: Path) -> list[Path]:
     ]
 
 
+def generated(root: Path) -> dict[Path, str]:
+    """Return the text of each page that is written whole."""
+    docs = root / "docs"
+    texts = {docs / name: text for name, text in documentation().items()}
+    texts |= {docs / "scenario.md": scenario_keys.page(), docs / "numbers.md": plan_numbers.page(root)}
+    return texts | {
+        docs / "methodology" / f"{room}.md": text for room, text in methodology.pages(root).items()
+    }
+
+
 def write(root: Path, only: Sequence[str] = ()) -> None:
-    """Write docs/commands.md, docs/scenario.md, docs/methodology/ and the marked blocks of all other pages again.
+    """Write docs/commands.md, docs/commands/, docs/scenario.md, docs/methodology/ and the marked blocks of all other pages again.
 
     Parameters
     ----------
     root : of the repository
-    only : paths of pages; only their marked blocks are written again; none: everything
+    only : paths of pages that are written; none: all
     """
     os.chdir(root)  # commands of the pages are written as from the root of the repository
-    if only:
-        for name in only:
-            text = Path(name).read_text(encoding="utf-8")
-            Path(name).write_text(with_output(text, main), encoding="utf-8")
-        return
-    texts = {root / "docs" / "commands.md": documentation()}
-    texts[root / "docs" / "scenario.md"] = scenario_keys.page()
-    texts[root / "docs" / "numbers.md"] = plan_numbers.page(root)
-    for room, text in methodology.pages(root).items():
-        texts[root / "docs" / "methodology" / f"{room}.md"] = text
+    whole, accuracy = generated(root), quoted_text(root)
+    wanted = [root / name for name in only] or [*whole, *pages(root)]
+    before = {page: page.read_text(encoding="utf-8") if page.exists() else "" for page in wanted}
     known: dict[str, str] = {}
-    before = {page: page.read_text(encoding="utf-8") for page in {*texts, *pages(root)} if page.exists()}
-    accuracy = (root / "docs" / "accuracy.md").read_text(encoding="utf-8")
-    for page in pages(root):
-        texts[page] = with_output(with_quotes(before[page], accuracy), main, known)
-    for page, text in texts.items():
-        if text != before.get(page):
+    for page in wanted:
+        text = whole.get(page) or with_output(with_quotes(before[page], accuracy), main, known)
+        if text != before[page]:
             page.write_text(text, encoding="utf-8")
             sys.stderr.write(f"wrote {page.relative_to(root)}\n")
 

@@ -20,7 +20,7 @@ import shlex
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 
-WIDTH = 100
+WIDTH = 80
 MOST_LINES = 15
 """Of what a command prints, in one block; the rest is cut, with a sign that there is more."""
 _MARK = r"<!-- output written by `make docs`(?:: (?P<names>[^\n]+?))? -->"

@@ -93,13 +93,13 @@ PAGE = """## speculation
 
 ## cascade
 
-Two models, of which the large one answers a share of the requests ([how they are planned](workloads.md#cascades)).
+Two models, of which the large one answers a share of the requests ([how they are planned](reference/traffic.md#cascades)).
 
 <cascade>
 
 ## sharing
 
-Models that share devices with that of the scenario ([how they are planned](workloads.md#several-models-on-the-same-gpus)).
+Models that share devices with that of the scenario ([how they are planned](reference/traffic.md#several-models-on-the-same-gpus)).
 
 <sharing>
 

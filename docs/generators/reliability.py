@@ -1,4 +1,4 @@
-"""Write docs/reliability.md from the figures that trials kept: `make reliability`."""
+"""Write docs/evidence/reliability.md from the figures that trials kept: `make reliability`."""
 
 import json
 from collections.abc import Mapping
@@ -7,11 +7,11 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 FIGURES = ROOT / "tests" / "installs" / "figures.json"
-PAGE = ROOT / "docs" / "reliability.md"
+PAGE = ROOT / "docs" / "evidence" / "reliability.md"
 
 HEAD = """# What was tried to break it
 
-Written by `make reliability`: its figures are those of the last trials. The rules that capplan keeps are in [SECURITY](../SECURITY.md).
+Written by `make reliability`: its figures are those of the last trials. The rules that capplan keeps are in [SECURITY](../../SECURITY.md).
 """
 PROMISES = """## What is promised, and the test that shows it
 

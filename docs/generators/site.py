@@ -6,7 +6,7 @@ import re
 import sys
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig
@@ -32,6 +32,8 @@ SITE = "https://OWNER.github.io/capplan/"
 """Beginning of a link to a page that only the site has."""
 GENERATED = ("library-reference.md", "live-report.md")
 """Pages that only the site has."""
+COMMAND_INDEX = "commands.md"
+"""Page of the menu below which the pages of the commands stand."""
 REPORT = ("report", "support-chat", "--offline", "--author", "Platform team", "--date", "2026-11-22", "-o")
 """Command of the report that the site shows, without its file."""
 LIVE_REPORT = """# A live report
@@ -127,11 +129,34 @@ def report_page() -> str:
         return page.read_text(encoding="utf-8")
 
 
+def on_config(config: "MkDocsConfig") -> "MkDocsConfig":
+    """Put the page of each command below the index of commands."""
+    sys.path.insert(0, str(ROOT))
+    from capplan.cli.commands import COMMANDS
+
+    def unfolded(entries: list[Any]) -> list[Any]:
+        """Return a part of the menu."""
+        pages = [COMMAND_INDEX, *({f"capplan {name}": f"commands/{name}.md"} for name in COMMANDS)]
+        return [
+            {
+                title: pages
+                if value == COMMAND_INDEX
+                else unfolded(value)
+                if isinstance(value, list)
+                else value
+            }
+            for entry in entries
+            for title, value in entry.items()
+        ]
+
+    config.nav = unfolded(config.nav or [])
+    return config
+
+
 def on_files(files: "Files", *, config: "MkDocsConfig") -> "Files":
     """Add the pages that stand outside docs/, notebooks as pages, and the generated pages."""
     from mkdocs.structure.files import File
 
-    sys.path.insert(0, str(ROOT))
     from docs.generators import library_page
 
     texts = {page: (ROOT / source).read_text(encoding="utf-8") for source, page in OUTSIDE.items()}
@@ -146,9 +171,11 @@ def on_files(files: "Files", *, config: "MkDocsConfig") -> "Files":
 
 
 def on_page_markdown(markdown: str, *, page: "Page", **_: object) -> str:
-    """Point the links of a page to pages of the site; the search shows how-to pages first."""
+    """Point the links of a page to pages of the site; the search shows how-to pages first, and no evidence."""
     if page.file.src_uri.startswith("how-to/"):
         page.meta["search"] = {"boost": 3}
+    elif page.file.src_uri.startswith("evidence/"):
+        page.meta["search"] = {"exclude": True}
     sources = {name: source for source, name in OUTSIDE.items()}
     return site_text(markdown, sources.get(page.file.src_uri, f"docs/{page.file.src_uri}"))
 

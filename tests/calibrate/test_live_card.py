@@ -104,5 +104,5 @@ def test_open_loops_that_no_fit_saw(name, own):
 
 def test_the_page_has_the_table_of_today(root):
     """Numbers of the page are those that the kept records and today's predictions give."""
-    page = (root / "docs" / "live.md").read_text(encoding="utf-8")
+    page = (root / "docs" / "evidence" / "live.md").read_text(encoding="utf-8")
     assert "\n".join(table()) in page

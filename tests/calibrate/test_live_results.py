@@ -35,7 +35,7 @@ def records(tmp_path_factory):
 
 
 def test_the_queue_of_a_live_engine_follows_from_its_step_times(records):
-    """Means over three repeats, as in docs/live.md: p50 within 7 %, p95 within 10 %, times per output token within 5 %."""
+    """Means over three repeats, as in docs/evidence/live.md: p50 within 7 %, p95 within 10 %, times per output token within 5 %."""
     repeats = (1, 2, 3)
     logs = [logged_steps(records, OPEN, repeat) for repeat in repeats]
     request_s = logged_steps(records, CLOSED, 1)[ALONE][1]
@@ -57,7 +57,7 @@ def test_the_queue_of_a_live_engine_follows_from_its_step_times(records):
 
 @pytest.mark.long
 def test_the_queue_of_llama_cpp_follows_from_its_step_times(tmp_path):
-    """Means over two repeats, as in docs/live.md: p50 within 4 %, p95 within 8 %."""
+    """Means over two repeats, as in docs/evidence/live.md: p50 within 4 %, p95 within 8 %."""
     folder = unpacked(tmp_path, SLOTS)
     request_s = llamacpp_table.outside_s(folder)
     assert 0.001 < request_s < 0.002
@@ -79,7 +79,7 @@ def test_the_queue_of_llama_cpp_follows_from_its_step_times(tmp_path):
 
 @pytest.mark.long
 def test_plans_of_a_fitted_deployment_hold_as_often_as_they_claim(tmp_path):
-    """Forty loops that no fit saw, on a busy machine: as in docs/live.md."""
+    """Forty loops that no fit saw, on a busy machine: as in docs/evidence/live.md."""
     folder = unpacked(tmp_path, AGAIN)
     replica = calibrated_replica(folder / "fitted.calibration.yaml", folder / "tiny")
     found = [
@@ -94,7 +94,7 @@ def test_plans_of_a_fitted_deployment_hold_as_often_as_they_claim(tmp_path):
 
 @pytest.mark.long
 def test_a_calibration_of_a_running_server_predicts_its_open_loops(tmp_path):
-    """No fit saw them. Means over two repeats, as in docs/live.md: TTFT p50 within 10 % in all, p95 within 7 % where repeats differ by less than 15 %."""
+    """No fit saw them. Means over two repeats, as in docs/evidence/live.md: TTFT p50 within 10 % in all, p95 within 7 % where repeats differ by less than 15 %."""
     folder = unpacked(tmp_path, ENDPOINT)
     engine = engine_of(calibrated_replica(folder / "endpoint.calibration.yaml", folder / "tiny"))
     rows = [row(load.name, records_of(folder, load.name), [engine]) for load in OPEN]

@@ -56,7 +56,7 @@ def states(engine, since, told):
 
 
 def test_the_page_counts_what_is_data_by_version():
-    page = (Path(__file__).parents[2] / "docs" / "what-was-tried.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "evidence" / "what-was-tried.md").read_text(encoding="utf-8")
     table = page[page.index("## Kernels and graphs by version") :]
     for name, told in (
         ("kernel of routed experts", lambda own: own.expert_kernels),

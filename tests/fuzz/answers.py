@@ -438,7 +438,9 @@ def main(report: Callable[[str], None] = print) -> int:
     parser.add_argument(
         "--kind", choices=(*KINDS, *SLOW_KINDS), action="append", help="repeatable; default: all"
     )
-    parser.add_argument("--record", action="store_true", help="add the cases to those of docs/reliability.md")
+    parser.add_argument(
+        "--record", action="store_true", help="add the cases to those of docs/evidence/reliability.md"
+    )
     given = parser.parse_args()
     kinds: Sequence[str] = given.kind or KINDS
     until, began_s, broken = time.monotonic() + given.seconds, time.process_time(), 0

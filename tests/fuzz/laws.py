@@ -73,7 +73,9 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", default="tests", help="a file of tests, or one test")
-    parser.add_argument("--record", action="store_true", help="add the cases to those of docs/reliability.md")
+    parser.add_argument(
+        "--record", action="store_true", help="add the cases to those of docs/evidence/reliability.md"
+    )
     asked = parser.parse_args()
     left_s, began_s = asked.seconds, time.process_time()
     number, laws, found = asked.seed, 0, set[str]()

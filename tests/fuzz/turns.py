@@ -29,7 +29,9 @@ def arguments(about: str | None, kinds: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--kind", choices=kinds)
     parser.add_argument(
-        "--record", action="store_true", help=f"add the cases to {FIGURES.name}, for docs/reliability.md"
+        "--record",
+        action="store_true",
+        help=f"add the cases to {FIGURES.name}, for docs/evidence/reliability.md",
     )
     return parser.parse_args()
 

@@ -1,4 +1,4 @@
-"""Empty environments, what runs in them, and the figures that docs/reliability.md is written from."""
+"""Empty environments, what runs in them, and the figures that docs/evidence/reliability.md is written from."""
 
 import json
 import os
@@ -112,7 +112,7 @@ def lowest(requirements: Sequence[str]) -> list[str]:
 
 
 def record(kind: str, key: str, figures: Mapping[str, Any]) -> None:
-    """Keep the figures of a trial for docs/reliability.md, in place of those of an earlier one."""
+    """Keep the figures of a trial for docs/evidence/reliability.md, in place of those of an earlier one."""
     kept = json.loads(FIGURES.read_text(encoding="utf-8")) if FIGURES.exists() else {}
     kept.setdefault(kind, {})[key] = dict(figures)
     FIGURES.write_text(json.dumps(kept, indent=1, sort_keys=True) + "\n", encoding="utf-8")

@@ -2,7 +2,7 @@
 
     python -m tests.installs.sizes
 
-Writes processor time and peak memory of every question for docs/reliability.md; `tests/rules/test_faults_of_machines.py` asks the same
+Writes processor time and peak memory of every question for docs/evidence/reliability.md; `tests/rules/test_faults_of_machines.py` asks the same
 questions without a clock.
 """
 

@@ -172,7 +172,7 @@ MEAN_ERRORS = {
 
 @pytest.mark.parametrize("group", MEAN_ERRORS)
 def test_the_mean_error_on_the_table_of_dense_models_is_small(measured, group):
-    """Bounds are the scores of docs/kernels.md with a little room for refits."""
+    """Bounds are the scores of docs/evidence/kernels.md with a little room for refits."""
     chosen, bound = MEAN_ERRORS[group]
     rows = [row for row in rows_of(measured, "dense") if chosen(row)]
     assert len(rows) >= 10
@@ -208,7 +208,7 @@ def test_four_in_five_timings_lie_in_their_interval(measured):
 
 @pytest.mark.parametrize("group", MEDIAN_ERRORS)
 def test_the_median_error_on_the_table_of_all_kernels_is_small(measured, group):
-    """Bounds are the scores of docs/kernels.md with a little room for refits."""
+    """Bounds are the scores of docs/evidence/kernels.md with a little room for refits."""
     chosen, bound = MEDIAN_ERRORS[group]
     rows = [row for row in rows_of(measured, "all") if chosen(row)]
     assert len(rows) >= 9

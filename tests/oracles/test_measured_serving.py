@@ -1,4 +1,4 @@
-"""Measured runs of vLLM, replayed request by request: `python tests/oracles/test_measured_serving.py docs/simulation.md` writes the figures.
+"""Measured runs of vLLM, replayed request by request: `python tests/oracles/test_measured_serving.py docs/evidence/measured-runs.md` writes the figures.
 
 Logs of 300 ShareGPT requests at 10 per second on RTX PRO 6000 and RTX 4090 (casys-kaist/LLMServingSim, commit 5daddb2, bench/examples,
 vLLM 0.19.0), and the saturated stages of inference-perf on an H100-80GB (kubernetes-sigs/inference-perf, commit 7de5ef2,
@@ -148,7 +148,7 @@ BOUNDS = {
 }
 """Largest errors of mean TPOT and mean TTFT, as found with a little room. The aim is 15 % and 30 %; where it is missed, no kernel
 and no link of the device was measured: both cards borrow the efficiencies of a relative, and two of them talk over PCIe. Where the
-queue is empty in the one and not in the other, TTFT has no meaning as a ratio (None). See docs/simulation.md."""
+queue is empty in the one and not in the other, TTFT has no meaning as a ratio (None). See docs/evidence/measured-runs.md."""
 RATE_BOUNDS = {
     "vllm": 0.02,
     "vllm_batch_size": 0.02,
@@ -210,7 +210,7 @@ NAMES = {
     "RTXPRO6000_Qwen3-32B": "Qwen3-32B, two RTX PRO 6000 in TP2",
     "RTXPRO6000_Qwen3-30B-A3B-Instruct-2507": "Qwen3-30B-A3B, two RTX PRO 6000 in DP2 with EP2",
 }
-"""How docs/simulation.md calls them."""
+"""How docs/evidence/measured-runs.md calls them."""
 BEGIN, END = "<!-- measured runs -->", "<!-- end of measured runs -->"
 
 

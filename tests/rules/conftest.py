@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 import zipfile
+from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 from typing import NamedTuple
@@ -21,6 +22,8 @@ from tests.plan_files import with_changes
 from tests.sweeps import size_on_few_requests
 
 ROOT = Path(__file__).resolve().parents[2]
+TORCH = find_spec("torch") is not None
+"""Only a calibration needs it: everything else is tested without."""
 SMALL = {
     "name": "small",
     "model": "meta-llama/Llama-3.1-8B-Instruct",
@@ -213,7 +216,14 @@ def stand_ins(monkeypatch):
 
     machine = SimpleNamespace(device="cpu", threads=None, name="this")
     hub, calibrate = "capplan.readers.catalogue.models", "capplan.cli.calibrate"
+    timed = {
+        "capplan.calibrate.measure.calibrated": says(lambda target, **asked: f"{target} {asked}"),
+        "capplan.calibrate.measure.planned_run": says(lambda target, **asked: f"a plan for {target} {asked}"),
+        "capplan.calibrate.verify.engine_proofs": says(lambda pairs: "; ".join(map(run_of, pairs))),
+        "capplan.calibrate.refit.refitted": says(lambda pairs: "; ".join(map(run_of, pairs))),
+    }  # fmt: skip
     for place, stand_in in {
+        **(timed if TORCH else {}),
         f"{hub}._fetched": says(lambda *_, **__: "the hub"),
         "capplan.fleet.search.workers.ProcessPoolExecutor": says(lambda count, **_: f"{count} processes"),
         "capplan.cli.mcp._serve": says(lambda *words, **named: " ".join(map(str, words)) + f" {named}"),
@@ -221,10 +231,6 @@ def stand_ins(monkeypatch):
         f"{calibrate}._opened": opened,
         f"{calibrate}._proof": says(lambda network, target, path, *, quick: f"{network.name} on {target.device}, {path.name}, quick={quick}"),
         "capplan.recorded.traces.prometheus_server.observed": watched,
-        "capplan.calibrate.measure.calibrated": says(lambda target, **asked: f"{target} {asked}"),
-        "capplan.calibrate.measure.planned_run": says(lambda target, **asked: f"a plan for {target} {asked}"),
-        "capplan.calibrate.verify.engine_proofs": says(lambda pairs: "; ".join(map(run_of, pairs))),
-        "capplan.calibrate.refit.refitted": says(lambda pairs: "; ".join(map(run_of, pairs))),
         "capplan.readers.calibration.file.read_calibration": lambda _: SimpleNamespace(machine=machine, remarks=()),
         "capplan.readers.calibration.measured_device.refuse_other_machine": lambda *_: None,
     }.items():  # fmt: skip

@@ -1,5 +1,6 @@
 """The site as it is built: nothing comes from elsewhere, no page scrolls sideways, and the search finds what a newcomer looks for."""
 
+import json
 import os
 import re
 import subprocess
@@ -107,6 +108,13 @@ def test_the_reference_and_the_report_are_built_with_it(site):
     for heading in ("estimate", "fleetresult", "targeterror"):
         assert f'id="{heading}"' in reference
     assert "support-chat" in (site / "examples" / "report.html").read_text(encoding="utf-8")
+
+
+def test_the_search_leaves_out_the_evidence(site):
+    (index,) = (site / "search").glob("search_index.json")
+    found = {page["location"].partition("#")[0] for page in json.loads(index.read_text())["docs"]}
+    assert "accuracy.html" in found
+    assert not any(page.startswith("evidence/") for page in found)
 
 
 @needs_browser

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from capplan.cli.main import main
-from docs.generators.accuracy_quotes import with_quotes
+from docs.generators.accuracy_quotes import quoted_text, with_quotes
 from docs.generators.commands import pages
 from docs.generators.console_blocks import MOST_LINES, WIDTH, blocks_of, commands_of, with_output
 from tests.sweeps import long_but, size_on_few_requests
@@ -35,8 +35,7 @@ def known():
 def test_a_page_shows_what_the_program_prints(page, known, monkeypatch, same_but_for_rounding):
     monkeypatch.chdir(ROOT)
     shown = page.read_text(encoding="utf-8")
-    accuracy = (ROOT / "docs" / "accuracy.md").read_text(encoding="utf-8")
-    written = with_output(with_quotes(shown, accuracy), main, known)
+    written = with_output(with_quotes(shown, quoted_text(ROOT)), main, known)
     same_but_for_rounding(shown, written, "run: make docs")
 
 

@@ -17,7 +17,8 @@ ROOT = Path(__file__).resolve().parents[2]
 def test_the_command_pages_are_current():
     from docs.generators.commands import documentation
 
-    shown = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
+    written = [ROOT / "docs" / "commands.md", *(ROOT / "docs" / "commands").glob("*.md")]
+    shown = {page.relative_to(ROOT / "docs").as_posix(): page.read_text(encoding="utf-8") for page in written}
     assert shown == documentation(), "run: make docs"
 
 
@@ -67,6 +68,14 @@ def test_a_file_that_capplan_writes_names_a_schema_of_the_site(name):
     assert (ROOT / "docs" / "schema" / f"{name}.json").is_file()
 
 
+def test_every_recipe_names_its_tests_and_they_exist():
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    for recipe in re.split(r"^## ", text, flags=re.MULTILINE)[1:]:
+        assert re.search(r"pytest .*tests/|make oracle", recipe), recipe.splitlines()[0]
+    for name in re.findall(r"\btests/[\w/]+\.\w+", text):
+        assert (ROOT / name).is_file(), name
+
+
 def test_changes_are_listed_under_a_version():
     text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     assert "## [Unreleased]" in text or re.search(r"^## \[\d+\.\d+\.\d+\]", text, re.MULTILINE)
@@ -106,6 +115,19 @@ def test_the_keys_that_a_how_to_shows_are_those_of_a_scenario(page, block, tmp_p
     path = tmp_path / "mine.yaml"
     path.write_text(json.dumps(OF_ONE_SERVICE | keys))
     assert read_scenario(path).classes
+
+
+@pytest.mark.parametrize(
+    "page",
+    [page for folder in ("how-to", "tutorials") for page in sorted((ROOT / "docs" / folder).glob("*.md"))],
+    ids=lambda page: page.stem,
+)
+def test_a_page_begins_with_what_to_type(page):
+    """A reader in a hurry finds the command, or the keys to write, in the first lines; `troubleshoot` begins with the exit codes."""
+    if page.stem != "troubleshoot":
+        before, block, _ = page.read_text(encoding="utf-8").partition("```")
+        assert block
+        assert len(re.sub(r"<!--.*?-->|\]\([^)]*\)", "", before).split()) <= 60
 
 
 def test_how_tos_that_plan_a_kind_of_service_show_its_keys():

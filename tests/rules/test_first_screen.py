@@ -11,7 +11,7 @@ from capplan.library import planned
 from capplan.report.answer import Answer, Table
 from capplan.report.answers.fleet_words import rejected_text
 from capplan.report.show import RowProgress, drawable
-from capplan.report.tables import fitted, grid_of, terminal_text
+from capplan.report.tables import TO_DO, fitted, grid_of, terminal_text
 from tests.shipped import SCENARIOS
 
 pytestmark = pytest.mark.usefixtures("shared_runs")
@@ -36,10 +36,27 @@ def test_the_first_screen_is_a_screen(capplan, monkeypatch, columns):
     assert re.search(r"; \$0\.08 per million tokens, \$0\.42 for output", text)
     assert re.search(r"GPUs: 1 saturated \+ 1 (headroom|confidence) \+ 1 spare = 3 ", text)
     assert re.search(r"assumed: .*; replace with traffic\[0\]\.trace ", text)
-    assert re.search(r"more: --full \((\d plans?, )?\d+ assumptions\), capplan report for the review$", text)
+    more = r"more: --full( \(\d plans?\))?, --assumptions \(\d+ more\), capplan report$"
+    assert re.search(more, text)
     heading = next(line for line in lines if line.startswith("hardware"))
     assert "$/month" in heading
     assert "GPUs" in heading
+
+
+def test_an_answer_with_many_assumptions_names_three_to_confirm(capplan):
+    """One of each kind that a person can do something about; the others are one flag away, under what to do."""
+    *_, heading, first, second, third = (
+        capplan("fleet", SMALL, "--full", "--offline").out.rstrip().splitlines()
+    )
+    assert re.fullmatch(r"assumed.*, confirm these 3; --assumptions shows \d+ more:", heading)
+    every = capplan("fleet", SMALL, "--assumptions", "--offline").out
+    rest = every[every.index("assumed") :].splitlines()
+    kinds = [re.fullmatch(r"assumed.*?, (to .*):", line)[1] for line in rest if not line.startswith(" ")]
+    assert kinds == [do for do in TO_DO if do in kinds]
+    assert {first, second, third} <= set(rest)
+    number = len(json.loads(capplan("fleet", SMALL, "--offline", "--format", "json").out)["assumptions"])
+    assert number == len(rest) - len(kinds)
+    assert f"shows {number - 3} more" in heading
 
 
 @pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)

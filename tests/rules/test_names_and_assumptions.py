@@ -39,7 +39,7 @@ NAMES = [
 ]
 CONSTANTS = [
     (row[0].strip("`| "), row[1].strip("`"))
-    for row in rows_of("assumptions.md")
+    for row in rows_of("evidence/constants.md")
     if row[0].strip("`| ").startswith("capplan.")
 ]
 SPELT = {"tokens": "token", "req/s": "1/s", "tokens/s": "token/s"}

@@ -2,9 +2,10 @@
 
 import pytest
 
-from docs.generators.pictures import COLUMNS, PHOTOGRAPH, PICTURES, TERMINALS, decision, terminal
+from capplan.report.charts.svg import svg_file
+from docs.generators.pictures import CHARTS, COLUMNS, PHOTOGRAPH, PICTURES, TERMINALS, decision, terminal
 
-REDRAW = "make pictures CHROMIUM=chromium"
+REDRAW = "make pictures"
 
 
 @pytest.mark.long
@@ -14,6 +15,13 @@ def test_a_picture_of_a_terminal_shows_what_the_command_prints(name, root, monke
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("COLUMNS", str(COLUMNS))
     assert terminal(*TERMINALS[name]) + "\n" == (PICTURES / name).read_text(encoding="utf-8"), REDRAW
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", CHARTS)
+def test_a_chart_is_that_of_the_answer_of_today(name, root, monkeypatch):
+    monkeypatch.chdir(root)
+    assert svg_file(CHARTS[name]()) == (PICTURES / name).read_text(encoding="utf-8"), REDRAW
 
 
 @pytest.mark.long

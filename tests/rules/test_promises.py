@@ -1,4 +1,4 @@
-"""docs/reliability.md is what its generator writes, and each test that it names exists."""
+"""docs/evidence/reliability.md is what its generator writes, and each test that it names exists."""
 
 import ast
 import re

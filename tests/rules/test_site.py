@@ -3,13 +3,14 @@
 import posixpath
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from capplan.readers.yaml_file import parse_yaml
 from docs.generators.library_page import page as library_page
 from docs.generators.methodology import ROOMS, formulas, pages, stated
-from docs.generators.site import GENERATED, LINK, OUTSIDE, REPOSITORY, SITE, site_page, site_text
+from docs.generators.site import GENERATED, LINK, OUTSIDE, REPOSITORY, SITE, on_config, site_page, site_text
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = [
@@ -24,13 +25,35 @@ SOURCES = [
 
 def navigation(entries):
     for entry in entries:
-        for item in entry.values():
+        for item in [entry] if isinstance(entry, str) else entry.values():
             yield from navigation(item) if isinstance(item, list) else [item]
 
 
-def test_every_page_is_in_the_navigation_once():
-    nav = parse_yaml((ROOT / "mkdocs.yml").read_text(encoding="utf-8"), "mkdocs.yml").value["nav"]
-    assert sorted(navigation(nav)) == sorted([*map(site_page, SOURCES), *GENERATED])
+EVIDENCE = sorted(path.name for path in (ROOT / "docs" / "evidence").glob("*.md"))
+NAV = parse_yaml((ROOT / "mkdocs.yml").read_text(encoding="utf-8"), "mkdocs.yml").value["nav"]
+
+
+def test_every_page_is_in_the_navigation_once_but_those_of_the_evidence():
+    """The page of each command stands below the index of commands."""
+    menu = [*navigation(on_config(SimpleNamespace(nav=NAV)).nav)]
+    pages = {*map(site_page, SOURCES), *GENERATED} - {f"evidence/{name}" for name in EVIDENCE}
+    assert sorted(menu) == sorted([*pages, "evidence/index.md"])
+
+
+def test_the_index_of_the_evidence_names_every_page_of_it():
+    text = (ROOT / "docs" / "evidence" / "index.md").read_text(encoding="utf-8")
+    assert sorted(["index.md", *re.findall(r"^\| \[[^]]+\]\(([^)/]+)\)", text, re.MULTILINE)]) == EVIDENCE
+
+
+def test_ten_pages_explain_each_on_two_screens():
+    """A screen holds some 350 words with their tables; what a command prints does not count."""
+    (explained,) = (part["How it works"] for part in NAV if "How it works" in part)
+    pages = list(navigation(explained))
+    assert len(pages) <= 10
+    for page in pages:
+        text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+        words = re.sub(r"```.*?```|<!--.*?-->|\]\([^)]*\)|[|-]+", " ", text, flags=re.DOTALL).split()
+        assert len(words) <= 800, f"{page}: {len(words)} words"
 
 
 @pytest.mark.parametrize("source", SOURCES)

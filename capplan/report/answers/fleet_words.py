@@ -84,15 +84,11 @@ def more_text(assumptions: int, plans: int = 0, *, page: bool = True) -> str:
     Examples
     --------
     >>> more_text(13), more_text(2, 1, page=False)
-    ('more: --full (12 assumptions), capplan report for the review', 'more: --full (1 plan, 1 assumption)')
+    ('more: --full, --assumptions (12 more), capplan report', 'more: --full (1 plan), --assumptions (1 more)')
     """
-    counts = [
-        f"{count} {noun}{'s' * (count > 1)}"
-        for count, noun in ((plans, "plan"), (assumptions - 1, "assumption"))
-        if count > 0
-    ]
-    inside = f" ({', '.join(counts)})" if counts else ""
-    return f"more: --full{inside}{', capplan report for the review' if page else ''}"
+    parts = [f"--full ({plans} plan{'s' * (plans > 1)})" if plans else "--full"]
+    parts += [f"--assumptions ({assumptions - 1} more)"] * (assumptions > 1) + ["capplan report"] * page
+    return f"more: {', '.join(parts)}"
 
 
 def thin_texts(plans: Iterable[Plan]) -> tuple[str, ...]:
