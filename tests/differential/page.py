@@ -22,7 +22,7 @@ transformers 5 saves it, and as people write it: without a release and without a
 - **noted**: the result says which key was not read or which tower is not counted.
 - **refused**: one line that says why; nothing is guessed.
 - **not built**: transformers does not build or run the file itself.
-- **wrong**: another figure without a remark. There is none, and `make oracle` fails where there is one.
+- **wrong**: another figure without a remark. No type is wrong today: `make oracle` fails if one is.
 
 What is not compared: the cache of {elsewhere}.
 
