@@ -22,6 +22,7 @@ from capplan.engine.profile import EngineProfile
 from capplan.hardware.device import Device
 from capplan.model.network import Network, layer_counts
 from capplan.numbers import Number, Spread
+from capplan.operators.llamacpp import ENGINE as LLAMACPP
 from capplan.replica.estimate import Estimate, estimate
 from capplan.replica.load import Load
 from capplan.replica.replica import Replica
@@ -547,6 +548,9 @@ def operation_interval(
 
     A fitted deployment has that of its own results where it is narrower than the one of the back-test.
     """
+    if operation.profile.engine == LLAMACPP:
+        kind = "prompt" if quantity == "ttft" else "generation"
+        return interval_on(intervals, (f"{kind}/{LLAMACPP}",), operation.device)
     generation = engine_generation(operation.profile)
     label, kind, device = operation.label, operation.network_class, operation.device
     keys = regime_keys(quantity, load, kind, label, statistic, generation)

@@ -198,6 +198,8 @@ class Efficiency:
 
     foreign: bool = False
     """No device of this vendor was timed."""
+    spreads: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    """Kind of speed -> measured over predicted time at the quantiles of intervals, rows, devices and sources, where these numbers have their own."""
 
     @property
     def label(self) -> Label:

@@ -167,9 +167,8 @@ def step_rates(
     dense = {name: of(name) for name in dense_formats}
     experts = {name: of(dense_formats[0], name) for name in expert_formats}
     every = [*dense.values(), *experts.values()]
-    first = every[0]
+    first, (decode, prefill) = every[0], exchange
     read = {name: rates.expert_activation_bytes for name, rates in experts.items()}
-    decode, prefill = exchange
     beyond = sharding.tensor * sharding.data > first.link.domain_devices
     halved = profile.overlapped_steps if beyond else frozenset()
     assumptions = dict.fromkeys(item for rates in every for item in rates.assumptions)
@@ -191,6 +190,7 @@ def step_rates(
             prefill_exchange=exchange_rates(prefill, device, first.link, overlapping="prefill" in halved),
             dispatched_bytes=dispatched_bytes(prefill, expert_formats),
             sparse_prefill=_sparse_prefill(profile, device.architecture, kv_format),
+            ubatch_tokens=profile.ubatch_tokens,
             gathered_bytes=read if profile.gathers_quantised else dict.fromkeys(read, ACTIVATION_BYTES),
         ),
         assumptions=tuple(assumptions),

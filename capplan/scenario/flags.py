@@ -89,11 +89,20 @@ class ServingFlags:
     ] = 1
     weight_dtype: WeightDtype = None
     kv_dtype: KvDtype = None
-    engine: Annotated[str, Option("vllm, sglang or trtllm.", Text(), known=("vllm", "sglang", "trtllm"))] = (
-        "vllm"
-    )
+    engine: Annotated[
+        str,
+        Option("vllm, sglang, trtllm or llamacpp.", Text(), known=("vllm", "sglang", "trtllm", "llamacpp")),
+    ] = "vllm"
     engine_version: Annotated[
         str | None, Option("Release of the engine; default: the newest known.", Text(), "X.Y.Z")
+    ] = None
+    backend: Annotated[
+        str | None,
+        Option(
+            "cuda, metal, vulkan, rocm, sycl or cpu, of llama.cpp; default: the usual one of the device.",
+            Text(),
+            known=("cuda", "metal", "vulkan", "rocm", "sycl", "cpu"),
+        ),
     ] = None
     max_model_len: Annotated[
         int | None,

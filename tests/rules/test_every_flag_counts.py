@@ -49,6 +49,7 @@ REPLICA = PARALLEL | {
     "--weight-dtype": Case("fp8"),
     "--kv-dtype": Case("fp8"),
     "--engine": Case("sglang"),
+    "--backend": Case("cuda", refused="has no backends"),
     "--engine-version": Case("0.6.0"),
     "--max-model-len": Case("1000"),
     "--max-num-seqs": Case("8"),
