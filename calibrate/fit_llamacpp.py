@@ -141,7 +141,7 @@ def row_of(row: Mapping[str, str]) -> Row | None:
     """Return a row of the file; None where the run cannot be predicted."""
     foreign = "localscore" in (row.get("tool") or "")
     run = run_of_row(as_plain(row) if foreign else row)
-    if isinstance(run, str):
+    if isinstance(run, str) or run.host_bytes_per_s is not None:
         return None
     card = device(run.hardware)
     name = family_of(card)
@@ -180,14 +180,26 @@ Name = tuple[str, Any]
 """A fitted number: memory, compute or start, of a family with a backend, a class of formats, a kernel, or builds and programs."""
 MEMORY, COMPUTE, UNPACK, START = "memory", "compute", "vector", "start"
 SHARED: tuple[Name, ...] = (
-    *((kind, of) for of in (*CLASSES, *KERNELS) for kind in (MEMORY, COMPUTE)), *((UNPACK, of) for of in CLASSES),
-    (MEMORY, "early"), (COMPUTE, "early"), (MEMORY, "early attention"), (MEMORY, "localscore"), (COMPUTE, "localscore"),
-)  # fmt: skip
+    *((kind, of) for of in (*CLASSES, *KERNELS) for kind in (MEMORY, COMPUTE)),
+    *((UNPACK, of) for of in CLASSES),
+    (MEMORY, "early"),
+    (COMPUTE, "early"),
+    (MEMORY, "early attention"),
+    (MEMORY, "localscore"),
+    (COMPUTE, "localscore"),
+)
 PRIORS: Mapping[Name, float] = {
-    (MEMORY, "i"): 0.8, (MEMORY, "experts"): 0.7, (COMPUTE, "experts"): 0.4, (MEMORY, "attention"): 0.8, (COMPUTE, "attention"): 0.3,
-    (MEMORY, "recurrent"): 0.5, (COMPUTE, "recurrent"): 0.2, (MEMORY, "early"): 0.9, (COMPUTE, "early"): 0.75,
+    (MEMORY, "i"): 0.8,
+    (MEMORY, "experts"): 0.7,
+    (COMPUTE, "experts"): 0.4,
+    (MEMORY, "attention"): 0.8,
+    (COMPUTE, "attention"): 0.3,
+    (MEMORY, "recurrent"): 0.5,
+    (COMPUTE, "recurrent"): 0.2,
+    (MEMORY, "early"): 0.9,
+    (COMPUTE, "early"): 0.75,
     (MEMORY, "early attention"): 0.6,
-}  # fmt: skip
+}
 """Where a number lies without any row; others at 1."""
 NOISE = 0.1
 """Deviation of a row about its prediction, as a logarithm."""
@@ -317,8 +329,12 @@ def intervals_of(rows: Sequence[Row], predictions: Sequence[Array]) -> dict[str,
     """Return measured over predicted time at the quantiles of intervals, of rows whose device or whose source was left out."""
     found = {}
     for kind in ("generation", "prompt"):
-        mine = [(row, predicted[at]) for predicted in predictions for at, row in enumerate(rows)
-                if row.run.kind == kind and not row.foreign and np.isfinite(predicted[at])]  # fmt: skip
+        mine = [
+            (row, predicted[at])
+            for predicted in predictions
+            for at, row in enumerate(rows)
+            if row.run.kind == kind and not row.foreign and np.isfinite(predicted[at])
+        ]
         weight = shares([row for row, _ in mine]) ** 2
         ratios = np.array([row.seconds / seconds for row, seconds in mine])
         order = np.argsort(ratios)
@@ -367,15 +383,16 @@ def write(names: Sequence[Name], x: Array, rows: Sequence[Row], intervals: Mappi
         "formats": {"16bit": dict.fromkeys((MEMORY, COMPUTE, UNPACK), 1.0)}
         | {of: {**pair(of), UNPACK: value[UNPACK, of]} for of in CLASSES},
         **{of: pair(of) for of in KERNELS},
+        "offload": file.offload.model_dump(),
         "early": {**pair("early"), "decode_attention": value[MEMORY, "early attention"]},
-        "intervals": dict(intervals),
+        "intervals": {**file.intervals, **intervals},
     }
     path = data_folder("hardware_specs") / "llamacpp" / "speed.yaml"
     path.write_text(HEAD + yaml_text(record, short=True, width=150), encoding="utf-8")
 
 
 HEAD = """# Fractions of bandwidth and peak that llama.cpp reaches, by family of devices and backend; written by python -m calibrate.fit_llamacpp.
-# Families are chosen by hand, and so are their matrix ratios: int8 or fp16 operations of the matrix units for one in fp32.
+# Families are chosen by hand, and so are the fractions of offloaded weights, of three hosts, and matrix ratios: int8 or fp16 operations of the matrix units for one in fp32.
 """
 
 

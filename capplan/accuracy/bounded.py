@@ -526,13 +526,15 @@ class Operation:
     device: Device
     served: Served | None = None
     """What it serves; None: it is not a deployment that a fit may have seen."""
+    offloads: bool = False
+    """Some of its weights are in the memory of the host."""
 
 
 def operation_of(replica: Replica, served: Served | None = None) -> Operation:
     """Return a replica as intervals know it; with drafts it is no deployment that a fit has seen."""
     spec = replica.spec
     kind, own = network_class(spec.network), None if replica.draft_tokens else served
-    return Operation(kind, spec.profile, replica.label, spec.device, own)
+    return Operation(kind, spec.profile, replica.label, spec.device, own, spec.offload is not None)
 
 
 def served_by(spec: ReplicaSpec, input_tokens: Number, output_tokens: Number, in_flight: float) -> Served:
@@ -549,7 +551,7 @@ def operation_interval(
     A fitted deployment has that of its own results where it is narrower than the one of the back-test.
     """
     if operation.profile.engine == LLAMACPP:
-        kind = "prompt" if quantity == "ttft" else "generation"
+        kind = "offloaded" if operation.offloads else "prompt" if quantity == "ttft" else "generation"
         return interval_on(intervals, (f"{kind}/{LLAMACPP}",), operation.device)
     generation = engine_generation(operation.profile)
     label, kind, device = operation.label, operation.network_class, operation.device

@@ -14,8 +14,11 @@ from capplan.engine.versions import CacheRule, named_engine
 from capplan.errors import InputError, Reason, Refusal
 
 ENGINES: dict[str, tuple[EngineProfile, ...]] = {
-    "vllm": VLLM, "sglang": SGLANG, "trtllm": TRTLLM, "llamacpp": LLAMACPP,
-}  # fmt: skip
+    "vllm": VLLM,
+    "sglang": SGLANG,
+    "trtllm": TRTLLM,
+    "llamacpp": LLAMACPP,
+}
 """Profiles of each engine, oldest first."""
 
 ANY_OF = tuple(name for name, profiles in ENGINES.items() if profiles[-1].policy != "slots")

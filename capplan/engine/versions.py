@@ -81,8 +81,10 @@ TRTLLM_KV_DTYPES: Mapping[str, frozenset[str]] = {
 
 LLAMACPP_WEIGHT_DTYPES: Mapping[str, frozenset[str]] = {
     "*": frozenset({"fp32", "bf16", "fp16", "mxfp4"}),
-    **dict.fromkeys(("trainium2", "trainium3", "tpu-v5e", "tpu-v5p", "tpu-v6e", "tpu-v7", "gaudi2", "gaudi3"), frozenset()),
-}  # fmt: skip
+    **dict.fromkeys(
+        ("trainium2", "trainium3", "tpu-v5e", "tpu-v5p", "tpu-v6e", "tpu-v7", "gaudi2", "gaudi3"), frozenset()
+    ),
+}
 """Weight dtypes of llama.cpp next to those of GGUF files; it has no backend for TPUs, Gaudi and Trainium."""
 
 LLAMACPP_KV_DTYPES: Mapping[str, frozenset[str]] = {

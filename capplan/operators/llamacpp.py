@@ -85,6 +85,8 @@ class BlockRates:
     """Fractions of attention, relative to matrices in 16 bits."""
     recurrent: Fractions
     """Fractions of linear attention and state spaces, relative to matrices in 16 bits."""
+    sharpness: float = SHARPNESS
+    """Exponent of the soft maximum of reading and computing: 1 where one follows the other."""
     decode_attention: float = 1.0
     """A further fraction of the bandwidth in attention of generated tokens: below 1 without flash attention."""
 
@@ -103,24 +105,30 @@ def block_fits(rates: BlockRates) -> dict[str, Fit]:
     for name, relative in rates.formats.items():
         dense = rates.own.times(relative)
         experts = dense.times(rates.experts).at_most(most)
-        fits[f"matmul/{name}"] = _product(dense.at_most(most), start_s) | {
+        fits[f"matmul/{name}"] = _product(dense.at_most(most), rates) | {
             "largest_split": 1.0,
             "vector_fraction": rates.vectors[name],
         }
-        fits[f"experts/{name}"] = _product(experts, start_s) | {
-            "tile_edge": 0.0, "start_inputs": 0.0, "wave_fraction": 0.0, "starved_exponent": 0.0,
-            "routed_passes": 0.0, "token_passes": 0.0, "router_skew": 0.0, "vector_fraction": rates.vectors[name],
-        }  # fmt: skip
+        fits[f"experts/{name}"] = _product(experts, rates) | {
+            "tile_edge": 0.0,
+            "start_inputs": 0.0,
+            "wave_fraction": 0.0,
+            "starved_exponent": 0.0,
+            "routed_passes": 0.0,
+            "token_passes": 0.0,
+            "router_skew": 0.0,
+            "vector_fraction": rates.vectors[name],
+        }
     return {key: Fit(numbers, fitted_on=rates.family) for key, numbers in fits.items()}
 
 
-def _product(of: Fractions, start_s: float) -> dict[str, float]:
+def _product(of: Fractions, rates: BlockRates) -> dict[str, float]:
     """Return the numbers of a matrix product; nothing is lost to waves of tiles."""
     return {
         "compute_fraction": of.compute,
         "memory_fraction": of.memory,
-        "sharpness": SHARPNESS,
-        "floor_s": start_s,
+        "sharpness": rates.sharpness,
+        "floor_s": rates.start_s,
         "multiprocessors": 1.0,
     }
 
@@ -128,11 +136,21 @@ def _product(of: Fractions, start_s: float) -> dict[str, float]:
 def _attention(of: Fractions, start_s: float, *, latent: bool = False) -> dict[str, float]:
     numbers = {
         "multiprocessors": 1.0,
-        "prefill_fraction": of.compute, "prefill_memory_fraction": of.memory, "prefill_ramp_tokens": 0.0,
-        "prefill_tail_fraction": 0.0, "softmax_width": 0.0, "prefill_sharpness": SHARPNESS, "prefill_floor_s": start_s,
-        "decode_fraction": of.memory, "decode_compute_fraction": of.compute, "decode_tail_fraction": 0.0,
-        "decode_pad_tokens": 0.0, "decode_split_tokens": 512.0, "decode_query_passes": 1.0, "decode_floor_s": start_s,
-    }  # fmt: skip
+        "prefill_fraction": of.compute,
+        "prefill_memory_fraction": of.memory,
+        "prefill_ramp_tokens": 0.0,
+        "prefill_tail_fraction": 0.0,
+        "softmax_width": 0.0,
+        "prefill_sharpness": SHARPNESS,
+        "prefill_floor_s": start_s,
+        "decode_fraction": of.memory,
+        "decode_compute_fraction": of.compute,
+        "decode_tail_fraction": 0.0,
+        "decode_pad_tokens": 0.0,
+        "decode_split_tokens": 512.0,
+        "decode_query_passes": 1.0,
+        "decode_floor_s": start_s,
+    }
     if not latent:
         return numbers
     return numbers | {

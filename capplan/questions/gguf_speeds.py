@@ -57,6 +57,9 @@ def replica_of_run(run: GgufRun) -> Replica:
         weight_dtype=run.weight_dtype,
         kv_dtype=run.kv_dtype,
         backend=run.backend,
+        n_gpu_layers=run.device_layers,
+        n_cpu_moe=run.cpu_experts,
+        host_bandwidth=run.host_bytes_per_s,
         max_num_seqs=run.parallel,
         max_model_len=2 ** max(int(log2(max(longest, 1))) + 1, 12),
         offline=True,
@@ -86,7 +89,8 @@ def gguf_row_predictions(
 
 
 def _prediction(row: Mapping[str, str], name: str, intervals: Intervals) -> Prediction:
-    kind = "prompt" if (row.get("gen_tokens") or "") in {"0", "0.0"} else "generation"
+    kind = "offloaded_" if (row.get("backend") or "").endswith("+cpu") else ""
+    kind += "prompt" if (row.get("gen_tokens") or "") in {"0", "0.0"} else "generation"
     found = Prediction(name, f"{kind}_tok_s", 0.0, None)
     if wrong := impossible_number(row, "llamacpp"):
         return replace(found, reason=wrong)
@@ -99,7 +103,7 @@ def _prediction(row: Mapping[str, str], name: str, intervals: Intervals) -> Pred
         return replace(found, reason=str(error).partition("\n")[0], does_not_fit=True)
     except CapplanError as error:
         return replace(found, reason=str(error).partition("\n")[0])
-    ends: Interval = intervals[f"{run.kind}/{ENGINE}"]
+    ends: Interval = intervals[f"{run.interval}/{ENGINE}"]
     groups = {
         "device": spec.device.name,
         "family": f"{family_of(spec.device)} ({backend_of(spec.device, run.backend)})",

@@ -3,11 +3,12 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from capplan.accuracy.cells import is_set, number_in
 from capplan.errors import InputError
 from capplan.model.weight_format import RECIPES
-from capplan.readers.catalogue.hardware import catalogue_name
+from capplan.readers.catalogue.hardware import catalogue_name, device
 from capplan.readers.catalogue.models import shipped_id
 
 
@@ -34,11 +35,22 @@ class GgufRun:
     parallel: int
     """Sequences that generate at once; the rate is that of all."""
     ubatch_tokens: int
+    device_layers: int | None = None
+    """Layers on the device; None: all."""
+    cpu_experts: int | None = None
+    """Layers whose routed experts are in the memory of the host; None: none are."""
+    host_bytes_per_s: float | None = None
+    """Bandwidth of the memory of the host, of what is offloaded to it."""
 
     @property
     def kind(self) -> str:
         """Return generation or prompt."""
         return "prompt" if self.prompt_tokens else "generation"
+
+    @property
+    def interval(self) -> str:
+        """Return the kind of interval: generation, prompt, or offloaded."""
+        return self.kind if self.host_bytes_per_s is None else "offloaded"
 
 
 OTHER_PROGRAMS = {
@@ -58,20 +70,27 @@ NOTED = (
     (r"split (?:mode )?(?:tensor|row)", "a tensor split is not modelled"),
     (r"\bWSL2?\b|MCDM", "the driver mode of Windows decides, which is not modelled"),
     (r"before the PR|DISABLE_OPT", "a build or an option that is slower than the released one"),
-    (r"stddev|treat with care|paging|nearly full|close to total RAM", "the source says that the run was disturbed"),
-    (r"aggregate.*ttft|aggregate.*concurrent|mixes prefill|incl\. prompt|includ\w+ prompt", "the rate includes the time of prompts"),
+    (
+        r"stddev|treat with care|paging|nearly full|close to total RAM",
+        "the source says that the run was disturbed",
+    ),
+    (
+        r"aggregate.*ttft|aggregate.*concurrent|mixes prefill|incl\. prompt|includ\w+ prompt",
+        "the rate includes the time of prompts",
+    ),
     (r"few threads", "too few threads for the memory"),
     (r"per-request|per-stream", "the rate of one of several requests"),
     (r"pipeline parallel", "prompts over several devices are not modelled"),
     (r"vllm", "another engine"),
-)  # fmt: skip
+)
 """What notes say of a run -> why it is not predicted."""
 
 STARVED = re.compile(r"raspberry|hifive|jetson|rpc\)|\bx2 hosts", re.IGNORECASE)
 
 _QUANT = re.compile(
-    r"[-_. :]+(?:UD-)?(?:I?Q\d\w*(?: - (?:Medium|Small|Large))?|TQ\d_0|MXFP4(?:_MOE)?|B?F16)(?: - .*)?$", re.IGNORECASE
-)  # fmt: skip
+    r"[-_. :]+(?:UD-)?(?:I?Q\d\w*(?: - (?:Medium|Small|Large))?|TQ\d_0|MXFP4(?:_MOE)?|B?F16)(?: - .*)?$",
+    re.IGNORECASE,
+)
 _OWNER = re.compile(
     r"^(?:meta-llama|qwen|microsoft|mistralai|google|deepseek-ai|zai-org|bartowski|unsloth|ubergarm|ggml-org|ArtusDev)[_ /](?=\w)",
     re.IGNORECASE,
@@ -79,15 +98,29 @@ _OWNER = re.compile(
 _TUNED = re.compile(r"[-_ ](?:instruct|it|chat|128k|qat|reasoning|thinking)\b.*$", re.IGNORECASE)
 
 ARCHITECTURES = {
-    "llama 1b": "meta-llama/Llama-3.2-1B", "llama 3b": "meta-llama/Llama-3.2-3B-Instruct", "llama 7b": "meta-llama/Llama-2-7b-hf",
-    "llama 8b": "meta-llama/Llama-3.1-8B", "llama 13b": "meta-llama/Llama-2-13b-hf", "llama 70b": "meta-llama/Meta-Llama-3-70B",
-    "qwen2 0.5b": "Qwen/Qwen2.5-0.5B", "qwen2 1.5b": "Qwen/Qwen2.5-1.5B", "qwen2 3b": "Qwen/Qwen2.5-3B", "qwen2 7b": "Qwen/Qwen2.5-7B",
-    "qwen2 14b": "Qwen/Qwen2.5-14B", "qwen2 32b": "Qwen/Qwen2.5-32B", "qwen2 72b": "Qwen/Qwen2.5-72B",
-    "qwen3moe 30b.a3b": "Qwen/Qwen3-30B-A3B", "qwen3moe 235b.a22b": "Qwen/Qwen3-235B-A22B", "qwen35 4b": "Qwen/Qwen3.5-4B",
-    "qwen35 9b": "Qwen/Qwen3.5-9B", "qwen35moe 35b.a3b": "Qwen/Qwen3.5-35B-A3B", "deepseek2 16b": "deepseek-ai/DeepSeek-V2-Lite",
+    "llama 1b": "meta-llama/Llama-3.2-1B",
+    "llama 3b": "meta-llama/Llama-3.2-3B-Instruct",
+    "llama 7b": "meta-llama/Llama-2-7b-hf",
+    "llama 8b": "meta-llama/Llama-3.1-8B",
+    "llama 13b": "meta-llama/Llama-2-13b-hf",
+    "llama 70b": "meta-llama/Meta-Llama-3-70B",
+    "qwen2 0.5b": "Qwen/Qwen2.5-0.5B",
+    "qwen2 1.5b": "Qwen/Qwen2.5-1.5B",
+    "qwen2 3b": "Qwen/Qwen2.5-3B",
+    "qwen2 7b": "Qwen/Qwen2.5-7B",
+    "qwen2 14b": "Qwen/Qwen2.5-14B",
+    "qwen2 32b": "Qwen/Qwen2.5-32B",
+    "qwen2 72b": "Qwen/Qwen2.5-72B",
+    "qwen3moe 30b.a3b": "Qwen/Qwen3-30B-A3B",
+    "qwen3moe 235b.a22b": "Qwen/Qwen3-235B-A22B",
+    "qwen35 4b": "Qwen/Qwen3.5-4B",
+    "qwen35 9b": "Qwen/Qwen3.5-9B",
+    "qwen35moe 35b.a3b": "Qwen/Qwen3.5-35B-A3B",
+    "deepseek2 16b": "deepseek-ai/DeepSeek-V2-Lite",
     "tinyllama 1.1b": "TinyLlama/TinyLlama-1.1B-Chat-v1.0",
-    "deepseek r1 distill llama 8b": "meta-llama/Llama-3.1-8B", "deepseek r1 distill qwen 7b": "Qwen/Qwen2.5-7B",
-}  # fmt: skip
+    "deepseek r1 distill llama 8b": "meta-llama/Llama-3.1-8B",
+    "deepseek r1 distill qwen 7b": "Qwen/Qwen2.5-7B",
+}
 """What llama-bench prints of a model, an architecture and its parameters -> the model of this size that is shipped."""
 
 
@@ -158,13 +191,12 @@ def _stated_run(row: Mapping[str, str]) -> GgufRun:
         r"\bx ?\d\b.* \+ |\d ?x ", row.get("device") or ""
     ):
         raise InputError("several devices are not modelled")
-    if (row.get("backend") or "").endswith("+cpu") or "+" in (row.get("device") or ""):
-        raise InputError("weights in the memory of the host")
-    hardware = printed_device(row.get("device") or "")
+    card, offload = _offload_of(row)
+    hardware = printed_device(card)
     if hardware and hardware.startswith("apple") and row.get("backend") == "vulkan":
         raise InputError("Vulkan on an Apple chip runs over Metal, and scoreboards mix its chips")
     if hardware is None:
-        raise InputError(f"device {row.get('device')!r} is not in the catalogue")
+        raise InputError(f"device {card!r} is not in the catalogue")
     depth, generated = int(number_in(row, "depth_tokens") or 0), number_in(row, "gen_tokens")
     if generated is None and row.get("test") and not row["test"].startswith("tg") and row["test"] != "server":
         raise InputError("neither a prompt nor a generation")
@@ -177,7 +209,8 @@ def _stated_run(row: Mapping[str, str]) -> GgufRun:
         model=model,
         weight_dtype=printed_quant(row.get("quant") or "", model),
         hardware=hardware,
-        backend=(row.get("backend") or "").strip().lower() or None,
+        backend=(row.get("backend") or "").strip().lower().removesuffix("+cpu") or None,
+        **offload,
         build=_build(row),
         kv_dtype=_cache_dtype(row.get("kv_type") or ""),
         prompt_tokens=prompt,
@@ -188,6 +221,34 @@ def _stated_run(row: Mapping[str, str]) -> GgufRun:
     )
 
 
+def _offload_of(row: Mapping[str, str]) -> tuple[str, dict[str, Any]]:
+    """Return the device of a row, and what it keeps in the memory of its host; InputError where the row does not say how much or which host."""
+    card, plus, host = (row.get("device") or "").removeprefix("1x ").partition(" + ")
+    layers, experts = (
+        (row.get(key) or "").strip().removesuffix(".0") for key in ("n_gpu_layers", "n_cpu_moe")
+    )
+    everything = not layers.isdecimal() or int(layers) >= LAYERS_OF_NONE
+    if not plus and not (row.get("backend") or "").endswith("+cpu") and experts in {"", "0"} and everything:
+        return card, {}
+    if experts and not experts.isdecimal() and not experts.startswith("all"):
+        raise InputError("which layers are in the memory of the host is not stated")
+    bandwidth = number_in(row, "host_bandwidth_gb_s")
+    known = next(filter(None, map(catalogue_name, (host, _HOST_NAME.sub("", host)))), None) if host else None
+    if bandwidth is None and known is not None:
+        bandwidth = device(known).memory_bytes_per_s / 1e9
+    if bandwidth is None:
+        raise InputError("weights in the memory of a host whose bandwidth is not known")
+    moved = int(experts) if experts.isdecimal() else LAYERS_OF_NONE if experts else None
+    kept = None if everything else int(layers)
+    if moved in {None, 0} and kept is None:
+        raise InputError("which layers are in the memory of the host is not stated")
+    return card, {"device_layers": kept, "cpu_experts": moved, "host_bytes_per_s": 1e9 * bandwidth}
+
+
+_HOST_NAME = re.compile(r"(?:,| \(| (?:dual|quad|octa)-channel\b| \d+ ?GB\b).*")
+"""What follows the name of a host."""
+LAYERS_OF_NONE = 99
+"""Layers from which a row means all of them (`-ngl 99`)."""
 SHALLOW_TOKENS = 2048
 """Contexts in which attention is a small part of a step, with or without flash attention."""
 LEAST_UBATCH = 256
@@ -235,9 +296,14 @@ def _cache_dtype(text: str) -> str:
 
 
 DYNAMIC = {
-    "ud-q2_k_xl": "q2_k", "ud-q3_k_xl": "q3_k_m", "ud-q4_k_m": "q4_k_m", "ud-q4_k_xl": "q4_k_m", "ud-q5_k_xl": "q5_k_m",
-    "ud-q6_k_xl": "q6_k", "q5_k_xl": "q5_k_m",
-}  # fmt: skip
+    "ud-q2_k_xl": "q2_k",
+    "ud-q3_k_xl": "q3_k_m",
+    "ud-q4_k_m": "q4_k_m",
+    "ud-q4_k_xl": "q4_k_m",
+    "ud-q5_k_xl": "q5_k_m",
+    "ud-q6_k_xl": "q6_k",
+    "q5_k_xl": "q5_k_m",
+}
 """Dynamic mixtures of Unsloth -> the mixture of llama-quantize that is nearest in size: within 4% where the file states a size."""
 
 

@@ -104,6 +104,27 @@ class ServingFlags:
             known=("cuda", "metal", "vulkan", "rocm", "sycl", "cpu"),
         ),
     ] = None
+    n_gpu_layers: Annotated[
+        int | None,
+        Option(
+            "Layers of llama.cpp on the device, the last ones; default: all.", Whole("layers", most=10_000)
+        ),
+    ] = None
+    n_cpu_moe: Annotated[
+        int | None,
+        Option(
+            "First layers whose routed experts llama.cpp keeps in the memory of the host.",
+            Whole("layers", most=10_000),
+        ),
+    ] = None
+    host_bandwidth: Annotated[
+        float | None,
+        Option(
+            "Bandwidth of the memory of the host, such as '80 GB/s'; what is kept there is read at it.",
+            Positive("80 GB/s"),
+            "RATE",
+        ),
+    ] = None
     max_model_len: Annotated[
         int | None,
         Option("Longest sequence, input and output; default: the model's maximum.", TOKENS, "TOKENS"),

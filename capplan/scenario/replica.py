@@ -23,6 +23,7 @@ from capplan.readers.calibration.refitted import refitted_profile
 from capplan.readers.catalogue.efficiency import efficiency_for
 from capplan.readers.catalogue.hardware import named_device
 from capplan.readers.catalogue.models import read_model
+from capplan.replica.offload import EVERY_LAYER, Offload, split_network
 from capplan.replica.spec import ReplicaSpec, network_as_served, profile_as_served
 from capplan.scenario.flags import ServingFlags
 
@@ -184,8 +185,10 @@ def asked_replica(
     sharding = Sharding(*map(float, degrees))
     seats, seats_assumed = _seats(flags, rules, network, drafts=drafts)
     refuse_illegal(served, Layout(target, sharding, weight_dtype or "auto", kv_format), rules)
+    served, offload = _offloaded(served, flags, rules)
     spec = ReplicaSpec(
         network=served,
+        offload=offload,
         device=target,
         efficiency=_efficiency(target, flags, rules),
         profile=rules,
@@ -212,6 +215,30 @@ def asked_replica(
         ),
         (*_warnings(served, flags.max_model_len, rules.engine), *_shared_ranks(flags), *host_warnings),
     )
+
+
+def _offloaded(network: Network, flags: ServingFlags, rules: EngineProfile) -> tuple[Network, Offload | None]:
+    """Return what of a network is on the device, and what llama.cpp keeps in the memory of the host."""
+    stated = [
+        name for name in ("n_gpu_layers", "n_cpu_moe", "host_bandwidth") if getattr(flags, name) is not None
+    ]
+    if not stated:
+        return network, None
+    flag = f"--{stated[0].replace('_', '-')}"
+    if rules.engine != LLAMACPP:
+        raise InputError(
+            f"{flag}: {rules.engine} keeps all weights on the device; --engine llamacpp offloads, or leave it out"
+        )
+    kept, held = split_network(network, flags.n_gpu_layers or EVERY_LAYER, flags.n_cpu_moe or 0)
+    if held is None:
+        raise InputError(
+            f"{flag}: nothing is kept in the memory of the host\n  e.g. --n-cpu-moe 8, or leave it out"
+        )
+    if flags.host_bandwidth is None:
+        raise InputError(
+            f"{flag}: the bandwidth of the memory of the host decides\n  give it: --host-bandwidth '80 GB/s'"
+        )
+    return kept, Offload(held, flags.host_bandwidth)
 
 
 def _seats(

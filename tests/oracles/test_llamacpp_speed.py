@@ -16,9 +16,18 @@ from capplan.readers.catalogue.llamacpp import family_of, speed_file
 from capplan.recorded.gguf_speeds import GgufRun, run_of_row
 
 RUN = GgufRun(
-    model="meta-llama/Llama-2-7b-hf", weight_dtype="q4_0", hardware="rtx-3090", backend=None, build=None, kv_dtype="fp16",
-    prompt_tokens=0, depth_tokens=0, generated_tokens=0, parallel=1, ubatch_tokens=512,
-)  # fmt: skip
+    model="meta-llama/Llama-2-7b-hf",
+    weight_dtype="q4_0",
+    hardware="rtx-3090",
+    backend=None,
+    build=None,
+    kv_dtype="fp16",
+    prompt_tokens=0,
+    depth_tokens=0,
+    generated_tokens=0,
+    parallel=1,
+    ubatch_tokens=512,
+)
 LLAMA_2_7B_Q4_0_BYTES = 3.56 * 2**30
 """What llama-bench prints of this file; its embedding, 4,096 x 32,000 weights in 4.5 bits, is looked up and not read."""
 EMBEDDING_BYTES = 4096 * 32000 * 4.5 / 8
@@ -72,9 +81,14 @@ def test_nothing_beats_the_bandwidth_or_the_peak_of_a_device(hardware, dtype):
 
 @pytest.mark.parametrize(
     "slower",
-    [{"depth_tokens": 8192}, {"weight_dtype": "q8_0"}, {"build": "b2000"}, {"model": "meta-llama/Llama-2-13b-hf"}],
+    [
+        {"depth_tokens": 8192},
+        {"weight_dtype": "q8_0"},
+        {"build": "b2000"},
+        {"model": "meta-llama/Llama-2-13b-hf"},
+    ],
     ids=str,
-)  # fmt: skip
+)
 @pytest.mark.parametrize("prompt_tokens", [0, 1024])
 def test_more_to_read_or_compute_is_slower(slower, prompt_tokens):
     run = replace(RUN, prompt_tokens=prompt_tokens)
@@ -108,10 +122,20 @@ def test_classes_of_formats_cover_every_recipe():
 
 
 ROW = {
-    "id": "r1", "source": "a bench", "tool": "llama-bench", "backend": "cuda", "device": "NVIDIA GeForce RTX 3090", "device_count": "1",
-    "model": "llama 7B Q4_0", "quant": "Q4_0", "prompt_tokens": "0", "depth_tokens": "0", "gen_tokens": "128", "parallel": "1",
+    "id": "r1",
+    "source": "a bench",
+    "tool": "llama-bench",
+    "backend": "cuda",
+    "device": "NVIDIA GeForce RTX 3090",
+    "device_count": "1",
+    "model": "llama 7B Q4_0",
+    "quant": "Q4_0",
+    "prompt_tokens": "0",
+    "depth_tokens": "0",
+    "gen_tokens": "128",
+    "parallel": "1",
     "tok_s": "120",
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(
@@ -142,9 +166,22 @@ def test_a_row_is_predicted_as_estimate_predicts_it(capplan):
     """The middle of 128 tokens after nothing: 64 tokens of context; `estimate` has the mean over its own."""
     (prediction,) = next(gguf_row_predictions([ROW], shipped_intervals()))
     told = capplan.result(
-        "estimate", "llama-2-7b", "--engine", "llamacpp", "--hardware", "rtx-3090", "--weight-dtype", "q4_0",
-        "--concurrency", 1, "--input-tokens", 1, "--output-tokens", 128, "--offline",
-    )  # fmt: skip
+        "estimate",
+        "llama-2-7b",
+        "--engine",
+        "llamacpp",
+        "--hardware",
+        "rtx-3090",
+        "--weight-dtype",
+        "q4_0",
+        "--concurrency",
+        1,
+        "--input-tokens",
+        1,
+        "--output-tokens",
+        128,
+        "--offline",
+    )
     assert prediction.predicted == pytest.approx(1.0 / told["tpot_s"]["mean"], rel=0.005)
     assert prediction.low < prediction.predicted < prediction.high
 
@@ -209,3 +246,95 @@ def test_backends_of_other_engines_are_refused(capplan):
     assert "has no backends" in capplan.refused("estimate", "llama-3.2-1b", *words)
     with pytest.raises(InputError, match="unknown backend"):
         replica_of_run(replace(RUN, backend="opencl"))
+
+
+OFFLOADED = replace(
+    RUN, model="Qwen/Qwen3-30B-A3B", weight_dtype="q4_k_m", cpu_experts=24, host_bytes_per_s=80e9
+)
+
+
+def test_an_offloaded_token_is_worked_out_by_hand():
+    """Eight experts of each of 24 layers, three matrices of 2,048 x 768, are read at a part of 80 GB/s instead of on the card."""
+    inside = replace(OFFLOADED, cpu_experts=None, host_bytes_per_s=None)
+    size = 24 * 8 * 3 * 2048 * 768 * 4.85 / 8  # q4_k, and q6_k for half of the down projections
+    file = speed_file()
+    own = file.families["ampere"].backends["cuda"].memory * file.experts.memory
+    host_s, card_s = size / (80e9 * file.offload.host), size / (936e9 * own)
+    longer_s = 1.0 / tokens_per_s(OFFLOADED) - 1.0 / tokens_per_s(inside)
+    assert longer_s == pytest.approx(host_s - card_s, rel=0.1)
+
+
+@pytest.mark.parametrize("prompt_tokens", [0, 512])
+def test_more_in_the_memory_of_the_host_is_never_faster(prompt_tokens):
+    experts = [replace(OFFLOADED, cpu_experts=count, prompt_tokens=prompt_tokens) for count in (8, 24, 48)]
+    dense = replace(RUN, host_bytes_per_s=80e9, prompt_tokens=prompt_tokens)
+    layers = [replace(dense, device_layers=count) for count in (31, 16, 1)]
+    for runs in (experts, layers):
+        rates = list(map(tokens_per_s, runs))
+        assert rates == sorted(rates, reverse=True)
+        assert rates[0] < tokens_per_s(
+            replace(runs[0], cpu_experts=None, device_layers=None, host_bytes_per_s=None)
+        )
+
+
+def test_offloaded_weights_leave_the_memory_of_the_card(capplan):
+    model = [
+        "qwen3-30b-a3b",
+        "--engine",
+        "llamacpp",
+        "--hardware",
+        "rtx-3090",
+        "--weight-dtype",
+        "q8_0",
+        "--max-model-len",
+        "8192",
+    ]
+    assert capplan("fit", *model, "--offline").code == 3
+    fits = capplan("fit", *model, "--offline", "--n-cpu-moe", "32", "--host-bandwidth", "80 GB/s")
+    assert fits.code == 0
+
+
+@pytest.mark.parametrize(
+    ("model", "flags", "reason"),
+    [
+        ("llama-3.2-1b", ["--n-cpu-moe", "4", "--host-bandwidth", "80 GB/s"], "has no routed experts"),
+        ("qwen3-30b-a3b", ["--n-cpu-moe", "4"], "the bandwidth of the memory of the host decides"),
+        (
+            "qwen3-30b-a3b",
+            ["--n-gpu-layers", "99", "--host-bandwidth", "80 GB/s"],
+            "nothing is kept in the memory of the host",
+        ),
+    ],
+)
+def test_an_offload_that_cannot_be_predicted_is_refused(model, flags, reason, capplan):
+    line = [
+        "estimate",
+        model,
+        "--engine",
+        "llamacpp",
+        "--hardware",
+        "rtx-3090",
+        "--weight-dtype",
+        "q4_k_m",
+        "--concurrency",
+        "1",
+    ]
+    assert reason in capplan.refused(
+        *line, *flags, "--max-model-len", "4096", "--input-tokens", "64", "--output-tokens", "16"
+    )
+
+
+def test_a_row_with_offloaded_experts_is_predicted():
+    row = {
+        **ROW,
+        "backend": "cuda+cpu",
+        "model": "Qwen3-30B-A3B",
+        "quant": "Q4_K_M",
+        "n_gpu_layers": "99",
+        "n_cpu_moe": "24",
+    }
+    (refused,) = next(gguf_row_predictions([row], shipped_intervals()))
+    assert "whose bandwidth is not known" in refused.reason
+    (prediction,) = next(gguf_row_predictions([row | {"host_bandwidth_gb_s": "80"}], shipped_intervals()))
+    assert prediction.metric == "offloaded_generation_tok_s"
+    assert prediction.predicted == pytest.approx(tokens_per_s(replace(OFFLOADED, generated_tokens=128)))

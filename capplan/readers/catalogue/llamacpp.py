@@ -1,6 +1,7 @@
 """The fitted speed of llama.cpp by family of devices: `hardware_specs/llamacpp/speed.yaml`, written by `python -m calibrate.fit_llamacpp`."""
 
 import re
+from dataclasses import replace
 from functools import cache
 from typing import Annotated
 
@@ -68,6 +69,15 @@ class Early(Pair):
     """A further fraction of the bandwidth in attention of generated tokens: without flash attention."""
 
 
+class Offloaded(Record):
+    """Weights in the memory of the host."""
+
+    host: Ratio
+    """Fraction of its bandwidth that a generated token reaches."""
+    pcie: Ratio
+    """Fraction of the bandwidth of PCIe that a piece of a prompt reaches."""
+
+
 class SpeedFile(Record):
     """The speed of llama.cpp: one table for all models and devices."""
 
@@ -85,6 +95,8 @@ class SpeedFile(Record):
     """Attention, relative to matrices in 16 bits."""
     recurrent: Pair
     """Linear attention and state spaces, relative to matrices in 16 bits."""
+    offload: Offloaded
+    """Weights in the memory of the host."""
     early: Early
     """Builds before 2025."""
     intervals: dict[str, Annotated[list[float], Field(min_length=10, max_length=10)]]
@@ -169,11 +181,26 @@ def llamacpp_efficiency(
         decode_attention=file.early.decode_attention if early else 1.0,
     )
     fits = {key: fit for key, fit in links.fits.items() if key.startswith("link/")}
+    offloaded = {
+        "token": replace(
+            rates,
+            own=Fractions(file.offload.host, 1.0),
+            start_s=1e-6 * file.start_us["cpu"],
+            vectors=dict.fromkeys(rates.vectors, 1.0),
+        ),
+        "prompt": replace(rates, own=Fractions(file.offload.pcie, own.compute), sharpness=1.0),
+    }
     spreads = {kind: tuple(numbers) for kind, numbers in file.intervals.items()}
     runs = backend or family.usual
     what = f"kernels of llama.cpp reach what was published of {name} devices with {runs}, flash attention on, prompts in pieces of 512 tokens"
     said = Assumption(what, "--backend", "engine")
-    return Efficiency(f"{name} ({runs})", fits | block_fits(rates), borrowed=said, spreads=spreads)
+    return Efficiency(
+        f"{name} ({runs})",
+        fits | block_fits(rates),
+        borrowed=said,
+        offloaded={kind: fits | block_fits(each) for kind, each in offloaded.items()},
+        spreads=spreads,
+    )
 
 
 def llamacpp_intervals() -> dict[str, Interval]:
