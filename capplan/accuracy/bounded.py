@@ -22,6 +22,7 @@ from capplan.engine.profile import EngineProfile
 from capplan.hardware.device import Device
 from capplan.model.network import Network, layer_counts
 from capplan.numbers import Number, Spread
+from capplan.operators.llamacpp import ENGINE as LLAMACPP
 from capplan.replica.estimate import Estimate, estimate
 from capplan.replica.load import Load
 from capplan.replica.replica import Replica
@@ -525,13 +526,15 @@ class Operation:
     device: Device
     served: Served | None = None
     """What it serves; None: it is not a deployment that a fit may have seen."""
+    offloads: bool = False
+    """Some of its weights are in the memory of the host."""
 
 
 def operation_of(replica: Replica, served: Served | None = None) -> Operation:
     """Return a replica as intervals know it; with drafts it is no deployment that a fit has seen."""
     spec = replica.spec
     kind, own = network_class(spec.network), None if replica.draft_tokens else served
-    return Operation(kind, spec.profile, replica.label, spec.device, own)
+    return Operation(kind, spec.profile, replica.label, spec.device, own, spec.offload is not None)
 
 
 def served_by(spec: ReplicaSpec, input_tokens: Number, output_tokens: Number, in_flight: float) -> Served:
@@ -547,6 +550,9 @@ def operation_interval(
 
     A fitted deployment has that of its own results where it is narrower than the one of the back-test.
     """
+    if operation.profile.engine == LLAMACPP:
+        kind = "offloaded" if operation.offloads else "prompt" if quantity == "ttft" else "generation"
+        return interval_on(intervals, (f"{kind}/{LLAMACPP}",), operation.device)
     generation = engine_generation(operation.profile)
     label, kind, device = operation.label, operation.network_class, operation.device
     keys = regime_keys(quantity, load, kind, label, statistic, generation)

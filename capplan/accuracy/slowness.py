@@ -13,6 +13,7 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
+from capplan.accuracy.bounded import PROBABILITIES as INTERVAL_PROBABILITIES
 from capplan.accuracy.bounded import LeftOutSpread, left_out_spread
 from capplan.engine.left_out import LeftOutResult, Served
 from capplan.hardware.device import Device, Efficiency
@@ -376,6 +377,8 @@ def replica_slowness(
     that of its deployment where one was fitted and its results say more than the back-test, else that of the back-test
     """
     asked = list(targets)
+    if efficiency.spreads:
+        return _own_slowness(efficiency.spreads, latencies_of_targets(asked)[0])
     usual = slowness_of(
         table,
         asked,
@@ -386,6 +389,14 @@ def replica_slowness(
     )
     own = deployment_slowness(table, asked, left_out, served) if left_out and served else None
     return own if own and _reach(own) < _reach(usual) else usual
+
+
+def _own_slowness(spreads: Mapping[str, tuple[float, ...]], latencies: Latencies) -> Slowness:
+    """Return the distribution of numbers that have their own spread: of prompts, of generation, or of the slower of both."""
+    kinds = {"ttft": ("prompt",), "tpot": ("generation",)}.get(latencies, ("prompt", "generation"))
+    *ratios, rows, devices, _ = map(max, zip(*(spreads[kind] for kind in kinds), strict=True))
+    logs = tuple(map(math.log, ratios))
+    return Slowness(logs, int(rows), int(devices), devices < FEW_GROUPS, probabilities=INTERVAL_PROBABILITIES)
 
 
 def _reach(slowness: Slowness) -> float:

@@ -360,7 +360,8 @@ def _declared(name: str, option: Option) -> Any:
     if isinstance(option.allowed, Share):
         return fraction(flag, says=option.says)
     if isinstance(option.allowed, Positive):
-        return measure(flag, "REQUESTS_PER_S", says=option.says, metavar=option.metavar)
+        unit = "BYTES_PER_S" if option.allowed.example.endswith("B/s") else "REQUESTS_PER_S"
+        return measure(flag, unit, says=option.says, metavar=option.metavar)
     return typer.Option(
         flag, metavar=option.metavar or None, help=option.says, autocompletion=_COMPLETED.get(name)
     )

@@ -381,9 +381,9 @@ Kind = Annotated[
     str | None,
     one_of(
         "--kind",
-        ("serving", "memory", "kernel"),
+        ("serving", "memory", "kernel", "llamacpp"),
         metavar="KIND",
-        says="serving, memory or kernel; default: inferred from the columns.",
+        says="serving, memory, kernel or llamacpp (speeds of GGUF models); default: inferred from the columns.",
     ),
 ]
 Predictions = Annotated[

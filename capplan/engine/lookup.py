@@ -9,14 +9,25 @@ from pathlib import Path
 
 from capplan.assumption import Assumption
 from capplan.engine.profile import EngineProfile, HostOverhead, PrefillGraphs, Scheduling, Tier
-from capplan.engine.profiles import SGLANG, TRTLLM, VLLM, reserved_bytes, static_fraction
+from capplan.engine.profiles import LLAMACPP, SGLANG, TRTLLM, VLLM, reserved_bytes, static_fraction
 from capplan.engine.versions import CacheRule, named_engine
 from capplan.errors import InputError, Reason, Refusal
 
-ENGINES: dict[str, tuple[EngineProfile, ...]] = {"vllm": VLLM, "sglang": SGLANG, "trtllm": TRTLLM}
+ENGINES: dict[str, tuple[EngineProfile, ...]] = {
+    "vllm": VLLM,
+    "sglang": SGLANG,
+    "trtllm": TRTLLM,
+    "llamacpp": LLAMACPP,
+}
 """Profiles of each engine, oldest first."""
 
+ANY_OF = tuple(name for name, profiles in ENGINES.items() if profiles[-1].policy != "slots")
+"""Engines among which `engine: any` chooses: those that serve many users, all from the same checkpoints."""
+
 _VERSION = re.compile(r"(?<![\d.])v?(\d+)\.(\d+)(?:\.(\d+))?")
+
+_BUILD = re.compile(r"b(\d{1,6})")
+"""Tag of a build of llama.cpp."""
 
 HOST_TIMES_FILE = Path(__file__).with_name("host_times.json")
 """Host times by engine and version, written by `python -m calibrate.fit_serving`; method and scores are in docs/evidence/."""
@@ -42,9 +53,13 @@ def version_key(version: str) -> tuple[int, int, int] | None:
     (0, 11, 2)
     >>> version_key("0.8.x (V0)")
     (0, 8, 0)
+    >>> version_key("b4400") < version_key("b10360")
+    True
     >>> version_key("nightly") is None
     True
     """
+    if build := _BUILD.fullmatch(version):
+        return (0, 0, int(build[1]))
     match = _VERSION.search(version)
     return (int(match[1]), int(match[2]), int(match[3] or 0)) if match else None
 
@@ -124,6 +139,10 @@ def _host_of(engine: str, version: tuple[int, int, int]) -> HostOverhead:
     >>> _host_of("vllm", (0, 0, 1)) == next(iter(host_times()["vllm"].values()))
     True
     """
+    if (
+        engine not in host_times()
+    ):  # llama.cpp: what its steps take besides their kernels is in the starts of these
+        return HostOverhead()
     entries = list(host_times()[engine].items())
     older = [host for since, host in entries if (version_key(since) or (0, 0, 0)) <= version]
     return older[-1] if older else entries[0][1]

@@ -435,6 +435,10 @@ class EngineProfile:
     `LOW_LATENCY_STEP_TOKENS`; otherwise it has both."""
     overlapped_steps: frozenset[str] = frozenset()
     """Steps, `decode` and `prefill`, of which the engine overlaps two halves with their exchanges between servers."""
+    cache_format: str | None = None
+    """Dtype of every cache by default; None: that of the activations, or what `cache_rules` say."""
+    ubatch_tokens: float = np.inf
+    """Most tokens of a step that are multiplied at once: of more the weights are read again (llama.cpp: `--ubatch-size`)."""
     left_out: "tuple[LeftOutResult, ...]" = ()
     """Errors of a calibration on results that its fit did not see; empty: the host times are those of the version."""
     asked_version: str | None = None

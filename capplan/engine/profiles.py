@@ -34,6 +34,8 @@ from capplan.engine.profile import (
 )
 from capplan.engine.versions import (
     CUDA_KV_DTYPES,
+    LLAMACPP_KV_DTYPES,
+    LLAMACPP_WEIGHT_DTYPES,
     SGLANG_DSA_CACHE,
     SGLANG_V4_CACHE,
     SGLANG_WEIGHT_DTYPES,
@@ -534,3 +536,40 @@ TRTLLM: tuple[EngineProfile, ...] = (
     replace(_TRTLLM_V1, version="1.2.0"),
 )
 """Profiles of TensorRT-LLM, oldest first; each applies until the next."""
+
+
+_LLAMACPP_MEMORY = replace(
+    _V1_MEMORY,
+    default_fraction=1.0,
+    sampler_bytes=4.0,
+    non_torch_bytes=1.0 * GIB,
+    collective_bytes=0.0,
+    late_collective_bytes=0.0,
+    graph_bytes_per_layer=0.0,
+    graph_base_bytes=0.0,
+    graph_expert_bytes=0.0,
+    warmup_sampler_bytes=0.0,
+    warmup_expert_bytes=0.0,
+    vision_bytes_per_token=0.0,
+    layer_groups=True,
+    vocabulary_multiple=1,
+)
+"""`non_torch_bytes`: what `--fit` leaves free on each device (`--fit-target`, common/arg.cpp)."""
+
+_LLAMACPP = EngineProfile(
+    engine="llamacpp",
+    version="b1",
+    policy="slots",
+    chunked=True,
+    block_tokens=1,
+    tiers=(Tier(0.0, max_num_seqs=4, server_batched_tokens=2048, offline_batched_tokens=2048),),
+    memory=_LLAMACPP_MEMORY,
+    weight_dtypes=LLAMACPP_WEIGHT_DTYPES,
+    kv_dtypes=LLAMACPP_KV_DTYPES,
+    cache_format="fp16",
+    ubatch_tokens=512.0,
+)
+
+LLAMACPP: tuple[EngineProfile, ...] = (_LLAMACPP, replace(_LLAMACPP, version="b4400"))
+"""Profiles of llama.cpp's server by build, of which b4400 is the first of 2025: four slots, `--batch-size` 2,048, `--ubatch-size` 512
+(common/common.h and tools/server). Published speeds tell the builds before 2025 from later ones (docs/gguf.md)."""

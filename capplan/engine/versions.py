@@ -79,6 +79,20 @@ TRTLLM_KV_DTYPES: Mapping[str, frozenset[str]] = {
 """Cache dtypes of TensorRT-LLM."""
 
 
+LLAMACPP_WEIGHT_DTYPES: Mapping[str, frozenset[str]] = {
+    "*": frozenset({"fp32", "bf16", "fp16", "mxfp4"}),
+    **dict.fromkeys(
+        ("trainium2", "trainium3", "tpu-v5e", "tpu-v5p", "tpu-v6e", "tpu-v7", "gaudi2", "gaudi3"), frozenset()
+    ),
+}
+"""Weight dtypes of llama.cpp next to those of GGUF files; it has no backend for TPUs, Gaudi and Trainium."""
+
+LLAMACPP_KV_DTYPES: Mapping[str, frozenset[str]] = {
+    "*": _PLAIN_KV | {"q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl"}
+}
+"""Cache dtypes of llama.cpp: `kv_cache_types`, common/arg.cpp of https://github.com/ggml-org/llama.cpp."""
+
+
 @dataclass(frozen=True, slots=True)
 class CacheRule:
     """The default cache dtype of an engine for some models: neither the user nor the checkpoint states one."""
@@ -124,6 +138,7 @@ SPELLINGS: dict[str, tuple[str, ...]] = {
     "vllm": ("vllm", "vllm-openai", "vllm-chat", "vllm-serve"),
     "sglang": ("sglang", "sgl", "sglang-oai", "sglang-oai-chat", "sglang-native"),
     "trtllm": ("trtllm", "trt-llm", "tensorrt-llm", "tensorrtllm", "trt", "tensorrt", "trtllm-serve", "trtllm-bench"),
+    "llamacpp": ("llamacpp", "llama.cpp", "llama-cpp", "llama-server", "llama-bench", "llamafile", "ggml"),
 }  # fmt: skip
 """Engine -> its spellings, lower case and with `-` between words."""
 

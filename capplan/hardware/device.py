@@ -198,6 +198,10 @@ class Efficiency:
 
     foreign: bool = False
     """No device of this vendor was timed."""
+    offloaded: Mapping[str, Mapping[str, Fit]] = field(default_factory=dict)
+    """Fits for weights in the memory of the host: of a token, which the host computes, and of a prompt, whose weights cross PCIe."""
+    spreads: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    """Kind of speed -> measured over predicted time at the quantiles of intervals, rows, devices and sources, where these numbers have their own."""
 
     @property
     def label(self) -> Label:

@@ -13,7 +13,7 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict, TypeVar, Unpack, get_args, get_type_hints
 
-from capplan.engine.lookup import ENGINES
+from capplan.engine.lookup import ANY_OF
 from capplan.errors import InputError, TargetError, unknown
 from capplan.fleet.plan import FleetAnswer, Plan
 from capplan.fleet.scenario import SharingTerms
@@ -574,7 +574,7 @@ def _of_any_engine(
     """Return the fleets of the engine whose plan costs least, with what each of the others costs."""
     tried: list[dict[str, Any]] = []
     found: list[tuple[float, Answer, list[Chart]]] = []
-    for name in ENGINES:
+    for name in ANY_OF:
         row: dict[str, Any] = {"engine": name, "gpus": None, "usd_per_month": None, "reason": None}
         tried.append(row)
         try:

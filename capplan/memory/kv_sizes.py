@@ -65,6 +65,9 @@ def cache_dtype(
     if engine and rule:
         what = f"KV cache in {rule.dtype}, which {engine.engine} takes for {network.model_type}"
         return rule.dtype, (Assumption(what, "--kv-dtype", "kv_dtype"),)
+    if engine and engine.cache_format:
+        what = f"KV cache in {engine.cache_format}, the default of {engine.engine}"
+        return engine.cache_format, (Assumption(what, "--kv-dtype", "kv_dtype"),)
     dtype = network.activation_format if network.activation_format in KV_DTYPES else "bf16"
     if network.bidirectional:
         return dtype, ()

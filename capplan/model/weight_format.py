@@ -505,8 +505,9 @@ nf4_double: that scale in 8 bits, with an fp32 one per 256 scales."""
 
 KV_FORMATS: dict[str, float] = {
     "fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0, "int4": 0.5, "nvfp4": 0.5625,
+    **{name: block_bits(name) / 8.0 for name in ("q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")},
 }  # fmt: skip
-"""Bytes of one cached element; the scales of int8 and int4 caches are per head and not counted."""
+"""Bytes of one cached element; the scales of int8 and int4 caches are per head and not counted, those of llama.cpp's blocks of 32 are."""
 
 WEIGHT_DTYPES = ("fp32", "bf16", "fp16", "fp8", "int8", "int4", "nvfp4", "mxfp4", "int2")
 """Weight dtypes of the command line, besides grouped names such as w4a16-g128 and the mixtures of GGUF files."""

@@ -1,5 +1,6 @@
 """Rates of every kernel on one device: datasheet peaks and fitted efficiencies."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -10,9 +11,12 @@ from capplan.hardware.weight_kernel import (
     emulated_reason,
     experts_kernel,
     matmul_kernel,
+    no_kernel_reason,
     wide_dtype,
     wide_fit,
 )
+from capplan.model.weight_format import KV_FORMATS
+from capplan.operators import llamacpp
 from capplan.operators.attention import AttentionRates
 from capplan.operators.collective import LinkRates
 from capplan.operators.experts import ExpertRates
@@ -20,8 +24,18 @@ from capplan.operators.latent_attention import LatentAttentionRates
 from capplan.operators.linear_attention import LinearAttentionRates
 from capplan.operators.matmul import ElementwiseRates, MatmulRates
 
-KV_FORMATS = ("fp32", "bf16", "fp16", "fp8", "int8", "int4", "nvfp4")
-"""Cache formats whose attention kernels are modelled."""
+
+def no_speed_reason(weight_formats: Iterable[str], engine: str) -> str:
+    """Return why nothing but the memory of some weight formats is modelled with an engine; empty where their kernels are.
+
+    Examples
+    --------
+    >>> no_speed_reason(["q4_k"], "llamacpp"), no_speed_reason(["q4_k"], "vllm")[:27]
+    ('', 'engines run GGUF weights th')
+    """
+    if engine == llamacpp.ENGINE:
+        return ""
+    return next(filter(None, map(no_kernel_reason, weight_formats)), "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +139,7 @@ def kernel_rates(kernel: str, device: Device, fmt: str, fit: Fit, dtype: str | N
         "multiprocessors": multiprocessors(device),
     }
     names = {field.name for field in fields(record)}
-    return record(**{name: value for name, value in sheet.items() if name in names}, **fit.numbers)
+    return record(**({name: value for name, value in sheet.items() if name in names} | dict(fit.numbers)))
 
 
 def _link_rates(device: Device, fit: Fit) -> LinkRates:
@@ -157,6 +171,8 @@ _EITHER_FORMAT = frozenset({"attention", "latent_attention", "elementwise"})
 
 def _cache_formats(device: Device, kv_format: str, engine: str) -> tuple[str, ...]:
     """Return the fits to look for, nearest first: vLLM keeps queries in 16 bits over an fp8 cache."""
+    if engine == llamacpp.ENGINE:
+        return ("bf16",)
     if kv_format == "fp32":
         return ("fp32", "bf16", "fp8")
     if kv_format not in {"fp8", "int8", "int4", "nvfp4"}:
@@ -233,18 +249,25 @@ def device_rates(
         raise InputError(f"unknown KV dtype {kv_format!r}\n  known: {', '.join(KV_FORMATS)}")
     if why := emulated_reason(device, [kv_format]):
         raise InputError(f"KV cache in {kv_format}: {why}")
-    dense = matmul_kernel(device, weight_format)
-    expert = experts_kernel(device, expert_format or weight_format)
+    blocks = engine == llamacpp.ENGINE
+    if not efficiency.fits:
+        raise InputError(efficiency.note)
+    if blocks:
+        dense, expert = map(llamacpp.block_kernel, (weight_format, expert_format or weight_format))
+    else:
+        dense = matmul_kernel(device, weight_format)
+        expert = experts_kernel(device, expert_format or weight_format)
     wanted = {
         "matmul": dense.formats,
         "attention": _cache_formats(device, kv_format, engine),
         "latent_attention": _cache_formats(device, kv_format, engine),
         "experts": expert.formats,
         "linear_attention": ("bf16",),
-        "elementwise": ("quantise", wide_fit(device)),
+        "elementwise": ("quantise",) if blocks else ("quantise", wide_fit(device)),
         "link": ("bf16",),
     }
-    dtypes = {"matmul": dense.compute_dtype, "experts": expert.compute_dtype}
+    dtypes = dict.fromkeys(wanted, dense.compute_dtype) if blocks else {}
+    dtypes |= {"matmul": dense.compute_dtype, "experts": expert.compute_dtype}
     engines, named = {"elementwise": ELEMENTWISE_ENGINE}, {"experts": expert_kernel}
     rates, assumptions = {}, [line for line in (efficiency.borrowed, efficiency.merged) if line]
     for kernel, formats in wanted.items():

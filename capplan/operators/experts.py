@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from capplan.numbers import Number
-from capplan.operators.roofline import TiledKernelRates, TiledProduct, tiled_time_s
+from capplan.operators.roofline import TiledKernelRates, TiledProduct, quicker_vector_s, tiled_time_s
 
 
 def experts_hit(
@@ -398,7 +398,9 @@ def grouped_experts_time_s(
         column_bytes = column_bytes + 2.0 * loads.routed * width_out
         row_bytes = loads.routed * width_in * activation_bytes_per_element
         product = TiledProduct(allowed, width_in, width_out, row_bytes, column_bytes, groups=loads.hit)
-        total_s = total_s + tiled_time_s(product, EXPERT_TILES, (1.0,), rates)
+        flop = 2.0 * loads.routed * width_in * width_out
+        product_s = tiled_time_s(product, EXPERT_TILES, (1.0,), rates)
+        total_s = total_s + quicker_vector_s(product_s, flop, row_bytes + column_bytes, rates)
     moved = (rates.routed_passes * loads.routed + rates.token_passes * loads.tokens) * inputs
     pair_width = inputs + (2.0 + gated) * intermediate_size_on_rank
     moved = moved + rates.pair_passes * loads.pairs * pair_width

@@ -5,7 +5,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from capplan.numbers import Number
-from capplan.operators.roofline import SPLITS, TILES, TiledKernelRates, TiledProduct, tiled_time_s
+from capplan.operators.roofline import (
+    SPLITS,
+    TILES,
+    TiledKernelRates,
+    TiledProduct,
+    quicker_vector_s,
+    tiled_time_s,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +163,8 @@ def matmul_time_s(
         partial_bytes=4.0 * rows * outputs,
     )
     product_s = tiled_time_s(product, tiles, SPLITS, rates, rates.sustained_loss, rates.largest_split)
+    flop = matmul_flop(rows, inputs, outputs)
+    product_s = quicker_vector_s(product_s, flop, product.row_bytes + product.column_bytes, rates)
     quantise_s = rates.quantise_passes * rows * inputs / rates.bytes_per_s
     return product_s + quantise_s + rates.floor_s
 

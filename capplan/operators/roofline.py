@@ -1,6 +1,6 @@
 """Where demand meets supply: the only place in which FLOP and bytes become seconds."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -188,6 +188,8 @@ class TiledKernelRates:
     """q of `waves`: 1 where the last wave waits for its last tile, 0 where work is spread evenly."""
     starved_exponent: Number
     """z, bandwidth lost to multiprocessors without a column of 128 outputs: 0 none, 1 their whole share."""
+    vector_fraction: Number = field(default=0.0, kw_only=True)
+    """v, achieved fraction of the peak one row after the other, without matrix units; 0: the library has no such kernel."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,3 +276,40 @@ def tiled_time_s(
             split_s = soft_maximum(throttled_s, memory_s, rates.sharpness)
             best_s = np.minimum(best_s, np.where(split <= largest_split, split_s, np.inf))
     return best_s
+
+
+def quicker_vector_s(tiled_s: Number, flop: Number, moved_bytes: Number, rates: TiledKernelRates) -> Number:
+    """Return the time of a product by tiles, or of one row after the other without matrix units where that is quicker.
+
+        t = min(t_tiles, soft_maximum(F / (P v), Q / (B m)))
+
+    Parameters
+    ----------
+    tiled_s : [s]
+        t_tiles, of `tiled_time_s`.
+    flop : [FLOP]
+        F, of the rows there are, without those that fill tiles.
+    moved_bytes : [B]
+        Q.
+    rates : P, B and m; v is `vector_fraction`, 0 where a library has no such kernel
+
+    Returns
+    -------
+    [s]
+        t, without the start of the kernel.
+
+    Examples
+    --------
+    >>> rates = TiledKernelRates(100.0, 10.0, 1.0, 1.0, 1.0, 64.0, 0.0, 0.0, 0.0, 0.0, 0.0, vector_fraction=0.5)
+    >>> float(quicker_vector_s(9.0, 100.0, 10.0, rates)), float(quicker_vector_s(1.5, 100.0, 10.0, rates))
+    (2.0, 1.5)
+
+    References
+    ----------
+    llama.cpp, `ggml_cuda_mul_mat` (vector kernels for up to eight rows): https://github.com/ggml-org/llama.cpp/blob/master/ggml/src/ggml-cuda/ggml-cuda.cu.
+    """
+    if not np.any(np.asarray(rates.vector_fraction) > 0.0):
+        return tiled_s
+    compute_s = flop / (rates.flop_per_s * rates.vector_fraction)
+    memory_s = moved_bytes / (rates.bytes_per_s * rates.memory_fraction)
+    return np.minimum(tiled_s, soft_maximum(compute_s, memory_s, rates.sharpness))

@@ -231,6 +231,8 @@ class StepRates:
     """Bytes per element in which tokens are sent to their experts, by weight format of the experts."""
     sparse_prefill: SparsePrefill = UNTILED
     """The kernels for prompts of sparse attention."""
+    ubatch_tokens: float = np.inf
+    """Most tokens that are multiplied at once (`EngineProfile.ubatch_tokens`)."""
 
 
 def stacked_rates(values: Sequence[StepRates], index: NDArray[np.intp]) -> StepRates:
@@ -255,6 +257,7 @@ def stacked_rates(values: Sequence[StepRates], index: NDArray[np.intp]) -> StepR
         prefill_exchange=stacked([value.prefill_exchange for value in values], index),
         dispatched_bytes=_gathered([value.dispatched_bytes for value in values], index),
         sparse_prefill=stacked([value.sparse_prefill for value in values], index),
+        ubatch_tokens=first.ubatch_tokens,
     )
 
 

@@ -74,10 +74,11 @@ def token_costs(
     network: Network, tokens: Number, sharding: Sharding, rates: StepRates, *, decode: bool
 ) -> list[OperatorCost]:
     """Return the costs of all layers that depend on the tokens of a step, and the pipeline transfers."""
+    pieces = 1.0 if np.isinf(rates.ubatch_tokens) else np.maximum(tokens / rates.ubatch_tokens, 1.0)
     costs = [
-        cost.times(count)
+        cost.times(count * pieces)
         for layer, count in layer_counts(network)
-        for cost in layer_costs(network, layer, tokens, sharding, rates, decode=decode)
+        for cost in layer_costs(network, layer, tokens / pieces, sharding, rates, decode=decode)
     ]
     costs += adapter_costs(network, tokens, sharding, rates, decode=decode)
     message = ACTIVATION_BYTES * network.hidden_size * tokens / sharding.data

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from math import inf
 
-from capplan.engine.lookup import ENGINES
+from capplan.engine.lookup import ANY_OF
 from capplan.errors import CapplanError
 from capplan.fleet.plan import Plan
 from capplan.fleet.pools.search import least_usd_of_pools
@@ -18,7 +18,7 @@ WORTH_NAMING = 0.9
 
 def other_engines(scenario_engine: str) -> tuple[str, ...]:
     """Return the engines that capplan knows besides one."""
-    return tuple(name for name in ENGINES if name != scenario_engine)
+    return tuple(name for name in ANY_OF if name != scenario_engine)
 
 
 def engines_that_may_save(asked: AskedFleet, plan: Plan | None) -> tuple[str, ...]:

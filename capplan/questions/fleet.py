@@ -18,11 +18,11 @@ from capplan.fleet.search.cheapest import Terms
 from capplan.fleet.search.one_layout import replicas_at_rates
 from capplan.fleet.search.search_cache import SearchCache
 from capplan.hardware.device import Device
-from capplan.hardware.weight_kernel import no_kernel_reason
 from capplan.memory.kv_sizes import cache_dtype
 from capplan.model.network import Network
 from capplan.model.weight_format import in_weight_format, stored_formats, weight_format_assumptions
 from capplan.money.price import HOURS_PER_MONTH, ChosenPrice
+from capplan.operators.device_rates import no_speed_reason
 from capplan.questions.money.budget import (
     budgeted,
 )
@@ -80,7 +80,7 @@ def _published(scenario: Scenario, *, offline: bool) -> Network:
 
 def _networks(scenario: Scenario, shipped: Network) -> tuple[dict[str, Network], list[Assumption]]:
     if scenario.weight_dtypes == (None,):
-        alone = next(filter(None, map(no_kernel_reason, stored_formats(shipped))), "")
+        alone = no_speed_reason(stored_formats(shipped), scenario.engine)
         if alone:
             raise InputError(
                 f"{scenario.path}: model: the weights of {shipped.name} have no speed, only a memory: {alone}"
@@ -256,7 +256,7 @@ def asked_fleet(scenario: Scenario, *, offline: bool) -> AskedFleet:
     question = Question(
         networks={name: network_as_served(network, engine) for name, network in networks.items()},
         devices=_sold(scenario, unsold),
-        efficiencies={device.name: efficiency_by(calibration, device) for device in limits.devices},
+        efficiencies={device.name: efficiency_by(calibration, device, engine) for device in limits.devices},
         kv_formats=kv_formats,
         profile=engine,
         ranges=limits.ranges,

@@ -111,7 +111,10 @@ def chosen_plan(
     if target.name not in question.efficiencies:
         calibration = Path(asked.scenario.calibration) if asked.scenario.calibration else None
         engine, _, _ = refitted_profile(calibration, question.profile, target)  # refuses another device's
-        efficiencies = {**question.efficiencies, target.name: efficiency_by(calibration, target)}
+        efficiencies = {
+            **question.efficiencies,
+            target.name: efficiency_by(calibration, target, engine),
+        }
         on_devices = {**question.on_devices, target.name: engine}
         question = replace(question, efficiencies=efficiencies, on_devices=on_devices)
     dtype, network = next(iter(question.networks.items()))

@@ -30,6 +30,7 @@ from capplan.engine.versions import named_engine
 from capplan.errors import CapplanError, InputError
 from capplan.hardware.device import BORROWED, Device, Efficiency
 from capplan.questions.benchmark_spec import benchmark_servers
+from capplan.questions.gguf_speeds import gguf_row_predictions
 from capplan.readers.calibration.refitted import efficiency_by
 from capplan.readers.catalogue.efficiency import shipped_slowness, timed_efficiency
 from capplan.readers.catalogue.hardware import device
@@ -395,14 +396,16 @@ def validation(
     Parameters
     ----------
     paths : CSV files, gzipped or not
-    kind : serving, memory or kernel; None infers it from the columns
+    kind : serving, memory, kernel or llamacpp; None infers it from the columns
     calibration : fitted numbers for the rows of the device that it was measured on
     intervals : by regime
     progress : called with rows done and the total, after each row
     """
     files = [measured_table(path, kind) for path in paths]
-    if calibration is not None and {file_kind for file_kind, _ in files} == {"memory"}:
-        raise InputError("--calibration: concerns kernel and host times; memory predictions do not use it")
+    if calibration is not None and {file_kind for file_kind, _ in files} <= {"memory", "llamacpp"}:
+        raise InputError(
+            "--calibration: concerns kernel and host times; predictions of memory and of llama.cpp do not use it"
+        )
     total = sum(len(rows) for _, rows in files)
     done = 0
     every: list[Prediction] = []
@@ -430,4 +433,6 @@ def _predictions(
         return serving_predictions(rows, calibration, intervals)
     if kind == "memory":
         return memory_row_predictions(rows, intervals)
+    if kind == "llamacpp":
+        return gguf_row_predictions(rows, intervals)
     return kernel_row_predictions(rows, calibration, intervals)

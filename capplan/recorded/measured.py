@@ -223,12 +223,13 @@ def with_start_columns(row: Mapping[str, str]) -> dict[str, str]:
     return {**row, **{name: text for name, text in known.items() if not row.get(name)}}
 
 
-MeasuredKind: TypeAlias = Literal["serving", "memory", "kernel"]
+MeasuredKind: TypeAlias = Literal["serving", "memory", "kernel", "llamacpp"]
 
 NEEDED: dict[MeasuredKind, tuple[str, ...]] = {
     "kernel": ("gpu", "family", "latency_us"),
     "memory": ("engine", "model_hf_id", "gpu", "gpu_memory_utilization"),
     "serving": ("engine", "model_hf_id", "gpu", "isl", "kind"),
+    "llamacpp": ("device", "model", "quant", "gen_tokens", "tok_s"),
 }
 """Columns that tell a kind, and that every file of that kind must have."""
 
@@ -325,6 +326,10 @@ RANGES: dict[MeasuredKind, dict[str, tuple[float, float]]] = {
         ),
         **dict.fromkeys(("moe_tp_size", "moe_ep_size", "tp_size", "num_gpus", "ep_size"), _RANKS),
         "past_tokens": (0.0, 1e8), "window_size": (0.0, 1e8), "message_bytes": (1.0, 1e12),
+    },
+    "llamacpp": {
+        "tok_s": (1e-6, 1e9), "gen_tokens": (0.0, 2e6), "depth_tokens": (0.0, 2e6), "parallel": (1.0, 1e5), "device_count": _RANKS,
+        "model_size_gib": (1e-3, 1e5), "tok_s_stddev": (0.0, 1e9),
     },
 }  # fmt: skip
 """Kind of results -> column -> least and largest value that is read; an empty cell is unknown."""

@@ -13,7 +13,7 @@ from capplan.operators.expert_exchange import is_captured
 from capplan.phases.cost import Bound, OperatorCost, bound, total_s
 from capplan.phases.step import decode_attention_costs, decode_step_costs, prefill_step_costs
 from capplan.replica.load import Load, check_load
-from capplan.replica.plans import exchange_of
+from capplan.replica.plans import exchange_of, offload_rates
 from capplan.replica.replica import Replica
 from capplan.replica.spec import refuse_prefixes, served_context_tokens
 from capplan.serving.outcome import Outcome, spread
@@ -30,6 +30,8 @@ MOST_REQUESTS = 60_000
 """An open loop is simulated with at most as many requests: one whose responses take longer the longer it runs is saturated."""
 
 
+HEAD = ("lm_head", "logit_gather", "sampling")
+"""Operators that are on the device wherever the layers are."""
 LAUNCHES = "launches"
 """Operator of a breakdown that is the wait for launches."""
 
@@ -162,6 +164,12 @@ def breakdown_of(replica: Replica, load: Load, sequences: float) -> tuple[Operat
     prefill = prefill_step_costs(
         spec.network, 1.0, load.input_tokens - past, past, spec.sharding, kv_bytes, rates
     )
+    held = offload_rates(spec)
+    if held is not None:
+        read = prefill_step_costs(
+            held.network, 1.0, load.input_tokens - past, past, spec.sharding, kv_bytes, held.prompt
+        )
+        prefill += [cost.named(f"host_{cost.operator}") for cost in read if cost.operator not in HEAD]
     waits_s = float(launching_s(replica.table, load.input_tokens - past) - total_s(prefill))
     prefill.append(OperatorCost(LAUNCHES, max(waits_s, 0.0)))
     context = load.input_tokens + load.output_tokens / 2.0
@@ -169,6 +177,9 @@ def breakdown_of(replica: Replica, load: Load, sequences: float) -> tuple[Operat
     if not spec.network.generates:
         return (*_rows(prefill, "prefill"),)
     decode = decode_step_costs(spec.network, batch, context, spec.sharding, kv_bytes, rates)
+    if held is not None:
+        read = decode_step_costs(held.network, batch, context, spec.sharding, kv_bytes, held.token)
+        decode += [cost.named(f"host_{cost.operator}") for cost in read if cost.operator not in HEAD]
     host = spec.profile.host
     of_process = max(1.0, sequences / float(spec.sharding.data))
     step_s = host.each_step_s(spec.ranks)

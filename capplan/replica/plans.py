@@ -38,6 +38,7 @@ from capplan.operators.matmul import sequences_with_slots
 from capplan.phases.cost import StepRates, stacked_rates
 from capplan.phases.mixer_work import borrowed_rates
 from capplan.phases.token_work import ACTIVATION_BYTES
+from capplan.replica.offload import OffloadRates, host_devices
 from capplan.replica.spec import ReplicaSpec, prompt_work_s_per_token, served_context_tokens
 from capplan.replica.tables import (
     DeviceTables,
@@ -167,15 +168,13 @@ def step_rates(
     dense = {name: of(name) for name in dense_formats}
     experts = {name: of(dense_formats[0], name) for name in expert_formats}
     every = [*dense.values(), *experts.values()]
-    first = every[0]
+    first, (decode, prefill) = every[0], exchange
     read = {name: rates.expert_activation_bytes for name, rates in experts.items()}
-    decode, prefill = exchange
-    beyond = sharding.tensor * sharding.data > first.link.domain_devices
-    halved = profile.overlapped_steps if beyond else frozenset()
+    ranks, reach = sharding.tensor * sharding.data, first.link.domain_devices
+    halved = profile.overlapped_steps if ranks > reach else frozenset()
     assumptions = dict.fromkeys(item for rates in every for item in rates.assumptions)
     assumptions |= dict.fromkeys(map(not_measured, borrowed_rates(network)))
-    if decode:
-        assumptions[exchange_assumption(decode, prefill)] = None
+    assumptions |= dict.fromkeys([exchange_assumption(decode, prefill)] if decode else [])
     return LabelledRates(
         rates=StepRates(
             matmul={name: rates.matmul for name, rates in dense.items()},
@@ -191,6 +190,7 @@ def step_rates(
             prefill_exchange=exchange_rates(prefill, device, first.link, overlapping="prefill" in halved),
             dispatched_bytes=dispatched_bytes(prefill, expert_formats),
             sparse_prefill=_sparse_prefill(profile, device.architecture, kv_format),
+            ubatch_tokens=profile.ubatch_tokens,
             gathered_bytes=read if profile.gathers_quantised else dict.fromkeys(read, ACTIVATION_BYTES),
         ),
         assumptions=tuple(assumptions),
@@ -273,6 +273,24 @@ def rates_of(spec: ReplicaSpec) -> LabelledRates:
         sharding=spec.sharding,
         exchange=exchange_of(spec),
     )
+
+
+def offload_rates(spec: ReplicaSpec) -> OffloadRates | None:
+    """Return the rates of what a replica keeps in the memory of the host; None where it keeps nothing there."""
+    held = spec.offload
+    if held is None:
+        return None
+    token, prompt = (
+        step_rates(
+            held.network,
+            target,
+            replace(spec.efficiency, fits=spec.efficiency.offloaded[kind]),
+            profile=spec.profile,
+            kv_format=spec.kv_format,
+        ).rates
+        for kind, target in zip(("token", "prompt"), host_devices(spec.device, held.bytes_per_s), strict=True)
+    )
+    return OffloadRates(held.network, token, prompt)
 
 
 def replica_scheduling(engine: Scheduling, sharding: Sharding) -> Scheduling:
@@ -428,6 +446,7 @@ def plans_tables(plans: Plans) -> PlansTables:
         first.network, plans.launch, rates, knots, first.profile.graph_sizes,
         two_passes=first.profile.policy == "slots",
         captured=np.array([is_captured(decode) for *_, (decode, _) in kernels]),
+        offload=offload_rates(first),
     )  # fmt: skip
     table = with_host(device, first.profile.host, first.network, offline=first.offline)
     each = [

@@ -11,6 +11,7 @@ from capplan.model.sharding import Sharding, adapter_bytes_per_rank
 from capplan.model.weight_format import stored_dtypes
 from capplan.phases.cost import StepRates, total_s
 from capplan.phases.token_work import tower_costs
+from capplan.replica.offload import Offload
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,8 @@ class ReplicaSpec:
     gpu_memory_utilization: float | None = None
     typical_context_tokens: int | None = None
     """Input plus output of a typical request, for the cache capacity of hybrid models; None: the longest context."""
+    offload: Offload | None = None
+    """Layers or experts in the memory of the host, which `network` lacks."""
     offline: bool = False
     """Offline inference instead of the API server: larger steps, no HTTP."""
 

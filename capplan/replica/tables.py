@@ -20,6 +20,7 @@ from capplan.numbers import Array, Number, distinct
 from capplan.phases.cost import OperatorCost, StepRates, floor_s, total_s, unsaved_s
 from capplan.phases.step import decode_attention_costs, prefill_attention_costs, token_costs
 from capplan.phases.token_work import head_costs
+from capplan.replica.offload import OffloadRates
 from capplan.serving.steady_state import Flags
 from capplan.serving.step_table import StepTable, decode_turn_s
 
@@ -184,6 +185,7 @@ def device_tables(
     *,
     two_passes: bool = False,
     captured: Flags | bool = True,
+    offload: OffloadRates | None = None,
 ) -> DeviceTables:
     """Return the step tables of an array of plans without host time; tables have a leading axis of plans.
 
@@ -196,6 +198,7 @@ def device_tables(
     graph_sizes : batches of one engine to which smaller decode steps are padded; their attention is not
     two_passes : a step computes its prompts and then its decoding sequences, each by themselves
     captured : steps run as CUDA graphs, flags over plans
+    offload : what is in the memory of the host, and its rates
 
     Returns
     -------
@@ -222,6 +225,12 @@ def device_tables(
     mixed = token_costs(network, tokens, sharding, rates, decode=False)
     packed = np.clip(PACKED_TOKENS / new, 1.0, PACKED_PROMPTS)
     prefill = prefill_attention_costs(network, packed, new, past, sharding, kv_bytes, rates)
+    if offload is not None:
+        held, (steps, prompts) = offload.network, (offload.token, offload.prompt)
+        decode += token_costs(held, padded, sharding, steps, decode=True)
+        cache += decode_attention_costs(held, micro, contexts, sharding, kv_bytes, steps)
+        mixed += token_costs(held, tokens, sharding, prompts, decode=False)
+        prefill += prefill_attention_costs(held, packed, new, past, sharding, kv_bytes, prompts)
     by_sequences, by_tokens = (plans, knots.sequences.size), (plans, knots.tokens.size)
 
     def tables(time_s: Callable[[list[OperatorCost]], Number]) -> StepTable:
@@ -244,8 +253,7 @@ def device_tables(
         )
 
     ranks = _spread(np.ravel(launch.tensor) * np.ravel(launch.pipeline), (plans,))
-    groups = _spread(np.ravel(launch.data), (plans,))
-    graphs = np.broadcast_to(captured, (plans,))
+    groups, graphs = _spread(np.ravel(launch.data), (plans,)), np.broadcast_to(captured, (plans,))
     return DeviceTables(tables(total_s), tables(floor_s), tables(unsaved_s), ranks, groups, graphs)
 
 

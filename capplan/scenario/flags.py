@@ -89,11 +89,41 @@ class ServingFlags:
     ] = 1
     weight_dtype: WeightDtype = None
     kv_dtype: KvDtype = None
-    engine: Annotated[str, Option("vllm, sglang or trtllm.", Text(), known=("vllm", "sglang", "trtllm"))] = (
-        "vllm"
-    )
+    engine: Annotated[
+        str,
+        Option("vllm, sglang, trtllm or llamacpp.", Text(), known=("vllm", "sglang", "trtllm", "llamacpp")),
+    ] = "vllm"
     engine_version: Annotated[
         str | None, Option("Release of the engine; default: the newest known.", Text(), "X.Y.Z")
+    ] = None
+    backend: Annotated[
+        str | None,
+        Option(
+            "cuda, metal, vulkan, rocm, sycl or cpu, of llama.cpp; default: the usual one of the device.",
+            Text(),
+            known=("cuda", "metal", "vulkan", "rocm", "sycl", "cpu"),
+        ),
+    ] = None
+    n_gpu_layers: Annotated[
+        int | None,
+        Option(
+            "Layers of llama.cpp on the device, the last ones; default: all.", Whole("layers", most=10_000)
+        ),
+    ] = None
+    n_cpu_moe: Annotated[
+        int | None,
+        Option(
+            "First layers whose routed experts llama.cpp keeps in the memory of the host.",
+            Whole("layers", most=10_000),
+        ),
+    ] = None
+    host_bandwidth: Annotated[
+        float | None,
+        Option(
+            "Bandwidth of the memory of the host, such as '80 GB/s'; what is kept there is read at it.",
+            Positive("80 GB/s"),
+            "RATE",
+        ),
     ] = None
     max_model_len: Annotated[
         int | None,

@@ -1,7 +1,6 @@
 """The serving flags of a command line -> one replica, checked before anything is computed; LoRA adapters as a scenario or flags state them."""
 
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from capplan.assumption import Assumption
@@ -11,18 +10,20 @@ from capplan.errors import InputError, unknown
 from capplan.families.model_config import pooled
 from capplan.fleet.search.candidates import Layout, refuse_illegal
 from capplan.hardware.device import Device, Efficiency
-from capplan.hardware.weight_kernel import no_kernel_reason
 from capplan.memory.kv_sizes import cache_dtype
 from capplan.memory.layer_groups import narrow_states
 from capplan.memory.pool import layout_assumptions
 from capplan.model.network import Adapters, LoraTerms, Network
 from capplan.model.sharding import MODULES, Sharding, adapted_matrices
 from capplan.model.weight_format import in_weight_format, stored_formats, weight_format_assumptions
+from capplan.operators.device_rates import no_speed_reason
+from capplan.operators.llamacpp import ENGINE as LLAMACPP
 from capplan.operators.matmul import sequences_with_slots
 from capplan.readers.calibration.refitted import refitted_profile
 from capplan.readers.catalogue.efficiency import efficiency_for
 from capplan.readers.catalogue.hardware import named_device
 from capplan.readers.catalogue.models import read_model
+from capplan.replica.offload import EVERY_LAYER, Offload, split_network
 from capplan.replica.spec import ReplicaSpec, network_as_served, profile_as_served
 from capplan.scenario.flags import ServingFlags
 
@@ -184,10 +185,12 @@ def asked_replica(
     sharding = Sharding(*map(float, degrees))
     seats, seats_assumed = _seats(flags, rules, network, drafts=drafts)
     refuse_illegal(served, Layout(target, sharding, weight_dtype or "auto", kv_format), rules)
+    served, offload = _offloaded(served, flags, rules)
     spec = ReplicaSpec(
         network=served,
+        offload=offload,
         device=target,
-        efficiency=_efficiency(target, flags.calibration),
+        efficiency=_efficiency(target, flags, rules),
         profile=rules,
         sharding=sharding,
         kv_format=kv_format,
@@ -210,8 +213,32 @@ def asked_replica(
             *host_assumptions,
             *_memory_assumptions(target),
         ),
-        (*_warnings(served, flags.max_model_len), *_shared_ranks(flags), *host_warnings),
+        (*_warnings(served, flags.max_model_len, rules.engine), *_shared_ranks(flags), *host_warnings),
     )
+
+
+def _offloaded(network: Network, flags: ServingFlags, rules: EngineProfile) -> tuple[Network, Offload | None]:
+    """Return what of a network is on the device, and what llama.cpp keeps in the memory of the host."""
+    stated = [
+        name for name in ("n_gpu_layers", "n_cpu_moe", "host_bandwidth") if getattr(flags, name) is not None
+    ]
+    if not stated:
+        return network, None
+    flag = f"--{stated[0].replace('_', '-')}"
+    if rules.engine != LLAMACPP:
+        raise InputError(
+            f"{flag}: {rules.engine} keeps all weights on the device; --engine llamacpp offloads, or leave it out"
+        )
+    kept, held = split_network(network, flags.n_gpu_layers or EVERY_LAYER, flags.n_cpu_moe or 0)
+    if held is None:
+        raise InputError(
+            f"{flag}: nothing is kept in the memory of the host\n  e.g. --n-cpu-moe 8, or leave it out"
+        )
+    if flags.host_bandwidth is None:
+        raise InputError(
+            f"{flag}: the bandwidth of the memory of the host decides\n  give it: --host-bandwidth '80 GB/s'"
+        )
+    return kept, Offload(held, flags.host_bandwidth)
 
 
 def _seats(
@@ -258,9 +285,14 @@ def _served_assumptions(network: Network) -> tuple[Assumption, ...]:
     return (*(answered if network.pooled else ()), *adapter_assumptions(network, "--max-loras"))
 
 
-def _efficiency(target: Device, calibration: Path | None) -> Efficiency:
-    if calibration is None:
-        return efficiency_for(target)
+def _efficiency(target: Device, flags: ServingFlags, engine: EngineProfile) -> Efficiency:
+    calibration = flags.calibration
+    if flags.backend is not None and engine.engine != LLAMACPP:
+        raise InputError(
+            f"--backend: {engine.engine} has no backends to choose from; --engine llamacpp has, or leave it out"
+        )
+    if calibration is None or engine.engine == LLAMACPP:
+        return efficiency_for(target, engine, flags.backend)
     from capplan.readers.calibration.measured_device import efficiency_from_calibration
 
     return efficiency_from_calibration(calibration, target)
@@ -290,12 +322,12 @@ def _shared_ranks(flags: ServingFlags) -> tuple[str, ...]:
     )
 
 
-def _warnings(network: Network, max_model_len: int | None) -> tuple[str, ...]:
+def _warnings(network: Network, max_model_len: int | None, engine: str) -> tuple[str, ...]:
     limit = network.max_context_tokens
     said = []
     if max_model_len is not None and limit is not None and max_model_len > limit:
         said.append(f"max_model_len {max_model_len} exceeds the model's maximum of {limit} tokens")
-    alone = next(filter(None, map(no_kernel_reason, stored_formats(network))), "")
+    alone = no_speed_reason(stored_formats(network), engine)
     if alone:
         said.append(f"only memory is modelled with these weights, not speed: {alone}")
     return tuple(said)

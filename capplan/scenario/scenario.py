@@ -21,11 +21,11 @@ from capplan.fleet.pools.link import LinkTerms
 from capplan.fleet.scenario import FleetLimits, MixBy, PoolsLimits
 from capplan.fleet.search.candidates import Ranges, is_large_mixture
 from capplan.hardware.device import NETWORKS, Device
-from capplan.hardware.weight_kernel import no_kernel_reason
 from capplan.memory.kv_sizes import AUTO
 from capplan.model.network import Network
 from capplan.model.weight_format import KV_FORMATS, named_weight_format
 from capplan.money.order import OWN, Machine, MachineLimits
+from capplan.operators.device_rates import no_speed_reason
 from capplan.readers.catalogue.hardware import catalogue_name, device, planned_device, sku_of
 from capplan.readers.catalogue.offer_terms import known_machines
 from capplan.readers.catalogue.prices import (
@@ -414,7 +414,7 @@ def _weight_dtypes(reading: Reading, file: ScenarioFile) -> tuple[str | None, ..
                 named_weight_format(name)
             except InputError as error:
                 reading.reject(path, str(error))
-            if alone := no_kernel_reason(name):
+            if alone := no_speed_reason([name], file.engine or ""):
                 reading.reject(path, f"{name!r} has no speed, only a memory: {alone}")
     names = [None if name == AS_PUBLISHED else name for _, name in named]
     return tuple(dict.fromkeys(names))

@@ -4,7 +4,7 @@ from itertools import product
 
 import pytest
 
-from capplan.engine.lookup import ENGINES, profile, unsupported_reason
+from capplan.engine.lookup import ANY_OF, ENGINES, profile, unsupported_reason
 from capplan.engine.versions import BLACKWELL
 from capplan.families.quantization.network_formats import quantised
 from capplan.fleet.search.candidates import Layout, layout_reason
@@ -33,11 +33,7 @@ SECTIONS = {
 @pytest.mark.parametrize("dtype", SECTIONS)
 @pytest.mark.parametrize(
     "engine",
-    [
-        item
-        for profiles in ENGINES.values()
-        for item in {id(each.weight_dtypes): each for each in profiles}.values()
-    ],
+    [item for name in ANY_OF for item in {id(each.weight_dtypes): each for each in ENGINES[name]}.values()],
     ids=lambda item: f"{item.engine}-{item.version}",
 )
 def test_a_dtype_runs_by_flag_where_it_runs_by_config(engine, dtype):

@@ -44,11 +44,16 @@ PARALLEL = {
     "--expert-parallel": DENSE,
     "--data-parallel": Case("2", SPARSE),
 }
+OFFLOADED = Case("8", refused="keeps all weights on the device")
 REPLICA = PARALLEL | {
     "--hardware": Case("h200-sxm"),
     "--weight-dtype": Case("fp8"),
     "--kv-dtype": Case("fp8"),
     "--engine": Case("sglang"),
+    "--backend": Case("cuda", refused="has no backends"),
+    "--n-gpu-layers": OFFLOADED,
+    "--n-cpu-moe": OFFLOADED,
+    "--host-bandwidth": OFFLOADED._replace(value="'80 GB/s'"),
     "--engine-version": Case("0.6.0"),
     "--max-model-len": Case("1000"),
     "--max-num-seqs": Case("8"),

@@ -18,6 +18,7 @@ from capplan.model.sharding import Sharding, head_reason, listed_degrees, refuse
 from capplan.model.stored_tensor import BLOCK_DTYPES
 from capplan.model.weight_format import FORMATS, RECIPES, named_weight_format, stored_formats
 from capplan.operators.expert_exchange import exchange_kernels
+from capplan.operators.llamacpp import ENGINE as LLAMACPP
 
 DEGREES = ("tensor_parallel", "pipeline_parallel", "expert_parallel", "data_parallel")
 """Degrees of parallelism as scenario keys, flags and JSON name them, in the order of a `Sharding`."""
@@ -158,6 +159,10 @@ def layout_reason(network: Network, layout: Layout, profile: EngineProfile) -> R
     if profile.engine == "vllm" and data > 1 and pipeline > 1 and tensor * pipeline * data > reach:
         words = "vllm keeps the stages of an attention group on one server, so the experts of a stage would be spread over several; not modelled"
         return Reason(Refusal.LINK_DOMAIN, words)
+    if profile.engine == LLAMACPP and tensor * pipeline * data > 1:
+        return Reason(
+            Refusal.LINK_DOMAIN, "llamacpp over several devices is not modelled; its replicas have one"
+        )
     if pipeline > len(network.layers):
         words = f"pipeline-parallel {pipeline} exceeds the {len(network.layers)} layers"
         return Reason(Refusal.LAYERS, words)

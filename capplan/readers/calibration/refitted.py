@@ -12,16 +12,19 @@ from capplan.engine.lookup import profile, with_graphs_of, with_slots
 from capplan.engine.profile import EngineProfile, HostOverhead
 from capplan.errors import InputError
 from capplan.hardware.device import Device, Efficiency
+from capplan.operators.llamacpp import ENGINE as LLAMACPP
 from capplan.readers.catalogue.efficiency import efficiency_for
 
 if TYPE_CHECKING:
     from capplan.readers.calibration.record import HostRefit, ResultPoint
 
 
-def efficiency_by(calibration: Path | None, device: Device) -> Efficiency:
-    """Return the fits of a device: the calibration file's if it was measured on that device, else those of the catalogue."""
-    if calibration is None:
-        return efficiency_for(device)
+def efficiency_by(
+    calibration: Path | None, device: Device, engine: EngineProfile | None = None
+) -> Efficiency:
+    """Return the fits of a device: the calibration file's if it was measured on that device, else those of the catalogue for an engine."""
+    if calibration is None or (engine is not None and engine.engine == LLAMACPP):
+        return efficiency_for(device, engine)
     from capplan.readers.calibration.file import read_calibration_file, same_device
     from capplan.readers.calibration.measured_device import efficiency_from_calibration
 

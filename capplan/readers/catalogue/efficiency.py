@@ -8,8 +8,11 @@ from typing import Any
 
 from capplan.accuracy.bounded import Intervals, interval_of_ratios
 from capplan.accuracy.slowness import SlownessRegime, SlownessTable, unmeasured_width
+from capplan.engine.profile import EngineProfile
 from capplan.errors import InputError
 from capplan.hardware.device import BORROWED, Device, Efficiency, Fit, Kinship, not_measured
+from capplan.operators.llamacpp import ENGINE as LLAMACPP
+from capplan.readers.catalogue.llamacpp import llamacpp_efficiency, llamacpp_intervals
 from capplan.readers.record import Record, validated
 from capplan.readers.text_file import data_folder, read_text
 from capplan.readers.yaml_file import parse_yaml, read_yaml, yaml_text
@@ -138,13 +141,19 @@ def kinship_of(device: Device, donor: str) -> Kinship:
     return "sibling" if donor in SIBLINGS.get(device.architecture.lower(), ()) else "neighbour"
 
 
-def efficiency_for(device: Device) -> Efficiency:
+def efficiency_for(
+    device: Device, engine: EngineProfile | None = None, backend: str | None = None
+) -> Efficiency:
     """Return the fits of a device, or those of the nearest fitted device, labelled assumed.
 
     Parameters
     ----------
     device : as the vendor states it
+    engine : llamacpp has kernels of its own, fitted by family of devices; those of all others are in one file
+    backend : of llama.cpp; None: the usual one of the device
     """
+    if engine is not None and engine.engine == LLAMACPP:
+        return llamacpp_efficiency(device, engine, backend, shipped_efficiency(OTHERS[0]))
     if device.partition is not None:
         return _of_slice(replace(device, name=device.partition.device, partition=None), device.name)
     own = fitted_devices().get(device.name)
@@ -276,7 +285,7 @@ def shipped_intervals() -> Intervals:
             tuple(float(ratio) for ratio in ratios), int(values), int(models), int(sources)
         )
         for key, (*ratios, values, models, sources) in document.value["intervals"].items()
-    }
+    } | llamacpp_intervals()
 
 
 SLOWNESS_FILE = Path(__file__).parents[2] / "accuracy" / "data" / "slowness.yaml"

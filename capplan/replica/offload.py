@@ -1,0 +1,90 @@
+"""Layers, or their experts, that llama.cpp keeps in the memory of the host: which these are, and what a step takes for them.
+
+A generated token reads them at the bandwidth of the host. A piece of a prompt brings them over PCIe, and the device computes:
+
+    t_token = Q / (B_h m_h) + t_0,   t_piece = Q / (B_p m_p) + F / (P c)
+"""
+
+from dataclasses import dataclass, replace
+
+from capplan.errors import InputError
+from capplan.hardware.device import Device
+from capplan.model.network import Layer, Network
+from capplan.phases.cost import StepRates
+
+EVERY_LAYER = 10_000
+"""Layers that no model has: all are on the device."""
+
+
+@dataclass(frozen=True, slots=True)
+class Offload:
+    """What is in the memory of the host."""
+
+    network: Network
+    """Its layers; of a layer only whose experts are there, these experts."""
+    bytes_per_s: float
+    """Peak bandwidth of the memory of the host."""
+
+
+@dataclass(frozen=True, slots=True)
+class OffloadRates:
+    """Rates of the operators whose weights are in the memory of the host."""
+
+    network: Network
+    token: StepRates
+    """Rates of steps that generate, which the processor of the host computes."""
+    prompt: StepRates
+    """Rates of prompts, whose weights cross PCIe to the device."""
+
+
+def split_network(network: Network, device_layers: int, cpu_experts: int) -> tuple[Network, Network | None]:
+    """Return what is on the device and what is in the memory of the host; None where nothing is.
+
+    Parameters
+    ----------
+    network : the model
+    device_layers : [-]
+        last layers on the device (`--n-gpu-layers`)
+    cpu_experts : [-]
+        first layers whose routed experts are in the memory of the host (`--n-cpu-moe`)
+
+    Raises
+    ------
+    InputError
+        experts are to be offloaded, and there are none
+
+    References
+    ----------
+    llama.cpp, `load_tensors` in src/llama-model.cpp and `--n-cpu-moe` in common/arg.cpp: https://github.com/ggml-org/llama.cpp.
+    """
+    if cpu_experts and not any(layer.experts for layer in network.layers):
+        raise InputError(
+            f"--n-cpu-moe: {network.name} has no routed experts\n  --n-gpu-layers keeps whole layers on the host"
+        )
+    first = max(len(network.layers) - device_layers, 0)
+    held: list[Layer] = list(network.layers[:first])
+    kept: list[Layer] = []
+    for index, layer in enumerate(network.layers[first:], first):
+        moved = layer.experts is not None and index < cpu_experts
+        kept.append(replace(layer, experts=None) if moved else layer)
+        if moved:
+            held.append(Layer((), (), layer.experts))
+    if not held:
+        return network, None
+    return replace(network, layers=tuple(kept)), replace(network, layers=tuple(held))
+
+
+def host_devices(device: Device, bytes_per_s: float) -> tuple[Device, Device]:
+    """Return the device as tokens and as prompts see it for weights of the host: with the bandwidth of the host, and of PCIe.
+
+    Arithmetic of the host is taken to be as quick as its memory.
+    """
+    if device.pcie_bytes_per_s is None:
+        raise InputError(
+            f"{device.name}: it shares the memory of its host, or its link to it is not known: nothing is offloaded"
+        )
+    unbounded = {"fp32": 1e30}
+    return (
+        replace(device, memory_bytes_per_s=bytes_per_s, peak_flop_per_s=unbounded),
+        replace(device, memory_bytes_per_s=device.pcie_bytes_per_s),
+    )

@@ -1,0 +1,340 @@
+"""The speed of llama.cpp: by hand, against the physics of a device, and against published rows where the table is at hand."""
+
+from dataclasses import replace
+
+import pytest
+
+from capplan.accuracy.score import scores_by_metric
+from capplan.errors import InputError
+from capplan.model.network import layer_counts
+from capplan.operators.llamacpp import rate_class
+from capplan.questions.gguf_speeds import gguf_row_predictions, replica_of_run, tokens_per_s
+from capplan.questions.validation import validation
+from capplan.readers.catalogue.efficiency import shipped_intervals
+from capplan.readers.catalogue.hardware import device, device_names
+from capplan.readers.catalogue.llamacpp import family_of, speed_file
+from capplan.recorded.gguf_speeds import GgufRun, run_of_row
+
+RUN = GgufRun(
+    model="meta-llama/Llama-2-7b-hf",
+    weight_dtype="q4_0",
+    hardware="rtx-3090",
+    backend=None,
+    build=None,
+    kv_dtype="fp16",
+    prompt_tokens=0,
+    depth_tokens=0,
+    generated_tokens=0,
+    parallel=1,
+    ubatch_tokens=512,
+)
+LLAMA_2_7B_Q4_0_BYTES = 3.56 * 2**30
+"""What llama-bench prints of this file; its embedding, 4,096 x 32,000 weights in 4.5 bits, is looked up and not read."""
+EMBEDDING_BYTES = 4096 * 32000 * 4.5 / 8
+
+
+def known_devices():
+    found = {name: family_of(device(name)) for name in device_names()}
+    return [name for name, family in found.items() if family and speed_file().families[family].backends]
+
+
+def test_a_generated_token_is_worked_out_by_hand():
+    """32 layers of 4 matrices and the LM head read the file at a part of 936 GB/s; each operator starts once.
+
+    A layer has four matrices, two norms, the rotary embedding, the activation and attention; the head has a norm less and samples.
+    """
+    file = speed_file()
+    own, start_s = file.families["ampere"].backends["cuda"], 1e-6 * file.start_us["cuda"]
+    fraction = own.memory * file.formats["legacy"].memory
+    read_s = (LLAMA_2_7B_Q4_0_BYTES - EMBEDDING_BYTES) / (936e9 * fraction)
+    begun_s = (32 * 9 + 2) * start_s
+    assert 1.0 / tokens_per_s(RUN) == pytest.approx(read_s + begun_s, rel=0.02)
+
+
+def test_a_prompt_is_worked_out_by_hand():
+    """512 tokens of 6.6 billion weights, the LM head for one of them, and a few percent of attention, norms and starts."""
+    file = speed_file()
+    own = file.families["ampere"].backends["cuda"]
+    peak = 35.6e12 * file.families["ampere"].matrix_ratio
+    flop = 2.0 * 512 * (6.738e9 - 2 * 4096 * 32000)
+    least_s = flop / (peak * own.compute * file.formats["legacy"].compute)
+    assert least_s < 512 / tokens_per_s(replace(RUN, prompt_tokens=512)) < 1.15 * least_s
+
+
+@pytest.mark.parametrize("dtype", ["q4_0", "q4_k_m", "q8_0", "fp16"])
+@pytest.mark.parametrize("hardware", known_devices())
+def test_nothing_beats_the_bandwidth_or_the_peak_of_a_device(hardware, dtype):
+    """At the whole bandwidth the matrices are read once a token; at the whole peak each weight is two operations a token."""
+    card, run = (
+        device(hardware),
+        replace(RUN, hardware=hardware, weight_dtype=dtype, model="meta-llama/Llama-3.2-1B"),
+    )
+    network = replica_of_run(run).spec.network
+    matrices = [p for layer, count in layer_counts(network) for p in layer.projections for _ in range(count)]
+    size = sum(p.inputs * p.outputs for p in matrices)
+    bits = {"q4_0": 4.5, "q4_k_m": 4.5, "q8_0": 8.5, "fp16": 16.0}[dtype]
+    assert tokens_per_s(run) < card.memory_bytes_per_s / (size * bits / 8)
+    family = speed_file().families[family_of(card)]
+    peak = card.peak_flop_per_s["fp32"] * family.matrix_ratio
+    assert tokens_per_s(replace(run, prompt_tokens=2048)) < peak / (2.0 * size)
+
+
+@pytest.mark.parametrize(
+    "slower",
+    [
+        {"depth_tokens": 8192},
+        {"weight_dtype": "q8_0"},
+        {"build": "b2000"},
+        {"model": "meta-llama/Llama-2-13b-hf"},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("prompt_tokens", [0, 1024])
+def test_more_to_read_or_compute_is_slower(slower, prompt_tokens):
+    run = replace(RUN, prompt_tokens=prompt_tokens)
+    changed = replace(run, **slower)
+    if prompt_tokens and "weight_dtype" in slower:
+        return  # unpacking is part of the peak that a format reaches, so more bits may be faster
+    assert tokens_per_s(changed) < tokens_per_s(run)
+
+
+def test_slots_share_the_reading_of_the_weights():
+    """Four sequences generate more together, and each of them less, than one by itself."""
+    alone, four = tokens_per_s(RUN), tokens_per_s(replace(RUN, parallel=4))
+    assert alone < four < 4.0 * alone
+
+
+def test_a_narrow_cache_is_read_faster_at_depth():
+    deep = replace(RUN, depth_tokens=16384)
+    assert tokens_per_s(deep) < tokens_per_s(replace(deep, kv_dtype="q8_0"))
+
+
+def test_experts_are_read_as_far_as_they_are_active():
+    """3.3 of 30.5 billion weights are active: a token takes far less than the file does at the bandwidth."""
+    run = replace(RUN, model="Qwen/Qwen3-30B-A3B", weight_dtype="q4_k_m")
+    assert tokens_per_s(run) > 3.0 * 936e9 / (30.5e9 * 4.8 / 8)
+
+
+def test_classes_of_formats_cover_every_recipe():
+    network = replica_of_run(replace(RUN, weight_dtype="iq4_xs")).spec.network
+    found = {rate_class(p.weight_format) for layer, _ in layer_counts(network) for p in layer.projections}
+    assert found <= set(speed_file().formats)
+
+
+ROW = {
+    "id": "r1",
+    "source": "a bench",
+    "tool": "llama-bench",
+    "backend": "cuda",
+    "device": "NVIDIA GeForce RTX 3090",
+    "device_count": "1",
+    "model": "llama 7B Q4_0",
+    "quant": "Q4_0",
+    "prompt_tokens": "0",
+    "depth_tokens": "0",
+    "gen_tokens": "128",
+    "parallel": "1",
+    "tok_s": "120",
+}
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        ({"model": "Unheard 9B"}, "is not shipped"),
+        ({"device": "GeForce 256"}, "is not in the catalogue"),
+        ({"tool": "ik_llama.cpp llama-bench"}, "another program"),
+        ({"notes": "with MTP draft n-max 2"}, "the rate with drafts"),
+        ({"notes": "PCIe x1 host"}, "starves the device"),
+        ({"device_count": "2"}, "several devices"),
+        ({"quant": "Q4-XYZ-v2"}, "no mixture of llama-quantize"),
+        ({"kv_type": "turbo3"}, "a cache in 'turbo3'"),
+        ({"backend": "sycl"}, "no speed of llama.cpp is known of ampere devices with sycl"),
+        ({"tok_s": "-1"}, "out of range"),
+        ({"model": "LLaMA 3 70B", "quant": "Q8_0"}, "does not fit"),
+        ({"tok_s_stddev": "30"}, "repeats differ"),
+    ],
+    ids=str,
+)
+def test_a_row_that_is_not_predicted_says_why(changed, reason):
+    (prediction,) = next(gguf_row_predictions([{**ROW, **changed}], shipped_intervals()))
+    assert prediction.predicted is None
+    assert reason in prediction.reason
+
+
+def test_a_row_is_predicted_as_estimate_predicts_it(capplan):
+    """The middle of 128 tokens after nothing: 64 tokens of context; `estimate` has the mean over its own."""
+    (prediction,) = next(gguf_row_predictions([ROW], shipped_intervals()))
+    told = capplan.result(
+        "estimate",
+        "llama-2-7b",
+        "--engine",
+        "llamacpp",
+        "--hardware",
+        "rtx-3090",
+        "--weight-dtype",
+        "q4_0",
+        "--concurrency",
+        1,
+        "--input-tokens",
+        1,
+        "--output-tokens",
+        128,
+        "--offline",
+    )
+    assert prediction.predicted == pytest.approx(1.0 / told["tpot_s"]["mean"], rel=0.005)
+    assert prediction.low < prediction.predicted < prediction.high
+
+
+@pytest.mark.parametrize(
+    ("flags", "reason"),
+    [
+        (["--hardware", "tpu-v5e"], "llamacpp does not run"),
+        (["--hardware", "rtx-3090", "-tp", "2"], "over several devices is not modelled"),
+        (["--hardware", "rtx-3090", "--backend", "metal"], "with metal, so none is predicted"),
+        (["--hardware", "rtx-3090", "--weight-dtype", "fp8"], "does not run fp8 weights"),
+        (["--hardware", "rtx-3090", "--kv-dtype", "fp8"], "does not run fp8 KV cache"),
+    ],
+    ids=str,
+)
+def test_what_llamacpp_does_not_run_or_nobody_published_is_refused(flags, reason, capplan):
+    load = ["--concurrency", "1", "--input-tokens", "64", "--output-tokens", "16", "--max-model-len", "4096"]
+    assert reason in capplan.refused("estimate", "llama-3.2-1b", "--engine", "llamacpp", *flags, *load)
+
+
+def test_memory_is_counted_where_no_speed_is_known(capplan):
+    flags = [
+        "--engine",
+        "llamacpp",
+        "--backend",
+        "metal",
+        "--weight-dtype",
+        "q4_k_m",
+        "--max-model-len",
+        "8192",
+    ]
+    assert capplan("fit", "llama-3.1-8b", "--hardware", "rtx-3090", *flags).code == 0
+
+
+@pytest.mark.long
+def test_published_speeds_are_met_as_well_as_the_page_says(shared):
+    """The open half of the table, with the numbers that were fitted on it: the floor of what left-out devices show."""
+    found = validation(
+        [shared / "data" / "gguf_published.csv"], kind="llamacpp", intervals=shipped_intervals()
+    )
+    scores = scores_by_metric(found.scored)
+    assert scores["generation_tok_s"].median_ape < 0.12
+    assert scores["prompt_tok_s"].median_ape < 0.20
+    assert all(score.interval_coverage > 0.75 for score in scores.values())
+    assert found.predicted > 40  # with the devices of this catalogue alone
+
+
+def test_a_row_of_local_names_becomes_a_run():
+    run = run_of_row(
+        {
+            **ROW,
+            "model": "Meta-Llama-3.1-8B-Instruct-Q4_K_M.gguf",
+            "quant": "Q4_K - Medium",
+            "batch": "2048/ub1024",
+        }
+    )
+    assert (run.weight_dtype, run.ubatch_tokens, run.hardware) == ("q4_k_m", 1024, "rtx-3090")
+
+
+def test_backends_of_other_engines_are_refused(capplan):
+    words = ["--hardware", "rtx-3090", "--backend", "cuda", "--concurrency", "1", "--max-model-len", "4096"]
+    assert "has no backends" in capplan.refused("estimate", "llama-3.2-1b", *words)
+    with pytest.raises(InputError, match="unknown backend"):
+        replica_of_run(replace(RUN, backend="opencl"))
+
+
+OFFLOADED = replace(
+    RUN, model="Qwen/Qwen3-30B-A3B", weight_dtype="q4_k_m", cpu_experts=24, host_bytes_per_s=80e9
+)
+
+
+def test_an_offloaded_token_is_worked_out_by_hand():
+    """Eight experts of each of 24 layers, three matrices of 2,048 x 768, are read at a part of 80 GB/s instead of on the card."""
+    inside = replace(OFFLOADED, cpu_experts=None, host_bytes_per_s=None)
+    size = 24 * 8 * 3 * 2048 * 768 * 4.85 / 8  # q4_k, and q6_k for half of the down projections
+    file = speed_file()
+    own = file.families["ampere"].backends["cuda"].memory * file.experts.memory
+    host_s, card_s = size / (80e9 * file.offload.host), size / (936e9 * own)
+    longer_s = 1.0 / tokens_per_s(OFFLOADED) - 1.0 / tokens_per_s(inside)
+    assert longer_s == pytest.approx(host_s - card_s, rel=0.1)
+
+
+@pytest.mark.parametrize("prompt_tokens", [0, 512])
+def test_more_in_the_memory_of_the_host_is_never_faster(prompt_tokens):
+    experts = [replace(OFFLOADED, cpu_experts=count, prompt_tokens=prompt_tokens) for count in (8, 24, 48)]
+    dense = replace(RUN, host_bytes_per_s=80e9, prompt_tokens=prompt_tokens)
+    layers = [replace(dense, device_layers=count) for count in (31, 16, 1)]
+    for runs in (experts, layers):
+        rates = list(map(tokens_per_s, runs))
+        assert rates == sorted(rates, reverse=True)
+        assert rates[0] < tokens_per_s(
+            replace(runs[0], cpu_experts=None, device_layers=None, host_bytes_per_s=None)
+        )
+
+
+def test_offloaded_weights_leave_the_memory_of_the_card(capplan):
+    model = [
+        "qwen3-30b-a3b",
+        "--engine",
+        "llamacpp",
+        "--hardware",
+        "rtx-3090",
+        "--weight-dtype",
+        "q8_0",
+        "--max-model-len",
+        "8192",
+    ]
+    assert capplan("fit", *model, "--offline").code == 3
+    fits = capplan("fit", *model, "--offline", "--n-cpu-moe", "32", "--host-bandwidth", "80 GB/s")
+    assert fits.code == 0
+
+
+@pytest.mark.parametrize(
+    ("model", "flags", "reason"),
+    [
+        ("llama-3.2-1b", ["--n-cpu-moe", "4", "--host-bandwidth", "80 GB/s"], "has no routed experts"),
+        ("qwen3-30b-a3b", ["--n-cpu-moe", "4"], "the bandwidth of the memory of the host decides"),
+        (
+            "qwen3-30b-a3b",
+            ["--n-gpu-layers", "99", "--host-bandwidth", "80 GB/s"],
+            "nothing is kept in the memory of the host",
+        ),
+    ],
+)
+def test_an_offload_that_cannot_be_predicted_is_refused(model, flags, reason, capplan):
+    line = [
+        "estimate",
+        model,
+        "--engine",
+        "llamacpp",
+        "--hardware",
+        "rtx-3090",
+        "--weight-dtype",
+        "q4_k_m",
+        "--concurrency",
+        "1",
+    ]
+    assert reason in capplan.refused(
+        *line, *flags, "--max-model-len", "4096", "--input-tokens", "64", "--output-tokens", "16"
+    )
+
+
+def test_a_row_with_offloaded_experts_is_predicted():
+    row = {
+        **ROW,
+        "backend": "cuda+cpu",
+        "model": "Qwen3-30B-A3B",
+        "quant": "Q4_K_M",
+        "n_gpu_layers": "99",
+        "n_cpu_moe": "24",
+    }
+    (refused,) = next(gguf_row_predictions([row], shipped_intervals()))
+    assert "whose bandwidth is not known" in refused.reason
+    (prediction,) = next(gguf_row_predictions([row | {"host_bandwidth_gb_s": "80"}], shipped_intervals()))
+    assert prediction.metric == "offloaded_generation_tok_s"
+    assert prediction.predicted == pytest.approx(tokens_per_s(replace(OFFLOADED, generated_tokens=128)))
