@@ -64,7 +64,7 @@ Focus = Annotated[
     typer.Option(
         "--focus",
         metavar="FILE",
-        help="Also write the bill as CSV in the columns of FOCUS 1.2, for FinOps tools.",
+        help="Also write the bill as CSV in the columns of FOCUS, for FinOps tools.",
     ),
 ]
 Month = Annotated[
@@ -80,6 +80,9 @@ By = Annotated[
     str,
     typer.Option("--by", metavar="ROWS", help="Rows of the FOCUS bill: class or machine."),
 ]
+FocusVersion = Annotated[
+    str, typer.Option("--focus-version", metavar="VERSION", help="Version of FOCUS: 1.2 or 1.3.")
+]
 
 
 @grouped
@@ -92,6 +95,7 @@ def bill_command(
     focus: Focus = None,
     month: Month = None,
     by: By = "class",
+    focus_version: FocusVersion = "1.2",
     offline: o.Offline = False,
     to: o.Output,
 ) -> int:
@@ -102,25 +106,24 @@ def bill_command(
     from capplan.questions.money.who_pays import asked_bill, bill_month
     from capplan.questions.plans.plan_file import asked_of_plan
     from capplan.report.answers.compare import bill_answer
-    from capplan.report.focus import focus_text
+    from capplan.report.focus import VERSIONS, focus_text
     from capplan.report.show import row_progress, send, show
 
     if focus is None:
         o.refuse_unread(context, ("by",), "is what the rows of the FOCUS bill are of; give --focus FILE")
-    if by not in ROWS:
-        raise unknown("row", by, ROWS, place="--by")
+        o.refuse_unread(context, ("focus_version",), "is of the FOCUS bill; give --focus FILE")
+    for name, value, allowed in (("row", by, ROWS), ("version of FOCUS", focus_version, VERSIONS)):
+        if value not in allowed:
+            raise unknown(name, value, allowed, place="--by" if name == "row" else "--focus-version")
     asked, answer = asked_of_plan(scenario, plan_file, settings or (), offline=offline)
     place = "--month" if month else "--focus"
     period = bill_month(month, asked.scenario.classes, place) if focus or month else None
     with row_progress("plans") as progress:
         bill = asked_bill(asked, answer or fleet_for(asked, progress), current_day(), period)
     if focus and period:
-        text = focus_text(
-            bill, asked.scenario.name, asked.scenario.model, period, asked.scenario.file.currency, by
-        )
-        send(text, focus, option="--focus")
+        send(focus_text(bill, asked.scenario, period, by, focus_version), focus, option="--focus")
     written = str(focus) if focus else None
-    shown = bill_answer(bill, asked.scenario.name, written, asked.scenario.file.currency, period)
+    shown = bill_answer(bill, asked.scenario, written, period)
     return show(
         replace(shown, counted=prices_of_others(asked, [group.hardware for group in bill.plan.groups])), to
     )

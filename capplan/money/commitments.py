@@ -6,7 +6,7 @@ from typing import Literal
 
 import numpy as np
 
-from capplan.money.order import OWN
+from capplan.money.order import OWN, Machine
 from capplan.money.price import PriceRecord
 from capplan.numbers import Array, Counts, Number
 
@@ -72,6 +72,8 @@ class Offer:
     """GPUs that are rented for each one in use; above one for spot, which providers interrupt."""
     origin: str = ""
     """Origin of the price, in words."""
+    list_usd_per_hour: float | None = None
+    """Price on demand of the same device; None: none is known, or the device is bought."""
 
     def ratio_at(self, side: Literal["low", "high"]) -> float:
         """Return the lowest or the highest offer over the likely price."""
@@ -99,8 +101,13 @@ class MixedPart:
     """Group of the plan: 0 for all replicas, or for prefill where decode is 1."""
     of_replicas: bool = True
     """Whether the units are replicas."""
-    machine: str | None = None
-    """Name of the machine; None for GPUs by the piece."""
+    machine: Machine | None = None
+    """One of its machines; None for GPUs by the piece."""
+
+    @property
+    def sku(self) -> str | None:
+        """Name of the machine; None for GPUs by the piece."""
+        return self.machine.sku or None if self.machine else None
 
     @property
     def gpus(self) -> int:
@@ -142,8 +149,8 @@ class GroupUse:
     """Whether replicas are counted, not machines."""
     group: int = 0
     """Place of their group in the plan."""
-    machine: str | None = None
-    """Name of the machine; None for GPUs by the piece."""
+    machine: Machine | None = None
+    """One of its machines; None for GPUs by the piece."""
 
     @property
     def are_there(self) -> bool:
