@@ -194,3 +194,56 @@ def cache_command(
         *life_warnings([offer], time_to_live),
     ]
     return show(cache_answer(day, offer, prefix_tokens, time_to_live, warnings), to)
+
+
+PriceFiles = Annotated[
+    list[Path],
+    typer.Argument(
+        metavar="FILE",
+        help="Price list in JSON of LiteLLM, genai-prices, AWS, Azure or GCP, or a CSV of your own offers; repeatable.",
+    ),
+]
+Action = Annotated[
+    str, typer.Argument(metavar="ACTION", help="update: read price lists into your own layer.")
+]
+PriceDay = Annotated[
+    str | None,
+    typer.Option("--date", metavar="DAY", help="Date of files that state none, such as 2026-11-01."),
+]
+Project = Annotated[
+    bool, typer.Option("--project", help="Write to the folder .capplan here instead of the one of the user.")
+]
+Plans = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--plan", metavar="PLAN", help="Plan file whose dollars are shown before and after; repeatable."
+    ),
+]
+
+
+@grouped
+def prices_command(
+    *,
+    action: Action,
+    files: PriceFiles,
+    date: PriceDay = None,
+    project: Project = False,
+    plans: Plans = None,
+    offline: o.Offline = False,
+    to: o.Output,
+) -> int:
+    """Read price lists that you have into a dated layer of your own over the lists that ship, and show what changed in dollars."""
+    from capplan.keys import current_day
+    from capplan.questions.money.own_prices import plan_costs, price_update
+    from capplan.report.answers.own_prices import price_update_answer
+    from capplan.report.show import show, write_whole
+
+    if action != "update":
+        raise unknown("action", action, ("update",), place="ACTION")
+    today = current_day()
+    update = price_update(files, date, project=project)
+    before = plan_costs(plans or (), today, offline=offline)
+    for path, text in update.texts.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, text)
+    return show(price_update_answer(update, before, plan_costs(plans or (), today, offline=offline)), to)

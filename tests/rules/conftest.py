@@ -151,6 +151,8 @@ def small_files(tmp_path_factory, host_file):
     (folder / "tokens.yaml").write_text(json.dumps(TOKENS))
     (folder / "vms.csv").write_text(VMS)
     (folder / "litellm.json").write_text(json.dumps(LITELLM))
+    for name, usd in (("offers", 9), ("other", 12)):
+        (folder / f"{name}.csv").write_text(f"provider,hardware,gpus,price\nAcme,gaudi2,8,{usd}\n")
     (folder / "host.calibration.yaml").write_text(host_file)
     write_traces(folder)
     write_results(folder)
@@ -237,6 +239,7 @@ def line(small_files, monkeypatch, capsys, stand_ins, shared_runs):
     """Run a command line among the small files; a line that was run before is not run again."""
     size_on_few_requests(monkeypatch)
     monkeypatch.chdir(small_files)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(small_files / "config"))
 
     def run(words, *, anew=False):
         key = tuple(words)
