@@ -71,6 +71,10 @@ TOKENS = {
         {"provider": "openai", "model": "gpt-5-mini", "input": "1 $/Mtok", "output": "7 $/Mtok", "date": "2026-11-01", "source": "page"}
     ],
 }  # fmt: skip
+PAID = (
+    "ChargePeriodStart,ChargePeriodEnd,ChargeCategory,EffectiveCost,PricingQuantity,PricingUnit,SkuId\n"
+    "2026-12-01T00:00:00Z,2026-12-02T00:00:00Z,Usage,70,24,Hours,h100-sxm\n"
+)
 LITELLM = {
     "sample_spec": {"input_cost_per_token": 0.0},
     "gpt-5-mini": {"litellm_provider": "openai", "input_cost_per_token": 3e-7, "output_cost_per_token": 2.5e-6,
@@ -151,6 +155,7 @@ def small_files(tmp_path_factory, host_file):
     (folder / "tokens.yaml").write_text(json.dumps(TOKENS))
     (folder / "vms.csv").write_text(VMS)
     (folder / "litellm.json").write_text(json.dumps(LITELLM))
+    (folder / "paid.csv").write_text(PAID)
     for name, usd in (("offers", 9), ("other", 12)):
         (folder / f"{name}.csv").write_text(f"provider,hardware,gpus,price\nAcme,gaudi2,8,{usd}\n")
     (folder / "host.calibration.yaml").write_text(host_file)

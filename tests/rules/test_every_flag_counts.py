@@ -377,6 +377,7 @@ CASES = {
         "--focus": Case("focus.csv", file="focus.csv"),
         "--month": Case("2027-02"),
         "--by": Case("machine", "bill small.yaml --offline --focus focus.csv", file="focus.csv"),
+        "--actual": Case("paid.csv"),
         "--focus-version": Case("1.3", "bill small.yaml --offline --focus focus.csv", file="focus.csv"),
         "--offline": HUB._replace(line="bill hub.yaml"),
         **OUT,
