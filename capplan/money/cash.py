@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any
 
-from capplan.money.commitments import Mix, MixedPart, Offer
+from capplan.money.commitments import Mix, MixedPart, Offer, breakeven_decline
 from capplan.money.price import HOURS_PER_MONTH, OtherPrices, usd_per_month
 
 
@@ -184,6 +184,20 @@ class MachineCharge:
         return self.term_months is not None and self.part.offer.name.startswith("reserved")
 
     @property
+    def is_bought(self) -> bool:
+        """Whether the machines are bought for the plan."""
+        return self.term_months is not None and not self.is_reserved
+
+    @property
+    def breakeven_decline(self) -> float | None:
+        """Return the yearly fall of the price on demand at which its term costs as much as renting by the hour; None without a term, or if no fall is enough."""
+        offer, used = self.part.offer, self.part.used_fraction
+        if self.term_months is None or not offer.list_usd_per_hour or not used:
+            return None
+        each = float(offer.usd_per_hour(used))
+        return breakeven_decline(each, offer.list_usd_per_hour, used, round(self.term_months))
+
+    @property
     def unused_fraction(self) -> float:
         """Share of the reserved hours in which no replica runs; what is rented by use has none."""
         return 1.0 - self.part.used_fraction if self.is_reserved else 0.0
@@ -220,7 +234,7 @@ def machine_charge(part: MixedPart, term: PaidTerm | None, hours: float, *, begi
         recurring = 0.0 if term.bought else running
         billed = by_use + running - recurring
         upfront = term.upfront_usd * gpus if begins else 0.0
-    listed = part.offer.list_usd_per_hour
+    listed = None if term is not None and term.bought else part.offer.list_usd_per_hour
     return MachineCharge(
         part,
         part.paid_gpus * hours / (part.devices if part.sku else 1.0),
@@ -263,7 +277,9 @@ def commitment_rates(charges: Sequence[MachineCharge]) -> CommitmentRates | None
     ----------
     FinOps Foundation, "Rate optimization" and "Effective Savings Rate", https://www.finops.org/framework/capabilities/rate-optimization/.
     """
-    listed = [charge for charge in charges if charge.part.offer.list_usd_per_hour is not None]
+    listed = [
+        each for each in charges if each.part.offer.list_usd_per_hour is not None and not each.is_bought
+    ]
     reserved = [charge for charge in listed if charge.is_reserved]
     list_usd = sum(charge.list_usd * (1.0 - charge.unused_fraction) for charge in listed)
     if not list_usd:

@@ -8,7 +8,7 @@ import pytest
 
 from capplan.cli.main import main
 from capplan.money.cash import PaidTerm, commitment_rates, machine_charge
-from capplan.money.commitments import MixedPart, Offer
+from capplan.money.commitments import MixedPart, Offer, breakeven_decline
 from tests.focus_rules import faults, follows_columns, total
 
 YEAR = [(2026 + (month + 11) // 12, (month + 11) % 12 + 1) for month in range(24)]
@@ -198,3 +198,34 @@ def test_the_rules_see_a_fault(capplan, planned, changed, fault):
     (row,) = (row for row in rows if row["CommitmentDiscountStatus"] == "Used")
     assert not faults(row, "1.2")
     assert any(each.startswith(fault) for each in faults({**row, **changed}, "1.2"))
+
+
+@pytest.mark.parametrize(("usd", "used", "months"), [(1.0, 1.0, 36), (1.3, 0.8, 12), (0.4, 0.5, 48)])
+def test_a_term_costs_as_much_as_rent_at_its_break_even(usd, used, months):
+    """A ledger month by month: at $2 on demand, falling by the break-even, rent over the term costs what the term does."""
+    fall = breakeven_decline(usd, 2.0, used, months)
+    rent, each = 0.0, 2.0
+    for _ in range(months):
+        rent += used * each
+        each *= (1.0 - fall) ** (1.0 / 12.0)
+    assert rent == pytest.approx(months * usd)
+
+
+def test_a_term_that_is_dearer_today_or_cheaper_than_a_month_has_no_break_even():
+    assert breakeven_decline(2.0, 2.0, 0.9, 12) == 0.0
+    assert breakeven_decline(0.1, 2.0, 1.0, 12) is None
+
+
+def test_the_bill_says_at_which_fall_of_prices_a_term_no_longer_pays(capplan, planned):
+    rows, bill = bill_of(capplan, planned, "2026-12")
+    (charge,) = (each for each in bill["charges"] if each["commitment"] == "reserved-1y")
+    used = 1.0 - charge["unused_fraction"]
+    hourly = (charge["effective_usd"] + charge["capital_usd"]) / 744 / charge["gpus"]
+    months = sum((1.0 - charge["breakeven_decline"]) ** (month / 12) for month in range(12))
+    assert used * 1.0 * months == pytest.approx(12 * hourly)
+    assert rows
+    said = capplan("bill", "--plan", planned, "--offline").out
+    assert (
+        f"a term pays if prices on demand fall by less a year: reserved-1y {charge['breakeven_decline']:.0%}"
+        in said
+    )

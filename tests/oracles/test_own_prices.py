@@ -207,10 +207,10 @@ def test_an_update_says_what_a_plan_costs_before_and_after(capplan, folder, few_
         "prices update", written(folder, "half.csv", half), "--date", DAY, "--plan", plan, "--offline"
     )
     (row,) = result["plans"]
-    assert row["usd_before"] == pytest.approx(order["usd_per_month"])
-    assert row["usd"] == pytest.approx(row["usd_before"] / 2)
+    assert row["before_usd"] == pytest.approx(order["usd_per_month"])
+    assert row["usd"] == pytest.approx(row["before_usd"] / 2)
     (machine,) = result["machines"]
-    assert (machine["usd_per_hour_before"], machine["usd_per_hour"]) == pytest.approx(
+    assert (machine["before_usd_per_hour"], machine["usd_per_hour"]) == pytest.approx(
         (line["usd_per_hour"], line["usd_per_hour"] / 2)
     )
     assert row["usd"] == pytest.approx(usd_per_month(line["count"] * machine["usd_per_hour"]))
@@ -242,7 +242,7 @@ def test_a_list_of_hosted_apis_replaces_the_shipped_prices_and_keeps_what_they_s
         "groq/openai/gpt-oss-120b"
     ]
     (changed,) = capplan.result("prices update", path, "--date", DAY)["apis"]
-    assert (changed["input_usd_before"], changed["input_usd"]) == (
+    assert (changed["before_input_usd_per_million_tokens"], changed["input_usd_per_million_tokens"]) == (
         shipped["input_usd_per_million_tokens"],
         0.2,
     )

@@ -161,7 +161,7 @@ def test_opencost_tells_load_from_idle_gpus(capplan, plan, tmp_path):
     assert (month["price_usd"], month["difference_usd"]) == pytest.approx((0.0, 0.0), abs=1e-6)
     assert result["left_out"] == {"rows": 1, "usd": 11.0}
     assert result["machines"] == []
-    rows = {row["name"]: row for row in result["classes"]}
+    rows = {row["class"]: row for row in result["classes"]}
     assert rows["chat"]["gpu_hours"] == pytest.approx(2 * rows["chat"]["planned_gpu_hours"])
 
 

@@ -85,9 +85,9 @@ class MonthPaid:
     hours: float
     """Hours of the month that the export covers."""
     machines: tuple[Difference, ...]
-    """By machine; empty if the export names none."""
+    """Differences by machine; empty if the export names none."""
     classes: tuple[Difference, ...]
-    """By class of requests, and idle GPUs; empty if the export names none."""
+    """Differences by class of requests, and of idle GPUs; empty if the export names none."""
 
     @property
     def rows(self) -> tuple[Difference, ...]:

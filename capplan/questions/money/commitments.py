@@ -229,8 +229,7 @@ def offers_for(
             )
             assumed.append(Assumption(what, "commitments.spot"))
     listed = float(offers[0].usd_per_hour(1.0))
-    offers = [each if each.name == "owned" else replace(each, list_usd_per_hour=listed) for each in offers]
-    return offers, assumed, warnings
+    return [replace(each, list_usd_per_hour=listed) for each in offers], assumed, warnings
 
 
 def running_counts(group: Group, over_time: OverTime | None, terms: Commitments) -> Counts:

@@ -102,14 +102,14 @@ def _changed_machines(offers: Sequence[ListedOffer]) -> list[dict[str, Any]]:
                 "provider": offer.provider,
                 "region": offer.region,
                 "commitment": offer.commitment,
-                "usd_per_hour_before": before.price if before else None,
+                "before_usd_per_hour": before.price if before else None,
                 "date_before": before.date if before else None,
                 "usd_per_hour": offer.usd_per_hour,
                 "date": offer.date,
             }
         )
     return sorted(
-        rows, key=lambda row: -abs(row["usd_per_hour"] - (row["usd_per_hour_before"] or row["usd_per_hour"]))
+        rows, key=lambda row: -abs(row["usd_per_hour"] - (row["before_usd_per_hour"] or row["usd_per_hour"]))
     )
 
 
@@ -127,10 +127,10 @@ def _changed_apis(prices: Sequence[TokenPrice]) -> list[dict[str, Any]]:
         rows.append(
             {
                 "api": price.name,
-                "input_usd_before": before.rates.input,
-                "input_usd": price.rates.input,
-                "output_usd_before": before.rates.output,
-                "output_usd": price.rates.output,
+                "before_input_usd_per_million_tokens": before.rates.input,
+                "input_usd_per_million_tokens": price.rates.input,
+                "before_output_usd_per_million_tokens": before.rates.output,
+                "output_usd_per_million_tokens": price.rates.output,
                 "date_before": before.date,
                 "date": price.date,
             }

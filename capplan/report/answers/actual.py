@@ -9,14 +9,9 @@ from capplan.recorded.paid import PaidFile
 from capplan.report.answer import Answer, Table
 
 _TITLES = {
-    "month": "month",
-    "machine": "machine",
-    "name": "class",
     "hours": "covered (h)",
     "planned_gpu_hours": "planned (GPU h)",
     "gpu_hours": "paid (GPU h)",
-    "planned_usd": "planned",
-    "paid_usd": "paid",
     "difference_usd": "more",
     "price_usd": "of the price",
     "hours_usd": "of hours",
@@ -40,7 +35,7 @@ def _row(month: MonthPaid, key: str, item: Difference) -> dict[str, Any]:
 
 
 def _month_row(month: MonthPaid) -> dict[str, Any]:
-    rows = [_row(month, "name", item) for item in month.rows]
+    rows = [_row(month, "class", item) for item in month.rows]
     summed = {key: sum(row[key] for row in rows) for key in list(rows[0])[2:]}
     return {
         "month": f"{month.year}-{month.month:02}",
@@ -55,7 +50,7 @@ def actual_answer(months: Sequence[MonthPaid], bill: AskedBill, file: PaidFile, 
     """Return planned and paid costs with what explains their difference."""
     rows = [_month_row(month) for month in months]
     machines = [_row(month, "machine", item) for month in months for item in month.machines]
-    classes = [_row(month, "name", item) for month in months for item in month.classes]
+    classes = [_row(month, "class", item) for month in months for item in month.classes]
     planned, paid = (sum(row[key] for row in rows) for key in ("planned_usd", "paid_usd"))
     price, hours = (sum(row[key] for row in rows) for key in ("price_usd", "hours_usd"))
     left_out = f"left out: {file.left_out_rows} charges that are of no GPU, ${file.left_out_usd:,.0f}"

@@ -76,6 +76,7 @@ def bill_answer(
             *used_by_texts([asked.plan]),
             *total_texts(asked.plan, asked.lines),
             *_rates_texts(rates),
+            *_decline_texts(asked.charges),
             *ordered_texts([asked.plan]),
             *currency_texts(scenario.file.currency, {span: asked.bill.usd}),
             *written_text,
@@ -99,8 +100,22 @@ def _charge_row(charge: MachineCharge) -> dict[str, Any]:
         "gpus": charge.part.gpus,
         "hours": charge.hours,
         "unused_fraction": charge.unused_fraction,
+        "breakeven_decline": charge.breakeven_decline,
         **figures,
     }
+
+
+def _decline_texts(charges: Sequence[MachineCharge]) -> tuple[str, ...]:
+    """Return at which fall of prices each term costs as much as renting by the hour."""
+    falls = {}
+    for charge in charges:
+        if (fall := charge.breakeven_decline) is not None:
+            name = charge.part.offer.name
+            falls[name] = min(fall, falls.get(name, 1.0))
+    if not falls:
+        return ()
+    each = ", ".join(f"{name} {fall:.0%}" for name, fall in falls.items())
+    return (f"a term pays if prices on demand fall by less a year: {each}",)
 
 
 def _rates_texts(rates: CommitmentRates | None) -> tuple[str, ...]:

@@ -8,19 +8,11 @@ from capplan.report.answer import Answer, Table
 
 _MOST_ROWS = 20
 _TITLES = {
-    "plan": "plan",
-    "usd_before": "before ($)",
-    "usd": "now ($)",
-    "order_before": "order before",
-    "order": "order now",
-    "usd_per_hour_before": "before ($/h)",
-    "usd_per_hour": "now ($/h)",
+    "before_usd": "cost before",
+    "before_usd_per_hour": "price before",
+    "before_input_usd_per_million_tokens": "input before",
+    "before_output_usd_per_million_tokens": "output before",
     "date_before": "price of",
-    "input_usd_before": "input before",
-    "input_usd": "input now",
-    "output_usd_before": "output before",
-    "output_usd": "output now",
-    "prices_read": "prices read",
 }
 
 
@@ -30,8 +22,8 @@ def price_update_answer(
     """Return what an update changed."""
     plans = [
         {
-            "plan": str(path),
-            "usd_before": cost.usd,
+            "plan_file": str(path),
+            "before_usd": cost.usd,
             "usd": after[path].usd,
             "order_before": cost.order,
             "order": after[path].order,
