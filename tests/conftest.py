@@ -11,6 +11,7 @@ import subprocess
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from zlib import crc32
 
 import pytest
@@ -80,6 +81,13 @@ def pytest_collection_modifyitems(items):
         case = case.removesuffix("]")
         if case in LONG_CASES.get(name, ()) or (name in IN_THIRDS and crc32(case.encode()) % 3):
             item.add_marker(pytest.mark.long)
+
+
+def pytest_configure(config):
+    """Keep the prices of the person who runs the tests out of them."""
+    folder = TemporaryDirectory(prefix="capplan-config-")
+    os.environ["XDG_CONFIG_HOME"] = folder.name
+    config.add_cleanup(folder.cleanup)
 
 
 def pytest_sessionstart():

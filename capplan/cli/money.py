@@ -9,7 +9,7 @@ import typer
 from capplan.cli import options as o
 from capplan.cli.options import Group, grouped, measure, whole
 from capplan.errors import unknown
-from capplan.scenario.command_flags import CachePriceFlags
+from capplan.scenario.command_flags import BillFlags, CachePriceFlags
 
 Api = Annotated[
     list[str] | None,
@@ -59,27 +59,35 @@ def compare_command(
 
 ROWS = ("class", "machine")
 
-Focus = Annotated[
-    Path | None,
-    typer.Option(
-        "--focus",
-        metavar="FILE",
-        help="Also write the bill as CSV in the columns of FOCUS 1.2, for FinOps tools.",
+Billed = Annotated[
+    BillFlags,
+    Group(
+        "The bill",
+        month=typer.Option("--month", metavar="YYYY-MM", help="Month of the bill, with its own hours; default: the mean month, for --focus the next one."),
+        focus=typer.Option("--focus", metavar="FILE", help="Also write the bill as CSV in the columns of FOCUS, for FinOps tools."),
+        by=typer.Option("--by", metavar="ROWS", help="Rows of the FOCUS bill: class or machine."),
+        focus_version=typer.Option("--focus-version", metavar="VERSION", help="Version of FOCUS: 1.2 or 1.3."),
+        actual=typer.Option("--actual", metavar="FILE", help="Compare the plan with what was paid: CSV of FOCUS or of AWS's cost and usage report, or JSON of OpenCost."),
     ),
-]
-Month = Annotated[
-    str | None,
-    typer.Option(
-        "--month",
-        metavar="YYYY-MM",
-        help="Month of the bill, with its own hours; default: the mean month, for --focus the next one.",
-    ),
-]
+]  # fmt: skip
 
-By = Annotated[
-    str,
-    typer.Option("--by", metavar="ROWS", help="Rows of the FOCUS bill: class or machine."),
-]
+
+def _refuse_odd_bill(context: typer.Context, billed: BillFlags) -> None:
+    """Raise the error for options of a bill that say nothing together, or that have no such value."""
+    from capplan.report.focus import VERSIONS
+
+    if billed.actual is not None:
+        unread = ("month", "focus", "by", "focus_version")
+        o.refuse_unread(
+            context, unread, "is of a bill of the plan, and --actual has its own months; leave it out"
+        )
+    if billed.focus is None:
+        o.refuse_unread(context, ("by",), "is what the rows of the FOCUS bill are of; give --focus FILE")
+        o.refuse_unread(context, ("focus_version",), "is of the FOCUS bill; give --focus FILE")
+    if billed.by not in ROWS:
+        raise unknown("row", billed.by, ROWS, place="--by")
+    if billed.focus_version not in VERSIONS:
+        raise unknown("version of FOCUS", billed.focus_version, VERSIONS, place="--focus-version")
 
 
 @grouped
@@ -89,9 +97,7 @@ def bill_command(
     scenario: o.ScenarioOfPlan = None,
     plan_file: o.PlanFile = None,
     settings: o.Settings = None,
-    focus: Focus = None,
-    month: Month = None,
-    by: By = "class",
+    billed: Billed,
     offline: o.Offline = False,
     to: o.Assuming,
 ) -> int:
@@ -99,31 +105,31 @@ def bill_command(
     from capplan.keys import current_day
     from capplan.questions.fleet import prices_of_others
     from capplan.questions.fleet_answer import fleet_for
+    from capplan.questions.money.actual import paid_months, paid_of
     from capplan.questions.money.who_pays import asked_bill, bill_month
     from capplan.questions.plans.plan_file import asked_of_plan
+    from capplan.report.answers.actual import actual_answer
     from capplan.report.answers.compare import bill_answer
     from capplan.report.focus import focus_text
     from capplan.report.show import row_progress, send, show
 
-    if focus is None:
-        o.refuse_unread(context, ("by",), "is what the rows of the FOCUS bill are of; give --focus FILE")
-    if by not in ROWS:
-        raise unknown("row", by, ROWS, place="--by")
+    _refuse_odd_bill(context, billed)
     asked, answer = asked_of_plan(scenario, plan_file, settings or (), offline=offline)
-    place = "--month" if month else "--focus"
-    period = bill_month(month, asked.scenario.classes, place) if focus or month else None
+    scene, focus, month, today = asked.scenario, billed.focus, billed.month, current_day()
+    period = bill_month(month, scene.classes, "--month" if month else "--focus") if focus or month else None
+    paid = paid_of(billed.actual, scene) if billed.actual else None
     with row_progress("plans") as progress:
-        bill = asked_bill(asked, answer or fleet_for(asked, progress), current_day(), period)
-    if focus and period:
-        text = focus_text(
-            bill, asked.scenario.name, asked.scenario.model, period, asked.scenario.file.currency, by
-        )
-        send(text, focus, option="--focus")
-    written = str(focus) if focus else None
-    shown = bill_answer(bill, asked.scenario.name, written, asked.scenario.file.currency, period)
-    return show(
-        replace(shown, counted=prices_of_others(asked, [group.hardware for group in bill.plan.groups])), to
-    )
+        answer = answer or fleet_for(asked, progress)
+    if paid is not None:
+        months, bill = paid_months(asked, answer, paid, today)
+        shown = actual_answer(months, bill, paid, scene.name)
+    else:
+        bill = asked_bill(asked, answer, today, period)
+        if focus and period:
+            send(focus_text(bill, scene, period, billed.by, billed.focus_version), focus, option="--focus")
+        shown = bill_answer(bill, scene, str(focus) if focus else None, period)
+    priced = prices_of_others(asked, [group.hardware for group in bill.plan.groups])
+    return show(replace(shown, counted=priced), to)
 
 
 PrefixTokens = Annotated[
@@ -191,3 +197,56 @@ def cache_command(
         *life_warnings([offer], time_to_live),
     ]
     return show(cache_answer(day, offer, prefix_tokens, time_to_live, warnings), to)
+
+
+PriceFiles = Annotated[
+    list[Path],
+    typer.Argument(
+        metavar="FILE",
+        help="Price list in JSON of LiteLLM, genai-prices, AWS, Azure or GCP, or a CSV of your own offers; repeatable.",
+    ),
+]
+Action = Annotated[
+    str, typer.Argument(metavar="ACTION", help="update: read price lists into your own layer.")
+]
+PriceDay = Annotated[
+    str | None,
+    typer.Option("--date", metavar="DAY", help="Date of files that state none, such as 2026-11-01."),
+]
+Project = Annotated[
+    bool, typer.Option("--project", help="Write to the folder .capplan here instead of the one of the user.")
+]
+Plans = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--plan", metavar="PLAN", help="Plan file whose dollars are shown before and after; repeatable."
+    ),
+]
+
+
+@grouped
+def prices_command(
+    *,
+    action: Action,
+    files: PriceFiles,
+    date: PriceDay = None,
+    project: Project = False,
+    plans: Plans = None,
+    offline: o.Offline = False,
+    to: o.Output,
+) -> int:
+    """Read price lists that you have into a dated layer of your own over the lists that ship, and show what changed in dollars."""
+    from capplan.keys import current_day
+    from capplan.questions.money.own_prices import plan_costs, price_update
+    from capplan.report.answers.own_prices import price_update_answer
+    from capplan.report.show import show, write_whole
+
+    if action != "update":
+        raise unknown("action", action, ("update",), place="ACTION")
+    today = current_day()
+    update = price_update(files, date, project=project)
+    before = plan_costs(plans or (), today, offline=offline)
+    for path, text in update.texts.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, text)
+    return show(price_update_answer(update, before, plan_costs(plans or (), today, offline=offline)), to)

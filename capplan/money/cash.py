@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any
 
-from capplan.money.commitments import Mix, Offer
-from capplan.money.price import OtherPrices, usd_per_month
+from capplan.money.commitments import Mix, MixedPart, Offer, breakeven_decline
+from capplan.money.price import HOURS_PER_MONTH, OtherPrices, usd_per_month
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +141,154 @@ class PaidTerm:
     """Cost of capital of a year, on what is paid upfront and not used up yet."""
     bought: bool = False
     """Whether the device is owned: nothing is owed after the horizon, and it is worth something."""
+
+    @property
+    def amortised_usd_per_month(self) -> float:
+        """Return the cost of a month of one device, its upfront part spread evenly over the term, without the cost of capital.
+
+            a = (u - v) / T + r
+
+        Returns
+        -------
+        [$/month]
+            a: upfront u less the residual value v, over a term of T months, and the running cost r
+        """
+        return (self.upfront_usd - self.residual_usd) / self.months + self.running_usd_per_month
+
+
+@dataclass(frozen=True, slots=True)
+class MachineCharge:
+    """What machines that are paid for in one way cost in a month: as it is billed, and as it is used up."""
+
+    part: MixedPart
+    hours: float
+    """Hours that are paid for: of machines, or of GPUs by the piece."""
+    effective_usd: float
+    """What is used up: payments by use, and the part of this month in what is paid for a term."""
+    billed_usd: float
+    """What is billed by use."""
+    upfront_usd: float
+    """What is billed once, for a term that begins in this month."""
+    recurring_usd: float
+    """What a reservation is billed for this month, whatever is used of it."""
+    list_usd: float
+    """The same hours at the price on demand; what is used up, if none is known."""
+    capital_usd: float
+    """Cost of the capital that is tied up, which nobody bills."""
+    term_months: float | None
+    """Months of the term; None without one."""
+
+    @property
+    def is_reserved(self) -> bool:
+        """Whether a provider is owed for a term, whatever is used."""
+        return self.term_months is not None and self.part.offer.name.startswith("reserved")
+
+    @property
+    def is_bought(self) -> bool:
+        """Whether the machines are bought for the plan."""
+        return self.term_months is not None and not self.is_reserved
+
+    @property
+    def breakeven_decline(self) -> float | None:
+        """Return the yearly fall of the price on demand at which its term costs as much as renting by the hour; None without a term, or if no fall is enough."""
+        offer, used = self.part.offer, self.part.used_fraction
+        if self.term_months is None or not offer.list_usd_per_hour or not used:
+            return None
+        each = float(offer.usd_per_hour(used))
+        return breakeven_decline(each, offer.list_usd_per_hour, used, round(self.term_months))
+
+    @property
+    def unused_fraction(self) -> float:
+        """Share of the reserved hours in which no replica runs; what is rented by use has none."""
+        return 1.0 - self.part.used_fraction if self.is_reserved else 0.0
+
+
+def machine_charge(part: MixedPart, term: PaidTerm | None, hours: float, *, begins: bool) -> MachineCharge:
+    """Return what a part of a mix costs in a month.
+
+        e = c - g f h + g a h / 730,   l = p h d,   k = c - e
+
+    Parameters
+    ----------
+    part : of cost c in the h hours of the month, f of it for each of g GPUs at all hours; p GPUs are paid for, at d on demand
+    term : of a reservation or a purchase, whose month is used up at a; None: paid as it is used, so e = c
+    hours : [h]
+        of the month
+    begins : whether the term begins in this month, so that its upfront part is billed
+
+    Returns
+    -------
+    MachineCharge, with the cost of capital k
+
+    References
+    ----------
+    FOCUS 1.2, BilledCost (without amortisation) and EffectiveCost (with it), https://focus.finops.org/focus-specification/v1-2/.
+    """
+    cost, gpus, months = part.usd_per_hour * hours, part.gpus, hours / HOURS_PER_MONTH
+    effective = billed = cost
+    upfront = recurring = 0.0
+    if term is not None:
+        by_use = cost - part.offer.fixed_usd_per_hour * gpus * hours
+        effective = by_use + term.amortised_usd_per_month * gpus * months
+        running = term.running_usd_per_month * gpus * months
+        recurring = 0.0 if term.bought else running
+        billed = by_use + running - recurring
+        upfront = term.upfront_usd * gpus if begins else 0.0
+    listed = None if term is not None and term.bought else part.offer.list_usd_per_hour
+    return MachineCharge(
+        part,
+        part.paid_gpus * hours / (part.devices if part.sku else 1.0),
+        effective,
+        billed,
+        upfront,
+        recurring,
+        effective if listed is None else part.paid_gpus * hours * listed,
+        cost - effective,
+        None if term is None else term.months,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class CommitmentRates:
+    """How well commitments fit the load: shares of a month, of machines that have a price on demand."""
+
+    coverage_fraction: float
+    """Share of the cost on demand that reservations cover."""
+    utilisation_fraction: float | None
+    """Share of the reserved cost in whose hours replicas run; None without reservations."""
+    effective_savings_fraction: float
+    """Share of the cost on demand that all discounts together save; below zero if they cost more."""
+
+
+def commitment_rates(charges: Sequence[MachineCharge]) -> CommitmentRates | None:
+    """Return coverage, utilisation and effective savings rate; None if no machine has a price on demand.
+
+        c = sum_r l (1 - n) / sum l,   u = sum_r e (1 - n) / sum_r e,   s = 1 - sum e / sum l
+
+    Parameters
+    ----------
+    charges : what is used up e, at list prices l, with the unused share n; r are the reserved ones. Owned machines have no list price and are left out
+
+    Returns
+    -------
+    CommitmentRates with coverage c, utilisation u and savings s
+
+    References
+    ----------
+    FinOps Foundation, "Rate optimization" and "Effective Savings Rate", https://www.finops.org/framework/capabilities/rate-optimization/.
+    """
+    listed = [
+        each for each in charges if each.part.offer.list_usd_per_hour is not None and not each.is_bought
+    ]
+    reserved = [charge for charge in listed if charge.is_reserved]
+    list_usd = sum(charge.list_usd * (1.0 - charge.unused_fraction) for charge in listed)
+    if not list_usd:
+        return None
+    paid = sum(charge.effective_usd for charge in reserved)
+    covered = sum(charge.list_usd * (1.0 - charge.unused_fraction) for charge in reserved)
+    used = sum(charge.effective_usd * (1.0 - charge.unused_fraction) for charge in reserved)
+    savings = 1.0 - sum(charge.effective_usd for charge in listed) / list_usd
+    return CommitmentRates(covered / list_usd, used / paid if paid else None, savings)
 
 
 @dataclass(frozen=True, slots=True)

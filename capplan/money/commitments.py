@@ -6,7 +6,7 @@ from typing import Literal
 
 import numpy as np
 
-from capplan.money.order import OWN
+from capplan.money.order import OWN, Machine
 from capplan.money.price import PriceRecord
 from capplan.numbers import Array, Counts, Number
 
@@ -52,6 +52,53 @@ def annuity_usd_per_hour(capex_usd: Number, life_years: Number, interest_fractio
     return capex_usd * factor / HOURS_PER_YEAR
 
 
+def breakeven_decline(
+    term_usd_per_hour: float, rent_usd_per_hour: float, used_fraction: float, months: int
+) -> float | None:
+    """Return how fast the price on demand has to fall for a term to cost as much as renting by the hour.
+
+        u l sum_m (1 - d)^(m / 12) = T c,   m = 0 ... T - 1
+
+    Parameters
+    ----------
+    term_usd_per_hour : [$/h]
+        c, of one device at all hours, with the cost of capital
+    rent_usd_per_hour : [$/h]
+        l, price on demand of the first month
+    used_fraction : [-]
+        u, share of the hours in which it would be rented
+    months : [months]
+        T, of the term
+
+    Returns
+    -------
+    [-]
+        d, of a year: a term pays if prices fall by less. Zero: the term costs more at the prices of today already; None: it costs less than one month of rent
+
+    Examples
+    --------
+    Half the price for three years pays if prices on demand fall by less than 42% a year:
+
+    >>> round(breakeven_decline(1.0, 2.0, 1.0, 36), 2)
+    0.42
+
+    References
+    ----------
+    A sum of a geometric series; Brealey, Myers, Allen, "Principles of Corporate Finance", chapter 2, a growing annuity without interest.
+    """
+    needed = months * term_usd_per_hour / (used_fraction * rent_usd_per_hour)
+    if needed >= months:
+        return 0.0
+    if needed <= 1.0:
+        return None
+    low, high = 0.0, 1.0
+    for _ in range(60):
+        middle = (low + high) / 2.0
+        rented = sum((1.0 - middle) ** (month / 12.0) for month in range(months))
+        low, high = (middle, high) if rented > needed else (low, middle)
+    return low
+
+
 @dataclass(frozen=True, slots=True)
 class Offer:
     """One way to pay for a device."""
@@ -72,6 +119,8 @@ class Offer:
     """GPUs that are rented for each one in use; above one for spot, which providers interrupt."""
     origin: str = ""
     """Origin of the price, in words."""
+    list_usd_per_hour: float | None = None
+    """Price on demand of the same device; None: none is known."""
 
     def ratio_at(self, side: Literal["low", "high"]) -> float:
         """Return the lowest or the highest offer over the likely price."""
@@ -99,8 +148,13 @@ class MixedPart:
     """Group of the plan: 0 for all replicas, or for prefill where decode is 1."""
     of_replicas: bool = True
     """Whether the units are replicas."""
-    machine: str | None = None
-    """Name of the machine; None for GPUs by the piece."""
+    machine: Machine | None = None
+    """One of its machines; None for GPUs by the piece."""
+
+    @property
+    def sku(self) -> str | None:
+        """Name of the machine; None for GPUs by the piece."""
+        return self.machine.sku or None if self.machine else None
 
     @property
     def gpus(self) -> int:
@@ -142,8 +196,8 @@ class GroupUse:
     """Whether replicas are counted, not machines."""
     group: int = 0
     """Place of their group in the plan."""
-    machine: str | None = None
-    """Name of the machine; None for GPUs by the piece."""
+    machine: Machine | None = None
+    """One of its machines; None for GPUs by the piece."""
 
     @property
     def are_there(self) -> bool:

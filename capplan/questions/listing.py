@@ -82,18 +82,22 @@ def _machines() -> Iterator[Row]:
 def _apis() -> Iterator[Row]:
     from capplan.keys import current_day
     from capplan.questions.plans.plan_check import offer_remarks
-    from capplan.readers.catalogue.token_prices import token_offers
+    from capplan.readers.catalogue.token_prices import token_offers, token_prices
 
     today = current_day()
-    for offer in token_offers():
+    shipped = {f"{offer.provider}/{offer.model}".lower(): offer for offer in token_offers()}
+    for price in token_prices():
+        offer = shipped.get(price.name.lower())
+        remarks = offer_remarks(offer, today) if offer and offer.date == price.date else ()
         yield {
-            "api": f"{offer.provider}/{offer.model}",
-            "input_usd_per_million_tokens": offer.input,
-            "cache_read_usd_per_million_tokens": offer.cache_read,
-            "output_usd_per_million_tokens": offer.output,
-            "serves": offer.serves,
-            "date": offer.date,
-            "remark": "; ".join(offer_remarks(offer, today)) or None,
+            "api": price.name,
+            "input_usd_per_million_tokens": price.rates.input,
+            "cache_read_usd_per_million_tokens": price.rates.cache_read,
+            "output_usd_per_million_tokens": price.rates.output,
+            "serves": price.serves,
+            "date": price.date,
+            "remark": "; ".join(remarks) or None,
+            "source": price.source,
         }
 
 

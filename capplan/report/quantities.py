@@ -627,6 +627,7 @@ UNEXPLAINED: Mapping[str, str] = {
     "owned": "counts the machines of fleet.own in the order; explain PLAN order.gpus_owned has their GPUs",
     "commitments.plans": "of the mixes of other plans; explain PLAN commitments has the mix of this one",
     "currency": "the dollars of the plan at the rate that the scenario states",
+    **dict.fromkeys(("bill.charges", "bill.rates"), "what pays for the machines, and how well it fits; docs/money.md says how they follow from the mix"),
     "cash": "payments of the commitments by month; docs/money.md says how they follow from the mix",
     "outside[]": "as the scenario states it for each class; explain PLAN outside.usd_per_month has what follows from it",
     "over_time": "a search for the replicas of each hour of the load curve",

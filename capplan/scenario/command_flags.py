@@ -23,6 +23,17 @@ class DraftFlags:
 
 
 @dataclass(frozen=True, slots=True)
+class BillFlags:
+    """Options of `capplan bill`: its month and its file for FinOps tools, or what was paid."""
+
+    month: str | None = None
+    focus: Path | None = None
+    by: str = "class"
+    focus_version: str = "1.2"
+    actual: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class CachePriceFlags:
     """An API by name, or its prices in dollars per million tokens."""
 

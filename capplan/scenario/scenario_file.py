@@ -30,6 +30,7 @@ from capplan.keys import (
     Bytes,
     BytesPerS,
     Confidence,
+    Day,
     Discount,
     Fraction,
     Headroom,
@@ -320,6 +321,8 @@ class Commitments(Record):
     """Bought."""
     interest: Fraction = 0.0
     """Yearly cost of capital on the upfront parts of reservations; not counted if not stated."""
+    begin: Day | None = None
+    """Month in which the terms begin, for bills of a month; the month of the bill if not stated."""
     min_replicas: Annotated[Whole, Field(ge=1, le=100_000)] | None = None
     """Fewest replicas that the autoscaler keeps."""
     max_replicas: Annotated[Whole, Field(ge=1, le=100_000)] | None = None
@@ -804,6 +807,10 @@ class ScenarioFile(Record):
     """Prices, if they differ from the shipped ones."""
     commitments: Commitments | None = None
     """Ways to pay in addition to prices.commitment; the cheapest mix for the load curve is then shown."""
+    tags: dict[Annotated[str, Field(min_length=1, max_length=128)], Annotated[str, Field(max_length=256)]] = (
+        Field(default_factory=dict)
+    )
+    """Tags of the service on every row of a FOCUS bill, such as cost_center and team."""
     currency: Currency | None = None
     """Currency in which totals are shown next to dollars."""
     budget: Budget | None = None

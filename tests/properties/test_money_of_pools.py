@@ -135,10 +135,12 @@ def test_bill_comparison_and_growth_cost_what_the_plan_costs(result, plan_file):
     with focus.open(newline="") as file:
         lines = list(csv.DictReader(file))
     sums = {
-        key: sum(float(line[key]) for line in lines) for key in ("BilledCost", "x_GpuTimeShare", "x_Gpus")
+        key: sum(float(line[key]) for line in lines)
+        for key in ("EffectiveCost", "x_CapitalCost", "x_GpuTimeShare", "x_Gpus")
     }
+    sums["cost"] = sums.pop("EffectiveCost") + sums.pop("x_CapitalCost")
     assert sums == pytest.approx(
-        {"BilledCost": billed["usd_per_month"], "x_GpuTimeShare": 1.0, "x_Gpus": billed["gpus"]}
+        {"cost": billed["usd_per_month"], "x_GpuTimeShare": 1.0, "x_Gpus": billed["gpus"]}
     )
     assert len({line["SkuPriceId"] for line in lines}) == len(lines)
     waiting = [line["x_Hardware"] for line in lines if line["SubAccountId"] == "__idle__"]

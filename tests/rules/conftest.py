@@ -74,6 +74,10 @@ TOKENS = {
         {"provider": "openai", "model": "gpt-5-mini", "input": "1 $/Mtok", "output": "7 $/Mtok", "date": "2026-11-01", "source": "page"}
     ],
 }  # fmt: skip
+PAID = (
+    "ChargePeriodStart,ChargePeriodEnd,ChargeCategory,EffectiveCost,PricingQuantity,PricingUnit,SkuId\n"
+    "2026-12-01T00:00:00Z,2026-12-02T00:00:00Z,Usage,70,24,Hours,h100-sxm\n"
+)
 LITELLM = {
     "sample_spec": {"input_cost_per_token": 0.0},
     "gpt-5-mini": {"litellm_provider": "openai", "input_cost_per_token": 3e-7, "output_cost_per_token": 2.5e-6,
@@ -154,6 +158,9 @@ def small_files(tmp_path_factory, host_file):
     (folder / "tokens.yaml").write_text(json.dumps(TOKENS))
     (folder / "vms.csv").write_text(VMS)
     (folder / "litellm.json").write_text(json.dumps(LITELLM))
+    (folder / "paid.csv").write_text(PAID)
+    for name, usd in (("offers", 9), ("other", 12)):
+        (folder / f"{name}.csv").write_text(f"provider,hardware,gpus,price\nAcme,gaudi2,8,{usd}\n")
     (folder / "host.calibration.yaml").write_text(host_file)
     write_traces(folder)
     write_results(folder)
@@ -243,6 +250,7 @@ def line(small_files, monkeypatch, capsys, stand_ins, shared_runs):
     """Run a command line among the small files; a line that was run before is not run again."""
     size_on_few_requests(monkeypatch)
     monkeypatch.chdir(small_files)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(small_files / "config"))
 
     def run(words, *, anew=False):
         key = tuple(words)

@@ -168,6 +168,7 @@ def test_commands_without_such_lines_are_known():
         "validate",
         "calibrate",
         "init",
+        "prices",
         "list",
         "export",
         "mcp",

@@ -79,6 +79,7 @@ DRAFTED = "--acceptance 0.7 --draft-step-time 1ms"
 SWEPT = "sweep small.yaml --hardware h100-sxm --request-rate 2 --offline"
 
 CACHED = "cache --prefix-tokens 4000 --requests-per-day 1000 --input-price 3 --read-price 0.3"
+PRICES = "prices update offers.csv --date 2026-11-01 --offline"
 LITELLM = "cache --prefix-tokens 4000 --requests-per-day 1000 --prices litellm.json --api openai/gpt-5-mini"
 
 RESULTS = "--from bare.json --model llama-3.1-8b --hardware h100-sxm --offline"
@@ -144,6 +145,7 @@ LINES = {
     "compare": "compare small.yaml --api openai/gpt-5-mini --offline",
     "bill": "bill small.yaml --offline",
     "cache": "cache --prefix-tokens 4000 --requests-per-day 1000 --api openai/gpt-5-mini",
+    "prices": PRICES,
     "simulate": "simulate busy.yaml --hardware h100-sxm --until 20s --offline",
     "sweep": "sweep llama-3.1-8b --hardware h100-sxm --concurrency 4 --offline",
     "workload": "workload day.csv",
@@ -381,8 +383,19 @@ CASES = {
         "--focus": Case("focus.csv", file="focus.csv"),
         "--month": Case("2027-02"),
         "--by": Case("machine", "bill small.yaml --offline --focus focus.csv", file="focus.csv"),
+        "--actual": Case("paid.csv"),
+        "--focus-version": Case("1.3", "bill small.yaml --offline --focus focus.csv", file="focus.csv"),
         "--offline": HUB._replace(line="bill hub.yaml"),
         **ASSUMING,
+    },
+    "prices": {
+        "{action}": Case("upgrade", refused="unknown action 'upgrade'"),
+        "{files}": Case("other.csv"),
+        "--date": Case("2026-11-02", words=True),
+        "--project": Case(file=".capplan/machines/acme.yaml"),
+        "--plan": Case("plan.json"),
+        "--offline": HUB._replace(line="prices update offers.csv --date 2026-11-01 --plan hub-plan.json"),
+        **OUT,
     },
     "cache": {
         "--prefix-tokens": Case("5000"),
@@ -541,7 +554,7 @@ UNREAD = {
     ],
     EXPORTED: ["--image owner/name:1", "--draft owner/name"],
     "init copied.yaml --from support-chat": ["--model llama-3.1-8b"],
-    "bill small.yaml --offline": ["--by machine"],
+    "bill small.yaml --offline": ["--by machine", "--focus-version 1.3"],
     "list prices": ["--prices litellm.json", "--date 2026-11-20"],
     "list models": ["--check"],
     "compare --plan plan.json --api openai/gpt-5-mini --offline": ["--set slo.ttft_p95=1s"],

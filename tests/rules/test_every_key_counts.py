@@ -30,6 +30,7 @@ ASKS = {
     "compare": "compare scenario.yaml --api openai/gpt-5-mini --offline --format json",
     "claude": "compare scenario.yaml --api anthropic/claude-opus-5-5 --offline --format json",
     "bill": "bill scenario.yaml --offline --format json",
+    "december": "bill scenario.yaml --offline --format json --month 2026-12",
     "page": "report scenario.yaml --offline --format markdown",
 }
 
@@ -348,6 +349,12 @@ CASES = {
     },
     "commitments.min_replicas": Case(3, CURVE | {"commitments": {"min_replicas": 1}}),
     "commitments.max_replicas": Case(1, CURVE | {"commitments": {"max_replicas": 9}}),
+    "tags": Case({"cost_center": "4711"}, ask="bill"),
+    "commitments.begin": Case(
+        "2026-12",
+        CURVE | {"commitments": {"begin": "2026-11", "reserved_1y": {"discount": "80 %", "upfront": "50 %"}}},
+        ask="december",
+    ),
     "currency.name": Case("CHF", {"currency": {"name": "EUR", "usd": 1.1}}, shown=True),
     "currency.usd": Case(2.0, {"currency": {"name": "EUR", "usd": 1.1}}),
     **{

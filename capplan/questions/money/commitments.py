@@ -228,7 +228,8 @@ def offers_for(
                 f"{terms.spot.most:.0%} of the peak"
             )
             assumed.append(Assumption(what, "commitments.spot"))
-    return offers, assumed, warnings
+    listed = float(offers[0].usd_per_hour(1.0))
+    return [replace(each, list_usd_per_hour=listed) for each in offers], assumed, warnings
 
 
 def running_counts(group: Group, over_time: OverTime | None, terms: Commitments) -> Counts:
@@ -339,7 +340,7 @@ def group_uses(
         if shares.size:
             uses.append(
                 GroupUse(
-                    shares, offers_of(line.machine), gpus, of_replicas=gpus == layout.devices, group=place, machine=line.machine.sku or None,
+                    shares, offers_of(line.machine), gpus, of_replicas=gpus == layout.devices, group=place, machine=line.machine,
                 )
             )  # fmt: skip
     return uses

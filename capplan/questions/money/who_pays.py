@@ -13,13 +13,13 @@ from capplan.fleet.load.demand import Demand
 from capplan.fleet.plan import FleetAnswer, Group, Plan
 from capplan.fleet.review import Question, phase_times, plan_spec
 from capplan.fleet.search.simulated_layout import demand_at_replica
-from capplan.keys import current_day
+from capplan.keys import current_day, first_day
 from capplan.model.parameters import weight_bytes
-from capplan.money.cash import CostLine, other_lines, total_usd
-from capplan.money.commitments import Mix
+from capplan.money.cash import CostLine, MachineCharge, PaidTerm, machine_charge, other_lines, total_usd
+from capplan.money.commitments import Mix, MixedPart, Offer
 from capplan.money.hosted import HostedTraffic, hosted_traffic, outside_usd
 from capplan.money.order import OWN, OrderLine, owned_price_text
-from capplan.money.price import HOURS_PER_MONTH, usd_per_month
+from capplan.money.price import HOURS_PER_MONTH, ON_DEMAND, TERM_YEARS, usd_per_month
 from capplan.money.who_pays import (
     ClassUse,
     PaidPool,
@@ -30,7 +30,8 @@ from capplan.money.who_pays import (
     who_pays_for_pools,
 )
 from capplan.questions.fleet import AskedFleet, parts_of, replicas_by_group
-from capplan.questions.money.commitments import AskedMix, asked_mix, rent_warnings
+from capplan.questions.money.commitments import AskedMix, asked_mix, paid_terms, rent_warnings
+from capplan.readers.catalogue.prices import machine_records, records_of
 from capplan.replica.load import Load
 from capplan.replica.replica import Replica, replica_of
 from capplan.scenario.money_terms import memory_usd_per_month
@@ -138,11 +139,11 @@ def _mix_lines(mix: Mix, hours: float) -> list[CostLine]:
     for part in mix.parts:
         gpus, offer, paid = part.gpus, part.offer, part.paid_gpus
         each = part.usd_per_hour / paid if paid else 0.0
-        machines = f" in {part.units} x {part.machine}" if part.machine else ""
+        machines = f" in {part.units} x {part.sku}" if part.sku else ""
         lines.append(
             CostLine(
                 f"{gpus} GPUs{machines}, {offer.name}", paid * hours, "GPU hours", each, offer.origin, "machines",
-                commitment=offer.name, sku=part.machine or "", gpus=gpus,
+                commitment=offer.name, sku=part.sku or "", gpus=gpus,
             )
         )  # fmt: skip
     people = CostLine(
@@ -269,6 +270,8 @@ class AskedBill(PaidPlan):
     bill: WhoPays
     lines: tuple[CostLine, ...]
     """The same cost by what is bought: machines, people and the rest."""
+    charges: tuple[MachineCharge, ...]
+    """What the machines cost, by group and what pays for them, as it is billed and as it is used up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -369,7 +372,73 @@ def asked_bill(
         "warnings": (*paid.warnings, *asked.warnings),
     }
     known: dict[str, Any] = {field.name: getattr(paid, field.name) for field in fields(paid)}
-    return AskedBill(**known | stated, bill=bill, lines=total_cost(asked, plan, paid.mix, hours))
+    lines, charges = total_cost(asked, plan, paid.mix, hours), _machine_charges(asked.scenario, paid, month)
+    return AskedBill(**known | stated, bill=bill, lines=lines, charges=charges)
+
+
+def _machine_charges(
+    scenario: Scenario, paid: PaidPlan, month: tuple[int, int] | None
+) -> tuple[MachineCharge, ...]:
+    """Return what the machines of a plan cost in a month, by group and what pays for them."""
+    commitments = scenario.file.commitments
+    if paid.mix is None or commitments is None:
+        parts, terms = _rented_parts(scenario, paid.plan)
+    else:
+        parts, terms = paid.mix.parts, paid_terms(commitments, (paid.mix,))
+    begin = first_day(commitments.begin) if commitments and commitments.begin else None
+    passed = 0 if month is None or begin is None else 12 * (month[0] - begin.year) + month[1] - begin.month
+    if passed < 0:
+        raise InputError(
+            f"--month: the month is before commitments.begin of {scenario.path}; give {begin:%Y-%m} or a later one"
+        )
+    return tuple(
+        machine_charge(part, term, paid.hours, begins=term is not None and passed % round(term.months) == 0)
+        for part in parts
+        for term in (terms.get(part.offer),)
+    )
+
+
+def _rented_parts(scenario: Scenario, plan: Plan) -> tuple[tuple[MixedPart, ...], dict[Offer, PaidTerm]]:
+    """Return the machines of a plan that are paid for at one price, and the terms of reserved ones: nothing upfront."""
+    paid_as, records = scenario.prices.paid_as, records_of(scenario)[0]
+    parts, terms = [], {}
+    for place, group in enumerate(plan.groups):
+        for line in group.order.lines if group.order else ():
+            machine, of_file = line.machine, records if scenario.price_file is not None else None
+            each = machine.usd_per_hour / machine.gpus
+            listed = (
+                [each]
+                if paid_as == ON_DEMAND
+                else [
+                    record.usd_per_hour
+                    for record in machine_records(machine, of_file)
+                    if record.commitment == ON_DEMAND
+                ]
+            )
+            reserved = paid_as.startswith("reserved") and not machine.is_owned
+            name = OWN if machine.is_owned else paid_as
+            offer = Offer(
+                name,
+                each * reserved,
+                each * (not reserved),
+                origin=_machine_basis(line, powered=bool(plan.energy_usd_per_hour)),
+                list_usd_per_hour=None if machine.is_owned else min(listed, default=None),
+            )
+            if reserved:
+                months = 12.0 * TERM_YEARS.get(paid_as, 1.0)
+                terms[offer] = PaidTerm(months, 0.0, float(usd_per_month(each)))
+            parts.append(
+                MixedPart(
+                    offer,
+                    line.count,
+                    1.0,
+                    line.count * machine.usd_per_hour,
+                    machine.gpus,
+                    group=place,
+                    machine=machine,
+                )
+            )
+    return tuple(parts), terms
 
 
 def _uses(question: Question, plan: Plan, hours: float) -> list[ClassUse]:

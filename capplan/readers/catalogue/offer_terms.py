@@ -1,9 +1,11 @@
-"""What offers of GPUs, machines or hosted APIs state, and the machines that are on offer."""
+"""What offers of GPUs, machines or hosted APIs state, and the machines that are on offer, by the lists that ship and those of one's own."""
 
+import os
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Annotated, Literal
+from pathlib import Path
+from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field, model_validator
 
@@ -19,6 +21,32 @@ class PageSource(Record):
 
     title: str
     url: str
+
+
+PROJECT_FOLDER = ".capplan"
+
+
+class OwnFile(NamedTuple):
+    """A file of prices, and what changes with its content."""
+
+    path: Path
+    changed_ns: int
+    size: int
+
+
+def user_folder() -> Path:
+    """Return the folder of the user's own prices: capplan in $XDG_CONFIG_HOME, else in ~/.config."""
+    return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "capplan"
+
+
+def own_files(kind: str) -> tuple[OwnFile, ...]:
+    """Return the files of a kind, `machines` or `token_prices`, those that count more last."""
+    found = []
+    for folder in (user_folder(), Path(PROJECT_FOLDER)):
+        for path in sorted((folder / kind).glob("[!.]*")):
+            what = path.stat()
+            found.append(OwnFile(path, what.st_mtime_ns, what.st_size))
+    return tuple(found)
 
 
 ASSUMED = "assumed"
@@ -154,13 +182,37 @@ class KnownMachine:
         )
 
 
-@lru_cache(maxsize=1)
 def known_machines() -> tuple[KnownMachine, ...]:
-    """Return the machines that ship with the package, by provider."""
+    """Return the machines that ship with the package, by provider, with the offers of one's own lists."""
+    return _known_machines(own_files("machines"))
+
+
+@lru_cache(maxsize=4)
+def _known_machines(own: tuple[OwnFile, ...]) -> tuple[KnownMachine, ...]:
     folder = data_folder("hardware_specs") / "machines"
-    found = []
-    for path in sorted(folder.glob("*.yaml")):
-        file = validated(MachineFile, read_yaml(path, kind="a machine YAML"))
-        urls = {key: source.url for key, source in file.sources.items()}
-        found += [KnownMachine(file.provider, record, urls, file.serverless) for record in file.machines]
-    return tuple(found)
+    known = [item for path in sorted(folder.glob("*.yaml")) for item in machines_in(path)]
+    for file in own:
+        known = _with_own(known, machines_in(file.path))
+    return tuple(known)
+
+
+def machines_in(path: Path) -> list[KnownMachine]:
+    """Return the machines in a machine YAML."""
+    file = validated(MachineFile, read_yaml(path, kind="a machine YAML"))
+    urls = {key: source.url for key, source in file.sources.items()}
+    return [KnownMachine(file.provider, record, urls, file.serverless) for record in file.machines]
+
+
+def _with_own(known: list[KnownMachine], own: list[KnownMachine]) -> list[KnownMachine]:
+    """Return machines with the offers of one's own, which replace those of the same region and commitment."""
+    found = {(item.provider, item.name): item for item in known}
+    for mine in own:
+        item = found.get((mine.provider, mine.name))
+        if item is None:
+            found[mine.provider, mine.name] = mine
+            continue
+        replaced = {(offer.region, offer.commitment) for offer in mine.record.offers}
+        kept = [offer for offer in item.record.offers if (offer.region, offer.commitment) not in replaced]
+        record = item.record.model_copy(update={"offers": [*kept, *mine.record.offers]})
+        found[mine.provider, mine.name] = replace(item, record=record, sources=item.sources | mine.sources)
+    return list(found.values())

@@ -29,7 +29,7 @@ from capplan.money.price import (
     with_electricity,
 )
 from capplan.readers.catalogue.hardware import catalogue_name, normalised, sku_of
-from capplan.readers.catalogue.offer_terms import KnownMachine, PageSource, known_machines
+from capplan.readers.catalogue.offer_terms import KnownMachine, OwnFile, PageSource, known_machines, own_files
 from capplan.readers.record import Record, refuse_unlisted, validated
 from capplan.readers.text_file import csv_rows, data_folder, read_text
 from capplan.readers.yaml_file import Document, read_yaml
@@ -186,9 +186,13 @@ def read_prices(path: str | os.PathLike[str]) -> tuple[PriceRecord, ...]:
     return tuple(replace(offer, source=file.sources[offer.source].url) for offer in file.prices)
 
 
-@lru_cache(maxsize=1)
 def price_records() -> tuple[PriceRecord, ...]:
-    """Return the offers that ship with the package: those of the price list, and the dated ones of the machines that providers sell."""
+    """Return the offers that ship with the package or are of one's own: those of the price list, and the dated ones of the machines that providers sell."""
+    return _price_records(own_files("machines"))
+
+
+@lru_cache(maxsize=4)
+def _price_records(_own: tuple[OwnFile, ...]) -> tuple[PriceRecord, ...]:
     return (*read_prices(data_folder("hardware_specs") / "prices.yaml"), *_machine_offers())
 
 

@@ -23,7 +23,7 @@ from capplan.keys import (
 )
 from capplan.money.hosted import LongerLife, PeakHours, TokenPrice, TokenRates
 from capplan.readers.catalogue.models import same_model
-from capplan.readers.catalogue.offer_terms import PageSource
+from capplan.readers.catalogue.offer_terms import OwnFile, PageSource, own_files
 from capplan.readers.record import Record, refuse_unlisted, validated
 from capplan.readers.text_file import data_folder, json_values, read_json, read_text
 from capplan.readers.yaml_file import Document, read_yaml
@@ -244,10 +244,19 @@ def token_offers() -> tuple[TokenOffer, ...]:
     return tuple(_shipped().prices)
 
 
-@lru_cache(maxsize=1)
 def token_prices() -> tuple[TokenPrice, ...]:
-    """Return the prices of hosted APIs that ship with the package."""
-    return tuple(_price(offer, _shipped()) for offer in _shipped().prices)
+    """Return the prices of hosted APIs that ship with the package, or of one's own lists, which replace them."""
+    return _token_prices(own_files("token_prices"))
+
+
+@lru_cache(maxsize=4)
+def _token_prices(own: tuple[OwnFile, ...]) -> tuple[TokenPrice, ...]:
+    known = {offer.name.lower(): offer for offer in (_price(row, _shipped()) for row in _shipped().prices)}
+    for file in own:
+        for price in json_prices(file.path, file.path.name[:10]):
+            shipped = known.get(price.name.lower(), price)
+            known[price.name.lower()] = replace(price, serves=shipped.serves, retires=shipped.retires)
+    return tuple(known.values())
 
 
 def litellm_prices(path: str | os.PathLike[str], day: str) -> tuple[TokenPrice, ...]:

@@ -159,10 +159,10 @@ _SHOWN = {
         "date",
         "remark",
     ),
-    "prices": ("hardware", "provider", "commitment", "usd_per_gpu_hour", "region", "date"),
+    "prices": ("hardware", "provider", "commitment", "usd_per_gpu_hour", "region", "date", "source"),
 }
 
-_SPARE_OF_LISTS = ("date", "region", "remark")
+_SPARE_OF_LISTS = ("date", "region", "remark", "source")
 
 _NEXT = {
     "scenarios": "capplan fleet NAME answers one; capplan init FILE --from NAME copies it",

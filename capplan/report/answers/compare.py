@@ -1,11 +1,11 @@
 """What `capplan bill`, `compare` and `cache` show: who pays, what hosted APIs cost instead, and a prefix that an API keeps."""
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Any
 
 from capplan.assumption import Assumption
-from capplan.money.cash import total_usd
+from capplan.money.cash import CommitmentRates, MachineCharge, commitment_rates, total_usd
 from capplan.money.comparison import ComparedApi, Comparison, OwnFleet
 from capplan.money.hosted import NOT_CACHED, UNSTATED_TIME_TO_LIVE_S, CachedPrefix, TokenPrice
 from capplan.money.who_pays import Share
@@ -16,7 +16,7 @@ from capplan.report.answer import Answer, Table
 from capplan.report.answers.fleet_money import currency_texts, total_texts
 from capplan.report.answers.fleet_words import purchase_text
 from capplan.report.answers.order import ordered_texts, used_by_texts
-from capplan.scenario.scenario_file import Currency
+from capplan.scenario.scenario_file import Currency, Scenario
 
 IDLE = "idle"
 """Name of the line of GPUs that wait for requests."""
@@ -34,13 +34,13 @@ _SPARE = ("usd_per_thousand_conversations", "usd_per_user", "prefill_usd", "deco
 
 def bill_answer(
     asked: AskedBill,
-    name: str,
+    scenario: Scenario,
     written: str | None,
-    currency: Currency | None,
     month: tuple[int, int] | None = None,
 ) -> Answer:
     """Return what each class and tenant pays, and the cost of a request, a user and a thousand conversations."""
-    cost = "usd_per_job" if asked.of_job else "usd_per_month"
+    name, cost = scenario.name, "usd_per_job" if asked.of_job else "usd_per_month"
+    rates = commitment_rates(asked.charges)
     rows = [_class_row(share) for share in asked.bill.shares]
     grouped = [
         {"tenant": tenant}
@@ -50,7 +50,7 @@ def bill_answer(
     span = "for the job" if asked.of_job else "per month"
     span = span if month is None else f"in {month[0]}-{month[1]:02} of {asked.hours:g} h"
     outside = " + outside" if any(row["outside_usd"] for row in rows) else ""
-    written_text = (f"the bill is in {written}, in the columns of FOCUS 1.2",) if written else ()
+    written_text = (f"the bill is in {written}, in the columns of FOCUS",) if written else ()
     return Answer(
         command="bill",
         result={
@@ -61,6 +61,9 @@ def bill_answer(
             "order": order_row(asked.plan),
             "busy_fraction": asked.bill.busy_fraction,
             "idle_usd": asked.bill.idle_usd,
+            "tags": scenario.file.tags,
+            "charges": [_charge_row(charge) for charge in asked.charges],
+            "rates": asdict(rates) if rates else None,
             "classes": rows,
             "tenants": grouped,
         },
@@ -72,13 +75,56 @@ def bill_answer(
             f"idle: what the machines cost for the rest, ${asked.bill.idle_usd:,.0f}",
             *used_by_texts([asked.plan]),
             *total_texts(asked.plan, asked.lines),
+            *_rates_texts(rates),
+            *_decline_texts(asked.charges),
             *ordered_texts([asked.plan]),
-            *currency_texts(currency, {span: asked.bill.usd}),
+            *currency_texts(scenario.file.currency, {span: asked.bill.usd}),
             *written_text,
         ),
         assumptions=asked.assumptions,
         warnings=asked.warnings,
         csv_rows=rows,
+    )
+
+
+def _charge_row(charge: MachineCharge) -> dict[str, Any]:
+    """Return what machines that are paid for in one way cost, as it is billed and as it is used up."""
+    machine = charge.part.machine
+    figures = {
+        field.name: getattr(charge, field.name) for field in fields(charge) if field.name.endswith("_usd")
+    }
+    return {
+        "machine": charge.part.sku,
+        "provider": machine.provider if machine else None,
+        "commitment": charge.part.offer.name,
+        "gpus": charge.part.gpus,
+        "hours": charge.hours,
+        "unused_fraction": charge.unused_fraction,
+        "breakeven_decline": charge.breakeven_decline,
+        **figures,
+    }
+
+
+def _decline_texts(charges: Sequence[MachineCharge]) -> tuple[str, ...]:
+    """Return at which fall of prices each term costs as much as renting by the hour."""
+    falls = {}
+    for charge in charges:
+        if (fall := charge.breakeven_decline) is not None:
+            name = charge.part.offer.name
+            falls[name] = min(fall, falls.get(name, 1.0))
+    if not falls:
+        return ()
+    each = ", ".join(f"{name} {fall:.0%}" for name, fall in falls.items())
+    return (f"a term pays if prices on demand fall by less a year: {each}",)
+
+
+def _rates_texts(rates: CommitmentRates | None) -> tuple[str, ...]:
+    """Return how well reservations fit the load, if there are any."""
+    if rates is None or rates.utilisation_fraction is None:
+        return ()
+    return (
+        f"reservations cover {rates.coverage_fraction:.0%} of the cost on demand, and replicas run in {rates.utilisation_fraction:.0%} of what they cost; "
+        f"effective savings rate {rates.effective_savings_fraction:.1%}",
     )
 
 

@@ -260,7 +260,7 @@ def mix_rows(mix: Mix, names: Sequence[str]) -> list[dict[str, Any]]:
         {
             **({"pool": names[part.group]} if len(names) > 1 else {}),
             "commitment": part.offer.name,
-            "machine": part.machine,
+            "machine": part.sku,
             "replicas": part.replicas,
             "gpus": part.gpus,
             "used_fraction": part.used_fraction,

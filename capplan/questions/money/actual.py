@@ -1,0 +1,222 @@
+"""What a plan was meant to cost next to what was paid, and what explains the difference: prices, hours, load and idle GPUs."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import date, datetime, timedelta
+from math import isclose
+from pathlib import Path
+
+from capplan.errors import InputError
+from capplan.fleet.plan import FleetAnswer
+from capplan.questions.fleet import AskedFleet
+from capplan.questions.money.who_pays import AskedBill, asked_bill
+from capplan.readers.catalogue.hardware import normalised
+from capplan.recorded.paid import IDLE, PaidCharge, PaidFile, read_paid
+from capplan.scenario.scenario_file import Scenario
+
+_MOST_MONTHS = 36
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """GPU hours, and what they cost."""
+
+    gpu_hours: float = 0.0
+    usd: float = 0.0
+
+    def plus(self, gpu_hours: float, usd: float) -> "Costs":
+        """Return these and more."""
+        return Costs(self.gpu_hours + gpu_hours, self.usd + usd)
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Planned and paid costs of one thing, and why they differ."""
+
+    name: str
+    planned: Costs
+    paid: Costs
+
+    @property
+    def usd(self) -> float:
+        """Return what was paid less what was planned [$]; nothing if they are the same but for rounding."""
+        return (
+            0.0
+            if isclose(self.paid.usd, self.planned.usd, rel_tol=1e-9)
+            else self.paid.usd - self.planned.usd
+        )
+
+    @property
+    def price_usd(self) -> float:
+        """Return the part of the difference that is of the price of a GPU hour.
+
+            d = h1 (c1 / h1 - c0 / h0)
+
+        Returns
+        -------
+        [$]
+            d: h1 hours that were paid for at c1, planned were h0 at c0; nothing where no hours were planned or paid for
+        """
+        return self.usd - self.hours_usd
+
+    @property
+    def hours_usd(self) -> float:
+        """Return the part of the difference that is of hours, at the planned price.
+
+            d = (h1 - h0) c0 / h0
+
+        Returns
+        -------
+        [$]
+            d: h1 hours that were paid for, h0 planned at c0; all of the difference where no hours were planned
+        """
+        planned, paid = self.planned.gpu_hours, self.paid.gpu_hours
+        if not planned or not paid:
+            return self.usd
+        return 0.0 if isclose(planned, paid, rel_tol=1e-9) else (paid - planned) * self.planned.usd / planned
+
+
+@dataclass(frozen=True, slots=True)
+class MonthPaid:
+    """A month of a plan and of an export, over the time that the export covers."""
+
+    year: int
+    month: int
+    hours: float
+    """Hours of the month that the export covers."""
+    machines: tuple[Difference, ...]
+    """Differences by machine; empty if the export names none."""
+    classes: tuple[Difference, ...]
+    """Differences by class of requests, and of idle GPUs; empty if the export names none."""
+
+    @property
+    def rows(self) -> tuple[Difference, ...]:
+        """The differences that add up to that of the month: by class if the export has classes."""
+        return self.classes or self.machines
+
+    @property
+    def idle_usd(self) -> float | None:
+        """Return the part of the difference that is of the hours of idle GPUs [$]; None if the export does not tell them from others."""
+        idle = [row.hours_usd for row in self.classes if row.name == IDLE]
+        return sum(idle) if idle else None
+
+    @property
+    def load_usd(self) -> float | None:
+        """Return the part of the difference that is of the hours of classes [$]; None if the export does not tell idle GPUs from them."""
+        if self.idle_usd is None:
+            return None
+        return sum(row.hours_usd for row in self.classes if row.name != IDLE)
+
+
+def paid_of(path: Path, scenario: Scenario) -> PaidFile:
+    """Return what an export says was paid, in dollars: it may be in the currency of the scenario."""
+    if all(item.job_requests is not None for item in scenario.classes):
+        raise InputError("--actual: a batch job is paid for once, and an export has months; leave it out")
+    currency = scenario.file.currency
+    return read_paid(path, {"USD": 1.0} | ({currency.name: currency.usd} if currency else {}))
+
+
+def paid_months(
+    asked: AskedFleet, answer: FleetAnswer, file: PaidFile, today: date
+) -> tuple[tuple[MonthPaid, ...], AskedBill]:
+    """Return planned and paid costs by month, and the last bill of the plan.
+
+    Parameters
+    ----------
+    asked : the scenario; charges count that have all of its tags, or all charges of GPUs if it has none
+    answer : with a plan
+    file : what was paid
+    today : that prices are judged old by
+    """
+    tags = asked.scenario.file.tags
+    charges = [charge for charge in file.charges if tags.items() <= charge.tags.items()]
+    if not charges:
+        raise InputError(
+            f"no charge has the tags of the scenario, {', '.join(f'{key}: {value}' for key, value in tags.items())}; "
+            "tag the machines, or leave tags out"
+        )
+    months: dict[tuple[int, int], list[PaidCharge]] = {}
+    for charge in charges:
+        months.setdefault((charge.start.year, charge.start.month), []).append(charge)
+    if len(months) > _MOST_MONTHS:
+        raise InputError(f"the export has {len(months)} months, at most {_MOST_MONTHS} are compared; cut it")
+    found, bill = [], None
+    for (year, month), rows in sorted(months.items()):
+        bill = asked_bill(asked, answer, today, (year, month))
+        found.append(_month(bill, year, month, rows))
+    assert bill is not None
+    return tuple(found), bill
+
+
+def _month(bill: AskedBill, year: int, month: int, charges: Sequence[PaidCharge]) -> MonthPaid:
+    first = min(charge.start for charge in charges)
+    last = min(max(charge.end for charge in charges), _next_month(charges[0].start))
+    covered = (last - first) / timedelta(hours=1)
+    share = covered / bill.hours
+    by_machine = _differences(_planned_machines(bill), charges, lambda charge: charge.machine, share)
+    by_class = _differences(_planned_classes(bill), charges, lambda charge: charge.name, share)
+    return MonthPaid(year, month, covered, by_machine, by_class)
+
+
+def _next_month(moment: datetime) -> datetime:
+    start = moment.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+    return (start + timedelta(days=32)).replace(day=1)
+
+
+def _planned_machines(bill: AskedBill) -> dict[str, Costs]:
+    """Return what the machines of a plan cost in its month, by name; GPUs by the piece have the name of the device."""
+    found: dict[str, Costs] = {}
+    for charge in bill.charges:
+        name = charge.part.sku or bill.plan.groups[charge.part.group].hardware
+        found[name] = found.get(name, Costs()).plus(charge.part.paid_gpus * bill.hours, charge.effective_usd)
+    return found
+
+
+def _planned_classes(bill: AskedBill) -> dict[str, Costs]:
+    """Return what the classes of a plan use of its machines in its month, and what waits."""
+    found: dict[str, Costs] = {}
+    of_group = [
+        [charge for charge in bill.charges if charge.part.group == place]
+        for place in range(len(bill.bill.pools))
+    ]
+
+    def take(name: str, group: int, of_pool: float) -> None:
+        for charge in of_group[group]:
+            hours = of_pool * charge.part.paid_gpus * bill.hours
+            found[name] = found.get(name, Costs()).plus(hours, of_pool * charge.effective_usd)
+
+    for share in bill.bill.shares:
+        for usd, group in zip((share.prefill_usd, share.decode_usd), share.groups, strict=True):
+            pool = bill.bill.pools[group]
+            if pool.busy_usd:
+                take(share.use.name, group, usd / pool.busy_usd * pool.busy_fraction)
+    for group, pool in enumerate(bill.bill.pools):
+        take(IDLE, group, 1.0 - pool.busy_fraction)
+    return found
+
+
+def _differences(
+    planned: dict[str, Costs],
+    charges: Iterable[PaidCharge],
+    name_of: Callable[[PaidCharge], str],
+    share: float,
+) -> tuple[Difference, ...]:
+    """Return planned and paid costs by name; none if not one charge has a name."""
+    names = {normalised(name): name for name in planned}
+    paid: dict[str, Costs] = {}
+    for charge in charges:
+        written = name_of(charge)
+        name = names.get(normalised(written.lower().removeprefix("standard_")), written)
+        paid[name] = paid.get(name, Costs()).plus(charge.gpu_hours, charge.usd)
+    if set(paid) <= {""}:
+        return ()
+    return tuple(
+        Difference(
+            name,
+            replace(planned[name], gpu_hours=planned[name].gpu_hours * share, usd=planned[name].usd * share)
+            if name in planned
+            else Costs(),
+            paid.get(name, Costs()),
+        )
+        for name in dict.fromkeys((*planned, *paid))
+    )

@@ -1,0 +1,347 @@
+"""Price lists that people have, as offers of machines: exports of AWS, Azure and GCP, and a table of one's own offers."""
+
+import json
+import os
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_args
+
+from capplan.errors import InputError, unknown
+from capplan.keys import Commitment, Term, first_day
+from capplan.money.commitments import HOURS_PER_YEAR
+from capplan.money.order import ANY_REGION
+from capplan.readers.catalogue.hardware import catalogue_name, sku_of
+from capplan.readers.text_file import csv_rows, read_json, read_text
+
+_MAX_BYTES = 2_000_000_000
+OWN_COLUMNS = ("provider", "machine", "hardware", "gpus", "commitment", "region", "price", "discount", "date")
+_NEEDED = ("provider", "hardware", "gpus", "price")
+_TERMS: Mapping[str, tuple[Term, float]] = {
+    "1yr": ("reserved-1y", 1.0),
+    "1 Year": ("reserved-1y", 1.0),
+    "Commit1Yr": ("reserved-1y", 1.0),
+    "3yr": ("reserved-3y", 3.0),
+    "3 Years": ("reserved-3y", 3.0),
+    "Commit3Yr": ("reserved-3y", 3.0),
+}
+"""Words of the three clouds for a term -> ours, and its years."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListedOffer:
+    """What a price list asks for a machine."""
+
+    provider: str
+    sku: str
+    device: str
+    gpus: int
+    region: str
+    commitment: Commitment | Term
+    usd_per_hour: float
+    """Price of the whole machine, after a discount of one's own."""
+    date: str
+    note: str = ""
+    """What the price is, if it is not the one of the list."""
+
+    @property
+    def key(self) -> tuple[str, str, str, str]:
+        """What another price replaces this one for."""
+        return self.provider, self.sku, self.region, self.commitment
+
+
+def offers_in(path: str | os.PathLike[str], day: str | None) -> tuple[tuple[ListedOffer, ...], Counter[str]]:
+    """Return the offers of machines in a file, and the machines that are left out because the catalogue lacks them.
+
+    Parameters
+    ----------
+    path : JSON of AWS (`aws pricing get-products`, or the bulk list of AmazonEC2), of Azure (retail prices) or of GCP (SKUs), or a CSV of one's own
+    day : of the prices, for a file that does not state it
+
+    Raises
+    ------
+    InputError
+        the file is none of these, states no day, or has no offer of a machine of the catalogue
+    """
+    name, left_out = os.fspath(path), Counter[str]()
+    if Path(name).suffix.lower() == ".csv":
+        offers = list(_own_offers(name, day))
+    else:
+        value = read_json(path, kind="a price list", max_bytes=_MAX_BYTES)
+        reader = next((read for keys, read in _CLOUDS.items() if any(key in value for key in keys)), None)
+        if reader is None:
+            raise InputError(
+                f"{name}: is no price list of AWS, Azure or GCP: none of {', '.join(_KEYS)} is in it"
+            )
+        try:
+            offers = list(reader(name, value, day, left_out))
+        except (AttributeError, LookupError, TypeError, json.JSONDecodeError) as error:
+            raise InputError(f"{name}: is not in the form of a price list: {error!r:.80}") from None
+    if not offers:
+        raise InputError(
+            f"{name}: has no offer of a machine in the catalogue; capplan list machines has them"
+        )
+    cheapest: dict[tuple[str, str, str, str], ListedOffer] = {}
+    for offer in offers:
+        if offer.key not in cheapest or offer.usd_per_hour < cheapest[offer.key].usd_per_hour:
+            cheapest[offer.key] = offer
+    return tuple(cheapest.values()), left_out
+
+
+def _dated(name: str, day: str | None) -> str:
+    if day is None:
+        raise InputError(
+            f"{name}: states no date for its prices; say which day they are of: --date 2026-11-01"
+        )
+    first_day(day, "--date")
+    return day
+
+
+def _usd(value: object, place: str) -> float:
+    """Return a price, which may be a text; zero where nothing is asked."""
+    try:
+        usd = float(str(value).removesuffix("$/h").strip().lstrip("$"))
+    except ValueError:
+        raise InputError(f"{place}: {str(value)[:40]!r} is not a price in dollars") from None
+    if not 0.0 <= usd < 1e7:
+        raise InputError(f"{place}: {str(value)[:40]!r} is out of range")
+    return usd
+
+
+def _known(sku: str, provider: str, left_out: Counter[str]) -> Any:
+    """Return a machine of the catalogue by its name, None if it is not there or not of the provider."""
+    found = sku_of(sku)
+    if found is None or found.provider != provider:
+        left_out[sku] += 1
+        return None
+    return found.record
+
+
+def _aws(
+    name: str, value: Mapping[str, Any], day: str | None, left_out: Counter[str]
+) -> Iterator[ListedOffer]:
+    """Yield the offers of Linux machines for one tenant that AWS lists: on demand, and reserved with what is paid upfront spread over the term."""
+    bulk = value.get("products")
+    if isinstance(bulk, Mapping):
+        terms = value.get("terms", {})
+        items: Iterable[Any] = (
+            {"product": product, "terms": {kind: each.get(sku, {}) for kind, each in terms.items()}}
+            for sku, product in bulk.items()
+        )
+    else:
+        items = (json.loads(item) if isinstance(item, str) else item for item in value["PriceList"])
+    wanted = {
+        "operatingSystem": "Linux",
+        "tenancy": "Shared",
+        "preInstalledSw": "NA",
+        "capacitystatus": "Used",
+    }
+    for item in items:
+        about = item.get("product", {}).get("attributes", {})
+        if any(about.get(key, allowed) != allowed for key, allowed in wanted.items()):
+            continue
+        if (machine := _known(str(about.get("instanceType", "")), "AWS", left_out)) is None:
+            continue
+        published = str(item.get("publicationDate") or value.get("publicationDate") or "")[:10]
+        for commitment, usd in _aws_prices(item.get("terms", {}), f"{name}: {machine.sku}"):
+            yield ListedOffer(
+                "AWS",
+                machine.sku,
+                machine.device,
+                machine.gpus,
+                str(about.get("regionCode") or about.get("location")),
+                commitment,
+                usd,
+                _dated(name, published or day),
+            )
+
+
+def _aws_prices(terms: Mapping[str, Any], place: str) -> Iterator[tuple[Commitment | Term, float]]:
+    for term in terms.get("OnDemand", {}).values():
+        for price in term["priceDimensions"].values():
+            if usd := _usd(price["pricePerUnit"].get("USD", 0.0), place):
+                yield "on-demand", usd
+    for term in terms.get("Reserved", {}).values():
+        about = term.get("termAttributes", {})
+        known = _TERMS.get(str(about.get("LeaseContractLength")))
+        if known is None or about.get("OfferingClass", "standard") != "standard":
+            continue
+        usd = 0.0
+        for price in term["priceDimensions"].values():
+            hours = 1.0 if price.get("unit") == "Hrs" else known[1] * HOURS_PER_YEAR
+            usd += _usd(price["pricePerUnit"].get("USD", 0.0), place) / hours
+        if usd:
+            yield known[0], usd
+
+
+def _azure(
+    name: str, value: Mapping[str, Any], day: str | None, left_out: Counter[str]
+) -> Iterator[ListedOffer]:
+    """Yield the offers of Linux machines in Azure's retail prices: on demand, spot, and reservations, whose price is of the whole term."""
+    for item in value["Items"]:
+        words = f"{item.get('productName')} {item.get('skuName')}"
+        if (
+            "Windows" in words
+            or "Low Priority" in words
+            or item.get("type") not in ("Consumption", "Reservation")
+        ):
+            continue
+        if str(item.get("currencyCode", "USD")) != "USD":
+            raise InputError(f"{name}: is in {item['currencyCode']}; export it in USD")
+        sku = str(item.get("armSkuName", ""))
+        if (machine := _known(sku, "Azure", left_out)) is None:
+            continue
+        usd, known = _usd(item["retailPrice"], f"{name}: {sku}"), _TERMS.get(str(item.get("reservationTerm")))
+        commitment: Commitment | Term = "spot" if "Spot" in words else "on-demand"
+        if item["type"] == "Reservation":
+            if known is None:
+                continue
+            commitment, usd = known[0], usd / (known[1] * HOURS_PER_YEAR)
+        elif item.get("unitOfMeasure") != "1 Hour":
+            continue
+        if usd:
+            region = str(item.get("armRegionName"))
+            yield ListedOffer(
+                "Azure", machine.sku, machine.device, machine.gpus, region, commitment, usd, _dated(name, day)
+            )
+
+
+_GCP_USAGE: Mapping[str, Commitment | Term] = {
+    "OnDemand": "on-demand",
+    "Preemptible": "spot",
+    "Commit1Yr": "reserved-1y",
+    "Commit3Yr": "reserved-3y",
+}
+_GCP_GPUS: Mapping[str, str] = {
+    "a100-sxm-40gb": r"Tesla A100 GPU",
+    "a100-sxm-80gb": r"A100 80GB GPU",
+    "h100-sxm": r"H100 80GB(?: Mega| Plus)? GPU",
+    "l4": r"\bL4 GPU",
+    "h200-sxm": r"H200 141GB GPU",
+    "b200": r"B200 GPU",
+    "t4": r"Tesla T4 GPU",
+    "v100-sxm-16gb": r"Tesla V100 GPU",
+}
+"""Device -> how GCP describes a GPU of it."""
+
+
+def _gcp(name: str, value: Mapping[str, Any], day: str | None, _: Counter[str]) -> Iterator[ListedOffer]:
+    """Yield the offers of GCP's machines, each the sum of its GPUs, processors and memory in one region and on one term."""
+    from capplan.readers.catalogue.offer_terms import known_machines
+
+    parts: dict[tuple[str, Commitment | Term], dict[str, float]] = {}
+    for item in value["skus"]:
+        usage = _GCP_USAGE.get(str(item.get("category", {}).get("usageType")))
+        rate = _gcp_rate(item)
+        if usage is None or not rate:
+            continue
+        for region in item.get("serviceRegions", ()):
+            parts.setdefault((region, usage), {}).setdefault(str(item.get("description")), rate)
+    machines = [
+        known.record
+        for known in known_machines()
+        if known.provider == "GCP" and known.record.device in _GCP_GPUS
+    ]
+    for (region, commitment), prices in parts.items():
+        for machine in machines:
+            family = re.escape(machine.sku.partition("-")[0].upper())
+            each = [
+                next((usd for text, usd in prices.items() if re.search(pattern, text)), None)
+                for pattern in (
+                    _GCP_GPUS[machine.device],
+                    rf"^(?:Spot Preemptible )?(?:Commitment v1: )?{family} (?:Instance )?(?:Core|Cpu)\b",
+                    rf"^(?:Spot Preemptible )?(?:Commitment v1: )?{family} (?:Instance )?Ram\b",
+                )
+            ]
+            amounts = (
+                machine.gpus,
+                machine.vcpus,
+                None if machine.memory is None else machine.memory / 2**30,
+            )
+            if all(usd is not None for usd in each) and all(amount is not None for amount in amounts):
+                usd = sum(usd * amount for usd, amount in zip(each, amounts, strict=True) if usd and amount)
+                yield ListedOffer(
+                    "GCP",
+                    machine.sku,
+                    machine.device,
+                    machine.gpus,
+                    region,
+                    commitment,
+                    usd,
+                    _dated(name, day),
+                )
+
+
+def _gcp_rate(item: Mapping[str, Any]) -> float | None:
+    """Return what one unit costs an hour [$]; None for what is sold by another unit."""
+    for info in item.get("pricingInfo", ())[-1:]:
+        expression = info["pricingExpression"]
+        price = expression["tieredRates"][-1]["unitPrice"]
+        if expression.get("usageUnit") in ("h", "GiBy.h") and price.get("currencyCode", "USD") == "USD":
+            return float(price.get("units", 0)) + float(price.get("nanos", 0)) * 1e-9
+    return None
+
+
+def _own_offers(name: str, day: str | None) -> Iterator[ListedOffer]:
+    """Yield the offers of a table: a machine of some GPUs, its price by the hour and a discount on it."""
+    rows = csv_rows(read_text(name, kind="a table of offers", max_bytes=_MAX_BYTES), name)
+    columns = tuple(rows[0]) if rows else ()
+    for column in columns:
+        if column not in OWN_COLUMNS:
+            raise unknown("column", column, OWN_COLUMNS, place=name)
+    missing = [column for column in _NEEDED if column not in columns]
+    if missing:
+        raise InputError(
+            f"{name}: has no column {missing[0]}; a table of offers has {', '.join(OWN_COLUMNS)}"
+        )
+    for number, row in enumerate(rows, start=2):
+        place = f"{name}: line {number}"
+        cell = {column: (row.get(column) or "").strip() for column in OWN_COLUMNS}
+        for column in _NEEDED:
+            if not cell[column]:
+                raise InputError(f"{place}: {column} is empty")
+        device = catalogue_name(cell["hardware"].lower())
+        if device is None:
+            raise InputError(
+                f"{place}: hardware: {cell['hardware'][:40]!r} is not in the catalogue; capplan hardware lists it"
+            )
+        gpus = _usd(cell["gpus"], f"{place}: gpus")
+        if not gpus.is_integer() or not 1 <= gpus <= 1024:
+            raise InputError(f"{place}: gpus: {cell['gpus'][:40]!r} is not a number of GPUs from 1 to 1024")
+        named: tuple[Commitment | Term, ...] = (*get_args(Commitment), *get_args(Term))
+        commitment = next((one for one in named if one == (cell["commitment"] or "on-demand")), None)
+        if commitment is None:
+            raise unknown("commitment", cell["commitment"], named, place=place)
+        listed, discount = (
+            _usd(cell["price"], f"{place}: price"),
+            _percent(cell["discount"], f"{place}: discount"),
+        )
+        if not listed:
+            raise InputError(f"{place}: price: is 0; a machine of your own is fleet.own")
+        yield ListedOffer(
+            cell["provider"],
+            cell["machine"] or f"{int(gpus)} x {device}",
+            device,
+            int(gpus),
+            cell["region"] or ANY_REGION,
+            commitment,
+            listed * (1.0 - discount),
+            _dated(name, cell["date"] or day),
+            f"{discount:.4g} off {listed:.6g} $/h" if discount else "",
+        )
+
+
+def _percent(written: str, place: str) -> float:
+    """Return a discount: 12 %, 12% or 0.12; nothing for an empty cell."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(%?)", written or "0")
+    value = float(match[1]) / (100.0 if match[2] else 1.0) if match else 1.0
+    if value >= 1.0:
+        raise InputError(f"{place}: {written[:40]!r} is not a discount; write it as 12 %")
+    return value
+
+
+_CLOUDS = {("PriceList", "products"): _aws, ("Items",): _azure, ("skus",): _gcp}
+_KEYS = [key for keys in _CLOUDS for key in keys]
+"""Keys by which the lists of the clouds are known."""
