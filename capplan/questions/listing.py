@@ -11,6 +11,7 @@ from capplan.readers.catalogue.hardware import device, device_names, normalised
 from capplan.readers.catalogue.models import model_rows
 from capplan.readers.catalogue.offer_terms import known_machines
 from capplan.readers.catalogue.scenarios import described, shipped_scenarios
+from capplan.readers.catalogue.workstations import workstation_names
 
 Row = Mapping[str, Any]
 
@@ -24,7 +25,7 @@ def _scenarios() -> Iterator[Row]:
 
 
 def _hardware() -> Iterator[Row]:
-    for name in device_names():
+    for name in (*device_names(), *workstation_names()):
         item = device(name)
         yield {
             "hardware": name,
