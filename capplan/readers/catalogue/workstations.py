@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from capplan.errors import InputError
 from capplan.hardware.device import BINARY_OVER_DECIMAL, Device
 from capplan.keys import Bytes, BytesPerS, FlopPerS, Watts
-from capplan.readers.catalogue.hardware import device, device_aliases, device_names
+from capplan.readers.catalogue.hardware import catalogue_name, device, device_aliases, device_names
 from capplan.readers.catalogue.offer_terms import ASSUMED, SourceRecord, source_of
 from capplan.readers.record import Record, one_or_more, refuse_unlisted, validated
 from capplan.readers.text_file import data_folder
@@ -169,7 +169,7 @@ _UNSAID = frozenset(
         "tesla",
     }
     | {"generation", "edition", "desktop", "series", "blackwell", "workstation", "unified"}
-    | {"mac", "macbook", "studio", "mini", "air"}
+    | {"mac", "macbook", "studio", "mini", "air", "w", "with"}
 )
 """Words that tools print and that tell no two devices apart."""
 _SAME = {"mobile": "laptop", "al": "ai", "sxm2": "sxm"}
@@ -213,6 +213,11 @@ def _by_words() -> Mapping[frozenset[str], tuple[str, ...]]:
         words, _ = _read_name(spelling)
         found[words] = tuple(dict.fromkeys((*found.get(words, ()), name)))
     return found
+
+
+def is_host(name: str) -> bool:
+    """Return whether a device of the table is a processor, whose owner chooses the memory."""
+    return name in _entries() and _entries()[name][0].any_memory
 
 
 def gigabytes(memory_bytes: float) -> int:
@@ -266,6 +271,36 @@ def printed_candidates(printed: str) -> tuple[str, ...]:
         return found
     host = _host(printed)
     return () if host is None else (host,)
+
+
+MEMORY_SPREAD = 0.08
+"""Share by which a driver's total may be off the size that a device is sold with."""
+
+
+def candidates_with(printed: str, memory_bytes: float) -> tuple[str, ...]:
+    """Return the devices that a printed name may mean which have the memory that a driver prints, each with its size.
+
+    Parameters
+    ----------
+    printed : by a driver
+    memory_bytes : [B]
+        its total
+
+    Examples
+    --------
+    >>> candidates_with("NVIDIA GeForce RTX 3060", 8192 * 2.0**20), candidates_with("NVIDIA GeForce RTX 4060 Ti", 16380 * 2.0**20)
+    (('rtx-3060-8gb',), ('rtx-4060-ti:16gb',))
+    """
+    words, _ = _read_name(printed)
+    known = catalogue_name(printed)
+    named = _by_words().get(words, ()) or ((known.partition(":")[0],) if known else ())
+    found: list[str] = []
+    for name in named:
+        sizes = _sizes_of(name)
+        nearest = min(sizes, key=lambda size: abs(memory_bytes - size * 2.0**30))
+        if abs(memory_bytes / (nearest * 2.0**30) - 1.0) <= MEMORY_SPREAD:
+            found.append(name if len(sizes) == 1 else f"{name}:{nearest}gb")
+    return tuple(found)
 
 
 _PARTS = re.compile(r" \+ |, (?=NVIDIA|AMD|Intel|Tesla|Quadro)| on (?=[A-Z])")
