@@ -303,7 +303,7 @@ def candidates_with(printed: str, memory_bytes: float) -> tuple[str, ...]:
     return tuple(found)
 
 
-_PARTS = re.compile(r" \+ |, (?=NVIDIA|AMD|Intel|Tesla|Quadro)| on (?=[A-Z])")
+_PARTS = re.compile(r" \+ |, (?=[A-Z])| on (?=[A-Z])")
 """What stands between the devices of a machine where a tool or a table prints them in one line."""
 _TIMES = re.compile(r"^(\d+) ?x | x ?(\d+)\b(?: hosts)?")
 
