@@ -204,3 +204,22 @@ def test_hardware_may_be_stated_where_the_file_does_not_name_one_device(tmp_path
     path.write_text(json.dumps([PROMPT | {"gpu_info": printed}]))
     (result,) = read_results(path, hardware="apple-m2-ultra-76core")
     assert result.hardware == hardware
+
+
+def test_older_tables_and_settings_that_llama_cpp_chose_are_read(tmp_path, speeds):
+    path = tmp_path / "bench.md"
+    old = (
+        MARKDOWN.replace("tg128 @ d4096", "tg 128")
+        .replace("pp512", "pp 512")
+        .replace("8B Q4_K - Medium", "7B mostly Q4_0")
+        .replace("|  99 |  1 |", "|  -1 | auto |")
+    )
+    path.write_text(old)
+    prompt, generation = speeds(path)
+    assert (prompt["prompt_tokens"], generation["gen_tokens"]) == ("512", "128")
+    assert (prompt["model"], prompt["quant"], prompt["n_gpu_layers"], prompt["flash_attention"]) == (
+        "llama 7B",
+        "Q4_0",
+        "",
+        "",
+    )

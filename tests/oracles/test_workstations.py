@@ -104,3 +104,12 @@ def test_engines_of_servers_are_refused_where_they_do_not_run(engine, name):
     from capplan.engine.lookup import profile, unsupported_reason
 
     assert unsupported_reason(profile(engine), device(name).architecture, "bf16") is not None
+
+
+def test_a_plan_knows_the_table_that_its_device_is_from():
+    from capplan.readers.plan_file import changed_data, data_digests
+
+    used = data_digests(["rtx-4060-ti:8gb"], "llama-3.1-8b")
+    assert used["device rtx-4060-ti:8gb"]
+    assert changed_data(used) == ()
+    assert changed_data({**used, "device rtx-4060-ti:8gb": "0" * 16}) == ("device rtx-4060-ti:8gb",)

@@ -390,6 +390,21 @@ def device_names() -> tuple[str, ...]:
     return tuple(sorted(name for name in names if name not in reserved))
 
 
+def file_of_device(name: str) -> str:
+    """Return the name of the shipped file that states a device of the catalogue: its own, or the table of workstations.
+
+    Examples
+    --------
+    >>> file_of_device("h100-sxm"), file_of_device("rtx-4060-ti:8gb")
+    ('h100-sxm', 'workstations')
+    """
+    if name in device_names():
+        return name
+    from capplan.readers.catalogue.workstations import workstation_names
+
+    return "workstations" if name.partition(":")[0] in workstation_names() else name
+
+
 @lru_cache(maxsize=1)
 def device_aliases() -> dict[str, str]:
     """Return other name -> catalogue name."""

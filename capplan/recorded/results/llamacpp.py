@@ -24,7 +24,7 @@ def _dialect() -> Mapping[str, Mapping[str, str]]:
 
 
 _HEADING = re.compile(r"^\|\s*(?:model\s*\|\s*size|PP\s*\|\s*TG)\s*\|", re.MULTILINE)
-_TEST = re.compile(r"(?:pp(?P<prompt>\d+))?\+?(?:tg(?P<generated>\d+))?(?: @ d(?P<depth>\d+))?")
+_TEST = re.compile(r"(?:pp ?(?P<prompt>\d+))?\+?(?:tg ?(?P<generated>\d+))?(?: @ d(?P<depth>\d+))?")
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 _SIZES = {"KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30, "TiB": 2.0**40}
 _COUNTS = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
@@ -172,6 +172,10 @@ def speed_rows(values: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
     return rows
 
 
+_AUTOMATIC = ("-1", "auto")
+"""Settings that llama.cpp chose by itself: the tool does not print what."""
+
+
 def _settings(value: Mapping[str, Any]) -> dict[str, str]:
     """Return the columns of model, device and build."""
     parts = machine_parts(str(value.get("gpu_info") or value.get("cpu_info") or ""))
@@ -187,8 +191,8 @@ def _settings(value: Mapping[str, Any]) -> dict[str, str]:
         "model_size_gib": _text(float(size) / 2.0**30) if size else "",
         "kv_type": _text(value.get("type_k")),
     }
-    names = _dialect()["columns"]
-    return columns | {column: _text(value.get(key)) for column, key in names.items()}
+    named = {column: _text(value.get(key)) for column, key in _dialect()["columns"].items()}
+    return columns | {column: "" if text in _AUTOMATIC else text for column, text in named.items()}
 
 
 def _text(value: Any) -> str:
@@ -212,7 +216,7 @@ def model_name(value: Mapping[str, Any]) -> str:
         return _SUFFIX.sub("", file.rpartition("/")[2].removesuffix(".gguf"))
     kind = str(value.get("model_type") or "")
     words = next((words for words in _dialect()["formats"] if kind.endswith(f" {words}")), "")
-    return kind.removesuffix(words).strip()
+    return kind.removesuffix(words).strip().removesuffix(" mostly")
 
 
 def quantisation(value: Mapping[str, Any]) -> str:
