@@ -118,13 +118,13 @@ Name = Annotated[
 def hardware_command(*, name: Name = None, to: o.Output) -> int:
     """List the devices of the catalogue, or show a device or a machine with its sources."""
     from capplan.readers.catalogue.hardware import device, device_names, slices
-    from capplan.readers.catalogue.workstations import workstation_names
     from capplan.report.answers.catalogue import device_answer, devices_answer, machine_answer
     from capplan.report.show import show
 
     if name is None:
-        known_names = (*device_names(), *workstation_names())
-        return show(devices_answer([device(known) for known in known_names]), to)
+        from capplan.readers.catalogue.workstations import gpu_names
+
+        return show(devices_answer([device(known) for known in (*device_names(), *gpu_names())]), to)
     try:
         one = device(name)
     except InputError:

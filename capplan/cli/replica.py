@@ -16,8 +16,8 @@ from capplan.scenario.flags import LoadFlags, OutputFlags, ServingFlags
 Serving = Annotated[ServingFlags, o.SERVED.only(*(name for name in o.SERVED if name != "calibration"))]
 
 
-_OF_ANY = {"hardware", "weight_dtype", "kv_dtype", "max_model_len"}
-"""Options that count for all models that run on a device."""
+_OF_ONE = {*o.SERVED, "picture"}.difference(("weight_dtype", "kv_dtype", "max_model_len"))
+"""Options that count only for a model that is named."""
 
 
 @grouped
@@ -36,7 +36,7 @@ def fit_command(
 
         hardware = device_here(local_machine())
     if model.lower() == "any":
-        o.refuse_unread(context, {*o.SERVED, "picture"} - _OF_ANY, "fit any takes none; name a model")
+        o.refuse_unread(context, _OF_ONE, "fit any takes none; name a model")
         return _fit_any(hardware, serving, to)
     from capplan.fleet.fit import fit
     from capplan.readers.catalogue.hardware import device, device_names

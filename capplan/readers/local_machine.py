@@ -190,7 +190,7 @@ class LocalHost:
     memory_bytes: float | None
     hardware: str | None
     memory_bytes_per_s: float | None
-    """At most: the fastest memory that the processor supports, in all of its channels and sockets."""
+    """Bandwidth of the fastest memory that the processor supports, in all channels of all sockets."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -152,6 +152,16 @@ def workstation_names() -> tuple[str, ...]:
     return tuple(_entries())
 
 
+def is_host(name: str) -> bool:
+    """Return whether a device of the table is a processor, whose owner chooses the memory."""
+    return name in _entries() and _entries()[name][0].any_memory
+
+
+def gpu_names() -> tuple[str, ...]:
+    """Return the names in the table but for processors."""
+    return tuple(name for name in workstation_names() if not is_host(name))
+
+
 _UNSAID = frozenset(
     {
         "nvidia",
@@ -213,11 +223,6 @@ def _by_words() -> Mapping[frozenset[str], tuple[str, ...]]:
         words, _ = _read_name(spelling)
         found[words] = tuple(dict.fromkeys((*found.get(words, ()), name)))
     return found
-
-
-def is_host(name: str) -> bool:
-    """Return whether a device of the table is a processor, whose owner chooses the memory."""
-    return name in _entries() and _entries()[name][0].any_memory
 
 
 def gigabytes(memory_bytes: float) -> int:

@@ -3,7 +3,6 @@
 Formats: `tools/llama-bench/README.md` and `tools/batched-bench/README.md` of https://github.com/ggml-org/llama.cpp.
 """
 
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
@@ -12,6 +11,7 @@ from typing import Any
 
 from capplan.errors import InputError
 from capplan.readers.catalogue.workstations import machine_parts
+from capplan.readers.text_file import read_json
 
 DIALECT_FILE = Path(__file__).with_name("llamacpp.json")
 """Heading of a Markdown table -> key of the JSON of the same tool, and the formats of files by the words that llama.cpp prints."""
@@ -19,7 +19,7 @@ DIALECT_FILE = Path(__file__).with_name("llamacpp.json")
 
 @cache
 def _dialect() -> Mapping[str, Mapping[str, str]]:
-    named: Mapping[str, Mapping[str, str]] = json.loads(DIALECT_FILE.read_text(encoding="utf-8"))
+    named: Mapping[str, Mapping[str, str]] = read_json(DIALECT_FILE)
     return named
 
 

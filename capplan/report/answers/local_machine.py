@@ -58,7 +58,7 @@ def _host_assumptions(machine: LocalMachine) -> tuple[Assumption, ...]:
     if machine.host.memory_bytes_per_s is None:
         return ()
     what = "every channel of the host has the fastest memory that its processor supports"
-    return (Assumption(what, "capplan calibrate --device cpu", "host.memory_bytes_per_s"),)
+    return (Assumption(what, "capplan calibrate --device cpu", "calibration"),)
 
 
 def _warnings(machine: LocalMachine) -> list[str]:
@@ -92,12 +92,16 @@ def runnable_answer(device: Device, rows: Sequence[Runnable], kv_dtype: str) -> 
     ]
     available = engine_memory_bytes(device)
     assumed = (
-        Assumption("nothing else uses the memory", "a smaller --hardware NAME:SIZE", "memory"),
+        Assumption("nothing else uses the memory", "a smaller --hardware NAME:SIZE", "fleet.hardware"),
         Assumption(f"one sequence, its cache in {kv_dtype}", "--kv-dtype", "kv_dtype"),
-        Assumption(f"steps of {STEP_TOKENS} tokens, with flash attention", "none", "step_tokens"),
+        Assumption(
+            f"steps of {STEP_TOKENS} tokens, with flash attention",
+            "capplan fit MODEL",
+            "max_num_batched_tokens",
+        ),
         Assumption(
             "llama.cpp runs the model, in the formats that llama-quantize writes without an importance matrix",
-            "the path of a GGUF file as MODEL",
+            "capplan fit FILE.gguf",
             "weight_dtype",
         ),
     )
