@@ -8,7 +8,7 @@ from typing import Annotated
 from pydantic import BeforeValidator, Field, model_validator
 
 from capplan.errors import InputError
-from capplan.hardware.device import BINARY_OVER_DECIMAL, Device
+from capplan.hardware.device import BINARY_OVER_DECIMAL, Device, Source
 from capplan.keys import Bytes, BytesPerS, FlopPerS, Watts
 from capplan.readers.catalogue.hardware import catalogue_name, device, device_aliases, device_names
 from capplan.readers.catalogue.offer_terms import ASSUMED, SourceRecord, source_of
@@ -16,6 +16,8 @@ from capplan.readers.record import Record, one_or_more, refuse_unlisted, validat
 from capplan.readers.text_file import data_folder
 from capplan.readers.yaml_file import read_yaml
 
+PAGE = "page"
+"""Key of the page of a device at the first source."""
 BYTES_PER_TRANSFER = 8.0
 """Bytes that a channel of host memory moves at once: 64 bits."""
 
@@ -117,6 +119,8 @@ class Family(Record):
 class WorkstationFile(Record):
     """The whole table."""
 
+    unsaid_words: list[str]
+    """Words that tools print and that tell no two devices apart."""
     sources: dict[str, SourceRecord]
     families: Annotated[dict[str, Family], Field(min_length=1)]
 
@@ -162,26 +166,6 @@ def gpu_names() -> tuple[str, ...]:
     return tuple(name for name in workstation_names() if not is_host(name))
 
 
-_UNSAID = frozenset(
-    {
-        "nvidia",
-        "amd",
-        "intel",
-        "apple",
-        "geforce",
-        "radeon",
-        "rtx",
-        "gtx",
-        "rx",
-        "gpu",
-        "graphics",
-        "instinct",
-        "tesla",
-    }
-    | {"generation", "edition", "desktop", "series", "blackwell", "workstation", "unified"}
-    | {"mac", "macbook", "studio", "mini", "air", "w", "with"}
-)
-"""Words that tools print and that tell no two devices apart."""
 _SAME = {"mobile": "laptop", "al": "ai", "sxm2": "sxm"}
 _SIZE = re.compile(r"(?:(?<=[\W_])|^)(\d+)[ _]?gi?b\b")
 _CORES = re.compile(r"\b(?:\d+p\+\d+e\+(\d+)gpu|(\d+)[- ](?:core gpu|gpu cores))\b")
@@ -202,7 +186,7 @@ def _read_name(printed: str) -> tuple[frozenset[str], int | None]:
     named = _REMARK.sub(" ", text)
     sizes = _SIZE.findall(named) or _SIZE.findall(text)
     words = re.findall(r"[a-z0-9]+", _GLUED.sub(r"\1 \2", _SIZE.sub(" ", named)))
-    known = frozenset(_SAME.get(word, word) for word in words) - _UNSAID
+    known = frozenset(_SAME.get(word, word) for word in words).difference(_file().unsaid_words)
     return known, int(sizes[-1]) if sizes else None
 
 
@@ -354,8 +338,7 @@ def workstation_device(name: str, memory_gb: int | None = None) -> Device:
         )
         raise InputError(f"{name}:{chosen}gb: {name} is not sold with {chosen} GB\n  it is sold with: {most}")
     open_choice = memory_gb is None and (len(sizes) > 1 or family.any_memory)
-    sources = dict(_sources_of(family, row))
-    figures = dict(_figures(family, row, assumed_memory=open_choice, shared=bool(family.gpu_share)))
+    figures = dict(_figures(family, row, assumed_memory=open_choice))
     return Device(
         name=name if memory_gb is None or sizes == [chosen] else f"{name}:{chosen}gb",
         title=row.title if len(sizes) == 1 and not family.any_memory else f"{row.title}, {chosen} GB",
@@ -375,7 +358,7 @@ def workstation_device(name: str, memory_gb: int | None = None) -> Device:
         node_devices=8 if row.pcie else 1,
         network_bytes_per_s=None,
         labels={field: ASSUMED if ASSUMED in keys else "spec" for field, keys in figures.items()},
-        sources=tuple(source_of(key, source) for key, source in sources.items()),
+        sources=tuple(_sources_of(row, figures)),
         memory_kind=row.kind,
         figure_sources=figures,
     )
@@ -397,13 +380,13 @@ def _peaks(family: Family, row: WorkstationDevice) -> dict[str, float]:
 
 
 def _figures(
-    family: Family, row: WorkstationDevice, *, assumed_memory: bool, shared: bool
+    family: Family, row: WorkstationDevice, *, assumed_memory: bool
 ) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Yield each figure of a device with the keys of its sources."""
-    own = tuple(row.source or ("page",))
+    own = tuple(row.source or (PAGE,))
     yield "memory_bytes", (ASSUMED,) if assumed_memory else own
     yield "memory_bytes_per_s", own
-    if shared:
+    if family.gpu_share:
         yield "reported_memory_bytes", (family.gpu_share_source or ASSUMED,)
     for field, value in (("multiprocessors", row.units), ("tdp_w", row.power)):
         if value is not None:
@@ -416,15 +399,12 @@ def _figures(
         yield f"peak_flop_per_s.{dtype}", tuple(stated or own)
 
 
-def _sources_of(family: Family, row: WorkstationDevice) -> Iterator[tuple[str, SourceRecord]]:
-    """Yield the sources of a device: its page at the first source, and those that its figures name."""
+def _sources_of(row: WorkstationDevice, figures: Mapping[str, tuple[str, ...]]) -> Iterator[Source]:
+    """Yield the sources that the figures of a device name; its own page is one of the first source."""
     listed = _file().sources
-    if row.page is not None:
-        first = next(iter(listed.values()))
-        yield "page", first.model_copy(update={"url": f"{first.url}{row.page}"})
-    named = {
-        key
-        for _, keys in _figures(family, row, assumed_memory=False, shared=bool(family.gpu_share))
-        for key in keys
-    }
-    yield from ((key, listed[key]) for key in sorted(named - {ASSUMED, "page"}))
+    for key in dict.fromkeys(key for keys in figures.values() for key in keys):
+        if key == PAGE:
+            first = next(iter(listed.values()))
+            yield source_of(key, first.model_copy(update={"url": f"{first.url}{row.page}"}))
+        elif key != ASSUMED:
+            yield source_of(key, listed[key])
