@@ -16,7 +16,7 @@ from capplan.scenario.flags import LoadFlags, OutputFlags, ServingFlags
 Serving = Annotated[ServingFlags, o.SERVED.only(*(name for name in o.SERVED if name != "calibration"))]
 
 
-_OF_ONE = {*o.SERVED, "picture"}.difference(("weight_dtype", "kv_dtype", "max_model_len"))
+_OF_ONE = {*o.SERVED, "picture"}.difference(("weight_dtype", "kv_dtype", "max_model_len", "offline"))
 """Options that count only for a model that is named."""
 
 

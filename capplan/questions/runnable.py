@@ -10,6 +10,10 @@ from capplan.model.weight_format import stored_formats
 from capplan.readers.catalogue.models import cached_names, checkpoint_name, read_model, shipped_networks
 
 
+KV_DTYPES = ("fp16", "bf16", "fp32")
+"""Formats of the cache that keep no scales."""
+
+
 def models_that_run(
     device: Device,
     *,
@@ -31,7 +35,9 @@ def models_that_run(
     if dtypes[0] not in BY_QUALITY:
         raise unknown("weight dtype", dtypes[0], BY_QUALITY, place="--weight-dtype")
     needed = context_tokens or LEAST_CONTEXT
-    cache = kv_dtype or "fp16"
+    cache = (kv_dtype or "fp16").lower()
+    if cache not in KV_DTYPES:
+        raise unknown("KV dtype of llama.cpp", cache, KV_DTYPES, place="--kv-dtype")
     files = [as_stored(network, device, cache, needed) for network in _cached(files=True)]
     networks = _one_of_each([*_cached(files=False), *shipped_networks()[0]])
     found = runnable_models(networks, device, cache, dtypes, needed)
