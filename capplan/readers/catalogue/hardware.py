@@ -8,7 +8,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from capplan.errors import InputError, unknown
+from capplan.errors import InputError, nearest, unknown
 from capplan.hardware.device import Device, Partition, slice_of
 from capplan.keys import Bytes, BytesPerS, FlopPerS, Watts
 from capplan.readers.catalogue.offer_terms import (
@@ -523,7 +523,7 @@ def _unknown_device(name: str) -> InputError:
     return unknown(
         "hardware",
         name,
-        {*device_names(), *workstation_names(), *short},
+        {*device_names(), *nearest(name, workstation_names()), *short},
         hint=several if "," in name else file,
     )
 
