@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
 
-from capplan.calibrate.machine import tool_output
+from capplan.readers.local_machine import ask_tool
 
 MINUTES = 9.0
 MODELS = ("llama-3.1-8b", "qwen3-30b-a3b", "deepseek-v2-lite", "qwen3-32b")
@@ -161,7 +161,7 @@ def surroundings() -> dict[str, object]:
 def driver_text() -> str:
     """Return everything that the driver's tool says of the cards; empty without it."""
     for command in (["nvidia-smi", "-q"], ["rocm-smi", "--showallinfo"]):
-        if text := tool_output(command, 30.0):
+        if text := ask_tool(*command, longest_s=30.0).text:
             return text
     return ""
 

@@ -78,6 +78,7 @@ def words_of(part: str, environment: str, folder: str) -> list[list[str]]:
                 f"{folder}/device.calibration.yaml",
             ],
             ["calibrate.live.llamacpp_table", f"{folder}/llamacpp"],
+            ["calibrate.live.llamacpp_bench", str(beside(Path(environment))), f"{folder}/bench"],
         ],
         "results": [["calibrate.live.results", folder, environment]],
     }[part]

@@ -28,8 +28,8 @@ from calibrate.live.model import write_model
 from calibrate.live.recorder import NO_CHAT
 from calibrate.live.server import QUIET, Engine, NoServerError, await_answer, started
 from capplan.calibrate.endpoint.client import Endpoint, Question, answered, endpoint_of
-from capplan.calibrate.machine import tool_output
 from capplan.readers.catalogue.models import shipped_config
+from capplan.readers.local_machine import ask_tool
 
 SECONDS = 150.0
 START_S = 180.0
@@ -148,7 +148,7 @@ def surroundings() -> dict[str, Any]:
         "--query-gpu=name,driver_version,power.limit,clocks.max.sm",
         "--format=csv,noheader",
     ]
-    gpu = tool_output(query, 20.0).strip()
+    gpu = ask_tool(*query, longest_s=20.0).text.strip()
     versions = {name: metadata.version(name) for name in ("vllm", "torch", "triton", "transformers")}
     return {"gpu": gpu, "python": sys.version.split()[0], "date": time.strftime("%Y-%m-%d"), **versions}
 

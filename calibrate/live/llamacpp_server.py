@@ -34,7 +34,7 @@ FIELDS = {
 
 
 def write_weights(config: dict[str, Any], path: Path) -> None:
-    """Write a Llama with random float32 weights and a tokenizer of words, unless the file is there."""
+    """Write a Llama with random weights, in float32 unless the config says another format, and a tokenizer of words; unless the file is there."""
     if path.exists():
         return
     writer = gguf.GGUFWriter(str(path), "llama")
@@ -60,8 +60,11 @@ def write_weights(config: dict[str, Any], path: Path) -> None:
     }  # fmt: skip
     draw = np.random.default_rng(0)
 
+    kind = gguf.GGMLQuantizationType[config.get("gguf_format", "F32")]
+
     def add(name: str, *shape: int) -> None:
-        writer.add_tensor(f"{name}.weight", (0.02 * draw.standard_normal(shape)).astype(np.float32))
+        values = (0.02 * draw.standard_normal(shape)).astype(np.float32)
+        writer.add_tensor(f"{name}.weight", gguf.quants.quantize(values, kind), raw_dtype=kind)
 
     rows = (0.02 * draw.standard_normal((config["vocab_size"], width))).astype(np.float32)
     rows[: SPECIAL + BYTES] = (

@@ -9,12 +9,9 @@ import ctypes
 import hashlib
 import os
 import platform
-import shutil
-import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -24,6 +21,7 @@ import torch
 from capplan.errors import InputError
 from capplan.readers.calibration.file import emulated_formats
 from capplan.readers.calibration.record import Machine, Range
+from capplan.readers.local_machine import ask_tool
 from capplan.readers.text_file import system_text
 
 BUSY_UTILISATION_PERCENT = 5.0
@@ -34,32 +32,14 @@ QUERIES = (
     "ecc.mode.current", "mig.mode.current",
 )  # fmt: skip
 """What is written into the record, as the driver prints it."""
-_without_shell = partial(subprocess.run, capture_output=True, text=True, check=False)
 
 
 def smi(query: str, uuid: str) -> list[str]:
     """Return the output of nvidia-smi about one device; empty without that tool."""
-    tool = shutil.which("nvidia-smi")
-    if tool is None:
-        return []
     name = uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}"
-    command = [tool, f"--query-{query}", "--format=csv,noheader,nounits", f"--id={name}"]
-    return [line.strip() for line in tool_output(command, 20.0).splitlines() if line.strip()]
-
-
-def tool_output(command: Sequence[str], longest_s: float) -> str:
-    """Return what a tool of a driver prints; empty where it is missing, fails or takes longer.
-
-    Parameters
-    ----------
-    command : fixed words of ours, never of a user
-    longest_s : [s]
-    """
-    try:
-        done = _without_shell(command, timeout=longest_s)
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return str(done.stdout) if done.returncode == 0 else ""
+    words = (f"--query-{query}", "--format=csv,noheader,nounits", f"--id={name}")
+    text = ask_tool("nvidia-smi", *words, longest_s=20.0).text
+    return [line.strip() for line in text.splitlines() if line.strip()]
 
 
 def driver_report(uuid: str) -> dict[str, str]:

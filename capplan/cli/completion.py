@@ -33,8 +33,10 @@ def models(incomplete: str) -> list[str]:
 def devices(incomplete: str) -> list[str]:
     """Return the devices of the catalogue, and hardware files that lie here."""
     from capplan.readers.catalogue.hardware import device_names
+    from capplan.readers.catalogue.workstations import workstation_names
 
-    return [*beginning_with(device_names(), incomplete), *files(incomplete, (".yaml", ".yml"))]
+    names = (*device_names(), *workstation_names())
+    return [*beginning_with(names, incomplete), *files(incomplete, (".yaml", ".yml"))]
 
 
 def scenarios(incomplete: str) -> list[str]:

@@ -122,7 +122,9 @@ def hardware_command(*, name: Name = None, to: o.Output) -> int:
     from capplan.report.show import show
 
     if name is None:
-        return show(devices_answer([device(known) for known in device_names()]), to)
+        from capplan.readers.catalogue.workstations import gpu_names
+
+        return show(devices_answer([device(known) for known in (*device_names(), *gpu_names())]), to)
     try:
         one = device(name)
     except InputError:

@@ -11,16 +11,33 @@ from capplan.cli.completion import models
 from capplan.cli.options import Group, fraction, grouped, measure, one_of, whole
 from capplan.errors import InputError
 from capplan.scenario.command_flags import DraftFlags
-from capplan.scenario.flags import LoadFlags, ServingFlags
+from capplan.scenario.flags import LoadFlags, OutputFlags, ServingFlags
 
 Serving = Annotated[ServingFlags, o.SERVED.only(*(name for name in o.SERVED if name != "calibration"))]
 
 
+_OF_ONE = {*o.SERVED, "picture"}.difference(("weight_dtype", "kv_dtype", "max_model_len", "offline"))
+"""Options that count only for a model that is named."""
+
+
 @grouped
 def fit_command(
-    *, model: o.Model, hardware: o.Hardware, serving: Serving, picture: o.Picture = None, to: o.Output
+    context: typer.Context,
+    *,
+    model: o.Model,
+    hardware: o.Hardware,
+    serving: Serving,
+    picture: o.Picture = None,
+    to: o.Output,
 ) -> int:
-    """Show whether a model fits, what uses the memory, and how many sequences there is room for."""
+    """Show whether a model fits, what uses the memory, and how many sequences there is room for; of `any` which models fit."""
+    if hardware.lower() == "this":
+        from capplan.readers.local_machine import device_here, local_machine
+
+        hardware = device_here(local_machine())
+    if model.lower() == "any":
+        o.refuse_unread(context, _OF_ONE, "fit any takes none; name a model")
+        return _fit_any(hardware, serving, to)
     from capplan.fleet.fit import fit
     from capplan.readers.catalogue.hardware import device, device_names
     from capplan.report.answers.replica import fit_answer, waterfall
@@ -37,6 +54,23 @@ def fit_command(
         with shown_anyway(answer, to):
             chart_picture(picture, [memory_chart(asked.spec.device.name, waterfall(memory))])
     return show(answer, to)
+
+
+def _fit_any(hardware: str, serving: ServingFlags, to: OutputFlags) -> int:
+    """Show the models that run on a device."""
+    from capplan.questions.runnable import models_that_run
+    from capplan.readers.catalogue.hardware import device
+    from capplan.report.answers.local_machine import runnable_answer
+    from capplan.report.show import show
+
+    entry = device(hardware)
+    rows = models_that_run(
+        entry,
+        weight_dtype=serving.weight_dtype,
+        kv_dtype=serving.kv_dtype,
+        context_tokens=serving.max_model_len,
+    )
+    return show(runnable_answer(entry, rows, serving.kv_dtype or "fp16"), to)
 
 
 Model = Annotated[

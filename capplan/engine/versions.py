@@ -20,7 +20,14 @@ _AMPERE = _ALWAYS | {
 BLACKWELL = ("blackwell", "blackwell-rtx", "blackwell-ultra", "grace-blackwell")
 """Architectures with tensor cores for nvfp4."""
 
+NOT_SERVED = (
+    *("pascal", "gcn4", "gcn5", "rdna1", "rdna2", "host"),
+    *(f"apple-m{chip}" for chip in range(1, 6)),
+)
+"""Architectures of workstations that vLLM, SGLang and TensorRT-LLM have no kernels for."""
+
 CUDA_WEIGHT_DTYPES: Mapping[str, frozenset[str]] = {
+    **dict.fromkeys(NOT_SERVED, frozenset()),
     "volta": frozenset({"fp32", "fp16"}),
     "turing": _ALWAYS,
     "ampere": _AMPERE,
@@ -32,7 +39,7 @@ CUDA_WEIGHT_DTYPES: Mapping[str, frozenset[str]] = {
     "cdna4": _ALWAYS | {"bf16", "fp8", "mxfp4"},
     "cdna5": _ALWAYS | {"bf16", "fp8", "mxfp4"},
     "rubin": _AMPERE,
-    "rdna3.5": _ALWAYS | {"bf16"},
+    **dict.fromkeys(("rdna3", "rdna3.5", "xe-hpg"), _ALWAYS | {"bf16"}),
     "xe2": _ALWAYS | {"bf16", "fp8", "mxfp4"},
     "cpu": frozenset({"fp32", "bf16", "fp16", "int8", "int4"}),
     "*": _ALWAYS | {"bf16", "fp8", "mxfp4"},

@@ -11,6 +11,7 @@ from capplan.readers.catalogue.hardware import device, device_names, normalised
 from capplan.readers.catalogue.models import model_rows
 from capplan.readers.catalogue.offer_terms import known_machines
 from capplan.readers.catalogue.scenarios import described, shipped_scenarios
+from capplan.readers.catalogue.workstations import is_host, workstation_names
 
 Row = Mapping[str, Any]
 
@@ -24,13 +25,13 @@ def _scenarios() -> Iterator[Row]:
 
 
 def _hardware() -> Iterator[Row]:
-    for name in device_names():
+    for name in (*device_names(), *workstation_names()):
         item = device(name)
         yield {
             "hardware": name,
             "vendor": item.vendor,
             "architecture": item.architecture,
-            "memory_bytes": item.memory_bytes,
+            "memory_bytes": None if is_host(name) else item.memory_bytes,
             "memory_bytes_per_s": item.memory_bytes_per_s,
             "title": item.title,
         }

@@ -58,6 +58,7 @@ from capplan.fleet.unit_costs import UnitCosts
 from capplan.model.network import LoraTerms
 from capplan.numbers import Spread
 from capplan.readers.catalogue.efficiency import INTERVALS_FILE, SLOWNESS_FILE, efficiency_folder
+from capplan.readers.catalogue.hardware import file_of_device
 from capplan.readers.catalogue.models import shipped_config
 from capplan.readers.catalogue.scenarios import scenario_word
 from capplan.readers.record import LARGEST_WHOLE, Record, RevisionName, validated
@@ -633,7 +634,7 @@ def _digest(name: str) -> str | None:
 def _paths(name: str) -> tuple[Path, ...]:
     specs = data_folder("hardware_specs")
     if name.startswith(_DEVICE):
-        path = specs / f"{name.removeprefix(_DEVICE)}.yaml"
+        path = specs / f"{file_of_device(name.removeprefix(_DEVICE))}.yaml"
         return (path,) if path.parent == specs and is_there(path) else ()
     return {
         "efficiencies": tuple(sorted(efficiency_folder().glob("*.yaml"))),

@@ -13,7 +13,13 @@ from capplan.engine.versions import version_of
 from capplan.errors import InputError, unknown
 from capplan.readers.catalogue.hardware import catalogue_name
 from capplan.readers.catalogue.recipes import recipe_columns
-from capplan.readers.text_file import MAX_RESULT_BYTES, csv_rows, read_text
+from capplan.readers.text_file import MAX_RESULT_BYTES, csv_rows, json_values, read_text
+from capplan.recorded.results.llamacpp import (
+    is_markdown,
+    is_of_llamacpp,
+    markdown_objects,
+    speed_rows,
+)
 
 NOTED = {
     "n_requests": "requests", "max_num_seqs": "max_num_seqs", "max_num_batched_tokens": "max_num_batched_tokens",
@@ -234,6 +240,9 @@ NEEDED: dict[MeasuredKind, tuple[str, ...]] = {
 """Columns that tell a kind, and that every file of that kind must have."""
 
 
+SPEEDS = ("device", "model", "quant", "gen_tokens", "tok_s")
+"""Columns of measured speeds of llama.cpp."""
+
 _COMPLETE: dict[MeasuredKind, Callable[[Mapping[str, str]], dict[str, str]]] = {
     "serving": with_run_columns,
     "memory": with_start_columns,
@@ -246,17 +255,29 @@ def measured_table(path: Path, asked: str | None = None) -> tuple[MeasuredKind, 
 
     Parameters
     ----------
-    path : CSV, gzipped or not
+    path : CSV, or what llama-bench and llama-batched-bench print; gzipped or not
     asked : the kind; None infers it from the columns
 
     Returns
     -------
     kind, and text by column name for every row
     """
-    rows = measured_rows(path)
+    rows = _rows(path)
     kind = measured_kind(path, rows, asked)
     complete = _COMPLETE.get(kind)
     return kind, [complete(row) for row in rows] if complete else rows
+
+
+def _rows(path: Path) -> list[dict[str, str]]:
+    """Return the rows of a file: of a CSV as they stand there, of what llama.cpp's tools print as measured speeds."""
+    if ".csv" in path.suffixes:
+        rows = measured_rows(path)
+        return speed_rows(rows) if is_of_llamacpp(rows[:1]) else rows
+    text = read_text(path, kind="a file of measured results", max_bytes=MAX_RESULT_BYTES, unpacked=True)
+    if is_markdown(text):
+        return speed_rows(markdown_objects(text, str(path)))
+    values = json_values(text, str(path)) if text.lstrip()[:1] in ("[", "{") else []
+    return speed_rows(values) if is_of_llamacpp(values) else measured_rows(path)
 
 
 def measured_rows(path: Path) -> list[dict[str, str]]:
@@ -284,6 +305,11 @@ def measured_kind(path: Path, rows: list[dict[str, str]], asked: str | None) -> 
         raise unknown("kind", asked, kinds)
     if asked is None:
         fitting = [kind for kind, needed in NEEDED.items() if columns.issuperset(needed)]
+        if not fitting and columns.issuperset(SPEEDS):
+            raise InputError(
+                f"{path}: speeds of llama.cpp, which capplan does not predict: only memory is modelled with weights of GGUF files\n"
+                "  capplan fit MODEL.gguf --hardware NAME shows the memory"
+            )
         if not fitting:
             lines = "\n".join(f"  {kind}: {', '.join(needed)}" for kind, needed in NEEDED.items())
             raise InputError(f"{path}: the columns match no kind of results; needed are\n{lines}")

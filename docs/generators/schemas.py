@@ -8,6 +8,7 @@ from capplan.readers.catalogue.hardware import AliasFile, HardwareFile, Partitio
 from capplan.readers.catalogue.offer_terms import MachineFile
 from capplan.readers.catalogue.prices import PriceFile
 from capplan.readers.catalogue.token_prices import TokenPriceFile
+from capplan.readers.catalogue.workstations import WorkstationFile
 from capplan.readers.record import Record
 from capplan.scenario.scenario_file import ScenarioFile
 from capplan.scenario.workload_file import WorkloadFile
@@ -22,6 +23,7 @@ SCHEMAS: dict[str, type[Record]] = {
     "prices": PriceFile,
     "token_prices": TokenPriceFile,
     "machines": MachineFile,
+    "workstations": WorkstationFile,
 }
 """File name in docs/schema -> the record that it describes."""
 

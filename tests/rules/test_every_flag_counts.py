@@ -151,6 +151,7 @@ LINES = {
     "workload": "workload day.csv",
     "validate": "validate points.csv",
     "hardware": "hardware h100-sxm",
+    "detect": "detect",
     "calibrate": "calibrate --device cpu -o made.calibration.yaml",
     "serve": "serve",
     "mcp": "mcp",
@@ -501,6 +502,7 @@ CASES = {
         **OUT,
     },
     "hardware": {"{name}": Case("h200-sxm"), **OUT},
+    "detect": {**OUT},
     "calibrate": {
         "{files}": Case("third.json", f"calibrate more.json {RESULTS}", "third.json"),
         "--device": Case("cuda:1", refused="cuda:1"),

@@ -19,8 +19,8 @@ from capplan.cli.main import as_click
 from capplan.cli.options import OUTPUTS
 from capplan.errors import LONGEST_SHOWN, InputError, unknown
 
-NOT_OFFERED = ("init", "replan", "calibrate", "prices", "mcp", "serve")
-"""Commands that write files, ask another server, measure this machine, or serve by themselves."""
+NOT_OFFERED = ("init", "replan", "calibrate", "detect", "prices", "mcp", "serve")
+"""Commands that write files, ask another server, measure or read this machine, or serve by themselves."""
 MANY_SEARCHES = ("levers", "what-if")
 """Commands that search again for each of many changes."""
 CONTENTS = "contents"

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from capplan.errors import InputError, unknown
+from capplan.errors import InputError, nearest, unknown
 from capplan.hardware.device import Device, Partition, slice_of
 from capplan.keys import Bytes, BytesPerS, FlopPerS, Watts
 from capplan.readers.catalogue.offer_terms import (
@@ -384,10 +384,25 @@ class AliasFile(Record):
 
 
 def device_names() -> tuple[str, ...]:
-    """Return the names in the catalogue, from its file names."""
-    reserved = {"aliases", "partitions", "prices", "token_prices"}
+    """Return the devices with a file of their own, by its name: what servers have. `workstation_names` has the table of the others."""
+    reserved = {"aliases", "partitions", "prices", "token_prices", "workstations"}
     names = (path.stem for path in data_folder("hardware_specs").glob("*.yaml"))
     return tuple(sorted(name for name in names if name not in reserved))
+
+
+def file_of_device(name: str) -> str:
+    """Return the name of the shipped file that states a device of the catalogue: its own, or the table of workstations.
+
+    Examples
+    --------
+    >>> file_of_device("h100-sxm"), file_of_device("rtx-4060-ti:8gb")
+    ('h100-sxm', 'workstations')
+    """
+    if name in device_names():
+        return name
+    from capplan.readers.catalogue.workstations import workstation_names
+
+    return "workstations" if name.partition(":")[0] in workstation_names() else name
 
 
 @lru_cache(maxsize=1)
@@ -446,9 +461,20 @@ def catalogue_name(name: str) -> str | None:
     Examples
     --------
     >>> catalogue_name("NVIDIA H100 80GB HBM3"), catalogue_name("nvidia-tesla-t4"), catalogue_name("RTX 4090 Laptop GPU")
-    ('h100-sxm', 't4', None)
+    ('h100-sxm', 't4', 'rtx-4090-laptop')
+    >>> catalogue_name("Apple M4 Pro 10P+4E+20GPU"), catalogue_name("Apple M4 Pro")
+    ('apple-m4-pro-20core', None)
     """
-    return _known_names().get(normalised(name)) or known_words().get(words_of_name(name) - _UNSAID)
+    known = _known_names().get(normalised(name)) or known_words().get(words_of_name(name) - _UNSAID)
+    return known or _workstation(name)
+
+
+def _workstation(name: str) -> str | None:
+    """Return the device of the table of workstations that a name means; None without one, and where it may be several."""
+    from capplan.readers.catalogue.workstations import printed_candidates
+
+    candidates = printed_candidates(name)
+    return candidates[0] if len(candidates) == 1 else None
 
 
 def _looks_like_a_path(name: str) -> bool:
@@ -459,6 +485,10 @@ _SLICE_LABEL = re.compile(r"(.+?)[-_ ]MIG[-_ ](\d+g\.\d+gb)", re.IGNORECASE)
 """A MIG slice, as nvidia-smi, torch and GPU feature discovery print it."""
 _SHARED_LABEL = re.compile(r"(.+)-SHARED", re.IGNORECASE)
 """A GPU that several pods use in turn, as GPU feature discovery prints it."""
+
+
+_MEMORY = re.compile(r"(\d{1,5}) ?gb", re.IGNORECASE)
+"""Memory of a device that is sold with several, after a colon."""
 
 
 def sku_of(name: str) -> KnownMachine | None:
@@ -481,20 +511,21 @@ def _unknown_device(name: str) -> InputError:
             f"hardware {name!r} is one {whole} that several pods use in turn, which is not modelled\n"
             f"  for the whole GPU: --hardware {whole}"
         )
+    from capplan.readers.catalogue.workstations import printed_candidates, workstation_names
+
+    if len(several_bins := printed_candidates(name)) > 1:
+        return InputError(
+            f"hardware {name!r} may be any of: {', '.join(several_bins)}\n  name one of them; capplan hardware NAME shows its figures"
+        )
     short = (alias for alias in device_aliases() if re.fullmatch(r"[a-z]+\d+[a-z]?", alias))
     several = "one name each: --hardware A --hardware B, or hardware: [A, B] in a scenario"
     file = "to add one: give the path of its YAML; docs/how-to/add-a-price-or-gpu.md says how"
-    return unknown("hardware", name, {*device_names(), *short}, hint=several if "," in name else file)
-
-
-def device_file(name: str) -> Path:
-    """Return the YAML of a catalogue name, an alias, or a path itself."""
-    if _looks_like_a_path(name):
-        return path_of(name)
-    known = catalogue_name(name) if normalised(name) else None
-    if known is None:
-        raise _unknown_device(name)
-    return data_folder("hardware_specs") / f"{known}.yaml"
+    return unknown(
+        "hardware",
+        name,
+        {*device_names(), *nearest(name, workstation_names()), *short},
+        hint=several if "," in name else file,
+    )
 
 
 @lru_cache(maxsize=256)
@@ -545,7 +576,9 @@ def planned_device(hardware: str, calibration: str | None) -> Device:
 
 
 def device(name: str) -> Device:
-    """Return a device by catalogue name, alias, or path of a hardware YAML; or a MIG slice of one, as in h100-sxm:3g.40gb.
+    """Return a device by catalogue name, alias or path of a hardware YAML.
+
+    A colon separates a MIG slice, as in h100-sxm:3g.40gb, or the memory of a device that is sold with several, as in rtx-4060-ti:8gb.
 
     Parameters
     ----------
@@ -561,11 +594,30 @@ def device(name: str) -> Device:
         raise InputError("the hardware name is empty; e.g. h100-sxm")
     if cut_label := _SLICE_LABEL.fullmatch(name):
         name = f"{cut_label[1]}:{cut_label[2]}"
-    whole, colon, profile = name.partition(":")
-    if colon and not _looks_like_a_path(name):
+    if _looks_like_a_path(name):
+        return _in_file(path_of(name))
+    whole, colon, part = name.partition(":")
+    memory = _MEMORY.fullmatch(part)
+    if colon and memory is None:
         cut = device(whole)
-        return slice_of(cut, partition_of(cut.name, profile))
-    path = device_file(name)
+        return slice_of(cut, partition_of(cut.name, part))
+    known = catalogue_name(whole) if normalised(whole) else None
+    if known is None:
+        raise _unknown_device(name)
+    known, _, stated = known.partition(":")
+    if known not in device_names():
+        from capplan.readers.catalogue.workstations import workstation_device
+
+        size = memory[1] if memory else stated.removesuffix("gb")
+        return workstation_device(known, int(size) if size else None)
+    found = _in_file(data_folder("hardware_specs") / f"{known}.yaml")
+    if memory is not None and int(memory[1]) != round(found.memory_bytes / 1e9):
+        raise InputError(f"{name}: {known} has {found.memory_bytes / 1e9:.0f} GB\n  leave out the memory")
+    return found
+
+
+def _in_file(path: Path) -> Device:
+    """Return the device of a hardware YAML, read again when it changed."""
     try:
         changed_ns = path.stat().st_mtime_ns
     except (OSError, ValueError):

@@ -151,11 +151,18 @@ def same_model(first: str, second: str) -> bool:
     >>> same_model("deepseek-ai/DeepSeek-R1", "deepseek-ai/DeepSeek-V3"), same_model("Qwen/Qwen3-8B", "Qwen/Qwen3-0.6B")
     (False, False)
     """
-    names = {
-        _CHECKPOINT.sub("", _FIRST_OWNER.sub("", name.rpartition("/")[2].casefold()))
-        for name in (first, second)
-    }
-    return len(names) == 1
+    return checkpoint_name(first) == checkpoint_name(second)
+
+
+def checkpoint_name(name: str) -> str:
+    """Return what the ids of all checkpoints of one model have in common.
+
+    Examples
+    --------
+    >>> checkpoint_name("meta-llama/Meta-Llama-3.1-8B-Instruct-FP8") == checkpoint_name("Llama-3.1-8B")
+    True
+    """
+    return _CHECKPOINT.sub("", _FIRST_OWNER.sub("", name.rpartition("/")[2].casefold()))
 
 
 def shipped_config(name: str) -> tuple[dict[str, Any], str] | None:
@@ -259,6 +266,19 @@ def shipped_networks() -> tuple[list[Network], list[str]]:
             except InputError:
                 refused.append(name)
     return networks, refused
+
+
+def cached_names() -> tuple[str, ...]:
+    """Return the models in the cache of the hub: ids with a config.json, and the paths of GGUF files."""
+    from huggingface_hub import constants
+
+    found: list[str] = []
+    for folder in sorted(Path(constants.HF_HUB_CACHE).glob("models--*")):
+        snapshots = list((folder / "snapshots").glob("*"))
+        if any((snapshot / "config.json").exists() for snapshot in snapshots):
+            found.append(folder.name.removeprefix("models--").replace("--", "/"))
+        found += [str(path) for snapshot in snapshots for path in sorted(snapshot.rglob("*.gguf"))]
+    return tuple(found)
 
 
 def model_source(name: str, revision: str | None = None) -> "Source":

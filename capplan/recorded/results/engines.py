@@ -5,6 +5,8 @@ from dataclasses import replace
 from typing import Any
 
 from capplan.errors import InputError
+from capplan.readers.catalogue.hardware import catalogue_name
+from capplan.readers.catalogue.workstations import machine_parts
 from capplan.recorded.results.record import (
     BenchmarkResult,
     RequestRecord,
@@ -42,8 +44,36 @@ def llama_bench_result(values: Mapping[str, Any], path: str) -> BenchmarkResult:
         e2e_s=latency(seconds) if result_kind == "static_batch" else latency(),
         **stated(document, LLAMA_BENCH),
     )
+    result = replace(result, hardware=_one_device(result.hardware))
     return (
         replace(result, output_tokens_per_s=result.total_tokens_per_s) if result_kind == "decode" else result
+    )
+
+
+def _one_device(printed: str | None) -> str | None:
+    """Return a printed name that is one device of the catalogue; None for any other, for which --hardware has to be given."""
+    parts = machine_parts(printed or "")
+    return parts[0][0] if len(parts) == 1 and catalogue_name(parts[0][0]) else None
+
+
+BATCHED_BENCH = "llama-batched-bench"
+
+
+def batched_bench_result(values: Mapping[str, Any], path: str) -> BenchmarkResult:
+    """Return one row of llama-batched-bench: prompts that are computed together, then sequences that generate together."""
+    document = ResultValues(path, values)
+    generated = document.needed("tg", tool=BATCHED_BENCH)
+    prompts_s = document.needed("t_pp", tool=BATCHED_BENCH)
+    steps_s = document.needed("t_tg", tool=BATCHED_BENCH)
+    return BenchmarkResult(
+        tool=BATCHED_BENCH,
+        path=path,
+        kind="static_batch",
+        engine="llama.cpp",
+        ttft_s=latency(prompts_s),
+        tpot_s=latency(steps_s / generated if generated else None),
+        e2e_s=latency(prompts_s + steps_s),
+        **stated(document, BATCHED_BENCH),
     )
 
 

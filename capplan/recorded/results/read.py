@@ -14,7 +14,7 @@ MOST = 1e12
 """Largest count, rate or time in seconds."""
 KNOWN_TOOLS = (
     "vllm bench serve|latency|throughput, SGLang bench_serving|bench_one_batch, AIPerf, GenAI-Perf, GuideLLM, "
-    "inference-perf, trtllm-bench, llama-bench, llm-d benchmark report, InferenceX"
+    "inference-perf, trtllm-bench, llama-bench, llama-batched-bench, llm-d benchmark report, InferenceX"
 )
 
 
@@ -23,7 +23,7 @@ def read_results(path: str | Path, **stated: Any) -> list[BenchmarkResult]:
 
     Parameters
     ----------
-    path : the file: JSON, JSON lines, YAML or CSV, plain or gzipped
+    path : the file: JSON, JSON lines, YAML, CSV or Markdown of llama.cpp, plain or gzipped
     stated : fields of `BenchmarkResult` to use where the file does not say, such as
         ``hardware="h100-sxm"`` or ``tensor_parallel=4``
 
@@ -116,6 +116,7 @@ _TOOLS: tuple[tuple[set[str], set[str], _Reader], ...] = (
     ({"successes", "load_summary"}, set(), load_generators.inference_perf_stage),
     ({"engine"}, {"world_info", "performance"}, engines.trtllm_report),
     (set(), {"n_prompt", "n_gen", "avg_ns"}, engines.llama_bench_result),
+    ({"pp", "tg", "pl", "t_pp", "t_tg"}, set(), engines.batched_bench_result),
     ({"request_throughput.*"}, set(), load_generators.aiperf_summary),
     ({"hw", "conc"}, set(), engines.inferencex_row),
     ({"avg_latency"}, set(), engines.vllm_latency),

@@ -11,6 +11,7 @@ from capplan.errors import InputError
 from capplan.numbers import Spread
 from capplan.readers.text_file import MAX_RESULT_BYTES, csv_rows, json_values, read_json, read_text
 from capplan.readers.yaml_file import yaml_values
+from capplan.recorded.results.llamacpp import is_markdown, markdown_objects
 
 Kind: TypeAlias = Literal["serving", "offline", "static_batch", "prefill", "decode"]
 
@@ -299,7 +300,7 @@ def unit_seconds(document: ResultValues, unit: str) -> float:
 
 
 def result_objects(path: str | Path) -> list[Any]:
-    """Return the objects of a result file: one JSON or YAML value, or one per line or CSV row.
+    """Return the objects of a result file: one JSON or YAML value, or one per line, CSV row or row of a table of llama.cpp.
 
     Parameters
     ----------
@@ -316,4 +317,6 @@ def result_objects(path: str | Path) -> list[Any]:
         return [value for value in yaml_values(text, name) if value is not None]
     if suffix == ".csv":
         return [*csv_rows(text, name)]
+    if is_markdown(text):
+        return [*markdown_objects(text, name)]
     return json_values(text, name)

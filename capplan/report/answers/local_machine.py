@@ -1,0 +1,117 @@
+"""What `detect` shows of this machine, and `fit any` of the models that run on a device."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from capplan.assumption import Assumption
+from capplan.fleet.runnable import STEP_TOKENS, Runnable
+from capplan.hardware.device import Device, engine_memory_bytes
+from capplan.readers.local_machine import LocalMachine
+from capplan.report.answer import Answer, Table
+
+
+def machine_here_answer(machine: LocalMachine) -> Answer:
+    """Return the devices of this machine, its host, and what each tool said."""
+    devices = [
+        {
+            "device": one.printed,
+            "count": one.count,
+            "hardware": one.hardware or " or ".join(one.may_be) or None,
+            "memory_bytes": one.memory_bytes,
+            "usable_bytes": one.usable_bytes,
+            "memory_bytes_per_s": one.memory_bytes_per_s,
+            "tool": one.tool,
+        }
+        for one in machine.devices
+    ]
+    host = {"processor": machine.host.printed, **asdict(machine.host)}
+    del host["printed"]
+    tools = [{"tool": tool, "said": problem or "answered"} for tool, problem in machine.tools.items()]
+    tables = [
+        *([Table(devices, "GPUs")] if devices else []),
+        Table([host], "Host", upright=True),
+        Table(tools, "Tools"),
+    ]
+    return Answer(
+        command="detect",
+        result={
+            "devices": [asdict(one) for one in machine.devices],
+            "host": host,
+            "tools": dict(machine.tools),
+        },
+        tables=tuple(tables),
+        headline=_headline(machine),
+        closing=("capplan fit any --hardware this lists the models that run here",),
+        assumptions=_host_assumptions(machine),
+        warnings=tuple(_warnings(machine)),
+        csv_rows=devices,
+    )
+
+
+def _headline(machine: LocalMachine) -> str:
+    known = [f"{one.count} x {one.hardware or one.printed}" for one in machine.devices]
+    host = machine.host.hardware or machine.host.printed or "an unknown processor"
+    return f"{', '.join(known) or 'no GPU found'}; host: {host}"
+
+
+def _host_assumptions(machine: LocalMachine) -> tuple[Assumption, ...]:
+    if machine.host.memory_bytes_per_s is None:
+        return ()
+    what = "every channel of the host has the fastest memory that its processor supports"
+    return (Assumption(what, "capplan calibrate --device cpu", "calibration"),)
+
+
+def _warnings(machine: LocalMachine) -> list[str]:
+    found = [
+        f"{one.printed!r} is not one device of the catalogue"
+        + (f"; it has {', '.join(one.may_be)}" if one.may_be else "")
+        + "; give --hardware NAME, or the path of a hardware YAML"
+        for one in machine.devices
+        if one.hardware is None
+    ]
+    if machine.host.printed and machine.host.memory_bytes_per_s is None:
+        found.append(
+            f"the memory bandwidth of {machine.host.printed!r} is unknown: the catalogue does not have this processor; "
+            "capplan calibrate --device cpu measures it"
+        )
+    return found
+
+
+def runnable_answer(device: Device, rows: Sequence[Runnable], kv_dtype: str) -> Answer:
+    """Return the models that run on a device, the best quantisation first."""
+    shown = [
+        {
+            "model": row.model,
+            "parameters": row.parameters,
+            "weight_dtype": row.weight_dtype,
+            "weight_bytes": row.weight_bytes,
+            "longest_context_tokens": row.longest_context_tokens,
+            "memory_bytes": row.memory_bytes,
+        }
+        for row in rows
+    ]
+    available = engine_memory_bytes(device)
+    assumed = (
+        Assumption("nothing else uses the memory", "a smaller --hardware NAME:SIZE", "fleet.hardware"),
+        Assumption(f"one sequence, its cache in {kv_dtype}", "--kv-dtype", "kv_dtype"),
+        Assumption(
+            f"steps of {STEP_TOKENS} tokens, with flash attention",
+            "capplan fit MODEL",
+            "max_num_batched_tokens",
+        ),
+        Assumption(
+            "llama.cpp runs the model, in the formats that llama-quantize writes without an importance matrix",
+            "capplan fit FILE.gguf",
+            "weight_dtype",
+        ),
+    )
+    title = f"{len(rows)} models fit on {device.title}, which gives them {available / 1e9:.1f} GB"
+    return Answer(
+        command="fit",
+        result={"hardware": device.name, "available_bytes": available, "models": shown},
+        tables=(Table(shown),),
+        headline=title,
+        closing=("capplan fit MODEL --hardware NAME --weight-dtype DTYPE shows what uses the memory",),
+        assumptions=assumed,
+        exit_code=0 if rows else 3,
+    )
