@@ -58,7 +58,7 @@ def fit_command(
 
 def _fit_any(hardware: str, serving: ServingFlags, to: OutputFlags) -> int:
     """Show the models that run on a device."""
-    from capplan.questions.runnable import models_that_run
+    from capplan.questions.runnable import models_that_run, speed_of
     from capplan.readers.catalogue.hardware import device
     from capplan.report.answers.local_machine import runnable_answer
     from capplan.report.show import show
@@ -70,7 +70,8 @@ def _fit_any(hardware: str, serving: ServingFlags, to: OutputFlags) -> int:
         kv_dtype=serving.kv_dtype,
         context_tokens=serving.max_model_len,
     )
-    return show(runnable_answer(entry, rows, serving.kv_dtype or "fp16"), to)
+    speeds = [speed_of(row, hardware, serving.kv_dtype) for row in rows]
+    return show(runnable_answer(entry, rows, speeds, serving.kv_dtype or "fp16"), to)
 
 
 Model = Annotated[

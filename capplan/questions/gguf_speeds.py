@@ -67,17 +67,26 @@ def replica_of_run(run: GgufRun) -> Replica:
     return _replica(flags, run.model, run.hardware, run.ubatch_tokens)
 
 
+def generated_tokens_per_s(replica: Replica, sequences: int, context_tokens: float) -> float:
+    """Return the tokens per second that some sequences generate together at a context."""
+    return sequences / replica.clock.row(sequences).step_s(context_tokens)
+
+
+def prompt_tokens_per_s(replica: Replica, tokens: int, context_tokens: int) -> float:
+    """Return the tokens per second of a prompt after its context, in the pieces that llama.cpp takes at once."""
+    pieces = [
+        (min(tokens - start, BATCH_TOKENS), context_tokens + start)
+        for start in range(0, tokens, BATCH_TOKENS)
+    ]
+    return tokens / sum(replica.clock.mixed_step_s(0, 0.0, [piece]) for piece in pieces)
+
+
 def tokens_per_s(run: GgufRun) -> float:
     """Return the predicted rate of a run [tokens/s]: of a prompt after its context, or of all sequences at the middle of what they generate."""
-    clock = replica_of_run(run).clock
-    if not run.prompt_tokens:
-        return run.parallel / clock.row(run.parallel).step_s(run.depth_tokens + run.generated_tokens / 2.0)
-    starts = range(0, run.prompt_tokens, BATCH_TOKENS)
-    seconds = sum(
-        clock.mixed_step_s(0, 0.0, [(min(run.prompt_tokens - start, BATCH_TOKENS), run.depth_tokens + start)])
-        for start in starts
-    )
-    return run.prompt_tokens / seconds
+    replica = replica_of_run(run)
+    if run.prompt_tokens:
+        return prompt_tokens_per_s(replica, run.prompt_tokens, run.depth_tokens)
+    return generated_tokens_per_s(replica, run.parallel, run.depth_tokens + run.generated_tokens / 2.0)
 
 
 def gguf_row_predictions(

@@ -1,14 +1,29 @@
 """Which models run on a device: shipped ones and those in the cache of the hub."""
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
-from capplan.errors import InputError, unknown
-from capplan.fleet.runnable import BY_QUALITY, LEAST_CONTEXT, Runnable, as_stored, runnable_models
+from capplan.errors import CapplanError, InputError, unknown
+from capplan.fleet.runnable import (
+    BY_QUALITY,
+    LEAST_CONTEXT,
+    STEP_TOKENS,
+    Runnable,
+    as_stored,
+    runnable_models,
+)
 from capplan.hardware.device import Device
 from capplan.model.network import Network
 from capplan.model.weight_format import stored_formats
+from capplan.operators.llamacpp import ENGINE
+from capplan.questions.gguf_speeds import generated_tokens_per_s, prompt_tokens_per_s
 from capplan.readers.catalogue.models import cached_names, checkpoint_name, read_model, shipped_networks
+from capplan.replica.replica import replica_of
+from capplan.scenario.flags import ServingFlags
+from capplan.scenario.replica import asked_replica
 
+PROMPT_TOKENS = 512
+"""Tokens of the prompt whose rate is shown, as llama-bench has it by default."""
 KV_DTYPES = ("fp16", "bf16", "fp32")
 """Formats of the cache that keep no scales."""
 
@@ -41,6 +56,36 @@ def models_that_run(
     networks = _one_of_each([*_cached(files=False), *shipped_networks()[0]])
     found = runnable_models(networks, device, cache, dtypes, needed)
     return [*(row for row in files if row is not None), *found]
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """How fast llama.cpp runs a model on a device, one sequence at a time; None where it is not known."""
+
+    generated_tokens_per_s: float | None = None
+    """After an empty context."""
+    prompt_tokens_per_s: float | None = None
+    """Of PROMPT_TOKENS."""
+    reason: str = ""
+    """Why it is not known."""
+
+
+def speed_of(row: Runnable, hardware: str, kv_dtype: str | None) -> Speed:
+    """Return how fast a model runs on a device, with the code of `estimate`."""
+    flags = ServingFlags(
+        engine=ENGINE,
+        weight_dtype=row.weight_dtype if row.weight_dtype in BY_QUALITY else None,
+        kv_dtype=kv_dtype,
+        max_num_seqs=1,
+        max_num_batched_tokens=STEP_TOKENS,
+        max_model_len=LEAST_CONTEXT,
+        offline=True,
+    )
+    try:
+        replica = replica_of(asked_replica(row.model, hardware, flags).spec)
+        return Speed(generated_tokens_per_s(replica, 1, 0.0), prompt_tokens_per_s(replica, PROMPT_TOKENS, 0))
+    except CapplanError as error:
+        return Speed(reason=str(error).partition("\n")[0])
 
 
 def _cached(*, files: bool) -> Iterator[Network]:

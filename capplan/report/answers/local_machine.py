@@ -6,6 +6,7 @@ from dataclasses import asdict
 from capplan.assumption import Assumption
 from capplan.fleet.runnable import STEP_TOKENS, Runnable
 from capplan.hardware.device import Device, engine_memory_bytes
+from capplan.questions.runnable import Speed
 from capplan.readers.local_machine import LocalMachine
 from capplan.report.answer import Answer, Table
 
@@ -77,8 +78,10 @@ def _warnings(machine: LocalMachine) -> list[str]:
     return found
 
 
-def runnable_answer(device: Device, rows: Sequence[Runnable], kv_dtype: str) -> Answer:
-    """Return the models that run on a device, the best quantisation first."""
+def runnable_answer(
+    device: Device, rows: Sequence[Runnable], speeds: Sequence[Speed], kv_dtype: str
+) -> Answer:
+    """Return the models that run on a device with their speeds, the best quantisation first."""
     shown = [
         {
             "model": row.model,
@@ -87,9 +90,12 @@ def runnable_answer(device: Device, rows: Sequence[Runnable], kv_dtype: str) -> 
             "weight_bytes": row.weight_bytes,
             "longest_context_tokens": row.longest_context_tokens,
             "memory_bytes": row.memory_bytes,
+            "generated_tokens_per_s": speed.generated_tokens_per_s,
+            "prompt_tokens_per_s": speed.prompt_tokens_per_s,
         }
-        for row in rows
+        for row, speed in zip(rows, speeds, strict=True)
     ]
+    unknown = dict.fromkeys(speed.reason for speed in speeds if speed.reason)
     available = engine_memory_bytes(device)
     assumed = (
         Assumption("nothing else uses the memory", "a smaller --hardware NAME:SIZE", "fleet.hardware"),
@@ -113,5 +119,6 @@ def runnable_answer(device: Device, rows: Sequence[Runnable], kv_dtype: str) -> 
         headline=title,
         closing=("capplan fit MODEL --hardware NAME --weight-dtype DTYPE shows what uses the memory",),
         assumptions=assumed,
+        warnings=tuple(f"no speed: {reason}" for reason in list(unknown)[:1]),
         exit_code=0 if rows else 3,
     )
