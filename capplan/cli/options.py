@@ -368,8 +368,13 @@ def _declared(name: str, option: Option) -> Any:
 
 
 _SERVED = ("runner", "max_loras", "max_lora_rank")
+_OF_LLAMACPP = ("backend", "n_gpu_layers", "n_cpu_moe", "host_bandwidth")
+_REPLICA = [name for name in options_of(ServingFlags) if name not in (*_SERVED, *_OF_LLAMACPP)]
 SERVING = declared(
-    ServingFlags, "Replica", names=[name for name in options_of(ServingFlags) if name not in _SERVED]
+    ServingFlags,
+    "Backend and host of llamacpp",
+    declared(ServingFlags, "Replica", names=_REPLICA),
+    names=_OF_LLAMACPP,
 )
 SERVED = declared(ServingFlags, "What it serves", SERVING, names=_SERVED)
 """Options of commands that also judge one replica by what it is served for."""

@@ -241,9 +241,13 @@ RELEASES: dict[str, tuple[tuple[str, str], ...]] = {
         ("2025-05-09", "0.19.0"), ("2025-06-19", "0.20.0"), ("2025-08-04", "0.21.0"), ("2025-06-25", "1.0.0rc0"), ("2025-09-24", "1.0.0"), ("2025-08-15", "1.1.0rc0"), ("2025-12-19", "1.1.0"),
         ("2025-09-30", "1.2.0rc0"), ("2026-03-12", "1.2.0"), ("2026-04-20", "1.2.1"), ("2026-01-22", "1.3.0rc0"), ("2026-10-13", "1.4.0rc0"),
     ),
+    "llamacpp": (
+        ("2025-02-12", "b4696"), ("2025-09-22", "b6552"), ("2025-12-09", "b7340"), ("2026-04-18", "b8833"), ("2026-06-10", "b9174"),
+    ),
 }  # fmt: skip
 """Engine -> (day, version), ascending by version: days on which the packages vllm, sglang and tensorrt-llm were published.
 
+llama.cpp has a build for nearly every commit: these are builds that published runs name, on the day of the run.
 TensorRT-LLM is run from its first candidates on, which come months before a release, so they have rows too.
 """
 

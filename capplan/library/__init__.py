@@ -142,6 +142,10 @@ class ReplicaOptions(TypedDict, total=False):
     max_num_seqs: int | None
     max_num_batched_tokens: int | None
     gpu_memory_utilization: float | None
+    backend: str | None
+    n_gpu_layers: int | None
+    n_cpu_moe: int | None
+    host_bandwidth: float | None
     calibration: Path | None
     revision: str | None
     offline: bool
@@ -278,11 +282,15 @@ def estimate(model: str, hardware: str, **options: Unpack[EstimateOptions]) -> R
     data_parallel : attention groups, each with different sequences
     weight_dtype : dtype of the weights; None: the dtype of the checkpoint
     kv_dtype : dtype of the KV cache; None: the dtype of the checkpoint, or of the activations if it states none
-    engine : vllm, sglang or trtllm
+    engine : vllm, sglang, trtllm or llamacpp
     engine_version : version of the engine; None: the newest version that capplan knows
     max_model_len : [tokens] longest context; None: the maximum of the model
     max_num_seqs : most requests of one step; None: the default of the engine
     max_num_batched_tokens : [tokens] most tokens of one step; None: the default of the engine
+    backend : of llama.cpp: cuda, metal, vulkan, rocm, sycl or cpu; None: the usual one of the device
+    n_gpu_layers : last layers that llama.cpp keeps on the device; None: all
+    n_cpu_moe : first layers whose routed experts llama.cpp keeps in the memory of the host; None: none
+    host_bandwidth : [B/s] bandwidth of the memory of the host; needed where something is kept there
     gpu_memory_utilization : [-] share of the GPU memory that the engine allocates; None: the default of the engine
     calibration : file that `capplan calibrate` wrote; None: the shipped efficiencies
     revision : revision of the model on the hub; None: its main branch
@@ -341,7 +349,7 @@ def kv_size(
     sequences : number of sequences that the total counts
     kv_dtype : dtype of the KV cache; None: the dtype of the checkpoint, or of the activations if it states none
     tensor_parallel : GPUs that the heads are split over
-    engine : vllm, sglang or trtllm
+    engine : vllm, sglang, trtllm or llamacpp
     engine_version : version of the engine; None: the newest version that capplan knows
     max_num_batched_tokens : [tokens] most tokens of one step, which some caches reserve; None: the default of the engine
 

@@ -5,12 +5,14 @@ from dataclasses import replace
 import pytest
 
 from capplan.accuracy.score import scores_by_metric
+from capplan.engine.lookup import profile
 from capplan.errors import InputError
 from capplan.model.network import layer_counts
+from capplan.operators.device_rates import device_rates
 from capplan.operators.llamacpp import rate_class
 from capplan.questions.gguf_speeds import gguf_row_predictions, replica_of_run, tokens_per_s
 from capplan.questions.validation import validation
-from capplan.readers.catalogue.efficiency import shipped_intervals
+from capplan.readers.catalogue.efficiency import efficiency_for, shipped_intervals
 from capplan.readers.catalogue.hardware import device, device_names
 from capplan.readers.catalogue.llamacpp import family_of, speed_file
 from capplan.recorded.gguf_speeds import GgufRun, run_of_row
@@ -338,3 +340,23 @@ def test_a_row_with_offloaded_experts_is_predicted():
     (prediction,) = next(gguf_row_predictions([row | {"host_bandwidth_gb_s": "80"}], shipped_intervals()))
     assert prediction.metric == "offloaded_generation_tok_s"
     assert prediction.predicted == pytest.approx(tokens_per_s(replace(OFFLOADED, generated_tokens=128)))
+
+
+def test_matrix_units_make_prompts_quicker_and_tokens_not():
+    """The M5 has matrix units in its GPU; what it reads for a token is as much."""
+    flat = replace(
+        device("rtx-3090"), architecture="apple-m4", name="apple-m4-10core", peak_flop_per_s={"fp32": 4e12}
+    )
+    rates = [
+        device_rates(
+            card,
+            efficiency_for(card, profile("llamacpp"), "metal"),
+            weight_format="q4_k",
+            kv_format="fp16",
+            engine="llamacpp",
+        ).matmul
+        for card in (flat, replace(flat, architecture="apple-m5"))
+    ]
+    assert rates[1].compute_fraction == pytest.approx(4.0 * rates[0].compute_fraction)
+    assert rates[1].memory_fraction == rates[0].memory_fraction
+    assert rates[1].vector_fraction == rates[0].vector_fraction

@@ -124,7 +124,7 @@ def test_openapi_has_what_the_commands_declare(served):
         assert not {"output", "format", "plot", "endpoint", "dask", "workers"} & set(properties)
     fit = posts["fit"]["requestBody"]["content"]["application/json"]["schema"]
     assert fit["required"] == ["model", "hardware"]
-    assert fit["properties"]["engine"]["enum"] == ["vllm", "sglang", "trtllm"]
+    assert fit["properties"]["engine"]["enum"] == ["vllm", "sglang", "trtllm", "llamacpp"]
 
 
 def test_no_offered_command_writes_a_file_or_connects_elsewhere():

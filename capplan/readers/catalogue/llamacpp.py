@@ -56,6 +56,8 @@ class Family(Record):
     """Regular expression that some part of their catalogue names matches; empty: any."""
     matrix_ratio: Ratio = 1.0
     """Operations of its matrix units for one of its fp32 units: the peak is this times that of fp32."""
+    like: str | None = None
+    """Family whose fractions it reaches, of a peak with other matrix units."""
     usual: str
     """Backend that runs unless another one is named."""
     backends: dict[str, Measured] = Field(default_factory=dict)
@@ -153,9 +155,10 @@ def llamacpp_efficiency(
         raise unknown("backend", backend, BACKENDS)
     file, name = speed_file(), family_of(device)
     family = file.families[name] if name else None
-    measured = family.backends.get(backend or family.usual) if family else None
+    source = file.families[family.like] if family and family.like else family
+    measured = source.backends.get(backend or source.usual) if source else None
     if name is None or family is None or measured is None:
-        others = ", ".join(family.backends) if family else ""
+        others = ", ".join(source.backends) if source else ""
         out = (
             f"known with: {others}" if others else "capplan fit --engine llamacpp says what its memory holds"
         )
