@@ -9,7 +9,6 @@ from capplan.model.network import Network
 from capplan.model.weight_format import stored_formats
 from capplan.readers.catalogue.models import cached_names, checkpoint_name, read_model, shipped_networks
 
-
 KV_DTYPES = ("fp16", "bf16", "fp32")
 """Formats of the cache that keep no scales."""
 
