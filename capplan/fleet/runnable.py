@@ -1,6 +1,6 @@
 """What runs on the machine at hand: of every model the best quantisation of GGUF files that fits, and its longest context."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from capplan.errors import InputError
@@ -79,58 +79,53 @@ def longest_context(network: Network, available_bytes: float, kv_dtype: str) -> 
     return low
 
 
-def best_runnable(
-    network: Network, device: Device, kv_dtype: str, dtypes: Sequence[str], least_context: int
+def as_stored(
+    network: Network, device: Device, kv_dtype: str, least_context: int, dtype: str = "", quality: int = 0
 ) -> Runnable | None:
-    """Return the best quantisation of a model that runs on a device; None where none fits.
+    """Return a model that runs on a device in the formats that it is stored in; None where it does not fit.
 
     Parameters
     ----------
     network : the model
     device : all of whose memory is free
     kv_dtype : of the cache
-    dtypes : quantisations, best first; a model whose experts were trained in mxfp4 stays as it is
     least_context : [tokens]
         that have to fit; a model with a shorter maximum needs its maximum
+    dtype : name of the quantisation; empty: the formats of the matrices
+    quality : its place among those by quality
+    """
+    context = longest_context(network, engine_memory_bytes(device), kv_dtype)
+    if context < min(least_context, network.max_context_tokens or least_context):
+        return None
+    named = dtype or "+".join(sorted(set(stored_formats(network)) - {"fp32"}))
+    used, size = memory_bytes(network, context, kv_dtype), float(parameters(network))
+    return Runnable(network.name, size, named, quality, weight_bytes(network), context, used)
+
+
+def best_runnable(
+    network: Network, device: Device, kv_dtype: str, dtypes: Sequence[str], least_context: int
+) -> Runnable | None:
+    """Return the best quantisation of a model that runs on a device; None where none fits, and where llama-quantize writes none.
+
+    A model whose experts were trained in mxfp4 stays as it is.
     """
     formats = set(stored_formats(network))
     if "mxfp4" in formats and formats <= TRAINED_IN_GGUF:
         return as_stored(network, device, kv_dtype, least_context)
-    available = engine_memory_bytes(device)
-    needed = min(least_context, network.max_context_tokens or least_context)
     for quality, dtype in enumerate(dtypes):
         try:
-            stored = in_weight_format(network, dtype)
+            quantised = in_weight_format(network, dtype)
         except InputError:
             return None
-        if (context := longest_context(stored, available, kv_dtype)) >= needed:
-            used = memory_bytes(stored, context, kv_dtype)
-            size = float(parameters(network))
-            return Runnable(network.name, size, dtype, quality, weight_bytes(stored), context, used)
+        if (runs := as_stored(quantised, device, kv_dtype, least_context, dtype, quality)) is not None:
+            return runs
     return None
-
-
-def as_stored(network: Network, device: Device, kv_dtype: str, least_context: int) -> Runnable | None:
-    """Return a model that runs on a device in the formats that it is stored in; None where it does not fit."""
-    context = longest_context(network, engine_memory_bytes(device), kv_dtype)
-    if context < min(least_context, network.max_context_tokens or least_context):
-        return None
-    formats = "+".join(sorted(set(stored_formats(network)) - {"fp32"}))
-    used = memory_bytes(network, context, kv_dtype)
-    return Runnable(
-        network.name, float(parameters(network)), formats, 0, weight_bytes(network), context, used
-    )
 
 
 def runnable_models(
     networks: Iterable[Network], device: Device, kv_dtype: str, dtypes: Sequence[str], least_context: int
 ) -> list[Runnable]:
     """Return the models that run on a device: best quantisation first, then the most parameters."""
-
-    def found() -> Iterator[Runnable]:
-        for network in networks:
-            runs = best_runnable(network, device, kv_dtype, dtypes, least_context)
-            if runs is not None and network.generates:
-                yield runs
-
-    return sorted(found(), key=lambda row: (row.quality, -row.parameters, row.model))
+    found = (best_runnable(network, device, kv_dtype, dtypes, least_context) for network in networks)
+    runs = [row for row in found if row is not None]
+    return sorted(runs, key=lambda row: (row.quality, -row.parameters, row.model))
