@@ -107,7 +107,7 @@ def _charge_row(charge: MachineCharge) -> dict[str, Any]:
 
 def _decline_texts(charges: Sequence[MachineCharge]) -> tuple[str, ...]:
     """Return at which fall of prices each term costs as much as renting by the hour."""
-    falls = {}
+    falls: dict[str, float] = {}
     for charge in charges:
         if (fall := charge.breakeven_decline) is not None:
             name = charge.part.offer.name
