@@ -172,7 +172,9 @@ class MachineCharge:
     recurring_usd: float
     """What a reservation is billed for this month, whatever is used of it."""
     list_usd: float
-    """The same hours at the price on demand; what is used up, if none is known."""
+    """The same hours at the price on demand of the list; what is used up, if none is known."""
+    contracted_usd: float
+    """The same with a discount of one's own, but without a term."""
     capital_usd: float
     """Cost of the capital that is tied up, which nobody bills."""
     term_months: float | None
@@ -235,6 +237,7 @@ def machine_charge(part: MixedPart, term: PaidTerm | None, hours: float, *, begi
         billed = by_use + running - recurring
         upfront = term.upfront_usd * gpus if begins else 0.0
     listed = None if term is not None and term.bought else part.offer.list_usd_per_hour
+    list_usd = effective if listed is None else part.paid_gpus * hours * listed
     return MachineCharge(
         part,
         part.paid_gpus * hours / (part.devices if part.sku else 1.0),
@@ -242,7 +245,8 @@ def machine_charge(part: MixedPart, term: PaidTerm | None, hours: float, *, begi
         billed,
         upfront,
         recurring,
-        effective if listed is None else part.paid_gpus * hours * listed,
+        list_usd,
+        list_usd if listed is None else list_usd * part.offer.discounted_ratio,
         cost - effective,
         None if term is None else term.months,
     )

@@ -120,7 +120,9 @@ class Offer:
     origin: str = ""
     """Origin of the price, in words."""
     list_usd_per_hour: float | None = None
-    """Price on demand of the same device; None: none is known."""
+    """Price on demand of the same device, without a discount of one's own; None: none is known."""
+    discounted_ratio: float = 1.0
+    """Price on demand with that discount over the one without it."""
 
     def ratio_at(self, side: Literal["low", "high"]) -> float:
         """Return the lowest or the highest offer over the likely price."""

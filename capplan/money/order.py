@@ -169,6 +169,8 @@ class Machine:
     source: str = ""
     most: int | None = None
     """Machines of this kind that may be ordered; None: any number."""
+    list_usd_per_hour: float | None = None
+    """Price of the list, if the price has a discount of one's own."""
 
     @property
     def is_owned(self) -> bool:

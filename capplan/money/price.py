@@ -197,11 +197,18 @@ class PriceRecord:
     quality: Literal["list", "estimate", "doubtful"] = "list"
     """list, estimate (used only without a list price) or doubtful (never used)."""
     note: str | None = None
+    list_price: UsdPerHour | None = None
+    """Price of the list for the whole instance, if the price has a discount of one's own."""
 
     @property
     def usd_per_hour(self) -> float:
         """Return the price of one device [$/h]."""
         return self.price / self.devices
+
+    @property
+    def discounted_ratio(self) -> float:
+        """Return the price over the one of the list: below 1 with a discount of one's own."""
+        return self.price / (self.list_price or self.price)
 
 
 Dated = TypeVar("Dated", PriceRecord, Machine)
@@ -737,7 +744,8 @@ def price_of(records: Sequence[PriceRecord], device: Device, choice: Prices) -> 
 
 
 def _shared(record: PriceRecord, share: float) -> PriceRecord:
-    return replace(record, price=record.price * share)
+    listed = None if record.list_price is None else record.list_price * share
+    return replace(record, price=record.price * share, list_price=listed)
 
 
 def _origin(offers: Sequence[PriceRecord], chosen: PriceRecord, *, named: bool) -> str:

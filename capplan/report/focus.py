@@ -72,19 +72,23 @@ class _Amount:
     billed: float
     effective: float
     listed: float
+    contracted: float
     capital: float = 0.0
 
     def times(self, share: float) -> "_Amount":
-        return _Amount(self.billed * share, self.effective * share, self.listed * share, self.capital * share)
+        columns = (self.billed, self.effective, self.listed, self.contracted, self.capital)
+        return _Amount(*(usd * share for usd in columns))
 
 
 def _plain(usd: float) -> _Amount:
     """Return an amount that is billed as it is used, at the only price there is."""
-    return _Amount(usd, usd, usd)
+    return _Amount(usd, usd, usd, usd)
 
 
 def _amount(charge: MachineCharge) -> _Amount:
-    return _Amount(charge.billed_usd, charge.effective_usd, charge.list_usd, charge.capital_usd)
+    return _Amount(
+        charge.billed_usd, charge.effective_usd, charge.list_usd, charge.contracted_usd, charge.capital_usd
+    )
 
 
 def focus_text(
@@ -155,10 +159,10 @@ def _in_currency(row: Columns, usd_each: float) -> Columns:
 
 def _costs(amount: _Amount, quantity: float, unit: str, per: float = 1.0, pricing_unit: str = "") -> Columns:
     """Return the columns of an amount: its costs [$], what is consumed, and the unit prices, for `per` of that quantity."""
-    price = amount.listed / (quantity * per) if quantity else 0.0
+    priced = quantity * per or 1.0
     return {
         "BilledCost": amount.billed, "EffectiveCost": amount.effective, "x_CapitalCost": amount.capital,
-        "ListCost": amount.listed, "ContractedCost": amount.listed, "ListUnitPrice": price, "ContractedUnitPrice": price,
+        "ListCost": amount.listed, "ContractedCost": amount.contracted, "ListUnitPrice": amount.listed / priced, "ContractedUnitPrice": amount.contracted / priced,
         "ConsumedQuantity": quantity, "ConsumedUnit": unit, "PricingQuantity": quantity * per, "PricingUnit": pricing_unit or unit,
     }  # fmt: skip
 
@@ -265,7 +269,7 @@ def _purchase_rows(asked: AskedBill) -> Iterator[Columns]:
                 continue
             quantity, unit = (part.gpus * hours, "Hours") if reserved else (float(part.gpus), "Units")
             yield (
-                _costs(_Amount(usd, 0.0, usd), quantity, unit)
+                _costs(_Amount(usd, 0.0, usd, usd), quantity, unit)
                 | _machine(charge, asked, kind)
                 | (_reservation(charge, quantity) if reserved else {})
                 | {

@@ -1,5 +1,6 @@
 """Price lists that a person has: what each form says by hand, the layer that they become, and the dollars of a plan before and after."""
 
+import csv
 import json
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from capplan.cli.main import main
 from capplan.money.price import usd_per_month
 from capplan.readers.catalogue.price_exports import offers_in
+from tests.focus_rules import follows_columns
 
 DAY = "2026-11-28"
 
@@ -140,7 +142,7 @@ OFFERS = "provider,machine,hardware,gpus,commitment,region,price,discount\nAcme,
 
 def test_a_discount_of_ones_own_is_taken_off_the_price_of_the_list(folder):
     offers, _ = offers_in(written(folder, "own.csv", OFFERS.format("15 %")), DAY)
-    assert [(each.usd_per_hour, each.note) for each in offers] == [(17.0, "0.15 off 20 $/h")]
+    assert [(each.usd_per_hour, each.list_usd_per_hour) for each in offers] == [(17.0, 20.0)]
 
 
 @pytest.mark.parametrize(
@@ -219,6 +221,36 @@ def test_an_update_says_what_a_plan_costs_before_and_after(capplan, folder, few_
     assert again["source"].startswith(f"your own list of {DAY}")
     sources = {each["source"] for each in capplan.result("list prices AWS")["rows"] if each["date"] == DAY}
     assert sources == {again["source"]}
+
+
+@pytest.mark.parametrize("commitments", ["", "commitments: {reserved_1y: {discount: 40 %}}\n"])
+def test_a_bill_has_the_price_of_the_list_the_contracted_one_and_what_is_used_up(
+    capplan, folder, few_requests, commitments
+):
+    """A machine of eight at $20 with 15% off is contracted at $17; reserved at 40% off that it costs $10.20."""
+    capplan.result("prices update", written(folder, "own.csv", OFFERS.format("15 %")), "--date", DAY)
+    scenario = written(
+        folder, "s.yaml",
+        "name: s\nmodel: meta-llama/Llama-3.1-8B-Instruct\ntraffic: [{request_rate: 2 req/s, input_tokens: 400, output_tokens: 60}]\n"
+        "fleet: {hardware: [h100-sxm], machines: [acme-8], tensor_parallel: 1, survive: {replica: 0}}\n" + commitments,
+    )  # fmt: skip
+    path = folder / "focus.csv"
+    assert (
+        capplan("bill", scenario, "--offline", "--focus", path, "--month", "2026-12", "--by", "machine").code
+        == 0
+    )
+    rows = list(csv.DictReader(path.open()))
+    follows_columns(rows, "1.2")
+    (machine,) = (
+        row for row in rows if row["ResourceType"] == "Machine" and row["ChargeCategory"] == "Usage"
+    )
+    paid = 10.2 if commitments else 17.0
+    assert [float(machine[key]) for key in ("ListUnitPrice", "ContractedUnitPrice")] == pytest.approx(
+        [20.0, 17.0]
+    )
+    assert [float(machine[key]) for key in ("ListCost", "ContractedCost", "EffectiveCost")] == pytest.approx(
+        [20 * 744, 17 * 744, paid * 744]
+    )
 
 
 def test_a_second_list_replaces_only_what_it_states(capplan, folder):

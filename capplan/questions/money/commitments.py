@@ -228,8 +228,10 @@ def offers_for(
                 f"{terms.spot.most:.0%} of the peak"
             )
             assumed.append(Assumption(what, "commitments.spot"))
-    listed = float(offers[0].usd_per_hour(1.0))
-    return [replace(each, list_usd_per_hour=listed) for each in offers], assumed, warnings
+    contracted = float(offers[0].usd_per_hour(1.0))
+    ratio = on_demand.records[0].discounted_ratio if on_demand.records else 1.0
+    priced = [replace(each, list_usd_per_hour=contracted / ratio, discounted_ratio=ratio) for each in offers]
+    return priced, assumed, warnings
 
 
 def running_counts(group: Group, over_time: OverTime | None, terms: Commitments) -> Counts:

@@ -148,14 +148,24 @@ def _machine_file(path: Path, provider: str, offers: Sequence[ListedOffer]) -> s
         rows[item.name] = {"sku": item.name, "device": record.device, "gpus": record.gpus, "offers": {}}
         for old in record.offers:
             pages[old.source] = item.sources[old.source]
-            rows[item.name]["offers"][old.region, old.commitment] = (old.price, old.date, old.source)
+            rows[item.name]["offers"][old.region, old.commitment] = (
+                old.price,
+                old.list_price,
+                old.date,
+                old.source,
+            )
     for offer in offers:
         row = rows.setdefault(
             offer.sku, {"sku": offer.sku, "device": offer.device, "gpus": offer.gpus, "offers": {}}
         )
-        source = _word(f"{offer.date} {offer.note}")
-        pages[source] = f"your own list of {offer.date}{f', {offer.note}' if offer.note else ''}"
-        row["offers"][offer.region, offer.commitment] = (offer.usd_per_hour, offer.date, source)
+        source = _word(f"own {offer.date}")
+        pages[source] = f"your own list of {offer.date}"
+        row["offers"][offer.region, offer.commitment] = (
+            offer.usd_per_hour,
+            offer.list_usd_per_hour,
+            offer.date,
+            source,
+        )
     machines = [
         row
         | {
@@ -164,10 +174,11 @@ def _machine_file(path: Path, provider: str, offers: Sequence[ListedOffer]) -> s
                     "region": region,
                     "commitment": commitment,
                     "price": f"{usd:.12g} $/h",
+                    **({} if listed is None else {"list_price": f"{listed:.12g} $/h"}),
                     "date": day,
                     "source": source,
                 }
-                for (region, commitment), (usd, day, source) in row["offers"].items()
+                for (region, commitment), (usd, listed, day, source) in row["offers"].items()
             ]
         }
         for row in rows.values()

@@ -406,15 +406,15 @@ def _rented_parts(scenario: Scenario, plan: Plan) -> tuple[tuple[MixedPart, ...]
         for line in group.order.lines if group.order else ():
             machine, of_file = line.machine, records if scenario.price_file is not None else None
             each = machine.usd_per_hour / machine.gpus
-            listed = (
-                [each]
-                if paid_as == ON_DEMAND
-                else [
-                    record.usd_per_hour
-                    for record in machine_records(machine, of_file)
-                    if record.commitment == ON_DEMAND
-                ]
-            )
+            found = [each for each in machine_records(machine, of_file) if each.commitment == ON_DEMAND]
+            on_demand = min(found, key=lambda record: record.usd_per_hour, default=None)
+            ratio = on_demand.discounted_ratio if on_demand else 1.0
+            contracted = on_demand.usd_per_hour if on_demand else None
+            if paid_as == ON_DEMAND:
+                ratio, contracted = (
+                    each * machine.gpus / (machine.list_usd_per_hour or machine.usd_per_hour or 1.0),
+                    each,
+                )
             reserved = paid_as.startswith("reserved") and not machine.is_owned
             name = OWN if machine.is_owned else paid_as
             offer = Offer(
@@ -422,7 +422,10 @@ def _rented_parts(scenario: Scenario, plan: Plan) -> tuple[tuple[MixedPart, ...]
                 each * reserved,
                 each * (not reserved),
                 origin=_machine_basis(line, powered=bool(plan.energy_usd_per_hour)),
-                list_usd_per_hour=None if machine.is_owned else min(listed, default=None),
+                list_usd_per_hour=None
+                if machine.is_owned or contracted is None
+                else contracted / (ratio or 1.0),
+                discounted_ratio=ratio or 1.0,
             )
             if reserved:
                 months = 12.0 * TERM_YEARS.get(paid_as, 1.0)

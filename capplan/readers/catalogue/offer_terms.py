@@ -77,6 +77,8 @@ class MachineOffer(Record):
     commitment: Commitment | Term
     price: UsdPerHour
     """Price of the whole machine."""
+    list_price: UsdPerHour | None = None
+    """Price of the list, if the price has a discount of one's own."""
     date: Day | None
     """Day of the price; null: unknown."""
     source: str

@@ -43,8 +43,8 @@ class ListedOffer:
     usd_per_hour: float
     """Price of the whole machine, after a discount of one's own."""
     date: str
-    note: str = ""
-    """What the price is, if it is not the one of the list."""
+    list_usd_per_hour: float | None = None
+    """Price of the list, if the price has a discount of one's own."""
 
     @property
     def key(self) -> tuple[str, str, str, str]:
@@ -329,7 +329,7 @@ def _own_offers(name: str, day: str | None) -> Iterator[ListedOffer]:
             commitment,
             listed * (1.0 - discount),
             _dated(name, cell["date"] or day),
-            f"{discount:.4g} off {listed:.6g} $/h" if discount else "",
+            listed if discount else None,
         )
 
 

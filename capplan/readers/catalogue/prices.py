@@ -297,7 +297,7 @@ def sold_machines(
             found.append(
                 Machine(
                     known.provider, record.sku, device, record.gpus, offer.price, offer.region, offer.date,
-                    known.sources[offer.source],
+                    known.sources[offer.source], list_usd_per_hour=offer.list_price,
                 )
             )  # fmt: skip
     return tuple(found)
@@ -338,6 +338,7 @@ def _record(machine: Machine, commitment: Commitment | Term) -> PriceRecord:
         machine.sku,
         machine.gpus,
         machine.region,
+        list_price=machine.list_usd_per_hour,
     )
 
 
