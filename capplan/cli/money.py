@@ -48,9 +48,8 @@ def compare_command(
         answer = answer or fleet_for(asked, progress)
     compared = asked_comparison(asked, answer, prices, current_day())
     shown = compare_answer(compared, asked.scenario.name, asked.scenario.file.currency)
-    shown = replace(
-        shown, counted=prices_of_others(asked, [group.hardware for group in compared.plan.groups])
-    )
+    own = {group.hardware for group in compared.plan.groups}
+    shown = replace(shown, counted=prices_of_others(asked, own))
     if picture:
         with shown_anyway(shown, to):
             cost_picture(picture, compared.comparison, asked.scenario.name)
@@ -121,9 +120,8 @@ def bill_command(
         send(text, focus, option="--focus")
     written = str(focus) if focus else None
     shown = bill_answer(bill, asked.scenario.name, written, asked.scenario.file.currency, period)
-    return show(
-        replace(shown, counted=prices_of_others(asked, [group.hardware for group in bill.plan.groups])), to
-    )
+    own = {group.hardware for group in bill.plan.groups}
+    return show(replace(shown, counted=prices_of_others(asked, own)), to)
 
 
 PrefixTokens = Annotated[
