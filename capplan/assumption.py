@@ -1,5 +1,6 @@
 """A default that nobody confirmed, with the flag or key that replaces it."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -27,3 +28,20 @@ class Assumption:
         'kv_dtype'
         """
         return Assumption(self.what, self.key or self.replace, self.key)
+
+
+TO_DO = {
+    "to measure": ("--calibration", "calibration", "capplan calibrate"),
+    "to state of the traffic": ("traffic",),
+    "to state of prices": ("prices", "fleet.providers", "hosted"),
+    "to choose": ("",),
+}
+"""What a person does about an assumption -> how that begins which replaces it; the first one holds."""
+
+
+def by_what_to_do(assumptions: Iterable[Assumption]) -> dict[str, list[Assumption]]:
+    """Return the assumptions that there are under each of `TO_DO`, in their order."""
+    found: dict[str, list[Assumption]] = {do: [] for do in TO_DO}
+    for item in assumptions:
+        found[next(do for do, begins in TO_DO.items() if item.replace.startswith(begins))].append(item)
+    return {do: items for do, items in found.items() if items}

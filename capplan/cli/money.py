@@ -48,9 +48,8 @@ def compare_command(
         answer = answer or fleet_for(asked, progress)
     compared = asked_comparison(asked, answer, prices, current_day())
     shown = compare_answer(compared, asked.scenario.name, asked.scenario.file.currency)
-    shown = replace(
-        shown, counted=prices_of_others(asked, [group.hardware for group in compared.plan.groups])
-    )
+    own = {group.hardware for group in compared.plan.groups}
+    shown = replace(shown, counted=prices_of_others(asked, own))
     if picture:
         with shown_anyway(shown, to):
             cost_picture(picture, compared.comparison, asked.scenario.name)
@@ -128,7 +127,7 @@ def bill_command(
         if focus and period:
             send(focus_text(bill, scene, period, billed.by, billed.focus_version), focus, option="--focus")
         shown = bill_answer(bill, scene, str(focus) if focus else None, period)
-    priced = prices_of_others(asked, [group.hardware for group in bill.plan.groups])
+    priced = prices_of_others(asked, {group.hardware for group in bill.plan.groups})
     return show(replace(shown, counted=priced), to)
 
 

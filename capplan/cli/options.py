@@ -27,7 +27,6 @@ from capplan.ranges import MOST, Positive, Range, Share, Whole
 from capplan.scenario.command_flags import FirstScenario, ScenarioFlags
 from capplan.scenario.flags import (
     MODEL,
-    AssumingFlags,
     LoadFlags,
     Option,
     OutputFlags,
@@ -391,14 +390,12 @@ OUTPUT = Group(
         "--output", "-o", metavar="FILE", help="Write to this file instead of stdout, atomically."
     ),
 )
-ASSUMING = Group(
-    "Output",
-    OUTPUT,
-    assumptions=typer.Option(
-        "--assumptions",
-        help="Show every assumption, by what to do about it, instead of the three to confirm.",
-    ),
+_ASSUMED = typer.Option(
+    "--assumptions",
+    help="Show all assumptions, by what to do about them, not only three.",
+    callback=lambda said: bool(said),
 )
+ASSUMING = Group("Output", OUTPUT, assumptions=_ASSUMED)
 """Options of commands that rest on many assumptions."""
 
 
@@ -439,7 +436,7 @@ Served: TypeAlias = Annotated[ServingFlags, SERVED]
 Load: TypeAlias = Annotated[LoadFlags, LOAD]
 Lengths: TypeAlias = Annotated[LoadFlags, LOAD.only("input_tokens", "output_tokens")]
 Output: TypeAlias = Annotated[OutputFlags, OUTPUT]
-Assuming: TypeAlias = Annotated[AssumingFlags, ASSUMING]
+Assuming: TypeAlias = Annotated[OutputFlags, ASSUMING]
 Asked: TypeAlias = Annotated[ScenarioFlags, ASKED]
 Calibration: TypeAlias = Annotated[Path | None, SERVING["calibration"]]
 Offline: TypeAlias = Annotated[bool, SERVING["offline"]]

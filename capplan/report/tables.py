@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from textwrap import wrap
 from typing import Any, TypeAlias
 
-from capplan.assumption import Assumption
+from capplan.assumption import Assumption, by_what_to_do
 from capplan.report.answer import Answer, Table, flattened
 from capplan.report.safe_text import markdown_paragraph, markdown_words, one_line, plain, visible
 from capplan.report.screen_units import (
@@ -74,27 +74,8 @@ def _largest(values: Sequence[Any], screen: Screen) -> float:
     return 1.0 if screen.probability else max((float(v) for v in values if is_number(v)), default=0.0)
 
 
-MOST_ASSUMED = 6
-"""Assumptions that any answer shows."""
-TO_CONFIRM = 3
-"""Those that an answer with more of them shows."""
-TO_DO = {
-    "to measure": ("--calibration", "calibration", "capplan calibrate"),
-    "to state of the traffic": ("traffic",),
-    "to state of prices": ("prices", "fleet.providers", "hosted"),
-    "to choose": ("",),
-}
-"""What a person does about an assumption -> how that begins which replaces it; the first one holds."""
-
-
-def _by_what_to_do(assumptions: Sequence[Assumption]) -> dict[str, list[Assumption]]:
-    """Return the assumptions that there are under each of `TO_DO`."""
-    found: dict[str, list[Assumption]] = {}
-    for item in assumptions:
-        found.setdefault(
-            next(do for do, begins in TO_DO.items() if item.replace.startswith(begins)), []
-        ).append(item)
-    return {do: found[do] for do in TO_DO if do in found}
+MOST_ASSUMED, TO_CONFIRM = 6, 3
+"""Assumptions that an answer shows at most, and those that it names if it rests on more."""
 
 
 def footnotes(answer: Answer, *, every: bool | None = None) -> list[str]:
@@ -103,35 +84,20 @@ def footnotes(answer: Answer, *, every: bool | None = None) -> list[str]:
     Parameters
     ----------
     answer : of a command
-    every : whether all are shown, by what to do about them, or the first of each and as many more as make three; None: all in their order
+    every : whether all are shown, by what to do about them; False: of many one of each and others up to three; None: all in their order
     """
-    if not answer.assumptions:
-        return []
-    marked = " (*)" if any(table.assumed for table in answer.tables) else ""
-    if every is not None and len(answer.assumptions) > MOST_ASSUMED:
-        groups = _by_what_to_do(answer.assumptions)
-        if every:
-            return [
-                line
-                for do, items in groups.items()
-                for line in (f"assumed{marked}, {do}:", *map(_footnote, items))
-            ]
+    named = [item for item in answer.assumptions if every or item not in answer.counted]
+    groups = by_what_to_do(named)
+    marked = "assumed (*)" if any(table.assumed for table in answer.tables) else "assumed"
+    if every:
+        parts = ([f"{marked}, {do}:", *map(_footnote, items)] for do, items in groups.items())
+        return [line for part in parts for line in part]
+    if every is False and len(named) > MOST_ASSUMED:
         first = [items[0] for items in groups.values()]
-        first += [item for items in groups.values() for item in items[1:]]
-        rest = len(answer.assumptions) - TO_CONFIRM
-        return [
-            f"assumed{marked}, confirm these {TO_CONFIRM}; --assumptions shows {rest} more:",
-            *map(_footnote, first[:TO_CONFIRM]),
-        ]
-    heading = f"assumed{marked}:"
-    shown = [a for a in answer.assumptions if a not in answer.counted]
-    number = len(answer.assumptions) - len(shown)
-    more = (
-        [f"  {number} more on prices of GPUs that the plan does not have: capplan fleet --full"]
-        if number
-        else []
-    )
-    return [heading, *map(_footnote, shown), *more]
+        named = [*first, *(item for item in named if item not in first)][:TO_CONFIRM]
+    more = len(answer.assumptions) - len(named)
+    confirm = f", confirm these {len(named)}; --assumptions shows {more} more" if more else ""
+    return [f"{marked}{confirm}:", *map(_footnote, named)] if answer.assumptions else []
 
 
 def _footnote(item: Assumption) -> str:

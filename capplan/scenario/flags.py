@@ -234,10 +234,3 @@ class OutputFlags:
     """Written instead of stdout, atomically."""
     assumptions: bool | None = None
     """Whether a table ends in every assumption instead of the three to confirm; None: in all of them, in their order."""
-
-
-@dataclass(frozen=True, slots=True)
-class AssumingFlags(OutputFlags):
-    """Where the answer of a command that rests on many assumptions goes."""
-
-    assumptions: bool = False

@@ -7,11 +7,12 @@ from types import SimpleNamespace
 
 import pytest
 
+from capplan.assumption import TO_DO
 from capplan.library import planned
 from capplan.report.answer import Answer, Table
 from capplan.report.answers.fleet_words import rejected_text
 from capplan.report.show import RowProgress, drawable
-from capplan.report.tables import TO_DO, fitted, grid_of, terminal_text
+from capplan.report.tables import fitted, grid_of, terminal_text
 from tests.shipped import SCENARIOS
 
 pytestmark = pytest.mark.usefixtures("shared_runs")

@@ -119,27 +119,15 @@ MOST_NAMED = 8
 """GPUs without a plan that the first screen names; more of them are counted."""
 
 
-def first_screen(
-    asked: AskedFleet,
-    answer: FleetAnswer,
-    outlook: Outlook,
-    kernels: Sequence[Assumption],
-    others: Sequence[Assumption],
-) -> Answer | None:
-    """Return the answer in few lines; None where no plan is recommended: the whole answer says why.
-
-    Parameters
-    ----------
-    asked, answer, outlook : the question, what was found, and what follows from it
-    kernels : that nobody timed on the devices of the recommended plan
-    others : all other assumptions
-    """
+def first_screen(asked: AskedFleet, answer: FleetAnswer, outlook: Outlook) -> Answer | None:
+    """Return the answer in few lines; None where no plan is recommended: the whole answer says why."""
     plan = answer.chosen
     if plan is None:
         return None
     from capplan.report.answers.waterfall import why_texts
 
     promised, shown = bool(asked.scenario.slo.targets), _shown_first(answer, plan)
+    assumptions = (*assumed_kernels([plan], asked.question), *asked.assumptions)
     guessed = [at for at, item in enumerate(shown) if any(group.label == "assumed" for group in item.groups)]
     return Answer(
         command="fleet",
@@ -160,7 +148,7 @@ def first_screen(
             *_bottleneck_texts(answer, plan, outlook),
             *(hits_texts(asked, plan) if asked.question.demand.reuses else ()),
             *(_certainty_texts(answer, plan) if promised else ()),
-            *most_assumed_texts(kernels, others),
+            *most_assumed_texts(assumptions),
             *commitments_text(outlook.mixes),
             *total_texts(plan, outlook.total),
             *owned_texts(plan, owned_uses(asked, answer)),
@@ -170,7 +158,7 @@ def first_screen(
             *idle_texts(plan),
             failure_text(plan),
             *budget_texts(asked, answer),
-            more_text(assumptions=len(kernels) + len(others), plans=len(answer.plans) - len(shown)),
+            more_text(assumptions=len(assumptions), plans=len(answer.plans) - len(shown)),
         ),
     )
 
@@ -643,7 +631,6 @@ def fleet_answer(
         inputs,
         data,
     )
-    kernels = assumed_kernels([answer.chosen], asked.question) if answer.chosen else ()
     return Answer(
         command="fleet",
         result={**result, "plan_file": origin},
@@ -665,7 +652,7 @@ def fleet_answer(
             *(unknown_intervals(answer.chosen) if answer.chosen else ()),
         ),
         exit_code=0 if answer.plans else 4,
-        first_screen=first_screen(asked, answer, outlook, kernels, asked.assumptions),
+        first_screen=first_screen(asked, answer, outlook),
     )
 
 

@@ -5,7 +5,7 @@ from dataclasses import asdict
 from math import ceil
 from typing import TYPE_CHECKING, Any
 
-from capplan.assumption import Assumption
+from capplan.assumption import Assumption, by_what_to_do
 from capplan.fleet.plan import (
     CarriedTraffic,
     Certainty,
@@ -56,13 +56,10 @@ def surer_text(plan: Plan, answer: FleetAnswer) -> str:
     return f"{SURER:.0%} costs {paid_text(answer, row.usd_per_month)} ({fleet})"
 
 
-def most_assumed_texts(kernels: Sequence[Assumption], others: Sequence[Assumption]) -> tuple[str, ...]:
+def most_assumed_texts(assumptions: Sequence[Assumption]) -> tuple[str, ...]:
     """Return the assumption that bears most on an answer, in its first clause: of kernels that nobody timed, else of the traffic, else the first one."""
-    by_traffic = sorted(others, key=lambda item: not item.replace.startswith("traffic"))
-    return tuple(
-        f"assumed: {item.what.partition('; ')[0]}; replace with {item.replace}"
-        for item in (*kernels, *by_traffic)[:1]
-    )
+    first = [item for items in by_what_to_do(assumptions).values() for item in items][:1]
+    return tuple(f"assumed: {item.what.partition('; ')[0]}; replace with {item.replace}" for item in first)
 
 
 def narrower_text(plan: Plan, narrower: "NarrowerWeights | None") -> str:

@@ -59,7 +59,7 @@ def check_answer(asked: AskedFleet, file: PlanFile, checks: Sequence[Check]) -> 
         if failures
         else (),
         assumptions=asked.assumptions,
-        counted=prices_of_others(asked, [group.hardware for group in chosen.groups]),
+        counted=prices_of_others(asked, {group.hardware for group in chosen.groups}),
         warnings=(*file.data_remarks, *asked.warnings),
         exit_code=4 if failures else 0,
     )

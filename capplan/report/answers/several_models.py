@@ -104,7 +104,7 @@ def sharing_answer(found: SharingAnswer) -> Answer:
 
 def _last_texts(assumptions: Sequence[Assumption], key: str) -> tuple[str, ...]:
     """Return the last lines of a first screen: what was assumed most, one fleet at a time, and where the rest is."""
-    return (*most_assumed_texts((), assumptions), one_by_one(key), more_text(len(assumptions), page=False))
+    return (*most_assumed_texts(assumptions), one_by_one(key), more_text(len(assumptions), page=False))
 
 
 def _shared_row(found: SharingAnswer, model: SharingModel, plan: Plan) -> dict[str, Any]:
