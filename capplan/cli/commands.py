@@ -84,7 +84,7 @@ EXAMPLES = {
     "estimate": "capplan estimate llama-3.1-8b --hardware h100 --concurrency 16",
     "spec": "capplan spec llama-3.1-70b --hardware h100 -tp 4 --draft llama-3.1-8b --acceptance 0.8",
     "fleet": "capplan fleet support-chat -o plan.json",
-    "capacity": "capplan capacity qwen3-32b --gpus '8 x h100-sxm' --use-case chat",
+    "capacity": "capplan capacity qwen3-32b --gpus '8 x h100-sxm'",
     "check": "capplan check support-chat --plan plan.json",
     "replan": "capplan replan --plan plan.json --prometheus http://prometheus:9090 --window 7d",
     "diff": "capplan diff plan.json support-chat --format markdown",
