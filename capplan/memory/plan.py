@@ -182,8 +182,8 @@ def _stage_plan(
         stage, network, launch.stage_sharding, launch.padded_inputs, rules.vocabulary_multiple
     )
     if rules.host_embedding and not network.tied_embeddings:
-        size = FORMATS[network.embedding_format].bytes_per_element
-        weights = weights - size * stage.network.embedding_parameters
+        element = FORMATS[network.embedding_format].bytes_per_element
+        weights = weights - element * stage.network.embedding_parameters
     if network.adapters is not None:
         adapter = adapter_bytes_per_rank(stage.network, launch.stage_sharding)
         weights = weights + network.adapters.slots * adapter
