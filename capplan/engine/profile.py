@@ -96,6 +96,8 @@ class MemoryRules:
     """Fraction that recipes state for experts over several servers, where the engine's own choice leaves no room; None: the engine's own."""
     latent_workspace_tokens: float = 131072.0
     """Most cached tokens of latent attention that prefill expands at once."""
+    host_embedding: bool = False
+    """The embedding is in the memory of the host, where rows of it are looked up; one that is the LM head too is on the device."""
     vocabulary_multiple: int = 64
     """Rows of embedding and LM head are padded to a multiple of this, and of the ranks that they are split over."""
 

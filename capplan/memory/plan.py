@@ -17,6 +17,7 @@ from capplan.memory.rank import (
 )
 from capplan.model.network import Network
 from capplan.model.sharding import adapter_bytes_per_rank
+from capplan.model.weight_format import FORMATS
 from capplan.numbers import Array, Number, distinct
 
 LIMITS = (
@@ -180,6 +181,9 @@ def _stage_plan(
     weights = rank_weight_bytes(
         stage, network, launch.stage_sharding, launch.padded_inputs, rules.vocabulary_multiple
     )
+    if rules.host_embedding and not network.tied_embeddings:
+        element = FORMATS[network.embedding_format].bytes_per_element
+        weights = weights - element * stage.network.embedding_parameters
     if network.adapters is not None:
         adapter = adapter_bytes_per_rank(stage.network, launch.stage_sharding)
         weights = weights + network.adapters.slots * adapter

@@ -1,5 +1,7 @@
 """Memory of one rank, part by part: weights, and the peak of a step, lookup tables, absorbed matrices, graphs and buffers besides."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from capplan.engine.profile import LOW_LATENCY_STEP_TOKENS, EngineProfile, MemoryRules
@@ -643,7 +645,8 @@ def rank_activation_bytes(stage: Stage, network: Network, launch: Launch, profil
     """
     rules = profile.memory
     element = FORMATS[network.activation_format].bytes_per_element
-    tokens = launch.max_num_batched_tokens
+    tokens = np.minimum(launch.max_num_batched_tokens, profile.ubatch_tokens)
+    launch = replace(launch, max_num_batched_tokens=tokens)
     width = float(network.hidden_size)
     layer_peak: Number = 0.0 * np.asarray(tokens)
     buffers: Number = 0.0 * np.asarray(tokens)

@@ -360,3 +360,20 @@ def test_matrix_units_make_prompts_quicker_and_tokens_not():
     assert rates[1].compute_fraction == pytest.approx(4.0 * rates[0].compute_fraction)
     assert rates[1].memory_fraction == rates[0].memory_fraction
     assert rates[1].vector_fraction == rates[0].vector_fraction
+
+
+def test_the_embedding_is_in_the_memory_of_the_host(capplan):
+    """Published: Llama 3 8B in F16, a file of 14.96 GiB of which 0.98 are the embedding, ran on cards of 16 GB with all layers."""
+    line = [
+        "--engine",
+        "llamacpp",
+        "--weight-dtype",
+        "fp16",
+        "--hardware",
+        "l4",
+        "--max-model-len",
+        "4096",
+        "--offline",
+    ]
+    told = capplan.result("fit", "llama-3.1-8b", *line)
+    assert told["weight_bytes_per_gpu"] / 2**30 == pytest.approx(14.96 - 128256 * 4096 * 2 / 2**30, rel=0.005)
