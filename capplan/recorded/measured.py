@@ -240,9 +240,6 @@ NEEDED: dict[MeasuredKind, tuple[str, ...]] = {
 """Columns that tell a kind, and that every file of that kind must have."""
 
 
-SPEEDS = ("device", "model", "quant", "gen_tokens", "tok_s")
-"""Columns of measured speeds of llama.cpp."""
-
 _COMPLETE: dict[MeasuredKind, Callable[[Mapping[str, str]], dict[str, str]]] = {
     "serving": with_run_columns,
     "memory": with_start_columns,
@@ -305,11 +302,6 @@ def measured_kind(path: Path, rows: list[dict[str, str]], asked: str | None) -> 
         raise unknown("kind", asked, kinds)
     if asked is None:
         fitting = [kind for kind, needed in NEEDED.items() if columns.issuperset(needed)]
-        if not fitting and columns.issuperset(SPEEDS):
-            raise InputError(
-                f"{path}: speeds of llama.cpp, which capplan does not predict: only memory is modelled with weights of GGUF files\n"
-                "  capplan fit MODEL.gguf --hardware NAME shows the memory"
-            )
         if not fitting:
             lines = "\n".join(f"  {kind}: {', '.join(needed)}" for kind, needed in NEEDED.items())
             raise InputError(f"{path}: the columns match no kind of results; needed are\n{lines}")

@@ -6,13 +6,12 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
-from capplan.accuracy.bounded import Intervals, interval_of_ratios
+from capplan.accuracy.bounded import Interval, Intervals, interval_of_ratios
 from capplan.accuracy.slowness import SlownessRegime, SlownessTable, unmeasured_width
 from capplan.engine.profile import EngineProfile
 from capplan.errors import InputError
 from capplan.hardware.device import BORROWED, Device, Efficiency, Fit, Kinship, not_measured
 from capplan.operators.llamacpp import ENGINE as LLAMACPP
-from capplan.readers.catalogue.llamacpp import llamacpp_efficiency, llamacpp_intervals
 from capplan.readers.record import Record, validated
 from capplan.readers.text_file import data_folder, read_text
 from capplan.readers.yaml_file import parse_yaml, read_yaml, yaml_text
@@ -153,6 +152,8 @@ def efficiency_for(
     backend : of llama.cpp; None: the usual one of the device
     """
     if engine is not None and engine.engine == LLAMACPP:
+        from capplan.readers.catalogue.llamacpp import llamacpp_efficiency
+
         return llamacpp_efficiency(device, engine, backend, shipped_efficiency(OTHERS[0]))
     if device.partition is not None:
         return _of_slice(replace(device, name=device.partition.device, partition=None), device.name)
@@ -273,19 +274,25 @@ def efficiency_text(efficiency: Efficiency, names: Sequence[str], head: str) -> 
     return head + yaml_text(record, short=False, width=110)
 
 
+LLAMACPP_FILE = data_folder("hardware_specs") / "llamacpp" / "speed.yaml"
+"""Speeds of llama.cpp, which `readers.catalogue.llamacpp` reads."""
 INTERVALS_FILE = Path(__file__).parents[2] / "accuracy" / "data" / "intervals.yaml"
 
 
 @lru_cache(maxsize=1)
 def shipped_intervals() -> Intervals:
-    """Return the prediction intervals of the back-test, by regime."""
-    document = read_yaml(INTERVALS_FILE, kind="a table of intervals")
+    """Return the prediction intervals of the back-test, by regime; of llama.cpp those of its speeds, on devices that its fit did not see."""
+    return _intervals_in(INTERVALS_FILE) | _intervals_in(LLAMACPP_FILE, f"/{LLAMACPP}")
+
+
+def _intervals_in(path: Path, engine: str = "") -> dict[str, Interval]:
+    document = read_yaml(path, kind="a table of intervals")
     return {
-        key: interval_of_ratios(
-            tuple(float(ratio) for ratio in ratios), int(values), int(models), int(sources)
+        f"{key}{engine}": interval_of_ratios(
+            tuple(map(float, ratios)), int(values), int(models), int(sources)
         )
         for key, (*ratios, values, models, sources) in document.value["intervals"].items()
-    } | llamacpp_intervals()
+    }
 
 
 SLOWNESS_FILE = Path(__file__).parents[2] / "accuracy" / "data" / "slowness.yaml"

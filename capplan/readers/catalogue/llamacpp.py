@@ -7,15 +7,14 @@ from typing import Annotated
 
 from pydantic import Field
 
-from capplan.accuracy.bounded import Interval, interval_of_ratios
 from capplan.assumption import Assumption
 from capplan.engine.profile import EngineProfile
 from capplan.engine.profiles import LLAMACPP
 from capplan.errors import unknown
 from capplan.hardware.device import Device, Efficiency
-from capplan.operators.llamacpp import ENGINE, BlockRates, Fractions, block_fits
+from capplan.operators.llamacpp import BlockRates, Fractions, block_fits
+from capplan.readers.catalogue.efficiency import LLAMACPP_FILE
 from capplan.readers.record import Record, validated
-from capplan.readers.text_file import data_folder
 from capplan.readers.yaml_file import read_yaml
 
 Ratio = Annotated[float, Field(gt=0.0)]
@@ -112,8 +111,7 @@ BACKENDS = ("cuda", "metal", "vulkan", "rocm", "sycl", "cpu")
 @cache
 def speed_file() -> SpeedFile:
     """Return the file that ships."""
-    path = data_folder("hardware_specs") / "llamacpp" / "speed.yaml"
-    return validated(SpeedFile, read_yaml(path, kind="the speed of llama.cpp"))
+    return validated(SpeedFile, read_yaml(LLAMACPP_FILE, kind="the speed of llama.cpp"))
 
 
 def family_of(device: Device) -> str | None:
@@ -204,11 +202,3 @@ def llamacpp_efficiency(
         offloaded={kind: fits | block_fits(each) for kind, each in offloaded.items()},
         spreads=spreads,
     )
-
-
-def llamacpp_intervals() -> dict[str, Interval]:
-    """Return the intervals of llama.cpp's speeds: measured over predicted time, on devices that the fit did not see."""
-    return {
-        f"{kind}/{ENGINE}": interval_of_ratios(tuple(ratios), int(rows), int(devices), int(sources))
-        for kind, (*ratios, rows, devices, sources) in speed_file().intervals.items()
-    }
