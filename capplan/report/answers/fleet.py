@@ -291,13 +291,13 @@ def _bottleneck_texts(answer: FleetAnswer, plan: Plan, outlook: Outlook) -> tupl
 
 
 def delivered_texts(targets: Sequence[Target], plan: Plan) -> tuple[str, ...]:
-    """Return in one line what requests see of each SLO target at the peak, next to its limit, and what a million tokens cost at the mean load."""
+    """Return in one line what requests see of each SLO target at the peak, next to its limit, and what a million tokens cost at the mean load, unless they are free."""
     seen = [
         f"{target.metric.upper()} {target.statistic} {seconds_text(plan.value(target))} (limit {seconds_text(target.stated_s)})"
         for target in targets
     ]
     texts = [f"at the peak: {', '.join(seen)}"] if seen else []
-    if (costs := plan.money) is not None:
+    if (costs := plan.money) is not None and plan.usd_per_hour:
         output = costs.usd_per_million_output_tokens_at_mean
         of_output = "" if output is None else f", ${output:,.2f} for output"
         texts.append(f"${costs.usd_per_million_tokens_at_mean:,.2f} per million tokens{of_output}")
