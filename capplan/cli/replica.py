@@ -58,20 +58,21 @@ def fit_command(
 
 def _fit_any(hardware: str, serving: ServingFlags, to: OutputFlags) -> int:
     """Show the models that run on a device."""
-    from capplan.questions.runnable import models_that_run, speed_of
+    from capplan.questions.runnable import models_that_run
     from capplan.readers.catalogue.hardware import device
     from capplan.report.answers.local_machine import runnable_answer
-    from capplan.report.show import show
+    from capplan.report.show import row_progress, show
 
     entry = device(hardware)
-    rows = models_that_run(
-        entry,
-        weight_dtype=serving.weight_dtype,
-        kv_dtype=serving.kv_dtype,
-        context_tokens=serving.max_model_len,
-    )
-    speeds = [speed_of(row, hardware, serving.kv_dtype) for row in rows]
-    return show(runnable_answer(entry, rows, speeds, serving.kv_dtype or "fp16"), to)
+    with row_progress("models") as progress:
+        rows = models_that_run(
+            entry,
+            weight_dtype=serving.weight_dtype,
+            kv_dtype=serving.kv_dtype,
+            context_tokens=serving.max_model_len,
+            progress=progress,
+        )
+    return show(runnable_answer(entry, rows, serving.kv_dtype or "fp16"), to)
 
 
 Model = Annotated[

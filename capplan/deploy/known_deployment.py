@@ -372,7 +372,7 @@ def launched_replica(
     said = serving_flags(read, ignore_unmodelled=ignore_unmodelled)
     left_out = [LEFT_OUT.format(line) for line in _other_parts(read)]
     unread = (f"not read of --launch: {', '.join(read.unread)}",) if read.unread else ()
-    assumed = tuple(Assumption(line, "--launch", "launch") for line in (*read.assumed, *left_out))
+    assumed = tuple(Assumption(line, "--launch") for line in (*read.assumed, *left_out))
     model = model or _model_of(read, "--launch", None, "capplan estimate OWNER/NAME --launch ...")
     return model, replace(serving, **said), unread, assumed
 

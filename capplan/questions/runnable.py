@@ -1,31 +1,54 @@
-"""Which models run on a device: shipped ones and those in the cache of the hub."""
+"""Which models llama.cpp runs on a device, of those that ship and those in the cache of the hub: memory and speed of `fit` and `estimate`."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from capplan.errors import CapplanError, InputError, unknown
-from capplan.fleet.runnable import (
-    BY_QUALITY,
-    LEAST_CONTEXT,
-    STEP_TOKENS,
-    Runnable,
-    as_stored,
-    runnable_models,
-)
+from capplan.fleet.fit import longest_context_tokens
 from capplan.hardware.device import Device
 from capplan.model.network import Network
+from capplan.model.parameters import parameters
 from capplan.model.weight_format import stored_formats
 from capplan.operators.llamacpp import ENGINE
 from capplan.questions.gguf_speeds import generated_tokens_per_s, prompt_tokens_per_s
 from capplan.readers.catalogue.models import cached_names, checkpoint_name, read_model, shipped_networks
-from capplan.replica.replica import replica_of
+from capplan.replica.replica import memory_of, replica_of
+from capplan.replica.spec import ReplicaSpec
 from capplan.scenario.flags import ServingFlags
 from capplan.scenario.replica import asked_replica
 
-PROMPT_TOKENS = 512
-"""Tokens of the prompt whose rate is shown, as llama-bench has it by default."""
+BY_QUALITY = ("q8_0", "q6_k", "q5_k_m", "q4_k_m", "q3_k_m", "q2_k")
+"""Quantisations of GGUF files, nearest to the model first."""
+TRAINED_IN_GGUF = frozenset({"bf16", "fp16", "fp32", "mxfp4"})
+"""Formats of checkpoints that GGUF files have too."""
 KV_DTYPES = ("fp16", "bf16", "fp32")
 """Formats of the cache that keep no scales."""
+LEAST_CONTEXT = 4096
+"""A model counts as running where a request of so many tokens fits."""
+PROMPT_TOKENS = 512
+"""Tokens of the prompt whose rate is shown, as llama-bench has it by default."""
+_AS_TRAINED = frozenset({"bf16", "fp16", "fp32", "fp8", "fp8_block", "mxfp4"})
+"""Formats in which models are published first; a checkpoint in another one was quantised from it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Runnable:
+    """A model in one quantisation, on one device."""
+
+    model: str
+    parameters: float
+    weight_dtype: str
+    quality: int
+    """Place of the quantisation among those by quality, 0 the best."""
+    weight_bytes: float
+    """On the device; llama.cpp keeps the embedding in the memory of the host."""
+    longest_context_tokens: int
+    generated_tokens_per_s: float | None
+    """Of one sequence after an empty context; None where no speed is known."""
+    prompt_tokens_per_s: float | None
+    """Of PROMPT_TOKENS."""
+    reason: str = ""
+    """Why no speed is known."""
 
 
 def models_that_run(
@@ -34,8 +57,9 @@ def models_that_run(
     weight_dtype: str | None = None,
     kv_dtype: str | None = None,
     context_tokens: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> list[Runnable]:
-    """Return the models that run on a device, each in its best quantisation.
+    """Return the models that run on a device, each in its best quantisation: the best first, then the most parameters.
 
     Parameters
     ----------
@@ -44,48 +68,67 @@ def models_that_run(
     kv_dtype : of the cache; None: fp16
     context_tokens : [tokens]
         that have to fit; None: LEAST_CONTEXT
+    progress : gets how many models were tried, and of how many
     """
     dtypes = BY_QUALITY if weight_dtype is None else (weight_dtype.lower(),)
     if dtypes[0] not in BY_QUALITY:
         raise unknown("weight dtype", dtypes[0], BY_QUALITY, place="--weight-dtype")
-    needed = context_tokens or LEAST_CONTEXT
     cache = (kv_dtype or "fp16").lower()
     if cache not in KV_DTYPES:
         raise unknown("KV dtype of llama.cpp", cache, KV_DTYPES, place="--kv-dtype")
-    files = [as_stored(network, device, cache, needed) for network in _cached(files=True)]
+    files = [(network, (None,)) for network in _cached(files=True)]
     networks = _one_of_each([*_cached(files=False), *shipped_networks()[0]])
-    found = runnable_models(networks, device, cache, dtypes, needed)
-    return [*(row for row in files if row is not None), *found]
+    tried = [*files, *((network, _dtypes_of(network, dtypes)) for network in networks)]
+    found = []
+    for count, (network, formats) in enumerate(tried, start=1):
+        row = _best(network, device, formats, cache, context_tokens or LEAST_CONTEXT)
+        found += [] if row is None else [row]
+        if progress is not None:
+            progress(count, len(tried))
+    return sorted(found, key=lambda row: (row.quality, -row.parameters, row.model))
 
 
-@dataclass(frozen=True, slots=True)
-class Speed:
-    """How fast llama.cpp runs a model on a device, one sequence at a time; None where it is not known."""
-
-    generated_tokens_per_s: float | None = None
-    """After an empty context."""
-    prompt_tokens_per_s: float | None = None
-    """Of PROMPT_TOKENS."""
-    reason: str = ""
-    """Why it is not known."""
+def _dtypes_of(network: Network, dtypes: tuple[str, ...]) -> tuple[str | None, ...]:
+    """Return the quantisations to try of a model; one whose experts were trained in mxfp4 stays as it is."""
+    formats = set(stored_formats(network))
+    return (None,) if "mxfp4" in formats and formats <= TRAINED_IN_GGUF else dtypes
 
 
-def speed_of(row: Runnable, hardware: str, kv_dtype: str | None) -> Speed:
-    """Return how fast a model runs on a device, with the code of `estimate`."""
-    flags = ServingFlags(
-        engine=ENGINE,
-        weight_dtype=row.weight_dtype if row.weight_dtype in BY_QUALITY else None,
-        kv_dtype=kv_dtype,
-        max_num_seqs=1,
-        max_num_batched_tokens=STEP_TOKENS,
-        max_model_len=LEAST_CONTEXT,
-        offline=True,
-    )
+def _best(
+    network: Network, device: Device, dtypes: tuple[str | None, ...], kv_dtype: str, least_context: int
+) -> Runnable | None:
+    """Return a model in the first quantisation that fits; None where none does, or where llama-quantize writes none."""
+    needed = min(least_context, network.max_context_tokens or least_context)
+    for quality, dtype in enumerate(dtypes):
+        flags = ServingFlags(
+            engine=ENGINE,
+            weight_dtype=dtype,
+            kv_dtype=kv_dtype,
+            max_num_seqs=1,
+            max_model_len=needed,
+            offline=True,
+        )
+        try:
+            spec = asked_replica(network.name, device.name, flags).spec
+            plan = memory_of(spec)
+        except CapplanError:
+            return None
+        if bool(plan.fits):
+            named = dtype or "+".join(sorted(set(stored_formats(network)) - {"fp32"}))
+            context, size = longest_context_tokens(spec), float(parameters(network))
+            return Runnable(
+                network.name, size, named, quality, float(plan.weight_bytes), context, *_speeds(spec)
+            )
+    return None
+
+
+def _speeds(spec: ReplicaSpec) -> tuple[float | None, float | None, str]:
+    """Return the rates of generating and of reading a prompt, or why they are not known."""
     try:
-        replica = replica_of(asked_replica(row.model, hardware, flags).spec)
-        return Speed(generated_tokens_per_s(replica, 1, 0.0), prompt_tokens_per_s(replica, PROMPT_TOKENS, 0))
+        replica = replica_of(spec)
     except CapplanError as error:
-        return Speed(reason=str(error).partition("\n")[0])
+        return None, None, str(error).partition("\n")[0]
+    return generated_tokens_per_s(replica, 1, 0.0), prompt_tokens_per_s(replica, PROMPT_TOKENS, 0), ""
 
 
 def _cached(*, files: bool) -> Iterator[Network]:
@@ -96,10 +139,6 @@ def _cached(*, files: bool) -> Iterator[Network]:
                 yield read_model(name, offline=True)
             except InputError:
                 continue
-
-
-_AS_TRAINED = frozenset({"bf16", "fp16", "fp32", "fp8", "fp8_block", "mxfp4"})
-"""Formats in which models are published first; a checkpoint in another one was quantised from it."""
 
 
 def _one_of_each(networks: Iterable[Network]) -> list[Network]:

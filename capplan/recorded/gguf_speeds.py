@@ -304,7 +304,7 @@ DYNAMIC = {
     "ud-q6_k_xl": "q6_k",
     "q5_k_xl": "q5_k_m",
 }
-"""Dynamic mixtures of Unsloth -> the mixture of llama-quantize that is nearest in size: within 4% where the file states a size."""
+"""Dynamic mixtures of Unsloth -> the mixture of llama-quantize of the same name, whose size may differ by some percent."""
 
 
 def printed_quant(text: str, model: str) -> str | None:

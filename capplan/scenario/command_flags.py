@@ -219,8 +219,8 @@ class ScenarioFlags(FirstScenario):
     engine: Annotated[
         str | None,
         Option(
-            "vllm, sglang, trtllm, or any: the one whose fleet costs least.",
-            known=("vllm", "sglang", "trtllm", "any"),
+            "vllm, sglang, trtllm, llamacpp (GGUF files), or any: the one of the first three whose fleet costs least.",
+            known=("vllm", "sglang", "trtllm", "llamacpp", "any"),
             key="engine",
         ),
     ] = None

@@ -5,12 +5,10 @@ import json
 import pytest
 
 from capplan.cli.main import main
-from capplan.fleet.runnable import BY_QUALITY, best_runnable, memory_bytes, step_bytes
 from capplan.hardware.device import engine_memory_bytes
-from capplan.model.weight_format import in_weight_format
+from capplan.questions.runnable import BY_QUALITY, models_that_run
 from capplan.readers import local_machine
 from capplan.readers.catalogue.hardware import device
-from capplan.readers.catalogue.models import read_model
 from capplan.readers.local_machine import ask_tool, device_here
 
 GIB = 2.0**30
@@ -186,22 +184,29 @@ def test_detect_prints_tables_and_json(machine, monkeypatch, capsys):
     assert result["tools"]["system_profiler"] == "not found"
 
 
-def test_the_step_buffer_is_what_llama_cpp_prints():
-    """`CUDA0 compute buffer size = 258.50 MiB` of Llama 3.1 8B, which has 128,256 words and 4,096 hidden elements."""
-    assert step_bytes(read_model("llama-3.1-8b", offline=True)) == 258.5 * 2**20
+def test_the_best_quantisation_that_fits_is_that_of_fit_and_its_speed_that_of_estimate(capsys):
+    """It had a memory of its own, by which models fitted that `fit` rejected."""
+    flags = ["--hardware", "rtx-3070", "--offline", "--format", "json"]
+    served = [*flags, "--engine", "llamacpp", "--max-num-seqs", "1"]
 
+    def printed(*words):
+        code = main([*words])
+        return code, json.loads(capsys.readouterr().out)["result"]
 
-def test_the_best_quantisation_that_fits_is_named_with_its_longest_context():
-    network = read_model("llama-3.1-8b", offline=True)
-    card = device("rtx-3070")
-    found = best_runnable(network, card, "fp16", BY_QUALITY, 4096)
-    assert (found.weight_dtype, found.quality) == ("q6_k", 1)
-    stored = in_weight_format(network, "q6_k")
-    available = engine_memory_bytes(card)
-    assert memory_bytes(stored, found.longest_context_tokens, "fp16") <= available
-    assert memory_bytes(stored, found.longest_context_tokens + 1, "fp16") > available
-    assert memory_bytes(in_weight_format(network, "q8_0"), 4096, "fp16") > available
-    assert best_runnable(network, device("mx150"), "fp16", BY_QUALITY, 4096) is None
+    (row,) = [
+        row
+        for row in models_that_run(device("rtx-3070"), weight_dtype="q6_k")
+        if row.model == "meta-llama/Llama-3.1-8B"
+    ]
+    longest = ["--max-model-len", str(row.longest_context_tokens)]
+    code, fits = printed("fit", row.model, *served, "--weight-dtype", "q6_k", *longest)
+    assert (code, fits["fits"]) == (0, True)
+    longer = ["--max-model-len", str(row.longest_context_tokens + 1)]
+    assert printed("fit", row.model, *served, "--weight-dtype", "q6_k", *longer)[0] == 3
+    assert printed("fit", row.model, *served, "--weight-dtype", "q8_0", "--max-model-len", "4096")[0] == 3
+    lengths = ["--input-tokens", "1", "--output-tokens", "2", "--concurrency", "1", "--max-model-len", "4096"]
+    _, estimate = printed("estimate", row.model, *served, "--weight-dtype", "q6_k", *lengths)
+    assert row.generated_tokens_per_s == pytest.approx(1.0 / estimate["tpot_s"]["mean"], rel=0.02)
 
 
 @pytest.mark.long
@@ -216,7 +221,7 @@ def test_fit_any_lists_models_by_quality_and_this_is_the_machine(machine, monkey
     places = [BY_QUALITY.index(row["weight_dtype"]) for row in models if row["weight_dtype"] in BY_QUALITY]
     assert places == sorted(places)
     assert not any("AWQ" in name or "GPTQ" in name for name in by_name)
-    assert all(row["memory_bytes"] <= engine_memory_bytes(device("rtx-3070")) for row in models)
+    assert all(row["weight_bytes"] <= engine_memory_bytes(device("rtx-3070")) for row in models)
     assert (
         main(
             [

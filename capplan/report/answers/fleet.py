@@ -17,7 +17,7 @@ from capplan.fleet.plan import (
     paid_by_the_gpu,
 )
 from capplan.fleet.review import Question, kernel_assumptions
-from capplan.questions.fleet import AskedFleet
+from capplan.questions.fleet import AskedFleet, prices_of_others
 from capplan.questions.fleet_answer import FAR_DEARER
 from capplan.questions.money.energy import Outlook
 from capplan.questions.plans.plan_row import certainty_row, plan_inputs, plan_row
@@ -291,13 +291,13 @@ def _bottleneck_texts(answer: FleetAnswer, plan: Plan, outlook: Outlook) -> tupl
 
 
 def delivered_texts(targets: Sequence[Target], plan: Plan) -> tuple[str, ...]:
-    """Return in one line what requests see of each SLO target at the peak, next to its limit, and what a million tokens cost at the mean load."""
+    """Return in one line what requests see of each SLO target at the peak, next to its limit, and what a million tokens cost at the mean load, unless they are free."""
     seen = [
         f"{target.metric.upper()} {target.statistic} {seconds_text(plan.value(target))} (limit {seconds_text(target.stated_s)})"
         for target in targets
     ]
     texts = [f"at the peak: {', '.join(seen)}"] if seen else []
-    if (costs := plan.money) is not None:
+    if (costs := plan.money) is not None and plan.usd_per_hour:
         output = costs.usd_per_million_output_tokens_at_mean
         of_output = "" if output is None else f", ${output:,.2f} for output"
         texts.append(f"${costs.usd_per_million_tokens_at_mean:,.2f} per million tokens{of_output}")
@@ -617,6 +617,8 @@ def fleet_answer(
     outlook = outlook or Outlook()
     over_time = over_time_parts(outlook)
     plans = [plan_row(plan) for plan in answer.written]
+    own = {group.hardware for group in answer.chosen.groups} if answer.chosen else set(asked.prices)
+    others = prices_of_others(asked, own)
     unlisted = None if answer.unlisted is None else answer.written.index(answer.unlisted)
     listed = [row for place, row in enumerate(plans) if place != unlisted]
     result = _fleet_result(asked, answer, plans, outlook)
@@ -641,7 +643,8 @@ def fleet_answer(
         headline=decision_sentence(asked, answer, outlook),
         closing=_closing(asked, answer, outlook),
         assumptions=(
-            *asked.assumptions,
+            *(item for item in asked.assumptions if item not in others),
+            *others,
             *assumed_kernels(answer.plans, asked.question),
             *(item for part in list(over_time.values())[:1] for item in over_time_assumptions(part)),
             *outlook.assumptions,

@@ -4,9 +4,8 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from capplan.assumption import Assumption
-from capplan.fleet.runnable import STEP_TOKENS, Runnable
 from capplan.hardware.device import Device, engine_memory_bytes
-from capplan.questions.runnable import Speed
+from capplan.questions.runnable import Runnable
 from capplan.readers.local_machine import LocalMachine
 from capplan.report.answer import Answer, Table
 
@@ -78,46 +77,31 @@ def _warnings(machine: LocalMachine) -> list[str]:
     return found
 
 
-def runnable_answer(
-    device: Device, rows: Sequence[Runnable], speeds: Sequence[Speed], kv_dtype: str
-) -> Answer:
+def runnable_answer(device: Device, rows: Sequence[Runnable], kv_dtype: str) -> Answer:
     """Return the models that run on a device with their speeds, the best quantisation first."""
     shown = [
-        {
-            "model": row.model,
-            "parameters": row.parameters,
-            "weight_dtype": row.weight_dtype,
-            "weight_bytes": row.weight_bytes,
-            "longest_context_tokens": row.longest_context_tokens,
-            "memory_bytes": row.memory_bytes,
-            "generated_tokens_per_s": speed.generated_tokens_per_s,
-            "prompt_tokens_per_s": speed.prompt_tokens_per_s,
-        }
-        for row, speed in zip(rows, speeds, strict=True)
+        {name: value for name, value in asdict(row).items() if name not in ("quality", "reason")}
+        for row in rows
     ]
-    unknown = dict.fromkeys(speed.reason for speed in speeds if speed.reason)
+    unknown = dict.fromkeys(row.reason for row in rows if row.reason)
     available = engine_memory_bytes(device)
     assumed = (
         Assumption("nothing else uses the memory", "a smaller --hardware NAME:SIZE", "fleet.hardware"),
         Assumption(f"one sequence, its cache in {kv_dtype}", "--kv-dtype", "kv_dtype"),
-        Assumption(
-            f"steps of {STEP_TOKENS} tokens, with flash attention",
-            "capplan fit MODEL",
-            "max_num_batched_tokens",
-        ),
         Assumption(
             "llama.cpp runs the model, in the formats that llama-quantize writes without an importance matrix",
             "capplan fit FILE.gguf",
             "weight_dtype",
         ),
     )
-    title = f"{len(rows)} models fit on {device.title}, which gives them {available / 1e9:.1f} GB"
     return Answer(
         command="fit",
         result={"hardware": device.name, "available_bytes": available, "models": shown},
         tables=(Table(shown),),
-        headline=title,
-        closing=("capplan fit MODEL --hardware NAME --weight-dtype DTYPE shows what uses the memory",),
+        headline=f"{len(rows)} models fit on {device.title}, which gives them {available / 1e9:.1f} GB",
+        closing=(
+            "capplan fit MODEL --engine llamacpp --hardware NAME --weight-dtype DTYPE shows what uses the memory",
+        ),
         assumptions=assumed,
         warnings=tuple(f"no speed: {reason}" for reason in list(unknown)[:1]),
         exit_code=0 if rows else 3,
