@@ -107,6 +107,7 @@ UNFITTED: Mapping[str, float] = {
     "largest_tile_rows": 128.0,
     "largest_split": 4.0,
     "quantise_passes": 0.0,
+    "vector_fraction": 0.0,
     # torch does not have the all-reduce kernels of engines: they never win during the fit
     "one_shot_fraction": 1e-9,
     "one_shot_step_s": _LOSING,

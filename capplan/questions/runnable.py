@@ -41,12 +41,12 @@ class Runnable:
     quality: int
     """Place of the quantisation among those by quality, 0 the best."""
     weight_bytes: float
-    """On the device; llama.cpp keeps the embedding in the memory of the host."""
+    """Weights on the device; llama.cpp keeps the embedding in the memory of the host."""
     longest_context_tokens: int
     generated_tokens_per_s: float | None
-    """Of one sequence after an empty context; None where no speed is known."""
+    """Rate of one sequence after an empty context; None where no speed is known."""
     prompt_tokens_per_s: float | None
-    """Of PROMPT_TOKENS."""
+    """Rate of a prompt of PROMPT_TOKENS."""
     reason: str = ""
     """Why no speed is known."""
 

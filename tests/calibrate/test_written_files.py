@@ -9,8 +9,8 @@ from capplan.readers.catalogue.efficiency import (
     INTERVALS_FILE,
     efficiency_folder,
     efficiency_text,
+    intervals_in,
     read_efficiency,
-    shipped_intervals,
 )
 
 
@@ -19,7 +19,7 @@ def test_shipped_host_times_can_be_written_again():
 
 
 def test_shipped_intervals_can_be_written_again():
-    assert intervals_text(shipped_intervals()) == INTERVALS_FILE.read_text(encoding="utf-8")
+    assert intervals_text(intervals_in(INTERVALS_FILE)) == INTERVALS_FILE.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(("file", "names"), CATALOGUE_NAMES.values())

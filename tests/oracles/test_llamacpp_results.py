@@ -72,11 +72,8 @@ FILES = {
 
 
 @pytest.fixture
-def speeds(monkeypatch):
+def speeds():
     """Return the rows of a file, of a kind that is recognised by its columns."""
-    from capplan.recorded import measured
-
-    monkeypatch.setitem(measured.NEEDED, "llamacpp", measured.SPEEDS)
     return lambda path: measured_table(path)[1]
 
 
@@ -186,13 +183,6 @@ def test_several_tables_of_one_file_are_read_and_other_tables_are_not(tmp_path, 
     path.write_text("# Notes\n\n| day | who |\n| --- | --- |\n| 1 | me |\n")
     with pytest.raises(InputError):
         speeds(path)
-
-
-def test_validate_says_in_one_line_that_speeds_of_llama_cpp_are_not_predicted(tmp_path):
-    path = tmp_path / "bench.json"
-    path.write_text(FILES["bench.json"])
-    with pytest.raises(InputError, match=r"bench.json: speeds of llama.cpp, which capplan does not predict"):
-        measured_table(path)
 
 
 @pytest.mark.parametrize(

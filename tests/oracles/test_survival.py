@@ -254,7 +254,9 @@ def test_a_plan_survives_what_it_says(capplan, eights):
 
 
 def test_the_default_is_one_machine_and_said(capplan, eights):
-    ran = capplan("fleet", SMALL, "--offline", "--full", *eights, "--set", "fleet.spare_replicas=null")
+    ran = capplan(
+        "fleet", SMALL, "--offline", "--full", "--assumptions", *eights, "--set", "fleet.spare_replicas=null"
+    )
     assert "without 1 machine" in ran.out
     assert "with one machine gone" in ran.out
     assert "one machine more (eight, $2,920 per month)" in ran.out

@@ -210,7 +210,7 @@ WIDTHS = {
 @pytest.mark.parametrize("which", WIDTHS)
 def test_the_widest_pair_of_operators_sets_the_peak_of_a_layer(engine, which):
     projection, width = WIDTHS[which]
-    model = network(Layer((ATTENTION,), (projection,)))
+    model, engine = network(Layer((ATTENTION,), (projection,))), replace(engine, ubatch_tokens=np.inf)
     rules = engine.memory
     for tensor in (1.0, 2.0):
         found = plan(model, engine, tensor=tensor, tokens=65536.0).activation_bytes
@@ -225,6 +225,7 @@ def test_the_widest_pair_of_operators_sets_the_peak_of_a_layer(engine, which):
 def test_prefill_of_latent_attention_expands_a_part_of_the_context_at_once(engine):
     """Eight contexts, at least four blocks for each sequence, at most 131,072 tokens or half of it: the rule of vLLM's MLA metadata."""
     mixer = LatentAttention(16, 512, 64, 128, 96)
+    engine = replace(engine, ubatch_tokens=np.inf)
     model, block = network(Layer((mixer,), ())), engine.block_tokens
     for context, sequences, tensor in (
         (4000, 64.0, 1.0),

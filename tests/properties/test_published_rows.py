@@ -310,7 +310,7 @@ def test_notes_name_a_gpu_only_where_they_name_one():
     [
         ({"gpu": "Ascend 910C"}, "unknown hardware 'Ascend 910C'"),
         ({"gpu": ""}, "gpu: missing; write its name"),
-        ({"engine": "cloudmatrix-infer"}, "unknown engine 'cloudmatrix-infer'; known: sglang, trtllm, vllm"),
+        ({"engine": "cloudmatrix-infer"}, "unknown engine 'cloudmatrix-infer'; known: llamacpp, sglang, trtllm, vllm"),
         ({"spec_decode": "DFlash"}, "spec_decode: 'DFlash' does not say how drafts are made; write the method"),
         ({"spec_decode": "MTP2 accept 4.5"}, "spec_decode: 'MTP2 accept 4.5': a round of 2 drafts adds 1 to 3 tokens"),
         ({"concurrency": "", "ttft_ms_mean": "9"}, "concurrency: missing; the latencies of a closed loop follow from its clients; write the clients"),

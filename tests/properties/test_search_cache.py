@@ -19,6 +19,7 @@ from capplan.fleet.search.trial import Trial
 from capplan.questions.fleet import asked_fleet
 from capplan.questions.fleet_answer import fleet_for
 from capplan.readers.yaml_file import parse_yaml
+from capplan.replica.offload import Offload
 from capplan.replica.replica import replica_of
 from capplan.replica.spec import ReplicaSpec
 from capplan.replica.speculation import DraftPlan
@@ -192,6 +193,7 @@ def test_every_field_of_a_specification_is_part_of_its_key(question, candidate):
         "kv_format": "bf16",
         "typical_context_tokens": 1,
         "offline": True,
+        "offload": Offload(spec.network, 8e10),
     }  # fmt: skip
     assert set(others) == {field.name for field in fields(ReplicaSpec)}
     cache = SearchCache()

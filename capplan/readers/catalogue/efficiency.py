@@ -282,10 +282,11 @@ INTERVALS_FILE = Path(__file__).parents[2] / "accuracy" / "data" / "intervals.ya
 @lru_cache(maxsize=1)
 def shipped_intervals() -> Intervals:
     """Return the prediction intervals of the back-test, by regime; of llama.cpp those of its speeds, on devices that its fit did not see."""
-    return _intervals_in(INTERVALS_FILE) | _intervals_in(LLAMACPP_FILE, f"/{LLAMACPP}")
+    return intervals_in(INTERVALS_FILE) | intervals_in(LLAMACPP_FILE, f"/{LLAMACPP}")
 
 
-def _intervals_in(path: Path, engine: str = "") -> dict[str, Interval]:
+def intervals_in(path: Path, engine: str = "") -> dict[str, Interval]:
+    """Return the intervals of a file by regime, to whose names an engine may be added."""
     document = read_yaml(path, kind="a table of intervals")
     return {
         f"{key}{engine}": interval_of_ratios(
