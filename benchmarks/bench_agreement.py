@@ -9,7 +9,7 @@ What is simulated is the mean of some draws, since one of sessions differs by se
 import argparse
 from statistics import mean
 
-from tests.fuzz.answers import KINDS
+from tests.fuzz.answers import KINDS, SLOW_KINDS
 from tests.fuzz.shown import AGREED, LATENCIES, simulated_over_planned
 
 
@@ -17,7 +17,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--scenarios", type=int, default=10)
     parser.add_argument("--draws", type=int, default=1)
-    parser.add_argument("--kind", choices=KINDS, action="append")
+    parser.add_argument("--kind", choices=(*KINDS, *SLOW_KINDS), action="append")
     given = parser.parse_args()
     seeds = range(7, 7 + given.draws)
     for kind in given.kind or KINDS:

@@ -47,7 +47,8 @@ class Question:
     intervals: Intervals
     slowness_table: SlownessTable
     max_model_len: int
-    routing: Routing
+    routing: Routing | None
+    """Of the router; None: in turn, and turns of sessions go to the replica of the turn before."""
     requests: int = SIMULATED_REQUESTS
     seed: int = SEED
     max_num_seqs: int | None = None

@@ -265,7 +265,7 @@ def asked_fleet(scenario: Scenario, *, offline: bool) -> AskedFleet:
         intervals=shipped_intervals(),
         slowness_table=shipped_slowness(),
         max_model_len=tokens,
-        routing=scenario.file.fleet.routing or "round_robin",
+        routing=scenario.file.fleet.routing,
         max_num_seqs=scenario.file.max_num_seqs,
         max_num_batched_tokens=step_tokens,
         gpu_memory_utilization=scenario.file.gpu_memory_utilization,

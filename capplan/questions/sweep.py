@@ -118,7 +118,7 @@ def _scenario_sweep(path: Path, loads: Loads, flags: SweepFlags, serving: Servin
         )
     rates = partial(_offered_rates, asked.question, flags.seed)
     points = _points(contenders, asked.question.demand, asked.scenario.slo, loads, flags.seed, rates)
-    points = tuple(replace(point, routing=asked.question.routing) for point in points)
+    points = tuple(replace(point, routing=asked.question.routing or "round_robin") for point in points)
     counted = (*((_VECTORS,) if asked.scenario.pooled else ()), *_loads_of_pools(contenders))
     return AskedSweep(
         asked.scenario.name, points, asked.scenario.slo, (*counted, *asked.assumptions), asked.warnings

@@ -212,3 +212,22 @@ def test_host_memory_pays_below_what_the_smaller_fleet_saves(scenario, capsys):
         assert worth * memory / 1e9 == pytest.approx(row["usd_per_month_saved"])
     assert main(["levers", str(small), "--lever", "kv-offload"]) == 0
     assert "Host memory to buy, and whether it pays" in capsys.readouterr().out
+
+
+@pytest.mark.long
+def test_separate_pools_keep_a_session_where_its_context_is_as_simulate_does(capplan, tmp_path):
+    """Turns were dealt to the prefill replicas in turn unless the scenario named a router: 46 % hits for 71, and TTFT half as long again."""
+    path, plan = tmp_path / "s.yaml", tmp_path / "plan.json"
+    path.write_text(
+        "name: s\nmodel: meta-llama/Llama-3.1-8B-Instruct\nweight_dtype: fp8\n"
+        "traffic: [{name: s, request_rate: 6 req/s, turns: 8, think_time: 15 s, input_tokens: 2000, added_tokens: 500, output_tokens: 100}]\n"
+        "slo: {ttft_p95: 2 s, tpot_p95: 50 ms}\n"
+        "fleet: {hardware: [l40s], tensor_parallel: 1, pipeline_parallel: 1, headroom: 0 %, spare_replicas: 0, disaggregation: only, kv_link: network}\n"
+    )
+    capplan("fleet", path, "--offline", "-o", plan)
+    planned = json.loads(plan.read_text())["result"]["chosen"]
+    seen = capplan.result("simulate", "--plan", plan, "--offline")
+    assert planned["groups"][0]["replicas"] > 1
+    assert planned["prefix_hit_fraction"] == pytest.approx(seen["prefix_hit_fraction"], abs=0.02)
+    for latency in ("ttft_s", "tpot_s", "e2e_s"):
+        assert planned[latency]["mean"] == pytest.approx(seen[latency]["mean"], rel=0.04)

@@ -28,7 +28,7 @@ from capplan.ranges import SEED
 from capplan.replica.replica import Replica
 from capplan.serving.outcome import EarlyEnd, LatencyLimit, most_above
 from capplan.serving.simulator import FULL_RUN
-from capplan.workload.request_class import Slo, Target
+from capplan.workload.request_class import ResponseTimes, Slo, Target
 
 Phase = Literal["prefill", "decode"]
 Pair = tuple[int, int]
@@ -339,12 +339,20 @@ class Joint:
 
     @cached_property
     def stream(self) -> Stream:
-        """The requests at the peak, those that `simulate` draws."""
+        """The requests at the peak, those that `simulate` draws: a turn of a session follows a response as one replica of each pool gives it."""
+        first = self._drawn(0.0)
+        if not self.demand.has_sessions:
+            return first
+        seen = self._fleet_run(self._at(first, NO_LOAD, 1.0, SIZING_REQUESTS), (1, 1), AS_PREDICTED)
+        return self._drawn([seen.classes[item.name].e2e_s.mean for item in self.demand.classes])
+
+    def _drawn(self, response_s: ResponseTimes) -> Stream:
         return peak_stream(
             self.demand,
             replicas=2,
             seed=SEED,
             longest=self.question.max_model_len,
+            response_s=response_s,
             routing=self.question.routing,
         )
 
@@ -370,7 +378,8 @@ class Joint:
         stay_s = self._run((1, 1), NO_LOAD, AS_PREDICTED, SIZING_REQUESTS).all.e2e_s.mean
         waits = [target.limit_s for target in self.question.slo.targets if target.metric == "ttft"]
         wanted = ceil(STAYS * self.rate * (stay_s + min(waits, default=0.0)))
-        return min(max(SIZING_REQUESTS, wanted), MOST_SIZING_REQUESTS)
+        before = ceil(self.rate * self.stream.warm_up_s)  # caches fill with the contexts of sessions
+        return before + min(max(SIZING_REQUESTS, wanted), MOST_SIZING_REQUESTS)
 
     def _run(
         self, pair: Pair, load: float, paces: Paces, count: int | None, *, ends_early: bool = False
@@ -379,8 +388,17 @@ class Joint:
         key = (pair, load, paces, count)
         if key in self._seen.outcomes:
             return self._seen.outcomes[key]
-        stream = self._stream_at(load, paces.decode, count)
-        outcome = run_fleet(
+        stream = self._at(self.stream, load, paces.decode, count)
+        early = first_token_limits(self.question.slo, stream, paces.decode) if ends_early else FULL_RUN
+        outcome = self._fleet_run(stream, pair, paces, early)
+        if outcome.parts[0].missed is None:
+            self._seen.outcomes[key] = outcome
+        return outcome
+
+    def _fleet_run(
+        self, stream: Stream, pair: Pair, paces: Paces, early_end: EarlyEnd = FULL_RUN
+    ) -> FleetOutcome:
+        return run_fleet(
             self._prefill_slower(paces.prefill / paces.decode),
             stream,
             self.operation(pair, paces.decode),
@@ -388,11 +406,8 @@ class Joint:
             slo=self.question.slo,
             use=self._use,
             gauged=any(target.metric == "itl" for target in self.question.slo.targets),
-            early_end=first_token_limits(self.question.slo, stream, paces.decode) if ends_early else FULL_RUN,
+            early_end=early_end,
         )
-        if outcome.parts[0].missed is None:
-            self._seen.outcomes[key] = outcome
-        return outcome
 
     def _prefill_slower(self, factor: float) -> Replica:
         """Return the prefill replica with all step times longer by a factor."""
@@ -400,16 +415,20 @@ class Joint:
             self._slowed[factor] = replace(self.prefill, table=self.prefill.table.slower(factor))
         return self._slowed[factor]
 
-    def _stream_at(self, load: float, unit_s: float, count: int | None) -> Stream:
-        """Return the first requests, or all of them, at a multiple of the peak, in this unit of time."""
-        assert self.stream.requests is not None
-        assert self.stream.requests.arrival_s is not None
-        requests = self.stream.requests if count is None else self.stream.requests.between(0, count)
+    def _at(self, stream: Stream, load: float, unit_s: float, count: int | None) -> Stream:
+        """Return the first requests of a stream, or all of them, at a multiple of the peak, in this unit of time."""
+        assert stream.requests is not None
+        assert stream.requests.arrival_s is not None
+        requests = stream.requests if count is None else stream.requests.between(0, count)
+        warm_up_s = stream.warm_up_s
         if load * unit_s != 1.0:
             requests = replace(requests, arrival_s=np.asarray(requests.arrival_s) / (load * unit_s))
+            warm_up_s /= load * unit_s
         waits = waits_of(self.demand.classes)
         waits = replace(waits, seconds=tuple(wait_s / unit_s for wait_s in waits.seconds))
-        return replace(self.stream, requests=requests, waits=waits if waits.are_unlike else None)
+        return replace(
+            stream, requests=requests, warm_up_s=warm_up_s, waits=waits if waits.are_unlike else None
+        )
 
     def late(self, pair: Pair, load: float, paces: Paces) -> bool:
         """Return whether first tokens are surely late: the prefill pool shows that by itself, whatever the decode pool."""

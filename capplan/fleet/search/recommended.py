@@ -161,7 +161,7 @@ def plan_of(sized: Sized, terms: Terms) -> Plan:
         usd_per_million_tokens=usd_per_million(hourly, output_rate + input_rate),
         bottleneck=_bottleneck(sized, terms, bottleneck_of(rows, load.output_tokens, in_replica)),
         money=None if hourly is None else unit_costs_at_mean(demand, hourly, latencies.responses_s),
-        routing=question.routing,
+        routing=question.routing or "round_robin",
         outside=outside_use(demand.classes, latencies.responses_s, HOURS_PER_MONTH),
         unlike_waits=latencies.seen,
         class_e2e_mean_s=latencies.responses_s if len(demand.classes) > 1 else (),

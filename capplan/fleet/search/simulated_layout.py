@@ -479,7 +479,7 @@ class SimulatedLayout:
         key = (demand.hit_fractions, count, response_s, user_share)
         if key not in self._paths:
             self._paths[key] = SamplePath(
-                demand, count=count, seed=q.seed, longest=q.max_model_len, routing=q.routing, response_s=response_s,
+                demand, count=count, seed=q.seed, longest=q.max_model_len, routing=q.routing or "round_robin", response_s=response_s,
                 user_share=user_share,
             )  # fmt: skip
         return self._paths[key]
