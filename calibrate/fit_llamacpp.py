@@ -392,7 +392,7 @@ def write(names: Sequence[Name], x: Array, rows: Sequence[Row], intervals: Mappi
 
 
 HEAD = """# Fractions of bandwidth and peak that llama.cpp reaches, by family of devices and backend; written by python -m calibrate.fit_llamacpp.
-# Families are chosen by hand, and so are the fractions of offloaded weights, of three hosts, and matrix ratios: int8 or fp16 operations of the matrix units for one in fp32.
+# Families are chosen by hand, and so are the fractions of offloaded weights, of two hosts, and matrix ratios: int8 or fp16 operations of the matrix units for one in fp32.
 # Apple states over four times the GPU compute of an M4 for the M5, whose cores have matrix units: https://the-decoder.com/apples-m5-chip-brings-faster-ai-to-macbook-ipad-and-vision-pro/
 """
 

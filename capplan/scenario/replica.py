@@ -19,7 +19,7 @@ from capplan.model.weight_format import in_weight_format, stored_formats, weight
 from capplan.operators.device_rates import no_speed_reason
 from capplan.operators.llamacpp import ENGINE as LLAMACPP
 from capplan.operators.matmul import sequences_with_slots
-from capplan.readers.calibration.refitted import refitted_profile
+from capplan.readers.calibration.refitted import refitted_profile, refuse_kernels_of_torch
 from capplan.readers.catalogue.efficiency import efficiency_for
 from capplan.readers.catalogue.hardware import named_device
 from capplan.readers.catalogue.models import read_model
@@ -212,6 +212,7 @@ def asked_replica(
             *rules.assumptions,
             *host_assumptions,
             *_memory_assumptions(target),
+            *(_offload_assumptions() if offload else ()),
         ),
         (*_warnings(served, flags.max_model_len, rules.engine), *_shared_ranks(flags), *host_warnings),
     )
@@ -291,6 +292,10 @@ def _efficiency(target: Device, flags: ServingFlags, engine: EngineProfile) -> E
         raise InputError(
             f"--backend: {engine.engine} has no backends to choose from; --engine llamacpp has, or leave it out"
         )
+    if calibration is not None and engine.engine == LLAMACPP:
+        from capplan.readers.calibration.file import read_calibration_file
+
+        refuse_kernels_of_torch(calibration, read_calibration_file(calibration).kernels)
     if calibration is None or engine.engine == LLAMACPP:
         return efficiency_for(target, engine, flags.backend)
     from capplan.readers.calibration.measured_device import efficiency_from_calibration
@@ -307,6 +312,15 @@ def _memory_assumptions(target: Device) -> tuple[Assumption, ...]:
             "memory.engine_total in your own hardware YAML",
         ),
     )
+
+
+def _offload_assumptions() -> tuple[Assumption, ...]:
+    """Return what is assumed of weights that are in the memory of the host."""
+    from capplan.readers.catalogue.llamacpp import speed_file
+
+    of = speed_file().offload
+    what = f"weights on the host are read at {of.host:.0%} of its bandwidth, by a processor that keeps up, and cross PCIe for prompts at {of.pcie:.0%} of its rate: chosen on two hosts"
+    return (Assumption(what, "--host-bandwidth"),)
 
 
 def _shared_ranks(flags: ServingFlags) -> tuple[str, ...]:

@@ -1,6 +1,7 @@
 """The speed of llama.cpp: by hand, against the physics of a device, and against published rows where the table is at hand."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -377,3 +378,12 @@ def test_the_embedding_is_in_the_memory_of_the_host(capplan):
     ]
     told = capplan.result("fit", "llama-3.1-8b", *line)
     assert told["weight_bytes_per_gpu"] / 2**30 == pytest.approx(14.96 - 128256 * 4096 * 2 / 2**30, rel=0.005)
+
+
+def test_kernels_of_torch_are_refused_and_what_an_offload_rests_on_is_said(capplan):
+    """A calibration was passed over without a word, and so were the fractions of the host."""
+    asked = ("llama-3.1-8b", "--engine", "llamacpp", "--weight-dtype", "q4_k_m", "--hardware", "h100-sxm", "--concurrency", "1", "--offline")  # fmt: skip
+    path = Path(__file__).parents[2] / "calibrate" / "devices" / "h100-sxm.calibration.yaml"
+    assert "its kernels are those of torch, and llama.cpp has others" in capplan.refused("estimate", *asked, "--calibration", path)  # fmt: skip
+    told = capplan("estimate", *asked, "--n-gpu-layers", "20", "--host-bandwidth", "80 GB/s").out
+    assert "weights on the host are read at 40% of its bandwidth" in told

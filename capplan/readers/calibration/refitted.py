@@ -23,14 +23,25 @@ def efficiency_by(
     calibration: Path | None, device: Device, engine: EngineProfile | None = None
 ) -> Efficiency:
     """Return the fits of a device: the calibration file's if it was measured on that device, else those of the catalogue for an engine."""
-    if calibration is None or (engine is not None and engine.engine == LLAMACPP):
+    if calibration is None:
         return efficiency_for(device, engine)
     from capplan.readers.calibration.file import read_calibration_file, same_device
     from capplan.readers.calibration.measured_device import efficiency_from_calibration
 
     kernels = read_calibration_file(calibration).kernels
+    if engine is not None and engine.engine == LLAMACPP:
+        refuse_kernels_of_torch(calibration, kernels)
+        return efficiency_for(device, engine)
     measured_here = kernels is not None and same_device(kernels.machine, device)
     return efficiency_from_calibration(calibration, device) if measured_here else efficiency_for(device)
+
+
+def refuse_kernels_of_torch(path: Path, kernels: object) -> None:
+    """Raise the error for measured kernels where llama.cpp runs, which has others."""
+    if kernels is not None:
+        raise InputError(
+            f"{path}: its kernels are those of torch, and llama.cpp has others\n  leave it out; capplan calibrate measures for vllm, sglang and trtllm"
+        )
 
 
 def refitted_overhead(host: "HostRefit") -> HostOverhead:
