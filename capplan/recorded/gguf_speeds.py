@@ -277,7 +277,7 @@ EARLY_BUILD = "b2000"
 
 
 def _ubatch(text: str) -> int:
-    found = re.search(r"ub(\d+)", text) or re.fullmatch(r"(\d+)", text.strip())
+    found = re.search(r"ub(\d{1,6})\b", text) or re.fullmatch(r"(\d{1,6})", text.strip())
     return int(found[1]) if found else 512
 
 

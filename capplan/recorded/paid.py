@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from math import isfinite, nan
+from math import nan
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,8 @@ from capplan.readers.text_file import csv_rows, read_json, read_text
 IDLE = "__idle__"
 """Name under which OpenCost and bills of ours have GPUs that wait."""
 _MAX_BYTES = 2_000_000_000
+_MOST = 1e15
+"""Amounts of dollars and hours are below this."""
 _HOURS = {"hour", "hours", "hrs", "h"}
 _CUR_COST = {
     "DiscountedUsage": "reservation_effective_cost",
@@ -108,8 +110,8 @@ def _number(text: object, place: str) -> float:
         value = float(str(text or 0.0))
     except ValueError:
         value = nan
-    if not isfinite(value):
-        raise InputError(f"{place}: {str(text)[:40]!r} is not a number")
+    if not abs(value) < _MOST:
+        raise InputError(f"{place}: {str(text)[:40]!r} is not a number, or out of range")
     return value
 
 
@@ -182,7 +184,7 @@ def _focus(row: Mapping[str, str], place: str, usd_each: Mapping[str, float]) ->
             raise InputError(
                 f"{place}: is of tokens and states no hours; export the bill with --by machine or --focus-version 1.3"
             )
-        hours = sum(float(each.get("UsageQuantity", 0.0)) for each in split)
+        hours = sum(_number(each.get("UsageQuantity"), f"{place}: UsageQuantity") for each in split)
     elif name == IDLE or row.get("AllocatedMethodId"):
         hours /= _gpus(machine)
     start, end = _period(row["ChargePeriodStart"], row["ChargePeriodEnd"], f"{place}: charge period")

@@ -26,15 +26,19 @@ from hypothesis import strategies as st
 
 from capplan import __version__
 from capplan.errors import InputError
+from capplan.questions.gguf_speeds import gguf_row_predictions
 from capplan.readers.calibration.file import _checksum, read_calibration_file
+from capplan.readers.catalogue.efficiency import shipped_intervals
 from capplan.readers.catalogue.hardware import device
 from capplan.readers.catalogue.models import read_model
+from capplan.readers.catalogue.price_exports import offers_in
 from capplan.readers.catalogue.prices import read_prices, skypilot_prices
 from capplan.readers.catalogue.token_prices import json_prices, litellm_prices, read_token_prices
 from capplan.readers.plan_file import read_plan_file, result_digest
 from capplan.readers.point_file import PointFile
 from capplan.readers.yaml_file import parse_yaml
 from capplan.recorded.measured import measured_table
+from capplan.recorded.paid import read_paid
 from capplan.recorded.results.read import read_results
 from capplan.recorded.traces.trace import read_trace, workload_of
 from capplan.scenario.scenario import read_scenario
@@ -161,6 +165,56 @@ MEASURED = (
     "a,vllm,0.11.0,meta-llama/Llama-3.1-8B,h100-sxm,1,1,500,60,4,9,online_conc,n_requests=20\n"
 )
 
+OFFERS = "provider,machine,hardware,gpus,commitment,region,price,discount,date\nacme,acme-8,h100-sxm,8,on-demand,east,30,10%,2026-11-20\n"
+AWS = {
+    "PriceList": [{
+        "product": {"attributes": {"instanceType": "p5.48xlarge", "regionCode": "us-west-2", "operatingSystem": "Linux", "tenancy": "Shared",
+                                   "preInstalledSw": "NA", "capacitystatus": "Used"}},
+        "publicationDate": "2026-11-25T10:00:00Z",
+        "terms": {
+            "OnDemand": {"a": {"priceDimensions": {"b": {"unit": "Hrs", "pricePerUnit": {"USD": "50"}}}}},
+            "Reserved": {"c": {"termAttributes": {"LeaseContractLength": "1yr", "OfferingClass": "standard"}, "priceDimensions": {
+                "d": {"unit": "Hrs", "pricePerUnit": {"USD": "20"}}, "e": {"unit": "Quantity", "pricePerUnit": {"USD": "87600"}}}}},
+        },
+    }],
+}  # fmt: skip
+_AZURE = {"currencyCode": "USD", "armRegionName": "eastus", "armSkuName": "Standard_ND96isr_H100_v5", "unitOfMeasure": "1 Hour", "productName": "Virtual Machines NDsr"}  # fmt: skip
+AZURE = {"Items": [_AZURE | {"type": "Consumption", "retailPrice": 98.0, "skuName": "ND96isr H100 v5"},
+                   _AZURE | {"type": "Reservation", "retailPrice": 525600.0, "reservationTerm": "3 Years", "skuName": "ND96isr"}]}  # fmt: skip
+GCP = {"skus": [
+    {"description": f"{part} running in Americas", "category": {"usageType": "OnDemand"}, "serviceRegions": ["us-central1"],
+     "pricingInfo": [{"pricingExpression": {"usageUnit": unit, "tieredRates": [{"unitPrice": {"currencyCode": "USD", "units": "2", "nanos": 500000000}}]}}]}
+    for part, unit in (("Nvidia Tesla A100 GPU", "h"), ("A2 Instance Core", "h"), ("A2 Instance Ram", "GiBy.h"))
+]}  # fmt: skip
+FOCUS = (
+    "ChargePeriodStart,ChargePeriodEnd,ChargeCategory,BillingCurrency,SkuPriceDetails,PricingUnit,PricingQuantity,EffectiveCost,Tags,ResourceName,AllocatedMethodDetails\n"
+    '2026-12-01T00:00:00Z,2027-01-01T00:00:00Z,Usage,USD,"{""InstanceType"": ""p5.48xlarge""}",Hours,744,44640,"{""team"": ""chat""}",x,\n'
+    '2026-12-01T00:00:00Z,2027-01-01T00:00:00Z,Usage,USD,"{""InstanceType"": ""p5.48xlarge""}",1000000 Tokens,4,40,{},x,"{""Elements"": [{""UsageQuantity"": 8}]}"\n'
+)
+CUR = (
+    "line_item_usage_start_date,line_item_usage_end_date,line_item_line_item_type,line_item_usage_amount,line_item_unblended_cost,reservation_effective_cost,product_instance_type,resource_tags_user_class\n"
+    "2026-12-01T00:00:00Z,2026-12-01T01:00:00Z,Usage,1,55,,p5.48xlarge,chat\n2026-12-01T01:00:00Z,2026-12-01T02:00:00Z,DiscountedUsage,2,0,60,p5.48xlarge,mail\n"
+)
+OPENCOST = {"code": 200, "data": [{"chat": {
+    "window": {"start": "2026-12-01T00:00:00Z", "end": "2027-01-01T00:00:00Z"}, "gpuHours": 44.0, "totalCost": 220.0, "properties": {"labels": {"class": "chat"}},
+}}]}  # fmt: skip
+BENCH = (
+    "  Device 0: NVIDIA GeForce RTX 4090, compute capability 8.9, VMM: yes\n"
+    "| model | size | params | backend | ngl | fa | test | t/s |\n| --- | ---: | ---: | --- | --: | -: | ---: | ---: |\n"
+    "| llama 8B Q4_K - Medium | 4.58 GiB | 8.03 B | CUDA | 99 | 1 | pp512 | 12800.00 ± 25.50 |\n"
+    "| llama 8B Q4_K - Medium | 4.58 GiB | 8.03 B | CUDA | 99 | 1 | tg128 @ d4096 | 128.00 ± 0.50 |\n\nbuild: 6f7a1bc0 (7421)\n"
+)
+SPEEDS = (
+    "id,source,tool,build,backend,device,device_count,model,quant,model_size_gib,test,prompt_tokens,depth_tokens,gen_tokens,n_gpu_layers,n_cpu_moe,flash_attention,kv_type,parallel,tok_s,notes\n"
+    "a,x,llama-bench,b7421,cuda,RTX 4090,1,LLaMA 3 8B,Q4_K_M,4.58,pp512,512,0,0,99,,1,f16,1,12800,\n"
+    "b,x,llama-bench,b7421,cuda,RTX 4090,1,LLaMA 3 8B,Q4_K_M,4.58,tg128,0,4096,128,99,,1,f16,1,128,\n"
+)
+
+
+def _speeds(path: Path) -> object:
+    """Return the predictions of published speeds of GGUF models."""
+    return list(gguf_row_predictions(measured_table(path, "llamacpp")[1], shipped_intervals()))
+
 
 def _result(name: str) -> bytes:
     return (RESULTS / name).read_bytes()
@@ -216,6 +270,12 @@ KINDS = (
     Kind("a_clients.csv", _traffic, lambda: [CLIENTS.encode()]),
     Kind("b_length_hist.csv", lambda path: _traffic(path.with_name("b_clients.csv")), lambda: [LENGTHS.encode()]),
     Kind("measured.csv", measured_table, lambda: [MEASURED.encode()]),
+    Kind("offers.csv", lambda path: offers_in(path, DAY), lambda: [OFFERS.encode()]),
+    Kind("cloud.json", lambda path: offers_in(path, DAY), lambda: [AWS, AZURE, GCP]),
+    Kind("paid.csv", lambda path: read_paid(path, {"USD": 1.0}), lambda: [FOCUS.encode(), CUR.encode()]),
+    Kind("opencost.json", lambda path: read_paid(path, {"USD": 1.0}), lambda: [OPENCOST]),
+    Kind("bench.md", read_results, lambda: [BENCH.encode()]),
+    Kind("speeds.csv", _speeds, lambda: [SPEEDS.encode()]),
 )  # fmt: skip
 NAMED = {kind.name: kind for kind in KINDS}
 

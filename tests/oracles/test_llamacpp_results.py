@@ -164,6 +164,8 @@ def test_devices_are_read_from_the_lines_above_a_table(tmp_path, speeds, line, d
     [
         ("pp512 ", "lunch ", "the test 'lunch' is not read; known: pp512, tg128, pp512+tg128, tg32 @ d4096"),
         ("12800.00 ± 25.50", "fast", "'fast' is not a number, in a table of llama.cpp"),
+        ("pp512 ", f"pp{'9' * 400} ", "is not read; known: pp512"),
+        ("12800.00 ± 25.50", "9" * 400, "is not a number, in a table of llama.cpp"),
         ("12800.00 ± 25.50", "0.00 ± 0.00", "is not a speed in tokens per second"),
     ],
 )

@@ -171,6 +171,24 @@ def test_a_discount_of_ones_own_is_taken_off_the_price_of_the_list(folder):
             "is not in the form of a price list: KeyError",
         ),
         ("a.json", {"skus": [7]}, "is not in the form of a price list"),
+        (
+            "a.json",
+            {
+                "skus": [
+                    {
+                        "pricingInfo": [
+                            {
+                                "pricingExpression": {
+                                    "usageUnit": "h",
+                                    "tieredRates": [{"unitPrice": {"units": "nan"}}],
+                                }
+                            }
+                        ]
+                    }
+                ]
+            },
+            "units: 'nan' is out of range",
+        ),
         ("a.json", {"PriceList": []}, "has no offer of a machine in the catalogue"),
     ],
 )

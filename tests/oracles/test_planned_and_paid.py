@@ -210,6 +210,11 @@ def test_odd_exports_are_refused(capplan, plan, tmp_path):
         ),
         (
             "b.csv",
+            CUR + LINES.replace(",1,55,", ",1e308,55,"),
+            "line_item_usage_amount: '1e308' is not a number, or out of range",
+        ),
+        (
+            "b.csv",
             CUR
             + LINES.replace(
                 "2026-12-01T00:00:00Z,2026-12-01T01:00:00Z,Usage", "today,2026-12-01T01:00:00Z,Usage"

@@ -99,13 +99,13 @@ def _dated(name: str, day: str | None) -> str:
     return day
 
 
-def _usd(value: object, place: str) -> float:
-    """Return a price, which may be a text; zero where nothing is asked."""
+def _usd(value: object, place: str, most: float = 1e7) -> float:
+    """Return a price below `most`, which may be a text; zero where nothing is asked."""
     try:
         usd = float(str(value).removesuffix("$/h").strip().lstrip("$"))
     except ValueError:
         raise InputError(f"{place}: {str(value)[:40]!r} is not a price in dollars") from None
-    if not 0.0 <= usd < 1e7:
+    if not 0.0 <= usd < most:
         raise InputError(f"{place}: {str(value)[:40]!r} is out of range")
     return usd
 
@@ -234,7 +234,7 @@ def _gcp(name: str, value: Mapping[str, Any], day: str | None, _: Counter[str]) 
     parts: dict[tuple[str, Commitment | Term], dict[str, float]] = {}
     for item in value["skus"]:
         usage = _GCP_USAGE.get(str(item.get("category", {}).get("usageType")))
-        rate = _gcp_rate(item)
+        rate = _gcp_rate(item, name)
         if usage is None or not rate:
             continue
         for region in item.get("serviceRegions", ()):
@@ -274,13 +274,14 @@ def _gcp(name: str, value: Mapping[str, Any], day: str | None, _: Counter[str]) 
                 )
 
 
-def _gcp_rate(item: Mapping[str, Any]) -> float | None:
+def _gcp_rate(item: Mapping[str, Any], place: str) -> float | None:
     """Return what one unit costs an hour [$]; None for what is sold by another unit."""
     for info in item.get("pricingInfo", ())[-1:]:
         expression = info["pricingExpression"]
         price = expression["tieredRates"][-1]["unitPrice"]
         if expression.get("usageUnit") in ("h", "GiBy.h") and price.get("currencyCode", "USD") == "USD":
-            return float(price.get("units", 0)) + float(price.get("nanos", 0)) * 1e-9
+            whole, nanos = (_usd(price.get(key, 0), f"{place}: {key}", 1e10) for key in ("units", "nanos"))
+            return whole + nanos * 1e-9
     return None
 
 
