@@ -24,8 +24,10 @@ def _dialect() -> Mapping[str, Mapping[str, str]]:
 
 
 _HEADING = re.compile(r"^\|\s*(?:model\s*\|\s*size|PP\s*\|\s*TG)\s*\|", re.MULTILINE)
-_TEST = re.compile(_NUMBER=re.compile(r"(?<!\d)\d{1,15}(?:\.\d+)?(?!\d)"))
-_NUMBER = re.compile(r"\d{1,15}(?:\.\d+)?")
+_TEST = re.compile(
+    r"(?:pp ?(?P<prompt>\d{1,9}))?\+?(?:tg ?(?P<generated>\d{1,9}))?(?: @ d(?P<depth>\d{1,9}))?"
+)
+_NUMBER = re.compile(r"(?<!\d)\d{1,15}(?:\.\d+)?(?!\d)")
 _SIZES = {"KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30, "TiB": 2.0**40}
 _COUNTS = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 _FOUND = (
