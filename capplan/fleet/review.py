@@ -48,7 +48,7 @@ class Question:
     slowness_table: SlownessTable
     max_model_len: int
     routing: Routing | None
-    """Of the router; None: in turn, and turns of sessions go to the replica of the turn before."""
+    """How the router deals requests out; None: in turn, with turns of sessions on the replica of the turn before."""
     requests: int = SIMULATED_REQUESTS
     seed: int = SEED
     max_num_seqs: int | None = None

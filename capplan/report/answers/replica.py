@@ -99,7 +99,7 @@ def estimate_answer(
             f"{spec.profile.version}: {asked}, {load.input_tokens} tokens in, {out} out"
         ),
         assumptions=(_LENGTHS, *assumptions, *replica.rates.assumptions),
-        warnings=(*warnings, *_problems(load, bounded)),
+        warnings=(*warnings, *_problems(load, bounded, spec.offload is not None)),
     )
 
 
@@ -146,7 +146,7 @@ def unknown_intervals(of: "BoundedEstimate | Plan") -> list[str]:
     return [f"the interval of {' and '.join(unknown)} is unknown: {reason}"]
 
 
-def _problems(load: Load, bounded: BoundedEstimate) -> list[str]:
+def _problems(load: Load, bounded: BoundedEstimate, offloads: bool) -> list[str]:
     problems = []
     if bounded.estimate.saturated:
         problems.append(
@@ -157,6 +157,10 @@ def _problems(load: Load, bounded: BoundedEstimate) -> list[str]:
     if bounded.unmeasured:
         problems.append(
             "no measured result is close to this operating point: the intervals are at their widest"
+        )
+    elif offloads:
+        problems.append(
+            "the intervals with weights on the host are set by hand: such runs of two hosts were published"
         )
     elif bounded.fewest_models < LEAST_GROUPS or bounded.fewest_sources < LEAST_SOURCES:
         few = f"{bounded.fewest_models} model{'s' if bounded.fewest_models > 1 else ''}"
