@@ -34,56 +34,40 @@ class Measuring:
     max_concurrency: int = 16
 
 
-Files = Annotated[
-    list[Path] | None,
-    typer.Argument(metavar="FILE", help="More files for --from or --results.", show_default=False),
-]
-Measure = Annotated[
-    Measuring,
-    Group(
-        "Measurement",
-        device=typer.Option(
-            "--device", metavar="DEVICE", help="cpu, cuda or cuda:N; default: cuda where there is one."
-        ),
-        quick=typer.Option("--quick", help="Fewer shapes and repeats: under 3 minutes."),
-        minutes=typer.Option("--minutes", metavar="N", min=0.01, max=600.0, help="Time to measure for."),
-        threads=whole("--threads", of="threads", says="CPU threads; one gives the steadiest times."),
-        force=typer.Option("--force", help="Measure even if the device is in use."),
-        dry_run=typer.Option(
-            "--dry-run", help="Only say what would be measured or sent, how long and with how much memory."
-        ),
-        endpoint=typer.Option(
-            "--endpoint",
-            metavar="URL",
-            help="Measure a running server instead, with streamed requests: an OpenAI-compatible address such as http://localhost:8000.",
-        ),
-        max_concurrency=whole(
-            "--max-concurrency", of="requests", says="With --endpoint: the most requests in flight."
-        ),
+_FILES = typer.Argument(metavar="FILE", help="More files for --from or --results.", show_default=False)
+_MEASURE = Group(
+    "Measurement",
+    device=typer.Option(
+        "--device", metavar="DEVICE", help="cpu, cuda or cuda:N; default: cuda where there is one."
     ),
-]
-Verify = Annotated[
-    str | None,
-    typer.Option(
-        "--verify", metavar="MODEL", help="Run real layers of MODEL and compare with the prediction."
+    quick=typer.Option("--quick", help="Fewer shapes and repeats: under 3 minutes."),
+    minutes=typer.Option("--minutes", metavar="N", min=0.01, max=600.0, help="Time to measure for."),
+    threads=whole("--threads", of="threads", says="CPU threads; one gives the steadiest times."),
+    force=typer.Option("--force", help="Measure even if the device is in use."),
+    dry_run=typer.Option(
+        "--dry-run", help="Only say what would be measured or sent, how long and with how much memory."
     ),
-]
-Results = Annotated[
-    Path | None,
-    typer.Option(
-        "--results",
-        metavar="FILE",
-        help="With --verify and --calibration: compare with results of an engine instead.",
+    endpoint=typer.Option(
+        "--endpoint",
+        metavar="URL",
+        help="Measure a running server instead, with streamed requests: an OpenAI-compatible address such as http://localhost:8000.",
     ),
-]
-From = Annotated[
-    Path | None,
-    typer.Option("--from", metavar="FILE", help="Refit from result files of a benchmark tool instead."),
-]
-Compare = Annotated[
-    tuple[str, str] | None,
-    typer.Option("--compare", metavar="A B", help="Two calibration files, or one and the name of a device."),
-]
+    max_concurrency=whole(
+        "--max-concurrency", of="requests", says="With --endpoint: the most requests in flight."
+    ),
+)
+_VERIFY = typer.Option(
+    "--verify", metavar="MODEL", help="Run real layers of MODEL and compare with the prediction."
+)
+_RESULTS = typer.Option(
+    "--results",
+    metavar="FILE",
+    help="With --verify and --calibration: compare with results of an engine instead.",
+)
+_FROM = typer.Option("--from", metavar="FILE", help="Refit from result files of a benchmark tool instead.")
+_COMPARE = typer.Option(
+    "--compare", metavar="A B", help="Two calibration files, or one and the name of a device."
+)
 _UNSAID = "With --from, where the files do not state it."
 _STATED = Group(
     "What the files of --from do not state",
@@ -127,12 +111,12 @@ _READ = {
 def calibrate_command(
     context: typer.Context,
     *,
-    files: Files = None,
-    measuring: Measure,
-    verify: Verify = None,
-    engine_results: Results = None,
-    results: From = None,
-    compare: Compare = None,
+    files: Annotated[list[Path] | None, _FILES] = None,
+    measuring: Annotated[Measuring, _MEASURE],
+    verify: Annotated[str | None, _VERIFY] = None,
+    engine_results: Annotated[Path | None, _RESULTS] = None,
+    results: Annotated[Path | None, _FROM] = None,
+    compare: Annotated[tuple[str, str] | None, _COMPARE] = None,
     stated: Stated,
     serving: Serving,
     to: Written,

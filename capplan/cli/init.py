@@ -11,29 +11,18 @@ from capplan.cli.options import grouped, measure
 from capplan.errors import InputError
 from capplan.scenario.command_flags import FirstScenario
 
-File = Annotated[
-    Path, typer.Argument(metavar="[FILE]", help="Scenario to write; it must not exist.", show_default=True)
-]
-Source = Annotated[
-    str | None,
-    typer.Option(
-        "--from",
-        metavar="SOURCE",
-        help="A trace, request log or Prometheus text, the command of a running engine (or a file with it: a script, a manifest, values of a Helm chart), the address of a Prometheus server, or the name of a shipped scenario.",
-    ),
-]
-EngineName = Annotated[
-    str | None,
-    typer.Option(
-        "--engine-name", metavar="NAME", help="One of the engines that the manifest of --from starts."
-    ),
-]
-Window = Annotated[
-    float | None,
-    measure(
-        "--window", says="With the address of a Prometheus server: time up to now that is read; default: 7 d."
-    ),
-]
+_FILE = typer.Argument(metavar="[FILE]", help="Scenario to write; it must not exist.", show_default=True)
+_SOURCE = typer.Option(
+    "--from",
+    metavar="SOURCE",
+    help="A trace, request log or Prometheus text, the command of a running engine (or a file with it: a script, a manifest, values of a Helm chart), the address of a Prometheus server, or the name of a shipped scenario.",
+)
+_ENGINE_NAME = typer.Option(
+    "--engine-name", metavar="NAME", help="One of the engines that the manifest of --from starts."
+)
+_WINDOW = measure(
+    "--window", says="With the address of a Prometheus server: time up to now that is read; default: 7 d."
+)
 UseCase = Annotated[str | None, o.USE_CASE]
 First = Annotated[FirstScenario, o.FIRST]
 
@@ -41,11 +30,11 @@ First = Annotated[FirstScenario, o.FIRST]
 @grouped
 def init_command(
     *,
-    file: File = Path("scenario.yaml"),
-    source: Source = None,
-    engine_name: EngineName = None,
+    file: Annotated[Path, _FILE] = Path("scenario.yaml"),
+    source: Annotated[str | None, _SOURCE] = None,
+    engine_name: Annotated[str | None, _ENGINE_NAME] = None,
     ignore_unmodelled: o.IgnoreUnmodelled = False,
-    window: Window = None,
+    window: Annotated[float | None, _WINDOW] = None,
     model_name: o.ModelName = None,
     use_case: UseCase = None,
     first: First,

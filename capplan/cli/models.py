@@ -10,22 +10,25 @@ from capplan.cli import options as o
 from capplan.cli.completion import devices, models
 from capplan.cli.options import grouped, whole
 from capplan.errors import InputError, nearest, unknown
-from capplan.scenario.flags import ServingFlags
+from capplan.scenario.flags import MODEL, ServingFlags
 
-Model = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="MODEL",
-        help=f"{o.MODEL}; without one, the shipped models.",
-        show_default=False,
-        autocompletion=models,
-    ),
-]
+_MODEL = typer.Argument(
+    metavar="MODEL",
+    help=f"{MODEL}; without one, the shipped models.",
+    show_default=False,
+    autocompletion=models,
+)
 ModelServing = Annotated[ServingFlags, o.SERVING.only("weight_dtype", "revision", "offline")]
 
 
 @grouped
-def model_command(context: typer.Context, *, model: Model = None, serving: ModelServing, to: o.Output) -> int:
+def model_command(
+    context: typer.Context,
+    *,
+    model: Annotated[str | None, _MODEL] = None,
+    serving: ModelServing,
+    to: o.Output,
+) -> int:
     """Show what a model is: layers, parameters, weight bytes; or list the shipped ones."""
     from capplan.readers.catalogue.models import read_model, shipped_networks, stored_model
     from capplan.report.answers.models import model_answer, models_answer
@@ -38,37 +41,31 @@ def model_command(context: typer.Context, *, model: Model = None, serving: Model
     return show(model_answer(network, serving.weight_dtype, stored_model(model)), to)
 
 
-Contexts = Annotated[
-    list[int] | None,
-    whole(
-        "--context",
-        of="tokens",
-        metavar="TOKENS",
-        says="Input and output tokens so far; repeatable.",
-    ),
-]
+_CONTEXTS = whole(
+    "--context",
+    of="tokens",
+    metavar="TOKENS",
+    says="Input and output tokens so far; repeatable.",
+)
 Sequences = Annotated[int, whole("--sequences", of="sequences", says="Sequences in the cache at once.")]
-CacheServing = Annotated[
-    ServingFlags,
-    o.SERVING.only(
-        "kv_dtype",
-        "tensor_parallel",
-        "engine",
-        "engine_version",
-        "max_num_batched_tokens",
-        "revision",
-        "offline",
-    ),
-]
+_CACHE_SERVING = o.SERVING.only(
+    "kv_dtype",
+    "tensor_parallel",
+    "engine",
+    "engine_version",
+    "max_num_batched_tokens",
+    "revision",
+    "offline",
+)
 
 
 @grouped
 def kv_size_command(
     *,
     model: o.Model,
-    context: Contexts = None,
+    context: Annotated[list[int] | None, _CONTEXTS] = None,
     sequences: Sequences = 1,
-    serving: CacheServing,
+    serving: Annotated[ServingFlags, _CACHE_SERVING],
     picture: o.Picture = None,
     to: o.Output,
 ) -> int:
@@ -103,19 +100,16 @@ def kv_size_command(
     return show(answer, to)
 
 
-Name = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="NAME",
-        help="Name, alias or path of a hardware YAML, or the sku of a machine; without one, the list.",
-        show_default=False,
-        autocompletion=devices,
-    ),
-]
+_NAME = typer.Argument(
+    metavar="NAME",
+    help="Name, alias or path of a hardware YAML, or the sku of a machine; without one, the list.",
+    show_default=False,
+    autocompletion=devices,
+)
 
 
 @grouped
-def hardware_command(*, name: Name = None, to: o.Output) -> int:
+def hardware_command(*, name: Annotated[str | None, _NAME] = None, to: o.Output) -> int:
     """List the devices of the catalogue, or show a device or a machine with its sources."""
     from capplan.readers.catalogue.hardware import device, device_names, slices
     from capplan.report.answers.catalogue import device_answer, devices_answer, machine_answer
@@ -140,45 +134,31 @@ def hardware_command(*, name: Name = None, to: o.Output) -> int:
 
 
 _KINDS = ("scenarios", "models", "hardware", "machines", "engines", "prices", "apis")
-Kind = Annotated[
-    str,
-    typer.Argument(
-        metavar="KIND", help=f"{', '.join(_KINDS[:-1])} or {_KINDS[-1]}.", autocompletion=lambda: list(_KINDS)
-    ),
-]
-Word = Annotated[
-    str | None, typer.Argument(metavar="[WORD]", help="Only those with this in one of their texts.")
-]
-Check = Annotated[
-    bool,
-    typer.Option("--check", help="Of prices and apis: what is old, retired or contradicted."),
-]
-Prices = Annotated[
-    Path | None,
-    typer.Option(
-        "--prices",
-        metavar="FILE",
-        help="Newer list to check apis against: a token-price YAML, or the price file of LiteLLM or genai-prices.",
-    ),
-]
-Day = Annotated[
-    str | None,
-    typer.Option(
-        "--date",
-        metavar="DAY",
-        help="Date of a list that states none, such as the files of LiteLLM and genai-prices.",
-    ),
-]
+_KIND = typer.Argument(
+    metavar="KIND", help=f"{', '.join(_KINDS[:-1])} or {_KINDS[-1]}.", autocompletion=lambda: list(_KINDS)
+)
+_WORD = typer.Argument(metavar="[WORD]", help="Only those with this in one of their texts.")
+_CHECK = typer.Option("--check", help="Of prices and apis: what is old, retired or contradicted.")
+_PRICES = typer.Option(
+    "--prices",
+    metavar="FILE",
+    help="Newer list to check apis against: a token-price YAML, or the price file of LiteLLM or genai-prices.",
+)
+_DAY = typer.Option(
+    "--date",
+    metavar="DAY",
+    help="Date of a list that states none, such as the files of LiteLLM and genai-prices.",
+)
 
 
 @grouped
 def list_command(
     *,
-    kind: Kind,
-    word: Word = None,
-    check: Check = False,
-    prices: Prices = None,
-    date: Day = None,
+    kind: Annotated[str, _KIND],
+    word: Annotated[str | None, _WORD] = None,
+    check: Annotated[bool, _CHECK] = False,
+    prices: Annotated[Path | None, _PRICES] = None,
+    date: Annotated[str | None, _DAY] = None,
     to: o.Output,
 ) -> int:
     """List shipped scenarios, models, hardware, machines, engines, prices or hosted APIs, all or those of a word."""

@@ -7,25 +7,22 @@ from typing import Annotated
 import typer
 
 from capplan.cli import options as o
-from capplan.cli.options import Group, grouped, measure, whole
+from capplan.cli.options import declared, grouped, measure, whole
 from capplan.errors import unknown
 from capplan.scenario.command_flags import BillFlags, CachePriceFlags
 
-Api = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--api",
-        metavar="PROVIDER/MODEL",
-        help="Hosted API, such as openai/gpt-5; repeatable; default: all listed ones that serve the scenario's model.",
-    ),
-]
+_API = typer.Option(
+    "--api",
+    metavar="PROVIDER/MODEL",
+    help="Hosted API, such as openai/gpt-5; repeatable; default: all listed ones that serve the scenario's model.",
+)
 
 
 @grouped
 def compare_command(
     *,
     scenario: o.ScenarioOfPlan = None,
-    api: Api = None,
+    api: Annotated[list[str] | None, _API] = None,
     plan_file: o.PlanFile = None,
     settings: o.Settings = None,
     picture: o.Picture = None,
@@ -58,17 +55,7 @@ def compare_command(
 
 ROWS = ("class", "machine")
 
-Billed = Annotated[
-    BillFlags,
-    Group(
-        "The bill",
-        month=typer.Option("--month", metavar="YYYY-MM", help="Month of the bill, with its own hours; default: the mean month, for --focus the next one."),
-        focus=typer.Option("--focus", metavar="FILE", help="Also write the bill as CSV in the columns of FOCUS, for FinOps tools."),
-        by=typer.Option("--by", metavar="ROWS", help="Rows of the FOCUS bill: class or machine."),
-        focus_version=typer.Option("--focus-version", metavar="VERSION", help="Version of FOCUS: 1.2 or 1.3."),
-        actual=typer.Option("--actual", metavar="FILE", help="Compare the plan with what was paid: CSV of FOCUS or of AWS's cost and usage report, or JSON of OpenCost."),
-    ),
-]  # fmt: skip
+Billed = Annotated[BillFlags, declared(BillFlags, "The bill")]
 
 
 def _refuse_odd_bill(context: typer.Context, billed: BillFlags) -> None:
@@ -131,48 +118,26 @@ def bill_command(
     return show(replace(shown, counted=priced), to)
 
 
-PrefixTokens = Annotated[
-    int, whole("--prefix-tokens", of="tokens", metavar="TOKENS", says="Length of the shared prefix.")
-]
-RequestsPerDay = Annotated[
-    float, measure("--requests-per-day", "COUNT", metavar="N", says="Requests with this prefix.")
-]
-SuffixTokens = Annotated[
-    int,
-    whole(
-        "--suffix-tokens", of="tokens", least=0, metavar="TOKENS", says="Input of a request after the prefix."
-    ),
-]
-TimeToLive = Annotated[
-    float | None,
-    measure(
-        "--time-to-live",
-        says="Of the cached prefix since its last use, such as '5 min'; default: the provider's, else 5 min.",
-    ),
-]
-_OF = "Dollars per million tokens of"
-Price = Annotated[
-    CachePriceFlags,
-    Group(
-        "Traffic and prices",
-        api=typer.Option("--api", metavar="PROVIDER/MODEL", help="Hosted API, such as openai/gpt-5."),
-        input_price=measure("--input-price", "USD_PER_MILLION", metavar="PRICE", says=f"{_OF} plain input, instead of --api."),
-        write_price=measure("--write-price", "USD_PER_MILLION", metavar="PRICE", says=f"{_OF} cache writes; default: that of input."),
-        read_price=measure("--read-price", "USD_PER_MILLION", metavar="PRICE", says=f"{_OF} cache reads."),
-        prices=typer.Option("--prices", metavar="FILE", help="Token-price YAML, or price file of LiteLLM or genai-prices, instead of the shipped list."),
-        date=typer.Option("--date", metavar="DAY", help="Date of a list that states none, such as the files of LiteLLM and genai-prices."),
-    ),
-]  # fmt: skip
+_PREFIX_TOKENS = whole("--prefix-tokens", of="tokens", metavar="TOKENS", says="Length of the shared prefix.")
+_REQUESTS_PER_DAY = measure("--requests-per-day", "COUNT", metavar="N", says="Requests with this prefix.")
+_SUFFIX_TOKENS = whole(
+    "--suffix-tokens", of="tokens", least=0, metavar="TOKENS", says="Input of a request after the prefix."
+)
+_TIME_TO_LIVE = measure(
+    "--time-to-live",
+    says="Of the cached prefix since its last use, such as '5 min'; default: the provider's, else 5 min.",
+)
+Price = Annotated[CachePriceFlags, declared(CachePriceFlags, "Traffic and prices")]
 
 
 @grouped
 def cache_command(
     *,
-    prefix_tokens: PrefixTokens,
-    requests_per_day: RequestsPerDay,
+    prefix_tokens: Annotated[int, _PREFIX_TOKENS],
+    requests_per_day: Annotated[float, _REQUESTS_PER_DAY],
     price: Price,
-    suffix_tokens: SuffixTokens = 0,
-    time_to_live: TimeToLive = None,
+    suffix_tokens: Annotated[int, _SUFFIX_TOKENS] = 0,
+    time_to_live: Annotated[float | None, _TIME_TO_LIVE] = None,
     to: o.Output,
 ) -> int:
     """Show what prompt caching at a hosted API saves for a shared prefix, and from which request on it pays."""
@@ -198,39 +163,26 @@ def cache_command(
     return show(cache_answer(day, offer, prefix_tokens, time_to_live, warnings), to)
 
 
-PriceFiles = Annotated[
-    list[Path],
-    typer.Argument(
-        metavar="FILE",
-        help="Price list in JSON of LiteLLM, genai-prices, AWS, Azure or GCP, or a CSV of your own offers; repeatable.",
-    ),
-]
-Action = Annotated[
-    str, typer.Argument(metavar="ACTION", help="update: read price lists into your own layer.")
-]
-PriceDay = Annotated[
-    str | None,
-    typer.Option("--date", metavar="DAY", help="Date of files that state none, such as 2026-11-01."),
-]
-Project = Annotated[
-    bool, typer.Option("--project", help="Write to the folder .capplan here instead of the one of the user.")
-]
-Plans = Annotated[
-    list[Path] | None,
-    typer.Option(
-        "--plan", metavar="PLAN", help="Plan file whose dollars are shown before and after; repeatable."
-    ),
-]
+_PRICE_FILES = typer.Argument(
+    metavar="FILE",
+    help="Price list in JSON of LiteLLM, genai-prices, AWS, Azure or GCP, or a CSV of your own offers; repeatable.",
+)
+_ACTION = typer.Argument(metavar="ACTION", help="update: read price lists into your own layer.")
+_PRICE_DAY = typer.Option("--date", metavar="DAY", help="Date of files that state none, such as 2026-11-01.")
+_PROJECT = typer.Option("--project", help="Write to the folder .capplan here instead of the one of the user.")
+_PLANS = typer.Option(
+    "--plan", metavar="PLAN", help="Plan file whose dollars are shown before and after; repeatable."
+)
 
 
 @grouped
 def prices_command(
     *,
-    action: Action,
-    files: PriceFiles,
-    date: PriceDay = None,
-    project: Project = False,
-    plans: Plans = None,
+    action: Annotated[str, _ACTION],
+    files: Annotated[list[Path], _PRICE_FILES],
+    date: Annotated[str | None, _PRICE_DAY] = None,
+    project: Annotated[bool, _PROJECT] = False,
+    plans: Annotated[list[Path] | None, _PLANS] = None,
     offline: o.Offline = False,
     to: o.Output,
 ) -> int:

@@ -330,16 +330,12 @@ PlanArgument: TypeAlias = Annotated[
         autocompletion=plan_files,
     ),
 ]
-SET = typer.Option(
-    "--set", metavar="KEY=VALUE", help="A key of the scenario, such as 'slo.ttft_p95=600 ms'; repeatable."
-)
-Settings: TypeAlias = Annotated[list[str] | None, SET]
 Picture: TypeAlias = Annotated[
     Path | None,
     typer.Option("--plot", "--picture", metavar="FILE", help="Draw a picture: .svg, .png or .pdf."),
 ]
 
-_COMPLETED = {"hardware": devices, "weight_dtype": weight_dtypes, "kv_dtype": kv_dtypes}
+_COMPLETED = {"hardware": devices, "draft": models, "weight_dtype": weight_dtypes, "kv_dtype": kv_dtypes}
 """Field -> what a shell completes it with."""
 
 
@@ -350,19 +346,23 @@ def declared(record: type, title: str, *others: Group, names: Iterable[str] = ()
 
 
 def _declared(name: str, option: Option) -> Any:
-    flag = f"--{name.replace('_', '-')}"
+    flag = option.flag or f"--{name.replace('_', '-')}"
     if option.known:
-        return one_of(flag, option.known, says=option.says)
+        return one_of(flag, option.known, says=option.says, metavar=option.metavar or "NAME")
     if isinstance(option.allowed, Whole):
         metavar = option.metavar or "N"
         return whole(flag, *option.short, says=option.says, metavar=metavar, allowed=option.allowed)
     if isinstance(option.allowed, Share):
         return fraction(flag, says=option.says)
     if isinstance(option.allowed, Positive):
-        unit = "BYTES_PER_S" if option.allowed.example.endswith("B/s") else "REQUESTS_PER_S"
-        return measure(flag, unit, says=option.says, metavar=option.metavar)
+        metavar, or_zero = option.metavar or "TIME", option.allowed.or_zero
+        return measure(flag, option.unit, says=option.says, metavar=metavar, or_zero=or_zero)
     return typer.Option(
-        flag, metavar=option.metavar or None, help=option.says, autocompletion=_COMPLETED.get(name)
+        flag,
+        *option.short,
+        metavar=option.metavar or None,
+        help=option.says,
+        autocompletion=_COMPLETED.get(name),
     )
 
 
@@ -403,9 +403,8 @@ FIRST = declared(FirstScenario, "First scenario")
 ASKED = declared(
     ScenarioFlags, "Scenario", names=[name for name in options_of(ScenarioFlags) if name != "model"]
 )
-ASKED["settings"] = SET
-ASKED.titles["settings"] = "Scenario"
 USE_CASE = ASKED["use_case"]
+Settings: TypeAlias = Annotated[list[str] | None, ASKED["settings"]]
 
 
 def line_of(scenario: Path, flags: ScenarioFlags) -> tuple[Path, tuple[str, ...]]:
@@ -447,9 +446,5 @@ IgnoreUnmodelled: TypeAlias = Annotated[
         help="Leave out what is not modelled of the command of an engine, and state it as an assumption.",
     ),
 ]
-MODEL_NAME = typer.Option(
-    "--model-name",
-    metavar="NAME",
-    help="Served model whose counters are read, if Prometheus has several.",
-)
-ModelName: TypeAlias = Annotated[str | None, MODEL_NAME]
+SERVED_MODEL = "Served model whose counters are read, if Prometheus has several."
+ModelName: TypeAlias = Annotated[str | None, typer.Option("--model-name", metavar="NAME", help=SERVED_MODEL)]

@@ -12,18 +12,16 @@ import typer
 
 from capplan.cli import options as o
 from capplan.cli.completion import plans_and_scenarios
-from capplan.cli.options import Group, fraction, grouped, measure, one_of, whole
+from capplan.cli.options import Group, declared, fraction, grouped, measure, one_of, whole
 from capplan.errors import InputError
+from capplan.ranges import Positive
 from capplan.scenario.command_flags import ScenarioFlags
-from capplan.scenario.flags import OutputFlags
+from capplan.scenario.flags import OutputFlags, option
 
 if TYPE_CHECKING:
     from capplan.recorded.traces.prometheus_server import Observed
 
-Full = Annotated[
-    bool,
-    typer.Option("--full", help="Show every table instead of the first screen."),
-]
+_FULL = typer.Option("--full", help="Show every table instead of the first screen.")
 
 
 @grouped
@@ -33,7 +31,7 @@ def fleet_command(
     asked: o.Asked,
     offline: o.Offline = False,
     picture: o.Picture = None,
-    full: Full = False,
+    full: Annotated[bool, _FULL] = False,
     to: o.Assuming,
 ) -> int:
     """Find the cheapest fleet that serves a scenario, with the runners-up and what was rejected; -o plan.json keeps the plan."""
@@ -51,37 +49,28 @@ def fleet_command(
     return show(found, to, full=full)
 
 
-OfLoad = Annotated[
-    Path,
-    typer.Argument(
-        metavar="SCENARIO|MODEL|PLAN",
-        help="Scenario YAML or name, a model, or a plan written by capplan fleet -o plan.json, whose GPUs are asked about.",
-        autocompletion=plans_and_scenarios,
-    ),
-]
-Gpus = Annotated[
-    str | None,
-    typer.Option(
-        "--gpus",
-        metavar="N x NAME",
-        help="GPUs that are there, spares among them, such as '8 x h100-sxm' or '8 x h100-sxm, 4 x l40s'.",
-    ),
-]
-Budget = Annotated[
-    float | None,
-    measure(
-        "--budget", "BUDGET", metavar="USD", says="Dollars per month that GPUs may cost, instead of --gpus."
-    ),
-]
+_OF_LOAD = typer.Argument(
+    metavar="SCENARIO|MODEL|PLAN",
+    help="Scenario YAML or name, a model, or a plan written by capplan fleet -o plan.json, whose GPUs are asked about.",
+    autocompletion=plans_and_scenarios,
+)
+_GPUS = typer.Option(
+    "--gpus",
+    metavar="N x NAME",
+    help="GPUs that are there, spares among them, such as '8 x h100-sxm' or '8 x h100-sxm, 4 x l40s'.",
+)
+_BUDGET = measure(
+    "--budget", "BUDGET", metavar="USD", says="Dollars per month that GPUs may cost, instead of --gpus."
+)
 Loaded = Annotated[ScenarioFlags, o.ASKED.only(*(name for name in o.ASKED if name != "save"))]
 
 
 @grouped
 def capacity_command(
     *,
-    scenario: OfLoad,
-    gpus: Gpus = None,
-    budget: Budget = None,
+    scenario: Annotated[Path, _OF_LOAD],
+    gpus: Annotated[str | None, _GPUS] = None,
+    budget: Annotated[float | None, _BUDGET] = None,
     asked: Loaded,
     offline: o.Offline = False,
     to: o.Output,
@@ -100,21 +89,22 @@ def capacity_command(
     return show(capacity_answer(question, answer, assumed), to)
 
 
-Before = Annotated[
-    Path,
-    typer.Argument(
-        metavar="A",
-        help="Scenario YAML, or plan written by capplan fleet -o plan.json: before.",
-        autocompletion=plans_and_scenarios,
-    ),
-]
-After = Annotated[
-    Path, typer.Argument(metavar="B", help="The same: after.", autocompletion=plans_and_scenarios)
-]
+_BEFORE = typer.Argument(
+    metavar="A",
+    help="Scenario YAML, or plan written by capplan fleet -o plan.json: before.",
+    autocompletion=plans_and_scenarios,
+)
+_AFTER = typer.Argument(metavar="B", help="The same: after.", autocompletion=plans_and_scenarios)
 
 
 @grouped
-def diff_command(*, before: Before, after: After, offline: o.Offline = False, to: o.Output) -> int:
+def diff_command(
+    *,
+    before: Annotated[Path, _BEFORE],
+    after: Annotated[Path, _AFTER],
+    offline: o.Offline = False,
+    to: o.Output,
+) -> int:
     """Show what changed between two scenarios or plans: inputs, GPUs, dollars, latency and the chance to meet the SLO."""
     from capplan.questions.plans.plan_check import both_sides
     from capplan.report.answers.plan_files import diff_answer
@@ -127,19 +117,23 @@ def diff_command(*, before: Before, after: After, offline: o.Offline = False, to
 
 NEVER_OLD_DAYS = 36_500
 """Prices of any date hold for a plan that is searched again."""
-PriceAge = Annotated[
-    int,
-    whole("--max-price-age", of="days", metavar="DAYS", says="A price older than this no longer holds."),
-]
+_PRICE_AGE = whole(
+    "--max-price-age", of="days", metavar="DAYS", says="A price older than this no longer holds."
+)
 
 
 @dataclass(frozen=True, slots=True)
 class WatchedServer:
     """A Prometheus server, and what is read of it."""
 
-    prometheus: str | None = None
-    window_s: float | None = None
-    model_name: str | None = None
+    prometheus: str | None = option(
+        "Prometheus server that scrapes the engines of the plan; a bearer token comes from PROMETHEUS_BEARER_TOKEN.",
+        metavar="URL",
+    )
+    window_s: float | None = option(
+        "Time up to now that is read of the server; default: 1 d.", Positive("7 d"), flag="--window"
+    )
+    model_name: str | None = option(o.SERVED_MODEL, metavar="NAME")
 
     def seen(self, *, offline: bool) -> "Observed | None":
         """Return what the engines did; None if no server is named."""
@@ -156,16 +150,7 @@ class WatchedServer:
         return observed(self.prometheus, "--prometheus", window_s, self.model_name, offline=offline)
 
 
-_WINDOW = measure("--window", says="Time up to now that is read of the server; default: 1 d.")
-_PROMETHEUS = typer.Option(
-    "--prometheus",
-    metavar="URL",
-    help="Prometheus server that scrapes the engines of the plan; a bearer token comes from PROMETHEUS_BEARER_TOKEN.",
-)
-Server = Annotated[
-    WatchedServer,
-    Group("What engines did", prometheus=_PROMETHEUS, window_s=_WINDOW, model_name=o.MODEL_NAME),
-]
+Server = Annotated[WatchedServer, declared(WatchedServer, "What engines did")]
 
 
 @grouped
@@ -173,7 +158,7 @@ def check_command(
     *,
     scenario: o.ScenarioOfPlan = None,
     plan_file: o.PlanFile = None,
-    max_price_age: PriceAge = 365,
+    max_price_age: Annotated[int, _PRICE_AGE] = 365,
     settings: o.Settings = None,
     server: Server,
     offline: o.Offline = False,
@@ -201,18 +186,12 @@ def check_command(
     return show(check_answer(asked, file, check_plan(asked, file, current_day(), max_price_age)), to)
 
 
-Band = Annotated[
-    float,
-    fraction(
-        "--band", says="A plan that saves a smaller share than this is not worth a change; default: 10 %."
-    ),
-]
-PricesOf = Annotated[
-    Literal["pinned", "today"],
-    one_of(
-        "--prices", ("pinned", "today"), says="Prices: pinned (those of the plan) or today; default: pinned."
-    ),
-]
+_BAND = fraction(
+    "--band", says="A plan that saves a smaller share than this is not worth a change; default: 10 %."
+)
+_PRICES_OF = one_of(
+    "--prices", ("pinned", "today"), says="Prices: pinned (those of the plan) or today; default: pinned."
+)
 
 
 @grouped
@@ -221,8 +200,8 @@ def replan_command(
     plan: o.PlanArgument = None,
     plan_file: o.PlanFile = None,
     server: Server,
-    prices: PricesOf = "pinned",
-    band: Band = 0.1,
+    prices: Annotated[Literal["pinned", "today"], _PRICES_OF] = "pinned",
+    band: Annotated[float, _BAND] = 0.1,
     offline: o.Offline = False,
     to: o.Output,
 ) -> int:
@@ -244,37 +223,23 @@ def replan_command(
     return show(replan_answer(asked, file, watch, found), to)
 
 
-Results = Annotated[
-    list[Path] | None,
-    typer.Option(
-        "--results",
-        metavar="FILE",
-        help="Result of a benchmark tool, or Prometheus text of a server; given twice: two scrapes, the earlier one first.",
-    ),
-]
-Url = Annotated[
-    str | None,
-    typer.Option(
-        "--endpoint",
-        metavar="URL",
-        help="One running replica, which gets the traffic of the plan instead: an OpenAI-compatible address.",
-    ),
-]
-Minutes = Annotated[
-    float | None,
-    typer.Option(
-        "--minutes", metavar="N", min=0.01, max=600.0, help="With --endpoint: time to send traffic for."
-    ),
-]
-Interval = Annotated[
-    float | None, measure("--interval", says="Between two scrapes of Prometheus, such as '10 min'.")
-]
+_RESULTS = typer.Option(
+    "--results",
+    metavar="FILE",
+    help="Result of a benchmark tool, or Prometheus text of a server; given twice: two scrapes, the earlier one first.",
+)
+_URL = typer.Option(
+    "--endpoint",
+    metavar="URL",
+    help="One running replica, which gets the traffic of the plan instead: an OpenAI-compatible address.",
+)
+_MINUTES = typer.Option(
+    "--minutes", metavar="N", min=0.01, max=600.0, help="With --endpoint: time to send traffic for."
+)
+_INTERVAL = measure("--interval", says="Between two scrapes of Prometheus, such as '10 min'.")
 Replicas = Annotated[int, whole("--replicas", of="replicas", says="Replicas that the results are of.")]
 
-MixGroup = Annotated[
-    int | None,
-    whole("--group", of="a group of a mix", says="Group of a mix that the results are of, from 1."),
-]
+_MIX_GROUP = whole("--group", of="a group of a mix", says="Group of a mix that the results are of, from 1.")
 
 
 @grouped
@@ -282,12 +247,12 @@ def verify_plan_command(
     *,
     plan: o.PlanArgument = None,
     plan_file: o.PlanFile = None,
-    results: Results = None,
-    endpoint: Url = None,
-    minutes: Minutes = None,
-    interval: Interval = None,
+    results: Annotated[list[Path] | None, _RESULTS] = None,
+    endpoint: Annotated[str | None, _URL] = None,
+    minutes: Annotated[float | None, _MINUTES] = None,
+    interval: Annotated[float | None, _INTERVAL] = None,
     replicas: Replicas = 1,
-    group: MixGroup = None,
+    group: Annotated[int | None, _MIX_GROUP] = None,
     offline: o.Offline = False,
     to: o.Output,
 ) -> int:
@@ -338,35 +303,31 @@ def _refuse_other_source(
         raise InputError("--minutes is of --endpoint: results were measured before")
 
 
-Plan = Annotated[
-    Path,
-    typer.Argument(
-        metavar="PLAN",
-        help="Plan written by capplan fleet -o plan.json, or a scenario YAML.",
-        autocompletion=plans_and_scenarios,
-    ),
-]
-Quantity = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="[QUANTITY]",
-        help="As in the JSON of fleet, such as ttft_s.p95 or certainty[2].gpus; or COMMAND.PATH, such as bill.classes[0].usd; left "
-        "out, or a part of a path: all of them, listed.",
-    ),
-]
-Api = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--api",
-        metavar="PROVIDER/MODEL",
-        help="Hosted API of compare, such as openai/gpt-5; repeatable; default: all listed ones that serve the scenario's model.",
-    ),
-]
+_PLAN = typer.Argument(
+    metavar="PLAN",
+    help="Plan written by capplan fleet -o plan.json, or a scenario YAML.",
+    autocompletion=plans_and_scenarios,
+)
+_QUANTITY = typer.Argument(
+    metavar="[QUANTITY]",
+    help="As in the JSON of fleet, such as ttft_s.p95 or certainty[2].gpus; or COMMAND.PATH, such as bill.classes[0].usd; left "
+    "out, or a part of a path: all of them, listed.",
+)
+_API = typer.Option(
+    "--api",
+    metavar="PROVIDER/MODEL",
+    help="Hosted API of compare, such as openai/gpt-5; repeatable; default: all listed ones that serve the scenario's model.",
+)
 
 
 @grouped
 def explain_command(
-    *, plan_file: Plan, quantity: Quantity = None, api: Api = None, offline: o.Offline = False, to: o.Output
+    *,
+    plan_file: Annotated[Path, _PLAN],
+    quantity: Annotated[str | None, _QUANTITY] = None,
+    api: Annotated[list[str] | None, _API] = None,
+    offline: o.Offline = False,
+    to: o.Output,
 ) -> int:
     """Explain a number that a command printed of a plan: its formula, what went into it, and where each of those is from."""
     from capplan.explain.plans import Planned
@@ -392,34 +353,24 @@ _TARGETS = (
     "skypilot",
     "grafana",
 )
-Target = Annotated[
-    str,
-    one_of(
-        "--target",
-        _TARGETS,
-        says=f"{', '.join(_TARGETS[:-1])} or {_TARGETS[-1]}.",
-    ),
-]
-Checkpoint = Annotated[
-    str | None,
-    typer.Option(
-        "--checkpoint",
-        metavar="OWNER/NAME",
-        help="Served instead of the plan's model: its weights in the plan's dtype.",
-    ),
-]
-Draft = Annotated[
-    str | None,
-    typer.Option("--draft", metavar="OWNER/NAME", help="Checkpoint of the draft, where the plan names none."),
-]
-Image = Annotated[
-    str | None,
-    typer.Option(
-        "--image",
-        metavar="NAME:TAG",
-        help="Of the containers; default: the engine's release, where it is known.",
-    ),
-]
+_TARGET = one_of(
+    "--target",
+    _TARGETS,
+    says=f"{', '.join(_TARGETS[:-1])} or {_TARGETS[-1]}.",
+)
+_CHECKPOINT = typer.Option(
+    "--checkpoint",
+    metavar="OWNER/NAME",
+    help="Served instead of the plan's model: its weights in the plan's dtype.",
+)
+_DRAFT = typer.Option(
+    "--draft", metavar="OWNER/NAME", help="Checkpoint of the draft, where the plan names none."
+)
+_IMAGE = typer.Option(
+    "--image",
+    metavar="NAME:TAG",
+    help="Of the containers; default: the engine's release, where it is known.",
+)
 Text = Annotated[OutputFlags, o.OUTPUT.only("file")]
 
 
@@ -428,10 +379,10 @@ def export_command(
     *,
     plan: o.PlanArgument = None,
     plan_file: o.PlanFile = None,
-    target: Target,
-    checkpoint: Checkpoint = None,
-    draft: Draft = None,
-    image: Image = None,
+    target: Annotated[str, _TARGET],
+    checkpoint: Annotated[str | None, _CHECKPOINT] = None,
+    draft: Annotated[str | None, _DRAFT] = None,
+    image: Annotated[str | None, _IMAGE] = None,
     to: Text,
 ) -> int:
     """Export a plan as what starts or watches its fleet: engine commands, a Compose file, Kubernetes manifests, a Grafana dashboard."""
@@ -448,12 +399,9 @@ def export_command(
     return 0
 
 
-Names = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--lever", metavar="NAME", help="Try only this lever, such as commitment; repeatable; default: all."
-    ),
-]
+_NAMES = typer.Option(
+    "--lever", metavar="NAME", help="Try only this lever, such as commitment; repeatable; default: all."
+)
 
 
 @grouped
@@ -461,7 +409,7 @@ def levers_command(
     *,
     scenario: o.ScenarioOfPlan = None,
     plan_file: o.PlanFile = None,
-    levers: Names = None,
+    levers: Annotated[list[str] | None, _NAMES] = None,
     settings: o.Settings = None,
     offline: o.Offline = False,
     to: o.Assuming,
@@ -511,16 +459,6 @@ _FORM = one_of(
 )
 
 
-def _day(written: str | None) -> str | None:
-    """Return a day as it was given; refuse what is none."""
-    if written is not None:
-        try:
-            day.fromisoformat(written)
-        except ValueError:
-            raise InputError(f"--date: {written!r} is not a day; e.g. 2026-11-22") from None
-    return written
-
-
 Page = Annotated[OutputFlags, Group("Output", form=_FORM, file=o.OUTPUT["file"])]
 
 
@@ -528,36 +466,28 @@ Page = Annotated[OutputFlags, Group("Output", form=_FORM, file=o.OUTPUT["file"])
 class PageFlags:
     """What a page has in addition to its plan."""
 
-    author: str | None = None
-    date: str | None = None
-    levers: bool = False
-    levers_file: Path | None = None
+    author: str | None = option("Who answers for the page; printed below its title.", metavar="TEXT")
+    date: str | None = option(
+        "Printed below the title; the clock never is, so that the same inputs give the same page.",
+        metavar="YYYY-MM-DD",
+    )
+    levers: bool = option(
+        "Say what every lever is worth, separately and combined; takes a search for each of them.",
+        default=False,
+    )
+    levers_file: Path | None = option(
+        "The same from a file that capplan levers --plan plan.json -o levers.json wrote.", metavar="FILE"
+    )
+
+    def __post_init__(self) -> None:
+        """Refuse a date that is no day."""
+        try:
+            day.fromisoformat(self.date or "2026-11-22")
+        except ValueError:
+            raise InputError(f"--date: {self.date!r} is not a day; e.g. 2026-11-22") from None
 
 
-Beside = Annotated[
-    PageFlags,
-    Group(
-        "The page",
-        author=typer.Option(
-            "--author", metavar="TEXT", help="Who answers for the page; printed below its title."
-        ),
-        date=typer.Option(
-            "--date",
-            metavar="YYYY-MM-DD",
-            callback=_day,
-            help="Printed below the title; the clock never is, so that the same inputs give the same page.",
-        ),
-        levers=typer.Option(
-            "--levers",
-            help="Say what every lever is worth, separately and combined; takes a search for each of them.",
-        ),
-        levers_file=typer.Option(
-            "--levers-file",
-            metavar="FILE",
-            help="The same from a file that capplan levers --plan plan.json -o levers.json wrote.",
-        ),
-    ),
-]
+_BESIDE = declared(PageFlags, "The page")
 
 
 @grouped
@@ -566,7 +496,7 @@ def report_command(
     scenario: o.ScenarioOfPlan = None,
     plan_file: o.PlanFile = None,
     settings: o.Settings = None,
-    page: Beside,
+    page: Annotated[PageFlags, _BESIDE],
     offline: o.Offline = False,
     to: Page,
 ) -> int:

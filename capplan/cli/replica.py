@@ -8,10 +8,10 @@ import typer
 from capplan.assumption import Assumption
 from capplan.cli import options as o
 from capplan.cli.completion import models
-from capplan.cli.options import Group, fraction, grouped, measure, one_of, whole
+from capplan.cli.options import declared, fraction, grouped, whole
 from capplan.errors import InputError
 from capplan.scenario.command_flags import DraftFlags
-from capplan.scenario.flags import LoadFlags, OutputFlags, ServingFlags
+from capplan.scenario.flags import MODEL, LoadFlags, OutputFlags, ServingFlags
 
 Serving = Annotated[ServingFlags, o.SERVED.only(*(name for name in o.SERVED if name != "calibration"))]
 
@@ -75,18 +75,12 @@ def _fit_any(hardware: str, serving: ServingFlags, to: OutputFlags) -> int:
     return show(runnable_answer(entry, rows, serving.kv_dtype or "fp16"), to)
 
 
-Model = Annotated[
-    str | None,
-    typer.Argument(metavar="[MODEL]", help=f"{o.MODEL}; default: the one of --launch.", show_default=False),
-]
-Launch = Annotated[
-    str | None,
-    typer.Option(
-        "--launch",
-        metavar="COMMAND",
-        help="Command of an engine instead of flags: 'vllm serve ...', sglang.launch_server or trtllm-serve, as it is run.",
-    ),
-]
+_MODEL = typer.Argument(metavar="[MODEL]", help=f"{MODEL}; default: the one of --launch.", show_default=False)
+_LAUNCH = typer.Option(
+    "--launch",
+    metavar="COMMAND",
+    help="Command of an engine instead of flags: 'vllm serve ...', sglang.launch_server or trtllm-serve, as it is run.",
+)
 STATED = [name for name in o.SERVED if name not in ("engine_version", "calibration", "offline")]
 """Flags that the command of an engine states."""
 
@@ -95,8 +89,8 @@ STATED = [name for name in o.SERVED if name not in ("engine_version", "calibrati
 def estimate_command(
     context: typer.Context,
     *,
-    model: Model = None,
-    launch: Launch = None,
+    model: Annotated[str | None, _MODEL] = None,
+    launch: Annotated[str | None, _LAUNCH] = None,
     ignore_unmodelled: o.IgnoreUnmodelled = False,
     hardware: o.Hardware,
     load: o.Load,
@@ -163,75 +157,31 @@ if TYPE_CHECKING:
     from capplan.replica.replica import Replica
     from capplan.replica.spec import ReplicaSpec
 
-HEADS = ("eagle", "mtp", "dspark", "medusa", "ngram")
-
-Acceptance = Annotated[
-    float | None,
-    fraction(
-        "--acceptance",
-        says="Probability that a draft token is accepted, given that all before it were; default: the published one of --method.",
-    ),
-]
-Target = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="MODEL",
-        help="The target; not needed where both step times are given.",
-        show_default=False,
-        autocompletion=models,
-    ),
-]
+_ACCEPTANCE = fraction(
+    "--acceptance",
+    says="Probability that a draft token is accepted, given that all before it were; default: the published one of --method.",
+)
+_TARGET = typer.Argument(
+    metavar="MODEL",
+    help="The target; not needed where both step times are given.",
+    show_default=False,
+    autocompletion=models,
+)
 Hardware = Annotated[str | None, o.HARDWARE]
-Draft = Annotated[
-    DraftFlags,
-    Group(
-        "Draft",
-        draft=typer.Option(
-            "--draft",
-            metavar="MODEL",
-            help="Draft model, with the vocabulary of the target.",
-            autocompletion=models,
-        ),
-        method=one_of(
-            "--method",
-            HEADS,
-            metavar="METHOD",
-            says="How the target drafts by itself, instead of --draft: eagle, mtp, dspark, medusa or ngram.",
-        ),
-        draft_step_s=measure(
-            "--draft-step-time", says="One step of the draft, such as '2 ms', instead of --draft."
-        ),
-        target_step_s=measure(
-            "--target-step-time",
-            says="One decode step of the target, such as '35 ms', instead of MODEL.",
-        ),
-        draft_tensor_parallel=whole(
-            "--draft-tensor-parallel",
-            of="devices",
-            most=4096,
-            says="Devices that the draft is split over; default: those of the target.",
-        ),
-    ),
-]
-DraftTokens = Annotated[
-    list[int] | None,
-    whole(
-        "--draft-tokens",
-        of="tokens",
-        most=1024,
-        says="Draft tokens per round; repeatable; default: 1 to 8.",
-    ),
-]
-Batch = Annotated[
-    list[int] | None,
-    whole(
-        "--batch",
-        of="sequences",
-        most=65536,
-        metavar="B",
-        says="Batch size: sequences that decode at once; repeatable; default: 1, 2, 4 ... 256.",
-    ),
-]
+Draft = Annotated[DraftFlags, declared(DraftFlags, "Draft")]
+_DRAFT_TOKENS = whole(
+    "--draft-tokens",
+    of="tokens",
+    most=1024,
+    says="Draft tokens per round; repeatable; default: 1 to 8.",
+)
+_BATCH = whole(
+    "--batch",
+    of="sequences",
+    most=65536,
+    metavar="B",
+    says="Batch size: sequences that decode at once; repeatable; default: 1, 2, 4 ... 256.",
+)
 
 
 _OF_STATED_TIMES = (
@@ -244,12 +194,12 @@ _OF_STATED_TIMES = (
 def spec_command(
     context: typer.Context,
     *,
-    acceptance: Acceptance = None,
-    model: Target = None,
+    acceptance: Annotated[float | None, _ACCEPTANCE] = None,
+    model: Annotated[str | None, _TARGET] = None,
     hardware: Hardware = None,
     draft: Draft,
-    draft_tokens: DraftTokens = None,
-    batch: Batch = None,
+    draft_tokens: Annotated[list[int] | None, _DRAFT_TOKENS] = None,
+    batch: Annotated[list[int] | None, _BATCH] = None,
     lengths: o.Lengths,
     serving: o.Serving,
     to: o.Output,

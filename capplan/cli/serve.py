@@ -18,37 +18,28 @@ LOOPBACK = "127.0.0.1"
 SHORTEST_TOKEN = 16
 MOST_CONNECTIONS = 1024
 
-Host = Annotated[
-    str | None,
-    typer.Option(
-        "--host",
-        metavar="ADDRESS",
-        help=f"Address to listen at, with --token-file; default: {LOOPBACK}, this machine only.",
-    ),
-]
-TokenFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--token-file", metavar="FILE", help="File with the token that each request of the API must bring."
-    ),
-]
+_HOST = typer.Option(
+    "--host",
+    metavar="ADDRESS",
+    help=f"Address to listen at, with --token-file; default: {LOOPBACK}, this machine only.",
+)
+_TOKEN_FILE = typer.Option(
+    "--token-file", metavar="FILE", help="File with the token that each request of the API must bring."
+)
 Port = Annotated[int, whole("--port", least=1, most=65535, says="Port to listen at.")]
-JobsAtOnce = Annotated[
-    int | None,
-    whole(
-        "--jobs", of="searches", most=1024, says="Searches at a time; default: one for each processor core."
-    ),
-]
+_JOBS_AT_ONCE = whole(
+    "--jobs", of="searches", most=1024, says="Searches at a time; default: one for each processor core."
+)
 TimeLimit = Annotated[float, measure("--time-limit", says="Longest time that one answer may take.")]
 
 
 @grouped
 def serve_command(
     *,
-    host: Host = None,
-    token_file: TokenFile = None,
+    host: Annotated[str | None, _HOST] = None,
+    token_file: Annotated[Path | None, _TOKEN_FILE] = None,
     port: Port = 8080,
-    jobs: JobsAtOnce = None,
+    jobs: Annotated[int | None, _JOBS_AT_ONCE] = None,
     time_limit: TimeLimit = 300.0,
     offline: o.Offline = False,
 ) -> int:

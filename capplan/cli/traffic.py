@@ -7,11 +7,10 @@ from typing import Annotated
 import typer
 
 from capplan.cli import options as o
-from capplan.cli.completion import devices, models, models_and_scenarios
-from capplan.cli.options import Group, fraction, grouped, measure, one_of, whole
+from capplan.cli.completion import models_and_scenarios
+from capplan.cli.options import Group, declared, grouped, measure, one_of
+from capplan.ranges import Whole
 from capplan.scenario.command_flags import (
-    PLAN_RANGES,
-    REQUEST_RANGES,
     EngineFlags,
     OperationFlags,
     PlanFlags,
@@ -20,28 +19,19 @@ from capplan.scenario.command_flags import (
     SpeculationFlags,
     SweepFlags,
 )
-from capplan.scenario.flags import OutputFlags, ServingFlags
+from capplan.scenario.flags import OutputFlags, ServingFlags, option
 
-TraceFiles = Annotated[
-    list[Path],
-    typer.Argument(
-        metavar="FILE...",
-        help="Request trace, request log or Prometheus text; two scrapes of Prometheus give their difference; or a scenario YAML or name.",
-    ),
-]
-Interval = Annotated[
-    float | None,
-    measure("--interval", says="Between two scrapes of Prometheus, such as '5 min'."),
-]
-Eviction = Annotated[
-    list[str] | None,
-    one_of(
-        "--eviction",
-        ("lru", "lfu", "prefix"),
-        metavar="POLICY",
-        says="Run the prefix cache block by block with lru, lfu or prefix (leaves first); repeatable.",
-    ),
-]
+_TRACE_FILES = typer.Argument(
+    metavar="FILE...",
+    help="Request trace, request log or Prometheus text; two scrapes of Prometheus give their difference; or a scenario YAML or name.",
+)
+_INTERVAL = measure("--interval", says="Between two scrapes of Prometheus, such as '5 min'.")
+_EVICTION = one_of(
+    "--eviction",
+    ("lru", "lfu", "prefix"),
+    metavar="POLICY",
+    says="Run the prefix cache block by block with lru, lfu or prefix (leaves first); repeatable.",
+)
 _FILE = typer.Option("--output", "-o", metavar="FILE", help="A .yaml is written as a workload for scenarios.")
 Output = Annotated[OutputFlags, Group("Output", form=o.OUTPUT["form"], file=_FILE)]
 
@@ -49,10 +39,10 @@ Output = Annotated[OutputFlags, Group("Output", form=o.OUTPUT["form"], file=_FIL
 @grouped
 def workload_command(
     *,
-    files: TraceFiles,
-    interval: Interval = None,
+    files: Annotated[list[Path], _TRACE_FILES],
+    interval: Annotated[float | None, _INTERVAL] = None,
     model_name: o.ModelName = None,
-    eviction: Eviction = None,
+    eviction: Annotated[list[str] | None, _EVICTION] = None,
     picture: o.Picture = None,
     to: Output,
 ) -> int:
@@ -80,144 +70,11 @@ def workload_command(
     return show(answer, to)
 
 
-SEED = whole("--seed", allowed=REQUEST_RANGES["seed"], says="Seed of the random draws.")
-Requests = Annotated[
-    RequestFlags,
-    Group(
-        "Requests",
-        trace=typer.Option(
-            "--trace", metavar="FILE", help="Replay these requests instead of the scenario's traffic."
-        ),
-        until_s=measure(
-            "--until",
-            says="Stop after this simulated time, such as '10 min'; default: when all requests are done.",
-        ),
-        seed=SEED,
-        warm_up_s=measure(
-            "--warm-up",
-            says="Leave requests that arrive before this time out of all figures; default: the first 15% of drawn requests, the time in which sessions fill the caches, nothing of a trace.",
-            or_zero=True,
-        ),
-    ),
-]
-Plan = Annotated[
-    PlanFlags,
-    Group(
-        "Plan",
-        hardware=typer.Option(
-            "--hardware",
-            metavar="NAME",
-            help="Device; default: the plan that capplan fleet chooses.",
-            autocompletion=devices,
-        ),
-        tensor_parallel=o.SERVING["tensor_parallel"],
-        pipeline_parallel=o.SERVING["pipeline_parallel"],
-        replicas=whole(
-            "--replicas",
-            allowed=PLAN_RANGES["replicas"],
-            says="Replicas in service; default: the plan's, without spares.",
-        ),
-    ),
-]
-Running = Annotated[
-    OperationFlags,
-    Group(
-        "Operation",
-        queue_limit=whole(
-            "--queue-limit",
-            of="requests",
-            least=0,
-            says="Requests that arrive at a replica with this many waiting are shed.",
-        ),
-        deadline_s=measure("--deadline", says="Requests that waited longer than this are shed."),
-        routing=one_of(
-            "--routing",
-            ("round_robin", "random", "least_loaded", "reported_load", "prefix_aware", "gpu_prefix_aware"),
-            says="Router before the replicas: round_robin, random, least_loaded, reported_load, prefix_aware or gpu_prefix_aware.",
-        ),
-        fail=typer.Option(
-            "--fail",
-            metavar="REPLICA@TIME",
-            help="A replica (from 0) and the time at which it fails, such as '1@5 min'; its requests are rerouted; repeatable.",
-        ),
-        autoscale=typer.Option(
-            "--autoscale",
-            metavar="MIN:MAX",
-            help="Autoscale the replicas with the load; the start-up time is that of the scenario.",
-        ),
-        hedge_s=measure(
-            "--hedge", says="A request without a token after this time is copied to another replica."
-        ),
-        prefill_replicas=whole(
-            "--prefill-replicas",
-            of="replicas",
-            most=100_000,
-            says="Replicas for prefill only; with --decode-replicas and --kv-link.",
-        ),
-        decode_replicas=whole(
-            "--decode-replicas",
-            of="replicas",
-            most=100_000,
-            says="Replicas for decode: all tokens but the first.",
-        ),
-        kv_link=typer.Option(
-            "--kv-link",
-            metavar="NAME",
-            help="Link for the transfer of the KV cache: network, pcie or the device's link, such as nvlink4.",
-        ),
-    ),
-]
-Engine = Annotated[
-    EngineFlags,
-    Group(
-        "Engine",
-        scheduling=one_of(
-            "--scheduling",
-            ("static", "dynamic", "continuous", "chunked", "prefill-first", "slots"),
-            says="static, dynamic (with a timeout), continuous (prompts not split), chunked, prefill-first or slots (llama.cpp); default: the engine's.",
-        ),
-        batch_timeout_s=measure(
-            "--batch-timeout",
-            says="A dynamic batch starts once its oldest request has waited this long; default: 100 ms.",
-        ),
-        kv_offload=typer.Option(
-            "--kv-offload",
-            metavar="NAME:SIZE[@RATE]",
-            help="Memory of a replica for prefixes that no longer fit on its devices, such as 'host:512 GB' or "
-            "'nvme:8 TB@14 GB/s'; repeatable, fastest first; for a trace with block hashes.",
-        ),
-        reuse_preempted=typer.Option(
-            "--reuse-preempted",
-            help="A preempted request reuses its blocks that were not overwritten, as with a prefix cache.",
-        ),
-    ),
-]
-Speculation = Annotated[
-    SpeculationFlags,
-    Group(
-        "Speculation",
-        draft=typer.Option(
-            "--draft",
-            metavar="MODEL",
-            help="Speculative decoding with this draft model.",
-            autocompletion=models,
-        ),
-        draft_step_s=measure(
-            "--draft-step-time", says="One step of the draft, such as '1 ms', instead of --draft."
-        ),
-        draft_tokens=whole(
-            "--draft-tokens",
-            of="tokens",
-            most=64,
-            says="Draft tokens per round; default: the scenario's, else 4.",
-        ),
-        acceptance_fraction=fraction(
-            "--acceptance", says="Probability that a draft token is accepted, given that all before it were."
-        ),
-    ),
-]
-
-
+Requests = Annotated[RequestFlags, declared(RequestFlags, "Requests")]
+Plan = Annotated[PlanFlags, declared(PlanFlags, "Plan")]
+Running = Annotated[OperationFlags, declared(OperationFlags, "Operation")]
+Engine = Annotated[EngineFlags, declared(EngineFlags, "Engine")]
+Speculation = Annotated[SpeculationFlags, declared(SpeculationFlags, "Speculation")]
 Changed = Annotated[ScenarioFlags, o.ASKED.only("settings", "calibration")]
 
 
@@ -249,77 +106,27 @@ def simulate_command(
     return show(found, to)
 
 
-What = Annotated[
-    str,
-    typer.Argument(
-        metavar="SCENARIO|MODEL",
-        help="Scenario YAML with its traffic and targets, or a model.",
-        autocompletion=models_and_scenarios,
-    ),
-]
-Swept = Annotated[
-    SweepFlags,
-    Group(
-        "What to sweep",
-        hardware=typer.Option(
-            "--hardware",
-            metavar="NAME",
-            help="Device to compare, repeatable; default for a scenario: the best plan on each of its devices.",
-            autocompletion=devices,
-        ),
-        tensor_parallel=whole(
-            "--tensor-parallel",
-            "-tp",
-            "--tp",
-            of="devices",
-            most=4096,
-            says="Devices that every matrix is split over; repeatable, to compare.",
-        ),
-        request_rate=typer.Option(
-            "--request-rate",
-            metavar="LIST",
-            help="Arrivals at one replica, such as '1,2,4 req/s'; default for a scenario: up to what it can serve.",
-        ),
-        concurrency=typer.Option(
-            "--concurrency",
-            metavar="LIST",
-            help="Requests in flight, such as 1,8,64 (closed loop); the default for a model.",
-        ),
-        settings=o.SET,
-        seed=SEED,
-    ),
-]
-Serving = Annotated[
-    ServingFlags, o.SERVING.only("weight_dtype", "kv_dtype", "engine", "calibration", "offline")
-]
+_WHAT = typer.Argument(
+    metavar="SCENARIO|MODEL",
+    help="Scenario YAML with its traffic and targets, or a model.",
+    autocompletion=models_and_scenarios,
+)
+Swept = Annotated[SweepFlags, declared(SweepFlags, "What to sweep")]
+_SERVING = o.SERVING.only("weight_dtype", "kv_dtype", "engine", "calibration", "offline")
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
     """Where points are computed, and the file that keeps them."""
 
-    workers: int = 1
-    dask: str | None = None
-    points: Path | None = None
+    workers: int = option("Processes on this machine.", Whole("processes", most=1024), default=1)
+    dask: str | None = option("Scheduler of a Dask cluster, such as tcp://10.0.0.1:8786.", metavar="ADDRESS")
+    points: Path | None = option(
+        "File of finished points, written as they finish; a rerun continues from it.", metavar="FILE"
+    )
 
 
-Working = Annotated[
-    Work,
-    Group(
-        "Work",
-        workers=whole("--workers", of="processes", most=1024, says="Processes on this machine."),
-        dask=typer.Option(
-            "--dask", metavar="ADDRESS", help="Scheduler of a Dask cluster, such as tcp://10.0.0.1:8786."
-        ),
-        points=typer.Option(
-            "--points",
-            metavar="FILE",
-            help="File of finished points, written as they finish; a rerun continues from it.",
-        ),
-    ),
-]
-
-
+Working = Annotated[Work, declared(Work, "Work")]
 _OF_A_MODEL = ("input_tokens", "output_tokens", "weight_dtype", "kv_dtype", "engine")
 
 
@@ -327,10 +134,10 @@ _OF_A_MODEL = ("input_tokens", "output_tokens", "weight_dtype", "kv_dtype", "eng
 def sweep_command(
     context: typer.Context,
     *,
-    what: What,
+    what: Annotated[str, _WHAT],
     flags: Swept,
     lengths: o.Lengths,
-    serving: Serving,
+    serving: Annotated[ServingFlags, _SERVING],
     work: Working,
     picture: o.Picture = None,
     to: o.Output,
@@ -373,39 +180,31 @@ def _refuse_unread(context: typer.Context, what: str, *, named: bool) -> None:
         o.refuse_unread(context, ("plans",), why)
 
 
-MeasuredFiles = Annotated[
-    list[Path] | None,
-    typer.Argument(metavar="[FILE]...", help="CSV files of measured results; default: the built-in points."),
-]
-Kind = Annotated[
-    str | None,
-    one_of(
-        "--kind",
-        ("serving", "memory", "kernel", "llamacpp"),
-        metavar="KIND",
-        says="serving, memory, kernel or llamacpp (speeds of GGUF models); default: inferred from the columns.",
-    ),
-]
-Predictions = Annotated[
-    Path | None,
-    typer.Option("--predictions", metavar="OUT.csv", help="Write one line per measured value here."),
-]
-Decisions = Annotated[
-    bool,
-    typer.Option(
-        "--decisions",
-        help="Also score the choices: the plan that predictions pick under limits on TPOT, against the best that was measured.",
-    ),
-]
+_MEASURED_FILES = typer.Argument(
+    metavar="[FILE]...", help="CSV files of measured results; default: the built-in points."
+)
+_KIND = one_of(
+    "--kind",
+    ("serving", "memory", "kernel", "llamacpp"),
+    metavar="KIND",
+    says="serving, memory, kernel or llamacpp (speeds of GGUF models); default: inferred from the columns.",
+)
+_PREDICTIONS = typer.Option(
+    "--predictions", metavar="OUT.csv", help="Write one line per measured value here."
+)
+_DECISIONS = typer.Option(
+    "--decisions",
+    help="Also score the choices: the plan that predictions pick under limits on TPOT, against the best that was measured.",
+)
 
 
 @grouped
 def validate_command(
     *,
-    files: MeasuredFiles = None,
-    kind: Kind = None,
-    predictions: Predictions = None,
-    decisions: Decisions = False,
+    files: Annotated[list[Path] | None, _MEASURED_FILES] = None,
+    kind: Annotated[str | None, _KIND] = None,
+    predictions: Annotated[Path | None, _PREDICTIONS] = None,
+    decisions: Annotated[bool, _DECISIONS] = False,
     calibration: o.Calibration = None,
     to: o.Output,
 ) -> int:

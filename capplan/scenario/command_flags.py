@@ -3,64 +3,96 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import Any
 
-from capplan.ranges import DEVICES, SEED, Positive, Range, Share, Whole, check_fields
-from capplan.scenario.flags import MODEL, KvDtype, Measured, Option, WeightDtype, options_of
+from capplan.ranges import DEVICES, SEED, Positive, Share, Whole, check_fields
+from capplan.scenario.flags import MODEL, ServingFlags, option, options_of, ranges_of, same_option
+
+TIME, REPLICAS = Positive("10 min"), Whole("replicas", most=100_000)
+A_SETTING = "A key of the scenario, such as 'slo.ttft_p95=600 ms'; repeatable."
+SEED_OF_DRAWS = "Seed of the random draws."
+DAY_OF_LIST = "Date of a list that states none, such as the files of LiteLLM and genai-prices."
 
 
 @dataclass(frozen=True, slots=True)
 class DraftFlags:
     """The draft of `capplan spec`, as a model, a method or a step time, and the step time of a target given without a model."""
 
-    draft: str | None = None
-    method: str | None = None
-    """How the target drafts by itself."""
-    draft_step_s: float | None = None
-    target_step_s: float | None = None
-    draft_tensor_parallel: int | None = None
-    """None is the target's."""
+    draft: str | None = option("Draft model, with the vocabulary of the target.", metavar="MODEL")
+    method: str | None = option(
+        "How the target drafts by itself, instead of --draft: eagle, mtp, dspark, medusa or ngram.",
+        metavar="METHOD",
+        known=("eagle", "mtp", "dspark", "medusa", "ngram"),
+    )
+    draft_step_s: float | None = option(
+        "One step of the draft, such as '2 ms', instead of --draft.", TIME, flag="--draft-step-time"
+    )
+    target_step_s: float | None = option(
+        "One decode step of the target, such as '35 ms', instead of MODEL.", TIME, flag="--target-step-time"
+    )
+    draft_tensor_parallel: int | None = option(
+        "Devices that the draft is split over; default: those of the target.", DEVICES
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class BillFlags:
     """Options of `capplan bill`: its month and its file for FinOps tools, or what was paid."""
 
-    month: str | None = None
-    focus: Path | None = None
-    by: str = "class"
-    focus_version: str = "1.2"
-    actual: Path | None = None
+    month: str | None = option(
+        "Month of the bill, with its own hours; default: the mean month, for --focus the next one.",
+        metavar="YYYY-MM",
+    )
+    focus: Path | None = option(
+        "Also write the bill as CSV in the columns of FOCUS, for FinOps tools.", metavar="FILE"
+    )
+    by: str = option("Rows of the FOCUS bill: class or machine.", default="class", metavar="ROWS")
+    focus_version: str = option("Version of FOCUS: 1.2 or 1.3.", default="1.2", metavar="VERSION")
+    actual: Path | None = option(
+        "Compare the plan with what was paid: CSV of FOCUS or of AWS's cost and usage report, or JSON of OpenCost.",
+        metavar="FILE",
+    )
+
+
+_PRICE: dict[str, Any] = {"allowed": Positive("2.50"), "unit": "USD_PER_MILLION", "metavar": "PRICE"}
+_OF = "Dollars per million tokens of"
 
 
 @dataclass(frozen=True, slots=True)
 class CachePriceFlags:
     """An API by name, or its prices in dollars per million tokens."""
 
-    api: str | None = None
-    input_price: float | None = None
-    write_price: float | None = None
-    """None: no premium."""
-    read_price: float | None = None
-    prices: Path | None = None
-    """File of token prices."""
-    date: str | None = None
-    """Date of prices that do not state it."""
+    api: str | None = option("Hosted API, such as openai/gpt-5.", metavar="PROVIDER/MODEL")
+    input_price: float | None = option(f"{_OF} plain input, instead of --api.", **_PRICE)
+    write_price: float | None = option(f"{_OF} cache writes; default: that of input.", **_PRICE)
+    read_price: float | None = option(f"{_OF} cache reads.", **_PRICE)
+    prices: Path | None = option(
+        "Token-price YAML, or price file of LiteLLM or genai-prices, instead of the shipped list.",
+        metavar="FILE",
+    )
+    date: str | None = option(DAY_OF_LIST, metavar="DAY")
 
 
 @dataclass(frozen=True, slots=True)
 class SweepFlags:
     """Which plans are swept over which loads."""
 
-    hardware: list[str] | None = None
-    tensor_parallel: list[int] | None = None
-    request_rate: str | None = None
-    """Rates such as '1, 2, 4 req/s'."""
-    concurrency: str | None = None
-    """Concurrencies such as '1,8,64'."""
-    settings: list[str] | None = None
-    """Keys of a scenario that are overridden, each KEY=VALUE."""
-    seed: int = SEED
+    hardware: list[str] | None = option(
+        "Device to compare, repeatable; default for a scenario: the best plan on each of its devices.",
+        metavar="NAME",
+    )
+    tensor_parallel: list[int] | None = option(
+        "Devices that every matrix is split over; repeatable, to compare.", DEVICES, short=("-tp", "--tp")
+    )
+    request_rate: str | None = option(
+        "Arrivals at one replica, such as '1,2,4 req/s'; default for a scenario: up to what it can serve.",
+        metavar="LIST",
+    )
+    concurrency: str | None = option(
+        "Requests in flight, such as 1,8,64 (closed loop); the default for a model.", metavar="LIST"
+    )
+    settings: list[str] | None = option(A_SETTING, metavar="KEY=VALUE", flag="--set")
+    seed: int = option(SEED_OF_DRAWS, Whole(least=0), default=SEED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,27 +173,17 @@ _LENGTH = "tokens: a mean, or a mean and a 95th percentile such as 1500,4500."
 class FirstScenario:
     """What the flags of `capplan init` say; None is assumed where it is not known otherwise."""
 
-    model: Annotated[str | None, Option(f"{MODEL}.", metavar="MODEL")] = None
-    request_rate: Annotated[
-        str | None,
-        Option("At the peak, such as '20 req/s'.", metavar="RATE", key="traffic[0].request_rate"),
-    ] = None
-    input_tokens: Annotated[
-        str | None, Option(f"Input {_LENGTH}", metavar="TOKENS", key="traffic[0].input_tokens")
-    ] = None
-    output_tokens: Annotated[
-        str | None, Option(f"Output {_LENGTH}", metavar="TOKENS", key="traffic[0].output_tokens")
-    ] = None
-    ttft_p95: Annotated[
-        str | None,
-        Option("Target of the first token, such as '800 ms'.", metavar="TIME", key="slo.ttft_p95"),
-    ] = None
-    tpot_p95: Annotated[
-        str | None, Option("Target of every further token.", metavar="TIME", key="slo.tpot_p95")
-    ] = None
-    hardware: Annotated[
-        list[str] | None, Option("Device that may be bought; repeatable.", metavar="NAME")
-    ] = None
+    model: str | None = option(f"{MODEL}.", metavar="MODEL")
+    request_rate: str | None = option(
+        "At the peak, such as '20 req/s'.", metavar="RATE", key="traffic[0].request_rate"
+    )
+    input_tokens: str | None = option(f"Input {_LENGTH}", metavar="TOKENS", key="traffic[0].input_tokens")
+    output_tokens: str | None = option(f"Output {_LENGTH}", metavar="TOKENS", key="traffic[0].output_tokens")
+    ttft_p95: str | None = option(
+        "Target of the first token, such as '800 ms'.", metavar="TIME", key="slo.ttft_p95"
+    )
+    tpot_p95: str | None = option("Target of every further token.", metavar="TIME", key="slo.tpot_p95")
+    hardware: list[str] | None = option("Device that may be bought; repeatable.", metavar="NAME")
 
 
 DEFAULTS = {
@@ -179,143 +201,162 @@ DEFAULTS = {
 class ScenarioFlags(FirstScenario):
     """Keys of a scenario as flags: of one that names only a model, or keys that replace those of a file."""
 
-    users: Annotated[
-        str | None,
-        Option(
-            "Users who are active at the same time, such as 400 or '20 % of 2000' employees, instead of --request-rate.",
-            metavar="N",
-            key="traffic[0].users",
-        ),
-    ] = None
-    think_time: Annotated[
-        str | None,
-        Option(
-            "From a response to the next request of a user; default: 30 s.",
-            metavar="TIME",
-            key="traffic[0].think_time",
-        ),
-    ] = None
-    trace: Annotated[
-        Path | None,
-        Option("Arrivals and lengths, instead of --request-rate.", metavar="FILE", key="traffic[0].trace"),
-    ] = None
-    use_case: Annotated[
-        str | None,
-        Option(
-            "A starting point, with the sources of its lengths and targets: chat, rag, code, agent, batch or voice.",
-            known=tuple(CASES),
-        ),
-    ] = None
-    hardware: Annotated[
-        list[str] | None,
-        Option(
-            "Devices that may be bought, such as h100,l40s; repeatable; default: the scenario's, or of a model any with a price.",
-            metavar="NAME",
-            key="fleet.hardware",
-        ),
-    ] = None
-    weight_dtype: WeightDtype = None
-    kv_dtype: KvDtype = None
-    engine: Annotated[
-        str | None,
-        Option(
-            "vllm, sglang, trtllm, llamacpp (GGUF files), or any: the one of the first three whose fleet costs least.",
-            known=("vllm", "sglang", "trtllm", "llamacpp", "any"),
-            key="engine",
-        ),
-    ] = None
-    confidence: Annotated[
-        float | None,
-        Option("Probability with which all targets must be met, such as 90%.", Share(), key="slo.confidence"),
-    ] = None
-    calibration: Measured = None
-    settings: list[str] | None = None
-    """Keys of a scenario that are overridden, each KEY=VALUE."""
-    save: Annotated[
-        Path | None,
-        Option("Keep the scenario of a model as a YAML; it must not exist.", metavar="FILE"),
-    ] = None
+    users: str | None = option(
+        "Users who are active at the same time, such as 400 or '20 % of 2000' employees, instead of --request-rate.",
+        metavar="N",
+        key="traffic[0].users",
+    )
+    think_time: str | None = option(
+        "From a response to the next request of a user; default: 30 s.",
+        metavar="TIME",
+        key="traffic[0].think_time",
+    )
+    trace: Path | None = option(
+        "Arrivals and lengths, instead of --request-rate.", metavar="FILE", key="traffic[0].trace"
+    )
+    use_case: str | None = option(
+        "A starting point, with the sources of its lengths and targets: chat, rag, code, agent, batch or voice.",
+        known=tuple(CASES),
+    )
+    hardware: list[str] | None = option(
+        "Devices that may be bought, such as h100,l40s; repeatable; default: the scenario's, or of a model any with a price.",
+        metavar="NAME",
+        key="fleet.hardware",
+    )
+    weight_dtype: str | None = same_option(ServingFlags, "weight_dtype")
+    kv_dtype: str | None = same_option(ServingFlags, "kv_dtype")
+    engine: str | None = option(
+        "vllm, sglang, trtllm, llamacpp (GGUF files), or any: the one of the first three whose fleet costs least.",
+        known=("vllm", "sglang", "trtllm", "llamacpp", "any"),
+        key="engine",
+    )
+    confidence: float | None = option(
+        "Probability with which all targets must be met, such as 90%.", Share(), key="slo.confidence"
+    )
+    calibration: Path | None = same_option(ServingFlags, "calibration")
+    save: Path | None = option("Keep the scenario of a model as a YAML; it must not exist.", metavar="FILE")
+    settings: list[str] | None = same_option(SweepFlags, "settings")
 
 
 FLAG_KEYS = {name: option.key for name, option in options_of(ScenarioFlags).items() if option.key}
 """Field of `ScenarioFlags` -> key of a scenario that it states."""
-
-REQUEST_RANGES: Mapping[str, Range] = {
-    "until_s": Positive("10 min"),
-    "seed": Whole(least=0),
-    "warm_up_s": Positive("2 min", or_zero=True),
-}
-PLAN_RANGES: Mapping[str, Range] = {
-    "tensor_parallel": DEVICES,
-    "pipeline_parallel": DEVICES,
-    "replicas": Whole("replicas", most=100_000),
-}
 
 
 @dataclass(frozen=True, slots=True)
 class RequestFlags:
     """Which requests are simulated: those of a trace, else drawn from the scenario's traffic."""
 
-    trace: Path | None = None
-    until_s: float | None = None
-    seed: int = SEED
-    warm_up_s: float | None = None
-    """Time from the start that figures leave out; None: that of the traffic, none for a trace."""
+    trace: Path | None = option("Replay these requests instead of the scenario's traffic.", metavar="FILE")
+    until_s: float | None = option(
+        "Stop after this simulated time, such as '10 min'; default: when all requests are done.",
+        TIME,
+        flag="--until",
+    )
+    seed: int = option(SEED_OF_DRAWS, Whole(least=0), default=SEED)
+    warm_up_s: float | None = option(
+        "Leave requests that arrive before this time out of all figures; default: the first 15% of drawn requests, the time in which sessions fill the caches, nothing of a trace.",
+        Positive("2 min", or_zero=True),
+        flag="--warm-up",
+    )
 
     def __post_init__(self) -> None:
         """Refuse numbers that are out of their ranges."""
         check_fields(self, REQUEST_RANGES)
 
 
+REQUEST_RANGES = ranges_of(RequestFlags)
+"""What the fields of `RequestFlags` may be."""
+
+
 @dataclass(frozen=True, slots=True)
 class PlanFlags:
     """Which plan is simulated; without hardware and parallelism, the one that the fleet search chooses."""
 
-    hardware: str | None = None
-    tensor_parallel: int | None = None
-    pipeline_parallel: int | None = None
-    replicas: int | None = None
+    hardware: str | None = option("Device; default: the plan that capplan fleet chooses.", metavar="NAME")
+    tensor_parallel: int | None = same_option(ServingFlags, "tensor_parallel")
+    pipeline_parallel: int | None = same_option(ServingFlags, "pipeline_parallel")
+    replicas: int | None = option("Replicas in service; default: the plan's, without spares.", REPLICAS)
 
     def __post_init__(self) -> None:
         """Refuse numbers that are out of their ranges."""
         check_fields(self, PLAN_RANGES)
 
 
+PLAN_RANGES = ranges_of(PlanFlags)
+"""What the fields of `PlanFlags` may be."""
+
+
 @dataclass(frozen=True, slots=True)
 class OperationFlags:
     """How a fleet is run: queues, routing, failures, autoscaling, hedges, pools."""
 
-    queue_limit: int | None = None
-    deadline_s: float | None = None
-    routing: str | None = None
-    fail: list[str] | None = None
-    """Each written as REPLICA@TIME."""
-    autoscale: str | None = None
-    """Written as MIN:MAX."""
-    hedge_s: float | None = None
-    prefill_replicas: int | None = None
-    decode_replicas: int | None = None
-    kv_link: str | None = None
+    queue_limit: int | None = option(
+        "Requests that arrive at a replica with this many waiting are shed.", Whole("requests", least=0)
+    )
+    deadline_s: float | None = option(
+        "Requests that waited longer than this are shed.", TIME, flag="--deadline"
+    )
+    routing: str | None = option(
+        "Router before the replicas: round_robin, random, least_loaded, reported_load, prefix_aware or gpu_prefix_aware.",
+        known=("round_robin", "random", "least_loaded", "reported_load", "prefix_aware", "gpu_prefix_aware"),
+    )
+    fail: list[str] | None = option(
+        "A replica (from 0) and the time at which it fails, such as '1@5 min'; its requests are rerouted; repeatable.",
+        metavar="REPLICA@TIME",
+    )
+    autoscale: str | None = option(
+        "Autoscale the replicas with the load; the start-up time is that of the scenario.", metavar="MIN:MAX"
+    )
+    hedge_s: float | None = option(
+        "A request without a token after this time is copied to another replica.", TIME, flag="--hedge"
+    )
+    prefill_replicas: int | None = option(
+        "Replicas for prefill only; with --decode-replicas and --kv-link.", REPLICAS
+    )
+    decode_replicas: int | None = option("Replicas for decode: all tokens but the first.", REPLICAS)
+    kv_link: str | None = option(
+        "Link for the transfer of the KV cache: network, pcie or the device's link, such as nvlink4.",
+        metavar="NAME",
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class EngineFlags:
     """How the engines of a simulation form their steps and cache prefixes."""
 
-    scheduling: str | None = None
-    """None is the engine's."""
-    batch_timeout_s: float | None = None
-    kv_offload: list[str] | None = None
-    """Tiers, each written as NAME:SIZE[@RATE]."""
-    reuse_preempted: bool = False
-    """Whether a preempted request can reuse its blocks."""
+    scheduling: str | None = option(
+        "static, dynamic (with a timeout), continuous (prompts not split), chunked, prefill-first or slots (llama.cpp); default: the engine's.",
+        known=("static", "dynamic", "continuous", "chunked", "prefill-first", "slots"),
+    )
+    batch_timeout_s: float | None = option(
+        "A dynamic batch starts once its oldest request has waited this long; default: 100 ms.",
+        TIME,
+        flag="--batch-timeout",
+    )
+    kv_offload: list[str] | None = option(
+        "Memory of a replica for prefixes that no longer fit on its devices, such as 'host:512 GB' or "
+        "'nvme:8 TB@14 GB/s'; repeatable, fastest first; for a trace with block hashes.",
+        metavar="NAME:SIZE[@RATE]",
+    )
+    reuse_preempted: bool = option(
+        "A preempted request reuses its blocks that were not overwritten, as with a prefix cache.",
+        default=False,
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class SpeculationFlags:
     """Speculation in a simulation; fields left out come from the scenario."""
 
-    draft: str | None = None
-    draft_step_s: float | None = None
-    draft_tokens: int | None = None
-    acceptance_fraction: float | None = None
+    draft: str | None = option("Speculative decoding with this draft model.", metavar="MODEL")
+    draft_step_s: float | None = option(
+        "One step of the draft, such as '1 ms', instead of --draft.", TIME, flag="--draft-step-time"
+    )
+    draft_tokens: int | None = option(
+        "Draft tokens per round; default: the scenario's, else 4.", Whole("tokens", most=64)
+    )
+    acceptance_fraction: float | None = option(
+        "Probability that a draft token is accepted, given that all before it were.",
+        Share(),
+        flag="--acceptance",
+    )

@@ -1,8 +1,8 @@
 """Command-line options that commands share, as plain records: one field per flag of a group."""
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Any
 
 from capplan.ranges import DEVICES, TOKENS, Positive, Range, Revision, Share, Text, Whole, check_fields
 from capplan.replica.load import Load
@@ -29,6 +29,20 @@ class Option:
     """Its values, if they are few."""
     key: str = ""
     """Key of a scenario that it states."""
+    flag: str = ""
+    """Its name; empty: that of the field, with dashes."""
+    unit: str = "SECONDS"
+    """Unit of a quantity, a name of `capplan.quantity`."""
+
+
+def option(says: str, allowed: Range | None = None, *, default: Any = None, **more: Any) -> Any:
+    """Return a field that an option states, as a dataclass takes it; the parameters are those of `Option`."""
+    return field(default=default, metadata={"option": Option(says, allowed, **more)})
+
+
+def same_option(record: "type[DataclassInstance]", name: str) -> Any:
+    """Return a field with the option of another record; None where it is not stated."""
+    return field(default=None, metadata={"option": options_of(record)[name]})
 
 
 def options_of(record: "type[DataclassInstance]") -> dict[str, Option]:
@@ -39,8 +53,7 @@ def options_of(record: "type[DataclassInstance]") -> dict[str, Option]:
     >>> options_of(ServingFlags)["tensor_parallel"].short
     ('-tp', '--tp')
     """
-    found = {field.name: getattr(field.type, "__metadata__", (None,))[0] for field in fields(record)}
-    return {name: option for name, option in found.items() if isinstance(option, Option)}
+    return {one.name: one.metadata["option"] for one in fields(record) if "option" in one.metadata}
 
 
 def ranges_of(record: "type[DataclassInstance]") -> dict[str, Range]:
@@ -48,112 +61,82 @@ def ranges_of(record: "type[DataclassInstance]") -> dict[str, Range]:
     return {name: option.allowed for name, option in options_of(record).items() if option.allowed is not None}
 
 
-WeightDtype = Annotated[
-    str | None,
-    Option(
-        "fp32, bf16, fp16, fp8, int8, int4, int2, nvfp4, mxfp4, a form like w4a16-g128, or a mixture like q4_k_m; default: that of the config.",
-        Text(),
-        "DTYPE",
-        key="weight_dtype",
-    ),
-]
-KvDtype = Annotated[
-    str | None,
-    Option(
-        "fp32, bf16, fp16, fp8, int8 or int4; default: that of the config, else what the engine takes for the model.",
-        Text(),
-        "DTYPE",
-        key="kv_dtype",
-    ),
-]
-Measured = Annotated[
-    Path | None, Option("Efficiencies measured with capplan calibrate.", metavar="FILE", key="calibration")
-]
-
-
 @dataclass(frozen=True, slots=True)
 class ServingFlags:
     """How one replica is sharded, stored and run, and where its model and efficiencies come from."""
 
-    tensor_parallel: Annotated[
-        int, Option("Devices that every matrix is split over.", DEVICES, short=("-tp", "--tp"))
-    ] = 1
-    pipeline_parallel: Annotated[
-        int, Option("Stages that the layers are distributed over.", DEVICES, short=("-pp", "--pp"))
-    ] = 1
-    expert_parallel: Annotated[
-        int, Option("Groups that whole experts are distributed over.", DEVICES, short=("-ep", "--ep"))
-    ] = 1
-    data_parallel: Annotated[
-        int, Option("Attention groups, each with different sequences.", DEVICES, short=("-dp", "--dp"))
-    ] = 1
-    weight_dtype: WeightDtype = None
-    kv_dtype: KvDtype = None
-    engine: Annotated[
-        str,
-        Option("vllm, sglang, trtllm or llamacpp.", Text(), known=("vllm", "sglang", "trtllm", "llamacpp")),
-    ] = "vllm"
-    engine_version: Annotated[
-        str | None, Option("Release of the engine; default: the newest known.", Text(), "X.Y.Z")
-    ] = None
-    backend: Annotated[
-        str | None,
-        Option(
-            "cuda, metal, vulkan, rocm, sycl or cpu, of llama.cpp; default: the usual one of the device.",
-            Text(),
-            known=("cuda", "metal", "vulkan", "rocm", "sycl", "cpu"),
-        ),
-    ] = None
-    n_gpu_layers: Annotated[
-        int | None,
-        Option(
-            "Layers of llama.cpp on the device, the last ones; default: all.", Whole("layers", most=10_000)
-        ),
-    ] = None
-    n_cpu_moe: Annotated[
-        int | None,
-        Option(
-            "First layers whose routed experts llama.cpp keeps in the memory of the host.",
-            Whole("layers", most=10_000),
-        ),
-    ] = None
-    host_bandwidth: Annotated[
-        float | None,
-        Option(
-            "Bandwidth of the memory of the host, such as '80 GB/s'; what is kept there is read at it.",
-            Positive("80 GB/s"),
-            "RATE",
-        ),
-    ] = None
-    max_model_len: Annotated[
-        int | None,
-        Option("Longest sequence, input and output; default: the model's maximum.", TOKENS, "TOKENS"),
-    ] = None
-    max_num_seqs: Annotated[
-        int | None, Option("Maximum sequences in one step; default: the engine's.", Whole("sequences"))
-    ] = None
-    max_num_batched_tokens: Annotated[
-        int | None, Option("Maximum tokens in one step; default: the engine's.", TOKENS, "TOKENS")
-    ] = None
-    gpu_memory_utilization: Annotated[
-        float | None,
-        Option(
-            "Fraction of device memory for weights, activations and KV cache together; default: the engine's.",
-            Share(),
-        ),
-    ] = None
-    runner: Annotated[
-        str,
-        Option(
-            "generate, or pooling for the vectors and scores of embedding models and rerankers.",
-            Text(),
-            known=("generate", "pooling"),
-        ),
-    ] = "generate"
-    max_loras: Annotated[
-        int | None, Option("Slots of LoRA adapters, all in use.", Whole("adapters", most=100_000))
-    ] = None
-    max_lora_rank: Annotated[int | None, Option("Rank of the adapters; default 16.", Whole(most=512))] = None
+    tensor_parallel: int = option(
+        "Devices that every matrix is split over.", DEVICES, default=1, short=("-tp", "--tp")
+    )
+    pipeline_parallel: int = option(
+        "Stages that the layers are distributed over.", DEVICES, default=1, short=("-pp", "--pp")
+    )
+    expert_parallel: int = option(
+        "Groups that whole experts are distributed over.", DEVICES, default=1, short=("-ep", "--ep")
+    )
+    data_parallel: int = option(
+        "Attention groups, each with different sequences.", DEVICES, default=1, short=("-dp", "--dp")
+    )
+    weight_dtype: str | None = option(
+        "fp32, bf16, fp16, fp8, int8, int4, int2, nvfp4, mxfp4, a form like w4a16-g128, or a mixture like q4_k_m; default: that of the config.",
+        Text(),
+        metavar="DTYPE",
+        key="weight_dtype",
+    )
+    kv_dtype: str | None = option(
+        "fp32, bf16, fp16, fp8, int8 or int4; default: that of the config, else what the engine takes for the model.",
+        Text(),
+        metavar="DTYPE",
+        key="kv_dtype",
+    )
+    engine: str = option(
+        "vllm, sglang, trtllm or llamacpp.",
+        Text(),
+        default="vllm",
+        known=("vllm", "sglang", "trtllm", "llamacpp"),
+    )
+    engine_version: str | None = option(
+        "Release of the engine; default: the newest known.", Text(), metavar="X.Y.Z"
+    )
+    backend: str | None = option(
+        "cuda, metal, vulkan, rocm, sycl or cpu, of llama.cpp; default: the usual one of the device.",
+        Text(),
+        known=("cuda", "metal", "vulkan", "rocm", "sycl", "cpu"),
+    )
+    n_gpu_layers: int | None = option(
+        "Layers of llama.cpp on the device, the last ones; default: all.", Whole("layers", most=10_000)
+    )
+    n_cpu_moe: int | None = option(
+        "First layers whose routed experts llama.cpp keeps in the memory of the host.",
+        Whole("layers", most=10_000),
+    )
+    host_bandwidth: float | None = option(
+        "Bandwidth of the memory of the host, such as '80 GB/s'; what is kept there is read at it.",
+        Positive("80 GB/s"),
+        metavar="RATE",
+        unit="BYTES_PER_S",
+    )
+    max_model_len: int | None = option(
+        "Longest sequence, input and output; default: the model's maximum.", TOKENS, metavar="TOKENS"
+    )
+    max_num_seqs: int | None = option(
+        "Maximum sequences in one step; default: the engine's.", Whole("sequences")
+    )
+    max_num_batched_tokens: int | None = option(
+        "Maximum tokens in one step; default: the engine's.", TOKENS, metavar="TOKENS"
+    )
+    gpu_memory_utilization: float | None = option(
+        "Fraction of device memory for weights, activations and KV cache together; default: the engine's.",
+        Share(),
+    )
+    runner: str = option(
+        "generate, or pooling for the vectors and scores of embedding models and rerankers.",
+        Text(),
+        default="generate",
+        known=("generate", "pooling"),
+    )
+    max_loras: int | None = option("Slots of LoRA adapters, all in use.", Whole("adapters", most=100_000))
+    max_lora_rank: int | None = option("Rank of the adapters; default 16.", Whole(most=512))
     lora_modules: tuple[str, ...] | None = None
     """Matrices with an adapter, stated by commands of engines; None is all of attention and feed-forward."""
     fully_sharded_loras: bool = False
@@ -161,9 +144,11 @@ class ServingFlags:
     """None is the engine's default."""
     whole_towers: bool = False
     """Every rank holds the whole vision tower."""
-    calibration: Measured = None
-    revision: Annotated[str | None, Option("Branch, tag or commit on the hub.", Revision(), "REV")] = None
-    offline: Annotated[bool, Option("Never open a connection.")] = False
+    calibration: Path | None = option(
+        "Efficiencies measured with capplan calibrate.", metavar="FILE", key="calibration"
+    )
+    revision: str | None = option("Branch, tag or commit on the hub.", Revision(), metavar="REV")
+    offline: bool = option("Never open a connection.", default=False)
 
     def __post_init__(self) -> None:
         """Refuse numbers that are out of their ranges."""
@@ -194,17 +179,18 @@ SERVING_RANGES = ranges_of(ServingFlags)
 class LoadFlags(Load):
     """A load with the request lengths that commands assume by default."""
 
-    input_tokens: Annotated[int, Option("Mean input length.", TOKENS, "TOKENS")] = 1024
-    output_tokens: Annotated[int, Option("Mean output length.", TOKENS, "TOKENS")] = 256
-    concurrency: Annotated[
-        int | None, Option("Requests in flight at any time (closed loop).", Whole("requests"))
-    ] = None
-    request_rate: Annotated[
-        float | None, Option("Arrivals, such as '5 req/s' (open loop).", Positive("20 req/s"), "RATE")
-    ] = None
-    prefix_hit_fraction: Annotated[
-        float, Option("Fraction of input tokens that hit in the prefix cache.", Share())
-    ] = 0.0
+    input_tokens: int = option("Mean input length.", TOKENS, default=1024, metavar="TOKENS")
+    output_tokens: int = option("Mean output length.", TOKENS, default=256, metavar="TOKENS")
+    concurrency: int | None = option("Requests in flight at any time (closed loop).", Whole("requests"))
+    request_rate: float | None = option(
+        "Arrivals, such as '5 req/s' (open loop).",
+        Positive("20 req/s"),
+        metavar="RATE",
+        unit="REQUESTS_PER_S",
+    )
+    prefix_hit_fraction: float = option(
+        "Fraction of input tokens that hit in the prefix cache.", Share(), default=0.0
+    )
 
     def __post_init__(self) -> None:
         """Refuse numbers that are out of their ranges."""
