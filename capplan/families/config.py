@@ -7,11 +7,13 @@ from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from capplan.assumption import Assumption
 from capplan.errors import InputError
 from capplan.families.inert import is_inert
+
+T = TypeVar("T")
 
 LARGEST_DIMENSION = 100_000_000
 """Limit above any published vocabulary, context length or width; a larger number is a mistake."""
@@ -307,6 +309,21 @@ class Config:
                 key, f"has {len(value)} entries for {length} layers", "allowed: one entry per layer"
             )
         return value
+
+    def kinds(
+        self, *keys: str, layers: int, known: Mapping[str, T], default: Sequence[T] | None = None
+    ) -> list[T]:
+        """Return what each layer is, from a list of names; `known` has what every known name stands for."""
+        names = self.items(*keys, length=layers)
+        if names is None:
+            if default is None:
+                raise self.missing(*keys)
+            return list(default)
+        key = self.first_present(*keys)[0]
+        for index, name in enumerate(names[:layers]):
+            if not isinstance(name, str) or name not in known:
+                raise self.error(f"{key}[{index}]", f"{name!r} is not known", f"allowed: {', '.join(known)}")
+        return [known[name] for name in names[:layers]]
 
     def per_layer(self, *keys: str, layers: int, default: int | None = None) -> tuple[int, ...]:
         """Return one whole number per layer, from a list or from one number for all."""

@@ -31,11 +31,11 @@ from capplan.families.parts.stacks import (
     dense_mlp,
     layer_windows,
     mixture,
+    once_each,
     parts_after,
     routed_by,
     with_next_token_layers,
 )
-from capplan.families.parts.state_blocks import layer_kinds
 from capplan.families.parts.towers import clip_of_ocr, encoder_block, linear, segment_anything
 from capplan.families.parts.vision import moonvit
 from capplan.model.network import CompressedAttention, LatentAttention, Layer, Network, Projection
@@ -49,16 +49,14 @@ def read_latent(config: Config, name: str, *, indexer: bool = False) -> Network:
     bias = config.flag("attention_bias")
     parts = _parts(config, hidden, layers)
     reuses = reuses_index(config, layers)
-    made: dict[tuple[int, bool], Layer] = {}
-    stack = []
-    for part, reused in zip(parts, reuses, strict=True):
-        key = (id(part), reused)
-        if key not in made:
-            mixer, mixing, norms = latent_attention(
-                config, hidden, attention_bias=bias, indexer=indexer, index_cached=not reused
-            )
-            made[key] = decoder_layer(mixer, mixing, part, 2 * hidden + norms)
-        stack.append(made[key])
+
+    def layer(part: Part, reused: object) -> Layer:
+        mixer, mixing, norms = latent_attention(
+            config, hidden, attention_bias=bias, indexer=indexer, index_cached=not reused
+        )
+        return decoder_layer(mixer, mixing, part, 2 * hidden + norms)
+
+    stack = once_each(layer, zip(parts, reuses, strict=True))
     network = decoder(config, name, stack, hidden=hidden)
     return with_next_token_layers(config, network, stack[-1])
 
@@ -150,13 +148,9 @@ def _parts(config: Config, hidden: int, layers: int) -> list[Part]:
 
 def reuses_index(config: Config, layers: int) -> list[bool]:
     """Return which layers take the tokens that an earlier layer's indexer selected."""
-    kinds = config.items("indexer_types", length=layers)
-    if kinds is None:
+    if not config.has("indexer_types"):
         return _scheduled_reuses(config, layers)
-    for i, kind in enumerate(kinds[:layers]):
-        if kind not in ("full", "shared"):
-            raise config.error(f"indexer_types[{i}]", f"{kind!r} is not known", "allowed: full, shared")
-    return [kind == "shared" for kind in kinds[:layers]]
+    return config.kinds("indexer_types", layers=layers, known={"full": False, "shared": True})
 
 
 def _scheduled_reuses(config: Config, layers: int) -> list[bool]:
@@ -621,7 +615,7 @@ def read_dots3(config: Config, name: str) -> Network:
     default = [whole if not slides or i < 2 or i % 4 == 1 else "sliding_attention" for i in range(count)]
     kinds = [
         whole if kind == "full_attention" and config.flag("use_dsa") else kind
-        for kind in layer_kinds(config, ("layer_types",), count, _DOTS3_KINDS, default)
+        for kind in config.kinds("layer_types", layers=count, known=_DOTS3_KINDS, default=default)
     ]
     config.unused("mlp_bias", "num_local_experts", "num_key_value_heads", "head_dim")
     if not config.has("mlp_layer_types") and (config.first_present("moe_layer_freq")[1] or 1) != 1:
@@ -631,10 +625,9 @@ def read_dots3(config: Config, name: str) -> Network:
     window = config.optional("sliding_window", "sliding_window_size") or 512
     width = config.dimension("moe_intermediate_size")
     shared = config.dimension("shared_experts_intermediate_size", "moe_shared_expert_intermediate_size")
-    sparse = mixture(
-        config, hidden, experts=config.dimension("n_routed_experts"), per_token=config.dimension("num_experts_per_tok"),
-        intermediate=width, shared=config.count("n_shared_experts", default=1) * shared,
-    )  # fmt: skip
+    experts, chosen = config.dimension("n_routed_experts"), config.dimension("num_experts_per_tok")
+    shared *= config.count("n_shared_experts", default=1)
+    sparse = mixture(config, hidden, width, experts=experts, chosen=chosen, shared=shared)
     dense = gated_mlp(hidden, config.dimension("intermediate_size")), None
     parts = parts_after(
         config, dense, routed_by(sparse, "grouped"), count, config.count("first_k_dense_replace", default=1)

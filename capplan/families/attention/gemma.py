@@ -184,13 +184,8 @@ def _gemma4_feed_forward(
         config.unused("moe_intermediate_size", "num_experts", "top_k_experts")
         return dense, Layer((), ())
     experts = config.dimension("num_experts")
-    matmuls, routed = mixture(
-        config,
-        hidden,
-        experts=experts,
-        per_token=config.dimension("top_k_experts"),
-        intermediate=config.dimension("moe_intermediate_size", "expert_intermediate_size"),
-    )
+    wide = ("moe_intermediate_size", "expert_intermediate_size")
+    matmuls, routed = mixture(config, hidden, wide, experts=experts, chosen="top_k_experts")
     return dense, Layer((), matmuls, routed, norm_parameters=3 * hidden + hidden + experts)
 
 

@@ -199,13 +199,7 @@ def read_dbrx(config: Config, name: str) -> Network:
     attending, feeding = config.needed_section("attn_config"), config.needed_section("ffn_config")
     kv_heads = attending.dimension("kv_n_heads")
     config.divisible("n_heads", query_heads, "attn_config.kv_n_heads", kv_heads)
-    part = mixture(
-        feeding,
-        hidden,
-        experts=feeding.dimension("moe_num_experts"),
-        per_token=feeding.dimension("moe_top_k"),
-        intermediate=feeding.dimension("ffn_hidden_size"),
-    )
+    part = mixture(feeding, hidden, "ffn_hidden_size", experts="moe_num_experts", chosen="moe_top_k")
     layer = block(Heads(hidden, query_heads, kv_heads, head_dim, head_dim), Traits(), part)
     return decoder(config, name, [layer] * config.layers("n_layers"), hidden=hidden)
 
@@ -272,9 +266,9 @@ def read_gpt_oss(config: Config, name: str) -> Network:
     part = mixture(
         config,
         shape.hidden_size,
-        experts=config.dimension("num_local_experts", "num_experts"),
-        per_token=config.dimension("num_experts_per_tok", "experts_per_token"),
-        intermediate=config.dimension("intermediate_size"),
+        "intermediate_size",
+        experts=("num_local_experts", "num_experts"),
+        chosen=("num_experts_per_tok", "experts_per_token"),
         router_bias=True,
         expert_bias=True,
     )

@@ -18,11 +18,11 @@ from capplan.families.parts.stacks import (
     Traits,
     block,
     block_decoder,
-    counted_mixture,
     dense_mlp,
     layer_windows,
     mixtral_mixture,
     mixture,
+    once_each,
     parts_after,
     with_biases,
 )
@@ -211,13 +211,7 @@ def read_olmoe(config: Config, name: str) -> Network:
     """Return an OLMoE: experts in every layer."""
     traits = with_biases(config, Traits(wide_norms=True))
     shape = heads(config)
-    part = mixture(
-        config,
-        shape.hidden_size,
-        experts=config.dimension("num_experts"),
-        per_token=config.dimension("num_experts_per_tok"),
-        intermediate=config.dimension("intermediate_size"),
-    )
+    part = mixture(config, shape.hidden_size, "intermediate_size")
     return block_decoder(config, name, traits, [part] * config.layers(), shape=shape)
 
 
@@ -250,7 +244,7 @@ def read_cohere2_moe(config: Config, name: str) -> Network:
     traits = with_biases(config, Traits(norms=1, tied=True))
     width = config.dimension("intermediate_size")
     shared = config.count("num_shared_experts")
-    sparse = counted_mixture(config, shape.hidden_size, width, shared=shared * width)
+    sparse = mixture(config, shape.hidden_size, width, shared=shared * width)
     config.unused("prefix_dense_intermediate_size", "prefix_dense_sliding_window_pattern", "rms_norm_eps")
     config.unused("shared_expert_combination_strategy", "expert_selection_fn", "sliding_window_pattern")
     first = config.count("first_k_dense_replace")
@@ -292,7 +286,7 @@ def read_exaone_moe(config: Config, name: str) -> Network:
     shape = heads(config)
     layers = config.layers()
     width = config.dimension("moe_intermediate_size")
-    sparse = counted_mixture(
+    sparse = mixture(
         config, shape.hidden_size, width, shared=config.count("num_shared_experts", default=1) * width
     )
     traits = Traits(head_norms=True)
@@ -329,29 +323,20 @@ def read_llama4_text(config: Config, name: str) -> Network:
     shape = heads(config, default_head_dim=128)
     layers = config.layers()
     width = config.dimension("intermediate_size")
-    mixed = mixture(
-        config,
-        shape.hidden_size,
-        experts=config.dimension("num_local_experts"),
-        per_token=config.dimension("num_experts_per_tok"),
-        intermediate=width,
-        shared=width,
-    )
+    mixed = mixture(config, shape.hidden_size, width, experts="num_local_experts", shared=width)
     step = config.optional("interleave_moe_layer_step") or 1
     listed = config.whole_numbers("moe_layers")  # those that the model has not are none
     mixed_layers = set(range(step - 1, layers, step)) if listed is None else {*listed} & {*range(layers)}
     config.unused("intermediate_size_mlp", "interleave_moe_layer_step")
     dense = dense_mlp(config, shape, traits, "intermediate_size_mlp") if len(mixed_layers) < layers else mixed
     chunk = config.optional("attention_chunk_size") or 8192
-    made: dict[tuple[bool, bool], Layer] = {}
-    stack = []
-    for i, chunked in enumerate(_chunked(config, layers)):
-        key = (chunked, i in mixed_layers)
-        if key not in made:
-            made[key] = block(
-                shape, traits, mixed if key[1] else dense, window=chunk if chunked else None, chunked=chunked
-            )
-        stack.append(made[key])
+    stack = once_each(
+        lambda part, chunked: block(shape, traits, part, window=chunk if chunked else None, chunked=chunked),
+        (
+            (mixed if i in mixed_layers else dense, chunked)
+            for i, chunked in enumerate(_chunked(config, layers))
+        ),
+    )
     tied = config.flag("tie_word_embeddings")  # the text model of the class shares them by itself
     return decoder(config, name, stack, hidden=shape.hidden_size, tied=tied)
 

@@ -26,12 +26,12 @@ from capplan.families.parts.stacks import (
     Traits,
     block,
     block_decoder,
-    counted_mixture,
     deepseek_mixture,
     dense_mlp,
     layer_windows,
     mixtral_mixture,
     mixture,
+    once_each,
     parts_after,
     parts_by_layer,
     routed_by,
@@ -58,7 +58,7 @@ def read_afmoe(config: Config, name: str) -> Network:
     layers = config.layers()
     traits = with_biases(config, Traits(norms=4, head_norms=True, output_gate="channels"))
     width = config.dimension("moe_intermediate_size")
-    sparse = counted_mixture(
+    sparse = mixture(
         config, shape.hidden_size, width, shared=config.count("num_shared_experts") * width, router_bias=True
     )
     first = config.count("num_dense_layers")
@@ -81,7 +81,7 @@ def read_bailing(config: Config, name: str) -> Network:
     )
     width = config.dimension("moe_intermediate_size")
     shared_width = config.optional("moe_shared_expert_intermediate_size") or width
-    sparse = counted_mixture(
+    sparse = mixture(
         config, shape.hidden_size, width, shared=config.count("num_shared_experts") * shared_width
     )
     config.unused("intermediate_size", "norm_head", "norm_softmax", "moe_router_enable_expert_bias")
@@ -126,9 +126,8 @@ def _qwen_parts(config: Config, shape: Heads, traits: Traits, layers: int, share
     sparse = mixture(
         config,
         shape.hidden_size,
-        experts=config.dimension("num_experts", "num_local_experts"),
-        per_token=config.dimension("num_experts_per_tok"),
-        intermediate=config.dimension("moe_intermediate_size"),
+        "moe_intermediate_size",
+        experts=("num_experts", "num_local_experts"),
         shared=shared or 0,
         shared_gate=shared is not None,
     )
@@ -157,7 +156,7 @@ def read_qwen3_moe(config: Config, name: str) -> Network:
 def read_kolibri1(config: Config, name: str) -> Network:
     """Return a Kolibri 1: norms before and after both blocks, four sliding layers and a full one, a shared expert."""
     shape, layers = heads(config), config.layers()
-    part = counted_mixture(
+    part = mixture(
         config,
         shape.hidden_size,
         config.dimension("moe_intermediate_size"),
@@ -175,7 +174,7 @@ def read_mellum(config: Config, name: str) -> Network:
     if config.count("num_nextn_predict_layers"):
         raise config.error("num_nextn_predict_layers", "a layer that predicts further tokens is not modelled")
     width = config.dimension("moe_intermediate_size")
-    sparse = counted_mixture(config, shape.hidden_size, width, shared=0)
+    sparse = mixture(config, shape.hidden_size, width)
     config.unused("intermediate_size", "mtp_layer_types", "mtp_mlp_layer_types", "sliding_window")
     dense = dense_mlp(config, shape, traits) if "dense" in (config.items("mlp_layer_types") or ()) else sparse
     parts = parts_after(config, dense, sparse, layers, 0)
@@ -195,17 +194,17 @@ def read_laguna(config: Config, name: str) -> Network:
     traits = Traits(qkv_bias=bias, output_bias=bias, head_norms=True, output_gate=gate)
     width = config.dimension("moe_intermediate_size")
     shared = config.dimension("shared_expert_intermediate_size")
-    sparse = counted_mixture(config, hidden, width, shared=shared, router_bias=True)
+    sparse = mixture(config, hidden, width, shared=shared, router_bias=True)
     parts = parts_after(config, dense_mlp(config, shape, traits), sparse, layers, 1)
     windows = layer_windows(config, layers, config.optional("sliding_window"), default=[False] * layers)
     counts = config.per_layer("num_attention_heads_per_layer", layers=layers, default=shape.query_heads)
-    keys = list(zip(counts, map(id, parts), windows, strict=True))
-    made: dict[tuple[int, int, int | None], Layer] = {}
-    for key in keys:
-        config.divisible("num_attention_heads_per_layer", key[0], "num_key_value_heads", shape.kv_heads)
-    for key, part in zip(keys, parts, strict=True):
-        made[key] = block(replace(shape, query_heads=key[0]), traits, part, window=key[2])
-    return decoder(config, name, [made[key] for key in keys], hidden=hidden)
+    for count in counts:
+        config.divisible("num_attention_heads_per_layer", count, "num_key_value_heads", shape.kv_heads)
+    stack = once_each(
+        lambda count, part, window: block(replace(shape, query_heads=count), traits, part, window=window),
+        zip(counts, parts, windows, strict=True),
+    )
+    return decoder(config, name, stack, hidden=hidden)
 
 
 def read_jetmoe(config: Config, name: str) -> Network:
@@ -418,20 +417,12 @@ def read_hunyuan_moe(config: Config, name: str) -> Network:
     shared = config.per_layer("num_shared_expert", layers=layers, default=1)
     width = config.dimension("intermediate_size")
     widths = config.per_layer("moe_intermediate_size", layers=layers, default=width)
-    made: dict[tuple[int, ...], Part] = {}
-    parts = []
-    for key in zip(experts, chosen, shared, widths, strict=True):
-        if key not in made:
-            count, top, beside, expert_width = key
-            made[key] = mixture(
-                config,
-                shape.hidden_size,
-                experts=count,
-                per_token=top,
-                intermediate=expert_width,
-                shared=beside * width,
-            )
-        parts.append(made[key])
+    parts = once_each(
+        lambda count, top, beside, expert_width: mixture(
+            config, shape.hidden_size, expert_width, experts=count, chosen=top, shared=beside * width
+        ),
+        zip(experts, chosen, shared, widths, strict=True),
+    )
     return block_decoder(config, name, _normed_heads(config), parts, shape=shape)
 
 
@@ -442,7 +433,7 @@ def read_hy3(config: Config, name: str) -> Network:
     width = config.dimension("moe_intermediate_size", "expert_hidden_dim")
     # the class gives shared experts of no width that of a dense layer
     shared = config.count("num_shared_experts") * width or config.dimension("intermediate_size")
-    sparse = counted_mixture(config, shape.hidden_size, width, shared=shared)
+    sparse = mixture(config, shape.hidden_size, width, shared=shared)
     traits = _normed_heads(config)
     dense = dense_mlp(config, shape, traits)
     parts = parts_after(config, dense, sparse, layers, config.count("first_k_dense_replace", default=1))
@@ -519,15 +510,13 @@ def read_mimo_v2_flash(config: Config, name: str) -> Network:
     bias = config.flag("attention_bias")
     full_traits = Traits(qkv_bias=bias, sinks=config.flag("add_full_attention_sink_bias"))
     slide_traits = Traits(qkv_bias=bias, sinks=config.flag("add_swa_attention_sink_bias", default=True))
-    made: dict[tuple[int, bool], Layer] = {}
-    stack = []
-    for part, sliding in zip(_mimo_parts(config, full, layers), _sliding(config, layers), strict=True):
-        key = (id(part), sliding)
-        if key not in made:
-            made[key] = (
-                block(slide, slide_traits, part, window=window) if sliding else block(full, full_traits, part)
-            )
-        stack.append(made[key])
+
+    stack = once_each(
+        lambda part, slides: (
+            block(slide, slide_traits, part, window=window) if slides else block(full, full_traits, part)
+        ),
+        zip(_mimo_parts(config, full, layers), _sliding(config, layers), strict=True),
+    )
     return decoder(config, name, stack, hidden=hidden)
 
 
@@ -535,12 +524,7 @@ def read_minimax_m2(config: Config, name: str) -> Network:
     """Return a MiniMax M2: norms over all queries and all keys, experts in every layer, which engines route in fp32."""
     shape = heads(config, default_head_dim=128)
     part = mixture(
-        config,
-        shape.hidden_size,
-        experts=config.dimension("num_local_experts"),
-        per_token=config.dimension("num_experts_per_tok"),
-        intermediate=config.dimension("intermediate_size"),
-        router_in="fp32",
+        config, shape.hidden_size, "intermediate_size", experts="num_local_experts", router_in="fp32"
     )
     if config.text("qk_norm_type", default="per_layer") != "per_layer":
         raise config.error("qk_norm_type", "is not modelled", "allowed: per_layer")
@@ -578,16 +562,9 @@ _WHICH_BLOCKS = (
 
 def _indexed_layers(config: Config, indexing: Config, layers: int) -> list[bool]:
     """Return which layers have an indexer, from `layer_types` or from the list of older files."""
-    kinds = config.items("layer_types", length=layers)
-    if kinds is not None:
-        for i, kind in enumerate(kinds[:layers]):
-            if kind not in ("full_attention", "minimax_m3_sparse"):
-                raise config.error(
-                    f"layer_types[{i}]",
-                    f"{kind!r} is not known",
-                    "allowed: full_attention, minimax_m3_sparse",
-                )
-        return [kind == "minimax_m3_sparse" for kind in kinds[:layers]]
+    if config.has("layer_types"):
+        known = {"full_attention": False, "minimax_m3_sparse": True}
+        return config.kinds("layer_types", layers=layers, known=known)
     if not indexing.has("sparse_attention_freq"):
         return [False] * layers
     return [flag > 0 for flag in indexing.per_layer("sparse_attention_freq", layers=layers)]
@@ -599,14 +576,9 @@ def read_minimax_m3(config: Config, name: str) -> Network:
     hidden, layers = shape.hidden_size, config.layers()
     width = config.dimension("moe_intermediate_size", "intermediate_size")
     shared_width = config.count("shared_intermediate_size", default=width)
-    scored = mixture(
-        config,
-        hidden,
-        experts=config.dimension("num_local_experts"),
-        per_token=config.dimension("num_experts_per_tok"),
-        intermediate=width,
-        shared=config.count("n_shared_experts", default=1) * shared_width,
-    )
+    experts, chosen = config.dimension("num_local_experts"), config.dimension("num_experts_per_tok")
+    shared = config.count("n_shared_experts", default=1) * shared_width
+    scored = mixture(config, hidden, width, experts=experts, chosen=chosen, shared=shared)
     mixed = routed_by(scored, "sigmoid")
     sparse_layers = [part is mixed for part in parts_after(config, ((), None), mixed, layers, 0)]
     if not config.has("mlp_layer_types") and config.has("moe_layer_freq"):
@@ -619,14 +591,12 @@ def read_minimax_m3(config: Config, name: str) -> Network:
     indexing.unused(*_WHICH_BLOCKS)
     indexed = _indexed_layers(config, indexing, layers)
     traits = Traits(head_norms=config.flag("use_qk_norm", default=True))
-    made: dict[tuple[bool, bool], Layer] = {}
-    stack = []
-    for is_routed, chooses in zip(sparse_layers, indexed, strict=True):
-        key = (is_routed, chooses)
-        if key not in made:
-            layer = block(shape, traits, mixed if is_routed else dense)
-            made[key] = _sparse_attention(layer, indexing, hidden) if chooses else layer
-        stack.append(made[key])
+
+    def layer(is_routed: object, chooses: object) -> Layer:
+        plain = block(shape, traits, mixed if is_routed else dense)
+        return _sparse_attention(plain, indexing, hidden) if chooses else plain
+
+    stack = once_each(layer, zip(sparse_layers, indexed, strict=True))
     return decoder(config, name, stack, hidden=hidden)
 
 
@@ -660,10 +630,10 @@ def _step_parts(config: Config, shape: Heads, layers: int) -> list[Part]:
     mixed = mixture(
         config,
         shape.hidden_size,
-        experts=config.dimension("n_routed_experts", "num_experts", "moe_num_experts"),
-        per_token=config.dimension("num_experts_per_tok", "moe_top_k"),
-        intermediate=config.dimension("moe_intermediate_size"),
-        shared=config.count("share_expert_dim", "share_expert_dims"),
+        "moe_intermediate_size",
+        experts=("n_routed_experts", "num_experts", "moe_num_experts"),
+        chosen=("num_experts_per_tok", "moe_top_k"),
+        shared=("share_expert_dim", "share_expert_dims"),
     )
     return parts_by_layer(config, shape, Traits(), mixed, _mixed_layers(config, layers))
 
@@ -736,10 +706,10 @@ def read_step3_text(config: Config, name: str) -> Network:
     mixed = mixture(
         config,
         hidden,
-        experts=config.dimension("moe_num_experts"),
-        per_token=config.dimension("moe_top_k"),
-        intermediate=config.dimension("moe_intermediate_size"),
-        shared=config.count("share_expert_dim"),
+        "moe_intermediate_size",
+        experts="moe_num_experts",
+        chosen="moe_top_k",
+        shared="share_expert_dim",
     )
     parts = parts_by_layer(config, shape, Traits(), mixed, [i in mixed_layers for i in range(layers)])
     mixing = (

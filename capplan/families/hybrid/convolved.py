@@ -13,7 +13,6 @@ from capplan.families.parts.blocks import (
     routed,
     router,
 )
-from capplan.families.parts.state_blocks import layer_kinds
 from capplan.model.network import Experts, Layer, Network, Projection, ShortConvolution
 
 _KINDS = {"hybrid": "full", "hybrid_sliding": "sliding"}
@@ -31,7 +30,7 @@ def read_zaya(config: Config, name: str) -> Network:
     """
     shape, count = heads(config), config.layers()
     hidden, bias = shape.hidden_size, config.flag("attention_bias")
-    kinds = layer_kinds(config, ("layer_types",), count, _KINDS, ["full"] * count)
+    kinds = config.kinds("layer_types", layers=count, known=_KINDS, default=["full"] * count)
     window = config.dimension("sliding_window") if "sliding" in kinds else None
     depthwise, grouped = config.dimension("cca_time0"), config.dimension("cca_time1")
     keys = shape.kv_heads * shape.head_dim
@@ -63,8 +62,11 @@ def read_zaya(config: Config, name: str) -> Network:
 def read_inkling2_text(config: Config, name: str) -> Network:
     """Return the text half of an Inkling 2: convolutions behind keys, values and both blocks, and residuals that attend to earlier blocks."""
     hidden, count = config.dimension("hidden_size"), config.layers()
-    kinds = layer_kinds(
-        config, ("layer_types",), count, _KINDS, ["sliding" if (i + 1) % 6 else "full" for i in range(count)]
+    kinds = config.kinds(
+        "layer_types",
+        layers=count,
+        known=_KINDS,
+        default=["sliding" if (i + 1) % 6 else "full" for i in range(count)],
     )
     shapes = {"full": heads(config), "sliding": _sliding(config)}
     window, reach = (

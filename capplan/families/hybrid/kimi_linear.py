@@ -21,12 +21,12 @@ from capplan.families.parts.blocks import (
     with_vision,
 )
 from capplan.families.parts.stacks import (
-    counted_mixture,
     deepseek_mixture,
+    mixture,
     parts_after,
     with_next_token_layers,
 )
-from capplan.families.parts.state_blocks import StateBlock, layer_kinds
+from capplan.families.parts.state_blocks import StateBlock
 from capplan.families.parts.vision import glm_ocr_vision
 from capplan.model.network import Layer, LinearAttention, Network, Projection
 
@@ -144,7 +144,7 @@ def read_kimi_linear(config: Config, name: str) -> Network:
 def _kimi_linear_kinds(config: Config, count: int) -> list[str]:
     """Return what each layer is; `full_attn_layers` counts layers from one."""
     if config.has("layer_types"):
-        return layer_kinds(config, ("layer_types",), count, _KIMI_LINEAR_KINDS)
+        return config.kinds("layer_types", layers=count, known=_KIMI_LINEAR_KINDS)
     section = config.section("linear_attn_config")
     attending = section.items("full_attn_layers") if section else None
     if section:
@@ -181,9 +181,7 @@ def read_bailing_hybrid(config: Config, name: str) -> Network:
     dense = gated_mlp(hidden, config.dimension("intermediate_size")), None
     width = config.dimension("moe_intermediate_size")
     shared = config.optional("moe_shared_expert_intermediate_size") or width
-    sparse = counted_mixture(
-        config, hidden, width, shared=config.count("num_shared_experts", default=1) * shared
-    )
+    sparse = mixture(config, hidden, width, shared=config.count("num_shared_experts", default=1) * shared)
     first = config.count("first_k_dense_replace", default=2)
     parts = parts_after(config, dense, sparse, count, first)
     attended = [decoder_layer(mixer, attending, part, 2 * hidden + norms) for part in parts]
@@ -192,7 +190,7 @@ def read_bailing_hybrid(config: Config, name: str) -> Network:
     default = [
         "state" if (index + 1) % group and index < whole_groups else "attention" for index in range(count)
     ]
-    kinds = layer_kinds(config, ("layer_types",), count, _BAILING_KINDS, default)
+    kinds = config.kinds("layer_types", layers=count, known=_BAILING_KINDS, default=default)
     layers = [
         layer if kind == "attention" else stated.layer(2 * hidden, part)
         for layer, part, kind in zip(attended, parts, kinds, strict=True)
@@ -265,7 +263,7 @@ def read_glm5_next_text(config: Config, name: str) -> Network:
     parts = parts_after(config, dense, deepseek_mixture(config, hidden), count, min(3, count))
     mixes, mixed = stream_mixing(hidden, streams, (2 + streams) * streams, scales=3)
     default = ["attention" if index % 4 == 3 else "state" for index in range(count)]
-    kinds = layer_kinds(config, ("layer_types",), count, _GLM5_NEXT_KINDS, default)
+    kinds = config.kinds("layer_types", layers=count, known=_GLM5_NEXT_KINDS, default=default)
     layers = []
     for part, kind, reused in zip(parts, kinds, reuses_index(config, count), strict=True):
         matmuls = (*mixes, *part[0])
@@ -343,4 +341,4 @@ def _minimax_kinds(config: Config, count: int) -> list[str]:
         config.notes.append(
             "layer_types is missing: full and lightning attention alternate, the default of this model_type"
         )
-    return layer_kinds(config, ("layer_types",), count, _MINIMAX_KINDS, default)
+    return config.kinds("layer_types", layers=count, known=_MINIMAX_KINDS, default=default)

@@ -20,7 +20,6 @@ from capplan.families.parts.stacks import Traits, block
 from capplan.families.parts.state_blocks import (
     Mamba2Shape,
     StateBlock,
-    layer_kinds,
     mamba1,
     mamba2,
     rank_of,
@@ -208,7 +207,9 @@ def read_granite_hybrid(config: Config, name: str) -> Network:
     bias = config.flag("attention_bias")
     attended = block(shape, Traits(qkv_bias=bias, output_bias=bias), part)
     stated = mixer.layer(2 * hidden, part)
-    kinds = layer_kinds(config, ("layer_types", "layers_block_type"), count, _MAMBA_KINDS, ["state"] * count)
+    kinds = config.kinds(
+        "layer_types", "layers_block_type", layers=count, known=_MAMBA_KINDS, default=["state"] * count
+    )
     layers = [attended if kind == "attention" else stated for kind in kinds]
     return decoder(config, name, layers, hidden=hidden)
 
@@ -222,7 +223,7 @@ def read_zamba2(config: Config, name: str) -> Network:
     config.unused("kv_channels", "mamba_headdim", "num_query_groups")
     count = config.layers()
     blocks = config.dimension("num_mem_blocks")
-    kinds = layer_kinds(config, ("layers_block_type", "layer_types"), count, _KINDS_OF_ZAMBA)
+    kinds = config.kinds("layers_block_type", "layer_types", layers=count, known=_KINDS_OF_ZAMBA)
     hybrid = tuple(index for index, kind in enumerate(kinds) if kind == "hybrid")
     _refuse_others(config, "attention_hidden_size", config.optional("attention_hidden_size"), 2 * hidden)
     _refuse_others(config, "hybrid_layer_ids", config.whole_numbers("hybrid_layer_ids"), hybrid)
@@ -428,7 +429,7 @@ def _nemotron_h_kinds(config: Config, list_key: str, pattern_key: str) -> list[s
     listed = config.items(list_key)
     if listed is None:
         raise config.missing(pattern_key, list_key)
-    return layer_kinds(config, (list_key,), len(listed), _NAMES)
+    return config.kinds(list_key, layers=len(listed), known=_NAMES)
 
 
 _RECURRENT_GEMMA_KINDS = ("recurrent", "attention")
@@ -548,7 +549,7 @@ def read_lfm3(config: Config, name: str) -> Network:
     default = [
         {2: "attention", 0: "window" if index else "conv"}.get(index % 4, "conv") for index in range(count)
     ]
-    kinds = layer_kinds(config, ("layer_types",), count, _KINDS_OF_3, default)
+    kinds = config.kinds("layer_types", layers=count, known=_KINDS_OF_3, default=default)
     config.unused("sliding_window")
     window = config.dimension("sliding_window") if "window" in kinds else None
     made = {
@@ -588,7 +589,7 @@ def _lfm2_network(config: Config, name: str, parts: list[Part]) -> Network:
 
 def _lfm2_kinds(config: Config, count: int) -> list[str]:
     if config.has("layer_types"):
-        return layer_kinds(config, ("layer_types",), count, _LFM2_KINDS)
+        return config.kinds("layer_types", layers=count, known=_LFM2_KINDS)
     attending = config.items("full_attn_idxs")
     if attending is None:
         raise config.missing("layer_types", "full_attn_idxs")

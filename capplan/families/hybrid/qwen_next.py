@@ -22,7 +22,7 @@ from capplan.families.parts.blocks import (
     with_tower,
 )
 from capplan.families.parts.stacks import Traits, block, dense_mlp
-from capplan.families.parts.state_blocks import gated_delta_net, layer_kinds
+from capplan.families.parts.state_blocks import gated_delta_net
 from capplan.families.parts.vision import qwen3_vision
 from capplan.model.network import Attention, Layer, Mixer, Network, Projection, ShortConvolution
 from capplan.model.parameters import layer_parameters
@@ -85,7 +85,7 @@ def read_qwen3_next(config: Config, name: str) -> Network:
 
     interval = config.optional("full_attention_interval") or 4
     default = ["state" if (index + 1) % interval else "attention" for index in range(count)]
-    kinds = layer_kinds(config, ("layer_types",), count, _KINDS, default)
+    kinds = config.kinds("layer_types", layers=count, known=_KINDS, default=default)
     network = decoder(config, name, [layer(kind, index) for index, kind in enumerate(kinds)], hidden=hidden)
     return _with_mtp(config, network, layer("attention", count - 1), hidden)
 
@@ -127,7 +127,7 @@ def read_olmo_hybrid(config: Config, name: str) -> Network:
     stated = delta.layer(2 * hidden, part)
     default = ["state" if index % 4 != 3 else "attention" for index in range(count)]
     default[-1] = default[-1] if "attention" in default else "attention"
-    kinds = layer_kinds(config, ("layer_types",), count, _KINDS, default)
+    kinds = config.kinds("layer_types", layers=count, known=_KINDS, default=default)
     layers = [attended if kind == "attention" else stated for kind in kinds]
     return decoder(config, name, layers, hidden=hidden)
 
@@ -165,7 +165,7 @@ def read_qwen4_exp_text(config: Config, name: str) -> Network:
     attending, matmuls_of_attention = _attending(config, shape)
     interval = config.optional("full_attention_interval") or 4
     default = ["state" if (index + 1) % interval else "attention" for index in range(layers)]
-    kinds = layer_kinds(config, ("layer_types",), layers, _KINDS_WITH_INDEX, default)
+    kinds = config.kinds("layer_types", layers=layers, known=_KINDS_WITH_INDEX, default=default)
     stated = delta.layer(2 * streams.width, ((*mixes, *part[0]), part[1]))
     attention_layer = Layer(
         (attending,),

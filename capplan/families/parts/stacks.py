@@ -1,8 +1,8 @@
 """Whole stacks of attention and feed-forward, which most families are up to a few traits."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal, TypeAlias, TypeVar
 
 from capplan.families.config import Config
 from capplan.families.parts.blocks import (
@@ -20,6 +20,10 @@ from capplan.families.parts.blocks import (
     router,
 )
 from capplan.model.network import Layer, Network, Projection, Routing
+
+T = TypeVar("T")
+Counted: TypeAlias = int | str | tuple[str, ...]
+"""A number, or the key that states it under one name or several."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +93,13 @@ def block(
     )
 
 
+def once_each(make: Callable[..., T], keys: Iterable[tuple[Any, ...]]) -> list[T]:
+    """Return what is made of each key, made once for all keys that are equal: most layers of a network are alike."""
+    listed = list(keys)
+    made = {key: make(*key) for key in dict.fromkeys(listed)}
+    return [made[key] for key in listed]
+
+
 def dense_mlp(config: Config, shape: Heads, traits: Traits, *keys: str) -> Part:
     """Return the dense feed-forward that `intermediate_size` (or the keys given) describes."""
     intermediate = config.dimension(*(keys or ("intermediate_size",)))
@@ -114,13 +125,10 @@ def block_decoder(
     if parts is None:
         layers = config.layers()
         parts = [dense_mlp(config, shape, traits)] * layers
-    made: dict[tuple[int, int | None], Layer] = {}
-    stack = []
-    for part, window in zip(parts, windows or [None] * len(parts), strict=True):
-        key = (id(part), window)
-        if key not in made:
-            made[key] = block(shape, traits, part, window=window)
-        stack.append(made[key])
+    stack = once_each(
+        lambda part, window: block(shape, traits, part, window=window),
+        zip(parts, windows or [None] * len(parts), strict=True),
+    )
     final = shape.hidden_size * (2 if traits.norm_bias else 1) if traits.final_norm else 0
     return decoder(
         config,
@@ -133,27 +141,36 @@ def block_decoder(
     )
 
 
+def _names(keys: str | tuple[str, ...]) -> tuple[str, ...]:
+    return (keys,) if isinstance(keys, str) else keys
+
+
 def mixture(
     config: Config,
     hidden: int,
+    intermediate: Counted,
     *,
-    experts: int,
-    per_token: int,
-    intermediate: int,
-    shared: int = 0,
+    experts: Counted = "num_experts",
+    chosen: Counted = "num_experts_per_tok",
+    shared: Counted = 0,
     shared_gate: bool = False,
     router_bias: bool = False,
     router_in: str | None = None,
     expert_bias: bool = False,
 ) -> Part:
     """Return a mixture of experts: router, shared experts as one dense feed-forward, routed experts."""
-    matmuls: tuple[Projection, ...] = (router(hidden, experts, bias=router_bias, multiplied_in=router_in),)
-    if shared:
-        matmuls += gated_mlp(hidden, shared, tensor_class="shared_expert")
+    count, each, width = (
+        one if isinstance(one, int) else config.dimension(*_names(one))
+        for one in (experts, chosen, intermediate)
+    )
+    beside = shared if isinstance(shared, int) else config.count(*_names(shared))
+    matmuls: tuple[Projection, ...] = (router(hidden, count, bias=router_bias, multiplied_in=router_in),)
+    if beside:
+        matmuls += gated_mlp(hidden, beside, tensor_class="shared_expert")
     if shared_gate:
         matmuls += (Projection("shared_gate", "shared_expert", hidden, 1, "none"),)
-    bias = 2 * intermediate + hidden if expert_bias else 0
-    return matmuls, routed(config, experts, per_token, hidden, intermediate, bias=bias)
+    bias = 2 * width + hidden if expert_bias else 0
+    return matmuls, routed(config, count, each, hidden, width, bias=bias)
 
 
 def routed_by(part: Part, routing: Routing) -> Part:
@@ -162,44 +179,17 @@ def routed_by(part: Part, routing: Routing) -> Part:
     return matmuls, experts and replace(experts, routing=routing)
 
 
-def counted_mixture(
-    config: Config, hidden: int, width: int, *, shared: int, router_bias: bool = False
-) -> Part:
-    """Return a mixture whose file counts its experts in `num_experts` and `num_experts_per_tok`."""
-    return mixture(
-        config,
-        hidden,
-        experts=config.dimension("num_experts"),
-        per_token=config.dimension("num_experts_per_tok"),
-        intermediate=width,
-        shared=shared,
-        router_bias=router_bias,
-    )
-
-
 def mixtral_mixture(config: Config, hidden: int, *, shared: int = 0) -> Part:
     """Return a mixture in the keys of Mixtral: every expert as wide as a dense feed-forward, two per token."""
-    return mixture(
-        config,
-        hidden,
-        experts=config.dimension("num_local_experts"),
-        per_token=config.dimension("num_experts_per_tok"),
-        intermediate=config.dimension("intermediate_size"),
-        shared=shared,
-    )
+    return mixture(config, hidden, "intermediate_size", experts="num_local_experts", shared=shared)
 
 
 def deepseek_mixture(config: Config, hidden: int, *, shared_experts: int = 0) -> Part:
     """Return a mixture in the keys of DeepSeek: shared experts as wide as routed ones; `shared_experts` of them where the file does not say."""
     width = config.dimension("moe_intermediate_size")
-    part = mixture(
-        config,
-        hidden,
-        experts=config.dimension("n_routed_experts"),
-        per_token=config.dimension("num_experts_per_tok"),
-        intermediate=width,
-        shared=config.count("n_shared_experts", default=shared_experts) * width,
-    )
+    experts, chosen = config.dimension("n_routed_experts"), config.dimension("num_experts_per_tok")
+    shared = config.count("n_shared_experts", default=shared_experts) * width
+    part = mixture(config, hidden, width, experts=experts, chosen=chosen, shared=shared)
     return routed_by(part, "grouped")
 
 
@@ -214,13 +204,13 @@ def parts_by_layer(
 
 def parts_after(config: Config, dense: Part, sparse: Part, layers: int, first_sparse: int) -> list[Part]:
     """Return dense layers first, then mixtures; `mlp_layer_types` takes precedence where it is given."""
-    kinds = config.items("mlp_layer_types", length=layers)
-    if kinds is None:
-        return [dense if i < first_sparse else sparse for i in range(layers)]
-    for i, kind in enumerate(kinds[:layers]):
-        if kind not in ("dense", "sparse"):
-            raise config.error(f"mlp_layer_types[{i}]", f"{kind!r} is not known", "allowed: dense, sparse")
-    return [sparse if kind == "sparse" else dense for kind in kinds[:layers]]
+    usual = [dense if i < first_sparse else sparse for i in range(layers)]
+    return config.kinds(
+        "mlp_layer_types", layers=layers, known={"dense": dense, "sparse": sparse}, default=usual
+    )
+
+
+_SLIDES = {"full_attention": False, "sliding_attention": True, "chunked_attention": True}
 
 
 def layer_windows(
@@ -234,18 +224,8 @@ def layer_windows(
     >>> layer_windows(typed, 2, 4096), layer_windows(Config({}, "config.json"), 2, 4096, default=[False, True])
     ((4096, None), (None, 4096))
     """
-    kinds = config.items("layer_types", length=layers)
-    if kinds is not None:
-        for i, kind in enumerate(kinds[:layers]):
-            if kind not in ("full_attention", "sliding_attention", "chunked_attention"):
-                raise config.error(
-                    f"layer_types[{i}]",
-                    f"{kind!r} is not known",
-                    "allowed: full_attention, sliding_attention",
-                )
-        slides = [kind != "full_attention" for kind in kinds[:layers]]
-    else:
-        slides = list(default) if default is not None else [window is not None] * layers
+    usual = [window is not None] * layers if default is None else list(default)
+    slides = config.kinds("layer_types", layers=layers, known=_SLIDES, default=usual)
     if any(slides) and window is None:
         raise config.missing("sliding_window")
     return tuple(window if sliding else None for sliding in slides)

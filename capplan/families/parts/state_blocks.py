@@ -1,6 +1,5 @@
 """The mixers with a fixed state that families share: Mamba-1, Mamba-2, gated delta net."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from capplan.families.config import Config
@@ -185,23 +184,3 @@ def state_format(config: Config, *keys: str) -> str:
     if name not in _STATE_FORMATS:
         raise config.error(keys[0], f"{name!r} is not known", f"allowed: {', '.join(_STATE_FORMATS)}")
     return _STATE_FORMATS[name]
-
-
-def layer_kinds(
-    config: Config,
-    keys: Sequence[str],
-    layers: int,
-    names: dict[str, str],
-    default: Sequence[str] | None = None,
-) -> list[str]:
-    """Return what each layer is, from a list of names; `names` maps every known spelling to ours."""
-    kinds = config.items(*keys, length=layers)
-    if kinds is None:
-        if default is None:
-            raise config.missing(*keys)
-        return list(default)
-    key = config.first_present(*keys)[0]
-    for index, kind in enumerate(kinds[:layers]):
-        if not isinstance(kind, str) or kind not in names:
-            raise config.error(f"{key}[{index}]", f"{kind!r} is not known", f"allowed: {', '.join(names)}")
-    return [names[kind] for kind in kinds[:layers]]
