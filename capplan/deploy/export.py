@@ -43,10 +43,12 @@ def _drifting(file: PlanFile, fleet: FleetLaunch) -> Iterator[tuple[str, float, 
     inputs, of = file.inputs, _of_fleet(fleet)
     (finished,) = metric_names("finished", f"{fleet.engine}:")
     yield "request rate over the peak", inputs.request_rate, f"sum(rate({finished}{of}[{WINDOW}]))"
-    for what, planned in (("prompt_tokens", inputs.input_tokens), ("output_tokens", inputs.output_tokens)):
-        (name,) = metric_names(what, f"{fleet.engine}:")
-        said = what.replace("prompt", "input").replace("_", " ")
-        yield said, planned, _statistic(name, "mean", of)
+    for kind, metric, planned in (
+        ("input tokens", "prompt_tokens", inputs.input_tokens),
+        ("output tokens", "output_tokens", inputs.output_tokens),
+    ):
+        (name,) = metric_names(metric, f"{fleet.engine}:")
+        yield kind, planned, _statistic(name, "mean", of)
     if inputs.cached_tokens:
         hits, queries = (metric_names(f"prefix_{key}", f"{fleet.engine}:")[0] for key in ("hits", "queries"))
         share = f"sum(rate({hits}{of}[{WINDOW}])) / sum(rate({queries}{of}[{WINDOW}]))"

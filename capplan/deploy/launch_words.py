@@ -140,13 +140,13 @@ def _every_name(engine: str) -> frozenset[str]:
 
 
 def _with_config(
-    table: EngineFlags, words: list[str], started: Started, place: str, folder: Path
+    table: EngineFlags, arguments: list[str], started: Started, place: str, folder: Path
 ) -> list[str]:
-    """Return the words with the options of the YAML that `--config` of vLLM and SGLang names; those of the command line count first."""
-    if table.engine == "trtllm" or "--config" not in words[:-1]:
-        return words
-    at = words.index("--config")
-    path, kept = words[at + 1], words[:at] + words[at + 2 :]
+    """Return arguments with the options of the YAML that `--config` of vLLM and SGLang names; those of the command line count first."""
+    if table.engine == "trtllm" or "--config" not in arguments[:-1]:
+        return arguments
+    at = arguments.index("--config")
+    path, kept = arguments[at + 1], arguments[:at] + arguments[at + 2 :]
     values = yaml_of(path, started, folder, f"{table.engine} --config", place)
     if values is None:
         return [*kept, f"--config={path}"]

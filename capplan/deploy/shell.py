@@ -376,36 +376,36 @@ class _Script:
 
 
 def _started(
-    words: Sequence[str], place: str, values: Mapping[str, str] | None = None, depth: int = 0
+    command: Sequence[str], place: str, values: Mapping[str, str] | None = None, depth: int = 0
 ) -> Iterator[Started]:
     """Yield the engines that one command starts: one, or those of a script in its words."""
-    if not words or (Path(words[0]).name in _SAYS and list(words[:2]) != ["uv", "run"]):
+    if not command or (Path(command[0]).name in _SAYS and list(command[:2]) != ["uv", "run"]):
         return
-    image_at = _image_at(words)
-    tag = _TAGGED.match(words[image_at]) if image_at is not None else None
+    image_at = _image_at(command)
+    tag = _TAGGED.match(command[image_at]) if image_at is not None else None
     version = tag[1] if tag else None
-    for at in range(len(words)):
+    for at in range(len(command)):
         for program, engine in PROGRAMS.items():
-            name = Path(words[at]).name if program[0] != "-m" else words[at]
-            if (name, *words[at + 1 : at + len(program)]) == program:
-                behind = words[at + len(program) :]
+            name = Path(command[at]).name if program[0] != "-m" else command[at]
+            if (name, *command[at + 1 : at + len(program)]) == program:
+                behind = command[at + len(program) :]
                 behind = _told_by_dynamo(behind) if program[-1] == "dynamo.vllm" else behind
-                yield Started(engine, version, _variables(words[:at]), tuple(behind))
+                yield Started(engine, version, _variables(command[:at]), tuple(behind))
                 return
-        if " " in words[at] or "\n" in words[at]:
-            inner = engines_started(words[at], place, values, depth + 1) if _script_at(words, at) else []
+        if " " in command[at] or "\n" in command[at]:
+            inner = engines_started(command[at], place, values, depth + 1) if _script_at(command, at) else []
             for each in inner:
-                before = (*_variables(words[:at]), *each.variables)
+                before = (*_variables(command[:at]), *each.variables)
                 yield replace(each, version=each.version or version, variables=before)
             if inner:
                 return
-    if image_at is not None and _SERVES.fullmatch(words[image_at]):
-        rest = words[image_at + 1 :]
+    if image_at is not None and _SERVES.fullmatch(command[image_at]):
+        rest = command[image_at + 1 :]
         if rest and _MODULE.fullmatch(rest[0]) is None and Path(rest[0]).name not in _SHELLS:
-            entry = _entry_point(words[:image_at])
+            entry = _entry_point(command[:image_at])
             served = rest[1:] if rest[0] == "serve" else rest
             if rest[:1] != ["bench"] and (entry is None or "vllm" in entry):
-                yield Started("vllm", version, _variables(words[:image_at]), tuple(served))
+                yield Started("vllm", version, _variables(command[:image_at]), tuple(served))
 
 
 _POOLS = {"--is-prefill-worker": "kv_producer", "--is-decode-worker": "kv_consumer"}
@@ -430,15 +430,15 @@ def _script_at(words: Sequence[str], at: int) -> bool:
     )
 
 
-def _image_at(words: Sequence[str]) -> int | None:
+def _image_at(command: Sequence[str]) -> int | None:
     """Return where the image of `docker run` stands: the first word that is no option and no value of one."""
-    names = [Path(word).name for word in words]
-    start = min((names.index(name) for name in _CONTAINER if name in names), default=len(words))
-    if "run" not in words[start:]:
+    names = [Path(word).name for word in command]
+    start = min((names.index(name) for name in _CONTAINER if name in names), default=len(command))
+    if "run" not in command[start:]:
         return None
-    at = list(words).index("run", start) + 1
-    while at < len(words) and words[at].startswith("-"):
-        word = words[at]
+    at = list(command).index("run", start) + 1
+    while at < len(command) and command[at].startswith("-"):
+        word = command[at]
         alone = (
             "=" in word
             or word in _PLAIN
@@ -446,7 +446,7 @@ def _image_at(words: Sequence[str]) -> int | None:
             or re.fullmatch(r"-[epv]\S+", word)
         )
         at += 1 if alone else 2
-    return at if at < len(words) else None
+    return at if at < len(command) else None
 
 
 def _entry_point(words: Sequence[str]) -> str | None:

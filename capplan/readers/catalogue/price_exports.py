@@ -181,10 +181,10 @@ def _azure(
 ) -> Iterator[ListedOffer]:
     """Yield the offers of Linux machines in Azure's retail prices: on demand, spot, and reservations, whose price is of the whole term."""
     for item in value["Items"]:
-        words = f"{item.get('productName')} {item.get('skuName')}"
+        named = f"{item.get('productName')} {item.get('skuName')}"
         if (
-            "Windows" in words
-            or "Low Priority" in words
+            "Windows" in named
+            or "Low Priority" in named
             or item.get("type") not in ("Consumption", "Reservation")
         ):
             continue
@@ -194,7 +194,7 @@ def _azure(
         if (machine := _known(sku, "Azure", left_out)) is None:
             continue
         usd, known = _usd(item["retailPrice"], f"{name}: {sku}"), _TERMS.get(str(item.get("reservationTerm")))
-        commitment: Commitment | Term = "spot" if "Spot" in words else "on-demand"
+        commitment: Commitment | Term = "spot" if "Spot" in named else "on-demand"
         if item["type"] == "Reservation":
             if known is None:
                 continue

@@ -217,8 +217,8 @@ def model_name(value: Mapping[str, Any]) -> str:
     if file := str(value.get("model_filename") or ""):
         return _SUFFIX.sub("", file.rpartition("/")[2].removesuffix(".gguf"))
     kind = str(value.get("model_type") or "")
-    words = next((words for words in _dialect()["formats"] if kind.endswith(f" {words}")), "")
-    return kind.removesuffix(words).strip().removesuffix(" mostly")
+    printed = next((name for name in _dialect()["formats"] if kind.endswith(f" {name}")), "")
+    return kind.removesuffix(printed).strip().removesuffix(" mostly")
 
 
 def quantisation(value: Mapping[str, Any]) -> str:

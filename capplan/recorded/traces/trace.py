@@ -123,14 +123,14 @@ def _deployed(lines: list[str]) -> str | None:
     return "YAML" if all(map(_KEYS.match, lines)) else None
 
 
-def _json_format(path: Path, first: str, words: set[str]) -> str:
+def _json_format(path: Path, first: str, quoted: set[str]) -> str:
     """Return the format of a JSON file by its first line, or by the words in quotes at its beginning."""
-    if {"payloads", "session_id"} <= words and "metadata" not in words:
+    if {"payloads", "session_id"} <= quoted and "metadata" not in quoted:
         raise InputError(
             f"{path}: is AIPerf's inputs.json, which has prompts as text, without lengths and times\n"
             "  give profile_export.jsonl of the same folder, or the trace that AIPerf was started with"
         )
-    known = None if words & LOG_KEYS else request_logs.log_format_of(words)
+    known = None if quoted & LOG_KEYS else request_logs.log_format_of(quoted)
     try:
         value = json.loads(first)
     except (ValueError, RecursionError):
@@ -138,8 +138,8 @@ def _json_format(path: Path, first: str, words: set[str]) -> str:
             return "Weka"
         value = None
     if not isinstance(value, dict):
-        listed = first.startswith("[") and not words & LOG_KEYS and "info" not in words
-        return known or (LISTED if listed and request_logs.has_requests(words) else "log")
+        listed = first.startswith("[") and not quoted & LOG_KEYS and "info" not in quoted
+        return known or (LISTED if listed and request_logs.has_requests(quoted) else "log")
     keys = {str(key).lower() for key in value}
     if {"block_size", "requests"} <= keys:
         return "Weka"
