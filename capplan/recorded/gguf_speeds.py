@@ -10,6 +10,7 @@ from capplan.errors import InputError
 from capplan.model.weight_format import RECIPES
 from capplan.readers.catalogue.hardware import catalogue_name, device
 from capplan.readers.catalogue.models import shipped_id
+from capplan.recorded.results.llamacpp import dialect
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,38 +54,6 @@ class GgufRun:
         return self.kind if self.host_bytes_per_s is None else "offloaded"
 
 
-OTHER_PROGRAMS = {
-    "ik_llama": "ik_llama.cpp is another program than llama.cpp",
-    "fork": "a fork of llama.cpp, whose cache is not modelled",
-    "localscore": "LocalScore: a mean over lengths that the row does not state, of an old llamafile",
-    "llmfit": "llmfit: the rate includes the time of the prompt",
-    "ollama": "Ollama: the rate includes the time of the prompt",
-    "docker": "the build inside Docker Model Runner is not stated",
-}
-"""Part of the tool's name -> why its rows are not predicted."""
-
-NOTED = (
-    (r"\bMTP\b|\bdraft|speculat|\bspec-", "the rate with drafts is not that of plain generation"),
-    (r"PCIe x1\b|host-starved|ReBAR off|chipset-slot|eGPU", "the link to the host starves the device"),
-    (r"\bRPC\b", "layers on another host, over a network"),
-    (r"split (?:mode )?(?:tensor|row)", "a tensor split is not modelled"),
-    (r"\bWSL2?\b|MCDM", "the driver mode of Windows decides, which is not modelled"),
-    (r"before the PR|DISABLE_OPT", "a build or an option that is slower than the released one"),
-    (
-        r"stddev|treat with care|paging|nearly full|close to total RAM",
-        "the source says that the run was disturbed",
-    ),
-    (
-        r"aggregate.*ttft|aggregate.*concurrent|mixes prefill|incl\. prompt|includ\w+ prompt",
-        "the rate includes the time of prompts",
-    ),
-    (r"few threads", "too few threads for the memory"),
-    (r"per-request|per-stream", "the rate of one of several requests"),
-    (r"pipeline parallel", "prompts over several devices are not modelled"),
-    (r"vllm", "another engine"),
-)
-"""What notes say of a run -> why it is not predicted."""
-
 STARVED = re.compile(r"raspberry|hifive|jetson|rpc\)|\bx2 hosts", re.IGNORECASE)
 
 _QUANT = re.compile(
@@ -96,32 +65,6 @@ _OWNER = re.compile(
     re.IGNORECASE,
 )
 _TUNED = re.compile(r"[-_ ](?:instruct|it|chat|128k|qat|reasoning|thinking)\b.*$", re.IGNORECASE)
-
-ARCHITECTURES = {
-    "llama 1b": "meta-llama/Llama-3.2-1B",
-    "llama 3b": "meta-llama/Llama-3.2-3B-Instruct",
-    "llama 7b": "meta-llama/Llama-2-7b-hf",
-    "llama 8b": "meta-llama/Llama-3.1-8B",
-    "llama 13b": "meta-llama/Llama-2-13b-hf",
-    "llama 70b": "meta-llama/Meta-Llama-3-70B",
-    "qwen2 0.5b": "Qwen/Qwen2.5-0.5B",
-    "qwen2 1.5b": "Qwen/Qwen2.5-1.5B",
-    "qwen2 3b": "Qwen/Qwen2.5-3B",
-    "qwen2 7b": "Qwen/Qwen2.5-7B",
-    "qwen2 14b": "Qwen/Qwen2.5-14B",
-    "qwen2 32b": "Qwen/Qwen2.5-32B",
-    "qwen2 72b": "Qwen/Qwen2.5-72B",
-    "qwen3moe 30b.a3b": "Qwen/Qwen3-30B-A3B",
-    "qwen3moe 235b.a22b": "Qwen/Qwen3-235B-A22B",
-    "qwen35 4b": "Qwen/Qwen3.5-4B",
-    "qwen35 9b": "Qwen/Qwen3.5-9B",
-    "qwen35moe 35b.a3b": "Qwen/Qwen3.5-35B-A3B",
-    "deepseek2 16b": "deepseek-ai/DeepSeek-V2-Lite",
-    "tinyllama 1.1b": "TinyLlama/TinyLlama-1.1B-Chat-v1.0",
-    "deepseek r1 distill llama 8b": "meta-llama/Llama-3.1-8B",
-    "deepseek r1 distill qwen 7b": "Qwen/Qwen2.5-7B",
-}
-"""What llama-bench prints of a model, an architecture and its parameters -> the model of this size that is shipped."""
 
 
 def printed_model(text: str) -> str | None:
@@ -136,7 +79,8 @@ def printed_model(text: str) -> str | None:
     for _ in range(2):
         name = _QUANT.sub("", name)
     bare = _OWNER.sub("", name.rsplit("/", 1)[-1]).strip()
-    known = ARCHITECTURES.get(re.sub(r"[\s_-]+", " ", bare).lower()) or ARCHITECTURES.get(bare.lower())
+    models = dialect()["models"]
+    known = models.get(re.sub(r"[\s_-]+", " ", bare).lower()) or models.get(bare.lower())
     return known or shipped_id(bare) or shipped_id(_TUNED.sub("", bare))
 
 
@@ -169,10 +113,10 @@ def run_of_row(row: Mapping[str, str]) -> GgufRun | str:
 def _not_plain(row: Mapping[str, str]) -> str:
     """Return why the rate of a row is no plain one of llama.cpp; empty if it is."""
     tool, notes = (row.get("tool") or "").lower(), row.get("notes") or ""
-    for name, why in OTHER_PROGRAMS.items():
+    for name, why in dialect()["other programs"].items():
         if name in tool or (name == "ollama" and "Ollama" in notes):
             return why
-    for pattern, why in NOTED:
+    for pattern, why in dialect()["disturbed"].items():
         if re.search(pattern, f"{notes}; {row.get('kv_type') or ''}", re.IGNORECASE):
             return why
     if STARVED.search(row.get("device") or ""):

@@ -14,11 +14,13 @@ from capplan.readers.catalogue.workstations import machine_parts
 from capplan.readers.text_file import read_json
 
 DIALECT_FILE = Path(__file__).with_name("llamacpp.json")
-"""Heading of a Markdown table -> key of the JSON of the same tool, and the formats of files by the words that llama.cpp prints."""
+"""Heading of a Markdown table -> key of the JSON of the same tool; what llama.cpp prints -> formats, and shipped models of this size; part of a
+tool's name, or of the notes of a published speed -> why it is not predicted."""
 
 
 @cache
-def _dialect() -> Mapping[str, Mapping[str, str]]:
+def dialect() -> Mapping[str, Mapping[str, str]]:
+    """Return how results of llama.cpp are written, by subject."""
     named: Mapping[str, Mapping[str, str]] = read_json(DIALECT_FILE)
     return named
 
@@ -83,9 +85,9 @@ def _table_rows(text: str) -> Iterator[dict[str, str]]:
 def _keyed(row: Mapping[str, str], name: str) -> dict[str, Any]:
     """Return a row of a Markdown table by the keys of JSON."""
     if "PP" in row:
-        names = _dialect()["batched headings"]
+        names = dialect()["batched headings"]
         return {names[heading]: _number(cell, name) for heading, cell in row.items() if heading in names}
-    names = _dialect()["headings"]
+    names = dialect()["headings"]
     keyed: dict[str, Any] = {names.get(heading, heading): cell for heading, cell in row.items()}
     test = _TEST.fullmatch(row.get("test", ""))
     if test is None or not (test["prompt"] or test["generated"]):
@@ -193,7 +195,7 @@ def _settings(value: Mapping[str, Any]) -> dict[str, str]:
         "model_size_gib": _text(float(size) / 2.0**30) if size else "",
         "kv_type": _text(value.get("type_k")),
     }
-    named = {column: _text(value.get(key)) for column, key in _dialect()["columns"].items()}
+    named = {column: _text(value.get(key)) for column, key in dialect()["columns"].items()}
     return columns | {column: "" if text in _AUTOMATIC else text for column, text in named.items()}
 
 
@@ -217,7 +219,7 @@ def model_name(value: Mapping[str, Any]) -> str:
     if file := str(value.get("model_filename") or ""):
         return _SUFFIX.sub("", file.rpartition("/")[2].removesuffix(".gguf"))
     kind = str(value.get("model_type") or "")
-    printed = next((name for name in _dialect()["formats"] if kind.endswith(f" {name}")), "")
+    printed = next((name for name in dialect()["formats"] if kind.endswith(f" {name}")), "")
     return kind.removesuffix(printed).strip().removesuffix(" mostly")
 
 
@@ -230,7 +232,7 @@ def quantisation(value: Mapping[str, Any]) -> str:
     ('Q4_K_M', 'MXFP4')
     """
     kind = str(value.get("model_type") or "")
-    formats = _dialect()["formats"]
+    formats = dialect()["formats"]
     if words := next((words for words in formats if kind.endswith(f" {words}")), ""):
         return formats[words]
     named = _SUFFIX.search(str(value.get("model_filename") or "").removesuffix(".gguf"))
