@@ -6,12 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import cache
-from pathlib import Path
 from typing import Any, TypeVar
 
 from capplan.assumption import Assumption
 from capplan.errors import InputError
-from capplan.families.inert import is_inert
+from capplan.families.inert import is_inert, table
 
 T = TypeVar("T")
 
@@ -43,9 +42,6 @@ _ALWAYS_STATED = frozenset(
 """Sizes that no published file leaves out at its top level: missing, they are a mistake rather than a default."""
 
 
-_FILE = Path(__file__).with_name("classes.json")
-"""Keys, defaults and sections of the configuration classes of transformers, written by `python -m docs.generators.model_classes`."""
-
 _SAME_CLASS = {"kimi_k2": "deepseek_v3", "code_llama": "llama", "minimax_m3": "minimax_m3_vl_text"}
 """Types without a class, and the one that they are read with."""
 
@@ -76,12 +72,6 @@ class ModelClass:
 
 
 @cache
-def _classes() -> dict[str, Any]:
-    classes: dict[str, Any] = json.loads(_FILE.read_text(encoding="utf-8"))["classes"]
-    return classes
-
-
-@cache
 def model_class(model_type: str) -> ModelClass | None:
     """Return the class of a model_type; None where transformers has none.
 
@@ -90,7 +80,7 @@ def model_class(model_type: str) -> ModelClass | None:
     >>> model_class("mistral").defaults["sliding_window"], model_class("deepseek_v3").same("num_local_experts")
     (4096, ('num_local_experts', 'n_routed_experts'))
     """
-    entry = _classes().get(_SAME_CLASS.get(model_type, model_type))
+    entry = table("classes")["classes"].get(_SAME_CLASS.get(model_type, model_type))
     return None if entry is None else ModelClass(**entry)
 
 

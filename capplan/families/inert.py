@@ -9,13 +9,22 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-_FILE = Path(__file__).with_name("inert.json")
-"""Names and endings of such keys, and those of one model_type that its class does not have, or has and does not use."""
+
+@cache
+def table(name: str) -> dict[str, Any]:
+    """Return a data file of this folder.
+
+    `readers`: model_type -> folder, file and function; to keep start-up fast, reading a model imports only its file.
+    `classes`: keys, defaults and sections of the configuration classes of transformers, written by `python -m docs.generators.model_classes`.
+    `inert`: names and endings of such keys, and those of one model_type that its class does not have, or has and does not use.
+    """
+    found: dict[str, Any] = json.loads(Path(__file__).with_name(f"{name}.json").read_text(encoding="utf-8"))
+    return found
 
 
 @cache
 def _inert() -> dict[str, Any]:
-    keys: dict[str, Any] = json.loads(_FILE.read_text(encoding="utf-8"))
+    keys = table("inert")
     return {**keys, "names": frozenset(keys["names"]), "endings": tuple(keys["endings"])}
 
 

@@ -1,26 +1,14 @@
 """Which function reads which `model_type`, and which types are known and refused."""
 
-import json
 from collections.abc import Callable
-from functools import cache
 from importlib import import_module
-from pathlib import Path
 from typing import TypeAlias
 
 from capplan.families.config import Config
+from capplan.families.inert import table
 from capplan.model.network import Network
 
 Family: TypeAlias = Callable[[Config, str], Network]
-
-_FILE = Path(__file__).with_name("readers.json")
-"""`model_type` -> folder, file and function. To keep start-up fast, reading a model imports only its file."""
-
-
-@cache
-def _readers() -> dict[str, str]:
-    readers: dict[str, str] = json.loads(_FILE.read_text(encoding="utf-8"))
-    return readers
-
 
 _ENCODER = (
     "an encoder of a kind that is not modelled: its layers are not those of BERT, RoBERTa or ModernBERT"
@@ -54,7 +42,7 @@ REFUSED = (
 
 def families() -> tuple[str, ...]:
     """Return every `model_type` that is modelled."""
-    return tuple(_readers())
+    return tuple(table("readers"))
 
 
 def family(model_type: str) -> Family | None:
@@ -65,7 +53,7 @@ def family(model_type: str) -> Family | None:
     >>> family("olmoe").__name__
     'read_olmoe'
     """
-    place = _readers().get(model_type)
+    place = table("readers").get(model_type)
     if place is None:
         return None
     file, _, function = place.rpartition(".")

@@ -46,14 +46,6 @@ def token_to_wave(section: Config) -> int:
 
 
 def _diffusion(dit: Config) -> int:
-    dit.unused(
-        "block_size",
-        "enc_dilations",
-        "look_ahead_layers",
-        "look_backward_layers",
-        "max_position_embeddings",
-        "repeats",
-    )
     hidden = dit.dimension("hidden_size")
     spectrum = dit.dimension("mel_dim")
     code = dit.dimension("emb_dim")

@@ -22,8 +22,7 @@ ALLOWED = {
     "capplan/cli/mcp.py": {"open"},  # /dev/null, in the place of stdin and stdout
     "capplan/cli/main.py": {"open", "read_text"},  # /dev/null, and what the build left beside the core
     "capplan/engine/lookup.py": {"read_text"},  # host_times.json beside it
-    "capplan/families/config.py": {"read_text"},  # classes.json beside it
-    "capplan/families/inert.py": {"read_text"},  # inert.json beside it
+    "capplan/families/inert.py": {"read_text"},  # the data files beside it
 }
 OURS = {"read_text", "read_json"}
 """Functions of capplan.readers; those of paths and of pandas are called on something."""

@@ -200,16 +200,6 @@ def read_bailing_hybrid(config: Config, name: str) -> Network:
 
 def _is_2_5(config: Config) -> bool:
     named = config.items("architectures") or ()
-    config.unused(
-        "short_conv_kernel_size",
-        "kda_safe_gate",
-        "kda_lower_bound",
-        "group_norm_size",
-        "linear_silu",
-        "norm_head",
-        "norm_softmax",
-        "linear_rope",
-    )
     return "BailingMoeV2_5ForCausalLM" in named or config.stated("group_norm_size", "linear_silu")
 
 

@@ -492,14 +492,6 @@ _KINDS_OF_3 = {"conv": "conv", "full_attention": "attention", "sliding_attention
 def read_lfm2(config: Config, name: str) -> Network:
     """Return a dense LFM2."""
     width = config.dimension("block_ff_dim", "intermediate_size")
-    config.unused(
-        "block_dim",
-        "conv_dim",
-        "conv_dim_out",
-        "conv_use_xavier_init",
-        "block_use_swiglu",
-        "block_use_xavier_init",
-    )
     if config.flag("block_auto_adjust_ff_dim", default=True):
         multiple = config.dimension("block_multiple_of")
         width = int(2 * width / 3)

@@ -160,14 +160,6 @@ def parakeet(audio: Config) -> int:
 
 def wav_tokenizer(audio: Config) -> int:
     """Return the parameters of the encoder of WavTokenizer: convolutions that halve the rate, two recurrent layers; its codebook is a buffer."""
-    audio.unused(
-        "adanorm_num_embeddings",
-        "codebook_dim",
-        "codebook_size",
-        "dilation_growth_rate",
-        "use_causal_conv",
-        "pad_mode",
-    )
     audio.unused(*(key for key in audio.values if key.startswith("decoder_")))
     scaled = audio.text("norm_type", default="weight_norm") == "weight_norm"
 

@@ -299,13 +299,6 @@ def dots3(vision: Config) -> int:
     hidden, layers = vision.dimension("hidden_size", "embed_dim"), vision.layers()
     counts = _dots3_experts(vision, layers)
     bias, mlp_bias = vision.flag("attention_bias", "use_bias"), vision.flag("mlp_bias")
-    vision.unused(
-        "num_experts_per_tok",
-        "capacity_factor",
-        "router_scale",
-        "router_scaling_factor",
-        "adapter_merge_size",
-    )
     wide, narrow = vision.dimension("intermediate_size"), vision.dimension("moe_intermediate_size")
     patch, head = (
         vision.dimension("patch_size"),
