@@ -1,111 +1,18 @@
-"""The commands: a name, and the line that `capplan --help` shows for it.
+"""The commands: `commands.json` has the name of each, its file, the line that `capplan --help` shows for it, and a line that runs.
 
 A command is one function that returns the exit code, in the file of its subject: `kv-size` is `kv_size_command` in models.py. A new
-command is that function and a line in each table here; nothing is imported before the command is called.
+command is that function and an entry of the table; nothing is imported before the command is called.
 """
 
-FUNCTIONS = {
-    "init": "init.init_command",
-    "list": "models.list_command",
-    "model": "models.model_command",
-    "kv-size": "models.kv_size_command",
-    "hardware": "models.hardware_command",
-    "detect": "machine.detect_command",
-    "fit": "replica.fit_command",
-    "estimate": "replica.estimate_command",
-    "spec": "replica.spec_command",
-    "fleet": "plans.fleet_command",
-    "capacity": "plans.capacity_command",
-    "diff": "plans.diff_command",
-    "check": "plans.check_command",
-    "replan": "plans.replan_command",
-    "verify-plan": "plans.verify_plan_command",
-    "explain": "plans.explain_command",
-    "export": "plans.export_command",
-    "levers": "plans.levers_command",
-    "what-if": "plans.what_if_command",
-    "report": "plans.report_command",
-    "compare": "money.compare_command",
-    "bill": "money.bill_command",
-    "cache": "money.cache_command",
-    "prices": "money.prices_command",
-    "simulate": "traffic.simulate_command",
-    "sweep": "traffic.sweep_command",
-    "workload": "traffic.workload_command",
-    "validate": "traffic.validate_command",
-    "calibrate": "calibrate.calibrate_command",
-    "mcp": "mcp.mcp_command",
-    "serve": "serve.serve_command",
-}
+from pathlib import Path
+
+from capplan.readers.text_file import read_json
+
+_TABLE = read_json(Path(__file__).with_name("commands.json"))
+COMMANDS: dict[str, str] = {name: row["says"] for name, row in _TABLE.items()}
+FUNCTIONS = {name: f"{row['file']}.{name.replace('-', '_')}_command" for name, row in _TABLE.items()}
 """Name of a command -> file of this folder, and its function there."""
-
-COMMANDS = {
-    "init": "Write a first scenario, with a comment at every line: from flags, a use case, a trace, metrics, a launch command or a shipped one.",
-    "list": "List shipped scenarios, models, hardware, machines, engines, prices or hosted APIs, all or those of a word.",
-    "model": "Show what a model is: layers, parameters, weight bytes; or list the shipped ones.",
-    "kv-size": "Show the KV cache and state bytes of a model, as needed and as the engine reserves them.",
-    "detect": "Show the GPUs, the processor and the memory of this machine, and their names in the catalogue.",
-    "fit": "Show whether a model fits, what uses the memory, and how many sequences there is room for; of `any` which models fit.",
-    "estimate": "Estimate latency and throughput of one replica at a concurrency or at a request rate.",
-    "spec": "Show the speedup of speculative decoding by batch size and draft length, and where it stops paying off.",
-    "fleet": "Find the cheapest fleet that serves a scenario, with the runners-up and what was rejected; -o plan.json keeps the plan.",
-    "capacity": "Find the largest load that GPUs or a budget carry within the targets, what limits it, and what would carry more; exits 4 if none.",
-    "diff": "Show what changed between two scenarios or plans: inputs, GPUs, dollars, latency and the chance to meet the SLO.",
-    "check": "Show whether a plan still holds: SLO targets and the chance to meet them, capacity, budget and the dates of its prices, or what its engines did (--prometheus); exits 4 if not.",
-    "replan": "Find the cheapest fleet for the traffic that a plan's engines had, as a diff with the cost of changing; exits 4 if none meets the targets.",
-    "verify-plan": "Verify a plan with measured results: predicted next to measured, what to recalibrate, the scenario's next version; exits 4 if it does not hold.",
-    "explain": "Explain a number that a command printed of a plan: its formula, what went into it, and where each of those is from.",
-    "export": "Export a plan as what starts or watches its fleet: engine commands, a Compose file, Kubernetes manifests, a Grafana dashboard.",
-    "levers": "Show what each change to a scenario is worth: GPUs, dollars, latency and risk of every lever separately, and of the best combination.",
-    "what-if": "Show the cheapest fleet at other loads, TTFT targets, required probabilities and prices, all of them together; exits 4 without a plan.",
-    "compare": "Compare a month of a scenario's fleet with hosted APIs, prompt caching included, and find the break-even traffic.",
-    "bill": "Show who pays for a scenario's fleet, by class and tenant, by request, user and conversation; --focus exports it.",
-    "cache": "Show what prompt caching at a hosted API saves for a shared prefix, and from which request on it pays.",
-    "prices": "Read price lists that you have into a dated layer of your own over the lists that ship, and show what changed in dollars.",
-    "report": "Write the page for the planning review of a scenario: the decision first, then its evidence.",
-    "simulate": "Simulate a scenario's fleet, request by request, under its traffic or a trace.",
-    "sweep": "Sweep plans over rates or concurrencies: throughput against latency, the knee, the largest load within the targets.",
-    "workload": "Read a trace, a request log or Prometheus text, or draw a scenario's traffic; write it as a workload for scenarios.",
-    "validate": "Predict measured results with the code that every command uses, and score the predictions.",
-    "hardware": "List the devices of the catalogue, or show a device or a machine with its sources.",
-    "calibrate": "Measure a device and write its kernel efficiencies, or verify, refit or compare a calibration.",
-    "mcp": "Serve fit, estimate, fleet, explain and check as read-only tools of the Model Context Protocol, over stdin and stdout.",
-    "serve": "Serve every command that answers as an API and a page, on this machine or behind a token.",
-}
-
-EXAMPLES = {
-    "init": "capplan init chat.yaml --from 'vllm serve Qwen/Qwen3-8B -tp 2'",
-    "list": "capplan list models qwen3",
-    "model": "capplan model deepseek-v3",
-    "kv-size": "capplan kv-size llama-3.1-8b --context 8192",
-    "hardware": "capplan hardware h200",
-    "detect": "capplan detect",
-    "fit": "capplan fit llama-3.1-70b --hardware h100 -tp 4",
-    "estimate": "capplan estimate llama-3.1-8b --hardware h100 --concurrency 16",
-    "spec": "capplan spec llama-3.1-70b --hardware h100 -tp 4 --draft llama-3.1-8b --acceptance 0.8",
-    "fleet": "capplan fleet support-chat -o plan.json",
-    "capacity": "capplan capacity qwen3-32b --gpus '8 x h100-sxm'",
-    "check": "capplan check support-chat --plan plan.json",
-    "replan": "capplan replan --plan plan.json --prometheus http://prometheus:9090 --window 7d",
-    "diff": "capplan diff plan.json support-chat --format markdown",
-    "explain": "capplan explain plan.json ttft_s.p95",
-    "export": "capplan export --plan plan.json --target k8s",
-    "verify-plan": "capplan verify-plan --plan plan.json --results bench.json",
-    "levers": "capplan levers support-chat",
-    "what-if": "capplan what-if support-chat",
-    "compare": "capplan compare api-or-own --api openai/gpt-5-mini",
-    "bill": "capplan bill who-pays",
-    "cache": "capplan cache --prefix-tokens 4000 --requests-per-day 10000 --api anthropic/claude-sonnet-5-5",
-    "prices": "capplan prices update offers.csv --date 2026-11-01 --plan plan.json",
-    "report": "capplan report --plan plan.json -o plan.html",
-    "simulate": "capplan simulate support-chat --seed 1",
-    "sweep": "capplan sweep small-team",
-    "workload": "capplan workload trace.csv -o workload.yaml",
-    "validate": "capplan validate",
-    "calibrate": "capplan calibrate --device cuda -o my.calibration.yaml",
-    "mcp": "capplan mcp",
-    "serve": "capplan serve",
-}
+EXAMPLES: dict[str, str] = {name: row["example"] for name, row in _TABLE.items()}
 """A line that runs, for the help of each command; docs/commands/ has the same."""
 
 DROPPED = {

@@ -28,7 +28,7 @@ def test_a_command_is_one_thin_function(name):
     path = ROOT / "capplan" / "cli" / f"{file}.py"
     tree = ast.parse(path.read_text(encoding="utf-8"))
     (function,) = (node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == wanted)
-    assert ast.get_docstring(function).splitlines()[0] == COMMANDS[name], "the summary in cli/commands.py"
+    assert ast.get_docstring(function).splitlines()[0] == COMMANDS[name], "the summary in cli/commands.json"
     body = function.body[1:]
     assert body[-1].end_lineno - body[0].lineno < 30
     assert len(function.args.args + function.args.kwonlyargs) <= 10, (

@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, get_args
 
@@ -19,15 +20,13 @@ from capplan.readers.text_file import csv_rows, read_json, read_text
 _MAX_BYTES = 2_000_000_000
 OWN_COLUMNS = ("provider", "machine", "hardware", "gpus", "commitment", "region", "price", "discount", "date")
 _NEEDED = ("provider", "hardware", "gpus", "price")
-_TERMS: Mapping[str, tuple[Term, float]] = {
-    "1yr": ("reserved-1y", 1.0),
-    "1 Year": ("reserved-1y", 1.0),
-    "Commit1Yr": ("reserved-1y", 1.0),
-    "3yr": ("reserved-3y", 3.0),
-    "3 Years": ("reserved-3y", 3.0),
-    "Commit3Yr": ("reserved-3y", 3.0),
-}
-"""Words of the three clouds for a term -> ours, and its years."""
+_YEARS: Mapping[str, float] = {"reserved-1y": 1.0, "reserved-3y": 3.0}
+
+
+@cache
+def _dialect() -> dict[str, Any]:
+    """Return how the three clouds write: words for a term -> ours, attributes of AWS that are read, uses of GCP -> our terms, device -> how GCP describes its GPU."""
+    return read_json(Path(__file__).with_name("price_exports.json"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,15 +131,9 @@ def _aws(
         )
     else:
         items = (json.loads(item) if isinstance(item, str) else item for item in value["PriceList"])
-    wanted = {
-        "operatingSystem": "Linux",
-        "tenancy": "Shared",
-        "preInstalledSw": "NA",
-        "capacitystatus": "Used",
-    }
     for item in items:
         about = item.get("product", {}).get("attributes", {})
-        if any(about.get(key, allowed) != allowed for key, allowed in wanted.items()):
+        if any(about.get(key, allowed) != allowed for key, allowed in _dialect()["aws"].items()):
             continue
         if (machine := _known(str(about.get("instanceType", "")), "AWS", left_out)) is None:
             continue
@@ -165,15 +158,15 @@ def _aws_prices(terms: Mapping[str, Any], place: str) -> Iterator[tuple[Commitme
                 yield "on-demand", usd
     for term in terms.get("Reserved", {}).values():
         about = term.get("termAttributes", {})
-        known = _TERMS.get(str(about.get("LeaseContractLength")))
+        known = _dialect()["terms"].get(str(about.get("LeaseContractLength")))
         if known is None or about.get("OfferingClass", "standard") != "standard":
             continue
         usd = 0.0
         for price in term["priceDimensions"].values():
-            hours = 1.0 if price.get("unit") == "Hrs" else known[1] * HOURS_PER_YEAR
+            hours = 1.0 if price.get("unit") == "Hrs" else _YEARS[known] * HOURS_PER_YEAR
             usd += _usd(price["pricePerUnit"].get("USD", 0.0), place) / hours
         if usd:
-            yield known[0], usd
+            yield known, usd
 
 
 def _azure(
@@ -193,12 +186,13 @@ def _azure(
         sku = str(item.get("armSkuName", ""))
         if (machine := _known(sku, "Azure", left_out)) is None:
             continue
-        usd, known = _usd(item["retailPrice"], f"{name}: {sku}"), _TERMS.get(str(item.get("reservationTerm")))
+        usd = _usd(item["retailPrice"], f"{name}: {sku}")
+        known = _dialect()["terms"].get(str(item.get("reservationTerm")))
         commitment: Commitment | Term = "spot" if "Spot" in named else "on-demand"
         if item["type"] == "Reservation":
             if known is None:
                 continue
-            commitment, usd = known[0], usd / (known[1] * HOURS_PER_YEAR)
+            commitment, usd = known, usd / (_YEARS[known] * HOURS_PER_YEAR)
         elif item.get("unitOfMeasure") != "1 Hour":
             continue
         if usd:
@@ -208,41 +202,21 @@ def _azure(
             )
 
 
-_GCP_USAGE: Mapping[str, Commitment | Term] = {
-    "OnDemand": "on-demand",
-    "Preemptible": "spot",
-    "Commit1Yr": "reserved-1y",
-    "Commit3Yr": "reserved-3y",
-}
-_GCP_GPUS: Mapping[str, str] = {
-    "a100-sxm-40gb": r"Tesla A100 GPU",
-    "a100-sxm-80gb": r"A100 80GB GPU",
-    "h100-sxm": r"H100 80GB(?: Mega| Plus)? GPU",
-    "l4": r"\bL4 GPU",
-    "h200-sxm": r"H200 141GB GPU",
-    "b200": r"B200 GPU",
-    "t4": r"Tesla T4 GPU",
-    "v100-sxm-16gb": r"Tesla V100 GPU",
-}
-"""Device -> how GCP describes a GPU of it."""
-
-
 def _gcp(name: str, value: Mapping[str, Any], day: str | None, _: Counter[str]) -> Iterator[ListedOffer]:
     """Yield the offers of GCP's machines, each the sum of its GPUs, processors and memory in one region and on one term."""
     from capplan.readers.catalogue.offer_terms import known_machines
 
+    gpus, uses = _dialect()["gcp gpus"], _dialect()["gcp usage"]
     parts: dict[tuple[str, Commitment | Term], dict[str, float]] = {}
     for item in value["skus"]:
-        usage = _GCP_USAGE.get(str(item.get("category", {}).get("usageType")))
+        usage = uses.get(str(item.get("category", {}).get("usageType")))
         rate = _gcp_rate(item, name)
         if usage is None or not rate:
             continue
         for region in item.get("serviceRegions", ()):
             parts.setdefault((region, usage), {}).setdefault(str(item.get("description")), rate)
     machines = [
-        known.record
-        for known in known_machines()
-        if known.provider == "GCP" and known.record.device in _GCP_GPUS
+        known.record for known in known_machines() if known.provider == "GCP" and known.record.device in gpus
     ]
     for (region, commitment), prices in parts.items():
         for machine in machines:
@@ -250,7 +224,7 @@ def _gcp(name: str, value: Mapping[str, Any], day: str | None, _: Counter[str]) 
             each = [
                 next((usd for text, usd in prices.items() if re.search(pattern, text)), None)
                 for pattern in (
-                    _GCP_GPUS[machine.device],
+                    gpus[machine.device],
                     rf"^(?:Spot Preemptible )?(?:Commitment v1: )?{family} (?:Instance )?(?:Core|Cpu)\b",
                     rf"^(?:Spot Preemptible )?(?:Commitment v1: )?{family} (?:Instance )?Ram\b",
                 )
