@@ -94,13 +94,11 @@ def deployed_engines(text: str, place: str) -> tuple[Deployed, ...] | None:
 def _files(one: _Map) -> Iterator[tuple[str, str]]:
     """Yield the files of a ConfigMap, or of the configs of a Compose file, by their names."""
     if one.get("kind") == "ConfigMap":
-        yield from (
-            (str(name), text) for name, text in _map(one.get("data")).items() if isinstance(text, str)
-        )
+        yield from ((str(name), text) for name, text in _map(one, "data").items() if isinstance(text, str))
     contents = {
-        str(name): _text(_map(config).get("content")) for name, config in _map(one.get("configs")).items()
+        str(name): _text(_map(config).get("content")) for name, config in _map(one, "configs").items()
     }
-    for service in _map(one.get("services")).values():
+    for service in _map(one, "services").values():
         for config in _maps(_map(service).get("configs")):
             name = _text(config.get("target")).rpartition("/")[2]
             yield name, _compose_expanded(contents.get(str(config.get("source")), ""))
@@ -158,18 +156,16 @@ def _wanted(kinds: Sequence[str]) -> str:
 def _engines(one: _Map, place: str) -> Iterator[Deployed]:
     """Yield the engines of one object."""
     kind = _kind(one)
-    spec = _map(one.get("spec"))
-    name = str(_map(one.get("metadata")).get("name") or one.get("_name") or kind)
+    spec = _map(one, "spec")
+    name = str(_map(one, "metadata").get("name") or one.get("_name") or kind)
     if kind in _WORKLOADS:
-        yield from _of_pod(
-            name, _map(_map(spec.get("template")).get("spec")), _count(spec.get("replicas")), place
-        )
+        yield from _of_pod(name, _map(spec, "template", "spec"), _count(spec.get("replicas")), place)
     elif kind == "Pod":
         yield from _of_pod(name, spec, _ONE_REPLICA, place)
     elif kind == "LeaderWorkerSet":
         yield from _of_leaders(name, spec, place)
     elif kind == "InferenceService":
-        yield from _of_predictor(name, _map(spec.get("predictor")), place)
+        yield from _of_predictor(name, _map(spec, "predictor"), place)
     elif kind in ("LLMInferenceService", "LLMInferenceServiceConfig"):
         yield from _of_llm_service(name, spec)
     elif kind == "DynamoGraphDeployment":
@@ -207,7 +203,7 @@ def _of_pod(
             whole=bool(container.get("command")),
         )
         yield from _deployed(
-            name, started, replicas, _map(container.get("resources")), servers=servers, role=role
+            name, started, replicas, _map(container, "resources"), servers=servers, role=role
         )
 
 
@@ -234,9 +230,9 @@ def _deployed(
     servers: int | None = 1,
     role: Role | None = None,
 ) -> Iterator[Deployed]:
-    limits = {**_map(resources.get("requests")), **_map(resources.get("limits"))}
+    limits = {**_map(resources, "requests"), **_map(resources, "limits")}
     gpus = [_number(value) for key, value in limits.items() if _GPU.fullmatch(str(key))]
-    asked = _map(resources.get("requests")) or _map(resources.get("limits"))
+    asked = _map(resources, "requests") or _map(resources, "limits")
     requests = {key: str(asked[key]) for key in ("cpu", "memory") if key in asked}
     each = gpus[0] * servers if gpus and gpus[0] is not None and servers else None
     yield from (Deployed(name, one, replicas, each, requests, role) for one in started)
@@ -244,7 +240,7 @@ def _deployed(
 
 def _of_leaders(name: str, spec: _Map, place: str) -> Iterator[Deployed]:
     """Yield the engine of a LeaderWorkerSet: that of the leader, over the pods of a group."""
-    template = _map(spec.get("leaderWorkerTemplate"))
+    template = _map(spec, "leaderWorkerTemplate")
     servers, replicas = _count(template.get("size")), _count(spec.get("replicas"))
     for key in ("leaderTemplate", "workerTemplate"):
         pod = _map(_map(template.get(key)).get("spec"))
@@ -263,8 +259,8 @@ def _of_predictor(name: str, predictor: _Map, place: str) -> Iterator[Deployed]:
     """
     replicas = _count(predictor.get("minReplicas"))
     yield from _of_pod(name, predictor, replicas, place)
-    model = _map(predictor.get("model"))
-    if _map(model.get("modelFormat")).get("name") != "huggingface":
+    model = _map(predictor, "model")
+    if _map(model, "modelFormat").get("name") != "huggingface":
         return
     args = _words(model.get("args"))
     words = [part for word in args for part in (word.split("=", 1) if word.startswith("--") else [word])]
@@ -277,7 +273,7 @@ def _of_predictor(name: str, predictor: _Map, place: str) -> Iterator[Deployed]:
     if served:
         revision = ["--revision", said["--model_revision"]] if "--model_revision" in said else []
         started = _vllm(served, [*revision, *_without(words, _OF_RUNTIME)])
-        yield from _deployed(name, [started], replicas, _map(model.get("resources")))
+        yield from _deployed(name, [started], replicas, _map(model, "resources"))
 
 
 _OF_RUNTIME = ("--model_name", "--model_dir", "--model_id", "--backend", "--model_revision")
@@ -299,10 +295,10 @@ def _without(words: Sequence[str], own: Sequence[str]) -> list[str]:
 
 def _of_llm_service(name: str, spec: _Map) -> Iterator[Deployed]:
     """Yield the engines of an LLMInferenceService: that of its top level, and the prefill next to it."""
-    model = _map(spec.get("model"))
+    model = _map(spec, "model")
     uri = _text(model.get("uri"))
     served = uri.removeprefix("hf://") if uri.startswith("hf://") else _text(model.get("name")) or uri
-    prefill = _map(spec.get("prefill"))
+    prefill = _map(spec, "prefill")
     workloads: tuple[tuple[_Map, Role | None], ...] = (
         (prefill, "prefill"),
         (spec, "decode" if prefill else None),
@@ -310,14 +306,14 @@ def _of_llm_service(name: str, spec: _Map) -> Iterator[Deployed]:
     for part, role in workloads:
         if not part or not served:
             continue
-        containers = _maps(_map(part.get("template")).get("containers"))
+        containers = _maps(_map(part, "template").get("containers"))
         container = next((one for one in containers if one.get("name") == "main"), {})
         added = _environment(container.get("env")).get("VLLM_ADDITIONAL_ARGS", "").replace("$$", "$")
         words = [*_words(container.get("args")), *shlex.split(added)]
-        started = _vllm(served, [*_parallelism(_map(part.get("parallelism"))), *words])
+        started = _vllm(served, [*_parallelism(_map(part, "parallelism")), *words])
         title = f"{name}-{role}" if role else name
         yield from _deployed(
-            title, [started], _count(part.get("replicas")), _map(container.get("resources")), role=role
+            title, [started], _count(part.get("replicas")), _map(container, "resources"), role=role
         )
 
 
@@ -337,12 +333,12 @@ def _parallelism(said: _Map) -> list[str]:
 def _of_graph(spec: _Map, place: str) -> Iterator[Deployed]:
     """Yield the engines of a DynamoGraphDeployment: its components, or its services in the older version."""
     parts = [(str(part.get("name")), part) for part in _maps(spec.get("components"))]
-    parts += [(str(key), part) for key, part in _map(spec.get("services")).items() if isinstance(part, dict)]
+    parts += [(str(key), part) for key, part in _map(spec, "services").items() if isinstance(part, dict)]
     for name, part in parts:
-        replicas, servers = _count(part.get("replicas")), _count(_map(part.get("multinode")).get("nodeCount"))
+        replicas, servers = _count(part.get("replicas")), _count(_map(part, "multinode").get("nodeCount"))
         role = _POOLS.get(str(part.get("subComponentType") or part.get("type")))
-        pod = _map(_map(part.get("podTemplate")).get("spec"))
-        main = _map(_map(part.get("extraPodSpec")).get("mainContainer"))
+        pod = _map(part, "podTemplate", "spec")
+        main = _map(part, "extraPodSpec", "mainContainer")
         if main:
             pod = {"containers": [{**main, "resources": part.get("resources", main.get("resources"))}]}
         yield from _of_pod(name, pod, replicas, place, servers=servers, role=role)
@@ -355,8 +351,8 @@ def _of_compose(document: _Map, place: str) -> Iterator[Deployed]:
         environment = _environment(service.get("environment"))
         entry, command = (_words(service.get(key), split=True) for key in ("entrypoint", "command"))
         words = [_compose_expanded(word) for word in (*entry, *command)]
-        deploy = _map(service.get("deploy"))
-        devices = _maps(_map(_map(deploy.get("resources")).get("reservations")).get("devices"))
+        deploy = _map(service, "deploy")
+        devices = _maps(_map(deploy, "resources", "reservations").get("devices"))
         gpus = sum(len(one.get("device_ids") or ()) or _number(one.get("count")) or 0 for one in devices)
         started = engines_in_container(
             _compose_expanded(_text(service.get("image"))), words, environment, place, whole=bool(entry)
@@ -379,25 +375,17 @@ def _of_stack(spec: _Map, place: str) -> Iterator[Deployed]:
     for model in _maps(spec.get("modelSpec")):
         if not _text(model.get("modelURL")):
             raise InputError(f"{place}: servingEngineSpec.modelSpec {model.get('name')!r} names no modelURL")
-        config = _map(model.get("vllmConfig"))
+        config = _map(model, "vllmConfig")
         words = ["--enable-lora"] if model.get("enableLoRA") else []
         if "enableChunkedPrefill" in config:
-            words += [
-                "--enable-chunked-prefill"
-                if config["enableChunkedPrefill"]
-                else "--no-enable-chunked-prefill"
-            ]
+            words.append(_switched("enable-chunked-prefill", config["enableChunkedPrefill"]))
         if config:  # without its value the chart turns the prefix cache off
-            words += [
-                "--enable-prefix-caching"
-                if config.get("enablePrefixCaching")
-                else "--no-enable-prefix-caching"
-            ]
+            words.append(_switched("enable-prefix-caching", config.get("enablePrefixCaching")))
         words += [word for key, name in _STACK.items() if key in config for word in (name, str(config[key]))]
         words += _words(config.get("extraArgs"))
         if model.get("modelRevision"):
             words += ["--revision", str(model["modelRevision"])]
-        cache = _map(model.get("lmcacheConfig"))
+        cache = _map(model, "lmcacheConfig")
         if cache.get("enabled"):
             role = str(cache.get("kvRole") or "kv_both") if cache.get("enablePD") else "kv_both"
             words += ["--kv-transfer-config", f'{{"kv_connector":"LMCacheConnectorV1","kv_role":"{role}"}}']
@@ -405,7 +393,7 @@ def _of_stack(spec: _Map, place: str) -> Iterator[Deployed]:
         (started,) = engines_in_container(
             tagged, ["vllm", "serve", str(model["modelURL"]), *words], {}, place, whole=True
         )
-        head = _map(_map(model.get("raySpec")).get("headNode"))
+        head = _map(model, "raySpec", "headNode")
         servers = _count(model.get("pipelineParallelSize")) if head else 1
         requests = {"cpu": model.get("requestCPU"), "memory": model.get("requestMemory")}
         resources = {
@@ -417,9 +405,14 @@ def _of_stack(spec: _Map, place: str) -> Iterator[Deployed]:
         )
 
 
+def _switched(name: str, value: object) -> str:
+    """Return the option that turns something on or off."""
+    return f"--{name}" if value else f"--no-{name}"
+
+
 def _of_modelservice(values: _Map, place: str) -> Iterator[Deployed]:
     """Yield the engines of the values of llm-d-modelservice: decode, and prefill where it is created."""
-    artifacts = _map(values.get("modelArtifacts"))
+    artifacts = _map(values, "modelArtifacts")
     uri = _text(artifacts.get("uri"))
     served = _text(artifacts.get("name")) or uri.removeprefix("hf://")
     if not served:
@@ -432,8 +425,8 @@ def _of_modelservice(values: _Map, place: str) -> Iterator[Deployed]:
         role = _POOLS[key] if len(there) > 1 else None
         for container in _maps(part.get("containers"))[:1]:
             words = _words(container.get("args"))
-            options = _parallelism(_map(part.get("parallelism")))
-            workers = _count(_map(part.get("parallelism")).get("workers")) if values.get("multinode") else 1
+            options = _parallelism(_map(part, "parallelism"))
+            workers = _count(_map(part, "parallelism").get("workers")) if values.get("multinode") else 1
             if container.get("modelCommand", "vllmServe") == "vllmServe":
                 started = [_vllm(served, [*options, *(word.replace("$$", "$") for word in words)])]
             else:
@@ -446,7 +439,7 @@ def _of_modelservice(values: _Map, place: str) -> Iterator[Deployed]:
                 title,
                 started,
                 _count(part.get("replicas")),
-                _map(container.get("resources")),
+                _map(container, "resources"),
                 servers=workers,
                 role=role,
             )
@@ -454,10 +447,10 @@ def _of_modelservice(values: _Map, place: str) -> Iterator[Deployed]:
 
 def _of_task(task: _Map, place: str) -> Iterator[Deployed]:
     """Yield the engines that the script of a SkyPilot task starts."""
-    environment = {key: str(value) for key, value in _map(task.get("envs")).items() if value is not None}
+    environment = {key: str(value) for key, value in _map(task, "envs").items() if value is not None}
     script = _text(task.get("run"))
-    service, resources = _map(task.get("service")), _map(task.get("resources"))
-    policy = _map(service.get("replica_policy"))
+    service, resources = _map(task, "service"), _map(task, "resources")
+    policy = _map(service, "replica_policy")
     replicas = _count(policy.get("min_replicas", service.get("replicas")))
     _, _, count = _text(resources.get("accelerators")).partition(":")
     gpus = {"limits": {"gpu": count}} if count.isdigit() else {}
@@ -536,7 +529,10 @@ def _compose_expanded(word: str) -> str:
     )
 
 
-def _map(value: object) -> _Map:
+def _map(value: object, *keys: str) -> _Map:
+    """Return a mapping, or the one behind keys inside it; an empty one where it is something else."""
+    for key in keys:
+        value = value.get(key) if isinstance(value, dict) else None
     return value if isinstance(value, dict) else {}
 
 

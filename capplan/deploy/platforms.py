@@ -99,10 +99,7 @@ def server_words(group: Group, servers: int, rank: str, leader: str) -> tuple[st
             "  plan with: --set fleet.max_gpus_per_replica=..., the devices of one server"
         )
     address = leader if launch.engine == "vllm" else f"{leader}:{LEADER_PORT}"
-    words = [
-        *option(launch, "nodes", servers),
-        *option(launch, "node_rank", rank),
-    ]
+    words = [*option(launch, "nodes", servers), *option(launch, "node_rank", rank)]
     words += option(launch, "leader", address)
     if grouped:
         words += option(launch, "data_parallel_leader", address)
@@ -149,6 +146,10 @@ def _meta(name: str) -> dict[str, Any]:
     }
 
 
+def _object(version: str, kind: str, name: str, spec: dict[str, Any]) -> dict[str, Any]:
+    return {"apiVersion": version, "kind": kind, "metadata": _meta(name), "spec": spec}
+
+
 def kubernetes_objects(fleet: FleetLaunch) -> Iterator[dict[str, Any]]:
     """Yield the objects that serve a plan."""
     for group in fleet.groups:
@@ -177,20 +178,13 @@ def _labels(group: Group) -> dict[str, str]:
 
 
 def _deployment(fleet: FleetLaunch, group: Group) -> dict[str, Any]:
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": _meta(group.name),
-        "spec": {
-            "replicas": group.replicas,
-            **_update(fleet),
-            "selector": {"matchLabels": _labels(group)},
-            "template": {
-                "metadata": {"labels": _labels(group)},
-                "spec": pod(fleet, group) | _placement(fleet, group),
-            },
-        },
+    template = {
+        "metadata": {"labels": _labels(group)},
+        "spec": pod(fleet, group) | _placement(fleet, group),
     }
+    chosen = {"selector": {"matchLabels": _labels(group)}, "template": template}
+    spec = {"replicas": group.replicas, **_update(fleet), **chosen}
+    return _object("apps/v1", "Deployment", group.name, spec)
 
 
 def _update(fleet: FleetLaunch) -> dict[str, Any]:
@@ -263,37 +257,20 @@ def _leader_worker_set(fleet: FleetLaunch, group: Group, servers: int) -> dict[s
     """Return the set of pods of replicas that span servers; its webhook tells each pod its rank and its leader."""
     leader = pod(fleet, group, server_words(group, servers, "0", _LEADER))
     worker = pod(fleet, group, server_words(group, servers, _RANK, _LEADER), serves=False)
-    return {
-        "apiVersion": "leaderworkerset.x-k8s.io/v1",
-        "kind": "LeaderWorkerSet",
-        "metadata": _meta(group.name),
-        "spec": {
-            "replicas": group.replicas,
-            "leaderWorkerTemplate": {
-                "size": servers,
-                "restartPolicy": "RecreateGroupOnPodRestart",
-                "leaderTemplate": {
-                    "metadata": {"labels": {**_labels(group), "role": "leader"}},
-                    "spec": leader,
-                },
-                "workerTemplate": {
-                    "metadata": {"labels": {**_labels(group), "role": "worker"}},
-                    "spec": worker,
-                },
-            },
-        },
-    }
+    template: dict[str, Any] = {"size": servers, "restartPolicy": "RecreateGroupOnPodRestart"}
+    for role, spec in (("leader", leader), ("worker", worker)):
+        template[f"{role}Template"] = {
+            "metadata": {"labels": {**_labels(group), "role": role}},
+            "spec": spec,
+        }
+    whole = {"replicas": group.replicas, "leaderWorkerTemplate": template}
+    return _object("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet", group.name, whole)
 
 
 def _service(group: Group, *, leaders: bool) -> dict[str, Any]:
     selector = _labels(group) | ({"role": "leader"} if leaders else {})
     port = {"name": "http", "port": PORT, "targetPort": "http"}
-    return {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": _meta(group.name),
-        "spec": {"selector": selector, "ports": [port]},
-    }
+    return _object("v1", "Service", group.name, {"selector": selector, "ports": [port]})
 
 
 def scaled_objects(fleet: FleetLaunch) -> Iterator[dict[str, Any]]:
@@ -328,17 +305,13 @@ def _scaled_object(fleet: FleetLaunch, group: Group) -> dict[str, Any]:
         "query": f'sum(rate({finished}{{service="{group.name}"}}[{WINDOW}])){spares}',
         "threshold": f"{rate:.6g}",
     }
-    return {
-        "apiVersion": "keda.sh/v1alpha1",
-        "kind": "ScaledObject",
-        "metadata": _meta(group.name),
-        "spec": {
-            "scaleTargetRef": {**target, "name": group.name},
-            "minReplicaCount": least,
-            "maxReplicaCount": max(least, fleet.most_replicas or group.replicas),
-            "triggers": [{"type": "prometheus", "metricType": "AverageValue", "metadata": trigger}],
-        },
+    spec = {
+        "scaleTargetRef": {**target, "name": group.name},
+        "minReplicaCount": least,
+        "maxReplicaCount": max(least, fleet.most_replicas or group.replicas),
+        "triggers": [{"type": "prometheus", "metricType": "AverageValue", "metadata": trigger}],
     }
+    return _object("keda.sh/v1alpha1", "ScaledObject", group.name, spec)
 
 
 _TAKEN = ("--tensor-parallel-size", "--data-parallel-size")

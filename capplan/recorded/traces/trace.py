@@ -335,12 +335,10 @@ def _evictions(
     )
 
 
-def prefix_reuse(curve: HitCurve, sizes: Sequence[int] = ()) -> PrefixReuse:
-    """Return the reuse at these cache sizes, or at round ones up to that beyond which more cache adds no hits."""
-    sizes = sizes or [
-        *(size for size in CURVE_BLOCKS if size < curve.distinct_blocks),
-        max(curve.distinct_blocks, 1),
-    ]
+def prefix_reuse(curve: HitCurve) -> PrefixReuse:
+    """Return the reuse at round cache sizes up to that beyond which more cache adds no hits."""
+    sizes = [size for size in CURVE_BLOCKS if size < curve.distinct_blocks]
+    sizes.append(max(curve.distinct_blocks, 1))
     shares = curve.hit_fraction(np.array(sizes, dtype=np.float64))
     return PrefixReuse(
         block_tokens=curve.block_tokens,
