@@ -436,6 +436,12 @@ class ChosenPrice:
         """Whether some of the machines are sold several at once."""
         return any(item.sold_by > 1 for item in self.machines)
 
+    def by_the_machine(self) -> "ChosenPrice":
+        """Return the price of a part of an order, which pays for its own machines and not for the rest of a lot."""
+        if not self.is_sold_by_lots:
+            return self
+        return replace(self, machines=tuple(replace(item, sold_by=1) for item in self.machines))
+
     def is_by_the_gpu(self, replica_gpus: int) -> bool:
         """Return whether a replica has GPUs by the piece: no machine is known, or lists have only single GPUs of larger hosts."""
         return not self.machines or (

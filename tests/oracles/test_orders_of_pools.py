@@ -405,5 +405,10 @@ def test_both_pools_stand_in_the_same_racks_where_racks_are_sold_whole(busy, eac
     )
     assert used <= nodes
     assert usd <= apart + 1e-9
+    parts = [
+        pool.price.by_the_machine().order_usd_per_hour(size, 4, count, survive=survive)
+        for pool, size, count in zip(pools, sizes, busy, strict=True)
+    ]
+    assert sum(parts) <= usd + 1e-9
     if sum(each) == 2:
         assert nodes == 18 * math.ceil(used / 18)
