@@ -206,7 +206,11 @@ def _unit_failures_per_s(sku: str, gpus: int, span: int, failures: Failures) -> 
 def _one_more(group: "Group") -> OneMore | None:
     """Return what one machine more of the kind that a group has most of would buy, full of replicas."""
     order, price = group.order, group.price
-    lines: Sequence[OrderLine] = [line for line in order.lines if line.machine.usd_per_hour] if order else []
+    lines: Sequence[OrderLine] = (
+        [line for line in order.lines if line.machine.usd_per_hour and line.machine.sold_by == 1]
+        if order
+        else []
+    )
     if not lines or price is None:
         return None
     line = max(lines, key=lambda item: item.count)

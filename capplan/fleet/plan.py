@@ -505,7 +505,7 @@ class Plan(PlanFigures):
             placed += order.placed()
             for line in order.lines:
                 device = line.machine.device or group.layout.device.name
-                machine = replace(line.machine, device=device, most=None)
+                machine = replace(line.machine, device=device, most=None, begun=0)
                 known = lines.get(machine, OrderLine(machine, 0, 0))
                 lines[machine] = OrderLine(machine, known.count + line.count, known.replicas + line.replicas)
         gpus = sum(line.count * line.machine.gpus for line in lines.values())

@@ -171,6 +171,10 @@ class Machine:
     """Machines of this kind that may be ordered; None: any number."""
     list_usd_per_hour: float | None = None
     """Price of the list, if the price has a discount of one's own."""
+    sold_by: int = 1
+    """Machines that are sold at once, such as the 18 servers of a rack."""
+    begun: int | None = 0
+    """Machines of the last lot that the rest of the order takes already; None: the rest of the order fills the last lot."""
 
     @property
     def is_owned(self) -> bool:
@@ -193,6 +197,28 @@ class Machine:
     def is_listed(self) -> bool:
         """Whether it can be ordered today: a price list states its name, and its price with the day."""
         return bool(self.sku and self.date)
+
+    def in_lots(self, units: int, span: int) -> int:
+        """Return how many machines are bought for some units of several machines each, none of which stands in two lots.
+
+        A unit that is larger than a lot takes whole lots.
+
+        Examples
+        --------
+        >>> rack = Machine("A", "node", "gpu", 4, 42.0, sold_by=18)
+        >>> rack.in_lots(5, 1), rack.in_lots(19, 1), rack.in_lots(2, 10), rack.in_lots(2, 20)
+        (18, 36, 36, 72)
+        >>> first, rest = replace(rack, begun=None), replace(rack, begun=6)
+        >>> first.in_lots(3, 2), rest.in_lots(6, 2), rest.in_lots(7, 2)
+        (6, 12, 30)
+        """
+        each = self.sold_by // span
+        if not each:
+            return units * -(-span // self.sold_by) * self.sold_by
+        if self.begun is None:
+            return units // each * self.sold_by + units % each * span
+        left = self.sold_by - self.begun if self.begun else 0
+        return left + max(-(-(units - left // span) // each), 0) * self.sold_by
 
     @property
     def unstated(self) -> tuple[str, ...]:
@@ -247,6 +273,8 @@ class OrderLine:
     count: int
     replicas: int
     """Replicas that these machines can hold."""
+    span: int = 1
+    """Machines that one replica spans."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -440,9 +468,9 @@ def _pieces(limit: int | None, capacity: int, units: int) -> list[int]:
 
 def units_of(line: OrderLine) -> tuple[int, int, int]:
     """Return how many units of machines a line has, how many replicas each can hold, and how many machines are in each."""
-    if line.replicas >= line.count:
+    if line.span == 1:
         return line.count, line.replicas // line.count, 1
-    return line.replicas, 1, line.count // line.replicas
+    return line.replicas, 1, line.span
 
 
 def even_level(capacities: Sequence[tuple[int, int]], replicas: int) -> int:
@@ -607,6 +635,8 @@ def order_of(
 ) -> Order | None:
     """Return the cheapest order of machines that hold some replicas, and still do when a part of them fails.
 
+    Machines that are sold in lots are chosen by their own price, and bought in whole lots.
+
     Parameters
     ----------
     machines : of one device, as they are sold
@@ -649,9 +679,9 @@ def order_of(
     assert spares is not None
     return Order(
         tuple(
-            OrderLine(machine, count * group, count * held)
+            OrderLine(machine, bought, count * held if group > 1 else bought * held, group)
             for (machine, group, held), count in zip(able, counts, strict=True)
-            if count
+            if count and (bought := machine.in_lots(count, group))
         ),
         busy,
         spares + survive.unavailable,
@@ -746,7 +776,8 @@ def _zoned(
         for line in order.lines:
             machine = replace(line.machine, most=None)
             known = lines.get(machine, OrderLine(machine, 0, 0))
-            lines[machine] = OrderLine(machine, known.count + line.count, known.replicas + line.replicas)
+            counts = known.count + line.count, known.replicas + line.replicas
+            lines[machine] = OrderLine(machine, *counts, line.span)
     return Order(tuple(lines.values()), busy, survive.count * largest + survive.unavailable)
 
 

@@ -410,20 +410,37 @@ class ChosenPrice:
         size = (replica_gpus, node_gpus, busy, survive, self.energy_usd_per_hour or 0.0)
         if self.is_by_the_gpu(replica_gpus):
             return self._pieces(replica_gpus, busy, survive, side)
-        likely = order_of(self.sold(replica_gpus, node_gpus), *size)
+        orders: tuple[Order, ...] = ()
+        if self.at_one_provider and self.is_sold_by_lots:
+            orders = orders_by_provider(self.machines, *size)
+            likely = orders[(len(orders) - 1) // 2] if orders else None
+        else:
+            likely = order_of(self.sold(replica_gpus, node_gpus), *size)
         if side == "likely" or likely is None:
             return likely
-        orders = (likely, *orders_by_provider(self.machines, *size))
+        orders = (likely, *(orders or orders_by_provider(self.machines, *size)))
         return (min if side == "low" else max)(orders, key=lambda order: order.usd_per_hour)
 
     def sold(self, replica_gpus: int, node_gpus: int) -> tuple[Machine, ...]:
         """Return the machines of which a replica is ordered: those of the provider of the lower median price, or all that a scenario names.
 
-        The lower median is a price that somebody lists, and that half of the providers do not undercut.
+        The lower median is a price that somebody lists, and that half of the providers do not undercut. Where a machine is sold in lots,
+        the provider depends on the size of the order, and these are the machines of all of them.
         """
-        if not self.at_one_provider:
+        if not self.at_one_provider or self.is_sold_by_lots:
             return self.machines
         return machines_at_median(self.machines, replica_gpus, node_gpus)
+
+    @property
+    def is_sold_by_lots(self) -> bool:
+        """Whether some of the machines are sold several at once."""
+        return any(item.sold_by > 1 for item in self.machines)
+
+    def by_the_machine(self) -> "ChosenPrice":
+        """Return the price of a part of an order, which pays for its own machines and not for the rest of a lot."""
+        if not self.is_sold_by_lots:
+            return self
+        return replace(self, machines=tuple(replace(item, sold_by=1) for item in self.machines))
 
     def is_by_the_gpu(self, replica_gpus: int) -> bool:
         """Return whether a replica has GPUs by the piece: no machine is known, or lists have only single GPUs of larger hosts."""
@@ -450,7 +467,7 @@ class ChosenPrice:
             )
         spares = survive.least_spares(busy)
         replicas = busy + spares
-        return Order((OrderLine(piece, replicas * replica_gpus, replicas),), busy, spares)
+        return Order((OrderLine(piece, replicas * replica_gpus, replicas, replica_gpus),), busy, spares)
 
     def order_usd_per_hour(
         self, replica_gpus: int, node_gpus: int, busy: int, side: Side = "likely", survive: Survival = NO_LOSS

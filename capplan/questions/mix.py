@@ -58,7 +58,10 @@ LAST_REPLICAS = 3
 FIRST_DIVISIONS = 2
 """Divisions that are sized for all requests together: those whose groups cost least if each meets the targets by itself."""
 LOOSER = 1.5
-"""Divisions that cost at most this many times as much as one kind of fleet are sized for all requests together."""
+"""Divisions by class or by length that cost at most this many times as much as one kind of fleet are sized for all requests together.
+
+Parts of a share have the same requests, so what one of them lacks the other does not make up for: only cheaper divisions are sized.
+"""
 
 Group = tuple[tuple[str, ...], frozenset[str]]
 """Labels of parts of classes, and the devices that another group has."""
@@ -129,23 +132,23 @@ def mixed(asked: AskedFleet, answer: FleetAnswer, by: MixBy) -> Mix | NoMix:
     ways = _ways(asked.scenario.classes, by)
     parts, divisions = _divisions(asked, ways)
     fleets, skipped = _Fleets(asked, parts), tuple(f"{way}: {why}" for way, why in ways.items() if why)
-    if ways.get("shares") == "":
-        divisions += _by_share(asked, answer, fleets, parts)
-    if not divisions:
+    shares = _by_share(asked, answer, fleets, parts) if ways.get("shares") == "" else []
+    if not divisions and not shares:
         return NoMix("the requests cannot be divided", 0, skipped)
-    terms, tried = terms_of(asked), list(divisions)
+    terms = terms_of(asked)
     best: tuple[float, tuple[Sized, ...], Division] | None = None
-    for _ in range(FIRST_DIVISIONS):
-        found = cheapest_division(tried, fleets.costs, LOOSER * single)
-        if found is None:
-            break
-        division, fitting = found
-        tried.remove(division)
-        sizes, usd = _smaller(asked, fleets, division, fitting)
-        if usd < min(single, inf if best is None else best[0]) - 1e-9:
-            best = usd, sizes, division
+    for tried, most in ((list(divisions), LOOSER * single), (list(shares), single)):
+        for _ in range(FIRST_DIVISIONS):
+            found = cheapest_division(tried, fleets.costs, most)
+            if found is None:
+                break
+            division, fitting = found
+            tried.remove(division)
+            sizes, usd = _smaller(asked, fleets, division, fitting)
+            if usd < min(single, inf if best is None else best[0]) - 1e-9:
+                best = usd, sizes, division
     if best is None:
-        return NoMix("no mix costs less than one kind of fleet", len(divisions), skipped)
+        return NoMix("no mix costs less than one kind of fleet", len(divisions) + len(shares), skipped)
     _, sizes, division = best
     plans = [plan_of(sized, terms) for sized in sizes]
     total = sum(plan.peak_requests_per_s for plan in plans)
@@ -164,7 +167,7 @@ def mixed(asked: AskedFleet, answer: FleetAnswer, by: MixBy) -> Mix | NoMix:
     together = _together(asked, fleets, division, sizes)
     plan, seen_by_group = mix_plan(asked.question.demand, routed, together, terms.headroom_fraction)
     usd_of_one = answer.choices.cheapest.usd_per_month or 0.0
-    return Mix(plan, seen_by_group, usd_of_one, len(divisions), skipped)
+    return Mix(plan, seen_by_group, usd_of_one, len(divisions) + len(shares), skipped)
 
 
 def _together(asked: AskedFleet, fleets: "_Fleets", division: Division, sizes: Sequence[Sized]) -> Together:

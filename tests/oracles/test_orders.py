@@ -18,11 +18,13 @@ from capplan.money.order import (
     NO_LOSS,
     Machine,
     OrderLine,
+    Survival,
     cheapest_cover,
     machines_per_replica,
     order_of,
 )
 from capplan.questions.fleet import asked_fleet, terms_of
+from capplan.questions.fleet_answer import fleet_for
 from capplan.readers.catalogue.offer_terms import known_machines
 from capplan.readers.catalogue.prices import machine_prices, sold_machines
 from capplan.readers.yaml_file import parse_yaml
@@ -579,3 +581,53 @@ def test_a_network_that_is_slower_than_the_plan_counts_on_is_said(capplan, sku, 
         text = f"a replica spans several {sku}, whose network carries {said} GB/s for each GPU, and the plan counts on 50 GB/s"
         assert (text in shown) == bool(said)
         assert ("a replica spans" in shown) == bool(said)
+
+
+@pytest.mark.parametrize(("span", "busy", "lots"), [
+    (1, 1, 1), (1, 17, 1), (1, 18, 2), (2, 8, 1), (2, 9, 2), (8, 1, 1), (8, 2, 2), (10, 1, 2), (16, 2, 3), (18, 1, 2), (20, 1, 4),
+])  # fmt: skip
+def test_replicas_and_a_spare_stand_in_whole_racks_and_none_in_two(span, busy, lots):
+    rack = Machine("P", "node", "gpu", 4, 42.0, sold_by=18)
+    order = order_of((rack,), 4 * span, 4, busy, Survival("machine", 1))
+    (line,) = order.lines
+    assert (line.count, order.usd_per_hour) == (18 * lots, 42.0 * 18 * lots)
+    assert order.busy + order.spares == busy + 1
+    assert line.replicas >= busy + 1
+    assert line.replicas * span <= line.count
+    assert sum(item.machines * item.replicas // item.span for item in order.placed()) == busy + 1
+
+
+def test_a_small_order_goes_to_whoever_sells_single_servers_and_a_large_one_to_whoever_sells_racks():
+    rack = Machine("P", "node", "gpu", 4, 42.0, date="2026-11-01", sold_by=18)
+    single = Machine("Q", "vm", "gpu", 4, 108.0, date="2026-11-01")
+    price = replace(price_by_hand(1.0), machines=(rack, single), at_one_provider=True)
+    for busy, seller, usd in (
+        (1, "Q", 108.0),
+        (6, "Q", 648.0),
+        (8, "P", 756.0),
+        (18, "P", 756.0),
+        (19, "P", 1512.0),
+    ):
+        order = price.order(4, 4, busy)
+        assert ({line.machine.provider for line in order.lines}, order.usd_per_hour) == ({seller}, usd), busy
+    costs = [price.order_usd_per_hour(4, 4, busy) for busy in range(1, 80)]
+    assert costs == sorted(costs)
+    assert all(price.least_usd_per_hour(4, 4, 4.0 * busy) <= usd for busy, usd in enumerate(costs, start=1))
+
+
+def test_a_rack_that_is_sold_whole_is_ordered_whole_and_the_first_line_costs_that(tmp_path):
+    scenario = tmp_path / "racks.yaml"
+    scenario.write_text(
+        "name: racks\nmodel: openai/gpt-oss-120b\n"
+        "traffic:\n  - {request_rate: 60 req/s, input_tokens: 1500, output_tokens: 300}\n"
+        "slo: {ttft_p95: 2 s, tpot_p95: 50 ms}\nfleet: {hardware: [gb200], providers: [CoreWeave]}\n",
+        encoding="utf-8",
+    )
+    asked = asked_fleet(read_scenario(scenario), offline=True)
+    plan = fleet_for(asked).chosen
+    (line,) = plan.order.lines
+    assert (line.machine.sku, line.count, line.machine.region) == ("gb200-4x", 18, "US-EAST-01A")
+    assert plan.usd_per_month == pytest.approx(730 * 18 * 42.0)
+    assert plan.order.gpus_idle == 72 - plan.gpus
+    (ordered,) = lines_texts(plan.order.lines)
+    assert "18 x gb200-4x (sold 18 at once) at CoreWeave, US-EAST-01A, $42.00 per hour each" in ordered

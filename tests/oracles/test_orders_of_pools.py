@@ -19,7 +19,7 @@ from capplan.fleet.pools.sizing import decode_question, prefill_question
 from capplan.fleet.review import spec_of_layout
 from capplan.fleet.search.layouts import search
 from capplan.fleet.search.search_cache import SearchCache
-from capplan.money.order import NO_LOSS, OWN, Machine, Survival, racks_of
+from capplan.money.order import NO_LOSS, OWN, Machine, Survival, order_of, racks_of
 from capplan.questions.fleet import asked_fleet, terms_of
 from capplan.readers.yaml_file import parse_yaml
 from capplan.replica.replica import replica_of
@@ -384,3 +384,31 @@ def test_racks_hold_all_replicas_and_no_fewer_could_be_half_empty(sizes):
     assert math.ceil(sum(sizes) / 72) <= racks <= len(sizes)
     assert racks == 1 or sum(sizes) > 36 * racks - 36
     assert racks_of([*sizes, 73], 72) is None
+
+
+@given(PAIRS, EACH, st.integers(0, 1))
+def test_both_pools_stand_in_the_same_racks_where_racks_are_sold_whole(busy, each, spare):
+    rack, survive = Machine("P", "node", "gpu", 4, 42.0, sold_by=18), Survival("machine", spare)
+    sizes = [4 * size for size in each]
+    pools = [replace(sized((rack,), size), node_gpus=4) for size in sizes]
+    usd, divided = pools_order(pools, busy, survive)
+    orders = [
+        pool.order(part, count, survive) for pool, part, count in zip(pools, divided, busy, strict=True)
+    ]
+    nodes = sum(line.count for order in orders for line in order.lines)
+    assert nodes % 18 == 0
+    assert usd == pytest.approx(42.0 * nodes)
+    used = sum((order.busy + order.spares) * size for order, size in zip(orders, each, strict=True))
+    apart = sum(
+        order_of((rack,), size, 4, count, survive).usd_per_hour
+        for size, count in zip(sizes, busy, strict=True)
+    )
+    assert used <= nodes
+    assert usd <= apart + 1e-9
+    parts = [
+        pool.price.by_the_machine().order_usd_per_hour(size, 4, count, survive=survive)
+        for pool, size, count in zip(pools, sizes, busy, strict=True)
+    ]
+    assert sum(parts) <= usd + 1e-9
+    if sum(each) == 2:
+        assert nodes == 18 * math.ceil(used / 18)

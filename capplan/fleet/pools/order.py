@@ -67,7 +67,8 @@ def pools_order(
     found: list[tuple[float, tuple[Machines, ...]]] = []
     for near in _at_one_provider(every):
         best: tuple[float, tuple[Machines, ...]] = inf, near
-        for machines in _divisions(pools, near, busy, survive):
+        for divided in _divisions(pools, near, busy, survive):
+            machines = _in_shared_lots(pools, divided, busy, survive)
             orders = [
                 pool.order(part, count, survive)
                 for pool, part, count in zip(pools, machines, busy, strict=True)
@@ -125,6 +126,27 @@ def _divisions(
     tried |= {tuple(first), tuple(limit - count for limit, count in zip(most, last, strict=True))}
     for counts in sorted(tried):
         yield _divided(near, few, counts)
+
+
+def _in_shared_lots(
+    pools: Sequence[PoolSize], machines: tuple[Machines, ...], busy: Sequence[int], survive: Survival
+) -> tuple[Machines, ...]:
+    """Return the machines of each pool where both may stand in one lot: that of the second pool begins where the first one ends."""
+    in_lots = [{item.sku for item in part if item.sold_by > 1} for part in machines]
+    shared = set.intersection(*in_lots)
+    if not shared:
+        return machines
+    first = tuple(replace(item, begun=None) if item.sku in shared else item for item in machines[0])
+    order, other = pools[0].order(first, busy[0], survive), pools[1].order(machines[1], busy[1], survive)
+    ordered = {line.machine.sku: line.count for line in order.lines} if order else {}
+    ends = shared & {line.machine.sku for line in other.lines} if other else set()
+    return (
+        tuple(replace(item, begun=None) if item.sku in ends else item for item in machines[0]),
+        tuple(
+            replace(item, begun=ordered.get(item.sku, 0) % item.sold_by) if item.sku in ends else item
+            for item in machines[1]
+        ),
+    )
 
 
 def _divided(

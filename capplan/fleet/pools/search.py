@@ -299,7 +299,7 @@ class _Side:
 
     def __init__(self, phase: Question, terms: Terms, rejected: Rejections, cache: SearchCache) -> None:
         """Bound the layouts of all devices in closed form."""
-        result = search(phase)
+        result, terms = search(phase), terms.of_a_part()
         rejected.update(result.rejected)
         self.evaluated = result.evaluated
         self._rejected, self._terms, self._confidence = rejected, terms, phase.slo.confidence

@@ -5,7 +5,7 @@ until the bound exceeds the best fleet so far. Device types are independent: one
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush
 from math import ceil, floor, inf
 
@@ -42,6 +42,12 @@ class Terms:
     def priced(self, device: str) -> bool:
         """Return whether the price of a device is known."""
         return self.prices.get(device) is not None
+
+    def of_a_part(self) -> "Terms":
+        """Return the terms of one pool by itself, which shares what is sold in lots with the other."""
+        return replace(
+            self, prices={name: price and price.by_the_machine() for name, price in self.prices.items()}
+        )
 
     def is_unlisted(self, layout: Layout) -> bool:
         """Return whether no list states a machine for a replica of a layout, and the scenario states no price of its own."""

@@ -309,7 +309,8 @@ def group_uses(
     """Return what is paid for of a group in each window: its replicas with the spares, or the machines that hold them, idle GPUs included.
 
     The machines are those of the order for the largest load. They are started one after the other, those that cost least for a
-    replica first, so that each runs for a share of the time and takes the commitment that is cheapest for it.
+    replica first, so that each runs for a share of the time and takes the commitment that is cheapest for it. Those that are sold
+    in lots run at all hours.
 
     Parameters
     ----------
@@ -339,6 +340,8 @@ def group_uses(
     for line, count, _, span in kinds:
         shares, gpus = used[first : first + count], span * line.machine.gpus
         first += count
+        if line.machine.sold_by > 1:
+            shares, gpus = np.ones(line.count), line.machine.gpus
         if shares.size:
             uses.append(
                 GroupUse(

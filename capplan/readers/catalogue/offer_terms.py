@@ -111,6 +111,8 @@ class ListedMachine(Record):
     """Catalogue name of its GPUs."""
     gpus: Annotated[int, Field(ge=1, le=1024)]
     """GPUs of the machine."""
+    sold_by: Annotated[int, Field(ge=1, le=1024)] = 1
+    """Machines that are sold at once, such as the 18 servers of a rack."""
     vcpus: Annotated[float, Field(gt=0)] | None = None
     """Virtual processors of the host."""
     memory: Bytes | None = None

@@ -298,6 +298,7 @@ def sold_machines(
                 Machine(
                     known.provider, record.sku, device, record.gpus, offer.price, offer.region, offer.date,
                     known.sources[offer.source], list_usd_per_hour=offer.list_price,
+                    sold_by=record.sold_by,
                 )
             )  # fmt: skip
     return tuple(found)

@@ -62,6 +62,7 @@ def machine_answer(machine: "KnownMachine") -> Answer:
         "provider": machine.provider,
         "hardware": record.device,
         "gpus": record.gpus,
+        "sold_by": record.sold_by if record.sold_by > 1 else None,
         "vcpus": record.vcpus,
         "memory_bytes": record.memory,
         "disk_bytes": record.disk,

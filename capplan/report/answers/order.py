@@ -104,7 +104,11 @@ def _lines_text(lines: Sequence[OrderLine]) -> str:
 
 def _sold_text(lines: Sequence[OrderLine]) -> str:
     machine, several = lines[0].machine, len(lines) > 1
-    counted = [f"{line.count} x {line.machine.name}" for line in lines]
+    counted = [
+        f"{line.count} x {line.machine.name}"
+        + (f" (sold {line.machine.sold_by} at once)" if line.machine.sold_by > 1 else "")
+        for line in lines
+    ]
     prices = [f"${line.machine.usd_per_hour:,.2f}" for line in lines]
     what = (
         ", ".join(f"{each} ({price})" for each, price in zip(counted, prices, strict=True))
@@ -179,17 +183,24 @@ def rack_texts(plan: Plan) -> tuple[str, ...]:
         sizes = [group.gpus_per_replica for group in groups for _ in range(group.replicas)]
         if rack <= device.node_devices or (racks := racks_of(sizes, rack)) is None:
             continue
-        noun = "rack" if racks == 1 else "racks"
-        cost = (
-            ""
-            if usd is None
-            else f", for ${usd_per_month(racks * rack * usd):,.0f} per month at the same price per GPU"
-        )
+        noun, hold = ("rack", "holds") if racks == 1 else ("racks", "hold")
         found.append(
-            f"racks: {racks} {noun} of {rack} {name} (one NVLink domain) {'holds' if racks == 1 else 'hold'} the {sum(sizes)} GPUs, each replica inside "
-            f"one; a provider that sells whole racks sells {racks * rack} GPUs{cost}"
+            f"racks: {racks} {noun} of {rack} {name} (one NVLink domain) {hold} the {sum(sizes)} GPUs, each replica inside one"
+            + _whole_racks_text(racks * rack, usd, groups)
         )
     return tuple(found)
+
+
+def _whole_racks_text(gpus: int, usd_per_gpu_hour: float | None, groups: Sequence[Group]) -> str:
+    """Return what a provider that sells whole racks sells; nothing if the order is placed at one."""
+    if any(line.machine.sold_by > 1 for group in groups if group.order for line in group.order.lines):
+        return ""
+    cost = (
+        ""
+        if usd_per_gpu_hour is None
+        else f", for ${usd_per_month(gpus * usd_per_gpu_hour):,.0f} per month at the same price per GPU"
+    )
+    return f"; a provider that sells whole racks sells {gpus} GPUs{cost}"
 
 
 def idle_texts(plan: Plan) -> tuple[str, ...]:
