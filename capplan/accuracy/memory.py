@@ -7,7 +7,7 @@ import numpy as np
 
 from capplan.accuracy.cells import is_set
 from capplan.accuracy.score import Prediction
-from capplan.engine.lookup import default_memory_fraction, profile, scheduling
+from capplan.engine.lookup import default_memory_fraction, profile, scheduling, with_most_graphs
 from capplan.engine.profile import EngineProfile
 from capplan.errors import CapplanError
 from capplan.hardware.device import Device, engine_memory_bytes, has_fast_links, padded_inputs_multiple
@@ -105,9 +105,10 @@ def predict_memory_row(
     if is_set(row.get("draft_layer")):
         served = with_draft_layer(served)
     launch = row_launch(row, served, device, engine)
-    eager = is_set(row.get("enforce_eager"))
-    plan = memory_plan(served, launch, engine, eager=eager)
-    first = first_stage_plan(served, launch, engine, eager=eager)
+    if is_set(row.get("enforce_eager")):
+        engine = with_most_graphs(engine, 0)
+    plan = memory_plan(served, launch, engine)
+    first = first_stage_plan(served, launch, engine)
     context_ranks = _number(row, "dcp") or 1.0
     values = {
         "weights_gib": float(np.asarray(first.weight_bytes)) / GIB,

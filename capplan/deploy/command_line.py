@@ -67,6 +67,8 @@ def written_config(launch: ReplicaLaunch) -> dict[str, Any]:
         config["enable_attention_dp"] = True
     if launch.chunked_prefill is not None:
         config["enable_chunked_prefill"] = launch.chunked_prefill
+    if launch.cuda_graphs is not None:
+        config["cuda_graph_config"] = {"max_batch_size": launch.cuda_graphs} if launch.cuda_graphs else None
     if launch.drafts is not None:
         config["speculative_config"] = _drafts(launch, launch.drafts)
         if config["speculative_config"]["decoding_type"] in _DRAFTS_APART:
@@ -243,6 +245,7 @@ def _vllm(launch: ReplicaLaunch) -> Command:
         **_weights(launch),
         "kv_dtype": kv,
         **_limits(launch, 1),
+        **_graphs(launch),
         **_vllm_prompts(launch),
         "runner": "pooling" if launch.pooling else None,
     }
@@ -289,6 +292,11 @@ def _limits(launch: ReplicaLaunch, groups: int) -> dict[str, object]:
     }
 
 
+def _graphs(launch: ReplicaLaunch) -> dict[str, object]:
+    """Return what limits the CUDA graphs of vLLM and SGLang."""
+    return {"eager": launch.cuda_graphs == 0, "most_graphs": launch.cuda_graphs or None}
+
+
 def _sglang(launch: ReplicaLaunch) -> Command:
     groups, kv = launch.data_parallel, _kv(launch)
     spread = launch.expert_parallel > 1
@@ -306,6 +314,7 @@ def _sglang(launch: ReplicaLaunch) -> Command:
         **_weights(launch),
         "kv_dtype": kv,
         **limits,
+        **_graphs(launch),
         "chunked_prefill": launch.chunked_prefill,
         "no_prefix_caching": not launch.prefix_caching,
         "pooling": launch.pooling,
@@ -459,6 +468,10 @@ def _with(launch: ReplicaLaunch, read: LaunchWords, place: str) -> ReplicaLaunch
     counts: dict[str, Any] = {key: count(said[key], name(key), place) for key in _COUNTS if key in said}
     if "revision" in said:
         Revision().check(said["revision"], f"{place}: {name('revision')}")
+    if "most_graphs" in said:
+        counts["cuda_graphs"] = count(said["most_graphs"], name("most_graphs"), place)
+    if "eager" in said:
+        counts["cuda_graphs"] = 0
     launch = replace(launch, **counts, revision=said.get("revision"))
     if "memory_fraction" in said:
         launch = replace(
@@ -644,12 +657,7 @@ def _configured(
     if not isinstance(cache, dict):
         raise InputError(f"{at}: kv_cache_config is {cache!r}, not a mapping of its settings")
     values |= {f"kv_cache_config.{key}": value for key, value in cache.items() if key not in _CACHE_KEYS}
-    graphs, most = values.get("cuda_graph_config"), counts.get("max_num_seqs", launch.max_num_seqs)
-    if isinstance(graphs, dict) and most and _all_captured(graphs.get("max_batch_size"), most, speculation):
-        values["cuda_graph_config"] = {key: one for key, one in graphs.items() if key != "max_batch_size"}
-        read.assumed["steps of all sequences that may run at once are captured in CUDA graphs"] = [
-            f"cuda_graph_config.max_batch_size {graphs['max_batch_size']}"
-        ]
+    counts["cuda_graphs"] = _captured(values, at, drafts=speculation is not None)
     for key, value in values.items():
         for name, leaf in leaves(str(key), value):
             read.judge(table, name, leaf, at)
@@ -663,9 +671,17 @@ def _configured(
     )
 
 
-def _all_captured(batch: object, most: int, speculation: object) -> bool:
-    """Return whether graphs up to a batch hold every decode step of so many sequences, each with one token."""
-    return isinstance(batch, int) and not isinstance(batch, bool) and batch >= most and speculation is None
+def _captured(values: dict[str, Any], place: str, *, drafts: bool) -> int | None:
+    """Take from the YAML of TensorRT-LLM for how many sequences a step is captured: null switches CUDA graphs off; None where it does not say."""
+    graphs = values.get("cuda_graph_config", {})
+    if graphs is None:
+        del values["cuda_graph_config"]
+        return 0
+    if drafts or not isinstance(graphs, dict) or "max_batch_size" not in graphs:
+        return None
+    most = graphs["max_batch_size"]
+    values["cuda_graph_config"] = {key: one for key, one in graphs.items() if key != "max_batch_size"}
+    return count(str(most), "cuda_graph_config.max_batch_size", place)
 
 
 def _with_cache(

@@ -221,6 +221,7 @@ def _refuse_unsaid(file: PlanFile, started: LaunchRow) -> None:
         "lora": (written.get("lora") is None) == (started.adapters is None),
         "runner": written.get("runner", "generate") == started.runner,
         "chunked_prefill": written.get("chunked_prefill") == started.chunked_prefill,
+        "cuda_graphs": written.get("cuda_graphs") == started.cuda_graphs,
     }
     for key, same in said.items():
         if not same:

@@ -223,7 +223,9 @@ def _read_object(
     if key is not None:
         read.said[key] = json.dumps(values)
     for name, value in leaves(base, values):
-        if name.removeprefix(f"{base}.") not in own and key != "transfer":
+        if (stated := names.get(f"{name}={value.lower()}") or names.get(name)) is not None:
+            read.said[stated] = value
+        elif name.removeprefix(f"{base}.") not in own and key != "transfer":
             read.judge(table, name, value)
 
 

@@ -242,7 +242,7 @@ def engine_flags(engine: str) -> EngineFlags:
 Role: TypeAlias = Literal["prefill", "decode", "either"]
 SIXTEEN_BITS = ("bf16", "fp16")
 _STATED = (
-    "revision", "weight_dtype", "kv_dtype", "engine", "max_model_len", "max_num_seqs", "max_num_batched_tokens", "chunked_prefill",
+    "revision", "weight_dtype", "kv_dtype", "engine", "max_model_len", "max_num_seqs", "max_num_batched_tokens", "chunked_prefill", "cuda_graphs",
 )  # fmt: skip
 PUBLISHED = "auto"
 """Weight dtype of a plan that takes the checkpoint as it is."""
@@ -288,6 +288,8 @@ class ReplicaLaunch:
     prefix_caching: bool = True
     chunked_prefill: bool | None = None
     """Whether prompts are cut into chunks that share their steps with decoding; None: as the engine does."""
+    cuda_graphs: int | None = None
+    """Sequences of the largest step that runs as a CUDA graph, 0: none does; None: as the engine does."""
     pooling: bool = False
     """It answers prompts with vectors or scores."""
     adapters: LoraTerms | None = None
@@ -371,6 +373,7 @@ def launch_of(
         memory_fraction=started.memory_fraction,
         prefix_caching=started.prefix_caching,
         chunked_prefill=started.chunked_prefill,
+        cuda_graphs=started.cuda_graphs,
         pooling=started.runner == "pooling",
         adapters=started.adapters,
         drafts=_drafts(file, row, started, draft),

@@ -224,6 +224,32 @@ def with_graphs_of(engine: EngineProfile, name: str) -> EngineProfile:
     return replace(engine, host=replace(engine.host, graph_tokens=float(most)), tiers=tiers)
 
 
+def with_most_graphs(engine: EngineProfile, most: int) -> EngineProfile:
+    """Return an engine that captures steps of up to so many sequences, and of as many prompt tokens if it captures any: 0 is `--enforce-eager`.
+
+    Examples
+    --------
+    >>> limited = with_most_graphs(profile("vllm", "0.27.0"), 32)
+    >>> limited.host.graph_tokens, limited.tiers[-1].graph_max_sequences, with_most_graphs(limited, 0).host.graph_tokens
+    (32.0, 32, 0.0)
+    """
+    tiers = tuple(
+        replace(
+            one,
+            graph_max_sequences=most,
+            wide_graph_max_sequences=most,
+        )
+        for one in engine.tiers
+    )
+    return replace(
+        engine,
+        most_graph_sequences=most,
+        host=replace(engine.host, graph_tokens=float(most) if engine.host.graph_tokens else 0.0),
+        tiers=tiers if most else engine.tiers,
+        graph_sizes=tuple(size for size in engine.graph_sizes if size <= most),
+    )
+
+
 NEVER_TOKENS = 1 << 40
 """A context that no model has."""
 

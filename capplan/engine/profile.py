@@ -409,6 +409,8 @@ class EngineProfile:
     graph_sizes: tuple[int, ...] = ()
     """Batches that are captured as CUDA graphs, to which smaller decode steps are padded; empty where an engine captures every
     eighth batch or so, which costs no time to speak of."""
+    most_graph_sequences: int | None = None
+    """Sequences of the largest step that is captured, where the user limits it; 0: no step is."""
     graph_tokens_of: tuple[tuple[str, int], ...] = ()
     """Largest captured batch and step of models of some types and of devices of some architectures, where it is not that of all."""
     gathers_quantised: bool = False

@@ -28,10 +28,9 @@ from capplan.model.sharding import adapter_bytes_per_rank
 from capplan.model.weight_format import kv_bytes_per_element
 from capplan.money.order import OWN, Machine, OrderLine
 from capplan.money.price import HOURS_PER_MONTH
-from capplan.operators.expert_exchange import is_captured
 from capplan.replica.estimate import LAUNCHES, breakdown_of
 from capplan.replica.load import Load
-from capplan.replica.plans import exchange_of, plans_of
+from capplan.replica.plans import graph_sequences, plans_of
 from capplan.replica.spec import served_context_tokens
 from capplan.report.quantities import (
     ACCURACY,
@@ -463,9 +462,7 @@ def operators(of: Subject) -> Iterator[Explained]:
     lengths = of.trial.demand.at_responses(now.responses_s).lengths
     load = Load(int(lengths.input_tokens), int(lengths.output_tokens), request_rate=now.requests_per_s)
     rows = breakdown_of(of.trial.replica, load, now.requests_per_s * now.e2e_s.mean)
-    outside = (
-        f"over {profile.host.graph_tokens:g} tokens" if is_captured(exchange_of(of.spec)[0]) else "any size"
-    )
+    outside = f"over {profile.host.graph_tokens:g} tokens" if graph_sequences(of.spec) else "any size"
     for row in sorted(rows, key=lambda row: -row.seconds):
         inputs = (
             input_of("F", "flop", row.flop, "derived", "config.json of the model, at the mean load"),

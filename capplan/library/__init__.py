@@ -141,6 +141,7 @@ class ReplicaOptions(TypedDict, total=False):
     max_model_len: int | None
     max_num_seqs: int | None
     max_num_batched_tokens: int | None
+    cuda_graphs: int | None
     gpu_memory_utilization: float | None
     backend: str | None
     n_gpu_layers: int | None
@@ -291,6 +292,7 @@ def estimate(model: str, hardware: str, **options: Unpack[EstimateOptions]) -> R
     n_gpu_layers : last layers that llama.cpp keeps on the device; None: all
     n_cpu_moe : first layers whose routed experts llama.cpp keeps in the memory of the host; None: none
     host_bandwidth : [B/s] bandwidth of the memory of the host; needed where something is kept there
+    cuda_graphs : sequences of the largest step that runs as a CUDA graph; 0: none does; None: the default of the engine
     gpu_memory_utilization : [-] share of the GPU memory that the engine allocates; None: the default of the engine
     calibration : file that `capplan calibrate` wrote; None: the shipped efficiencies
     revision : revision of the model on the hub; None: its main branch

@@ -97,9 +97,7 @@ class MemoryPlan:
         return tuple(LIMITS[code] for code in distinct(self.limit_codes).tolist() if code)
 
 
-def memory_plan(
-    network: Network, launch: Launch, profile: EngineProfile, *, eager: bool = False
-) -> MemoryPlan:
+def memory_plan(network: Network, launch: Launch, profile: EngineProfile) -> MemoryPlan:
     """Return the memory of one device, on the pipeline stage whose cache holds the fewest sequences.
 
         vLLM:          KV = f M - W - A - N (- e G from 0.20 on)
@@ -111,7 +109,6 @@ def memory_plan(
     network : the model, in the weight format that is served
     launch : M, f and the other launch settings, numbers or arrays over plans
     profile : of the engine version
-    eager : without CUDA graphs
 
     Returns
     -------
@@ -140,17 +137,12 @@ def memory_plan(
     for stage_count in distinct(np.asarray(columns.pipeline)).tolist():
         here = np.asarray(columns.pipeline == stage_count)
         part = columns.selected(here)
-        plans = [
-            _stage_plan(stage, network, part, profile, eager=eager)
-            for stage in stages_of(network, int(stage_count))
-        ]
+        plans = [_stage_plan(stage, network, part, profile) for stage in stages_of(network, int(stage_count))]
         results.append((here, _fewest(plans)))
     return _gathered(results, shape)
 
 
-def first_stage_plan(
-    network: Network, launch: Launch, profile: EngineProfile, *, eager: bool = False
-) -> MemoryPlan:
+def first_stage_plan(network: Network, launch: Launch, profile: EngineProfile) -> MemoryPlan:
     """Return the plan of the first pipeline stage, whose figures the engine logs first.
 
     Parameters
@@ -158,7 +150,6 @@ def first_stage_plan(
     network : the model
     launch : settings as arrays of one shape, all with the same number of stages
     profile : of the engine version
-    eager : as for `memory_plan`
 
     Examples
     --------
@@ -171,13 +162,11 @@ def first_stage_plan(
     True
     """
     stages = int(np.max(np.asarray(launch.pipeline)))
-    return _stage_plan(stages_of(network, stages)[0], network, launch, profile, eager=eager)
+    return _stage_plan(stages_of(network, stages)[0], network, launch, profile)
 
 
-def _stage_plan(
-    stage: Stage, network: Network, launch: Launch, profile: EngineProfile, *, eager: bool
-) -> MemoryPlan:
-    rules = profile.memory
+def _stage_plan(stage: Stage, network: Network, launch: Launch, profile: EngineProfile) -> MemoryPlan:
+    rules, graphs_run = profile.memory, profile.most_graph_sequences != 0
     weights = rank_weight_bytes(
         stage, network, launch.stage_sharding, launch.padded_inputs, rules.vocabulary_multiple
     )
@@ -188,7 +177,7 @@ def _stage_plan(
         adapter = adapter_bytes_per_rank(stage.network, launch.stage_sharding)
         weights = weights + network.adapters.slots * adapter
     activations = rank_activation_bytes(stage, network, launch, profile)
-    graphs = rank_graph_bytes(stage, network, launch, profile) * (0.0 if eager else 1.0)
+    graphs = rank_graph_bytes(stage, network, launch, profile) if graphs_run else 0.0
     several = np.asarray(launch.tensor * launch.data) > 1
     fast = np.asarray(launch.fast_links) > 0
     runtime = rules.non_torch_bytes + np.where(several & fast, rules.collective_bytes, 0.0)
@@ -224,7 +213,7 @@ def _stage_plan(
         headroom_bytes=left - warm,
         max_num_seqs=launch.max_num_seqs,
         state_blocks=np.inf
-        if eager
+        if not graphs_run
         else state_blocks(available, network, launch, profile, stage.layer_share),
     )
 

@@ -205,7 +205,7 @@ def _profile(scenario: Scenario, network: Network) -> EngineProfile:
     reused = any(item.reuse or item.prefix_hit_fraction for item in scenario.classes)
     try:
         refuse_prefixes(network, float(reused))
-        return profile_as_served(engine, network, scenario.file.chunked_prefill)
+        return profile_as_served(engine, network, scenario.file.chunked_prefill, scenario.file.cuda_graphs)
     except InputError as error:
         raise InputError(f"{scenario.path}: {error}") from error
 

@@ -422,6 +422,7 @@ class LaunchRow(AnswerRow):
     """Servers and limits of each group, if they are not the same for all."""
     runner: Literal["generate", "pooling"]
     chunked_prefill: bool | None
+    cuda_graphs: int | None
     """None: as the engine does."""
     adapters: Annotated[LoraTerms, Stated()] | None
     prefix_caching: bool

@@ -9,11 +9,10 @@ from numpy.typing import NDArray
 from capplan.errors import InputError
 from capplan.model.weight_format import kv_bytes_per_element
 from capplan.numbers import Array, Spread
-from capplan.operators.expert_exchange import is_captured
 from capplan.phases.cost import Bound, OperatorCost, bound, total_s
 from capplan.phases.step import decode_attention_costs, decode_step_costs, prefill_step_costs
 from capplan.replica.load import Load, check_load
-from capplan.replica.plans import exchange_of, offload_rates
+from capplan.replica.plans import graph_sequences, offload_rates
 from capplan.replica.replica import Replica
 from capplan.replica.spec import refuse_prefixes, served_context_tokens
 from capplan.serving.outcome import Outcome, spread
@@ -183,7 +182,7 @@ def breakdown_of(replica: Replica, load: Load, sequences: float) -> tuple[Operat
     host = spec.profile.host
     of_process = max(1.0, sequences / float(spec.sharding.data))
     step_s = host.each_step_s(spec.ranks)
-    if not is_captured(exchange_of(spec)[0]):
+    if of_process > graph_sequences(spec) * float(spec.sharding.pipeline):
         cache = decode_attention_costs(spec.network, batch, context, spec.sharding, kv_bytes, rates)
         launched_s = float(launching_s(replica.table, np.inf) - step_s)
         decode.append(OperatorCost(LAUNCHES, max(launched_s - total_s(decode) + total_s(cache), 0.0)))

@@ -262,6 +262,14 @@ def exchange_of(spec: ReplicaSpec) -> tuple[str, str]:
     return exchange_kernels(spec.profile, spec.device, spec.sharding, step)
 
 
+def graph_sequences(spec: ReplicaSpec) -> float:
+    """Return the sequences of the largest decode step of one engine that runs as a CUDA graph: infinite without a limit, 0 where none does."""
+    if not is_captured(exchange_of(spec)[0]):
+        return 0.0
+    most = spec.profile.most_graph_sequences
+    return np.inf if most is None else float(most)
+
+
 def rates_of(spec: ReplicaSpec) -> LabelledRates:
     """Return the rates of all kernels in a step of a replica."""
     return step_rates(
@@ -429,13 +437,15 @@ def plans_tables(plans: Plans) -> PlansTables:
             places[of] = len(labelled)
             labelled.append(rates_of(spec))
     index = np.array([places[of] for of in kernels], dtype=np.intp)
+    most = first.profile.most_graph_sequences
+    sizes = (*first.profile.graph_sizes, *((most,) if most else ()))
     knots = step_knots(
         float(plans.max_num_seqs.max()),
         float(plans.max_num_batched_tokens.max()),
         float(served_context_tokens(first)),
         context_limits(first.network),
         (
-            *graph_jumps(first.profile.graph_sizes, plans.launch),
+            *graph_jumps(sizes, plans.launch),
             *(n for n, _ in first.profile.host.row_ratios),
         ),
         graph_ends(first.profile.host.graph_tokens, plans.launch),
@@ -445,7 +455,7 @@ def plans_tables(plans: Plans) -> PlansTables:
     device = device_tables(
         first.network, plans.launch, rates, knots, first.profile.graph_sizes,
         two_passes=first.profile.policy == "slots",
-        captured=np.array([is_captured(decode) for *_, (decode, _) in kernels]),
+        graph_sequences=np.array([graph_sequences(spec) for spec in plans.specs]),
         offload=offload_rates(first),
     )  # fmt: skip
     table = with_host(device, first.profile.host, first.network, offline=first.offline)

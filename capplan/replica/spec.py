@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from capplan.engine.lookup import with_chunked_prefill, with_graphs_of
+from capplan.engine.lookup import with_chunked_prefill, with_graphs_of, with_most_graphs
 from capplan.engine.profile import EngineProfile
 from capplan.errors import InputError
 from capplan.hardware.device import Device, Efficiency
@@ -83,7 +83,7 @@ def network_as_served(network: Network, profile: EngineProfile) -> Network:
 
 
 def profile_as_served(
-    profile: EngineProfile, network: Network, chunked_prefill: bool | None
+    profile: EngineProfile, network: Network, chunked_prefill: bool | None, cuda_graphs: int | None = None
 ) -> EngineProfile:
     """Return the engine with or without chunked prefill, as asked, and with the graphs that it captures for the model.
 
@@ -94,6 +94,7 @@ def profile_as_served(
     profile : of the engine version
     network : the model
     chunked_prefill : as asked; None: the engine's default
+    cuda_graphs : sequences of the largest step that is captured, as asked; None: the engine's default
 
     Raises
     ------
@@ -113,6 +114,8 @@ def profile_as_served(
     if network.encoder is not None:
         profile = replace(profile, host=replace(profile.host, graph_tokens=0.0))
     profile = with_graphs_of(profile, network.model_type)
+    if cuda_graphs is not None:
+        profile = with_most_graphs(profile, cuda_graphs)
     if network.whole_prompts or chunked_prefill is False:
         return with_chunked_prefill(profile, on=False)
     return with_chunked_prefill(profile, on=True) if chunked_prefill else profile

@@ -15,7 +15,6 @@ from capplan.model.parameters import draft_layer, draft_layers_per_layer
 from capplan.model.sharding import Sharding, weight_bytes_per_rank
 from capplan.model.weight_format import kv_bytes_per_element
 from capplan.numbers import Array, Number, distinct
-from capplan.operators.expert_exchange import is_captured
 from capplan.phases.cost import total_s, unsaved_s
 from capplan.phases.step import (
     decode_step_costs,
@@ -23,7 +22,13 @@ from capplan.phases.step import (
     round_tokens,
     speculative_speedup_ratio,
 )
-from capplan.replica.plans import exchange_of, plans_of, rates_of, sequence_cache_bytes, started_scheduling
+from capplan.replica.plans import (
+    graph_sequences,
+    plans_of,
+    rates_of,
+    sequence_cache_bytes,
+    started_scheduling,
+)
 from capplan.replica.replica import Replica, memory_of
 from capplan.replica.spec import ReplicaSpec, served_context_tokens
 from capplan.serving.step_table import StepTable, launching_s, piecewise_linear
@@ -543,7 +548,7 @@ def largest_graph_tokens(spec: ReplicaSpec, query_tokens: Number) -> Number:
     vLLM, `VllmConfig._set_cudagraph_sizes` in vllm/config/vllm.py (`decode_query_len`); SGLang, `CudaGraphRunner` in
     srt/model_executor/cuda_graph_runner.py (`num_tokens_per_bs`).
     """
-    if not is_captured(exchange_of(spec)[0]):
+    if graph_sequences(spec) == 0.0:
         return 0.0
     entry = tier(spec.profile, engine_memory_bytes(spec.device), spec.device.architecture)
     limit = graph_max_sequences(spec.profile, entry, NO_LIMIT, int(spec.sharding.tensor))

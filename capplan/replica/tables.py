@@ -21,7 +21,6 @@ from capplan.phases.cost import OperatorCost, StepRates, floor_s, total_s, unsav
 from capplan.phases.step import decode_attention_costs, prefill_attention_costs, token_costs
 from capplan.phases.token_work import head_costs
 from capplan.replica.offload import OffloadRates
-from capplan.serving.steady_state import Flags
 from capplan.serving.step_table import StepTable, decode_turn_s
 
 PACKED_TOKENS = 2048.0
@@ -172,8 +171,9 @@ class DeviceTables:
     """Devices that one copy of the model is split over: tensor and pipeline ranks, shape (plans,)."""
     groups: Array
     """Data-parallel groups of attention, each with a host process of its own, shape (plans,)."""
-    captured: Flags
-    """Steps run as CUDA graphs, shape (plans,); otherwise all kernels of every step are launched one by one."""
+    graph_sequences: Array
+    """Sequences of one engine in the largest decode step that runs as a CUDA graph, shape (plans,); 0: all kernels of every step are launched
+    one by one."""
 
 
 def device_tables(
@@ -184,7 +184,7 @@ def device_tables(
     graph_sizes: Sequence[float] = (),
     *,
     two_passes: bool = False,
-    captured: Flags | bool = True,
+    graph_sequences: Array | float = np.inf,
     offload: OffloadRates | None = None,
 ) -> DeviceTables:
     """Return the step tables of an array of plans without host time; tables have a leading axis of plans.
@@ -197,7 +197,7 @@ def device_tables(
     knots : where times are computed
     graph_sizes : batches of one engine to which smaller decode steps are padded; their attention is not
     two_passes : a step computes its prompts and then its decoding sequences, each by themselves
-    captured : steps run as CUDA graphs, flags over plans
+    graph_sequences : of one engine in the largest decode step that runs as a CUDA graph, numbers over plans
     offload : what is in the memory of the host, and its rates
 
     Returns
@@ -252,9 +252,9 @@ def device_tables(
             two_passes=two_passes,
         )
 
-    ranks = _spread(np.ravel(launch.tensor) * np.ravel(launch.pipeline), (plans,))
-    groups, graphs = _spread(np.ravel(launch.data), (plans,)), np.broadcast_to(captured, (plans,))
-    return DeviceTables(tables(total_s), tables(floor_s), tables(unsaved_s), ranks, groups, graphs)
+    ranks = np.ravel(launch.tensor) * np.ravel(launch.pipeline)
+    of_plans = [_spread(value, (plans,)) for value in (ranks, np.ravel(launch.data), graph_sequences)]
+    return DeviceTables(tables(total_s), tables(floor_s), tables(unsaved_s), *of_plans)
 
 
 def _padded(sequences: Array, most: Array, groups: Number, graph_sizes: Sequence[float]) -> Array:
@@ -276,8 +276,8 @@ def with_host(
     rows: S sequences of a decode step, T tokens of a step with prompts, and for the head the sequences that get a token. t_step includes
     what ranks_s adds where a model is split over several devices. g are groups of data-parallel attention, each with its own scheduler.
     A ratio r above 1 adds (r - 1) k EXCESS_SHARE to k instead, so that a faster device is never slower. A decode step runs as a CUDA
-    graph; a mixed step takes at least L, to launch its kernels layer by layer, each group its own: `HostOverhead.launch_s`. Where nothing is captured
-    (`DeviceTables.captured`) a decode step without its attention takes at least L too, which is too long by at most that attention. Offline there is no
+    graph; a mixed step takes at least L, to launch its kernels layer by layer, each group its own: `HostOverhead.launch_s`. Beyond the largest graph
+    (`DeviceTables.graph_sequences`) a decode step without its attention takes at least L too, which is too long by at most that attention. Offline there is no
     server: no t_request, and t_seq without t_stream.
     """
     kernels = device.kernels
@@ -296,14 +296,15 @@ def with_host(
         ratio_at(rows, host.row_ratios) for rows in (kernels.sequence_knots, kernels.token_knots)
     )
     layers = len(network.layers) + (network.encoder.tower.layers if network.encoder else 0)
-    captured = device.captured[:, None]
+    graphs = device.graph_sequences[:, None]
+    captured = kernels.sequence_knots <= graphs * device.groups[:, None] * np.asarray(kernels.stages)[:, None]
     launch_s, eager_s = (
         np.asarray(
             host.launch_s(
                 tokens, layers, network.routed_layers, network.latent_layers, network.scaled_products
             )
         )
-        for tokens in (np.where(captured, kernels.token_knots / device.groups[:, None], np.inf), np.inf)
+        for tokens in (np.where(graphs > 0.0, kernels.token_knots / device.groups[:, None], np.inf), np.inf)
     )
     decode_s = np.maximum(remaining("decode_s", *decode) * of_batch, np.where(captured, 0.0, eager_s))
     return replace(

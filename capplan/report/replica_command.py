@@ -30,6 +30,7 @@ def replica_words(scenario: Scenario, spec: ReplicaSpec, weight_dtype: str) -> l
         max_model_len=spec.max_model_len,
         max_num_seqs=spec.max_num_seqs,
         max_num_batched_tokens=spec.max_num_batched_tokens,
+        cuda_graphs=spec.profile.most_graph_sequences,
         gpu_memory_utilization=spec.gpu_memory_utilization,
         calibration=Path(scenario.calibration) if scenario.calibration else None,
         revision=scenario.file.revision,

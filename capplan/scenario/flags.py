@@ -125,6 +125,11 @@ class ServingFlags:
     max_num_batched_tokens: int | None = option(
         "Maximum tokens in one step; default: the engine's.", TOKENS, metavar="TOKENS"
     )
+    cuda_graphs: int | None = option(
+        "Sequences of the largest step that runs as a CUDA graph; 0: none does (--enforce-eager); default: the engine's.",
+        Whole("sequences", least=0),
+        key="cuda_graphs",
+    )
     gpu_memory_utilization: float | None = option(
         "Fraction of device memory for weights, activations and KV cache together; default: the engine's.",
         Share(),

@@ -173,7 +173,9 @@ def asked_replica(
     weight_dtype = flags.weight_dtype
     network = read_model(model, revision=flags.revision, offline=flags.offline)
     network = pooled(network) if flags.runner == "pooling" else network
-    rules = profile_as_served(profile(flags.engine, flags.engine_version), network, flags.chunked_prefill)
+    rules = profile_as_served(
+        profile(flags.engine, flags.engine_version), network, flags.chunked_prefill, flags.cuda_graphs
+    )
     _refuse_short_steps(flags, network)
     target = named_device(hardware, flags.calibration)
     rules, host_assumptions, host_warnings = refitted_profile(flags.calibration, rules, target)

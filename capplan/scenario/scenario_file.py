@@ -777,6 +777,8 @@ class ScenarioFile(Record):
     """Maximum sequences in one step of a replica."""
     max_num_batched_tokens: Limit | None = None
     """Maximum tokens in one step of a replica."""
+    cuda_graphs: Annotated[int, Field(ge=0, le=65536)] | None = None
+    """Sequences of the largest step that runs as a CUDA graph; 0: none does, as with --enforce-eager of vLLM; default: the engine's."""
     gpu_memory_utilization: Share | None = None
     """Fraction of device memory for weights, activations and cache together."""
     calibration: str | None = None

@@ -90,6 +90,7 @@ def launches(draw, engine, version=None):
         memory_fraction=draw(st.floats(0.1, 0.99).map(lambda value: round(value, 4))),
         prefix_caching=draw(st.booleans()),
         chunked_prefill=draw(st.sampled_from((None, False, True))),
+        cuda_graphs=draw(st.sampled_from((None, 0, 1, 64))) if drafts is None or engine != "trtllm" else None,
         pooling=draw(st.booleans()) if engine != "trtllm" else False,
         adapters=draw(st.none() | adapters_of(engine)),
         drafts=drafts,
@@ -233,6 +234,8 @@ KINDS = {
     "adapters of one matrix": ("lora.adapters=4", "lora.modules=[o_proj]", "engine_version='0.33.0'"),
     "adapters on SGLang": ("lora.adapters=4", "lora.modules=[q_proj,v_proj]", "engine=sglang"),
     "whole prompts": ("chunked_prefill=false", "engine_version='0.33.0'"),
+    "without CUDA graphs": ("cuda_graphs=0",),
+    "few CUDA graphs on SGLang": ("cuda_graphs=16", "engine=sglang"),
     "whole prompts on SGLang": ("chunked_prefill=false", "engine=sglang"),
     "chunks on TensorRT-LLM": ("chunked_prefill=true", "engine=trtllm", "weight_dtype=bf16"),
 }
@@ -499,7 +502,7 @@ def test_any_text_is_a_launch_or_one_clear_refusal(text):
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("vllm serve o/n --enforce-eager", "runs without CUDA graphs, which is not modelled"),
+        ("vllm serve o/n --cpu-offload-gb 10", "moves weights to the host, which is not modelled"),
         ("vllm serve o/n --runner draft", "--runner 'draft' is not read; known: auto, generate, pooling"),
         ("vllm serve o/n --enable-chunked-prefill --disable-chunked-prefill", "turns chunked prefill on and off"),
         ("python3 -m sglang.launch_server --model-path o/n --enable-lora", "write --max-lora-rank and --lora-target-modules"),
@@ -514,7 +517,7 @@ def test_any_text_is_a_launch_or_one_clear_refusal(text):
         ("vllm serve o/n -q bitsandbytes", "weights that are not modelled"),
         ("vllm serve 'o/n", "badly quoted"),
         ("vllm serve o/n & vllm serve p/q", "give one command"),
-        ("vllm serve o/n --enforce-eager -dcp 2", "2 parts are not modelled\n  --enforce-eager runs without CUDA graphs\n  --decode-context-parallel-size splits"),
+        ("vllm serve o/n --cpu-offload-gb 10 -dcp 2", "2 parts are not modelled\n  --cpu-offload-gb moves weights to the host\n  --decode-context-parallel-size splits"),
         ("vllm serve --port 8000", "names no model"),
         ("nginx -c x", "starts no engine that is known"),
         ("python3 -m sglang.launch_server --model-path o/n --dp-size 4", "starts 4 engines"),
@@ -593,7 +596,9 @@ def test_a_model_that_a_command_does_not_name_is_named_next_to_it(capplan, model
 def test_what_is_not_modelled_is_an_assumption_where_people_say_so(capplan):
     """The numbers are those of the command without it."""
     load = ("--hardware", "h100-sxm", "--concurrency", 8, "--offline", "--format", "json")
-    more = " --enforce-eager --speculative-config.method mtp --speculative-config.num_speculative_tokens 1"
+    more = (
+        " --cpu-offload-gb 10 --speculative-config.method mtp --speculative-config.num_speculative_tokens 1"
+    )
     line = "vllm serve llama-3.1-8b --max-num-seqs 64"
     plain = capplan("estimate", "--launch", line, *load)
     refused = capplan("estimate", "--launch", line + more, *load)
@@ -601,7 +606,7 @@ def test_what_is_not_modelled_is_an_assumption_where_people_say_so(capplan):
     assert (plain.code, refused.code, ignored.code) == (0, 2, 0), ignored.err
     assert json.loads(plain.out)["result"] == json.loads(ignored.out)["result"]
     assumed = " ".join(row["assumption"] for row in json.loads(ignored.out)["assumptions"])
-    assert "--enforce-eager runs without CUDA graphs" in assumed
+    assert "--cpu-offload-gb moves weights to the host" in assumed
     assert "it speculates" in assumed
     needless = capplan("estimate", "llama-3.1-8b", "--ignore-unmodelled", *load)
     assert (needless.code, needless.out) == (2, "")

@@ -96,7 +96,7 @@ def test_a_file_that_exists_is_left_alone(capplan, tmp_path):
         (("--model", "qwen3-8b", "--input-tokens", "1,2,3"), "a mean and a 95th percentile"),
         (("--model", "qwen3-8b", "--hardware", "h109"), "unknown hardware 'h109'"),
         (("--from", "suport-chat"), "did you mean 'support-chat'?"),
-        (("--from", "vllm serve qwen3-8b --enforce-eager"), "runs without CUDA graphs"),
+        (("--from", "vllm serve qwen3-8b --cpu-offload-gb 10"), "moves weights to the host"),
         (("--from", "vllm serve <MODEL> -tp 2"), "its model is the placeholder <MODEL>\n  name the model: --model"),
         (("--from", "vllm serve $MODEL -tp 2"), "its model is the variable $MODEL, which nothing before it sets"),
         (("--from", ""), "--from: is empty; known commands: vllm serve"),

@@ -169,19 +169,44 @@ def test_whole_prompts_of_sglang_share_the_step_that_it_takes_by_default():
 
 
 @pytest.mark.parametrize(
-    ("captured", "seqs", "drafts", "read"),
+    ("graphs", "drafts", "read"),
     [
-        (64, 64, "", True),
-        (63, 64, "", False),
-        (64, 64, "speculative_config: {decoding_type: MTP, num_nextn_predict_layers: 1}\n", False),
+        ("{max_batch_size: 64}", "", 64),
+        ("{enable_padding: true}", "", None),
+        ("null", "", 0),
+        (
+            "{max_batch_size: 64}",
+            "speculative_config: {decoding_type: MTP, num_nextn_predict_layers: 1}\n",
+            "refused",
+        ),
     ],
 )
-def test_graphs_of_tensorrt_that_hold_every_sequence_leave_none_out(captured, seqs, drafts, read):
-    text = f"cuda_graph_config: {{max_batch_size: {captured}}}\n{drafts}"
-    script = f"cat > ./c.yml<<EOF\n{text}EOF\ntrtllm-serve o/n --max_batch_size {seqs} --config c.yml"
-    refusal = read_or_refused(script)[1]
-    assert (refusal == "") == read
-    assert read or "cuda_graph_config.max_batch_size limits CUDA graphs" in refusal
+def test_graphs_of_tensorrt_are_those_of_its_yaml(graphs, drafts, read):
+    text = f"cuda_graph_config: {graphs}\n{drafts}"
+    script = f"cat > ./c.yml<<EOF\n{text}EOF\ntrtllm-serve o/n --max_batch_size 64 --config c.yml"
+    found, refusal = read_or_refused(script)
+    if read == "refused":
+        assert "cuda_graph_config.max_batch_size limits CUDA graphs" in refusal
+    else:
+        assert (found.get("cuda_graphs"), refusal) == (read, "")
+
+
+@pytest.mark.parametrize(
+    ("line", "read"),
+    [
+        ("vllm serve o/n --enforce-eager", 0),
+        ("vllm serve o/n --no-enforce-eager", None),
+        ("vllm serve o/n -cc.cudagraph_mode=NONE", 0),
+        ("""vllm serve o/n --compilation-config '{"cudagraph_mode": "NONE"}'""", 0),
+        ("""vllm serve o/n --compilation-config '{"max_cudagraph_capture_size": 32}'""", 32),
+        ("vllm serve o/n --max-cudagraph-capture-size 64", 64),
+        ("sglang serve --model-path o/n --disable-cuda-graph", 0),
+        ("sglang serve --model-path o/n --cuda-graph-max-bs 160", 160),
+    ],
+)
+def test_a_line_says_which_steps_run_as_cuda_graphs(line, read):
+    found, refusal = read_or_refused(line)
+    assert (found.get("cuda_graphs"), refusal) == (read, "")
 
 
 def test_a_file_that_echo_writes_is_the_one_that_the_command_names():

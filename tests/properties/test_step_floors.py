@@ -95,7 +95,9 @@ def tables_of(network, gpu, sharding, engine, kv_format="bf16", kv_bytes=None, k
     )  # fmt: skip
     size = kv_bytes_per_element(kv_format) if kv_bytes is None else kv_bytes
     launch = engine_launch(engine, sharding, 80e9, size, 8192.0, 1.0, 1.0).as_columns()
-    tables = device_tables(network, launch, own.rates, knots, captured=is_captured(exchange[0]))
+    tables = device_tables(
+        network, launch, own.rates, knots, graph_sequences=np.inf if is_captured(exchange[0]) else 0.0
+    )
     return own.rates, table_of_plan(with_host(tables, engine.host, network), 0)
 
 

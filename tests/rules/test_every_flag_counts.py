@@ -58,6 +58,7 @@ REPLICA = PARALLEL | {
     "--max-model-len": Case("1000"),
     "--max-num-seqs": Case("8"),
     "--max-num-batched-tokens": Case("2048"),
+    "--cuda-graphs": Case("0"),
     "--gpu-memory-utilization": Case("0.6"),
     "--revision": REVISION,
     "--offline": HUB._replace(line="{command} tiny/unknown --hardware h100-sxm"),

@@ -135,6 +135,7 @@ CASES = {
     "max_num_seqs": Case(4),
     "max_num_batched_tokens": Case(1024),
     "gpu_memory_utilization": Case(0.5),
+    "cuda_graphs": Case(0),
     "calibration": Case("host.calibration.yaml"),
     "chunked_prefill": Case(False, {"max_num_seqs": 4, "traffic.input_tokens": 3000}, ask="simulate"),
     "traffic.outside.time": Case("20 ms", WAITS),

@@ -309,6 +309,7 @@ def _launch(asked: AskedFleet, plan: Plan) -> dict[str, Any]:
         "servers": servers if any(server != servers[-1] for server in servers) else [],
         "runner": "pooling" if scenario.pooled else "generate",
         "chunked_prefill": scenario.file.chunked_prefill,
+        "cuda_graphs": scenario.file.cuda_graphs,
         "adapters": scenario.lora and asdict(scenario.lora),
         "prefix_caching": scenario.file.prefix_caching is not False,
         "published_weight_dtypes": list(asked.published_formats),
