@@ -97,8 +97,10 @@ class RepeatedBlocks:
 class SessionReuse:
     """What the prompts of sessions repeat, turn by turn; more traffic means more sessions, not quicker ones."""
 
-    idle_s: Array
-    """Time since any turn of any session, at `request_rate`."""
+    begun: Array
+    """Where in the time of all turns the session of each turn begins, from 0 to 1."""
+    since_s: Array
+    """Time since the first turn of its session."""
     gap_s: Array
     """Time since the turn before of the same session; infinite for a first turn."""
     shared_tokens: Array
@@ -107,8 +109,6 @@ class SessionReuse:
     """Prompt tokens that the turn before has too, without the shared ones."""
     input_tokens: Array
     """Tokens of the prompts that are long enough to be cached."""
-    request_rate: float
-    """Turns of all sessions [req/s]."""
 
     def kept_from(self, shortest_tokens: float) -> "SessionReuse":
         """Return what of that a cache finds that keeps no shorter prefixes, of the prompts that it keeps.
@@ -121,7 +121,8 @@ class SessionReuse:
         --------
         Of 10 shared tokens and 25 of the turn before, a cache that keeps prefixes from 20 tokens on finds 25 or nothing:
 
-        >>> reuse = SessionReuse(np.array([1.0]), np.array([60.0]), np.array([10.0]), np.array([15.0]), np.array([50.0]), 1.0)
+        >>> ages = np.array([0.0]), np.array([60.0]), np.array([60.0])
+        >>> reuse = SessionReuse(*ages, np.array([10.0]), np.array([15.0]), np.array([50.0]))
         >>> [round(50 * reuse.kept_from(20.0).hit_fraction(alive_s, 1.0)) for alive_s in (5.0, 90.0)]
         [0, 25]
         """
@@ -134,6 +135,9 @@ class SessionReuse:
     def hit_fraction(self, time_to_live_s: float, request_rate: float) -> float:
         """Return the share of the prompt tokens that a cache finds that keeps a prompt for this time after its last use.
 
+        Time is a circle, so that the turns come at the rate at all times. With less traffic sessions begin further apart, and the turns of
+        each stay as near each other as they are.
+
         Parameters
         ----------
         time_to_live_s : [s]
@@ -144,13 +148,17 @@ class SessionReuse:
         --------
         A first turn 4 s after one of another session, and a second one 60 s after it; each shares 10 tokens, of 20 and 50:
 
-        >>> ages = np.array([4.0, 4.0]), np.array([math.inf, 60.0])
-        >>> reuse = SessionReuse(*ages, np.array([10.0, 10.0]), np.array([0.0, 10.0]), np.array([20.0, 50.0]), 1.0)
-        >>> [round(70 * reuse.hit_fraction(alive_s, 1.0)) for alive_s in (3.0, 5.0, 90.0)]
+        >>> ages = np.array([0.0, 0.5]), np.array([0.0, 0.0]), np.array([math.inf, 60.0])
+        >>> reuse = SessionReuse(*ages, np.array([10.0, 10.0]), np.array([0.0, 10.0]), np.array([20.0, 50.0]))
+        >>> [round(70 * reuse.hit_fraction(alive_s, 0.25)) for alive_s in (3.0, 5.0, 90.0)]
         [0, 20, 30]
         """
-        idle_s = np.minimum(self.idle_s * (self.request_rate / request_rate), self.gap_s)
-        found = self.shared_tokens[idle_s <= time_to_live_s].sum()
+        seconds = self.begun.size / request_rate
+        sent_s = (self.begun * seconds + self.since_s) % seconds
+        order = np.argsort(sent_s, kind="stable")
+        idle_s = np.empty(order.size)
+        idle_s[order] = np.diff(sent_s[order], prepend=sent_s[order[-1]] - seconds)
+        found = self.shared_tokens[np.minimum(idle_s, self.gap_s) <= time_to_live_s].sum()
         found += self.repeated_tokens[self.gap_s <= time_to_live_s].sum()
         return float(found) / max(float(self.input_tokens.sum()), 1.0)
 
@@ -163,7 +171,6 @@ Repeated: TypeAlias = RepeatedBlocks | SessionReuse
 
 def session_reuse_by_age(
     sessions: Sessions,
-    request_rate: float,
     response_s: float,
     longest: int,
     random: "np.random.Generator",
@@ -171,14 +178,11 @@ def session_reuse_by_age(
 ) -> SessionReuse:
     """Return what the prompts of random sessions repeat, and how long ago it was sent.
 
-    A response is sent again as a part of the next prompt, which is the first time that a cache of prompts sees it. Time is a
-    circle, so that the turns come at the rate at all times.
+    A response is sent again as a part of the next prompt, which is the first time that a cache of prompts sees it.
 
     Parameters
     ----------
     sessions : what they are like
-    request_rate : [req/s]
-        turns of all sessions
     response_s : [s]
         mean, before the user or the tools begin
     longest : [tokens]
@@ -188,22 +192,17 @@ def session_reuse_by_age(
         of sessions that are drawn
     """
     turns = drawn_turns(sessions, count, random, longest)
-    seconds = len(turns) / request_rate
     gaps = drawn_gaps_s(sessions, len(turns), response_s, random)
-    sent_s = turn_starts_s(turns, random.uniform(0.0, seconds, count), gaps) % seconds
-    order = np.argsort(sent_s, kind="stable")
-    idle_s = np.empty(len(turns))
-    idle_s[order] = np.diff(sent_s[order], prepend=sent_s[order[-1]] - seconds)
     first = turns.turn == 0
     shared = np.minimum(sessions.shared_tokens, turns.input_tokens - 1)
     before = np.where(first, 0, np.roll(turns.input_tokens, 1))
     return SessionReuse(
-        idle_s,
+        random.random(count)[turns.session],
+        turn_starts_s(turns, np.zeros(count), gaps),
         np.where(first, math.inf, gaps),
         shared.astype(np.float64),
         np.maximum(before - shared, 0).astype(np.float64),
         turns.input_tokens.astype(np.float64),
-        request_rate,
     )
 
 

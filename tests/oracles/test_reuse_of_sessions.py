@@ -34,12 +34,12 @@ fleet: {hardware: [h100-sxm], tensor_parallel: 1, pipeline_parallel: 1}
 
 
 @pytest.mark.parametrize("alive_s", [1.0, 20.0, 60.0, 300.0])
-@pytest.mark.parametrize("ratio", [1.0, 0.02])
+@pytest.mark.parametrize("ratio", [1.0, 0.02, 0.002])
 @pytest.mark.parametrize("shortest", [0, 1200, 3000])
 def test_prompts_find_what_a_clock_for_every_prefix_finds(alive_s, ratio, shortest):
     """Sessions as a stream of their own, a clock for the shared prefix and one for each session; no shorter prefix is kept."""
     rate, response_s = 0.5, 3.0
-    reuse = session_reuse_by_age(AGENT, rate, response_s, 1 << 20, np.random.default_rng(0))
+    reuse = session_reuse_by_age(AGENT, response_s, 1 << 20, np.random.default_rng(0))
     random = np.random.default_rng(5)
     turns = drawn_turns(AGENT, 3000, random)
     gaps = random.exponential(1.0, len(turns)) * AGENT.think_time_s + response_s
@@ -60,11 +60,11 @@ def test_prompts_find_what_a_clock_for_every_prefix_finds(alive_s, ratio, shorte
         total += tokens if tokens >= shortest else 0
         shared_at, mine[session] = now, (now, tokens)
     kept = reuse.kept_from(shortest)
-    assert kept.hit_fraction(alive_s, rate * ratio) == pytest.approx(found / total, abs=0.02)
+    assert kept.hit_fraction(alive_s, rate * ratio) == pytest.approx(found / total, abs=0.01)
 
 
 def test_more_sessions_change_only_how_often_the_shared_prefix_is_sent():
-    reuse = session_reuse_by_age(AGENT, 2.0, 3.0, 1 << 20, np.random.default_rng(0))
+    reuse = session_reuse_by_age(AGENT, 3.0, 1 << 20, np.random.default_rng(0))
     rising = [reuse.hit_fraction(30.0, rate) for rate in (1e-4, 1e-2, 1.0, 100.0)]
     assert rising == sorted(rising)
     assert reuse.hit_fraction(1e9, 1.0) == pytest.approx(reuse.hit_fraction(1e9, 100.0))
@@ -75,7 +75,7 @@ def test_more_sessions_change_only_how_often_the_shared_prefix_is_sent():
 def test_a_session_pays_reads_for_what_it_sends_again_and_writes_for_the_rest():
     """Two turns of 1,000 and 1,500 tokens, 10 s apart: of 2,500 tokens 1,000 are read and 1,500 written."""
     pair = Sessions(fixed(2.0), fixed(1000.0), fixed(300.0), fixed(200.0), 0.0)
-    reuse = session_reuse_by_age(pair, 1.0, 10.0, 1 << 20, np.random.default_rng(0), 50)
+    reuse = session_reuse_by_age(pair, 10.0, 1 << 20, np.random.default_rng(0), 50)
     item = RequestClass("a", empirical(np.array([1000.0, 1500.0])), fixed(200.0), 1.0, sessions=pair)
     price = TokenPrice("a", "b", TokenRates(3.0, 15.0, 0.3, 3.75), "2026", "page", time_to_live_s=300.0)
     bill = billed_class(hosted_traffic(item, 10.0, reuse), price, Hosted()).bill
@@ -91,7 +91,7 @@ def test_a_turn_finds_the_turn_before_where_the_end_of_a_prompt_is_marked_by_def
     """GPT-5.6 and later mark the end of the newest message for 30 minutes: the next turn begins with the whole prompt before."""
     pair = Sessions(fixed(2.0), fixed(1100.0), fixed(300.0), fixed(200.0), 0.0)
     item = RequestClass("a", empirical(np.array([1100.0, 1600.0])), fixed(200.0), 1.0, sessions=pair)
-    repeated = session_reuse_by_age(pair, 1.0, pause_s, 1 << 20, np.random.default_rng(0), 50)
+    repeated = session_reuse_by_age(pair, pause_s, 1 << 20, np.random.default_rng(0), 50)
     price = TokenPrice("a", "b", TokenRates(2.0, 9.0, 0.2, 2.5), "2026", "page", time_to_live_s=1800.0, minimum_prefix_tokens=1024.0, marked=True)  # fmt: skip
     traffic = hosted_traffic(item, pause_s, repeated.kept_from(1024.0))
     stored, usd = {}, 0.0
@@ -110,7 +110,7 @@ def test_a_session_below_the_shortest_prefix_is_plain_input():
     """Prompts of 1,000 and 1,500 tokens at an API that keeps 1,200: the first is input, the second is written, nothing is found."""
     pair = Sessions(fixed(2.0), fixed(1000.0), fixed(300.0), fixed(200.0), 0.0)
     item = RequestClass("a", empirical(np.array([1000.0, 1500.0])), fixed(200.0), 1.0, sessions=pair)
-    repeated = session_reuse_by_age(pair, 1.0, 10.0, 1 << 20, np.random.default_rng(0), 50)
+    repeated = session_reuse_by_age(pair, 10.0, 1 << 20, np.random.default_rng(0), 50)
     price = TokenPrice("a", "b", TokenRates(3.0, 15.0, 0.3, 3.75), "2026", "page", time_to_live_s=300.0, minimum_prefix_tokens=1200.0)  # fmt: skip
     kept = replace(price, rates=replace(price.rates, cache_write=3.0))
     traffic = hosted_traffic(item, 10.0, repeated.kept_from(1200.0))
@@ -126,7 +126,7 @@ def test_prompts_of_sessions_are_not_kept_at_a_price_by_the_hour(response_s, way
     """An hour on demand would find every turn after 1,000 s, for 4.50 $ a million tokens and hour; by itself none is left."""
     pair = Sessions(fixed(2.0), fixed(1000.0), fixed(300.0), fixed(200.0), 0.0)
     item = RequestClass("a", empirical(np.array([1000.0, 1500.0])), fixed(200.0), 1.0, sessions=pair)
-    reuse = session_reuse_by_age(pair, 1.0, response_s, 1 << 20, np.random.default_rng(0), 50)
+    reuse = session_reuse_by_age(pair, response_s, 1 << 20, np.random.default_rng(0), 50)
     price = TokenPrice(
         "a", "b", TokenRates(1.25, 10.0, 0.125), "2026", "page", time_to_live_s=3600.0,
         storage_usd_per_million_tokens_hour=4.5, keeps_by_itself=True, from_creation=True,

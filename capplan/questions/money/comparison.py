@@ -213,8 +213,8 @@ def _repeated(scenario: Scenario, response_s: ResponseTimes, longest: int) -> di
     responses_s = responses_of_classes(response_s, len(scenario.classes))
     for index, (item, own_s) in enumerate(zip(scenario.classes, responses_s, strict=True)):
         if item.sessions is not None:
-            random, rate = np.random.default_rng([_SEED, index]), item.request_rate_at(own_s)
-            found[item.name] = session_reuse_by_age(item.sessions, rate, own_s, longest, random)
+            random = np.random.default_rng([_SEED, index])
+            found[item.name] = session_reuse_by_age(item.sessions, own_s, longest, random)
         elif item.reuse is not None and item.trace is not None and not is_workload(item.trace):
             trace = read_trace(item.trace)
             found[item.name] = reuse_by_age(
