@@ -242,16 +242,18 @@ def test_turns_of_a_plan_continue_each_other(capplan, tmp_path, traffic):
     assert ran.code in {0, 4}, ran.err
     assert "min in which sessions begin" in ran.err
     at_end = {}
-    later = 0
+    later = in_flight = 0
     for begun_s, ended_s, body in sorted(spans, key=lambda span: span[0]):
         prompt = tuple(body["prompt"])
         if len(prompt) > 64:
-            earlier = at_end[prompt[: len(prompt) - 32]]
-            assert earlier <= begun_s
-            later += 1
+            earlier = at_end.get(prompt[: len(prompt) - 32])
+            in_flight += earlier is None
+            assert earlier is None or earlier <= begun_s
+            later += earlier is not None
         response = range(len(prompt), len(prompt) + body["max_tokens"])
         at_end[(*prompt, *response)] = ended_s
     assert later >= 5
+    assert in_flight <= 4  # users are in a session already when the traffic begins
 
 
 POOLING = {
