@@ -391,7 +391,7 @@ def test_a_plan_has_one_total_on_every_page_and_command(capplan, tmp_path, way):
     for sentence in (screen.splitlines()[0], headline):
         assert DOLLARS.search(sentence)[1] == f"{machines:,.0f}"
     assert re.search(r"\| per month \| +([\d,]+) \|", text)[1] == f"{machines:,.0f}"
-    every = f"in all ${total:,.0f} a month, of which the machines ${machines:,.0f}"
+    every = f"in all ${total:,.0f} a month, ${machines:,.0f} for machines"
     for said in (screen, run("bill")):
         assert (every in said) == (abs(total - machines) >= 0.5)
     assert f"the lines add up to ${total:,.0f} a month" in text
