@@ -45,7 +45,7 @@ def _least_usd_per_hour(asked: AskedFleet, engine: str) -> float:
     except CapplanError:
         return inf
     question, terms, pools = other.question, terms_of(other), other.scenario.fleet.pools
-    trials = Search(question, search(question).candidates, terms)
+    trials = Search(question, terms.listed(search(question).candidates), terms)
     bounds = [
         trials.least_usd_per_hour(device.name, question.slo.confidence)
         for device in question.devices

@@ -298,15 +298,16 @@ class _Side:
     """One phase by itself: what it costs at least on each device, and the layouts that cost least."""
 
     def __init__(self, phase: Question, terms: Terms, rejected: Rejections, cache: SearchCache) -> None:
-        """Bound the layouts of all devices in closed form."""
+        """Bound the layouts of all devices in closed form; those that can be ordered, where any can be."""
         result, terms = search(phase), terms.of_a_part()
+        listed = terms.listed(result.candidates)
         rejected.update(result.rejected)
         self.evaluated = result.evaluated
         self._rejected, self._terms, self._confidence = rejected, terms, phase.slo.confidence
         self._trials = {
             device.name: Search(
                 phase,
-                [item for item in result.candidates if item.layout.device.name == device.name],
+                [item for item in listed if item.layout.device.name == device.name],
                 terms,
                 cache,
             )

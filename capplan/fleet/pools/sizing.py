@@ -127,7 +127,7 @@ def smaller_chunks(question: Question, terms: Terms, now: Plan, cache: SearchCac
             continue
         # a device on which the engine runs more sequences by default would not fit them in a step
         smaller = replace(question, max_num_batched_tokens=tokens, max_num_seqs=int(scheduling.max_num_seqs))
-        trials = Search(smaller, search(smaller).candidates, terms, cache)
+        trials = Search(smaller, terms.listed(search(smaller).candidates), terms, cache)
         fleet = trials.cheapest(question.slo.confidence, likely=likely)
         if fleet is not None:
             plans[tokens] = plan_of(fleet, terms)

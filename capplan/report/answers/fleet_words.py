@@ -17,6 +17,7 @@ from capplan.fleet.plan import (
     Relaxation,
     Uneconomical,
     cost_of,
+    orderable_first,
 )
 from capplan.money.order import owned_price_text
 from capplan.money.price import HOURS_PER_MONTH, usd_per_month
@@ -683,10 +684,10 @@ def first_pools_texts(answer: FleetAnswer) -> tuple[str, ...]:
         return (
             f"not disaggregated: separate pools take {apart.gpus:,} GPUs, aggregated replicas {together.gpus:,}",
         )
-    more = against_text(usd[0], usd[1])
-    return (
-        f"not disaggregated: separate pools take {apart.gpus:,} GPUs for ${usd[0]:,.0f} per month, {more} aggregated replicas",
-    )
+    pools = f"not disaggregated: separate pools take {apart.gpus:,} GPUs for ${usd[0]:,.0f} per month"
+    if orderable_first(apart) > orderable_first(together) and usd[0] < usd[1]:
+        return (f"{pools}, of which no list states a machine",)
+    return (f"{pools}, {against_text(usd[0], usd[1])} aggregated replicas",)
 
 
 def engines_texts(asked: AskedFleet, answer: FleetAnswer) -> tuple[str, ...]:
