@@ -118,6 +118,13 @@ def _known(sku: str, provider: str, left_out: Counter[str]) -> Any:
     return found.record
 
 
+def _listed(
+    provider: str, machine: Any, region: str, commitment: Commitment | Term, usd: float, date: str
+) -> ListedOffer:
+    """Return the offer of a machine of the catalogue."""
+    return ListedOffer(provider, machine.sku, machine.device, machine.gpus, region, commitment, usd, date)
+
+
 def _aws(
     name: str, value: Mapping[str, Any], day: str | None, left_out: Counter[str]
 ) -> Iterator[ListedOffer]:
@@ -139,16 +146,8 @@ def _aws(
             continue
         published = str(item.get("publicationDate") or value.get("publicationDate") or "")[:10]
         for commitment, usd in _aws_prices(item.get("terms", {}), f"{name}: {machine.sku}"):
-            yield ListedOffer(
-                "AWS",
-                machine.sku,
-                machine.device,
-                machine.gpus,
-                str(about.get("regionCode") or about.get("location")),
-                commitment,
-                usd,
-                _dated(name, published or day),
-            )
+            region = str(about.get("regionCode") or about.get("location"))
+            yield _listed("AWS", machine, region, commitment, usd, _dated(name, published or day))
 
 
 def _aws_prices(terms: Mapping[str, Any], place: str) -> Iterator[tuple[Commitment | Term, float]]:
@@ -197,9 +196,7 @@ def _azure(
             continue
         if usd:
             region = str(item.get("armRegionName"))
-            yield ListedOffer(
-                "Azure", machine.sku, machine.device, machine.gpus, region, commitment, usd, _dated(name, day)
-            )
+            yield _listed("Azure", machine, region, commitment, usd, _dated(name, day))
 
 
 def _gcp(name: str, value: Mapping[str, Any], day: str | None, _: Counter[str]) -> Iterator[ListedOffer]:
@@ -236,16 +233,7 @@ def _gcp(name: str, value: Mapping[str, Any], day: str | None, _: Counter[str]) 
             )
             if all(usd is not None for usd in each) and all(amount is not None for amount in amounts):
                 usd = sum(usd * amount for usd, amount in zip(each, amounts, strict=True) if usd and amount)
-                yield ListedOffer(
-                    "GCP",
-                    machine.sku,
-                    machine.device,
-                    machine.gpus,
-                    region,
-                    commitment,
-                    usd,
-                    _dated(name, day),
-                )
+                yield _listed("GCP", machine, region, commitment, usd, _dated(name, day))
 
 
 def _gcp_rate(item: Mapping[str, Any], place: str) -> float | None:
