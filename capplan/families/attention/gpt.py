@@ -116,14 +116,8 @@ def read_bloom(config: Config, name: str) -> Network:
     hidden = config.dimension("hidden_size", "n_embed", "hidden_dim")
     shape = _even_heads(config, hidden, "n_head", "num_attention_heads")
     layer = _plain_layer(config, shape, _BIASED)
-    return decoder(
-        config,
-        name,
-        [layer] * config.layers("n_layer", "num_hidden_layers", "num_layers"),
-        hidden=hidden,
-        tied_default=True,
-        final_norm=4 * hidden,
-    )
+    layers = [layer] * config.layers("n_layer", "num_hidden_layers", "num_layers")
+    return decoder(config, name, layers, hidden=hidden, tied_default=True, final_norm=4 * hidden)
 
 
 def read_mpt(config: Config, name: str) -> Network:
@@ -181,14 +175,8 @@ def read_falcon(config: Config, name: str) -> Network:
     shape = Heads(hidden, query_heads, kv_heads, head_dim, head_dim)
     intermediate = config.optional("ffn_hidden_size") or 4 * hidden
     layer = block(shape, traits, (plain_mlp(hidden, intermediate, bias=bias), None))
-    return decoder(
-        config,
-        name,
-        [layer] * config.layers("num_hidden_layers", "n_layer"),
-        hidden=hidden,
-        tied_default=True,
-        final_norm=2 * hidden,
-    )
+    layers = [layer] * config.layers("num_hidden_layers", "n_layer")
+    return decoder(config, name, layers, hidden=hidden, tied_default=True, final_norm=2 * hidden)
 
 
 def read_dbrx(config: Config, name: str) -> Network:
@@ -217,14 +205,8 @@ def read_phi(config: Config, name: str) -> Network:
     layer = block(shape, traits, (plain_mlp(hidden, intermediate, bias=True), None))
     if config.flag("qk_layernorm"):
         raise config.error("qk_layernorm", "true is not modelled", "allowed: false")
-    return decoder(
-        config,
-        name,
-        [layer] * config.layers("num_hidden_layers", "n_layer"),
-        hidden=hidden,
-        final_norm=2 * hidden,
-        head_bias=True,
-    )
+    layers = [layer] * config.layers("num_hidden_layers", "n_layer")
+    return decoder(config, name, layers, hidden=hidden, final_norm=2 * hidden, head_bias=True)
 
 
 def read_phi3(config: Config, name: str) -> Network:

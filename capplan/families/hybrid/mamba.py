@@ -16,7 +16,7 @@ from capplan.families.parts.blocks import (
     routed,
     router,
 )
-from capplan.families.parts.stacks import Traits, block
+from capplan.families.parts.stacks import Traits, block, mixture
 from capplan.families.parts.state_blocks import (
     Mamba2Shape,
     StateBlock,
@@ -134,10 +134,7 @@ def read_jamba(config: Config, name: str) -> Network:
         inner_norms=True,
     )
     dense: Part = (gated_mlp(hidden, intermediate), None)
-    sparse: Part = (
-        (router(hidden, experts),),
-        routed(config, experts, config.dimension("num_experts_per_tok"), hidden, intermediate),
-    )
+    sparse = mixture(config, hidden, intermediate, experts=experts)
     attention_period = config.dimension("attn_layer_period")
     attention_offset = config.count("attn_layer_offset", default=4)
     expert_period = config.dimension("expert_layer_period")
@@ -514,19 +511,10 @@ def read_lfm2_moe(config: Config, name: str) -> Network:
     """Return an LFM2 with experts after its first dense layers."""
     hidden = config.dimension("hidden_size")
     dense: Part = (gated_mlp(hidden, config.dimension("intermediate_size")), None)
-    experts = config.dimension("num_experts")
-    expert = routed(
-        config,
-        experts,
-        config.dimension("num_experts_per_tok"),
-        hidden,
-        config.dimension("moe_intermediate_size"),
-    )
-    sparse: Part = ((router(hidden, experts),), expert)
+    sparse = mixture(config, hidden, "moe_intermediate_size")
     first = config.count("num_dense_layers", default=2)
-    return _lfm2_network(
-        config, name, [dense if index < first else sparse for index in range(config.layers())]
-    )
+    parts = [dense if index < first else sparse for index in range(config.layers())]
+    return _lfm2_network(config, name, parts)
 
 
 def read_lfm3(config: Config, name: str) -> Network:

@@ -17,11 +17,9 @@ from capplan.families.parts.blocks import (
     gated_mlp,
     heads,
     qkv,
-    routed,
-    router,
     with_tower,
 )
-from capplan.families.parts.stacks import Traits, block, dense_mlp
+from capplan.families.parts.stacks import Traits, block, dense_mlp, mixture
 from capplan.families.parts.state_blocks import gated_delta_net
 from capplan.families.parts.vision import qwen3_vision
 from capplan.model.network import Attention, Layer, Mixer, Network, Projection, ShortConvolution
@@ -32,19 +30,10 @@ _KINDS = {"linear_attention": "state", "full_attention": "attention"}
 
 def sparse_feed_forward(config: Config, hidden: int) -> Part:
     """Return routed experts with a gated shared expert."""
-    experts = config.dimension("num_experts")
-    expert = routed(
-        config,
-        experts,
-        config.dimension("num_experts_per_tok"),
-        hidden,
-        config.dimension("moe_intermediate_size"),
+    matmuls, experts = mixture(
+        config, hidden, "moe_intermediate_size", shared="shared_expert_intermediate_size"
     )
-    shared = (
-        *gated_mlp(hidden, config.count("shared_expert_intermediate_size"), tensor_class="shared_expert"),
-        Projection("shared_gate", "router", hidden, 1, "none"),
-    )
-    return (router(hidden, experts), *shared), expert
+    return (*matmuls, Projection("shared_gate", "router", hidden, 1, "none")), experts
 
 
 def _dense(config: Config, hidden: int) -> Part:
