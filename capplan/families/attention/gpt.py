@@ -44,14 +44,16 @@ def read_gpt2(config: Config, name: str) -> Network:
     shape = _even_heads(config, hidden, "n_head", "num_attention_heads", kv_heads=1 if shared else None)
     layer = _plain_layer(config, shape, _BIASED, "n_inner", "ffn_embed_dim")
     positions = config.dimension("n_positions", "n_ctx", "max_position_embeddings", "max_seq_len")
+    layers = [layer] * config.layers("n_layer", "num_hidden_layers", "num_layers")
+    table = (config.dimension("vocab_size") + positions) * hidden
     return decoder(
         config,
         name,
-        [layer] * config.layers("n_layer", "num_hidden_layers", "num_layers"),
+        layers,
         hidden=hidden,
         tied_default=True,
         final_norm=2 * hidden,
-        embedding_parameters=(config.dimension("vocab_size") + positions) * hidden,
+        embedding_parameters=table,
     )
 
 
@@ -229,14 +231,11 @@ def read_phimoe(config: Config, name: str) -> Network:
     shape = heads(config)
     layers = config.layers()
     part = mixtral_mixture(config, shape.hidden_size)
+    traits = Traits(qkv_bias=bias, output_bias=bias, norm_bias=True)
+    windows = layer_windows(config, layers, config.optional("sliding_window", least=0) or None)
+    scored = config.flag("lm_head_bias")
     return block_decoder(
-        config,
-        name,
-        Traits(qkv_bias=bias, output_bias=bias, norm_bias=True),
-        [part] * layers,
-        shape=shape,
-        windows=layer_windows(config, layers, config.optional("sliding_window", least=0) or None),
-        head_bias=config.flag("lm_head_bias"),
+        config, name, traits, [part] * layers, shape=shape, windows=windows, head_bias=scored
     )
 
 

@@ -95,13 +95,8 @@ def _sparse(config: Config, hidden: int) -> tuple[Part, int]:
     experts = config.dimension("num_experts", "num_local_experts")
     latent = config.optional("routed_expert_hidden_size")
     width = config.dimension("moe_intermediate_size")
-    expert = routed(
-        config,
-        experts,
-        config.dimension("num_experts_per_token", "num_experts_per_tok"),
-        latent or hidden,
-        width,
-    )
+    chosen = config.dimension("num_experts_per_token", "num_experts_per_tok")
+    expert = routed(config, experts, chosen, latent or hidden, width)
     shared = config.count("num_shared_experts", "n_shared_experts", default=1)
     matmuls: tuple[Projection, ...] = (router(hidden, experts),)
     if latent:

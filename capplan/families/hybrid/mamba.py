@@ -167,13 +167,8 @@ def read_falcon_h1(config: Config, name: str) -> Network:
     shape = heads(config, default_kv_heads=8)
     hidden = shape.hidden_size
     inner = config.optional("mamba_d_ssm") or _inner(config, hidden)
-    mixer = _mamba2_of(
-        config,
-        hidden,
-        inner,
-        output_bias=config.flag("projectors_bias"),
-        gated_norm=config.flag("mamba_rms_norm"),
-    )
+    output_bias, gated_norm = config.flag("projectors_bias"), config.flag("mamba_rms_norm")
+    mixer = _mamba2_of(config, hidden, inner, output_bias=output_bias, gated_norm=gated_norm)
     bias = config.flag("attention_bias")
     mlp = gated_mlp(hidden, config.dimension("intermediate_size"), bias=config.flag("mlp_bias"))
     layer = Layer(
@@ -322,22 +317,14 @@ class _Blocks:
         if kind == "state":
             return self._state()
         if kind == "attention":
-            shape = heads(
-                self.config,
-                hidden=self.hidden,
-                head_dim_keys=("head_dim", "attention_head_dim"),
-                default_kv_heads=8,
-            )
+            keys = ("head_dim", "attention_head_dim")
+            shape = heads(self.config, hidden=self.hidden, head_dim_keys=keys, default_kv_heads=8)
             self.config.unused("attention_bias")  # the class has none
             return block(shape, Traits(norms=1), ((), None))
         bias = self.config.flag("mlp_bias")
         if kind == "mlp":
-            return Layer(
-                (),
-                plain_mlp(self.hidden, self.config.dimension("intermediate_size"), bias=bias),
-                None,
-                self.hidden,
-            )
+            matmuls = plain_mlp(self.hidden, self.config.dimension("intermediate_size"), bias=bias)
+            return Layer((), matmuls, None, self.hidden)
         return self._experts(bias=bias)
 
     def _state(self) -> Layer:
@@ -364,14 +351,8 @@ class _Blocks:
         config, hidden = self.config, self.hidden
         experts = config.dimension("n_routed_experts", "num_local_experts")
         latent = config.optional("moe_latent_size")
-        expert = routed(
-            config,
-            experts,
-            config.dimension("num_experts_per_tok"),
-            latent or hidden,
-            config.dimension("moe_intermediate_size"),
-            gated=False,
-        )
+        chosen, width = config.dimension("num_experts_per_tok"), config.dimension("moe_intermediate_size")
+        expert = routed(config, experts, chosen, latent or hidden, width, gated=False)
         config.unused("n_shared_experts")  # the class has one, whatever the key says
         size = config.dimension("moe_shared_expert_intermediate_size")
         shared = plain_mlp(hidden, size, bias=bias, tensor_class="shared_expert")
