@@ -36,10 +36,6 @@ def sparse_feed_forward(config: Config, hidden: int) -> Part:
     return (*matmuls, Projection("shared_gate", "router", hidden, 1, "none")), experts
 
 
-def _dense(config: Config, hidden: int) -> Part:
-    return gated_mlp(hidden, config.dimension("intermediate_size")), None
-
-
 def _is_dense(config: Config, index: int) -> bool:
     only = config.items("mlp_only_layers") or ()
     step = config.count("decoder_sparse_step", default=1)
@@ -66,7 +62,9 @@ def read_qwen3_next(config: Config, name: str) -> Network:
     )
 
     def layer(kind: str, index: int) -> Layer:
-        part = _dense(config, hidden) if sparse is None or _is_dense(config, index) else sparse
+        part = sparse
+        if part is None or _is_dense(config, index):
+            part = gated_mlp(hidden, config.dimension("intermediate_size")), None
         if kind == "attention":
             norms = 2 * hidden + 2 * shape.head_dim
             return Layer((attention(shape),), (*attending, *part[0]), part[1], norms)

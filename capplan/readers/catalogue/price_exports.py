@@ -6,7 +6,6 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any, get_args
 
@@ -23,10 +22,8 @@ _NEEDED = ("provider", "hardware", "gpus", "price")
 _YEARS: Mapping[str, float] = {"reserved-1y": 1.0, "reserved-3y": 3.0}
 
 
-@cache
-def _dialect() -> dict[str, Any]:
-    """Return how the three clouds write: words for a term -> ours, attributes of AWS that are read, uses of GCP -> our terms, device -> how GCP describes its GPU."""
-    return read_json(Path(__file__).with_name("price_exports.json"))
+_DIALECT = read_json(Path(__file__).with_name("price_exports.json"))
+"""How the three clouds write: words for a term -> ours, attributes of AWS that are read, uses of GCP -> our terms, device -> how GCP describes its GPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +137,7 @@ def _aws(
         items = (json.loads(item) if isinstance(item, str) else item for item in value["PriceList"])
     for item in items:
         about = item.get("product", {}).get("attributes", {})
-        if any(about.get(key, allowed) != allowed for key, allowed in _dialect()["aws"].items()):
+        if any(about.get(key, allowed) != allowed for key, allowed in _DIALECT["aws"].items()):
             continue
         if (machine := _known(str(about.get("instanceType", "")), "AWS", left_out)) is None:
             continue
@@ -157,7 +154,7 @@ def _aws_prices(terms: Mapping[str, Any], place: str) -> Iterator[tuple[Commitme
                 yield "on-demand", usd
     for term in terms.get("Reserved", {}).values():
         about = term.get("termAttributes", {})
-        known = _dialect()["terms"].get(str(about.get("LeaseContractLength")))
+        known = _DIALECT["terms"].get(str(about.get("LeaseContractLength")))
         if known is None or about.get("OfferingClass", "standard") != "standard":
             continue
         usd = 0.0
@@ -186,7 +183,7 @@ def _azure(
         if (machine := _known(sku, "Azure", left_out)) is None:
             continue
         usd = _usd(item["retailPrice"], f"{name}: {sku}")
-        known = _dialect()["terms"].get(str(item.get("reservationTerm")))
+        known = _DIALECT["terms"].get(str(item.get("reservationTerm")))
         commitment: Commitment | Term = "spot" if "Spot" in named else "on-demand"
         if item["type"] == "Reservation":
             if known is None:
@@ -203,7 +200,7 @@ def _gcp(name: str, value: Mapping[str, Any], day: str | None, _: Counter[str]) 
     """Yield the offers of GCP's machines, each the sum of its GPUs, processors and memory in one region and on one term."""
     from capplan.readers.catalogue.offer_terms import known_machines
 
-    gpus, uses = _dialect()["gcp gpus"], _dialect()["gcp usage"]
+    gpus, uses = _DIALECT["gcp gpus"], _DIALECT["gcp usage"]
     parts: dict[tuple[str, Commitment | Term], dict[str, float]] = {}
     for item in value["skus"]:
         usage = uses.get(str(item.get("category", {}).get("usageType")))
