@@ -4,11 +4,10 @@ A command is one function that returns the exit code, in the file of its subject
 command is that function and an entry of the table; nothing is imported before the command is called.
 """
 
+import json
 from pathlib import Path
 
-from capplan.readers.text_file import read_json
-
-_TABLE = read_json(Path(__file__).with_name("commands.json"))
+_TABLE = json.loads(Path(__file__).with_name("commands.json").read_text(encoding="utf-8"))
 COMMANDS: dict[str, str] = {name: row["says"] for name, row in _TABLE.items()}
 FUNCTIONS = {name: f"{row['file']}.{name.replace('-', '_')}_command" for name, row in _TABLE.items()}
 """Name of a command -> file of this folder, and its function there."""

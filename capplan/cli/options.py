@@ -8,7 +8,7 @@ from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass, replace
 from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import Annotated, Any, Protocol, TypeAlias, cast, get_args
+from typing import Annotated, Any, TypeAlias, get_args
 
 import typer
 
@@ -165,15 +165,6 @@ class Group(dict[str, Any]):
         return Group("", *parts)
 
 
-class _Told(Protocol):
-    """A function that states its signature, which is where the parser looks for its options, and what help has them below."""
-
-    __signature__: Signature
-    titles: Mapping[str, str]
-
-    def __call__(self, **values: Any) -> int: ...
-
-
 def grouped(function: Callable[..., int]) -> Callable[..., int]:
     """Return a command that is called with the options of its groups and hands each group on as one record."""
     records: dict[str, tuple[type, Group]] = {}
@@ -200,10 +191,10 @@ def grouped(function: Callable[..., int]) -> Callable[..., int]:
                 return function(**values, **given)
 
     command.__doc__ = function.__doc__
-    told = cast("_Told", command)
+    told: Any = command  # the parser looks for its options in the signature, and help has them below titles
     told.__signature__ = Signature(spread)
     told.titles = {name: title for _, group in records.values() for name, title in group.titles.items()}
-    return told
+    return command
 
 
 def with_plan(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,7 +1,6 @@
 """Plans: `capplan fleet`, and the commands that read its answer."""
 
 import shlex
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date as day
@@ -260,7 +259,7 @@ def verify_plan_command(
     from capplan.questions.plans.plan_verification import measured_result, planned, verified
     from capplan.readers.catalogue.efficiency import shipped_intervals
     from capplan.report.answers.plan_files import verify_plan_answer
-    from capplan.report.show import show
+    from capplan.report.show import say, show
 
     _refuse_other_source(results, endpoint, minutes, interval, replicas)
     asked, planned_fleet = planned(o.needed_plan(plan, plan_file), group, offline=offline)
@@ -269,7 +268,7 @@ def verify_plan_command(
         from capplan.calibrate.endpoint.plan_traffic import measured_plan
 
         measurement = (
-            measured_plan(endpoint_of(endpoint), asked, planned_fleet, minutes=minutes, tell=_tell),
+            measured_plan(endpoint_of(endpoint), asked, planned_fleet, minutes=minutes, tell=say),
             0.0,
         )
     else:
@@ -279,10 +278,6 @@ def verify_plan_command(
         asked, planned_fleet, *measurement, replicas, intervals, own_traffic=bool(endpoint)
     )
     return show(verify_plan_answer(asked, planned_fleet, verification, tuple(results or ())), to)
-
-
-def _tell(line: str) -> None:
-    print(line, file=sys.stderr)
 
 
 def _refuse_other_source(

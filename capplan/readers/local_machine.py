@@ -232,18 +232,13 @@ def _counted(printed: Sequence[PrintedDevice]) -> Iterator[PrintedDevice]:
         yield PrintedDevice(one.tool, one.name, printed.count(one), one.memory_bytes)
 
 
-def _shares_memory(name: str) -> bool:
-    """Return whether a GPU uses the memory of the host."""
-    return device(name).memory_kind.startswith("LPDDR")
-
-
 def _local_device(one: PrintedDevice, host_bytes: float | None, wired_bytes: float | None) -> LocalDevice:
     names = printed_candidates(one.name)
     known = catalogue_name(one.name)
     memory = one.memory_bytes
     if known is not None:
         names = (known,)
-    if names and _shares_memory(names[0]) and one.tool != "system_profiler":
+    if names and device(names[0]).memory_kind.startswith("LPDDR") and one.tool != "system_profiler":
         memory = (memory or 0.0) + (host_bytes or 0.0) or None
     fitting = candidates_with(one.name, memory) if names and memory else names
     if len(fitting) != 1:

@@ -484,7 +484,8 @@ def _located(
     reading: Reading, file: ScenarioFile, classes: tuple[RequestClass, ...]
 ) -> tuple[ScenarioFile, tuple[RequestClass, ...]]:
     """Return the scenario and its requests as they are where the machines are; as they were if some of them cannot be read."""
-    if len(classes) < len(file.traffic):
+    known = [item for item in classes if item.users is not None or item.request_rate_per_s is not None]
+    if len(known) < len(file.traffic):
         return file, classes
     found = reading.attempt(
         partial(located, reading, file, classes), None, ("regions",), ("traffic",), ("fleet",)

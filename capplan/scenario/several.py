@@ -238,12 +238,9 @@ def refuse_several(scenario: Scenario) -> None:
 
 def asks_for_a_part(document: Document) -> bool:
     """Return whether a document has several fleets and asks for one of them."""
-    return any(_part(document, section) is not None for section in (CASCADE, SHARING))
-
-
-def _part(document: Document, section: str) -> str | None:
-    written = document.value.get(section) if isinstance(document.value, dict) else None
-    return written.get("part") if isinstance(written, dict) else None
+    value = document.value if isinstance(document.value, dict) else {}
+    sections = (value.get(section) for section in (CASCADE, SHARING))
+    return any(isinstance(section, dict) and section.get("part") is not None for section in sections)
 
 
 def part_document(document: Document, scenario: Scenario) -> Document:

@@ -112,6 +112,14 @@ def test_two_kinds_of_traffic_have_their_mistakes_each(tmp_path):
     ]
 
 
+@pytest.mark.parametrize("rate", ["abc", "-3", "1e30"])
+def test_a_rate_that_cannot_be_read_is_the_only_mistake_of_a_scenario_with_regions(rate, tmp_path):
+    text = (ROOT / "scenarios" / "follow-the-sun.yaml").read_text()
+    written = text.replace("80 req/s", rate, 1)
+    (line,) = [said for said in said_of(written, tmp_path / "s.yaml") if not said.startswith("  ")]
+    assert "traffic[0].request_rate" in line
+
+
 def test_a_scenario_of_nothing_but_mistakes_is_still_read_to_its_end(tmp_path):
     text = "nam: 3\nmodel: [1]\ntraffic: [5, {request_rate: {}}, []]\nslo: 7\nfleet: [x]\nprices: {file: 3}\n"
     lines = said_of(text, tmp_path / "s.yaml")

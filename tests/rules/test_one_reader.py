@@ -19,6 +19,9 @@ ALLOWED = {
     "capplan/cli/api/declared.py": {"write_bytes"},  # the files of a request, into its own folder
     "capplan/cli/api/jobs.py": {"read_text"},  # what a worker printed
     "capplan/cli/api/worker.py": {"open", "fdopen"},  # where it prints
+    "capplan/cli/commands.py": {
+        "read_text"
+    },  # commands.json beside it, so that a start imports no other room
     "capplan/cli/mcp.py": {"open"},  # /dev/null, in the place of stdin and stdout
     "capplan/cli/main.py": {"open", "read_text"},  # /dev/null, and what the build left beside the core
     "capplan/engine/lookup.py": {"read_text"},  # host_times.json beside it

@@ -210,14 +210,9 @@ def read_dots1(config: Config, name: str) -> Network:
     window = config.optional("sliding_window", least=0) or None
     from_layer = config.count("max_window_layers", default=layers)
     sliding = [window is not None and i >= from_layer for i in range(layers)]
-    return block_decoder(
-        config,
-        name,
-        traits,
-        parts_after(config, dense, sparse, layers, first),
-        shape=shape,
-        windows=layer_windows(config, layers, window, default=sliding),
-    )
+    parts = parts_after(config, dense, sparse, layers, first)
+    windows = layer_windows(config, layers, window, default=sliding)
+    return block_decoder(config, name, traits, parts, shape=shape, windows=windows)
 
 
 def read_deepseek_vl2(config: Config, name: str) -> Network:
@@ -267,12 +262,8 @@ def _ocr(widths: Config) -> int:
     map_encoder = segment_anything(
         whole.layers("layers"), whole.dimension("width"), whole.dimension("heads"), 256, downsampled
     )
-    return map_encoder + clip_of_ocr(
-        clip.layers("layers"),
-        clip.dimension("width"),
-        clip.dimension("patch_size"),
-        clip.dimension("image_size"),
-    )
+    sizes = (clip.dimension(key) for key in ("width", "patch_size", "image_size"))
+    return map_encoder + clip_of_ocr(clip.layers("layers"), *sizes)
 
 
 def _projector(config: Config) -> int:
@@ -581,14 +572,10 @@ def _with_drafter(config: Config, network: Network, hidden: int) -> Network:
 
 def _tower(vision: Config, text: int) -> int:
     """Return the parameters of the vision tower, of what joins it to the text, and of three delimiters of images."""
-    hidden, wide = (
-        vision.dimension("hidden_size", default=1024),
-        vision.dimension("intermediate_size", default=2816),
-    )
-    patch, merged = (
-        vision.dimension("patch_size", default=14),
-        vision.dimension("downsample_ratio", default=3),
-    )
+    hidden = vision.dimension("hidden_size", default=1024)
+    wide = vision.dimension("intermediate_size", default=2816)
+    patch = vision.dimension("patch_size", default=14)
+    merged = vision.dimension("downsample_ratio", default=3)
     vision.unused("num_attention_heads", "max_image_tokens", "max_num_tokens", "min_pixels", "max_wh_ratio")
     block = linear(hidden, 3 * hidden) + linear(hidden, hidden) + 3 * hidden * wide + 2 * hidden
     tower = linear(3 * patch * patch, hidden) + vision.dimension("num_hidden_layers") * block + hidden

@@ -233,9 +233,8 @@ def read_gemma4_text(config: Config, name: str) -> Network:
         if (shape, window, cached) not in made:
             dense, mixed = _gemma4_feed_forward(config, hidden, sharing=not cached)
             matmuls = _mixing(shape, cached=cached, bias=bias, keys_are_values=same and window is None)
-            norms = (
-                4 * hidden + extra.norms(hidden) + _head_norms(shape, cached=cached) + mixed.norm_parameters
-            )
+            norms = 4 * hidden + extra.norms(hidden) + _head_norms(shape, cached=cached)
+            norms += mixed.norm_parameters
             made[shape, window, cached] = Layer(
                 (attention(shape, window, cached=cached),),
                 (*matmuls, *dense, *mixed.projections, *extra.projections(hidden)),

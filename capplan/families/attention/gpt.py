@@ -44,14 +44,16 @@ def read_gpt2(config: Config, name: str) -> Network:
     shape = _even_heads(config, hidden, "n_head", "num_attention_heads", kv_heads=1 if shared else None)
     layer = _plain_layer(config, shape, _BIASED, "n_inner", "ffn_embed_dim")
     positions = config.dimension("n_positions", "n_ctx", "max_position_embeddings", "max_seq_len")
+    layers = [layer] * config.layers("n_layer", "num_hidden_layers", "num_layers")
+    table = (config.dimension("vocab_size") + positions) * hidden
     return decoder(
         config,
         name,
-        [layer] * config.layers("n_layer", "num_hidden_layers", "num_layers"),
+        layers,
         hidden=hidden,
         tied_default=True,
         final_norm=2 * hidden,
-        embedding_parameters=(config.dimension("vocab_size") + positions) * hidden,
+        embedding_parameters=table,
     )
 
 
@@ -116,14 +118,8 @@ def read_bloom(config: Config, name: str) -> Network:
     hidden = config.dimension("hidden_size", "n_embed", "hidden_dim")
     shape = _even_heads(config, hidden, "n_head", "num_attention_heads")
     layer = _plain_layer(config, shape, _BIASED)
-    return decoder(
-        config,
-        name,
-        [layer] * config.layers("n_layer", "num_hidden_layers", "num_layers"),
-        hidden=hidden,
-        tied_default=True,
-        final_norm=4 * hidden,
-    )
+    layers = [layer] * config.layers("n_layer", "num_hidden_layers", "num_layers")
+    return decoder(config, name, layers, hidden=hidden, tied_default=True, final_norm=4 * hidden)
 
 
 def read_mpt(config: Config, name: str) -> Network:
@@ -181,14 +177,8 @@ def read_falcon(config: Config, name: str) -> Network:
     shape = Heads(hidden, query_heads, kv_heads, head_dim, head_dim)
     intermediate = config.optional("ffn_hidden_size") or 4 * hidden
     layer = block(shape, traits, (plain_mlp(hidden, intermediate, bias=bias), None))
-    return decoder(
-        config,
-        name,
-        [layer] * config.layers("num_hidden_layers", "n_layer"),
-        hidden=hidden,
-        tied_default=True,
-        final_norm=2 * hidden,
-    )
+    layers = [layer] * config.layers("num_hidden_layers", "n_layer")
+    return decoder(config, name, layers, hidden=hidden, tied_default=True, final_norm=2 * hidden)
 
 
 def read_dbrx(config: Config, name: str) -> Network:
@@ -217,14 +207,8 @@ def read_phi(config: Config, name: str) -> Network:
     layer = block(shape, traits, (plain_mlp(hidden, intermediate, bias=True), None))
     if config.flag("qk_layernorm"):
         raise config.error("qk_layernorm", "true is not modelled", "allowed: false")
-    return decoder(
-        config,
-        name,
-        [layer] * config.layers("num_hidden_layers", "n_layer"),
-        hidden=hidden,
-        final_norm=2 * hidden,
-        head_bias=True,
-    )
+    layers = [layer] * config.layers("num_hidden_layers", "n_layer")
+    return decoder(config, name, layers, hidden=hidden, final_norm=2 * hidden, head_bias=True)
 
 
 def read_phi3(config: Config, name: str) -> Network:
@@ -247,14 +231,11 @@ def read_phimoe(config: Config, name: str) -> Network:
     shape = heads(config)
     layers = config.layers()
     part = mixtral_mixture(config, shape.hidden_size)
+    traits = Traits(qkv_bias=bias, output_bias=bias, norm_bias=True)
+    windows = layer_windows(config, layers, config.optional("sliding_window", least=0) or None)
+    scored = config.flag("lm_head_bias")
     return block_decoder(
-        config,
-        name,
-        Traits(qkv_bias=bias, output_bias=bias, norm_bias=True),
-        [part] * layers,
-        shape=shape,
-        windows=layer_windows(config, layers, config.optional("sliding_window", least=0) or None),
-        head_bias=config.flag("lm_head_bias"),
+        config, name, traits, [part] * layers, shape=shape, windows=windows, head_bias=scored
     )
 
 

@@ -290,13 +290,8 @@ def read_exaone_moe(config: Config, name: str) -> Network:
         config, shape.hidden_size, width, shared=config.count("num_shared_experts", default=1) * width
     )
     traits = Traits(head_norms=True)
-    parts = parts_after(
-        config,
-        dense_mlp(config, shape, traits),
-        sparse,
-        layers,
-        config.count("first_k_dense_replace", default=1),
-    )
+    dense, first = dense_mlp(config, shape, traits), config.count("first_k_dense_replace", default=1)
+    parts = parts_after(config, dense, sparse, layers, first)
     window = config.optional("sliding_window", least=0) or None
     windows = layer_windows(config, layers, window, default=_slides(config, layers)) if window else None
     return block_decoder(config, name, traits, parts, shape=shape, windows=windows)

@@ -315,14 +315,10 @@ def read_chatglm(config: Config, name: str) -> Network:
     traits = Traits(qkv_bias=bias or config.flag("add_qkv_bias"), output_bias=bias, mlp_bias=bias)
     shape = Heads(hidden, query_heads, kv_heads, head_dim, head_dim)
     layer = block(shape, traits, dense_mlp(config, shape, traits, "ffn_hidden_size"))
-    return decoder(
-        config,
-        name,
-        [layer] * config.layers("num_layers", "num_hidden_layers"),
-        hidden=hidden,
-        final_norm=hidden if config.flag("post_layer_norm", default=True) else 0,
-        vocabulary=config.dimension("padded_vocab_size", "vocab_size"),
-    )
+    layers = [layer] * config.layers("num_layers", "num_hidden_layers")
+    norm = hidden if config.flag("post_layer_norm", default=True) else 0
+    rows = config.dimension("padded_vocab_size", "vocab_size")
+    return decoder(config, name, layers, hidden=hidden, final_norm=norm, vocabulary=rows)
 
 
 def _ernie_traits(config: Config) -> Traits:
@@ -342,13 +338,9 @@ def read_ernie_moe(config: Config, name: str) -> Network:
     width = config.dimension("moe_intermediate_size")
     traits = _ernie_traits(config)
     experts = config.dimension("moe_num_experts")
-    sparse: Part = (
-        (
-            router(shape.hidden_size, experts, bias=True),
-            *_shared_experts(config, shape.hidden_size, width, bias=traits.mlp_bias),
-        ),
-        routed(config, experts, config.dimension("moe_k"), shape.hidden_size, width),
-    )
+    shared = _shared_experts(config, shape.hidden_size, width, bias=traits.mlp_bias)
+    matmuls = (router(shape.hidden_size, experts, bias=True), *shared)
+    sparse: Part = matmuls, routed(config, experts, config.dimension("moe_k"), shape.hidden_size, width)
     first = config.count("moe_layer_start_index", default=1)
     last = config.optional("moe_layer_end_index", least=-1)
     last = layers - 1 if last is None or last < 0 else last
@@ -735,9 +727,8 @@ def read_step3(config: Config, name: str) -> Network:
         blocks = vision.layers() * encoder_block(hidden, vision.dimension("intermediate_size"))
         embedded = linear(inputs, hidden) + hidden + (patches + 1) * hidden
         down = linear(4 * hidden, out) + linear(9 * out, 2 * out)
-        return (
-            embedded + blocks + down + linear(2 * out, text, bias=_has_projector_bias(config, default=True))
-        )
+        projector = linear(2 * out, text, bias=_has_projector_bias(config, default=True))
+        return embedded + blocks + down + projector
 
     return with_tower(network, config, tower)
 

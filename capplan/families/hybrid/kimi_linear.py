@@ -95,13 +95,8 @@ def _sparse(config: Config, hidden: int) -> tuple[Part, int]:
     experts = config.dimension("num_experts", "num_local_experts")
     latent = config.optional("routed_expert_hidden_size")
     width = config.dimension("moe_intermediate_size")
-    expert = routed(
-        config,
-        experts,
-        config.dimension("num_experts_per_token", "num_experts_per_tok"),
-        latent or hidden,
-        width,
-    )
+    chosen = config.dimension("num_experts_per_token", "num_experts_per_tok")
+    expert = routed(config, experts, chosen, latent or hidden, width)
     shared = config.count("num_shared_experts", "n_shared_experts", default=1)
     matmuls: tuple[Projection, ...] = (router(hidden, experts),)
     if latent:
@@ -292,15 +287,9 @@ def read_minimax(config: Config, name: str) -> Network:
     hidden = shape.hidden_size
     inner = shape.query_heads * shape.head_dim
     count = config.layers()
-    experts = config.dimension("num_local_experts", "num_experts")
-    expert = routed(
-        config,
-        experts,
-        config.dimension("num_experts_per_tok"),
-        hidden,
-        config.dimension("intermediate_size"),
+    (scoring,), expert = mixture(
+        config, hidden, "intermediate_size", experts=("num_local_experts", "num_experts"), router_in="fp32"
     )
-    scoring = router(hidden, experts, multiplied_in="fp32")
     attended = Layer((attention(shape),), (qkv(shape), attention_output(shape), scoring), expert, 2 * hidden)
     lightning = LinearAttention(
         "lightning", shape.query_heads, shape.query_heads, shape.head_dim, shape.head_dim,

@@ -16,7 +16,7 @@ from capplan.families.parts.blocks import (
     routed,
     router,
 )
-from capplan.families.parts.stacks import Traits, block
+from capplan.families.parts.stacks import Traits, block, mixture
 from capplan.families.parts.state_blocks import (
     Mamba2Shape,
     StateBlock,
@@ -134,10 +134,7 @@ def read_jamba(config: Config, name: str) -> Network:
         inner_norms=True,
     )
     dense: Part = (gated_mlp(hidden, intermediate), None)
-    sparse: Part = (
-        (router(hidden, experts),),
-        routed(config, experts, config.dimension("num_experts_per_tok"), hidden, intermediate),
-    )
+    sparse = mixture(config, hidden, intermediate, experts=experts)
     attention_period = config.dimension("attn_layer_period")
     attention_offset = config.count("attn_layer_offset", default=4)
     expert_period = config.dimension("expert_layer_period")
@@ -170,13 +167,8 @@ def read_falcon_h1(config: Config, name: str) -> Network:
     shape = heads(config, default_kv_heads=8)
     hidden = shape.hidden_size
     inner = config.optional("mamba_d_ssm") or _inner(config, hidden)
-    mixer = _mamba2_of(
-        config,
-        hidden,
-        inner,
-        output_bias=config.flag("projectors_bias"),
-        gated_norm=config.flag("mamba_rms_norm"),
-    )
+    output_bias, gated_norm = config.flag("projectors_bias"), config.flag("mamba_rms_norm")
+    mixer = _mamba2_of(config, hidden, inner, output_bias=output_bias, gated_norm=gated_norm)
     bias = config.flag("attention_bias")
     mlp = gated_mlp(hidden, config.dimension("intermediate_size"), bias=config.flag("mlp_bias"))
     layer = Layer(
@@ -325,22 +317,14 @@ class _Blocks:
         if kind == "state":
             return self._state()
         if kind == "attention":
-            shape = heads(
-                self.config,
-                hidden=self.hidden,
-                head_dim_keys=("head_dim", "attention_head_dim"),
-                default_kv_heads=8,
-            )
+            keys = ("head_dim", "attention_head_dim")
+            shape = heads(self.config, hidden=self.hidden, head_dim_keys=keys, default_kv_heads=8)
             self.config.unused("attention_bias")  # the class has none
             return block(shape, Traits(norms=1), ((), None))
         bias = self.config.flag("mlp_bias")
         if kind == "mlp":
-            return Layer(
-                (),
-                plain_mlp(self.hidden, self.config.dimension("intermediate_size"), bias=bias),
-                None,
-                self.hidden,
-            )
+            matmuls = plain_mlp(self.hidden, self.config.dimension("intermediate_size"), bias=bias)
+            return Layer((), matmuls, None, self.hidden)
         return self._experts(bias=bias)
 
     def _state(self) -> Layer:
@@ -367,14 +351,8 @@ class _Blocks:
         config, hidden = self.config, self.hidden
         experts = config.dimension("n_routed_experts", "num_local_experts")
         latent = config.optional("moe_latent_size")
-        expert = routed(
-            config,
-            experts,
-            config.dimension("num_experts_per_tok"),
-            latent or hidden,
-            config.dimension("moe_intermediate_size"),
-            gated=False,
-        )
+        chosen, width = config.dimension("num_experts_per_tok"), config.dimension("moe_intermediate_size")
+        expert = routed(config, experts, chosen, latent or hidden, width, gated=False)
         config.unused("n_shared_experts")  # the class has one, whatever the key says
         size = config.dimension("moe_shared_expert_intermediate_size")
         shared = plain_mlp(hidden, size, bias=bias, tensor_class="shared_expert")
@@ -514,19 +492,10 @@ def read_lfm2_moe(config: Config, name: str) -> Network:
     """Return an LFM2 with experts after its first dense layers."""
     hidden = config.dimension("hidden_size")
     dense: Part = (gated_mlp(hidden, config.dimension("intermediate_size")), None)
-    experts = config.dimension("num_experts")
-    expert = routed(
-        config,
-        experts,
-        config.dimension("num_experts_per_tok"),
-        hidden,
-        config.dimension("moe_intermediate_size"),
-    )
-    sparse: Part = ((router(hidden, experts),), expert)
+    sparse = mixture(config, hidden, "moe_intermediate_size")
     first = config.count("num_dense_layers", default=2)
-    return _lfm2_network(
-        config, name, [dense if index < first else sparse for index in range(config.layers())]
-    )
+    parts = [dense if index < first else sparse for index in range(config.layers())]
+    return _lfm2_network(config, name, parts)
 
 
 def read_lfm3(config: Config, name: str) -> Network:

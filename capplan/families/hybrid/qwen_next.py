@@ -17,11 +17,9 @@ from capplan.families.parts.blocks import (
     gated_mlp,
     heads,
     qkv,
-    routed,
-    router,
     with_tower,
 )
-from capplan.families.parts.stacks import Traits, block, dense_mlp
+from capplan.families.parts.stacks import Traits, block, dense_mlp, mixture
 from capplan.families.parts.state_blocks import gated_delta_net
 from capplan.families.parts.vision import qwen3_vision
 from capplan.model.network import Attention, Layer, Mixer, Network, Projection, ShortConvolution
@@ -32,23 +30,10 @@ _KINDS = {"linear_attention": "state", "full_attention": "attention"}
 
 def sparse_feed_forward(config: Config, hidden: int) -> Part:
     """Return routed experts with a gated shared expert."""
-    experts = config.dimension("num_experts")
-    expert = routed(
-        config,
-        experts,
-        config.dimension("num_experts_per_tok"),
-        hidden,
-        config.dimension("moe_intermediate_size"),
+    matmuls, experts = mixture(
+        config, hidden, "moe_intermediate_size", shared="shared_expert_intermediate_size"
     )
-    shared = (
-        *gated_mlp(hidden, config.count("shared_expert_intermediate_size"), tensor_class="shared_expert"),
-        Projection("shared_gate", "router", hidden, 1, "none"),
-    )
-    return (router(hidden, experts), *shared), expert
-
-
-def _dense(config: Config, hidden: int) -> Part:
-    return gated_mlp(hidden, config.dimension("intermediate_size")), None
+    return (*matmuls, Projection("shared_gate", "router", hidden, 1, "none")), experts
 
 
 def _is_dense(config: Config, index: int) -> bool:
@@ -77,7 +62,9 @@ def read_qwen3_next(config: Config, name: str) -> Network:
     )
 
     def layer(kind: str, index: int) -> Layer:
-        part = _dense(config, hidden) if sparse is None or _is_dense(config, index) else sparse
+        part = sparse
+        if part is None or _is_dense(config, index):
+            part = gated_mlp(hidden, config.dimension("intermediate_size")), None
         if kind == "attention":
             norms = 2 * hidden + 2 * shape.head_dim
             return Layer((attention(shape),), (*attending, *part[0]), part[1], norms)

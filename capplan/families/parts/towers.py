@@ -199,10 +199,7 @@ def minicpm_vision(vision: Config) -> int:
 
 def hunyuan(vision: Config) -> int:
     """Return the parameters of the tower of Hunyuan OCR: biases everywhere, positions of its largest image and one more."""
-    hidden, wide = (
-        vision.dimension("hidden_size"),
-        vision.dimension("intermediate_size"),
-    )
+    hidden, wide = vision.dimension("hidden_size"), vision.dimension("intermediate_size")
     patch = vision.dimension("patch_size")
     positions = (vision.dimension("max_image_size") // patch) ** 2 + 1
     vision.unused(

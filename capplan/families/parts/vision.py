@@ -205,10 +205,7 @@ def nemotron(config: Config, _tower: Config, text: int) -> int:
 
 def hunyuan(_config: Config, tower: Config, text: int) -> int:
     """Return the merger of Hunyuan OCR: a convolution over squares of patches, two matrices, two norms, four marks of an image."""
-    hidden, merge = (
-        tower.dimension("hidden_size"),
-        tower.dimension("spatial_merge_size"),
-    )
+    hidden, merge = tower.dimension("hidden_size"), tower.dimension("spatial_merge_size")
     merger = (
         linear(merge * merge * hidden, 2 * hidden) + linear(2 * hidden, 4 * hidden) + linear(4 * hidden, text)
     )

@@ -477,10 +477,6 @@ def _workstation(name: str) -> str | None:
     return candidates[0] if len(candidates) == 1 else None
 
 
-def _looks_like_a_path(name: str) -> bool:
-    return name.lower().endswith(SUFFIXES) or os.sep in name or name.startswith((".", "~"))
-
-
 _SLICE_LABEL = re.compile(r"(.+?)[-_ ]MIG[-_ ](\d+g\.\d+gb)", re.IGNORECASE)
 """A MIG slice, as nvidia-smi, torch and GPU feature discovery print it."""
 _SHARED_LABEL = re.compile(r"(.+)-SHARED", re.IGNORECASE)
@@ -594,7 +590,7 @@ def device(name: str) -> Device:
         raise InputError("the hardware name is empty; e.g. h100-sxm")
     if cut_label := _SLICE_LABEL.fullmatch(name):
         name = f"{cut_label[1]}:{cut_label[2]}"
-    if _looks_like_a_path(name):
+    if name.lower().endswith(SUFFIXES) or os.sep in name or name.startswith((".", "~")):
         return _in_file(path_of(name))
     whole, colon, part = name.partition(":")
     memory = _MEMORY.fullmatch(part)

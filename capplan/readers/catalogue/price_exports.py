@@ -6,7 +6,6 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any, get_args
 
@@ -23,10 +22,8 @@ _NEEDED = ("provider", "hardware", "gpus", "price")
 _YEARS: Mapping[str, float] = {"reserved-1y": 1.0, "reserved-3y": 3.0}
 
 
-@cache
-def _dialect() -> dict[str, Any]:
-    """Return how the three clouds write: words for a term -> ours, attributes of AWS that are read, uses of GCP -> our terms, device -> how GCP describes its GPU."""
-    return read_json(Path(__file__).with_name("price_exports.json"))
+_DIALECT = read_json(Path(__file__).with_name("price_exports.json"))
+"""How the three clouds write: words for a term -> ours, attributes of AWS that are read, uses of GCP -> our terms, device -> how GCP describes its GPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +115,13 @@ def _known(sku: str, provider: str, left_out: Counter[str]) -> Any:
     return found.record
 
 
+def _listed(
+    provider: str, machine: Any, region: str, commitment: Commitment | Term, usd: float, date: str
+) -> ListedOffer:
+    """Return the offer of a machine of the catalogue."""
+    return ListedOffer(provider, machine.sku, machine.device, machine.gpus, region, commitment, usd, date)
+
+
 def _aws(
     name: str, value: Mapping[str, Any], day: str | None, left_out: Counter[str]
 ) -> Iterator[ListedOffer]:
@@ -133,22 +137,14 @@ def _aws(
         items = (json.loads(item) if isinstance(item, str) else item for item in value["PriceList"])
     for item in items:
         about = item.get("product", {}).get("attributes", {})
-        if any(about.get(key, allowed) != allowed for key, allowed in _dialect()["aws"].items()):
+        if any(about.get(key, allowed) != allowed for key, allowed in _DIALECT["aws"].items()):
             continue
         if (machine := _known(str(about.get("instanceType", "")), "AWS", left_out)) is None:
             continue
         published = str(item.get("publicationDate") or value.get("publicationDate") or "")[:10]
         for commitment, usd in _aws_prices(item.get("terms", {}), f"{name}: {machine.sku}"):
-            yield ListedOffer(
-                "AWS",
-                machine.sku,
-                machine.device,
-                machine.gpus,
-                str(about.get("regionCode") or about.get("location")),
-                commitment,
-                usd,
-                _dated(name, published or day),
-            )
+            region = str(about.get("regionCode") or about.get("location"))
+            yield _listed("AWS", machine, region, commitment, usd, _dated(name, published or day))
 
 
 def _aws_prices(terms: Mapping[str, Any], place: str) -> Iterator[tuple[Commitment | Term, float]]:
@@ -158,7 +154,7 @@ def _aws_prices(terms: Mapping[str, Any], place: str) -> Iterator[tuple[Commitme
                 yield "on-demand", usd
     for term in terms.get("Reserved", {}).values():
         about = term.get("termAttributes", {})
-        known = _dialect()["terms"].get(str(about.get("LeaseContractLength")))
+        known = _DIALECT["terms"].get(str(about.get("LeaseContractLength")))
         if known is None or about.get("OfferingClass", "standard") != "standard":
             continue
         usd = 0.0
@@ -187,7 +183,7 @@ def _azure(
         if (machine := _known(sku, "Azure", left_out)) is None:
             continue
         usd = _usd(item["retailPrice"], f"{name}: {sku}")
-        known = _dialect()["terms"].get(str(item.get("reservationTerm")))
+        known = _DIALECT["terms"].get(str(item.get("reservationTerm")))
         commitment: Commitment | Term = "spot" if "Spot" in named else "on-demand"
         if item["type"] == "Reservation":
             if known is None:
@@ -197,16 +193,14 @@ def _azure(
             continue
         if usd:
             region = str(item.get("armRegionName"))
-            yield ListedOffer(
-                "Azure", machine.sku, machine.device, machine.gpus, region, commitment, usd, _dated(name, day)
-            )
+            yield _listed("Azure", machine, region, commitment, usd, _dated(name, day))
 
 
 def _gcp(name: str, value: Mapping[str, Any], day: str | None, _: Counter[str]) -> Iterator[ListedOffer]:
     """Yield the offers of GCP's machines, each the sum of its GPUs, processors and memory in one region and on one term."""
     from capplan.readers.catalogue.offer_terms import known_machines
 
-    gpus, uses = _dialect()["gcp gpus"], _dialect()["gcp usage"]
+    gpus, uses = _DIALECT["gcp gpus"], _DIALECT["gcp usage"]
     parts: dict[tuple[str, Commitment | Term], dict[str, float]] = {}
     for item in value["skus"]:
         usage = uses.get(str(item.get("category", {}).get("usageType")))
@@ -236,16 +230,7 @@ def _gcp(name: str, value: Mapping[str, Any], day: str | None, _: Counter[str]) 
             )
             if all(usd is not None for usd in each) and all(amount is not None for amount in amounts):
                 usd = sum(usd * amount for usd, amount in zip(each, amounts, strict=True) if usd and amount)
-                yield ListedOffer(
-                    "GCP",
-                    machine.sku,
-                    machine.device,
-                    machine.gpus,
-                    region,
-                    commitment,
-                    usd,
-                    _dated(name, day),
-                )
+                yield _listed("GCP", machine, region, commitment, usd, _dated(name, day))
 
 
 def _gcp_rate(item: Mapping[str, Any], place: str) -> float | None:

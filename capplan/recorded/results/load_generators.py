@@ -270,42 +270,31 @@ def _benchmark(document: ResultValues, report: ResultValues) -> BenchmarkResult:
 
 
 def _requests(document: ResultValues, metrics: ResultValues) -> int | None:
-    for place, name in (
+    places = (
         (document.at("scheduler_metrics", "requests_made"), "successful"),
         (metrics.at("request_totals"), "successful"),
         (document.at("request_totals"), "successful"),
         (document.at("run_stats", "requests_made"), "successful"),
         (metrics.at("request_latency", "successful"), "count"),
-    ):
-        count = place.count(name)
-        if count is not None:
-            return count
-    return None
+    )
+    counts = (place.count(name) for place, name in places)
+    return next((count for count in counts if count is not None), None)
 
 
 def _strategy(document: ResultValues) -> ResultValues:
-    for place in (
-        document.at("config", "strategy"),
-        document.at("scheduler", "strategy"),
-        document.at("args", "strategy"),
-    ):
-        if place.values:
-            return place
-    return document.at("strategy")
+    places = (document.at(part, "strategy") for part in ("config", "scheduler", "args"))
+    return next((place for place in places if place.values), document.at("strategy"))
 
 
 def _guidellm_model(document: ResultValues, report: ResultValues) -> str | None:
-    for place in (
+    places = (
         report.at("config", "spec", "backend"),
         document.at("config", "backend"),
         report.at("args"),
         document.at("worker"),
         document.at("benchmarker", "backend"),
-    ):
-        model = place.text("model", "backend_model")
-        if model:
-            return model
-    return None
+    )
+    return next(filter(None, (place.text("model", "backend_model") for place in places)), None)
 
 
 def _spread(metric: ResultValues, seconds: float) -> Latency:

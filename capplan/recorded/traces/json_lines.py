@@ -218,17 +218,15 @@ def block_tokens_of(rows: Sequence[Mapping[str, Any]]) -> int:
     hashed = [
         (int(row["input_length"]), len(row["hash_ids"]))
         for row in rows
-        if isinstance(row.get("hash_ids"), list) and row["hash_ids"] and _is_length(row.get("input_length"))
+        if isinstance(row.get("hash_ids"), list)
+        and row["hash_ids"]
+        and 0 < _number(row.get("input_length")) <= LONGEST_TOKENS
     ]
 
     def fitting(size: int) -> int:
         return sum(tokens // size <= blocks <= -(-tokens // size) for tokens, blocks in hashed)
 
     return max(BLOCK_SIZES, key=fitting) if hashed else 0
-
-
-def _is_length(value: object) -> bool:
-    return isinstance(value, (int, float)) and 0 < value <= LONGEST_TOKENS
 
 
 def sample_of(path: Path) -> list[dict[str, Any]]:
