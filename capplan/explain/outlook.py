@@ -26,6 +26,7 @@ from capplan.questions.fleet import parts_of, replicas_by_group
 from capplan.questions.money.commitments import AskedMix, asked_mix
 from capplan.questions.money.energy import asked_energy, asked_growth
 from capplan.questions.money.who_pays import total_cost
+from capplan.report.answer import row_of
 from capplan.report.answers.fleet_money import commitments_result, total_result
 from capplan.report.answers.fleet_outlook import energy_result, growth_result
 from capplan.report.quantities import MONEY
@@ -190,9 +191,7 @@ def _energy_arguments(planned: Planned, energy: Energy) -> Arguments:
         "ordered_gpus": energy.gpus,
         "facility_ratio": terms.facility_ratio,
         "powered_hours": hours,
-        "usd_per_kwh": terms.usd_per_kwh,
-        "kg_co2_per_kwh": terms.kg_co2_per_kwh,
-        "rack_limit_watts": terms.rack_limit_watts,
+        **row_of(terms, "usd_per_kwh kg_co2_per_kwh rack_limit_watts"),
     }
     return {
         **{name: partial(lambda value, _: Stated(value), value) for name, value in values.items()},

@@ -20,36 +20,32 @@ from capplan.money.cash import CostLine, MachineCharge
 from capplan.money.commitments import HOURS_PER_YEAR
 from capplan.money.who_pays import Share
 from capplan.questions.money.who_pays import AskedBill
+from capplan.report.answer import columns
 from capplan.report.safe_text import csv_cell
 from capplan.scenario.scenario_file import Scenario
 
 VERSIONS = ("1.2", "1.3")
 Columns: TypeAlias = dict[str, object]
-COLUMNS = (
-    "BilledCost", "BillingAccountId", "BillingAccountName", "BillingAccountType", "BillingCurrency", "BillingPeriodEnd", "BillingPeriodStart",
-    "ChargeCategory", "ChargeClass", "ChargeDescription", "ChargeFrequency", "ChargePeriodEnd", "ChargePeriodStart",
-    "CommitmentDiscountCategory", "CommitmentDiscountId", "CommitmentDiscountName", "CommitmentDiscountQuantity",
-    "CommitmentDiscountStatus", "CommitmentDiscountType", "CommitmentDiscountUnit",
-    "ConsumedQuantity", "ConsumedUnit", "ContractedCost", "ContractedUnitPrice", "EffectiveCost", "InvoiceIssuerName", "ListCost",
-    "ListUnitPrice", "PricingCategory", "PricingCurrency", "PricingCurrencyContractedUnitPrice", "PricingCurrencyEffectiveCost",
-    "PricingCurrencyListUnitPrice", "PricingQuantity", "PricingUnit", "ProviderName", "PublisherName", "RegionId", "RegionName", "ResourceId",
-    "ResourceName", "ResourceType", "ServiceCategory", "ServiceName", "ServiceSubcategory", "SkuId", "SkuMeter", "SkuPriceId",
-    "SubAccountId", "SubAccountName", "SubAccountType", "Tags",
-)  # fmt: skip
-NEWER_COLUMNS = (
-    "AllocatedMethodDetails", "AllocatedMethodId", "AllocatedResourceId", "AllocatedResourceName", "AllocatedTags", "HostProviderName",
-    "ServiceProviderName",
-)  # fmt: skip
+COLUMNS = columns(
+    "BilledCost BillingAccountId BillingAccountName BillingAccountType BillingCurrency "
+    "BillingPeriodEnd BillingPeriodStart ChargeCategory ChargeClass ChargeDescription "
+    "ChargeFrequency ChargePeriodEnd ChargePeriodStart CommitmentDiscountCategory "
+    "CommitmentDiscountId CommitmentDiscountName CommitmentDiscountQuantity "
+    "CommitmentDiscountStatus CommitmentDiscountType CommitmentDiscountUnit ConsumedQuantity "
+    "ConsumedUnit ContractedCost ContractedUnitPrice EffectiveCost InvoiceIssuerName ListCost "
+    "ListUnitPrice PricingCategory PricingCurrency PricingCurrencyContractedUnitPrice "
+    "PricingCurrencyEffectiveCost PricingCurrencyListUnitPrice PricingQuantity PricingUnit "
+    "ProviderName PublisherName RegionId RegionName ResourceId ResourceName ResourceType "
+    "ServiceCategory ServiceName ServiceSubcategory SkuId SkuMeter SkuPriceId SubAccountId "
+    "SubAccountName SubAccountType Tags"
+)
+NEWER_COLUMNS = columns(
+    "AllocatedMethodDetails AllocatedMethodId AllocatedResourceId AllocatedResourceName "
+    "AllocatedTags HostProviderName ServiceProviderName"
+)
 """Columns that 1.3 has in addition."""
-OWN_COLUMNS = (
-    "x_CapitalCost",
-    "x_Model",
-    "x_Hardware",
-    "x_Gpus",
-    "x_GpuTimeShare",
-    "x_Requests",
-    "x_InputTokens",
-    "x_OutputTokens",
+OWN_COLUMNS = columns(
+    "x_CapitalCost x_Model x_Hardware x_Gpus x_GpuTimeShare x_Requests x_InputTokens x_OutputTokens"
 )
 OURS = "self-hosted fleet"
 _CATEGORIES = {"on-demand": "Standard", "community": "Standard", "spot": "Dynamic"}

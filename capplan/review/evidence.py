@@ -16,7 +16,7 @@ from capplan.hardware.device import Device
 from capplan.money.cash import total_usd
 from capplan.money.price import HOURS_PER_MONTH, usd_per_month
 from capplan.questions.plans.plan_row import plan_row
-from capplan.report.answer import Table
+from capplan.report.answer import Table, row_of
 from capplan.report.answers.fleet_money import total_table
 from capplan.report.answers.fleet_outlook import over_time_parts, over_time_tables
 from capplan.report.answers.fleet_words import (
@@ -135,9 +135,7 @@ def latency_section(given: Findings, detail: PlanDetail) -> Section:
         totals[row.phase] = totals.get(row.phase, 0.0) + row.seconds
     rows = [
         {
-            "phase": row.phase,
-            "operator": row.operator,
-            "seconds": row.seconds,
+            **row_of(row, "phase operator seconds"),
             "share_fraction": row.seconds / totals[row.phase],
             "flop": row.flop,
             "flop_per_s": row.flop / row.seconds,
@@ -200,9 +198,7 @@ def rejections_section(given: Findings) -> Section:
     """Return what was rejected, by device and reason, and the smallest change that would let a plan through."""
     rows = [
         {
-            "hardware": item.hardware,
-            "reason": item.reason,
-            "count": item.count,
+            **row_of(item, "hardware reason count"),
             "share_fraction": item.count / max(1, given.answer.evaluated),
         }
         for item in given.answer.rejected
@@ -539,9 +535,7 @@ def _pools_section(given: Findings, plan: Plan, transfer: Transfer) -> Section:
             "hardware": pool.layout.device.name,
             "plan": pool.layout.in_words(pool.weight_dtype),
             "request_rate": pool.request_rate_per_replica,
-            "busy_fraction": pool.busy_fraction,
-            "busy_replicas": pool.busy_replicas,
-            "spare_replicas": pool.spare_replicas,
+            **row_of(pool, "busy_fraction busy_replicas spare_replicas"),
             "devices_per_replica": pool.layout.devices,
             "devices": pool.gpus,
         }

@@ -16,7 +16,7 @@ from capplan.questions.levers.answer import Asking, checked_names, levers_beside
 from capplan.questions.plans.plan_row import plan_row
 from capplan.questions.sensitivity import CHANGE, Sensitivity
 from capplan.readers.plan_file import LEVERS_AGAIN, BaseRow, LeverRow, read_levers_file
-from capplan.report.answer import Table
+from capplan.report.answer import Table, row_of
 from capplan.report.answers.fleet_money import (
     cash_tables,
     cash_texts,
@@ -202,9 +202,7 @@ def what_if_rows(sensitivity: Sensitivity) -> list[dict[str, Any]]:
         {
             "hardware": plan.hardware,
             "plan": layout_text(plan),
-            "traffic_ratio": point.traffic_ratio,
-            "request_rate": point.request_rate,
-            "gpus": point.gpus,
+            **row_of(point, "traffic_ratio request_rate gpus"),
             money_key(plan): point.usd,
         }
         for plan, points in sensitivity.what_if

@@ -11,7 +11,7 @@ import numpy as np
 from capplan.calibrate.endpoint.deployment import Deployment
 from capplan.calibrate.endpoint.series import Series
 from capplan.readers.calibration.record import Calibration, HostRefit, Machine, ResultPoint
-from capplan.report.answer import Answer, Table
+from capplan.report.answer import Answer, Table, row_of
 
 SAME_KERNELS = (
     "these layers run the torch kernels that were fitted: they prove the sum, not an engine; with results of an engine: "
@@ -42,10 +42,7 @@ def _fit_tables(calibration: Calibration) -> list[Table]:
                 {
                     "kernel": key,
                     "number": name,
-                    "value": n.value,
-                    "low": n.low,
-                    "high": n.high,
-                    "constrained": n.constrained,
+                    **row_of(n, "value low high constrained"),
                 }
                 for key, fit in calibration.fitted.items()
                 for name, n in fit.numbers.items()
@@ -235,8 +232,7 @@ def refit_answer(refit: HostRefit, written: Path | None, replica: Sequence[str] 
     replica : model and options of the replica that was measured, for the command that uses the file
     """
     numbers = [
-        {"number": name, "value": n.value, "low": n.low, "high": n.high, "constrained": n.constrained}
-        for name, n in refit.numbers.items()
+        {"number": name, **row_of(n, "value low high constrained")} for name, n in refit.numbers.items()
     ]
     rows = [asdict(point) for point in refit.points]
     errors = {
@@ -306,9 +302,7 @@ def series_answer(address: str, series: Series) -> Answer:
     rows = [
         {
             "point": number + 1,
-            "concurrency": point.concurrency,
-            "input_tokens": point.input_tokens,
-            "output_tokens": point.output_tokens,
+            **row_of(point, "concurrency input_tokens output_tokens"),
             "seconds": series.point_s,
         }
         for number, point in enumerate(series.points)

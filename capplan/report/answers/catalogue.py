@@ -6,29 +6,23 @@ from typing import TYPE_CHECKING, Any
 
 from capplan.assumption import Assumption
 from capplan.hardware.device import Device
-from capplan.report.answer import Answer, Table, flattened
+from capplan.report.answer import Answer, Table, columns, flattened, row_of
 
 if TYPE_CHECKING:
     from capplan.readers.catalogue.offer_terms import KnownMachine
 
-_LISTED = (
-    "name", "architecture", "memory_bytes", "memory_bytes_per_s", "peak_flop_per_s.bf16", "peak_flop_per_s.fp8",
-    "peak_flop_per_s.fp4", "link", "link_bytes_per_s", "link_domain_devices", "tdp_w",
-)  # fmt: skip
+_LISTED = columns(
+    "name architecture memory_bytes memory_bytes_per_s peak_flop_per_s.bf16 peak_flop_per_s.fp8 "
+    "peak_flop_per_s.fp4 link link_bytes_per_s link_domain_devices tdp_w"
+)
 
 _SPARE = ("link_domain_devices", "tdp_w", "link", "link_bytes_per_s", "architecture", "peak_flop_per_s.fp4")
 """Columns of the catalogue that a narrow screen leaves out, the first one first."""
 
 _FOOTNOTES = ("labels", "figure_sources", "sources", "traps", "partition", "emulated")
 
-_SLICE = (
-    "name",
-    "per_device",
-    "multiprocessors",
-    "reported_memory_bytes",
-    "memory_bytes_per_s",
-    "peak_flop_per_s.bf16",
-    "starts",
+_SLICE = columns(
+    "name per_device multiprocessors reported_memory_bytes memory_bytes_per_s peak_flop_per_s.bf16 starts"
 )
 
 _TITLES = {
@@ -96,10 +90,7 @@ def device_answer(device: Device, slices: Sequence[Device] = ()) -> Answer:
     """Return one device: every figure with its label and where it was read, and the slices that it can be cut into."""
     figures = _figures(device)
     titles = {source.key: source for source in device.sources}
-    sources = [
-        {"source": s.key, "title": s.title, "url": s.url, "checked": s.checked, "note": s.note}
-        for s in device.sources
-    ]
+    sources = [{"source": s.key, **row_of(s, "title url checked note")} for s in device.sources]
     assumed = frozenset((0, name) for name, label in device.labels.items() if label == "assumed")
     keys = {name: ", ".join(k for k in used if k in titles) for name, used in device.figure_sources.items()}
     return Answer(
@@ -151,13 +142,9 @@ _SHOWN = {
     "scenarios": ("scenario", "model", "about"),
     "models": ("model", "quantization"),
     "machines": ("sku", "provider", "hardware", "gpus", "usd_per_hour", "region", "date"),
-    "apis": (
-        "api",
-        "input_usd_per_million_tokens",
-        "cache_read_usd_per_million_tokens",
-        "output_usd_per_million_tokens",
-        "date",
-        "remark",
+    "apis": columns(
+        "api input_usd_per_million_tokens cache_read_usd_per_million_tokens "
+        "output_usd_per_million_tokens date remark"
     ),
     "prices": ("hardware", "provider", "commitment", "usd_per_gpu_hour", "region", "date", "source"),
 }

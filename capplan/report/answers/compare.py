@@ -12,7 +12,7 @@ from capplan.money.who_pays import Share
 from capplan.questions.money.comparison import AskedComparison
 from capplan.questions.money.who_pays import AskedBill
 from capplan.questions.plans.plan_row import order_row
-from capplan.report.answer import Answer, Table
+from capplan.report.answer import Answer, Table, columns, row_of
 from capplan.report.answers.fleet_money import currency_texts, total_texts
 from capplan.report.answers.fleet_words import purchase_text
 from capplan.report.answers.order import ordered_texts, used_by_texts
@@ -24,9 +24,9 @@ _BILL_TITLES = {
     "name": "class",
     "tenant": "",
 }
-_OF_TENANTS = (
-    "requests", "gpu_time_fraction", "prefill_usd", "decode_usd", "outside_usd", "usd", "idle_usd", "with_idle_usd",
-)  # fmt: skip
+_OF_TENANTS = columns(
+    "requests gpu_time_fraction prefill_usd decode_usd outside_usd usd idle_usd with_idle_usd"
+)
 """Numbers of a tenant, which are sums over its classes."""
 _SPARE = ("usd_per_thousand_conversations", "usd_per_user", "prefill_usd", "decode_usd")
 """Columns that a narrow terminal does without, the first one first."""
@@ -98,9 +98,7 @@ def _charge_row(charge: MachineCharge) -> dict[str, Any]:
         "provider": machine.provider if machine else None,
         "commitment": charge.part.offer.name,
         "gpus": charge.part.gpus,
-        "hours": charge.hours,
-        "unused_fraction": charge.unused_fraction,
-        "breakeven_decline": charge.breakeven_decline,
+        **row_of(charge, "hours unused_fraction breakeven_decline"),
         **figures,
     }
 
@@ -159,33 +157,20 @@ def _tables(
 def _class_row(share: Share) -> dict[str, Any]:
     use = share.use
     return {
-        "name": use.name,
-        "tenant": use.tenant,
-        "requests": use.requests,
-        "input_tokens": use.input_tokens,
-        "output_tokens": use.output_tokens,
+        **row_of(use, "name tenant requests input_tokens output_tokens"),
         "gpu_time_fraction": share.fraction,
         "prefill_usd": share.prefill_usd,
         "decode_usd": share.decode_usd,
         "outside_usd": share.use.outside_usd,
-        "usd": share.usd,
-        "idle_usd": share.idle_usd,
-        "with_idle_usd": share.with_idle_usd,
-        "usd_per_request": share.usd_per_request,
+        **row_of(share, "usd idle_usd with_idle_usd usd_per_request"),
         "usd_per_thousand_requests": 1000.0 * share.usd_per_request,
         "usd_per_user": share.usd_per_user,
         "usd_per_thousand_conversations": share.usd_per_thousand_conversations,
     }
 
 
-_PARTS = (
-    "input_usd",
-    "cache_write_usd",
-    "cache_read_usd",
-    "storage_usd",
-    "output_usd",
-    "provisioned_usd",
-    "outside_usd",
+_PARTS = columns(
+    "input_usd cache_write_usd cache_read_usd storage_usd output_usd provisioned_usd outside_usd"
 )
 _COMPARE_TITLES = {
     "api": "",
@@ -272,9 +257,7 @@ def _compare_result(asked: AskedComparison, name: str, rows: Sequence[dict[str, 
 
 def _api_row(api: ComparedApi) -> dict[str, Any]:
     return {
-        "provider": api.price.provider,
-        "model": api.price.model,
-        "date": api.price.date,
+        **row_of(api.price, "provider model date"),
         "usd_per_month": api.bill.usd,
         **asdict(api.bill),
         "caching": "; ".join(dict.fromkeys(api.ways)),
@@ -370,13 +353,9 @@ def cache_answer(
     warnings: Sequence[str],
 ) -> Answer:
     """Return a day with and without caching, and from which request on it pays."""
-    row = {
-        "uncached_usd_per_day": day.uncached_usd_per_day,
-        "cached_usd_per_day": day.cached_usd_per_day,
-        "saved_usd_per_month": day.saved_usd_per_month,
-        "breakeven_requests": day.breakeven_requests,
-        "hit_fraction": day.hit_fraction,
-    }
+    row = row_of(
+        day, "uncached_usd_per_day cached_usd_per_day saved_usd_per_month breakeven_requests hit_fraction"
+    )
     by_name = price.provider != price.source
     named = f"{price.name} (prices of {price.date})" if by_name else "the prices given"
     assumed = [Assumption("arrivals are a Poisson process, spread over the day", "--requests-per-day")]

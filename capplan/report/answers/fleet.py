@@ -22,7 +22,7 @@ from capplan.questions.fleet_answer import FAR_DEARER
 from capplan.questions.money.energy import Outlook
 from capplan.questions.plans.plan_row import certainty_row, plan_inputs, plan_row
 from capplan.readers.plan_file import data_digests, plan_origin
-from capplan.report.answer import Answer, Table
+from capplan.report.answer import Answer, Table, columns, row_of
 from capplan.report.answers.fleet_money import (
     cash_result,
     cash_tables,
@@ -325,10 +325,10 @@ def _certainty_texts(answer: FleetAnswer, plan: Plan) -> tuple[str, ...]:
     return (f"confidence: {'; '.join(parts)}",) if parts else ()
 
 
-_SHOWN = (
-    "hardware", "plan", "replicas", "gpus_per_replica", "gpus", "usd_per_gpu_hour", "usd_per_hour", "usd_per_month",
-    "usd_per_million_output_tokens_at_mean", "ttft_s.p95", "tpot_s.p95", "slo_met_probability",
-)  # fmt: skip
+_SHOWN = columns(
+    "hardware plan replicas gpus_per_replica gpus usd_per_gpu_hour usd_per_hour usd_per_month "
+    "usd_per_million_output_tokens_at_mean ttft_s.p95 tpot_s.p95 slo_met_probability"
+)
 _POWERED = (*_SHOWN[:6], "watts", "energy_usd_per_hour", *_SHOWN[6:])
 """Where electricity is paid on top of the price."""
 _TITLES = {
@@ -336,10 +336,11 @@ _TITLES = {
     "usd_per_month_low": "at best",
     "usd_per_month_high": "at worst",
 }
-_SPARE = (
-    "price_basis", "gpus_per_replica", "usd_per_hour", "usd_per_million_output_tokens_at_mean", "usd_per_million_tokens_at_mean",
-    "usd_per_thousand_requests", "watts", "energy_usd_per_hour", "usd_per_gpu_hour", "tpot_s.p95", "ttft_s.p95", "replicas", "plan",
-)  # fmt: skip
+_SPARE = columns(
+    "price_basis gpus_per_replica usd_per_hour usd_per_million_output_tokens_at_mean "
+    "usd_per_million_tokens_at_mean usd_per_thousand_requests watts energy_usd_per_hour "
+    "usd_per_gpu_hour tpot_s.p95 ttft_s.p95 replicas plan"
+)
 """Columns of plans that a narrow screen leaves out, the first one first."""
 _PREDICTED = ("ttft_s.p95", "tpot_s.p95", "slo_met_probability")
 """Columns that rest on kernel efficiencies; marked where those were borrowed from another device."""
@@ -491,9 +492,7 @@ def _fleet_result(
         "over_time": outlook_over_time(outlook),
         "relaxations": [
             {
-                "target": r.target,
-                "limit_s": r.limit_s,
-                "needed_s": r.needed_s,
+                **row_of(r, "target limit_s needed_s"),
                 "hardware": r.layout.device.name,
             }
             for r in answer.relaxations
@@ -667,11 +666,7 @@ def mix_result(answer: FleetAnswer) -> dict[str, Any] | None:
     if not isinstance(mix, Mix):
         return {"reason": mix.reason, "tried": mix.tried, "skipped": list(mix.skipped)}
     return {
-        "by": mix.by,
-        "threshold_tokens": mix.threshold_tokens,
-        "usd_per_month": mix.usd_per_month,
-        "single_usd_per_month": mix.single_usd_per_month,
-        "saved_fraction": mix.saved_fraction,
+        **row_of(mix, "by threshold_tokens usd_per_month single_usd_per_month saved_fraction"),
         "gpus": mix.plan.gpus,
         "slo_met_probability": mix.plan.slo_met_probability,
         "tried": mix.tried,

@@ -12,7 +12,7 @@ from capplan.money.price import HOURS_PER_MONTH, SIDES, ChosenPrice
 from capplan.questions.money.commitments import AskedMix
 from capplan.questions.money.energy import Outlook
 from capplan.questions.plans.plan_row import OWN_PRICE, offers_row
-from capplan.report.answer import Table
+from capplan.report.answer import Table, columns, row_of
 from capplan.scenario.scenario_file import Currency
 from capplan.workload.request_class import OutsideUse, Slo
 
@@ -90,10 +90,7 @@ def cash_result(cash: Cash | None) -> dict[str, Any] | None:
         return None
     return {
         "months": [{**asdict(row), "usd": row.usd} for row in cash.months],
-        "bound_usd": cash.bound_usd,
-        "bound_until_month": cash.bound_until_month,
-        "worth_usd": cash.worth_usd,
-        "interest_usd": cash.interest_usd,
+        **row_of(cash, "bound_usd bound_until_month worth_usd interest_usd"),
         "terms": list(cash.begun),
     }
 
@@ -261,9 +258,7 @@ def mix_rows(mix: Mix, names: Sequence[str]) -> list[dict[str, Any]]:
             **({"pool": names[part.group]} if len(names) > 1 else {}),
             "commitment": part.offer.name,
             "machine": part.sku,
-            "replicas": part.replicas,
-            "gpus": part.gpus,
-            "used_fraction": part.used_fraction,
+            **row_of(part, "replicas gpus used_fraction"),
             "usd_per_gpu_hour": part.offer.usd_per_hour(1.0),
             **_totals(
                 part.usd_per_hour,
@@ -341,14 +336,7 @@ def commitments_tables(mixes: tuple[AskedMix, ...]) -> tuple[Table, ...]:
             mix_rows(mix, mixes[0].plan.group_names),
             title="Commitments: the cheapest mix for the load curve",
             titles=_COMMITMENT_TITLES,
-            spare=(
-                "usd_per_year",
-                "machine",
-                "price_basis",
-                "replicas",
-                "usd_per_month_high",
-                "usd_per_month_low",
-            ),
+            spare=columns("usd_per_year machine price_basis replicas usd_per_month_high usd_per_month_low"),
         ),
         Table(pure_rows(mix), title="The mix against one commitment", titles=_COMMITMENT_TITLES),
     ]
@@ -412,11 +400,7 @@ def outside_rows(use: OutsideUse) -> list[dict[str, Any]]:
     cost = "usd_per_job" if use.of_job else "usd_per_month"
     return [
         {
-            "name": item.name,
-            "requests": item.requests,
-            "wait_s": item.wait_s,
-            "tool_calls": item.tool_calls,
-            "usd_per_request": item.usd_per_request,
+            **row_of(item, "name requests wait_s tool_calls usd_per_request"),
             cost: item.usd,
             "answer_s": item.answer_s,
         }

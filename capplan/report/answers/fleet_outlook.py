@@ -11,7 +11,7 @@ from capplan.fleet.over_time import OverTime
 from capplan.fleet.plan import PHASES
 from capplan.money.energy import Energy
 from capplan.questions.money.energy import Outlook
-from capplan.report.answer import Table
+from capplan.report.answer import Table, columns, row_of
 from capplan.scenario.scenario_file import Scenario
 
 ROWS = 24
@@ -21,10 +21,7 @@ def over_time_result(over_time: OverTime) -> dict[str, Any]:
     """Return GPUs and GPU-hours over the time of a trace."""
     gpus = over_time.gpus_per_replica
     return {
-        "window_s": over_time.window_s,
-        "start_up_s": over_time.start_up_s,
-        "peak_to_mean_ratio": over_time.peak_to_mean_ratio,
-        "static_replicas": over_time.static_replicas,
+        **row_of(over_time, "window_s start_up_s peak_to_mean_ratio static_replicas"),
         "static_gpus": over_time.static_replicas * gpus,
         "static_gpu_hours": over_time.static_gpu_hours,
         "autoscaled_gpu_hours": over_time.gpu_hours(over_time.paid),
@@ -126,16 +123,8 @@ def growth_tables(growth: Growth | None) -> tuple[Table, ...]:
         asdict(row) | {"pools": row.pool_replicas and " + ".join(map(str, row.pool_replicas))}
         for row in growth.months
     ]
-    shown = (
-        "month",
-        "request_rate",
-        "replicas",
-        "pools",
-        "gpus",
-        "added_gpus",
-        "machines",
-        "usd_per_month",
-        "mix_usd_per_month",
+    shown = columns(
+        "month request_rate replicas pools gpus added_gpus machines usd_per_month mix_usd_per_month"
     )
     kept = tuple(name for name in shown if any(row[name] is not None for row in rows))
     title = f"Growth: {'; '.join((_holds(growth), *_cost(growth)))}"
@@ -203,9 +192,7 @@ def energy_result(energy: Energy | None) -> dict[str, Any] | None:
         f"electricity_usd_per_{span}": energy.usd,
         f"kg_co2_per_{span}": energy.kg_co2,
         "servers": [asdict(one) | {"racks": one.racks} for one in energy.servers],
-        "racks": energy.racks,
-        "rack_watts": energy.rack_watts,
-        "gpus_per_rack": energy.gpus_per_rack,
+        **row_of(energy, "racks rack_watts gpus_per_rack"),
     }
 
 

@@ -22,7 +22,7 @@ from capplan.money.order import owned_price_text
 from capplan.money.price import HOURS_PER_MONTH, usd_per_month
 from capplan.questions.fleet import AskedFleet
 from capplan.questions.plans.plan_row import plan_row
-from capplan.report.answer import Table
+from capplan.report.answer import Table, columns
 from capplan.scenario.money_terms import host_bytes, memory_usd_per_month
 from capplan.scenario.scenario_file import Scenario
 
@@ -547,18 +547,12 @@ _TITLES = {
     "way": "",
     "bytes_per_s": "all prompts",
 }
-_SHOWN = (
-    "way", "prefill", "decode", "gpus", "usd_per_month", "ttft_s.p95", "tpot_s.p95", "prefill_busy_fraction",
-    "decode_busy_fraction", "slo_met_probability",
-)  # fmt: skip
-_SENT = (
-    "way",
-    "link",
-    "bytes_per_request",
-    "transfer_s",
-    "bytes_per_s",
-    "prefill_load_fraction",
-    "decode_load_fraction",
+_SHOWN = columns(
+    "way prefill decode gpus usd_per_month ttft_s.p95 tpot_s.p95 prefill_busy_fraction "
+    "decode_busy_fraction slo_met_probability"
+)
+_SENT = columns(
+    "way link bytes_per_request transfer_s bytes_per_s prefill_load_fraction decode_load_fraction"
 )
 
 

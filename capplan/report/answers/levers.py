@@ -19,7 +19,7 @@ from capplan.questions.levers.lever import (
 )
 from capplan.questions.plans.plan_row import plan_row
 from capplan.readers.catalogue.scenarios import scenario_word
-from capplan.report.answer import Answer, Table
+from capplan.report.answer import Answer, Table, columns
 from capplan.report.answers.fleet import assumed_kernels
 from capplan.report.answers.fleet_words import (
     cost_texts,
@@ -31,10 +31,10 @@ from capplan.report.answers.fleet_words import (
 )
 from capplan.report.show import RowProgress
 
-_SHOWN = (
-    "lever", "change", "hardware", "plan", "gpus", "usd_per_month", "usd_per_month_saved", "ttft_p95_s", "tpot_p95_s",
-    "confidence_fraction", "kept",
-)  # fmt: skip
+_SHOWN = columns(
+    "lever change hardware plan gpus usd_per_month usd_per_month_saved ttft_p95_s tpot_p95_s "
+    "confidence_fraction kept"
+)
 _SPARE = ("ttft_p95_s", "tpot_p95_s", "plan", "hardware", "confidence_fraction")
 """Columns that a narrow terminal does without, the first one first."""
 _TITLES = {

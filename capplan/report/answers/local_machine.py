@@ -7,7 +7,7 @@ from capplan.assumption import Assumption
 from capplan.hardware.device import Device, engine_memory_bytes
 from capplan.questions.runnable import Runnable
 from capplan.readers.local_machine import LocalMachine
-from capplan.report.answer import Answer, Table
+from capplan.report.answer import Answer, Table, row_of
 
 
 def machine_here_answer(machine: LocalMachine) -> Answer:
@@ -17,10 +17,7 @@ def machine_here_answer(machine: LocalMachine) -> Answer:
             "device": one.printed,
             "count": one.count,
             "hardware": one.hardware or " or ".join(one.may_be) or None,
-            "memory_bytes": one.memory_bytes,
-            "usable_bytes": one.usable_bytes,
-            "memory_bytes_per_s": one.memory_bytes_per_s,
-            "tool": one.tool,
+            **row_of(one, "memory_bytes usable_bytes memory_bytes_per_s tool"),
         }
         for one in machine.devices
     ]

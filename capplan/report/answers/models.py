@@ -7,15 +7,16 @@ from typing import TYPE_CHECKING, Any
 from capplan.model.network import Network
 from capplan.model.stored_tensor import StoredModel
 from capplan.model.weight_format import in_weight_format, weight_format_assumptions
-from capplan.report.answer import Answer, Table
+from capplan.report.answer import Answer, Table, columns
 
 if TYPE_CHECKING:
     from capplan.memory.kv_sizes import KvSize, KvSizes
 
-_KV_SIZE_SHOWN = (
-    "context_tokens", "kv_bytes_per_token", "kv_bytes_per_sequence", "state_bytes_per_sequence",
-    "engine_reserved_bytes_per_sequence", "kv_bytes_total", "kv_bytes_per_gpu", "engine_reserved_bytes_per_gpu",
-)  # fmt: skip
+_KV_SIZE_SHOWN = columns(
+    "context_tokens kv_bytes_per_token kv_bytes_per_sequence state_bytes_per_sequence "
+    "engine_reserved_bytes_per_sequence kv_bytes_total kv_bytes_per_gpu "
+    "engine_reserved_bytes_per_gpu"
+)
 
 _RESERVED = ("engine_reserved_bytes_per_sequence", "engine_reserved_bytes_per_gpu")
 
@@ -81,14 +82,8 @@ def _informative(sizes: "Sequence[KvSize]") -> tuple[str, ...]:
     return tuple(name for name in _KV_SIZE_SHOWN if name not in silent)
 
 
-_MODEL_LISTED = (
-    "model",
-    "model_type",
-    "layers",
-    "parameters",
-    "active_parameters",
-    "weight_bytes",
-    "max_context_tokens",
+_MODEL_LISTED = columns(
+    "model model_type layers parameters active_parameters weight_bytes max_context_tokens"
 )
 
 

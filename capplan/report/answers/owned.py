@@ -7,6 +7,7 @@ from typing import Any
 from capplan.fleet.plan import FleetAnswer, Mix, NoMix, Plan
 from capplan.money.order import Machine, machines_per_replica, owned_price_text
 from capplan.questions.fleet import AskedFleet
+from capplan.report.answer import row_of
 from capplan.report.answers.fleet_words import paid_text, uneconomical_text
 
 
@@ -100,11 +101,7 @@ def owned_rows(uses: Sequence[OwnedUse]) -> list[dict[str, Any]]:
             "machine": use.machine.sku,
             "hardware": use.machine.device,
             "gpus": use.machine.gpus,
-            "machines": use.machines,
-            "used": use.used,
-            "unused": use.unused,
-            "replicas": use.replicas,
-            "usd_per_hour": use.usd_per_hour,
+            **row_of(use, "machines used unused replicas usd_per_hour"),
             "reason": use.reason or None,
         }
         for use in uses

@@ -18,7 +18,7 @@ from capplan.replica.plans import engine_scheduling, exchange_of, replica_schedu
 from capplan.replica.replica import Replica
 from capplan.replica.spec import ReplicaSpec, served_context_tokens
 from capplan.replica.speculation import MEASURED_PAIRS, DraftModel, Speculation
-from capplan.report.answer import Answer, Table
+from capplan.report.answer import Answer, Table, columns, row_of
 
 if TYPE_CHECKING:
     from capplan.fleet.plan import Plan
@@ -29,16 +29,9 @@ _LENGTHS = Assumption(
 )
 
 
-_FIGURES = (
-    "output_tokens_per_s",
-    "total_tokens_per_s",
-    "requests_per_s",
-    "output_tokens_per_s_per_gpu",
-    "concurrency",
-    "bottleneck",
-    "saturated",
-    "kv_occupancy_fraction",
-    "preemptions",
+_FIGURES = columns(
+    "output_tokens_per_s total_tokens_per_s requests_per_s output_tokens_per_s_per_gpu concurrency "
+    "bottleneck saturated kv_occupancy_fraction preemptions"
 )
 """Figures of an estimate that its table of throughput has."""
 
@@ -52,7 +45,7 @@ def estimate_answer(
 ) -> Answer:
     """Return latency, throughput and the operators they are made of."""
     estimated, spec = bounded.estimate, replica.spec
-    spreads = {"ttft_s": bounded.ttft_s, "tpot_s": bounded.tpot_s, "e2e_s": bounded.e2e_s}
+    spreads = row_of(bounded, "ttft_s tpot_s e2e_s")
     latency = [
         {"quantity": name.removesuffix("_s").upper()}
         | {f"{key}_s": value for key, value in asdict(spread).items()}
@@ -228,10 +221,10 @@ def _memory_figures(fit: Fit) -> dict[str, Any]:
     scheduling = replica_scheduling(engine_scheduling(spec), spec.sharding)
     amounts = {
         name: float(np.asarray(getattr(plan, name)))
-        for name in (
-            "weight_bytes", "activation_bytes", "non_torch_bytes", "cuda_graph_bytes", "usable_bytes",
-            "kv_bytes_available", "kv_cache_tokens", "max_concurrency", "reserved_bytes_per_sequence",
-        )
+        for name in columns(
+                        "weight_bytes activation_bytes non_torch_bytes cuda_graph_bytes usable_bytes "
+                        "kv_bytes_available kv_cache_tokens max_concurrency reserved_bytes_per_sequence"
+                    )
     }  # fmt: skip
     tokens = 0 if spec.network.bidirectional else int(max(0.0, amounts["kv_cache_tokens"]))
     sequences, groups = max(0.0, amounts["max_concurrency"]), int(spec.sharding.data)
@@ -344,10 +337,9 @@ _NO_HOST_TIME = Assumption(
 MOST_ROUNDS = 16
 """Rounds shown one by one; more are shown only by their speedup."""
 
-_REPLICA_SHOWN = (
-    "batch", "draft_tokens", "expected_tokens_per_round", "draft_s", "verify_s", "round_s", "target_step_s",
-    "speedup", "fits",
-)  # fmt: skip
+_REPLICA_SHOWN = columns(
+    "batch draft_tokens expected_tokens_per_round draft_s verify_s round_s target_step_s speedup fits"
+)
 _SPARE = ("draft_s", "verify_s")
 """Columns that a narrow screen leaves out, the first one first."""
 _SPEC_TITLES = {

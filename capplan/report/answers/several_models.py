@@ -18,7 +18,7 @@ from capplan.questions.several_models import (
     SharingAnswer,
     SharingModel,
 )
-from capplan.report.answer import Answer, Table
+from capplan.report.answer import Answer, Table, columns, row_of
 from capplan.report.answers.fleet_money import currency_texts
 from capplan.report.answers.fleet_words import (
     against_text,
@@ -45,19 +45,11 @@ def sharing_answer(found: SharingAnswer) -> Answer:
     rows = [
         _shared_row(found, model, plan) for model, plan in zip(found.models, found.pool.plans, strict=True)
     ]
-    columns = (
-        "model",
-        "network",
-        "request_rate",
-        "memory_fraction",
-        "slice",
-        "replica",
-        "replicas",
-        "ttft_p95_s",
-        "tpot_p95_s",
-        "slo_met_probability",
+    wanted = columns(
+        "model network request_rate memory_fraction slice replica replicas ttft_p95_s tpot_p95_s "
+        "slo_met_probability"
     )
-    known = tuple(name for name in columns if any(row[name] is not None for row in rows))
+    known = tuple(name for name in wanted if any(row[name] is not None for row in rows))
     models = Table(
         rows,
         title=f"In the pool of {found.pool.gpus} x {found.pool.hardware}",
@@ -198,10 +190,7 @@ def _shared_result(found: SharingAnswer, rows: list[dict[str, Any]]) -> dict[str
         "scenario": found.scenario.name,
         "sharing": {
             "by": found.terms.by,
-            "hardware": pool.hardware,
-            "gpus": pool.gpus,
-            "spare_gpus": pool.spare_gpus,
-            "usd_per_month": pool.usd_per_month,
+            **row_of(pool, "hardware gpus spare_gpus usd_per_month"),
             "usd_per_gpu_hour": None if pool.quote is None else pool.quote.total_usd_per_hour,
             "order": _order_row(pool),
             "cut": [list(slices) for slices in pool.cut],
@@ -357,9 +346,7 @@ def _cascade_result(
         },
         "fleets": [
             {
-                "part": part.part,
-                "model": part.model,
-                "request_rate": part.request_rate,
+                **row_of(part, "part model request_rate"),
                 **_usd(part.paid.machines_usd, found, cost),
                 "plan": plan_row(part.plan),
             }

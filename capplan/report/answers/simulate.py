@@ -26,7 +26,7 @@ from capplan.questions.simulation import AskedStream, Chosen
 from capplan.questions.sweep import AskedSweep
 from capplan.questions.validation import Validation
 from capplan.replica.spec import ReplicaSpec
-from capplan.report.answer import Answer, Table
+from capplan.report.answer import Answer, Table, columns, row_of
 from capplan.report.safe_text import spreadsheet_text
 from capplan.serving.fleet_simulator import FleetRun
 from capplan.serving.outcome import joint_timeline
@@ -136,12 +136,7 @@ def operation_result(run: FleetRun) -> dict[str, Any]:
     """Return totals of the replicas behind a router, and the figures of each replica."""
     replicas = [
         {
-            "pool": use.pool,
-            "replica": use.replica,
-            "from_s": use.from_s,
-            "until_s": use.until_s,
-            "requests": use.requests,
-            "preemptions": use.preemptions,
+            **row_of(use, "pool replica from_s until_s requests preemptions"),
             "busy_fraction": use.gauges.busy_s / max(use.until_s - use.from_s, 1e-12),
         }
         for use in run.replicas
@@ -149,9 +144,7 @@ def operation_result(run: FleetRun) -> dict[str, Any]:
     return {
         "replica_time_s": run.replica_seconds,
         "replicas_mean": mean_replicas(run),
-        "rerouted_requests": run.rerouted_requests,
-        "copied_requests": run.copied_requests,
-        "cancelled_output_tokens": run.cancelled_output_tokens,
+        **row_of(run, "rerouted_requests copied_requests cancelled_output_tokens"),
         "replicas": replicas,
     }
 
@@ -363,9 +356,10 @@ def simulate_answer(
 _POINTS = ("plan", "request_rate", "concurrency", "requests_per_s", "output_tokens_per_s_per_gpu", "ttft_s.p95", "tpot_s.mean", "tpot_s.p95", "e2e_s.mean", "slo_met_fraction", "holds")  # fmt: skip
 _SPARE_OF_POINTS = ("e2e_s.mean", "tpot_s.mean", "requests_per_s", "slo_met_fraction")
 """Columns that a narrow screen leaves out, the first one first."""
-_SPARE_OF_PLANS = (
-    "knee_e2e_s", "most_requests_per_s", "largest_goodput_requests_per_s", "knee_requests_per_s", "usd_per_million_output_tokens",
-)  # fmt: skip
+_SPARE_OF_PLANS = columns(
+    "knee_e2e_s most_requests_per_s largest_goodput_requests_per_s knee_requests_per_s "
+    "usd_per_million_output_tokens"
+)
 _SWEEP_TITLES = {"request_rate": "offered", "requests_per_s": "served", "usd_per_million_output_tokens": "at that load"}  # fmt: skip
 
 
@@ -442,23 +436,14 @@ def workload_result(summary: WorkloadSummary) -> dict[str, Any]:
     prefix = None
     if summary.prefix:
         prefix = {
-            "block_tokens": summary.prefix.block_tokens,
-            "unlimited_hit_fraction": summary.prefix.unlimited_hit_fraction,
-            "unlimited_token_hit_fraction": summary.prefix.unlimited_token_hit_fraction,
+            **row_of(summary.prefix, "block_tokens unlimited_hit_fraction unlimited_token_hit_fraction"),
             "curve": [{"blocks": blocks, "hit_fraction": share} for blocks, share in summary.prefix.curve],
         }
     return {
-        "name": summary.name,
-        "format": summary.format,
-        "requests": summary.requests,
+        **row_of(summary, "name format requests"),
         "seconds": rate.seconds,
         "request_rate": {
-            "mean": rate.mean,
-            "peak_60s": rate.peak_60s,
-            "cv": rate.cv,
-            "cv_60s": rate.cv_60s,
-            "peak_to_mean_ratio": rate.peak_to_mean_ratio,
-            "dispersion_60s": rate.dispersion_60s,
+            **row_of(rate, "mean peak_60s cv cv_60s peak_to_mean_ratio dispersion_60s"),
             "by_hour": list(rate.by_hour),
         },
         "input_tokens": _lengths(summary.input_tokens, summary.requests),
@@ -467,9 +452,7 @@ def workload_result(summary: WorkloadSummary) -> dict[str, Any]:
         "evictions": list(summary.evictions),
         "prefix_hit_fraction": summary.prefix_hit_fraction,
         "measured": summary.measured and dict(summary.measured),
-        "acceptance_fraction": summary.acceptance_fraction,
-        "accepted_tokens_per_round": summary.accepted_tokens_per_round,
-        "kv_cache_tokens": summary.kv_cache_tokens,
+        **row_of(summary, "acceptance_fraction accepted_tokens_per_round kv_cache_tokens"),
         "omissions": list(summary.omissions),
         "notes": list(summary.notes),
     }
@@ -491,10 +474,9 @@ def _workload_tables(summary: WorkloadSummary) -> tuple[Table, ...]:
         "arrival_cv": rate.cv,
         "arrival_cv_60s": rate.cv_60s,
         "dispersion_60s": rate.dispersion_60s,
-        "prefix_hit_fraction": summary.prefix_hit_fraction,
-        "acceptance_fraction": summary.acceptance_fraction,
-        "accepted_tokens_per_round": summary.accepted_tokens_per_round,
-        "kv_cache_tokens": summary.kv_cache_tokens,
+        **row_of(
+            summary, "prefix_hit_fraction acceptance_fraction accepted_tokens_per_round kv_cache_tokens"
+        ),
     }
     if summary.measured:
         overview |= {f"measured_{key}": value for key, value in summary.measured.items()}
@@ -552,17 +534,7 @@ def workload_answer(summary: WorkloadSummary, written: str | None) -> Answer:
     )
 
 
-_SHOWN = (
-    "metric",
-    "n",
-    "predicted",
-    "median_ape",
-    "mean_ape",
-    "p90_ape",
-    "bias",
-    "within_20",
-    "interval_coverage",
-)
+_SHOWN = columns("metric n predicted median_ape mean_ape p90_ape bias within_20 interval_coverage")
 _SPARE_OF_SCORES = ("predicted", "mean_ape", "p90_ape", "bias")
 """Columns that a narrow screen leaves out, the first one first."""
 _VALIDATE_TITLES = {"n": "measured"}  # fmt: skip
@@ -593,9 +565,7 @@ def _worst(validation: Validation) -> list[dict[str, Any]]:
             group = p.groups or {}
             rows[p.row] = {
                 "id": p.row,
-                "metric": p.metric,
-                "measured": p.measured,
-                "predicted": p.predicted,
+                **row_of(p, "metric measured predicted"),
                 "ratio": float(p.predicted or 0) / p.measured,
                 "where": ", ".join(
                     v for k, v in group.items() if k in {"engine", "device", "gpu", "load", "op"} and v
@@ -645,10 +615,7 @@ def validate_answer(validation: Validation, *, decisions: bool) -> Answer:
         for grouping, group, metric, score in validation.groups
     ]
     result = {
-        "rows": validation.rows,
-        "predicted": validation.predicted,
-        "refused": validation.refused,
-        "misfits": validation.misfits,
+        **row_of(validation, "rows predicted refused misfits"),
         "metrics": metrics,
         "groups": groups,
     }

@@ -9,7 +9,7 @@ from capplan.questions.fleet import AskedFleet
 from capplan.questions.plans.drift import Change, Drift, Replan, Watch
 from capplan.readers.plan_file import PlanFile
 from capplan.recorded.traces.prometheus_server import Observed
-from capplan.report.answer import Answer, Table
+from capplan.report.answer import Answer, Table, row_of
 from capplan.report.answers.plan_files import check_answer, diff_answer
 from capplan.report.screen_units import screen_of, shown_money, shown_number
 
@@ -76,9 +76,7 @@ def observed_row(seen: Observed) -> dict[str, Any]:
         "output_tokens": summary.output_tokens.mean,
         "prefix_hit_fraction": summary.prefix_hit_fraction,
         **{f"{name}_s": _spread(seen, name, measured) for name in ("ttft", "tpot", "e2e")},
-        "running": seen.running,
-        "waiting": seen.waiting,
-        "engines": seen.engines,
+        **row_of(seen, "running waiting engines"),
     }
 
 
