@@ -244,7 +244,7 @@ def sources_section(given: Findings) -> Section:
                 for source in device.sources
             ]
             rows += _efficiency_rows(given, device)
-    prices = price_rows(given)
+    prices = [*price_rows(given)]
     titles = {"low_usd_per_gpu_hour": "lowest", "high_usd_per_gpu_hour": "highest"}
     priced = (Table(prices, title="Prices of a GPU-hour", titles=titles),) if prices else ()
     return Section("Sources", tables=(*priced, Table(rows, title="Models, devices, engines")))
@@ -388,22 +388,18 @@ def by_the_job(plans: Sequence[Plan]) -> bool:
     return any(plan.money is not None and plan.money.usd_per_job is not None for plan in plans)
 
 
-def plan_rows(given: Findings) -> list[dict[str, Any]]:
-    """Return every plan with all its columns, its rank, and its cost relative to the chosen one: the CSV."""
-    rows = []
+def plan_rows(given: Findings) -> Iterator[dict[str, Any]]:
+    """Yield every plan with all its columns, its rank, and its cost relative to the chosen one: the CSV."""
     for rank, (plan, margins) in enumerate(zip(given.plans, given.margins, strict=True), start=1):
-        rows.append(
-            {
-                "rank": rank,
-                "plan": layout_text(plan),
-                **plan_row(plan),
-                "label": kernels_label(plan),
-                **_difference(plan, given.chosen),
-                "margin_fraction": {m["target"]: m["margin_fraction"] for m in margins},
-                "met_probability": {m["target"]: m["met_probability"] for m in margins},
-            }
-        )
-    return rows
+        yield {
+            "rank": rank,
+            "plan": layout_text(plan),
+            **plan_row(plan),
+            "label": kernels_label(plan),
+            **_difference(plan, given.chosen),
+            "margin_fraction": {m["target"]: m["margin_fraction"] for m in margins},
+            "met_probability": {m["target"]: m["met_probability"] for m in margins},
+        }
 
 
 def _difference(plan: Plan, chosen: Plan | None) -> dict[str, float | None]:
@@ -417,7 +413,7 @@ def _difference(plan: Plan, chosen: Plan | None) -> dict[str, float | None]:
 
 def plans_section(given: Findings) -> Section:
     """Return the chosen plan and the runners-up: price difference, margin to every target."""
-    rows = plan_rows(given)
+    rows = [*plan_rows(given)]
     shown_names: tuple[str, ...] = (
         "rank", "hardware", "gpus", "plan", "kv_dtype", "usd_per_month", "more_usd_per_month", "price_ratio",
         *(f"margin_fraction.{m['target']}" for m in given.margins[0]), "slo_met_probability", "bottleneck", "label",
@@ -558,29 +554,25 @@ def _pools_section(given: Findings, plan: Plan, transfer: Transfer) -> Section:
     )
 
 
-def price_rows(given: Findings) -> list[dict[str, Any]]:
-    """Return the price taken for every device of the plans, with provider, date and range."""
-    rows: list[dict[str, Any]] = []
+def price_rows(given: Findings) -> Iterator[dict[str, Any]]:
+    """Yield the price taken for every device of the plans, with provider, date and range."""
     quotes = {group.hardware: group.quote for plan in reversed(given.plans) for group in plan.groups}
     for name in devices_of(given):
         price = quotes[name]
         if price is None:
-            rows.append({"hardware": name, "usd_per_gpu_hour": None, "provider": "no offer known"})
+            yield {"hardware": name, "usd_per_gpu_hour": None, "provider": "no offer known"}
             continue
-        rows.append(
-            {
-                "hardware": name,
-                "usd_per_gpu_hour": price.usd_per_hour,
-                "low_usd_per_gpu_hour": price.low_usd_per_hour,
-                "high_usd_per_gpu_hour": price.high_usd_per_hour,
-                "provider": " and ".join(offer.provider for offer in price.records) or "the scenario",
-                "basis": price.basis,
-                "commitment": price.commitment,
-                "date": max((offer.date for offer in price.records if offer.date), default=None),
-                "source": ", ".join(offer.source for offer in price.records) or given.asked.scenario.path,
-            }
-        )
-    return rows
+        yield {
+            "hardware": name,
+            "usd_per_gpu_hour": price.usd_per_hour,
+            "low_usd_per_gpu_hour": price.low_usd_per_hour,
+            "high_usd_per_gpu_hour": price.high_usd_per_hour,
+            "provider": " and ".join(offer.provider for offer in price.records) or "the scenario",
+            "basis": price.basis,
+            "commitment": price.commitment,
+            "date": max((offer.date for offer in price.records if offer.date), default=None),
+            "source": ", ".join(offer.source for offer in price.records) or given.asked.scenario.path,
+        }
 
 
 def devices_of(given: Findings) -> tuple[str, ...]:

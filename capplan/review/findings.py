@@ -1,7 +1,7 @@
 """The planning review of a scenario as data: its first screen, and sections of text, tables and pictures that every writer prints."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Any, Literal
@@ -292,10 +292,10 @@ def waterfall_section(given: Findings) -> Section:
     return Section(title, pictures=(waterfall_chart(plan),), tables=tables)
 
 
-def _order_texts(given: Findings, plan: Plan) -> tuple[str, ...]:
-    """Return what of one's own machines is used and unused, and what to order, with its cost."""
+def _order_texts(given: Findings, plan: Plan) -> Iterator[str]:
+    """Yield what of one's own machines is used and unused, and what to order, with its cost."""
     owned = owned_texts(plan, owned_uses(given.asked, given.answer))
-    return tuple(f"{text[:1].upper()}{text[1:]}." for text in (*owned, *ordered_texts([plan])))
+    yield from (f"{text[:1].upper()}{text[1:]}." for text in (*owned, *ordered_texts([plan])))
 
 
 def _mix_texts(given: Findings) -> tuple[str, ...]:
@@ -346,23 +346,22 @@ def _term_text(commitment: str, usd_per_hour: float) -> str:
     return f"{years:g} year{'s' if years > 1.0 else ''} (${usd:,.0f} until the end of the term)"
 
 
-def _paid_texts(given: Findings, plan: Plan) -> tuple[str, ...]:
-    """Return whom the plan pays, how, and what that commits; of a mix of commitments `_mix_texts` says it."""
+def _paid_texts(given: Findings, plan: Plan) -> Iterator[str]:
+    """Yield whom the plan pays, how, and what that commits; of a mix of commitments `_mix_texts` says it."""
     order, prices = plan.order, {group.price for group in plan.groups if group.price is not None}
     commitments = {price.commitment for price in prices}
     sellers = {line.machine.provider for line in order.lines if line.machine.source} if order else set()
     if given.outlook.mixes or len(commitments) != 1 or not sellers:
-        return ()
+        return
     (commitment,) = commitments
     seller = " and ".join(sorted(sellers))
     if commitment in TERM_YEARS:
-        return (f"You commit to {seller} for {_term_text(commitment, plan.usd_per_hour or 0.0)}.",)
+        yield f"You commit to {seller} for {_term_text(commitment, plan.usd_per_hour or 0.0)}."
+        return
     if commitment not in _BY_THE_HOUR:
-        return ()
+        return
     taken = " The provider may take machines back at any time." if commitment == "spot" else ""
-    return (
-        f"You pay {seller} by the hour, {_BY_THE_HOUR[commitment]}: the plan commits nothing beyond an hour.{taken}",
-    )
+    yield f"You pay {seller} by the hour, {_BY_THE_HOUR[commitment]}: the plan commits nothing beyond an hour.{taken}"
 
 
 def _spans(plan: Plan) -> tuple[tuple[str, float], ...]:

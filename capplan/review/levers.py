@@ -1,7 +1,7 @@
 """What moves the number in a review, and what can be done about it: the levers of the scenario, or what the page computed by itself."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -225,28 +225,18 @@ def risks_section(given: Findings) -> Section:
     return Section("Risks", lines=(*lines, *given.asked.warnings))
 
 
-def _speed_risks(given: Findings, plan: Plan) -> list[str]:
-    lines = []
+def _speed_risks(given: Findings, plan: Plan) -> Iterator[str]:
     if given.margins[0]:
-        lines.append(
-            f"Replicas may be slower than predicted: with a probability of {unsure(plan.slo_met_probability)} a target is missed at the peak."
-        )
+        yield f"Replicas may be slower than predicted: with a probability of {unsure(plan.slo_met_probability)} a target is missed at the peak."
     if plan.usd_per_month_high == inf:
-        lines.append(
-            "In the worst tenth of the cases no number of replicas of this layout that was tried meets the targets."
-        )
+        yield "In the worst tenth of the cases no number of replicas of this layout that was tried meets the targets."
     unmeasured = " and ".join(
         dict.fromkeys(group.layout.device.name for group in plan.groups if group.label == "assumed")
     )
     if unmeasured:
-        lines.append(
-            f"Kernels of {unmeasured} were not measured but borrowed; capplan calibrate on that GPU replaces them in at most 12 minutes."
-        )
+        yield f"Kernels of {unmeasured} were not measured but borrowed; capplan calibrate on that GPU replaces them in at most 12 minutes."
     if plan.few_open_loops_measured:
-        lines.append(
-            "Few results of similar networks were measured under open load: the probabilities rest on a widened spread."
-        )
-    return lines
+        yield "Few results of similar networks were measured under open load: the probabilities rest on a widened spread."
 
 
 def _price_risks(plan: Plan) -> list[str]:
@@ -260,50 +250,44 @@ def _price_risks(plan: Plan) -> list[str]:
     ]
 
 
-def _price_risk(name: str, gpus: int, price: ChosenPrice | None) -> list[str]:
+def _price_risk(name: str, gpus: int, price: ChosenPrice | None) -> Iterator[str]:
     if price is None:
-        return [f"No price of {name} is known."]
-    lines = []
+        yield f"No price of {name} is known."
+        return
     if price.offers < FEW_OFFERS and price.records:
-        lines.append(f"The price of {name} is {price.basis}: ask for a quote before deciding.")
+        yield f"The price of {name} is {price.basis}: ask for a quote before deciding."
     dates = [record.date for record in price.records if record.date]
     if dates:
-        lines.append(
-            f"The price is of {max(dates)}; availability of {gpus} x {name} is not known to capplan."
-        )
-    return lines
+        yield f"The price is of {max(dates)}; availability of {gpus} x {name} is not known to capplan."
 
 
-def _operation_risks(given: Findings, plan: Plan) -> list[str]:
-    limits, lines = given.asked.scenario.fleet, []
+def _operation_risks(given: Findings, plan: Plan) -> Iterator[str]:
+    limits = given.asked.scenario.fleet
     spare = min(group.spare_replicas for group in plan.groups)
     if plan.is_mix:
         counts = [
             f"{group.spare_replicas} of {group.replicas} on {group.layout.device.name}"
             for group in plan.groups
         ]
-        lines.append(
+        yield (
             f"Spare replicas: {' and '.join(counts)}. A group does not stand in for the other: without a spare one, its part of the peak is "
             "not carried while a replica fails or is updated."
         )
     elif not spare:
-        lines.append("There is no spare replica: while one fails or is updated, the peak is not carried.")
+        yield "There is no spare replica: while one fails or is updated, the peak is not carried."
     elif not plan.has_pools:
-        lines.append(
-            f"{spare} of {plan.replicas} replicas may be down at the peak; a further one costs the headroom, then the targets."
-        )
+        yield f"{spare} of {plan.replicas} replicas may be down at the peak; a further one costs the headroom, then the targets."
     else:
-        lines.append(
+        yield (
             f"{spare} replica{'s' if spare > 1 else ''} of each pool may be down at the peak; a further one costs the headroom, then the targets. "
             "A pool does not stand in for the other."
         )
     carried = plan.carried_requests_per_s
-    lines.append(
+    yield (
         f"Traffic above {carried:.3g} req/s ({carried / plan.peak_requests_per_s - 1.0:+.0%} over the peak that was planned for) is more than "
         f"the busy replicas are predicted to carry{' within the targets' if given.margins[0] else ''}; "
         f"a new replica takes {limits.start_up_s:g} s to start."
     )
-    return lines
 
 
 CHARTED = 10
@@ -374,7 +358,7 @@ def levers_section(given: Findings) -> Section:
     )
     shown = ("lever", "change", "gpus", "usd_per_month", "usd_per_month_saved", "ttft_p95_s", "tpot_p95_s", "confidence_fraction", "risk")  # fmt: skip
     tables = (
-        Table(_compared(levers), title="As it is, and at best", titles=_TITLES),
+        Table([*_compared(levers)], title="As it is, and at best", titles=_TITLES),
         Table(
             tried,
             title="Each lever separately, most saved first",
@@ -399,15 +383,15 @@ def levers_section(given: Findings) -> Section:
     )
 
 
-def _compared(levers: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the plan as it is and the best one."""
+def _compared(levers: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the plan as it is and the best one."""
     before = levers["base_usd_per_month"]
     best = levers["best"] if levers["best_levers"] else None
     plans = {
         "as it is": (levers["base"], before),
         "best combination": (best, levers["best_usd_per_month"]),
     }
-    return [
+    yield from (
         {
             "choice": name,
             "hardware": plan["hardware"],
@@ -417,7 +401,7 @@ def _compared(levers: Mapping[str, Any]) -> list[dict[str, Any]]:
         }
         for name, (plan, usd) in plans.items()
         if plan is not None
-    ]
+    )
 
 
 def _best_text(levers: Mapping[str, Any]) -> str:

@@ -58,7 +58,7 @@ def review_of(given: Findings) -> Review:
         given.asked.scenario.name,
         said,
         kept,
-        _answer(given, said, kept, evidence.plan_rows(given)),
+        _answer(given, said, kept, [*evidence.plan_rows(given)]),
         byline(given),
         given.sensitivity,
         findings.decision_figures(given),

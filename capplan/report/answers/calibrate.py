@@ -1,6 +1,6 @@
 """What `capplan calibrate` shows: a calibration, a verification, a refit, a comparison."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from shlex import join, quote
@@ -93,24 +93,24 @@ def calibration_answer(
     )
 
 
-def _said(calibration: Calibration) -> list[str]:
-    """Return what is missing, and how steady the device was."""
-    lines = [f"not measured: {', '.join(calibration.missing)}"] if calibration.missing else []
+def _said(calibration: Calibration) -> Iterator[str]:
+    """Yield what is missing, and how steady the device was."""
+    if calibration.missing:
+        yield f"not measured: {', '.join(calibration.missing)}"
     conditions = calibration.conditions
     if conditions is None:
-        return lines
+        return
     if not conditions.readings:
-        lines.append("clock and power are unknown: the driver shows no sensors here")
+        yield "clock and power are unknown: the driver shows no sensors here"
     if conditions.clock_hz:
         clock, hot = conditions.clock_hz, conditions.slowed_fraction
         reasons = (
             f"; lowered by {', '.join(f'{name} ({share:.0%})' for name, share in hot.items())}" if hot else ""
         )
-        lines.append(
+        yield (
             f"clock {clock.median / 1e6:.0f} MHz ({clock.low / 1e6:.0f} to {clock.high / 1e6:.0f}){reasons}; "
             f"{conditions.passes} passes, {conditions.rejected_repeats} repeats rejected"
         )
-    return lines
 
 
 def calibration_result(

@@ -1,6 +1,6 @@
 """What `capplan bill`, `compare` and `cache` show: who pays, what hosted APIs cost instead, and a prefix that an API keeps."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, fields
 from typing import Any
 
@@ -67,7 +67,7 @@ def bill_answer(
             "classes": rows,
             "tenants": grouped,
         },
-        tables=_tables(rows, grouped, asked.bill.idle_usd, cost),
+        tables=tuple(_tables(rows, grouped, asked.bill.idle_usd, cost)),
         headline=f"{name}: {purchase_text(asked.plan)}, ${asked.bill.usd:,.0f} {span}, shared by the time of the GPUs",
         closing=(
             f"prefill + decode{outside} = cost; cost with idle / requests x 1,000 = cost of a thousand requests",
@@ -116,20 +116,20 @@ def _decline_texts(charges: Sequence[MachineCharge]) -> tuple[str, ...]:
     return (f"a term pays if prices on demand fall by less a year: {each}",)
 
 
-def _rates_texts(rates: CommitmentRates | None) -> tuple[str, ...]:
-    """Return how well reservations fit the load, if there are any."""
+def _rates_texts(rates: CommitmentRates | None) -> Iterator[str]:
+    """Yield how well reservations fit the load, if there are any."""
     if rates is None or rates.utilisation_fraction is None:
-        return ()
-    return (
+        return
+    yield (
         f"reservations cover {rates.coverage_fraction:.0%} of the cost on demand, and replicas run in {rates.utilisation_fraction:.0%} of what they cost; "
-        f"effective savings rate {rates.effective_savings_fraction:.1%}",
+        f"effective savings rate {rates.effective_savings_fraction:.1%}"
     )
 
 
 def _tables(
     rows: Sequence[dict[str, Any]], grouped: Sequence[dict[str, Any]], idle_usd: float, cost: str
-) -> tuple[Table, ...]:
-    """Return the classes and, if they are more, the tenants, each table with the line of idle GPUs."""
+) -> Iterator[Table]:
+    """Yield the classes and, if they are more, the tenants, each table with the line of idle GPUs."""
     usd = (
         "prefill_usd",
         "decode_usd",
@@ -147,11 +147,11 @@ def _tables(
         with_idle(rows, "name"), title="By class of requests", shown=kept, titles=_BILL_TITLES, spare=_SPARE
     )
     if len(grouped) == len(rows):
-        return (classes,)
+        yield classes
+        return
     by = ("tenant", "requests", "gpu_time_fraction", *usd, cost, "with_idle_usd")
-    return classes, Table(
-        with_idle(grouped, "tenant"), title="By tenant", shown=by, titles=_BILL_TITLES, spare=_SPARE
-    )
+    yield classes
+    yield Table(with_idle(grouped, "tenant"), title="By tenant", shown=by, titles=_BILL_TITLES, spare=_SPARE)
 
 
 def _class_row(share: Share) -> dict[str, Any]:
@@ -318,26 +318,19 @@ def _flip_text(comparison: Comparison) -> str:
     return f"both cost the same at {', or at '.join(at)}" if at else "both cost the same at no price"
 
 
-def _closing(comparison: Comparison) -> list[str]:
-    lines = [_flip_text(comparison)]
+def _closing(comparison: Comparison) -> Iterator[str]:
+    yield _flip_text(comparison)
     if comparison.cheaper is None:
-        lines.append("name more APIs for a verdict: --api PROVIDER/MODEL; capplan list apis has them")
+        yield "name more APIs for a verdict: --api PROVIDER/MODEL; capplan list apis has them"
     for api in comparison.apis:
         rate = api.breakeven_request_rate
         if rate is None:
-            lines.append(
-                f"no traffic is large enough for the self-hosted fleet to stay cheaper than {api.price.name}"
-            )
+            yield f"no traffic is large enough for the self-hosted fleet to stay cheaper than {api.price.name}"
         else:
             times = rate / comparison.own.request_rate
-            lines.append(
-                f"above a peak of {rate:.3g} req/s, {times:.3g} times today's, the self-hosted fleet never costs more than {api.price.name}"
-            )
+            yield f"above a peak of {rate:.3g} req/s, {times:.3g} times today's, the self-hosted fleet never costs more than {api.price.name}"
     outside = " + outside" if comparison.own.outside_usd else ""
-    lines.append(
-        f"input + cache writes + cache reads + storage + output{outside} = cost; the plan is that of capplan fleet"
-    )
-    return lines
+    yield f"input + cache writes + cache reads + storage + output{outside} = cost; the plan is that of capplan fleet"
 
 
 _CACHE_TITLES = {

@@ -277,17 +277,17 @@ def _dear_text(answer: FleetAnswer, row: Uneconomical) -> str:
     return "price unknown" if row.usd_per_month is None else paid_text(answer, row.usd_per_month)
 
 
-def _bottleneck_texts(answer: FleetAnswer, plan: Plan, outlook: Outlook) -> tuple[str, ...]:
-    """Return what a replica spends its time on, what narrower weights save, and the SLO target that leaves its GPUs idle, if one does."""
+def _bottleneck_texts(answer: FleetAnswer, plan: Plan, outlook: Outlook) -> Iterator[str]:
+    """Yield what a replica spends its time on, what narrower weights save, and the SLO target that leaves its GPUs idle, if one does."""
     lever = narrower_text(plan, outlook.narrower)
-    texts = [f"bottleneck: {plan.bottleneck}{lever and f'; {lever}'}"] if plan.bottleneck else []
+    if plan.bottleneck:
+        yield f"bottleneck: {plan.bottleneck}{lever and f'; {lever}'}"
     tight = answer.tight
     if tight is not None and plan == answer.chosen:
-        texts.append(
+        yield (
             f"{tight.target} decides: it is {seconds_text(tight.value_s)} on an idle replica and may be "
             f"{seconds_text(tight.limit_s)}, so the fleet uses {tight.used_fraction:.0%} of its throughput"
         )
-    return tuple(texts)
 
 
 def delivered_texts(targets: Sequence[Target], plan: Plan) -> tuple[str, ...]:
@@ -357,8 +357,8 @@ _PROMPTS_READING = (
 )
 
 
-def _reading(scenario: Scenario, plans: Sequence[Plan]) -> tuple[str, ...]:
-    """Return how to read the plans."""
+def _reading(scenario: Scenario, plans: Sequence[Plan]) -> Iterator[str]:
+    """Yield how to read the plans."""
     prices, pooled = scenario.prices, scenario.pooled
     money = "GPUs x $/GPU/h = $/h" if paid_by_the_gpu(plans) else "$/h is the price of whole machines"
     if prices.electricity is not None:
@@ -366,10 +366,8 @@ def _reading(scenario: Scenario, plans: Sequence[Plan]) -> tuple[str, ...]:
             f"power (W) / 1000 x {prices.power_ratio:g} (facility ratio) x {prices.electricity:g} $/kWh = power ($/h); "
             "GPUs x $/GPU/h + power = $/h"
         )
-    return (
-        f"replicas (spares included) x GPUs each = GPUs; {money}; $/h x 730 = $/month",
-        _PROMPTS_READING if pooled else _TOKENS_READING,
-    )
+    yield f"replicas (spares included) x GPUs each = GPUs; {money}; $/h x 730 = $/month"
+    yield _PROMPTS_READING if pooled else _TOKENS_READING
 
 
 def choice_rows(answer: FleetAnswer) -> list[dict[str, Any]]:
@@ -525,31 +523,29 @@ def _recommendation(answer: FleetAnswer) -> tuple[str, ...]:
     return why, *pools_closing(answer)
 
 
-def _closing(asked: AskedFleet, answer: FleetAnswer, outlook: Outlook) -> tuple[str, ...]:
-    """Return what the tables do not say: the recommendation, totals, and how to read them."""
-    return (
-        *_recommendation(answer),
-        *slices_texts(answer.alike),
-        *tight_texts(answer),
-        *measuring_texts(answer),
-        *thin_texts(answer.plans),
-        *(uneconomical_text(row, answer) for row in answer.uneconomical),
-        *(commitments_closing(outlook.mixes) or offers_closing(answer.chosen)),
-        *currency_texts(asked.scenario.file.currency, paid_usd(answer, outlook)),
-        *growth_closing(outlook.growth, asked.scenario),
-        *cash_texts(outlook.cash),
-        *total_texts(answer.chosen, outlook.total),
-        *owned_texts(answer.chosen, owned_uses(asked, answer)),
-        *order_texts(answer.chosen),
-        *mix_texts(answer),
-        *(hits_texts(asked, answer.chosen) if answer.chosen else ()),
-        *(_reading(asked.scenario, answer.plans) if answer.plans else ()),
-        *outside_texts(answer.chosen),
-        *class_texts(answer.chosen, asked.scenario.slo),
-        *budget_texts(asked, answer),
-        *host_memory_texts(asked, answer),
-        *(relaxation_text(item) for item in answer.relaxations),
-    )
+def _closing(asked: AskedFleet, answer: FleetAnswer, outlook: Outlook) -> Iterator[str]:
+    """Yield what the tables do not say: the recommendation, totals, and how to read them."""
+    yield from _recommendation(answer)
+    yield from slices_texts(answer.alike)
+    yield from tight_texts(answer)
+    yield from measuring_texts(answer)
+    yield from thin_texts(answer.plans)
+    yield from (uneconomical_text(row, answer) for row in answer.uneconomical)
+    yield from commitments_closing(outlook.mixes) if outlook.mixes else offers_closing(answer.chosen)
+    yield from currency_texts(asked.scenario.file.currency, paid_usd(answer, outlook))
+    yield from growth_closing(outlook.growth, asked.scenario)
+    yield from cash_texts(outlook.cash)
+    yield from total_texts(answer.chosen, outlook.total)
+    yield from owned_texts(answer.chosen, owned_uses(asked, answer))
+    yield from order_texts(answer.chosen)
+    yield from mix_texts(answer)
+    yield from hits_texts(asked, answer.chosen) if answer.chosen else ()
+    yield from _reading(asked.scenario, answer.plans) if answer.plans else ()
+    yield from outside_texts(answer.chosen)
+    yield from class_texts(answer.chosen, asked.scenario.slo)
+    yield from budget_texts(asked, answer)
+    yield from host_memory_texts(asked, answer)
+    yield from (relaxation_text(item) for item in answer.relaxations)
 
 
 def _assumed_cells(plans: Sequence[Plan]) -> frozenset[tuple[int, str]]:
@@ -640,7 +636,7 @@ def fleet_answer(
             *(table for pool, part in over_time.items() for table in over_time_tables(part, pool)),
         ),
         headline=decision_sentence(asked, answer, outlook),
-        closing=_closing(asked, answer, outlook),
+        closing=tuple(_closing(asked, answer, outlook)),
         assumptions=(
             *(item for item in asked.assumptions if item not in others),
             *others,
@@ -729,24 +725,23 @@ def groups_tables(plan: Plan | None) -> list[Table]:
     return [Table(rows, title=title)]
 
 
-def mix_texts(answer: FleetAnswer) -> tuple[str, ...]:
-    """Return what a mix costs and how requests are routed, or why there is none."""
+def mix_texts(answer: FleetAnswer) -> Iterator[str]:
+    """Yield what a mix costs and how requests are routed, or why there is none."""
     mix = answer.mix
     if mix is None:
-        return ()
+        return
     if not isinstance(mix, Mix):
-        return (
-            f"no mix of fleets: {mix.reason} ({mix.tried} ways to divide the requests tried)",
-            *_skipped_texts(mix),
-        )
+        yield f"no mix of fleets: {mix.reason} ({mix.tried} ways to divide the requests tried)"
+        yield from _skipped_texts(mix)
+        return
     rule = router_text(mix.plan)
-    return (
+    yield (
         f"a mix costs ${mix.usd_per_month:,.0f} per month, {mix.saved_fraction:.1%} less than the ${mix.single_usd_per_month:,.0f} of "
-        f"the cheapest fleet for all requests: {rule}; of {mix.tried} ways to divide the requests it is the cheapest",
-        *_skipped_texts(mix),
+        f"the cheapest fleet for all requests: {rule}; of {mix.tried} ways to divide the requests it is the cheapest"
     )
+    yield from _skipped_texts(mix)
 
 
-def _skipped_texts(mix: Mix | NoMix) -> tuple[str, ...]:
-    """Return the ways to divide requests that were asked for and not tried, each with the reason."""
-    return tuple(f"fleet.mix does not try {text}" for text in mix.skipped)
+def _skipped_texts(mix: Mix | NoMix) -> Iterator[str]:
+    """Yield the ways to divide requests that were asked for and not tried, each with the reason."""
+    yield from (f"fleet.mix does not try {text}" for text in mix.skipped)

@@ -1,5 +1,6 @@
 """What `capplan fleet` adds about time: replicas over a day, the months to come, energy."""
 
+from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
@@ -37,8 +38,8 @@ def over_time_result(over_time: OverTime) -> dict[str, Any]:
     }
 
 
-def over_time_tables(over_time: OverTime, pool: str = "") -> tuple[Table, ...]:
-    """Return the ways to run the trace, the spares, and the GPUs over time in at most 24 spans; of one pool, if it is named."""
+def over_time_tables(over_time: OverTime, pool: str = "") -> Iterator[Table]:
+    """Yield the ways to run the trace, the spares, and the GPUs over time in at most 24 spans; of one pool, if it is named."""
     of = f"{pool} pool: " if pool in PHASES else f"{pool}: " if pool else ""
     gpus = over_time.gpus_per_replica
     ways = [
@@ -60,17 +61,15 @@ def over_time_tables(over_time: OverTime, pool: str = "") -> tuple[Table, ...]:
             }
         )
     spares = list(over_time.spares)
-    return (
-        Table(
-            ways,
-            title=f"{of}The chosen plan over the trace; peak-to-mean ratio {over_time.peak_to_mean_ratio:.2f}",
-        ),
-        Table(
-            spares,
-            title=f"{of}Static fleet with N + k redundancy, and for a burst of {over_time.burst_ratio:g} times the peak",
-        ),
-        Table(spans, title=f"{of}GPUs over time, maximum of each interval"),
+    yield Table(
+        ways,
+        title=f"{of}The chosen plan over the trace; peak-to-mean ratio {over_time.peak_to_mean_ratio:.2f}",
     )
+    yield Table(
+        spares,
+        title=f"{of}Static fleet with N + k redundancy, and for a burst of {over_time.burst_ratio:g} times the peak",
+    )
+    yield Table(spans, title=f"{of}GPUs over time, maximum of each interval")
 
 
 def over_time_assumptions(over_time: OverTime) -> tuple[Assumption, ...]:
@@ -145,26 +144,23 @@ def _cost(growth: Growth) -> tuple[str, ...]:
     return (f"{len(growth.months)} months cost ${growth.usd:,.0f}{mix}",)
 
 
-def growth_closing(growth: Growth | None, scenario: Scenario) -> tuple[str, ...]:
-    """Return the limits that growth reaches, and when."""
+def growth_closing(growth: Growth | None, scenario: Scenario) -> Iterator[str]:
+    """Yield the limits that growth reaches, and when."""
     if growth is None:
-        return ()
-    lines = []
+        return
     most, budget = scenario.file.fleet.max_gpus, scenario.budget
     over = next((row.month for row in growth.months if most is not None and row.gpus > most), None)
-    lines += [f"fleet.max_gpus of {most} is exceeded in month {over}"] if over else []
+    if over:
+        yield f"fleet.max_gpus of {most} is exceeded in month {over}"
     if budget is None:
-        return tuple(lines)
+        return
     today = growth.months[0].request_rate
     for row in growth.months:
         ratio = row.request_rate / today
         if (row.paid_usd or 0.0) > budget.machines_usd_per_month(ratio):
             parts = f", which leaves {budget.left_text(ratio)} for machines," if budget.includes else ""
-            lines.append(
-                f"the budget of ${budget.usd_per_month:,.0f} per month{parts} is exceeded in month {row.month}"
-            )
+            yield f"the budget of ${budget.usd_per_month:,.0f} per month{parts} is exceeded in month {row.month}"
             break
-    return tuple(lines)
 
 
 _ENERGY_TITLES = {
@@ -196,22 +192,20 @@ def energy_result(energy: Energy | None) -> dict[str, Any] | None:
     }
 
 
-def energy_tables(energy: Energy | None) -> tuple[Table, ...]:
-    """Return what the devices do for how much of the time, and the energy of the fleet."""
+def energy_tables(energy: Energy | None) -> Iterator[Table]:
+    """Yield what the devices do for how much of the time, and the energy of the fleet."""
     if energy is None:
-        return ()
+        return
     result = energy_result(energy) or {}
     shown = tuple(
         name for name, value in result.items() if name not in ("phases", "servers") and value is not None
     )
     servers = [row | {"sku": row["sku"] or row["device"]} for row in result["servers"]]
     columns = ("sku", "count", "gpus", "watts") + (("per_rack", "racks") if energy.racks else ())
-    return (
-        Table(
-            list(energy.phases),
-            title="Power of a GPU by phase, spares included",
-            titles=_ENERGY_TITLES,
-        ),
-        Table([result], title="Energy", shown=shown, titles=_ENERGY_TITLES, upright=True),
-        Table(servers, title="Servers at the wall, at most", shown=columns, titles=_SERVER_TITLES),
+    yield Table(
+        list(energy.phases),
+        title="Power of a GPU by phase, spares included",
+        titles=_ENERGY_TITLES,
     )
+    yield Table([result], title="Energy", shown=shown, titles=_ENERGY_TITLES, upright=True)
+    yield Table(servers, title="Servers at the wall, at most", shown=columns, titles=_SERVER_TITLES)

@@ -56,10 +56,10 @@ def surer_text(plan: Plan, answer: FleetAnswer) -> str:
     return f"{SURER:.0%} costs {paid_text(answer, row.usd_per_month)} ({fleet})"
 
 
-def most_assumed_texts(assumptions: Sequence[Assumption]) -> tuple[str, ...]:
-    """Return the assumption that bears most on an answer, in its first clause: of kernels that nobody timed, else of the traffic, else the first one."""
+def most_assumed_texts(assumptions: Sequence[Assumption]) -> Iterator[str]:
+    """Yield the assumption that bears most on an answer, in its first clause: of kernels that nobody timed, else of the traffic, else the first one."""
     first = [item for items in by_what_to_do(assumptions).values() for item in items][:1]
-    return tuple(f"assumed: {item.what.partition('; ')[0]}; replace with {item.replace}" for item in first)
+    yield from (f"assumed: {item.what.partition('; ')[0]}; replace with {item.replace}" for item in first)
 
 
 def narrower_text(plan: Plan, narrower: "NarrowerWeights | None") -> str:
@@ -88,13 +88,11 @@ def more_text(assumptions: int, plans: int = 0, *, page: bool = True) -> str:
     return f"more: {', '.join(parts)}"
 
 
-def thin_texts(plans: Iterable[Plan]) -> tuple[str, ...]:
-    """Return that probabilities rest on few open-loop measurements, if those of any plan do."""
+def thin_texts(plans: Iterable[Plan]) -> Iterator[str]:
+    """Yield that probabilities rest on few open-loop measurements, if those of any plan do."""
     if not any(plan.few_open_loops_measured for plan in plans):
-        return ()
-    return (
-        "few results of similar networks were measured under open load: the probabilities rest on a widened spread",
-    )
+        return
+    yield "few results of similar networks were measured under open load: the probabilities rest on a widened spread"
 
 
 def usd_per_job(answer: FleetAnswer, usd_per_month: float | None) -> float | None:
@@ -150,11 +148,11 @@ def uneconomical_text(row: Uneconomical, answer: FleetAnswer) -> str:
     return f"{text}; {relaxed}" if relaxed else text
 
 
-def tight_texts(answer: FleetAnswer) -> tuple[str, ...]:
-    """Return the target that makes the recommended plan large, where it uses a small part of what its GPUs can do."""
+def tight_texts(answer: FleetAnswer) -> Iterator[str]:
+    """Yield the target that makes the recommended plan large, where it uses a small part of what its GPUs can do."""
     tight, plan = answer.tight, answer.chosen
     if tight is None or plan is None:
-        return ()
+        return
     text = (
         f"the recommended plan uses {tight.used_fraction:.0%} of the throughput of its {plan.gpus} x {plan.hardware}: {tight.target} decides, "
         f"which is {seconds_text(tight.value_s)} on an idle replica with a limit of {seconds_text(tight.limit_s)}"
@@ -164,7 +162,7 @@ def tight_texts(answer: FleetAnswer) -> tuple[str, ...]:
         usd = _saved_usd_per_month(plan, each.gpus)
         saved = "" if usd is None else f", which saves {paid_text(answer, usd)}" if usd >= 1.0 else ""
         counts.append(f"{each.gpus:,} GPUs are enough with a limit of {seconds_text(each.limit_s)}{saved}")
-    return ("; ".join([text, *counts]),)
+    yield "; ".join([text, *counts])
 
 
 def _saved_usd_per_month(plan: Plan, gpus: int) -> float | None:
@@ -181,26 +179,24 @@ def _saved_usd_per_month(plan: Plan, gpus: int) -> float | None:
     )
 
 
-def measuring_texts(answer: FleetAnswer) -> tuple[str, ...]:
-    """Return what a benchmark would save: of the recommended replica, and of devices whose kernels were not measured."""
+def measuring_texts(answer: FleetAnswer) -> Iterator[str]:
+    """Yield what a benchmark would save: of the recommended replica, and of devices whose kernels were not measured."""
     steps, plan = answer.next_steps, answer.chosen
     if steps is None or plan is None:
-        return ()
-    texts = []
+        return
     if (saving := measured_saving(answer)) is not None:
         usd = saving[1]
         cost = "" if usd is None else f", {paid_text(answer, usd)}"
-        texts.append(
+        yield (
             f"the required confidence takes {plan.gpus - steps.as_predicted.gpus} of the {plan.gpus} GPUs{cost}: {steps.as_predicted.gpus} are enough for replicas as fast as predicted; "
             "a benchmark of one replica for ten minutes decides, and capplan verify-plan compares it with the plan"
         )
     for device in steps.unmeasured:
         usd = (plan.usd_per_month or 0.0) - device.usd_per_month
-        texts.append(
+        yield (
             f"no kernel of {device.hardware} was measured, so its chance to meet the SLO is lower: as predicted, {device.gpus} x {device.hardware} are enough for "
             f"{paid_text(answer, device.usd_per_month)}, which saves {paid_text(answer, usd)}; measure one with capplan calibrate"
         )
-    return tuple(texts)
 
 
 def measured_saving(answer: FleetAnswer) -> tuple[NextSteps, float | None] | None:
@@ -329,16 +325,14 @@ def unsure(probability: float) -> str:
     return "over 99%" if probability < 0.01 else f"{100 - int(100.0 * probability)}%"
 
 
-def host_memory_texts(asked: AskedFleet, answer: FleetAnswer) -> tuple[str, ...]:
-    """Return what the host memory of offload tiers costs on top of the recommended plan, where it has a price."""
+def host_memory_texts(asked: AskedFleet, answer: FleetAnswer) -> Iterator[str]:
+    """Yield what the host memory of offload tiers costs on top of the recommended plan, where it has a price."""
     plan = answer.chosen
     usd = 0.0 if plan is None else memory_usd_per_month(asked.scenario, plan)
     if plan is None or not usd:
-        return ()
+        return
     each, kind = host_bytes(asked.scenario) * 1e-9, "prefill replicas" if plan.has_pools else "replicas"
-    return (
-        f"on top of it, {each:,.0f} GB of host memory for each of {plan.prefilling_replicas} {kind}: ${usd:,.0f} per month",
-    )
+    yield f"on top of it, {each:,.0f} GB of host memory for each of {plan.prefilling_replicas} {kind}: ${usd:,.0f} per month"
 
 
 def layout_text(plan: Plan, *, kv: bool = False) -> str:
@@ -499,42 +493,43 @@ def budget_text(scenario: Scenario) -> str:
     return f"the budget of ${stated.usd_per_month:,.0f} per month{part}"
 
 
-def budget_texts(asked: AskedFleet, answer: FleetAnswer) -> tuple[str, ...]:
-    """Return what the cheapest plan costs where none is within the budget, and by what a plan within it is paid."""
+def budget_texts(asked: AskedFleet, answer: FleetAnswer) -> Iterator[str]:
+    """Yield what the cheapest plan costs where none is within the budget, and by what a plan within it is paid."""
     budget, usd = asked.scenario.budget_usd_per_month, answer.over_budget_usd_per_month
     by_mix = asked.scenario.file.commitments is not None
     if budget is not None and by_mix and answer.chosen is not None:
-        return (f"with its mix of commitments it is within {budget_text(asked.scenario)}",)
+        yield f"with its mix of commitments it is within {budget_text(asked.scenario)}"
+        return
     if budget is None and answer.carried is not None:
-        return (
-            _carried_text(answer.carried, f"fleet.max_gpus of {asked.scenario.file.fleet.max_gpus} carries"),
-        )
+        yield _carried_text(answer.carried, f"fleet.max_gpus of {asked.scenario.file.fleet.max_gpus} carries")
+        return
     if budget is None or answer.over_budget is None or usd is None:
-        return ()
+        return
     how = " with its mix of commitments" if by_mix else ""
     times = f"{usd / budget:.3g} times the budget, " if budget > 0.0 else ""
-    return (
+    yield (
         f"without {budget_text(asked.scenario)}: {purchase_text(answer.over_budget)}, ${usd:,.0f} per month{how}, "
-        f"{times}${usd - budget:,.0f} too much",
-        *_carried_texts(asked, answer),
+        f"{times}${usd - budget:,.0f} too much"
     )
+    yield from _carried_texts(asked, answer)
 
 
-def _carried_texts(asked: AskedFleet, answer: FleetAnswer) -> tuple[str, ...]:
-    """Return what a budget pays for that does not pay for all of the traffic."""
+def _carried_texts(asked: AskedFleet, answer: FleetAnswer) -> Iterator[str]:
+    """Yield what a budget pays for that does not pay for all of the traffic."""
     carried, levers = (
         answer.carried,
         f"what lowers the cost: capplan levers {asked.scenario.command_words()}",
     )
     pools = answer.over_budget is not None and answer.over_budget.has_pools
     if pools or asked.scenario.fleet.mix != "off":
-        return (levers,)
+        yield levers
+        return
     if carried is None:
-        return (
-            "no share of the traffic fits the budget: even the smallest fleet with spares costs more",
-            levers,
-        )
-    return _carried_text(carried, "the budget pays for"), levers
+        yield "no share of the traffic fits the budget: even the smallest fleet with spares costs more"
+        yield levers
+        return
+    yield _carried_text(carried, "the budget pays for")
+    yield levers
 
 
 def _carried_text(carried: CarriedTraffic, what: str) -> str:
@@ -702,9 +697,9 @@ def _no_pools_text(pools: PoolsSearch, together: Plan) -> str:
     return "no pair of pools costs less than aggregated replicas"
 
 
-def _cheaper_chunks(pools: PoolsSearch, cost: float) -> tuple[str, ...]:
-    """Return which smaller steps would cost less than either way."""
-    return tuple(
+def _cheaper_chunks(pools: PoolsSearch, cost: float) -> Iterator[str]:
+    """Yield which smaller steps would cost less than either way."""
+    yield from (
         f"cheaper than both: identical replicas with --set max_num_batched_tokens={tokens}"
         for tokens, plan in pools.chunked.items()
         if cost_of(plan) < cost

@@ -81,7 +81,7 @@ def levers_answer(asking: Asking, base: Base, answer: LeversAnswer) -> Answer:
 def _tables(base: Base, answer: LeversAnswer) -> Iterator[Table]:
     """Yield both plans, the levers that were sized, and why others were not; some tables have no rows."""
     tried = [_line(row) for row in answer.rows if row.plan is not None]
-    yield _plans_table(_compared(answer), "As it is, and at best", ("choice", *_SHOWN[2:-1]))
+    yield _plans_table([*_compared(answer)], "As it is, and at best", ("choice", *_SHOWN[2:-1]))
     yield _plans_table(tried, "Each lever separately, most saved first", _SHOWN)
     yield _memory_table(tried)
     dearer = [
@@ -198,31 +198,27 @@ def _line(row: LeverRow) -> dict[str, Any]:
     return {**line, "confidence_fraction": line["confidence"], "kept": row.reason or "yes"}
 
 
-def _compared(answer: LeversAnswer) -> list[dict[str, Any]]:
-    """Return the plan as it is and the best one."""
+def _compared(answer: LeversAnswer) -> Iterator[dict[str, Any]]:
+    """Yield the plan as it is and the best one."""
     plans = {"as it is": (answer.base, answer.memory_usd_per_month)}
     if answer.best is not None and answer.best.levers:
         plans["best combination"] = (answer.best.plan, answer.best.memory_usd_per_month)
     before = _usd_per_month(answer.base, answer.memory_usd_per_month)
-    rows = []
     for name, (plan, memory) in plans.items():
         if plan is None:
             continue
         usd = _usd_per_month(plan, memory)
-        rows.append(
-            {
-                "choice": name,
-                "hardware": plan.hardware,
-                "plan": _layouts(plan),
-                "gpus": plan.gpus,
-                "usd_per_month": usd,
-                "usd_per_month_saved": None if before is None or usd is None else before - usd,
-                "ttft_p95_s": plan.ttft_s.p95,
-                "tpot_p95_s": plan.tpot_s.p95,
-                "confidence_fraction": plan.slo_met_probability,
-            }
-        )
-    return rows
+        yield {
+            "choice": name,
+            "hardware": plan.hardware,
+            "plan": _layouts(plan),
+            "gpus": plan.gpus,
+            "usd_per_month": usd,
+            "usd_per_month_saved": None if before is None or usd is None else before - usd,
+            "ttft_p95_s": plan.ttft_s.p95,
+            "tpot_p95_s": plan.tpot_s.p95,
+            "confidence_fraction": plan.slo_met_probability,
+        }
 
 
 def _places_table(base: Base, answer: LeversAnswer) -> Table:
@@ -300,13 +296,15 @@ def _words(best: Combination) -> str:
     return ", ".join(lever.change for lever in best.levers)
 
 
-def _closing(asking: Asking, answer: LeversAnswer) -> tuple[str, ...]:
+def _closing(asking: Asking, answer: LeversAnswer) -> Iterator[str]:
     best = answer.best
     if answer.interrupted:
-        return ("interrupted: what was found until then is shown; combinations are not chosen",)
+        yield "interrupted: what was found until then is shown; combinations are not chosen"
+        return
     if best is None or not best.levers:
-        return ()
+        return
     settings = [word for setting in (*asking.settings, *best.settings) for word in ("--set", setting)]
     risks = "; ".join(dict.fromkeys(f"{lever.change}: {lever.risk}" for lever in best.levers if lever.risk))
     again = f"to see that plan: capplan fleet {scenario_word(asking.path)} {join(settings)}"
-    return again, *((f"before you take it: {risks}",) if risks else ())
+    yield again
+    yield from (f"before you take it: {risks}",) if risks else ()

@@ -1,6 +1,6 @@
 """What `detect` shows of this machine, and `fit any` of the models that run on a device."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 
 from capplan.assumption import Assumption
@@ -58,20 +58,19 @@ def _host_assumptions(machine: LocalMachine) -> tuple[Assumption, ...]:
     return (Assumption(what, "capplan calibrate --device cpu", "calibration"),)
 
 
-def _warnings(machine: LocalMachine) -> list[str]:
-    found = [
+def _warnings(machine: LocalMachine) -> Iterator[str]:
+    yield from (
         f"{one.printed!r} is not one device of the catalogue"
         + (f"; it has {', '.join(one.may_be)}" if one.may_be else "")
         + "; give --hardware NAME, or the path of a hardware YAML"
         for one in machine.devices
         if one.hardware is None
-    ]
+    )
     if machine.host.printed and machine.host.memory_bytes_per_s is None:
-        found.append(
+        yield (
             f"the memory bandwidth of {machine.host.printed!r} is unknown: the catalogue does not have this processor; "
             "capplan calibrate --device cpu measures it"
         )
-    return found
 
 
 def runnable_answer(device: Device, rows: Sequence[Runnable], kv_dtype: str) -> Answer:

@@ -51,13 +51,16 @@ def order_tables(plan: Plan | None) -> list[Table]:
     return [Table(rows, title=title, shown=tuple(shown), titles=_TITLES, spare=("date", "region"))]
 
 
-def order_texts(plan: Plan | None) -> tuple[str, ...]:
-    """Return the order in one line, what of the machines stays idle, what may fail, and how likely enough replicas are in service."""
+def order_texts(plan: Plan | None) -> Iterator[str]:
+    """Yield the order in one line, what of the machines stays idle, what may fail, and how likely enough replicas are in service."""
     if plan is None:
-        return ()
-    return (
-        *ordered_texts([plan]), *_unstated_texts(plan), *network_texts(plan), *rack_texts(plan), *idle_texts(plan), *_survival_texts(plan),
-    )  # fmt: skip
+        return
+    yield from ordered_texts([plan])
+    yield from _unstated_texts(plan)
+    yield from network_texts(plan)
+    yield from rack_texts(plan)
+    yield from idle_texts(plan)
+    yield from _survival_texts(plan)  # fmt: skip
 
 
 def ordered_texts(plans: Sequence[Plan]) -> tuple[str, ...]:
@@ -160,18 +163,17 @@ def failure_text(plan: Plan) -> str:
     return f"availability: {'' if found is None else f'{percent(found.now.time_fraction)}; '}{lost}"
 
 
-def network_texts(plan: Plan) -> tuple[str, ...]:
-    """Return the machines that a replica spans and whose network is slower than the plan counts on."""
-    return tuple(
+def network_texts(plan: Plan) -> Iterator[str]:
+    """Yield the machines that a replica spans and whose network is slower than the plan counts on."""
+    yield from (
         f"a replica spans several {sku}, whose network carries {each / 1e9:.3g} GB/s for each GPU, and the plan counts on "
         f"{counted / 1e9:.3g} GB/s: plan with fleet.network: {each / 1e9:.3g} GB/s"
         for sku, (each, counted) in slower_networks(plan).items()
     )
 
 
-def rack_texts(plan: Plan) -> tuple[str, ...]:
-    """Return how many racks the replicas of a plan stand in, where one NVLink domain joins more GPUs than a machine has, and what whole racks cost."""
-    found = []
+def rack_texts(plan: Plan) -> Iterator[str]:
+    """Yield how many racks the replicas of a plan stand in, where one NVLink domain joins more GPUs than a machine has, and what whole racks cost."""
     devices = {group.layout.device.name: group.layout.device for group in plan.groups}
     for name, device in devices.items():
         groups = [group for group in plan.groups if group.layout.device.name == name]
@@ -185,11 +187,10 @@ def rack_texts(plan: Plan) -> tuple[str, ...]:
             if usd is None
             else f", for ${usd_per_month(racks * rack * usd):,.0f} per month at the same price per GPU"
         )
-        found.append(
+        yield (
             f"racks: {racks} {noun} of {rack} {name} (one NVLink domain) {'holds' if racks == 1 else 'hold'} the {sum(sizes)} GPUs, each replica inside "
             f"one; a provider that sells whole racks sells {racks * rack} GPUs{cost}"
         )
-    return tuple(found)
 
 
 def idle_texts(plan: Plan) -> tuple[str, ...]:

@@ -1,6 +1,6 @@
 """GPUs that are there already: what of them a plan uses and what that carries, and why the others are unused."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -108,16 +108,12 @@ def owned_rows(uses: Sequence[OwnedUse]) -> list[dict[str, Any]]:
     ]
 
 
-def owned_texts(plan: Plan | None, uses: Sequence[OwnedUse]) -> tuple[str, ...]:
-    """Return what of the machines that are there already is used, and what it carries and counts as; and what is unused, and why."""
-    said = []
+def owned_texts(plan: Plan | None, uses: Sequence[OwnedUse]) -> Iterator[str]:
+    """Yield what of the machines that are there already is used, and what it carries and counts as; and what is unused, and why."""
     for use in uses:
         name = use.machine.name
         if use.used and plan is not None:
             price = owned_price_text(use.usd_per_hour, powered=bool(plan.energy_usd_per_hour))
-            said.append(
-                f"use: {use.used} x {name} of your own, {price}, for {use.replicas} of the {plan.replicas} replicas"
-            )
+            yield f"use: {use.used} x {name} of your own, {price}, for {use.replicas} of the {plan.replicas} replicas"
         if use.unused:
-            said.append(f"unused: {use.unused} x {name} of your own: {use.reason}")
-    return tuple(said)
+            yield f"unused: {use.unused} x {name} of your own: {use.reason}"

@@ -416,17 +416,16 @@ def _closing(
     verification: Verification,
     settings: tuple[str, ...],
     results: tuple[Path, ...],
-) -> list[str]:
-    """Return what to recalibrate, and the next version of the scenario."""
-    said = [
+) -> Iterator[str]:
+    """Yield what to recalibrate, and the next version of the scenario."""
+    yield from (
         f"recalibrate: {cause}" for cause in dict.fromkeys(_CAUSES[name] for name in verification.culprits)
-    ]
-    said += _machines(plan, verification)
+    )
+    yield from _machines(plan, verification)
     if verification.verdict != "holds":
-        said.append(_calibrating(asked, plan, verification, results))
+        yield _calibrating(asked, plan, verification, results)
     if settings:
-        said.append(f"next version: capplan fleet {asked.scenario.command_words(*settings)}")
-    return said
+        yield f"next version: capplan fleet {asked.scenario.command_words(*settings)}"
 
 
 def _calibrating(asked: AskedFleet, plan: Plan, verification: Verification, results: tuple[Path, ...]) -> str:

@@ -1,6 +1,6 @@
 """What commands show of one replica: what it delivers (`estimate`), what its memory holds (`fit`), and what drafts gain (`spec`)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from math import isnan
 from typing import TYPE_CHECKING, Any
@@ -86,7 +86,7 @@ def estimate_answer(
             Table(breakdown, title=steps, shown=_BREAKDOWN),
         ),
         csv_rows=(result,),
-        closing=_launch_bound(replica, load, estimated),
+        closing=tuple(_launch_bound(replica, load, estimated)),
         headline=(
             f"{spec.network.name} on {spec.devices} x {spec.device.name}, {spec.profile.engine} "
             f"{spec.profile.version}: {asked}, {load.input_tokens} tokens in, {out} out"
@@ -100,27 +100,28 @@ LAUNCH_BOUND = 0.1
 """Part of the mean TTFT from which waiting for launches is named."""
 
 
-def _launch_bound(replica: Replica, load: Load, estimated: Estimate) -> tuple[str, ...]:
-    """Return that prompts, and decode steps, wait for their kernels to be launched, where they do for long."""
+def _launch_bound(replica: Replica, load: Load, estimated: Estimate) -> Iterator[str]:
+    """Yield that prompts, and decode steps, wait for their kernels to be launched, where they do for long."""
     waits = {row.phase: row.seconds for row in estimated.breakdown if row.operator == LAUNCHES}
     waits_s, profile = waits.get("prefill", 0.0), replica.spec.profile
     if waits.get("decode", 0.0) >= LAUNCH_BOUND * estimated.tpot_s.mean:
         kernel, _ = exchange_of(replica.spec)
-        return (
+        yield (
             f"launch-bound: a decode step waits {1e3 * waits['decode']:.3g} ms for its kernels, which the host launches one by one: "
             f"{kernel} does not run in CUDA graphs\n"
-            f"  steps of up to {LOW_LATENCY_STEP_TOKENS:g} tokens start low-latency kernels: --max-num-batched-tokens {LOW_LATENCY_STEP_TOKENS:g}",
+            f"  steps of up to {LOW_LATENCY_STEP_TOKENS:g} tokens start low-latency kernels: --max-num-batched-tokens {LOW_LATENCY_STEP_TOKENS:g}"
         )
+        return
     if waits_s < LAUNCH_BOUND * estimated.ttft_s.mean:
-        return ()
+        return
     name, captured = f"{profile.engine} {profile.asked_version or profile.version}", profile.host.graph_tokens
-    return (
+    yield (
         f"launch-bound: a prompt of {load.input_tokens} tokens waits {1e3 * waits_s:.3g} ms for its kernels, which the host launches one by one; "
         + (
             f"{name} captures steps of up to {captured:g} tokens in CUDA graphs"
             if captured
             else f"{name} captures no step with prompts in CUDA graphs"
-        ),
+        )
     )
 
 
@@ -139,30 +140,22 @@ def unknown_intervals(of: "BoundedEstimate | Plan") -> list[str]:
     return [f"the interval of {' and '.join(unknown)} is unknown: {reason}"]
 
 
-def _problems(load: Load, bounded: BoundedEstimate, offloads: bool) -> list[str]:
-    problems = []
+def _problems(load: Load, bounded: BoundedEstimate, offloads: bool) -> Iterator[str]:
     if bounded.estimate.saturated:
-        problems.append(
+        yield (
             f"{load.request_rate:g} req/s is more than the replica can serve: it saturates at "
             f"{bounded.estimate.requests_per_s:.3g} req/s, and the queue grows without bound"
         )
-    problems += unknown_intervals(bounded)
+    yield from unknown_intervals(bounded)
     if bounded.unmeasured:
-        problems.append(
-            "no measured result is close to this operating point: the intervals are at their widest"
-        )
+        yield "no measured result is close to this operating point: the intervals are at their widest"
     elif offloads:
-        problems.append(
-            "the intervals with weights on the host are set by hand: such runs of two hosts were published"
-        )
+        yield "the intervals with weights on the host are set by hand: such runs of two hosts were published"
     elif bounded.fewest_models < LEAST_GROUPS or bounded.fewest_sources < LEAST_SOURCES:
         few = f"{bounded.fewest_models} model{'s' if bounded.fewest_models > 1 else ''}"
         if bounded.fewest_models >= LEAST_GROUPS:
             few = "one source"
-        problems.append(
-            f"an interval rests on measured results of {few} only, so it is at least as wide as that of wider regimes"
-        )
-    return problems
+        yield f"an interval rests on measured results of {few} only, so it is at least as wide as that of wider regimes"
 
 
 DOES_NOT_FIT = 3
@@ -394,7 +387,7 @@ def spec_answer(
         tables=tuple(tables),
         csv_rows=rows,
         headline=_headline(speculated, target, draft),
-        closing=closing_of(speculated, stated=isinstance(target, float)),
+        closing=tuple(closing_of(speculated, stated=isinstance(target, float))),
         assumptions=(
             _INDEPENDENT,
             *(() if isinstance(draft, float) else (_NO_HOST_TIME,)),
@@ -431,17 +424,16 @@ def _headline(speculated: Speculation, target: ReplicaSpec | float, draft: Draft
     )
 
 
-def closing_of(speculated: Speculation, *, stated: bool) -> tuple[str, ...]:
-    """Return up to which batch speculation pays off as predicted, what a round costs there, and what was measured."""
+def closing_of(speculated: Speculation, *, stated: bool) -> Iterator[str]:
+    """Yield up to which batch speculation pays off as predicted, what a round costs there, and what was measured."""
     batch, most = speculated.breakeven_batch, speculated.largest_batch
     if stated:
-        return (
-            (
-                "speculation does not pay off"
-                if batch is not None
-                else "speculation pays off at any batch size, because the step times given do not depend on it"
-            ),
+        yield (
+            "speculation does not pay off"
+            if batch is not None
+            else "speculation pays off at any batch size, because the step times given do not depend on it"
         )
+        return
     if batch is not None and batch <= most:
         paying = f"as predicted, speculation does not pay off from batch size {batch} on"
     else:
@@ -454,7 +446,9 @@ def closing_of(speculated: Speculation, *, stated: bool) -> tuple[str, ...]:
         f"the time of a plain step, and {last['draft_tokens'] + 1 - last['expected_tokens_per_round']:.2g} of {last['draft_tokens'] + 1} "
         "tokens of each sequence are rejected"
     )
-    return paying, cost, _measured_text()
+    yield paying
+    yield cost
+    yield _measured_text()
 
 
 def _measured_text() -> str:

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -117,13 +117,13 @@ def _shared_row(found: SharingAnswer, model: SharingModel, plan: Plan) -> dict[s
     }
 
 
-def _slices_text(found: SharingAnswer) -> tuple[str, ...]:
-    """Return what the latencies of slices stand for; nothing where a device has one model at a time."""
+def _slices_text(found: SharingAnswer) -> Iterator[str]:
+    """Yield what the latencies of slices stand for; nothing where a device has one model at a time."""
     if found.slices == 1:
-        return ()
-    return (
+        return
+    yield (
         f"TTFT and TPOT are those of a device that all {found.slices} models keep busy; while the others pause, a step takes down to "
-        f"1/{found.slices} of the time",
+        f"1/{found.slices} of the time"
     )
 
 
@@ -278,7 +278,7 @@ def cascade_answer(found: CascadeAnswer) -> Answer:
             *([Table(grown, title=_growth_title(grown), titles=_CASCADE_TITLES)] if grown else []),
         ),
         headline=_cascade_headline(found),
-        closing=_closing(found),
+        closing=tuple(_closing(found)),
         assumptions=found.assumptions,
         warnings=found.warnings,
         first_screen=_cascade_first(
@@ -375,40 +375,36 @@ def percent_below(share: float) -> str:
     return f"{math.floor(1e3 * share + 1e-9) / 10:.4g}%"
 
 
-def _against_large_texts(found: CascadeAnswer) -> tuple[str, ...]:
-    """Return up to which escalated share the cascade saves money, and how much later a first token comes."""
+def _against_large_texts(found: CascadeAnswer) -> Iterator[str]:
+    """Yield up to which escalated share the cascade saves money, and how much later a first token comes."""
     share, seen = found.breakeven_fraction, found.mean_waits_s[0]
     ways = {wait["who"]: wait["first_token_s"]["mean"] for wait in found.waits}
     alone = ways[ALONE]
     even = "the cascade costs more than the large model only, however few requests are escalated"
     if share is not None:
         even = f"up to an escalated share of {percent_below(share)} the cascade costs no more than the large model only, if replicas carry as many requests as planned"
-    lines = [even] if found.parts[0].part == "first" else []
+    if found.parts[0].part == "first":
+        yield even
     if ESCALATED in ways:
         extra = ways[ESCALATED] - alone
-        lines.append(
+        yield (
             f"escalated requests see their first token {extra:.3g} s later than at the large model only; over all requests the mean is "
             f"{seen:.3g} s against {alone:.3g} s"
         )
-    return tuple(lines)
 
 
-def _closing(found: CascadeAnswer) -> tuple[str, ...]:
+def _closing(found: CascadeAnswer) -> Iterator[str]:
     bound = ESCALATED in {wait["who"] for wait in found.waits} and found.terms.after == "answer"
-    return (
-        *_against_large_texts(found),
-        *(
-            (
-                "nine in ten within: of requests that pass two stages a bound, the sum of both 95th percentiles",
-            )
-            if bound
-            else ()
-        ),
-        *used_by_texts([part.plan for part in found.parts]),
-        *ordered_texts([part.plan for part in found.parts]),
-        one_by_one("cascade"),
-        *currency_texts(
-            found.scenario.file.currency,
-            {"for both": found.usd, "for the large model only": found.alone.paid.machines_usd},
-        ),
+    yield from _against_large_texts(found)
+    yield from (
+        ("nine in ten within: of requests that pass two stages a bound, the sum of both 95th percentiles",)
+        if bound
+        else ()
+    )
+    yield from used_by_texts([part.plan for part in found.parts])
+    yield from ordered_texts([part.plan for part in found.parts])
+    yield one_by_one("cascade")
+    yield from currency_texts(
+        found.scenario.file.currency,
+        {"for both": found.usd, "for the large model only": found.alone.paid.machines_usd},
     )

@@ -3,7 +3,7 @@
 import csv
 import io
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from math import isfinite
 from typing import Any
@@ -227,8 +227,8 @@ def _timeline_rows(outcome: FleetOutcome) -> list[dict[str, Any]]:
     ]
 
 
-def _simulate_tables(result: dict[str, Any], outcome: FleetOutcome, slo: Slo) -> list[Table]:
-    """Return what people see: totals, replicas, and traffic classes."""
+def _simulate_tables(result: dict[str, Any], outcome: FleetOutcome, slo: Slo) -> Iterator[Table]:
+    """Yield what people see: totals, replicas, and traffic classes."""
     targets = [
         {"target": t.key, "limit_s": t.stated_s, "reached_s": known(outcome.value(t) + t.outside_s), "met": outcome.value(t) <= t.limit_s}
         for t in slo.targets
@@ -241,38 +241,30 @@ def _simulate_tables(result: dict[str, Any], outcome: FleetOutcome, slo: Slo) ->
     }
     if outcome.tokens_per_step > 1.0:
         totals["tokens_per_step"] = outcome.tokens_per_step
-    tables = [
-        Table(_latency_rows(outcome.all, outcome.itl_s), title="Latencies"),
-        Table([totals], title="Totals of the measured time", upright=True, titles=_SIMULATE_TITLES),
-    ]
+    yield Table(_latency_rows(outcome.all, outcome.itl_s), title="Latencies")
+    yield Table([totals], title="Totals of the measured time", upright=True, titles=_SIMULATE_TITLES)
     if len(outcome.hit_fractions) > 1:
         hits = [
             {"place": name, "prefix_hit_fraction": share} for name, share in outcome.hit_fractions.items()
         ]
-        tables.append(Table(hits, title="Prefix hits"))
+        yield Table(hits, title="Prefix hits")
     if "transfer" in result:
-        tables.append(Table([result["transfer"]], title="KV caches sent", upright=True))
+        yield Table([result["transfer"]], title="KV caches sent", upright=True)
     if outcome.run:
         replicas = result["operation"]["replicas"]
         events = {key: value for key, value in result["operation"].items() if key != "replicas"}
-        tables += [
-            Table([events], title="Operation", upright=True),
-            Table(
-                [
-                    {
-                        "replica": " ".join(
-                            str(row[key]) for key in ("pool", "replica") if row[key] is not None
-                        )
-                    }
-                    | {key: value for key, value in row.items() if key not in {"pool", "replica"}}
-                    for row in replicas
-                ],
-                title="Replicas",
-            ),
-        ]
-    tables.append(Table(result["timeline"], title="Over time, all replicas"))
+        yield Table([events], title="Operation", upright=True)
+        yield Table(
+            [
+                {"replica": " ".join(str(row[key]) for key in ("pool", "replica") if row[key] is not None)}
+                | {key: value for key, value in row.items() if key not in {"pool", "replica"}}
+                for row in replicas
+            ],
+            title="Replicas",
+        )
+    yield Table(result["timeline"], title="Over time, all replicas")
     if targets:
-        tables.append(Table(targets, title="Targets"))
+        yield Table(targets, title="Targets")
     if len(outcome.classes) > 1:
         shown = ("requests", "finished", "shed", "unfinished", "requests_per_s", "goodput_requests_per_s", "slo_met_fraction", "prefix_hit_fraction", "preemptions")  # fmt: skip
         rows = [
@@ -280,28 +272,24 @@ def _simulate_tables(result: dict[str, Any], outcome: FleetOutcome, slo: Slo) ->
             for name, figures in outcome.classes.items()
         ]
         spare = ("preemptions", "shed", "unfinished", "requests_per_s", "finished")
-        tables.append(Table(rows, title="Classes", spare=spare))
-        tables += [
+        yield Table(rows, title="Classes", spare=spare)
+        yield from (
             Table(_latency_rows(figures, None), title=f"Class {name}")
             for name, figures in outcome.classes.items()
-        ]
-    return tables
+        )
 
 
-def _unanswered(outcome: FleetOutcome, slo: Slo) -> list[str]:
-    """Return what is to be said of requests without an answer."""
-    every, said = outcome.all, []
+def _unanswered(outcome: FleetOutcome, slo: Slo) -> Iterator[str]:
+    """Yield what is to be said of requests without an answer."""
+    every = outcome.all
     lost = every.shed + every.unfinished - outcome.undecided
     if slo.targets and lost:
-        said.append(
-            f"{lost:,} of {every.requests:,} requests were shed or not answered in time: they miss every target"
-        )
+        yield f"{lost:,} of {every.requests:,} requests were shed or not answered in time: they miss every target"
     if slo.targets and outcome.undecided:
-        said.append(
+        yield (
             f"{outcome.undecided:,} of {every.requests:,} requests were under way at the end and not late yet: the targets "
             "leave them out, and they do not count as within the limits; replace with a longer --until, or none"
         )
-    return said
 
 
 def _pools_result(
@@ -458,7 +446,7 @@ def workload_result(summary: WorkloadSummary) -> dict[str, Any]:
     }
 
 
-def _workload_tables(summary: WorkloadSummary) -> tuple[Table, ...]:
+def _workload_tables(summary: WorkloadSummary) -> Iterator[Table]:
     rate = summary.rate
     lengths = [
         {"tokens": name, **{key: value for key, value in _lengths(s, summary.requests).items() if key != "lognormal"},
@@ -481,22 +469,19 @@ def _workload_tables(summary: WorkloadSummary) -> tuple[Table, ...]:
     if summary.measured:
         overview |= {f"measured_{key}": value for key, value in summary.measured.items()}
     known = {key: value for key, value in overview.items() if value is not None}
-    tables = [
-        Table([known], title="Traffic", upright=True),
-        Table(lengths, title="Lengths"),
-    ]
+    yield Table([known], title="Traffic", upright=True)
+    yield Table(lengths, title="Lengths")
     if len(rate.by_hour) > 1:
         title = "Rate by hour of the day" if rate.seconds > 48 * 3600 else "Rate by hour"
         rows = [{"hour": hour, "request_rate": value} for hour, value in enumerate(rate.by_hour)]
-        tables.append(Table(rows, title=title))
+        yield Table(rows, title=title)
     if summary.prefix:
         size = summary.prefix.block_tokens
         rows = [{"blocks": n, "cache_tokens": n * size, "hit_fraction": h} for n, h in summary.prefix.curve]
-        tables.append(Table(rows, title=f"Prefix hits by cache size, in blocks of {size} tokens"))
+        yield Table(rows, title=f"Prefix hits by cache size, in blocks of {size} tokens")
     if summary.evictions:
         hits = list(summary.evictions)
-        tables.append(Table(hits, title="Prefix hits by rule of eviction"))
-    return tuple(tables)
+        yield Table(hits, title="Prefix hits by rule of eviction")
 
 
 def workload_answer(summary: WorkloadSummary, written: str | None) -> Answer:
@@ -517,7 +502,7 @@ def workload_answer(summary: WorkloadSummary, written: str | None) -> Answer:
     return Answer(
         command="workload",
         result=workload_result(summary),
-        tables=_workload_tables(summary),
+        tables=tuple(_workload_tables(summary)),
         headline=f"{summary.name} ({summary.format}): {summary.requests:,} requests{speed}",
         closing=tuple(closing),
         assumptions=(
