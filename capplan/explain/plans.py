@@ -6,7 +6,7 @@ Plans next to the recommended one, explained: the choices, the runners-up, and i
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache, partial
 from typing import TypeAlias
 
@@ -46,7 +46,6 @@ from capplan.money.price import HOURS_PER_MONTH
 from capplan.questions.fleet import AskedFleet, parts_of, terms_of
 from capplan.questions.plans.plan_file import layout_of
 from capplan.questions.plans.plan_row import certainty_row
-from capplan.report.answers.fleet import tight_target_result
 from capplan.report.answers.fleet_words import next_steps_result
 from capplan.report.quantities import CHOSEN, METHODOLOGY, quantity_of
 
@@ -358,10 +357,11 @@ def _sizing(planned: Planned) -> Arguments:
 
 def tight_target_group(planned: Planned) -> Group:
     """Return what the SLO target that costs the most throughput would cost if it were looser."""
-    numbers: dict[Place, float] = dict(places_of(tight_target_result(planned.answer)))
+    numbers: dict[Place, float] = {}
     tight = planned.answer.tight
     if tight is None:
         return Group(numbers, no_number)
+    numbers |= places_of(asdict(tight))
     given = {
         **_sizing(planned),
         "slo_limit": lambda _: Stated(tight.limit_s, f"scenario: slo.{tight.target}"),

@@ -116,14 +116,7 @@ def roofline_section(detail: PlanDetail) -> Section:
             f"{shown('bytes_per_s', device.memory_bytes_per_s)}: below {ridge:.3g} FLOP per byte its memory is the roof, above its arithmetic. "
             f"Operators on one device, for one prompt{' and for one decode step at the peak' if detail.spec.network.generates else ''}.",
         ),
-        tables=(
-            Table(
-                rows,
-                titles={
-                    "flop_per_s": "rate",
-                },
-            ),
-        ),
+        tables=(Table(rows, titles={"flop_per_s": "rate"}),),
         pictures=(roofline_chart(device, compute, detail.breakdown),),
     )
 
@@ -209,8 +202,7 @@ def rejections_section(given: Findings) -> Section:
     apart = pools_tables(given.answer)[2:]
     if not given.answer.evaluated and apart:
         text = ("Identical replicas are not allowed by the scenario.",)
-    tables = tuple(table for table in (alike, *apart) if table.rows)
-    return Section("Rejected", text=text, tables=tables, lines=lines)
+    return Section("Rejected", text=text, tables=(alike, *apart), lines=lines)
 
 
 def assumptions_section(given: Findings, assumptions: Sequence[Assumption]) -> Section:
@@ -219,7 +211,7 @@ def assumptions_section(given: Findings, assumptions: Sequence[Assumption]) -> S
     warnings = tuple(f"warning: {text}" for text in given.asked.warnings)
     return Section(
         "Assumptions",
-        tables=(Table(rows, titles={"replace": "replace with"}),) if rows else (),
+        tables=(Table(rows, titles={"replace": "replace with"}),),
         lines=warnings,
     )
 
@@ -246,8 +238,8 @@ def sources_section(given: Findings) -> Section:
             rows += _efficiency_rows(given, device)
     prices = [*price_rows(given)]
     titles = {"low_usd_per_gpu_hour": "lowest", "high_usd_per_gpu_hour": "highest"}
-    priced = (Table(prices, title="Prices of a GPU-hour", titles=titles),) if prices else ()
-    return Section("Sources", tables=(*priced, Table(rows, title="Models, devices, engines")))
+    priced = Table(prices, title="Prices of a GPU-hour", titles=titles)
+    return Section("Sources", tables=(priced, Table(rows, title="Models, devices, engines")))
 
 
 def _engine_row(profile: EngineProfile) -> dict[str, Any]:
@@ -334,10 +326,7 @@ def workload_section(given: Findings) -> Section:
         text.append(
             "Users wait for a response before they send the next request, so their rate follows from the response time."
         )
-    titles = {
-        "request_rate": "peak rate",
-    }
-    return Section("Workload", text=tuple(text), tables=(Table(rows, titles=titles),))
+    return Section("Workload", text=tuple(text), tables=(Table(rows, titles={"request_rate": "peak rate"}),))
 
 
 def _class_row(item: RequestClass, response_s: float, hit_fraction: float) -> dict[str, Any]:
@@ -364,7 +353,7 @@ def _class_row(item: RequestClass, response_s: float, hit_fraction: float) -> di
 def over_time_section(given: Findings) -> Section:
     """Return the load curve, how the plan follows it with and without autoscaling, and N + k replicas, where the load has a curve."""
     over_time = over_time_parts(given.outlook)
-    if not over_time or given.chosen is None:
+    if not over_time:
         return Section("Load over time")
     return Section(
         "Load over time",
@@ -486,11 +475,9 @@ def _short(plan: Plan) -> str:
     return f"{plan.gpus} x {plan.hardware} {layout}"
 
 
-def sizing_section(given: Findings) -> Section:
+def sizing_section(given: Findings, plan: Plan) -> Section:
     """Return the steps from the peak rate to the number of devices, one operation per line."""
-    plan, limits = given.chosen, given.asked.scenario.fleet
-    if plan is None:
-        return Section(SIZING)
+    limits = given.asked.scenario.fleet
     if plan.transfer is not None:
         return _pools_section(given, plan, plan.transfer)
     parts = zip(plan.group_names, plan.groups, strict=True)
@@ -643,10 +630,10 @@ def cost_section(given: Findings) -> Section:
     )
 
 
-def total_section(given: Findings) -> Section:
+def total_section(given: Findings, plan: Plan) -> Section:
     """Return every line of the total cost, and how it adds up to the headline of the plan."""
-    lines, plan = given.outlook.total, given.chosen
-    if not lines or plan is None:
+    lines = given.outlook.total
+    if not lines:
         return Section("Total cost")
     of_job = plan.money is not None and plan.money.usd_per_job is not None
     span = "for the job" if of_job else "a month"

@@ -70,10 +70,10 @@ def money_key(plan: Plan) -> str:
     return "usd_per_job" if plan.money is not None and plan.money.usd_per_job is not None else "usd_per_month"
 
 
-def moves_section(given: Findings) -> Section:
+def moves_section(given: Findings, plan: Plan) -> Section:
     """Return how far the cost moves if one thing turns out otherwise."""
-    plan, swings = given.chosen, given.sensitivity.swings
-    if plan is None or not swings:
+    swings = given.sensitivity.swings
+    if not swings:
         return Section("What moves the number")
     key = money_key(plan)
     rows = [row for swing in swings for row in _swing_rows(swing, plan, key)]
@@ -135,10 +135,9 @@ def _end_name(turn: Turn) -> str:
     return turn.change.replace("as fast as the ", "").replace("as slow as the ", "")
 
 
-def traffic_section(given: Findings) -> Section:
+def traffic_section(given: Findings, plan: Plan) -> Section:
     """Return every plan at other traffic, which the page lets a reader slide."""
-    plan = given.chosen
-    if plan is None or not given.sensitivity.what_if:
+    if not given.sensitivity.what_if:
         return Section(TRAFFIC)
     key = money_key(plan)
     rows = [
@@ -216,11 +215,8 @@ def point_text(point: WhatIf, key: str) -> str:
     return f"{point.request_rate:.3g} req/s ({point.traffic_ratio:.2f} times today): {point.gpus} GPUs{cost}"
 
 
-def risks_section(given: Findings) -> Section:
+def risks_section(given: Findings, plan: Plan) -> Section:
     """Return what may go wrong, from what the plan rests on."""
-    plan = given.chosen
-    if plan is None:
-        return Section("Risks")
     lines = [*_speed_risks(given, plan), *_price_risks(plan), *_operation_risks(given, plan)]
     return Section("Risks", lines=(*lines, *given.asked.warnings))
 
@@ -378,7 +374,7 @@ def levers_section(given: Findings) -> Section:
             "Only levers that keep targets and traffic, need no capital and no interruptible machines are combined.",
             _best_text(levers),
         ),
-        tables=tuple(table for table in tables if table.rows),
+        tables=tables,
         pictures=(Bars("Saved by each lever separately", "usd_per_month", bars[:CHARTED]),) if bars else (),
     )
 
@@ -441,9 +437,7 @@ def _own_section(given: Findings) -> Section:
         ),
         tables=(
             Table(rows, titles={key: "cost", "price_to_pay": "what it takes", **month_titles(given.answer)}),
-        )
-        if rows
-        else (),
+        ),
         code=(f"capplan levers {given.asked.scenario.command_words()}",),
     )
 

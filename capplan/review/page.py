@@ -2,7 +2,7 @@
 
 import json
 from base64 import b64encode
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from hashlib import sha256
@@ -27,14 +27,13 @@ from capplan.report.safe_text import html_words, markdown_paragraph, markdown_wo
 from capplan.report.show import beside, refuse_losing, say_warnings, send, show, write_whole
 from capplan.report.tables import grid_of, markdown_table
 from capplan.review import evidence, findings, levers
-from capplan.review.evidence import WHY, cost_section, total_section
+from capplan.review.evidence import WHY
 from capplan.review.findings import Findings, Review, Section, anchor
 from capplan.review.levers import (
     TRAFFIC,
     by_plan,
     charted,
     money_key,
-    outlook_section,
     point_text,
     what_if_rows,
 )
@@ -44,16 +43,8 @@ from capplan.scenario.flags import OutputFlags
 def review_of(given: Findings) -> Review:
     """Return the page: the decision first, then why, what moves it and what may go wrong, then its evidence and sources."""
     said = findings.decision_sentence(given)
-    first = _kept(
-        [
-            findings.decision_section(given),
-            findings.waterfall_section(given),
-            findings.verdicts_section(given),
-            findings.certainty_section(given),
-            findings.choices_section(given),
-        ]
-    )
-    kept = (*first, *_kept([*_middle(given), *_appendix(given)]))
+    first = _kept(_first(given))
+    kept = (*first, *_kept(_middle(given)), *_kept(_appendix(given)))
     return Review(
         given.asked.scenario.name,
         said,
@@ -66,47 +57,55 @@ def review_of(given: Findings) -> Review:
     )
 
 
-def _kept(sections: Sequence[Section]) -> tuple[Section, ...]:
-    """Return the sections that have something to say."""
-    return tuple(section for section in sections if section != Section(section.title))
+def _kept(sections: Iterable[Section]) -> tuple[Section, ...]:
+    """Return the sections that have something to say, without tables that have no rows."""
+    whole = (
+        replace(section, tables=tuple(table for table in section.tables if table.rows))
+        for section in sections
+    )
+    return tuple(section for section in whole if section != Section(section.title))
 
 
-def _middle(given: Findings) -> list[Section]:
-    sections = [evidence.workload_section(given), evidence.over_time_section(given)]
-    if given.chosen is not None:
-        sections.append(evidence.plans_section(given))
-    sections += [evidence.uneconomical_section(given), evidence.rejections_section(given)]
-    sections += [
-        levers.moves_section(given),
-        levers.traffic_section(given),
-        levers.risks_section(given),
-        levers.levers_section(given),
-    ]
-    if given.chosen is None:
-        return sections
-    return [
-        *sections,
-        evidence.sizing_section(given),
-        cost_section(given),
-        total_section(given),
-        outlook_section(given),
-    ]
+def _first(given: Findings) -> Iterator[Section]:
+    plan = given.chosen
+    if plan is None:
+        yield findings.missing_section(given)
+        yield findings.certainty_section(given)
+        return
+    yield findings.decision_section(given, plan)
+    yield findings.waterfall_section(given, plan)
+    yield findings.verdicts_section(given, plan)
+    yield findings.certainty_section(given)
+    yield findings.choices_section(given, plan)
 
 
-def _appendix(given: Findings) -> list[Section]:
-    sections = []
-    if given.chosen is not None:
-        sections = [
-            *(evidence.memory_section(given, detail) for detail in given.details),
-            *map(evidence.roofline_section, given.details),
-            *(evidence.latency_section(given, detail) for detail in given.details),
-        ]
-    return [
-        *sections,
-        evidence.assumptions_section(given, assumptions_of(given)),
-        evidence.sources_section(given),
-        evidence.command_section(given),
-    ]
+def _middle(given: Findings) -> Iterator[Section]:
+    plan = given.chosen
+    yield evidence.workload_section(given)
+    if plan is not None:
+        yield evidence.over_time_section(given)
+        yield evidence.plans_section(given)
+    yield evidence.uneconomical_section(given)
+    yield evidence.rejections_section(given)
+    if plan is not None:
+        yield levers.moves_section(given, plan)
+        yield levers.traffic_section(given, plan)
+        yield levers.risks_section(given, plan)
+    yield levers.levers_section(given)
+    if plan is not None:
+        yield evidence.sizing_section(given, plan)
+        yield evidence.cost_section(given)
+        yield evidence.total_section(given, plan)
+        yield levers.outlook_section(given)
+
+
+def _appendix(given: Findings) -> Iterator[Section]:
+    yield from (evidence.memory_section(given, detail) for detail in given.details)
+    yield from map(evidence.roofline_section, given.details)
+    yield from (evidence.latency_section(given, detail) for detail in given.details)
+    yield evidence.assumptions_section(given, assumptions_of(given))
+    yield evidence.sources_section(given)
+    yield evidence.command_section(given)
 
 
 def deciding_offers(plan: Plan | None) -> tuple[PriceRecord, ...]:
@@ -124,24 +123,22 @@ def byline(given: Findings) -> str:
 
 def assumptions_of(given: Findings) -> tuple[Assumption, ...]:
     """Return the assumptions of the question and those that the chosen plan adds."""
-    items = [
-        Assumption(
-            "the latency breakdown shows one prompt and one decode step of the mean lengths",
-            "capplan estimate with other lengths",
-        )
-    ]
     if given.chosen is None:
         return given.asked.assumptions
+    lengths = Assumption(
+        "the latency breakdown shows one prompt and one decode step of the mean lengths",
+        "capplan estimate with other lengths",
+    )
     kernels = assumed_kernels((given.chosen,), given.asked.question)
     over_time = next(iter(over_time_parts(given.outlook).values()), None)
     curve = over_time_assumptions(over_time) if over_time else ()
-    return (*given.asked.assumptions, *items, *kernels, *curve, *given.outlook.assumptions)
+    return (*given.asked.assumptions, lengths, *kernels, *curve, *given.outlook.assumptions)
 
 
 def _answer(given: Findings, said: str, sections: Sequence[Section], rows: list[dict[str, Any]]) -> Answer:
     fleet = fleet_answer(given.asked, given.answer, given.outlook)
     tables = [
-        table if len(section.tables) > 1 and table.title else _titled(table, section.title)
+        table if len(section.tables) > 1 and table.title else replace(table, title=section.title)
         for section in sections
         for table in section.tables
         if section.title != "Assumptions"
@@ -169,10 +166,6 @@ def _answer(given: Findings, said: str, sections: Sequence[Section], rows: list[
         warnings=fleet.warnings,
         exit_code=fleet.exit_code,
     )
-
-
-def _titled(table: Table, title: str) -> Table:
-    return replace(table, title=title)
 
 
 def review_html(review: Review) -> str:

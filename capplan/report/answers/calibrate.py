@@ -17,39 +17,7 @@ SAME_KERNELS = (
     "these layers run the torch kernels that were fitted: they prove the sum, not an engine; with results of an engine: "
     "capplan calibrate --verify MODEL --calibration FILE --results RESULT"
 )
-
-
-def _fit_tables(calibration: Calibration) -> list[Table]:
-    """Return the error of the fit, and the fitted numbers."""
-    return [
-        Table(
-            [
-                {
-                    "kernel": key,
-                    "operator": name,
-                    "shapes": score.points + score.held_out_points,
-                    "held_out": score.held_out_points,
-                    "median_error_fraction": score.median_ape,
-                    "held_out_error_fraction": score.held_out_median_ape,
-                }
-                for key, fit in calibration.fitted.items()
-                for name, score in fit.operators.items()
-            ],
-            title="Error of the fit, on fitted and on held-out shapes",
-        ),
-        Table(
-            [
-                {
-                    "kernel": key,
-                    "number": name,
-                    **row_of(n, "value low high constrained"),
-                }
-                for key, fit in calibration.fitted.items()
-                for name, n in fit.numbers.items()
-            ],
-            title="Fitted numbers, with 95% intervals",
-        ),
-    ]
+_PROOF = "One real layer: measured and predicted"
 
 
 def calibration_answer(
@@ -74,10 +42,25 @@ def calibration_answer(
         for name, score in fit.operators.items()
         for remark in score.remarks
     ]
-    tables = _fit_tables(calibration)
+    errors = [
+        {
+            "kernel": key,
+            "operator": name,
+            "shapes": score.points + score.held_out_points,
+            "held_out": score.held_out_points,
+            "median_error_fraction": score.median_ape,
+            "held_out_error_fraction": score.held_out_median_ape,
+        }
+        for key, fit in calibration.fitted.items()
+        for name, score in fit.operators.items()
+    ]
+    numbers = [
+        {"kernel": key, "number": name, **row_of(n, "value low high constrained")}
+        for key, fit in calibration.fitted.items()
+        for name, n in fit.numbers.items()
+    ]
     if proof:
         remarks.append(SAME_KERNELS)
-        tables.append(Table(list(proof), title="One real layer: measured and predicted"))
     partial = " (partial)" if calibration.partial else ""
     closing = [f"written to {written}{partial}"] if written else []
     if written:
@@ -85,7 +68,11 @@ def calibration_answer(
     return Answer(
         command="calibrate",
         result=calibration_result(calibration, written, proof),
-        tables=tuple(tables),
+        tables=(
+            Table(errors, title="Error of the fit, on fitted and on held-out shapes"),
+            Table(numbers, title="Fitted numbers, with 95% intervals"),
+            Table(proof, title=_PROOF),
+        ),
         headline=f"{calibration.machine.name}, {len(calibration.measurements)} shapes in {calibration.seconds:.0f} s{partial}",
         closing=(*closing, *_said(calibration), *(f"note: {remark}" for remark in remarks)),
         warnings=calibration.remarks,
@@ -164,7 +151,7 @@ def proof_answer(
     return Answer(
         command="calibrate",
         result={"model": model, "device": device, "proof": list(rows), "proof_error": errors},
-        tables=(Table(list(rows), title="One real layer: measured and predicted"),),
+        tables=(Table(rows, title=_PROOF),),
         headline=f"{model} on {device}: median error {shown}",
         closing=(SAME_KERNELS,),
         warnings=tuple(warnings),
@@ -380,10 +367,10 @@ def deployment_answer(found: Deployment, written: Path, replica: Sequence[str]) 
         "counted": counted,
         "fullest": fullest,
     }
-    steps = (Table(result["decode_steps"], title="Decode steps: measured, and with the refitted numbers"),)
+    steps = Table(result["decode_steps"], title="Decode steps: measured, and with the refitted numbers")
     return replace(
         base,
         result={**result, "interrupted": found.probed.stopped},
-        tables=(Table(rows, title="Measured"), *(steps if result["decode_steps"] else ()), *base.tables),
+        tables=(Table(rows, title="Measured"), steps, *base.tables),
         closing=tuple(closing),
     )

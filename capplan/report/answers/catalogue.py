@@ -79,11 +79,8 @@ def machine_answer(machine: "KnownMachine") -> Answer:
         for offer in record.offers
     ]
     known = {key: value for key, value in facts.items() if value is not None}
-    tables = [Table([known], title=record.sku, titles=_TITLES, upright=True)]
-    if offers:
-        shown = ("region", "commitment", "usd_per_hour", "usd_per_gpu_hour", "date", "source")
-        tables.append(Table(offers, title="Prices", shown=shown))
-    return Answer(command="hardware", result={**facts, "offers": offers}, tables=tuple(tables))
+    tables = Table([known], title=record.sku, titles=_TITLES, upright=True), Table(offers, title="Prices")
+    return Answer(command="hardware", result={**facts, "offers": offers}, tables=tables)
 
 
 def device_answer(device: Device, slices: Sequence[Device] = ()) -> Answer:
@@ -104,7 +101,7 @@ def device_answer(device: Device, slices: Sequence[Device] = ()) -> Answer:
                 assumed=assumed,
                 beside={"label": dict(device.labels), "source": keys},
             ),
-            *_slices(slices),
+            _slices(slices),
             Table(sources, title="Sources"),
         ),
         headline=device.title,
@@ -113,8 +110,8 @@ def device_answer(device: Device, slices: Sequence[Device] = ()) -> Answer:
     )
 
 
-def _slices(slices: Sequence[Device]) -> tuple[Table, ...]:
-    """Return the slices of a device in one table; none where it cannot be cut."""
+def _slices(slices: Sequence[Device]) -> Table:
+    """Return the slices of a device, which has none if it cannot be cut."""
     rows = [
         {
             **_figures(item),
@@ -125,7 +122,7 @@ def _slices(slices: Sequence[Device]) -> tuple[Table, ...]:
         if item.partition
     ]
     title = "MIG slices, each a device of its own: --hardware NAME"
-    return (Table(rows, title=title, shown=_SLICE, titles=_TITLES),) if rows else ()
+    return Table(rows, title=title, shown=_SLICE, titles=_TITLES)
 
 
 def _figures(device: Device) -> dict[str, Any]:

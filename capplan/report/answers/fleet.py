@@ -108,8 +108,9 @@ from capplan.report.safe_text import plain
 from capplan.scenario.scenario_file import Scenario
 from capplan.workload.request_class import Target
 
-_SHOWN_FIRST = ("hardware", "layout", "gpus", "cost", "slo_met_probability")
-_SPARE_ON_FIRST = ("layout",)
+_SHOWN_FIRST = columns(
+    "hardware layout gpus owned usd_per_month usd_per_job mix_usd_per_month slo_met_probability"
+)
 _ROWS_ON_FIRST = 4
 _OWNED = "owned"
 """Column of the GPUs of replicas on machines that are there already."""
@@ -129,17 +130,14 @@ def first_screen(asked: AskedFleet, answer: FleetAnswer, outlook: Outlook) -> An
     promised, shown = bool(asked.scenario.slo.targets), _shown_first(answer, plan)
     assumptions = (*assumed_kernels([plan], asked.question), *asked.assumptions)
     guessed = [at for at, item in enumerate(shown) if any(group.label == "assumed" for group in item.groups)]
+    marked = bool(guessed) and promised
     return Answer(
         command="fleet",
         result=None,
         tables=(_first_table(answer, shown, guessed, outlook, promised=promised),),
         headline=decision_sentence(asked, answer, outlook),
         closing=(
-            *(
-                ("*: some of its kernels were not timed on this GPU, so it is less certain",)
-                if guessed and promised
-                else ()
-            ),
+            *(["*: some of its kernels were not timed on this GPU, so it is less certain"] * marked),
             *why_texts(plan),
             *delivered_texts(asked.scenario.slo.targets, plan),
             *_uneconomical_texts(answer),
@@ -175,9 +173,9 @@ def _first_table(
     answer: FleetAnswer, shown: Sequence[Plan], guessed: Sequence[int], outlook: Outlook, *, promised: bool
 ) -> Table:
     """Return the table of the first screen; the probabilities of the rows `guessed` are marked, if targets were promised."""
-    cost = "usd_per_month" if usd_per_job(answer, shown[0].usd_per_month) is None else "usd_per_job"
+    of_job = usd_per_job(answer, shown[0].usd_per_month) is not None
+    cost = "usd_per_job" if of_job else "usd_per_month"
     kv = several_kv_dtypes(shown)
-    columns = tuple(cost if name == "cost" else name for name in _SHOWN_FIRST[: None if promised else -1])
     rows: list[dict[str, Any]] = [
         {
             **plan_row(item),
@@ -189,32 +187,49 @@ def _first_table(
     ]
     return Table(
         rows,
-        shown=_by_either_way(_with_owned(columns, shown), outlook),
+        shown=_known(_SHOWN_FIRST, shown, outlook, of_job=of_job, promised=promised),
         assumed=frozenset((at, "slo_met_probability") for at in guessed),
         titles={"slo_met_probability": "chance", cost: "", _OWNED: "yours", **month_titles(answer)},
-        spare=_SPARE_ON_FIRST,
+        spare=("layout",),
         drawn=(cost, "slo_met_probability"),
     )
 
 
-def _plans_title(answer: FleetAnswer) -> str:
-    return f"Plans, cheapest {f'{ALL_HOURS} ' if answer.by_commitments else ''}first"
+def _known(
+    names: Sequence[str],
+    plans: Sequence[Plan],
+    outlook: Outlook,
+    *,
+    of_job: bool,
+    promised: bool,
+    pooled: bool = False,
+    powered: bool = False,
+) -> tuple[str, ...]:
+    """Return those columns of plans that their traffic, prices and targets give a meaning.
 
-
-def _by_either_way(columns: tuple[str, ...], outlook: Outlook) -> tuple[str, ...]:
-    """Return the columns of plans with that of their mixes next to the cost at all hours, if there are mixes."""
-    if not outlook.mixes or "usd_per_month" not in columns:
-        return columns
-    at = columns.index("usd_per_month") + 1
-    return (*columns[:at], "mix_usd_per_month", *columns[at:])
-
-
-def _with_owned(columns: tuple[str, ...], plans: Sequence[Plan]) -> tuple[str, ...]:
-    """Return the columns of plans, with the GPUs that are there already next to all GPUs if a plan uses some."""
-    if not any(plan.gpus_owned for plan in plans):
-        return columns
-    at = columns.index("gpus") + 1
-    return (*columns[:at], _OWNED, *columns[at:])
+    Parameters
+    ----------
+    names : of all columns
+    plans : one a row
+    outlook : with the mixes of commitments
+    of_job : whether plans are paid for until a job is done
+    promised : whether the scenario has targets
+    pooled : whether requests generate no tokens
+    powered : whether electricity is paid on top of the price
+    """
+    prices = [group.quote for plan in plans for group in plan.groups if group.quote is not None]
+    known = {
+        _OWNED: any(plan.gpus_owned for plan in plans),
+        "price_basis": any(price.offers < FEW_OFFERS for price in prices),
+        **dict.fromkeys(("watts", "energy_usd_per_hour"), powered),
+        "usd_per_month": not of_job,
+        "usd_per_job": of_job,
+        "mix_usd_per_month": bool(outlook.mixes) and not of_job,
+        **dict.fromkeys(("usd_per_million_output_tokens_at_mean", "tpot_s.p95"), not pooled),
+        **dict.fromkeys(("usd_per_million_tokens_at_mean", "usd_per_thousand_requests"), pooled),
+        "slo_met_probability": promised,
+    }
+    return tuple(name for name in names if known.get(name, True))
 
 
 def first_rows(names: Sequence[str], count: int) -> list[int]:
@@ -326,11 +341,11 @@ def _certainty_texts(answer: FleetAnswer, plan: Plan) -> tuple[str, ...]:
 
 
 _SHOWN = columns(
-    "hardware plan replicas gpus_per_replica gpus usd_per_gpu_hour usd_per_hour usd_per_month "
-    "usd_per_million_output_tokens_at_mean ttft_s.p95 tpot_s.p95 slo_met_probability"
+    "hardware plan replicas gpus_per_replica gpus owned usd_per_gpu_hour price_basis watts "
+    "energy_usd_per_hour usd_per_hour usd_per_month usd_per_job mix_usd_per_month "
+    "usd_per_million_output_tokens_at_mean usd_per_million_tokens_at_mean usd_per_thousand_requests "
+    "ttft_s.p95 tpot_s.p95 slo_met_probability"
 )
-_POWERED = (*_SHOWN[:6], "watts", "energy_usd_per_hour", *_SHOWN[6:])
-"""Where electricity is paid on top of the price."""
 _TITLES = {
     "confidence_fraction": "required confidence",
     "usd_per_month_low": "at best",
@@ -385,11 +400,6 @@ def choice_rows(answer: FleetAnswer) -> list[dict[str, Any]]:
     ]
 
 
-def certainty_rows(answer: FleetAnswer) -> list[dict[str, Any]]:
-    """Return what the cheapest fleet costs at each confidence."""
-    return [certainty_row(row) for row in answer.certainty]
-
-
 def assumed_kernels(plans: Sequence[Plan], question: Question) -> tuple[Assumption, ...]:
     """Return the kernels of the plans that were not measured on their device, once per device and format."""
     groups = [group for plan in plans for group in plan.groups]
@@ -404,25 +414,20 @@ def decision_tables(answer: FleetAnswer, *, promised: bool) -> list[Table]:
         names, rows = names[:-1], [row for row in rows if not row["choice"].startswith("highest")]
     if any(row["usd_per_job"] for row in rows):
         names = tuple("usd_per_job" if name == "usd_per_month" else name for name in names)
-    certain = [
-        {
-            **row,
-            "confidence_fraction": row["confidence"],
-            "usd_per_job": usd_per_job(answer, row["usd_per_month"]),
-        }
-        for row in certainty_rows(answer)
-    ]
     cost = "usd_per_job" if "usd_per_job" in names else "usd_per_month"
     titles = {**_TITLES, **month_titles(answer)}
-    steps = [
-        {
-            **row,
-            "confidence_fraction": row["confidence"],
-            "usd_per_job": usd_per_job(answer, row["usd_per_month"]),
-            "more_usd_per_job": usd_per_job(answer, row["more_usd_per_month"]),
-        }
-        for row in next_steps_rows(answer)
-    ]
+    certain, steps = (
+        [
+            {
+                **row,
+                "confidence_fraction": row["confidence"],
+                "usd_per_job": usd_per_job(answer, row["usd_per_month"]),
+                "more_usd_per_job": usd_per_job(answer, row.get("more_usd_per_month")),
+            }
+            for row in sizes
+        ]
+        for sizes in (map(certainty_row, answer.certainty), next_steps_rows(answer))
+    )
     return [
         Table(rows, title="Choices", shown=names, titles=titles, spare=("plan", "hardware")),
         Table(
@@ -444,8 +449,11 @@ def _fleet_result(
     asked: AskedFleet, answer: FleetAnswer, plans: list[dict[str, Any]], outlook: Outlook
 ) -> dict[str, Any]:
     """Return the answer with the keys of the interface; the recommended plan and the choices are indices into the plans."""
-    written, choices = answer.written, answer.choices
-    recommended = written.index(choices.recommended) if choices else None
+    written, choices, budget = answer.written, answer.choices, asked.scenario.budget_usd_per_month
+    recommended, over = (
+        written.index(choices.recommended) if choices else None,
+        answer.over_budget_usd_per_month,
+    )
     return {
         "scenario": asked.scenario.name,
         "demand": asdict(
@@ -460,9 +468,9 @@ def _fleet_result(
         "choices": {name: written.index(getattr(choices, name)) for name in ("cheapest", "surest", "fewest")}
         if choices
         else None,
-        "certainty": certainty_rows(answer),
+        "certainty": [certainty_row(row) for row in answer.certainty],
         "next_steps": next_steps_result(answer),
-        "tight_target": tight_target_result(answer),
+        "tight_target": answer.tight and asdict(answer.tight),
         "uneconomical": [
             {**asdict(row), "sentence": uneconomical_text(row, answer)} for row in answer.uneconomical
         ],
@@ -475,45 +483,20 @@ def _fleet_result(
         "total_cost": total_result(outlook.total),
         "outside": outside_rows(answer.chosen.outside) if answer.chosen and answer.chosen.outside else None,
         "over_budget": plan_row(answer.over_budget) if answer.over_budget else None,
-        "over_budget_usd_per_month": answer.over_budget_usd_per_month,
-        "missed_usd_per_month": _missed(asked, answer),
+        "over_budget_usd_per_month": over,
+        "missed_usd_per_month": None if over is None or budget is None else over - budget,
         "narrower_weights": asdict(outlook.narrower) if outlook.narrower else None,
-        "carried": {
-            "traffic_fraction": answer.carried.traffic_fraction,
-            "usd_per_month": answer.carried.usd_per_month,
-            "plan": plan_row(answer.carried.plan),
-        }
-        if answer.carried
-        else None,
+        "carried": answer.carried
+        and row_of(answer.carried, "traffic_fraction usd_per_month")
+        | {"plan": plan_row(answer.carried.plan)},
         "mix": mix_result(answer),
         "owned": owned_rows(owned_uses(asked, answer)),
         "over_time": outlook_over_time(outlook),
         "relaxations": [
-            {
-                **row_of(r, "target limit_s needed_s"),
-                "hardware": r.layout.device.name,
-            }
-            for r in answer.relaxations
+            {**row_of(each, "target limit_s needed_s"), "hardware": each.layout.device.name}
+            for each in answer.relaxations
         ],
     }
-
-
-def tight_target_result(answer: FleetAnswer) -> dict[str, Any] | None:
-    """Return the SLO target that costs the most throughput, with the keys of JSON; None where there is none."""
-    return None if answer.tight is None else asdict(answer.tight)
-
-
-def _missed(asked: AskedFleet, answer: FleetAnswer) -> float | None:
-    """Return by how much the cheapest plan misses the budget [$/month]; None where one is within it."""
-    usd, budget = answer.over_budget_usd_per_month, asked.scenario.budget_usd_per_month
-    return None if usd is None or budget is None else usd - budget
-
-
-def _of_prompts(columns: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the columns of plans that generate no tokens: cost by prompt tokens and by requests."""
-    costs = ("usd_per_million_tokens_at_mean", "usd_per_thousand_requests")
-    at = columns.index("usd_per_million_output_tokens_at_mean")
-    return (*columns[:at], *costs, *(name for name in columns[at + 1 :] if name != "tpot_s.p95"))
 
 
 def _recommendation(answer: FleetAnswer) -> tuple[str, ...]:
@@ -548,34 +531,31 @@ def _closing(asked: AskedFleet, answer: FleetAnswer, outlook: Outlook) -> Iterat
     yield from (relaxation_text(item) for item in answer.relaxations)
 
 
-def _assumed_cells(plans: Sequence[Plan]) -> frozenset[tuple[int, str]]:
-    """Return row and column of what rests on kernels that nobody measured."""
-    rows = [at for at, plan in enumerate(plans) if "assumed" in {group.label for group in plan.groups}]
-    return frozenset((at, name) for at in rows for name in _PREDICTED)
-
-
 def _plans_table(
     asked: AskedFleet, answer: FleetAnswer, outlook: Outlook, rows: Sequence[dict[str, Any]]
 ) -> Table:
     """Return every plan, with the columns that its traffic, its prices and its targets give a meaning."""
-    kv = several_kv_dtypes(answer.plans)
-    columns: tuple[str, ...] = _POWERED if asked.scenario.prices.electricity is not None else _SHOWN
-    columns = columns if asked.scenario.slo.targets else columns[:-1]
-    columns = _of_prompts(columns) if asked.scenario.pooled else columns
-    prices = [group.quote for plan in answer.plans for group in plan.groups if group.quote is not None]
-    if any(price.offers < FEW_OFFERS for price in prices):
-        columns = (*columns[:6], "price_basis", *columns[6:])
-    if any(row["usd_per_job"] for row in rows):
-        columns = tuple("usd_per_job" if name == "usd_per_month" else name for name in columns)
+    kv, scenario = several_kv_dtypes(answer.plans), asked.scenario
+    guessed = [
+        at for at, plan in enumerate(answer.plans) if "assumed" in {each.label for each in plan.groups}
+    ]
     return Table(
         [
             {**row, **mixed_usd(plan, outlook), "plan": row_text(plan, kv=kv), _OWNED: plan.gpus_owned}
             for row, plan in zip(rows, answer.plans, strict=True)
         ],
-        title=_plans_title(answer),
-        shown=_by_either_way(_with_owned(columns, answer.plans), outlook),
+        title=f"Plans, cheapest {f'{ALL_HOURS} ' if answer.by_commitments else ''}first",
+        shown=_known(
+            _SHOWN,
+            answer.plans,
+            outlook,
+            of_job=any(row["usd_per_job"] for row in rows),
+            promised=bool(scenario.slo.targets),
+            pooled=scenario.pooled,
+            powered=scenario.prices.electricity is not None,
+        ),
         titles={**_TITLES, _OWNED: "yours", **month_titles(answer)},
-        assumed=_assumed_cells(answer.plans),
+        assumed=frozenset((at, name) for at in guessed for name in _PREDICTED),
         spare=_SPARE,
     )
 
@@ -632,7 +612,7 @@ def fleet_answer(
         command="fleet",
         result={**result, "plan_file": origin},
         tables=(
-            *(table for table in _tables(asked, answer, outlook, listed) if table.rows),
+            *_tables(asked, answer, outlook, listed),
             *(table for pool, part in over_time.items() for table in over_time_tables(part, pool)),
         ),
         headline=decision_sentence(asked, answer, outlook),
@@ -670,8 +650,7 @@ def mix_result(answer: FleetAnswer) -> dict[str, Any] | None:
         "parts": [
             {
                 "requests": requests.rule,
-                "classes": list(requests.classes),
-                "request_fraction": requests.request_fraction,
+                **row_of(requests, "classes request_fraction"),
                 "plan": plan_row(part),
             }
             for part, requests in _routed(mix)
@@ -694,13 +673,11 @@ def mix_tables(answer: FleetAnswer) -> list[Table]:
             "requests": requests.rule,
             "request_fraction": requests.request_fraction,
             "fleet": purchase_text(part),
-            "usd_per_month": part.usd_per_month,
-            "slo_met_probability": part.slo_met_probability,
+            **row_of(part, "usd_per_month slo_met_probability"),
         }
         for part, requests in _routed(mix)
     ]
-    shown = tuple(rows[0])
-    return [Table(rows, title="Mix: a fleet for each part of the requests", shown=shown)]
+    return [Table(rows, title="Mix: a fleet for each part of the requests", shown=tuple(rows[0]))]
 
 
 def groups_tables(plan: Plan | None) -> list[Table]:

@@ -68,7 +68,7 @@ def levers_answer(asking: Asking, base: Base, answer: LeversAnswer) -> Answer:
             "combinations": best.tried if best else 0,
             "interrupted": answer.interrupted,
         },
-        tables=tuple(table for table in _tables(base, answer) if table.rows),
+        tables=tuple(_tables(base, answer)),
         csv_rows=rows,
         headline=_headline(base, answer),
         closing=(*_closing(asking, answer), *thin_texts([*both, *plans])),

@@ -24,11 +24,6 @@ def machine_here_answer(machine: LocalMachine) -> Answer:
     host = {"processor": machine.host.printed, **asdict(machine.host)}
     del host["printed"]
     tools = [{"tool": tool, "said": problem or "answered"} for tool, problem in machine.tools.items()]
-    tables = [
-        *([Table(devices, "GPUs")] if devices else []),
-        Table([host], "Host", upright=True),
-        Table(tools, "Tools"),
-    ]
     return Answer(
         command="detect",
         result={
@@ -36,7 +31,7 @@ def machine_here_answer(machine: LocalMachine) -> Answer:
             "host": host,
             "tools": dict(machine.tools),
         },
-        tables=tuple(tables),
+        tables=(Table(devices, "GPUs"), Table([host], "Host", upright=True), Table(tools, "Tools")),
         headline=_headline(machine),
         closing=("capplan fit any --hardware this lists the models that run here",),
         assumptions=_host_assumptions(machine),

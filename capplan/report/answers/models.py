@@ -1,6 +1,6 @@
 """What `capplan model` and `capplan kv-size` show."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -121,6 +121,7 @@ def model_answer(network: Network, weight_dtype: str | None, stored: StoredModel
     classes = [
         {"tensor_class": name, "parameters": elements[name], "weight_bytes": sizes[name]} for name in elements
     ]
+    file = _file(stored) if stored else {}
     return Answer(
         command="model",
         result={
@@ -128,12 +129,12 @@ def model_answer(network: Network, weight_dtype: str | None, stored: StoredModel
             "tensor_classes": classes,
             "notes": list(network.notes),
             "keys_used": list(network.keys_used),
-            **({"gguf": _file(stored)} if stored else {}),
+            **({"gguf": file} if stored else {}),
         },
         tables=(
             Table([figures], upright=True, assumed=frozenset({(0, "weight_bytes")} if assumptions else ())),
             Table(classes, title="Weights by class of tensor"),
-            *([Table(_types(stored), title="Tensors of the file by type")] if stored else []),
+            Table(file.get("types", []), title="Tensors of the file by type"),
         ),
         headline=network.name,
         closing=tuple(f"note: {note}" for note in network.notes),
@@ -141,14 +142,10 @@ def model_answer(network: Network, weight_dtype: str | None, stored: StoredModel
     )
 
 
-def _types(stored: StoredModel) -> list[Mapping[str, object]]:
-    from capplan.families.gguf import quantisation
-
-    return quantisation(stored)
-
-
 def _file(stored: StoredModel) -> dict[str, Any]:
     """Return what a GGUF file holds: every tensor with its type and exact bytes."""
+    from capplan.families.gguf import quantisation
+
     tensors = [
         {
             "name": tensor.name,
@@ -163,6 +160,6 @@ def _file(stored: StoredModel) -> dict[str, Any]:
         "architecture": stored.metadata.get("general.architecture"),
         "parts": stored.parts,
         "tensor_bytes": stored.tensor_bytes,
-        "types": _types(stored),
+        "types": quantisation(stored),
         "tensors": tensors,
     }

@@ -2,6 +2,7 @@
 
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import starmap
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from capplan.questions.plans.plan_verification import (
     next_settings,
 )
 from capplan.readers.plan_file import PlanFile
-from capplan.report.answer import Answer, Table
+from capplan.report.answer import Answer, Table, row_of
 from capplan.report.replica_command import replica_words
 from capplan.report.screen_units import is_number, screen_of, shown_money, shown_number
 
@@ -127,6 +128,7 @@ def diff_answer(before: Side, after: Side) -> Answer:
     results = {name: _pair(before, after, key) for key, name in _RESULTS.items()}
     chosen = list(_choices(of_plan)) if before.chosen and after.chosen else []
     orders = {"before": _ordered(before.chosen), "after": _ordered(after.chosen)}
+    ordered = [{"side": side, "machines": text or "-"} for side, text in orders.items()]
     known = set(before.assumptions)
     return Answer(
         command="diff",
@@ -136,27 +138,10 @@ def diff_answer(before: Side, after: Side) -> Answer:
             "changes": [*inputs, *of_plan],
             **results,
         },
-        tables=tuple(
-            table
-            for table in (
-                Table(
-                    [
-                        *(_diff_row(name, pair) for name, pair in results.items()),
-                        *map(_choice_row, chosen),
-                    ],
-                    title="The plan",
-                ),
-                Table(
-                    [
-                        {"side": side, "machines": text or "-"}
-                        for side, text in orders.items()
-                        if orders["before"] != orders["after"]
-                    ],
-                    title="The order",
-                ),
-                Table([_changed(change) for change in inputs], title="Inputs"),
-            )
-            if table.rows
+        tables=(
+            Table([*starmap(_diff_row, results.items()), *map(_choice_row, chosen)], title="The plan"),
+            Table(ordered if orders["before"] != orders["after"] else [], title="The order"),
+            Table(list(map(_changed, inputs)), title="Inputs"),
         ),
         csv_rows=[*inputs, *({"path": name, **pair} for name, pair in results.items()), *of_plan],
         headline=_headline(before, after, results),
@@ -345,10 +330,7 @@ def verify_plan_answer(
     result, verdict = verification.result, verification.verdict
     missed = [target for target in verification.targets if not target["holds"]]
     settings = next_settings(asked, verification)
-    rows = [
-        {name: getattr(row, name) for name in ("quantity", "predicted", "low", "high", "measured", "inside")}
-        for row in verification.rows
-    ]
+    rows = [row_of(row, "quantity predicted low high measured inside") for row in verification.rows]
     load = (
         f"{result.request_rate_per_s:.4g} req/s"
         if result.request_rate_per_s
@@ -372,8 +354,7 @@ def verify_plan_answer(
         },
         tables=(
             Table([_measured_row(row) for row in rows], title=f"Predicted and measured, {load} on {of}"),
-            *([Table([_target(**target) for target in verification.targets], title="Targets of the plan")]
-              if verification.targets else []),
+            Table([_target(**target) for target in verification.targets], title="Targets of the plan"),
         ),
         csv_rows=rows,
         headline=f"{asked.scenario.name}: {_WORDS[verdict]}"
@@ -382,7 +363,7 @@ def verify_plan_answer(
         assumptions=(*asked.assumptions, _LENGTHS[verification.lengths]),
         warnings=(*asked.warnings, *result.notes),
         exit_code=4 if verdict == "slower" or missed else 0,
-    )  # fmt: skip
+    )
 
 
 def _measured_row(row: dict[str, Any]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from math import isnan
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +30,7 @@ _LENGTHS = Assumption(
 )
 
 
-_FIGURES = columns(
+_FIGURES = (
     "output_tokens_per_s total_tokens_per_s requests_per_s output_tokens_per_s_per_gpu concurrency "
     "bottleneck saturated kv_occupancy_fraction preemptions"
 )
@@ -51,7 +52,7 @@ def estimate_answer(
         | {f"{key}_s": value for key, value in asdict(spread).items()}
         for name, spread in spreads.items()
     ]
-    figures = {name: getattr(estimated, name) for name in _FIGURES}
+    figures = row_of(estimated, _FIGURES)
     breakdown = [
         {**asdict(row), "flop_per_byte": row.flop / row.bytes if row.bytes else None}
         for row in estimated.breakdown
@@ -176,17 +177,7 @@ def fit_answer(fit: Fit, assumptions: Sequence[Assumption], warnings: Sequence[s
     changes = list(fit.changes)
     steps = waterfall(fit)
     hidden = _IN_WATERFALL | (_OF_CACHES if spec.network.bidirectional else set())
-    tables = [
-        Table(
-            [figures],
-            upright=True,
-            shown=tuple(k for k in figures if k not in hidden),
-            titles=_WATERFALL_TITLES,
-        ),
-        Table(steps, title="Memory of one GPU"),
-    ]
-    if changes:
-        tables.append(Table(changes, title="Any of these makes it fit"))
+    shown = tuple(name for name in figures if name not in hidden)
     closing = (
         ()
         if fit.fits or changes
@@ -195,7 +186,11 @@ def fit_answer(fit: Fit, assumptions: Sequence[Assumption], warnings: Sequence[s
     return Answer(
         command="fit",
         result={**figures, "limits": list(fit.plan.limits), "changes": changes, "waterfall": steps},
-        tables=tuple(tables),
+        tables=(
+            Table([figures], upright=True, shown=shown, titles=_WATERFALL_TITLES),
+            Table(steps, title="Memory of one GPU"),
+            Table(changes, title="Any of these makes it fit"),
+        ),
         headline=f"{spec.network.name} {verdict} on {place}",
         closing=(*(f"limit: {limit}" for limit in fit.plan.limits), *closing),
         assumptions=tuple(assumptions),
@@ -352,23 +347,13 @@ def spec_answer(
     rows, best = list(speculated.rows), list(speculated.best)
     shown = tuple(name for name in _REPLICA_SHOWN if name != "fits" or speculated.memory is not None)
     memory = speculated.memory and dict(speculated.memory)
-    tables = []
-    if len(best) > 1 and len(rows) > len(best):
-        tables.append(
-            Table(
-                best,
-                title="Best draft length at every batch size",
-                shown=shown,
-                titles=_SPEC_TITLES,
-                spare=_SPARE,
-            )
-        )
-    if len(rows) > MOST_ROUNDS:
-        tables.append(_speedups(rows))
-    else:
-        tables.append(Table(rows, title="Rounds", shown=shown, titles=_SPEC_TITLES, spare=_SPARE))
-    if memory:
-        tables.append(Table([memory], title="Memory of one GPU", upright=True, titles=_MEMORY_TITLES))
+    rounds = partial(Table, shown=shown, titles=_SPEC_TITLES, spare=_SPARE)
+    several = len(best) > 1 and len(rows) > len(best)
+    tables = (
+        rounds(best if several else [], title="Best draft length at every batch size"),
+        _speedups(rows) if len(rows) > MOST_ROUNDS else rounds(rows, title="Rounds"),
+        Table([memory] if memory else [], title="Memory of one GPU", upright=True, titles=_MEMORY_TITLES),
+    )
     result: dict[str, Any] = {
         "target": _name(target),
         "draft": _name(draft),
@@ -384,7 +369,7 @@ def spec_answer(
     return Answer(
         command="spec",
         result=result,
-        tables=tuple(tables),
+        tables=tables,
         csv_rows=rows,
         headline=_headline(speculated, target, draft),
         closing=tuple(closing_of(speculated, stated=isinstance(target, float))),

@@ -63,7 +63,7 @@ def sharing_answer(found: SharingAnswer) -> Answer:
         result=_shared_result(found, rows),
         tables=(
             models,
-            *_cut(found),
+            _cut(found),
             Table(
                 _apart(found),
                 title="A fleet for each",
@@ -148,11 +148,11 @@ def _order_row(pool: SharedPool) -> dict[str, Any] | None:
     }
 
 
-def _cut(found: SharingAnswer) -> tuple[Table, ...]:
+def _cut(found: SharingAnswer) -> Table:
     """Return what the GPUs are cut into, those cut alike in one row; nothing where they are whole."""
     alike = Counter(found.pool.cut)
     rows = [{"gpus": gpus, "cut": " + ".join(slices)} for slices, gpus in alike.items()]
-    return (Table(rows, title="How the GPUs are cut, without spares", titles=_SHARED_TITLES),) if rows else ()
+    return Table(rows, title="How the GPUs are cut, without spares", titles=_SHARED_TITLES)
 
 
 def _assumed(found: SharingAnswer) -> frozenset[tuple[int, str]]:
@@ -275,7 +275,7 @@ def cascade_answer(found: CascadeAnswer) -> Answer:
         tables=(
             fleets,
             Table(waits, title="What users wait for", shown=_WAITS, titles=_CASCADE_TITLES),
-            *([Table(grown, title=_growth_title(grown), titles=_CASCADE_TITLES)] if grown else []),
+            Table(grown, title=_growth_title(grown), titles=_CASCADE_TITLES),
         ),
         headline=_cascade_headline(found),
         closing=tuple(_closing(found)),

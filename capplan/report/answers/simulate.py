@@ -5,6 +5,7 @@ import io
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from math import isfinite
 from typing import Any
 
@@ -263,8 +264,7 @@ def _simulate_tables(result: dict[str, Any], outcome: FleetOutcome, slo: Slo) ->
             title="Replicas",
         )
     yield Table(result["timeline"], title="Over time, all replicas")
-    if targets:
-        yield Table(targets, title="Targets")
+    yield Table(targets, title="Targets")
     if len(outcome.classes) > 1:
         shown = ("requests", "finished", "shed", "unfinished", "requests_per_s", "goodput_requests_per_s", "slo_met_fraction", "prefix_hit_fraction", "preemptions")  # fmt: skip
         rows = [
@@ -479,9 +479,7 @@ def _workload_tables(summary: WorkloadSummary) -> Iterator[Table]:
         size = summary.prefix.block_tokens
         rows = [{"blocks": n, "cache_tokens": n * size, "hit_fraction": h} for n, h in summary.prefix.curve]
         yield Table(rows, title=f"Prefix hits by cache size, in blocks of {size} tokens")
-    if summary.evictions:
-        hits = list(summary.evictions)
-        yield Table(hits, title="Prefix hits by rule of eviction")
+    yield Table(summary.evictions, title="Prefix hits by rule of eviction")
 
 
 def workload_answer(summary: WorkloadSummary, written: str | None) -> Answer:
@@ -612,35 +610,22 @@ def validate_answer(validation: Validation, *, decisions: bool) -> Answer:
     misfits = [{"reason": reason, "rows": count} for reason, count in validation.misfits.items()]
     if misfits:
         headline += f"; of rows that ran, {sum(validation.misfits.values())} do not fit by our memory plan"
-    tables = [
-        Table(
-            board,
-            title="Scoreboard (weighted; errors in % of the measured value)",
-            shown=_SHOWN,
-            titles=_VALIDATE_TITLES,
-            spare=_SPARE_OF_SCORES,
-        ),
-        Table(
-            groups,
-            title="By group",
-            shown=("grouping", "group", *_SHOWN),
-            titles=_VALIDATE_TITLES,
-            spare=_SPARE_OF_SCORES,
-        ),
-        Table(_worst(validation), title="Largest errors"),
-    ]
-    if refused:
-        tables.append(Table(refused, title="Refused"))
-    if misfits:
-        tables.append(Table(misfits, title="Ran, but does not fit by our memory plan (errors)"))
-    if decisions:
-        scores = decision_scores(validation.runs)
+    scores = decision_scores(validation.runs) if decisions else []
+    if scores:
         result["decisions"] = decisions_result(scores)
-        tables.insert(1, decision_table(scores))
+    scored = partial(Table, titles=_VALIDATE_TITLES, spare=_SPARE_OF_SCORES)
+    tables = (
+        scored(board, title="Scoreboard (weighted; errors in % of the measured value)", shown=_SHOWN),
+        decision_table(scores),
+        scored(groups, title="By group", shown=("grouping", "group", *_SHOWN)),
+        Table(_worst(validation), title="Largest errors"),
+        Table(refused, title="Refused"),
+        Table(misfits, title="Ran, but does not fit by our memory plan (errors)"),
+    )
     note = Assumption(
         "rows marked core (or of confidence A and B) are scored, weighted as the file says", "the file"
     )
     stated = (
         replace(one, what=f"{one.what} (rows: {count})") for one, count in validation.assumptions.items()
     )
-    return Answer("validate", result, tuple(tables), headline=headline, assumptions=(note, *stated))
+    return Answer("validate", result, tables, headline=headline, assumptions=(note, *stated))
