@@ -96,8 +96,7 @@ def roofline_section(detail: PlanDetail) -> Section:
     device, compute = detail.spec.device, compute_dtype_of(detail.spec)
     rows = [
         {
-            "phase": row.phase,
-            "operator": row.operator,
+            **row_of(row, "phase operator"),
             "flop_per_byte": row.flop / row.bytes,
             "flop_per_s": row.flop / row.seconds,
             "of_roof_fraction": row.flop
@@ -334,8 +333,7 @@ def _class_row(item: RequestClass, response_s: float, hit_fraction: float) -> di
     inputs, outputs = item.input_tokens.mean_tokens, item.output_tokens.mean_tokens
     return {
         "class": item.name,
-        "users": item.users,
-        "think_time_s": item.think_time_s,
+        **row_of(item, "users think_time_s"),
         "mean_request_rate": rate * item.mean_rate_fraction,
         "request_rate": rate,
         "input_tokens.mean": inputs,
@@ -555,8 +553,7 @@ def price_rows(given: Findings) -> Iterator[dict[str, Any]]:
             "low_usd_per_gpu_hour": price.low_usd_per_hour,
             "high_usd_per_gpu_hour": price.high_usd_per_hour,
             "provider": " and ".join(offer.provider for offer in price.records) or "the scenario",
-            "basis": price.basis,
-            "commitment": price.commitment,
+            **row_of(price, "basis commitment"),
             "date": max((offer.date for offer in price.records if offer.date), default=None),
             "source": ", ".join(offer.source for offer in price.records) or given.asked.scenario.path,
         }

@@ -142,8 +142,7 @@ def traffic_section(given: Findings, plan: Plan) -> Section:
     key = money_key(plan)
     rows = [
         {
-            "traffic_ratio": point.traffic_ratio,
-            "request_rate": point.request_rate,
+            **row_of(point, "traffic_ratio request_rate"),
             "plan": by_plan(each),
             "gpus": point.gpus,
             key: point.usd,

@@ -110,8 +110,7 @@ def calibration_result(
             key: {name: n.value for name, n in fit.numbers.items()} for key, fit in calibration.fitted.items()
         },
         "held_out": held_out_errors(calibration),
-        "seconds": calibration.seconds,
-        "partial": calibration.partial,
+        **row_of(calibration, "seconds partial"),
         "shapes": len(calibration.measurements),
         "peaks": {
             "memory_bytes_per_s": calibration.peaks.memory_bytes_per_s,
@@ -233,8 +232,7 @@ def refit_answer(refit: HostRefit, written: Path | None, replica: Sequence[str] 
         command="calibrate",
         result={
             "device": refit.hardware,
-            "engine": refit.engine,
-            "engine_version": refit.engine_version,
+            **row_of(refit, "engine engine_version"),
             "fitted": {row["number"]: row["value"] for row in numbers},
             "intervals": numbers,
             "points": rows,

@@ -55,13 +55,11 @@ def machine_answer(machine: "KnownMachine") -> Answer:
         "sku": record.sku,
         "provider": machine.provider,
         "hardware": record.device,
-        "gpus": record.gpus,
-        "vcpus": record.vcpus,
+        **row_of(record, "gpus vcpus"),
         "memory_bytes": record.memory,
         "disk_bytes": record.disk,
         "network_bytes_per_s": record.network,
-        "network_kind": record.network_kind,
-        "link": record.link,
+        **row_of(record, "network_kind link"),
         "watts": record.power,
         "rack_units": record.rack_units,
         "usd_to_buy": record.purchase.price if record.purchase else None,
@@ -69,8 +67,7 @@ def machine_answer(machine: "KnownMachine") -> Answer:
     }
     offers = [
         {
-            "region": offer.region,
-            "commitment": offer.commitment,
+            **row_of(offer, "region commitment"),
             "usd_per_hour": offer.price,
             "usd_per_gpu_hour": offer.price / record.gpus,
             "date": offer.date,

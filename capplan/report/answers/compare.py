@@ -59,8 +59,7 @@ def bill_answer(
             "hours": asked.hours,
             "gpus": asked.plan.gpus,
             "order": order_row(asked.plan),
-            "busy_fraction": asked.bill.busy_fraction,
-            "idle_usd": asked.bill.idle_usd,
+            **row_of(asked.bill, "busy_fraction idle_usd"),
             "tags": scenario.file.tags,
             "charges": [_charge_row(charge) for charge in asked.charges],
             "rates": asdict(rates) if rates else None,
@@ -159,13 +158,11 @@ def _class_row(share: Share) -> dict[str, Any]:
     return {
         **row_of(use, "name tenant requests input_tokens output_tokens"),
         "gpu_time_fraction": share.fraction,
-        "prefill_usd": share.prefill_usd,
-        "decode_usd": share.decode_usd,
+        **row_of(share, "prefill_usd decode_usd"),
         "outside_usd": share.use.outside_usd,
         **row_of(share, "usd idle_usd with_idle_usd usd_per_request"),
         "usd_per_thousand_requests": 1000.0 * share.usd_per_request,
-        "usd_per_user": share.usd_per_user,
-        "usd_per_thousand_conversations": share.usd_per_thousand_conversations,
+        **row_of(share, "usd_per_user usd_per_thousand_conversations"),
     }
 
 
@@ -234,8 +231,7 @@ def _compare_result(asked: AskedComparison, name: str, rows: Sequence[dict[str, 
         "scenario": name,
         "own": {
             "usd_per_month": own.usd_today,
-            "gpus": plan.gpus,
-            "hardware": plan.hardware,
+            **row_of(plan, "gpus hardware"),
             "order": order_row(plan),
             "machines_usd_per_month": own.machines_usd,
             "overhead_usd_per_month": own.machines_usd * own.terms.overhead,
@@ -359,8 +355,7 @@ def cache_answer(
         command="cache",
         result={
             **row,
-            "provider": price.provider,
-            "model": price.model,
+            **row_of(price, "provider model"),
             "date": price.date if by_name else None,
         },
         tables=(Table([row], title="Prompt caching", titles=_CACHE_TITLES, upright=True),),

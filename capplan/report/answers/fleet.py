@@ -640,11 +640,10 @@ def mix_result(answer: FleetAnswer) -> dict[str, Any] | None:
     if mix is None:
         return None
     if not isinstance(mix, Mix):
-        return {"reason": mix.reason, "tried": mix.tried, "skipped": list(mix.skipped)}
+        return {**row_of(mix, "reason tried"), "skipped": list(mix.skipped)}
     return {
         **row_of(mix, "by threshold_tokens usd_per_month single_usd_per_month saved_fraction"),
-        "gpus": mix.plan.gpus,
-        "slo_met_probability": mix.plan.slo_met_probability,
+        **row_of(mix.plan, "gpus slo_met_probability"),
         "tried": mix.tried,
         "skipped": list(mix.skipped),
         "parts": [

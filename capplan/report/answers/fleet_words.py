@@ -560,10 +560,9 @@ def pools_result(answer: FleetAnswer) -> dict[str, Any] | None:
         "recommended": answer.chosen is not None and answer.chosen.has_pools,
         "plans": [plan_row(plan) for plan in answer.with_pools],
         "rejected": [asdict(item) for item in answer.pools.rejected],
-        "evaluated": answer.pools.evaluated,
-        "simulated_pairs": answer.pools.simulated_pairs,
+        **row_of(answer.pools, "evaluated simulated_pairs"),
         "smaller_chunks": [
-            {"max_num_batched_tokens": tokens, "gpus": plan.gpus, "usd_per_month": plan.usd_per_month}
+            {"max_num_batched_tokens": tokens, **row_of(plan, "gpus usd_per_month")}
             for tokens, plan in answer.pools.chunked.items()
         ],
     }

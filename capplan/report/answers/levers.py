@@ -19,7 +19,7 @@ from capplan.questions.levers.lever import (
 )
 from capplan.questions.plans.plan_row import plan_row
 from capplan.readers.catalogue.scenarios import scenario_word
-from capplan.report.answer import Answer, Table, columns
+from capplan.report.answer import Answer, Table, columns, row_of
 from capplan.report.answers.fleet import assumed_kernels
 from capplan.report.answers.fleet_words import (
     cost_texts,
@@ -92,7 +92,7 @@ def _tables(base: Base, answer: LeversAnswer) -> Iterator[Table]:
     yield Table(dearer, title="Why a change takes more GPUs", shown=("lever", "change", "why"))
     yield _places_table(base, answer)
     risks = [
-        {"lever": row.lever.name, "change": row.lever.change, "risk": row.lever.risk}
+        {"lever": row.lever.name, **row_of(row.lever, "change risk")}
         for row in answer.rows
         if row.plan is not None and row.lever.risk
     ]

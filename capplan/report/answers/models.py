@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from capplan.model.network import Network
 from capplan.model.stored_tensor import StoredModel
 from capplan.model.weight_format import in_weight_format, weight_format_assumptions
-from capplan.report.answer import Answer, Table, columns
+from capplan.report.answer import Answer, Table, columns, row_of
 
 if TYPE_CHECKING:
     from capplan.memory.kv_sizes import KvSize, KvSizes
@@ -158,8 +158,7 @@ def _file(stored: StoredModel) -> dict[str, Any]:
     ]
     return {
         "architecture": stored.metadata.get("general.architecture"),
-        "parts": stored.parts,
-        "tensor_bytes": stored.tensor_bytes,
+        **row_of(stored, "parts tensor_bytes"),
         "types": quantisation(stored),
         "tensors": tensors,
     }

@@ -67,7 +67,7 @@ def check_answer(asked: AskedFleet, file: PlanFile, checks: Sequence[Check]) -> 
 
 
 def _failure(check: Check) -> dict[str, Any]:
-    return {"what": check.name, "limit": check.limit, "value": check.value}
+    return {"what": check.name, **row_of(check, "limit value")}
 
 
 def _check_row(check: Check) -> dict[str, Any]:

@@ -243,8 +243,7 @@ def cascade_answer(found: CascadeAnswer) -> Answer:
     rows = [
         {
             "fleet": _NAMES[part.part],
-            "model": part.model,
-            "request_rate": part.request_rate,
+            **row_of(part, "model request_rate"),
             "purchase": purchase_text(part.plan),
             "gpus": part.plan.gpus,
             **_usd(part.paid.machines_usd, found, cost),
@@ -308,8 +307,7 @@ def _growth_rows(found: CascadeAnswer) -> list[dict[str, Any]]:
     fleets = [(part, part.growth) for part in (*found.parts, found.alone) if part.growth is not None]
     return [
         {
-            "month": row[-1].month,
-            "request_rate": row[-1].request_rate,
+            **row_of(row[-1], "month request_rate"),
             **{f"{part.part}_gpus": month.gpus for (part, _), month in zip(fleets, row, strict=True)},
             "usd_per_month": sum(month.paid_usd or 0.0 for month in row[:-1]),
             "alone_usd_per_month": row[-1].paid_usd,

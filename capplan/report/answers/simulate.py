@@ -118,11 +118,9 @@ def simulate_result(chosen: Chosen, outcome: FleetOutcome, seed: int) -> dict[st
         "itl_s": known(asdict(outcome.itl_s)),
         "prefix_hit_fraction": outcome.prefix_hit_fraction,
         "prefix_hit_fractions": outcome.hit_fractions,
-        "tokens_per_step": outcome.tokens_per_step,
-        "preemptions": outcome.preemptions,
+        **row_of(outcome, "tokens_per_step preemptions"),
         "kv_occupancy": {"mean": outcome.kv_occupancy_mean, "p99": outcome.kv_occupancy_p99},
-        "batch_mean": outcome.batch_mean,
-        "busy_fraction": outcome.busy_fraction,
+        **row_of(outcome, "batch_mean busy_fraction"),
         "timeline": _timeline_rows(outcome),
         "missed": [target.key for target in outcome.missed(chosen.asked.scenario.slo)],
         "classes": {
@@ -576,8 +574,7 @@ def decision_table(scores: Sequence[DecisionScore]) -> Table:
             "confidence of a pick": "predicted time"
             if score.confidence is None
             else f"{score.confidence:.0%}",
-            "questions": score.questions,
-            "unanswered": score.unanswered,
+            **row_of(score, "questions unanswered"),
             "pick broke its limit": score.broke_limit_fraction,
             "by over 10%": score.broke_by_10_fraction,
             **{f"regret, {name}": value for name, value in score.regret.items()},

@@ -66,8 +66,7 @@ def observed_row(seen: Observed) -> dict[str, Any]:
     summary = seen.summary
     measured = summary.measured or {}
     return {
-        "source": seen.source,
-        "window_s": seen.window_s,
+        **row_of(seen, "source window_s"),
         "requests": summary.requests,
         "request_rate": summary.rate.peak_60s,
         "mean_request_rate": summary.rate.mean,
@@ -126,8 +125,7 @@ def replan_answer(asked: AskedFleet, file: PlanFile, watch: Watch, found: Replan
             **shown.result,
             "kept": found.kept,
             "holds": watch.holds,
-            "band_fraction": found.band_fraction,
-            "cheapest_usd_per_month": found.cheapest_usd_per_month,
+            **row_of(found, "band_fraction cheapest_usd_per_month"),
             "changing": asdict(found.change),
             "observed": observed_row(watch.seen),
             "drift": [_drift_row(row) for row in watch.rows],

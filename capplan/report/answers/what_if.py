@@ -6,7 +6,7 @@ from dataclasses import asdict
 from capplan.assumption import Assumption
 from capplan.questions.fleet import AskedFleet
 from capplan.questions.what_if import Point, Surface
-from capplan.report.answer import Answer, Table
+from capplan.report.answer import Answer, Table, row_of
 from capplan.report.answers.fleet_words import purchase_text
 from capplan.report.show import RowProgress
 
@@ -38,7 +38,7 @@ def what_if_answer(asked: AskedFleet, surface: Surface | None) -> Answer:
     rows = [asdict(point) for point in surface.points]
     return Answer(
         "what-if",
-        {"scenario": name, "hardware": surface.hardware, "target": surface.target, "points": rows},
+        {"scenario": name, **row_of(surface, "hardware target"), "points": rows},
         tuple(_tables(asked, surface)),
         f"{name}: {purchase_text(surface.plan)} as it is; the cheapest fleet where one thing is another",
         closing=("--format json has all points, where several things are others together",),
