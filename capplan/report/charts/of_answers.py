@@ -91,9 +91,9 @@ class Line:
     """One series of a line chart."""
 
     name: str
-    x: tuple[float, ...]
-    y: tuple[float, ...]
-    kind: Literal["line", "step", "points"] = "line"
+    x: Sequence[float]
+    y: Sequence[float]
+    kind: Literal["line", "dotted", "step", "points"] = "line"
     """A step holds its value until the next x."""
     labels: tuple[str, ...] = ()
     """Labels of the points; empty: x and y."""
@@ -110,6 +110,8 @@ class Lines:
     lines: tuple[Line, ...]
     log: bool = False
     """Both axes."""
+    log_x: bool = False
+    """The axis of x only."""
     mark: float | None = None
     """An x that is set off by a dotted line."""
     mark_name: str = ""
