@@ -21,6 +21,7 @@ from capplan.report.answers.fleet_money import total_table
 from capplan.report.answers.fleet_outlook import over_time_parts, over_time_tables
 from capplan.report.answers.fleet_words import (
     ALL_HOURS,
+    above,
     layout_text,
     month_titles,
     pools_tables,
@@ -372,7 +373,7 @@ CHARTED = 8
 
 def by_the_job(plans: Sequence[Plan]) -> bool:
     """Return whether plans are paid for until a job is done, not by the month."""
-    return any(plan.money is not None and plan.money.usd_per_job is not None for plan in plans)
+    return any(plan.is_of_job for plan in plans)
 
 
 def plan_rows(given: Findings) -> Iterator[dict[str, Any]]:
@@ -390,11 +391,10 @@ def plan_rows(given: Findings) -> Iterator[dict[str, Any]]:
 
 
 def _difference(plan: Plan, chosen: Plan | None) -> dict[str, float | None]:
-    if chosen is None or chosen.usd_per_month is None or plan.usd_per_month is None:
-        return {"more_usd_per_month": None, "price_ratio": None}
+    usd, own = plan.usd_per_month, None if chosen is None else chosen.usd_per_month
     return {
-        "more_usd_per_month": plan.usd_per_month - chosen.usd_per_month,
-        "price_ratio": plan.usd_per_month / chosen.usd_per_month if chosen.usd_per_month else None,
+        "more_usd_per_month": above(usd, own),
+        "price_ratio": usd / own if own and usd is not None else None,
     }
 
 
@@ -632,8 +632,7 @@ def total_section(given: Findings, plan: Plan) -> Section:
     lines = given.outlook.total
     if not lines:
         return Section("Total cost")
-    of_job = plan.money is not None and plan.money.usd_per_job is not None
-    span = "for the job" if of_job else "a month"
+    span = "for the job" if plan.is_of_job else "a month"
     headline = machines_usd(given, plan)
     beside = total_usd(lines) - headline
     text = f"Quantity x price of one = cost; the lines add up to ${total_usd(lines):,.0f} {span}. "
@@ -710,6 +709,7 @@ def _job_rows(plan: Plan) -> list[dict[str, Any]]:
     money = plan.money
     if money is None or money.usd_per_job is None or not money.usd_per_thousand_requests:
         return []
+    each = money.usd_per_million_output_tokens_at_mean, money.usd_per_million_tokens_at_mean
     return [
         {
             "hardware": plan.hardware,
@@ -717,12 +717,7 @@ def _job_rows(plan: Plan) -> list[dict[str, Any]]:
             "usd_per_job": money.usd_per_job,
             "thousand_requests": money.usd_per_job / money.usd_per_thousand_requests,
             "usd_per_thousand_requests": money.usd_per_thousand_requests,
-            **_million_tokens(
-                "job",
-                money.usd_per_job,
-                money.usd_per_million_output_tokens_at_mean,
-                money.usd_per_million_tokens_at_mean,
-            ),
+            **_million_tokens("job", money.usd_per_job, *each),
         }
     ]
 

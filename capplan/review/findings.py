@@ -322,12 +322,12 @@ def machines_usd(given: Findings, plan: Plan) -> float:
 
 def _total_texts(given: Findings, plan: Plan) -> tuple[str, ...]:
     """Return the total cost where it has lines besides the machines."""
-    lines, of_job = given.outlook.total, plan.money is not None and plan.money.usd_per_job is not None
+    lines = given.outlook.total
     machines = machines_usd(given, plan)
     total = total_usd(lines) if lines else 0.0
     if not lines or abs(total - machines) < 0.5:  # dollars
         return ()
-    span = "for the job" if of_job else "per month"
+    span = "for the job" if plan.is_of_job else "per month"
     return (f"With staff, overhead and the other lines of the total cost: ${total:,.0f} {span}.",)
 
 

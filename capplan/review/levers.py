@@ -26,11 +26,11 @@ from capplan.report.answers.fleet_money import (
     paid_usd,
 )
 from capplan.report.answers.fleet_outlook import energy_tables, growth_closing, growth_tables
-from capplan.report.answers.fleet_words import layout_text, month_titles, unsure
+from capplan.report.answers.fleet_words import above, layout_text, month_titles, thin_texts, unsure
 from capplan.report.answers.levers import levers_answer
 from capplan.report.charts.of_answers import Bar, Bars, Line, Lines, Tornado, Turned, amount_text
 from capplan.report.show import row_progress
-from capplan.review.findings import Findings, Section
+from capplan.review.findings import Findings, Section, sentence
 
 
 def outlook_section(given: Findings) -> Section:
@@ -67,7 +67,7 @@ def by_plan(plan: Plan) -> str:
 
 def money_key(plan: Plan) -> str:
     """Return the column of what a plan is paid for: a job or a month."""
-    return "usd_per_job" if plan.money is not None and plan.money.usd_per_job is not None else "usd_per_month"
+    return "usd_per_job" if plan.is_of_job else "usd_per_month"
 
 
 def moves_section(given: Findings, plan: Plan) -> Section:
@@ -76,7 +76,14 @@ def moves_section(given: Findings, plan: Plan) -> Section:
     if not swings:
         return Section("What moves the number")
     key = money_key(plan)
-    rows = [row for swing in swings for row in _swing_rows(swing, plan, key)]
+    planned = planned_usd(plan)
+    rows: list[dict[str, Any]] = [
+        {"what": swing.what, "if_it_is": turn.change, "gpus": turn.gpus}
+        | {key: turn.usd, f"more_{key}": above(turn.usd, planned)}
+        for swing in swings
+        for turn in (swing.low, swing.high)
+    ]
+    titles = {key: "cost", f"more_{key}": "more than planned", **month_titles(given.answer)}
     text = (
         f"One thing at a time, everything else as planned: traffic and lengths {CHANGE:.0%} lower and higher, the cheapest and the dearest offer of "
         "the device, and replicas as fast and as slow as the best and the worst tenth of measured cases. The layout stays; its replicas "
@@ -90,27 +97,9 @@ def moves_section(given: Findings, plan: Plan) -> Section:
     return Section(
         "What moves the number",
         text=text,
-        tables=(
-            Table(
-                rows, titles={key: "cost", f"more_{key}": "more than planned", **month_titles(given.answer)}
-            ),
-        ),
+        tables=(Table(rows, titles=titles),),
         pictures=_tornado(plan, swings, key),
     )
-
-
-def _swing_rows(swing: Swing, plan: Plan, key: str) -> list[dict[str, Any]]:
-    planned = planned_usd(plan)
-    return [
-        {
-            "what": swing.what,
-            "if_it_is": turn.change,
-            "gpus": turn.gpus,
-            key: turn.usd,
-            f"more_{key}": None if turn.usd is None or planned is None else turn.usd - planned,
-        }
-        for turn in (swing.low, swing.high)
-    ]
 
 
 def planned_usd(plan: Plan) -> float | None:
@@ -120,15 +109,19 @@ def planned_usd(plan: Plan) -> float | None:
 
 def _tornado(plan: Plan, swings: tuple[Swing, ...], key: str) -> tuple[Tornado, ...]:
     planned = planned_usd(plan)
-    if planned is None:
-        turned = [_turned(swing, swing.low.gpus, swing.high.gpus) for swing in swings]
-        return (Tornado("GPUs if one thing turns out otherwise", "gpus", float(plan.gpus), tuple(turned)),)
-    turned = [_turned(swing, swing.low.usd, swing.high.usd) for swing in swings]
-    return (Tornado("Cost if one thing turns out otherwise", key, planned, tuple(turned)),)
-
-
-def _turned(swing: Swing, low: float | None, high: float | None) -> Turned:
-    return Turned(swing.what, low, high, _end_name(swing.low), _end_name(swing.high))
+    of, what = ("gpus", "GPUs") if planned is None else ("usd", "Cost")
+    turned = tuple(
+        Turned(
+            each.what,
+            getattr(each.low, of),
+            getattr(each.high, of),
+            _end_name(each.low),
+            _end_name(each.high),
+        )
+        for each in swings
+    )
+    base, quantity = (float(plan.gpus), of) if planned is None else (planned, key)
+    return (Tornado(f"{what} if one thing turns out otherwise", quantity, base, turned),)
 
 
 def _end_name(turn: Turn) -> str:
@@ -139,7 +132,7 @@ def traffic_section(given: Findings, plan: Plan) -> Section:
     """Return every plan at other traffic, which the page lets a reader slide."""
     if not given.sensitivity.what_if:
         return Section(TRAFFIC)
-    key = money_key(plan)
+    key, first = money_key(plan), given.sensitivity.what_if[0][1][0]
     rows = [
         {
             **row_of(point, "traffic_ratio request_rate"),
@@ -161,8 +154,13 @@ def traffic_section(given: Findings, plan: Plan) -> Section:
         for each, points in given.sensitivity.what_if
         if charted(each, given.sensitivity)
     )
-    first = given.sensitivity.what_if[0][1][0]
     today = first.request_rate / first.traffic_ratio
+    titles = {
+        "traffic_ratio": "times today",
+        "request_rate": "peak",
+        key: "cost",
+        **month_titles(given.answer),
+    }
     picture = Lines(
         "Cost by peak traffic", "request_rate", key, lines, mark=today, mark_name="today", x_title="peak traffic",
         y_title="cost",
@@ -173,17 +171,7 @@ def traffic_section(given: Findings, plan: Plan) -> Section:
             "The layout of a plan stays, and its replicas are counted again at every traffic by the simulation that sized it, with the same "
             "headroom, confidence and spares: every point is a simulation.",
         ),
-        tables=(
-            Table(
-                rows,
-                titles={
-                    "traffic_ratio": "times today",
-                    "request_rate": "peak",
-                    key: "cost",
-                    **month_titles(given.answer),
-                },
-            ),
-        ),
+        tables=(Table(rows, titles=titles),),
         pictures=(picture,) if lines else (),
     )
 
@@ -230,8 +218,7 @@ def _speed_risks(given: Findings, plan: Plan) -> Iterator[str]:
     )
     if unmeasured:
         yield f"Kernels of {unmeasured} were not measured but borrowed; capplan calibrate on that GPU replaces them in at most 12 minutes."
-    if plan.few_open_loops_measured:
-        yield "Few results of similar networks were measured under open load: the probabilities rest on a widened spread."
+    yield from map(sentence, thin_texts([plan]))
 
 
 def _price_risks(plan: Plan) -> list[str]:
@@ -354,12 +341,7 @@ def levers_section(given: Findings) -> Section:
     shown = ("lever", "change", "gpus", "usd_per_month", "usd_per_month_saved", "ttft_p95_s", "tpot_p95_s", "confidence_fraction", "risk")  # fmt: skip
     tables = (
         Table([*_compared(levers)], title="As it is, and at best", titles=_TITLES),
-        Table(
-            tried,
-            title="Each lever separately, most saved first",
-            shown=shown,
-            titles=_TITLES,
-        ),
+        Table(tried, title="Each lever separately, most saved first", shown=shown, titles=_TITLES),
         Table(missed, title="No plan meets the targets", titles=_TITLES),
         Table(nothing, title="Levers that save nothing", titles=_TITLES),
         Table(idle, title="Levers that do not apply, or were not tried", titles=_TITLES),
@@ -392,7 +374,7 @@ def _compared(levers: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
             "hardware": plan["hardware"],
             "gpus": plan["gpus"],
             "usd_per_month": usd,
-            "usd_per_month_saved": None if before is None or usd is None else before - usd,
+            "usd_per_month_saved": above(before, usd),
         }
         for name, (plan, usd) in plans.items()
         if plan is not None

@@ -156,15 +156,14 @@ def _answer(given: Findings, said: str, sections: Sequence[Section], rows: list[
             for section in sections
         ],
     }
-    return Answer(
+    return replace(
+        fleet,
         command="report",
         result=result,
         tables=(csv, *tables),
         headline=said,
-        closing=fleet.closing,
         assumptions=assumptions_of(given),
-        warnings=fleet.warnings,
-        exit_code=fleet.exit_code,
+        first_screen=None,
     )
 
 

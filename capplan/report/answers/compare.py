@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, fields
+from functools import partial
 from typing import Any
 
 from capplan.assumption import Assumption
@@ -102,17 +103,16 @@ def _charge_row(charge: MachineCharge) -> dict[str, Any]:
     }
 
 
-def _decline_texts(charges: Sequence[MachineCharge]) -> tuple[str, ...]:
-    """Return at which fall of prices each term costs as much as renting by the hour."""
+def _decline_texts(charges: Sequence[MachineCharge]) -> Iterator[str]:
+    """Yield at which fall of prices each term costs as much as renting by the hour."""
     falls: dict[str, float] = {}
     for charge in charges:
         if (fall := charge.breakeven_decline) is not None:
             name = charge.part.offer.name
             falls[name] = min(fall, falls.get(name, 1.0))
-    if not falls:
-        return ()
-    each = ", ".join(f"{name} {fall:.0%}" for name, fall in falls.items())
-    return (f"a term pays if prices on demand fall by less a year: {each}",)
+    if falls:
+        each = ", ".join(f"{name} {fall:.0%}" for name, fall in falls.items())
+        yield f"a term pays if prices on demand fall by less a year: {each}"
 
 
 def _rates_texts(rates: CommitmentRates | None) -> Iterator[str]:
@@ -129,28 +129,27 @@ def _tables(
     rows: Sequence[dict[str, Any]], grouped: Sequence[dict[str, Any]], idle_usd: float, cost: str
 ) -> Iterator[Table]:
     """Yield the classes and, if they are more, the tenants, each table with the line of idle GPUs."""
-    usd = (
-        "prefill_usd",
-        "decode_usd",
-        *(("outside_usd",) if any(row["outside_usd"] for row in rows) else ()),
+    outside = "outside_usd" if any(row["outside_usd"] for row in rows) else ""
+    of_tenant = columns(
+        f"tenant requests gpu_time_fraction prefill_usd decode_usd {outside} {cost} with_idle_usd"
     )
-    shown = ("name", "tenant", "requests", "gpu_time_fraction", *usd, cost, "with_idle_usd",
-             "usd_per_thousand_requests", "usd_per_user", "usd_per_thousand_conversations")  # fmt: skip
+    shown = (
+        "name",
+        *of_tenant,
+        "usd_per_thousand_requests",
+        "usd_per_user",
+        "usd_per_thousand_conversations",
+    )
     kept = tuple(column for column in shown if column == cost or any(row[column] is not None for row in rows))
 
     def with_idle(lines: Sequence[dict[str, Any]], key: str) -> list[dict[str, Any]]:
         idle = {**dict.fromkeys(lines[0]), key: IDLE, "usd": idle_usd}
         return [{**line, cost: line["usd"]} for line in [*lines, idle]]
 
-    classes = Table(
-        with_idle(rows, "name"), title="By class of requests", shown=kept, titles=_BILL_TITLES, spare=_SPARE
-    )
-    if len(grouped) == len(rows):
-        yield classes
-        return
-    by = ("tenant", "requests", "gpu_time_fraction", *usd, cost, "with_idle_usd")
-    yield classes
-    yield Table(with_idle(grouped, "tenant"), title="By tenant", shown=by, titles=_BILL_TITLES, spare=_SPARE)
+    table = partial(Table, titles=_BILL_TITLES, spare=_SPARE)
+    yield table(with_idle(rows, "name"), title="By class of requests", shown=kept)
+    if len(grouped) < len(rows):
+        yield table(with_idle(grouped, "tenant"), title="By tenant", shown=of_tenant)
 
 
 def _class_row(share: Share) -> dict[str, Any]:
@@ -180,8 +179,7 @@ def compare_answer(asked: AskedComparison, name: str, currency: Currency | None)
     """Return a month of both, the break-even traffic, and which is cheaper; in another currency too, if one is given."""
     comparison, plan = asked.comparison, asked.plan
     rows = [_api_row(api) for api in comparison.apis]
-    of_job = plan.money is not None and plan.money.usd_per_job is not None
-    cost = "usd_per_job" if of_job else "usd_per_month"
+    cost = "usd_per_job" if plan.is_of_job else "usd_per_month"
     shown = [
         {"api": api.price.name, **row, cost: row["usd_per_month"]}
         for api, row in zip(comparison.apis, rows, strict=True)
@@ -207,7 +205,7 @@ def compare_answer(asked: AskedComparison, name: str, currency: Currency | None)
                 titles=_COMPARE_TITLES,
             ),
         ),
-        headline=_headline(asked, name, of_job=of_job),
+        headline=_headline(asked, name),
         closing=(
             *_closing(comparison),
             *used_by_texts([plan]),
@@ -266,10 +264,7 @@ def _own_rows(own: OwnFleet, cost: str, *, by_mix: bool) -> list[dict[str, Any]]
     how = "by the mix of commitments" if by_mix else "as rented"
     rows = [
         {"what": f"machines, {how}", cost: own.machines_usd},
-        {
-            "what": f"overhead, {own.terms.overhead:.0%}",
-            cost: own.machines_usd * own.terms.overhead,
-        },
+        {"what": f"overhead, {own.terms.overhead:.0%}", cost: own.machines_usd * own.terms.overhead},
         {"what": "people", cost: own.terms.people_usd_per_month},
         *({"what": line.what, cost: line.usd} for line in own.other),
         {"what": "outside the GPUs, as at an API", cost: own.outside_usd},
@@ -278,10 +273,10 @@ def _own_rows(own: OwnFleet, cost: str, *, by_mix: bool) -> list[dict[str, Any]]
     return [*kept, {"what": "together", cost: own.usd_today}] if len(kept) > 1 else kept
 
 
-def _headline(asked: AskedComparison, name: str, *, of_job: bool) -> str:
+def _headline(asked: AskedComparison, name: str) -> str:
     comparison = asked.comparison
     best, own, count = comparison.apis[0], comparison.own, len(comparison.apis)
-    span = "for the job" if of_job else "per month"
+    span = "for the job" if asked.plan.is_of_job else "per month"
     dearer, cheaper = max(own.usd_today, best.bill.usd), min(own.usd_today, best.bill.usd)
     ratio = f"{dearer / cheaper:.3g} times as much" if cheaper else "more"
     own_text = f"{purchase_text(asked.plan)} ${own.usd_today:,.0f} {span}"
@@ -296,11 +291,7 @@ def _headline(asked: AskedComparison, name: str, *, of_job: bool) -> str:
 
 def _flip_text(comparison: Comparison) -> str:
     """Return the price at which the cheapest API and the fleet cost the same."""
-    best, prices, machines = (
-        comparison.apis[0].price,
-        comparison.even_price_ratio,
-        comparison.even_machines_ratio,
-    )
+    best, prices = comparison.apis[0].price, comparison.even_price_ratio
     at = []
     if prices is not None:
         rates = (
@@ -309,7 +300,7 @@ def _flip_text(comparison: Comparison) -> str:
             else ""
         )
         at.append(f"{prices:.3g} times the prices of {best.name}{rates}")
-    if machines is not None:
+    if (machines := comparison.even_machines_ratio) is not None:
         at.append(f"{machines:.3g} times the price of the machines")
     return f"both cost the same at {', or at '.join(at)}" if at else "both cost the same at no price"
 

@@ -59,6 +59,7 @@ from capplan.report.answers.fleet_outlook import (
 from capplan.report.answers.fleet_words import (
     ALL_HOURS,
     WITH_MIX,
+    above,
     acquired_text,
     budget_texts,
     engines_texts,
@@ -484,7 +485,7 @@ def _fleet_result(
         "outside": outside_rows(answer.chosen.outside) if answer.chosen and answer.chosen.outside else None,
         "over_budget": plan_row(answer.over_budget) if answer.over_budget else None,
         "over_budget_usd_per_month": over,
-        "missed_usd_per_month": None if over is None or budget is None else over - budget,
+        "missed_usd_per_month": above(over, budget),
         "narrower_weights": asdict(outlook.narrower) if outlook.narrower else None,
         "carried": answer.carried
         and row_of(answer.carried, "traffic_fraction usd_per_month")

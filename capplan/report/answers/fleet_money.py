@@ -157,7 +157,7 @@ def total_texts(plan: Plan | None, lines: Sequence[CostLine]) -> Iterator[str]:
     )
     if plan is None or not lines or isclose(total_usd(lines), machines):
         return
-    span = "for the job" if plan.money is not None and plan.money.usd_per_job is not None else "a month"
+    span = "for the job" if plan.is_of_job else "a month"
     yield f"in all ${total_usd(lines):,.0f} {span}, ${machines:,.0f} for machines; capplan report has every line"
 
 

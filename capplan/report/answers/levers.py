@@ -22,6 +22,7 @@ from capplan.readers.catalogue.scenarios import scenario_word
 from capplan.report.answer import Answer, Table, columns, row_of
 from capplan.report.answers.fleet import assumed_kernels
 from capplan.report.answers.fleet_words import (
+    above,
     cost_texts,
     layout_text,
     pool_text,
@@ -214,7 +215,7 @@ def _compared(answer: LeversAnswer) -> Iterator[dict[str, Any]]:
             "plan": _layouts(plan),
             "gpus": plan.gpus,
             "usd_per_month": usd,
-            "usd_per_month_saved": None if before is None or usd is None else before - usd,
+            "usd_per_month_saved": above(before, usd),
             "ttft_p95_s": plan.ttft_s.p95,
             "tpot_p95_s": plan.tpot_s.p95,
             "confidence_fraction": plan.slo_met_probability,
