@@ -293,27 +293,23 @@ def next_steps_group(planned: Planned) -> Group:
     numbers = dict(places_of(next_steps_result(planned.answer)))
     if plan is None or steps is None:
         return Group(numbers, no_number)
-    sizes = [
-        Certainty(
-            step.confidence,
-            plan.hardware,
-            step.gpus,
-            step.usd_per_month,
-            gpus_per_replica=plan.single.gpus_per_replica,
-            replicas=step.gpus // plan.single.gpus_per_replica,
-            spare_replicas=plan.single.spares_among(step.gpus // plan.single.gpus_per_replica),
-            **plan.single.layout.degrees,
-            weight_dtype=plan.weight_dtype,
-            kv_dtype=plan.kv_dtype,
-        )
-        for step in steps.surer
-        if step.gpus is not None
-    ]
-    rows = [place for place, step in enumerate(steps.surer) if step.gpus is not None]
-    subjects = {
-        name_of(("next_steps", "surer", place)): cache(partial(sized_for, planned.asked, size))
-        for place, size in zip(rows, sizes, strict=True)
-    }
+    group, subjects = plan.single, {}
+    for place, step in enumerate(steps.surer):
+        if step.gpus is not None:
+            replicas = step.gpus // group.gpus_per_replica
+            size = Certainty(
+                step.confidence,
+                plan.hardware,
+                step.gpus,
+                step.usd_per_month,
+                gpus_per_replica=group.gpus_per_replica,
+                replicas=replicas,
+                spare_replicas=group.spares_among(replicas),
+                **group.layout.degrees,
+                weight_dtype=plan.weight_dtype,
+                kv_dtype=plan.kv_dtype,
+            )
+            subjects[name_of(("next_steps", "surer", place))] = cache(partial(sized_for, planned.asked, size))
 
     given = {
         **_sizing(planned),
