@@ -169,14 +169,8 @@ def _paid_by(charge: MachineCharge, hours: float, status: str = "Used") -> Colum
     if not charge.is_reserved:
         return {"PricingCategory": _CATEGORIES.get(name, "Other")}
     unused = {"ConsumedQuantity": "", "ConsumedUnit": ""} if status == "Unused" else {}
-    return (
-        _reservation(charge, hours)
-        | unused
-        | {
-            "PricingCategory": "Committed",
-            "CommitmentDiscountStatus": status,
-        }
-    )
+    committed = {"PricingCategory": "Committed", "CommitmentDiscountStatus": status}
+    return _reservation(charge, hours) | unused | committed
 
 
 def _reservation(charge: MachineCharge, hours: float) -> Columns:
@@ -302,29 +296,22 @@ def _class_rows(asked: AskedBill, version: str) -> Iterator[Columns]:
                     | {
                         "ChargeDescription": f"{meter} of {use.name}, planned, by the time of the GPUs",
                         "x_Gpus": of_pool * groups[group].gpus * part,
-                        **(
-                            {"x_Requests": use.requests * part, "x_InputTokens": tokens * part}
-                            if first
-                            else {"x_OutputTokens": tokens * part}
-                        ),
+                        **({"x_Requests": use.requests * part} if first else {}),
+                        f"x_{meter.replace(' ', '')}": tokens * part,
                     }
                 )
+        left = others if others > 1e-9 * share.usd else 0.0
         for meter, usd, what in (
-            (
-                "Operations",
-                others if others > 1e-9 * share.usd else 0.0,
-                "people and costs other than machines",
-            ),
+            ("Operations", left, "people and costs other than machines"),
             ("Requests", use.outside_usd, "retrieval and tools"),
         ):
             if usd:
+                said = {"ChargeDescription": f"Requests of {use.name}, planned, {what}"}
                 yield (
                     _costs(_plain(usd), use.requests, "Requests")
                     | _class(share)
                     | _beside(meter, whose)
-                    | {
-                        "ChargeDescription": f"Requests of {use.name}, planned, {what}",
-                    }
+                    | said
                 )
     yield from _idle_rows(asked, version)
 
@@ -340,10 +327,7 @@ def _time_fraction(asked: AskedBill, charge: MachineCharge) -> float:
 
 def _idle_rows(asked: AskedBill, version: str) -> Iterator[Columns]:
     """Return what the GPUs cost while they wait, in GPU hours; of reserved ones first the hours in which no replica runs."""
-    waits: Columns = {
-        "SubAccountId": "__idle__",
-        "SubAccountName": "__idle__",
-    }
+    waits: Columns = {"SubAccountId": "__idle__", "SubAccountName": "__idle__"}
     idle_resource = {"ResourceId": "__idle__", "ResourceName": "__idle__", "ResourceType": "GPU"}
     for place, (group, pool) in enumerate(zip(asked.plan.groups, asked.bill.pools, strict=True)):
         idle, others = 1.0 - pool.busy_fraction, pool.idle_usd
@@ -369,14 +353,14 @@ def _idle_rows(asked: AskedBill, version: str) -> Iterator[Columns]:
                     }
                 )
         if others > 1e-9 * pool.idle_usd:
+            what = f"costs in addition to {group.gpus} x {device} while they wait for requests, planned"
+            beside = _beside("Operations", f"idle-{place}")
             yield (
                 _costs(_plain(others), hours, "Hours")
-                | _beside("Operations", f"idle-{place}")
+                | beside
                 | waits
                 | idle_resource
-                | {
-                    "ChargeDescription": f"costs in addition to {group.gpus} x {device} while they wait for requests, planned",
-                }
+                | {"ChargeDescription": what}
             )
 
 

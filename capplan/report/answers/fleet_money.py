@@ -7,7 +7,7 @@ from typing import Any
 
 from capplan.fleet.plan import FleetAnswer, Plan, offered_costs
 from capplan.money.cash import Cash, CostLine, total_usd
-from capplan.money.commitments import HOURS_PER_YEAR, Mix, named_offers
+from capplan.money.commitments import HOURS_PER_YEAR, Mix, Offer, named_offers
 from capplan.money.price import HOURS_PER_MONTH, SIDES, ChosenPrice
 from capplan.questions.money.commitments import AskedMix
 from capplan.questions.money.energy import Outlook
@@ -73,9 +73,6 @@ def in_currency(currency: Currency | None, usd: Mapping[str, float]) -> dict[str
     }
 
 
-_CASH_TITLES = {
-    "usd": "paid",
-}
 _TERM_TITLES = {
     "name": "commitment",
     "month": "from month",
@@ -99,15 +96,12 @@ def cash_tables(cash: Cash | None) -> tuple[Table, ...]:
     """Return what is paid in which month, and what each term costs by the month in which it begins; nothing if every month pays alike."""
     if cash is None or len({round(row.usd, 2) for row in cash.months}) == 1:
         return ()
-    terms = list(cash.begun)
     rows = [{**asdict(row), "usd": row.usd} for row in cash.months]
-    shown = ["month", "upfront_usd", "running_usd", "residual_usd", "usd", "interest_usd", "cost_usd"]
+    shown = columns("month upfront_usd running_usd residual_usd usd interest_usd cost_usd")
     kept = tuple(name for name in shown if name in {"month", "usd"} or any(row[name] for row in rows))
-    months = Table(rows, title="Cash: what is paid in which month", shown=kept, titles=_CASH_TITLES)
-    if not terms:
-        return (months,)
+    months = Table(rows, title="Cash: what is paid in which month", shown=kept, titles={"usd": "paid"})
     title = "Terms: what each costs, by the month in which it is first needed"
-    return months, Table(terms, title=title, titles=_TERM_TITLES)
+    return months, Table(cash.begun, title=title, titles=_TERM_TITLES)
 
 
 def cash_texts(cash: Cash | None) -> Iterator[str]:
@@ -117,11 +111,10 @@ def cash_texts(cash: Cash | None) -> Iterator[str]:
     last = len(cash.months)
     paid, cost = (sum(getattr(row, name) for row in cash.months) for name in ("usd", "cost_usd"))
     if abs(paid - cost) >= 0.5:  # dollars
-        yield (
-            f"you pay ${paid:,.0f} in {last} months; the mixes of these months cost ${cost:,.0f}: the rest is for other months, or for GPUs that a later month does not need"
-            if paid > cost
-            else f"you pay ${paid:,.0f} in {last} months; the mixes of these months cost ${cost:,.0f}: the rest is due later"
+        rest = (
+            "for other months, or for GPUs that a later month does not need" if paid > cost else "due later"
         )
+        yield f"you pay ${paid:,.0f} in {last} months; the mixes of these months cost ${cost:,.0f}: the rest is {rest}"
     if cash.interest_usd:
         yield f"interest on upfront parts costs ${cash.interest_usd:,.0f} in {last} months; it is in the cost by the mix, not in what is paid"
     if cash.bound_until_month is not None:
@@ -135,8 +128,7 @@ _TOTAL_TITLES = {"what": "line", "usd_each": "price of one", "usd": "cost", "bas
 
 def total_rows(lines: Sequence[CostLine]) -> list[dict[str, Any]]:
     """Return the lines of a total cost; quantity times price is the cost of a line."""
-    names = ("what", "quantity", "unit", "usd_each", "usd", "basis")
-    return [{name: getattr(line, name) for name in names} for line in lines]
+    return [row_of(line, "what quantity unit usd_each usd basis") for line in lines]
 
 
 def total_result(lines: Sequence[CostLine]) -> dict[str, Any] | None:
@@ -152,9 +144,8 @@ def total_table(lines: Sequence[CostLine]) -> Table:
 
 def total_texts(plan: Plan | None, lines: Sequence[CostLine]) -> Iterator[str]:
     """Yield the total cost in words, if it is not what the machines cost."""
-    machines = total_usd(
-        [line for line in lines if line.grows_with == "machines" and line.what != "support plan"]
-    )
+    of_machines = (line for line in lines if line.grows_with == "machines")
+    machines = total_usd([line for line in of_machines if line.what != "support plan"])
     if plan is None or not lines or isclose(total_usd(lines), machines):
         return
     span = "for the job" if plan.is_of_job else "a month"
@@ -182,9 +173,8 @@ def offers_tables(plans: Sequence[Plan]) -> Iterator[Table]:
     for plan in plans:
         costs = offers_row(plan)
         if costs is not None:
-            each = " + ".join(group.layout.in_words(group.weight_dtype) for group in plan.groups)
             money = {f"{key}.{side}": costs[side][key] for key in _period_keys(costs) for side in SIDES}
-            rows.append({"hardware": plan.hardware, "plan": each, "gpus": plan.gpus, **money})
+            rows.append({"hardware": plan.hardware, "plan": _layouts_text(plan), "gpus": plan.gpus, **money})
     prices = {group.layout.device.name: group.quote for plan in plans for group in plan.groups}
     makers = [row for name, price in prices.items() if price for row in _makers(name, price)]
     titles = {name: _NAMES[name.partition(".")[2]] for row in rows for name in row if "." in name}
@@ -194,7 +184,7 @@ def offers_tables(plans: Sequence[Plan]) -> Iterator[Table]:
         titles={"plan": "layout"} | titles,
         spare=("plan", "usd_per_year.highest", "usd_per_year.lowest", "usd_per_year.likely"),
     )
-    yield Table(makers, title="Who makes these offers", titles={"offer": ""})  # fmt: skip
+    yield Table(makers, title="Who makes these offers", titles={"offer": ""})
 
 
 def _makers(device: str, price: ChosenPrice) -> Iterator[dict[str, Any]]:
@@ -247,11 +237,7 @@ def mix_rows(mix: Mix, names: Sequence[str]) -> list[dict[str, Any]]:
             "machine": part.sku,
             **row_of(part, "replicas gpus used_fraction"),
             "usd_per_gpu_hour": part.offer.usd_per_hour(1.0),
-            **_totals(
-                part.usd_per_hour,
-                part.usd_per_hour * part.offer.low_ratio,
-                part.usd_per_hour * part.offer.high_ratio,
-            ),
+            **_offer_totals(part.offer, part.usd_per_hour),
             "price_basis": part.offer.origin,
         }
         for part in mix.parts
@@ -267,6 +253,10 @@ def _totals(usd_per_hour: float, low: float, high: float) -> dict[str, float]:
     }
 
 
+def _offer_totals(offer: Offer, usd_per_hour: float) -> dict[str, float]:
+    return _totals(usd_per_hour, usd_per_hour * offer.low_ratio, usd_per_hour * offer.high_ratio)
+
+
 def mix_totals(mix: Mix) -> dict[str, float]:
     """Return what a mix costs a month, low, likely and high, and a year."""
     return _totals(mix.usd_per_hour, mix.usd_per_hour_at("low"), mix.usd_per_hour_at("high"))
@@ -274,13 +264,7 @@ def mix_totals(mix: Mix) -> dict[str, float]:
 
 def pure_rows(mix: Mix) -> list[dict[str, Any]]:
     """Return what each single commitment would cost, and the mix."""
-    rows = [
-        {
-            "commitment": f"{offer.name} only",
-            **_totals(usd, usd * offer.low_ratio, usd * offer.high_ratio),
-        }
-        for offer, usd in mix.pure
-    ]
+    rows = [{"commitment": f"{offer.name} only", **_offer_totals(offer, usd)} for offer, usd in mix.pure]
     return [*rows, {"commitment": "the mix", **mix_totals(mix)}]
 
 
@@ -299,10 +283,14 @@ def commitments_result(mixes: tuple[AskedMix, ...]) -> dict[str, Any] | None:
     }
 
 
+def _layouts_text(plan: Plan) -> str:
+    return " + ".join(group.layout.in_words(group.weight_dtype) for group in plan.groups)
+
+
 def _plan_row(item: AskedMix) -> dict[str, Any]:
     return {
         "hardware": item.plan.hardware,
-        "plan": " + ".join(group.layout.in_words(group.weight_dtype) for group in item.plan.groups),
+        "plan": _layouts_text(item.plan),
         "gpus": item.plan.gpus,
         "mix": " + ".join(
             ", ".join(f"{p.gpus} {p.offer.name}" for p in item.mix.parts if p.group == place)
@@ -326,22 +314,16 @@ def commitments_tables(mixes: tuple[AskedMix, ...]) -> Iterator[Table]:
     )
     yield Table(pure_rows(mix), title="The mix against one commitment", titles=_COMMITMENT_TITLES)
     if len(mixes) > 1:
-        rows = sorted((_plan_row(item) for item in mixes), key=lambda row: float(row["usd_per_month"]))
-        shown = ("hardware", "plan", "gpus", "mix", "usd_per_month", "usd_per_year", "short_fraction")
-        yield Table(
-            rows,
-            title="Every plan with its own mix, cheapest first",
-            shown=shown,
-            titles=_COMMITMENT_TITLES,
-        )
+        rows = sorted(map(_plan_row, mixes), key=lambda row: float(row["usd_per_month"]))
+        shown = columns("hardware plan gpus mix usd_per_month usd_per_year short_fraction")
+        title = "Every plan with its own mix, cheapest first"
+        yield Table(rows, title=title, shown=shown, titles=_COMMITMENT_TITLES)
 
 
-def commitments_text(mixes: tuple[AskedMix, ...]) -> tuple[str, ...]:
-    """Return in one line how the recommended plan is paid for, and what it then costs; nothing without commitments."""
-    if not mixes:
-        return ()
-    row = _plan_row(mixes[0])
-    return (f"commitments: {row['mix']} GPUs cost ${row['usd_per_month']:,.0f} per month",)
+def commitments_text(mixes: tuple[AskedMix, ...]) -> Iterator[str]:
+    """Yield in one line how the recommended plan is paid for, and what it then costs; nothing without commitments."""
+    for row in map(_plan_row, mixes[:1]):
+        yield f"commitments: {row['mix']} GPUs cost ${row['usd_per_month']:,.0f} per month"
 
 
 def commitments_closing(mixes: tuple[AskedMix, ...]) -> Iterator[str]:
@@ -351,23 +333,14 @@ def commitments_closing(mixes: tuple[AskedMix, ...]) -> Iterator[str]:
     mix = mixes[0].mix
     usd = mix.usd_per_hour * HOURS_PER_YEAR
     yield "GPUs x $/GPU/h x in use (where only hours in use are paid for) x 730 = $/month; low and high: the range of the offers"
-    short = mixes[0].short_fraction
-    few = (
-        f"; {short:.1%} of the requests arrive while replicas start, and find fewer than they need"
-        if short
-        else ""
-    )
+    short, few = mixes[0].short_fraction, ""
+    if short:
+        few = f"; {short:.1%} of the requests arrive while replicas start, and find fewer than they need"
     yield f"the mix costs ${mix.usd_per_hour * HOURS_PER_MONTH:,.0f} per month, ${usd:,.0f} per year{few}"
     best = min(mixes, key=lambda item: item.mix.usd_per_hour)
     if best.mix.usd_per_hour < mix.usd_per_hour:
         row = _plan_row(best)
         yield f"with commitments {row['gpus']} x {row['hardware']} ({row['plan']}) would cost less: ${row['usd_per_month']:,.0f} per month"
-
-
-_OUTSIDE_TITLES = {
-    "name": "class",
-    "wait_s": "before the prompt",
-}
 
 
 def outside_rows(use: OutsideUse) -> list[dict[str, Any]]:
@@ -389,9 +362,8 @@ def outside_tables(plan: Plan | None) -> Iterator[Table]:
         return
     rows = outside_rows(plan.outside)
     kept = [name for name in rows[0] if any(row[name] is not None for row in rows)]
-    yield Table(
-        rows, title="Outside the GPUs, by class of requests", shown=tuple(kept), titles=_OUTSIDE_TITLES
-    )
+    titles = {"name": "class", "wait_s": "before the prompt"}
+    yield Table(rows, title="Outside the GPUs, by class of requests", shown=tuple(kept), titles=titles)
 
 
 def class_texts(plan: Plan | None, slo: Slo) -> Iterator[str]:

@@ -48,25 +48,23 @@ def over_time_tables(over_time: OverTime, pool: str = "") -> Iterator[Table]:
         {"way": "autoscaled with a perfect forecast", "gpus": int(over_time.foreseen.max()) * gpus, "gpu_hours": over_time.gpu_hours(over_time.foreseen), "requests_short_fraction": 0.0},
     ]  # fmt: skip
     width = -(-over_time.needed.size // ROWS)
-    spans = []
-    for at in range(0, over_time.needed.size, width):
-        part = slice(at, at + width)
-        spans.append(
-            {
-                "start_s": at * over_time.window_s,
-                "peak_requests_per_s": float(over_time.rates_per_s[part].max()),
-                "needed_gpus": int(over_time.needed[part].max()) * gpus,
-                "autoscaled_gpus": int(np.max(over_time.autoscaled[part])) * gpus,
-                "foreseen_gpus": int(np.max(over_time.foreseen[part])) * gpus,
-            }
-        )
-    spares = list(over_time.spares)
+    spans = [
+        {
+            "start_s": at * over_time.window_s,
+            "peak_requests_per_s": float(over_time.rates_per_s[at : at + width].max()),
+            **{
+                f"{name}_gpus": int(np.max(getattr(over_time, name)[at : at + width])) * gpus
+                for name in ("needed", "autoscaled", "foreseen")
+            },
+        }
+        for at in range(0, over_time.needed.size, width)
+    ]
     yield Table(
         ways,
         title=f"{of}The chosen plan over the trace; peak-to-mean ratio {over_time.peak_to_mean_ratio:.2f}",
     )
     yield Table(
-        spares,
+        over_time.spares,
         title=f"{of}Static fleet with N + k redundancy, and for a burst of {over_time.burst_ratio:g} times the peak",
     )
     yield Table(spans, title=f"{of}GPUs over time, maximum of each interval")
@@ -96,10 +94,7 @@ def outlook_over_time(outlook: Outlook) -> dict[str, Any] | None:
     return parts.get("", parts or None)
 
 
-_GROWTH_TITLES = {
-    "request_rate": "peak",
-    "pools": "by group",
-}
+_GROWTH_TITLES = {"request_rate": "peak", "pools": "by group"}
 
 
 def growth_result(growth: Growth | None) -> dict[str, Any] | None:
@@ -126,22 +121,20 @@ def growth_tables(growth: Growth | None) -> tuple[Table, ...]:
         "month request_rate replicas pools gpus added_gpus machines usd_per_month mix_usd_per_month"
     )
     kept = tuple(name for name in shown if any(row[name] is not None for row in rows))
-    title = f"Growth: {'; '.join((_holds(growth), *_cost(growth)))}"
-    return (Table(rows, title=title, shown=kept, titles=_GROWTH_TITLES),)
+    return (Table(rows, title=_growth_title(growth), shown=kept, titles=_GROWTH_TITLES),)
 
 
-def _holds(growth: Growth) -> str:
-    month = growth.outgrown_in_month
-    if month is None:
-        return f"today's plan holds for all {len(growth.months)} months"
-    return f"today's plan no longer holds in month {month}, at a peak of {growth.months[month - 1].request_rate:.3g} req/s"
-
-
-def _cost(growth: Growth) -> tuple[str, ...]:
+def _growth_title(growth: Growth) -> str:
+    """Return for how long the plan is enough, and what all months cost if their prices are known."""
+    month, months = growth.outgrown_in_month, growth.months
+    title = f"Growth: today's plan holds for all {len(months)} months"
+    if month is not None:
+        peak = months[month - 1].request_rate
+        title = f"Growth: today's plan no longer holds in month {month}, at a peak of {peak:.3g} req/s"
     if growth.usd is None:
-        return ()
+        return title
     mix = "" if growth.mix_usd is None else f", ${growth.mix_usd:,.0f} with the mix of each"
-    return (f"{len(growth.months)} months cost ${growth.usd:,.0f}{mix}",)
+    return f"{title}; {len(months)} months cost ${growth.usd:,.0f}{mix}"
 
 
 def growth_closing(growth: Growth | None, scenario: Scenario) -> Iterator[str]:
@@ -163,16 +156,12 @@ def growth_closing(growth: Growth | None, scenario: Scenario) -> Iterator[str]:
             break
 
 
-_ENERGY_TITLES = {
-    "phase": "",
-}
+_ENERGY_TITLES = {"phase": ""}
 _SERVER_TITLES = {
     "count": "servers",
     "gpus": "GPUs each",
     "watts": "each",
 }
-_WATTS = ("gpu_watts", "server_watts", "facility_watts", "design_watts")
-_PER_TOKEN = ("joules_per_output_token", "kwh_per_million_output_tokens", "kwh_per_million_tokens")
 
 
 def energy_result(energy: Energy | None) -> dict[str, Any] | None:
@@ -182,9 +171,9 @@ def energy_result(energy: Energy | None) -> dict[str, Any] | None:
     span = "month" if energy.job_hours is None else "job"
     return {
         "phases": list(energy.phases),
-        **{name: getattr(energy, name) for name in _WATTS},
+        **row_of(energy, "gpu_watts server_watts facility_watts design_watts"),
         f"kwh_per_{span}": energy.kwh,
-        **{name: getattr(energy, name) for name in _PER_TOKEN},
+        **row_of(energy, "joules_per_output_token kwh_per_million_output_tokens kwh_per_million_tokens"),
         f"electricity_usd_per_{span}": energy.usd,
         f"kg_co2_per_{span}": energy.kg_co2,
         "servers": [asdict(one) | {"racks": one.racks} for one in energy.servers],
@@ -202,10 +191,6 @@ def energy_tables(energy: Energy | None) -> Iterator[Table]:
     )
     servers = [row | {"sku": row["sku"] or row["device"]} for row in result["servers"]]
     columns = ("sku", "count", "gpus", "watts") + (("per_rack", "racks") if energy.racks else ())
-    yield Table(
-        list(energy.phases),
-        title="Power of a GPU by phase, spares included",
-        titles=_ENERGY_TITLES,
-    )
+    yield Table(energy.phases, title="Power of a GPU by phase, spares included", titles=_ENERGY_TITLES)
     yield Table([result], title="Energy", shown=shown, titles=_ENERGY_TITLES, upright=True)
     yield Table(servers, title="Servers at the wall, at most", shown=columns, titles=_SERVER_TITLES)

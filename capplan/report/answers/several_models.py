@@ -58,23 +58,19 @@ def sharing_answer(found: SharingAnswer) -> Answer:
         assumed=_assumed(found),
         spare=("network", "replica", "tpot_p95_s", "ttft_p95_s", "request_rate"),
     )
+    apart = columns("model alone gpus usd_per_month")
+    first = (*_slices_text(found), *_ordered_texts(found.pool))
     return Answer(
         command="fleet",
         result=_shared_result(found, rows),
         tables=(
             models,
             _cut(found),
-            Table(
-                _apart(found),
-                title="A fleet for each",
-                shown=("model", "alone", "gpus", "usd_per_month"),
-                titles=_SHARED_TITLES,
-            ),
+            Table(_apart(found), title="A fleet for each", shown=apart, titles=_SHARED_TITLES),
         ),
         headline=_shared_headline(found),
         closing=(
-            *_slices_text(found),
-            *_ordered_texts(found.pool),
+            *first,
             one_by_one("sharing"),
             *currency_texts(found.scenario.file.currency, {"per month": found.pool.usd_per_month}),
         ),
@@ -85,11 +81,7 @@ def sharing_answer(found: SharingAnswer) -> Answer:
             result=None,
             tables=(replace(models, shown=tuple(name for name in known if name != "network")),),
             headline=_shared_headline(found),
-            closing=(
-                *_slices_text(found),
-                *_ordered_texts(found.pool),
-                *_last_texts(found.assumptions, "sharing"),
-            ),
+            closing=(*first, *_last_texts(found.assumptions, "sharing")),
         ),
     )
 
@@ -100,13 +92,11 @@ def _last_texts(assumptions: Sequence[Assumption], key: str) -> tuple[str, ...]:
 
 
 def _shared_row(found: SharingAnswer, model: SharingModel, plan: Plan) -> dict[str, Any]:
-    idle = model.paid is None
+    idle, classes = model.paid is None, model.asked.question.demand.classes
     return {
         "model": model.name,
         "network": model.network_name,
-        "request_rate": None
-        if idle
-        else sum(item.request_rate_at() for item in model.asked.question.demand.classes),
+        "request_rate": None if idle else sum(item.request_rate_at() for item in classes),
         "memory_fraction": model.memory_fraction,
         "slice": plan.hardware.partition(":")[2] or None,
         "replica": layout_text(plan),
@@ -197,10 +187,7 @@ def _shared_result(found: SharingAnswer, rows: list[dict[str, Any]]) -> dict[str
             **{f"apart_{name}": value for name, value in _apart_in_all(found).items()},
         },
         "models": [
-            {
-                **row,
-                "alone": plan_row(model.paid.plan) if model.paid else None,
-            }
+            {**row, "alone": plan_row(model.paid.plan) if model.paid else None}
             for row, model in zip(rows, found.models, strict=True)
         ],
     }
@@ -280,26 +267,23 @@ def cascade_answer(found: CascadeAnswer) -> Answer:
         closing=tuple(_closing(found)),
         assumptions=found.assumptions,
         warnings=found.warnings,
-        first_screen=_cascade_first(
-            found, replace(fleets, shown=("fleet", "model", "gpus", cost, *promised))
+        first_screen=Answer(
+            command="fleet",
+            result=None,
+            tables=(replace(fleets, shown=("fleet", "model", "gpus", cost, *promised)),),
+            headline=_cascade_headline(found),
+            closing=(
+                *_against_large_texts(found),
+                *_machines_texts(found),
+                *_last_texts(found.assumptions, "cascade"),
+            ),
         ),
     )
 
 
-def _cascade_first(found: CascadeAnswer, fleets: Table) -> Answer:
-    """Return what people see first: the fleets, against the large model only, and the order."""
-    return Answer(
-        command="fleet",
-        result=None,
-        tables=(fleets,),
-        headline=_cascade_headline(found),
-        closing=(
-            *_against_large_texts(found),
-            *used_by_texts([part.plan for part in found.parts]),
-            *ordered_texts([part.plan for part in found.parts]),
-            *_last_texts(found.assumptions, "cascade"),
-        ),
-    )
+def _machines_texts(found: CascadeAnswer) -> tuple[str, ...]:
+    plans = [part.plan for part in found.parts]
+    return (*used_by_texts(plans), *ordered_texts(plans))
 
 
 def _growth_rows(found: CascadeAnswer) -> list[dict[str, Any]]:
@@ -394,13 +378,9 @@ def _against_large_texts(found: CascadeAnswer) -> Iterator[str]:
 def _closing(found: CascadeAnswer) -> Iterator[str]:
     bound = ESCALATED in {wait["who"] for wait in found.waits} and found.terms.after == "answer"
     yield from _against_large_texts(found)
-    yield from (
-        ("nine in ten within: of requests that pass two stages a bound, the sum of both 95th percentiles",)
-        if bound
-        else ()
-    )
-    yield from used_by_texts([part.plan for part in found.parts])
-    yield from ordered_texts([part.plan for part in found.parts])
+    if bound:
+        yield "nine in ten within: of requests that pass two stages a bound, the sum of both 95th percentiles"
+    yield from _machines_texts(found)
     yield one_by_one("cascade")
     yield from currency_texts(
         found.scenario.file.currency,

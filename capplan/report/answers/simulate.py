@@ -233,7 +233,11 @@ def _simulate_tables(result: dict[str, Any], outcome: FleetOutcome, slo: Slo) ->
         for t in slo.targets
     ]  # fmt: skip
     rate = "output_tokens_per_s" if result["output_tokens_per_s"] else "input_tokens_per_s"
-    totals = {key: result[key] for key in ("requests", "finished", "shed", "unfinished", "seconds", "measured_from_s", "measured_until_s", "requests_per_s", "goodput_requests_per_s", "slo_met_fraction", rate, "prefix_hit_fraction", "preemptions", "batch_mean", "busy_fraction", "utilisation_fraction")}  # fmt: skip
+    shown = columns(
+        "requests finished shed unfinished seconds measured_from_s measured_until_s requests_per_s goodput_requests_per_s "
+        f"slo_met_fraction {rate} prefix_hit_fraction preemptions batch_mean busy_fraction utilisation_fraction"
+    )
+    totals = {key: result[key] for key in shown}
     totals |= {
         "kv_occupancy_fraction": outcome.kv_occupancy_mean,
         "kv_occupancy_p99_fraction": outcome.kv_occupancy_p99,
@@ -243,31 +247,29 @@ def _simulate_tables(result: dict[str, Any], outcome: FleetOutcome, slo: Slo) ->
     yield Table(_latency_rows(outcome.all, outcome.itl_s), title="Latencies")
     yield Table([totals], title="Totals of the measured time", upright=True, titles=_SIMULATE_TITLES)
     if len(outcome.hit_fractions) > 1:
-        hits = [
-            {"place": name, "prefix_hit_fraction": share} for name, share in outcome.hit_fractions.items()
-        ]
+        shares = outcome.hit_fractions.items()
+        hits = [{"place": name, "prefix_hit_fraction": share} for name, share in shares]
         yield Table(hits, title="Prefix hits")
     if "transfer" in result:
         yield Table([result["transfer"]], title="KV caches sent", upright=True)
     if outcome.run:
-        replicas = result["operation"]["replicas"]
-        events = {key: value for key, value in result["operation"].items() if key != "replicas"}
+        events = dict(result["operation"])
+        replicas = events.pop("replicas")
+        names = (
+            " ".join(str(row[key]) for key in ("pool", "replica") if row[key] is not None) for row in replicas
+        )
         yield Table([events], title="Operation", upright=True)
         yield Table(
-            [
-                {"replica": " ".join(str(row[key]) for key in ("pool", "replica") if row[key] is not None)}
-                | {key: value for key, value in row.items() if key not in {"pool", "replica"}}
-                for row in replicas
-            ],
+            [{**row, "replica": name} for row, name in zip(replicas, names, strict=True)],
             title="Replicas",
+            shown=columns("replica from_s until_s requests preemptions busy_fraction"),
         )
     yield Table(result["timeline"], title="Over time, all replicas")
     yield Table(targets, title="Targets")
     if len(outcome.classes) > 1:
-        shown = ("requests", "finished", "shed", "unfinished", "requests_per_s", "goodput_requests_per_s", "slo_met_fraction", "prefix_hit_fraction", "preemptions")  # fmt: skip
+        of_class = "requests finished shed unfinished requests_per_s goodput_requests_per_s slo_met_fraction prefix_hit_fraction preemptions"
         rows = [
-            {"class": name, **{key: known(getattr(figures, key)) for key in shown}}
-            for name, figures in outcome.classes.items()
+            {"class": name, **known(row_of(figures, of_class))} for name, figures in outcome.classes.items()
         ]
         spare = ("preemptions", "shed", "unfinished", "requests_per_s", "finished")
         yield Table(rows, title="Classes", spare=spare)
@@ -318,28 +320,34 @@ def simulate_answer(
         result |= _pools_result(chosen, asked, operation, outcome.draft)
     slo = chosen.asked.scenario.slo
     every = outcome.all
-    tables = _simulate_tables(result, outcome, slo)
     missed = outcome.missed(slo)
     met = "meets all targets" if slo.targets else "no targets"
     verdict = f"misses {', '.join(t.key for t in missed)}" if missed else met
     within = f"{every.slo_met_fraction:.1%} of {every.requests:,} requests within the limits"
     if every.requests < FEWEST["p99"]:
         within = f"{round(every.slo_met_fraction * every.requests)} of {every.requests} requests within the limits, {TOO_FEW}"
-    warnings = [*asked.warnings, *chosen.asked.warnings, *_unanswered(outcome, slo)]
-    warnings += [warning for warning in (overload(asked, utilisation),) if warning]
+    warnings = [
+        *asked.warnings,
+        *chosen.asked.warnings,
+        *_unanswered(outcome, slo),
+        overload(asked, utilisation),
+    ]
     return Answer(
         command="simulate",
         result=result,
-        tables=tuple(tables),
+        tables=tuple(_simulate_tables(result, outcome, slo)),
         headline=f"{chosen.asked.scenario.name} on {bought}: {verdict}; {within}",
         closing=(f"{chosen.origin}: {counts or chosen.counted}", *seen_texts(chosen, outcome)),
         assumptions=(*_asked_assumptions(chosen, asked), *asked.assumptions, *stated, *outcome.assumptions),
-        warnings=tuple(warnings),
+        warnings=tuple(filter(None, warnings)),
         exit_code=4 if missed else 0,
     )
 
 
-_POINTS = ("plan", "request_rate", "concurrency", "requests_per_s", "output_tokens_per_s_per_gpu", "ttft_s.p95", "tpot_s.mean", "tpot_s.p95", "e2e_s.mean", "slo_met_fraction", "holds")  # fmt: skip
+_POINTS = columns(
+    "plan request_rate concurrency requests_per_s output_tokens_per_s_per_gpu ttft_s.p95 tpot_s.mean tpot_s.p95 "
+    "e2e_s.mean slo_met_fraction holds"
+)
 _SPARE_OF_POINTS = ("e2e_s.mean", "tpot_s.mean", "requests_per_s", "slo_met_fraction")
 """Columns that a narrow screen leaves out, the first one first."""
 _SPARE_OF_PLANS = columns(
@@ -367,18 +375,16 @@ def sweep_answer(asked: AskedSweep, rows: Sequence[Row], *, reused: int, interru
     apart = any(point.contender.decode is not None for point in asked.points)
     unit = "requests in flight" if closed else "req/s" if apart else "req/s per replica"
     shown = tuple(name for name in _POINTS if name != ("request_rate" if closed else "concurrency"))
-    best = max((s for s in by_plan_rows if s["largest_load_that_holds"]), key=lambda s: float(s["output_tokens_per_s_per_gpu"]), default=None)  # fmt: skip
+    within = [each for each in by_plan_rows if each["largest_load_that_holds"]]
     verdict = (
-        f"{best['plan']} has the highest throughput per GPU within the targets, at {best['largest_load_that_holds']:.3g} {unit}"
-        if best
-        else "no plan meets the targets at any load"
-        if asked.slo.targets
-        else "no targets set; compare the knees"
+        "no plan meets the targets at any load" if asked.slo.targets else "no targets set; compare the knees"
     )
-    if interrupted:
-        verdict = f"nothing is decided, {len(rows)} points were finished"
+    if within:
+        best = max(within, key=lambda each: float(each["output_tokens_per_s_per_gpu"]))
+        verdict = f"{best['plan']} has the highest throughput per GPU within the targets, at {best['largest_load_that_holds']:.3g} {unit}"
     closing = [f"{reused} of {len(rows)} points reused from an earlier run"] if reused else []
     if interrupted:
+        verdict = f"nothing is decided, {len(rows)} points were finished"
         closing.append("interrupted: finished points are shown; run again with --points FILE to continue")
     result: dict[str, Any] = {
         "scenario": asked.name,
@@ -391,9 +397,7 @@ def sweep_answer(asked: AskedSweep, rows: Sequence[Row], *, reused: int, interru
         result=result,
         tables=(
             Table(rows, title="Points", shown=shown, titles=_SWEEP_TITLES, spare=_SPARE_OF_POINTS),
-            Table(
-                by_plan_rows, title=f"Plans (loads in {unit})", titles=_SWEEP_TITLES, spare=_SPARE_OF_PLANS
-            ),
+            Table(by_plan_rows, f"Plans (loads in {unit})", titles=_SWEEP_TITLES, spare=_SPARE_OF_PLANS),
         ),
         headline=f"{asked.name}: {verdict}",
         closing=tuple(closing),
@@ -408,23 +412,12 @@ def _lengths(lengths: LengthSummary, requests: int) -> dict[str, Any]:
     carried = {
         name: getattr(lengths, name) if requests >= FEWEST[name] else None for name in ("p50", "p95", "p99")
     }
-    return {
-        "mean": lengths.mean,
-        **carried,
-        "max": lengths.max,
-        "lognormal": dict(lengths.fit),
-    }
+    return {"mean": lengths.mean, **carried, "max": lengths.max, "lognormal": dict(lengths.fit)}
 
 
 def workload_result(summary: WorkloadSummary) -> dict[str, Any]:
     """Return a workload with the keys of the interface."""
-    rate = summary.rate
-    prefix = None
-    if summary.prefix:
-        prefix = {
-            **row_of(summary.prefix, "block_tokens unlimited_hit_fraction unlimited_token_hit_fraction"),
-            "curve": [{"blocks": blocks, "hit_fraction": share} for blocks, share in summary.prefix.curve],
-        }
+    rate, prefix = summary.rate, summary.prefix
     return {
         **row_of(summary, "name format requests"),
         "seconds": rate.seconds,
@@ -434,7 +427,9 @@ def workload_result(summary: WorkloadSummary) -> dict[str, Any]:
         },
         "input_tokens": _lengths(summary.input_tokens, summary.requests),
         "output_tokens": _lengths(summary.output_tokens, summary.requests),
-        "prefix": prefix,
+        "prefix": prefix
+        and row_of(prefix, "block_tokens unlimited_hit_fraction unlimited_token_hit_fraction")
+        | {"curve": [{"blocks": blocks, "hit_fraction": share} for blocks, share in prefix.curve]},
         "evictions": list(summary.evictions),
         "prefix_hit_fraction": summary.prefix_hit_fraction,
         "measured": summary.measured and dict(summary.measured),
@@ -482,35 +477,25 @@ def _workload_tables(summary: WorkloadSummary) -> Iterator[Table]:
 
 def workload_answer(summary: WorkloadSummary, written: str | None) -> Answer:
     """Return what a file says about its traffic."""
-    rate = summary.rate
-    speed = (
-        f", {rate.mean:.3g} req/s on average and {rate.peak_60s:.3g} at peak"
-        if rate.mean and rate.peak_60s
-        else ""
-    )
+    rate, speed = summary.rate, ""
+    if rate.mean and rate.peak_60s:
+        speed = f", {rate.mean:.3g} req/s on average and {rate.peak_60s:.3g} at peak"
     closing = list(summary.notes)
     if summary.requests < FEWEST["p99"]:
         closing.append(f"{summary.requests} request{'s are' if summary.requests != 1 else ' is'} {TOO_FEW}")
-    if written:
-        closing.append(f"written to {written}: use it in a scenario as trace: {written}")
-    else:
-        closing.append("to use it in a scenario, write it: -o workload.yaml")
+    use = f"written to {written}: use it in a scenario as trace: {written}"
+    closing.append(use if written else "to use it in a scenario, write it: -o workload.yaml")
+    alone = Assumption(
+        "prompts share no prefixes: the file has neither block ids nor counters of a prefix cache",
+        "shared_prefix in the workload YAML",
+    )
     return Answer(
         command="workload",
         result=workload_result(summary),
         tables=tuple(_workload_tables(summary)),
         headline=f"{summary.name} ({summary.format}): {summary.requests:,} requests{speed}",
         closing=tuple(closing),
-        assumptions=(
-            (
-                Assumption(
-                    "prompts share no prefixes: the file has neither block ids nor counters of a prefix cache",
-                    "shared_prefix in the workload YAML",
-                ),
-            )
-            if summary.prefix is None and summary.prefix_hit_fraction is None
-            else ()
-        ),
+        assumptions=(alone,) if summary.prefix is None and summary.prefix_hit_fraction is None else (),
         warnings=summary.omissions,
     )
 
@@ -544,13 +529,12 @@ def _worst(validation: Validation) -> list[dict[str, Any]]:
     for p in known:
         if p.row not in rows and len(rows) < WORST:
             group = p.groups or {}
+            where = (group.get(key) for key in group if key in {"engine", "device", "gpu", "load", "op"})
             rows[p.row] = {
                 "id": p.row,
                 **row_of(p, "metric measured predicted"),
                 "ratio": float(p.predicted or 0) / p.measured,
-                "where": ", ".join(
-                    v for k, v in group.items() if k in {"engine", "device", "gpu", "load", "op"} and v
-                ),
+                "where": ", ".join(filter(None, where)),
             }
     return list(rows.values())
 
