@@ -16,7 +16,7 @@ from capplan.hardware.device import Device
 from capplan.money.cash import total_usd
 from capplan.money.price import HOURS_PER_MONTH, usd_per_month
 from capplan.questions.plans.plan_row import plan_row
-from capplan.report.answer import Table, row_of
+from capplan.report.answer import Table, columns, row_of
 from capplan.report.answers.fleet_money import total_table
 from capplan.report.answers.fleet_outlook import over_time_parts, over_time_tables
 from capplan.report.answers.fleet_words import (
@@ -220,20 +220,15 @@ def sources_section(given: Findings) -> Section:
     """Return where prices, datasheets, model, engine and efficiencies come from, with their dates."""
     model = given.model_source
     rows = [
-        {"what": "model", "title": model.title, "date": None, "where": model.url or model.note},
+        _source_row("model", model.title, model.url or model.note),
         _engine_row(given.asked.question.profile),
     ]
     devices = devices_of(given)
     for device in given.asked.question.devices:
         if device.name in devices or not devices:
             rows += [
-                {
-                    "what": device.name,
-                    "title": source.title,
-                    "date": source.checked,
-                    "where": source.url or source.note,
-                }
-                for source in device.sources
+                _source_row(device.name, each.title, each.url or each.note, each.checked)
+                for each in device.sources
             ]
             rows += _efficiency_rows(given, device)
     prices = [*price_rows(given)]
@@ -242,12 +237,16 @@ def sources_section(given: Findings) -> Section:
     return Section("Sources", tables=(priced, Table(rows, title="Models, devices, engines")))
 
 
+def _source_row(what: str, title: str, where: str | None, date: str | None = None) -> dict[str, Any]:
+    return {"what": what, "title": title, "date": date, "where": where}
+
+
 def _engine_row(profile: EngineProfile) -> dict[str, Any]:
     version = profile.asked_version or profile.version
     what = "scheduling, defaults and memory rules of this version"
     if version != profile.version:
         what += f"; {profile.version} is the nearest version known"
-    return {"what": "engine", "title": f"{profile.engine} {version}", "date": None, "where": what}
+    return _source_row("engine", f"{profile.engine} {version}", what)
 
 
 def _efficiency_rows(given: Findings, device: Device) -> list[dict[str, Any]]:
@@ -259,46 +258,35 @@ def _efficiency_rows(given: Findings, device: Device) -> list[dict[str, Any]]:
     ]
     assumed = [item.what for group in groups for item in kernel_assumptions(group, question)]
     borrowed = dict.fromkeys(assumed or ([efficiency.borrowed.what] if efficiency.borrowed else []))
-    where = (
-        given.asked.scenario.calibration
-        or "efficiencies that ship with capplan, fitted to published kernel timings"
-    )
+    shipped = "efficiencies that ship with capplan, fitted to published kernel timings"
+    where = given.asked.scenario.calibration or shipped
     said = [efficiency.note, efficiency.merged.what if efficiency.merged else ""]
     notes = {"measured": "; ".join(filter(None, said)), "assumed": "; ".join(borrowed)}
     return [
-        {
-            "what": device.name,
-            "title": f"kernel efficiencies, {label}, fitted on {efficiency.device}",
-            "date": None,
-            "where": f"{where}{'; ' + notes[label] if notes[label] else ''}",
-        }
+        _source_row(
+            device.name,
+            f"kernel efficiencies, {label}, fitted on {efficiency.device}",
+            "; ".join(filter(None, (where, notes[label]))),
+        )
         for label in (dict.fromkeys(group.label for group in groups) or {efficiency.label: None})
     ]
 
 
 def command_section(given: Findings) -> Section:
     """Return the command that wrote the page, and the one that estimates one replica of the chosen plan."""
-    commands = [given.command]
-    commands += [_estimate_command(given, detail) for detail in given.details]
-    others = ""
-    if given.chosen is not None:
-        others = ", the second estimates one replica of the chosen plan"
+    others = "" if given.chosen is None else ", the second estimates one replica of the chosen plan"
     if given.chosen is not None and given.chosen.has_pools:
         others = ", the others estimate one replica of either pool, as if it served whole requests"
     elif len(given.details) > 1:
         others = ", the others estimate one replica of each group, with the requests that it gets"
-    return Section(
-        "Commands",
-        text=(f"The first command writes this page{others}:",),
-        code=tuple(commands),
-    )
+    commands = (given.command, *(_estimate_command(given, detail) for detail in given.details))
+    return Section("Commands", text=(f"The first command writes this page{others}:",), code=commands)
 
 
 def _estimate_command(given: Findings, detail: PlanDetail) -> str:
     scenario = given.asked.scenario
     replica = replica_words(scenario, detail.spec, _group_of(given, detail).weight_dtype)
-    words = ["capplan", "estimate", scenario.model, *replica]
-    load = detail.load
+    load, words = detail.load, ["capplan", "estimate", scenario.model, *replica]
     words += ["--input-tokens", str(load.input_tokens), "--output-tokens", str(load.output_tokens)]
     if load.prefix_hit_fraction:
         words += ["--prefix-hit-fraction", f"{load.prefix_hit_fraction:.3g}"]
@@ -307,26 +295,23 @@ def _estimate_command(given: Findings, detail: PlanDetail) -> str:
 
 def workload_section(given: Findings) -> Section:
     """Return the traffic: every row multiplies across to tokens per second."""
-    scenario = given.asked.scenario
-    responses_s = responses_of_classes(
-        given.chosen.responses_s if given.chosen else 0.0, len(scenario.classes)
-    )
-    hits = given.chosen.class_prefix_hit_fractions if given.chosen else ()
+    scenario, plan, question = given.asked.scenario, given.chosen, given.asked.question
+    responses_s = responses_of_classes(plan.responses_s if plan else 0.0, len(scenario.classes))
+    hits = plan.class_prefix_hit_fractions if plan else ()
     known = hits or [item.cached_input_tokens / item.input_tokens.mean_tokens for item in scenario.classes]
-    rows = [
-        _class_row(item, s, hit) for item, s, hit in zip(scenario.classes, responses_s, known, strict=True)
-    ]
-    text = [scenario.file.description] if scenario.file.description else []
-    text.append(
-        f"Model {scenario.model}, served by {given.asked.question.profile.engine} "
-        f"{given.asked.question.profile.asked_version or given.asked.question.profile.version}, longest context "
-        f"{given.asked.question.max_model_len:,} tokens. Tokens per second are those of the peak."
+    rows = list(map(_class_row, scenario.classes, responses_s, known))
+    version = question.profile.asked_version or question.profile.version
+    served = (
+        f"Model {scenario.model}, served by {question.profile.engine} {version}, longest context "
+        f"{question.max_model_len:,} tokens. Tokens per second are those of the peak."
     )
-    if any(item.users for item in scenario.classes):
-        text.append(
-            "Users wait for a response before they send the next request, so their rate follows from the response time."
-        )
-    return Section("Workload", text=tuple(text), tables=(Table(rows, titles={"request_rate": "peak rate"}),))
+    users = "Users wait for a response before they send the next request, so their rate follows from the response time."
+    text = (scenario.file.description, served, users if any(item.users for item in scenario.classes) else "")
+    return Section(
+        "Workload",
+        text=tuple(filter(None, text)),
+        tables=(Table(rows, titles={"request_rate": "peak rate"}),),
+    )
 
 
 def _class_row(item: RequestClass, response_s: float, hit_fraction: float) -> dict[str, Any]:
@@ -401,18 +386,12 @@ def _difference(plan: Plan, chosen: Plan | None) -> dict[str, float | None]:
 def plans_section(given: Findings) -> Section:
     """Return the chosen plan and the runners-up: price difference, margin to every target."""
     rows = [*plan_rows(given)]
-    shown_names: tuple[str, ...] = (
-        "rank", "hardware", "gpus", "plan", "kv_dtype", "usd_per_month", "more_usd_per_month", "price_ratio",
-        *(f"margin_fraction.{m['target']}" for m in given.margins[0]), "slo_met_probability", "bottleneck", "label",
-    )  # fmt: skip
-    if not given.margins[0]:
-        shown_names = tuple(name for name in shown_names if name != "slo_met_probability")
-    if by_the_job(given.plans):
-        shown_names = tuple(
-            "usd_per_job" if name == "usd_per_month" else name
-            for name in shown_names
-            if name != "more_usd_per_month"
-        )
+    cost = "usd_per_job" if by_the_job(given.plans) else "usd_per_month more_usd_per_month"
+    margins = " ".join(f"margin_fraction.{m['target']}" for m in given.margins[0])
+    chance = "slo_met_probability" if given.margins[0] else ""
+    shown_names = columns(
+        f"rank hardware gpus plan kv_dtype {cost} price_ratio {margins} {chance} bottleneck label"
+    )
     titles: dict[str, str] = {
         "usd_per_job": "the job",
         "kv_dtype": "KV cache",
@@ -422,15 +401,15 @@ def plans_section(given: Findings) -> Section:
         "label": "kernels",
         **{f"margin_fraction.{m['target']}": f"margin {m['target']}" for m in given.margins[0]},
     }
-    text = [
+    choices = given.answer.choices
+    text = (
+        *([] if choices is None else [f"Recommended because {choices.why}."]),
         "The first line is the chosen plan. A margin is the share of the limit that the prediction leaves. Kernels are measured "
-        "where their efficiencies were fitted on that device, assumed (*) where some were borrowed from another device or dtype."
-    ]
-    if given.answer.choices is not None:
-        text.insert(0, f"Recommended because {given.answer.choices.why}.")
+        "where their efficiencies were fitted on that device, assumed (*) where some were borrowed from another device or dtype.",
+    )
     return Section(
         WHY,
-        text=tuple(text),
+        text=text,
         tables=(Table(rows, shown=shown_names, titles=titles, assumed=_unmeasured(rows, shown_names)),),
         pictures=_plan_pictures(given),
     )
@@ -438,9 +417,7 @@ def plans_section(given: Findings) -> Section:
 
 def _unmeasured(rows: list[dict[str, Any]], names: tuple[str, ...]) -> frozenset[tuple[int, str]]:
     """Return the cells that rest on the kernels of another device."""
-    predicted = [
-        name for name in names if name.startswith("margin") or name in {"slo_met_probability", "label"}
-    ]
+    predicted = [name for name in names if name.startswith(("margin", "slo_met_probability", "label"))]
     return frozenset(
         (i, name) for i, row in enumerate(rows) if row["label"] == "assumed" for name in predicted
     )
@@ -586,6 +563,14 @@ _TITLES = {
     "usd_per_month": "cost",
     "load": "tokens at",
 }
+_JOB_WAY = (
+    "x hours of the job = cost of the job; / thousand requests = price per thousand requests; cost of the job / million "
+    "tokens = price per million tokens. Nothing is paid for once the job is done."
+)
+_MONTH_WAY = (
+    "x hours = cost per month; / million tokens = price per million tokens. Devices are paid for at all hours, "
+    "so the price to expect is that at the mean load; the price at the peak would need peak traffic all month."
+)
 MEAN, PEAK = "the mean load", "the peak, all month"
 
 
@@ -602,17 +587,7 @@ def cost_section(given: Findings) -> Section:
     ]
     tokens = [row for plan in plans for row in (_job_rows(plan) if of_job else _token_rows(plan))]
     idle = "" if paid_by_the_gpu(plans) else "GPUs are those of the machines, idle ones included; "
-    way = f"{idle}GPUs x price{' + electricity' if powered else ''} = cost per hour; "
-    if of_job:
-        way += (
-            "x hours of the job = cost of the job; / thousand requests = price per thousand requests; cost of the job / million "
-            "tokens = price per million tokens. Nothing is paid for once the job is done."
-        )
-    else:
-        way += (
-            "x hours = cost per month; / million tokens = price per million tokens. Devices are paid for at all hours, "
-            "so the price to expect is that at the mean load; the price at the peak would need peak traffic all month."
-        )
+    way = f"{idle}GPUs x price{' + electricity' if powered else ''} = cost per hour; {_JOB_WAY if of_job else _MONTH_WAY}"
     if powered:
         way += _electricity_text(given)
     titles = {**_TITLES, **month_titles(given.answer)}

@@ -422,8 +422,11 @@ def decision_tables(answer: FleetAnswer, *, promised: bool) -> list[Table]:
             {
                 **row,
                 "confidence_fraction": row["confidence"],
-                "usd_per_job": usd_per_job(answer, row["usd_per_month"]),
-                "more_usd_per_job": usd_per_job(answer, row.get("more_usd_per_month")),
+                **{
+                    name.replace("month", "job"): usd_per_job(answer, row[name])
+                    for name in ("usd_per_month", "more_usd_per_month")
+                    if name in row
+                },
             }
             for row in sizes
         ]
