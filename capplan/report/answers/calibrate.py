@@ -338,24 +338,7 @@ def deployment_answer(found: Deployment, written: Path, replica: Sequence[str]) 
         }
         for result in found.probed.results
     ]
-    counted = found.probed.counted
-    closing = list(base.closing)
-    pace = found.refit.pace
-    if pace:
-        said_pace = f"steps of a load took {pace.low:.2f} to {pace.high:.2f} times as long as at the mean pace of the series"
-        closing.insert(0, f"{said_pace}: a load of another moment may differ as much")
-    if counted.get("prefix_queries"):
-        share = counted.get("prefix_hits", 0.0) / counted["prefix_queries"]
-        closing.insert(
-            0, f"its own counters: {share:.1%} of prompt tokens hit the prefix cache during the series"
-        )
-    if counted.get("steps"):
-        closing.insert(0, f"its own counters: {counted['steps']:,.0f} steps")
-    fullest = found.probed.fullest
-    said = [f"{fullest[name]:,.0f} {name}" for name in ("running", "waiting") if name in fullest]
-    said += [f"{fullest['cache_use']:.0%} of the cache in use"] if "cache_use" in fullest else []
-    if said:
-        closing.insert(0, f"its own numbers at most: {', '.join(said)}")
+    counted, fullest, pace = found.probed.counted, found.probed.fullest, found.refit.pace
     result = {
         **base.result,
         "endpoint": found.address,
@@ -370,5 +353,22 @@ def deployment_answer(found: Deployment, written: Path, replica: Sequence[str]) 
         base,
         result={**result, "interrupted": found.probed.stopped},
         tables=(Table(rows, title="Measured"), steps, *base.tables),
-        closing=tuple(closing),
+        closing=(*_own_texts(found), *base.closing),
     )
+
+
+def _own_texts(found: Deployment) -> Iterator[str]:
+    """Yield what the server says of itself, and by how much loads of another moment may differ."""
+    counted, fullest, pace = found.probed.counted, found.probed.fullest, found.refit.pace
+    said = [f"{fullest[name]:,.0f} {name}" for name in ("running", "waiting") if name in fullest]
+    said += [f"{fullest['cache_use']:.0%} of the cache in use"] if "cache_use" in fullest else []
+    if said:
+        yield f"its own numbers at most: {', '.join(said)}"
+    if counted.get("steps"):
+        yield f"its own counters: {counted['steps']:,.0f} steps"
+    if counted.get("prefix_queries"):
+        share = counted.get("prefix_hits", 0.0) / counted["prefix_queries"]
+        yield f"its own counters: {share:.1%} of prompt tokens hit the prefix cache during the series"
+    if pace:
+        said_pace = f"steps of a load took {pace.low:.2f} to {pace.high:.2f} times as long as at the mean pace of the series"
+        yield f"{said_pace}: a load of another moment may differ as much"

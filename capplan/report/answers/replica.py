@@ -12,6 +12,7 @@ from capplan.accuracy.bounded import LEAST_GROUPS, LEAST_SOURCES, MOST_WIDTH, Bo
 from capplan.assumption import Assumption
 from capplan.engine.profile import LOW_LATENCY_STEP_TOKENS
 from capplan.fleet.fit import Fit, adapter_bytes_on_fullest_rank
+from capplan.memory.plan import MemoryPlan
 from capplan.model.sharding import network_adapter_elements
 from capplan.replica.estimate import LAUNCHES, Estimate
 from capplan.replica.load import Load
@@ -57,30 +58,27 @@ def estimate_answer(
         {**asdict(row), "flop_per_byte": row.flop / row.bytes if row.bytes else None}
         for row in estimated.breakdown
     ]
-    place = {
+    result = {
         "model": spec.network.name,
         "hardware": spec.device.name,
         "gpus": spec.devices,
         "label": replica.label,
-    }
-    bounds = {
+        **{name: asdict(spread) for name, spread in spreads.items()},
         "output_tokens_per_s_low": estimated.output_tokens_per_s * bounded.throughput.low_ratio,
         "output_tokens_per_s_high": estimated.output_tokens_per_s * bounded.throughput.high_ratio,
+        **figures,
     }
-    result = {**place, **{name: asdict(spread) for name, spread in spreads.items()}, **bounds, **figures}
     rests_on = bounded.rests_on and f"; {bounded.rests_on}"
     asked = f"concurrency {load.concurrency}" if load.concurrency else f"{load.request_rate:g} req/s"
     out = load.output_tokens if spec.network.generates else "a vector or a score"
-    steps = (
-        "Prefill of one prompt, and one decode step" if spec.network.generates else "Prefill of one prompt"
-    )
+    steps = f"Prefill of one prompt{', and one decode step' if spec.network.generates else ''}"
     return Answer(
         command="estimate",
         result={**result, "breakdown": breakdown},
         tables=(
             Table(
                 latency,
-                title=f"Latency (low and high: 80% interval of the mean{rests_on})",
+                f"Latency (low and high: 80% interval of the mean{rests_on})",
                 spare=("p90_s", "p50_s"),
             ),
             Table([figures], title="Throughput", upright=True),
@@ -116,13 +114,10 @@ def _launch_bound(replica: Replica, load: Load, estimated: Estimate) -> Iterator
     if waits_s < LAUNCH_BOUND * estimated.ttft_s.mean:
         return
     name, captured = f"{profile.engine} {profile.asked_version or profile.version}", profile.host.graph_tokens
+    what = f"steps of up to {captured:g} tokens" if captured else "no step with prompts"
     yield (
         f"launch-bound: a prompt of {load.input_tokens} tokens waits {1e3 * waits_s:.3g} ms for its kernels, which the host launches one by one; "
-        + (
-            f"{name} captures steps of up to {captured:g} tokens in CUDA graphs"
-            if captured
-            else f"{name} captures no step with prompts in CUDA graphs"
-        )
+        f"{name} captures {what} in CUDA graphs"
     )
 
 
@@ -204,16 +199,19 @@ def _encoder_is_profiled(spec: ReplicaSpec) -> bool:
     return bool(spec.network.vision_parameters and spec.profile.memory.vision_bytes_per_token)
 
 
+_OF_A_GPU = "usable_bytes weight_bytes activation_bytes non_torch_bytes cuda_graph_bytes kv_bytes_available"
+"""Amounts of memory of the fullest device."""
+
+
+def _amounts(plan: MemoryPlan, names: str) -> dict[str, float]:
+    """Return amounts of the memory plan of one replica as plain numbers."""
+    return {name: float(np.asarray(amount)) for name, amount in row_of(plan, names).items()}
+
+
 def _memory_figures(fit: Fit) -> dict[str, Any]:
     plan, spec = fit.plan, fit.spec
     scheduling = replica_scheduling(engine_scheduling(spec), spec.sharding)
-    amounts = {
-        name: float(np.asarray(getattr(plan, name)))
-        for name in columns(
-                        "weight_bytes activation_bytes non_torch_bytes cuda_graph_bytes usable_bytes "
-                        "kv_bytes_available kv_cache_tokens max_concurrency reserved_bytes_per_sequence"
-                    )
-    }  # fmt: skip
+    amounts = _amounts(plan, f"{_OF_A_GPU} kv_cache_tokens max_concurrency reserved_bytes_per_sequence")
     tokens = 0 if spec.network.bidirectional else int(max(0.0, amounts["kv_cache_tokens"]))
     sequences, groups = max(0.0, amounts["max_concurrency"]), int(spec.sharding.data)
     of_a_group = {
@@ -233,12 +231,7 @@ def _memory_figures(fit: Fit) -> dict[str, Any]:
         "max_model_len": served_context_tokens(spec),
         **row_of(scheduling, "max_num_seqs max_num_batched_tokens"),
         "device_memory_bytes": fit.device_memory_bytes,
-        "usable_bytes_per_gpu": amounts["usable_bytes"],
-        "weight_bytes_per_gpu": amounts["weight_bytes"],
-        "activation_bytes_per_gpu": amounts["activation_bytes"],
-        "non_torch_bytes_per_gpu": amounts["non_torch_bytes"],
-        "cuda_graph_bytes_per_gpu": amounts["cuda_graph_bytes"],
-        "kv_bytes_available_per_gpu": amounts["kv_bytes_available"],
+        **{f"{name}_per_gpu": amounts[name] for name in columns(_OF_A_GPU)},
         "kv_cache_tokens": groups * tokens,
         "max_concurrency": groups * sequences,
         **(of_a_group if groups > 1 else {}),
@@ -254,7 +247,8 @@ def _adapter_figures(fit: Fit) -> dict[str, Any]:
     if network.adapters is None:
         return {}
     each = adapter_bytes_on_fullest_rank(network, fit.spec.sharding)
-    left = float(np.asarray(plan.kv_bytes_available)) - float(np.asarray(plan.reserved_bytes_per_sequence))
+    available, reserved = _amounts(plan, "kv_bytes_available reserved_bytes_per_sequence").values()
+    left = available - reserved
     return {
         "adapter_elements": network_adapter_elements(network, network.adapters),
         "adapter_bytes_per_gpu": each,
@@ -264,10 +258,7 @@ def _adapter_figures(fit: Fit) -> dict[str, Any]:
     }
 
 
-_IN_WATERFALL = {
-    "device_memory_bytes", "usable_bytes_per_gpu", "weight_bytes_per_gpu", "activation_bytes_per_gpu",
-    "non_torch_bytes_per_gpu", "cuda_graph_bytes_per_gpu", "kv_bytes_available_per_gpu",
-}  # fmt: skip
+_IN_WATERFALL = {"device_memory_bytes", *(f"{name}_per_gpu" for name in columns(_OF_A_GPU))}
 _OF_CACHES = {"kv_dtype", "kv_cache_tokens", "reserved_bytes_per_sequence"}
 """Figures that say nothing where nothing is cached."""
 _WATERFALL_TITLES = {
@@ -287,19 +278,17 @@ def waterfall(fit: Fit) -> list[dict[str, Any]]:
     """Return what comes off the device's memory, line by line, down to the cache, in the order of the engine."""
     plan, rules = fit.plan, fit.spec.profile.memory
     total = fit.device_memory_bytes
-    available = float(np.asarray(plan.kv_bytes_available))
-    runtime = ("kernels, handles, collectives", -float(np.asarray(plan.non_torch_bytes)))
-    weights = ("weights", -float(np.asarray(plan.weight_bytes)))
-    activations = ("peak activations", -float(np.asarray(plan.activation_bytes)))
+    usable, weight, activation, non_torch, whole, available = _amounts(plan, _OF_A_GPU).values()
+    runtime, weights = ("kernels, handles, collectives", -non_torch), ("weights", -weight)
+    activations = ("peak activations", -activation)
     if rules.budget == "utilisation":
-        whole = float(np.asarray(plan.cuda_graph_bytes))
         left_out = (1.0 - rules.budgeted_graph_fraction) * whole
         graphs = [("CUDA graphs", -whole), ("CUDA graphs that the engine does not count", left_out)]
         graphs = graphs[: 1 + bool(left_out)] if rules.budgeted_graph_fraction and whole else []
-        kept = ("kept free by the memory fraction", float(np.asarray(plan.usable_bytes)) - total)
+        kept = ("kept free by the memory fraction", usable - total)
         steps = [kept, weights, activations, runtime, *graphs]
     elif rules.budget == "static_fraction":
-        reserved = float(np.asarray(plan.usable_bytes)) - total - runtime[1]
+        reserved = usable - total - runtime[1]
         steps = [runtime, ("set aside for activations and CUDA graphs", reserved), weights]
     else:
         left = total + runtime[1] + weights[1] + activations[1]
@@ -411,11 +400,8 @@ def closing_of(speculated: Speculation, *, stated: bool) -> Iterator[str]:
     """Yield up to which batch speculation pays off as predicted, what a round costs there, and what was measured."""
     batch, most = speculated.breakeven_batch, speculated.largest_batch
     if stated:
-        yield (
-            "speculation does not pay off"
-            if batch is not None
-            else "speculation pays off at any batch size, because the step times given do not depend on it"
-        )
+        pays = "speculation pays off at any batch size, because the step times given do not depend on it"
+        yield pays if batch is None else "speculation does not pay off"
         return
     if batch is not None and batch <= most:
         paying = f"as predicted, speculation does not pay off from batch size {batch} on"
