@@ -213,11 +213,9 @@ def _speed_risks(given: Findings, plan: Plan) -> Iterator[str]:
         yield f"Replicas may be slower than predicted: with a probability of {unsure(plan.slo_met_probability)} a target is missed at the peak."
     if plan.usd_per_month_high == inf:
         yield "In the worst tenth of the cases no number of replicas of this layout that was tried meets the targets."
-    unmeasured = " and ".join(
-        dict.fromkeys(group.layout.device.name for group in plan.groups if group.label == "assumed")
-    )
-    if unmeasured:
-        yield f"Kernels of {unmeasured} were not measured but borrowed; capplan calibrate on that GPU replaces them in at most 12 minutes."
+    names = dict.fromkeys(group.layout.device.name for group in plan.groups if group.label == "assumed")
+    if names:
+        yield f"Kernels of {' and '.join(names)} were not measured but borrowed; capplan calibrate on that GPU replaces them in at most 12 minutes."
     yield from map(sentence, thin_texts([plan]))
 
 
@@ -323,7 +321,7 @@ def levers_section(given: Findings) -> Section:
     """Return what every lever is worth, separately and combined, where that was asked for; else what the page itself computed."""
     if given.levers is None:
         return _own_section(given)
-    levers = given.levers
+    levers, tries = given.levers, given.levers["combinations"]
     tried = [
         {key: row[key] for key in _TRIED} | {"confidence_fraction": row["confidence"]}
         for row in levers["levers"]
@@ -353,7 +351,9 @@ def levers_section(given: Findings) -> Section:
         text=(
             "Each lever changes the scenario in one way and is sized by the same search as the plan as it is. "
             "Only levers that keep targets and traffic, need no capital and no interruptible machines are combined.",
-            _best_text(levers),
+            f"The best of {tries} combinations: {', '.join(levers['best_levers'])}."
+            if levers["best_levers"]
+            else f"No combination of them costs less ({tries} were tried).",
         ),
         tables=tables,
         pictures=(Bars("Saved by each lever separately", "usd_per_month", bars[:CHARTED]),) if bars else (),
@@ -362,12 +362,8 @@ def levers_section(given: Findings) -> Section:
 
 def _compared(levers: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield the plan as it is and the best one."""
-    before = levers["base_usd_per_month"]
-    best = levers["best"] if levers["best_levers"] else None
-    plans = {
-        "as it is": (levers["base"], before),
-        "best combination": (best, levers["best_usd_per_month"]),
-    }
+    before, best = levers["base_usd_per_month"], levers["best"] if levers["best_levers"] else None
+    plans = {"as it is": (levers["base"], before), "best combination": (best, levers["best_usd_per_month"])}
     yield from (
         {
             "choice": name,
@@ -381,12 +377,6 @@ def _compared(levers: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     )
 
 
-def _best_text(levers: Mapping[str, Any]) -> str:
-    if not levers["best_levers"]:
-        return f"No combination of them costs less ({levers['combinations']} were tried)."
-    return f"The best of {levers['combinations']} combinations: {', '.join(levers['best_levers'])}."
-
-
 def _own_section(given: Findings) -> Section:
     """Return what the page itself computed that lowers the bill, most saved first, and the command for all levers."""
     plan = given.chosen
@@ -394,31 +384,27 @@ def _own_section(given: Findings) -> Section:
         return Section("Levers")
     planned = planned_usd(plan) or 0.0
     options = [
-        *[
-            (f"{swing.what} {swing.low.change}", swing.low.gpus, swing.low.usd, _FALLS[swing.what])
-            for swing in given.sensitivity.swings
-            if swing.what in _FALLS and swing.low.gpus is not None and swing.low.usd is not None
-        ],
-        *_lever_choices(given, plan),
+        (f"{swing.what} {swing.low.change}", swing.low.gpus, swing.low.usd, _FALLS[swing.what])
+        for swing in given.sensitivity.swings
+        if swing.what in _FALLS and swing.low.gpus is not None and swing.low.usd is not None
     ]
+    options += _lever_choices(given, plan)
     key = money_key(plan)
     rows = [
         {"lever": what, "gpus": gpus, key: usd, "saved_usd": planned - usd, "price_to_pay": risk}
         for what, gpus, usd, risk in sorted(options, key=lambda option: option[2])
         if usd < planned
     ]
+    titles = {key: "cost", "price_to_pay": "what it takes", **month_titles(given.answer)}
+    lower = "What would lower the bill among the cases above."
     return Section(
         "Levers",
         text=(
-            "What would lower the bill among the cases above."
-            if rows
-            else "None of the cases above lowers the bill.",
+            lower if rows else "None of the cases above lowers the bill.",
             "The other levers (dtypes, caching, speculation, engine settings, commitments, their "
             "combination) each take a search of their own: --levers adds them to this page.",
         ),
-        tables=(
-            Table(rows, titles={key: "cost", "price_to_pay": "what it takes", **month_titles(given.answer)}),
-        ),
+        tables=(Table(rows, titles=titles),),
         code=(f"capplan levers {given.asked.scenario.command_words()}",),
     )
 

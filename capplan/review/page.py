@@ -24,7 +24,8 @@ from capplan.report.answers.fleet import assumed_kernels, fleet_answer
 from capplan.report.answers.fleet_outlook import over_time_assumptions, over_time_parts
 from capplan.report.charts.svg import svg_file, svg_of
 from capplan.report.safe_text import html_words, markdown_paragraph, markdown_words, one_line, rows_csv
-from capplan.report.show import beside, refuse_losing, say_warnings, send, show, write_whole
+from capplan.report.screen_units import is_number
+from capplan.report.show import BY_SUFFIX, beside, refuse_losing, say_warnings, send, show, write_whole
 from capplan.report.tables import grid_of, markdown_table
 from capplan.review import evidence, findings, levers
 from capplan.review.evidence import WHY
@@ -178,9 +179,7 @@ def review_html(review: Review) -> str:
         for section in review.sections
     )
     sections = [_html_section(section, numbers, review) for section in review.sections]
-    first, rest = (
-        "\n".join(part) for part in (sections[: review.first_screen], sections[review.first_screen :])
-    )
+    first, rest = "\n".join(sections[: review.first_screen]), "\n".join(sections[review.first_screen :])
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8"/>\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1"/>\n'
@@ -225,9 +224,7 @@ def _html_section(section: Section, numbers: "count[int]", review: Review) -> st
         parts.append(f"<figure>{caption}\n{svg_of(picture, index=next(numbers))}\n</figure>")
     parts += [_table(table, section.title) for table in section.tables]
     if section.lines:
-        parts.append(
-            "\n".join(["<ul>", *(f"<li>{html_words(line)}</li>" for line in section.lines), "</ul>"])
-        )
+        parts += ["<ul>", *(f"<li>{html_words(line)}</li>" for line in section.lines), "</ul>"]
     if section.code:
         parts.append(f"<pre><code>{html_words(chr(10).join(section.code))}</code></pre>")
     return "\n".join([*parts, "</details>\n</section>"])
@@ -254,12 +251,8 @@ def _points(review: Review) -> str:
         {
             "charted": charted(plan, review.sensitivity),
             "points": [
-                {
-                    "ratio": point.traffic_ratio,
-                    "gpus": point.gpus,
-                    "usd": point.usd,
-                    "said": point_text(point, money_key(plan)),
-                }
+                {"ratio": point.traffic_ratio, "gpus": point.gpus, "usd": point.usd}
+                | {"said": point_text(point, money_key(plan))}
                 for point in points
             ],
         }
@@ -280,12 +273,7 @@ def _table(table: Table, section: str) -> str:
         for text, kind in zip(grid.headings, kinds, strict=True)
     )
     rows = "\n".join(
-        "<tr>"
-        + "".join(
-            f'<td{kind or _short(text)} data-label="{html_words(label)}"{_exactly(value)}>{_cell(text)}</td>'
-            for label, text, kind, value in zip(grid.headings, line, kinds, values, strict=True)
-        )
-        + "</tr>"
+        f"<tr>{''.join(map(_cell, grid.headings, line, kinds, values))}</tr>"
         for line, values in zip(grid.cells, grid.values, strict=True)
     )
     name = html_words(table.title or section)
@@ -295,31 +283,19 @@ def _table(table: Table, section: str) -> str:
     )
 
 
-def _short(text: str) -> str:
-    """Return the class of a text that stays on one line."""
-    return ' class="short"' if len(text) <= SHORT_TEXT else ""
-
-
-def _exactly(value: Any) -> str:
-    """Return the attribute with a number in base units and full precision."""
-    return (
-        f' data-value="{value!r}"' if isinstance(value, (int, float)) and not isinstance(value, bool) else ""
-    )
-
-
-def _cell(text: str) -> str:
-    """Return a cell; one that is nothing but an address becomes a link, which loads nothing until somebody follows it."""
+def _cell(label: str, text: str, kind: str, value: Any) -> str:
+    """Return a cell, with its number in base units and full precision; an address becomes a link, which loads nothing until somebody follows it."""
+    kind = kind or (' class="short"' if len(text) <= SHORT_TEXT else "")
+    exact = f' data-value="{value!r}"' if is_number(value) else ""
+    said = html_words(text)
     if text.startswith("https://") and " " not in text:
-        return f'<a href="{html_words(text)}">{html_words(text)}</a>'
-    return html_words(text)
+        said = f'<a href="{said}">{said}</a>'
+    return f'<td{kind} data-label="{html_words(label)}"{exact}>{said}</td>'
 
 
 SHORT_TEXT = 18
 """Letters of a cell that stay on one line."""
-_BY_SUFFIX = {
-    ".md": "markdown", ".markdown": "markdown", ".csv": "csv", ".html": "html", ".htm": "html", ".json": "json",
-    ".txt": "table", ".zip": "csv",
-}  # fmt: skip
+_BY_SUFFIX = {**BY_SUFFIX, ".html": "html", ".htm": "html", ".txt": "table", ".zip": "csv"}
 
 
 def review_output(to: OutputFlags) -> OutputFlags:
@@ -382,18 +358,12 @@ def topics(review: Review) -> Iterator[tuple[str, str, Sequence[Mapping[str, Any
     for section in review.sections:
         for place, table in enumerate(section.tables):
             if section.title != WHY:
-                title = (
-                    f"{section.title}: {table.title}"
-                    if table.title not in ("", section.title)
-                    else section.title
-                )
+                own = f": {table.title}" if table.title not in ("", section.title) else ""
+                title = f"{section.title}{own}"
                 yield numbered(section.title, place), title, table.rows
     if review.sensitivity.what_if:
-        yield (
-            "what-if",
-            "What if the traffic changes: the points of the slider",
-            what_if_rows(review.sensitivity),
-        )
+        title = "What if the traffic changes: the points of the slider"
+        yield "what-if", title, what_if_rows(review.sensitivity)
 
 
 def tables_zip(review: Review) -> bytes:

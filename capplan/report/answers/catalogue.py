@@ -25,9 +25,7 @@ _SLICE = columns(
     "name per_device multiprocessors reported_memory_bytes memory_bytes_per_s peak_flop_per_s.bf16 starts"
 )
 
-_TITLES = {
-    "starts": "may begin at memory slice",
-}
+_TITLES = {"starts": "may begin at memory slice"}
 
 
 def devices_answer(devices: Sequence[Device]) -> Answer:

@@ -320,11 +320,6 @@ def _closing(comparison: Comparison) -> Iterator[str]:
     yield f"input + cache writes + cache reads + storage + output{outside} = cost; the plan is that of capplan fleet"
 
 
-_CACHE_TITLES = {
-    "hit_fraction": "requests that find the prefix",
-}
-
-
 def cache_answer(
     day: CachedPrefix,
     price: TokenPrice,
@@ -336,7 +331,7 @@ def cache_answer(
     row = row_of(
         day, "uncached_usd_per_day cached_usd_per_day saved_usd_per_month breakeven_requests hit_fraction"
     )
-    by_name = price.provider != price.source
+    by_name, titles = price.provider != price.source, {"hit_fraction": "requests that find the prefix"}
     named = f"{price.name} (prices of {price.date})" if by_name else "the prices given"
     assumed = [Assumption("arrivals are a Poisson process, spread over the day", "--requests-per-day")]
     if time_to_live_s is None and price.time_to_live_s is None:
@@ -349,7 +344,7 @@ def cache_answer(
             **row_of(price, "provider model"),
             "date": price.date if by_name else None,
         },
-        tables=(Table([row], title="Prompt caching", titles=_CACHE_TITLES, upright=True),),
+        tables=(Table([row], title="Prompt caching", titles=titles, upright=True),),
         headline=_cache_headline(day, price, prefix_tokens, named),
         assumptions=tuple(assumed),
         warnings=tuple(warnings),

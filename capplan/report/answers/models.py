@@ -27,10 +27,6 @@ _RESTS_ON = {
 }
 """Setting that was assumed -> the columns that rest on it."""
 
-_KV_SIZE_TITLES = {
-    "kv_bytes_per_token": "growth",
-}
-
 
 def kv_answer(sizes: "KvSizes") -> Answer:
     """Return the sizes, with a warning for each context longer than the model supports."""
@@ -56,7 +52,7 @@ def kv_answer(sizes: "KvSizes") -> Answer:
             Table(
                 rows,
                 shown=_informative(sizes.rows),
-                titles=_KV_SIZE_TITLES,
+                titles={"kv_bytes_per_token": "growth"},
                 assumed=frozenset((i, name) for i in range(len(rows)) for name in columns if rows[i][name]),
             ),
         ),

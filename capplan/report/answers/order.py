@@ -68,17 +68,18 @@ def ordered_texts(plans: Sequence[Plan]) -> tuple[str, ...]:
     return lines_texts(_lines(plans))
 
 
-def used_texts(lines: Sequence[OrderLine], *, powered: bool) -> tuple[str, ...]:
-    """Return the machines that are there already in one line, with what they count as; nothing without any."""
-    owned = [line for line in lines if line.machine.is_owned]
-    said = (
+def used_texts(lines: Sequence[OrderLine], *, powered: bool) -> Iterator[str]:
+    """Yield the machines that are there already in one line, with what they count as; nothing without any."""
+    said = [
         f"{line.count} x {line.machine.name} of your own, {owned_price_text(line.machine.usd_per_hour, powered=powered)}"
-        for line in owned
-    )
-    return (f"use: {'; '.join(said)}",) if owned else ()
+        for line in lines
+        if line.machine.is_owned
+    ]
+    if said:
+        yield f"use: {'; '.join(said)}"
 
 
-def used_by_texts(plans: Sequence[Plan]) -> tuple[str, ...]:
+def used_by_texts(plans: Sequence[Plan]) -> Iterator[str]:
     """Return the machines of plans that are there already."""
     return used_texts(_lines(plans), powered=any(plan.energy_usd_per_hour for plan in plans))
 
@@ -107,12 +108,10 @@ def _lines_text(lines: Sequence[OrderLine]) -> str:
 
 def _sold_text(lines: Sequence[OrderLine]) -> str:
     machine, several = lines[0].machine, len(lines) > 1
-    counted = [f"{line.count} x {line.machine.name}" for line in lines]
     prices = [f"${line.machine.usd_per_hour:,.2f}" for line in lines]
-    what = (
-        ", ".join(f"{each} ({price})" for each, price in zip(counted, prices, strict=True))
-        if several
-        else counted[0]
+    what = ", ".join(
+        f"{line.count} x {line.machine.name}{f' ({price})' if several else ''}"
+        for line, price in zip(lines, prices, strict=True)
     )
     seller = ", ".join(filter(None, (machine.provider, machine.region)))
     cost = "per hour each" if several else f"{prices[0]} per hour each"
@@ -182,27 +181,22 @@ def rack_texts(plan: Plan) -> Iterator[str]:
         if rack <= device.node_devices or (racks := racks_of(sizes, rack)) is None:
             continue
         noun = "rack" if racks == 1 else "racks"
-        cost = (
-            ""
-            if usd is None
-            else f", for ${usd_per_month(racks * rack * usd):,.0f} per month at the same price per GPU"
-        )
+        cost = ""
+        if usd is not None:
+            cost = f", for ${usd_per_month(racks * rack * usd):,.0f} per month at the same price per GPU"
         yield (
             f"racks: {racks} {noun} of {rack} {name} (one NVLink domain) {'holds' if racks == 1 else 'hold'} the {sum(sizes)} GPUs, each replica inside "
             f"one; a provider that sells whole racks sells {racks * rack} GPUs{cost}"
         )
 
 
-def idle_texts(plan: Plan) -> tuple[str, ...]:
-    """Return what of the machines stays idle; nothing if every GPU is used, or without a price."""
+def idle_texts(plan: Plan) -> Iterator[str]:
+    """Yield what of the machines stays idle; nothing if every GPU is used, or without a price."""
     order = plan.order
-    if order is None or not order.gpus_idle:
-        return ()
-    room = ""
-    if order.free_replicas:
+    if order is not None and order.gpus_idle:
         noun = "replica fits" if order.free_replicas == 1 else "replicas fit"
-        room = f": {order.free_replicas} more {noun} on them at no cost"
-    return (f"of the {order.gpus} GPUs in the order {order.gpus_idle} stay idle{room}",)
+        room = f": {order.free_replicas} more {noun} on them at no cost" if order.free_replicas else ""
+        yield f"of the {order.gpus} GPUs in the order {order.gpus_idle} stay idle{room}"
 
 
 def _survival_texts(plan: Plan) -> Iterator[str]:
@@ -215,24 +209,18 @@ def _survival_texts(plan: Plan) -> Iterator[str]:
         if item.machine.sku and item.span == 1
     )
     if survive.count:
-        lost = sum(group.spare_replicas - survive.unavailable for group in plan.groups)
-        noun = "replica" if lost == 1 else "replicas"
-        held = (
-            ""
-            if survive.domain == "replica"
-            else f", which {'holds' if survive.count == 1 else 'hold'} {lost} {noun}"
-        )
+        lost, held = sum(group.spare_replicas - survive.unavailable for group in plan.groups), ""
+        if survive.domain != "replica":
+            held = f", which {'holds' if survive.count == 1 else 'hold'} {lost} replica{'s' * (lost != 1)}"
         where = f"; replicas are spread: {spread}" if spread else ""
         yield f"the plan meets its targets at the peak without {survive.what_fails}{held}{where}"
         yield from _more_than_spares(plan)
     if found is None:
         return
     now, more = found.now, found.more
-    rate = (
-        "machines fail as often as published for H100 servers"
-        if survive.failures.time_to_failure_s is None
-        else f"a machine fails every {survive.failures.time_to_failure_s / 86400.0:g} days"
-    )
+    rate, every_s = "machines fail as often as published for H100 servers", survive.failures.time_to_failure_s
+    if every_s is not None:
+        rate = f"a machine fails every {every_s / 86400.0:g} days"
     text = (
         f"enough replicas for the peak are in service {percent(now.time_fraction)} of the time, and throughout a month with a "
         f"probability of {percent(now.month_probability)}: {rate}, and are replaced in {survive.failures.repair_s / 3600.0:g} h"
