@@ -279,13 +279,6 @@ def sized_for(asked: AskedFleet, row: Certainty) -> Subject:
     return Subject(surer, plan_of(Sized(trial, busy, row.gpus), terms), trial)
 
 
-PLANS: Mapping[str, Callable[[Planned], Group]] = {
-    "certainty": certainty_group,
-    "plans": plans_group,
-}
-"""Group -> the plans that it holds."""
-
-
 def next_steps_group(planned: Planned) -> Group:
     """Return what more certainty of the recommended layout costs, and what it costs if it is as fast as predicted."""
     plan = planned.answer.chosen

@@ -14,12 +14,13 @@ from capplan.explain.outlook import (
     total_cost_group,
 )
 from capplan.explain.plans import (
-    PLANS,
     Group,
     Planned,
+    certainty_group,
     explained_quantity,
     next_steps_group,
     of_plan,
+    plans_group,
     subject_of,
     tight_target_group,
 )
@@ -32,7 +33,8 @@ from capplan.report.screen_units import is_number, unit_of
 from capplan.workload.request_class import METRICS, STATISTICS
 
 GROUPS: Mapping[str, Callable[[Planned], Group]] = {
-    **PLANS,
+    "certainty": certainty_group,
+    "plans": plans_group,
     "next_steps": next_steps_group,
     "tight_target": tight_target_group,
     "demand": demand_group,
@@ -146,7 +148,7 @@ def explain_answer(planned: Planned, quantity: str | None) -> Answer:
     explained = printed(planned, quantity)
     if isinstance(explained, dict):
         return _list_answer(planned, explained, quantity)
-    of_fleet = "" if _first(explained.quantity) in PLANS else f"of {fleet}; "
+    of_fleet = "" if _first(explained.quantity) in ("certainty", "plans") else f"of {fleet}; "
     listed = row_of(explained, _LISTED)
     inputs = [asdict(each) for each in explained.inputs]
     steps = [

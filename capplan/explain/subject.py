@@ -24,6 +24,8 @@ from capplan.questions.fleet import AskedFleet, terms_of
 from capplan.questions.plans.plan_row import plan_row
 from capplan.replica.replica import memory_of
 from capplan.replica.spec import ReplicaSpec, served_context_tokens
+from capplan.report.answer import columns
+from capplan.report.answers.replica import OF_A_GPU
 from capplan.report.quantities import unexplained
 from capplan.report.screen_units import unit_of
 
@@ -187,12 +189,7 @@ def explained(
 
 
 HELD = {
-    "usable_bytes_per_gpu": "usable_bytes",
-    "weight_bytes_per_gpu": "weight_bytes",
-    "activation_bytes_per_gpu": "activation_bytes",
-    "non_torch_bytes_per_gpu": "non_torch_bytes",
-    "cuda_graph_bytes_per_gpu": "cuda_graph_bytes",
-    "kv_bytes_available_per_gpu": "kv_bytes_available",
+    **{f"{name}_per_gpu": name for name in columns(OF_A_GPU)},
     "reserved_bytes_per_sequence": "reserved_bytes_per_sequence",
     "max_concurrency": "max_concurrency",
 }

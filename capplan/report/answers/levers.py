@@ -125,6 +125,19 @@ def lever_found(progress: RowProgress, base: Base) -> Callable[[LeverRow], None]
     return tell
 
 
+def _figures(plan: Plan | None, usd: float | None, saved_usd: float | None) -> dict[str, Any]:
+    """Return what is compared of a plan, or nothing of each without one."""
+    return {
+        "hardware": plan and plan.hardware,
+        "plan": plan and _layouts(plan),
+        "gpus": plan and plan.gpus,
+        "usd_per_month": usd,
+        "usd_per_month_saved": saved_usd,
+        "ttft_p95_s": plan and plan.ttft_s.p95,
+        "tpot_p95_s": plan and plan.tpot_s.p95,
+    }
+
+
 def _row(row: LeverRow) -> dict[str, Any]:
     """Return a lever with the keys of the interface."""
     plan = row.plan
@@ -134,20 +147,12 @@ def _row(row: LeverRow) -> dict[str, Any]:
         "applicable": row.applicable,
         "reason": row.reason or None,
         "meets_targets": row.meets_targets,
-        "hardware": plan.hardware if plan else None,
-        "plan": _layouts(plan) if plan else None,
-        "gpus": plan.gpus if plan else None,
-        "usd_per_month": _usd_per_month(plan, row.memory_usd_per_month),
-        "usd_per_month_saved": row.usd_per_month_saved,
-        "ttft_p95_s": plan.ttft_s.p95 if plan else None,
-        "tpot_p95_s": plan.tpot_s.p95 if plan else None,
+        **_figures(plan, _usd_per_month(plan, row.memory_usd_per_month), row.usd_per_month_saved),
         "confidence": plan.slo_met_probability if plan else None,
         "risk": row.lever.risk or None,
         "dearer": row.dearer or None,
         "kg_co2_per_month": row.kg_co2_per_month,
-        "host_memory_bytes": (
-            row.lever.host_bytes * row.plan.prefilling_replicas if row.lever.host_bytes and row.plan else None
-        ),
+        "host_memory_bytes": (plan and row.lever.host_bytes * plan.prefilling_replicas) or None,
         "host_memory_bytes_per_replica": row.lever.host_bytes or None,
         "host_memory_usd_per_month": row.memory_usd_per_month or None,
         "host_memory_worth_usd_per_gb_month": _worth_usd_per_gb_month(row),
@@ -206,27 +211,15 @@ def _compared(answer: LeversAnswer) -> Iterator[dict[str, Any]]:
         plans["best combination"] = (answer.best.plan, answer.best.memory_usd_per_month)
     before = _usd_per_month(answer.base, answer.memory_usd_per_month)
     for name, (plan, memory) in plans.items():
-        if plan is None:
-            continue
-        usd = _usd_per_month(plan, memory)
-        yield {
-            "choice": name,
-            "hardware": plan.hardware,
-            "plan": _layouts(plan),
-            "gpus": plan.gpus,
-            "usd_per_month": usd,
-            "usd_per_month_saved": above(before, usd),
-            "ttft_p95_s": plan.ttft_s.p95,
-            "tpot_p95_s": plan.tpot_s.p95,
-            "confidence_fraction": plan.slo_met_probability,
-        }
+        if plan is not None:
+            usd = _usd_per_month(plan, memory)
+            row = {"choice": name, **_figures(plan, usd, above(before, usd))}
+            yield row | {"confidence_fraction": plan.slo_met_probability}
 
 
 def _places_table(base: Base, answer: LeversAnswer) -> Table:
     """Return what one fleet costs in each region, and a fleet in each; with the carbon dioxide of its electricity if it is known."""
-    rows: list[dict[str, Any]] = [
-        _row(row) for row in answer.rows if row.lever.name == REGIONS and row.plan is not None
-    ]
+    rows = [_row(row) for row in answer.rows if row.lever.name == REGIONS and row.plan is not None]
     if rows and answer.base is not None:
         now = {
             "change": "as it is",
@@ -253,17 +246,16 @@ def _kernels(base: Base, answer: LeversAnswer) -> tuple[Assumption, ...]:
 
 def _headline(base: Base, answer: LeversAnswer) -> str:
     name = base.asked.scenario.name
-    as_it_is = (
-        f"as it is {_plan_text(answer.base, answer.memory_usd_per_month) if answer.base else base.missing}"
-    )
-    best = answer.best
+    now = _plan_text(answer.base, answer.memory_usd_per_month) if answer.base else base.missing
+    as_it_is, best = f"as it is {now}", answer.best
     if answer.interrupted:
         return f"{name}: {as_it_is}; interrupted{_separately(answer)}"
     if best is None:
         return f"{name}: {as_it_is}; no lever changes that"
     if not best.levers:
         return f"{name}: {as_it_is}; no combination of levers that keep targets and traffic costs less{_separately(answer)}"
-    return f"{name}: {as_it_is}; at best {_plan_text(best.plan, best.memory_usd_per_month)}{_saving(answer, best)}, with {_words(best)}"
+    changes = ", ".join(lever.change for lever in best.levers)
+    return f"{name}: {as_it_is}; at best {_plan_text(best.plan, best.memory_usd_per_month)}{_saving(answer, best)}, with {changes}"
 
 
 def _separately(answer: LeversAnswer) -> str:
@@ -288,13 +280,7 @@ def _plan_text(plan: Plan, memory: float) -> str:
 def _saving(answer: LeversAnswer, best: Combination) -> str:
     before = _usd_per_month(answer.base, answer.memory_usd_per_month)
     after = _usd_per_month(best.plan, best.memory_usd_per_month)
-    if before is None or after is None:
-        return ""
-    return f" ({1.0 - after / before:.0%} less)"
-
-
-def _words(best: Combination) -> str:
-    return ", ".join(lever.change for lever in best.levers)
+    return "" if before is None or after is None else f" ({1.0 - after / before:.0%} less)"
 
 
 def _closing(asking: Asking, answer: LeversAnswer) -> Iterator[str]:

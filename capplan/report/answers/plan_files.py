@@ -20,7 +20,7 @@ from capplan.questions.plans.plan_verification import (
     next_settings,
 )
 from capplan.readers.plan_file import PlanFile
-from capplan.report.answer import Answer, Table, row_of
+from capplan.report.answer import Answer, Table, columns, row_of
 from capplan.report.replica_command import replica_words
 from capplan.report.screen_units import Screen, is_number, screen_of, shown_number
 
@@ -84,12 +84,11 @@ def _shown(check: Check) -> tuple[str, str, str]:
     return limit, value, unit
 
 
+_AS_IT_IS = columns(
+    "gpus usd_per_month usd_per_month_low usd_per_month_high usd_per_million_output_tokens_at_mean"
+)
 _RESULTS = {
-    "gpus": "gpus",
-    "usd_per_month": "usd_per_month",
-    "usd_per_month_low": "usd_per_month_low",
-    "usd_per_month_high": "usd_per_month_high",
-    "usd_per_million_output_tokens_at_mean": "usd_per_million_output_tokens_at_mean",
+    **dict(zip(_AS_IT_IS, _AS_IT_IS, strict=True)),
     "ttft_s.p95": "ttft_p95_s",
     "tpot_s.p95": "tpot_p95_s",
     "slo_met_probability": "confidence",

@@ -199,7 +199,7 @@ def _encoder_is_profiled(spec: ReplicaSpec) -> bool:
     return bool(spec.network.vision_parameters and spec.profile.memory.vision_bytes_per_token)
 
 
-_OF_A_GPU = "usable_bytes weight_bytes activation_bytes non_torch_bytes cuda_graph_bytes kv_bytes_available"
+OF_A_GPU = "usable_bytes weight_bytes activation_bytes non_torch_bytes cuda_graph_bytes kv_bytes_available"
 """Amounts of memory of the fullest device."""
 
 
@@ -211,7 +211,7 @@ def _amounts(plan: MemoryPlan, names: str) -> dict[str, float]:
 def _memory_figures(fit: Fit) -> dict[str, Any]:
     plan, spec = fit.plan, fit.spec
     scheduling = replica_scheduling(engine_scheduling(spec), spec.sharding)
-    amounts = _amounts(plan, f"{_OF_A_GPU} kv_cache_tokens max_concurrency reserved_bytes_per_sequence")
+    amounts = _amounts(plan, f"{OF_A_GPU} kv_cache_tokens max_concurrency reserved_bytes_per_sequence")
     tokens = 0 if spec.network.bidirectional else int(max(0.0, amounts["kv_cache_tokens"]))
     sequences, groups = max(0.0, amounts["max_concurrency"]), int(spec.sharding.data)
     of_a_group = {
@@ -231,7 +231,7 @@ def _memory_figures(fit: Fit) -> dict[str, Any]:
         "max_model_len": served_context_tokens(spec),
         **row_of(scheduling, "max_num_seqs max_num_batched_tokens"),
         "device_memory_bytes": fit.device_memory_bytes,
-        **{f"{name}_per_gpu": amounts[name] for name in columns(_OF_A_GPU)},
+        **{f"{name}_per_gpu": amounts[name] for name in columns(OF_A_GPU)},
         "kv_cache_tokens": groups * tokens,
         "max_concurrency": groups * sequences,
         **(of_a_group if groups > 1 else {}),
@@ -258,7 +258,7 @@ def _adapter_figures(fit: Fit) -> dict[str, Any]:
     }
 
 
-_IN_WATERFALL = {"device_memory_bytes", *(f"{name}_per_gpu" for name in columns(_OF_A_GPU))}
+_IN_WATERFALL = {"device_memory_bytes", *(f"{name}_per_gpu" for name in columns(OF_A_GPU))}
 _OF_CACHES = {"kv_dtype", "kv_cache_tokens", "reserved_bytes_per_sequence"}
 """Figures that say nothing where nothing is cached."""
 _WATERFALL_TITLES = {
@@ -278,7 +278,7 @@ def waterfall(fit: Fit) -> list[dict[str, Any]]:
     """Return what comes off the device's memory, line by line, down to the cache, in the order of the engine."""
     plan, rules = fit.plan, fit.spec.profile.memory
     total = fit.device_memory_bytes
-    usable, weight, activation, non_torch, whole, available = _amounts(plan, _OF_A_GPU).values()
+    usable, weight, activation, non_torch, whole, available = _amounts(plan, OF_A_GPU).values()
     runtime, weights = ("kernels, handles, collectives", -non_torch), ("weights", -weight)
     activations = ("peak activations", -activation)
     if rules.budget == "utilisation":

@@ -116,12 +116,8 @@ def _bar(
         if bar.low is not None and bar.high is not None:
             low, high = (amount_text(chart.quantity, edge, largest) for edge in (bar.low, bar.high))
             said += f", 80% interval {low} to {high}"
-        parts.append(
-            mark(
-                said,
-                f'<rect x="{x:.1f}" y="{top}" width="{width:.1f}" height="{_BAR}" fill="{colour}"/>',
-            )
-        )
+        shape = f'<rect x="{x:.1f}" y="{top}" width="{width:.1f}" height="{_BAR}" fill="{colour}"/>'
+        parts.append(mark(said, shape))
         x, total = x + width, total + max(0.0, amount)
     if bar.low is not None and bar.high is not None:
         start, end, below = left + bar.low * scale, left + bar.high * scale, top + _BAR + 5
@@ -171,16 +167,9 @@ def tornado_svg(chart: Tornado, index: int) -> str:
         parts.append(text(left - 8, top + _BAR / 2, row.label, anchor="end"))
         parts += _turn(row, chart, top, zero, scale, high)
     words = f"as planned {amount_text(chart.quantity, chart.base, high)}"
-    return frame(
-        chart.title,
-        below + _LEGEND,
-        [
-            *parts,
-            f'<path d="M{zero:.1f} 0V{below}" stroke="currentColor" fill="none"/>',
-            text(zero, below + 10, words, anchor="middle"),
-        ],
-        index,
-    )
+    parts.append(f'<path d="M{zero:.1f} 0V{below}" stroke="currentColor" fill="none"/>')
+    parts.append(text(zero, below + 10, words, anchor="middle"))
+    return frame(chart.title, below + _LEGEND, parts, index)
 
 
 def _room(chart: Tornado, largest: float, *, right: bool) -> float:
@@ -274,9 +263,8 @@ def _axis(values: Sequence[float], start: float, end: float, *, log: bool, from_
         low = 0.0 if from_zero else low
         marks = ticks(low, high)
         step = marks[1] - marks[0] if len(marks) > 1 else high or 1.0
-        return _Axis(
-            low, max(high, marks[-1] + (step if marks[-1] < high and from_zero else 0.0)), start, end, log
-        )
+        most = marks[-1] + (step if marks[-1] < high and from_zero else 0.0)
+        return _Axis(low, max(high, most), start, end, log)
     return _Axis(low / 1.2, high * 1.2, start, end, log)
 
 
@@ -284,15 +272,11 @@ def _axes(chart: Lines, across: _Axis, upright: _Axis) -> list[str]:
     bottom, right = _HEIGHT - _BOTTOM, WIDTH - _RIGHT
     x_words, x_screen = axis_title(chart.x, [across.high], chart.x_title)
     y_words, y_screen = axis_title(chart.y, [upright.high], chart.y_title)
-    grid = [
-        f"M{_LEFT} {upright.at(tick):.1f}H{right}"
-        for tick in ticks(upright.low, upright.high, log=upright.log)
-    ]
-    parts = [
-        f'<path class="grid" d="{"".join(grid)}" stroke="currentColor" stroke-opacity="0.15" fill="none"/>'
-    ]
+    heights = ticks(upright.low, upright.high, log=upright.log)
+    grid = "".join(f"M{_LEFT} {upright.at(tick):.1f}H{right}" for tick in heights)
+    parts = [f'<path class="grid" d="{grid}" stroke="currentColor" stroke-opacity="0.15" fill="none"/>']
     parts.append(f'<path d="M{_LEFT} {_TOP}V{bottom}H{right}" stroke="currentColor" fill="none"/>')
-    for tick in ticks(upright.low, upright.high, log=upright.log):
+    for tick in heights:
         parts.append(text(_LEFT - 6, upright.at(tick), tick_text(tick * y_screen.factor), anchor="end"))
     for tick in ticks(across.low, across.high, log=across.log):
         parts.append(text(across.at(tick), bottom + 12, tick_text(tick * x_screen.factor), anchor="middle"))
