@@ -21,10 +21,7 @@ from capplan.scenario.scenario_file import Currency, Scenario
 
 IDLE = "idle"
 """Name of the line of GPUs that wait for requests."""
-_BILL_TITLES = {
-    "name": "class",
-    "tenant": "",
-}
+_BILL_TITLES = {"name": "class", "tenant": ""}
 _OF_TENANTS = columns(
     "requests gpu_time_fraction prefill_usd decode_usd outside_usd usd idle_usd with_idle_usd"
 )
@@ -42,7 +39,7 @@ def bill_answer(
     """Return what each class and tenant pays, and the cost of a request, a user and a thousand conversations."""
     name, cost = scenario.name, "usd_per_job" if asked.of_job else "usd_per_month"
     rates = commitment_rates(asked.charges)
-    rows = [_class_row(share) for share in asked.bill.shares]
+    rows = list(map(_class_row, asked.bill.shares))
     grouped = [
         {"tenant": tenant}
         | {key: sum(row[key] for row in rows if row["tenant"] == tenant) for key in _OF_TENANTS}
@@ -199,11 +196,7 @@ def compare_answer(asked: AskedComparison, name: str, currency: Currency | None)
                 titles=_COMPARE_TITLES,
                 spare=("date", *used, *reversed(parts)),
             ),
-            Table(
-                _own_rows(own, cost, by_mix=asked.by_mix),
-                title="The self-hosted fleet",
-                titles=_COMPARE_TITLES,
-            ),
+            Table(_own_rows(own, cost, by_mix=asked.by_mix), "The self-hosted fleet", titles=_COMPARE_TITLES),
         ),
         headline=_headline(asked, name),
         closing=(

@@ -10,7 +10,6 @@ from capplan.fleet.load.demand import planned_demand
 from capplan.fleet.plan import (
     FleetAnswer,
     Mix,
-    NoMix,
     Plan,
     RoutedRequests,
     Uneconomical,
@@ -273,13 +272,7 @@ def _uneconomical_texts(answer: FleetAnswer) -> tuple[str, ...]:
     rows = answer.uneconomical
     none = [row for row in rows if row.gpus is None]
     counted = none if len(none) > MOST_NAMED else []
-    said = [
-        f"{row.hardware} (no plan)"
-        if row.gpus is None
-        else f"{row.hardware} ({row.gpus:,} GPU{'s' * (row.gpus > 1)}, {_dear_text(answer, row)})"
-        for row in rows
-        if row not in counted
-    ]
+    said = [f"{row.hardware} ({_dear_text(answer, row)})" for row in rows if row not in counted]
     if counted:
         dear = any(row.reason == FAR_DEARER for row in counted)
         said.append(f"{len(counted)} GPUs ({'far more expensive, or ' if dear else ''}no plan)")
@@ -287,10 +280,12 @@ def _uneconomical_texts(answer: FleetAnswer) -> tuple[str, ...]:
 
 
 def _dear_text(answer: FleetAnswer, row: Uneconomical) -> str:
-    """Return what the best plan of a device costs that has no row: next to the cheapest plan, unless that costs nothing."""
-    if row.cost_ratio is not None:
-        return f"{row.cost_ratio:.2g} x the cost"
-    return "price unknown" if row.usd_per_month is None else paid_text(answer, row.usd_per_month)
+    """Return how large the best plan of a device is that has no row, and what it costs: next to the cheapest plan, unless that costs nothing."""
+    if row.gpus is None:
+        return "no plan"
+    cost = "price unknown" if row.usd_per_month is None else paid_text(answer, row.usd_per_month)
+    cost = cost if row.cost_ratio is None else f"{row.cost_ratio:.2g} x the cost"
+    return f"{row.gpus:,} GPU{'s' * (row.gpus > 1)}, {cost}"
 
 
 def _bottleneck_texts(answer: FleetAnswer, plan: Plan, outlook: Outlook) -> Iterator[str]:
@@ -320,14 +315,13 @@ def delivered_texts(targets: Sequence[Target], plan: Plan) -> tuple[str, ...]:
     return ("; ".join(texts),) if texts else ()
 
 
-def hits_texts(asked: AskedFleet, plan: Plan) -> tuple[str, ...]:
-    """Return what prefix caches hold of the prompts of each class, on which the number of replicas rests; nothing without hits."""
-    if not plan.prefix_hit_fraction:
-        return ()
-    found = zip(asked.scenario.classes, plan.class_prefix_hit_fractions, strict=True)
-    each = ", ".join(f"{item.name} {hit:.0%}" for item, hit in found)
-    by_class = f" ({each})" if len(asked.scenario.classes) > 1 else ""
-    return (f"the plan finds {plan.prefix_hit_fraction:.0%} of the prompt tokens in prefix caches{by_class}",)
+def hits_texts(asked: AskedFleet, plan: Plan) -> Iterator[str]:
+    """Yield what prefix caches hold of the prompts of each class, on which the number of replicas rests; nothing without hits."""
+    if plan.prefix_hit_fraction:
+        found = zip(asked.scenario.classes, plan.class_prefix_hit_fractions, strict=True)
+        each = ", ".join(f"{item.name} {hit:.0%}" for item, hit in found)
+        by_class = f" ({each})" if len(asked.scenario.classes) > 1 else ""
+        yield f"the plan finds {plan.prefix_hit_fraction:.0%} of the prompt tokens in prefix caches{by_class}"
 
 
 def _certainty_texts(answer: FleetAnswer, plan: Plan) -> tuple[str, ...]:
@@ -712,16 +706,9 @@ def mix_texts(answer: FleetAnswer) -> Iterator[str]:
         return
     if not isinstance(mix, Mix):
         yield f"no mix of fleets: {mix.reason} ({mix.tried} ways to divide the requests tried)"
-        yield from _skipped_texts(mix)
-        return
-    rule = router_text(mix.plan)
-    yield (
-        f"a mix costs ${mix.usd_per_month:,.0f} per month, {mix.saved_fraction:.1%} less than the ${mix.single_usd_per_month:,.0f} of "
-        f"the cheapest fleet for all requests: {rule}; of {mix.tried} ways to divide the requests it is the cheapest"
-    )
-    yield from _skipped_texts(mix)
-
-
-def _skipped_texts(mix: Mix | NoMix) -> Iterator[str]:
-    """Yield the ways to divide requests that were asked for and not tried, each with the reason."""
+    else:
+        yield (
+            f"a mix costs ${mix.usd_per_month:,.0f} per month, {mix.saved_fraction:.1%} less than the ${mix.single_usd_per_month:,.0f} of "
+            f"the cheapest fleet for all requests: {router_text(mix.plan)}; of {mix.tried} ways to divide the requests it is the cheapest"
+        )
     yield from (f"fleet.mix does not try {text}" for text in mix.skipped)

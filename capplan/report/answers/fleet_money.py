@@ -153,7 +153,6 @@ def total_texts(plan: Plan | None, lines: Sequence[CostLine]) -> Iterator[str]:
 
 
 _NAMES = {"low": "lowest", "likely": "median", "high": "highest"}
-_PERIODS = ("usd_per_month", "usd_per_year")
 
 
 def _has_range(plan: Plan) -> bool:
@@ -162,7 +161,7 @@ def _has_range(plan: Plan) -> bool:
 
 
 def _period_keys(row: dict[str, Any]) -> tuple[str, ...]:
-    return ("usd_per_job",) if row["likely"]["usd_per_job"] is not None else _PERIODS
+    return ("usd_per_job",) if row["likely"]["usd_per_job"] is not None else ("usd_per_month", "usd_per_year")
 
 
 def offers_tables(plans: Sequence[Plan]) -> Iterator[Table]:

@@ -525,10 +525,7 @@ def _carried_text(carried: CarriedTraffic, what: str) -> str:
     return f"{what} {carried.traffic_fraction:.0%} of the traffic: {purchase_text(carried.plan)}{usd}"
 
 
-_TITLES = {
-    "way": "",
-    "bytes_per_s": "all prompts",
-}
+_TITLES = {"way": "", "bytes_per_s": "all prompts"}
 _SHOWN = columns(
     "way prefill decode gpus usd_per_month ttft_s.p95 tpot_s.p95 prefill_busy_fraction "
     "decode_busy_fraction slo_met_probability"

@@ -38,10 +38,7 @@ _SHOWN = columns(
 )
 _SPARE = ("ttft_p95_s", "tpot_p95_s", "plan", "hardware", "confidence_fraction")
 """Columns that a narrow terminal does without, the first one first."""
-_TITLES = {
-    "confidence_fraction": "chance to meet the SLO",
-    "kept": "meets its SLO targets",
-}
+_TITLES = {"confidence_fraction": "chance to meet the SLO", "kept": "meets its SLO targets"}
 _COMBINED = Assumption(
     "the best combination takes levers that save separately, keep targets and traffic, and need no capital or interruptible machines",
     "--lever",

@@ -318,10 +318,7 @@ _REPLICA_SHOWN = columns(
 )
 _SPARE = ("draft_s", "verify_s")
 """Columns that a narrow screen leaves out, the first one first."""
-_SPEC_TITLES = {
-    "draft_tokens": "drafts",
-    "fits": "fits in memory",
-}
+_SPEC_TITLES = {"draft_tokens": "drafts", "fits": "fits in memory"}
 
 
 def spec_answer(

@@ -4,6 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from capplan.assumption import Assumption
@@ -42,9 +43,7 @@ _SHARED_TITLES = {
 
 def sharing_answer(found: SharingAnswer) -> Answer:
     """Return the pool, its models, and the fleets that it takes the place of."""
-    rows = [
-        _shared_row(found, model, plan) for model, plan in zip(found.models, found.pool.plans, strict=True)
-    ]
+    rows = list(map(partial(_shared_row, found), found.models, found.pool.plans))
     wanted = columns(
         "model network request_rate memory_fraction slice replica replicas ttft_p95_s tpot_p95_s "
         "slo_met_probability"
@@ -109,12 +108,11 @@ def _shared_row(found: SharingAnswer, model: SharingModel, plan: Plan) -> dict[s
 
 def _slices_text(found: SharingAnswer) -> Iterator[str]:
     """Yield what the latencies of slices stand for; nothing where a device has one model at a time."""
-    if found.slices == 1:
-        return
-    yield (
-        f"TTFT and TPOT are those of a device that all {found.slices} models keep busy; while the others pause, a step takes down to "
-        f"1/{found.slices} of the time"
-    )
+    if found.slices > 1:
+        yield (
+            f"TTFT and TPOT are those of a device that all {found.slices} models keep busy; while the others pause, a step takes down to "
+            f"1/{found.slices} of the time"
+        )
 
 
 def _ordered_texts(pool: SharedPool) -> tuple[str, ...]:
@@ -147,8 +145,8 @@ def _cut(found: SharingAnswer) -> Table:
 
 def _assumed(found: SharingAnswer) -> frozenset[tuple[int, str]]:
     """Return the latencies that rest on kernels that were not measured on the device."""
-    names = ("ttft_p95_s", "tpot_p95_s", "slo_met_probability")
     rows = [index for index, plan in enumerate(found.pool.plans) if plan.single.label == "assumed"]
+    names = ("ttft_p95_s", "tpot_p95_s", "slo_met_probability")
     return frozenset((index, name) for index in rows for name in names)
 
 

@@ -26,7 +26,6 @@ from capplan.numbers import FEWEST, TOO_FEW, Spread
 from capplan.questions.simulation import AskedStream, Chosen
 from capplan.questions.sweep import AskedSweep
 from capplan.questions.validation import Validation
-from capplan.replica.spec import ReplicaSpec
 from capplan.report.answer import Answer, Table, columns, row_of
 from capplan.report.safe_text import spreadsheet_text
 from capplan.serving.fleet_simulator import FleetRun
@@ -84,20 +83,20 @@ def _waits(chosen: Chosen, outcome: FleetOutcome) -> dict[str, float]:
     return {name: said.get(name, alone) for name in outcome.classes}
 
 
-def seen_texts(chosen: Chosen, outcome: FleetOutcome) -> tuple[str, ...]:
-    """Return what users see of each class whose requests wait before their prompts are sent, and which hour is simulated."""
+def seen_texts(chosen: Chosen, outcome: FleetOutcome) -> Iterator[str]:
+    """Yield what users see of each class whose requests wait before their prompts are sent, and which hour is simulated."""
     by_hour = outcome.seen is not None and any(
         item.hourly_rate_fractions for item in chosen.asked.scenario.classes
     )
-    hours = "the peak is simulated; capplan fleet also tests the hours in which more of the requests are of the classes that wait longest"
     waits = _waits(chosen, outcome)
-    by_class = (
+    yield from (
         f"{name}: {1e3 * waits[name]:,.0f} ms before the prompt is sent, so users see TTFT p95 {1e3 * (figures.ttft_s.p95 + waits[name]):,.0f} ms "
         f"and E2E p95 {1e3 * (figures.e2e_s.p95 + waits[name]):,.0f} ms"
         for name, figures in outcome.classes.items()
         if waits[name]
     )
-    return (*by_class, *((hours,) if by_hour else ()))
+    if by_hour:
+        yield "the peak is simulated; capplan fleet also tests the hours in which more of the requests are of the classes that wait longest"
 
 
 def simulate_result(chosen: Chosen, outcome: FleetOutcome, seed: int) -> dict[str, Any]:
@@ -292,17 +291,6 @@ def _unanswered(outcome: FleetOutcome, slo: Slo) -> Iterator[str]:
         )
 
 
-def _pools_result(
-    chosen: Chosen, asked: AskedStream, operation: Operation, draft: ReplicaSpec | None
-) -> dict[str, Any]:
-    """Return the devices of both pools, and what the transfers between them are like at the offered rate."""
-    use = operation.link_use(asked.spec, asked.stream.mean_input_tokens, asked.rate_per_s, draft)
-    return {
-        "gpus": operation.pool_devices(chosen.spec),
-        **({"transfer": asdict(use)} if use else {}),
-    }
-
-
 def simulate_answer(
     chosen: Chosen,
     asked: AskedStream,
@@ -317,7 +305,9 @@ def simulate_answer(
     bought = f"{counts}, each ({chosen.name})" if counts else f"{outcome.replicas} x ({chosen.name})"
     result = simulate_result(chosen, outcome, seed) | {"utilisation_fraction": known(utilisation)}
     if operation is not None and operation.kv_link is not None:
-        result |= _pools_result(chosen, asked, operation, outcome.draft)
+        use = operation.link_use(asked.spec, asked.stream.mean_input_tokens, asked.rate_per_s, outcome.draft)
+        result["gpus"] = operation.pool_devices(chosen.spec)
+        result |= {"transfer": asdict(use)} if use else {}
     slo = chosen.asked.scenario.slo
     every = outcome.all
     missed = outcome.missed(slo)
