@@ -57,7 +57,7 @@ def sharing_answer(found: SharingAnswer) -> Answer:
         assumed=_assumed(found),
         spare=("network", "replica", "tpot_p95_s", "ttft_p95_s", "request_rate"),
     )
-    apart = columns("model alone gpus usd_per_month")
+    apart = ("model", "alone", "gpus", "usd_per_month")
     first = (*_slices_text(found), *_ordered_texts(found.pool))
     return Answer(
         command="fleet",

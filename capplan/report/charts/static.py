@@ -190,8 +190,8 @@ _STYLE = {
 }
 
 
-def chart_picture(path: Path, charts: Sequence[Chart], *, beside: bool = False) -> None:
-    """Draw charts below each other into a file, or beside each other.
+def chart_picture(path: Path, charts: Sequence[Chart], *, side_by_side: bool = False) -> None:
+    """Draw charts below each other into a file, or side by side.
 
     Raises
     ------
@@ -200,13 +200,13 @@ def chart_picture(path: Path, charts: Sequence[Chart], *, beside: bool = False) 
     """
     refuse_picture(path, "--plot")
     form = path.suffix.lower().removeprefix(".")
-    write_whole(path, chart_bytes(charts, form, beside=beside), "--plot")
+    write_whole(path, chart_bytes(charts, form, side_by_side=side_by_side), "--plot")
 
 
-def chart_bytes(charts: Sequence[Chart], form: str, *, beside: bool = False) -> bytes:
-    """Return charts below or beside each other as svg, png or pdf; the same charts give the same bytes."""
+def chart_bytes(charts: Sequence[Chart], form: str, *, side_by_side: bool = False) -> bytes:
+    """Return charts below each other or side by side as svg, png or pdf; the same charts give the same bytes."""
     heights = [height_inches(chart) for chart in charts]
-    inches = (_BESIDE_INCHES * len(charts), max(heights)) if beside else (_WIDE_INCHES, sum(heights))
+    inches = (_BESIDE_INCHES * len(charts), max(heights)) if side_by_side else (_WIDE_INCHES, sum(heights))
     mpl = _matplotlib()
     from matplotlib.figure import Figure
 
@@ -214,7 +214,7 @@ def chart_bytes(charts: Sequence[Chart], form: str, *, beside: bool = False) -> 
         mpl.rcdefaults()  # a matplotlibrc changes no picture
         mpl.rcParams.update(_STYLE)
         figure = Figure(figsize=inches)
-        if beside:
+        if side_by_side:
             axes = figure.subplots(1, len(charts), squeeze=False)
         else:
             axes = figure.subplots(len(charts), 1, squeeze=False, height_ratios=heights)
@@ -265,7 +265,7 @@ def workload_picture(path: Path, summary: WorkloadSummary) -> None:
         blocks, hits = zip(*prefix.curve, strict=True)
         curve = Line("hits", [count * prefix.block_tokens for count in blocks], hits, "dotted")
         charts.append(_plain("prefix reuse", "tokens in the cache", "prefix hits", [curve], log_x=True))
-    chart_picture(path, charts, beside=True)
+    chart_picture(path, charts, side_by_side=True)
 
 
 def _plain(title: str, x_title: str, y_title: str, lines: Sequence[Line], *, log_x: bool = False) -> Lines:
@@ -286,7 +286,7 @@ def frontier_picture(path: Path, lines: Mapping[str, Sequence[Mapping[str, Any]]
     shares = of_rows("slo_met_fraction", lambda row: float(row["requests_per_s"]))
     frontier = _plain(title, "tokens/s of each user", "output tokens/s of each GPU", speeds)
     goodput = _plain("goodput", "requests/s of a replica", "share within the targets", shares)
-    chart_picture(path, [frontier, goodput], beside=True)
+    chart_picture(path, [frontier, goodput], side_by_side=True)
 
 
 def cost_picture(path: Path, comparison: Comparison, title: str) -> None:
@@ -298,4 +298,4 @@ def cost_picture(path: Path, comparison: Comparison, title: str) -> None:
         title, "count", "count", lines, mark=comparison.own.request_rate, mark_name="today",
         x_title="req/s at the peak (dotted: today)", y_title="$ a month",
     )  # fmt: skip
-    chart_picture(path, [costs], beside=True)
+    chart_picture(path, [costs], side_by_side=True)
