@@ -160,15 +160,16 @@ def _lines(axis: Any, chart: Lines) -> None:
             _name_points(axis, line, x, y)
         else:
             style = "steps-post" if line.kind == "step" else "default"
-            dots = "." if line.kind == "dotted" else None
-            axis.plot(x, y, color=colour, drawstyle=style, label=name, marker=dots)
+            dots, dash = "." if line.kind == "dotted" else None, "-" if at < len(COLOURS) else "--"
+            axis.plot(x, y, dash, color=colour, drawstyle=style, label=name, marker=dots)
+    if chart.log or chart.log_x:
+        axis.set_xscale("log")
+        axis.xaxis.set_major_formatter(lambda value, _: tick_text(value))
     if chart.log:
-        axis.set(xscale="log", yscale="log")
-        for side in (axis.xaxis, axis.yaxis):
-            side.set_major_formatter(lambda value, _: tick_text(value))
+        axis.set_yscale("log")
+        axis.yaxis.set_major_formatter(lambda value, _: tick_text(value))
     else:
         axis.set_ylim(bottom=0.0)
-        axis.set_xscale("log" if chart.log_x else "linear")
     if chart.mark is not None:
         axis.axvline(
             chart.mark * x_screen.factor, linestyle=":", color="grey", label=visible(chart.mark_name)
