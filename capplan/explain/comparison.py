@@ -1,6 +1,7 @@
 """The bill of a plan, and its comparison with hosted APIs, explained."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -83,7 +84,7 @@ def _bill_arguments(
             for at, share in enumerate(bill.shares)
             if share in mine
         )
-        parts = [row.input("", str(place[-1])) for row in rows]
+        parts = (row.input("", str(place[-1])) for row in rows)
         return [
             Stated(part.value, part.source, part.label, part.source.removeprefix("explain "))
             for part in parts
@@ -120,12 +121,12 @@ def bill_group(planned: Planned) -> Group:
     numbers = {place: value for place, value in places_of(result) if place[0] not in left}
     given = _bill_arguments(planned, asked, _paid(planned), numbers)
     groups = planned.plan.groups
-    return Group(
-        numbers,
-        NextToPlan("bill", numbers, given, groups[0].label, of_groups=len(groups) > 1).explain,
-    )
+    of = NextToPlan("bill", numbers, given, groups[0].label, of_groups=len(groups) > 1)
+    return Group(numbers, of.explain)
 
 
+_BELOW = "a step below"
+"""Source of an input that a step of its explanation has."""
 _WORKED_BY = {
     "input_usd": (BilledClass.input_usd, "masd"),
     "output_usd": (BilledClass.output_usd, "mo"),
@@ -141,15 +142,10 @@ def comparison_group(planned: Planned) -> Group:
     asked = planned.asked
     compared = asked_comparison(asked, planned.answer, asked_prices(planned.apis, asked), current_day())
     result = compare_answer(compared, asked.scenario.name, None).result
-    numbers = {
-        place: value
-        for place, value in places_of(result)
-        if {*place}.isdisjoint(("order", "offers_compared"))
-    }
-    given = _comparison_arguments(planned, compared.comparison)
-    return Group(
-        numbers, partial(_comparison_explain, compared.comparison, NextToPlan("compare", numbers, given))
-    )
+    left = ("order", "offers_compared")
+    numbers = {place: value for place, value in places_of(result) if {*place}.isdisjoint(left)}
+    of = NextToPlan("compare", numbers, _comparison_arguments(planned, compared.comparison))
+    return Group(numbers, partial(_comparison_explain, compared.comparison, of))
 
 
 def _comparison_arguments(planned: Planned, comparison: Comparison) -> Arguments:
@@ -219,10 +215,7 @@ def _comparison_explain(comparison: Comparison, of: NextToPlan, place: Place, va
     parts = [_part(key, traffic, api.price, comparison) for traffic in api.traffic]
     if len(parts) == 1:
         return parts[0]
-    shares = [
-        input_of(f"u_{at}", part.quantity, part.value, part.label, "a step below")
-        for at, part in enumerate(parts)
-    ]
+    shares = [replace(part.input(f"u_{at}"), source=_BELOW) for at, part in enumerate(parts)]
     return explained(key, value, " + ".join(item.symbol for item in shares), shares, MONEY, steps=parts)
 
 
@@ -233,16 +226,13 @@ def _part(part: str, traffic: HostedTraffic, price: TokenPrice, comparison: Comp
     price = billed.way.price
     inputs = {item.symbol: item for item in _letters(billed, traffic, price)}
     name = part if len(comparison.traffic) == 1 else f"{traffic.request_class.name} {part}"
-    steps = [
-        _of_a_request(item, billed, traffic, price)
-        for item in (inputs[letter] for letter in letters)
-        if item.symbol in _RATES and item.value
-    ]
     value = float(getattr(billed, "cache_storage_usd" if part == "storage_usd" else part))
-    requests = [_requests(letter, billed, traffic, price) for letter in letters if letter in "mj"]
-    return explained(
-        name, value, formula_of(function), [inputs[letter] for letter in letters], MONEY, steps=(*requests, *steps)
-    )  # fmt: skip
+    used = [inputs[letter] for letter in letters]
+    steps = [_requests(letter, billed, traffic, price) for letter in letters if letter in "mj"]
+    steps += [
+        _of_a_request(item, billed, traffic, price) for item in used if item.symbol in _RATES and item.value
+    ]
+    return explained(name, value, formula_of(function), used, MONEY, steps=steps)
 
 
 def _letters(billed: BilledClass, traffic: HostedTraffic, price: TokenPrice) -> tuple[Input, ...]:
@@ -250,8 +240,8 @@ def _letters(billed: BilledClass, traffic: HostedTraffic, price: TokenPrice) -> 
     page = f"{price.source}, {price.date}"
     kept = "time to live against the time between requests with the same prefix: scenario: hosted.time_to_live, hosted.prefixes"
     return (
-        input_of("m", "paid_requests", billed.paid_requests, "derived", "a step below"),
-        input_of("j", "paid_reads", billed.paid_reads, "derived", "a step below"),
+        input_of("m", "paid_requests", billed.paid_requests, "derived", _BELOW),
+        input_of("j", "paid_reads", billed.paid_reads, "derived", _BELOW),
         input_of("a", "input_usd_per_request", each.input_usd, "spec", page),
         input_of("o", "output_usd_per_request", each.output_usd, "spec", page),
         input_of("s", "prefix_fraction", billed.prefix_fraction, "config", f"scenario: traffic, shared_prefix.hit_fraction of {name}"),
@@ -273,21 +263,14 @@ def _requests(letter: str, billed: BilledClass, traffic: HostedTraffic, price: T
     reads = letter == "j"
     off = billed.batch_read_fraction if reads else billed.batch_fraction
     sent = "discount of batches times the share that is sent in them"
-    hours = (
-        "no peak hours"
-        if price.peak is None
-        else f"hours of requests against peak hours in UTC; {price.source}"
-    )
+    hours = f"hours of requests against peak hours in UTC; {price.source}" if price.peak else "no peak hours"
     inputs = (
         input_of("n", "requests", billed.requests, "config", source),
         input_of("b" if reads else "q", "batch_read_fraction" if reads else "batch_fraction", off, "spec", sent),
         input_of("v", "peak_ratio", billed.peak_ratio, "spec", hours),
     )  # fmt: skip
-    if reads:
-        return explained("paid_reads", billed.paid_reads, formula_of(BilledClass.paid_reads), inputs, MONEY)
-    return explained(
-        "paid_requests", billed.paid_requests, formula_of(BilledClass.paid_requests), inputs, MONEY
-    )
+    name = "paid_reads" if reads else "paid_requests"
+    return explained(name, getattr(billed, name), formula_of(getattr(BilledClass, name)), inputs, MONEY)
 
 
 def _of_a_request(item: Input, billed: BilledClass, traffic: HostedTraffic, price: TokenPrice) -> Explained:

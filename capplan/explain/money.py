@@ -63,8 +63,7 @@ def of_an_order(explain: Callable[[str], Explained]) -> Explained:
     """Explain the cost of an hour of machines that are bought whole."""
     steps = tuple(explain(name) for name in ("usd_per_gpu_hour", "gpus", "order.usd_per_hour"))
     whole = steps[-1]
-    inputs = (input_of("h", whole.quantity, whole.value, whole.label, f"explain {whole.quantity}"),)
-    return explained("usd_per_hour", whole.value, "h", inputs, MONEY, steps=steps)
+    return explained("usd_per_hour", whole.value, "h", (whole.input("h"),), MONEY, steps=steps)
 
 
 def per_thousand_requests(of: Subject, explain: Callable[[str], Explained]) -> Explained:
@@ -74,15 +73,12 @@ def per_thousand_requests(of: Subject, explain: Callable[[str], Explained]) -> E
     if "usd_per_job" in of.numbers:
         job = explain("usd_per_job")
         requests = sum((item.job_requests or 0.0) / item.sequences_per_request for item in demand.classes)
-        paid = input_of("c", job.quantity, job.value, job.label, f"explain {job.quantity}")
         asked = input_of("n", "requests", requests, "config", "scenario: traffic, requests of the job")
-        return explained(quantity, value, "1000 c / n", (paid, asked), MONEY, steps=(job,))
+        return explained(quantity, value, "1000 c / n", (job.input("c"), asked), MONEY, steps=(job,))
     hourly, rate = explain("usd_per_hour"), mean_requests_per_s(demand, of.latencies.responses_s)
-    paid = input_of("h", hourly.quantity, hourly.value, hourly.label, f"explain {hourly.quantity}")
-    asked = input_of(
-        "r", "request_rate", rate, "config", "scenario: traffic, mean over the hours that are paid for"
-    )
-    return explained(quantity, value, "1000 h / (3600 r)", (paid, asked), MONEY, steps=(hourly,))
+    source = "scenario: traffic, mean over the hours that are paid for"
+    inputs = (hourly.input("h"), input_of("r", "request_rate", rate, "config", source))
+    return explained(quantity, value, "1000 h / (3600 r)", inputs, MONEY, steps=(hourly,))
 
 
 def at_an_offer(of: Subject, quantity: str) -> Explained:
@@ -134,9 +130,7 @@ def explained_outside(of: PlanSubject, quantity: str) -> Explained:
             if of.plan.unlike_waits is None
             else f"{statistic} of t_i + w_k over all requests i, each of its class k"
         )
-        inputs = (
-            input_of("t", f"{metric}.{part[0]}", of.numbers[f"{metric}.{part[0]}"], of.label, f"explain {metric}.{part[0]}"), *inputs
-        )  # fmt: skip
+        inputs = (of.number("t", f"{metric}.{part[0]}", of.label), *inputs)
         return explained(quantity, value, formula, inputs, WORKLOADS)
     return explained(quantity, value, formula_in(PLAN[quantity]), inputs, WORKLOADS)
 
@@ -202,9 +196,7 @@ class GroupsSubject(PlanSubject, ABC):
             usd, records = group.quote.at(side)
             who = named_offers(records) or "scenario: prices.per_gpu_hour"
             inputs.append(input_of(f"p_{at}", "usd_per_gpu_hour", usd, "spec", f"{who}, with electricity"))
-            inputs.append(
-                input_of(f"g_{at}", f"groups[{at}].gpus", group.gpus, "derived", f"explain groups[{at}].gpus")
-            )
+            inputs.append(self.number(f"g_{at}", f"groups[{at}].gpus"))
         formula = f"({self._sum('p_{0} g_{0}')}) times the hours of the period"
         if not paid_by_the_gpu([self.plan]):
             formula = "sum over the groups of their machines at these offers, times the hours of the period"
@@ -212,6 +204,10 @@ class GroupsSubject(PlanSubject, ABC):
 
 
 _SIMULATED = "over all N requests of the peak, simulated through both pools and the link between them"
+_COUNTED = {
+    "busy_fraction": "time in steps over time in service",
+    "concurrency_per_replica": "mean requests at a replica",
+}
 _PLANNED = "planned_request_rate_limit_per_replica"
 _PLANNED_FORMULA = "largest load of both pools, over the replicas, at which the targets hold with headroom as predicted and with the confidence"
 
@@ -226,15 +222,12 @@ class PoolsSubject(GroupsSubject):
         self._check(quantity)
         value = self.numbers[quantity]
         if key == "usd_per_gpu_hour":
-            basis = pool.quote.basis if pool.quote else "unknown"
-            price = input_of(
-                "p", key, value, "spec" if pool.quote and pool.quote.records else "config", basis
-            )
+            label = "spec" if pool.quote and pool.quote.records else "config"
+            price = input_of("p", key, value, label, pool.quote.basis if pool.quote else "unknown")
             return explained(quantity, value, "p", (price,), MONEY)
         if key == "usd_per_hour" and not paid_by_the_gpu([self.plan]):
-            machines = input_of(
-                "h", key, value, "derived", "explain order.usd_per_hour, the machines of this pool"
-            )
+            source = "explain order.usd_per_hour, the machines of this pool"
+            machines = input_of("h", key, value, "derived", source)
             return explained(quantity, value, "h", (machines,), MONEY)
         if key == "gpus":
             return tabled(self, quantity, self.explained)
@@ -245,24 +238,14 @@ class PoolsSubject(GroupsSubject):
             return self._simulated(quantity, _PLANNED_FORMULA)
         if key == "replicas":
             return self._replicas(at, quantity)
-        if key in ("busy_fraction", "concurrency_per_replica"):
-            what = (
-                "time in steps over time in service"
-                if key == "busy_fraction"
-                else "mean requests at a replica"
-            )
-            return self._simulated(quantity, f"{what}, {_SIMULATED}")
+        if key in _COUNTED:
+            return self._simulated(quantity, f"{_COUNTED[key]}, {_SIMULATED}")
         layout = (
             f"the pools {pool.layout.in_words(pool.weight_dtype)}, the cheapest pair that meets the targets"
         )
+        formula = "of the pair of layouts and counts that meets the targets at the least cost"
         chosen = input_of("", quantity, value, "derived", layout)
-        return explained(
-            quantity,
-            value,
-            "of the pair of layouts and counts that meets the targets at the least cost",
-            (chosen,),
-            PHASES,
-        )
+        return explained(quantity, value, formula, (chosen,), PHASES)
 
     def _replicas(self, at: int, quantity: str) -> Explained:
         """Explain the size of a pool: what its phase takes by itself, from time in steps to headroom, slow replicas and spares."""
@@ -300,28 +283,16 @@ class PoolsSubject(GroupsSubject):
         if quantity == "draft_tokens":
             layout = self.plan.groups[1].layout.in_words(self.plan.groups[1].weight_dtype)
             source = f"scenario: speculation.draft_tokens, or the best number for the decode replicas {layout} at their usual batch"
-            return explained(
-                quantity, value, "d", (input_of("d", quantity, value, "derived", source),), PHASES
-            )
+            drafts = input_of("d", quantity, value, "derived", source)
+            return explained(quantity, value, "d", (drafts,), PHASES)
         metric, _, statistic = quantity.partition(".")
         words = "mean" if statistic == "mean" else f"{statistic[1:]}th percentile" if statistic else metric
-        inputs = [
-            input_of(
-                "N", "simulated_requests", self.plan.simulated_requests, "derived", "the requests of the peak"
-            ),
-            *(
-                input_of(
-                    group.role[0].upper(),
-                    f"{group.role} replicas",
-                    group.busy_replicas,
-                    "derived",
-                    f"explain groups[{at}].replicas, without spares",
-                )
-                for at, group in enumerate(self.plan.groups)
-            ),
-            *arguments(self, "link", "l"),
-        ]
-        page = PHASES
+        count, page = self.plan.simulated_requests, PHASES
+        inputs = [input_of("N", "simulated_requests", count, "derived", "the requests of the peak")]
+        for at, group in enumerate(self.plan.groups):
+            letter, source = group.role[0].upper(), f"explain groups[{at}].replicas, without spares"
+            inputs.append(input_of(letter, f"{group.role} replicas", group.busy_replicas, "derived", source))
+        inputs += arguments(self, "link", "l")
         if statistic in ("low", "high") and metric == "e2e_s":
             return end_of_whole(self, statistic)
         if statistic in ("low", "high"):
@@ -373,7 +344,7 @@ class MixSubject(GroupsSubject):
         if quantity == "slo_met_probability" or place == "target_probabilities":
             largest = "largest part of the cases in which the requests of all groups together meet the targets, each group as slow as it is then at most"
             return self._together(quantity, largest, "", ACCURACY)
-        hourly = input_of("h", "usd_per_hour", self.plan.usd_per_hour, "derived", "explain usd_per_hour")
+        hourly = self.number("h", "usd_per_hour")
         source = "scenario: traffic, over the hours that are paid for"
         rate = Input("r", "tokens_per_s", None, "token/s", "config", source)
         formula = "10^6 h / (3600 r), of a job or of requests h times its hours over them"
@@ -413,14 +384,7 @@ class MixSubject(GroupsSubject):
     def _weighted(self, quantity: str, value: float, key: str) -> Explained:
         """Explain a mean over groups, weighted by their requests."""
         steps = [self._of_group(at, key) for at in range(len(self.groups))]
-        inputs = [
-            item
-            for at, step in enumerate(steps)
-            for item in (
-                input_of(f"t_{at}", step.quantity, step.value, step.label, f"explain groups[{at}].{key}"),
-                self._rate(at),
-            )
-        ]
+        inputs = [item for at, step in enumerate(steps) for item in (step.input(f"t_{at}"), self._rate(at))]
         formula = f"({self._sum('r_{0} t_{0}')}) / ({self._sum('r_{0}')})"
         return explained(quantity, value, formula, inputs, SIMULATION, steps=steps)
 

@@ -26,6 +26,7 @@ from capplan.questions.fleet import parts_of, replicas_by_group
 from capplan.questions.money.commitments import AskedMix, asked_mix
 from capplan.questions.money.energy import asked_energy, asked_growth
 from capplan.questions.money.who_pays import total_cost
+from capplan.report.answer import row_of
 from capplan.report.answers.fleet_money import commitments_result, total_result
 from capplan.report.answers.fleet_outlook import energy_result, growth_result
 from capplan.report.quantities import MONEY
@@ -83,16 +84,10 @@ def commitments_group(planned: Planned) -> Group:
     asked = _mix(planned)
     if asked is None:
         return Group({}, no_number)
-    numbers = {
-        place: value for place, value in places_of(commitments_result((asked,))) if place[0] != "plans"
-    }
-    mix = asked.mix
-    return Group(
-        numbers,
-        partial(
-            _committed, mix, NextToPlan("commitments", numbers, _commitment_arguments(planned.plan, mix))
-        ),
-    )
+    result = commitments_result((asked,))
+    numbers = {place: value for place, value in places_of(result) if place[0] != "plans"}
+    of = NextToPlan("commitments", numbers, _commitment_arguments(planned.plan, asked.mix))
+    return Group(numbers, partial(_committed, asked.mix, of))
 
 
 _USE = f"scenario: traffic, the load curve: {formula_of(use_fractions)}"
@@ -176,12 +171,8 @@ def _energy_arguments(planned: Planned, energy: Energy) -> Arguments:
         return energy.servers[int(place[1])] if place[0] == "servers" else energy.fullest
 
     def server_gpus() -> list[Stated]:
-        groups = planned.plan.groups
-        loose = (
-            each.gpus
-            for each in groups
-            if each.order is None or not all(line.machine.sku for line in each.order.lines)
-        )
+        orders = ((each.gpus, each.order) for each in planned.plan.groups)
+        loose = (gpus for gpus, of in orders if of is None or not all(line.machine.sku for line in of.lines))
         return [Stated(one.count * one.gpus if one.sku else next(loose)) for one in energy.servers]
 
     hours = HOURS_PER_MONTH if energy.job_hours is None else energy.job_hours
@@ -190,9 +181,7 @@ def _energy_arguments(planned: Planned, energy: Energy) -> Arguments:
         "ordered_gpus": energy.gpus,
         "facility_ratio": terms.facility_ratio,
         "powered_hours": hours,
-        "usd_per_kwh": terms.usd_per_kwh,
-        "kg_co2_per_kwh": terms.kg_co2_per_kwh,
-        "rack_limit_watts": terms.rack_limit_watts,
+        **row_of(terms, "usd_per_kwh kg_co2_per_kwh rack_limit_watts"),
     }
     return {
         **{name: partial(lambda value, _: Stated(value), value) for name, value in values.items()},
@@ -227,13 +216,11 @@ def _time_fraction(planned: Planned, energy: Energy, position: int) -> Explained
     named = zip(plan.group_names, plan.groups, strict=True)
     at = next((at for at, (name, _) in enumerate(named) if name and phase["phase"].startswith(name)), -1)
     group = plan.groups[at]
-    load = input_of(
-        "N",
-        "concurrency_per_replica",
-        group.concurrency_per_replica,
-        group.label,
-        f"explain {_path(plan, at % len(plan.groups))}concurrency_per_replica; of each hour, by its rate over that of the peak",
+    name = "concurrency_per_replica"
+    source = (
+        f"explain {_path(plan, at % len(plan.groups))}{name}; of each hour, by its rate over that of the peak"
     )
+    load = input_of("N", name, group.concurrency_per_replica, group.label, source)
     return explained("time_fraction", phase["time_fraction"], formula, (load,), MONEY)
 
 
@@ -287,17 +274,12 @@ def _replicas(planned: Planned, row: Row, at: int, value: float) -> Explained:
     if is_searched_at_other_rates(group, part.question.demand):
         return _searched_replicas(group, row, value)
     carried = group.planned_request_rate_limit_per_replica
+    spares = group.spares_for(int(replicas_over_time(np.array([row.value("request_rate")]), carried)[0]))
     source = "largest rate of a replica: as predicted less headroom, and with the confidence"
     inputs = (
         row.input("r", "request_rate"),
         input_of("c", "planned_request_rate_per_replica", carried, group.label, source),
-        input_of(
-            "s",
-            "spare_replicas",
-            group.spares_for(int(replicas_over_time(np.array([row.value("request_rate")]), carried)[0])),
-            "config",
-            f"scenario: {group.survive.key}",
-        ),
+        input_of("s", "spare_replicas", spares, "config", f"scenario: {group.survive.key}"),
     )
     needed = formula_of(replicas_over_time).rpartition("= ")[2].replace("r_i", "r")
     return explained("replicas", value, f"{needed} + s", inputs, MONEY)

@@ -6,7 +6,7 @@ Plans next to the recommended one, explained: the choices, the runners-up, and i
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache, partial
 from typing import TypeAlias
 
@@ -46,7 +46,6 @@ from capplan.money.price import HOURS_PER_MONTH
 from capplan.questions.fleet import AskedFleet, parts_of, terms_of
 from capplan.questions.plans.plan_file import layout_of
 from capplan.questions.plans.plan_row import certainty_row
-from capplan.report.answers.fleet import tight_target_result
 from capplan.report.answers.fleet_words import next_steps_result
 from capplan.report.quantities import CHOSEN, METHODOLOGY, quantity_of
 
@@ -280,13 +279,6 @@ def sized_for(asked: AskedFleet, row: Certainty) -> Subject:
     return Subject(surer, plan_of(Sized(trial, busy, row.gpus), terms), trial)
 
 
-PLANS: Mapping[str, Callable[[Planned], Group]] = {
-    "certainty": certainty_group,
-    "plans": plans_group,
-}
-"""Group -> the plans that it holds."""
-
-
 def next_steps_group(planned: Planned) -> Group:
     """Return what more certainty of the recommended layout costs, and what it costs if it is as fast as predicted."""
     plan = planned.answer.chosen
@@ -294,27 +286,23 @@ def next_steps_group(planned: Planned) -> Group:
     numbers = dict(places_of(next_steps_result(planned.answer)))
     if plan is None or steps is None:
         return Group(numbers, no_number)
-    sizes = [
-        Certainty(
-            step.confidence,
-            plan.hardware,
-            step.gpus,
-            step.usd_per_month,
-            gpus_per_replica=plan.single.gpus_per_replica,
-            replicas=step.gpus // plan.single.gpus_per_replica,
-            spare_replicas=plan.single.spares_among(step.gpus // plan.single.gpus_per_replica),
-            **plan.single.layout.degrees,
-            weight_dtype=plan.weight_dtype,
-            kv_dtype=plan.kv_dtype,
-        )
-        for step in steps.surer
-        if step.gpus is not None
-    ]
-    rows = [place for place, step in enumerate(steps.surer) if step.gpus is not None]
-    subjects = {
-        name_of(("next_steps", "surer", place)): cache(partial(sized_for, planned.asked, size))
-        for place, size in zip(rows, sizes, strict=True)
-    }
+    group, subjects = plan.single, {}
+    for place, step in enumerate(steps.surer):
+        if step.gpus is not None:
+            replicas = step.gpus // group.gpus_per_replica
+            size = Certainty(
+                step.confidence,
+                plan.hardware,
+                step.gpus,
+                step.usd_per_month,
+                gpus_per_replica=group.gpus_per_replica,
+                replicas=replicas,
+                spare_replicas=group.spares_among(replicas),
+                **group.layout.degrees,
+                weight_dtype=plan.weight_dtype,
+                kv_dtype=plan.kv_dtype,
+            )
+            subjects[name_of(("next_steps", "surer", place))] = cache(partial(sized_for, planned.asked, size))
 
     given = {
         **_sizing(planned),
@@ -358,10 +346,11 @@ def _sizing(planned: Planned) -> Arguments:
 
 def tight_target_group(planned: Planned) -> Group:
     """Return what the SLO target that costs the most throughput would cost if it were looser."""
-    numbers: dict[Place, float] = dict(places_of(tight_target_result(planned.answer)))
+    numbers: dict[Place, float] = {}
     tight = planned.answer.tight
     if tight is None:
         return Group(numbers, no_number)
+    numbers |= places_of(asdict(tight))
     given = {
         **_sizing(planned),
         "slo_limit": lambda _: Stated(tight.limit_s, f"scenario: slo.{tight.target}"),

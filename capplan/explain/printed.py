@@ -1,6 +1,6 @@
 """Numbers that commands print, by their path, and what `capplan explain` shows of one."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -14,25 +14,27 @@ from capplan.explain.outlook import (
     total_cost_group,
 )
 from capplan.explain.plans import (
-    PLANS,
     Group,
     Planned,
+    certainty_group,
     explained_quantity,
     next_steps_group,
     of_plan,
+    plans_group,
     subject_of,
     tight_target_group,
 )
 from capplan.explain.simulated import simulation_group
 from capplan.explain.subject import Explained, labelled, listed_path, name_of
-from capplan.report.answer import Answer, Table
+from capplan.report.answer import Answer, Table, columns, row_of
 from capplan.report.answers.fleet_words import next_steps_result, purchase_text
 from capplan.report.quantities import plan_path, unexplained
 from capplan.report.screen_units import is_number, unit_of
 from capplan.workload.request_class import METRICS, STATISTICS
 
 GROUPS: Mapping[str, Callable[[Planned], Group]] = {
-    **PLANS,
+    "certainty": certainty_group,
+    "plans": plans_group,
     "next_steps": next_steps_group,
     "tight_target": tight_target_group,
     "demand": demand_group,
@@ -134,6 +136,7 @@ ORIGINS = {
     "assumed": "predicted from assumptions",
 }
 """Label of the weakest number that a result rests on -> what the result is."""
+_LISTED = "quantity value unit formula label page"
 FEW_STEPS = 4
 """Steps whose inputs are shown too; JSON has those of all."""
 
@@ -145,31 +148,29 @@ def explain_answer(planned: Planned, quantity: str | None) -> Answer:
     explained = printed(planned, quantity)
     if isinstance(explained, dict):
         return _list_answer(planned, explained, quantity)
-    of_fleet = "" if _first(explained.quantity) in PLANS else f"of {fleet}; "
+    of_fleet = "" if _first(explained.quantity) in ("certainty", "plans") else f"of {fleet}; "
+    listed = row_of(explained, _LISTED)
     inputs = [asdict(each) for each in explained.inputs]
-    steps = [{**_listed(step), "inputs": [asdict(each) for each in step.inputs]} for step in explained.steps]
-    tables = [Table([_exact(row) for row in inputs], title="Inputs")]
-    if steps:
-        shown = [
-            _exact({key: row[key] for key in ("quantity", "value", "unit", "formula", "label")})
-            for row in steps
-        ]
-        tables.append(Table(shown, title="Steps before it"))
-    if 0 < len(steps) <= FEW_STEPS:
-        below = [{"quantity": step["quantity"], **row} for step in steps for row in step["inputs"]]
-        tables.append(
-            Table(
-                [_exact(row) for row in below],
-                title="Inputs of these steps",
-                spare=("symbol", "label", "source"),
-            )
-        )
+    steps = [
+        {**row_of(step, _LISTED), "inputs": [asdict(each) for each in step.inputs]}
+        for step in explained.steps
+    ]
+    below = [{"quantity": step["quantity"], **row} for step in steps for row in step["inputs"]]
+    few = len(steps) <= FEW_STEPS
     unit = "" if explained.unit == "-" else f" {explained.unit}"
     return Answer(
         command="explain",
-        result={**_listed(explained), "inputs": inputs, "steps": steps},
-        tables=tuple(tables),
-        csv_rows=[{"kind": "result", **_listed(explained)}, *({"kind": "input", **row} for row in inputs)],
+        result={**listed, "inputs": inputs, "steps": steps},
+        tables=(
+            Table(_exact(inputs), title="Inputs"),
+            Table(_exact(steps), title="Steps before it", shown=columns("quantity value unit formula label")),
+            Table(
+                _exact(below if few else []),
+                title="Inputs of these steps",
+                spare=("symbol", "label", "source"),
+            ),
+        ),
+        csv_rows=[{"kind": "result", **listed}, *({"kind": "input", **row} for row in inputs)],
         headline=f"{name}: {explained.quantity} = {_digits(explained.value)}{unit} ({ORIGINS[explained.label]})",
         closing=(f"formula: {explained.formula}", f"{of_fleet}more: {explained.page}"),
         assumptions=asked.assumptions,
@@ -179,15 +180,12 @@ def explain_answer(planned: Planned, quantity: str | None) -> Answer:
 
 def _list_answer(planned: Planned, numbers: Mapping[str, float], path: str | None) -> Answer:
     asked = planned.asked
-    rows = [
-        {"quantity": quantity, "value": value, "unit": unit_of(quantity)}
-        for quantity, value in numbers.items()
-    ]
+    rows = [{"quantity": name, "value": value, "unit": unit_of(name)} for name, value in numbers.items()]
     groups = groups_of(planned)
     return Answer(
         command="explain",
         result={"quantities": rows, "groups": list(groups)},
-        tables=(Table([_exact(row) for row in rows], title="What can be explained"),),
+        tables=(Table(_exact(rows), title="What can be explained"),),
         csv_rows=rows,
         headline=f"{asked.scenario.name}: {purchase_text(planned.plan)}",
         closing=() if path else (f"in addition to the plan, lists of their own: {', '.join(groups)}",),
@@ -196,15 +194,9 @@ def _list_answer(planned: Planned, numbers: Mapping[str, float], path: str | Non
     )
 
 
-def _listed(explained: Explained) -> dict[str, Any]:
-    return {
-        name: getattr(explained, name) for name in ("quantity", "value", "unit", "formula", "label", "page")
-    }
-
-
-def _exact(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a row whose values are text with all their digits, in base units."""
-    return {**row, "value": _digits(row["value"])}
+def _exact(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return rows whose values are text with all their digits, in base units."""
+    return [{**row, "value": _digits(row["value"])} for row in rows]
 
 
 def _digits(value: Any) -> str:

@@ -68,23 +68,22 @@ class _Run:
 def simulation_group(planned: Planned) -> Group:
     """Return what `capplan simulate` prints, without the flags that change the run."""
     run = simulation(planned.asked, planned.answer, SimulationRecords(), offline=True)
-    numbers = {place: value for place, value in places_of(run.answer.result) if _is_explained(place)}
+    numbers = {
+        place: value
+        for place, value in places_of(run.answer.result)
+        if quantity_of(name_of(("simulate", *_inner(place))))
+    }
     parts = run.outcome.parts
     columns = {name: np.concatenate([getattr(part, name) for part in parts]) for name in _COLUMNS}
     if planned.asked.scenario.pooled:  # a prompt that is pooled has no output
         columns["output_tokens"] = np.zeros_like(columns["output_tokens"])
     found = _Run(run, numbers, columns)
-    return Group(
-        numbers, partial(_explain, found, NextToPlan("simulate", numbers, _arguments(found), found.label))
-    )
+    of = NextToPlan("simulate", numbers, _arguments(found), found.label)
+    return Group(numbers, partial(_explain, found, of))
 
 
 def _inner(place: Place) -> Place:
     return place[2:] if place[0] == "classes" else place
-
-
-def _is_explained(place: Place) -> bool:
-    return quantity_of(name_of(("simulate", *_inner(place)))) is not None
 
 
 def _explain(run: _Run, of: NextToPlan, place: Place, value: float) -> Explained:
@@ -136,43 +135,23 @@ def _of_request(run: _Run, metric: str, at: int) -> Explained:
     """Explain what one request waited for."""
     values = {name: float(column[at]) for name, column in run.columns.items()}
     ttft, queue, output = values["ttft_s"], values["queue_s"], values["output_tokens"]
-    tokens = input_of(
-        "n",
-        "input_tokens",
-        values["input_tokens"],
-        "config",
-        "its prompt, drawn from the traffic or of the trace",
-    )
+    of_run = partial(input_of, label=run.label)
+    drawn = "its prompt, drawn from the traffic or of the trace"
+    tokens = input_of("n", "input_tokens", values["input_tokens"], "config", drawn)
     arrival = input_of("", "arrival_s", values["arrival_s"], "config", "when it came")
-    wait = input_of("w", "queue_s", queue, run.label, "until the first step that works on it")
+    wait = of_run("w", "queue_s", queue, source="until the first step that works on it")
+    first = of_run("t", "ttft_s", ttft, source="until its first token")
+    last = of_run("e", "e2e_s", values["e2e_s"], source="until its last token")
+    size = input_of("m", "output_tokens", output, "config", "its output")
+    each = [of_run("d", "tpot_s", values["tpot_s"], source="each further token")] if output > 1 else []
+    shared = "steps that hold its prompt, other requests in them too: explain ttft_s.p95 has their operators"
+    prefill = of_run("p", "prefill_s", ttft - queue, source=shared)
     of: dict[str, tuple[str, tuple[Input, ...]]] = {
         "queue_s": ("w: the engine had other requests, or no room", (wait, arrival)),
-        "ttft_s": (
-            "w + p",
-            (
-                wait,
-                input_of("p", "prefill_s", ttft - queue, run.label, "steps that hold its prompt, other requests in them too: explain ttft_s.p95 has their operators"),
-                tokens,
-                arrival,
-            ),
-        ),
-        "tpot_s": (
-            "(e - t) / (m - 1)",
-            (
-                input_of("e", "e2e_s", values["e2e_s"], run.label, "until its last token"),
-                input_of("t", "ttft_s", ttft, run.label, "until its first token"),
-                input_of("m", "output_tokens", output, "config", "its output"),
-            ),
-        ),
-        "e2e_s": (
-            "t + (m - 1) d" if output > 1 else "t",
-            (
-                input_of("t", "ttft_s", ttft, run.label, "until its first token"),
-                *([input_of("d", "tpot_s", values["tpot_s"], run.label, "each further token")] if output > 1 else []),
-                input_of("m", "output_tokens", output, "config", "its output"),
-            ),
-        ),
-    }  # fmt: skip
+        "ttft_s": ("w + p", (wait, prefill, tokens, arrival)),
+        "tpot_s": ("(e - t) / (m - 1)", (last, first, size)),
+        "e2e_s": ("t + (m - 1) d" if output > 1 else "t", (first, *each, size)),
+    }
     formula, inputs = of[metric]
     return explained(f"request {at}: {metric}", values[metric], formula, inputs, SIMULATION)
 

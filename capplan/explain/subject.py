@@ -24,6 +24,8 @@ from capplan.questions.fleet import AskedFleet, terms_of
 from capplan.questions.plans.plan_row import plan_row
 from capplan.replica.replica import memory_of
 from capplan.replica.spec import ReplicaSpec, served_context_tokens
+from capplan.report.answer import columns
+from capplan.report.answers.replica import OF_A_GPU
 from capplan.report.quantities import unexplained
 from capplan.report.screen_units import unit_of
 
@@ -64,6 +66,10 @@ class Explained:
     page: str
     """Page of the documentation."""
     steps: tuple["Explained", ...]
+
+    def input(self, symbol: str) -> Input:
+        """Return the quantity as a symbol of another formula."""
+        return input_of(symbol, self.quantity, self.value, self.label, f"explain {self.quantity}")
 
 
 def input_of(symbol: str, name: str, value: Any, label: str, source: str) -> Input:
@@ -183,12 +189,7 @@ def explained(
 
 
 HELD = {
-    "usable_bytes_per_gpu": "usable_bytes",
-    "weight_bytes_per_gpu": "weight_bytes",
-    "activation_bytes_per_gpu": "activation_bytes",
-    "non_torch_bytes_per_gpu": "non_torch_bytes",
-    "cuda_graph_bytes_per_gpu": "cuda_graph_bytes",
-    "kv_bytes_available_per_gpu": "kv_bytes_available",
+    **{f"{name}_per_gpu": name for name in columns(OF_A_GPU)},
     "reserved_bytes_per_sequence": "reserved_bytes_per_sequence",
     "max_concurrency": "max_concurrency",
 }
@@ -258,6 +259,10 @@ class PlanSubject:
         """Return the numbers of the plan by name, such as groups[1].gpus."""
         return plan_numbers(self.plan)
 
+    def number(self, symbol: str, path: str, label: str = "derived") -> Input:
+        """Return a number of the plan as a symbol of another formula."""
+        return input_of(symbol, path, self.numbers[path], label, f"explain {path}")
+
     @property
     def label(self) -> str:
         """Return the weakest label of the groups."""
@@ -284,16 +289,10 @@ class Subject(PlanSubject):
         """Return the memory of the fullest device by the names of `fit` and `kv-size`, at the longest context that it serves."""
         figures = {name: float(getattr(self.memory, figure)) for name, figure in HELD.items()}
         element, context = kv_bytes_per_element(self.spec.kv_format), float(served_context_tokens(self.spec))
-        return figures | {
-            "kv_bytes_per_token": float(
-                np.asarray(kv_bytes_per_token(self.spec.network, context, element, stored=True))
-            ),
-            "state_bytes_per_sequence": float(
-                np.asarray(
-                    held_state_bytes(self.spec.network, 1.0, self.spec.profile.memory.recurrent_format)
-                )
-            ),
-        }
+        token = kv_bytes_per_token(self.spec.network, context, element, stored=True)
+        state = held_state_bytes(self.spec.network, 1.0, self.spec.profile.memory.recurrent_format)
+        held = {"kv_bytes_per_token": token, "state_bytes_per_sequence": state}
+        return figures | {name: float(np.asarray(size)) for name, size in held.items()}
 
     @property
     def terms(self) -> Terms:
@@ -316,9 +315,8 @@ class Subject(PlanSubject):
     def trial(self) -> Trial:
         """Return the trial of the plan's layout."""
         if self._trial is None:
-            trial = trial_of(
-                self.asked.question, self.plan.single.layout, self.plan.single.weight_dtype, self.terms
-            )
+            group = self.plan.single
+            trial = trial_of(self.asked.question, group.layout, group.weight_dtype, self.terms)
             if isinstance(trial, Reason):
                 raise InputError(f"the layout of the plan no longer serves the model: {trial.words}")
             self._trial = trial
@@ -354,12 +352,8 @@ class Subject(PlanSubject):
     @property
     def kernels(self) -> str:
         """Return where the kernel times of the plan are from."""
-        name = self.plan.single.layout.device.name
-        return (
-            f"kernels measured on {name}"
-            if self.plan.single.label == "measured"
-            else f"kernels borrowed for {name}"
-        )
+        how = "measured on" if self.plan.single.label == "measured" else "borrowed for"
+        return f"kernels {how} {self.plan.single.layout.device.name}"
 
     def of_scenario(self, symbol: str, name: str, value: float | None, key: str) -> Input:
         """Return an input that a key of the scenario states, or its default."""
@@ -367,15 +361,9 @@ class Subject(PlanSubject):
 
     def limits(self, key: str = "") -> list[Input]:
         """Return the limits of all targets, or of one."""
+        limits = {target.key: limit + target.outside_s for target, limit in self.trial.limits.items()}
         return [
-            Input(
-                "",
-                f"slo.{target.key}",
-                limit + target.outside_s,
-                "s",
-                "config",
-                f"scenario: slo.{target.key}",
-            )
-            for target, limit in self.trial.limits.items()
-            if key in ("", target.key)
+            Input("", f"slo.{name}", limit_s, "s", "config", f"scenario: slo.{name}")
+            for name, limit_s in limits.items()
+            if key in ("", name)
         ]

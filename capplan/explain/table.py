@@ -98,48 +98,28 @@ def tabled(
     """
     row = row or quantity_of(path)
     assert row is not None, path
-    numbers = of.numbers
     group = path[: path.index(".") + 1] if path.startswith("groups[") else ""
     lists: list[tuple[str, list[Input]]] = []
     steps = []
     for name, letter in row.arguments.items():
         if name in given:
-            lists.append((letter, [stated_input(name, letter, given[name])]))
-            continue
-        if name in ARGUMENTS:
-            lists.append((letter, list(arguments(of, name, letter))))
-            continue
-        if name.startswith("groups[]."):
+            items = [stated_input(name, letter, given[name])]
+        elif name in ARGUMENTS:
+            items = list(arguments(of, name, letter))
+        elif name.startswith("groups[]."):
             of_groups = [name.replace("[]", f"[{at}]") for at in range(len(of.plan.groups))]
-            lists.append(
-                (
-                    letter,
-                    [
-                        input_of(letter, each, numbers[each], "derived", f"explain {each}")
-                        for each in of_groups
-                    ],
-                )
-            )
+            items = [of.number(letter, each) for each in of_groups]
             steps += [explain(each) for each in of_groups] if explain else []
-            continue
-        other = quantity_of(name)
-        assert other is not None, name
-        label = of.label if other.predicted else "derived"
-        lists.append(
-            (
-                letter,
-                [
-                    input_of(
-                        letter, f"{group}{name}", numbers[f"{group}{name}"], label, f"explain {group}{name}"
-                    )
-                ],
-            )
-        )
-        if explain is not None and other.arguments and not name.endswith(".mean"):
-            steps.append(explain(f"{group}{name}"))
+        else:
+            other = quantity_of(name)
+            assert other is not None, name
+            items = [of.number(letter, f"{group}{name}", of.label if other.predicted else "derived")]
+            if explain is not None and other.arguments and not name.endswith(".mean"):
+                steps.append(explain(f"{group}{name}"))
+        lists.append((letter, items))
     label = of.label if row.predicted else "derived"
     found = with_sums(formula_in(row), lists)
-    return explained(path, float(numbers[path]), *found, row.page, label=label, steps=steps)
+    return explained(path, float(of.numbers[path]), *found, row.page, label=label, steps=steps)
 
 
 def written_out(formula: str, terms: Mapping[str, int]) -> str:
@@ -369,10 +349,7 @@ def _of_a_budget(of: Subject, letters: str) -> list[Input]:
         input_of("M", "memory_bytes", total, "spec", f"capplan hardware {of.spec.device.name}"),
         of.of_scenario("u", "gpu_memory_utilization_fraction", fraction, stated),
     ]
-    held = [
-        input_of(letter, name, of.numbers[name], "derived", f"explain {name}")
-        for letter, name in _BY_LETTER.items()
-    ]
+    held = [of.number(letter, name) for letter, name in _BY_LETTER.items()]
     return [item for item in (*visible, *held) if item.symbol in letters]
 
 
@@ -498,9 +475,9 @@ def end_of_whole(of: PlanSubject, end: str) -> Explained:
     if first is not None and token is not None:
         return tabled(of, path)
     if first is not None and numbers.get("tpot_s.mean") is None:  # no token comes after the first
-        only = input_of("t", f"ttft_s.{end}", first, of.label, f"explain ttft_s.{end}")
+        only = of.number("t", f"ttft_s.{end}", of.label)
         return explained(path, float(numbers[path]), "t", (only,), ACCURACY, label=of.label)
-    mean = input_of("m", "e2e_s.mean", numbers["e2e_s.mean"], of.label, "explain e2e_s.mean")
+    mean = of.number("m", "e2e_s.mean", of.label)
     formula = "mean times an end of the 80% interval of measured over predicted, and no less than its parts that are known"
     return explained(path, float(numbers[path]), formula, (mean,), ACCURACY, label=of.label)
 

@@ -638,6 +638,11 @@ class Plan(PlanFigures):
         return sum(group.gpus_owned for group in self.groups)
 
     @property
+    def is_of_job(self) -> bool:
+        """Whether the plan is paid for until a job is done, not by the month."""
+        return self.money is not None and self.money.usd_per_job is not None
+
+    @property
     def usd_per_month(self) -> float | None:
         """Cost per month; None if a price is unknown."""
         return None if self.usd_per_hour is None else float(usd_per_month(self.usd_per_hour))

@@ -59,6 +59,27 @@ class Answer:
     first_screen: "Answer | None" = None
     """What people see of a table unless they ask for all of it; None: everything."""
 
+    def __post_init__(self) -> None:
+        """Leave out the tables without rows, unless none has any."""
+        kept = tuple(table for table in self.tables if table.rows)
+        object.__setattr__(self, "tables", kept or self.tables[:1])
+
+
+def columns(names: str) -> tuple[str, ...]:
+    """Return the names of columns, which stand in a text with a space between them."""
+    return tuple(names.split())
+
+
+def row_of(record: object, names: str) -> dict[str, Any]:
+    """Return what a record has under the names of some columns.
+
+    Examples
+    --------
+    >>> row_of(Table([], title="Offers"), "title upright")
+    {'title': 'Offers', 'upright': False}
+    """
+    return {name: getattr(record, name) for name in columns(names)}
+
 
 def flattened(row: Mapping[str, Any]) -> dict[str, Any]:
     """Return a row whose cells are single values: mappings become `name.key`, lists become text.

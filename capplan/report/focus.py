@@ -20,36 +20,32 @@ from capplan.money.cash import CostLine, MachineCharge
 from capplan.money.commitments import HOURS_PER_YEAR
 from capplan.money.who_pays import Share
 from capplan.questions.money.who_pays import AskedBill
+from capplan.report.answer import columns
 from capplan.report.safe_text import csv_cell
 from capplan.scenario.scenario_file import Scenario
 
 VERSIONS = ("1.2", "1.3")
 Columns: TypeAlias = dict[str, object]
-COLUMNS = (
-    "BilledCost", "BillingAccountId", "BillingAccountName", "BillingAccountType", "BillingCurrency", "BillingPeriodEnd", "BillingPeriodStart",
-    "ChargeCategory", "ChargeClass", "ChargeDescription", "ChargeFrequency", "ChargePeriodEnd", "ChargePeriodStart",
-    "CommitmentDiscountCategory", "CommitmentDiscountId", "CommitmentDiscountName", "CommitmentDiscountQuantity",
-    "CommitmentDiscountStatus", "CommitmentDiscountType", "CommitmentDiscountUnit",
-    "ConsumedQuantity", "ConsumedUnit", "ContractedCost", "ContractedUnitPrice", "EffectiveCost", "InvoiceIssuerName", "ListCost",
-    "ListUnitPrice", "PricingCategory", "PricingCurrency", "PricingCurrencyContractedUnitPrice", "PricingCurrencyEffectiveCost",
-    "PricingCurrencyListUnitPrice", "PricingQuantity", "PricingUnit", "ProviderName", "PublisherName", "RegionId", "RegionName", "ResourceId",
-    "ResourceName", "ResourceType", "ServiceCategory", "ServiceName", "ServiceSubcategory", "SkuId", "SkuMeter", "SkuPriceId",
-    "SubAccountId", "SubAccountName", "SubAccountType", "Tags",
-)  # fmt: skip
-NEWER_COLUMNS = (
-    "AllocatedMethodDetails", "AllocatedMethodId", "AllocatedResourceId", "AllocatedResourceName", "AllocatedTags", "HostProviderName",
-    "ServiceProviderName",
-)  # fmt: skip
+COLUMNS = columns(
+    "BilledCost BillingAccountId BillingAccountName BillingAccountType BillingCurrency "
+    "BillingPeriodEnd BillingPeriodStart ChargeCategory ChargeClass ChargeDescription "
+    "ChargeFrequency ChargePeriodEnd ChargePeriodStart CommitmentDiscountCategory "
+    "CommitmentDiscountId CommitmentDiscountName CommitmentDiscountQuantity "
+    "CommitmentDiscountStatus CommitmentDiscountType CommitmentDiscountUnit ConsumedQuantity "
+    "ConsumedUnit ContractedCost ContractedUnitPrice EffectiveCost InvoiceIssuerName ListCost "
+    "ListUnitPrice PricingCategory PricingCurrency PricingCurrencyContractedUnitPrice "
+    "PricingCurrencyEffectiveCost PricingCurrencyListUnitPrice PricingQuantity PricingUnit "
+    "ProviderName PublisherName RegionId RegionName ResourceId ResourceName ResourceType "
+    "ServiceCategory ServiceName ServiceSubcategory SkuId SkuMeter SkuPriceId SubAccountId "
+    "SubAccountName SubAccountType Tags"
+)
+NEWER_COLUMNS = columns(
+    "AllocatedMethodDetails AllocatedMethodId AllocatedResourceId AllocatedResourceName "
+    "AllocatedTags HostProviderName ServiceProviderName"
+)
 """Columns that 1.3 has in addition."""
-OWN_COLUMNS = (
-    "x_CapitalCost",
-    "x_Model",
-    "x_Hardware",
-    "x_Gpus",
-    "x_GpuTimeShare",
-    "x_Requests",
-    "x_InputTokens",
-    "x_OutputTokens",
+OWN_COLUMNS = columns(
+    "x_CapitalCost x_Model x_Hardware x_Gpus x_GpuTimeShare x_Requests x_InputTokens x_OutputTokens"
 )
 OURS = "self-hosted fleet"
 _CATEGORIES = {"on-demand": "Standard", "community": "Standard", "spot": "Dynamic"}
@@ -173,14 +169,8 @@ def _paid_by(charge: MachineCharge, hours: float, status: str = "Used") -> Colum
     if not charge.is_reserved:
         return {"PricingCategory": _CATEGORIES.get(name, "Other")}
     unused = {"ConsumedQuantity": "", "ConsumedUnit": ""} if status == "Unused" else {}
-    return (
-        _reservation(charge, hours)
-        | unused
-        | {
-            "PricingCategory": "Committed",
-            "CommitmentDiscountStatus": status,
-        }
-    )
+    committed = {"PricingCategory": "Committed", "CommitmentDiscountStatus": status}
+    return _reservation(charge, hours) | unused | committed
 
 
 def _reservation(charge: MachineCharge, hours: float) -> Columns:
@@ -306,29 +296,22 @@ def _class_rows(asked: AskedBill, version: str) -> Iterator[Columns]:
                     | {
                         "ChargeDescription": f"{meter} of {use.name}, planned, by the time of the GPUs",
                         "x_Gpus": of_pool * groups[group].gpus * part,
-                        **(
-                            {"x_Requests": use.requests * part, "x_InputTokens": tokens * part}
-                            if first
-                            else {"x_OutputTokens": tokens * part}
-                        ),
+                        **({"x_Requests": use.requests * part} if first else {}),
+                        f"x_{meter.replace(' ', '')}": tokens * part,
                     }
                 )
+        left = others if others > 1e-9 * share.usd else 0.0
         for meter, usd, what in (
-            (
-                "Operations",
-                others if others > 1e-9 * share.usd else 0.0,
-                "people and costs other than machines",
-            ),
+            ("Operations", left, "people and costs other than machines"),
             ("Requests", use.outside_usd, "retrieval and tools"),
         ):
             if usd:
+                said = {"ChargeDescription": f"Requests of {use.name}, planned, {what}"}
                 yield (
                     _costs(_plain(usd), use.requests, "Requests")
                     | _class(share)
                     | _beside(meter, whose)
-                    | {
-                        "ChargeDescription": f"Requests of {use.name}, planned, {what}",
-                    }
+                    | said
                 )
     yield from _idle_rows(asked, version)
 
@@ -344,10 +327,7 @@ def _time_fraction(asked: AskedBill, charge: MachineCharge) -> float:
 
 def _idle_rows(asked: AskedBill, version: str) -> Iterator[Columns]:
     """Return what the GPUs cost while they wait, in GPU hours; of reserved ones first the hours in which no replica runs."""
-    waits: Columns = {
-        "SubAccountId": "__idle__",
-        "SubAccountName": "__idle__",
-    }
+    waits: Columns = {"SubAccountId": "__idle__", "SubAccountName": "__idle__"}
     idle_resource = {"ResourceId": "__idle__", "ResourceName": "__idle__", "ResourceType": "GPU"}
     for place, (group, pool) in enumerate(zip(asked.plan.groups, asked.bill.pools, strict=True)):
         idle, others = 1.0 - pool.busy_fraction, pool.idle_usd
@@ -373,14 +353,14 @@ def _idle_rows(asked: AskedBill, version: str) -> Iterator[Columns]:
                     }
                 )
         if others > 1e-9 * pool.idle_usd:
+            what = f"costs in addition to {group.gpus} x {device} while they wait for requests, planned"
+            beside = _beside("Operations", f"idle-{place}")
             yield (
                 _costs(_plain(others), hours, "Hours")
-                | _beside("Operations", f"idle-{place}")
+                | beside
                 | waits
                 | idle_resource
-                | {
-                    "ChargeDescription": f"costs in addition to {group.gpus} x {device} while they wait for requests, planned",
-                }
+                | {"ChargeDescription": what}
             )
 
 

@@ -237,6 +237,12 @@ class Screen:
     probability: bool = False
     """Shown as whole percents, never rounded up to certainty."""
 
+    def number(self, value: float) -> str:
+        """Return a number as it is shown, without its unit."""
+        if self.unit.startswith("$"):
+            return shown_money(value, self.unit)
+        return shown_probability(value) if self.probability else shown_number(value, self.factor)
+
     def column(self, *, numbers: bool = True) -> str:
         """Return the heading of a column, with the unit if it has numbers."""
         unit = self.unit if numbers else ""

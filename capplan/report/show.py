@@ -199,13 +199,13 @@ def _unwritable(path: Path, option: str, reason: str) -> InputError:
 
 
 FORMATS = ("table", "json", "csv", "markdown")
-_BY_SUFFIX = {".json": "json", ".csv": "csv", ".md": "markdown", ".markdown": "markdown"}
+BY_SUFFIX = {".json": "json", ".csv": "csv", ".md": "markdown", ".markdown": "markdown"}
 
 
 def show(answer: Answer, to: OutputFlags, *, full: bool = True) -> int:
     """Print or write an answer, its warnings to stderr, and return its exit code; people see its first screen unless they want all of it."""
     say_warnings(answer)
-    form = to.form or _BY_SUFFIX.get(to.file.suffix.lower() if to.file else "", "table")
+    form = to.form or BY_SUFFIX.get(to.file.suffix.lower() if to.file else "", "table")
     to_terminal = to.file is None and sys.stdout is not None and sys.stdout.isatty()
     shown = answer if full or to.assumptions or form != "table" else answer.first_screen or answer
     shown = replace(shown, every_assumption=to.assumptions)

@@ -13,9 +13,6 @@ from capplan.report.screen_units import (
     Screen,
     is_number,
     screen_of,
-    shown_money,
-    shown_number,
-    shown_probability,
 )
 
 _STATISTICS = ("mean_s", "p50_s", "p90_s", "p95_s", "p99_s", "low_s", "high_s")
@@ -141,9 +138,7 @@ def _text(value: Any, screen: Screen, *, assumed: bool) -> str:
     if isinstance(value, bool):
         return ("yes" if value else "no") + star
     if is_number(value):
-        if screen.unit.startswith("$"):
-            return shown_money(value, screen.unit) + star
-        return (shown_probability(value) if screen.probability else shown_number(value, screen.factor)) + star
+        return screen.number(value) + star
     return f"{one_line(str(value))}{star}"
 
 

@@ -16,11 +16,12 @@ from capplan.hardware.device import Device
 from capplan.money.cash import total_usd
 from capplan.money.price import HOURS_PER_MONTH, usd_per_month
 from capplan.questions.plans.plan_row import plan_row
-from capplan.report.answer import Table
+from capplan.report.answer import Table, columns, row_of
 from capplan.report.answers.fleet_money import total_table
 from capplan.report.answers.fleet_outlook import over_time_parts, over_time_tables
 from capplan.report.answers.fleet_words import (
     ALL_HOURS,
+    above,
     layout_text,
     month_titles,
     pools_tables,
@@ -96,8 +97,7 @@ def roofline_section(detail: PlanDetail) -> Section:
     device, compute = detail.spec.device, compute_dtype_of(detail.spec)
     rows = [
         {
-            "phase": row.phase,
-            "operator": row.operator,
+            **row_of(row, "phase operator"),
             "flop_per_byte": row.flop / row.bytes,
             "flop_per_s": row.flop / row.seconds,
             "of_roof_fraction": row.flop
@@ -116,14 +116,7 @@ def roofline_section(detail: PlanDetail) -> Section:
             f"{shown('bytes_per_s', device.memory_bytes_per_s)}: below {ridge:.3g} FLOP per byte its memory is the roof, above its arithmetic. "
             f"Operators on one device, for one prompt{' and for one decode step at the peak' if detail.spec.network.generates else ''}.",
         ),
-        tables=(
-            Table(
-                rows,
-                titles={
-                    "flop_per_s": "rate",
-                },
-            ),
-        ),
+        tables=(Table(rows, titles={"flop_per_s": "rate"}),),
         pictures=(roofline_chart(device, compute, detail.breakdown),),
     )
 
@@ -135,9 +128,7 @@ def latency_section(given: Findings, detail: PlanDetail) -> Section:
         totals[row.phase] = totals.get(row.phase, 0.0) + row.seconds
     rows = [
         {
-            "phase": row.phase,
-            "operator": row.operator,
-            "seconds": row.seconds,
+            **row_of(row, "phase operator seconds"),
             "share_fraction": row.seconds / totals[row.phase],
             "flop": row.flop,
             "flop_per_s": row.flop / row.seconds,
@@ -200,9 +191,7 @@ def rejections_section(given: Findings) -> Section:
     """Return what was rejected, by device and reason, and the smallest change that would let a plan through."""
     rows = [
         {
-            "hardware": item.hardware,
-            "reason": item.reason,
-            "count": item.count,
+            **row_of(item, "hardware reason count"),
             "share_fraction": item.count / max(1, given.answer.evaluated),
         }
         for item in given.answer.rejected
@@ -213,8 +202,7 @@ def rejections_section(given: Findings) -> Section:
     apart = pools_tables(given.answer)[2:]
     if not given.answer.evaluated and apart:
         text = ("Identical replicas are not allowed by the scenario.",)
-    tables = tuple(table for table in (alike, *apart) if table.rows)
-    return Section("Rejected", text=text, tables=tables, lines=lines)
+    return Section("Rejected", text=text, tables=(alike, *apart), lines=lines)
 
 
 def assumptions_section(given: Findings, assumptions: Sequence[Assumption]) -> Section:
@@ -223,7 +211,7 @@ def assumptions_section(given: Findings, assumptions: Sequence[Assumption]) -> S
     warnings = tuple(f"warning: {text}" for text in given.asked.warnings)
     return Section(
         "Assumptions",
-        tables=(Table(rows, titles={"replace": "replace with"}),) if rows else (),
+        tables=(Table(rows, titles={"replace": "replace with"}),),
         lines=warnings,
     )
 
@@ -232,26 +220,25 @@ def sources_section(given: Findings) -> Section:
     """Return where prices, datasheets, model, engine and efficiencies come from, with their dates."""
     model = given.model_source
     rows = [
-        {"what": "model", "title": model.title, "date": None, "where": model.url or model.note},
+        _source_row("model", model.title, model.url or model.note),
         _engine_row(given.asked.question.profile),
     ]
     devices = devices_of(given)
     for device in given.asked.question.devices:
         if device.name in devices or not devices:
             rows += [
-                {
-                    "what": device.name,
-                    "title": source.title,
-                    "date": source.checked,
-                    "where": source.url or source.note,
-                }
-                for source in device.sources
+                _source_row(device.name, each.title, each.url or each.note, each.checked)
+                for each in device.sources
             ]
             rows += _efficiency_rows(given, device)
-    prices = price_rows(given)
+    prices = [*price_rows(given)]
     titles = {"low_usd_per_gpu_hour": "lowest", "high_usd_per_gpu_hour": "highest"}
-    priced = (Table(prices, title="Prices of a GPU-hour", titles=titles),) if prices else ()
-    return Section("Sources", tables=(*priced, Table(rows, title="Models, devices, engines")))
+    priced = Table(prices, title="Prices of a GPU-hour", titles=titles)
+    return Section("Sources", tables=(priced, Table(rows, title="Models, devices, engines")))
+
+
+def _source_row(what: str, title: str, where: str | None, date: str | None = None) -> dict[str, Any]:
+    return {"what": what, "title": title, "date": date, "where": where}
 
 
 def _engine_row(profile: EngineProfile) -> dict[str, Any]:
@@ -259,7 +246,7 @@ def _engine_row(profile: EngineProfile) -> dict[str, Any]:
     what = "scheduling, defaults and memory rules of this version"
     if version != profile.version:
         what += f"; {profile.version} is the nearest version known"
-    return {"what": "engine", "title": f"{profile.engine} {version}", "date": None, "where": what}
+    return _source_row("engine", f"{profile.engine} {version}", what)
 
 
 def _efficiency_rows(given: Findings, device: Device) -> list[dict[str, Any]]:
@@ -271,46 +258,35 @@ def _efficiency_rows(given: Findings, device: Device) -> list[dict[str, Any]]:
     ]
     assumed = [item.what for group in groups for item in kernel_assumptions(group, question)]
     borrowed = dict.fromkeys(assumed or ([efficiency.borrowed.what] if efficiency.borrowed else []))
-    where = (
-        given.asked.scenario.calibration
-        or "efficiencies that ship with capplan, fitted to published kernel timings"
-    )
+    shipped = "efficiencies that ship with capplan, fitted to published kernel timings"
+    where = given.asked.scenario.calibration or shipped
     said = [efficiency.note, efficiency.merged.what if efficiency.merged else ""]
     notes = {"measured": "; ".join(filter(None, said)), "assumed": "; ".join(borrowed)}
     return [
-        {
-            "what": device.name,
-            "title": f"kernel efficiencies, {label}, fitted on {efficiency.device}",
-            "date": None,
-            "where": f"{where}{'; ' + notes[label] if notes[label] else ''}",
-        }
+        _source_row(
+            device.name,
+            f"kernel efficiencies, {label}, fitted on {efficiency.device}",
+            "; ".join(filter(None, (where, notes[label]))),
+        )
         for label in (dict.fromkeys(group.label for group in groups) or {efficiency.label: None})
     ]
 
 
 def command_section(given: Findings) -> Section:
     """Return the command that wrote the page, and the one that estimates one replica of the chosen plan."""
-    commands = [given.command]
-    commands += [_estimate_command(given, detail) for detail in given.details]
-    others = ""
-    if given.chosen is not None:
-        others = ", the second estimates one replica of the chosen plan"
+    others = "" if given.chosen is None else ", the second estimates one replica of the chosen plan"
     if given.chosen is not None and given.chosen.has_pools:
         others = ", the others estimate one replica of either pool, as if it served whole requests"
     elif len(given.details) > 1:
         others = ", the others estimate one replica of each group, with the requests that it gets"
-    return Section(
-        "Commands",
-        text=(f"The first command writes this page{others}:",),
-        code=tuple(commands),
-    )
+    commands = (given.command, *(_estimate_command(given, detail) for detail in given.details))
+    return Section("Commands", text=(f"The first command writes this page{others}:",), code=commands)
 
 
 def _estimate_command(given: Findings, detail: PlanDetail) -> str:
     scenario = given.asked.scenario
     replica = replica_words(scenario, detail.spec, _group_of(given, detail).weight_dtype)
-    words = ["capplan", "estimate", scenario.model, *replica]
-    load = detail.load
+    load, words = detail.load, ["capplan", "estimate", scenario.model, *replica]
     words += ["--input-tokens", str(load.input_tokens), "--output-tokens", str(load.output_tokens)]
     if load.prefix_hit_fraction:
         words += ["--prefix-hit-fraction", f"{load.prefix_hit_fraction:.3g}"]
@@ -319,29 +295,23 @@ def _estimate_command(given: Findings, detail: PlanDetail) -> str:
 
 def workload_section(given: Findings) -> Section:
     """Return the traffic: every row multiplies across to tokens per second."""
-    scenario = given.asked.scenario
-    responses_s = responses_of_classes(
-        given.chosen.responses_s if given.chosen else 0.0, len(scenario.classes)
-    )
-    hits = given.chosen.class_prefix_hit_fractions if given.chosen else ()
+    scenario, plan, question = given.asked.scenario, given.chosen, given.asked.question
+    responses_s = responses_of_classes(plan.responses_s if plan else 0.0, len(scenario.classes))
+    hits = plan.class_prefix_hit_fractions if plan else ()
     known = hits or [item.cached_input_tokens / item.input_tokens.mean_tokens for item in scenario.classes]
-    rows = [
-        _class_row(item, s, hit) for item, s, hit in zip(scenario.classes, responses_s, known, strict=True)
-    ]
-    text = [scenario.file.description] if scenario.file.description else []
-    text.append(
-        f"Model {scenario.model}, served by {given.asked.question.profile.engine} "
-        f"{given.asked.question.profile.asked_version or given.asked.question.profile.version}, longest context "
-        f"{given.asked.question.max_model_len:,} tokens. Tokens per second are those of the peak."
+    rows = list(map(_class_row, scenario.classes, responses_s, known))
+    version = question.profile.asked_version or question.profile.version
+    served = (
+        f"Model {scenario.model}, served by {question.profile.engine} {version}, longest context "
+        f"{question.max_model_len:,} tokens. Tokens per second are those of the peak."
     )
-    if any(item.users for item in scenario.classes):
-        text.append(
-            "Users wait for a response before they send the next request, so their rate follows from the response time."
-        )
-    titles = {
-        "request_rate": "peak rate",
-    }
-    return Section("Workload", text=tuple(text), tables=(Table(rows, titles=titles),))
+    users = "Users wait for a response before they send the next request, so their rate follows from the response time."
+    text = (scenario.file.description, served, users if any(item.users for item in scenario.classes) else "")
+    return Section(
+        "Workload",
+        text=tuple(filter(None, text)),
+        tables=(Table(rows, titles={"request_rate": "peak rate"}),),
+    )
 
 
 def _class_row(item: RequestClass, response_s: float, hit_fraction: float) -> dict[str, Any]:
@@ -349,8 +319,7 @@ def _class_row(item: RequestClass, response_s: float, hit_fraction: float) -> di
     inputs, outputs = item.input_tokens.mean_tokens, item.output_tokens.mean_tokens
     return {
         "class": item.name,
-        "users": item.users,
-        "think_time_s": item.think_time_s,
+        **row_of(item, "users think_time_s"),
         "mean_request_rate": rate * item.mean_rate_fraction,
         "request_rate": rate,
         "input_tokens.mean": inputs,
@@ -368,7 +337,7 @@ def _class_row(item: RequestClass, response_s: float, hit_fraction: float) -> di
 def over_time_section(given: Findings) -> Section:
     """Return the load curve, how the plan follows it with and without autoscaling, and N + k replicas, where the load has a curve."""
     over_time = over_time_parts(given.outlook)
-    if not over_time or given.chosen is None:
+    if not over_time:
         return Section("Load over time")
     return Section(
         "Load over time",
@@ -389,51 +358,40 @@ CHARTED = 8
 
 def by_the_job(plans: Sequence[Plan]) -> bool:
     """Return whether plans are paid for until a job is done, not by the month."""
-    return any(plan.money is not None and plan.money.usd_per_job is not None for plan in plans)
+    return any(plan.is_of_job for plan in plans)
 
 
-def plan_rows(given: Findings) -> list[dict[str, Any]]:
-    """Return every plan with all its columns, its rank, and its cost relative to the chosen one: the CSV."""
-    rows = []
+def plan_rows(given: Findings) -> Iterator[dict[str, Any]]:
+    """Yield every plan with all its columns, its rank, and its cost relative to the chosen one: the CSV."""
     for rank, (plan, margins) in enumerate(zip(given.plans, given.margins, strict=True), start=1):
-        rows.append(
-            {
-                "rank": rank,
-                "plan": layout_text(plan),
-                **plan_row(plan),
-                "label": kernels_label(plan),
-                **_difference(plan, given.chosen),
-                "margin_fraction": {m["target"]: m["margin_fraction"] for m in margins},
-                "met_probability": {m["target"]: m["met_probability"] for m in margins},
-            }
-        )
-    return rows
+        yield {
+            "rank": rank,
+            "plan": layout_text(plan),
+            **plan_row(plan),
+            "label": kernels_label(plan),
+            **_difference(plan, given.chosen),
+            "margin_fraction": {m["target"]: m["margin_fraction"] for m in margins},
+            "met_probability": {m["target"]: m["met_probability"] for m in margins},
+        }
 
 
 def _difference(plan: Plan, chosen: Plan | None) -> dict[str, float | None]:
-    if chosen is None or chosen.usd_per_month is None or plan.usd_per_month is None:
-        return {"more_usd_per_month": None, "price_ratio": None}
+    usd, own = plan.usd_per_month, None if chosen is None else chosen.usd_per_month
     return {
-        "more_usd_per_month": plan.usd_per_month - chosen.usd_per_month,
-        "price_ratio": plan.usd_per_month / chosen.usd_per_month if chosen.usd_per_month else None,
+        "more_usd_per_month": above(usd, own),
+        "price_ratio": usd / own if own and usd is not None else None,
     }
 
 
 def plans_section(given: Findings) -> Section:
     """Return the chosen plan and the runners-up: price difference, margin to every target."""
-    rows = plan_rows(given)
-    shown_names: tuple[str, ...] = (
-        "rank", "hardware", "gpus", "plan", "kv_dtype", "usd_per_month", "more_usd_per_month", "price_ratio",
-        *(f"margin_fraction.{m['target']}" for m in given.margins[0]), "slo_met_probability", "bottleneck", "label",
-    )  # fmt: skip
-    if not given.margins[0]:
-        shown_names = tuple(name for name in shown_names if name != "slo_met_probability")
-    if by_the_job(given.plans):
-        shown_names = tuple(
-            "usd_per_job" if name == "usd_per_month" else name
-            for name in shown_names
-            if name != "more_usd_per_month"
-        )
+    rows = [*plan_rows(given)]
+    cost = "usd_per_job" if by_the_job(given.plans) else "usd_per_month more_usd_per_month"
+    margins = " ".join(f"margin_fraction.{m['target']}" for m in given.margins[0])
+    chance = "slo_met_probability" if given.margins[0] else ""
+    shown_names = columns(
+        f"rank hardware gpus plan kv_dtype {cost} price_ratio {margins} {chance} bottleneck label"
+    )
     titles: dict[str, str] = {
         "usd_per_job": "the job",
         "kv_dtype": "KV cache",
@@ -443,15 +401,15 @@ def plans_section(given: Findings) -> Section:
         "label": "kernels",
         **{f"margin_fraction.{m['target']}": f"margin {m['target']}" for m in given.margins[0]},
     }
-    text = [
+    choices = given.answer.choices
+    text = (
+        *([] if choices is None else [f"Recommended because {choices.why}."]),
         "The first line is the chosen plan. A margin is the share of the limit that the prediction leaves. Kernels are measured "
-        "where their efficiencies were fitted on that device, assumed (*) where some were borrowed from another device or dtype."
-    ]
-    if given.answer.choices is not None:
-        text.insert(0, f"Recommended because {given.answer.choices.why}.")
+        "where their efficiencies were fitted on that device, assumed (*) where some were borrowed from another device or dtype.",
+    )
     return Section(
         WHY,
-        text=tuple(text),
+        text=text,
         tables=(Table(rows, shown=shown_names, titles=titles, assumed=_unmeasured(rows, shown_names)),),
         pictures=_plan_pictures(given),
     )
@@ -459,9 +417,7 @@ def plans_section(given: Findings) -> Section:
 
 def _unmeasured(rows: list[dict[str, Any]], names: tuple[str, ...]) -> frozenset[tuple[int, str]]:
     """Return the cells that rest on the kernels of another device."""
-    predicted = [
-        name for name in names if name.startswith("margin") or name in {"slo_met_probability", "label"}
-    ]
+    predicted = [name for name in names if name.startswith(("margin", "slo_met_probability", "label"))]
     return frozenset(
         (i, name) for i, row in enumerate(rows) if row["label"] == "assumed" for name in predicted
     )
@@ -494,11 +450,9 @@ def _short(plan: Plan) -> str:
     return f"{plan.gpus} x {plan.hardware} {layout}"
 
 
-def sizing_section(given: Findings) -> Section:
+def sizing_section(given: Findings, plan: Plan) -> Section:
     """Return the steps from the peak rate to the number of devices, one operation per line."""
-    plan, limits = given.chosen, given.asked.scenario.fleet
-    if plan is None:
-        return Section(SIZING)
+    limits = given.asked.scenario.fleet
     if plan.transfer is not None:
         return _pools_section(given, plan, plan.transfer)
     parts = zip(plan.group_names, plan.groups, strict=True)
@@ -539,9 +493,7 @@ def _pools_section(given: Findings, plan: Plan, transfer: Transfer) -> Section:
             "hardware": pool.layout.device.name,
             "plan": pool.layout.in_words(pool.weight_dtype),
             "request_rate": pool.request_rate_per_replica,
-            "busy_fraction": pool.busy_fraction,
-            "busy_replicas": pool.busy_replicas,
-            "spare_replicas": pool.spare_replicas,
+            **row_of(pool, "busy_fraction busy_replicas spare_replicas"),
             "devices_per_replica": pool.layout.devices,
             "devices": pool.gpus,
         }
@@ -564,29 +516,24 @@ def _pools_section(given: Findings, plan: Plan, transfer: Transfer) -> Section:
     )
 
 
-def price_rows(given: Findings) -> list[dict[str, Any]]:
-    """Return the price taken for every device of the plans, with provider, date and range."""
-    rows: list[dict[str, Any]] = []
+def price_rows(given: Findings) -> Iterator[dict[str, Any]]:
+    """Yield the price taken for every device of the plans, with provider, date and range."""
     quotes = {group.hardware: group.quote for plan in reversed(given.plans) for group in plan.groups}
     for name in devices_of(given):
         price = quotes[name]
         if price is None:
-            rows.append({"hardware": name, "usd_per_gpu_hour": None, "provider": "no offer known"})
+            yield {"hardware": name, "usd_per_gpu_hour": None, "provider": "no offer known"}
             continue
-        rows.append(
-            {
-                "hardware": name,
-                "usd_per_gpu_hour": price.usd_per_hour,
-                "low_usd_per_gpu_hour": price.low_usd_per_hour,
-                "high_usd_per_gpu_hour": price.high_usd_per_hour,
-                "provider": " and ".join(offer.provider for offer in price.records) or "the scenario",
-                "basis": price.basis,
-                "commitment": price.commitment,
-                "date": max((offer.date for offer in price.records if offer.date), default=None),
-                "source": ", ".join(offer.source for offer in price.records) or given.asked.scenario.path,
-            }
-        )
-    return rows
+        yield {
+            "hardware": name,
+            "usd_per_gpu_hour": price.usd_per_hour,
+            "low_usd_per_gpu_hour": price.low_usd_per_hour,
+            "high_usd_per_gpu_hour": price.high_usd_per_hour,
+            "provider": " and ".join(offer.provider for offer in price.records) or "the scenario",
+            **row_of(price, "basis commitment"),
+            "date": max((offer.date for offer in price.records if offer.date), default=None),
+            "source": ", ".join(offer.source for offer in price.records) or given.asked.scenario.path,
+        }
 
 
 def devices_of(given: Findings) -> tuple[str, ...]:
@@ -616,6 +563,14 @@ _TITLES = {
     "usd_per_month": "cost",
     "load": "tokens at",
 }
+_JOB_WAY = (
+    "x hours of the job = cost of the job; / thousand requests = price per thousand requests; cost of the job / million "
+    "tokens = price per million tokens. Nothing is paid for once the job is done."
+)
+_MONTH_WAY = (
+    "x hours = cost per month; / million tokens = price per million tokens. Devices are paid for at all hours, "
+    "so the price to expect is that at the mean load; the price at the peak would need peak traffic all month."
+)
 MEAN, PEAK = "the mean load", "the peak, all month"
 
 
@@ -632,17 +587,7 @@ def cost_section(given: Findings) -> Section:
     ]
     tokens = [row for plan in plans for row in (_job_rows(plan) if of_job else _token_rows(plan))]
     idle = "" if paid_by_the_gpu(plans) else "GPUs are those of the machines, idle ones included; "
-    way = f"{idle}GPUs x price{' + electricity' if powered else ''} = cost per hour; "
-    if of_job:
-        way += (
-            "x hours of the job = cost of the job; / thousand requests = price per thousand requests; cost of the job / million "
-            "tokens = price per million tokens. Nothing is paid for once the job is done."
-        )
-    else:
-        way += (
-            "x hours = cost per month; / million tokens = price per million tokens. Devices are paid for at all hours, "
-            "so the price to expect is that at the mean load; the price at the peak would need peak traffic all month."
-        )
+    way = f"{idle}GPUs x price{' + electricity' if powered else ''} = cost per hour; {_JOB_WAY if of_job else _MONTH_WAY}"
     if powered:
         way += _electricity_text(given)
     titles = {**_TITLES, **month_titles(given.answer)}
@@ -657,13 +602,12 @@ def cost_section(given: Findings) -> Section:
     )
 
 
-def total_section(given: Findings) -> Section:
+def total_section(given: Findings, plan: Plan) -> Section:
     """Return every line of the total cost, and how it adds up to the headline of the plan."""
-    lines, plan = given.outlook.total, given.chosen
-    if not lines or plan is None:
+    lines = given.outlook.total
+    if not lines:
         return Section("Total cost")
-    of_job = plan.money is not None and plan.money.usd_per_job is not None
-    span = "for the job" if of_job else "a month"
+    span = "for the job" if plan.is_of_job else "a month"
     headline = machines_usd(given, plan)
     beside = total_usd(lines) - headline
     text = f"Quantity x price of one = cost; the lines add up to ${total_usd(lines):,.0f} {span}. "
@@ -740,6 +684,7 @@ def _job_rows(plan: Plan) -> list[dict[str, Any]]:
     money = plan.money
     if money is None or money.usd_per_job is None or not money.usd_per_thousand_requests:
         return []
+    each = money.usd_per_million_output_tokens_at_mean, money.usd_per_million_tokens_at_mean
     return [
         {
             "hardware": plan.hardware,
@@ -747,12 +692,7 @@ def _job_rows(plan: Plan) -> list[dict[str, Any]]:
             "usd_per_job": money.usd_per_job,
             "thousand_requests": money.usd_per_job / money.usd_per_thousand_requests,
             "usd_per_thousand_requests": money.usd_per_thousand_requests,
-            **_million_tokens(
-                "job",
-                money.usd_per_job,
-                money.usd_per_million_output_tokens_at_mean,
-                money.usd_per_million_tokens_at_mean,
-            ),
+            **_million_tokens("job", money.usd_per_job, *each),
         }
     ]
 

@@ -1,7 +1,7 @@
 """The planning review of a scenario as data: its first screen, and sections of text, tables and pictures that every writer prints."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Any, Literal
@@ -248,12 +248,19 @@ def _held_text(given: Findings, plan: Plan) -> str:
     return f"It is {likely(chance)} to meet {what} ({sure(chance)}){f'; {more}' if more else ''}."
 
 
-def decision_section(given: Findings) -> Section:
-    """Return what the plan costs a month and a year, or what would have to give where there is no plan."""
-    plan = given.chosen
-    if plan is None:
-        relaxed = map(relaxation_text, given.answer.relaxations)
-        return Section("What would have to give", lines=(*budget_texts(given.asked, given.answer), *relaxed))
+def missing_section(given: Findings) -> Section:
+    """Return what would have to give for a plan."""
+    relaxed = map(relaxation_text, given.answer.relaxations)
+    return Section("What would have to give", lines=(*budget_texts(given.asked, given.answer), *relaxed))
+
+
+def sentence(text: str) -> str:
+    """Return a line of the screen as a sentence of the page."""
+    return f"{text[:1].upper()}{text[1:]}."
+
+
+def decision_section(given: Findings, plan: Plan) -> Section:
+    """Return what the plan costs a month and a year."""
     if plan.usd_per_month is None:
         return Section(
             "What it costs", text=("No price of this device is known; name one: prices.per_gpu_hour.",)
@@ -264,18 +271,15 @@ def decision_section(given: Findings) -> Section:
         f"{'; the cost of the mix is scaled by the same ratios' if given.outlook.mixes else ''}.",
     )
     rows = [_cost_row(given, plan, span, times) for span, times in _spans(plan)]
-    endless = (
-        ("There is no high end: in the worst tenth of the cases no number of replicas meets the targets.",)
-        if plan.usd_per_month_high == inf
-        else ()
-    )
+    endless = "There is no high end: in the worst tenth of the cases no number of replicas meets the targets."
     return Section(
         "What it costs",
         text=(
             *text,
-            *endless,
+            *([endless] if plan.usd_per_month_high == inf else []),
             *_paid_texts(given, plan),
-            *_order_texts(given, plan),
+            *map(sentence, owned_texts(plan, owned_uses(given.asked, given.answer))),
+            *map(sentence, ordered_texts([plan])),
             *_mix_texts(given),
             *_total_texts(given, plan),
         ),
@@ -283,19 +287,10 @@ def decision_section(given: Findings) -> Section:
     )
 
 
-def waterfall_section(given: Findings) -> Section:
-    """Return what adds to the GPUs and the cost of the plan, cause by cause; nothing without a plan, or if nothing adds to its first replicas."""
-    plan, title = given.chosen, "Why this number"
-    tables = () if plan is None else waterfall_tables(plan, month_titles(given.answer))
-    if plan is None or not tables:
-        return Section(title)
-    return Section(title, pictures=(waterfall_chart(plan),), tables=tables)
-
-
-def _order_texts(given: Findings, plan: Plan) -> tuple[str, ...]:
-    """Return what of one's own machines is used and unused, and what to order, with its cost."""
-    owned = owned_texts(plan, owned_uses(given.asked, given.answer))
-    return tuple(f"{text[:1].upper()}{text[1:]}." for text in (*owned, *ordered_texts([plan])))
+def waterfall_section(given: Findings, plan: Plan) -> Section:
+    """Return what adds to the GPUs and the cost of the plan, cause by cause; nothing if nothing adds to its first replicas."""
+    tables = waterfall_tables(plan, month_titles(given.answer))
+    return Section("Why this number", pictures=(waterfall_chart(plan),) if tables else (), tables=tables)
 
 
 def _mix_texts(given: Findings) -> tuple[str, ...]:
@@ -327,12 +322,12 @@ def machines_usd(given: Findings, plan: Plan) -> float:
 
 def _total_texts(given: Findings, plan: Plan) -> tuple[str, ...]:
     """Return the total cost where it has lines besides the machines."""
-    lines, of_job = given.outlook.total, plan.money is not None and plan.money.usd_per_job is not None
+    lines = given.outlook.total
     machines = machines_usd(given, plan)
     total = total_usd(lines) if lines else 0.0
     if not lines or abs(total - machines) < 0.5:  # dollars
         return ()
-    span = "for the job" if of_job else "per month"
+    span = "for the job" if plan.is_of_job else "per month"
     return (f"With staff, overhead and the other lines of the total cost: ${total:,.0f} {span}.",)
 
 
@@ -346,23 +341,22 @@ def _term_text(commitment: str, usd_per_hour: float) -> str:
     return f"{years:g} year{'s' if years > 1.0 else ''} (${usd:,.0f} until the end of the term)"
 
 
-def _paid_texts(given: Findings, plan: Plan) -> tuple[str, ...]:
-    """Return whom the plan pays, how, and what that commits; of a mix of commitments `_mix_texts` says it."""
+def _paid_texts(given: Findings, plan: Plan) -> Iterator[str]:
+    """Yield whom the plan pays, how, and what that commits; of a mix of commitments `_mix_texts` says it."""
     order, prices = plan.order, {group.price for group in plan.groups if group.price is not None}
     commitments = {price.commitment for price in prices}
     sellers = {line.machine.provider for line in order.lines if line.machine.source} if order else set()
     if given.outlook.mixes or len(commitments) != 1 or not sellers:
-        return ()
+        return
     (commitment,) = commitments
     seller = " and ".join(sorted(sellers))
     if commitment in TERM_YEARS:
-        return (f"You commit to {seller} for {_term_text(commitment, plan.usd_per_hour or 0.0)}.",)
+        yield f"You commit to {seller} for {_term_text(commitment, plan.usd_per_hour or 0.0)}."
+        return
     if commitment not in _BY_THE_HOUR:
-        return ()
+        return
     taken = " The provider may take machines back at any time." if commitment == "spot" else ""
-    return (
-        f"You pay {seller} by the hour, {_BY_THE_HOUR[commitment]}: the plan commits nothing beyond an hour.{taken}",
-    )
+    yield f"You pay {seller} by the hour, {_BY_THE_HOUR[commitment]}: the plan commits nothing beyond an hour.{taken}"
 
 
 def _spans(plan: Plan) -> tuple[tuple[str, float], ...]:
@@ -403,39 +397,32 @@ def _offer_ratios(given: Findings, plan: Plan) -> dict[Literal["low", "high"], f
     return {side: costs[side][0] / plan.usd_per_hour if costs and plan.usd_per_hour else 1.0 for side in ends}
 
 
-def verdicts_section(given: Findings) -> Section:
+def verdicts_section(given: Findings, plan: Plan) -> Section:
     """Return a plain verdict for each target, with the numbers behind it."""
-    if given.chosen is None or not given.margins[0]:
+    if not given.margins[0]:
         return Section("Does it hold")
     rows = [
-        {
-            "target": margin["target"],
-            "verdict": verdict(margin["met_probability"]),
-            "met_probability": margin["met_probability"],
-            **margin,
-        }
+        {"target": margin["target"], "verdict": verdict(margin["met_probability"])}
+        | {"met_probability": margin["met_probability"], **margin}
         for margin in given.margins[0]
     ]
     predicted = ("predicted_s", "low_s", "high_s", "margin_fraction", "met_probability")
-    unmeasured = kernels_label(given.chosen) == "assumed"
+    unmeasured = kernels_label(plan) == "assumed"
     assumed = frozenset((i, name) for i in range(len(rows)) for name in predicted if unmeasured)
-    chance, confidence = given.chosen.slo_met_probability, given.asked.scenario.slo.confidence
+    chance, confidence = plan.slo_met_probability, given.asked.scenario.slo.confidence
     enough = "at least" if chance >= confidence else "less than"
     return Section(
         "Does it hold",
         text=(
-            *(
-                f"{target_words(margin)}: {verdict(margin['met_probability'])}."
-                for margin in given.margins[0]
-            ),
-            *(f"{text}." for text in class_texts(given.chosen, given.asked.scenario.slo)),
+            *(f"{target_words(row)}: {row['verdict']}." for row in rows),
+            *(f"{text}." for text in class_texts(plan, given.asked.scenario.slo)),
             f"All targets together hold with a probability of {sure(chance)}, {enough} the {confidence:.0%} that the scenario asks for. "
             "Low and high are the latency of replicas that are as fast as in the best tenth of the measured cases, and as slow as in the worst tenth: "
             "the probability rests on the same cases, so it is 90% or more exactly where high is within the limit.",
         ),
         tables=(
             Table(rows, shown=_SHOWN, titles={"met_probability": "probability"}, assumed=assumed),
-            *groups_tables(given.chosen),
+            *groups_tables(plan),
         ),
     )
 
@@ -468,8 +455,7 @@ def verdict(probability: float) -> str:
 
 def certainty_section(given: Findings) -> Section:
     """Return what the cheapest fleet costs at each confidence."""
-    _, table, own = decision_tables(given.answer, promised=bool(given.margins and given.margins[0]))
-    steps = (Table(own.rows, shown=own.shown, titles=own.titles, title=own.title),) if own.rows else ()
+    _, table, steps = decision_tables(given.answer, promised=bool(given.margins and given.margins[0]))
     if not table.rows:
         return Section("What required confidence costs")
     chart = None if "usd_per_job" in table.shown else certainty_chart(given.answer.certainty)
@@ -477,21 +463,26 @@ def certainty_section(given: Findings) -> Section:
         "What required confidence costs",
         text=(
             "The cheapest fleet that meets all targets, by required confidence; then more replicas of the recommended plan.",
-            *(
-                f"{text[:1].upper()}{text[1:]}."
-                for text in (*measuring_texts(given.answer), *tight_texts(given.answer))
-            ),
+            *map(sentence, (*measuring_texts(given.answer), *tight_texts(given.answer))),
         ),
-        tables=(Table(table.rows, shown=table.shown, titles=table.titles), *steps),
+        tables=(untitled(table), steps),
         pictures=() if chart is None else (chart,),
     )
 
 
-def choices_section(given: Findings) -> Section:
-    """Return the three choices, and why one of them is recommended."""
+def untitled(table: Table) -> Table:
+    """Return a table under the heading of its section, with all of its columns."""
+    return replace(table, title="", spare=())
+
+
+def choices_section(given: Findings, plan: Plan) -> Section:
+    """Return the three choices, and why one of them is recommended; separate pools next to identical replicas, if pools are recommended."""
     choices = given.answer.choices
-    if given.chosen is not None and given.chosen.has_pools:
-        return _either_way(given)
+    if plan.has_pools:
+        both, *_ = pools_tables(given.answer)
+        titles = dict(both.titles) | {"way": ""}
+        closing = map(sentence, pools_closing(given.answer))
+        return Section("The choices", text=tuple(closing), tables=(replace(untitled(both), titles=titles),))
     if choices is None:
         return Section("The three choices")
     promised = bool(given.margins[0])
@@ -505,16 +496,5 @@ def choices_section(given: Findings) -> Section:
         text=(
             f"Recommended: {purchase_text(choices.recommended)}; {choices.why}.{rule if promised else ''}",
         ),
-        tables=(Table(table.rows, shown=table.shown, titles=table.titles),),
-    )
-
-
-def _either_way(given: Findings) -> Section:
-    """Return separate pools next to identical replicas, where the pools are recommended."""
-    both, *_ = pools_tables(given.answer)
-    titles = dict(both.titles) | {"way": ""}
-    return Section(
-        "The choices",
-        text=tuple(f"{text[:1].upper()}{text[1:]}." for text in pools_closing(given.answer)),
-        tables=(Table(both.rows, shown=both.shown, titles=titles),),
+        tables=(untitled(table),),
     )

@@ -1,7 +1,7 @@
 """What moves the number in a review, and what can be done about it: the levers of the scenario, or what the page computed by itself."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from capplan.questions.levers.answer import Asking, checked_names, levers_beside
 from capplan.questions.plans.plan_row import plan_row
 from capplan.questions.sensitivity import CHANGE, Sensitivity
 from capplan.readers.plan_file import LEVERS_AGAIN, BaseRow, LeverRow, read_levers_file
-from capplan.report.answer import Table
+from capplan.report.answer import Table, row_of
 from capplan.report.answers.fleet_money import (
     cash_tables,
     cash_texts,
@@ -26,11 +26,11 @@ from capplan.report.answers.fleet_money import (
     paid_usd,
 )
 from capplan.report.answers.fleet_outlook import energy_tables, growth_closing, growth_tables
-from capplan.report.answers.fleet_words import layout_text, month_titles, unsure
+from capplan.report.answers.fleet_words import above, layout_text, month_titles, thin_texts, unsure
 from capplan.report.answers.levers import levers_answer
 from capplan.report.charts.of_answers import Bar, Bars, Line, Lines, Tornado, Turned, amount_text
 from capplan.report.show import row_progress
-from capplan.review.findings import Findings, Section
+from capplan.review.findings import Findings, Section, sentence
 
 
 def outlook_section(given: Findings) -> Section:
@@ -67,16 +67,23 @@ def by_plan(plan: Plan) -> str:
 
 def money_key(plan: Plan) -> str:
     """Return the column of what a plan is paid for: a job or a month."""
-    return "usd_per_job" if plan.money is not None and plan.money.usd_per_job is not None else "usd_per_month"
+    return "usd_per_job" if plan.is_of_job else "usd_per_month"
 
 
-def moves_section(given: Findings) -> Section:
+def moves_section(given: Findings, plan: Plan) -> Section:
     """Return how far the cost moves if one thing turns out otherwise."""
-    plan, swings = given.chosen, given.sensitivity.swings
-    if plan is None or not swings:
+    swings = given.sensitivity.swings
+    if not swings:
         return Section("What moves the number")
     key = money_key(plan)
-    rows = [row for swing in swings for row in _swing_rows(swing, plan, key)]
+    planned = planned_usd(plan)
+    rows: list[dict[str, Any]] = [
+        {"what": swing.what, "if_it_is": turn.change, "gpus": turn.gpus}
+        | {key: turn.usd, f"more_{key}": above(turn.usd, planned)}
+        for swing in swings
+        for turn in (swing.low, swing.high)
+    ]
+    titles = {key: "cost", f"more_{key}": "more than planned", **month_titles(given.answer)}
     text = (
         f"One thing at a time, everything else as planned: traffic and lengths {CHANGE:.0%} lower and higher, the cheapest and the dearest offer of "
         "the device, and replicas as fast and as slow as the best and the worst tenth of measured cases. The layout stays; its replicas "
@@ -90,27 +97,9 @@ def moves_section(given: Findings) -> Section:
     return Section(
         "What moves the number",
         text=text,
-        tables=(
-            Table(
-                rows, titles={key: "cost", f"more_{key}": "more than planned", **month_titles(given.answer)}
-            ),
-        ),
+        tables=(Table(rows, titles=titles),),
         pictures=_tornado(plan, swings, key),
     )
-
-
-def _swing_rows(swing: Swing, plan: Plan, key: str) -> list[dict[str, Any]]:
-    planned = planned_usd(plan)
-    return [
-        {
-            "what": swing.what,
-            "if_it_is": turn.change,
-            "gpus": turn.gpus,
-            key: turn.usd,
-            f"more_{key}": None if turn.usd is None or planned is None else turn.usd - planned,
-        }
-        for turn in (swing.low, swing.high)
-    ]
 
 
 def planned_usd(plan: Plan) -> float | None:
@@ -120,31 +109,33 @@ def planned_usd(plan: Plan) -> float | None:
 
 def _tornado(plan: Plan, swings: tuple[Swing, ...], key: str) -> tuple[Tornado, ...]:
     planned = planned_usd(plan)
-    if planned is None:
-        turned = [_turned(swing, swing.low.gpus, swing.high.gpus) for swing in swings]
-        return (Tornado("GPUs if one thing turns out otherwise", "gpus", float(plan.gpus), tuple(turned)),)
-    turned = [_turned(swing, swing.low.usd, swing.high.usd) for swing in swings]
-    return (Tornado("Cost if one thing turns out otherwise", key, planned, tuple(turned)),)
-
-
-def _turned(swing: Swing, low: float | None, high: float | None) -> Turned:
-    return Turned(swing.what, low, high, _end_name(swing.low), _end_name(swing.high))
+    of, what = ("gpus", "GPUs") if planned is None else ("usd", "Cost")
+    turned = tuple(
+        Turned(
+            each.what,
+            getattr(each.low, of),
+            getattr(each.high, of),
+            _end_name(each.low),
+            _end_name(each.high),
+        )
+        for each in swings
+    )
+    base, quantity = (float(plan.gpus), of) if planned is None else (planned, key)
+    return (Tornado(f"{what} if one thing turns out otherwise", quantity, base, turned),)
 
 
 def _end_name(turn: Turn) -> str:
     return turn.change.replace("as fast as the ", "").replace("as slow as the ", "")
 
 
-def traffic_section(given: Findings) -> Section:
+def traffic_section(given: Findings, plan: Plan) -> Section:
     """Return every plan at other traffic, which the page lets a reader slide."""
-    plan = given.chosen
-    if plan is None or not given.sensitivity.what_if:
+    if not given.sensitivity.what_if:
         return Section(TRAFFIC)
-    key = money_key(plan)
+    key, first = money_key(plan), given.sensitivity.what_if[0][1][0]
     rows = [
         {
-            "traffic_ratio": point.traffic_ratio,
-            "request_rate": point.request_rate,
+            **row_of(point, "traffic_ratio request_rate"),
             "plan": by_plan(each),
             "gpus": point.gpus,
             key: point.usd,
@@ -163,8 +154,13 @@ def traffic_section(given: Findings) -> Section:
         for each, points in given.sensitivity.what_if
         if charted(each, given.sensitivity)
     )
-    first = given.sensitivity.what_if[0][1][0]
     today = first.request_rate / first.traffic_ratio
+    titles = {
+        "traffic_ratio": "times today",
+        "request_rate": "peak",
+        key: "cost",
+        **month_titles(given.answer),
+    }
     picture = Lines(
         "Cost by peak traffic", "request_rate", key, lines, mark=today, mark_name="today", x_title="peak traffic",
         y_title="cost",
@@ -175,17 +171,7 @@ def traffic_section(given: Findings) -> Section:
             "The layout of a plan stays, and its replicas are counted again at every traffic by the simulation that sized it, with the same "
             "headroom, confidence and spares: every point is a simulation.",
         ),
-        tables=(
-            Table(
-                rows,
-                titles={
-                    "traffic_ratio": "times today",
-                    "request_rate": "peak",
-                    key: "cost",
-                    **month_titles(given.answer),
-                },
-            ),
-        ),
+        tables=(Table(rows, titles=titles),),
         pictures=(picture,) if lines else (),
     )
 
@@ -202,9 +188,7 @@ def what_if_rows(sensitivity: Sensitivity) -> list[dict[str, Any]]:
         {
             "hardware": plan.hardware,
             "plan": layout_text(plan),
-            "traffic_ratio": point.traffic_ratio,
-            "request_rate": point.request_rate,
-            "gpus": point.gpus,
+            **row_of(point, "traffic_ratio request_rate gpus"),
             money_key(plan): point.usd,
         }
         for plan, points in sensitivity.what_if
@@ -218,37 +202,21 @@ def point_text(point: WhatIf, key: str) -> str:
     return f"{point.request_rate:.3g} req/s ({point.traffic_ratio:.2f} times today): {point.gpus} GPUs{cost}"
 
 
-def risks_section(given: Findings) -> Section:
+def risks_section(given: Findings, plan: Plan) -> Section:
     """Return what may go wrong, from what the plan rests on."""
-    plan = given.chosen
-    if plan is None:
-        return Section("Risks")
     lines = [*_speed_risks(given, plan), *_price_risks(plan), *_operation_risks(given, plan)]
     return Section("Risks", lines=(*lines, *given.asked.warnings))
 
 
-def _speed_risks(given: Findings, plan: Plan) -> list[str]:
-    lines = []
+def _speed_risks(given: Findings, plan: Plan) -> Iterator[str]:
     if given.margins[0]:
-        lines.append(
-            f"Replicas may be slower than predicted: with a probability of {unsure(plan.slo_met_probability)} a target is missed at the peak."
-        )
+        yield f"Replicas may be slower than predicted: with a probability of {unsure(plan.slo_met_probability)} a target is missed at the peak."
     if plan.usd_per_month_high == inf:
-        lines.append(
-            "In the worst tenth of the cases no number of replicas of this layout that was tried meets the targets."
-        )
-    unmeasured = " and ".join(
-        dict.fromkeys(group.layout.device.name for group in plan.groups if group.label == "assumed")
-    )
-    if unmeasured:
-        lines.append(
-            f"Kernels of {unmeasured} were not measured but borrowed; capplan calibrate on that GPU replaces them in at most 12 minutes."
-        )
-    if plan.few_open_loops_measured:
-        lines.append(
-            "Few results of similar networks were measured under open load: the probabilities rest on a widened spread."
-        )
-    return lines
+        yield "In the worst tenth of the cases no number of replicas of this layout that was tried meets the targets."
+    names = dict.fromkeys(group.layout.device.name for group in plan.groups if group.label == "assumed")
+    if names:
+        yield f"Kernels of {' and '.join(names)} were not measured but borrowed; capplan calibrate on that GPU replaces them in at most 12 minutes."
+    yield from map(sentence, thin_texts([plan]))
 
 
 def _price_risks(plan: Plan) -> list[str]:
@@ -262,50 +230,44 @@ def _price_risks(plan: Plan) -> list[str]:
     ]
 
 
-def _price_risk(name: str, gpus: int, price: ChosenPrice | None) -> list[str]:
+def _price_risk(name: str, gpus: int, price: ChosenPrice | None) -> Iterator[str]:
     if price is None:
-        return [f"No price of {name} is known."]
-    lines = []
+        yield f"No price of {name} is known."
+        return
     if price.offers < FEW_OFFERS and price.records:
-        lines.append(f"The price of {name} is {price.basis}: ask for a quote before deciding.")
+        yield f"The price of {name} is {price.basis}: ask for a quote before deciding."
     dates = [record.date for record in price.records if record.date]
     if dates:
-        lines.append(
-            f"The price is of {max(dates)}; availability of {gpus} x {name} is not known to capplan."
-        )
-    return lines
+        yield f"The price is of {max(dates)}; availability of {gpus} x {name} is not known to capplan."
 
 
-def _operation_risks(given: Findings, plan: Plan) -> list[str]:
-    limits, lines = given.asked.scenario.fleet, []
+def _operation_risks(given: Findings, plan: Plan) -> Iterator[str]:
+    limits = given.asked.scenario.fleet
     spare = min(group.spare_replicas for group in plan.groups)
     if plan.is_mix:
         counts = [
             f"{group.spare_replicas} of {group.replicas} on {group.layout.device.name}"
             for group in plan.groups
         ]
-        lines.append(
+        yield (
             f"Spare replicas: {' and '.join(counts)}. A group does not stand in for the other: without a spare one, its part of the peak is "
             "not carried while a replica fails or is updated."
         )
     elif not spare:
-        lines.append("There is no spare replica: while one fails or is updated, the peak is not carried.")
+        yield "There is no spare replica: while one fails or is updated, the peak is not carried."
     elif not plan.has_pools:
-        lines.append(
-            f"{spare} of {plan.replicas} replicas may be down at the peak; a further one costs the headroom, then the targets."
-        )
+        yield f"{spare} of {plan.replicas} replicas may be down at the peak; a further one costs the headroom, then the targets."
     else:
-        lines.append(
+        yield (
             f"{spare} replica{'s' if spare > 1 else ''} of each pool may be down at the peak; a further one costs the headroom, then the targets. "
             "A pool does not stand in for the other."
         )
     carried = plan.carried_requests_per_s
-    lines.append(
+    yield (
         f"Traffic above {carried:.3g} req/s ({carried / plan.peak_requests_per_s - 1.0:+.0%} over the peak that was planned for) is more than "
         f"the busy replicas are predicted to carry{' within the targets' if given.margins[0] else ''}; "
         f"a new replica takes {limits.start_up_s:g} s to start."
     )
-    return lines
 
 
 CHARTED = 10
@@ -359,7 +321,7 @@ def levers_section(given: Findings) -> Section:
     """Return what every lever is worth, separately and combined, where that was asked for; else what the page itself computed."""
     if given.levers is None:
         return _own_section(given)
-    levers = given.levers
+    levers, tries = given.levers, given.levers["combinations"]
     tried = [
         {key: row[key] for key in _TRIED} | {"confidence_fraction": row["confidence"]}
         for row in levers["levers"]
@@ -376,13 +338,8 @@ def levers_section(given: Findings) -> Section:
     )
     shown = ("lever", "change", "gpus", "usd_per_month", "usd_per_month_saved", "ttft_p95_s", "tpot_p95_s", "confidence_fraction", "risk")  # fmt: skip
     tables = (
-        Table(_compared(levers), title="As it is, and at best", titles=_TITLES),
-        Table(
-            tried,
-            title="Each lever separately, most saved first",
-            shown=shown,
-            titles=_TITLES,
-        ),
+        Table([*_compared(levers)], title="As it is, and at best", titles=_TITLES),
+        Table(tried, title="Each lever separately, most saved first", shown=shown, titles=_TITLES),
         Table(missed, title="No plan meets the targets", titles=_TITLES),
         Table(nothing, title="Levers that save nothing", titles=_TITLES),
         Table(idle, title="Levers that do not apply, or were not tried", titles=_TITLES),
@@ -394,38 +351,30 @@ def levers_section(given: Findings) -> Section:
         text=(
             "Each lever changes the scenario in one way and is sized by the same search as the plan as it is. "
             "Only levers that keep targets and traffic, need no capital and no interruptible machines are combined.",
-            _best_text(levers),
+            f"The best of {tries} combinations: {', '.join(levers['best_levers'])}."
+            if levers["best_levers"]
+            else f"No combination of them costs less ({tries} were tried).",
         ),
-        tables=tuple(table for table in tables if table.rows),
+        tables=tables,
         pictures=(Bars("Saved by each lever separately", "usd_per_month", bars[:CHARTED]),) if bars else (),
     )
 
 
-def _compared(levers: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the plan as it is and the best one."""
-    before = levers["base_usd_per_month"]
-    best = levers["best"] if levers["best_levers"] else None
-    plans = {
-        "as it is": (levers["base"], before),
-        "best combination": (best, levers["best_usd_per_month"]),
-    }
-    return [
+def _compared(levers: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the plan as it is and the best one."""
+    before, best = levers["base_usd_per_month"], levers["best"] if levers["best_levers"] else None
+    plans = {"as it is": (levers["base"], before), "best combination": (best, levers["best_usd_per_month"])}
+    yield from (
         {
             "choice": name,
             "hardware": plan["hardware"],
             "gpus": plan["gpus"],
             "usd_per_month": usd,
-            "usd_per_month_saved": None if before is None or usd is None else before - usd,
+            "usd_per_month_saved": above(before, usd),
         }
         for name, (plan, usd) in plans.items()
         if plan is not None
-    ]
-
-
-def _best_text(levers: Mapping[str, Any]) -> str:
-    if not levers["best_levers"]:
-        return f"No combination of them costs less ({levers['combinations']} were tried)."
-    return f"The best of {levers['combinations']} combinations: {', '.join(levers['best_levers'])}."
+    )
 
 
 def _own_section(given: Findings) -> Section:
@@ -435,33 +384,27 @@ def _own_section(given: Findings) -> Section:
         return Section("Levers")
     planned = planned_usd(plan) or 0.0
     options = [
-        *[
-            (f"{swing.what} {swing.low.change}", swing.low.gpus, swing.low.usd, _FALLS[swing.what])
-            for swing in given.sensitivity.swings
-            if swing.what in _FALLS and swing.low.gpus is not None and swing.low.usd is not None
-        ],
-        *_lever_choices(given, plan),
+        (f"{swing.what} {swing.low.change}", swing.low.gpus, swing.low.usd, _FALLS[swing.what])
+        for swing in given.sensitivity.swings
+        if swing.what in _FALLS and swing.low.gpus is not None and swing.low.usd is not None
     ]
+    options += _lever_choices(given, plan)
     key = money_key(plan)
     rows = [
         {"lever": what, "gpus": gpus, key: usd, "saved_usd": planned - usd, "price_to_pay": risk}
         for what, gpus, usd, risk in sorted(options, key=lambda option: option[2])
         if usd < planned
     ]
+    titles = {key: "cost", "price_to_pay": "what it takes", **month_titles(given.answer)}
+    lower = "What would lower the bill among the cases above."
     return Section(
         "Levers",
         text=(
-            "What would lower the bill among the cases above."
-            if rows
-            else "None of the cases above lowers the bill.",
+            lower if rows else "None of the cases above lowers the bill.",
             "The other levers (dtypes, caching, speculation, engine settings, commitments, their "
             "combination) each take a search of their own: --levers adds them to this page.",
         ),
-        tables=(
-            Table(rows, titles={key: "cost", "price_to_pay": "what it takes", **month_titles(given.answer)}),
-        )
-        if rows
-        else (),
+        tables=(Table(rows, titles=titles),),
         code=(f"capplan levers {given.asked.scenario.command_words()}",),
     )
 

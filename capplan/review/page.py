@@ -2,7 +2,7 @@
 
 import json
 from base64 import b64encode
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from hashlib import sha256
@@ -24,17 +24,17 @@ from capplan.report.answers.fleet import assumed_kernels, fleet_answer
 from capplan.report.answers.fleet_outlook import over_time_assumptions, over_time_parts
 from capplan.report.charts.svg import svg_file, svg_of
 from capplan.report.safe_text import html_words, markdown_paragraph, markdown_words, one_line, rows_csv
-from capplan.report.show import beside, refuse_losing, say_warnings, send, show, write_whole
+from capplan.report.screen_units import is_number
+from capplan.report.show import BY_SUFFIX, beside, refuse_losing, say_warnings, send, show, write_whole
 from capplan.report.tables import grid_of, markdown_table
 from capplan.review import evidence, findings, levers
-from capplan.review.evidence import WHY, cost_section, total_section
+from capplan.review.evidence import WHY
 from capplan.review.findings import Findings, Review, Section, anchor
 from capplan.review.levers import (
     TRAFFIC,
     by_plan,
     charted,
     money_key,
-    outlook_section,
     point_text,
     what_if_rows,
 )
@@ -44,21 +44,13 @@ from capplan.scenario.flags import OutputFlags
 def review_of(given: Findings) -> Review:
     """Return the page: the decision first, then why, what moves it and what may go wrong, then its evidence and sources."""
     said = findings.decision_sentence(given)
-    first = _kept(
-        [
-            findings.decision_section(given),
-            findings.waterfall_section(given),
-            findings.verdicts_section(given),
-            findings.certainty_section(given),
-            findings.choices_section(given),
-        ]
-    )
-    kept = (*first, *_kept([*_middle(given), *_appendix(given)]))
+    first = _kept(_first(given))
+    kept = (*first, *_kept(_middle(given)), *_kept(_appendix(given)))
     return Review(
         given.asked.scenario.name,
         said,
         kept,
-        _answer(given, said, kept, evidence.plan_rows(given)),
+        _answer(given, said, kept, [*evidence.plan_rows(given)]),
         byline(given),
         given.sensitivity,
         findings.decision_figures(given),
@@ -66,47 +58,55 @@ def review_of(given: Findings) -> Review:
     )
 
 
-def _kept(sections: Sequence[Section]) -> tuple[Section, ...]:
-    """Return the sections that have something to say."""
-    return tuple(section for section in sections if section != Section(section.title))
+def _kept(sections: Iterable[Section]) -> tuple[Section, ...]:
+    """Return the sections that have something to say, without tables that have no rows."""
+    whole = (
+        replace(section, tables=tuple(table for table in section.tables if table.rows))
+        for section in sections
+    )
+    return tuple(section for section in whole if section != Section(section.title))
 
 
-def _middle(given: Findings) -> list[Section]:
-    sections = [evidence.workload_section(given), evidence.over_time_section(given)]
-    if given.chosen is not None:
-        sections.append(evidence.plans_section(given))
-    sections += [evidence.uneconomical_section(given), evidence.rejections_section(given)]
-    sections += [
-        levers.moves_section(given),
-        levers.traffic_section(given),
-        levers.risks_section(given),
-        levers.levers_section(given),
-    ]
-    if given.chosen is None:
-        return sections
-    return [
-        *sections,
-        evidence.sizing_section(given),
-        cost_section(given),
-        total_section(given),
-        outlook_section(given),
-    ]
+def _first(given: Findings) -> Iterator[Section]:
+    plan = given.chosen
+    if plan is None:
+        yield findings.missing_section(given)
+        yield findings.certainty_section(given)
+        return
+    yield findings.decision_section(given, plan)
+    yield findings.waterfall_section(given, plan)
+    yield findings.verdicts_section(given, plan)
+    yield findings.certainty_section(given)
+    yield findings.choices_section(given, plan)
 
 
-def _appendix(given: Findings) -> list[Section]:
-    sections = []
-    if given.chosen is not None:
-        sections = [
-            *(evidence.memory_section(given, detail) for detail in given.details),
-            *map(evidence.roofline_section, given.details),
-            *(evidence.latency_section(given, detail) for detail in given.details),
-        ]
-    return [
-        *sections,
-        evidence.assumptions_section(given, assumptions_of(given)),
-        evidence.sources_section(given),
-        evidence.command_section(given),
-    ]
+def _middle(given: Findings) -> Iterator[Section]:
+    plan = given.chosen
+    yield evidence.workload_section(given)
+    if plan is not None:
+        yield evidence.over_time_section(given)
+        yield evidence.plans_section(given)
+    yield evidence.uneconomical_section(given)
+    yield evidence.rejections_section(given)
+    if plan is not None:
+        yield levers.moves_section(given, plan)
+        yield levers.traffic_section(given, plan)
+        yield levers.risks_section(given, plan)
+    yield levers.levers_section(given)
+    if plan is not None:
+        yield evidence.sizing_section(given, plan)
+        yield evidence.cost_section(given)
+        yield evidence.total_section(given, plan)
+        yield levers.outlook_section(given)
+
+
+def _appendix(given: Findings) -> Iterator[Section]:
+    yield from (evidence.memory_section(given, detail) for detail in given.details)
+    yield from map(evidence.roofline_section, given.details)
+    yield from (evidence.latency_section(given, detail) for detail in given.details)
+    yield evidence.assumptions_section(given, assumptions_of(given))
+    yield evidence.sources_section(given)
+    yield evidence.command_section(given)
 
 
 def deciding_offers(plan: Plan | None) -> tuple[PriceRecord, ...]:
@@ -124,24 +124,22 @@ def byline(given: Findings) -> str:
 
 def assumptions_of(given: Findings) -> tuple[Assumption, ...]:
     """Return the assumptions of the question and those that the chosen plan adds."""
-    items = [
-        Assumption(
-            "the latency breakdown shows one prompt and one decode step of the mean lengths",
-            "capplan estimate with other lengths",
-        )
-    ]
     if given.chosen is None:
         return given.asked.assumptions
+    lengths = Assumption(
+        "the latency breakdown shows one prompt and one decode step of the mean lengths",
+        "capplan estimate with other lengths",
+    )
     kernels = assumed_kernels((given.chosen,), given.asked.question)
     over_time = next(iter(over_time_parts(given.outlook).values()), None)
     curve = over_time_assumptions(over_time) if over_time else ()
-    return (*given.asked.assumptions, *items, *kernels, *curve, *given.outlook.assumptions)
+    return (*given.asked.assumptions, lengths, *kernels, *curve, *given.outlook.assumptions)
 
 
 def _answer(given: Findings, said: str, sections: Sequence[Section], rows: list[dict[str, Any]]) -> Answer:
     fleet = fleet_answer(given.asked, given.answer, given.outlook)
     tables = [
-        table if len(section.tables) > 1 and table.title else _titled(table, section.title)
+        table if len(section.tables) > 1 and table.title else replace(table, title=section.title)
         for section in sections
         for table in section.tables
         if section.title != "Assumptions"
@@ -159,20 +157,15 @@ def _answer(given: Findings, said: str, sections: Sequence[Section], rows: list[
             for section in sections
         ],
     }
-    return Answer(
+    return replace(
+        fleet,
         command="report",
         result=result,
         tables=(csv, *tables),
         headline=said,
-        closing=fleet.closing,
         assumptions=assumptions_of(given),
-        warnings=fleet.warnings,
-        exit_code=fleet.exit_code,
+        first_screen=None,
     )
-
-
-def _titled(table: Table, title: str) -> Table:
-    return replace(table, title=title)
 
 
 def review_html(review: Review) -> str:
@@ -186,9 +179,7 @@ def review_html(review: Review) -> str:
         for section in review.sections
     )
     sections = [_html_section(section, numbers, review) for section in review.sections]
-    first, rest = (
-        "\n".join(part) for part in (sections[: review.first_screen], sections[review.first_screen :])
-    )
+    first, rest = "\n".join(sections[: review.first_screen]), "\n".join(sections[review.first_screen :])
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8"/>\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1"/>\n'
@@ -233,9 +224,7 @@ def _html_section(section: Section, numbers: "count[int]", review: Review) -> st
         parts.append(f"<figure>{caption}\n{svg_of(picture, index=next(numbers))}\n</figure>")
     parts += [_table(table, section.title) for table in section.tables]
     if section.lines:
-        parts.append(
-            "\n".join(["<ul>", *(f"<li>{html_words(line)}</li>" for line in section.lines), "</ul>"])
-        )
+        parts += ["<ul>", *(f"<li>{html_words(line)}</li>" for line in section.lines), "</ul>"]
     if section.code:
         parts.append(f"<pre><code>{html_words(chr(10).join(section.code))}</code></pre>")
     return "\n".join([*parts, "</details>\n</section>"])
@@ -262,12 +251,8 @@ def _points(review: Review) -> str:
         {
             "charted": charted(plan, review.sensitivity),
             "points": [
-                {
-                    "ratio": point.traffic_ratio,
-                    "gpus": point.gpus,
-                    "usd": point.usd,
-                    "said": point_text(point, money_key(plan)),
-                }
+                {"ratio": point.traffic_ratio, "gpus": point.gpus, "usd": point.usd}
+                | {"said": point_text(point, money_key(plan))}
                 for point in points
             ],
         }
@@ -288,12 +273,7 @@ def _table(table: Table, section: str) -> str:
         for text, kind in zip(grid.headings, kinds, strict=True)
     )
     rows = "\n".join(
-        "<tr>"
-        + "".join(
-            f'<td{kind or _short(text)} data-label="{html_words(label)}"{_exactly(value)}>{_cell(text)}</td>'
-            for label, text, kind, value in zip(grid.headings, line, kinds, values, strict=True)
-        )
-        + "</tr>"
+        f"<tr>{''.join(map(_cell, grid.headings, line, kinds, values))}</tr>"
         for line, values in zip(grid.cells, grid.values, strict=True)
     )
     name = html_words(table.title or section)
@@ -303,31 +283,19 @@ def _table(table: Table, section: str) -> str:
     )
 
 
-def _short(text: str) -> str:
-    """Return the class of a text that stays on one line."""
-    return ' class="short"' if len(text) <= SHORT_TEXT else ""
-
-
-def _exactly(value: Any) -> str:
-    """Return the attribute with a number in base units and full precision."""
-    return (
-        f' data-value="{value!r}"' if isinstance(value, (int, float)) and not isinstance(value, bool) else ""
-    )
-
-
-def _cell(text: str) -> str:
-    """Return a cell; one that is nothing but an address becomes a link, which loads nothing until somebody follows it."""
+def _cell(label: str, text: str, kind: str, value: Any) -> str:
+    """Return a cell, with its number in base units and full precision; an address becomes a link, which loads nothing until somebody follows it."""
+    kind = kind or (' class="short"' if len(text) <= SHORT_TEXT else "")
+    exact = f' data-value="{value!r}"' if is_number(value) else ""
+    said = html_words(text)
     if text.startswith("https://") and " " not in text:
-        return f'<a href="{html_words(text)}">{html_words(text)}</a>'
-    return html_words(text)
+        said = f'<a href="{said}">{said}</a>'
+    return f'<td{kind} data-label="{html_words(label)}"{exact}>{said}</td>'
 
 
 SHORT_TEXT = 18
 """Letters of a cell that stay on one line."""
-_BY_SUFFIX = {
-    ".md": "markdown", ".markdown": "markdown", ".csv": "csv", ".html": "html", ".htm": "html", ".json": "json",
-    ".txt": "table", ".zip": "csv",
-}  # fmt: skip
+_BY_SUFFIX = {**BY_SUFFIX, ".html": "html", ".htm": "html", ".txt": "table", ".zip": "csv"}
 
 
 def review_output(to: OutputFlags) -> OutputFlags:
@@ -390,18 +358,12 @@ def topics(review: Review) -> Iterator[tuple[str, str, Sequence[Mapping[str, Any
     for section in review.sections:
         for place, table in enumerate(section.tables):
             if section.title != WHY:
-                title = (
-                    f"{section.title}: {table.title}"
-                    if table.title not in ("", section.title)
-                    else section.title
-                )
+                own = f": {table.title}" if table.title not in ("", section.title) else ""
+                title = f"{section.title}{own}"
                 yield numbered(section.title, place), title, table.rows
     if review.sensitivity.what_if:
-        yield (
-            "what-if",
-            "What if the traffic changes: the points of the slider",
-            what_if_rows(review.sensitivity),
-        )
+        title = "What if the traffic changes: the points of the slider"
+        yield "what-if", title, what_if_rows(review.sensitivity)
 
 
 def tables_zip(review: Review) -> bytes:

@@ -391,8 +391,8 @@ def test_an_order_is_said_in_one_line():
         "order: 4 x l4 at Q, $1.00 per hour each, price of 2026-11-02 (not stated: machine and region)",
     )
     assert lines_texts([there]) == ()
-    assert used_texts([bare, there], powered=False) == ("use: 1 x (4 x l4) of your own, counted as free",)
-    assert used_texts([bare], powered=False) == ()
+    assert [*used_texts([bare, there], powered=False)] == ["use: 1 x (4 x l4) of your own, counted as free"]
+    assert [*used_texts([bare], powered=False)] == []
     larger = OrderLine(replace(known.machine, sku="four", gpus=4, usd_per_hour=6.0), 1, 1)
     assert lines_texts([known, larger]) == (
         "order: 2 x two ($3.00), 1 x four ($6.00) at P, north, per hour each, prices of 2026-11-01",

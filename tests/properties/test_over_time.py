@@ -201,7 +201,7 @@ def test_gpu_hours_of_an_autoscaler_hold_the_starts():
     assert found.autoscaled.tolist() == [1] * 13 + [6] * 7
     assert found.paid.tolist() == [1] * 11 + [6] * 9
     assert over_time_result(found)["autoscaled_gpu_hours"] == (11 + 9 * 6) * 4 / 60
-    assert over_time_tables(found)[0].rows[1]["gpu_hours"] == (11 + 9 * 6) * 4 / 60
+    assert next(over_time_tables(found)).rows[1]["gpu_hours"] == (11 + 9 * 6) * 4 / 60
 
 
 SCENARIO = (

@@ -35,6 +35,10 @@ class File:
                 self.elsewhere.add(node.attr)
             elif isinstance(node, ast.ImportFrom):
                 self.elsewhere |= {alias.name for alias in node.names} - self.listed
+            elif isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("columns", "row_of"):
+                # Names of columns, with a space between them.
+                texts = [arg.value for arg in node.args if isinstance(arg, ast.Constant)]
+                self.elsewhere |= {word for text in texts for word in str(text).split()} - self.listed
             elif isinstance(node, ast.Constant) and re.fullmatch(r"[\w.]+", str(node.value)):
                 # getattr, columns by name, functions in a registry; never the sentences of docstrings and messages.
                 self.elsewhere |= set(str(node.value).split(".")) - self.listed

@@ -6,7 +6,7 @@ from typing import Any
 from capplan.questions.money.actual import Difference, MonthPaid
 from capplan.questions.money.who_pays import AskedBill
 from capplan.recorded.paid import PaidFile
-from capplan.report.answer import Answer, Table
+from capplan.report.answer import Answer, Table, row_of
 
 _TITLES = {
     "hours": "covered (h)",
@@ -29,8 +29,7 @@ def _row(month: MonthPaid, key: str, item: Difference) -> dict[str, Any]:
         "planned_usd": item.planned.usd,
         "paid_usd": item.paid.usd,
         "difference_usd": item.usd,
-        "price_usd": item.price_usd,
-        "hours_usd": item.hours_usd,
+        **row_of(item, "price_usd hours_usd"),
     }
 
 
@@ -41,8 +40,7 @@ def _month_row(month: MonthPaid) -> dict[str, Any]:
         "month": f"{month.year}-{month.month:02}",
         "hours": month.hours,
         **summed,
-        "load_usd": month.load_usd,
-        "idle_usd": month.idle_usd,
+        **row_of(month, "load_usd idle_usd"),
     }
 
 

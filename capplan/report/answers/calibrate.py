@@ -1,6 +1,6 @@
 """What `capplan calibrate` shows: a calibration, a verification, a refit, a comparison."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from shlex import join, quote
@@ -11,48 +11,13 @@ import numpy as np
 from capplan.calibrate.endpoint.deployment import Deployment
 from capplan.calibrate.endpoint.series import Series
 from capplan.readers.calibration.record import Calibration, HostRefit, Machine, ResultPoint
-from capplan.report.answer import Answer, Table
+from capplan.report.answer import Answer, Table, row_of
 
 SAME_KERNELS = (
     "these layers run the torch kernels that were fitted: they prove the sum, not an engine; with results of an engine: "
     "capplan calibrate --verify MODEL --calibration FILE --results RESULT"
 )
-
-
-def _fit_tables(calibration: Calibration) -> list[Table]:
-    """Return the error of the fit, and the fitted numbers."""
-    return [
-        Table(
-            [
-                {
-                    "kernel": key,
-                    "operator": name,
-                    "shapes": score.points + score.held_out_points,
-                    "held_out": score.held_out_points,
-                    "median_error_fraction": score.median_ape,
-                    "held_out_error_fraction": score.held_out_median_ape,
-                }
-                for key, fit in calibration.fitted.items()
-                for name, score in fit.operators.items()
-            ],
-            title="Error of the fit, on fitted and on held-out shapes",
-        ),
-        Table(
-            [
-                {
-                    "kernel": key,
-                    "number": name,
-                    "value": n.value,
-                    "low": n.low,
-                    "high": n.high,
-                    "constrained": n.constrained,
-                }
-                for key, fit in calibration.fitted.items()
-                for name, n in fit.numbers.items()
-            ],
-            title="Fitted numbers, with 95% intervals",
-        ),
-    ]
+_PROOF = "One real layer: measured and predicted"
 
 
 def calibration_answer(
@@ -77,10 +42,25 @@ def calibration_answer(
         for name, score in fit.operators.items()
         for remark in score.remarks
     ]
-    tables = _fit_tables(calibration)
+    errors = [
+        {
+            "kernel": key,
+            "operator": name,
+            "shapes": score.points + score.held_out_points,
+            "held_out": score.held_out_points,
+            "median_error_fraction": score.median_ape,
+            "held_out_error_fraction": score.held_out_median_ape,
+        }
+        for key, fit in calibration.fitted.items()
+        for name, score in fit.operators.items()
+    ]
+    numbers = [
+        {"kernel": key, "number": name, **row_of(n, "value low high constrained")}
+        for key, fit in calibration.fitted.items()
+        for name, n in fit.numbers.items()
+    ]
     if proof:
         remarks.append(SAME_KERNELS)
-        tables.append(Table(list(proof), title="One real layer: measured and predicted"))
     partial = " (partial)" if calibration.partial else ""
     closing = [f"written to {written}{partial}"] if written else []
     if written:
@@ -88,7 +68,11 @@ def calibration_answer(
     return Answer(
         command="calibrate",
         result=calibration_result(calibration, written, proof),
-        tables=tuple(tables),
+        tables=(
+            Table(errors, title="Error of the fit, on fitted and on held-out shapes"),
+            Table(numbers, title="Fitted numbers, with 95% intervals"),
+            Table(proof, title=_PROOF),
+        ),
         headline=f"{calibration.machine.name}, {len(calibration.measurements)} shapes in {calibration.seconds:.0f} s{partial}",
         closing=(*closing, *_said(calibration), *(f"note: {remark}" for remark in remarks)),
         warnings=calibration.remarks,
@@ -96,24 +80,24 @@ def calibration_answer(
     )
 
 
-def _said(calibration: Calibration) -> list[str]:
-    """Return what is missing, and how steady the device was."""
-    lines = [f"not measured: {', '.join(calibration.missing)}"] if calibration.missing else []
+def _said(calibration: Calibration) -> Iterator[str]:
+    """Yield what is missing, and how steady the device was."""
+    if calibration.missing:
+        yield f"not measured: {', '.join(calibration.missing)}"
     conditions = calibration.conditions
     if conditions is None:
-        return lines
+        return
     if not conditions.readings:
-        lines.append("clock and power are unknown: the driver shows no sensors here")
+        yield "clock and power are unknown: the driver shows no sensors here"
     if conditions.clock_hz:
         clock, hot = conditions.clock_hz, conditions.slowed_fraction
         reasons = (
             f"; lowered by {', '.join(f'{name} ({share:.0%})' for name, share in hot.items())}" if hot else ""
         )
-        lines.append(
+        yield (
             f"clock {clock.median / 1e6:.0f} MHz ({clock.low / 1e6:.0f} to {clock.high / 1e6:.0f}){reasons}; "
             f"{conditions.passes} passes, {conditions.rejected_repeats} repeats rejected"
         )
-    return lines
 
 
 def calibration_result(
@@ -126,8 +110,7 @@ def calibration_result(
             key: {name: n.value for name, n in fit.numbers.items()} for key, fit in calibration.fitted.items()
         },
         "held_out": held_out_errors(calibration),
-        "seconds": calibration.seconds,
-        "partial": calibration.partial,
+        **row_of(calibration, "seconds partial"),
         "shapes": len(calibration.measurements),
         "peaks": {
             "memory_bytes_per_s": calibration.peaks.memory_bytes_per_s,
@@ -167,7 +150,7 @@ def proof_answer(
     return Answer(
         command="calibrate",
         result={"model": model, "device": device, "proof": list(rows), "proof_error": errors},
-        tables=(Table(list(rows), title="One real layer: measured and predicted"),),
+        tables=(Table(rows, title=_PROOF),),
         headline=f"{model} on {device}: median error {shown}",
         closing=(SAME_KERNELS,),
         warnings=tuple(warnings),
@@ -235,8 +218,7 @@ def refit_answer(refit: HostRefit, written: Path | None, replica: Sequence[str] 
     replica : model and options of the replica that was measured, for the command that uses the file
     """
     numbers = [
-        {"number": name, "value": n.value, "low": n.low, "high": n.high, "constrained": n.constrained}
-        for name, n in refit.numbers.items()
+        {"number": name, **row_of(n, "value low high constrained")} for name, n in refit.numbers.items()
     ]
     rows = [asdict(point) for point in refit.points]
     errors = {
@@ -250,8 +232,7 @@ def refit_answer(refit: HostRefit, written: Path | None, replica: Sequence[str] 
         command="calibrate",
         result={
             "device": refit.hardware,
-            "engine": refit.engine,
-            "engine_version": refit.engine_version,
+            **row_of(refit, "engine engine_version"),
             "fitted": {row["number"]: row["value"] for row in numbers},
             "intervals": numbers,
             "points": rows,
@@ -306,9 +287,7 @@ def series_answer(address: str, series: Series) -> Answer:
     rows = [
         {
             "point": number + 1,
-            "concurrency": point.concurrency,
-            "input_tokens": point.input_tokens,
-            "output_tokens": point.output_tokens,
+            **row_of(point, "concurrency input_tokens output_tokens"),
             "seconds": series.point_s,
         }
         for number, point in enumerate(series.points)
@@ -359,24 +338,7 @@ def deployment_answer(found: Deployment, written: Path, replica: Sequence[str]) 
         }
         for result in found.probed.results
     ]
-    counted = found.probed.counted
-    closing = list(base.closing)
-    pace = found.refit.pace
-    if pace:
-        said_pace = f"steps of a load took {pace.low:.2f} to {pace.high:.2f} times as long as at the mean pace of the series"
-        closing.insert(0, f"{said_pace}: a load of another moment may differ as much")
-    if counted.get("prefix_queries"):
-        share = counted.get("prefix_hits", 0.0) / counted["prefix_queries"]
-        closing.insert(
-            0, f"its own counters: {share:.1%} of prompt tokens hit the prefix cache during the series"
-        )
-    if counted.get("steps"):
-        closing.insert(0, f"its own counters: {counted['steps']:,.0f} steps")
-    fullest = found.probed.fullest
-    said = [f"{fullest[name]:,.0f} {name}" for name in ("running", "waiting") if name in fullest]
-    said += [f"{fullest['cache_use']:.0%} of the cache in use"] if "cache_use" in fullest else []
-    if said:
-        closing.insert(0, f"its own numbers at most: {', '.join(said)}")
+    counted, fullest, pace = found.probed.counted, found.probed.fullest, found.refit.pace
     result = {
         **base.result,
         "endpoint": found.address,
@@ -386,10 +348,27 @@ def deployment_answer(found: Deployment, written: Path, replica: Sequence[str]) 
         "counted": counted,
         "fullest": fullest,
     }
-    steps = (Table(result["decode_steps"], title="Decode steps: measured, and with the refitted numbers"),)
+    steps = Table(result["decode_steps"], title="Decode steps: measured, and with the refitted numbers")
     return replace(
         base,
         result={**result, "interrupted": found.probed.stopped},
-        tables=(Table(rows, title="Measured"), *(steps if result["decode_steps"] else ()), *base.tables),
-        closing=tuple(closing),
+        tables=(Table(rows, title="Measured"), steps, *base.tables),
+        closing=(*_own_texts(found), *base.closing),
     )
+
+
+def _own_texts(found: Deployment) -> Iterator[str]:
+    """Yield what the server says of itself, and by how much loads of another moment may differ."""
+    counted, fullest, pace = found.probed.counted, found.probed.fullest, found.refit.pace
+    said = [f"{fullest[name]:,.0f} {name}" for name in ("running", "waiting") if name in fullest]
+    said += [f"{fullest['cache_use']:.0%} of the cache in use"] if "cache_use" in fullest else []
+    if said:
+        yield f"its own numbers at most: {', '.join(said)}"
+    if counted.get("steps"):
+        yield f"its own counters: {counted['steps']:,.0f} steps"
+    if counted.get("prefix_queries"):
+        share = counted.get("prefix_hits", 0.0) / counted["prefix_queries"]
+        yield f"its own counters: {share:.1%} of prompt tokens hit the prefix cache during the series"
+    if pace:
+        said_pace = f"steps of a load took {pace.low:.2f} to {pace.high:.2f} times as long as at the mean pace of the series"
+        yield f"{said_pace}: a load of another moment may differ as much"

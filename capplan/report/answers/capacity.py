@@ -38,13 +38,10 @@ def capacity_answer(asked: AskedFleet, answer: CapacityAnswer, assumed: Sequence
         )
     usd = "" if plan.usd_per_month is None else f", ${plan.usd_per_month:,.0f} per month"
     more = [asdict(row) for row in answer.more]
-    tables = [Table([asdict(carried)], upright=True)]
-    if more:
-        tables.append(Table(more, title="What would carry more"))
     return Answer(
         "capacity",
         {"carried": asdict(carried), "limit": answer.limit, "plan": plan_row(plan), "more": more},
-        tuple(tables),
+        (Table([asdict(carried)], upright=True), Table(more, title="What would carry more")),
         f"{name}: {purchase_text(plan)} carries {carried.request_rate:.3g} req/s{usd}",
         closing=(f"limit: {answer.limit}",),
         assumptions=(*asked.assumptions, *assumed),

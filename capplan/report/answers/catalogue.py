@@ -6,34 +6,26 @@ from typing import TYPE_CHECKING, Any
 
 from capplan.assumption import Assumption
 from capplan.hardware.device import Device
-from capplan.report.answer import Answer, Table, flattened
+from capplan.report.answer import Answer, Table, columns, flattened, row_of
 
 if TYPE_CHECKING:
     from capplan.readers.catalogue.offer_terms import KnownMachine
 
-_LISTED = (
-    "name", "architecture", "memory_bytes", "memory_bytes_per_s", "peak_flop_per_s.bf16", "peak_flop_per_s.fp8",
-    "peak_flop_per_s.fp4", "link", "link_bytes_per_s", "link_domain_devices", "tdp_w",
-)  # fmt: skip
+_LISTED = columns(
+    "name architecture memory_bytes memory_bytes_per_s peak_flop_per_s.bf16 peak_flop_per_s.fp8 "
+    "peak_flop_per_s.fp4 link link_bytes_per_s link_domain_devices tdp_w"
+)
 
 _SPARE = ("link_domain_devices", "tdp_w", "link", "link_bytes_per_s", "architecture", "peak_flop_per_s.fp4")
 """Columns of the catalogue that a narrow screen leaves out, the first one first."""
 
 _FOOTNOTES = ("labels", "figure_sources", "sources", "traps", "partition", "emulated")
 
-_SLICE = (
-    "name",
-    "per_device",
-    "multiprocessors",
-    "reported_memory_bytes",
-    "memory_bytes_per_s",
-    "peak_flop_per_s.bf16",
-    "starts",
+_SLICE = columns(
+    "name per_device multiprocessors reported_memory_bytes memory_bytes_per_s peak_flop_per_s.bf16 starts"
 )
 
-_TITLES = {
-    "starts": "may begin at memory slice",
-}
+_TITLES = {"starts": "may begin at memory slice"}
 
 
 def devices_answer(devices: Sequence[Device]) -> Answer:
@@ -67,8 +59,7 @@ def machine_answer(machine: "KnownMachine") -> Answer:
         "memory_bytes": record.memory,
         "disk_bytes": record.disk,
         "network_bytes_per_s": record.network,
-        "network_kind": record.network_kind,
-        "link": record.link,
+        **row_of(record, "network_kind link"),
         "watts": record.power,
         "rack_units": record.rack_units,
         "usd_to_buy": record.purchase.price if record.purchase else None,
@@ -76,8 +67,7 @@ def machine_answer(machine: "KnownMachine") -> Answer:
     }
     offers = [
         {
-            "region": offer.region,
-            "commitment": offer.commitment,
+            **row_of(offer, "region commitment"),
             "usd_per_hour": offer.price,
             "usd_per_gpu_hour": offer.price / record.gpus,
             "date": offer.date,
@@ -86,21 +76,15 @@ def machine_answer(machine: "KnownMachine") -> Answer:
         for offer in record.offers
     ]
     known = {key: value for key, value in facts.items() if value is not None}
-    tables = [Table([known], title=record.sku, titles=_TITLES, upright=True)]
-    if offers:
-        shown = ("region", "commitment", "usd_per_hour", "usd_per_gpu_hour", "date", "source")
-        tables.append(Table(offers, title="Prices", shown=shown))
-    return Answer(command="hardware", result={**facts, "offers": offers}, tables=tuple(tables))
+    tables = Table([known], title=record.sku, titles=_TITLES, upright=True), Table(offers, title="Prices")
+    return Answer(command="hardware", result={**facts, "offers": offers}, tables=tables)
 
 
 def device_answer(device: Device, slices: Sequence[Device] = ()) -> Answer:
     """Return one device: every figure with its label and where it was read, and the slices that it can be cut into."""
     figures = _figures(device)
     titles = {source.key: source for source in device.sources}
-    sources = [
-        {"source": s.key, "title": s.title, "url": s.url, "checked": s.checked, "note": s.note}
-        for s in device.sources
-    ]
+    sources = [{"source": s.key, **row_of(s, "title url checked note")} for s in device.sources]
     assumed = frozenset((0, name) for name, label in device.labels.items() if label == "assumed")
     keys = {name: ", ".join(k for k in used if k in titles) for name, used in device.figure_sources.items()}
     return Answer(
@@ -114,7 +98,7 @@ def device_answer(device: Device, slices: Sequence[Device] = ()) -> Answer:
                 assumed=assumed,
                 beside={"label": dict(device.labels), "source": keys},
             ),
-            *_slices(slices),
+            _slices(slices),
             Table(sources, title="Sources"),
         ),
         headline=device.title,
@@ -123,8 +107,8 @@ def device_answer(device: Device, slices: Sequence[Device] = ()) -> Answer:
     )
 
 
-def _slices(slices: Sequence[Device]) -> tuple[Table, ...]:
-    """Return the slices of a device in one table; none where it cannot be cut."""
+def _slices(slices: Sequence[Device]) -> Table:
+    """Return the slices of a device, which has none if it cannot be cut."""
     rows = [
         {
             **_figures(item),
@@ -135,7 +119,7 @@ def _slices(slices: Sequence[Device]) -> tuple[Table, ...]:
         if item.partition
     ]
     title = "MIG slices, each a device of its own: --hardware NAME"
-    return (Table(rows, title=title, shown=_SLICE, titles=_TITLES),) if rows else ()
+    return Table(rows, title=title, shown=_SLICE, titles=_TITLES)
 
 
 def _figures(device: Device) -> dict[str, Any]:
@@ -152,13 +136,9 @@ _SHOWN = {
     "scenarios": ("scenario", "model", "about"),
     "models": ("model", "quantization"),
     "machines": ("sku", "provider", "hardware", "gpus", "usd_per_hour", "region", "date"),
-    "apis": (
-        "api",
-        "input_usd_per_million_tokens",
-        "cache_read_usd_per_million_tokens",
-        "output_usd_per_million_tokens",
-        "date",
-        "remark",
+    "apis": columns(
+        "api input_usd_per_million_tokens cache_read_usd_per_million_tokens "
+        "output_usd_per_million_tokens date remark"
     ),
     "prices": ("hardware", "provider", "commitment", "usd_per_gpu_hour", "region", "date", "source"),
 }

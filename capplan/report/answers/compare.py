@@ -1,7 +1,8 @@
 """What `capplan bill`, `compare` and `cache` show: who pays, what hosted APIs cost instead, and a prefix that an API keeps."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, fields
+from functools import partial
 from typing import Any
 
 from capplan.assumption import Assumption
@@ -12,7 +13,7 @@ from capplan.money.who_pays import Share
 from capplan.questions.money.comparison import AskedComparison
 from capplan.questions.money.who_pays import AskedBill
 from capplan.questions.plans.plan_row import order_row
-from capplan.report.answer import Answer, Table
+from capplan.report.answer import Answer, Table, columns, row_of
 from capplan.report.answers.fleet_money import currency_texts, total_texts
 from capplan.report.answers.fleet_words import purchase_text
 from capplan.report.answers.order import ordered_texts, used_by_texts
@@ -20,13 +21,10 @@ from capplan.scenario.scenario_file import Currency, Scenario
 
 IDLE = "idle"
 """Name of the line of GPUs that wait for requests."""
-_BILL_TITLES = {
-    "name": "class",
-    "tenant": "",
-}
-_OF_TENANTS = (
-    "requests", "gpu_time_fraction", "prefill_usd", "decode_usd", "outside_usd", "usd", "idle_usd", "with_idle_usd",
-)  # fmt: skip
+_BILL_TITLES = {"name": "class", "tenant": ""}
+_OF_TENANTS = columns(
+    "requests gpu_time_fraction prefill_usd decode_usd outside_usd usd idle_usd with_idle_usd"
+)
 """Numbers of a tenant, which are sums over its classes."""
 _SPARE = ("usd_per_thousand_conversations", "usd_per_user", "prefill_usd", "decode_usd")
 """Columns that a narrow terminal does without, the first one first."""
@@ -41,7 +39,7 @@ def bill_answer(
     """Return what each class and tenant pays, and the cost of a request, a user and a thousand conversations."""
     name, cost = scenario.name, "usd_per_job" if asked.of_job else "usd_per_month"
     rates = commitment_rates(asked.charges)
-    rows = [_class_row(share) for share in asked.bill.shares]
+    rows = list(map(_class_row, asked.bill.shares))
     grouped = [
         {"tenant": tenant}
         | {key: sum(row[key] for row in rows if row["tenant"] == tenant) for key in _OF_TENANTS}
@@ -59,15 +57,14 @@ def bill_answer(
             "hours": asked.hours,
             "gpus": asked.plan.gpus,
             "order": order_row(asked.plan),
-            "busy_fraction": asked.bill.busy_fraction,
-            "idle_usd": asked.bill.idle_usd,
+            **row_of(asked.bill, "busy_fraction idle_usd"),
             "tags": scenario.file.tags,
             "charges": [_charge_row(charge) for charge in asked.charges],
             "rates": asdict(rates) if rates else None,
             "classes": rows,
             "tenants": grouped,
         },
-        tables=_tables(rows, grouped, asked.bill.idle_usd, cost),
+        tables=tuple(_tables(rows, grouped, asked.bill.idle_usd, cost)),
         headline=f"{name}: {purchase_text(asked.plan)}, ${asked.bill.usd:,.0f} {span}, shared by the time of the GPUs",
         closing=(
             f"prefill + decode{outside} = cost; cost with idle / requests x 1,000 = cost of a thousand requests",
@@ -98,94 +95,75 @@ def _charge_row(charge: MachineCharge) -> dict[str, Any]:
         "provider": machine.provider if machine else None,
         "commitment": charge.part.offer.name,
         "gpus": charge.part.gpus,
-        "hours": charge.hours,
-        "unused_fraction": charge.unused_fraction,
-        "breakeven_decline": charge.breakeven_decline,
+        **row_of(charge, "hours unused_fraction breakeven_decline"),
         **figures,
     }
 
 
-def _decline_texts(charges: Sequence[MachineCharge]) -> tuple[str, ...]:
-    """Return at which fall of prices each term costs as much as renting by the hour."""
+def _decline_texts(charges: Sequence[MachineCharge]) -> Iterator[str]:
+    """Yield at which fall of prices each term costs as much as renting by the hour."""
     falls: dict[str, float] = {}
     for charge in charges:
         if (fall := charge.breakeven_decline) is not None:
             name = charge.part.offer.name
             falls[name] = min(fall, falls.get(name, 1.0))
-    if not falls:
-        return ()
-    each = ", ".join(f"{name} {fall:.0%}" for name, fall in falls.items())
-    return (f"a term pays if prices on demand fall by less a year: {each}",)
+    if falls:
+        each = ", ".join(f"{name} {fall:.0%}" for name, fall in falls.items())
+        yield f"a term pays if prices on demand fall by less a year: {each}"
 
 
-def _rates_texts(rates: CommitmentRates | None) -> tuple[str, ...]:
-    """Return how well reservations fit the load, if there are any."""
+def _rates_texts(rates: CommitmentRates | None) -> Iterator[str]:
+    """Yield how well reservations fit the load, if there are any."""
     if rates is None or rates.utilisation_fraction is None:
-        return ()
-    return (
+        return
+    yield (
         f"reservations cover {rates.coverage_fraction:.0%} of the cost on demand, and replicas run in {rates.utilisation_fraction:.0%} of what they cost; "
-        f"effective savings rate {rates.effective_savings_fraction:.1%}",
+        f"effective savings rate {rates.effective_savings_fraction:.1%}"
     )
 
 
 def _tables(
     rows: Sequence[dict[str, Any]], grouped: Sequence[dict[str, Any]], idle_usd: float, cost: str
-) -> tuple[Table, ...]:
-    """Return the classes and, if they are more, the tenants, each table with the line of idle GPUs."""
-    usd = (
-        "prefill_usd",
-        "decode_usd",
-        *(("outside_usd",) if any(row["outside_usd"] for row in rows) else ()),
+) -> Iterator[Table]:
+    """Yield the classes and, if they are more, the tenants, each table with the line of idle GPUs."""
+    outside = "outside_usd" if any(row["outside_usd"] for row in rows) else ""
+    of_tenant = columns(
+        f"tenant requests gpu_time_fraction prefill_usd decode_usd {outside} {cost} with_idle_usd"
     )
-    shown = ("name", "tenant", "requests", "gpu_time_fraction", *usd, cost, "with_idle_usd",
-             "usd_per_thousand_requests", "usd_per_user", "usd_per_thousand_conversations")  # fmt: skip
+    shown = (
+        "name",
+        *of_tenant,
+        "usd_per_thousand_requests",
+        "usd_per_user",
+        "usd_per_thousand_conversations",
+    )
     kept = tuple(column for column in shown if column == cost or any(row[column] is not None for row in rows))
 
     def with_idle(lines: Sequence[dict[str, Any]], key: str) -> list[dict[str, Any]]:
         idle = {**dict.fromkeys(lines[0]), key: IDLE, "usd": idle_usd}
         return [{**line, cost: line["usd"]} for line in [*lines, idle]]
 
-    classes = Table(
-        with_idle(rows, "name"), title="By class of requests", shown=kept, titles=_BILL_TITLES, spare=_SPARE
-    )
-    if len(grouped) == len(rows):
-        return (classes,)
-    by = ("tenant", "requests", "gpu_time_fraction", *usd, cost, "with_idle_usd")
-    return classes, Table(
-        with_idle(grouped, "tenant"), title="By tenant", shown=by, titles=_BILL_TITLES, spare=_SPARE
-    )
+    table = partial(Table, titles=_BILL_TITLES, spare=_SPARE)
+    yield table(with_idle(rows, "name"), title="By class of requests", shown=kept)
+    if len(grouped) < len(rows):
+        yield table(with_idle(grouped, "tenant"), title="By tenant", shown=of_tenant)
 
 
 def _class_row(share: Share) -> dict[str, Any]:
     use = share.use
     return {
-        "name": use.name,
-        "tenant": use.tenant,
-        "requests": use.requests,
-        "input_tokens": use.input_tokens,
-        "output_tokens": use.output_tokens,
+        **row_of(use, "name tenant requests input_tokens output_tokens"),
         "gpu_time_fraction": share.fraction,
-        "prefill_usd": share.prefill_usd,
-        "decode_usd": share.decode_usd,
+        **row_of(share, "prefill_usd decode_usd"),
         "outside_usd": share.use.outside_usd,
-        "usd": share.usd,
-        "idle_usd": share.idle_usd,
-        "with_idle_usd": share.with_idle_usd,
-        "usd_per_request": share.usd_per_request,
+        **row_of(share, "usd idle_usd with_idle_usd usd_per_request"),
         "usd_per_thousand_requests": 1000.0 * share.usd_per_request,
-        "usd_per_user": share.usd_per_user,
-        "usd_per_thousand_conversations": share.usd_per_thousand_conversations,
+        **row_of(share, "usd_per_user usd_per_thousand_conversations"),
     }
 
 
-_PARTS = (
-    "input_usd",
-    "cache_write_usd",
-    "cache_read_usd",
-    "storage_usd",
-    "output_usd",
-    "provisioned_usd",
-    "outside_usd",
+_PARTS = columns(
+    "input_usd cache_write_usd cache_read_usd storage_usd output_usd provisioned_usd outside_usd"
 )
 _COMPARE_TITLES = {
     "api": "",
@@ -198,8 +176,7 @@ def compare_answer(asked: AskedComparison, name: str, currency: Currency | None)
     """Return a month of both, the break-even traffic, and which is cheaper; in another currency too, if one is given."""
     comparison, plan = asked.comparison, asked.plan
     rows = [_api_row(api) for api in comparison.apis]
-    of_job = plan.money is not None and plan.money.usd_per_job is not None
-    cost = "usd_per_job" if of_job else "usd_per_month"
+    cost = "usd_per_job" if plan.is_of_job else "usd_per_month"
     shown = [
         {"api": api.price.name, **row, cost: row["usd_per_month"]}
         for api, row in zip(comparison.apis, rows, strict=True)
@@ -219,13 +196,9 @@ def compare_answer(asked: AskedComparison, name: str, currency: Currency | None)
                 titles=_COMPARE_TITLES,
                 spare=("date", *used, *reversed(parts)),
             ),
-            Table(
-                _own_rows(own, cost, by_mix=asked.by_mix),
-                title="The self-hosted fleet",
-                titles=_COMPARE_TITLES,
-            ),
+            Table(_own_rows(own, cost, by_mix=asked.by_mix), "The self-hosted fleet", titles=_COMPARE_TITLES),
         ),
-        headline=_headline(asked, name, of_job=of_job),
+        headline=_headline(asked, name),
         closing=(
             *_closing(comparison),
             *used_by_texts([plan]),
@@ -249,8 +222,7 @@ def _compare_result(asked: AskedComparison, name: str, rows: Sequence[dict[str, 
         "scenario": name,
         "own": {
             "usd_per_month": own.usd_today,
-            "gpus": plan.gpus,
-            "hardware": plan.hardware,
+            **row_of(plan, "gpus hardware"),
             "order": order_row(plan),
             "machines_usd_per_month": own.machines_usd,
             "overhead_usd_per_month": own.machines_usd * own.terms.overhead,
@@ -272,9 +244,7 @@ def _compare_result(asked: AskedComparison, name: str, rows: Sequence[dict[str, 
 
 def _api_row(api: ComparedApi) -> dict[str, Any]:
     return {
-        "provider": api.price.provider,
-        "model": api.price.model,
-        "date": api.price.date,
+        **row_of(api.price, "provider model date"),
         "usd_per_month": api.bill.usd,
         **asdict(api.bill),
         "caching": "; ".join(dict.fromkeys(api.ways)),
@@ -287,10 +257,7 @@ def _own_rows(own: OwnFleet, cost: str, *, by_mix: bool) -> list[dict[str, Any]]
     how = "by the mix of commitments" if by_mix else "as rented"
     rows = [
         {"what": f"machines, {how}", cost: own.machines_usd},
-        {
-            "what": f"overhead, {own.terms.overhead:.0%}",
-            cost: own.machines_usd * own.terms.overhead,
-        },
+        {"what": f"overhead, {own.terms.overhead:.0%}", cost: own.machines_usd * own.terms.overhead},
         {"what": "people", cost: own.terms.people_usd_per_month},
         *({"what": line.what, cost: line.usd} for line in own.other),
         {"what": "outside the GPUs, as at an API", cost: own.outside_usd},
@@ -299,10 +266,10 @@ def _own_rows(own: OwnFleet, cost: str, *, by_mix: bool) -> list[dict[str, Any]]
     return [*kept, {"what": "together", cost: own.usd_today}] if len(kept) > 1 else kept
 
 
-def _headline(asked: AskedComparison, name: str, *, of_job: bool) -> str:
+def _headline(asked: AskedComparison, name: str) -> str:
     comparison = asked.comparison
     best, own, count = comparison.apis[0], comparison.own, len(comparison.apis)
-    span = "for the job" if of_job else "per month"
+    span = "for the job" if asked.plan.is_of_job else "per month"
     dearer, cheaper = max(own.usd_today, best.bill.usd), min(own.usd_today, best.bill.usd)
     ratio = f"{dearer / cheaper:.3g} times as much" if cheaper else "more"
     own_text = f"{purchase_text(asked.plan)} ${own.usd_today:,.0f} {span}"
@@ -317,11 +284,7 @@ def _headline(asked: AskedComparison, name: str, *, of_job: bool) -> str:
 
 def _flip_text(comparison: Comparison) -> str:
     """Return the price at which the cheapest API and the fleet cost the same."""
-    best, prices, machines = (
-        comparison.apis[0].price,
-        comparison.even_price_ratio,
-        comparison.even_machines_ratio,
-    )
+    best, prices = comparison.apis[0].price, comparison.even_price_ratio
     at = []
     if prices is not None:
         rates = (
@@ -330,36 +293,24 @@ def _flip_text(comparison: Comparison) -> str:
             else ""
         )
         at.append(f"{prices:.3g} times the prices of {best.name}{rates}")
-    if machines is not None:
+    if (machines := comparison.even_machines_ratio) is not None:
         at.append(f"{machines:.3g} times the price of the machines")
     return f"both cost the same at {', or at '.join(at)}" if at else "both cost the same at no price"
 
 
-def _closing(comparison: Comparison) -> list[str]:
-    lines = [_flip_text(comparison)]
+def _closing(comparison: Comparison) -> Iterator[str]:
+    yield _flip_text(comparison)
     if comparison.cheaper is None:
-        lines.append("name more APIs for a verdict: --api PROVIDER/MODEL; capplan list apis has them")
+        yield "name more APIs for a verdict: --api PROVIDER/MODEL; capplan list apis has them"
     for api in comparison.apis:
         rate = api.breakeven_request_rate
         if rate is None:
-            lines.append(
-                f"no traffic is large enough for the self-hosted fleet to stay cheaper than {api.price.name}"
-            )
+            yield f"no traffic is large enough for the self-hosted fleet to stay cheaper than {api.price.name}"
         else:
             times = rate / comparison.own.request_rate
-            lines.append(
-                f"above a peak of {rate:.3g} req/s, {times:.3g} times today's, the self-hosted fleet never costs more than {api.price.name}"
-            )
+            yield f"above a peak of {rate:.3g} req/s, {times:.3g} times today's, the self-hosted fleet never costs more than {api.price.name}"
     outside = " + outside" if comparison.own.outside_usd else ""
-    lines.append(
-        f"input + cache writes + cache reads + storage + output{outside} = cost; the plan is that of capplan fleet"
-    )
-    return lines
-
-
-_CACHE_TITLES = {
-    "hit_fraction": "requests that find the prefix",
-}
+    yield f"input + cache writes + cache reads + storage + output{outside} = cost; the plan is that of capplan fleet"
 
 
 def cache_answer(
@@ -370,14 +321,10 @@ def cache_answer(
     warnings: Sequence[str],
 ) -> Answer:
     """Return a day with and without caching, and from which request on it pays."""
-    row = {
-        "uncached_usd_per_day": day.uncached_usd_per_day,
-        "cached_usd_per_day": day.cached_usd_per_day,
-        "saved_usd_per_month": day.saved_usd_per_month,
-        "breakeven_requests": day.breakeven_requests,
-        "hit_fraction": day.hit_fraction,
-    }
-    by_name = price.provider != price.source
+    row = row_of(
+        day, "uncached_usd_per_day cached_usd_per_day saved_usd_per_month breakeven_requests hit_fraction"
+    )
+    by_name, titles = price.provider != price.source, {"hit_fraction": "requests that find the prefix"}
     named = f"{price.name} (prices of {price.date})" if by_name else "the prices given"
     assumed = [Assumption("arrivals are a Poisson process, spread over the day", "--requests-per-day")]
     if time_to_live_s is None and price.time_to_live_s is None:
@@ -387,11 +334,10 @@ def cache_answer(
         command="cache",
         result={
             **row,
-            "provider": price.provider,
-            "model": price.model,
+            **row_of(price, "provider model"),
             "date": price.date if by_name else None,
         },
-        tables=(Table([row], title="Prompt caching", titles=_CACHE_TITLES, upright=True),),
+        tables=(Table([row], title="Prompt caching", titles=titles, upright=True),),
         headline=_cache_headline(day, price, prefix_tokens, named),
         assumptions=tuple(assumed),
         warnings=tuple(warnings),

@@ -10,7 +10,6 @@ from capplan.fleet.load.demand import planned_demand
 from capplan.fleet.plan import (
     FleetAnswer,
     Mix,
-    NoMix,
     Plan,
     RoutedRequests,
     Uneconomical,
@@ -22,7 +21,7 @@ from capplan.questions.fleet_answer import FAR_DEARER
 from capplan.questions.money.energy import Outlook
 from capplan.questions.plans.plan_row import certainty_row, plan_inputs, plan_row
 from capplan.readers.plan_file import data_digests, plan_origin
-from capplan.report.answer import Answer, Table
+from capplan.report.answer import Answer, Table, columns, row_of
 from capplan.report.answers.fleet_money import (
     cash_result,
     cash_tables,
@@ -59,6 +58,7 @@ from capplan.report.answers.fleet_outlook import (
 from capplan.report.answers.fleet_words import (
     ALL_HOURS,
     WITH_MIX,
+    above,
     acquired_text,
     budget_texts,
     engines_texts,
@@ -108,8 +108,9 @@ from capplan.report.safe_text import plain
 from capplan.scenario.scenario_file import Scenario
 from capplan.workload.request_class import Target
 
-_SHOWN_FIRST = ("hardware", "layout", "gpus", "cost", "slo_met_probability")
-_SPARE_ON_FIRST = ("layout",)
+_SHOWN_FIRST = columns(
+    "hardware layout gpus owned usd_per_month usd_per_job mix_usd_per_month slo_met_probability"
+)
 _ROWS_ON_FIRST = 4
 _OWNED = "owned"
 """Column of the GPUs of replicas on machines that are there already."""
@@ -129,17 +130,14 @@ def first_screen(asked: AskedFleet, answer: FleetAnswer, outlook: Outlook) -> An
     promised, shown = bool(asked.scenario.slo.targets), _shown_first(answer, plan)
     assumptions = (*assumed_kernels([plan], asked.question), *asked.assumptions)
     guessed = [at for at, item in enumerate(shown) if any(group.label == "assumed" for group in item.groups)]
+    marked = bool(guessed) and promised
     return Answer(
         command="fleet",
         result=None,
         tables=(_first_table(answer, shown, guessed, outlook, promised=promised),),
         headline=decision_sentence(asked, answer, outlook),
         closing=(
-            *(
-                ("*: some of its kernels were not timed on this GPU, so it is less certain",)
-                if guessed and promised
-                else ()
-            ),
+            *(["*: some of its kernels were not timed on this GPU, so it is less certain"] * marked),
             *why_texts(plan),
             *delivered_texts(asked.scenario.slo.targets, plan),
             *_uneconomical_texts(answer),
@@ -175,9 +173,9 @@ def _first_table(
     answer: FleetAnswer, shown: Sequence[Plan], guessed: Sequence[int], outlook: Outlook, *, promised: bool
 ) -> Table:
     """Return the table of the first screen; the probabilities of the rows `guessed` are marked, if targets were promised."""
-    cost = "usd_per_month" if usd_per_job(answer, shown[0].usd_per_month) is None else "usd_per_job"
+    of_job = usd_per_job(answer, shown[0].usd_per_month) is not None
+    cost = "usd_per_job" if of_job else "usd_per_month"
     kv = several_kv_dtypes(shown)
-    columns = tuple(cost if name == "cost" else name for name in _SHOWN_FIRST[: None if promised else -1])
     rows: list[dict[str, Any]] = [
         {
             **plan_row(item),
@@ -189,32 +187,49 @@ def _first_table(
     ]
     return Table(
         rows,
-        shown=_by_either_way(_with_owned(columns, shown), outlook),
+        shown=_known(_SHOWN_FIRST, shown, outlook, of_job=of_job, promised=promised),
         assumed=frozenset((at, "slo_met_probability") for at in guessed),
         titles={"slo_met_probability": "chance", cost: "", _OWNED: "yours", **month_titles(answer)},
-        spare=_SPARE_ON_FIRST,
+        spare=("layout",),
         drawn=(cost, "slo_met_probability"),
     )
 
 
-def _plans_title(answer: FleetAnswer) -> str:
-    return f"Plans, cheapest {f'{ALL_HOURS} ' if answer.by_commitments else ''}first"
+def _known(
+    names: Sequence[str],
+    plans: Sequence[Plan],
+    outlook: Outlook,
+    *,
+    of_job: bool,
+    promised: bool,
+    pooled: bool = False,
+    powered: bool = False,
+) -> tuple[str, ...]:
+    """Return those columns of plans that their traffic, prices and targets give a meaning.
 
-
-def _by_either_way(columns: tuple[str, ...], outlook: Outlook) -> tuple[str, ...]:
-    """Return the columns of plans with that of their mixes next to the cost at all hours, if there are mixes."""
-    if not outlook.mixes or "usd_per_month" not in columns:
-        return columns
-    at = columns.index("usd_per_month") + 1
-    return (*columns[:at], "mix_usd_per_month", *columns[at:])
-
-
-def _with_owned(columns: tuple[str, ...], plans: Sequence[Plan]) -> tuple[str, ...]:
-    """Return the columns of plans, with the GPUs that are there already next to all GPUs if a plan uses some."""
-    if not any(plan.gpus_owned for plan in plans):
-        return columns
-    at = columns.index("gpus") + 1
-    return (*columns[:at], _OWNED, *columns[at:])
+    Parameters
+    ----------
+    names : of all columns
+    plans : one a row
+    outlook : with the mixes of commitments
+    of_job : whether plans are paid for until a job is done
+    promised : whether the scenario has targets
+    pooled : whether requests generate no tokens
+    powered : whether electricity is paid on top of the price
+    """
+    prices = [group.quote for plan in plans for group in plan.groups if group.quote is not None]
+    known = {
+        _OWNED: any(plan.gpus_owned for plan in plans),
+        "price_basis": any(price.offers < FEW_OFFERS for price in prices),
+        **dict.fromkeys(("watts", "energy_usd_per_hour"), powered),
+        "usd_per_month": not of_job,
+        "usd_per_job": of_job,
+        "mix_usd_per_month": bool(outlook.mixes) and not of_job,
+        **dict.fromkeys(("usd_per_million_output_tokens_at_mean", "tpot_s.p95"), not pooled),
+        **dict.fromkeys(("usd_per_million_tokens_at_mean", "usd_per_thousand_requests"), pooled),
+        "slo_met_probability": promised,
+    }
+    return tuple(name for name in names if known.get(name, True))
 
 
 def first_rows(names: Sequence[str], count: int) -> list[int]:
@@ -257,13 +272,7 @@ def _uneconomical_texts(answer: FleetAnswer) -> tuple[str, ...]:
     rows = answer.uneconomical
     none = [row for row in rows if row.gpus is None]
     counted = none if len(none) > MOST_NAMED else []
-    said = [
-        f"{row.hardware} (no plan)"
-        if row.gpus is None
-        else f"{row.hardware} ({row.gpus:,} GPU{'s' * (row.gpus > 1)}, {_dear_text(answer, row)})"
-        for row in rows
-        if row not in counted
-    ]
+    said = [f"{row.hardware} ({_dear_text(answer, row)})" for row in rows if row not in counted]
     if counted:
         dear = any(row.reason == FAR_DEARER for row in counted)
         said.append(f"{len(counted)} GPUs ({'far more expensive, or ' if dear else ''}no plan)")
@@ -271,23 +280,25 @@ def _uneconomical_texts(answer: FleetAnswer) -> tuple[str, ...]:
 
 
 def _dear_text(answer: FleetAnswer, row: Uneconomical) -> str:
-    """Return what the best plan of a device costs that has no row: next to the cheapest plan, unless that costs nothing."""
-    if row.cost_ratio is not None:
-        return f"{row.cost_ratio:.2g} x the cost"
-    return "price unknown" if row.usd_per_month is None else paid_text(answer, row.usd_per_month)
+    """Return how large the best plan of a device is that has no row, and what it costs: next to the cheapest plan, unless that costs nothing."""
+    if row.gpus is None:
+        return "no plan"
+    cost = "price unknown" if row.usd_per_month is None else paid_text(answer, row.usd_per_month)
+    cost = cost if row.cost_ratio is None else f"{row.cost_ratio:.2g} x the cost"
+    return f"{row.gpus:,} GPU{'s' * (row.gpus > 1)}, {cost}"
 
 
-def _bottleneck_texts(answer: FleetAnswer, plan: Plan, outlook: Outlook) -> tuple[str, ...]:
-    """Return what a replica spends its time on, what narrower weights save, and the SLO target that leaves its GPUs idle, if one does."""
+def _bottleneck_texts(answer: FleetAnswer, plan: Plan, outlook: Outlook) -> Iterator[str]:
+    """Yield what a replica spends its time on, what narrower weights save, and the SLO target that leaves its GPUs idle, if one does."""
     lever = narrower_text(plan, outlook.narrower)
-    texts = [f"bottleneck: {plan.bottleneck}{lever and f'; {lever}'}"] if plan.bottleneck else []
+    if plan.bottleneck:
+        yield f"bottleneck: {plan.bottleneck}{lever and f'; {lever}'}"
     tight = answer.tight
     if tight is not None and plan == answer.chosen:
-        texts.append(
+        yield (
             f"{tight.target} decides: it is {seconds_text(tight.value_s)} on an idle replica and may be "
             f"{seconds_text(tight.limit_s)}, so the fleet uses {tight.used_fraction:.0%} of its throughput"
         )
-    return tuple(texts)
 
 
 def delivered_texts(targets: Sequence[Target], plan: Plan) -> tuple[str, ...]:
@@ -304,14 +315,13 @@ def delivered_texts(targets: Sequence[Target], plan: Plan) -> tuple[str, ...]:
     return ("; ".join(texts),) if texts else ()
 
 
-def hits_texts(asked: AskedFleet, plan: Plan) -> tuple[str, ...]:
-    """Return what prefix caches hold of the prompts of each class, on which the number of replicas rests; nothing without hits."""
-    if not plan.prefix_hit_fraction:
-        return ()
-    found = zip(asked.scenario.classes, plan.class_prefix_hit_fractions, strict=True)
-    each = ", ".join(f"{item.name} {hit:.0%}" for item, hit in found)
-    by_class = f" ({each})" if len(asked.scenario.classes) > 1 else ""
-    return (f"the plan finds {plan.prefix_hit_fraction:.0%} of the prompt tokens in prefix caches{by_class}",)
+def hits_texts(asked: AskedFleet, plan: Plan) -> Iterator[str]:
+    """Yield what prefix caches hold of the prompts of each class, on which the number of replicas rests; nothing without hits."""
+    if plan.prefix_hit_fraction:
+        found = zip(asked.scenario.classes, plan.class_prefix_hit_fractions, strict=True)
+        each = ", ".join(f"{item.name} {hit:.0%}" for item, hit in found)
+        by_class = f" ({each})" if len(asked.scenario.classes) > 1 else ""
+        yield f"the plan finds {plan.prefix_hit_fraction:.0%} of the prompt tokens in prefix caches{by_class}"
 
 
 def _certainty_texts(answer: FleetAnswer, plan: Plan) -> tuple[str, ...]:
@@ -325,21 +335,22 @@ def _certainty_texts(answer: FleetAnswer, plan: Plan) -> tuple[str, ...]:
     return (f"confidence: {'; '.join(parts)}",) if parts else ()
 
 
-_SHOWN = (
-    "hardware", "plan", "replicas", "gpus_per_replica", "gpus", "usd_per_gpu_hour", "usd_per_hour", "usd_per_month",
-    "usd_per_million_output_tokens_at_mean", "ttft_s.p95", "tpot_s.p95", "slo_met_probability",
-)  # fmt: skip
-_POWERED = (*_SHOWN[:6], "watts", "energy_usd_per_hour", *_SHOWN[6:])
-"""Where electricity is paid on top of the price."""
+_SHOWN = columns(
+    "hardware plan replicas gpus_per_replica gpus owned usd_per_gpu_hour price_basis watts "
+    "energy_usd_per_hour usd_per_hour usd_per_month usd_per_job mix_usd_per_month "
+    "usd_per_million_output_tokens_at_mean usd_per_million_tokens_at_mean usd_per_thousand_requests "
+    "ttft_s.p95 tpot_s.p95 slo_met_probability"
+)
 _TITLES = {
     "confidence_fraction": "required confidence",
     "usd_per_month_low": "at best",
     "usd_per_month_high": "at worst",
 }
-_SPARE = (
-    "price_basis", "gpus_per_replica", "usd_per_hour", "usd_per_million_output_tokens_at_mean", "usd_per_million_tokens_at_mean",
-    "usd_per_thousand_requests", "watts", "energy_usd_per_hour", "usd_per_gpu_hour", "tpot_s.p95", "ttft_s.p95", "replicas", "plan",
-)  # fmt: skip
+_SPARE = columns(
+    "price_basis gpus_per_replica usd_per_hour usd_per_million_output_tokens_at_mean "
+    "usd_per_million_tokens_at_mean usd_per_thousand_requests watts energy_usd_per_hour "
+    "usd_per_gpu_hour tpot_s.p95 ttft_s.p95 replicas plan"
+)
 """Columns of plans that a narrow screen leaves out, the first one first."""
 _PREDICTED = ("ttft_s.p95", "tpot_s.p95", "slo_met_probability")
 """Columns that rest on kernel efficiencies; marked where those were borrowed from another device."""
@@ -356,8 +367,8 @@ _PROMPTS_READING = (
 )
 
 
-def _reading(scenario: Scenario, plans: Sequence[Plan]) -> tuple[str, ...]:
-    """Return how to read the plans."""
+def _reading(scenario: Scenario, plans: Sequence[Plan]) -> Iterator[str]:
+    """Yield how to read the plans."""
     prices, pooled = scenario.prices, scenario.pooled
     money = "GPUs x $/GPU/h = $/h" if paid_by_the_gpu(plans) else "$/h is the price of whole machines"
     if prices.electricity is not None:
@@ -365,10 +376,8 @@ def _reading(scenario: Scenario, plans: Sequence[Plan]) -> tuple[str, ...]:
             f"power (W) / 1000 x {prices.power_ratio:g} (facility ratio) x {prices.electricity:g} $/kWh = power ($/h); "
             "GPUs x $/GPU/h + power = $/h"
         )
-    return (
-        f"replicas (spares included) x GPUs each = GPUs; {money}; $/h x 730 = $/month",
-        _PROMPTS_READING if pooled else _TOKENS_READING,
-    )
+    yield f"replicas (spares included) x GPUs each = GPUs; {money}; $/h x 730 = $/month"
+    yield _PROMPTS_READING if pooled else _TOKENS_READING
 
 
 def choice_rows(answer: FleetAnswer) -> list[dict[str, Any]]:
@@ -386,11 +395,6 @@ def choice_rows(answer: FleetAnswer) -> list[dict[str, Any]]:
     ]
 
 
-def certainty_rows(answer: FleetAnswer) -> list[dict[str, Any]]:
-    """Return what the cheapest fleet costs at each confidence."""
-    return [certainty_row(row) for row in answer.certainty]
-
-
 def assumed_kernels(plans: Sequence[Plan], question: Question) -> tuple[Assumption, ...]:
     """Return the kernels of the plans that were not measured on their device, once per device and format."""
     groups = [group for plan in plans for group in plan.groups]
@@ -405,25 +409,23 @@ def decision_tables(answer: FleetAnswer, *, promised: bool) -> list[Table]:
         names, rows = names[:-1], [row for row in rows if not row["choice"].startswith("highest")]
     if any(row["usd_per_job"] for row in rows):
         names = tuple("usd_per_job" if name == "usd_per_month" else name for name in names)
-    certain = [
-        {
-            **row,
-            "confidence_fraction": row["confidence"],
-            "usd_per_job": usd_per_job(answer, row["usd_per_month"]),
-        }
-        for row in certainty_rows(answer)
-    ]
     cost = "usd_per_job" if "usd_per_job" in names else "usd_per_month"
     titles = {**_TITLES, **month_titles(answer)}
-    steps = [
-        {
-            **row,
-            "confidence_fraction": row["confidence"],
-            "usd_per_job": usd_per_job(answer, row["usd_per_month"]),
-            "more_usd_per_job": usd_per_job(answer, row["more_usd_per_month"]),
-        }
-        for row in next_steps_rows(answer)
-    ]
+    certain, steps = (
+        [
+            {
+                **row,
+                "confidence_fraction": row["confidence"],
+                **{
+                    name.replace("month", "job"): usd_per_job(answer, row[name])
+                    for name in ("usd_per_month", "more_usd_per_month")
+                    if name in row
+                },
+            }
+            for row in sizes
+        ]
+        for sizes in (map(certainty_row, answer.certainty), next_steps_rows(answer))
+    )
     return [
         Table(rows, title="Choices", shown=names, titles=titles, spare=("plan", "hardware")),
         Table(
@@ -445,8 +447,11 @@ def _fleet_result(
     asked: AskedFleet, answer: FleetAnswer, plans: list[dict[str, Any]], outlook: Outlook
 ) -> dict[str, Any]:
     """Return the answer with the keys of the interface; the recommended plan and the choices are indices into the plans."""
-    written, choices = answer.written, answer.choices
-    recommended = written.index(choices.recommended) if choices else None
+    written, choices, budget = answer.written, answer.choices, asked.scenario.budget_usd_per_month
+    recommended, over = (
+        written.index(choices.recommended) if choices else None,
+        answer.over_budget_usd_per_month,
+    )
     return {
         "scenario": asked.scenario.name,
         "demand": asdict(
@@ -461,9 +466,9 @@ def _fleet_result(
         "choices": {name: written.index(getattr(choices, name)) for name in ("cheapest", "surest", "fewest")}
         if choices
         else None,
-        "certainty": certainty_rows(answer),
+        "certainty": [certainty_row(row) for row in answer.certainty],
         "next_steps": next_steps_result(answer),
-        "tight_target": tight_target_result(answer),
+        "tight_target": answer.tight and asdict(answer.tight),
         "uneconomical": [
             {**asdict(row), "sentence": uneconomical_text(row, answer)} for row in answer.uneconomical
         ],
@@ -476,47 +481,20 @@ def _fleet_result(
         "total_cost": total_result(outlook.total),
         "outside": outside_rows(answer.chosen.outside) if answer.chosen and answer.chosen.outside else None,
         "over_budget": plan_row(answer.over_budget) if answer.over_budget else None,
-        "over_budget_usd_per_month": answer.over_budget_usd_per_month,
-        "missed_usd_per_month": _missed(asked, answer),
+        "over_budget_usd_per_month": over,
+        "missed_usd_per_month": above(over, budget),
         "narrower_weights": asdict(outlook.narrower) if outlook.narrower else None,
-        "carried": {
-            "traffic_fraction": answer.carried.traffic_fraction,
-            "usd_per_month": answer.carried.usd_per_month,
-            "plan": plan_row(answer.carried.plan),
-        }
-        if answer.carried
-        else None,
+        "carried": answer.carried
+        and row_of(answer.carried, "traffic_fraction usd_per_month")
+        | {"plan": plan_row(answer.carried.plan)},
         "mix": mix_result(answer),
         "owned": owned_rows(owned_uses(asked, answer)),
         "over_time": outlook_over_time(outlook),
         "relaxations": [
-            {
-                "target": r.target,
-                "limit_s": r.limit_s,
-                "needed_s": r.needed_s,
-                "hardware": r.layout.device.name,
-            }
-            for r in answer.relaxations
+            {**row_of(each, "target limit_s needed_s"), "hardware": each.layout.device.name}
+            for each in answer.relaxations
         ],
     }
-
-
-def tight_target_result(answer: FleetAnswer) -> dict[str, Any] | None:
-    """Return the SLO target that costs the most throughput, with the keys of JSON; None where there is none."""
-    return None if answer.tight is None else asdict(answer.tight)
-
-
-def _missed(asked: AskedFleet, answer: FleetAnswer) -> float | None:
-    """Return by how much the cheapest plan misses the budget [$/month]; None where one is within it."""
-    usd, budget = answer.over_budget_usd_per_month, asked.scenario.budget_usd_per_month
-    return None if usd is None or budget is None else usd - budget
-
-
-def _of_prompts(columns: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the columns of plans that generate no tokens: cost by prompt tokens and by requests."""
-    costs = ("usd_per_million_tokens_at_mean", "usd_per_thousand_requests")
-    at = columns.index("usd_per_million_output_tokens_at_mean")
-    return (*columns[:at], *costs, *(name for name in columns[at + 1 :] if name != "tpot_s.p95"))
 
 
 def _recommendation(answer: FleetAnswer) -> tuple[str, ...]:
@@ -526,61 +504,56 @@ def _recommendation(answer: FleetAnswer) -> tuple[str, ...]:
     return why, *pools_closing(answer)
 
 
-def _closing(asked: AskedFleet, answer: FleetAnswer, outlook: Outlook) -> tuple[str, ...]:
-    """Return what the tables do not say: the recommendation, totals, and how to read them."""
-    return (
-        *_recommendation(answer),
-        *slices_texts(answer.alike),
-        *tight_texts(answer),
-        *measuring_texts(answer),
-        *thin_texts(answer.plans),
-        *(uneconomical_text(row, answer) for row in answer.uneconomical),
-        *(commitments_closing(outlook.mixes) or offers_closing(answer.chosen)),
-        *currency_texts(asked.scenario.file.currency, paid_usd(answer, outlook)),
-        *growth_closing(outlook.growth, asked.scenario),
-        *cash_texts(outlook.cash),
-        *total_texts(answer.chosen, outlook.total),
-        *owned_texts(answer.chosen, owned_uses(asked, answer)),
-        *order_texts(answer.chosen),
-        *mix_texts(answer),
-        *(hits_texts(asked, answer.chosen) if answer.chosen else ()),
-        *(_reading(asked.scenario, answer.plans) if answer.plans else ()),
-        *outside_texts(answer.chosen),
-        *class_texts(answer.chosen, asked.scenario.slo),
-        *budget_texts(asked, answer),
-        *host_memory_texts(asked, answer),
-        *(relaxation_text(item) for item in answer.relaxations),
-    )
-
-
-def _assumed_cells(plans: Sequence[Plan]) -> frozenset[tuple[int, str]]:
-    """Return row and column of what rests on kernels that nobody measured."""
-    rows = [at for at, plan in enumerate(plans) if "assumed" in {group.label for group in plan.groups}]
-    return frozenset((at, name) for at in rows for name in _PREDICTED)
+def _closing(asked: AskedFleet, answer: FleetAnswer, outlook: Outlook) -> Iterator[str]:
+    """Yield what the tables do not say: the recommendation, totals, and how to read them."""
+    yield from _recommendation(answer)
+    yield from slices_texts(answer.alike)
+    yield from tight_texts(answer)
+    yield from measuring_texts(answer)
+    yield from thin_texts(answer.plans)
+    yield from (uneconomical_text(row, answer) for row in answer.uneconomical)
+    yield from commitments_closing(outlook.mixes) if outlook.mixes else offers_closing(answer.chosen)
+    yield from currency_texts(asked.scenario.file.currency, paid_usd(answer, outlook))
+    yield from growth_closing(outlook.growth, asked.scenario)
+    yield from cash_texts(outlook.cash)
+    yield from total_texts(answer.chosen, outlook.total)
+    yield from owned_texts(answer.chosen, owned_uses(asked, answer))
+    yield from order_texts(answer.chosen)
+    yield from mix_texts(answer)
+    yield from hits_texts(asked, answer.chosen) if answer.chosen else ()
+    yield from _reading(asked.scenario, answer.plans) if answer.plans else ()
+    yield from outside_texts(answer.chosen)
+    yield from class_texts(answer.chosen, asked.scenario.slo)
+    yield from budget_texts(asked, answer)
+    yield from host_memory_texts(asked, answer)
+    yield from (relaxation_text(item) for item in answer.relaxations)
 
 
 def _plans_table(
     asked: AskedFleet, answer: FleetAnswer, outlook: Outlook, rows: Sequence[dict[str, Any]]
 ) -> Table:
     """Return every plan, with the columns that its traffic, its prices and its targets give a meaning."""
-    kv = several_kv_dtypes(answer.plans)
-    columns: tuple[str, ...] = _POWERED if asked.scenario.prices.electricity is not None else _SHOWN
-    columns = columns if asked.scenario.slo.targets else columns[:-1]
-    columns = _of_prompts(columns) if asked.scenario.pooled else columns
-    prices = [group.quote for plan in answer.plans for group in plan.groups if group.quote is not None]
-    if any(price.offers < FEW_OFFERS for price in prices):
-        columns = (*columns[:6], "price_basis", *columns[6:])
-    if any(row["usd_per_job"] for row in rows):
-        columns = tuple("usd_per_job" if name == "usd_per_month" else name for name in columns)
+    kv, scenario = several_kv_dtypes(answer.plans), asked.scenario
+    guessed = [
+        at for at, plan in enumerate(answer.plans) if "assumed" in {each.label for each in plan.groups}
+    ]
     return Table(
         [
             {**row, **mixed_usd(plan, outlook), "plan": row_text(plan, kv=kv), _OWNED: plan.gpus_owned}
             for row, plan in zip(rows, answer.plans, strict=True)
         ],
-        title=_plans_title(answer),
-        shown=_by_either_way(_with_owned(columns, answer.plans), outlook),
+        title=f"Plans, cheapest {f'{ALL_HOURS} ' if answer.by_commitments else ''}first",
+        shown=_known(
+            _SHOWN,
+            answer.plans,
+            outlook,
+            of_job=any(row["usd_per_job"] for row in rows),
+            promised=bool(scenario.slo.targets),
+            pooled=scenario.pooled,
+            powered=scenario.prices.electricity is not None,
+        ),
         titles={**_TITLES, _OWNED: "yours", **month_titles(answer)},
-        assumed=_assumed_cells(answer.plans),
+        assumed=frozenset((at, name) for at in guessed for name in _PREDICTED),
         spare=_SPARE,
     )
 
@@ -637,11 +610,11 @@ def fleet_answer(
         command="fleet",
         result={**result, "plan_file": origin},
         tables=(
-            *(table for table in _tables(asked, answer, outlook, listed) if table.rows),
+            *_tables(asked, answer, outlook, listed),
             *(table for pool, part in over_time.items() for table in over_time_tables(part, pool)),
         ),
         headline=decision_sentence(asked, answer, outlook),
-        closing=_closing(asked, answer, outlook),
+        closing=tuple(_closing(asked, answer, outlook)),
         assumptions=(
             *(item for item in asked.assumptions if item not in others),
             *others,
@@ -665,22 +638,16 @@ def mix_result(answer: FleetAnswer) -> dict[str, Any] | None:
     if mix is None:
         return None
     if not isinstance(mix, Mix):
-        return {"reason": mix.reason, "tried": mix.tried, "skipped": list(mix.skipped)}
+        return {**row_of(mix, "reason tried"), "skipped": list(mix.skipped)}
     return {
-        "by": mix.by,
-        "threshold_tokens": mix.threshold_tokens,
-        "usd_per_month": mix.usd_per_month,
-        "single_usd_per_month": mix.single_usd_per_month,
-        "saved_fraction": mix.saved_fraction,
-        "gpus": mix.plan.gpus,
-        "slo_met_probability": mix.plan.slo_met_probability,
+        **row_of(mix, "by threshold_tokens usd_per_month single_usd_per_month saved_fraction"),
+        **row_of(mix.plan, "gpus slo_met_probability"),
         "tried": mix.tried,
         "skipped": list(mix.skipped),
         "parts": [
             {
                 "requests": requests.rule,
-                "classes": list(requests.classes),
-                "request_fraction": requests.request_fraction,
+                **row_of(requests, "classes request_fraction"),
                 "plan": plan_row(part),
             }
             for part, requests in _routed(mix)
@@ -703,13 +670,11 @@ def mix_tables(answer: FleetAnswer) -> list[Table]:
             "requests": requests.rule,
             "request_fraction": requests.request_fraction,
             "fleet": purchase_text(part),
-            "usd_per_month": part.usd_per_month,
-            "slo_met_probability": part.slo_met_probability,
+            **row_of(part, "usd_per_month slo_met_probability"),
         }
         for part, requests in _routed(mix)
     ]
-    shown = tuple(rows[0])
-    return [Table(rows, title="Mix: a fleet for each part of the requests", shown=shown)]
+    return [Table(rows, title="Mix: a fleet for each part of the requests", shown=tuple(rows[0]))]
 
 
 def groups_tables(plan: Plan | None) -> list[Table]:
@@ -734,24 +699,16 @@ def groups_tables(plan: Plan | None) -> list[Table]:
     return [Table(rows, title=title)]
 
 
-def mix_texts(answer: FleetAnswer) -> tuple[str, ...]:
-    """Return what a mix costs and how requests are routed, or why there is none."""
+def mix_texts(answer: FleetAnswer) -> Iterator[str]:
+    """Yield what a mix costs and how requests are routed, or why there is none."""
     mix = answer.mix
     if mix is None:
-        return ()
+        return
     if not isinstance(mix, Mix):
-        return (
-            f"no mix of fleets: {mix.reason} ({mix.tried} ways to divide the requests tried)",
-            *_skipped_texts(mix),
+        yield f"no mix of fleets: {mix.reason} ({mix.tried} ways to divide the requests tried)"
+    else:
+        yield (
+            f"a mix costs ${mix.usd_per_month:,.0f} per month, {mix.saved_fraction:.1%} less than the ${mix.single_usd_per_month:,.0f} of "
+            f"the cheapest fleet for all requests: {router_text(mix.plan)}; of {mix.tried} ways to divide the requests it is the cheapest"
         )
-    rule = router_text(mix.plan)
-    return (
-        f"a mix costs ${mix.usd_per_month:,.0f} per month, {mix.saved_fraction:.1%} less than the ${mix.single_usd_per_month:,.0f} of "
-        f"the cheapest fleet for all requests: {rule}; of {mix.tried} ways to divide the requests it is the cheapest",
-        *_skipped_texts(mix),
-    )
-
-
-def _skipped_texts(mix: Mix | NoMix) -> tuple[str, ...]:
-    """Return the ways to divide requests that were asked for and not tried, each with the reason."""
-    return tuple(f"fleet.mix does not try {text}" for text in mix.skipped)
+    yield from (f"fleet.mix does not try {text}" for text in mix.skipped)

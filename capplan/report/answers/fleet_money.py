@@ -1,18 +1,18 @@
 """What `capplan fleet` adds about money: other currencies, offers, commitments, and what is spent outside the GPUs."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from math import isclose
 from typing import Any
 
 from capplan.fleet.plan import FleetAnswer, Plan, offered_costs
 from capplan.money.cash import Cash, CostLine, total_usd
-from capplan.money.commitments import HOURS_PER_YEAR, Mix, named_offers
+from capplan.money.commitments import HOURS_PER_YEAR, Mix, Offer, named_offers
 from capplan.money.price import HOURS_PER_MONTH, SIDES, ChosenPrice
 from capplan.questions.money.commitments import AskedMix
 from capplan.questions.money.energy import Outlook
 from capplan.questions.plans.plan_row import OWN_PRICE, offers_row
-from capplan.report.answer import Table
+from capplan.report.answer import Table, columns, row_of
 from capplan.scenario.scenario_file import Currency
 from capplan.workload.request_class import OutsideUse, Slo
 
@@ -73,9 +73,6 @@ def in_currency(currency: Currency | None, usd: Mapping[str, float]) -> dict[str
     }
 
 
-_CASH_TITLES = {
-    "usd": "paid",
-}
 _TERM_TITLES = {
     "name": "commitment",
     "month": "from month",
@@ -90,10 +87,7 @@ def cash_result(cash: Cash | None) -> dict[str, Any] | None:
         return None
     return {
         "months": [{**asdict(row), "usd": row.usd} for row in cash.months],
-        "bound_usd": cash.bound_usd,
-        "bound_until_month": cash.bound_until_month,
-        "worth_usd": cash.worth_usd,
-        "interest_usd": cash.interest_usd,
+        **row_of(cash, "bound_usd bound_until_month worth_usd interest_usd"),
         "terms": list(cash.begun),
     }
 
@@ -102,42 +96,31 @@ def cash_tables(cash: Cash | None) -> tuple[Table, ...]:
     """Return what is paid in which month, and what each term costs by the month in which it begins; nothing if every month pays alike."""
     if cash is None or len({round(row.usd, 2) for row in cash.months}) == 1:
         return ()
-    terms = list(cash.begun)
     rows = [{**asdict(row), "usd": row.usd} for row in cash.months]
-    shown = ["month", "upfront_usd", "running_usd", "residual_usd", "usd", "interest_usd", "cost_usd"]
+    shown = columns("month upfront_usd running_usd residual_usd usd interest_usd cost_usd")
     kept = tuple(name for name in shown if name in {"month", "usd"} or any(row[name] for row in rows))
-    months = Table(rows, title="Cash: what is paid in which month", shown=kept, titles=_CASH_TITLES)
-    if not terms:
-        return (months,)
+    months = Table(rows, title="Cash: what is paid in which month", shown=kept, titles={"usd": "paid"})
     title = "Terms: what each costs, by the month in which it is first needed"
-    return months, Table(terms, title=title, titles=_TERM_TITLES)
+    return months, Table(cash.begun, title=title, titles=_TERM_TITLES)
 
 
-def cash_texts(cash: Cash | None) -> tuple[str, ...]:
-    """Return what reservations still owe after the last month, and what bought devices are worth then."""
+def cash_texts(cash: Cash | None) -> Iterator[str]:
+    """Yield what reservations still owe after the last month, and what bought devices are worth then."""
     if cash is None:
-        return ()
-    last, texts = len(cash.months), []
+        return
+    last = len(cash.months)
     paid, cost = (sum(getattr(row, name) for row in cash.months) for name in ("usd", "cost_usd"))
     if abs(paid - cost) >= 0.5:  # dollars
-        texts.append(
-            f"you pay ${paid:,.0f} in {last} months; the mixes of these months cost ${cost:,.0f}: the rest is for other months, or for GPUs that a later month does not need"
-            if paid > cost
-            else f"you pay ${paid:,.0f} in {last} months; the mixes of these months cost ${cost:,.0f}: the rest is due later"
+        rest = (
+            "for other months, or for GPUs that a later month does not need" if paid > cost else "due later"
         )
+        yield f"you pay ${paid:,.0f} in {last} months; the mixes of these months cost ${cost:,.0f}: the rest is {rest}"
     if cash.interest_usd:
-        texts.append(
-            f"interest on upfront parts costs ${cash.interest_usd:,.0f} in {last} months; it is in the cost by the mix, not in what is paid"
-        )
+        yield f"interest on upfront parts costs ${cash.interest_usd:,.0f} in {last} months; it is in the cost by the mix, not in what is paid"
     if cash.bound_until_month is not None:
-        texts.append(
-            f"reservations go on after month {last}: ${cash.bound_usd:,.0f} until month {cash.bound_until_month}"
-        )
+        yield f"reservations go on after month {last}: ${cash.bound_usd:,.0f} until month {cash.bound_until_month}"
     if cash.worth_usd:
-        texts.append(
-            f"devices that are bought are worth ${cash.worth_usd:,.0f} after month {last}, by even depreciation"
-        )
-    return tuple(texts)
+        yield f"devices that are bought are worth ${cash.worth_usd:,.0f} after month {last}, by even depreciation"
 
 
 _TOTAL_TITLES = {"what": "line", "usd_each": "price of one", "usd": "cost", "basis": "price from"}
@@ -145,8 +128,7 @@ _TOTAL_TITLES = {"what": "line", "usd_each": "price of one", "usd": "cost", "bas
 
 def total_rows(lines: Sequence[CostLine]) -> list[dict[str, Any]]:
     """Return the lines of a total cost; quantity times price is the cost of a line."""
-    names = ("what", "quantity", "unit", "usd_each", "usd", "basis")
-    return [{name: getattr(line, name) for name in names} for line in lines]
+    return [row_of(line, "what quantity unit usd_each usd basis") for line in lines]
 
 
 def total_result(lines: Sequence[CostLine]) -> dict[str, Any] | None:
@@ -160,21 +142,17 @@ def total_table(lines: Sequence[CostLine]) -> Table:
     return Table([*total_rows(lines), end], title="Total cost", titles=_TOTAL_TITLES)
 
 
-def total_texts(plan: Plan | None, lines: Sequence[CostLine]) -> tuple[str, ...]:
-    """Return the total cost in words, if it is not what the machines cost."""
-    machines = total_usd(
-        [line for line in lines if line.grows_with == "machines" and line.what != "support plan"]
-    )
+def total_texts(plan: Plan | None, lines: Sequence[CostLine]) -> Iterator[str]:
+    """Yield the total cost in words, if it is not what the machines cost."""
+    of_machines = (line for line in lines if line.grows_with == "machines")
+    machines = total_usd([line for line in of_machines if line.what != "support plan"])
     if plan is None or not lines or isclose(total_usd(lines), machines):
-        return ()
-    span = "for the job" if plan.money is not None and plan.money.usd_per_job is not None else "a month"
-    return (
-        f"in all ${total_usd(lines):,.0f} {span}, ${machines:,.0f} for machines; capplan report has every line",
-    )
+        return
+    span = "for the job" if plan.is_of_job else "a month"
+    yield f"in all ${total_usd(lines):,.0f} {span}, ${machines:,.0f} for machines; capplan report has every line"
 
 
 _NAMES = {"low": "lowest", "likely": "median", "high": "highest"}
-_PERIODS = ("usd_per_month", "usd_per_year")
 
 
 def _has_range(plan: Plan) -> bool:
@@ -183,53 +161,50 @@ def _has_range(plan: Plan) -> bool:
 
 
 def _period_keys(row: dict[str, Any]) -> tuple[str, ...]:
-    return ("usd_per_job",) if row["likely"]["usd_per_job"] is not None else _PERIODS
+    return ("usd_per_job",) if row["likely"]["usd_per_job"] is not None else ("usd_per_month", "usd_per_year")
 
 
-def offers_tables(plans: Sequence[Plan]) -> tuple[Table, ...]:
-    """Return every plan at the lowest, the median and the highest offers, and who makes them; nothing where no price has a range."""
+def offers_tables(plans: Sequence[Plan]) -> Iterator[Table]:
+    """Yield every plan at the lowest, the median and the highest offers, and who makes them; nothing where no price has a range."""
     if not any(_has_range(plan) for plan in plans):
-        return ()
+        return
     rows = []
     for plan in plans:
         costs = offers_row(plan)
         if costs is not None:
-            each = " + ".join(group.layout.in_words(group.weight_dtype) for group in plan.groups)
             money = {f"{key}.{side}": costs[side][key] for key in _period_keys(costs) for side in SIDES}
-            rows.append({"hardware": plan.hardware, "plan": each, "gpus": plan.gpus, **money})
+            rows.append({"hardware": plan.hardware, "plan": _layouts_text(plan), "gpus": plan.gpus, **money})
     prices = {group.layout.device.name: group.quote for plan in plans for group in plan.groups}
     makers = [row for name, price in prices.items() if price for row in _makers(name, price)]
     titles = {name: _NAMES[name.partition(".")[2]] for row in rows for name in row if "." in name}
-    return (
-        Table(rows, title="Range of the offers: every plan at the lowest, the median and the highest price", titles={"plan": "layout"} | titles,
-              spare=("plan", "usd_per_year.highest", "usd_per_year.lowest", "usd_per_year.likely")),
-        Table(makers, title="Who makes these offers", titles={"offer": ""}),
-    )  # fmt: skip
+    yield Table(
+        rows,
+        title="Range of the offers: every plan at the lowest, the median and the highest price",
+        titles={"plan": "layout"} | titles,
+        spare=("plan", "usd_per_year.highest", "usd_per_year.lowest", "usd_per_year.likely"),
+    )
+    yield Table(makers, title="Who makes these offers", titles={"offer": ""})
 
 
-def _makers(device: str, price: ChosenPrice) -> list[dict[str, Any]]:
-    """Return the lowest, the median and the highest offer of a device; one row where they are the same."""
+def _makers(device: str, price: ChosenPrice) -> Iterator[dict[str, Any]]:
+    """Yield the lowest, the median and the highest offer of a device; one row where they are the same."""
     sides = SIDES if price.low_usd_per_hour < price.high_usd_per_hour else ("likely",)
     energy = price.energy_usd_per_hour or 0.0
-    rows = []
     for side in sides:
         usd, records = price.at(side)
-        rows.append(
-            {
-                "hardware": device,
-                "offer": _NAMES[side],
-                "usd_per_gpu_hour": usd - energy,
-                "provider": " and ".join(record.provider for record in records) or OWN_PRICE,
-                "date": " and ".join(record.date or "unknown" for record in records) or None,
-            }
-        )
-    return rows
+        yield {
+            "hardware": device,
+            "offer": _NAMES[side],
+            "usd_per_gpu_hour": usd - energy,
+            "provider": " and ".join(record.provider for record in records) or OWN_PRICE,
+            "date": " and ".join(record.date or "unknown" for record in records) or None,
+        }
 
 
-def offers_closing(plan: Plan | None) -> tuple[str, ...]:
-    """Return what the recommended plan costs at the lowest and at the highest offers; nothing without a range."""
+def offers_closing(plan: Plan | None) -> Iterator[str]:
+    """Yield what the recommended plan costs at the lowest and at the highest offers; nothing without a range."""
     if plan is None or not _has_range(plan):
-        return ()
+        return
     costs, row = offered_costs(plan), offers_row(plan)
     assert row is not None
     ends = {
@@ -237,9 +212,7 @@ def offers_closing(plan: Plan | None) -> tuple[str, ...]:
         for side in ("low", "high")
     }
     makers = {side: named_offers(costs[side][1]) for side in SIDES}
-    return (
-        f"at the lowest offers the plan costs {ends['low']} ({makers['low']}), at the highest {ends['high']} ({makers['high']})",
-    )
+    yield f"at the lowest offers the plan costs {ends['low']} ({makers['low']}), at the highest {ends['high']} ({makers['high']})"
 
 
 _SPANS = {"usd_per_month": "per month", "usd_per_year": "per year", "usd_per_job": "for the job"}
@@ -261,15 +234,9 @@ def mix_rows(mix: Mix, names: Sequence[str]) -> list[dict[str, Any]]:
             **({"pool": names[part.group]} if len(names) > 1 else {}),
             "commitment": part.offer.name,
             "machine": part.sku,
-            "replicas": part.replicas,
-            "gpus": part.gpus,
-            "used_fraction": part.used_fraction,
+            **row_of(part, "replicas gpus used_fraction"),
             "usd_per_gpu_hour": part.offer.usd_per_hour(1.0),
-            **_totals(
-                part.usd_per_hour,
-                part.usd_per_hour * part.offer.low_ratio,
-                part.usd_per_hour * part.offer.high_ratio,
-            ),
+            **_offer_totals(part.offer, part.usd_per_hour),
             "price_basis": part.offer.origin,
         }
         for part in mix.parts
@@ -285,6 +252,10 @@ def _totals(usd_per_hour: float, low: float, high: float) -> dict[str, float]:
     }
 
 
+def _offer_totals(offer: Offer, usd_per_hour: float) -> dict[str, float]:
+    return _totals(usd_per_hour, usd_per_hour * offer.low_ratio, usd_per_hour * offer.high_ratio)
+
+
 def mix_totals(mix: Mix) -> dict[str, float]:
     """Return what a mix costs a month, low, likely and high, and a year."""
     return _totals(mix.usd_per_hour, mix.usd_per_hour_at("low"), mix.usd_per_hour_at("high"))
@@ -292,13 +263,7 @@ def mix_totals(mix: Mix) -> dict[str, float]:
 
 def pure_rows(mix: Mix) -> list[dict[str, Any]]:
     """Return what each single commitment would cost, and the mix."""
-    rows = [
-        {
-            "commitment": f"{offer.name} only",
-            **_totals(usd, usd * offer.low_ratio, usd * offer.high_ratio),
-        }
-        for offer, usd in mix.pure
-    ]
+    rows = [{"commitment": f"{offer.name} only", **_offer_totals(offer, usd)} for offer, usd in mix.pure]
     return [*rows, {"commitment": "the mix", **mix_totals(mix)}]
 
 
@@ -317,10 +282,14 @@ def commitments_result(mixes: tuple[AskedMix, ...]) -> dict[str, Any] | None:
     }
 
 
+def _layouts_text(plan: Plan) -> str:
+    return " + ".join(group.layout.in_words(group.weight_dtype) for group in plan.groups)
+
+
 def _plan_row(item: AskedMix) -> dict[str, Any]:
     return {
         "hardware": item.plan.hardware,
-        "plan": " + ".join(group.layout.in_words(group.weight_dtype) for group in item.plan.groups),
+        "plan": _layouts_text(item.plan),
         "gpus": item.plan.gpus,
         "mix": " + ".join(
             ", ".join(f"{p.gpus} {p.offer.name}" for p in item.mix.parts if p.group == place)
@@ -331,80 +300,46 @@ def _plan_row(item: AskedMix) -> dict[str, Any]:
     }
 
 
-def commitments_tables(mixes: tuple[AskedMix, ...]) -> tuple[Table, ...]:
-    """Return the mix of the recommended plan, against each single commitment, and the mixes of other plans."""
+def commitments_tables(mixes: tuple[AskedMix, ...]) -> Iterator[Table]:
+    """Yield the mix of the recommended plan, against each single commitment, and the mixes of other plans."""
     if not mixes:
-        return ()
+        return
     mix = mixes[0].mix
-    tables = [
-        Table(
-            mix_rows(mix, mixes[0].plan.group_names),
-            title="Commitments: the cheapest mix for the load curve",
-            titles=_COMMITMENT_TITLES,
-            spare=(
-                "usd_per_year",
-                "machine",
-                "price_basis",
-                "replicas",
-                "usd_per_month_high",
-                "usd_per_month_low",
-            ),
-        ),
-        Table(pure_rows(mix), title="The mix against one commitment", titles=_COMMITMENT_TITLES),
-    ]
+    yield Table(
+        mix_rows(mix, mixes[0].plan.group_names),
+        title="Commitments: the cheapest mix for the load curve",
+        titles=_COMMITMENT_TITLES,
+        spare=columns("usd_per_year machine price_basis replicas usd_per_month_high usd_per_month_low"),
+    )
+    yield Table(pure_rows(mix), title="The mix against one commitment", titles=_COMMITMENT_TITLES)
     if len(mixes) > 1:
-        rows = sorted((_plan_row(item) for item in mixes), key=lambda row: float(row["usd_per_month"]))
-        shown = ("hardware", "plan", "gpus", "mix", "usd_per_month", "usd_per_year", "short_fraction")
-        tables.append(
-            Table(
-                rows,
-                title="Every plan with its own mix, cheapest first",
-                shown=shown,
-                titles=_COMMITMENT_TITLES,
-            )
-        )
-    return tuple(tables)
+        rows = sorted(map(_plan_row, mixes), key=lambda row: float(row["usd_per_month"]))
+        shown = columns("hardware plan gpus mix usd_per_month usd_per_year short_fraction")
+        title = "Every plan with its own mix, cheapest first"
+        yield Table(rows, title=title, shown=shown, titles=_COMMITMENT_TITLES)
 
 
-def commitments_text(mixes: tuple[AskedMix, ...]) -> tuple[str, ...]:
-    """Return in one line how the recommended plan is paid for, and what it then costs; nothing without commitments."""
+def commitments_text(mixes: tuple[AskedMix, ...]) -> Iterator[str]:
+    """Yield in one line how the recommended plan is paid for, and what it then costs; nothing without commitments."""
+    for row in map(_plan_row, mixes[:1]):
+        yield f"commitments: {row['mix']} GPUs cost ${row['usd_per_month']:,.0f} per month"
+
+
+def commitments_closing(mixes: tuple[AskedMix, ...]) -> Iterator[str]:
+    """Yield the totals of the mix in words, and a plan that its mix makes cheaper."""
     if not mixes:
-        return ()
-    row = _plan_row(mixes[0])
-    return (f"commitments: {row['mix']} GPUs cost ${row['usd_per_month']:,.0f} per month",)
-
-
-def commitments_closing(mixes: tuple[AskedMix, ...]) -> tuple[str, ...]:
-    """Return the totals of the mix in words, and a plan that its mix makes cheaper."""
-    if not mixes:
-        return ()
+        return
     mix = mixes[0].mix
     usd = mix.usd_per_hour * HOURS_PER_YEAR
-    lines = [
-        "GPUs x $/GPU/h x in use (where only hours in use are paid for) x 730 = $/month; low and high: the range of the offers"
-    ]
-    short = mixes[0].short_fraction
-    few = (
-        f"; {short:.1%} of the requests arrive while replicas start, and find fewer than they need"
-        if short
-        else ""
-    )
-    lines += [
-        f"the mix costs ${mix.usd_per_hour * HOURS_PER_MONTH:,.0f} per month, ${usd:,.0f} per year{few}"
-    ]
+    yield "GPUs x $/GPU/h x in use (where only hours in use are paid for) x 730 = $/month; low and high: the range of the offers"
+    short, few = mixes[0].short_fraction, ""
+    if short:
+        few = f"; {short:.1%} of the requests arrive while replicas start, and find fewer than they need"
+    yield f"the mix costs ${mix.usd_per_hour * HOURS_PER_MONTH:,.0f} per month, ${usd:,.0f} per year{few}"
     best = min(mixes, key=lambda item: item.mix.usd_per_hour)
     if best.mix.usd_per_hour < mix.usd_per_hour:
         row = _plan_row(best)
-        lines.append(
-            f"with commitments {row['gpus']} x {row['hardware']} ({row['plan']}) would cost less: ${row['usd_per_month']:,.0f} per month"
-        )
-    return tuple(lines)
-
-
-_OUTSIDE_TITLES = {
-    "name": "class",
-    "wait_s": "before the prompt",
-}
+        yield f"with commitments {row['gpus']} x {row['hardware']} ({row['plan']}) would cost less: ${row['usd_per_month']:,.0f} per month"
 
 
 def outside_rows(use: OutsideUse) -> list[dict[str, Any]]:
@@ -412,11 +347,7 @@ def outside_rows(use: OutsideUse) -> list[dict[str, Any]]:
     cost = "usd_per_job" if use.of_job else "usd_per_month"
     return [
         {
-            "name": item.name,
-            "requests": item.requests,
-            "wait_s": item.wait_s,
-            "tool_calls": item.tool_calls,
-            "usd_per_request": item.usd_per_request,
+            **row_of(item, "name requests wait_s tool_calls usd_per_request"),
             cost: item.usd,
             "answer_s": item.answer_s,
         }
@@ -424,48 +355,40 @@ def outside_rows(use: OutsideUse) -> list[dict[str, Any]]:
     ]
 
 
-def outside_tables(plan: Plan | None) -> tuple[Table, ...]:
-    """Return what is outside the GPUs of the recommended plan, if anything is stated."""
+def outside_tables(plan: Plan | None) -> Iterator[Table]:
+    """Yield what is outside the GPUs of the recommended plan, if anything is stated."""
     if plan is None or plan.outside is None:
-        return ()
+        return
     rows = outside_rows(plan.outside)
     kept = [name for name in rows[0] if any(row[name] is not None for row in rows)]
-    return (
-        Table(
-            rows, title="Outside the GPUs, by class of requests", shown=tuple(kept), titles=_OUTSIDE_TITLES
-        ),
-    )
+    titles = {"name": "class", "wait_s": "before the prompt"}
+    yield Table(rows, title="Outside the GPUs, by class of requests", shown=tuple(kept), titles=titles)
 
 
-def class_texts(plan: Plan | None, slo: Slo) -> tuple[str, ...]:
-    """Return which users see the largest latency of each target that counts what they wait outside, if some wait longer than others."""
+def class_texts(plan: Plan | None, slo: Slo) -> Iterator[str]:
+    """Yield which users see the largest latency of each target that counts what they wait outside, if some wait longer than others."""
     if plan is None or plan.outside is None or not any(plan.seen.by_class):
-        return ()
-    texts = []
+        return
     for target in slo.targets:
         if target.metric not in ("ttft", "e2e") or not target.outside_s:
             continue
         own = plan.seen.by_class[target.metric != "ttft"]
         seen_s, name = max((float(getattr(one, target.statistic)), item.name) for one, item in zip(own, plan.outside.classes, strict=True))  # fmt: skip
         held = "within" if seen_s <= target.stated_s else "above"
-        texts.append(
+        yield (
             f"of all classes {name} sees the largest {target.key} at the peak, {1e3 * seen_s:,.0f} ms, {held} the target of {1e3 * target.stated_s:,.0f} ms, "
             "which counts all requests of an hour together"
         )
-    return tuple(texts)
 
 
-def outside_texts(plan: Plan | None) -> tuple[str, ...]:
-    """Return what users wait for in all, and what is paid on top of the plan."""
+def outside_texts(plan: Plan | None) -> Iterator[str]:
+    """Yield what users wait for in all, and what is paid on top of the plan."""
     if plan is None or plan.outside is None:
-        return ()
-    use, texts = plan.outside, []
+        return
+    use = plan.outside
     if use.longest_wait_s:
         seen = [f"{name} p95 {1e3 * spread.p95:,.0f} ms" for name, spread in (("TTFT", plan.seen.ttft_s), ("E2E", plan.seen.e2e_s))]  # fmt: skip
-        texts.append(
-            f"with what is outside users see {' and '.join(seen)}; the table of plans has the engine's part"
-        )
+        yield f"with what is outside users see {' and '.join(seen)}; the table of plans has the engine's part"
     if use.usd:
         span = "for the job" if use.of_job else "per month"
-        texts.append(f"outside the GPUs ${use.usd:,.0f} {span}, on top of the plan")
-    return tuple(texts)
+        yield f"outside the GPUs ${use.usd:,.0f} {span}, on top of the plan"

@@ -3,12 +3,11 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from math import ceil
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from capplan.assumption import Assumption, by_what_to_do
 from capplan.fleet.plan import (
     CarriedTraffic,
-    Certainty,
     FleetAnswer,
     Group,
     NextSteps,
@@ -23,7 +22,7 @@ from capplan.money.order import owned_price_text
 from capplan.money.price import HOURS_PER_MONTH, usd_per_month
 from capplan.questions.fleet import AskedFleet
 from capplan.questions.plans.plan_row import plan_row
-from capplan.report.answer import Table
+from capplan.report.answer import Table, columns, row_of
 from capplan.scenario.money_terms import host_bytes, memory_usd_per_month
 from capplan.scenario.scenario_file import Scenario
 
@@ -42,25 +41,26 @@ def seconds_text(value_s: float) -> str:
 
 def surer_text(plan: Plan, answer: FleetAnswer) -> str:
     """Return what a required confidence of 90% costs, of the same device and layout if any number is enough; empty where the plan already is."""
-    row: Certainty | None = next((row for row in answer.certainty if row.confidence == SURER), None)
+    row = next((row for row in answer.certainty if row.confidence == SURER), None)
     if row is None or plan.slo_met_probability >= SURER:
         return ""
     steps = answer.next_steps.surer if answer.next_steps and plan == answer.chosen else ()
     own = next((step for step in steps if step.confidence == SURER and step.gpus is not None), None)
-    if own is not None:
-        row = Certainty(SURER, plan.hardware, own.gpus, own.usd_per_month)
-    if row.gpus is None:
+    gpus, usd = (row.gpus, row.usd_per_month) if own is None else (own.gpus, own.usd_per_month)
+    if gpus is None:
         return f"no plan reaches {SURER:.0%}"
-    fleet = f"{row.gpus} x {row.hardware}"
-    if row.usd_per_month is None:
-        return f"{SURER:.0%} takes {fleet}"
-    return f"{SURER:.0%} costs {paid_text(answer, row.usd_per_month)} ({fleet})"
+    fleet = f"{gpus} x {row.hardware if own is None else plan.hardware}"
+    return (
+        f"{SURER:.0%} takes {fleet}"
+        if usd is None
+        else f"{SURER:.0%} costs {paid_text(answer, usd)} ({fleet})"
+    )
 
 
-def most_assumed_texts(assumptions: Sequence[Assumption]) -> tuple[str, ...]:
-    """Return the assumption that bears most on an answer, in its first clause: of kernels that nobody timed, else of the traffic, else the first one."""
-    first = [item for items in by_what_to_do(assumptions).values() for item in items][:1]
-    return tuple(f"assumed: {item.what.partition('; ')[0]}; replace with {item.replace}" for item in first)
+def most_assumed_texts(assumptions: Sequence[Assumption]) -> Iterator[str]:
+    """Yield the assumption that bears most on an answer, in its first clause: of kernels that nobody timed, else of the traffic, else the first one."""
+    for item in [item for items in by_what_to_do(assumptions).values() for item in items][:1]:
+        yield f"assumed: {item.what.partition('; ')[0]}; replace with {item.replace}"
 
 
 def narrower_text(plan: Plan, narrower: "NarrowerWeights | None") -> str:
@@ -89,13 +89,10 @@ def more_text(assumptions: int, plans: int = 0, *, page: bool = True) -> str:
     return f"more: {', '.join(parts)}"
 
 
-def thin_texts(plans: Iterable[Plan]) -> tuple[str, ...]:
-    """Return that probabilities rest on few open-loop measurements, if those of any plan do."""
-    if not any(plan.few_open_loops_measured for plan in plans):
-        return ()
-    return (
-        "few results of similar networks were measured under open load: the probabilities rest on a widened spread",
-    )
+def thin_texts(plans: Iterable[Plan]) -> Iterator[str]:
+    """Yield that probabilities rest on few open-loop measurements, if those of any plan do."""
+    if any(plan.few_open_loops_measured for plan in plans):
+        yield "few results of similar networks were measured under open load: the probabilities rest on a widened spread"
 
 
 def usd_per_job(answer: FleetAnswer, usd_per_month: float | None) -> float | None:
@@ -131,10 +128,13 @@ def uneconomical_text(row: Uneconomical, answer: FleetAnswer) -> str:
     )
     if row.gpus is not None:
         text = f"{row.hardware} takes {row.gpus:,} GPUs"
-        if row.usd_per_month is not None and row.cost_ratio is not None:
-            text += f" for {paid_text(answer, row.usd_per_month)}, {row.cost_ratio:.2g} times the cost of the cheapest plan"
-        elif row.usd_per_month is not None:
+        if row.usd_per_month is not None:
             text += f" for {paid_text(answer, row.usd_per_month)}"
+            text += (
+                f", {row.cost_ratio:.2g} times the cost of the cheapest plan"
+                if row.cost_ratio is not None
+                else ""
+            )
         if not relaxed:
             return f"{text}: {row.dear}" if row.dear else text
         return f"{text}; its {row.target} is {value} on an idle replica, the limit is {limit}, and {relaxed}"
@@ -151,21 +151,20 @@ def uneconomical_text(row: Uneconomical, answer: FleetAnswer) -> str:
     return f"{text}; {relaxed}" if relaxed else text
 
 
-def tight_texts(answer: FleetAnswer) -> tuple[str, ...]:
-    """Return the target that makes the recommended plan large, where it uses a small part of what its GPUs can do."""
+def tight_texts(answer: FleetAnswer) -> Iterator[str]:
+    """Yield the target that makes the recommended plan large, where it uses a small part of what its GPUs can do."""
     tight, plan = answer.tight, answer.chosen
     if tight is None or plan is None:
-        return ()
-    text = (
+        return
+    counts = [
         f"the recommended plan uses {tight.used_fraction:.0%} of the throughput of its {plan.gpus} x {plan.hardware}: {tight.target} decides, "
         f"which is {seconds_text(tight.value_s)} on an idle replica with a limit of {seconds_text(tight.limit_s)}"
-    )
-    counts = []
+    ]
     for each in tight.gpus_at:
         usd = _saved_usd_per_month(plan, each.gpus)
         saved = "" if usd is None else f", which saves {paid_text(answer, usd)}" if usd >= 1.0 else ""
         counts.append(f"{each.gpus:,} GPUs are enough with a limit of {seconds_text(each.limit_s)}{saved}")
-    return ("; ".join([text, *counts]),)
+    yield "; ".join(counts)
 
 
 def _saved_usd_per_month(plan: Plan, gpus: int) -> float | None:
@@ -182,26 +181,24 @@ def _saved_usd_per_month(plan: Plan, gpus: int) -> float | None:
     )
 
 
-def measuring_texts(answer: FleetAnswer) -> tuple[str, ...]:
-    """Return what a benchmark would save: of the recommended replica, and of devices whose kernels were not measured."""
+def measuring_texts(answer: FleetAnswer) -> Iterator[str]:
+    """Yield what a benchmark would save: of the recommended replica, and of devices whose kernels were not measured."""
     steps, plan = answer.next_steps, answer.chosen
     if steps is None or plan is None:
-        return ()
-    texts = []
+        return
     if (saving := measured_saving(answer)) is not None:
         usd = saving[1]
         cost = "" if usd is None else f", {paid_text(answer, usd)}"
-        texts.append(
+        yield (
             f"the required confidence takes {plan.gpus - steps.as_predicted.gpus} of the {plan.gpus} GPUs{cost}: {steps.as_predicted.gpus} are enough for replicas as fast as predicted; "
             "a benchmark of one replica for ten minutes decides, and capplan verify-plan compares it with the plan"
         )
     for device in steps.unmeasured:
         usd = (plan.usd_per_month or 0.0) - device.usd_per_month
-        texts.append(
+        yield (
             f"no kernel of {device.hardware} was measured, so its chance to meet the SLO is lower: as predicted, {device.gpus} x {device.hardware} are enough for "
             f"{paid_text(answer, device.usd_per_month)}, which saves {paid_text(answer, usd)}; measure one with capplan calibrate"
         )
-    return tuple(texts)
 
 
 def measured_saving(answer: FleetAnswer) -> tuple[NextSteps, float | None] | None:
@@ -215,6 +212,14 @@ def measured_saving(answer: FleetAnswer) -> tuple[NextSteps, float | None] | Non
     return (steps, saved) if saved >= 1.0 else None
 
 
+Amount = TypeVar("Amount", int, float)
+
+
+def above(amount: Amount | None, other: Amount | None) -> Amount | None:
+    """Return by how much an amount is more than another one; None if one of them is unknown."""
+    return None if amount is None or other is None else amount - other
+
+
 def next_steps_rows(answer: FleetAnswer) -> list[dict[str, Any]]:
     """Return the recommended layout sized for more confidence; nothing where separate pools are recommended."""
     steps, plan = answer.next_steps, answer.chosen
@@ -222,13 +227,10 @@ def next_steps_rows(answer: FleetAnswer) -> list[dict[str, Any]]:
         return []
     return [
         {
-            "confidence": step.confidence,
-            "gpus": step.gpus,
-            "more_gpus": None if step.gpus is None else step.gpus - plan.gpus,
+            **row_of(step, "confidence gpus"),
+            "more_gpus": above(step.gpus, plan.gpus),
             "usd_per_month": step.usd_per_month,
-            "more_usd_per_month": None
-            if step.usd_per_month is None or plan.usd_per_month is None
-            else step.usd_per_month - plan.usd_per_month,
+            "more_usd_per_month": above(step.usd_per_month, plan.usd_per_month),
         }
         for step in steps.surer
     ]
@@ -239,14 +241,14 @@ def next_steps_result(answer: FleetAnswer) -> dict[str, Any] | None:
     steps, plan = answer.next_steps, answer.chosen
     if steps is None or plan is None:
         return None
-    usd, predicted = plan.usd_per_month, steps.as_predicted.usd_per_month
+    predicted = steps.as_predicted
     return {
         "surer": next_steps_rows(answer),
         "as_predicted": {
-            "gpus": steps.as_predicted.gpus,
-            "fewer_gpus": plan.gpus - steps.as_predicted.gpus,
-            "usd_per_month": predicted,
-            "saved_usd_per_month": None if usd is None or predicted is None else usd - predicted,
+            "gpus": predicted.gpus,
+            "fewer_gpus": plan.gpus - predicted.gpus,
+            "usd_per_month": predicted.usd_per_month,
+            "saved_usd_per_month": above(plan.usd_per_month, predicted.usd_per_month),
         },
         "unmeasured": [asdict(device) for device in steps.unmeasured],
     }
@@ -330,16 +332,14 @@ def unsure(probability: float) -> str:
     return "over 99%" if probability < 0.01 else f"{100 - int(100.0 * probability)}%"
 
 
-def host_memory_texts(asked: AskedFleet, answer: FleetAnswer) -> tuple[str, ...]:
-    """Return what the host memory of offload tiers costs on top of the recommended plan, where it has a price."""
+def host_memory_texts(asked: AskedFleet, answer: FleetAnswer) -> Iterator[str]:
+    """Yield what the host memory of offload tiers costs on top of the recommended plan, where it has a price."""
     plan = answer.chosen
     usd = 0.0 if plan is None else memory_usd_per_month(asked.scenario, plan)
     if plan is None or not usd:
-        return ()
+        return
     each, kind = host_bytes(asked.scenario) * 1e-9, "prefill replicas" if plan.has_pools else "replicas"
-    return (
-        f"on top of it, {each:,.0f} GB of host memory for each of {plan.prefilling_replicas} {kind}: ${usd:,.0f} per month",
-    )
+    yield f"on top of it, {each:,.0f} GB of host memory for each of {plan.prefilling_replicas} {kind}: ${usd:,.0f} per month"
 
 
 def layout_text(plan: Plan, *, kv: bool = False) -> str:
@@ -389,15 +389,10 @@ def cost_texts(plan: Plan, mix_usd_per_month: float | None = None) -> list[str]:
     usd = rented if mix_usd_per_month is None else mix_usd_per_month
     costs = money.scaled(usd / rented) if rented else money
     month = f"${usd:,.0f} per month{'' if mix_usd_per_month is None else f' {WITH_MIX}'}"
-    if costs.usd_per_million_output_tokens_at_mean is None:
-        return [
-            month,
-            f"${costs.usd_per_million_tokens_at_mean or 0.0:.3g} per million tokens and ${costs.usd_per_thousand_requests or 0.0:.3g} per thousand requests at the mean load",
-        ]
-    return [
-        month,
-        f"${costs.usd_per_million_output_tokens_at_mean:.3g} per million output tokens at the mean load",
-    ]
+    tokens = f"${costs.usd_per_million_tokens_at_mean or 0.0:.3g} per million tokens and ${costs.usd_per_thousand_requests or 0.0:.3g} per thousand requests"
+    if costs.usd_per_million_output_tokens_at_mean is not None:
+        tokens = f"${costs.usd_per_million_output_tokens_at_mean:.3g} per million output tokens"
+    return [month, f"{tokens} at the mean load"]
 
 
 def purchase_text(plan: Plan) -> str:
@@ -406,7 +401,7 @@ def purchase_text(plan: Plan) -> str:
         return pools_text(plan)
     if len(plan.groups) > 1:
         return " and ".join(
-            f"{group.gpus} x {group.layout.device.name} for {name} ({_replicas_text(group)}; {group.layout.in_words(group.weight_dtype)})"
+            f"{group.gpus} x {group.layout.device.name} for {_named_group_text(group, name)}"
             for name, group in zip(plan.group_names, plan.groups, strict=True)
         )
     group = plan.single
@@ -448,21 +443,17 @@ def acquired_text(plan: Plan, verb: str = "order") -> str:
         more = f" and {verb} {plan.gpus - owned} more" if owned < plan.gpus else ""
         rest = purchase_text(plan).removeprefix(f"{plan.gpus} {what}")
         return f"use {owned} {what} of your own{more}{rest}"
-    return " and ".join(
-        _group_acquired_text(group, name, verb)
-        for name, group in zip(plan.group_names, plan.groups, strict=True)
-    )
+    said = []
+    for name, group in zip(plan.group_names, plan.groups, strict=True):
+        owned, what = group.gpus_owned, f"x {group.hardware}"
+        more = f" and {verb} {group.gpus - owned} more" if owned < group.gpus else ""
+        taken = f"use {owned} {what} of your own{more}" if owned else f"{verb} {group.gpus} {what}"
+        said.append(f"{taken} for {_named_group_text(group, name)}")
+    return " and ".join(said)
 
 
-def _group_acquired_text(group: Group, name: str, verb: str) -> str:
-    """Return what one group of a mix takes."""
-    owned, what = group.gpus_owned, f"x {group.hardware}"
-    more = f"{verb} {group.gpus} {what}"
-    if owned:
-        more = f"use {owned} {what} of your own" + (
-            f" and {verb} {group.gpus - owned} more" if owned < group.gpus else ""
-        )
-    return f"{more} for {name} ({_replicas_text(group)}; {group.layout.in_words(group.weight_dtype)})"
+def _named_group_text(group: Group, name: str) -> str:
+    return f"{name} ({_replicas_text(group)}; {group.layout.in_words(group.weight_dtype)})"
 
 
 def owned_cost_text(plan: Plan) -> str:
@@ -500,42 +491,33 @@ def budget_text(scenario: Scenario) -> str:
     return f"the budget of ${stated.usd_per_month:,.0f} per month{part}"
 
 
-def budget_texts(asked: AskedFleet, answer: FleetAnswer) -> tuple[str, ...]:
-    """Return what the cheapest plan costs where none is within the budget, and by what a plan within it is paid."""
+def budget_texts(asked: AskedFleet, answer: FleetAnswer) -> Iterator[str]:
+    """Yield what the cheapest plan costs where none is within the budget, and by what a plan within it is paid."""
     budget, usd = asked.scenario.budget_usd_per_month, answer.over_budget_usd_per_month
     by_mix = asked.scenario.file.commitments is not None
     if budget is not None and by_mix and answer.chosen is not None:
-        return (f"with its mix of commitments it is within {budget_text(asked.scenario)}",)
+        yield f"with its mix of commitments it is within {budget_text(asked.scenario)}"
+        return
     if budget is None and answer.carried is not None:
-        return (
-            _carried_text(answer.carried, f"fleet.max_gpus of {asked.scenario.file.fleet.max_gpus} carries"),
-        )
+        yield _carried_text(answer.carried, f"fleet.max_gpus of {asked.scenario.file.fleet.max_gpus} carries")
     if budget is None or answer.over_budget is None or usd is None:
-        return ()
+        return
     how = " with its mix of commitments" if by_mix else ""
     times = f"{usd / budget:.3g} times the budget, " if budget > 0.0 else ""
-    return (
+    yield (
         f"without {budget_text(asked.scenario)}: {purchase_text(answer.over_budget)}, ${usd:,.0f} per month{how}, "
-        f"{times}${usd - budget:,.0f} too much",
-        *_carried_texts(asked, answer),
+        f"{times}${usd - budget:,.0f} too much"
     )
+    yield from _carried_texts(asked, answer)
 
 
-def _carried_texts(asked: AskedFleet, answer: FleetAnswer) -> tuple[str, ...]:
-    """Return what a budget pays for that does not pay for all of the traffic."""
-    carried, levers = (
-        answer.carried,
-        f"what lowers the cost: capplan levers {asked.scenario.command_words()}",
-    )
+def _carried_texts(asked: AskedFleet, answer: FleetAnswer) -> Iterator[str]:
+    """Yield what a budget pays for that does not pay for all of the traffic."""
     pools = answer.over_budget is not None and answer.over_budget.has_pools
-    if pools or asked.scenario.fleet.mix != "off":
-        return (levers,)
-    if carried is None:
-        return (
-            "no share of the traffic fits the budget: even the smallest fleet with spares costs more",
-            levers,
-        )
-    return _carried_text(carried, "the budget pays for"), levers
+    if not pools and asked.scenario.fleet.mix == "off":
+        none = "no share of the traffic fits the budget: even the smallest fleet with spares costs more"
+        yield _carried_text(answer.carried, "the budget pays for") if answer.carried else none
+    yield f"what lowers the cost: capplan levers {asked.scenario.command_words()}"
 
 
 def _carried_text(carried: CarriedTraffic, what: str) -> str:
@@ -544,22 +526,13 @@ def _carried_text(carried: CarriedTraffic, what: str) -> str:
     return f"{what} {carried.traffic_fraction:.0%} of the traffic: {purchase_text(carried.plan)}{usd}"
 
 
-_TITLES = {
-    "way": "",
-    "bytes_per_s": "all prompts",
-}
-_SHOWN = (
-    "way", "prefill", "decode", "gpus", "usd_per_month", "ttft_s.p95", "tpot_s.p95", "prefill_busy_fraction",
-    "decode_busy_fraction", "slo_met_probability",
-)  # fmt: skip
-_SENT = (
-    "way",
-    "link",
-    "bytes_per_request",
-    "transfer_s",
-    "bytes_per_s",
-    "prefill_load_fraction",
-    "decode_load_fraction",
+_TITLES = {"way": "", "bytes_per_s": "all prompts"}
+_SHOWN = columns(
+    "way prefill decode gpus usd_per_month ttft_s.p95 tpot_s.p95 prefill_busy_fraction "
+    "decode_busy_fraction slo_met_probability"
+)
+_SENT = columns(
+    "way link bytes_per_request transfer_s bytes_per_s prefill_load_fraction decode_load_fraction"
 )
 
 
@@ -585,10 +558,9 @@ def pools_result(answer: FleetAnswer) -> dict[str, Any] | None:
         "recommended": answer.chosen is not None and answer.chosen.has_pools,
         "plans": [plan_row(plan) for plan in answer.with_pools],
         "rejected": [asdict(item) for item in answer.pools.rejected],
-        "evaluated": answer.pools.evaluated,
-        "simulated_pairs": answer.pools.simulated_pairs,
+        **row_of(answer.pools, "evaluated simulated_pairs"),
         "smaller_chunks": [
-            {"max_num_batched_tokens": tokens, "gpus": plan.gpus, "usd_per_month": plan.usd_per_month}
+            {"max_num_batched_tokens": tokens, **row_of(plan, "gpus usd_per_month")}
             for tokens, plan in answer.pools.chunked.items()
         ],
     }
@@ -638,18 +610,14 @@ def pools_tables(answer: FleetAnswer) -> list[Table]:
 
 
 def _together(plan: Plan, way: str) -> dict[str, Any]:
-    layout = plan.single.layout
-    both = f"{plan.replicas} x {layout.devices} {layout.device.name} ({layout.in_words(plan.single.weight_dtype)})"
     return {
         "way": way,
-        "prefill": both,
+        "prefill": pool_text(plan.single),
         "decode": "the same",
-        "gpus": plan.gpus,
-        "usd_per_month": plan.usd_per_month,
+        **row_of(plan, "gpus usd_per_month"),
         "ttft_s": asdict(plan.ttft_s),
         "tpot_s": asdict(plan.tpot_s),
-        "prefill_busy_fraction": None,
-        "decode_busy_fraction": None,
+        **dict.fromkeys(("prefill_busy_fraction", "decode_busy_fraction")),
         "slo_met_probability": plan.slo_met_probability,
     }
 
@@ -660,43 +628,46 @@ def pools_closing(answer: FleetAnswer) -> tuple[str, ...]:
         return ()
     apart, together = next(iter(answer.with_pools), None), answer.together
     if apart is None:
-        return first_pools_texts(answer) or ("separate pools: no plan meets the targets",)
+        return (*first_pools_texts(answer),) or ("separate pools: no plan meets the targets",)
     if together is None:
         return (f"recommended: {pools_text(apart)}",)
     which = "recommended" if answer.chosen == apart else "not recommended"
     said = f"separate pools are {which}: {pools_text(apart)}, {_compared(apart, together)}"
-    return (said, *_cheaper_chunks(answer.pools, min(cost_of(apart), cost_of(together))))
+    cost = min(cost_of(apart), cost_of(together))
+    cheaper = (tokens for tokens, plan in answer.pools.chunked.items() if cost_of(plan) < cost)
+    words = "cheaper than both: identical replicas with --set max_num_batched_tokens"
+    return (said, *(f"{words}={tokens}" for tokens in cheaper))
 
 
-def first_pools_texts(answer: FleetAnswer) -> tuple[str, ...]:
-    """Return what separate pools save, or why they are not recommended, in one line; nothing where they were not looked at."""
-    if answer.pools is None or answer.chosen is None:
-        return ()
+def first_pools_texts(answer: FleetAnswer) -> Iterator[str]:
+    """Yield what separate pools save, or why they are not recommended, in one line; nothing where they were not looked at."""
     apart, together = next(iter(answer.with_pools), None), next(iter(answer.alike), None)
-    if together is None or apart is None:
-        return () if together is None else (f"not disaggregated: {_no_pools_text(answer.pools, together)}",)
-    usd = (apart.usd_per_month, together.usd_per_month)
-    if answer.chosen.has_pools:
+    if answer.pools is None or answer.chosen is None or together is None:
+        return
+    usd = (None if apart is None else apart.usd_per_month, together.usd_per_month)
+    if apart is None:
+        yield f"not disaggregated: {_no_pools_text(answer.pools, together)}"
+    elif answer.chosen.has_pools:
         cost = "" if None in usd else f", ${usd[0]:,.0f} instead of ${usd[1]:,.0f} per month"
         gpus = "GPUs either way" if apart.gpus == together.gpus else f"instead of {together.gpus:,} GPUs"
-        return (f"disaggregated: {apart.gpus:,} {gpus}{cost}",)
-    if usd[0] is None or not usd[1]:
-        return (
-            f"not disaggregated: separate pools take {apart.gpus:,} GPUs, aggregated replicas {together.gpus:,}",
+        yield f"disaggregated: {apart.gpus:,} {gpus}{cost}"
+    elif usd[0] is None or not usd[1]:
+        yield f"not disaggregated: separate pools take {apart.gpus:,} GPUs, aggregated replicas {together.gpus:,}"
+    else:
+        unlisted = orderable_first(apart) > orderable_first(together) and usd[0] < usd[1]
+        why = (
+            "of which no list states a machine"
+            if unlisted
+            else f"{against_text(usd[0], usd[1])} aggregated replicas"
         )
-    pools = f"not disaggregated: separate pools take {apart.gpus:,} GPUs for ${usd[0]:,.0f} per month"
-    if orderable_first(apart) > orderable_first(together) and usd[0] < usd[1]:
-        return (f"{pools}, of which no list states a machine",)
-    return (f"{pools}, {against_text(usd[0], usd[1])} aggregated replicas",)
+        yield f"not disaggregated: separate pools take {apart.gpus:,} GPUs for ${usd[0]:,.0f} per month, {why}"
 
 
-def engines_texts(asked: AskedFleet, answer: FleetAnswer) -> tuple[str, ...]:
-    """Return the engines that may save over a tenth, and what finds out; nothing without any."""
-    if not answer.engines:
-        return ()
-    names = " or ".join(answer.engines)
-    command = f"capplan levers {asked.scenario.command_words()} --lever engine"
-    return (f"another engine: {names} may cost over a tenth less; to find out: {command}",)
+def engines_texts(asked: AskedFleet, answer: FleetAnswer) -> Iterator[str]:
+    """Yield the engines that may save over a tenth, and what finds out; nothing without any."""
+    if answer.engines:
+        command = f"capplan levers {asked.scenario.command_words()} --lever engine"
+        yield f"another engine: {' or '.join(answer.engines)} may cost over a tenth less; to find out: {command}"
 
 
 def _no_pools_text(pools: PoolsSearch, together: Plan) -> str:
@@ -707,15 +678,6 @@ def _no_pools_text(pools: PoolsSearch, together: Plan) -> str:
     if pools.unmet:
         return pools.unmet
     return "no pair of pools costs less than aggregated replicas"
-
-
-def _cheaper_chunks(pools: PoolsSearch, cost: float) -> tuple[str, ...]:
-    """Return which smaller steps would cost less than either way."""
-    return tuple(
-        f"cheaper than both: identical replicas with --set max_num_batched_tokens={tokens}"
-        for tokens, plan in pools.chunked.items()
-        if cost_of(plan) < cost
-    )
 
 
 def _compared(apart: Plan, together: Plan) -> str:

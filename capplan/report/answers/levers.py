@@ -19,9 +19,10 @@ from capplan.questions.levers.lever import (
 )
 from capplan.questions.plans.plan_row import plan_row
 from capplan.readers.catalogue.scenarios import scenario_word
-from capplan.report.answer import Answer, Table
+from capplan.report.answer import Answer, Table, columns, row_of
 from capplan.report.answers.fleet import assumed_kernels
 from capplan.report.answers.fleet_words import (
+    above,
     cost_texts,
     layout_text,
     pool_text,
@@ -31,16 +32,13 @@ from capplan.report.answers.fleet_words import (
 )
 from capplan.report.show import RowProgress
 
-_SHOWN = (
-    "lever", "change", "hardware", "plan", "gpus", "usd_per_month", "usd_per_month_saved", "ttft_p95_s", "tpot_p95_s",
-    "confidence_fraction", "kept",
-)  # fmt: skip
+_SHOWN = columns(
+    "lever change hardware plan gpus usd_per_month usd_per_month_saved ttft_p95_s tpot_p95_s "
+    "confidence_fraction kept"
+)
 _SPARE = ("ttft_p95_s", "tpot_p95_s", "plan", "hardware", "confidence_fraction")
 """Columns that a narrow terminal does without, the first one first."""
-_TITLES = {
-    "confidence_fraction": "chance to meet the SLO",
-    "kept": "meets its SLO targets",
-}
+_TITLES = {"confidence_fraction": "chance to meet the SLO", "kept": "meets its SLO targets"}
 _COMBINED = Assumption(
     "the best combination takes levers that save separately, keep targets and traffic, and need no capital or interruptible machines",
     "--lever",
@@ -68,7 +66,7 @@ def levers_answer(asking: Asking, base: Base, answer: LeversAnswer) -> Answer:
             "combinations": best.tried if best else 0,
             "interrupted": answer.interrupted,
         },
-        tables=tuple(table for table in _tables(base, answer) if table.rows),
+        tables=tuple(_tables(base, answer)),
         csv_rows=rows,
         headline=_headline(base, answer),
         closing=(*_closing(asking, answer), *thin_texts([*both, *plans])),
@@ -81,7 +79,7 @@ def levers_answer(asking: Asking, base: Base, answer: LeversAnswer) -> Answer:
 def _tables(base: Base, answer: LeversAnswer) -> Iterator[Table]:
     """Yield both plans, the levers that were sized, and why others were not; some tables have no rows."""
     tried = [_line(row) for row in answer.rows if row.plan is not None]
-    yield _plans_table(_compared(answer), "As it is, and at best", ("choice", *_SHOWN[2:-1]))
+    yield _plans_table([*_compared(answer)], "As it is, and at best", ("choice", *_SHOWN[2:-1]))
     yield _plans_table(tried, "Each lever separately, most saved first", _SHOWN)
     yield _memory_table(tried)
     dearer = [
@@ -92,7 +90,7 @@ def _tables(base: Base, answer: LeversAnswer) -> Iterator[Table]:
     yield Table(dearer, title="Why a change takes more GPUs", shown=("lever", "change", "why"))
     yield _places_table(base, answer)
     risks = [
-        {"lever": row.lever.name, "change": row.lever.change, "risk": row.lever.risk}
+        {"lever": row.lever.name, **row_of(row.lever, "change risk")}
         for row in answer.rows
         if row.plan is not None and row.lever.risk
     ]
@@ -124,6 +122,19 @@ def lever_found(progress: RowProgress, base: Base) -> Callable[[LeverRow], None]
     return tell
 
 
+def _figures(plan: Plan | None, usd: float | None, saved_usd: float | None) -> dict[str, Any]:
+    """Return what is compared of a plan, or nothing of each without one."""
+    return {
+        "hardware": plan and plan.hardware,
+        "plan": plan and _layouts(plan),
+        "gpus": plan and plan.gpus,
+        "usd_per_month": usd,
+        "usd_per_month_saved": saved_usd,
+        "ttft_p95_s": plan and plan.ttft_s.p95,
+        "tpot_p95_s": plan and plan.tpot_s.p95,
+    }
+
+
 def _row(row: LeverRow) -> dict[str, Any]:
     """Return a lever with the keys of the interface."""
     plan = row.plan
@@ -133,20 +144,12 @@ def _row(row: LeverRow) -> dict[str, Any]:
         "applicable": row.applicable,
         "reason": row.reason or None,
         "meets_targets": row.meets_targets,
-        "hardware": plan.hardware if plan else None,
-        "plan": _layouts(plan) if plan else None,
-        "gpus": plan.gpus if plan else None,
-        "usd_per_month": _usd_per_month(plan, row.memory_usd_per_month),
-        "usd_per_month_saved": row.usd_per_month_saved,
-        "ttft_p95_s": plan.ttft_s.p95 if plan else None,
-        "tpot_p95_s": plan.tpot_s.p95 if plan else None,
+        **_figures(plan, _usd_per_month(plan, row.memory_usd_per_month), row.usd_per_month_saved),
         "confidence": plan.slo_met_probability if plan else None,
         "risk": row.lever.risk or None,
         "dearer": row.dearer or None,
         "kg_co2_per_month": row.kg_co2_per_month,
-        "host_memory_bytes": (
-            row.lever.host_bytes * row.plan.prefilling_replicas if row.lever.host_bytes and row.plan else None
-        ),
+        "host_memory_bytes": (plan and row.lever.host_bytes * plan.prefilling_replicas) or None,
         "host_memory_bytes_per_replica": row.lever.host_bytes or None,
         "host_memory_usd_per_month": row.memory_usd_per_month or None,
         "host_memory_worth_usd_per_gb_month": _worth_usd_per_gb_month(row),
@@ -198,38 +201,22 @@ def _line(row: LeverRow) -> dict[str, Any]:
     return {**line, "confidence_fraction": line["confidence"], "kept": row.reason or "yes"}
 
 
-def _compared(answer: LeversAnswer) -> list[dict[str, Any]]:
-    """Return the plan as it is and the best one."""
+def _compared(answer: LeversAnswer) -> Iterator[dict[str, Any]]:
+    """Yield the plan as it is and the best one."""
     plans = {"as it is": (answer.base, answer.memory_usd_per_month)}
     if answer.best is not None and answer.best.levers:
         plans["best combination"] = (answer.best.plan, answer.best.memory_usd_per_month)
     before = _usd_per_month(answer.base, answer.memory_usd_per_month)
-    rows = []
     for name, (plan, memory) in plans.items():
-        if plan is None:
-            continue
-        usd = _usd_per_month(plan, memory)
-        rows.append(
-            {
-                "choice": name,
-                "hardware": plan.hardware,
-                "plan": _layouts(plan),
-                "gpus": plan.gpus,
-                "usd_per_month": usd,
-                "usd_per_month_saved": None if before is None or usd is None else before - usd,
-                "ttft_p95_s": plan.ttft_s.p95,
-                "tpot_p95_s": plan.tpot_s.p95,
-                "confidence_fraction": plan.slo_met_probability,
-            }
-        )
-    return rows
+        if plan is not None:
+            usd = _usd_per_month(plan, memory)
+            row = {"choice": name, **_figures(plan, usd, above(before, usd))}
+            yield row | {"confidence_fraction": plan.slo_met_probability}
 
 
 def _places_table(base: Base, answer: LeversAnswer) -> Table:
     """Return what one fleet costs in each region, and a fleet in each; with the carbon dioxide of its electricity if it is known."""
-    rows: list[dict[str, Any]] = [
-        _row(row) for row in answer.rows if row.lever.name == REGIONS and row.plan is not None
-    ]
+    rows = [_row(row) for row in answer.rows if row.lever.name == REGIONS and row.plan is not None]
     if rows and answer.base is not None:
         now = {
             "change": "as it is",
@@ -256,17 +243,16 @@ def _kernels(base: Base, answer: LeversAnswer) -> tuple[Assumption, ...]:
 
 def _headline(base: Base, answer: LeversAnswer) -> str:
     name = base.asked.scenario.name
-    as_it_is = (
-        f"as it is {_plan_text(answer.base, answer.memory_usd_per_month) if answer.base else base.missing}"
-    )
-    best = answer.best
+    now = _plan_text(answer.base, answer.memory_usd_per_month) if answer.base else base.missing
+    as_it_is, best = f"as it is {now}", answer.best
     if answer.interrupted:
         return f"{name}: {as_it_is}; interrupted{_separately(answer)}"
     if best is None:
         return f"{name}: {as_it_is}; no lever changes that"
     if not best.levers:
         return f"{name}: {as_it_is}; no combination of levers that keep targets and traffic costs less{_separately(answer)}"
-    return f"{name}: {as_it_is}; at best {_plan_text(best.plan, best.memory_usd_per_month)}{_saving(answer, best)}, with {_words(best)}"
+    changes = ", ".join(lever.change for lever in best.levers)
+    return f"{name}: {as_it_is}; at best {_plan_text(best.plan, best.memory_usd_per_month)}{_saving(answer, best)}, with {changes}"
 
 
 def _separately(answer: LeversAnswer) -> str:
@@ -291,22 +277,18 @@ def _plan_text(plan: Plan, memory: float) -> str:
 def _saving(answer: LeversAnswer, best: Combination) -> str:
     before = _usd_per_month(answer.base, answer.memory_usd_per_month)
     after = _usd_per_month(best.plan, best.memory_usd_per_month)
-    if before is None or after is None:
-        return ""
-    return f" ({1.0 - after / before:.0%} less)"
+    return "" if before is None or after is None else f" ({1.0 - after / before:.0%} less)"
 
 
-def _words(best: Combination) -> str:
-    return ", ".join(lever.change for lever in best.levers)
-
-
-def _closing(asking: Asking, answer: LeversAnswer) -> tuple[str, ...]:
+def _closing(asking: Asking, answer: LeversAnswer) -> Iterator[str]:
     best = answer.best
     if answer.interrupted:
-        return ("interrupted: what was found until then is shown; combinations are not chosen",)
+        yield "interrupted: what was found until then is shown; combinations are not chosen"
+        return
     if best is None or not best.levers:
-        return ()
+        return
     settings = [word for setting in (*asking.settings, *best.settings) for word in ("--set", setting)]
     risks = "; ".join(dict.fromkeys(f"{lever.change}: {lever.risk}" for lever in best.levers if lever.risk))
     again = f"to see that plan: capplan fleet {scenario_word(asking.path)} {join(settings)}"
-    return again, *((f"before you take it: {risks}",) if risks else ())
+    yield again
+    yield from (f"before you take it: {risks}",) if risks else ()

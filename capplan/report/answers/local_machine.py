@@ -1,13 +1,13 @@
 """What `detect` shows of this machine, and `fit any` of the models that run on a device."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 
 from capplan.assumption import Assumption
 from capplan.hardware.device import Device, engine_memory_bytes
 from capplan.questions.runnable import Runnable
 from capplan.readers.local_machine import LocalMachine
-from capplan.report.answer import Answer, Table
+from capplan.report.answer import Answer, Table, row_of
 
 
 def machine_here_answer(machine: LocalMachine) -> Answer:
@@ -17,21 +17,13 @@ def machine_here_answer(machine: LocalMachine) -> Answer:
             "device": one.printed,
             "count": one.count,
             "hardware": one.hardware or " or ".join(one.may_be) or None,
-            "memory_bytes": one.memory_bytes,
-            "usable_bytes": one.usable_bytes,
-            "memory_bytes_per_s": one.memory_bytes_per_s,
-            "tool": one.tool,
+            **row_of(one, "memory_bytes usable_bytes memory_bytes_per_s tool"),
         }
         for one in machine.devices
     ]
     host = {"processor": machine.host.printed, **asdict(machine.host)}
     del host["printed"]
     tools = [{"tool": tool, "said": problem or "answered"} for tool, problem in machine.tools.items()]
-    tables = [
-        *([Table(devices, "GPUs")] if devices else []),
-        Table([host], "Host", upright=True),
-        Table(tools, "Tools"),
-    ]
     return Answer(
         command="detect",
         result={
@@ -39,7 +31,7 @@ def machine_here_answer(machine: LocalMachine) -> Answer:
             "host": host,
             "tools": dict(machine.tools),
         },
-        tables=tuple(tables),
+        tables=(Table(devices, "GPUs"), Table([host], "Host", upright=True), Table(tools, "Tools")),
         headline=_headline(machine),
         closing=("capplan fit any --hardware this lists the models that run here",),
         assumptions=_host_assumptions(machine),
@@ -61,20 +53,19 @@ def _host_assumptions(machine: LocalMachine) -> tuple[Assumption, ...]:
     return (Assumption(what, "capplan calibrate --device cpu", "calibration"),)
 
 
-def _warnings(machine: LocalMachine) -> list[str]:
-    found = [
+def _warnings(machine: LocalMachine) -> Iterator[str]:
+    yield from (
         f"{one.printed!r} is not one device of the catalogue"
         + (f"; it has {', '.join(one.may_be)}" if one.may_be else "")
         + "; give --hardware NAME, or the path of a hardware YAML"
         for one in machine.devices
         if one.hardware is None
-    ]
+    )
     if machine.host.printed and machine.host.memory_bytes_per_s is None:
-        found.append(
+        yield (
             f"the memory bandwidth of {machine.host.printed!r} is unknown: the catalogue does not have this processor; "
             "capplan calibrate --device cpu measures it"
         )
-    return found
 
 
 def runnable_answer(device: Device, rows: Sequence[Runnable], kv_dtype: str) -> Answer:

@@ -1,21 +1,22 @@
 """What `capplan model` and `capplan kv-size` show."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from capplan.model.network import Network
 from capplan.model.stored_tensor import StoredModel
 from capplan.model.weight_format import in_weight_format, weight_format_assumptions
-from capplan.report.answer import Answer, Table
+from capplan.report.answer import Answer, Table, columns, row_of
 
 if TYPE_CHECKING:
     from capplan.memory.kv_sizes import KvSize, KvSizes
 
-_KV_SIZE_SHOWN = (
-    "context_tokens", "kv_bytes_per_token", "kv_bytes_per_sequence", "state_bytes_per_sequence",
-    "engine_reserved_bytes_per_sequence", "kv_bytes_total", "kv_bytes_per_gpu", "engine_reserved_bytes_per_gpu",
-)  # fmt: skip
+_KV_SIZE_SHOWN = columns(
+    "context_tokens kv_bytes_per_token kv_bytes_per_sequence state_bytes_per_sequence "
+    "engine_reserved_bytes_per_sequence kv_bytes_total kv_bytes_per_gpu "
+    "engine_reserved_bytes_per_gpu"
+)
 
 _RESERVED = ("engine_reserved_bytes_per_sequence", "engine_reserved_bytes_per_gpu")
 
@@ -25,10 +26,6 @@ _RESTS_ON = {
     "engine_version": _RESERVED,
 }
 """Setting that was assumed -> the columns that rest on it."""
-
-_KV_SIZE_TITLES = {
-    "kv_bytes_per_token": "growth",
-}
 
 
 def kv_answer(sizes: "KvSizes") -> Answer:
@@ -55,7 +52,7 @@ def kv_answer(sizes: "KvSizes") -> Answer:
             Table(
                 rows,
                 shown=_informative(sizes.rows),
-                titles=_KV_SIZE_TITLES,
+                titles={"kv_bytes_per_token": "growth"},
                 assumed=frozenset((i, name) for i in range(len(rows)) for name in columns if rows[i][name]),
             ),
         ),
@@ -81,14 +78,8 @@ def _informative(sizes: "Sequence[KvSize]") -> tuple[str, ...]:
     return tuple(name for name in _KV_SIZE_SHOWN if name not in silent)
 
 
-_MODEL_LISTED = (
-    "model",
-    "model_type",
-    "layers",
-    "parameters",
-    "active_parameters",
-    "weight_bytes",
-    "max_context_tokens",
+_MODEL_LISTED = columns(
+    "model model_type layers parameters active_parameters weight_bytes max_context_tokens"
 )
 
 
@@ -126,6 +117,7 @@ def model_answer(network: Network, weight_dtype: str | None, stored: StoredModel
     classes = [
         {"tensor_class": name, "parameters": elements[name], "weight_bytes": sizes[name]} for name in elements
     ]
+    file = _file(stored) if stored else {}
     return Answer(
         command="model",
         result={
@@ -133,12 +125,12 @@ def model_answer(network: Network, weight_dtype: str | None, stored: StoredModel
             "tensor_classes": classes,
             "notes": list(network.notes),
             "keys_used": list(network.keys_used),
-            **({"gguf": _file(stored)} if stored else {}),
+            **({"gguf": file} if stored else {}),
         },
         tables=(
             Table([figures], upright=True, assumed=frozenset({(0, "weight_bytes")} if assumptions else ())),
             Table(classes, title="Weights by class of tensor"),
-            *([Table(_types(stored), title="Tensors of the file by type")] if stored else []),
+            Table(file.get("types", []), title="Tensors of the file by type"),
         ),
         headline=network.name,
         closing=tuple(f"note: {note}" for note in network.notes),
@@ -146,14 +138,10 @@ def model_answer(network: Network, weight_dtype: str | None, stored: StoredModel
     )
 
 
-def _types(stored: StoredModel) -> list[Mapping[str, object]]:
-    from capplan.families.gguf import quantisation
-
-    return quantisation(stored)
-
-
 def _file(stored: StoredModel) -> dict[str, Any]:
     """Return what a GGUF file holds: every tensor with its type and exact bytes."""
+    from capplan.families.gguf import quantisation
+
     tensors = [
         {
             "name": tensor.name,
@@ -166,8 +154,7 @@ def _file(stored: StoredModel) -> dict[str, Any]:
     ]
     return {
         "architecture": stored.metadata.get("general.architecture"),
-        "parts": stored.parts,
-        "tensor_bytes": stored.tensor_bytes,
-        "types": _types(stored),
+        **row_of(stored, "parts tensor_bytes"),
+        "types": quantisation(stored),
         "tensors": tensors,
     }

@@ -7,7 +7,7 @@ from typing import Any
 
 from capplan.fleet.plan import Group, Plan
 from capplan.fleet.pools.link import LinkTerms, reach_of
-from capplan.money.order import OWN, OrderLine, owned_price_text, racks_of
+from capplan.money.order import OWN, Machine, OrderLine, owned_price_text, racks_of
 from capplan.money.price import usd_per_month
 from capplan.questions.plans.plan_row import (
     is_at_one_provider,
@@ -51,13 +51,16 @@ def order_tables(plan: Plan | None) -> list[Table]:
     return [Table(rows, title=title, shown=tuple(shown), titles=_TITLES, spare=("date", "region"))]
 
 
-def order_texts(plan: Plan | None) -> tuple[str, ...]:
-    """Return the order in one line, what of the machines stays idle, what may fail, and how likely enough replicas are in service."""
+def order_texts(plan: Plan | None) -> Iterator[str]:
+    """Yield the order in one line, what of the machines stays idle, what may fail, and how likely enough replicas are in service."""
     if plan is None:
-        return ()
-    return (
-        *ordered_texts([plan]), *_unstated_texts(plan), *network_texts(plan), *rack_texts(plan), *idle_texts(plan), *_survival_texts(plan),
-    )  # fmt: skip
+        return
+    yield from ordered_texts([plan])
+    yield from _unstated_texts(plan)
+    yield from network_texts(plan)
+    yield from rack_texts(plan)
+    yield from idle_texts(plan)
+    yield from _survival_texts(plan)  # fmt: skip
 
 
 def ordered_texts(plans: Sequence[Plan]) -> tuple[str, ...]:
@@ -65,17 +68,18 @@ def ordered_texts(plans: Sequence[Plan]) -> tuple[str, ...]:
     return lines_texts(_lines(plans))
 
 
-def used_texts(lines: Sequence[OrderLine], *, powered: bool) -> tuple[str, ...]:
-    """Return the machines that are there already in one line, with what they count as; nothing without any."""
-    owned = [line for line in lines if line.machine.is_owned]
-    said = (
+def used_texts(lines: Sequence[OrderLine], *, powered: bool) -> Iterator[str]:
+    """Yield the machines that are there already in one line, with what they count as; nothing without any."""
+    said = [
         f"{line.count} x {line.machine.name} of your own, {owned_price_text(line.machine.usd_per_hour, powered=powered)}"
-        for line in owned
-    )
-    return (f"use: {'; '.join(said)}",) if owned else ()
+        for line in lines
+        if line.machine.is_owned
+    ]
+    if said:
+        yield f"use: {'; '.join(said)}"
 
 
-def used_by_texts(plans: Sequence[Plan]) -> tuple[str, ...]:
+def used_by_texts(plans: Sequence[Plan]) -> Iterator[str]:
     """Return the machines of plans that are there already."""
     return used_texts(_lines(plans), powered=any(plan.energy_usd_per_hour for plan in plans))
 
@@ -102,18 +106,16 @@ def _lines_text(lines: Sequence[OrderLine]) -> str:
     return "; ".join(_sold_text([*some]) for _, some in sold)
 
 
+def _lot_text(machine: Machine) -> str:
+    return f" (sold {machine.sold_by} at once)" if machine.sold_by > 1 else ""
+
+
 def _sold_text(lines: Sequence[OrderLine]) -> str:
     machine, several = lines[0].machine, len(lines) > 1
-    counted = [
-        f"{line.count} x {line.machine.name}"
-        + (f" (sold {line.machine.sold_by} at once)" if line.machine.sold_by > 1 else "")
-        for line in lines
-    ]
     prices = [f"${line.machine.usd_per_hour:,.2f}" for line in lines]
-    what = (
-        ", ".join(f"{each} ({price})" for each, price in zip(counted, prices, strict=True))
-        if several
-        else counted[0]
+    what = ", ".join(
+        f"{line.count} x {line.machine.name}{_lot_text(line.machine)}{f' ({price})' if several else ''}"
+        for line, price in zip(lines, prices, strict=True)
     )
     seller = ", ".join(filter(None, (machine.provider, machine.region)))
     cost = "per hour each" if several else f"{prices[0]} per hour each"
@@ -164,18 +166,17 @@ def failure_text(plan: Plan) -> str:
     return f"availability: {'' if found is None else f'{percent(found.now.time_fraction)}; '}{lost}"
 
 
-def network_texts(plan: Plan) -> tuple[str, ...]:
-    """Return the machines that a replica spans and whose network is slower than the plan counts on."""
-    return tuple(
+def network_texts(plan: Plan) -> Iterator[str]:
+    """Yield the machines that a replica spans and whose network is slower than the plan counts on."""
+    yield from (
         f"a replica spans several {sku}, whose network carries {each / 1e9:.3g} GB/s for each GPU, and the plan counts on "
         f"{counted / 1e9:.3g} GB/s: plan with fleet.network: {each / 1e9:.3g} GB/s"
         for sku, (each, counted) in slower_networks(plan).items()
     )
 
 
-def rack_texts(plan: Plan) -> tuple[str, ...]:
-    """Return how many racks the replicas of a plan stand in, where one NVLink domain joins more GPUs than a machine has, and what whole racks cost."""
-    found = []
+def rack_texts(plan: Plan) -> Iterator[str]:
+    """Yield how many racks the replicas of a plan stand in, where one NVLink domain joins more GPUs than a machine has, and what whole racks cost."""
     devices = {group.layout.device.name: group.layout.device for group in plan.groups}
     for name, device in devices.items():
         groups = [group for group in plan.groups if group.layout.device.name == name]
@@ -184,35 +185,27 @@ def rack_texts(plan: Plan) -> tuple[str, ...]:
         if rack <= device.node_devices or (racks := racks_of(sizes, rack)) is None:
             continue
         noun, hold = ("rack", "holds") if racks == 1 else ("racks", "hold")
-        found.append(
-            f"racks: {racks} {noun} of {rack} {name} (one NVLink domain) {hold} the {sum(sizes)} GPUs, each replica inside one"
-            + _whole_racks_text(racks * rack, usd, groups)
+        lines = [line for group in groups if group.order for line in group.order.lines]
+        whole = ""
+        if not any(line.machine.sold_by > 1 for line in lines):
+            whole = f"; a provider that sells whole racks sells {racks * rack} GPUs"
+            whole += (
+                ""
+                if usd is None
+                else f", for ${usd_per_month(racks * rack * usd):,.0f} per month at the same price per GPU"
+            )
+        yield (
+            f"racks: {racks} {noun} of {rack} {name} (one NVLink domain) {hold} the {sum(sizes)} GPUs, each replica inside one{whole}"
         )
-    return tuple(found)
 
 
-def _whole_racks_text(gpus: int, usd_per_gpu_hour: float | None, groups: Sequence[Group]) -> str:
-    """Return what a provider that sells whole racks sells; nothing if the order is placed at one."""
-    if any(line.machine.sold_by > 1 for group in groups if group.order for line in group.order.lines):
-        return ""
-    cost = (
-        ""
-        if usd_per_gpu_hour is None
-        else f", for ${usd_per_month(gpus * usd_per_gpu_hour):,.0f} per month at the same price per GPU"
-    )
-    return f"; a provider that sells whole racks sells {gpus} GPUs{cost}"
-
-
-def idle_texts(plan: Plan) -> tuple[str, ...]:
-    """Return what of the machines stays idle; nothing if every GPU is used, or without a price."""
+def idle_texts(plan: Plan) -> Iterator[str]:
+    """Yield what of the machines stays idle; nothing if every GPU is used, or without a price."""
     order = plan.order
-    if order is None or not order.gpus_idle:
-        return ()
-    room = ""
-    if order.free_replicas:
+    if order is not None and order.gpus_idle:
         noun = "replica fits" if order.free_replicas == 1 else "replicas fit"
-        room = f": {order.free_replicas} more {noun} on them at no cost"
-    return (f"of the {order.gpus} GPUs in the order {order.gpus_idle} stay idle{room}",)
+        room = f": {order.free_replicas} more {noun} on them at no cost" if order.free_replicas else ""
+        yield f"of the {order.gpus} GPUs in the order {order.gpus_idle} stay idle{room}"
 
 
 def _survival_texts(plan: Plan) -> Iterator[str]:
@@ -225,24 +218,18 @@ def _survival_texts(plan: Plan) -> Iterator[str]:
         if item.machine.sku and item.span == 1
     )
     if survive.count:
-        lost = sum(group.spare_replicas - survive.unavailable for group in plan.groups)
-        noun = "replica" if lost == 1 else "replicas"
-        held = (
-            ""
-            if survive.domain == "replica"
-            else f", which {'holds' if survive.count == 1 else 'hold'} {lost} {noun}"
-        )
+        lost, held = sum(group.spare_replicas - survive.unavailable for group in plan.groups), ""
+        if survive.domain != "replica":
+            held = f", which {'holds' if survive.count == 1 else 'hold'} {lost} replica{'s' * (lost != 1)}"
         where = f"; replicas are spread: {spread}" if spread else ""
         yield f"the plan meets its targets at the peak without {survive.what_fails}{held}{where}"
         yield from _more_than_spares(plan)
     if found is None:
         return
     now, more = found.now, found.more
-    rate = (
-        "machines fail as often as published for H100 servers"
-        if survive.failures.time_to_failure_s is None
-        else f"a machine fails every {survive.failures.time_to_failure_s / 86400.0:g} days"
-    )
+    rate, every_s = "machines fail as often as published for H100 servers", survive.failures.time_to_failure_s
+    if every_s is not None:
+        rate = f"a machine fails every {every_s / 86400.0:g} days"
     text = (
         f"enough replicas for the peak are in service {percent(now.time_fraction)} of the time, and throughout a month with a "
         f"probability of {percent(now.month_probability)}: {rate}, and are replaced in {survive.failures.repair_s / 3600.0:g} h"

@@ -1,12 +1,13 @@
 """GPUs that are there already: what of them a plan uses and what that carries, and why the others are unused."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from capplan.fleet.plan import FleetAnswer, Mix, NoMix, Plan
 from capplan.money.order import Machine, machines_per_replica, owned_price_text
 from capplan.questions.fleet import AskedFleet
+from capplan.report.answer import row_of
 from capplan.report.answers.fleet_words import paid_text, uneconomical_text
 
 
@@ -100,27 +101,19 @@ def owned_rows(uses: Sequence[OwnedUse]) -> list[dict[str, Any]]:
             "machine": use.machine.sku,
             "hardware": use.machine.device,
             "gpus": use.machine.gpus,
-            "machines": use.machines,
-            "used": use.used,
-            "unused": use.unused,
-            "replicas": use.replicas,
-            "usd_per_hour": use.usd_per_hour,
+            **row_of(use, "machines used unused replicas usd_per_hour"),
             "reason": use.reason or None,
         }
         for use in uses
     ]
 
 
-def owned_texts(plan: Plan | None, uses: Sequence[OwnedUse]) -> tuple[str, ...]:
-    """Return what of the machines that are there already is used, and what it carries and counts as; and what is unused, and why."""
-    said = []
+def owned_texts(plan: Plan | None, uses: Sequence[OwnedUse]) -> Iterator[str]:
+    """Yield what of the machines that are there already is used, and what it carries and counts as; and what is unused, and why."""
     for use in uses:
         name = use.machine.name
         if use.used and plan is not None:
             price = owned_price_text(use.usd_per_hour, powered=bool(plan.energy_usd_per_hour))
-            said.append(
-                f"use: {use.used} x {name} of your own, {price}, for {use.replicas} of the {plan.replicas} replicas"
-            )
+            yield f"use: {use.used} x {name} of your own, {price}, for {use.replicas} of the {plan.replicas} replicas"
         if use.unused:
-            said.append(f"unused: {use.unused} x {name} of your own: {use.reason}")
-    return tuple(said)
+            yield f"unused: {use.unused} x {name} of your own: {use.reason}"

@@ -2,6 +2,7 @@
 
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import starmap
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,9 @@ from capplan.questions.plans.plan_verification import (
     next_settings,
 )
 from capplan.readers.plan_file import PlanFile
-from capplan.report.answer import Answer, Table
+from capplan.report.answer import Answer, Table, columns, row_of
 from capplan.report.replica_command import replica_words
-from capplan.report.screen_units import is_number, screen_of, shown_money, shown_number
+from capplan.report.screen_units import Screen, is_number, screen_of, shown_number
 
 _UNITS = {"slo.confidence": "confidence_fraction", "budget.usd_per_month": "usd_per_month"}
 """Check -> the name that says its unit; latencies are in seconds, the others are counts and words."""
@@ -30,34 +31,23 @@ _UNITS = {"slo.confidence": "confidence_fraction", "budget.usd_per_month": "usd_
 def check_answer(asked: AskedFleet, file: PlanFile, checks: Sequence[Check]) -> Answer:
     """Return whether a plan meets its checks; exit code 4 if it does not."""
     failures, chosen = [check for check in checks if not check.holds], file.answer.chosen
-    plan = f"{chosen.gpus} x {chosen.hardware}"
+    plan = f"the plan of {chosen.gpus} x {chosen.hardware}"
     missed = ", ".join(_missed(check) for check in failures)
-    name = asked.scenario.name
+    name, rows = asked.scenario.name, [{**_failure(check), "holds": check.holds} for check in checks]
+    again = f"search again: capplan fleet {asked.scenario.command_words()} -o {shlex.quote(str(file.path))}"
     return Answer(
         command="check",
         result={
             "holds": not failures,
             "failures": [_failure(check) for check in failures],
-            "checks": [{**_failure(check), "holds": check.holds} for check in checks],
+            "checks": rows,
             "scenario": name,
             "plan": str(file.path),
         },
-        tables=(
-            Table(
-                [_check_row(check) for check in checks],
-                title=f"Checks of the plan of {plan}",
-                titles={"holds": "met"},
-            ),
-        ),
-        csv_rows=[{**_failure(check), "holds": check.holds} for check in checks],
-        headline=f"{name}: the plan of {plan} no longer meets {missed}"
-        if failures
-        else f"{name}: the plan of {plan} meets every check",
-        closing=(
-            f"search again: capplan fleet {asked.scenario.command_words()} -o {shlex.quote(str(file.path))}",
-        )
-        if failures
-        else (),
+        tables=(Table(list(map(_check_row, checks)), title=f"Checks of {plan}", titles={"holds": "met"}),),
+        csv_rows=rows,
+        headline=f"{name}: {plan} {f'no longer meets {missed}' if failures else 'meets every check'}",
+        closing=(again,) if failures else (),
         assumptions=asked.assumptions,
         counted=prices_of_others(asked, {group.hardware for group in chosen.groups}),
         warnings=(*file.data_remarks, *asked.warnings),
@@ -66,7 +56,7 @@ def check_answer(asked: AskedFleet, file: PlanFile, checks: Sequence[Check]) -> 
 
 
 def _failure(check: Check) -> dict[str, Any]:
-    return {"what": check.name, "limit": check.limit, "value": check.value}
+    return {"what": check.name, **row_of(check, "limit value")}
 
 
 def _check_row(check: Check) -> dict[str, Any]:
@@ -78,9 +68,8 @@ def _missed(check: Check) -> str:
     limit, value, unit = _shown(check)
     if check.name.startswith("capacity"):
         return f"{check.name} ({value} replicas needed, {limit} at work)"
-    return (
-        check.name if limit == "-" else f"{check.name} ({value}, limit {limit}{f' {unit}' if unit else ''})"
-    )
+    said = f" ({value}, limit {limit}{f' {unit}' if unit else ''})"
+    return f"{check.name}{'' if limit == '-' else said}"
 
 
 def _shown(check: Check) -> tuple[str, str, str]:
@@ -89,26 +78,17 @@ def _shown(check: Check) -> tuple[str, str, str]:
     screen = screen_of("s" if latency else _UNITS.get(check.name, "count"), [check.limit, check.value])
     unit = "replicas" if check.name.startswith("capacity") else screen.unit
 
-    def text(value: Any) -> str:
-        if not is_number(value):
-            return (
-                "-"
-                if value is None
-                else ", ".join(map(str, value))
-                if isinstance(value, list)
-                else str(value)
-            )
-        return shown_money(value, unit) if unit.startswith("$") else shown_number(value, screen.factor)
-
-    return text(check.limit), text(check.value), unit
+    limit, value = (
+        screen.number(each) if is_number(each) else _written(each) for each in (check.limit, check.value)
+    )
+    return limit, value, unit
 
 
+_AS_IT_IS = columns(
+    "gpus usd_per_month usd_per_month_low usd_per_month_high usd_per_million_output_tokens_at_mean"
+)
 _RESULTS = {
-    "gpus": "gpus",
-    "usd_per_month": "usd_per_month",
-    "usd_per_month_low": "usd_per_month_low",
-    "usd_per_month_high": "usd_per_month_high",
-    "usd_per_million_output_tokens_at_mean": "usd_per_million_output_tokens_at_mean",
+    **dict(zip(_AS_IT_IS, _AS_IT_IS, strict=True)),
     "ttft_s.p95": "ttft_p95_s",
     "tpot_s.p95": "tpot_p95_s",
     "slo_met_probability": "confidence",
@@ -124,10 +104,15 @@ _HEADINGS = {
 def diff_answer(before: Side, after: Side) -> Answer:
     """Return what changed; exit code 4 where no plan meets the targets afterwards."""
     inputs, of_plan = changes(before, after), plan_changes(before, after)
-    results = {name: _pair(before, after, key) for key, name in _RESULTS.items()}
+    results = {
+        name: {"before": _value(before.chosen, key), "after": _value(after.chosen, key)}
+        for key, name in _RESULTS.items()
+    }
     chosen = list(_choices(of_plan)) if before.chosen and after.chosen else []
     orders = {"before": _ordered(before.chosen), "after": _ordered(after.chosen)}
+    ordered = [{"side": side, "machines": text or "-"} for side, text in orders.items()]
     known = set(before.assumptions)
+    more = f"figures of the plan that differ: {len(of_plan)}; --format json lists each one under changes"
     return Answer(
         command="diff",
         result={
@@ -136,34 +121,17 @@ def diff_answer(before: Side, after: Side) -> Answer:
             "changes": [*inputs, *of_plan],
             **results,
         },
-        tables=tuple(
-            table
-            for table in (
-                Table(
-                    [
-                        *(_diff_row(name, pair) for name, pair in results.items()),
-                        *map(_choice_row, chosen),
-                    ],
-                    title="The plan",
-                ),
-                Table(
-                    [
-                        {"side": side, "machines": text or "-"}
-                        for side, text in orders.items()
-                        if orders["before"] != orders["after"]
-                    ],
-                    title="The order",
-                ),
-                Table([_changed(change) for change in inputs], title="Inputs"),
-            )
-            if table.rows
+        tables=(
+            Table([*starmap(_diff_row, results.items()), *map(_choice_row, chosen)], title="The plan"),
+            Table(ordered if orders["before"] != orders["after"] else [], title="The order"),
+            Table(list(map(_changed, inputs)), title="Inputs"),
         ),
         csv_rows=[*inputs, *({"path": name, **pair} for name, pair in results.items()), *of_plan],
         headline=_headline(before, after, results),
         closing=(
             "before: " + _named(before),
             "after: " + _named(after),
-            *_not_shown(of_plan, len(chosen)),
+            *([more] if len(of_plan) > len(chosen) else []),
         ),
         assumptions=tuple(item for item in after.assumptions if item not in known),
         warnings=tuple(dict.fromkeys((*before.warnings, *after.warnings))),
@@ -188,12 +156,6 @@ def _choices(of_plan: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]
             yield {**change, "path": path}
 
 
-def _not_shown(of_plan: Sequence[Mapping[str, Any]], shown: int) -> Iterator[str]:
-    """Yield where the other changed figures of a plan are, if there are any."""
-    if len(of_plan) > shown:
-        yield f"figures of the plan that differ: {len(of_plan)}; --format json lists each one under changes"
-
-
 def _ordered(chosen: Mapping[str, Any] | None) -> str | None:
     """Return the machines of a plan, each with provider, region and price; None without a plan, and for prices that the scenario states."""
     lines = ((chosen or {}).get("order") or {}).get("machines", ())
@@ -203,21 +165,14 @@ def _ordered(chosen: Mapping[str, Any] | None) -> str | None:
 def _line_text(line: Mapping[str, Any]) -> str:
     """Return a line of an order in words."""
     size = line["hardware"] if line["gpus"] == 1 else f"({line['gpus']} x {line['hardware']})"
-    place = (
-        "of your own"
-        if line["provider"] == OWN
-        else " ".join(filter(None, (line["provider"], line["region"])))
-    )
+    seller = " ".join(filter(None, (line["provider"], line["region"])))
+    place = "of your own" if line["provider"] == OWN else seller
     cost = f", ${line['usd_per_hour']:,.2f}/h" if line["usd_per_hour"] else ""
     return f"{line['count']} x {line['sku'] or size} ({place}{cost})"
 
 
 def _named(side: Side) -> str:
     return f"{side.inputs['content'].get('name')} ({side.path}), by capplan {side.version}"
-
-
-def _pair(before: Side, after: Side, key: str) -> dict[str, Any]:
-    return {"before": _value(before.chosen, key), "after": _value(after.chosen, key)}
 
 
 def _value(chosen: Mapping[str, Any] | None, key: str) -> Any:
@@ -233,7 +188,7 @@ def _diff_row(name: str, pair: Mapping[str, Any]) -> dict[str, str]:
     numbers = [float(value) for value in values if is_number(value)]
     screen = screen_of("confidence_fraction" if name == "confidence" else name, numbers)
     row = {"quantity": _HEADINGS.get(name) or screen.column(numbers=bool(numbers))}
-    row |= {side: _text(pair[side], screen.unit, screen.factor) for side in ("before", "after")}
+    row |= {side: _text(pair[side], screen) for side in ("before", "after")}
     if len(numbers) < 2:
         return {**row, "change": "", "share": ""}
     change = numbers[1] - numbers[0]
@@ -241,7 +196,7 @@ def _diff_row(name: str, pair: Mapping[str, Any]) -> dict[str, str]:
     size = abs(change) if isinstance(pair["after"], float) else round(abs(change))
     return {
         **row,
-        "change": sign + _text(size, screen.unit, screen.factor) if change else "-",
+        "change": sign + _text(size, screen) if change else "-",
         "share": f"{change / numbers[0]:+.1%}" if change and numbers[0] and name != "confidence" else "",
     }
 
@@ -259,18 +214,12 @@ def _choice_row(change: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def _text(value: Any, unit: str, factor: float) -> str:
-    if not is_number(value):
-        return "-" if value is None else str(value)
-    return shown_money(value, unit) if unit.startswith("$") else shown_number(value, factor)
+def _text(value: Any, screen: Screen) -> str:
+    return screen.number(value) if is_number(value) else _written(value)
 
 
 def _changed(change: Mapping[str, Any]) -> dict[str, str]:
-    return {
-        "key": change["path"],
-        "before": _written(change["before"]),
-        "after": _written(change["after"]),
-    }
+    return {"key": change["path"]} | {side: _written(change[side]) for side in ("before", "after")}
 
 
 def _written(value: Any) -> str:
@@ -345,10 +294,7 @@ def verify_plan_answer(
     result, verdict = verification.result, verification.verdict
     missed = [target for target in verification.targets if not target["holds"]]
     settings = next_settings(asked, verification)
-    rows = [
-        {name: getattr(row, name) for name in ("quantity", "predicted", "low", "high", "measured", "inside")}
-        for row in verification.rows
-    ]
+    rows = [row_of(row, "quantity predicted low high measured inside") for row in verification.rows]
     load = (
         f"{result.request_rate_per_s:.4g} req/s"
         if result.request_rate_per_s
@@ -372,8 +318,7 @@ def verify_plan_answer(
         },
         tables=(
             Table([_measured_row(row) for row in rows], title=f"Predicted and measured, {load} on {of}"),
-            *([Table([_target(**target) for target in verification.targets], title="Targets of the plan")]
-              if verification.targets else []),
+            Table([_target(**target) for target in verification.targets], title="Targets of the plan"),
         ),
         csv_rows=rows,
         headline=f"{asked.scenario.name}: {_WORDS[verdict]}"
@@ -382,7 +327,7 @@ def verify_plan_answer(
         assumptions=(*asked.assumptions, _LENGTHS[verification.lengths]),
         warnings=(*asked.warnings, *result.notes),
         exit_code=4 if verdict == "slower" or missed else 0,
-    )  # fmt: skip
+    )
 
 
 def _measured_row(row: dict[str, Any]) -> dict[str, Any]:
@@ -416,17 +361,16 @@ def _closing(
     verification: Verification,
     settings: tuple[str, ...],
     results: tuple[Path, ...],
-) -> list[str]:
-    """Return what to recalibrate, and the next version of the scenario."""
-    said = [
+) -> Iterator[str]:
+    """Yield what to recalibrate, and the next version of the scenario."""
+    yield from (
         f"recalibrate: {cause}" for cause in dict.fromkeys(_CAUSES[name] for name in verification.culprits)
-    ]
-    said += _machines(plan, verification)
+    )
+    yield from _machines(plan, verification)
     if verification.verdict != "holds":
-        said.append(_calibrating(asked, plan, verification, results))
+        yield _calibrating(asked, plan, verification, results)
     if settings:
-        said.append(f"next version: capplan fleet {asked.scenario.command_words(*settings)}")
-    return said
+        yield f"next version: capplan fleet {asked.scenario.command_words(*settings)}"
 
 
 def _calibrating(asked: AskedFleet, plan: Plan, verification: Verification, results: tuple[Path, ...]) -> str:
@@ -437,30 +381,26 @@ def _calibrating(asked: AskedFleet, plan: Plan, verification: Verification, resu
     own = ["--model", asked.scenario.model, *replica, "-o", CALIBRATION_FILE]
     if not verification.fits_means:
         return "the means are as predicted and only the tail is not: a calibration fits means, so repeat the run for longer"
-    if not results:
-        words = ["capplan", "calibrate", "--endpoint", result.path, *own]
-        return f"with this server: {shlex.join(words)}"
-    if result.tool == PROMETHEUS or verification.replicas > 1:
-        words = ["capplan", "calibrate", "--from", "RESULT", *own]
-        return f"with a benchmark of one replica, in a file RESULT: {shlex.join(words)}"
-    words = ["capplan", "calibrate", "--from", str(results[0]), *own]
-    return f"with this result: {shlex.join(words)}"
+    what, source = "with this server", ["--endpoint", result.path]
+    if results:
+        what, source = "with this result", ["--from", str(results[0])]
+        if result.tool == PROMETHEUS or verification.replicas > 1:
+            what, source = "with a benchmark of one replica, in a file RESULT", ["--from", "RESULT"]
+    return f"{what}: {shlex.join(['capplan', 'calibrate', *source, *own])}"
 
 
-def _machines(plan: Plan, verification: Verification) -> list[str]:
-    """Return what the measured speed means for the number of GPUs."""
+def _machines(plan: Plan, verification: Verification) -> Iterator[str]:
+    """Yield what the measured speed means for the number of GPUs."""
     group, seen = plan.single, verification.as_measured
     planned = _in_service(group.busy_replicas, group.gpus)
     if verification.verdict == "holds":
-        return [f"the replica is as fast as predicted: {planned}, as planned"]
-    if seen is None:
-        return []
-    speed = f"steps take {seen['slowness']:.2g} times as long as predicted"
-    if seen["gpus"] is None:
-        return [f"{speed}: no number of such replicas meets the targets"]
-    return [
-        f"{speed}: {_in_service(seen['busy_replicas'], seen['gpus'])} to meet the targets with headroom; planned: {planned}"
-    ]
+        yield f"the replica is as fast as predicted: {planned}, as planned"
+    elif seen is not None:
+        counted = "no number of such replicas meets the targets"
+        if seen["gpus"] is not None:
+            now = _in_service(seen["busy_replicas"], seen["gpus"])
+            counted = f"{now} to meet the targets with headroom; planned: {planned}"
+        yield f"steps take {seen['slowness']:.2g} times as long as predicted: {counted}"
 
 
 def _in_service(busy: int, gpus: int) -> str:

@@ -1,7 +1,8 @@
 """What commands show of one replica: what it delivers (`estimate`), what its memory holds (`fit`), and what drafts gain (`spec`)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from math import isnan
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ from capplan.accuracy.bounded import LEAST_GROUPS, LEAST_SOURCES, MOST_WIDTH, Bo
 from capplan.assumption import Assumption
 from capplan.engine.profile import LOW_LATENCY_STEP_TOKENS
 from capplan.fleet.fit import Fit, adapter_bytes_on_fullest_rank
+from capplan.memory.plan import MemoryPlan
 from capplan.model.sharding import network_adapter_elements
 from capplan.replica.estimate import LAUNCHES, Estimate
 from capplan.replica.load import Load
@@ -18,7 +20,7 @@ from capplan.replica.plans import engine_scheduling, exchange_of, replica_schedu
 from capplan.replica.replica import Replica
 from capplan.replica.spec import ReplicaSpec, served_context_tokens
 from capplan.replica.speculation import MEASURED_PAIRS, DraftModel, Speculation
-from capplan.report.answer import Answer, Table
+from capplan.report.answer import Answer, Table, columns, row_of
 
 if TYPE_CHECKING:
     from capplan.fleet.plan import Plan
@@ -30,15 +32,8 @@ _LENGTHS = Assumption(
 
 
 _FIGURES = (
-    "output_tokens_per_s",
-    "total_tokens_per_s",
-    "requests_per_s",
-    "output_tokens_per_s_per_gpu",
-    "concurrency",
-    "bottleneck",
-    "saturated",
-    "kv_occupancy_fraction",
-    "preemptions",
+    "output_tokens_per_s total_tokens_per_s requests_per_s output_tokens_per_s_per_gpu concurrency "
+    "bottleneck saturated kv_occupancy_fraction preemptions"
 )
 """Figures of an estimate that its table of throughput has."""
 
@@ -52,48 +47,45 @@ def estimate_answer(
 ) -> Answer:
     """Return latency, throughput and the operators they are made of."""
     estimated, spec = bounded.estimate, replica.spec
-    spreads = {"ttft_s": bounded.ttft_s, "tpot_s": bounded.tpot_s, "e2e_s": bounded.e2e_s}
+    spreads = row_of(bounded, "ttft_s tpot_s e2e_s")
     latency = [
         {"quantity": name.removesuffix("_s").upper()}
         | {f"{key}_s": value for key, value in asdict(spread).items()}
         for name, spread in spreads.items()
     ]
-    figures = {name: getattr(estimated, name) for name in _FIGURES}
+    figures = row_of(estimated, _FIGURES)
     breakdown = [
         {**asdict(row), "flop_per_byte": row.flop / row.bytes if row.bytes else None}
         for row in estimated.breakdown
     ]
-    place = {
+    result = {
         "model": spec.network.name,
         "hardware": spec.device.name,
         "gpus": spec.devices,
         "label": replica.label,
-    }
-    bounds = {
+        **{name: asdict(spread) for name, spread in spreads.items()},
         "output_tokens_per_s_low": estimated.output_tokens_per_s * bounded.throughput.low_ratio,
         "output_tokens_per_s_high": estimated.output_tokens_per_s * bounded.throughput.high_ratio,
+        **figures,
     }
-    result = {**place, **{name: asdict(spread) for name, spread in spreads.items()}, **bounds, **figures}
     rests_on = bounded.rests_on and f"; {bounded.rests_on}"
     asked = f"concurrency {load.concurrency}" if load.concurrency else f"{load.request_rate:g} req/s"
     out = load.output_tokens if spec.network.generates else "a vector or a score"
-    steps = (
-        "Prefill of one prompt, and one decode step" if spec.network.generates else "Prefill of one prompt"
-    )
+    steps = f"Prefill of one prompt{', and one decode step' if spec.network.generates else ''}"
     return Answer(
         command="estimate",
         result={**result, "breakdown": breakdown},
         tables=(
             Table(
                 latency,
-                title=f"Latency (low and high: 80% interval of the mean{rests_on})",
+                f"Latency (low and high: 80% interval of the mean{rests_on})",
                 spare=("p90_s", "p50_s"),
             ),
             Table([figures], title="Throughput", upright=True),
             Table(breakdown, title=steps, shown=_BREAKDOWN),
         ),
         csv_rows=(result,),
-        closing=_launch_bound(replica, load, estimated),
+        closing=tuple(_launch_bound(replica, load, estimated)),
         headline=(
             f"{spec.network.name} on {spec.devices} x {spec.device.name}, {spec.profile.engine} "
             f"{spec.profile.version}: {asked}, {load.input_tokens} tokens in, {out} out"
@@ -107,27 +99,25 @@ LAUNCH_BOUND = 0.1
 """Part of the mean TTFT from which waiting for launches is named."""
 
 
-def _launch_bound(replica: Replica, load: Load, estimated: Estimate) -> tuple[str, ...]:
-    """Return that prompts, and decode steps, wait for their kernels to be launched, where they do for long."""
+def _launch_bound(replica: Replica, load: Load, estimated: Estimate) -> Iterator[str]:
+    """Yield that prompts, and decode steps, wait for their kernels to be launched, where they do for long."""
     waits = {row.phase: row.seconds for row in estimated.breakdown if row.operator == LAUNCHES}
     waits_s, profile = waits.get("prefill", 0.0), replica.spec.profile
     if waits.get("decode", 0.0) >= LAUNCH_BOUND * estimated.tpot_s.mean:
         kernel, _ = exchange_of(replica.spec)
-        return (
+        yield (
             f"launch-bound: a decode step waits {1e3 * waits['decode']:.3g} ms for its kernels, which the host launches one by one: "
             f"{kernel} does not run in CUDA graphs\n"
-            f"  steps of up to {LOW_LATENCY_STEP_TOKENS:g} tokens start low-latency kernels: --max-num-batched-tokens {LOW_LATENCY_STEP_TOKENS:g}",
+            f"  steps of up to {LOW_LATENCY_STEP_TOKENS:g} tokens start low-latency kernels: --max-num-batched-tokens {LOW_LATENCY_STEP_TOKENS:g}"
         )
+        return
     if waits_s < LAUNCH_BOUND * estimated.ttft_s.mean:
-        return ()
+        return
     name, captured = f"{profile.engine} {profile.asked_version or profile.version}", profile.host.graph_tokens
-    return (
+    what = f"steps of up to {captured:g} tokens" if captured else "no step with prompts"
+    yield (
         f"launch-bound: a prompt of {load.input_tokens} tokens waits {1e3 * waits_s:.3g} ms for its kernels, which the host launches one by one; "
-        + (
-            f"{name} captures steps of up to {captured:g} tokens in CUDA graphs"
-            if captured
-            else f"{name} captures no step with prompts in CUDA graphs"
-        ),
+        f"{name} captures {what} in CUDA graphs"
     )
 
 
@@ -146,30 +136,22 @@ def unknown_intervals(of: "BoundedEstimate | Plan") -> list[str]:
     return [f"the interval of {' and '.join(unknown)} is unknown: {reason}"]
 
 
-def _problems(load: Load, bounded: BoundedEstimate, offloads: bool) -> list[str]:
-    problems = []
+def _problems(load: Load, bounded: BoundedEstimate, offloads: bool) -> Iterator[str]:
     if bounded.estimate.saturated:
-        problems.append(
+        yield (
             f"{load.request_rate:g} req/s is more than the replica can serve: it saturates at "
             f"{bounded.estimate.requests_per_s:.3g} req/s, and the queue grows without bound"
         )
-    problems += unknown_intervals(bounded)
+    yield from unknown_intervals(bounded)
     if bounded.unmeasured:
-        problems.append(
-            "no measured result is close to this operating point: the intervals are at their widest"
-        )
+        yield "no measured result is close to this operating point: the intervals are at their widest"
     elif offloads:
-        problems.append(
-            "the intervals with weights on the host are set by hand: such runs of two hosts were published"
-        )
+        yield "the intervals with weights on the host are set by hand: such runs of two hosts were published"
     elif bounded.fewest_models < LEAST_GROUPS or bounded.fewest_sources < LEAST_SOURCES:
         few = f"{bounded.fewest_models} model{'s' if bounded.fewest_models > 1 else ''}"
         if bounded.fewest_models >= LEAST_GROUPS:
             few = "one source"
-        problems.append(
-            f"an interval rests on measured results of {few} only, so it is at least as wide as that of wider regimes"
-        )
-    return problems
+        yield f"an interval rests on measured results of {few} only, so it is at least as wide as that of wider regimes"
 
 
 DOES_NOT_FIT = 3
@@ -190,17 +172,7 @@ def fit_answer(fit: Fit, assumptions: Sequence[Assumption], warnings: Sequence[s
     changes = list(fit.changes)
     steps = waterfall(fit)
     hidden = _IN_WATERFALL | (_OF_CACHES if spec.network.bidirectional else set())
-    tables = [
-        Table(
-            [figures],
-            upright=True,
-            shown=tuple(k for k in figures if k not in hidden),
-            titles=_WATERFALL_TITLES,
-        ),
-        Table(steps, title="Memory of one GPU"),
-    ]
-    if changes:
-        tables.append(Table(changes, title="Any of these makes it fit"))
+    shown = tuple(name for name in figures if name not in hidden)
     closing = (
         ()
         if fit.fits or changes
@@ -209,7 +181,11 @@ def fit_answer(fit: Fit, assumptions: Sequence[Assumption], warnings: Sequence[s
     return Answer(
         command="fit",
         result={**figures, "limits": list(fit.plan.limits), "changes": changes, "waterfall": steps},
-        tables=tuple(tables),
+        tables=(
+            Table([figures], upright=True, shown=shown, titles=_WATERFALL_TITLES),
+            Table(steps, title="Memory of one GPU"),
+            Table(changes, title="Any of these makes it fit"),
+        ),
         headline=f"{spec.network.name} {verdict} on {place}",
         closing=(*(f"limit: {limit}" for limit in fit.plan.limits), *closing),
         assumptions=tuple(assumptions),
@@ -223,16 +199,19 @@ def _encoder_is_profiled(spec: ReplicaSpec) -> bool:
     return bool(spec.network.vision_parameters and spec.profile.memory.vision_bytes_per_token)
 
 
+OF_A_GPU = "usable_bytes weight_bytes activation_bytes non_torch_bytes cuda_graph_bytes kv_bytes_available"
+"""Amounts of memory of the fullest device."""
+
+
+def _amounts(plan: MemoryPlan, names: str) -> dict[str, float]:
+    """Return amounts of the memory plan of one replica as plain numbers."""
+    return {name: float(np.asarray(amount)) for name, amount in row_of(plan, names).items()}
+
+
 def _memory_figures(fit: Fit) -> dict[str, Any]:
     plan, spec = fit.plan, fit.spec
     scheduling = replica_scheduling(engine_scheduling(spec), spec.sharding)
-    amounts = {
-        name: float(np.asarray(getattr(plan, name)))
-        for name in (
-            "weight_bytes", "activation_bytes", "non_torch_bytes", "cuda_graph_bytes", "usable_bytes",
-            "kv_bytes_available", "kv_cache_tokens", "max_concurrency", "reserved_bytes_per_sequence",
-        )
-    }  # fmt: skip
+    amounts = _amounts(plan, f"{OF_A_GPU} kv_cache_tokens max_concurrency reserved_bytes_per_sequence")
     tokens = 0 if spec.network.bidirectional else int(max(0.0, amounts["kv_cache_tokens"]))
     sequences, groups = max(0.0, amounts["max_concurrency"]), int(spec.sharding.data)
     of_a_group = {
@@ -250,15 +229,9 @@ def _memory_figures(fit: Fit) -> dict[str, Any]:
         "engine_version": spec.profile.asked_version or spec.profile.version,
         "kv_dtype": spec.kv_format,
         "max_model_len": served_context_tokens(spec),
-        "max_num_seqs": scheduling.max_num_seqs,
-        "max_num_batched_tokens": scheduling.max_num_batched_tokens,
+        **row_of(scheduling, "max_num_seqs max_num_batched_tokens"),
         "device_memory_bytes": fit.device_memory_bytes,
-        "usable_bytes_per_gpu": amounts["usable_bytes"],
-        "weight_bytes_per_gpu": amounts["weight_bytes"],
-        "activation_bytes_per_gpu": amounts["activation_bytes"],
-        "non_torch_bytes_per_gpu": amounts["non_torch_bytes"],
-        "cuda_graph_bytes_per_gpu": amounts["cuda_graph_bytes"],
-        "kv_bytes_available_per_gpu": amounts["kv_bytes_available"],
+        **{f"{name}_per_gpu": amounts[name] for name in columns(OF_A_GPU)},
         "kv_cache_tokens": groups * tokens,
         "max_concurrency": groups * sequences,
         **(of_a_group if groups > 1 else {}),
@@ -274,7 +247,8 @@ def _adapter_figures(fit: Fit) -> dict[str, Any]:
     if network.adapters is None:
         return {}
     each = adapter_bytes_on_fullest_rank(network, fit.spec.sharding)
-    left = float(np.asarray(plan.kv_bytes_available)) - float(np.asarray(plan.reserved_bytes_per_sequence))
+    available, reserved = _amounts(plan, "kv_bytes_available reserved_bytes_per_sequence").values()
+    left = available - reserved
     return {
         "adapter_elements": network_adapter_elements(network, network.adapters),
         "adapter_bytes_per_gpu": each,
@@ -284,10 +258,7 @@ def _adapter_figures(fit: Fit) -> dict[str, Any]:
     }
 
 
-_IN_WATERFALL = {
-    "device_memory_bytes", "usable_bytes_per_gpu", "weight_bytes_per_gpu", "activation_bytes_per_gpu",
-    "non_torch_bytes_per_gpu", "cuda_graph_bytes_per_gpu", "kv_bytes_available_per_gpu",
-}  # fmt: skip
+_IN_WATERFALL = {"device_memory_bytes", *(f"{name}_per_gpu" for name in columns(OF_A_GPU))}
 _OF_CACHES = {"kv_dtype", "kv_cache_tokens", "reserved_bytes_per_sequence"}
 """Figures that say nothing where nothing is cached."""
 _WATERFALL_TITLES = {
@@ -307,19 +278,17 @@ def waterfall(fit: Fit) -> list[dict[str, Any]]:
     """Return what comes off the device's memory, line by line, down to the cache, in the order of the engine."""
     plan, rules = fit.plan, fit.spec.profile.memory
     total = fit.device_memory_bytes
-    available = float(np.asarray(plan.kv_bytes_available))
-    runtime = ("kernels, handles, collectives", -float(np.asarray(plan.non_torch_bytes)))
-    weights = ("weights", -float(np.asarray(plan.weight_bytes)))
-    activations = ("peak activations", -float(np.asarray(plan.activation_bytes)))
+    usable, weight, activation, non_torch, whole, available = _amounts(plan, OF_A_GPU).values()
+    runtime, weights = ("kernels, handles, collectives", -non_torch), ("weights", -weight)
+    activations = ("peak activations", -activation)
     if rules.budget == "utilisation":
-        whole = float(np.asarray(plan.cuda_graph_bytes))
         left_out = (1.0 - rules.budgeted_graph_fraction) * whole
         graphs = [("CUDA graphs", -whole), ("CUDA graphs that the engine does not count", left_out)]
         graphs = graphs[: 1 + bool(left_out)] if rules.budgeted_graph_fraction and whole else []
-        kept = ("kept free by the memory fraction", float(np.asarray(plan.usable_bytes)) - total)
+        kept = ("kept free by the memory fraction", usable - total)
         steps = [kept, weights, activations, runtime, *graphs]
     elif rules.budget == "static_fraction":
-        reserved = float(np.asarray(plan.usable_bytes)) - total - runtime[1]
+        reserved = usable - total - runtime[1]
         steps = [runtime, ("set aside for activations and CUDA graphs", reserved), weights]
     else:
         left = total + runtime[1] + weights[1] + activations[1]
@@ -344,16 +313,12 @@ _NO_HOST_TIME = Assumption(
 MOST_ROUNDS = 16
 """Rounds shown one by one; more are shown only by their speedup."""
 
-_REPLICA_SHOWN = (
-    "batch", "draft_tokens", "expected_tokens_per_round", "draft_s", "verify_s", "round_s", "target_step_s",
-    "speedup", "fits",
-)  # fmt: skip
+_REPLICA_SHOWN = columns(
+    "batch draft_tokens expected_tokens_per_round draft_s verify_s round_s target_step_s speedup fits"
+)
 _SPARE = ("draft_s", "verify_s")
 """Columns that a narrow screen leaves out, the first one first."""
-_SPEC_TITLES = {
-    "draft_tokens": "drafts",
-    "fits": "fits in memory",
-}
+_SPEC_TITLES = {"draft_tokens": "drafts", "fits": "fits in memory"}
 
 
 def spec_answer(
@@ -367,23 +332,13 @@ def spec_answer(
     rows, best = list(speculated.rows), list(speculated.best)
     shown = tuple(name for name in _REPLICA_SHOWN if name != "fits" or speculated.memory is not None)
     memory = speculated.memory and dict(speculated.memory)
-    tables = []
-    if len(best) > 1 and len(rows) > len(best):
-        tables.append(
-            Table(
-                best,
-                title="Best draft length at every batch size",
-                shown=shown,
-                titles=_SPEC_TITLES,
-                spare=_SPARE,
-            )
-        )
-    if len(rows) > MOST_ROUNDS:
-        tables.append(_speedups(rows))
-    else:
-        tables.append(Table(rows, title="Rounds", shown=shown, titles=_SPEC_TITLES, spare=_SPARE))
-    if memory:
-        tables.append(Table([memory], title="Memory of one GPU", upright=True, titles=_MEMORY_TITLES))
+    rounds = partial(Table, shown=shown, titles=_SPEC_TITLES, spare=_SPARE)
+    several = len(best) > 1 and len(rows) > len(best)
+    tables = (
+        rounds(best if several else [], title="Best draft length at every batch size"),
+        _speedups(rows) if len(rows) > MOST_ROUNDS else rounds(rows, title="Rounds"),
+        Table([memory] if memory else [], title="Memory of one GPU", upright=True, titles=_MEMORY_TITLES),
+    )
     result: dict[str, Any] = {
         "target": _name(target),
         "draft": _name(draft),
@@ -391,18 +346,17 @@ def spec_answer(
         "rows": rows,
         "best_draft_tokens": speculated.best_draft_tokens,
         "best": best,
-        "breakeven_batch": speculated.breakeven_batch,
-        "largest_batch": speculated.largest_batch,
+        **row_of(speculated, "breakeven_batch largest_batch"),
         "memory": memory,
         "measured": [asdict(pair) | {"ratio": pair.ratio} for pair in MEASURED_PAIRS],
     }
     return Answer(
         command="spec",
         result=result,
-        tables=tuple(tables),
+        tables=tables,
         csv_rows=rows,
         headline=_headline(speculated, target, draft),
-        closing=closing_of(speculated, stated=isinstance(target, float)),
+        closing=tuple(closing_of(speculated, stated=isinstance(target, float))),
         assumptions=(
             _INDEPENDENT,
             *(() if isinstance(draft, float) else (_NO_HOST_TIME,)),
@@ -439,17 +393,13 @@ def _headline(speculated: Speculation, target: ReplicaSpec | float, draft: Draft
     )
 
 
-def closing_of(speculated: Speculation, *, stated: bool) -> tuple[str, ...]:
-    """Return up to which batch speculation pays off as predicted, what a round costs there, and what was measured."""
+def closing_of(speculated: Speculation, *, stated: bool) -> Iterator[str]:
+    """Yield up to which batch speculation pays off as predicted, what a round costs there, and what was measured."""
     batch, most = speculated.breakeven_batch, speculated.largest_batch
     if stated:
-        return (
-            (
-                "speculation does not pay off"
-                if batch is not None
-                else "speculation pays off at any batch size, because the step times given do not depend on it"
-            ),
-        )
+        pays = "speculation pays off at any batch size, because the step times given do not depend on it"
+        yield pays if batch is None else "speculation does not pay off"
+        return
     if batch is not None and batch <= most:
         paying = f"as predicted, speculation does not pay off from batch size {batch} on"
     else:
@@ -462,7 +412,9 @@ def closing_of(speculated: Speculation, *, stated: bool) -> tuple[str, ...]:
         f"the time of a plain step, and {last['draft_tokens'] + 1 - last['expected_tokens_per_round']:.2g} of {last['draft_tokens'] + 1} "
         "tokens of each sequence are rejected"
     )
-    return paying, cost, _measured_text()
+    yield paying
+    yield cost
+    yield _measured_text()
 
 
 def _measured_text() -> str:

@@ -2,8 +2,9 @@
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from capplan.assumption import Assumption
@@ -18,7 +19,7 @@ from capplan.questions.several_models import (
     SharingAnswer,
     SharingModel,
 )
-from capplan.report.answer import Answer, Table
+from capplan.report.answer import Answer, Table, columns, row_of
 from capplan.report.answers.fleet_money import currency_texts
 from capplan.report.answers.fleet_words import (
     against_text,
@@ -42,22 +43,12 @@ _SHARED_TITLES = {
 
 def sharing_answer(found: SharingAnswer) -> Answer:
     """Return the pool, its models, and the fleets that it takes the place of."""
-    rows = [
-        _shared_row(found, model, plan) for model, plan in zip(found.models, found.pool.plans, strict=True)
-    ]
-    columns = (
-        "model",
-        "network",
-        "request_rate",
-        "memory_fraction",
-        "slice",
-        "replica",
-        "replicas",
-        "ttft_p95_s",
-        "tpot_p95_s",
-        "slo_met_probability",
+    rows = list(map(partial(_shared_row, found), found.models, found.pool.plans))
+    wanted = columns(
+        "model network request_rate memory_fraction slice replica replicas ttft_p95_s tpot_p95_s "
+        "slo_met_probability"
     )
-    known = tuple(name for name in columns if any(row[name] is not None for row in rows))
+    known = tuple(name for name in wanted if any(row[name] is not None for row in rows))
     models = Table(
         rows,
         title=f"In the pool of {found.pool.gpus} x {found.pool.hardware}",
@@ -66,23 +57,19 @@ def sharing_answer(found: SharingAnswer) -> Answer:
         assumed=_assumed(found),
         spare=("network", "replica", "tpot_p95_s", "ttft_p95_s", "request_rate"),
     )
+    apart = ("model", "alone", "gpus", "usd_per_month")
+    first = (*_slices_text(found), *_ordered_texts(found.pool))
     return Answer(
         command="fleet",
         result=_shared_result(found, rows),
         tables=(
             models,
-            *_cut(found),
-            Table(
-                _apart(found),
-                title="A fleet for each",
-                shown=("model", "alone", "gpus", "usd_per_month"),
-                titles=_SHARED_TITLES,
-            ),
+            _cut(found),
+            Table(_apart(found), title="A fleet for each", shown=apart, titles=_SHARED_TITLES),
         ),
         headline=_shared_headline(found),
         closing=(
-            *_slices_text(found),
-            *_ordered_texts(found.pool),
+            *first,
             one_by_one("sharing"),
             *currency_texts(found.scenario.file.currency, {"per month": found.pool.usd_per_month}),
         ),
@@ -93,11 +80,7 @@ def sharing_answer(found: SharingAnswer) -> Answer:
             result=None,
             tables=(replace(models, shown=tuple(name for name in known if name != "network")),),
             headline=_shared_headline(found),
-            closing=(
-                *_slices_text(found),
-                *_ordered_texts(found.pool),
-                *_last_texts(found.assumptions, "sharing"),
-            ),
+            closing=(*first, *_last_texts(found.assumptions, "sharing")),
         ),
     )
 
@@ -108,13 +91,11 @@ def _last_texts(assumptions: Sequence[Assumption], key: str) -> tuple[str, ...]:
 
 
 def _shared_row(found: SharingAnswer, model: SharingModel, plan: Plan) -> dict[str, Any]:
-    idle = model.paid is None
+    idle, classes = model.paid is None, model.asked.question.demand.classes
     return {
         "model": model.name,
         "network": model.network_name,
-        "request_rate": None
-        if idle
-        else sum(item.request_rate_at() for item in model.asked.question.demand.classes),
+        "request_rate": None if idle else sum(item.request_rate_at() for item in classes),
         "memory_fraction": model.memory_fraction,
         "slice": plan.hardware.partition(":")[2] or None,
         "replica": layout_text(plan),
@@ -125,14 +106,13 @@ def _shared_row(found: SharingAnswer, model: SharingModel, plan: Plan) -> dict[s
     }
 
 
-def _slices_text(found: SharingAnswer) -> tuple[str, ...]:
-    """Return what the latencies of slices stand for; nothing where a device has one model at a time."""
-    if found.slices == 1:
-        return ()
-    return (
-        f"TTFT and TPOT are those of a device that all {found.slices} models keep busy; while the others pause, a step takes down to "
-        f"1/{found.slices} of the time",
-    )
+def _slices_text(found: SharingAnswer) -> Iterator[str]:
+    """Yield what the latencies of slices stand for; nothing where a device has one model at a time."""
+    if found.slices > 1:
+        yield (
+            f"TTFT and TPOT are those of a device that all {found.slices} models keep busy; while the others pause, a step takes down to "
+            f"1/{found.slices} of the time"
+        )
 
 
 def _ordered_texts(pool: SharedPool) -> tuple[str, ...]:
@@ -156,17 +136,17 @@ def _order_row(pool: SharedPool) -> dict[str, Any] | None:
     }
 
 
-def _cut(found: SharingAnswer) -> tuple[Table, ...]:
+def _cut(found: SharingAnswer) -> Table:
     """Return what the GPUs are cut into, those cut alike in one row; nothing where they are whole."""
     alike = Counter(found.pool.cut)
     rows = [{"gpus": gpus, "cut": " + ".join(slices)} for slices, gpus in alike.items()]
-    return (Table(rows, title="How the GPUs are cut, without spares", titles=_SHARED_TITLES),) if rows else ()
+    return Table(rows, title="How the GPUs are cut, without spares", titles=_SHARED_TITLES)
 
 
 def _assumed(found: SharingAnswer) -> frozenset[tuple[int, str]]:
     """Return the latencies that rest on kernels that were not measured on the device."""
-    names = ("ttft_p95_s", "tpot_p95_s", "slo_met_probability")
     rows = [index for index, plan in enumerate(found.pool.plans) if plan.single.label == "assumed"]
+    names = ("ttft_p95_s", "tpot_p95_s", "slo_met_probability")
     return frozenset((index, name) for index in rows for name in names)
 
 
@@ -198,20 +178,14 @@ def _shared_result(found: SharingAnswer, rows: list[dict[str, Any]]) -> dict[str
         "scenario": found.scenario.name,
         "sharing": {
             "by": found.terms.by,
-            "hardware": pool.hardware,
-            "gpus": pool.gpus,
-            "spare_gpus": pool.spare_gpus,
-            "usd_per_month": pool.usd_per_month,
+            **row_of(pool, "hardware gpus spare_gpus usd_per_month"),
             "usd_per_gpu_hour": None if pool.quote is None else pool.quote.total_usd_per_hour,
             "order": _order_row(pool),
             "cut": [list(slices) for slices in pool.cut],
             **{f"apart_{name}": value for name, value in _apart_in_all(found).items()},
         },
         "models": [
-            {
-                **row,
-                "alone": plan_row(model.paid.plan) if model.paid else None,
-            }
+            {**row, "alone": plan_row(model.paid.plan) if model.paid else None}
             for row, model in zip(rows, found.models, strict=True)
         ],
     }
@@ -254,8 +228,7 @@ def cascade_answer(found: CascadeAnswer) -> Answer:
     rows = [
         {
             "fleet": _NAMES[part.part],
-            "model": part.model,
-            "request_rate": part.request_rate,
+            **row_of(part, "model request_rate"),
             "purchase": purchase_text(part.plan),
             "gpus": part.plan.gpus,
             **_usd(part.paid.machines_usd, found, cost),
@@ -286,32 +259,29 @@ def cascade_answer(found: CascadeAnswer) -> Answer:
         tables=(
             fleets,
             Table(waits, title="What users wait for", shown=_WAITS, titles=_CASCADE_TITLES),
-            *([Table(grown, title=_growth_title(grown), titles=_CASCADE_TITLES)] if grown else []),
+            Table(grown, title=_growth_title(grown), titles=_CASCADE_TITLES),
         ),
         headline=_cascade_headline(found),
-        closing=_closing(found),
+        closing=tuple(_closing(found)),
         assumptions=found.assumptions,
         warnings=found.warnings,
-        first_screen=_cascade_first(
-            found, replace(fleets, shown=("fleet", "model", "gpus", cost, *promised))
+        first_screen=Answer(
+            command="fleet",
+            result=None,
+            tables=(replace(fleets, shown=("fleet", "model", "gpus", cost, *promised)),),
+            headline=_cascade_headline(found),
+            closing=(
+                *_against_large_texts(found),
+                *_machines_texts(found),
+                *_last_texts(found.assumptions, "cascade"),
+            ),
         ),
     )
 
 
-def _cascade_first(found: CascadeAnswer, fleets: Table) -> Answer:
-    """Return what people see first: the fleets, against the large model only, and the order."""
-    return Answer(
-        command="fleet",
-        result=None,
-        tables=(fleets,),
-        headline=_cascade_headline(found),
-        closing=(
-            *_against_large_texts(found),
-            *used_by_texts([part.plan for part in found.parts]),
-            *ordered_texts([part.plan for part in found.parts]),
-            *_last_texts(found.assumptions, "cascade"),
-        ),
-    )
+def _machines_texts(found: CascadeAnswer) -> tuple[str, ...]:
+    plans = [part.plan for part in found.parts]
+    return (*used_by_texts(plans), *ordered_texts(plans))
 
 
 def _growth_rows(found: CascadeAnswer) -> list[dict[str, Any]]:
@@ -319,8 +289,7 @@ def _growth_rows(found: CascadeAnswer) -> list[dict[str, Any]]:
     fleets = [(part, part.growth) for part in (*found.parts, found.alone) if part.growth is not None]
     return [
         {
-            "month": row[-1].month,
-            "request_rate": row[-1].request_rate,
+            **row_of(row[-1], "month request_rate"),
             **{f"{part.part}_gpus": month.gpus for (part, _), month in zip(fleets, row, strict=True)},
             "usd_per_month": sum(month.paid_usd or 0.0 for month in row[:-1]),
             "alone_usd_per_month": row[-1].paid_usd,
@@ -357,9 +326,7 @@ def _cascade_result(
         },
         "fleets": [
             {
-                "part": part.part,
-                "model": part.model,
-                "request_rate": part.request_rate,
+                **row_of(part, "part model request_rate"),
                 **_usd(part.paid.machines_usd, found, cost),
                 "plan": plan_row(part.plan),
             }
@@ -388,40 +355,32 @@ def percent_below(share: float) -> str:
     return f"{math.floor(1e3 * share + 1e-9) / 10:.4g}%"
 
 
-def _against_large_texts(found: CascadeAnswer) -> tuple[str, ...]:
-    """Return up to which escalated share the cascade saves money, and how much later a first token comes."""
+def _against_large_texts(found: CascadeAnswer) -> Iterator[str]:
+    """Yield up to which escalated share the cascade saves money, and how much later a first token comes."""
     share, seen = found.breakeven_fraction, found.mean_waits_s[0]
     ways = {wait["who"]: wait["first_token_s"]["mean"] for wait in found.waits}
     alone = ways[ALONE]
     even = "the cascade costs more than the large model only, however few requests are escalated"
     if share is not None:
         even = f"up to an escalated share of {percent_below(share)} the cascade costs no more than the large model only, if replicas carry as many requests as planned"
-    lines = [even] if found.parts[0].part == "first" else []
+    if found.parts[0].part == "first":
+        yield even
     if ESCALATED in ways:
         extra = ways[ESCALATED] - alone
-        lines.append(
+        yield (
             f"escalated requests see their first token {extra:.3g} s later than at the large model only; over all requests the mean is "
             f"{seen:.3g} s against {alone:.3g} s"
         )
-    return tuple(lines)
 
 
-def _closing(found: CascadeAnswer) -> tuple[str, ...]:
+def _closing(found: CascadeAnswer) -> Iterator[str]:
     bound = ESCALATED in {wait["who"] for wait in found.waits} and found.terms.after == "answer"
-    return (
-        *_against_large_texts(found),
-        *(
-            (
-                "nine in ten within: of requests that pass two stages a bound, the sum of both 95th percentiles",
-            )
-            if bound
-            else ()
-        ),
-        *used_by_texts([part.plan for part in found.parts]),
-        *ordered_texts([part.plan for part in found.parts]),
-        one_by_one("cascade"),
-        *currency_texts(
-            found.scenario.file.currency,
-            {"for both": found.usd, "for the large model only": found.alone.paid.machines_usd},
-        ),
+    yield from _against_large_texts(found)
+    if bound:
+        yield "nine in ten within: of requests that pass two stages a bound, the sum of both 95th percentiles"
+    yield from _machines_texts(found)
+    yield one_by_one("cascade")
+    yield from currency_texts(
+        found.scenario.file.currency,
+        {"for both": found.usd, "for the large model only": found.alone.paid.machines_usd},
     )

@@ -3,8 +3,9 @@
 import csv
 import io
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from math import isfinite
 from typing import Any
 
@@ -25,8 +26,7 @@ from capplan.numbers import FEWEST, TOO_FEW, Spread
 from capplan.questions.simulation import AskedStream, Chosen
 from capplan.questions.sweep import AskedSweep
 from capplan.questions.validation import Validation
-from capplan.replica.spec import ReplicaSpec
-from capplan.report.answer import Answer, Table
+from capplan.report.answer import Answer, Table, columns, row_of
 from capplan.report.safe_text import spreadsheet_text
 from capplan.serving.fleet_simulator import FleetRun
 from capplan.serving.outcome import joint_timeline
@@ -83,20 +83,20 @@ def _waits(chosen: Chosen, outcome: FleetOutcome) -> dict[str, float]:
     return {name: said.get(name, alone) for name in outcome.classes}
 
 
-def seen_texts(chosen: Chosen, outcome: FleetOutcome) -> tuple[str, ...]:
-    """Return what users see of each class whose requests wait before their prompts are sent, and which hour is simulated."""
+def seen_texts(chosen: Chosen, outcome: FleetOutcome) -> Iterator[str]:
+    """Yield what users see of each class whose requests wait before their prompts are sent, and which hour is simulated."""
     by_hour = outcome.seen is not None and any(
         item.hourly_rate_fractions for item in chosen.asked.scenario.classes
     )
-    hours = "the peak is simulated; capplan fleet also tests the hours in which more of the requests are of the classes that wait longest"
     waits = _waits(chosen, outcome)
-    by_class = (
+    yield from (
         f"{name}: {1e3 * waits[name]:,.0f} ms before the prompt is sent, so users see TTFT p95 {1e3 * (figures.ttft_s.p95 + waits[name]):,.0f} ms "
         f"and E2E p95 {1e3 * (figures.e2e_s.p95 + waits[name]):,.0f} ms"
         for name, figures in outcome.classes.items()
         if waits[name]
     )
-    return (*by_class, *((hours,) if by_hour else ()))
+    if by_hour:
+        yield "the peak is simulated; capplan fleet also tests the hours in which more of the requests are of the classes that wait longest"
 
 
 def simulate_result(chosen: Chosen, outcome: FleetOutcome, seed: int) -> dict[str, Any]:
@@ -117,11 +117,9 @@ def simulate_result(chosen: Chosen, outcome: FleetOutcome, seed: int) -> dict[st
         "itl_s": known(asdict(outcome.itl_s)),
         "prefix_hit_fraction": outcome.prefix_hit_fraction,
         "prefix_hit_fractions": outcome.hit_fractions,
-        "tokens_per_step": outcome.tokens_per_step,
-        "preemptions": outcome.preemptions,
+        **row_of(outcome, "tokens_per_step preemptions"),
         "kv_occupancy": {"mean": outcome.kv_occupancy_mean, "p99": outcome.kv_occupancy_p99},
-        "batch_mean": outcome.batch_mean,
-        "busy_fraction": outcome.busy_fraction,
+        **row_of(outcome, "batch_mean busy_fraction"),
         "timeline": _timeline_rows(outcome),
         "missed": [target.key for target in outcome.missed(chosen.asked.scenario.slo)],
         "classes": {
@@ -136,12 +134,7 @@ def operation_result(run: FleetRun) -> dict[str, Any]:
     """Return totals of the replicas behind a router, and the figures of each replica."""
     replicas = [
         {
-            "pool": use.pool,
-            "replica": use.replica,
-            "from_s": use.from_s,
-            "until_s": use.until_s,
-            "requests": use.requests,
-            "preemptions": use.preemptions,
+            **row_of(use, "pool replica from_s until_s requests preemptions"),
             "busy_fraction": use.gauges.busy_s / max(use.until_s - use.from_s, 1e-12),
         }
         for use in run.replicas
@@ -149,9 +142,7 @@ def operation_result(run: FleetRun) -> dict[str, Any]:
     return {
         "replica_time_s": run.replica_seconds,
         "replicas_mean": mean_replicas(run),
-        "rerouted_requests": run.rerouted_requests,
-        "copied_requests": run.copied_requests,
-        "cancelled_output_tokens": run.cancelled_output_tokens,
+        **row_of(run, "rerouted_requests copied_requests cancelled_output_tokens"),
         "replicas": replicas,
     }
 
@@ -234,92 +225,70 @@ def _timeline_rows(outcome: FleetOutcome) -> list[dict[str, Any]]:
     ]
 
 
-def _simulate_tables(result: dict[str, Any], outcome: FleetOutcome, slo: Slo) -> list[Table]:
-    """Return what people see: totals, replicas, and traffic classes."""
+def _simulate_tables(result: dict[str, Any], outcome: FleetOutcome, slo: Slo) -> Iterator[Table]:
+    """Yield what people see: totals, replicas, and traffic classes."""
     targets = [
         {"target": t.key, "limit_s": t.stated_s, "reached_s": known(outcome.value(t) + t.outside_s), "met": outcome.value(t) <= t.limit_s}
         for t in slo.targets
     ]  # fmt: skip
     rate = "output_tokens_per_s" if result["output_tokens_per_s"] else "input_tokens_per_s"
-    totals = {key: result[key] for key in ("requests", "finished", "shed", "unfinished", "seconds", "measured_from_s", "measured_until_s", "requests_per_s", "goodput_requests_per_s", "slo_met_fraction", rate, "prefix_hit_fraction", "preemptions", "batch_mean", "busy_fraction", "utilisation_fraction")}  # fmt: skip
+    shown = columns(
+        "requests finished shed unfinished seconds measured_from_s measured_until_s requests_per_s goodput_requests_per_s "
+        f"slo_met_fraction {rate} prefix_hit_fraction preemptions batch_mean busy_fraction utilisation_fraction"
+    )
+    totals = {key: result[key] for key in shown}
     totals |= {
         "kv_occupancy_fraction": outcome.kv_occupancy_mean,
         "kv_occupancy_p99_fraction": outcome.kv_occupancy_p99,
     }
     if outcome.tokens_per_step > 1.0:
         totals["tokens_per_step"] = outcome.tokens_per_step
-    tables = [
-        Table(_latency_rows(outcome.all, outcome.itl_s), title="Latencies"),
-        Table([totals], title="Totals of the measured time", upright=True, titles=_SIMULATE_TITLES),
-    ]
+    yield Table(_latency_rows(outcome.all, outcome.itl_s), title="Latencies")
+    yield Table([totals], title="Totals of the measured time", upright=True, titles=_SIMULATE_TITLES)
     if len(outcome.hit_fractions) > 1:
-        hits = [
-            {"place": name, "prefix_hit_fraction": share} for name, share in outcome.hit_fractions.items()
-        ]
-        tables.append(Table(hits, title="Prefix hits"))
+        shares = outcome.hit_fractions.items()
+        hits = [{"place": name, "prefix_hit_fraction": share} for name, share in shares]
+        yield Table(hits, title="Prefix hits")
     if "transfer" in result:
-        tables.append(Table([result["transfer"]], title="KV caches sent", upright=True))
+        yield Table([result["transfer"]], title="KV caches sent", upright=True)
     if outcome.run:
-        replicas = result["operation"]["replicas"]
-        events = {key: value for key, value in result["operation"].items() if key != "replicas"}
-        tables += [
-            Table([events], title="Operation", upright=True),
-            Table(
-                [
-                    {
-                        "replica": " ".join(
-                            str(row[key]) for key in ("pool", "replica") if row[key] is not None
-                        )
-                    }
-                    | {key: value for key, value in row.items() if key not in {"pool", "replica"}}
-                    for row in replicas
-                ],
-                title="Replicas",
-            ),
-        ]
-    tables.append(Table(result["timeline"], title="Over time, all replicas"))
-    if targets:
-        tables.append(Table(targets, title="Targets"))
+        events = dict(result["operation"])
+        replicas = events.pop("replicas")
+        names = (
+            " ".join(str(row[key]) for key in ("pool", "replica") if row[key] is not None) for row in replicas
+        )
+        yield Table([events], title="Operation", upright=True)
+        yield Table(
+            [{**row, "replica": name} for row, name in zip(replicas, names, strict=True)],
+            title="Replicas",
+            shown=columns("replica from_s until_s requests preemptions busy_fraction"),
+        )
+    yield Table(result["timeline"], title="Over time, all replicas")
+    yield Table(targets, title="Targets")
     if len(outcome.classes) > 1:
-        shown = ("requests", "finished", "shed", "unfinished", "requests_per_s", "goodput_requests_per_s", "slo_met_fraction", "prefix_hit_fraction", "preemptions")  # fmt: skip
+        of_class = "requests finished shed unfinished requests_per_s goodput_requests_per_s slo_met_fraction prefix_hit_fraction preemptions"
         rows = [
-            {"class": name, **{key: known(getattr(figures, key)) for key in shown}}
-            for name, figures in outcome.classes.items()
+            {"class": name, **known(row_of(figures, of_class))} for name, figures in outcome.classes.items()
         ]
         spare = ("preemptions", "shed", "unfinished", "requests_per_s", "finished")
-        tables.append(Table(rows, title="Classes", spare=spare))
-        tables += [
+        yield Table(rows, title="Classes", spare=spare)
+        yield from (
             Table(_latency_rows(figures, None), title=f"Class {name}")
             for name, figures in outcome.classes.items()
-        ]
-    return tables
+        )
 
 
-def _unanswered(outcome: FleetOutcome, slo: Slo) -> list[str]:
-    """Return what is to be said of requests without an answer."""
-    every, said = outcome.all, []
+def _unanswered(outcome: FleetOutcome, slo: Slo) -> Iterator[str]:
+    """Yield what is to be said of requests without an answer."""
+    every = outcome.all
     lost = every.shed + every.unfinished - outcome.undecided
     if slo.targets and lost:
-        said.append(
-            f"{lost:,} of {every.requests:,} requests were shed or not answered in time: they miss every target"
-        )
+        yield f"{lost:,} of {every.requests:,} requests were shed or not answered in time: they miss every target"
     if slo.targets and outcome.undecided:
-        said.append(
+        yield (
             f"{outcome.undecided:,} of {every.requests:,} requests were under way at the end and not late yet: the targets "
             "leave them out, and they do not count as within the limits; replace with a longer --until, or none"
         )
-    return said
-
-
-def _pools_result(
-    chosen: Chosen, asked: AskedStream, operation: Operation, draft: ReplicaSpec | None
-) -> dict[str, Any]:
-    """Return the devices of both pools, and what the transfers between them are like at the offered rate."""
-    use = operation.link_use(asked.spec, asked.stream.mean_input_tokens, asked.rate_per_s, draft)
-    return {
-        "gpus": operation.pool_devices(chosen.spec),
-        **({"transfer": asdict(use)} if use else {}),
-    }
 
 
 def simulate_answer(
@@ -336,36 +305,45 @@ def simulate_answer(
     bought = f"{counts}, each ({chosen.name})" if counts else f"{outcome.replicas} x ({chosen.name})"
     result = simulate_result(chosen, outcome, seed) | {"utilisation_fraction": known(utilisation)}
     if operation is not None and operation.kv_link is not None:
-        result |= _pools_result(chosen, asked, operation, outcome.draft)
+        use = operation.link_use(asked.spec, asked.stream.mean_input_tokens, asked.rate_per_s, outcome.draft)
+        result["gpus"] = operation.pool_devices(chosen.spec)
+        result |= {"transfer": asdict(use)} if use else {}
     slo = chosen.asked.scenario.slo
     every = outcome.all
-    tables = _simulate_tables(result, outcome, slo)
     missed = outcome.missed(slo)
     met = "meets all targets" if slo.targets else "no targets"
     verdict = f"misses {', '.join(t.key for t in missed)}" if missed else met
     within = f"{every.slo_met_fraction:.1%} of {every.requests:,} requests within the limits"
     if every.requests < FEWEST["p99"]:
         within = f"{round(every.slo_met_fraction * every.requests)} of {every.requests} requests within the limits, {TOO_FEW}"
-    warnings = [*asked.warnings, *chosen.asked.warnings, *_unanswered(outcome, slo)]
-    warnings += [warning for warning in (overload(asked, utilisation),) if warning]
+    warnings = [
+        *asked.warnings,
+        *chosen.asked.warnings,
+        *_unanswered(outcome, slo),
+        overload(asked, utilisation),
+    ]
     return Answer(
         command="simulate",
         result=result,
-        tables=tuple(tables),
+        tables=tuple(_simulate_tables(result, outcome, slo)),
         headline=f"{chosen.asked.scenario.name} on {bought}: {verdict}; {within}",
         closing=(f"{chosen.origin}: {counts or chosen.counted}", *seen_texts(chosen, outcome)),
         assumptions=(*_asked_assumptions(chosen, asked), *asked.assumptions, *stated, *outcome.assumptions),
-        warnings=tuple(warnings),
+        warnings=tuple(filter(None, warnings)),
         exit_code=4 if missed else 0,
     )
 
 
-_POINTS = ("plan", "request_rate", "concurrency", "requests_per_s", "output_tokens_per_s_per_gpu", "ttft_s.p95", "tpot_s.mean", "tpot_s.p95", "e2e_s.mean", "slo_met_fraction", "holds")  # fmt: skip
+_POINTS = columns(
+    "plan request_rate concurrency requests_per_s output_tokens_per_s_per_gpu ttft_s.p95 tpot_s.mean tpot_s.p95 "
+    "e2e_s.mean slo_met_fraction holds"
+)
 _SPARE_OF_POINTS = ("e2e_s.mean", "tpot_s.mean", "requests_per_s", "slo_met_fraction")
 """Columns that a narrow screen leaves out, the first one first."""
-_SPARE_OF_PLANS = (
-    "knee_e2e_s", "most_requests_per_s", "largest_goodput_requests_per_s", "knee_requests_per_s", "usd_per_million_output_tokens",
-)  # fmt: skip
+_SPARE_OF_PLANS = columns(
+    "knee_e2e_s most_requests_per_s largest_goodput_requests_per_s knee_requests_per_s "
+    "usd_per_million_output_tokens"
+)
 _SWEEP_TITLES = {"request_rate": "offered", "requests_per_s": "served", "usd_per_million_output_tokens": "at that load"}  # fmt: skip
 
 
@@ -387,18 +365,16 @@ def sweep_answer(asked: AskedSweep, rows: Sequence[Row], *, reused: int, interru
     apart = any(point.contender.decode is not None for point in asked.points)
     unit = "requests in flight" if closed else "req/s" if apart else "req/s per replica"
     shown = tuple(name for name in _POINTS if name != ("request_rate" if closed else "concurrency"))
-    best = max((s for s in by_plan_rows if s["largest_load_that_holds"]), key=lambda s: float(s["output_tokens_per_s_per_gpu"]), default=None)  # fmt: skip
+    within = [each for each in by_plan_rows if each["largest_load_that_holds"]]
     verdict = (
-        f"{best['plan']} has the highest throughput per GPU within the targets, at {best['largest_load_that_holds']:.3g} {unit}"
-        if best
-        else "no plan meets the targets at any load"
-        if asked.slo.targets
-        else "no targets set; compare the knees"
+        "no plan meets the targets at any load" if asked.slo.targets else "no targets set; compare the knees"
     )
-    if interrupted:
-        verdict = f"nothing is decided, {len(rows)} points were finished"
+    if within:
+        best = max(within, key=lambda each: float(each["output_tokens_per_s_per_gpu"]))
+        verdict = f"{best['plan']} has the highest throughput per GPU within the targets, at {best['largest_load_that_holds']:.3g} {unit}"
     closing = [f"{reused} of {len(rows)} points reused from an earlier run"] if reused else []
     if interrupted:
+        verdict = f"nothing is decided, {len(rows)} points were finished"
         closing.append("interrupted: finished points are shown; run again with --points FILE to continue")
     result: dict[str, Any] = {
         "scenario": asked.name,
@@ -411,9 +387,7 @@ def sweep_answer(asked: AskedSweep, rows: Sequence[Row], *, reused: int, interru
         result=result,
         tables=(
             Table(rows, title="Points", shown=shown, titles=_SWEEP_TITLES, spare=_SPARE_OF_POINTS),
-            Table(
-                by_plan_rows, title=f"Plans (loads in {unit})", titles=_SWEEP_TITLES, spare=_SPARE_OF_PLANS
-            ),
+            Table(by_plan_rows, f"Plans (loads in {unit})", titles=_SWEEP_TITLES, spare=_SPARE_OF_PLANS),
         ),
         headline=f"{asked.name}: {verdict}",
         closing=tuple(closing),
@@ -428,54 +402,34 @@ def _lengths(lengths: LengthSummary, requests: int) -> dict[str, Any]:
     carried = {
         name: getattr(lengths, name) if requests >= FEWEST[name] else None for name in ("p50", "p95", "p99")
     }
-    return {
-        "mean": lengths.mean,
-        **carried,
-        "max": lengths.max,
-        "lognormal": dict(lengths.fit),
-    }
+    return {"mean": lengths.mean, **carried, "max": lengths.max, "lognormal": dict(lengths.fit)}
 
 
 def workload_result(summary: WorkloadSummary) -> dict[str, Any]:
     """Return a workload with the keys of the interface."""
-    rate = summary.rate
-    prefix = None
-    if summary.prefix:
-        prefix = {
-            "block_tokens": summary.prefix.block_tokens,
-            "unlimited_hit_fraction": summary.prefix.unlimited_hit_fraction,
-            "unlimited_token_hit_fraction": summary.prefix.unlimited_token_hit_fraction,
-            "curve": [{"blocks": blocks, "hit_fraction": share} for blocks, share in summary.prefix.curve],
-        }
+    rate, prefix = summary.rate, summary.prefix
     return {
-        "name": summary.name,
-        "format": summary.format,
-        "requests": summary.requests,
+        **row_of(summary, "name format requests"),
         "seconds": rate.seconds,
         "request_rate": {
-            "mean": rate.mean,
-            "peak_60s": rate.peak_60s,
-            "cv": rate.cv,
-            "cv_60s": rate.cv_60s,
-            "peak_to_mean_ratio": rate.peak_to_mean_ratio,
-            "dispersion_60s": rate.dispersion_60s,
+            **row_of(rate, "mean peak_60s cv cv_60s peak_to_mean_ratio dispersion_60s"),
             "by_hour": list(rate.by_hour),
         },
         "input_tokens": _lengths(summary.input_tokens, summary.requests),
         "output_tokens": _lengths(summary.output_tokens, summary.requests),
-        "prefix": prefix,
+        "prefix": prefix
+        and row_of(prefix, "block_tokens unlimited_hit_fraction unlimited_token_hit_fraction")
+        | {"curve": [{"blocks": blocks, "hit_fraction": share} for blocks, share in prefix.curve]},
         "evictions": list(summary.evictions),
         "prefix_hit_fraction": summary.prefix_hit_fraction,
         "measured": summary.measured and dict(summary.measured),
-        "acceptance_fraction": summary.acceptance_fraction,
-        "accepted_tokens_per_round": summary.accepted_tokens_per_round,
-        "kv_cache_tokens": summary.kv_cache_tokens,
+        **row_of(summary, "acceptance_fraction accepted_tokens_per_round kv_cache_tokens"),
         "omissions": list(summary.omissions),
         "notes": list(summary.notes),
     }
 
 
-def _workload_tables(summary: WorkloadSummary) -> tuple[Table, ...]:
+def _workload_tables(summary: WorkloadSummary) -> Iterator[Table]:
     rate = summary.rate
     lengths = [
         {"tokens": name, **{key: value for key, value in _lengths(s, summary.requests).items() if key != "lognormal"},
@@ -491,78 +445,52 @@ def _workload_tables(summary: WorkloadSummary) -> tuple[Table, ...]:
         "arrival_cv": rate.cv,
         "arrival_cv_60s": rate.cv_60s,
         "dispersion_60s": rate.dispersion_60s,
-        "prefix_hit_fraction": summary.prefix_hit_fraction,
-        "acceptance_fraction": summary.acceptance_fraction,
-        "accepted_tokens_per_round": summary.accepted_tokens_per_round,
-        "kv_cache_tokens": summary.kv_cache_tokens,
+        **row_of(
+            summary, "prefix_hit_fraction acceptance_fraction accepted_tokens_per_round kv_cache_tokens"
+        ),
     }
     if summary.measured:
         overview |= {f"measured_{key}": value for key, value in summary.measured.items()}
     known = {key: value for key, value in overview.items() if value is not None}
-    tables = [
-        Table([known], title="Traffic", upright=True),
-        Table(lengths, title="Lengths"),
-    ]
+    yield Table([known], title="Traffic", upright=True)
+    yield Table(lengths, title="Lengths")
     if len(rate.by_hour) > 1:
         title = "Rate by hour of the day" if rate.seconds > 48 * 3600 else "Rate by hour"
         rows = [{"hour": hour, "request_rate": value} for hour, value in enumerate(rate.by_hour)]
-        tables.append(Table(rows, title=title))
+        yield Table(rows, title=title)
     if summary.prefix:
         size = summary.prefix.block_tokens
         rows = [{"blocks": n, "cache_tokens": n * size, "hit_fraction": h} for n, h in summary.prefix.curve]
-        tables.append(Table(rows, title=f"Prefix hits by cache size, in blocks of {size} tokens"))
-    if summary.evictions:
-        hits = list(summary.evictions)
-        tables.append(Table(hits, title="Prefix hits by rule of eviction"))
-    return tuple(tables)
+        yield Table(rows, title=f"Prefix hits by cache size, in blocks of {size} tokens")
+    yield Table(summary.evictions, title="Prefix hits by rule of eviction")
 
 
 def workload_answer(summary: WorkloadSummary, written: str | None) -> Answer:
     """Return what a file says about its traffic."""
-    rate = summary.rate
-    speed = (
-        f", {rate.mean:.3g} req/s on average and {rate.peak_60s:.3g} at peak"
-        if rate.mean and rate.peak_60s
-        else ""
-    )
+    rate, speed = summary.rate, ""
+    if rate.mean and rate.peak_60s:
+        speed = f", {rate.mean:.3g} req/s on average and {rate.peak_60s:.3g} at peak"
     closing = list(summary.notes)
     if summary.requests < FEWEST["p99"]:
         closing.append(f"{summary.requests} request{'s are' if summary.requests != 1 else ' is'} {TOO_FEW}")
-    if written:
-        closing.append(f"written to {written}: use it in a scenario as trace: {written}")
-    else:
-        closing.append("to use it in a scenario, write it: -o workload.yaml")
+    use = f"written to {written}: use it in a scenario as trace: {written}"
+    closing.append(use if written else "to use it in a scenario, write it: -o workload.yaml")
+    alone = Assumption(
+        "prompts share no prefixes: the file has neither block ids nor counters of a prefix cache",
+        "shared_prefix in the workload YAML",
+    )
     return Answer(
         command="workload",
         result=workload_result(summary),
-        tables=_workload_tables(summary),
+        tables=tuple(_workload_tables(summary)),
         headline=f"{summary.name} ({summary.format}): {summary.requests:,} requests{speed}",
         closing=tuple(closing),
-        assumptions=(
-            (
-                Assumption(
-                    "prompts share no prefixes: the file has neither block ids nor counters of a prefix cache",
-                    "shared_prefix in the workload YAML",
-                ),
-            )
-            if summary.prefix is None and summary.prefix_hit_fraction is None
-            else ()
-        ),
+        assumptions=(alone,) if summary.prefix is None and summary.prefix_hit_fraction is None else (),
         warnings=summary.omissions,
     )
 
 
-_SHOWN = (
-    "metric",
-    "n",
-    "predicted",
-    "median_ape",
-    "mean_ape",
-    "p90_ape",
-    "bias",
-    "within_20",
-    "interval_coverage",
-)
+_SHOWN = columns("metric n predicted median_ape mean_ape p90_ape bias within_20 interval_coverage")
 _SPARE_OF_SCORES = ("predicted", "mean_ape", "p90_ape", "bias")
 """Columns that a narrow screen leaves out, the first one first."""
 _VALIDATE_TITLES = {"n": "measured"}  # fmt: skip
@@ -591,15 +519,12 @@ def _worst(validation: Validation) -> list[dict[str, Any]]:
     for p in known:
         if p.row not in rows and len(rows) < WORST:
             group = p.groups or {}
+            where = (group.get(key) for key in group if key in {"engine", "device", "gpu", "load", "op"})
             rows[p.row] = {
                 "id": p.row,
-                "metric": p.metric,
-                "measured": p.measured,
-                "predicted": p.predicted,
+                **row_of(p, "metric measured predicted"),
                 "ratio": float(p.predicted or 0) / p.measured,
-                "where": ", ".join(
-                    v for k, v in group.items() if k in {"engine", "device", "gpu", "load", "op"} and v
-                ),
+                "where": ", ".join(filter(None, where)),
             }
     return list(rows.values())
 
@@ -623,8 +548,7 @@ def decision_table(scores: Sequence[DecisionScore]) -> Table:
             "confidence of a pick": "predicted time"
             if score.confidence is None
             else f"{score.confidence:.0%}",
-            "questions": score.questions,
-            "unanswered": score.unanswered,
+            **row_of(score, "questions unanswered"),
             "pick broke its limit": score.broke_limit_fraction,
             "by over 10%": score.broke_by_10_fraction,
             **{f"regret, {name}": value for name, value in score.regret.items()},
@@ -645,10 +569,7 @@ def validate_answer(validation: Validation, *, decisions: bool) -> Answer:
         for grouping, group, metric, score in validation.groups
     ]
     result = {
-        "rows": validation.rows,
-        "predicted": validation.predicted,
-        "refused": validation.refused,
-        "misfits": validation.misfits,
+        **row_of(validation, "rows predicted refused misfits"),
         "metrics": metrics,
         "groups": groups,
     }
@@ -660,35 +581,22 @@ def validate_answer(validation: Validation, *, decisions: bool) -> Answer:
     misfits = [{"reason": reason, "rows": count} for reason, count in validation.misfits.items()]
     if misfits:
         headline += f"; of rows that ran, {sum(validation.misfits.values())} do not fit by our memory plan"
-    tables = [
-        Table(
-            board,
-            title="Scoreboard (weighted; errors in % of the measured value)",
-            shown=_SHOWN,
-            titles=_VALIDATE_TITLES,
-            spare=_SPARE_OF_SCORES,
-        ),
-        Table(
-            groups,
-            title="By group",
-            shown=("grouping", "group", *_SHOWN),
-            titles=_VALIDATE_TITLES,
-            spare=_SPARE_OF_SCORES,
-        ),
-        Table(_worst(validation), title="Largest errors"),
-    ]
-    if refused:
-        tables.append(Table(refused, title="Refused"))
-    if misfits:
-        tables.append(Table(misfits, title="Ran, but does not fit by our memory plan (errors)"))
-    if decisions:
-        scores = decision_scores(validation.runs)
+    scores = decision_scores(validation.runs) if decisions else []
+    if scores:
         result["decisions"] = decisions_result(scores)
-        tables.insert(1, decision_table(scores))
+    scored = partial(Table, titles=_VALIDATE_TITLES, spare=_SPARE_OF_SCORES)
+    tables = (
+        scored(board, title="Scoreboard (weighted; errors in % of the measured value)", shown=_SHOWN),
+        decision_table(scores),
+        scored(groups, title="By group", shown=("grouping", "group", *_SHOWN)),
+        Table(_worst(validation), title="Largest errors"),
+        Table(refused, title="Refused"),
+        Table(misfits, title="Ran, but does not fit by our memory plan (errors)"),
+    )
     note = Assumption(
         "rows marked core (or of confidence A and B) are scored, weighted as the file says", "the file"
     )
     stated = (
         replace(one, what=f"{one.what} (rows: {count})") for one, count in validation.assumptions.items()
     )
-    return Answer("validate", result, tuple(tables), headline=headline, assumptions=(note, *stated))
+    return Answer("validate", result, tables, headline=headline, assumptions=(note, *stated))

@@ -9,22 +9,17 @@ from capplan.questions.fleet import AskedFleet
 from capplan.questions.plans.drift import Change, Drift, Replan, Watch
 from capplan.readers.plan_file import PlanFile
 from capplan.recorded.traces.prometheus_server import Observed
-from capplan.report.answer import Answer, Table
+from capplan.report.answer import Answer, Table, row_of
 from capplan.report.answers.plan_files import check_answer, diff_answer
 from capplan.report.screen_units import screen_of, shown_money, shown_number
 
 _STATISTICS = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
-_SAID_OF = {
-    "mean_request_rate": "request_rate",
-    "prefix_hit_fraction": "prefix_hit_fraction",
-    "replicas": "replicas",
-}
 
 
 def watch_answer(asked: AskedFleet, file: PlanFile, watch: Watch) -> Answer:
     """Return whether a plan still holds under the traffic that its engines had; exit code 4 if it does not."""
     checked = check_answer(asked, file, watch.checks)
-    follow = asdict(watch.follow) if watch.follow else None
+    follow, drift = asdict(watch.follow) if watch.follow else None, list(map(_drift_row, watch.rows))
     drifted = [row.what for row in watch.rows if not row.inside]
     closing = []
     if watch.follow is not None and watch.follow.change_usd_per_month is not None:
@@ -45,11 +40,11 @@ def watch_answer(asked: AskedFleet, file: PlanFile, watch: Watch) -> Answer:
         result={
             **checked.result,
             "observed": observed_row(watch.seen),
-            "drift": [_drift_row(row) for row in watch.rows],
+            "drift": drift,
             "follow": follow,
         },
         tables=(drift_table(watch), *checked.tables),
-        csv_rows=[*(_drift_row(row) for row in watch.rows), *checked.csv_rows],
+        csv_rows=[*drift, *checked.csv_rows],
         closing=tuple(closing),
         warnings=(*checked.warnings, *watch.notes),
     )
@@ -66,8 +61,7 @@ def observed_row(seen: Observed) -> dict[str, Any]:
     summary = seen.summary
     measured = summary.measured or {}
     return {
-        "source": seen.source,
-        "window_s": seen.window_s,
+        **row_of(seen, "source window_s"),
         "requests": summary.requests,
         "request_rate": summary.rate.peak_60s,
         "mean_request_rate": summary.rate.mean,
@@ -76,9 +70,7 @@ def observed_row(seen: Observed) -> dict[str, Any]:
         "output_tokens": summary.output_tokens.mean,
         "prefix_hit_fraction": summary.prefix_hit_fraction,
         **{f"{name}_s": _spread(seen, name, measured) for name in ("ttft", "tpot", "e2e")},
-        "running": seen.running,
-        "waiting": seen.waiting,
-        "engines": seen.engines,
+        **row_of(seen, "running waiting engines"),
     }
 
 
@@ -103,7 +95,7 @@ def drift_table(watch: Watch) -> Table:
 def _shown(row: Drift) -> dict[str, Any]:
     name = row.what.partition(".")[0]
     values = (row.planned, row.low, row.high, row.observed)
-    screen = screen_of(_SAID_OF.get(name, name), list(values))
+    screen = screen_of("request_rate" if name == "mean_request_rate" else name, list(values))
     texts = [shown_number(value, screen.factor) for value in values]
     named = dict(zip(("planned", "low", "high", "observed"), texts, strict=True))
     return {"what": row.what, **named, "unit": screen.unit, "inside": row.inside}
@@ -128,8 +120,7 @@ def replan_answer(asked: AskedFleet, file: PlanFile, watch: Watch, found: Replan
             **shown.result,
             "kept": found.kept,
             "holds": watch.holds,
-            "band_fraction": found.band_fraction,
-            "cheapest_usd_per_month": found.cheapest_usd_per_month,
+            **row_of(found, "band_fraction cheapest_usd_per_month"),
             "changing": asdict(found.change),
             "observed": observed_row(watch.seen),
             "drift": [_drift_row(row) for row in watch.rows],
@@ -151,18 +142,12 @@ def _changing(change: Change) -> Table:
             "value": "-" if change.usd is None else shown_money(change.usd, "$"),
         },
         {"what": "GPUs that no replica uses", "value": str(change.idle_gpus)},
-        *_machine_rows(change),
     ]
-    return Table(rows, title="The change")
-
-
-def _machine_rows(change: Change) -> Iterator[dict[str, str]]:
     for line in change.machines:
         name = line["sku"] or f"{line['gpus']} x {line['hardware']}"
-        yield {
-            "what": f"machines {name} ({line['provider']})",
-            "value": f"{line['before']} to {line['after']}",
-        }
+        what = f"machines {name} ({line['provider']})"
+        rows.append({"what": what, "value": f"{line['before']} to {line['after']}"})
+    return Table(rows, title="The change")
 
 
 def _next(asked: AskedFleet, file: PlanFile, found: Replan) -> Iterator[str]:

@@ -1,12 +1,12 @@
 """What `capplan what-if` shows: the cheapest fleet along each axis through the scenario as it is; JSON and CSV have every point."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 
 from capplan.assumption import Assumption
 from capplan.questions.fleet import AskedFleet
 from capplan.questions.what_if import Point, Surface
-from capplan.report.answer import Answer, Table
+from capplan.report.answer import Answer, Table, row_of
 from capplan.report.answers.fleet_words import purchase_text
 from capplan.report.show import RowProgress
 
@@ -38,7 +38,7 @@ def what_if_answer(asked: AskedFleet, surface: Surface | None) -> Answer:
     rows = [asdict(point) for point in surface.points]
     return Answer(
         "what-if",
-        {"scenario": name, "hardware": surface.hardware, "target": surface.target, "points": rows},
+        {"scenario": name, **row_of(surface, "hardware target"), "points": rows},
         tuple(_tables(asked, surface)),
         f"{name}: {purchase_text(surface.plan)} as it is; the cheapest fleet where one thing is another",
         closing=("--format json has all points, where several things are others together",),
@@ -53,8 +53,8 @@ def points_found(progress: RowProgress) -> Callable[[Sequence[Point]], None]:
     return lambda points: progress.found("", points=[asdict(point) for point in points])
 
 
-def _tables(asked: AskedFleet, surface: Surface) -> list[Table]:
-    """Return a table for each axis that has several values; the other ones stay as they are."""
+def _tables(asked: AskedFleet, surface: Surface) -> Iterator[Table]:
+    """Yield a table for each axis that has several values; the other ones stay as they are."""
     today = _as_it_is(asked, surface)
     axes: tuple[tuple[str, str, Callable[[Point], float | None]], ...] = (
         ("request_rate", "At another load", lambda point: point.traffic_ratio),
@@ -62,14 +62,12 @@ def _tables(asked: AskedFleet, surface: Surface) -> list[Table]:
         ("required_confidence_fraction", "At another required confidence", lambda point: point.confidence),
         ("gpu_price_ratio", f"At another price of {surface.hardware}", lambda point: point.gpu_price_ratio),
     )
-    tables = []
     for axis, title, _ in axes:
         others = [of for name, _, of in axes if name != axis]
         line = [point for point in surface.points if all(of(point) == of(today) for of in others)]
         rows = [{**asdict(point), "required_confidence_fraction": point.confidence} for point in line]
         if len(rows) > 1:
-            tables.append(Table(rows, title=title, shown=(axis, *_FLEET), titles=_TITLES))
-    return tables
+            yield Table(rows, title=title, shown=(axis, *_FLEET), titles=_TITLES)
 
 
 def _as_it_is(asked: AskedFleet, surface: Surface) -> Point:

@@ -91,9 +91,9 @@ class Line:
     """One series of a line chart."""
 
     name: str
-    x: tuple[float, ...]
-    y: tuple[float, ...]
-    kind: Literal["line", "step", "points"] = "line"
+    x: Sequence[float]
+    y: Sequence[float]
+    kind: Literal["line", "dotted", "step", "points"] = "line"
     """A step holds its value until the next x."""
     labels: tuple[str, ...] = ()
     """Labels of the points; empty: x and y."""
@@ -110,6 +110,8 @@ class Lines:
     lines: tuple[Line, ...]
     log: bool = False
     """Both axes."""
+    log_x: bool = False
+    """The axis of x only."""
     mark: float | None = None
     """An x that is set off by a dotted line."""
     mark_name: str = ""
@@ -130,16 +132,12 @@ def amount_text(quantity: str, amount: float, largest: float, *, per: bool = Tru
     ('200 ms', '$5,840 per month', '80.0%')
     """
     screen = screen_of(quantity, [largest])
-    if screen.unit.startswith("$"):
-        return _money_text(amount, screen.unit) if per else f"${shown_money(amount, screen.unit)}"
+    unit, of, what = screen.unit.partition("/")
+    if unit == "$":
+        words = {"job": "for the job", "h": "per hour"}.get(what, f"per {what}")
+        return f"${shown_money(amount, screen.unit)}{f' {words}' if per and of else ''}"
     space = "" if screen.unit == "%" else " "
     return f"{shown_number(float(amount), screen.factor)}{space}{screen.unit}".rstrip()
-
-
-def _money_text(amount: float, unit: str) -> str:
-    per = unit.removeprefix("$").removeprefix("/")
-    words = {"month": " per month", "year": " per year", "job": " for the job", "h": " per hour"}
-    return f"${shown_money(amount, unit)}" + words.get(per, f" per {per}" if per else "")
 
 
 def axis_title(name: str, values: Sequence[float], title: str | None = None) -> tuple[str, Screen]:
@@ -219,9 +217,8 @@ def certainty_chart(rows: Sequence[Certainty]) -> Bars | None:
         for row in rows
         if row.usd_per_month is not None
     )
-    return (
-        Bars("Cost per month of the cheapest fleet, by confidence", "usd_per_month", bars) if bars else None
-    )
+    title = "Cost per month of the cheapest fleet, by confidence"
+    return Bars(title, "usd_per_month", bars) if bars else None
 
 
 POINTS = 96
@@ -343,21 +340,16 @@ def roofline_chart(device: Device, compute: str, rows: Sequence[OperatorRow]) ->
             f"peak, {shown_number(peak, 1e-12)} TFLOP/s",
         ),
     )
-    phases = [
-        Line(
-            phase,
-            tuple(row.flop / row.bytes for row in placed if row.phase == phase),
-            tuple(row.flop / row.seconds for row in placed if row.phase == phase),
-            "points",
-            tuple(
-                f"{row.operator}, {shown_number(row.flop / row.bytes, 1.0)} FLOP/B, "
-                f"{shown_number(row.flop / row.seconds, 1e-12)} TFLOP/s, {row.bound} bound"
-                for row in placed
-                if row.phase == phase
-            ),
+    phases = []
+    for phase in dict.fromkeys(row.phase for row in placed):
+        rows = [row for row in placed if row.phase == phase]
+        points = [(row.flop / row.bytes, row.flop / row.seconds) for row in rows]
+        labels = tuple(
+            f"{row.operator}, {shown_number(x, 1.0)} FLOP/B, {shown_number(y, 1e-12)} TFLOP/s, {row.bound} bound"
+            for row, (x, y) in zip(rows, points, strict=True)
         )
-        for phase in dict.fromkeys(row.phase for row in placed)
-    ]
+        x, y = zip(*points, strict=True)
+        phases.append(Line(phase, x, y, "points", labels))
     return Lines(
         f"Roofline of {device.name}: operators on one device",
         "flop_per_byte",

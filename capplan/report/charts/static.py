@@ -5,7 +5,6 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from math import log10
 from pathlib import Path
 from typing import Any
@@ -161,11 +160,14 @@ def _lines(axis: Any, chart: Lines) -> None:
             _name_points(axis, line, x, y)
         else:
             style = "steps-post" if line.kind == "step" else "default"
-            axis.plot(x, y, color=colour, drawstyle=style, label=name)
+            dots, dash = "." if line.kind == "dotted" else None, "-" if at < len(COLOURS) else "--"
+            axis.plot(x, y, dash, color=colour, drawstyle=style, label=name, marker=dots)
+    if chart.log or chart.log_x:
+        axis.set_xscale("log")
+        axis.xaxis.set_major_formatter(lambda value, _: tick_text(value))
     if chart.log:
-        axis.set(xscale="log", yscale="log")
-        for side in (axis.xaxis, axis.yaxis):
-            side.set_major_formatter(lambda value, _: tick_text(value))
+        axis.set_yscale("log")
+        axis.yaxis.set_major_formatter(lambda value, _: tick_text(value))
     else:
         axis.set_ylim(bottom=0.0)
     if chart.mark is not None:
@@ -177,7 +179,7 @@ def _lines(axis: Any, chart: Lines) -> None:
         axis.legend(frameon=False, fontsize=_LETTERS)
 
 
-_PANEL_INCHES = (4.8, 3.4)
+_BESIDE_INCHES = 4.8
 _WIDE_INCHES = 7.6
 _STYLE = {
     "svg.hashsalt": "capplan",
@@ -189,28 +191,8 @@ _STYLE = {
 }
 
 
-def drawn(path: Path, panels: Sequence[Callable[[Any], None]], option: str = "--plot") -> None:
-    """Draw some panels side by side into a file; the same values give the same bytes.
-
-    Raises
-    ------
-    InputError
-        the suffix is not known, matplotlib is not there, or the file cannot be written
-    """
-    refuse_picture(path, option)
-    width, height = _PANEL_INCHES
-    form = path.suffix.lower().removeprefix(".")
-    write_whole(path, _bytes(panels, (width * len(panels), height), form), option)
-
-
-def chart_bytes(charts: Sequence[Chart], form: str) -> bytes:
-    """Return charts below each other as svg, png or pdf; the same charts give the same bytes."""
-    heights = [height_inches(chart) for chart in charts]
-    return _bytes([partial(_panel, chart) for chart in charts], (_WIDE_INCHES, sum(heights)), form, heights)
-
-
-def chart_picture(path: Path, charts: Sequence[Chart]) -> None:
-    """Draw charts below each other into a file.
+def chart_picture(path: Path, charts: Sequence[Chart], *, side_by_side: bool = False) -> None:
+    """Draw charts below each other into a file, or side by side.
 
     Raises
     ------
@@ -218,28 +200,27 @@ def chart_picture(path: Path, charts: Sequence[Chart]) -> None:
         the suffix is not known, matplotlib is not there, or the file cannot be written
     """
     refuse_picture(path, "--plot")
-    write_whole(path, chart_bytes(charts, path.suffix.lower().removeprefix(".")), "--plot")
+    form = path.suffix.lower().removeprefix(".")
+    write_whole(path, chart_bytes(charts, form, side_by_side=side_by_side), "--plot")
 
 
-def _bytes(
-    panels: Sequence[Callable[[Any], None]],
-    inches: tuple[float, float],
-    form: str,
-    heights: Sequence[float] = (),
-) -> bytes:
-    """Return panels side by side, or below each other where their heights are given."""
+def chart_bytes(charts: Sequence[Chart], form: str, *, side_by_side: bool = False) -> bytes:
+    """Return charts below each other or side by side as svg, png or pdf; the same charts give the same bytes."""
+    heights = [height_inches(chart) for chart in charts]
+    inches = (_BESIDE_INCHES * len(charts), max(heights)) if side_by_side else (_WIDE_INCHES, sum(heights))
     mpl = _matplotlib()
     from matplotlib.figure import Figure
 
     with mpl.rc_context():
         mpl.rcdefaults()  # a matplotlibrc changes no picture
         mpl.rcParams.update(_STYLE)
-        shape = (len(panels), 1) if heights else (1, len(panels))
-        ratios = list(heights) or None
         figure = Figure(figsize=inches)
-        axes = figure.subplots(*shape, squeeze=False, height_ratios=ratios)
-        for panel, axis in zip(panels, axes.flat, strict=True):
-            panel(axis)
+        if side_by_side:
+            axes = figure.subplots(1, len(charts), squeeze=False)
+        else:
+            axes = figure.subplots(len(charts), 1, squeeze=False, height_ratios=heights)
+        for chart, axis in zip(charts, axes.flat, strict=True):
+            _panel(chart, axis)
         figure.tight_layout()
         metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(form)
         drawing = io.BytesIO()
@@ -265,98 +246,57 @@ def _matplotlib() -> Any:
 
 def workload_picture(path: Path, summary: WorkloadSummary) -> None:
     """Draw lengths, rate over time and, where it is known, prefix reuse by the size of the cache."""
-
-    def lengths(axis: Any) -> None:
-        for name, lengths_of in (("input", summary.input_tokens), ("output", summary.output_tokens)):
-            share = [(place + 0.5) / len(lengths_of.values) for place in range(len(lengths_of.values))]
-            axis.plot(lengths_of.values, share, label=f"{name}, mean {lengths_of.mean:,.0f}")
-        axis.set(xscale="log", xlabel="tokens", ylabel="share of requests", title=visible(summary.name))
-        axis.legend(frameon=False)
-
-    def rate(axis: Any) -> None:
-        values, span = summary.rate.by_window, summary.rate.window_s
-        axis.step(
-            [place * span / 3600.0 for place in range(len(values))], values, where="post", linewidth=0.8
+    rate, prefix = summary.rate, summary.prefix
+    lengths = (("input", summary.input_tokens), ("output", summary.output_tokens))
+    shares = [
+        Line(
+            f"{name}, mean {of.mean:,.0f}",
+            of.values,
+            [(at + 0.5) / len(of.values) for at in range(len(of.values))],
         )
-        if summary.rate.mean:
-            axis.axhline(summary.rate.mean, linestyle=":", color="grey")
-        axis.set(xlabel="hours", ylabel=f"req/s in windows of {span:.0f} s", title="rate", ylim=(0, None))
+        for name, of in lengths
+    ]
+    charts = [_plain(summary.name, "tokens", "share of requests", shares, log_x=True)]
+    if rate.by_window:
+        hours = [at * rate.window_s / 3600.0 for at in range(len(rate.by_window))]
+        lines = [Line("rate", hours, rate.by_window, "step")]
+        lines += [Line("mean", hours, [rate.mean] * len(hours))] if rate.mean else []
+        charts.append(_plain("rate", "hours", f"req/s in windows of {rate.window_s:.0f} s", lines))
+    if prefix:
+        blocks, hits = zip(*prefix.curve, strict=True)
+        curve = Line("hits", [count * prefix.block_tokens for count in blocks], hits, "dotted")
+        charts.append(_plain("prefix reuse", "tokens in the cache", "prefix hits", [curve], log_x=True))
+    chart_picture(path, charts, side_by_side=True)
 
-    def reuse(axis: Any) -> None:
-        assert summary.prefix is not None
-        size = summary.prefix.block_tokens
-        axis.plot(
-            [n * size for n, _ in summary.prefix.curve], [h for _, h in summary.prefix.curve], marker="."
-        )
-        axis.set(
-            xscale="log",
-            xlabel="tokens in the cache",
-            ylabel="prefix hits",
-            title="prefix reuse",
-            ylim=(0, None),
-        )
 
-    panels = [lengths]
-    if summary.rate.by_window:
-        panels.append(rate)
-    if summary.prefix:
-        panels.append(reuse)
-    drawn(path, panels)
+def _plain(title: str, x_title: str, y_title: str, lines: Sequence[Line], *, log_x: bool = False) -> Lines:
+    """Return a chart of numbers as they are."""
+    return Lines(title, "count", "count", tuple(lines), log_x=log_x, x_title=x_title, y_title=y_title)
 
 
 def frontier_picture(path: Path, lines: Mapping[str, Sequence[Mapping[str, Any]]], title: str) -> None:
     """Draw throughput per GPU against the speed of each user, and goodput against load, one line per plan."""
 
-    def frontier(axis: Any) -> None:
-        for name, rows in lines.items():
-            axis.plot(
-                [1.0 / row["tpot_s"]["mean"] for row in rows],
-                [row["output_tokens_per_s_per_gpu"] for row in rows],
-                marker=".",
-                label=visible(name),
-            )
-        axis.set(
-            xlabel="tokens/s of each user",
-            ylabel="output tokens/s of each GPU",
-            title=visible(title),
-            ylim=(0, None),
-        )
-        axis.legend(frameon=False, fontsize=7)
+    def of_rows(y: str, x: Callable[[Mapping[str, Any]], float]) -> list[Line]:
+        return [
+            Line(name, [x(row) for row in rows], [row[y] for row in rows], "dotted")
+            for name, rows in lines.items()
+        ]
 
-    def goodput(axis: Any) -> None:
-        for name, rows in lines.items():
-            axis.plot(
-                [row["requests_per_s"] for row in rows],
-                [row["slo_met_fraction"] for row in rows],
-                marker=".",
-                label=visible(name),
-            )
-        axis.set(
-            xlabel="requests/s of a replica",
-            ylabel="share within the targets",
-            ylim=(0, 1.05),
-            title="goodput",
-        )
-
-    drawn(path, [frontier, goodput])
+    speeds = of_rows("output_tokens_per_s_per_gpu", lambda row: 1.0 / row["tpot_s"]["mean"])
+    shares = of_rows("slo_met_fraction", lambda row: float(row["requests_per_s"]))
+    frontier = _plain(title, "tokens/s of each user", "output tokens/s of each GPU", speeds)
+    goodput = _plain("goodput", "requests/s of a replica", "share within the targets", shares)
+    chart_picture(path, [frontier, goodput], side_by_side=True)
 
 
 def cost_picture(path: Path, comparison: Comparison, title: str) -> None:
     """Draw the cost of the self-hosted fleet, in steps, and that of each API over the peak rate."""
-    rates, own, lines = cost_lines(comparison)
-
-    def costs(axis: Any) -> None:
-        axis.plot(rates, own, label="self-hosted fleet", color="black", drawstyle="steps-pre")
-        for name, usd in lines.items():
-            axis.plot(rates, usd, label=visible(name))
-        axis.axvline(comparison.own.request_rate, linestyle=":", color="grey")
-        axis.set(
-            xlabel="req/s at the peak (dotted: today)",
-            ylabel="$ a month",
-            title=visible(title),
-            xlim=(0, None),
-            ylim=(0, None),
-        )
-        axis.legend(frameon=False, fontsize=7)
-
-    drawn(path, [costs])
+    rates, own, apis = cost_lines(comparison)
+    fleet = Line("self-hosted fleet", rates.tolist(), [*own[1:].tolist(), float(own[-1])], "step")
+    lines = (fleet, *(Line(name, rates.tolist(), usd.tolist()) for name, usd in apis.items()))
+    costs = Lines(
+        title, "count", "count", lines, mark=comparison.own.request_rate, mark_name="today",
+        x_title="req/s at the peak (dotted: today)", y_title="$ a month",
+    )  # fmt: skip
+    chart_picture(path, [costs], side_by_side=True)

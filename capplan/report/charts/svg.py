@@ -79,10 +79,10 @@ def bars_svg(chart: Bars, index: int) -> str:
     left = label_width([bar.label for bar in chart.bars])
     scale = (WIDTH - left - _VALUE) / largest
     names = list(dict.fromkeys(name for bar in chart.bars for name, _ in bar.parts))
-    legend = _legend(names, left) if len(names) > 1 else []
+    legend = _legend(names, left)
     below = _TOP + len(chart.bars) * (_BAR + _GAP)
     limit_height = _LEGEND if chart.limit is not None else 0
-    legend_height = _LEGEND * (1 + max((line for line, _ in legend), default=0)) if legend else 0
+    legend_height = _LEGEND * (1 + max((line for line, _ in legend), default=-1))
     parts: list[str] = []
     for place, bar in enumerate(chart.bars):
         parts += _bar(bar, chart, names, _TOP + place * (_BAR + _GAP), left, scale, largest)
@@ -116,12 +116,8 @@ def _bar(
         if bar.low is not None and bar.high is not None:
             low, high = (amount_text(chart.quantity, edge, largest) for edge in (bar.low, bar.high))
             said += f", 80% interval {low} to {high}"
-        parts.append(
-            mark(
-                said,
-                f'<rect x="{x:.1f}" y="{top}" width="{width:.1f}" height="{_BAR}" fill="{colour}"/>',
-            )
-        )
+        shape = f'<rect x="{x:.1f}" y="{top}" width="{width:.1f}" height="{_BAR}" fill="{colour}"/>'
+        parts.append(mark(said, shape))
         x, total = x + width, total + max(0.0, amount)
     if bar.low is not None and bar.high is not None:
         start, end, below = left + bar.low * scale, left + bar.high * scale, top + _BAR + 5
@@ -133,12 +129,12 @@ def _bar(
     return parts
 
 
-def _legend(names: Sequence[str], left: float) -> list[tuple[int, float]]:
-    """Return line and left edge of every entry of the legend, wrapped to the width of the picture."""
+def _legend(names: Sequence[str], left: float, swatch: float = 24.0) -> list[tuple[int, float]]:
+    """Return line and left edge of every entry of the legend, wrapped to the width of the picture; none for a single one."""
     places: list[tuple[int, float]] = []
     line, x = 0, left
-    for name in names:
-        width = 24 + LETTER * len(name)
+    for name in names if len(names) > 1 else ():
+        width = swatch + LETTER * len(name)
         if x + width > WIDTH and x > left:
             line, x = line + 1, left
         places.append((line, x))
@@ -171,16 +167,9 @@ def tornado_svg(chart: Tornado, index: int) -> str:
         parts.append(text(left - 8, top + _BAR / 2, row.label, anchor="end"))
         parts += _turn(row, chart, top, zero, scale, high)
     words = f"as planned {amount_text(chart.quantity, chart.base, high)}"
-    return frame(
-        chart.title,
-        below + _LEGEND,
-        [
-            *parts,
-            f'<path d="M{zero:.1f} 0V{below}" stroke="currentColor" fill="none"/>',
-            text(zero, below + 10, words, anchor="middle"),
-        ],
-        index,
-    )
+    parts.append(f'<path d="M{zero:.1f} 0V{below}" stroke="currentColor" fill="none"/>')
+    parts.append(text(zero, below + 10, words, anchor="middle"))
+    return frame(chart.title, below + _LEGEND, parts, index)
 
 
 def _room(chart: Tornado, largest: float, *, right: bool) -> float:
@@ -258,13 +247,13 @@ def lines_svg(chart: Lines, index: int) -> str:
         )
         side = "end" if x > WIDTH / 2 else "start"
         parts.append(text(x + (-5 if side == "end" else 5), _LINES_TOP + 6, chart.mark_name, anchor=side))
-    legend = _legend_of_lines(chart.lines)
-    return frame(
-        chart.title,
-        _HEIGHT + _LINES_LEGEND * (1 + max((row for row, _, _ in legend), default=-1)),
-        [*parts, *(piece for _, _, piece in legend)],
-        index,
-    )
+    legend = _legend([line.name for line in chart.lines], _LEFT, 26.0)
+    for at, (row, x) in enumerate(legend):
+        y, colour = _HEIGHT + _LINES_LEGEND * row + 8, COLOURS[at % len(COLOURS)]
+        swatch = f'<rect x="{x:.1f}" y="{y - 2:.1f}" width="12" height="4" fill="{colour}"/>'
+        parts.append(swatch + text(x + 16, y, chart.lines[at].name))
+    height = _HEIGHT + _LINES_LEGEND * (1 + max((row for row, _ in legend), default=-1))
+    return frame(chart.title, height, parts, index)
 
 
 def _axis(values: Sequence[float], start: float, end: float, *, log: bool, from_zero: bool) -> _Axis:
@@ -274,9 +263,8 @@ def _axis(values: Sequence[float], start: float, end: float, *, log: bool, from_
         low = 0.0 if from_zero else low
         marks = ticks(low, high)
         step = marks[1] - marks[0] if len(marks) > 1 else high or 1.0
-        return _Axis(
-            low, max(high, marks[-1] + (step if marks[-1] < high and from_zero else 0.0)), start, end, log
-        )
+        most = marks[-1] + (step if marks[-1] < high and from_zero else 0.0)
+        return _Axis(low, max(high, most), start, end, log)
     return _Axis(low / 1.2, high * 1.2, start, end, log)
 
 
@@ -284,15 +272,11 @@ def _axes(chart: Lines, across: _Axis, upright: _Axis) -> list[str]:
     bottom, right = _HEIGHT - _BOTTOM, WIDTH - _RIGHT
     x_words, x_screen = axis_title(chart.x, [across.high], chart.x_title)
     y_words, y_screen = axis_title(chart.y, [upright.high], chart.y_title)
-    grid = [
-        f"M{_LEFT} {upright.at(tick):.1f}H{right}"
-        for tick in ticks(upright.low, upright.high, log=upright.log)
-    ]
-    parts = [
-        f'<path class="grid" d="{"".join(grid)}" stroke="currentColor" stroke-opacity="0.15" fill="none"/>'
-    ]
+    heights = ticks(upright.low, upright.high, log=upright.log)
+    grid = "".join(f"M{_LEFT} {upright.at(tick):.1f}H{right}" for tick in heights)
+    parts = [f'<path class="grid" d="{grid}" stroke="currentColor" stroke-opacity="0.15" fill="none"/>']
     parts.append(f'<path d="M{_LEFT} {_TOP}V{bottom}H{right}" stroke="currentColor" fill="none"/>')
-    for tick in ticks(upright.low, upright.high, log=upright.log):
+    for tick in heights:
         parts.append(text(_LEFT - 6, upright.at(tick), tick_text(tick * y_screen.factor), anchor="end"))
     for tick in ticks(across.low, across.high, log=across.log):
         parts.append(text(across.at(tick), bottom + 12, tick_text(tick * x_screen.factor), anchor="middle"))
@@ -325,25 +309,6 @@ def _point_text(chart: Lines, line: Line, at: int, most_x: float, most_y: float)
         return f"{line.name}: {line.labels[at]}"
     x, y = amount_text(chart.x, line.x[at], most_x), amount_text(chart.y, line.y[at], most_y)
     return f"{line.name}: {y} at {x}"
-
-
-def _legend_of_lines(lines: Sequence[Line]) -> list[tuple[int, float, str]]:
-    """Return row, left edge and drawing of every entry; none for a single line."""
-    if len(lines) < 2:
-        return []
-    entries: list[tuple[int, float, str]] = []
-    row, x = 0, float(_LEFT)
-    for at, line in enumerate(lines):
-        width = 26.0 + LETTER * len(line.name)
-        if x + width > WIDTH and x > _LEFT:
-            row, x = row + 1, float(_LEFT)
-        y = _HEIGHT + _LINES_LEGEND * row + 8
-        swatch = (
-            f'<rect x="{x:.1f}" y="{y - 2:.1f}" width="12" height="4" fill="{COLOURS[at % len(COLOURS)]}"/>'
-        )
-        entries.append((row, x, swatch + text(x + 16, y, line.name)))
-        x += width
-    return entries
 
 
 def svg_of(chart: Chart, *, index: int = 0) -> str:
