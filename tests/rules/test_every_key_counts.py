@@ -384,6 +384,8 @@ CASES = {
     "growth.rates": Case(
         {"1": "2 req/s", "2": "9 req/s"}, {"growth": {"rates": {"1": "2 req/s", "2": "3 req/s"}}}
     ),
+    "growth.gpu_price_decline": Case("20 %", {"growth": {"per_month": "5 %"}}),
+    "growth.token_price_decline": Case("20 %", {"growth": {"per_month": "5 %"}}, "compare"),
     "budget.usd_per_month": Case(10, {"budget": {"usd_per_month": 90000}}),
     "budget.includes": Case(
         ["people"], {"budget": {"usd_per_month": 90000}, "prices.people": "89900 $/month"}

@@ -8,10 +8,19 @@ import numpy as np
 
 from capplan.assumption import Assumption
 from capplan.errors import InputError
+from capplan.fleet.growth import Growth
 from capplan.fleet.plan import FleetAnswer, Group, Plan
 from capplan.keys import first_day
 from capplan.money.cash import CostLine
-from capplan.money.comparison import Comparison, OwnFleet, PaidReplicas, compare
+from capplan.money.commitments import falling_ratios
+from capplan.money.comparison import (
+    ComparedMonth,
+    Comparison,
+    OwnFleet,
+    PaidReplicas,
+    compare,
+    compared_month,
+)
 from capplan.money.hosted import (
     BY_ITSELF,
     UNSTATED_TIME_TO_LIVE_S,
@@ -24,6 +33,7 @@ from capplan.money.hosted import (
 )
 from capplan.money.price import Prices
 from capplan.questions.fleet import AskedFleet
+from capplan.questions.money.energy import asked_growth, growth_assumptions
 from capplan.questions.money.who_pays import PaidPlan, own_assumptions, paid_plan, traffic_of
 from capplan.questions.plans.plan_check import age_warnings, change_warnings, life_warnings
 from capplan.readers.catalogue.token_prices import (
@@ -38,6 +48,7 @@ from capplan.readers.catalogue.token_prices import (
 from capplan.recorded.traces.trace import read_trace
 from capplan.scenario.command_flags import CachePriceFlags
 from capplan.scenario.scenario_file import Scenario
+from capplan.scenario.traffic import rate_line
 from capplan.scenario.workload_file import is_workload
 from capplan.workload.request_class import ResponseTimes, responses_of_classes
 from capplan.workload.statistics import Repeated, reuse_by_age, session_reuse_by_age
@@ -58,6 +69,8 @@ class AskedComparison:
     """The self-hosted machines are paid for by a mix of commitments."""
     assumptions: tuple[Assumption, ...]
     warnings: tuple[str, ...]
+    months: tuple[ComparedMonth, ...] = ()
+    """The months to come, where the scenario states a growth."""
 
 
 def listed_prices(file: str | None, day: str | None) -> tuple[TokenPrice, ...]:
@@ -187,12 +200,14 @@ def asked_comparison(
         if share > 0.0
     ]
     warnings += change_warnings(prices)
+    growth = asked_growth(asked, paid.plan, rate_line(scenario, paid.plan.responses_s))
     return AskedComparison(
         paid.plan,
         comparison,
         paid.by_mix,
         (
             *_assumptions(scenario, prices, comparison),
+            *(() if growth is None else (*growth_assumptions(scenario, growth), _token_prices(scenario))),
             *own_assumptions(scenario),
             *paid.assumptions,
             *asked.assumptions,
@@ -204,6 +219,33 @@ def asked_comparison(
             *warnings,
             *asked.warnings,
         ),
+        () if growth is None else _months(scenario, paid, comparison, growth),
+    )
+
+
+def _token_prices(scenario: Scenario) -> Assumption:
+    """Return what the months to come rest on at the side of the APIs."""
+    falls = scenario.file.growth and scenario.file.growth.token_price_decline
+    prices = f"fall evenly, by {falls:.0%} a year" if falls else "stay"
+    return Assumption(
+        f"in the months to come, prices of APIs {prices}; changes that a provider announced are not counted",
+        "growth.token_price_decline",
+    )
+
+
+def _months(
+    scenario: Scenario, paid: PaidPlan, comparison: Comparison, growth: Growth
+) -> tuple[ComparedMonth, ...]:
+    """Return both sides in the months to come, each at the prices of its month; memory of hosts grows with the GPUs."""
+    assert scenario.file.growth is not None
+    tokens = falling_ratios(scenario.file.growth.token_price_decline, len(growth.months))
+    today = growth.months[0].paid_usd or 0.0
+    beside = (paid.machines_usd - today) / paid.plan.gpus
+    return tuple(
+        compared_month(
+            comparison, row.month, row.request_rate, (row.paid_usd or 0.0) + beside * row.gpus, float(ratio)
+        )
+        for row, ratio in zip(growth.months, tokens, strict=True)
     )
 
 

@@ -187,6 +187,7 @@ _PARTS = (
     "provisioned_usd",
     "outside_usd",
 )
+_MONTH_TITLES = {"request_rate": "peak", "own_usd": "self-hosted", "api": "cheapest API", "api_usd": "API"}
 _COMPARE_TITLES = {
     "api": "",
     "date": "price of",
@@ -224,6 +225,7 @@ def compare_answer(asked: AskedComparison, name: str, currency: Currency | None)
                 title="The self-hosted fleet",
                 titles=_COMPARE_TITLES,
             ),
+            *_month_tables(asked),
         ),
         headline=_headline(asked, name, of_job=of_job),
         closing=(
@@ -239,6 +241,18 @@ def compare_answer(asked: AskedComparison, name: str, currency: Currency | None)
         warnings=asked.warnings,
         csv_rows=rows,
     )
+
+
+def _month_tables(asked: AskedComparison) -> tuple[Table, ...]:
+    """Return both sides in the months to come, and from which month on the other one is cheaper; nothing without growth."""
+    if not asked.months:
+        return ()
+    owns = [row.own_usd <= row.api_usd for row in asked.months]
+    turn = next((row for row, own in zip(asked.months, owns, strict=True) if own != owns[0]), None)
+    side = "the cheapest API" if owns[0] else "the self-hosted fleet"
+    turns = "the cheaper side stays" if turn is None else f"{side} is cheaper in month {turn.month}"
+    rows = [asdict(row) for row in asked.months]
+    return (Table(rows, title=f"Growth: {turns}", titles=_MONTH_TITLES),)
 
 
 def _compare_result(asked: AskedComparison, name: str, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -260,6 +274,7 @@ def _compare_result(asked: AskedComparison, name: str, rows: Sequence[dict[str, 
             "request_rate": own.request_rate,
         },
         "apis": rows,
+        "months": [asdict(row) for row in asked.months],
         "breakeven_request_rate": best.breakeven_request_rate,
         "cheaper": comparison.cheaper,
         "offers_compared": len(comparison.apis),

@@ -1,6 +1,6 @@
 """What `capplan fleet` adds about money: other currencies, offers, commitments, and what is spent outside the GPUs."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from math import isclose
 from typing import Any
@@ -76,11 +76,14 @@ def in_currency(currency: Currency | None, usd: Mapping[str, float]) -> dict[str
 _CASH_TITLES = {
     "usd": "paid",
 }
+_AT_FALLING_PRICES = ("rented_usd", "breakeven_decline")
 _TERM_TITLES = {
     "name": "commitment",
     "month": "from month",
     "devices": "GPUs",
     "usd": "whole term",
+    "rented_usd": "the same hours rented",
+    "breakeven_decline": "pays below a yearly fall of",
 }
 
 
@@ -110,7 +113,23 @@ def cash_tables(cash: Cash | None) -> tuple[Table, ...]:
     if not terms:
         return (months,)
     title = "Terms: what each costs, by the month in which it is first needed"
-    return months, Table(terms, title=title, titles=_TERM_TITLES)
+    columns = [name for name in terms[0] if cash.decline_fraction or name not in _AT_FALLING_PRICES]
+    return months, Table(terms, title=title, shown=tuple(columns), titles=_TERM_TITLES)
+
+
+def _decline_texts(cash: Cash) -> Iterator[str]:
+    """Yield what each kind of term costs against renting the same hours at falling prices."""
+    if not cash.decline_fraction:
+        return
+    for name in dict.fromkeys(row["name"] for row in cash.begun):
+        rows = [row for row in cash.begun if row["name"] == name and row["rented_usd"] is not None]
+        more = sum(row["usd"] - row["rented_usd"] for row in rows)
+        falls = [row["breakeven_decline"] for row in rows if row["breakeven_decline"] is not None]
+        pays = f"; it pays if they fall by less than {min(falls):.0%}" if falls else ""
+        yield (
+            f"if prices fall by {cash.decline_fraction:.0%} a year, {name} costs ${abs(more):,.0f} {'more' if more > 0.0 else 'less'} "
+            f"over its whole term than renting the same hours{pays}"
+        )
 
 
 def cash_texts(cash: Cash | None) -> tuple[str, ...]:
@@ -137,7 +156,7 @@ def cash_texts(cash: Cash | None) -> tuple[str, ...]:
         texts.append(
             f"devices that are bought are worth ${cash.worth_usd:,.0f} after month {last}, by even depreciation"
         )
-    return tuple(texts)
+    return (*texts, *_decline_texts(cash))
 
 
 _TOTAL_TITLES = {"what": "line", "usd_each": "price of one", "usd": "cost", "basis": "price from"}

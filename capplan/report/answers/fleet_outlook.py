@@ -134,9 +134,12 @@ def growth_tables(growth: Growth | None) -> tuple[Table, ...]:
         "gpus",
         "added_gpus",
         "machines",
+        "gpu_price_ratio",
         "usd_per_month",
         "mix_usd_per_month",
     )
+    if all(row["gpu_price_ratio"] == 1.0 for row in rows):
+        rows = [row | {"gpu_price_ratio": None} for row in rows]
     kept = tuple(name for name in shown if any(row[name] is not None for row in rows))
     title = f"Growth: {'; '.join((_holds(growth), *_cost(growth)))}"
     return (Table(rows, title=title, shown=kept, titles=_GROWTH_TITLES),)
