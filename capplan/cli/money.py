@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -10,6 +10,11 @@ from capplan.cli import options as o
 from capplan.cli.options import Group, grouped, measure, whole
 from capplan.errors import unknown
 from capplan.scenario.command_flags import BillFlags, CachePriceFlags
+
+if TYPE_CHECKING:
+    from capplan.fleet.plan import FleetAnswer
+    from capplan.questions.fleet import AskedFleet
+    from capplan.report.answer import Answer
 
 Api = Annotated[
     list[str] | None,
@@ -67,6 +72,8 @@ Billed = Annotated[
         by=typer.Option("--by", metavar="ROWS", help="Rows of the FOCUS bill: class or machine."),
         focus_version=typer.Option("--focus-version", metavar="VERSION", help="Version of FOCUS: 1.2 or 1.3."),
         actual=typer.Option("--actual", metavar="FILE", help="Compare the plan with what was paid: CSV of FOCUS or of AWS's cost and usage report, or JSON of OpenCost."),
+        others=typer.Option("--with", metavar="FILE", help="Another plan file or scenario that shares commitments with this one; repeatable."),
+        budget=measure("--budget", "BUDGET", metavar="USD", says="Budget of a month for all services of --with."),
     ),
 ]  # fmt: skip
 
@@ -80,6 +87,13 @@ def _refuse_odd_bill(context: typer.Context, billed: BillFlags) -> None:
         o.refuse_unread(
             context, unread, "is of a bill of the plan, and --actual has its own months; leave it out"
         )
+    if billed.others:
+        of_one = ("month", "focus", "by", "focus_version", "actual")
+        o.refuse_unread(context, of_one, "is of the bill of one plan; leave it or --with out")
+    elif billed.budget is not None:
+        o.refuse_unread(
+            context, ("budget",), "is of several services; add --with FILE, or state budget in the scenario"
+        )
     if billed.focus is None:
         o.refuse_unread(context, ("by",), "is what the rows of the FOCUS bill are of; give --focus FILE")
         o.refuse_unread(context, ("focus_version",), "is of the FOCUS bill; give --focus FILE")
@@ -87,6 +101,17 @@ def _refuse_odd_bill(context: typer.Context, billed: BillFlags) -> None:
         raise unknown("row", billed.by, ROWS, place="--by")
     if billed.focus_version not in VERSIONS:
         raise unknown("version of FOCUS", billed.focus_version, VERSIONS, place="--focus-version")
+
+
+def _shared(asked: "AskedFleet", answer: "FleetAnswer", billed: BillFlags, *, offline: bool) -> "Answer":
+    """Return the bill of several services that share commitments."""
+    from capplan.keys import current_day
+    from capplan.questions.money.portfolio import asked_portfolio
+    from capplan.questions.plans.plan_file import answered
+    from capplan.report.answers.portfolio import portfolio_answer
+
+    others = [answered(path, offline=offline)[:2] for path in billed.others or ()]
+    return portfolio_answer(asked_portfolio([(asked, answer), *others], billed.budget, current_day()))
 
 
 @grouped
@@ -119,6 +144,8 @@ def bill_command(
     paid = paid_of(billed.actual, scene) if billed.actual else None
     with row_progress("plans") as progress:
         answer = answer or fleet_for(asked, progress)
+    if billed.others:
+        return show(_shared(asked, answer, billed, offline=offline), to)
     if paid is not None:
         months, bill = paid_months(asked, answer, paid, today)
         shown = actual_answer(months, bill, paid, scene.name)

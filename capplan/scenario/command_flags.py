@@ -31,6 +31,10 @@ class BillFlags:
     by: str = "class"
     focus_version: str = "1.2"
     actual: Path | None = None
+    others: list[Path] | None = None
+    """Plan files or scenarios that share commitments."""
+    budget: float | None = None
+    """Dollars a month for all of them."""
 
 
 @dataclass(frozen=True, slots=True)

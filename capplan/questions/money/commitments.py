@@ -62,6 +62,8 @@ class AskedMix:
     """Fraction of the requests that arrive while fewer replicas serve than are needed."""
     assumptions: tuple[Assumption, ...]
     warnings: tuple[str, ...]
+    uses: tuple[GroupUse, ...] = ()
+    """What the mix pays for, in each window of the load curve."""
 
 
 def _price(records: Sequence[PriceRecord], device: Device, choice: Prices) -> ChosenPrice | None:
@@ -327,22 +329,22 @@ def group_uses(
     if order is None:
         started = {busy: busy + survive.least_spares(busy) for busy in counts}
         paid = np.array([started[busy] for busy in running.tolist()])
-        return [GroupUse(use_fractions(paid), offers_of(None), layout.devices, group=place)]
+        return [GroupUse(use_fractions(paid), offers_of(None), layout.devices, group=place, running=paid)]
     kinds = sorted(
         ((line, *units_of(line)) for line in order.lines),
         key=lambda kind: (kind[3] * kind[0].machine.usd_per_hour / kind[2], -kind[2]),
     )
     units = [each for _, count, each, _ in kinds for _ in range(count)]
     started = {busy: units_in_service(units, busy, survive) for busy in counts}
-    used = use_fractions(np.array([started[busy] for busy in running.tolist()]))
+    all_units = np.array([started[busy] for busy in running.tolist()])
     uses, first = [], 0
     for line, count, _, span in kinds:
-        shares, gpus = used[first : first + count], span * line.machine.gpus
+        mine, gpus = np.clip(all_units - first, 0, count), span * line.machine.gpus
         first += count
-        if shares.size:
+        if mine.any():
             uses.append(
                 GroupUse(
-                    shares, offers_of(line.machine), gpus, of_replicas=gpus == layout.devices, group=place, machine=line.machine,
+                    use_fractions(mine), offers_of(line.machine), gpus, of_replicas=gpus == layout.devices, group=place, machine=line.machine, running=mine,
                 )
             )  # fmt: skip
     return uses
@@ -384,7 +386,7 @@ def asked_mix(
         warnings += _capped(over_time, terms)
     people = terms.owned.people / float(usd_per_month(1.0)) if terms.owned else 0.0
     said = tuple(dict.fromkeys((*remarks, *warnings)))
-    return AskedMix(plan, mix_of(uses, people), short, tuple(dict.fromkeys(assumed)), said)
+    return AskedMix(plan, mix_of(uses, people), short, tuple(dict.fromkeys(assumed)), said, tuple(uses))
 
 
 def _followed(over_time: OverTime | None) -> Assumption:
