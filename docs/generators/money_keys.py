@@ -79,6 +79,7 @@ DEFAULTS: Mapping[str, str] = MappingProxyType(
         "hosted.date": "-",
         "hosted.discount": "none",
         "hosted.surcharge": "none",
+        "hosted.token_ratios": "1.3 for Claude Opus 4.7 and later, else 1",
         "hosted.service": "standard",
         "hosted.caching": "cheapest",
         "hosted.provisioned": "paid by the token",
@@ -137,6 +138,7 @@ EXAMPLES: Mapping[str, str] = MappingProxyType(
         "hosted.date": "2026-11-01",
         "hosted.discount": "12 %",
         "hosted.surcharge": "10 %",
+        "hosted.token_ratios": "{anthropic: 1.2, google: 0.9}",
         "hosted.service": "flex",
         "budget.includes": "[people, overhead]",
     }

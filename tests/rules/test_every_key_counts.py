@@ -396,6 +396,7 @@ CASES = {
     "hosted.file": Case("tokens.yaml", ask="compare"),
     "hosted.discount": Case("20 %", ask="compare"),
     "hosted.surcharge": Case("10 %", ask="compare"),
+    "hosted.token_ratios": Case({"openai": 1.2}, ask="compare"),
     "hosted.service": Case("flex", ask="compare"),
     "hosted.caching": Case("default", CACHED | {"traffic.request_rate": "1 req/s"}, "claude"),
     **{

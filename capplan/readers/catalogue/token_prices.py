@@ -17,6 +17,7 @@ from capplan.keys import (
     Day,
     Discount,
     Seconds,
+    TokenRatio,
     Tokens,
     UsdPerMillionTokensHour,
     first_day,
@@ -79,6 +80,10 @@ class CacheTerms(Record):
     """Discount on cache reads in batches, if it differs from batch_discount."""
     peak: PeakHours | None = None
     """Hours of higher prices."""
+    token_ratio: TokenRatio = 1.0
+    """Tokens that the provider counts for the text of one token of other models."""
+    token_source: str | None = None
+    """Key in `sources` of that ratio."""
     source: str
     """Key in `sources`."""
 
@@ -148,6 +153,7 @@ class TokenPriceFile(Record):
     def _every_source_exists(self) -> "TokenPriceFile":
         used = {item.source for item in self.prices} | {item.source for item in self.providers.values()}
         used |= {item.second_source for item in self.prices if item.second_source}
+        used |= {item.token_source for item in self.providers.values() if item.token_source}
         refuse_unlisted(used, self.sources)
         return self
 
@@ -187,6 +193,7 @@ def _on_terms(
         on_request=terms.on_request,
         several_answers=terms.several_answers,
         peak=terms.peak or price.peak,
+        token_ratio=terms.token_ratio,
     )
 
 

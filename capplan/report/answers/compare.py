@@ -230,6 +230,7 @@ def compare_answer(asked: AskedComparison, name: str, currency: Currency | None)
         headline=_headline(asked, name, of_job=of_job),
         closing=(
             *_closing(comparison),
+            *_carbon_texts(asked.kg_co2),
             *used_by_texts([plan]),
             *ordered_texts([plan]),
             *currency_texts(
@@ -272,6 +273,7 @@ def _compare_result(asked: AskedComparison, name: str, rows: Sequence[dict[str, 
             "other_usd_per_month": total_usd(own.other),
             "outside_usd_per_month": own.outside_usd,
             "request_rate": own.request_rate,
+            "kg_co2": asked.kg_co2,
         },
         "apis": rows,
         "months": [asdict(row) for row in asked.months],
@@ -340,7 +342,7 @@ def _flip_text(comparison: Comparison) -> str:
     at = []
     if prices is not None:
         rates = (
-            f" (${prices * best.rates.input:.3g} per million input tokens, ${prices * best.rates.output:.3g} output)"
+            f" (${prices * best.rates.input / best.token_ratio:.3g} per million input tokens, ${prices * best.rates.output / best.token_ratio:.3g} output)"
             if comparison.terms.provisioned is None
             else ""
         )
@@ -348,6 +350,13 @@ def _flip_text(comparison: Comparison) -> str:
     if machines is not None:
         at.append(f"{machines:.3g} times the price of the machines")
     return f"both cost the same at {', or at '.join(at)}" if at else "both cost the same at no price"
+
+
+def _carbon_texts(kg_co2: float | None) -> tuple[str, ...]:
+    """Return the carbon dioxide of the self-hosted fleet, and that no API states its own."""
+    if kg_co2 is None:
+        return ()
+    return (f"carbon dioxide of the self-hosted fleet: {kg_co2:,.0f} kg; that of the APIs is unknown",)
 
 
 def _closing(comparison: Comparison) -> list[str]:

@@ -7,7 +7,7 @@ from capplan.money.price import HOURS_PER_MONTH
 from capplan.questions.money.portfolio import Portfolio
 from capplan.report.answer import Answer, Table
 
-_TITLES = {"name": "", "commitment": ""}
+_TITLES = {"name": ""}
 
 
 def portfolio_answer(found: Portfolio) -> Answer:
