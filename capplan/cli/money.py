@@ -14,7 +14,9 @@ from capplan.scenario.command_flags import BillFlags, CachePriceFlags
 if TYPE_CHECKING:
     from capplan.fleet.plan import FleetAnswer
     from capplan.questions.fleet import AskedFleet
+    from capplan.questions.money.who_pays import AskedBill
     from capplan.report.answer import Answer
+    from capplan.scenario.scenario_file import Scenario
 
 Api = Annotated[
     list[str] | None,
@@ -71,6 +73,7 @@ Billed = Annotated[
         focus=typer.Option("--focus", metavar="FILE", help="Also write the bill as CSV in the columns of FOCUS, for FinOps tools."),
         by=typer.Option("--by", metavar="ROWS", help="Rows of the FOCUS bill: class or machine."),
         focus_version=typer.Option("--focus-version", metavar="VERSION", help="Version of FOCUS: 1.2 or 1.3."),
+        metrics=typer.Option("--metrics", metavar="FILE", help="Also write what tokens cost as Prometheus metrics, with the names and definitions of OpenCost and llm-d."),
         actual=typer.Option("--actual", metavar="FILE", help="Compare the plan with what was paid: CSV of FOCUS or of AWS's cost and usage report, or JSON of OpenCost."),
         others=typer.Option("--with", metavar="FILE", help="Another plan file or scenario that shares commitments with this one; repeatable."),
         budget=measure("--budget", "BUDGET", metavar="USD", says="Budget of a month for all services of --with."),
@@ -83,12 +86,12 @@ def _refuse_odd_bill(context: typer.Context, billed: BillFlags) -> None:
     from capplan.report.focus import VERSIONS
 
     if billed.actual is not None:
-        unread = ("month", "focus", "by", "focus_version")
+        unread = ("month", "focus", "by", "focus_version", "metrics")
         o.refuse_unread(
             context, unread, "is of a bill of the plan, and --actual has its own months; leave it out"
         )
     if billed.others:
-        of_one = ("month", "focus", "by", "focus_version", "actual")
+        of_one = ("month", "focus", "by", "focus_version", "metrics", "actual")
         o.refuse_unread(context, of_one, "is of the bill of one plan; leave it or --with out")
     elif billed.budget is not None:
         o.refuse_unread(
@@ -101,6 +104,19 @@ def _refuse_odd_bill(context: typer.Context, billed: BillFlags) -> None:
         raise unknown("row", billed.by, ROWS, place="--by")
     if billed.focus_version not in VERSIONS:
         raise unknown("version of FOCUS", billed.focus_version, VERSIONS, place="--focus-version")
+
+
+def _write(bill: "AskedBill", scene: "Scenario", period: tuple[int, int] | None, billed: BillFlags) -> None:
+    """Write the files of a bill for other tools."""
+    from capplan.report.cost_metrics import cost_metrics
+    from capplan.report.focus import focus_text
+    from capplan.report.show import send
+
+    if billed.focus and period:
+        text = focus_text(bill, scene, period, billed.by, billed.focus_version)
+        send(text, billed.focus, option="--focus")
+    if billed.metrics:
+        send(cost_metrics(bill, scene), billed.metrics, option="--metrics")
 
 
 def _shared(asked: "AskedFleet", answer: "FleetAnswer", billed: BillFlags, *, offline: bool) -> "Answer":
@@ -134,8 +150,7 @@ def bill_command(
     from capplan.questions.plans.plan_file import asked_of_plan
     from capplan.report.answers.actual import actual_answer
     from capplan.report.answers.compare import bill_answer
-    from capplan.report.focus import focus_text
-    from capplan.report.show import row_progress, send, show
+    from capplan.report.show import row_progress, show
 
     _refuse_odd_bill(context, billed)
     asked, answer = asked_of_plan(scenario, plan_file, settings or (), offline=offline)
@@ -151,8 +166,7 @@ def bill_command(
         shown = actual_answer(months, bill, paid, scene.name)
     else:
         bill = asked_bill(asked, answer, today, period)
-        if focus and period:
-            send(focus_text(bill, scene, period, billed.by, billed.focus_version), focus, option="--focus")
+        _write(bill, scene, period, billed)
         shown = bill_answer(bill, scene, str(focus) if focus else None, period)
     priced = prices_of_others(asked, {group.hardware for group in bill.plan.groups})
     return show(replace(shown, counted=priced), to)

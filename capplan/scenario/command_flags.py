@@ -30,6 +30,7 @@ class BillFlags:
     focus: Path | None = None
     by: str = "class"
     focus_version: str = "1.2"
+    metrics: Path | None = None
     actual: Path | None = None
     others: list[Path] | None = None
     """Plan files or scenarios that share commitments."""
