@@ -86,17 +86,24 @@ def total_usd(lines: Sequence[CostLine]) -> float:
 
 
 def other_lines(
-    terms: OtherPrices, machines_usd: float, output_tokens: float, weight_bytes: float, months: float
+    terms: OtherPrices,
+    machines_usd: float,
+    input_tokens: float,
+    output_tokens: float,
+    weight_bytes: float,
+    months: float,
 ) -> tuple[CostLine, ...]:
     """Return the costs of a service other than its GPUs and the people who run it, the lines without a price left out.
 
-        egress q = 10^-9 o b,   weights q = 10^-9 w t,   others q = n t
+        egress q = 10^-9 o b,   between zones q = 10^-9 z (i d + o b),   logs q = 10^-9 d (i + o),   weights q = 10^-9 w t,   others q = n t
 
     Parameters
     ----------
-    terms : prices; bytes b of an output token as it is streamed
+    terms : prices; bytes b of an output token as it is streamed, bytes d of the text of a token, share z in another zone
     machines_usd : [$]
-        what the machines cost, of which the provider's support plan is a share
+        what the machines cost, of which the provider's support plan and staging are shares
+    input_tokens : [tokens]
+        i, of all requests
     output_tokens : [tokens]
         o, of all requests
     weight_bytes : [B]
@@ -108,19 +115,29 @@ def other_lines(
     -------
     lines, of the same time as machines_usd
     """
+    streamed = 1e-9 * output_tokens * terms.bytes_per_token
 
     def basis(key: str) -> str:
         return "assumed" if key in terms.assumed else f"scenario: prices.other.{key}"
 
     lines = (
         CostLine(
-            "egress of streamed output", 1e-9 * output_tokens * terms.bytes_per_token, "GB", terms.price("egress_per_gb"),
+            "egress of streamed output", streamed, "GB", terms.price("egress_per_gb"),
             basis("egress_per_gb"), "traffic",
+        ),
+        CostLine(
+            "traffic between zones", terms.other_zone_fraction * (streamed + 1e-9 * input_tokens * terms.text_bytes_per_token), "GB",
+            terms.price("cross_zone_per_gb"), basis("cross_zone_per_gb"), "traffic",
+        ),
+        CostLine(
+            "logs of prompts and responses", 1e-9 * (input_tokens + output_tokens) * terms.text_bytes_per_token, "GB", terms.price("logs_per_gb"),
+            basis("logs_per_gb"), "traffic",
         ),
         CostLine("load balancers", months, "months", terms.price("load_balancers"), basis("load_balancers")),
         CostLine("storage of weights", 1e-9 * weight_bytes * months, "GB months", terms.price("weights_per_gb"), basis("weights_per_gb")),
         CostLine("CPU nodes", terms.price("cpu_nodes") * months, "node months", terms.price("cpu_node"), basis("cpu_node")),
         CostLine("support plan", machines_usd, "$ of machines", terms.price("support"), basis("support"), "machines"),
+        CostLine("development and staging", machines_usd, "$ of machines", terms.price("staging"), basis("staging"), "machines"),
     )  # fmt: skip
     return tuple(line for line in lines if line.usd)
 

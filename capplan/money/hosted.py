@@ -714,8 +714,10 @@ def sold_price(price: TokenPrice, terms: Hosted) -> TokenPrice:
 
 
 def time_to_live_s(price: TokenPrice, terms: Hosted) -> float:
-    """Return how long a prefix is kept after its last use: the scenario's, the provider's, or the assumed time."""
+    """Return how long a prefix is kept after its last use: the scenario's, the provider's, or the assumed time; what is kept by itself is promised for no longer."""
     stated = terms.time_to_live if terms.time_to_live is not None else price.time_to_live_s
+    if price.keeps_by_itself and price.time_to_live_s is None:
+        return min(UNSTATED_TIME_TO_LIVE_S, stated or UNSTATED_TIME_TO_LIVE_S)
     return UNSTATED_TIME_TO_LIVE_S if stated is None else stated
 
 
@@ -877,6 +879,16 @@ def outside_usd(traffic: tuple[HostedTraffic, ...]) -> float:
         part.requests / part.request_class.sequences_per_request * part.request_class.outside.usd_per_request
         for part in traffic
     )
+
+
+def tokens_of(traffic: tuple[HostedTraffic, ...], hours: float) -> tuple[float, float]:
+    """Return the input tokens that requests send in some hours, and the tokens that they get; a prompt with several answers is sent once."""
+    inputs = outputs = 0.0
+    for part in traffic:
+        item, sent = part.request_class, part.requests * hours / part.hours
+        inputs += sent / item.sequences_per_request * item.input_tokens.mean_tokens
+        outputs += sent * item.generated_tokens
+    return inputs, outputs
 
 
 def too_long_fraction(traffic: tuple[HostedTraffic, ...], price: TokenPrice) -> float:

@@ -216,6 +216,7 @@ Dated = TypeVar("Dated", PriceRecord, Machine)
 ANY_PROVIDER = "any"
 ASSUMED_OTHER: Mapping[str, float] = MappingProxyType({
     "egress_per_gb": 0.09, "load_balancers": 50.0, "weights_per_gb": 0.023, "cpu_nodes": 3, "cpu_node": 150.0, "support": 0.1,
+    "cross_zone_per_gb": 0.02, "logs_per_gb": 0.5, "staging": 0.1,
 })  # fmt: skip
 """Prices of the costs of a service other than its GPUs, where prices.other asks for defaults: the order of the lists of large clouds (an assumption)."""
 ASSUMED_PEOPLE_USD_PER_MONTH = 15_000.0
@@ -243,6 +244,16 @@ class OtherPrices:
     """Price of such a node."""
     support: Fraction | None = None
     """Support plan of the provider, as a share of the price of the machines."""
+    cross_zone_per_gb: Usd | None = None
+    """Price of a gigabyte between two zones, both directions together."""
+    other_zone_fraction: Fraction = 2.0 / 3.0
+    """Share of prompts and streamed output that a replica in another zone serves: of three zones, two."""
+    logs_per_gb: Usd | None = None
+    """Price of a gigabyte of logs, which keep every prompt and response."""
+    text_bytes_per_token: Bytes = 4.0
+    """Bytes of text of one token, in prompts and in logs."""
+    staging: Fraction | None = None
+    """Machines for development and staging, as a share of the price of the machines."""
 
     @property
     def assumed(self) -> tuple[str, ...]:
@@ -343,13 +354,13 @@ class Prices:
     def machines_usd_within(self, usd: float, includes: Collection[str], other_usd: float = 0.0) -> float:
         """Return what a budget leaves for machines.
 
-            m = (c - p - x) / (1 + f + s)
+            m = (c - p - x) / (1 + f + s + g)
 
         Parameters
         ----------
         usd : [$]
             c.
-        includes : what the budget pays for in addition to the machines: `people` p, `overhead` f, and `other`: x, and the support plan s
+        includes : what the budget pays for in addition to the machines: `people` p, `overhead` f, and `other`: x, the support plan s and staging g
         other_usd : [$]
             x, the lines of prices.other that do not follow the price of the machines
 
@@ -365,8 +376,10 @@ class Prices:
         """
         people = self.people_usd_per_month if "people" in includes else 0.0
         overhead = self.overhead if "overhead" in includes else 0.0
-        support, others = (self.other.price("support"), other_usd) if "other" in includes else (0.0, 0.0)
-        return (usd - people - others) / (1.0 + overhead + support)
+        if "other" not in includes:
+            return (usd - people) / (1.0 + overhead)
+        follows = self.other.price("support") + self.other.price("staging")
+        return (usd - people - other_usd) / (1.0 + overhead + follows)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,9 @@ from capplan.scenario.scenario_file import Owned, Spot
 
 _OWNED, _SPOT = Owned.model_validate({"capex": "1 $", "electricity": "0.1 $/kWh"}), Spot()
 _SHOWN = {
+    "cross_zone_per_gb": "{:.2f} $",
+    "logs_per_gb": "{:.2f} $",
+    "staging": "{:.0%}",
     "egress_per_gb": "{:.2f} $",
     "load_balancers": "{:g} $/month",
     "weights_per_gb": "{:g} $/month",
@@ -27,6 +30,8 @@ DEFAULTS: Mapping[str, str] = MappingProxyType(
         "prices.other.defaults": "no",
         **{f"prices.other.{key}": f"{_SHOWN.get(key, '{:g}').format(value)} with defaults, else none" for key, value in ASSUMED_OTHER.items()},
         "prices.other.bytes_per_token": f"{OtherPrices().bytes_per_token:g} B",
+        "prices.other.text_bytes_per_token": f"{OtherPrices().text_bytes_per_token:g} B",
+        "prices.other.other_zone_fraction": "two of three zones",
         "prices.host_memory_per_gb": "part of the price of the machines",
         "prices.date": "-",
         "commitments": "on demand only",
@@ -107,6 +112,11 @@ EXAMPLES: Mapping[str, str] = MappingProxyType(
         "prices.other.cpu_nodes": "4",
         "prices.other.cpu_node": "120 $/month",
         "prices.other.bytes_per_token": "250 B",
+        "prices.other.text_bytes_per_token": "4.5 B",
+        "prices.other.other_zone_fraction": "50 %",
+        "prices.other.cross_zone_per_gb": "0.01 $",
+        "prices.other.logs_per_gb": "0.25 $",
+        "prices.other.staging": "15 %",
         "hosted.caching": "default",
         "hosted.provisioned": "{price: 1 $/h, tokens_per_minute: 2500, least: 15, step: 5}",
         "hosted.provisioned.tokens_per_minute": "2500",

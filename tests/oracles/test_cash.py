@@ -179,12 +179,28 @@ def test_the_annuity_of_a_purchase_pays_for_all_but_its_residual_value(residual,
 def test_other_lines_by_hand():
     """A billion tokens of 300 B at 0.09 $/GB are 27 $; 140 GB at 0.02 $ 2.80 $; three nodes at 150 $; a tenth of 5,000 $."""
     terms = OtherPrices(False, 0.09, 300.0, 50.0, 0.02, 3, 150.0, 0.1)
-    lines = other_lines(terms, 5000.0, 1e9, 140e9, 1.0)
+    lines = other_lines(terms, 5000.0, 0.0, 1e9, 140e9, 1.0)
     assert [round(line.usd, 6) for line in lines] == [27.0, 50.0, 2.8, 450.0, 500.0]
     assert total_usd(lines) == pytest.approx(1029.8)
-    half = other_lines(terms, 2500.0, 5e8, 140e9, 0.5)
+    half = other_lines(terms, 2500.0, 0.0, 5e8, 140e9, 0.5)
     assert total_usd(half) == pytest.approx(1029.8 / 2)
-    assert other_lines(OtherPrices(), 5000.0, 1e9, 140e9, 1.0) == ()
+    assert other_lines(OtherPrices(), 5000.0, 1e9, 1e9, 140e9, 1.0) == ()
+
+
+def test_traffic_between_zones_logs_and_staging_by_hand():
+    """Two billion input tokens of 4 B are 8 GB, a billion output tokens 300 GB streamed and 4 GB of text; two thirds of 308 GB cross at 0.02 $."""
+    terms = OtherPrices(cross_zone_per_gb=0.02, logs_per_gb=0.5, staging=0.1)
+    lines = {line.what: line for line in other_lines(terms, 5000.0, 2e9, 1e9, 140e9, 1.0)}
+    usd = {what: round(line.usd, 9) for what, line in lines.items()}
+    assert usd == {
+        "traffic between zones": round(308 * 2 / 3 * 0.02, 9),
+        "logs of prompts and responses": 12 * 0.5,
+        "development and staging": 500.0,
+    }
+    assert [line.grows_with for line in lines.values()] == ["traffic", "traffic", "machines"]
+    assumed = other_lines(OtherPrices(defaults=True), 5000.0, 2e9, 1e9, 140e9, 1.0)
+    assert {line.what for line in assumed} > set(usd)
+    assert all(line.basis == "assumed" for line in assumed)
 
 
 SMALL = (

@@ -361,3 +361,23 @@ def test_claude_since_opus_4_7_counts_more_tokens():
     assert ratios == {name: 1.3 if any(each in name for each in newer) else 1.0 for name in ratios}
     assert {1.0, 1.3} == set(ratios.values())
     assert all(price.token_ratio == 1.0 for price in token_prices() if "claude" not in price.model)
+
+
+@pytest.mark.parametrize(("asked", "lives"), [(None, 300.0), (3600.0, 300.0), (60.0, 60.0)])
+def test_what_gemini_keeps_by_itself_is_no_promise_of_an_hour(asked, lives):
+    """Poisson arrivals 20 minutes apart find a prefix of 300 s in 1 - exp(-300 / 1200) of the cases, whatever longer life is asked for."""
+    gemini = TokenPrice(
+        "google", "gemini", TokenRates(2.0, 10.0, 0.2), "2026-11-01", "page", minimum_prefix_tokens=1024.0, time_to_live_s=3600.0,
+        from_creation=True, keeps_by_itself=True, storage_usd_per_million_tokens_hour=4.5,
+    )  # fmt: skip
+    item = RequestClass(
+        "chat",
+        fixed(5000.0),
+        fixed(200.0),
+        1.0 / 1200.0,
+        shared_prefix_tokens=4000.0,
+        prefix_hit_fraction=1.0,
+    )
+    terms = Hosted(time_to_live=asked, caching="default")
+    found = billed_class(hosted_traffic(item, 0.0), gemini, terms)
+    assert found.hit_fraction == pytest.approx(1.0 - math.exp(-lives / 1200.0))

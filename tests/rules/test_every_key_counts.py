@@ -292,6 +292,8 @@ CASES = {
     "prices.facility_ratio": Case(1.5, OWN),
     "prices.people": Case("9000 $/month", ask="compare"),
     "prices.overhead": Case("10 %", ask="compare"),
+    "prices.other.text_bytes_per_token": Case("9 B", {"prices.other": {"logs_per_gb": "1 $"}}),
+    "prices.other.other_zone_fraction": Case("50 %", {"prices.other": {"cross_zone_per_gb": "1 $"}}),
     "prices.other.defaults": Case(True),
     **{
         f"prices.other.{key}": Case(
@@ -299,6 +301,9 @@ CASES = {
         )
         for key, value in {
             "egress_per_gb": "2 $",
+            "cross_zone_per_gb": "2 $",
+            "logs_per_gb": "2 $",
+            "staging": "5 %",
             "bytes_per_token": "900 B",
             "load_balancers": "9 $/month",
             "weights_per_gb": "1 $/month",
