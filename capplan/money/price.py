@@ -45,6 +45,8 @@ HOURS_PER_MONTH = 730.0
 Side: TypeAlias = Literal["low", "likely", "high"]
 """Side of the range of offers."""
 SIDES: tuple[Side, ...] = ("low", "likely", "high")
+OLD_DAYS = 90
+"""Age from which a price is flagged: of a GPU, a machine or a hosted API."""
 MAX_AGE_DAYS = 180
 """Offers that are older than the newest one of their device by more than this are ignored ..."""
 MAX_AGE_DAYS_OF_TERMS = 365
@@ -664,7 +666,7 @@ def matching_offers(records: Iterable[PriceRecord], device: str, choice: Prices)
     return [record for record in matching if record.quality == "list"] or matching
 
 
-def _accepted_offers(records: Sequence[PriceRecord], device: str, choice: Prices) -> list[PriceRecord]:
+def accepted_offers(records: Sequence[PriceRecord], device: str, choice: Prices) -> list[PriceRecord]:
     """Return the offers that the price of a device is taken from, cheapest first.
 
     Of those that match it is the newest offer of each provider (the cheapest one of a tie), without those over MAX_AGE_DAYS older
@@ -704,7 +706,7 @@ def choose_price(records: Sequence[PriceRecord], device: str, choice: Prices) ->
             f"{device} costs {usd:.2f} $/h, as the scenario says", f"prices.per_gpu_hour.{device}"
         )
         return ChosenPrice(usd, choice.paid_as, (), 0, None, None, stated)
-    offers = _accepted_offers(records, device, choice)
+    offers = accepted_offers(records, device, choice)
     if not offers:
         return None
     usd = median_low([offer.usd_per_hour for offer in offers])

@@ -33,7 +33,7 @@ from capplan.money.commitments import (
 )
 from capplan.money.order import OWN, Machine, Survival, spares_in, units_of
 from capplan.money.price import (
-    MAX_AGE_DAYS,
+    OLD_DAYS,
     TERM_YEARS,
     ChosenPrice,
     PriceRecord,
@@ -497,16 +497,16 @@ def group_over_time(
 
 
 def rent_warnings(plan: Plan, today: date) -> tuple[str, ...]:
-    """Return the warnings for prices of a plan that are older than MAX_AGE_DAYS, and for those of an unknown day."""
+    """Return the warnings for prices of a plan that are older than OLD_DAYS, and for those of an unknown day."""
     records = dict.fromkeys(record for group in plan.groups if group.quote for record in group.quote.records)
     return tuple(said for record in records if (said := _age_text(record, today)))
 
 
 def _age_text(record: PriceRecord, today: date) -> str:
-    """Return what the age of a price asks for; empty for a price of the last MAX_AGE_DAYS."""
+    """Return what the age of a price asks for; empty for a price of the last OLD_DAYS."""
     if record.date is None:
         return f"the price of {record.device} at {record.provider} has no date: check it there"
     days = (today - first_day(record.date)).days
-    if days <= MAX_AGE_DAYS:
+    if days <= OLD_DAYS:
         return ""
     return f"the price of {record.device} at {record.provider} is of {record.date}, {days} days old: check it there"

@@ -29,8 +29,6 @@ from capplan.readers.record import Record, refuse_unlisted, validated
 from capplan.readers.text_file import data_folder, json_values, read_json, read_text
 from capplan.readers.yaml_file import Document, read_yaml
 
-OLD_DAYS = 90
-"""A price of an API that is older is flagged."""
 HINT = "more: capplan[prices] installs genai-prices; hosted.file reads its data.json, LiteLLM's price file or a YAML of your own"
 GENAI_SOURCE = "https://github.com/pydantic/genai-prices"
 _GENAI = ("input_mtok", "output_mtok", "cache_read_mtok", "cache_write_mtok")
