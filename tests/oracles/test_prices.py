@@ -2,6 +2,7 @@
 
 import re
 from collections import Counter
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from typing import get_args
@@ -11,7 +12,7 @@ import yaml
 
 from capplan.keys import Commitment, Term, first_day
 from capplan.money.price import Prices, choose_price, missing_price_warning, usd_per_million_tokens
-from capplan.questions.plans.plan_check import checked_devices
+from capplan.questions.plans.plan_check import checked_apis, checked_devices
 from capplan.readers.catalogue.hardware import device
 from capplan.readers.catalogue.prices import price_records, scenario_prices
 from capplan.readers.catalogue.token_prices import token_prices
@@ -249,3 +250,23 @@ def test_each_offer_ages_by_itself_and_none_without_a_day_wins():
         for paid_as in ("on-demand", "spot", "reserved-1y", "reserved-3y"):
             price = choose_price(records, name, Prices(commitment=paid_as))
             assert price is None or all(record.date for record in price.records)
+
+
+def test_a_newer_list_names_other_contexts_and_models_that_the_catalogue_lacks():
+    """Half of a context is another one, one in a thousand is rounding, and a name that is not on the list is new."""
+    one, two = (
+        next(each for each in token_prices() if each.name == name)
+        for name in ("openai/gpt-5-mini", "xai/grok-4.7")
+    )
+    newer = (
+        replace(one, context_tokens=one.context_tokens // 2),
+        replace(two, context_tokens=two.context_tokens + two.context_tokens // 1000),
+        replace(one, model="gpt-newest"),
+    )
+    remarks = {row["api"]: row["remark"] for row in checked_apis(date(2026, 11, 30), newer)}
+    assert (
+        f"context of {one.context_tokens:,} tokens, {one.context_tokens // 2:,} in"
+        in remarks["openai/gpt-5-mini"]
+    )
+    assert "context" not in remarks.get("xai/grok-4.7", "")
+    assert remarks["openai/gpt-newest"].startswith("new in")

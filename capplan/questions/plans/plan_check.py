@@ -532,11 +532,15 @@ def _newer_remarks(offer: TokenOffer, newer: TokenPrice | None) -> list[str]:
         ("output", offer.output, newer.rates.output),
         ("cache reads", offer.cache_read, newer.rates.cache_read),
     )
-    return [
+    remarks = [
         f"{kind} ${listed:g}, ${other:g} in {newer.source} of {newer.date}"
         for kind, listed, other in pairs
         if listed is not None and other is not None and abs(other - listed) > SAME_WITHIN * listed
     ]
+    longest = newer.context_tokens
+    if offer.context and longest and abs(longest - offer.context) > SAME_WITHIN * offer.context:
+        remarks.append(f"context of {offer.context:,} tokens, {longest:,} in {newer.source} of {newer.date}")
+    return remarks
 
 
 SOON_DAYS = 120
