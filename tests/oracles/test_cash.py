@@ -344,6 +344,7 @@ def test_nothing_beside_the_machines_is_counted_until_it_is_asked_for(priced):
     by_basis = {line["what"]: line["basis"] for line in assumed["lines"]}
     assert {name for name, basis in by_basis.items() if basis == "assumed"} == {
         "people", "egress of streamed output", "load balancers", "storage of weights", "CPU nodes", "support plan",
+        "traffic between zones", "logs of prompts and responses", "development and staging",
     }  # fmt: skip
     stated = priced("fleet", people="1 $/month", other={"defaults": True, "support": "0 %"})["total_cost"]
     names = {line["what"]: line["usd"] for line in stated["lines"]}
