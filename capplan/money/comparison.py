@@ -167,7 +167,7 @@ class Comparison:
         Returns
         -------
         [-]
-            y: the fleet costs c and the API a, machines m with overhead f and support plan s; None if that is at no price, or without one
+            y: the fleet costs c and the API a, machines m with overhead f, and s of a support plan and staging; None if that is at no price, or without one
         """
         own = self.own
         machines = own.machines_usd * (1.0 + own.terms.overhead) + own.other_usd("machines")

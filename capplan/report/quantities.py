@@ -87,7 +87,7 @@ ARGUMENTS: Mapping[str, Argument] = {
     "cheapest_api_outside_usd": Argument("derived", "explain apis[0].outside_usd", "outside_usd"),
     "own_usd": Argument("derived", "explain own.usd_per_month", "usd_per_month"),
     "own_outside_usd": Argument("derived", "explain own.outside_usd_per_month", "outside_usd_per_month"),
-    "priced_machines_usd": Argument("derived", "the machines with overhead and support plan", "machines_usd"),
+    "priced_machines_usd": Argument("derived", "the machines with overhead, support plan and staging", "machines_usd"),
     "even_api_usd": Argument("spec", "the bill of the API for the requests of the break-even", "api_usd_per_month"),
     "even_machines_usd": Argument("derived", "the cheapest order of these replicas and their spares", "machines_usd_per_month"),
     "even_other_usd": Argument("config", "scenario: prices.other, and what requests take outside the GPUs, at the break-even", "other_usd_per_month"),

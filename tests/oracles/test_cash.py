@@ -352,6 +352,14 @@ def test_nothing_beside_the_machines_is_counted_until_it_is_asked_for(priced):
     assert "support plan" not in names
 
 
+def test_staging_and_support_are_no_machines_of_the_plan(capplan, tmp_path):
+    """Two GPUs at $1 are $1,460; a tenth for staging and a tenth for support make $1,752."""
+    path = tmp_path / "s.yaml"
+    path.write_text(SMALL + "prices: {per_gpu_hour: {l4: 1 $/h}, other: {staging: 10 %, support: 10 %}}\n")
+    for command in ("fleet", "bill"):
+        assert "in all $1,752 a month, $1,460 for machines" in capplan(command, path, "--offline").out
+
+
 def test_a_total_at_another_rate_grows_by_what_its_lines_grow_with(priced):
     """The break-even of a comparison moves as egress is paid for by every request, and load balancers are not."""
     even = [
@@ -408,7 +416,7 @@ def test_a_plan_has_one_total_on_every_page_and_command(capplan, tmp_path, way):
     for sentence in (screen.splitlines()[0], headline):
         assert DOLLARS.search(sentence)[1] == f"{machines:,.0f}"
     assert re.search(r"\| per month \| +([\d,]+) \|", text)[1] == f"{machines:,.0f}"
-    every = f"in all ${total:,.0f} a month, of which the machines ${machines:,.0f}"
+    every = f"in all ${total:,.0f} a month, ${machines:,.0f} for machines"
     for said in (screen, run("bill")):
         assert (every in said) == (abs(total - machines) >= 0.5)
     assert f"the lines add up to ${total:,.0f} a month" in text

@@ -181,9 +181,7 @@ def total_table(lines: Sequence[CostLine]) -> Table:
 
 def total_texts(plan: Plan | None, lines: Sequence[CostLine]) -> tuple[str, ...]:
     """Return the total cost in words, if it is not what the machines cost."""
-    machines = total_usd(
-        [line for line in lines if line.grows_with == "machines" and line.what != "support plan"]
-    )
+    machines = total_usd([line for line in lines if line.commitment is not None])
     if plan is None or not lines or isclose(total_usd(lines), machines):
         return ()
     span = "for the job" if plan.money is not None and plan.money.usd_per_job is not None else "a month"
