@@ -216,6 +216,7 @@ Commitment: TypeAlias = Literal["on-demand", "community", "spot", "reserved", "c
 """How a device is paid for."""
 Term: TypeAlias = Literal["reserved-1y", "reserved-3y"]
 """A reservation whose term is stated, in price files of users."""
+TokenRatio: TypeAlias = Annotated[float, Limits(0.2, 5)]
 FacilityRatio: TypeAlias = Annotated[float, Limits(1, 5)]
 Day: TypeAlias = Annotated[str, Dated()]
 Whole: TypeAlias = Annotated[int, Counted()]

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -10,6 +10,13 @@ from capplan.cli import options as o
 from capplan.cli.options import declared, grouped, measure, whole
 from capplan.errors import unknown
 from capplan.scenario.command_flags import BillFlags, CachePriceFlags
+
+if TYPE_CHECKING:
+    from capplan.fleet.plan import FleetAnswer
+    from capplan.questions.fleet import AskedFleet
+    from capplan.questions.money.who_pays import AskedBill
+    from capplan.report.answer import Answer
+    from capplan.scenario.scenario_file import Scenario
 
 _API = typer.Option(
     "--api",
@@ -63,9 +70,16 @@ def _refuse_odd_bill(context: typer.Context, billed: BillFlags) -> None:
     from capplan.report.focus import VERSIONS
 
     if billed.actual is not None:
-        unread = ("month", "focus", "by", "focus_version")
+        unread = ("month", "focus", "by", "focus_version", "metrics")
         o.refuse_unread(
             context, unread, "is of a bill of the plan, and --actual has its own months; leave it out"
+        )
+    if billed.others:
+        of_one = ("month", "focus", "by", "focus_version", "metrics", "actual")
+        o.refuse_unread(context, of_one, "is of the bill of one plan; leave it or --with out")
+    elif billed.budget is not None:
+        o.refuse_unread(
+            context, ("budget",), "is of several services; add --with FILE, or state budget in the scenario"
         )
     if billed.focus is None:
         o.refuse_unread(context, ("by",), "is what the rows of the FOCUS bill are of; give --focus FILE")
@@ -74,6 +88,30 @@ def _refuse_odd_bill(context: typer.Context, billed: BillFlags) -> None:
         raise unknown("row", billed.by, ROWS, place="--by")
     if billed.focus_version not in VERSIONS:
         raise unknown("version of FOCUS", billed.focus_version, VERSIONS, place="--focus-version")
+
+
+def _write(bill: "AskedBill", scene: "Scenario", period: tuple[int, int] | None, billed: BillFlags) -> None:
+    """Write the files of a bill for other tools."""
+    from capplan.report.cost_metrics import cost_metrics
+    from capplan.report.focus import focus_text
+    from capplan.report.show import send
+
+    if billed.focus and period:
+        text = focus_text(bill, scene, period, billed.by, billed.focus_version)
+        send(text, billed.focus, option="--focus")
+    if billed.metrics:
+        send(cost_metrics(bill, scene), billed.metrics, option="--metrics")
+
+
+def _shared(asked: "AskedFleet", answer: "FleetAnswer", billed: BillFlags, *, offline: bool) -> "Answer":
+    """Return the bill of several services that share commitments."""
+    from capplan.keys import current_day
+    from capplan.questions.money.portfolio import asked_portfolio
+    from capplan.questions.plans.plan_file import answered
+    from capplan.report.answers.portfolio import portfolio_answer
+
+    others = [answered(path, offline=offline)[:2] for path in billed.others or ()]
+    return portfolio_answer(asked_portfolio([(asked, answer), *others], billed.budget, current_day()))
 
 
 @grouped
@@ -96,8 +134,7 @@ def bill_command(
     from capplan.questions.plans.plan_file import asked_of_plan
     from capplan.report.answers.actual import actual_answer
     from capplan.report.answers.compare import bill_answer
-    from capplan.report.focus import focus_text
-    from capplan.report.show import row_progress, send, show
+    from capplan.report.show import row_progress, show
 
     _refuse_odd_bill(context, billed)
     asked, answer = asked_of_plan(scenario, plan_file, settings or (), offline=offline)
@@ -106,13 +143,14 @@ def bill_command(
     paid = paid_of(billed.actual, scene) if billed.actual else None
     with row_progress("plans") as progress:
         answer = answer or fleet_for(asked, progress)
+    if billed.others:
+        return show(_shared(asked, answer, billed, offline=offline), to)
     if paid is not None:
         months, bill = paid_months(asked, answer, paid, today)
         shown = actual_answer(months, bill, paid, scene.name)
     else:
         bill = asked_bill(asked, answer, today, period)
-        if focus and period:
-            send(focus_text(bill, scene, period, billed.by, billed.focus_version), focus, option="--focus")
+        _write(bill, scene, period, billed)
         shown = bill_answer(bill, scene, str(focus) if focus else None, period)
     priced = prices_of_others(asked, {group.hardware for group in bill.plan.groups})
     return show(replace(shown, counted=priced), to)

@@ -24,7 +24,7 @@ from capplan.money.energy import Energy, Servers, occupied_fraction
 from capplan.money.price import HOURS_PER_MONTH
 from capplan.questions.fleet import parts_of, replicas_by_group
 from capplan.questions.money.commitments import AskedMix, asked_mix
-from capplan.questions.money.energy import asked_energy, asked_growth
+from capplan.questions.money.energy import asked_energy, asked_growth, price_decline
 from capplan.questions.money.who_pays import total_cost
 from capplan.report.answer import row_of
 from capplan.report.answers.fleet_money import commitments_result, total_result
@@ -247,6 +247,7 @@ def growth_group(planned: Planned) -> Group:
             plan.resized([busy_of(plan.groups[0], int(numbers[(*place[:-1], "replicas")]))]).usd_per_hour
         ),
         "hours": lambda _: Stated(HOURS_PER_MONTH),
+        "price_decline": lambda _: Stated(price_decline(scenario)),
     }
     of = NextToPlan("growth", numbers, given, plan.groups[0].label, of_groups=len(plan.groups) > 1)
     return Group(numbers, partial(_grown, planned, of))

@@ -1,7 +1,7 @@
 """Traffic that grows by the month: when a plan no longer holds, what to buy when, and what the months cost."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -58,6 +58,8 @@ class GrowthMonth:
     """Prefill and decode, or the groups of a mix; None where all replicas are alike."""
     machines: str | None
     """Machines of the order of that month; None if GPUs are bought by the piece, or without a price."""
+    gpu_price_ratio: float = 1.0
+    """Prices of GPUs over those of the first month."""
 
     @property
     def paid_usd(self) -> float | None:
@@ -74,6 +76,27 @@ class Growth:
     """First month in which today's plan is too small; None: not within the horizon."""
     mixes: tuple[Mix, ...] = ()
     """The cheapest mix of commitments of each month; empty where none are named."""
+
+    def at_prices(self, price_ratios: Sequence[float], mix_usd: Sequence[float]) -> "Growth":
+        """Return the same fleets at other prices.
+
+        Parameters
+        ----------
+        price_ratios : [-]
+            prices of each month over those of the first
+        mix_usd : [$]
+            cost of each month by its mix; empty without one
+        """
+        rows = tuple(
+            replace(
+                row,
+                gpu_price_ratio=ratio,
+                usd_per_month=None if row.usd_per_month is None else row.usd_per_month * ratio,
+                mix_usd_per_month=mix_usd[row.month - 1] if mix_usd else None,
+            )
+            for row, ratio in zip(self.months, price_ratios, strict=True)
+        )
+        return replace(self, months=rows)
 
     @property
     def usd(self) -> float | None:

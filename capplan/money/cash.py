@@ -1,11 +1,11 @@
 """Money over months and years: the budget of a scenario, what a service costs in all, and what is paid in which month."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from math import inf
+from dataclasses import dataclass, replace
 from typing import Any
 
-from capplan.money.commitments import Mix, MixedPart, Offer, breakeven_decline
+from capplan.money.commitments import Mix, MixedPart, Offer, falling_ratios
+from capplan.money.order import OWN
 from capplan.money.price import HOURS_PER_MONTH, OtherPrices, usd_per_month
 
 
@@ -86,17 +86,24 @@ def total_usd(lines: Sequence[CostLine]) -> float:
 
 
 def other_lines(
-    terms: OtherPrices, machines_usd: float, output_tokens: float, weight_bytes: float, months: float
+    terms: OtherPrices,
+    machines_usd: float,
+    input_tokens: float,
+    output_tokens: float,
+    weight_bytes: float,
+    months: float,
 ) -> tuple[CostLine, ...]:
     """Return the costs of a service other than its GPUs and the people who run it, the lines without a price left out.
 
-        egress q = 10^-9 o b,   weights q = 10^-9 w t,   others q = n t
+        egress q = 10^-9 o b,   between zones q = 10^-9 z (i d + o b),   logs q = 10^-9 d (i + o),   weights q = 10^-9 w t,   others q = n t
 
     Parameters
     ----------
-    terms : prices; bytes b of an output token as it is streamed
+    terms : prices; bytes b of an output token as it is streamed, bytes d of the text of a token, share z in another zone
     machines_usd : [$]
-        what the machines cost, of which the provider's support plan is a share
+        what the machines cost, of which the provider's support plan and staging are shares
+    input_tokens : [tokens]
+        i, of all requests
     output_tokens : [tokens]
         o, of all requests
     weight_bytes : [B]
@@ -108,19 +115,29 @@ def other_lines(
     -------
     lines, of the same time as machines_usd
     """
+    streamed = 1e-9 * output_tokens * terms.bytes_per_token
 
     def basis(key: str) -> str:
         return "assumed" if key in terms.assumed else f"scenario: prices.other.{key}"
 
     lines = (
         CostLine(
-            "egress of streamed output", 1e-9 * output_tokens * terms.bytes_per_token, "GB", terms.price("egress_per_gb"),
+            "egress of streamed output", streamed, "GB", terms.price("egress_per_gb"),
             basis("egress_per_gb"), "traffic",
+        ),
+        CostLine(
+            "traffic between zones", terms.other_zone_fraction * (streamed + 1e-9 * input_tokens * terms.text_bytes_per_token), "GB",
+            terms.price("cross_zone_per_gb"), basis("cross_zone_per_gb"), "traffic",
+        ),
+        CostLine(
+            "logs of prompts and responses", 1e-9 * (input_tokens + output_tokens) * terms.text_bytes_per_token, "GB", terms.price("logs_per_gb"),
+            basis("logs_per_gb"), "traffic",
         ),
         CostLine("load balancers", months, "months", terms.price("load_balancers"), basis("load_balancers")),
         CostLine("storage of weights", 1e-9 * weight_bytes * months, "GB months", terms.price("weights_per_gb"), basis("weights_per_gb")),
         CostLine("CPU nodes", terms.price("cpu_nodes") * months, "node months", terms.price("cpu_node"), basis("cpu_node")),
         CostLine("support plan", machines_usd, "$ of machines", terms.price("support"), basis("support"), "machines"),
+        CostLine("development and staging", machines_usd, "$ of machines", terms.price("staging"), basis("staging"), "machines"),
     )  # fmt: skip
     return tuple(line for line in lines if line.usd)
 
@@ -154,6 +171,15 @@ class PaidTerm:
             a: upfront u less the residual value v, over a term of T months, and the running cost r
         """
         return (self.upfront_usd - self.residual_usd) / self.months + self.running_usd_per_month
+
+    def at(self, price_ratio: float) -> "PaidTerm":
+        """Return a term that begins at another price of its device; electricity and upkeep of what is bought stay."""
+        return replace(
+            self,
+            upfront_usd=self.upfront_usd * price_ratio,
+            running_usd_per_month=self.running_usd_per_month * (1.0 if self.bought else price_ratio),
+            residual_usd=self.residual_usd * price_ratio,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,11 +219,9 @@ class MachineCharge:
     @property
     def breakeven_decline(self) -> float | None:
         """Return the yearly fall of the price on demand at which its term costs as much as renting by the hour; None without a term, or if no fall is enough."""
-        offer, used = self.part.offer, self.part.used_fraction
-        if self.term_months is None or not offer.list_usd_per_hour or not used:
+        if self.term_months is None:
             return None
-        each = float(offer.usd_per_hour(used))
-        return breakeven_decline(each, offer.list_usd_per_hour, used, round(self.term_months))
+        return self.part.offer.breakeven_decline(self.part.used_fraction, round(self.term_months))
 
     @property
     def unused_fraction(self) -> float:
@@ -339,6 +363,8 @@ class Cash:
     """Value of bought devices at the end of the horizon, falling evenly to their residual value."""
     begun: tuple[Mapping[str, Any], ...] = ()
     """Every reservation, by the month in which it is first needed."""
+    decline_fraction: float = 0.0
+    """Yearly fall of the prices of GPUs."""
 
     @property
     def interest_usd(self) -> float:
@@ -383,23 +409,64 @@ def tied_up_ratio(upfront_fraction: float, term_months: float, interest_fraction
 
 @dataclass(frozen=True, slots=True)
 class _Started:
+    """Devices whose term begins in one month, at its price."""
+
     offer: Offer
     month: int
     devices: int
+    term: PaidTerm
+    price_ratio: float
+    used_fraction: float
+
+    def is_active(self, month: int) -> bool:
+        """Return whether the term was begun up to a month and goes on in it."""
+        return self.month <= month < self.month + self.term.months
+
+    def interest_usd(self, month: int) -> float:
+        """Return a month of interest on the part of an upfront payment that is left when the month begins."""
+        left = 1.0 - (month - self.month) / self.term.months
+        return self.devices * self.term.upfront_usd * left * self.term.interest_fraction / 12.0
+
+    @property
+    def cost_usd(self) -> float:
+        """Cost of a month of one device, its upfront part spread over the term, with interest."""
+        fixed = float(usd_per_month(self.offer.fixed_usd_per_hour))
+        kept = self.term.running_usd_per_month if self.term.bought else 0.0
+        return (fixed - kept) * self.price_ratio + kept
+
+    def row(self, last: int, decline_fraction: float) -> dict[str, Any]:
+        """Return what the term costs and binds after the last month, and what renting the same hours would cost."""
+        term, months = self.term, round(self.term.months)
+        rent = self.offer.contracted_usd_per_hour
+        left = self.month + term.months - 1.0 - last
+        fallen = float(falling_ratios(decline_fraction, months).sum()) * self.price_ratio
+        hourly = None if rent is None else self.devices * self.used_fraction * rent
+        return {
+            "name": self.offer.name,
+            "month": self.month,
+            "until_month": int(last + left),
+            "devices": self.devices,
+            "usd": self.devices * (term.upfront_usd + term.months * term.running_usd_per_month),
+            "usd_after_horizon": self.devices * max(left, 0.0) * term.running_usd_per_month,
+            "rented_usd": None if hourly is None else float(usd_per_month(hourly)) * fallen,
+            "breakeven_decline": self.offer.breakeven_decline(self.used_fraction, months),
+        }
 
 
-def cash_of(mixes: Sequence[Mix], terms: Mapping[Offer, PaidTerm]) -> Cash:
-    """Return payments by month for the mixes of successive months.
+def cash_of(mixes: Sequence[Mix], terms: Mapping[Offer, PaidTerm], decline_fraction: float = 0.0) -> Cash:
+    """Return payments by month for the mixes of successive months, at prices that fall by a part each year.
 
-        new_m = max(0, n_m - sum of what runs),   paid_m = new_m u + running_m r + what is rented,   owed = sum (T - age) r
+        new_m = max(0, n_m - sum of what runs),   paid_m = k_m new_m u + sum k_s running_s r + k_m what is rented,   owed = sum k_s (T - age) r
 
     A term that was begun is paid to its end, also if a later month needs fewer devices. One that ends is begun again if its month
-    needs the devices.
+    needs the devices, at the price of that month.
 
     Parameters
     ----------
-    mixes : of month 1, 2, ...; each is the cheapest for its own load
+    mixes : of month 1, 2, ...; each is the cheapest for its own load at the prices of the first
     terms : by offer, because GPUs of two kinds have two prices: term T, upfront u and running cost r; offers without one are paid as they are used
+    decline_fraction : [-]
+        of a year, whose falling_ratios k are those of rents, and of terms and purchases by the month s in which they begin
 
     Returns
     -------
@@ -407,75 +474,52 @@ def cash_of(mixes: Sequence[Mix], terms: Mapping[Offer, PaidTerm]) -> Cash:
     """
     started: list[_Started] = []
     months = []
-    for number, mix in enumerate(mixes, start=1):
-        upfront = residual = interest = 0.0
-        running = float(usd_per_month(mix.people_usd_per_hour))
-        needed = dict.fromkeys(terms, 0)
+    for number, (mix, ratio) in enumerate(
+        zip(mixes, falling_ratios(decline_fraction, len(mixes)).tolist(), strict=True), start=1
+    ):
+        upfront, running = 0.0, float(usd_per_month(mix.people_usd_per_hour))
         for part in mix.parts:
-            month_usd = float(usd_per_month(part.usd_per_hour))
-            term = terms.get(part.offer)
-            if term is None:
-                running += month_usd
-                continue
-            devices = part.gpus
-            needed[part.offer] += devices
-            used = part.usd_per_hour - part.offer.fixed_usd_per_hour * devices
-            running += float(usd_per_month(used))
+            if part.offer not in terms:
+                rented = 1.0 if part.offer.name == OWN else ratio
+                running += float(usd_per_month(part.usd_per_hour)) * rented
+        cost = running
         for offer, term in terms.items():
-            active = sum(item.devices for item in _active(started, offer, number, term))
-            if needed[offer] > active:
-                started.append(_Started(offer, number, needed[offer] - active))
-                upfront += term.upfront_usd * (needed[offer] - active)
-            running += term.running_usd_per_month * max(active, needed[offer])
-            residual += term.residual_usd * sum(
-                item.devices for item in started if item.offer == offer and item.month + term.months - 1.0 == number
-            )  # fmt: skip
-            interest += sum(
-                _interest_usd(item, number, term) for item in _active(started, offer, number, term)
-            )
-        cost = float(usd_per_month(mix.usd_per_hour))
+            parts = [part for part in mix.parts if part.offer == offer]
+            needed = sum(part.gpus for part in parts)
+            fixed = needed * offer.fixed_usd_per_hour
+            by_use = float(usd_per_month(sum(part.usd_per_hour for part in parts) - fixed))
+            active = [item for item in started if item.offer == offer and item.is_active(number)]
+            more = needed - sum(item.devices for item in active)
+            if more > 0:
+                used = sum(part.gpus * part.used_fraction for part in parts) / needed
+                active.append(_Started(offer, number, more, term.at(ratio), ratio, used))
+                started.append(active[-1])
+                upfront += more * active[-1].term.upfront_usd
+            running += by_use + sum(item.devices * item.term.running_usd_per_month for item in active)
+            cost += by_use
+            for item in active:
+                cost += min(item.devices, needed) * item.cost_usd
+                needed -= min(item.devices, needed)
+        residual = sum(
+            item.devices * item.term.residual_usd
+            for item in started
+            if item.month + item.term.months - 1.0 == number
+        )
+        interest = sum(item.interest_usd(number) for item in started if item.is_active(number))
         months.append(CashMonth(number, upfront, running, residual, cost, interest))
-    return _ended(months, started, terms)
+    return _ended(months, started, decline_fraction)
 
 
-def _active(started: Sequence[_Started], offer: Offer, month: int, term: PaidTerm) -> list[_Started]:
-    """Return what was begun up to a month and goes on in it."""
-    return [item for item in started if item.offer == offer and month < item.month + term.months]
-
-
-def _interest_usd(item: _Started, month: int, term: PaidTerm) -> float:
-    """Return a month of interest on the part of an upfront payment that is left when the month begins."""
-    left = 1.0 - (month - item.month) / term.months
-    return item.devices * term.upfront_usd * left * term.interest_fraction / 12.0
-
-
-def _ended(months: Sequence[CashMonth], started: Sequence[_Started], terms: Mapping[Offer, PaidTerm]) -> Cash:
+def _ended(months: Sequence[CashMonth], started: Sequence[_Started], decline_fraction: float) -> Cash:
     """Return the payments with what is owed and worth after the last month."""
-    owed, worth, until = 0.0, 0.0, -inf
     last = len(months)
-    begun = []
+    begun = [item.row(last, decline_fraction) for item in started if not item.term.bought]
+    owed = sum(row["usd_after_horizon"] for row in begun)
+    until = max((row["until_month"] for row in begun), default=0)
+    worth = 0.0
     for item in started:
-        term = terms[item.offer]
-        left = item.month + term.months - 1.0 - last
-        if not term.bought:
-            after = item.devices * max(left, 0.0) * term.running_usd_per_month
-            all_of_it = item.devices * (term.upfront_usd + term.months * term.running_usd_per_month)
-            begun.append(
-                {
-                    "name": item.offer.name,
-                    "month": item.month,
-                    "until_month": int(last + left),
-                    "devices": item.devices,
-                    "usd": all_of_it,
-                    "usd_after_horizon": after,
-                }
-            )
-        if left <= 0.0:
-            continue
-        if term.bought:
-            share = left / term.months
+        share = (item.month + item.term.months - 1.0 - last) / item.term.months
+        if item.term.bought and share > 0.0:
+            term = item.term
             worth += item.devices * (term.residual_usd + share * (term.upfront_usd - term.residual_usd))
-            continue
-        owed += item.devices * left * term.running_usd_per_month
-        until = max(until, last + left)
-    return Cash(tuple(months), owed, int(until) if owed else None, worth, tuple(begun))
+    return Cash(tuple(months), owed, until if owed else None, worth, tuple(begun), decline_fraction)

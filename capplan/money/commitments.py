@@ -52,12 +52,43 @@ def annuity_usd_per_hour(capex_usd: Number, life_years: Number, interest_fractio
     return capex_usd * factor / HOURS_PER_YEAR
 
 
+def falling_ratios(decline_fraction: float, months: int) -> Array:
+    """Return the prices of successive months over the price of the first, falling by the same part each year.
+
+        k_m = (1 - d)^((m - 1) / 12),   m = 1 ... n
+
+    Parameters
+    ----------
+    decline_fraction : [-]
+        d, of a year
+    months : [months]
+        n
+
+    Returns
+    -------
+    [-]
+        k
+
+    Examples
+    --------
+    Three quarters of the price are gone after two years of 50%:
+
+    >>> float(falling_ratios(0.5, 25)[24])
+    0.25
+
+    References
+    ----------
+    A geometric series; Brealey, Myers, Allen, "Principles of Corporate Finance", chapter 2, a growing annuity.
+    """
+    return np.asarray((1.0 - decline_fraction) ** (np.arange(months) / 12.0))
+
+
 def breakeven_decline(
     term_usd_per_hour: float, rent_usd_per_hour: float, used_fraction: float, months: int
 ) -> float | None:
     """Return how fast the price on demand has to fall for a term to cost as much as renting by the hour.
 
-        u l sum_m (1 - d)^(m / 12) = T c,   m = 0 ... T - 1
+        u l sum(k) = T c
 
     Parameters
     ----------
@@ -68,7 +99,7 @@ def breakeven_decline(
     used_fraction : [-]
         u, share of the hours in which it would be rented
     months : [months]
-        T, of the term
+        T, of the term; k are its falling_ratios
 
     Returns
     -------
@@ -94,8 +125,7 @@ def breakeven_decline(
     low, high = 0.0, 1.0
     for _ in range(60):
         middle = (low + high) / 2.0
-        rented = sum((1.0 - middle) ** (month / 12.0) for month in range(months))
-        low, high = (middle, high) if rented > needed else (low, middle)
+        low, high = (middle, high) if falling_ratios(middle, months).sum() > needed else (low, middle)
     return low
 
 
@@ -131,6 +161,18 @@ class Offer:
     def usd_per_hour(self, used_fraction: Number) -> Number:
         """Return the mean cost of a device that is needed for this share of the time."""
         return self.fixed_usd_per_hour + self.used_usd_per_hour * used_fraction
+
+    @property
+    def contracted_usd_per_hour(self) -> float | None:
+        """Price on demand of the same device, with a discount of one's own; None: none is known."""
+        return None if self.list_usd_per_hour is None else self.list_usd_per_hour * self.discounted_ratio
+
+    def breakeven_decline(self, used_fraction: float, months: int) -> float | None:
+        """Return the yearly fall of the price on demand at which a term costs as much as renting by the hour; None without such a price, or if no fall is enough."""
+        rent = self.contracted_usd_per_hour
+        if not rent or not used_fraction:
+            return None
+        return breakeven_decline(float(self.usd_per_hour(used_fraction)), rent, used_fraction, months)
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +242,8 @@ class GroupUse:
     """Place of their group in the plan."""
     machine: Machine | None = None
     """One of its machines; None for GPUs by the piece."""
+    running: Counts | None = None
+    """How many of them run in each window; None where only their shares of the time are known."""
 
     @property
     def are_there(self) -> bool:
@@ -274,6 +318,29 @@ def cheapest_mix(group: GroupUse) -> tuple[MixedPart, ...]:
                 replace(part, group=group.group, of_replicas=group.of_replicas, machine=group.machine)
             )
     return tuple(parts)
+
+
+def pooled_use(uses: Sequence[GroupUse]) -> GroupUse:
+    """Return what several services use of one kind of machine, or of one GPU by the piece, as if it were of one.
+
+        n_t = sum_i n_i,t s_i
+
+    Parameters
+    ----------
+    uses : n_i in each window t, a shorter time repeated; s machines in each unit, or GPUs; all with the same offers
+
+    Returns
+    -------
+    GroupUse of single machines, or of single GPUs
+    """
+    first = uses[0]
+    each = first.machine.gpus if first.machine and first.machine.sku else 1
+    longest = max(use.running.size for use in uses if use.running is not None)
+    total = np.zeros(longest, dtype=np.int64)
+    for use in uses:
+        assert use.running is not None
+        total += np.resize(use.running, longest) * (use.devices // each)
+    return replace(first, used=use_fractions(total), devices=each, of_replicas=False, group=0, running=total)
 
 
 def least_usd_per_hour(replicas: Number, offers: Sequence[Offer], devices: int) -> Number:

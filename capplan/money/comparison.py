@@ -73,9 +73,13 @@ class OwnFleet:
         machines = sum(
             group.usd_of(int(replicas_over_time(rates, group.request_rate)[0])) for group in self.groups
         )
+        return self.usd_with(machines)
+
+    def usd_with(self, machines_usd: float) -> float:
+        """Return the cost with machines at another price, without what grows with every request [$]."""
         support = self.other_usd("machines") / self.machines_usd if self.machines_usd else 0.0
         share = 1.0 + self.terms.overhead + support
-        return machines * share + self.terms.people_usd_per_month + self.other_usd("nothing")
+        return machines_usd * share + self.terms.people_usd_per_month + self.other_usd("nothing")
 
     def usd_at(self, request_rates: Array) -> Array:
         """Return the cost at other peak rates, without what grows with every request [$]."""
@@ -105,6 +109,21 @@ class ComparedApi:
     """Peak rate above which the self-hosted fleet never costs more; None where the API stays cheaper."""
     ways: tuple[str, ...] = ()
     """How each class uses the cache: the cheapest way."""
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedMonth:
+    """The fleet and the cheapest API in one month to come."""
+
+    month: int
+    """1 is today."""
+    request_rate: float
+    """Request rate at the peak [req/s]."""
+    own_usd: float
+    """The self-hosted fleet, with people and what its service takes."""
+    api: str
+    """The cheapest API of the month."""
+    api_usd: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +167,7 @@ class Comparison:
         Returns
         -------
         [-]
-            y: the fleet costs c and the API a, machines m with overhead f and support plan s; None if that is at no price, or without one
+            y: the fleet costs c and the API a, machines m with overhead f, and s of a support plan and staging; None if that is at no price, or without one
         """
         own = self.own
         machines = own.machines_usd * (1.0 + own.terms.overhead) + own.other_usd("machines")
@@ -263,6 +282,40 @@ def compare(
         compared.append(ComparedApi(price, hosted_bill(seen, price, terms), seen, even, ways))
     compared.sort(key=lambda api: (api.bill.usd, api.price.name))
     return Comparison(own, tuple(compared), traffic, terms)
+
+
+def compared_month(
+    comparison: Comparison, month: int, request_rate: float, machines_usd: float, token_ratio: float
+) -> ComparedMonth:
+    """Return the fleet and the cheapest API at the traffic of a month to come.
+
+        a = k (b - o) + o
+
+    Parameters
+    ----------
+    comparison : of today
+    month : [-]
+        1 is today
+    request_rate : [1/s]
+        at its peak
+    machines_usd : [$]
+        what the machines cost in it
+    token_ratio : [-]
+        k, prices of APIs over those of today
+
+    Returns
+    -------
+    ComparedMonth; the API costs a, of a bill b at the prices of today with o outside the model
+    """
+    own = comparison.own
+
+    def usd_of(api: ComparedApi) -> float:
+        bill = hosted_bill(api.traffic, api.price, comparison.terms, request_rate / own.request_rate)
+        return token_ratio * (bill.usd - bill.outside_usd) + bill.outside_usd
+
+    usd, api = min((usd_of(api), api.price.name) for api in comparison.apis)
+    paid = own.usd_with(machines_usd) + own.usd_of_requests(request_rate)
+    return ComparedMonth(month, request_rate, paid, api, usd)
 
 
 def _with_reuse(traffic: HostedTraffic, repeated: Repeated | None, price: TokenPrice) -> HostedTraffic:

@@ -1,7 +1,7 @@
 """A month of traffic at a hosted API: prices by kind of token, what decides the bill of a class of requests, and a day of one shared prefix with and without caching."""
 
 import math
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from math import ceil
 from typing import Annotated, Literal
 
@@ -15,6 +15,7 @@ from capplan.keys import (
     Limits,
     Number,
     Seconds,
+    TokenRatio,
     UsdPerHour,
     UsdPerMillionTokens,
     UsdPerPaidMillionTokens,
@@ -97,6 +98,8 @@ class Hosted:
     """Use of the prompt cache: in the cheapest way, or as the API does if requests ask for nothing; default: cheapest."""
     provisioned: Provisioned | None = None
     """Throughput that you rent by the hour, instead of paying by the token."""
+    token_ratios: dict[str, TokenRatio] = field(default_factory=dict)
+    """Tokens that a provider counts for the text of one token of the scenario's model, by provider."""
 
     @property
     def price_ratio(self) -> float:
@@ -272,6 +275,8 @@ class TokenPrice:
     """Day from which other prices hold, and these prices, if the provider announced some."""
     retires: str | None = None
     """Day on which the provider ends the model."""
+    token_ratio: float = 1.0
+    """Tokens that it counts for the text of one token of the scenario's model."""
     services: tuple[tuple[str, TokenRates], ...] = ()
     """Other service tiers by name, with their prices."""
 
@@ -660,7 +665,11 @@ def _times(rates: TokenRates, before: TokenRates, after: TokenRates) -> TokenRat
 
 
 def sold_price(price: TokenPrice, terms: Hosted) -> TokenPrice:
-    """Return a price as a client pays it: of its service tier, with its discount and surcharge on every token.
+    """Return a price as a client pays it, for the tokens of the scenario's model: of its service tier, with its discount and surcharge on every token.
+
+        p' = p (1 + s) (1 - d) c,   l' = l / c
+
+    Prices p have surcharge s and discount d, and c tokens are counted for one; lengths l are those of tiers, prefixes and contexts.
 
     Parameters
     ----------
@@ -674,9 +683,11 @@ def sold_price(price: TokenPrice, terms: Hosted) -> TokenPrice:
     (9.0, 1.0)
     """
     listed = dict(price.services).get(terms.service, price.rates)
+    counted = terms.token_ratios.get(price.provider, price.token_ratio)
+    ratio = terms.price_ratio * counted
 
     def paid(rates: TokenRates) -> TokenRates:
-        ratio, read, write = terms.price_ratio, rates.cache_read, rates.cache_write
+        read, write = rates.cache_read, rates.cache_write
         return TokenRates(
             rates.input * ratio,
             rates.output * ratio,
@@ -688,8 +699,13 @@ def sold_price(price: TokenPrice, terms: Hosted) -> TokenPrice:
     return replace(
         price,
         rates=paid(listed),
-        tiers=tuple((above, paid(_times(rates, price.rates, listed))) for above, rates in price.tiers),
-        storage_usd_per_million_tokens_hour=None if stored is None else stored * terms.price_ratio,
+        tiers=tuple(
+            (above / counted, paid(_times(rates, price.rates, listed))) for above, rates in price.tiers
+        ),
+        storage_usd_per_million_tokens_hour=None if stored is None else stored * ratio,
+        minimum_prefix_tokens=price.minimum_prefix_tokens / counted,
+        context_tokens=None if price.context_tokens is None else int(price.context_tokens / counted),
+        token_ratio=counted,
         batch_discount_fraction=price.batch_discount_fraction if terms.service == "standard" else 0.0,
         batch_read_discount_fraction=price.batch_read_discount_fraction
         if terms.service == "standard"
@@ -698,8 +714,10 @@ def sold_price(price: TokenPrice, terms: Hosted) -> TokenPrice:
 
 
 def time_to_live_s(price: TokenPrice, terms: Hosted) -> float:
-    """Return how long a prefix is kept after its last use: the scenario's, the provider's, or the assumed time."""
+    """Return how long a prefix is kept after its last use: the scenario's, the provider's, or the assumed time; what is kept by itself is promised for no longer."""
     stated = terms.time_to_live if terms.time_to_live is not None else price.time_to_live_s
+    if price.keeps_by_itself and price.time_to_live_s is None:
+        return min(UNSTATED_TIME_TO_LIVE_S, stated or UNSTATED_TIME_TO_LIVE_S)
     return UNSTATED_TIME_TO_LIVE_S if stated is None else stated
 
 
@@ -849,7 +867,9 @@ def provisioned_units(
         prompt = float(request.input_tokens.midpoints(SLICES).mean())
         answers = part.answers_at(price)
         tokens = prompt - found + sold.output_weight * answers * request.generated_tokens
-        by_hour += np.broadcast_to(part.rates_per_s, (24,)) * load_ratio / answers * tokens
+        by_hour += (
+            np.broadcast_to(part.rates_per_s, (24,)) * load_ratio / answers * tokens * price.token_ratio
+        )
     return sold.units(float(by_hour.max()))
 
 
@@ -859,6 +879,16 @@ def outside_usd(traffic: tuple[HostedTraffic, ...]) -> float:
         part.requests / part.request_class.sequences_per_request * part.request_class.outside.usd_per_request
         for part in traffic
     )
+
+
+def tokens_of(traffic: tuple[HostedTraffic, ...], hours: float) -> tuple[float, float]:
+    """Return the input tokens that requests send in some hours, and the tokens that they get; a prompt with several answers is sent once."""
+    inputs = outputs = 0.0
+    for part in traffic:
+        item, sent = part.request_class, part.requests * hours / part.hours
+        inputs += sent / item.sequences_per_request * item.input_tokens.mean_tokens
+        outputs += sent * item.generated_tokens
+    return inputs, outputs
 
 
 def too_long_fraction(traffic: tuple[HostedTraffic, ...], price: TokenPrice) -> float:

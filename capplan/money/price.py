@@ -45,6 +45,8 @@ HOURS_PER_MONTH = 730.0
 Side: TypeAlias = Literal["low", "likely", "high"]
 """Side of the range of offers."""
 SIDES: tuple[Side, ...] = ("low", "likely", "high")
+OLD_DAYS = 90
+"""Age from which a price is flagged: of a GPU, a machine or a hosted API."""
 MAX_AGE_DAYS = 180
 """Offers that are older than the newest one of their device by more than this are ignored ..."""
 MAX_AGE_DAYS_OF_TERMS = 365
@@ -216,6 +218,7 @@ Dated = TypeVar("Dated", PriceRecord, Machine)
 ANY_PROVIDER = "any"
 ASSUMED_OTHER: Mapping[str, float] = MappingProxyType({
     "egress_per_gb": 0.09, "load_balancers": 50.0, "weights_per_gb": 0.023, "cpu_nodes": 3, "cpu_node": 150.0, "support": 0.1,
+    "cross_zone_per_gb": 0.02, "logs_per_gb": 0.5, "staging": 0.1,
 })  # fmt: skip
 """Prices of the costs of a service other than its GPUs, where prices.other asks for defaults: the order of the lists of large clouds (an assumption)."""
 ASSUMED_PEOPLE_USD_PER_MONTH = 15_000.0
@@ -243,6 +246,16 @@ class OtherPrices:
     """Price of such a node."""
     support: Fraction | None = None
     """Support plan of the provider, as a share of the price of the machines."""
+    cross_zone_per_gb: Usd | None = None
+    """Price of a gigabyte between two zones, both directions together."""
+    other_zone_fraction: Fraction = 2.0 / 3.0
+    """Share of prompts and streamed output that a replica in another zone serves: of three zones, two."""
+    logs_per_gb: Usd | None = None
+    """Price of a gigabyte of logs, which keep every prompt and response."""
+    text_bytes_per_token: Bytes = 4.0
+    """Bytes of text of one token, in prompts and in logs."""
+    staging: Fraction | None = None
+    """Machines for development and staging, as a share of the price of the machines."""
 
     @property
     def assumed(self) -> tuple[str, ...]:
@@ -343,13 +356,13 @@ class Prices:
     def machines_usd_within(self, usd: float, includes: Collection[str], other_usd: float = 0.0) -> float:
         """Return what a budget leaves for machines.
 
-            m = (c - p - x) / (1 + f + s)
+            m = (c - p - x) / (1 + f + s + g)
 
         Parameters
         ----------
         usd : [$]
             c.
-        includes : what the budget pays for in addition to the machines: `people` p, `overhead` f, and `other`: x, and the support plan s
+        includes : what the budget pays for in addition to the machines: `people` p, `overhead` f, and `other`: x, the support plan s and staging g
         other_usd : [$]
             x, the lines of prices.other that do not follow the price of the machines
 
@@ -365,8 +378,10 @@ class Prices:
         """
         people = self.people_usd_per_month if "people" in includes else 0.0
         overhead = self.overhead if "overhead" in includes else 0.0
-        support, others = (self.other.price("support"), other_usd) if "other" in includes else (0.0, 0.0)
-        return (usd - people - others) / (1.0 + overhead + support)
+        if "other" not in includes:
+            return (usd - people) / (1.0 + overhead)
+        follows = self.other.price("support") + self.other.price("staging")
+        return (usd - people - other_usd) / (1.0 + overhead + follows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -668,7 +683,7 @@ def matching_offers(records: Iterable[PriceRecord], device: str, choice: Prices)
     return [record for record in matching if record.quality == "list"] or matching
 
 
-def _accepted_offers(records: Sequence[PriceRecord], device: str, choice: Prices) -> list[PriceRecord]:
+def accepted_offers(records: Sequence[PriceRecord], device: str, choice: Prices) -> list[PriceRecord]:
     """Return the offers that the price of a device is taken from, cheapest first.
 
     Of those that match it is the newest offer of each provider (the cheapest one of a tie), without those over MAX_AGE_DAYS older
@@ -708,7 +723,7 @@ def choose_price(records: Sequence[PriceRecord], device: str, choice: Prices) ->
             f"{device} costs {usd:.2f} $/h, as the scenario says", f"prices.per_gpu_hour.{device}"
         )
         return ChosenPrice(usd, choice.paid_as, (), 0, None, None, stated)
-    offers = _accepted_offers(records, device, choice)
+    offers = accepted_offers(records, device, choice)
     if not offers:
         return None
     usd = median_low([offer.usd_per_hour for offer in offers])

@@ -66,6 +66,7 @@ UNITS: Mapping[str, Unit] = {
     "bias": Unit("-", "%", 100.0, "bias"),
     "within_20": Unit("-", "%", 100.0, "within 20%"),
     "coverage": Unit("-", "%", 100.0, "coverage"),
+    "decline": Unit("-", "%", 100.0, "yearly fall"),
     "stored_token_hours": Unit("10^6 token h"),
     "tokens": Unit("token", "tokens", heading="tokens"),
     "hours": Unit("h"),

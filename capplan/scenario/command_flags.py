@@ -48,9 +48,21 @@ class BillFlags:
     )
     by: str = option("Rows of the FOCUS bill: class or machine.", default="class", metavar="ROWS")
     focus_version: str = option("Version of FOCUS: 1.2 or 1.3.", default="1.2", metavar="VERSION")
+    metrics: Path | None = option(
+        "Also write what tokens cost as Prometheus metrics, with the names and definitions of OpenCost and llm-d.",
+        metavar="FILE",
+    )
     actual: Path | None = option(
         "Compare the plan with what was paid: CSV of FOCUS or of AWS's cost and usage report, or JSON of OpenCost.",
         metavar="FILE",
+    )
+    others: list[Path] | None = option(
+        "Another plan file or scenario that shares commitments with this one; repeatable.",
+        metavar="FILE",
+        flag="--with",
+    )
+    budget: float | None = option(
+        "Budget of a month for all services of --with.", Positive("20000"), unit="BUDGET", metavar="USD"
     )
 
 

@@ -113,6 +113,16 @@ EXCLUSIONS: Mapping[str, str] = {
     "growth with growth.per_month and growth.rates": f"per_month and rates are both {_GROWTH}",
     "growth without growth.per_month or growth.rates": f"neither per_month nor rates is {_GROWTH}",
     "growth.months with growth.rates": "belongs to per_month; rates state their months themselves",
+    **{
+        f"growth.gpu_price_decline with {key}": f"falls with prices of rented GPUs, and {why}"
+        for key, why in {
+            "prices.electricity": f"prices.electricity stays; {_LEAVE}",
+            **{
+                f"prices.commitment: {paid}": f"prices.commitment: {paid} keeps its price for its term; state the term in commitments"
+                for paid in ("reserved", "reserved-1y", "reserved-3y", "owned", "capacity-block")
+            },
+        }.items()
+    },
     "growth with traffic[].requests": "is for continuous traffic; a batch job is planned as it stands, so leave it out",
     "engine_version with engine: any": f"belongs to one engine, and engine is any; {_LEAVE}",
     "kv_offload with prefix_caching: false": f"holds prefixes, and prefix_caching is false; {_LEAVE}",

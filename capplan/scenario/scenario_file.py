@@ -347,6 +347,10 @@ class Growth(Record):
     """Months to look ahead, the current month included."""
     rates: dict[str, RequestsPerS] | None = None
     """Instead: month, 1 being today's, and peak rate of all traffic together."""
+    gpu_price_decline: Fraction = 0.0
+    """Yearly fall of the prices of the same GPU hours, by cheaper offers or newer GPUs; a term keeps the price of the month in which it begins."""
+    token_price_decline: Fraction = 0.0
+    """Yearly fall of the prices of hosted APIs, which `capplan compare` follows month by month."""
 
 
 class MeasuredPower(Record):

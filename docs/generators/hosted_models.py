@@ -56,7 +56,7 @@ def written(by_day: Mapping[date, AskedComparison]) -> str:
         rate = api.breakeven_request_rate
         at = "no rate" if rate is None else f"a peak of {rate:.3g} req/s"
         lines.append(
-            f"| {api.price.name} | {api.price.rates.input:g} | {api.bill.usd:,.0f}{''.join(dearer)} | {_caching(api, prefix)} | {at} |"
+            f"| {api.price.name} | {listed_input(api):g} | {api.bill.usd:,.0f}{''.join(dearer)} | {_caching(api, prefix)} | {at} |"
         )
     return "\n".join(
         (
@@ -82,14 +82,20 @@ def _caching(api: ComparedApi, prefix_tokens: float) -> str:
     if api.price.rates.cache_read is None:
         return "no cached input on sale"
     if ways == NOT_CACHED and prefix_tokens < shortest:
-        return f"not cached: the prefix has {prefix_tokens:,.0f} tokens, the shortest that is cached {shortest:,.0f}"
+        ratio = api.price.token_ratio
+        return f"not cached: the prefix has {prefix_tokens * ratio:,.0f} tokens, the shortest that is cached {shortest * ratio:,.0f}"
     return f"{ways}, marked" if api.price.marked else ways
+
+
+def listed_input(api: ComparedApi) -> float:
+    """Return the price of a million input tokens as the provider counts them [$]."""
+    return round(api.price.rates.input / api.price.token_ratio, 9)
 
 
 def dearest_and_cheapest(apis: Sequence[ComparedApi], own_usd: float) -> tuple[float, float]:
     """Return the dearest price of input of a model that costs less than the self-hosted fleet, and the cheapest of one that costs more."""
-    below = [api.price.rates.input for api in apis if api.bill.usd < own_usd]
-    above = [api.price.rates.input for api in apis if api.bill.usd >= own_usd]
+    below = [listed_input(api) for api in apis if api.bill.usd < own_usd]
+    above = [listed_input(api) for api in apis if api.bill.usd >= own_usd]
     return max(below), min(above)
 
 

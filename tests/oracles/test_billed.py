@@ -216,6 +216,13 @@ def test_a_term_that_is_dearer_today_or_cheaper_than_a_month_has_no_break_even()
     assert breakeven_decline(0.1, 2.0, 1.0, 12) is None
 
 
+def test_the_break_even_counts_a_discount_of_ones_own():
+    """$1 for a year against $2 less 20%: rent that falls to what the term costs has to fall by less than from $2."""
+    offer = Offer("reserved-1y", 1.0, 0.0, list_usd_per_hour=2.0, discounted_ratio=0.8)
+    assert offer.breakeven_decline(1.0, 12) == breakeven_decline(1.0, 1.6, 1.0, 12)
+    assert offer.breakeven_decline(1.0, 12) < breakeven_decline(1.0, 2.0, 1.0, 12)
+
+
 def test_the_bill_says_at_which_fall_of_prices_a_term_no_longer_pays(capplan, planned):
     rows, bill = bill_of(capplan, planned, "2026-12")
     (charge,) = (each for each in bill["charges"] if each["commitment"] == "reserved-1y")

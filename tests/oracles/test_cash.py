@@ -179,12 +179,28 @@ def test_the_annuity_of_a_purchase_pays_for_all_but_its_residual_value(residual,
 def test_other_lines_by_hand():
     """A billion tokens of 300 B at 0.09 $/GB are 27 $; 140 GB at 0.02 $ 2.80 $; three nodes at 150 $; a tenth of 5,000 $."""
     terms = OtherPrices(False, 0.09, 300.0, 50.0, 0.02, 3, 150.0, 0.1)
-    lines = other_lines(terms, 5000.0, 1e9, 140e9, 1.0)
+    lines = other_lines(terms, 5000.0, 0.0, 1e9, 140e9, 1.0)
     assert [round(line.usd, 6) for line in lines] == [27.0, 50.0, 2.8, 450.0, 500.0]
     assert total_usd(lines) == pytest.approx(1029.8)
-    half = other_lines(terms, 2500.0, 5e8, 140e9, 0.5)
+    half = other_lines(terms, 2500.0, 0.0, 5e8, 140e9, 0.5)
     assert total_usd(half) == pytest.approx(1029.8 / 2)
-    assert other_lines(OtherPrices(), 5000.0, 1e9, 140e9, 1.0) == ()
+    assert other_lines(OtherPrices(), 5000.0, 1e9, 1e9, 140e9, 1.0) == ()
+
+
+def test_traffic_between_zones_logs_and_staging_by_hand():
+    """Two billion input tokens of 4 B are 8 GB, a billion output tokens 300 GB streamed and 4 GB of text; two thirds of 308 GB cross at 0.02 $."""
+    terms = OtherPrices(cross_zone_per_gb=0.02, logs_per_gb=0.5, staging=0.1)
+    lines = {line.what: line for line in other_lines(terms, 5000.0, 2e9, 1e9, 140e9, 1.0)}
+    usd = {what: round(line.usd, 9) for what, line in lines.items()}
+    assert usd == {
+        "traffic between zones": round(308 * 2 / 3 * 0.02, 9),
+        "logs of prompts and responses": 12 * 0.5,
+        "development and staging": 500.0,
+    }
+    assert [line.grows_with for line in lines.values()] == ["traffic", "traffic", "machines"]
+    assumed = other_lines(OtherPrices(defaults=True), 5000.0, 2e9, 1e9, 140e9, 1.0)
+    assert {line.what for line in assumed} > set(usd)
+    assert all(line.basis == "assumed" for line in assumed)
 
 
 SMALL = (
@@ -328,11 +344,20 @@ def test_nothing_beside_the_machines_is_counted_until_it_is_asked_for(priced):
     by_basis = {line["what"]: line["basis"] for line in assumed["lines"]}
     assert {name for name, basis in by_basis.items() if basis == "assumed"} == {
         "people", "egress of streamed output", "load balancers", "storage of weights", "CPU nodes", "support plan",
+        "traffic between zones", "logs of prompts and responses", "development and staging",
     }  # fmt: skip
     stated = priced("fleet", people="1 $/month", other={"defaults": True, "support": "0 %"})["total_cost"]
     names = {line["what"]: line["usd"] for line in stated["lines"]}
     assert names["people"] == 1.0
     assert "support plan" not in names
+
+
+def test_staging_and_support_are_no_machines_of_the_plan(capplan, tmp_path):
+    """Two GPUs at $1 are $1,460; a tenth for staging and a tenth for support make $1,752."""
+    path = tmp_path / "s.yaml"
+    path.write_text(SMALL + "prices: {per_gpu_hour: {l4: 1 $/h}, other: {staging: 10 %, support: 10 %}}\n")
+    for command in ("fleet", "bill"):
+        assert "in all $1,752 a month, $1,460 for machines" in capplan(command, path, "--offline").out
 
 
 def test_a_total_at_another_rate_grows_by_what_its_lines_grow_with(priced):
@@ -422,3 +447,106 @@ def test_the_range_of_the_cost_has_the_offers_and_the_speed_of_replicas_in_it(ca
     assert low <= planned * min(speed[0], offered[0]) + 1.0
     assert high >= planned * max(speed[1], offered[1]) - 1.0
     assert low < planned < high
+
+
+@given(
+    needed=st.lists(st.integers(0, 4), min_size=1, max_size=40),
+    rented=st.integers(0, 3),
+    length=st.integers(1, 24),
+    ahead=st.floats(0, 1),
+    fall=st.floats(0, 0.9),
+)
+def test_falling_prices_agree_with_a_ledger_of_contracts_by_the_price_of_their_month(
+    needed, rented, length, ahead, fall
+):
+    """Each contract keeps the price of the month in which it begins; what is rented has the price of today, and the oldest contracts are used first."""
+    contracts, paid, cost, price = [], [], [], 1.0
+    for count in needed:
+        running = [item for item in contracts if item["left"] > 0]
+        fresh = [{"left": length, "price": price} for _ in range(count - len(running))]
+        contracts += fresh
+        running += fresh
+        rents = rented * 2.5 * 730.0 * price
+        upfront = sum(item["price"] for item in fresh) * ahead * 1460.0 * length
+        monthly = sum(item["price"] for item in running) * (1 - ahead) * 1460.0
+        paid.append(rents + upfront + monthly)
+        cost.append(rents + sum(item["price"] for item in running[:count]) * 1460.0)
+        for item in running:
+            item["left"] -= 1
+        price *= (1.0 - fall) ** (1.0 / 12.0)
+    term = PaidTerm(length, ahead * 1460.0 * length, (1 - ahead) * 1460.0)
+    cash = cash_of([mix_of_month(count, rented) for count in needed], {RESERVED: term}, fall)
+    assert [row.usd for row in cash.months] == pytest.approx(paid)
+    assert [row.cost_usd for row in cash.months] == pytest.approx(cost)
+    whole = sum(item["price"] for item in contracts) * 1460.0 * length
+    assert sum(row["usd"] for row in cash.begun) == pytest.approx(whole)
+
+
+def test_what_is_bought_later_is_cheaper_and_takes_as_much_power():
+    """A device of $7,300 for 20 months with $365 a month for power; one more in month 13, when prices are a fifth lower."""
+    offer = Offer("owned", (7300.0 / 20 + 365.0) / 730.0, 0.0)
+    mixes = [
+        Mix((MixedPart(offer, count, 1.0, count * offer.fixed_usd_per_hour, 1),), ())
+        for count in [1] * 12 + [2]
+    ]
+    cash = cash_of(mixes, {offer: PaidTerm(20.0, 7300.0, 365.0, bought=True)}, 0.2)
+    assert [row.upfront_usd for row in cash.months] == pytest.approx([7300.0, *[0.0] * 11, 5840.0])
+    assert cash.months[-1].running_usd == pytest.approx(730.0)
+    assert cash.months[-1].cost_usd == pytest.approx(730.0 + 0.8 * 365.0 + 365.0)
+    assert cash.worth_usd == pytest.approx(7300.0 * 7 / 20 + 5840.0 * 19 / 20)
+
+
+@pytest.mark.long
+def test_a_term_of_three_years_against_renting_at_falling_prices(capplan, tmp_path):
+    """Two GPUs at $0.50 for three years, or at $1 by the hour, falling to 60 cents a year later, in the hours in which they run."""
+    path = tmp_path / "s.yaml"
+    path.write_text(SMALL + "prices: {per_gpu_hour: {l4: 1 $/h}}\n")
+    words = ("--set", "commitments={reserved_3y: {discount: 50 %}}", "--set", "growth={per_month: 0 %, months: 30, gpu_price_decline: 40 %}")  # fmt: skip
+    result = capplan.result("fleet", path, "--offline", *words)
+    (term,) = result["cash"]["terms"]
+    gpus = term["devices"]
+    (row,) = (row for row in result["commitments"]["rows"] if row["commitment"] == "reserved-3y")
+    price, rented, even, start = 1.0, 0.0, 0.0, 1.0
+    for _ in range(36):
+        rented += gpus * row["used_fraction"] * 730.0 * price
+        even += gpus * row["used_fraction"] * 730.0 * start
+        price *= 0.6 ** (1 / 12)
+        start *= (1.0 - term["breakeven_decline"]) ** (1 / 12)
+    assert term["usd"] == pytest.approx(gpus * 0.5 * 730.0 * 36)
+    assert term["rented_usd"] == pytest.approx(rented)
+    assert even == pytest.approx(term["usd"])
+    months = result["growth"]["months"]
+    rents = [row["usd_per_month"] for row in months]
+    assert rents[24] == pytest.approx(rents[0] * 0.36)
+    mixes = [row["mix_usd_per_month"] for row in months]
+    reserved = gpus * 0.5 * 730.0
+    assert [mix - reserved for mix in mixes] == pytest.approx(
+        [(mixes[0] - reserved) * 0.6 ** (month / 12) for month in range(30)], abs=1e-6
+    )
+    said = capplan("fleet", path, "--offline", *words, "--full").out
+    more = term["usd"] - term["rented_usd"]
+    assert (
+        f"if prices fall by 40% a year, reserved-3y costs ${abs(more):,.0f} {'more' if more > 0 else 'less'}"
+        in said
+    )
+
+
+@pytest.mark.long
+def test_both_sides_of_a_comparison_month_by_month(capplan, tmp_path):
+    """Traffic doubles each month; rent falls to 0.7 and tokens to a half in a year, people stay."""
+    path = tmp_path / "s.yaml"
+    path.write_text(
+        SMALL.replace("2 req/s", "20 req/s")
+        + "prices: {per_gpu_hour: {l4: 1 $/h}, people: 500 $/month, overhead: 10 %}\n"
+    )
+    words = ("--set", "growth={per_month: 100 %, months: 4, gpu_price_decline: 30 %, token_price_decline: 50 %}")  # fmt: skip
+    fleets = capplan.result("fleet", path, "--offline", *words)["growth"]["months"]
+    found = capplan.result("compare", path, "--offline", "--api", "openai/gpt-5-mini", *words)
+    api = found["apis"][0]["usd_per_month"]
+    assert found["months"][0]["own_usd"] == pytest.approx(found["own"]["usd_per_month"])
+    for month, (fleet, row) in enumerate(zip(fleets, found["months"], strict=True)):
+        rent = fleet["gpus"] * 730.0 * 0.7 ** (month / 12)
+        assert row["own_usd"] == pytest.approx(1.1 * rent + 500.0)
+        assert row["api_usd"] == pytest.approx(api * 2**month * 0.5 ** (month / 12))
+        assert row["request_rate"] == pytest.approx(2**month * found["own"]["request_rate"])
+    assert fleets[-1]["gpus"] > fleets[0]["gpus"]

@@ -4,6 +4,7 @@ import json
 import math
 import re
 from collections import Counter
+from dataclasses import replace
 from datetime import date
 
 import numpy as np
@@ -24,6 +25,7 @@ from capplan.money.hosted import (
     hosted_bill,
     hosted_traffic,
     provisioned_units,
+    sold_price,
 )
 from capplan.money.prompt_cache import fixed_life_fractions, renewals
 from capplan.readers.catalogue.token_prices import litellm_prices, token_offers, token_prices
@@ -324,3 +326,58 @@ def test_a_check_of_prices_names_the_old_and_the_contradicted(capplan):
     assert any("sources disagree" in row["remark"] for row in apis)
     for words, said in ((("list", "models", "--check"), "--check: models have no prices"), (("list", "prices", "--prices", "x"), "--prices: "), (("list", "apis", "--check", "--date", "2026"), "--date: ")):  # fmt: skip
         assert said in capplan.refused(*words)
+
+
+@pytest.mark.parametrize("prompt", [900.0, 1000.0, 3000.0])
+def test_a_provider_that_counts_more_tokens_bills_the_same_text_as_if_it_were_longer(prompt):
+    """1.3 tokens for one: lengths times 1.3 at the listed price, where a tier begins at 2,000 of them and a prefix is cached from 1,200 on."""
+    listed = TokenPrice(
+        "anthropic", "b", TokenRates(2.0, 10.0, 0.2, 2.5), "2026-11-01", "page", tiers=((2000.0, TokenRates(4.0, 15.0, 0.4, 5.0)),),
+        minimum_prefix_tokens=1200.0, context_tokens=100_000, time_to_live_s=300.0, token_ratio=1.3,
+    )  # fmt: skip
+
+    def traffic(ratio):
+        item = RequestClass(
+            "chat", fixed(ratio * prompt), fixed(ratio * 200.0), 2.0,
+            shared_prefix_tokens=ratio * 950.0 if prompt > 950.0 else 0.0, prefix_hit_fraction=0.5 if prompt > 950.0 else 0.0,
+        )  # fmt: skip
+        return (hosted_traffic(item, 0.0),)
+
+    sold = sold_price(listed, Hosted())
+    as_counted = replace(listed, token_ratio=1.0)
+    assert hosted_bill(traffic(1.0), sold, Hosted()).usd == pytest.approx(
+        hosted_bill(traffic(1.3), as_counted, Hosted()).usd
+    )
+    asked = sold_price(listed, Hosted(token_ratios={"anthropic": 1.0}))
+    assert hosted_bill(traffic(1.0), asked, Hosted()).usd == pytest.approx(
+        hosted_bill(traffic(1.0), as_counted, Hosted()).usd
+    )
+
+
+def test_claude_since_opus_4_7_counts_more_tokens():
+    """Anthropic: Opus 4.7 and later Opus models, Fable, Mythos, Sonnet 5 and Haiku 5.5 count about 30% more than earlier models."""
+    ratios = {price.name: price.token_ratio for price in token_prices() if "claude" in price.model}
+    newer = ("opus-4-7", "opus-4-8", "opus-5", "sonnet-5", "haiku-5", "fable", "mythos")
+    assert ratios == {name: 1.3 if any(each in name for each in newer) else 1.0 for name in ratios}
+    assert {1.0, 1.3} == set(ratios.values())
+    assert all(price.token_ratio == 1.0 for price in token_prices() if "claude" not in price.model)
+
+
+@pytest.mark.parametrize(("asked", "lives"), [(None, 300.0), (3600.0, 300.0), (60.0, 60.0)])
+def test_what_gemini_keeps_by_itself_is_no_promise_of_an_hour(asked, lives):
+    """Poisson arrivals 20 minutes apart find a prefix of 300 s in 1 - exp(-300 / 1200) of the cases, whatever longer life is asked for."""
+    gemini = TokenPrice(
+        "google", "gemini", TokenRates(2.0, 10.0, 0.2), "2026-11-01", "page", minimum_prefix_tokens=1024.0, time_to_live_s=3600.0,
+        from_creation=True, keeps_by_itself=True, storage_usd_per_million_tokens_hour=4.5,
+    )  # fmt: skip
+    item = RequestClass(
+        "chat",
+        fixed(5000.0),
+        fixed(200.0),
+        1.0 / 1200.0,
+        shared_prefix_tokens=4000.0,
+        prefix_hit_fraction=1.0,
+    )
+    terms = Hosted(time_to_live=asked, caching="default")
+    found = billed_class(hosted_traffic(item, 0.0), gemini, terms)
+    assert found.hit_fraction == pytest.approx(1.0 - math.exp(-lives / 1200.0))

@@ -2,14 +2,17 @@
 
 import re
 from collections import Counter
+from dataclasses import replace
+from datetime import date
 from pathlib import Path
 from typing import get_args
 
 import pytest
 import yaml
 
-from capplan.keys import Commitment, Term
+from capplan.keys import Commitment, Term, first_day
 from capplan.money.price import Prices, choose_price, missing_price_warning, usd_per_million_tokens
+from capplan.questions.plans.plan_check import checked_apis, checked_devices
 from capplan.readers.catalogue.hardware import device
 from capplan.readers.catalogue.prices import price_records, scenario_prices
 from capplan.readers.catalogue.token_prices import token_prices
@@ -214,3 +217,56 @@ def test_a_source_is_a_page_and_not_an_account(name):
     urls = {key: source["url"] for key, source in file["sources"].items() if source.get("url")}
     assert urls
     assert {key: url for key, url in urls.items() if ACCOUNTS.search(url)} == {}
+
+
+def test_each_offer_ages_by_itself_and_none_without_a_day_wins():
+    """Counted apart: of each provider its newest listed offer, those within 180 days of the newest, and of them those over 90 days old."""
+    today, records = date(2026, 11, 30), price_records()
+    rows = {row["hardware"]: row for row in checked_devices(today)}
+
+    def days(offer):
+        return (today - first_day(offer.date)).days
+
+    for name in ("h100-sxm", "h200-sxm", "b200", "mi300x"):
+        mine = [
+            each
+            for each in records
+            if (each.device, each.commitment, each.quality) == (name, "on-demand", "list") and each.date
+        ]
+        newest = [
+            min(days(each) for each in mine if each.provider == seller)
+            for seller in {each.provider for each in mine}
+        ]
+        kept = [age for age in newest if age - min(newest) <= 180]
+        old = sum(age > 90 for age in kept)
+        said = (
+            f"old: the newest offer is {min(kept)} days old"
+            if old == len(kept)
+            else f"{old} of {len(kept)} offers are over 90 days old"
+        )
+        assert rows[name]["offers"] == len(kept)
+        assert said in rows[name]["remark"]
+    for name in {record.device for record in records}:
+        for paid_as in ("on-demand", "spot", "reserved-1y", "reserved-3y"):
+            price = choose_price(records, name, Prices(commitment=paid_as))
+            assert price is None or all(record.date for record in price.records)
+
+
+def test_a_newer_list_names_other_contexts_and_models_that_the_catalogue_lacks():
+    """Half of a context is another one, one in a thousand is rounding, and a name that is not on the list is new."""
+    one, two = (
+        next(each for each in token_prices() if each.name == name)
+        for name in ("openai/gpt-5-mini", "xai/grok-4.7")
+    )
+    newer = (
+        replace(one, context_tokens=one.context_tokens // 2),
+        replace(two, context_tokens=two.context_tokens + two.context_tokens // 1000),
+        replace(one, model="gpt-newest"),
+    )
+    remarks = {row["api"]: row["remark"] for row in checked_apis(date(2026, 11, 30), newer)}
+    assert (
+        f"context of {one.context_tokens:,} tokens, {one.context_tokens // 2:,} in"
+        in remarks["openai/gpt-5-mini"]
+    )
+    assert "context" not in remarks.get("xai/grok-4.7", "")
+    assert remarks["openai/gpt-newest"].startswith("new in")

@@ -85,11 +85,11 @@ def mean_usd(times, prices, cache, prefix=PREFIX, prompt=PROMPT):
 
 
 def billed(name_or_price, pause_s, day="2026-11-25", prefix=PREFIX, prompt=PROMPT, **terms):
-    """Return the mean cost of a request as the product bills it."""
+    """Return the mean cost of a request as the product bills it; lengths are as the provider counts them."""
     price = name_or_price
     if isinstance(price, str):
         price = next(item for item in token_prices() if item.name == name_or_price)
-    asked = Hosted(**terms)
+    asked = Hosted(token_ratios={price.provider: 1.0}, **terms)
     item = RequestClass(
         "chat",
         fixed(prompt),

@@ -307,11 +307,13 @@ def test_a_budget_for_everything_is_the_total_of_the_bill(tmp_path, mix):
 )  # fmt: skip
 def test_what_a_budget_leaves_for_machines_adds_up_to_it(usd, people, overhead, support, egress, nodes):
     """Machines for what is left, and every line beside them, cost the budget."""
-    other = OtherPrices(False, egress, 300.0, 10.0, 0.02, nodes, 50.0, support)
+    other = OtherPrices(
+        False, egress, 300.0, 10.0, 0.02, nodes, 50.0, support, logs_per_gb=0.5, staging=support / 2
+    )
     own = Prices(people=people, overhead=overhead, other=other)
-    fixed = total_usd(other_lines(other, 0.0, 1e8, 1e10, 1.0))
+    fixed = total_usd(other_lines(other, 0.0, 1e9, 1e8, 1e10, 1.0))
     left = own.machines_usd_within(usd, ("people", "overhead", "other"), fixed)
-    every = total_usd(other_lines(other, left, 1e8, 1e10, 1.0))
+    every = total_usd(other_lines(other, left, 1e9, 1e8, 1e10, 1.0))
     assert left * (1 + overhead) + people + every == pytest.approx(usd)
 
 

@@ -40,6 +40,7 @@ SCENARIOS = {
     "two": SMALL | {"fleet": SMALL["fleet"] | {"hardware": ["l4", "l40s"]}},
     "tight": SMALL | NARROW | {"traffic": [{"request_rate": "30 req/s", "input_tokens": 400, "output_tokens": 900}]},
     "hub": SMALL | {"model": "tiny/unknown"},
+    "shared": SMALL | {"commitments": {"reserved_1y": {"discount": "30 %"}}},
     "chats": SMALL | NARROW | {"traffic": [{"trace": "chats.jsonl"}]},
 }  # fmt: skip
 MINUTES = {"day": (3, 3, 30, 5, 3, 50, 3, 3), "night": (3, 3, 12, 5, 3, 20, 3, 3)}

@@ -293,6 +293,8 @@ CASES = {
     "prices.facility_ratio": Case(1.5, OWN),
     "prices.people": Case("9000 $/month", ask="compare"),
     "prices.overhead": Case("10 %", ask="compare"),
+    "prices.other.text_bytes_per_token": Case("9 B", {"prices.other": {"logs_per_gb": "1 $"}}),
+    "prices.other.other_zone_fraction": Case("50 %", {"prices.other": {"cross_zone_per_gb": "1 $"}}),
     "prices.other.defaults": Case(True),
     **{
         f"prices.other.{key}": Case(
@@ -300,6 +302,9 @@ CASES = {
         )
         for key, value in {
             "egress_per_gb": "2 $",
+            "cross_zone_per_gb": "2 $",
+            "logs_per_gb": "2 $",
+            "staging": "5 %",
             "bytes_per_token": "900 B",
             "load_balancers": "9 $/month",
             "weights_per_gb": "1 $/month",
@@ -385,6 +390,8 @@ CASES = {
     "growth.rates": Case(
         {"1": "2 req/s", "2": "9 req/s"}, {"growth": {"rates": {"1": "2 req/s", "2": "3 req/s"}}}
     ),
+    "growth.gpu_price_decline": Case("20 %", {"growth": {"per_month": "5 %"}}),
+    "growth.token_price_decline": Case("20 %", {"growth": {"per_month": "5 %"}}, "compare"),
     "budget.usd_per_month": Case(10, {"budget": {"usd_per_month": 90000}}),
     "budget.includes": Case(
         ["people"], {"budget": {"usd_per_month": 90000}, "prices.people": "89900 $/month"}
@@ -395,6 +402,7 @@ CASES = {
     "hosted.file": Case("tokens.yaml", ask="compare"),
     "hosted.discount": Case("20 %", ask="compare"),
     "hosted.surcharge": Case("10 %", ask="compare"),
+    "hosted.token_ratios": Case({"openai": 1.2}, ask="compare"),
     "hosted.service": Case("flex", ask="compare"),
     "hosted.caching": Case("default", CACHED | {"traffic.request_rate": "1 req/s"}, "claude"),
     **{

@@ -27,7 +27,7 @@ from capplan.fleet.search.search_cache import SearchCache
 from capplan.model.network import Network
 from capplan.model.parameters import weight_bytes
 from capplan.money.cash import other_lines, total_usd
-from capplan.money.hosted import hosted_traffic
+from capplan.money.hosted import hosted_traffic, tokens_of
 from capplan.money.price import HOURS_PER_MONTH, most_usd, usd_per_month
 from capplan.questions.money.commitments import asked_mix, cheapest_by_mix
 from capplan.scenario.scenario_file import Scenario
@@ -52,9 +52,9 @@ def budgeted(
     budget, own = scenario.budget, scenario.file.prices
     if budget is None or not budget.includes:
         return scenario, ()
-    traffic = [hosted_traffic(item, 0.0) for item in demand.classes]
-    tokens = sum(part.requests * part.request_class.generated_tokens for part in traffic)
-    lines = other_lines(own.other, 0.0, tokens, max(map(weight_bytes, networks.values())), 1.0)
+    traffic = tuple(hosted_traffic(item, 0.0) for item in demand.classes)
+    inputs, outputs = tokens_of(traffic, HOURS_PER_MONTH)
+    lines = other_lines(own.other, 0.0, inputs, outputs, max(map(weight_bytes, networks.values())), 1.0)
     others = total_usd(lines)
     left = own.machines_usd_within(budget.usd_per_month, budget.includes, others)
     egress = total_usd([line for line in lines if line.grows_with == "traffic"])

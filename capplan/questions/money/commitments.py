@@ -33,7 +33,7 @@ from capplan.money.commitments import (
 )
 from capplan.money.order import OWN, Machine, Survival, spares_in, units_of
 from capplan.money.price import (
-    MAX_AGE_DAYS,
+    OLD_DAYS,
     TERM_YEARS,
     ChosenPrice,
     PriceRecord,
@@ -62,6 +62,8 @@ class AskedMix:
     """Fraction of the requests that arrive while fewer replicas serve than are needed."""
     assumptions: tuple[Assumption, ...]
     warnings: tuple[str, ...]
+    uses: tuple[GroupUse, ...] = ()
+    """What the mix pays for, in each window of the load curve."""
 
 
 def _price(records: Sequence[PriceRecord], device: Device, choice: Prices) -> ChosenPrice | None:
@@ -328,24 +330,25 @@ def group_uses(
     if order is None:
         started = {busy: busy + survive.least_spares(busy) for busy in counts}
         paid = np.array([started[busy] for busy in running.tolist()])
-        return [GroupUse(use_fractions(paid), offers_of(None), layout.devices, group=place)]
+        return [GroupUse(use_fractions(paid), offers_of(None), layout.devices, group=place, running=paid)]
     kinds = sorted(
         ((line, *units_of(line)) for line in order.lines),
         key=lambda kind: (kind[3] * kind[0].machine.usd_per_hour / kind[2], -kind[2]),
     )
     units = [each for _, count, each, _ in kinds for _ in range(count)]
     started = {busy: units_in_service(units, busy, survive) for busy in counts}
-    used = use_fractions(np.array([started[busy] for busy in running.tolist()]))
+    all_units = np.array([started[busy] for busy in running.tolist()])
     uses, first = [], 0
     for line, count, _, span in kinds:
-        shares, gpus = used[first : first + count], span * line.machine.gpus
+        mine, gpus = np.clip(all_units - first, 0, count), span * line.machine.gpus
         first += count
+        shares = use_fractions(mine)
         if line.machine.sold_by > 1:
-            shares, gpus = np.ones(line.count), line.machine.gpus
-        if shares.size:
+            shares, gpus, mine = np.ones(line.count), line.machine.gpus, np.full_like(mine, line.count)
+        if mine.any():
             uses.append(
                 GroupUse(
-                    shares, offers_of(line.machine), gpus, of_replicas=gpus == layout.devices, group=place, machine=line.machine,
+                    shares, offers_of(line.machine), gpus, of_replicas=gpus == layout.devices, group=place, machine=line.machine, running=mine,
                 )
             )  # fmt: skip
     return uses
@@ -387,7 +390,7 @@ def asked_mix(
         warnings += _capped(over_time, terms)
     people = terms.owned.people / float(usd_per_month(1.0)) if terms.owned else 0.0
     said = tuple(dict.fromkeys((*remarks, *warnings)))
-    return AskedMix(plan, mix_of(uses, people), short, tuple(dict.fromkeys(assumed)), said)
+    return AskedMix(plan, mix_of(uses, people), short, tuple(dict.fromkeys(assumed)), said, tuple(uses))
 
 
 def _followed(over_time: OverTime | None) -> Assumption:
@@ -498,16 +501,16 @@ def group_over_time(
 
 
 def rent_warnings(plan: Plan, today: date) -> tuple[str, ...]:
-    """Return the warnings for prices of a plan that are older than MAX_AGE_DAYS, and for those of an unknown day."""
+    """Return the warnings for prices of a plan that are older than OLD_DAYS, and for those of an unknown day."""
     records = dict.fromkeys(record for group in plan.groups if group.quote for record in group.quote.records)
     return tuple(said for record in records if (said := _age_text(record, today)))
 
 
 def _age_text(record: PriceRecord, today: date) -> str:
-    """Return what the age of a price asks for; empty for a price of the last MAX_AGE_DAYS."""
+    """Return what the age of a price asks for; empty for a price of the last OLD_DAYS."""
     if record.date is None:
         return f"the price of {record.device} at {record.provider} has no date: check it there"
     days = (today - first_day(record.date)).days
-    if days <= MAX_AGE_DAYS:
+    if days <= OLD_DAYS:
         return ""
     return f"the price of {record.device} at {record.provider} is of {record.date}, {days} days old: check it there"

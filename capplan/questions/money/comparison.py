@@ -7,11 +7,20 @@ from datetime import date
 import numpy as np
 
 from capplan.assumption import Assumption
-from capplan.errors import InputError
+from capplan.errors import InputError, unknown
+from capplan.fleet.growth import Growth
 from capplan.fleet.plan import FleetAnswer, Group, Plan
 from capplan.keys import first_day
 from capplan.money.cash import CostLine
-from capplan.money.comparison import Comparison, OwnFleet, PaidReplicas, compare
+from capplan.money.commitments import falling_ratios
+from capplan.money.comparison import (
+    ComparedMonth,
+    Comparison,
+    OwnFleet,
+    PaidReplicas,
+    compare,
+    compared_month,
+)
 from capplan.money.hosted import (
     BY_ITSELF,
     UNSTATED_TIME_TO_LIVE_S,
@@ -24,6 +33,7 @@ from capplan.money.hosted import (
 )
 from capplan.money.price import Prices
 from capplan.questions.fleet import AskedFleet
+from capplan.questions.money.energy import asked_energy, asked_growth, growth_assumptions
 from capplan.questions.money.who_pays import PaidPlan, own_assumptions, paid_plan, traffic_of
 from capplan.questions.plans.plan_check import age_warnings, change_warnings, life_warnings
 from capplan.readers.catalogue.token_prices import (
@@ -38,6 +48,7 @@ from capplan.readers.catalogue.token_prices import (
 from capplan.recorded.traces.trace import read_trace
 from capplan.scenario.command_flags import CachePriceFlags
 from capplan.scenario.scenario_file import Scenario
+from capplan.scenario.traffic import rate_line
 from capplan.scenario.workload_file import is_workload
 from capplan.workload.request_class import ResponseTimes, responses_of_classes
 from capplan.workload.statistics import Repeated, reuse_by_age, session_reuse_by_age
@@ -58,6 +69,10 @@ class AskedComparison:
     """The self-hosted machines are paid for by a mix of commitments."""
     assumptions: tuple[Assumption, ...]
     warnings: tuple[str, ...]
+    months: tuple[ComparedMonth, ...] = ()
+    """The months to come, where the scenario states a growth."""
+    kg_co2: float | None = None
+    """Carbon dioxide of the self-hosted fleet in a month or of a job, where the scenario states its electricity; no API states its own."""
 
 
 def listed_prices(file: str | None, day: str | None) -> tuple[TokenPrice, ...]:
@@ -97,6 +112,10 @@ def asked_prices(names: Sequence[str], asked: AskedFleet) -> tuple[TokenPrice, .
         raise InputError(
             f"{scenario.path}: hosted.provisioned is the price of one API, and {len(found)} are compared; name it: --api {found[0].name}"
         )
+    sellers = {price.provider for price in found}
+    for name in scenario.hosted.token_ratios:
+        if name not in sellers:
+            raise unknown("provider", name, sellers, place=f"{scenario.path}: hosted.token_ratios")
     for price in found:
         refuse_unsold_life(price, scenario.hosted.time_to_live, f"{scenario.path}: hosted.time_to_live")
         _refuse_unsold_service(price, scenario.hosted.service, f"{scenario.path}: hosted.service")
@@ -182,17 +201,20 @@ def asked_comparison(
     comparison = compare(own, traffic_of(asked, paid.plan), prices, scenario.hosted, repeated)
     long = [(price, too_long_fraction(comparison.traffic, price)) for price in prices]
     warnings = [
-        f"{'under 0.1%' if share < LEAST_SHOWN else f'{share:.1%}'} of the requests are longer than the context of {price.name}, {price.context_tokens:,} tokens"
+        f"{'under 0.1%' if share < LEAST_SHOWN else f'{share:.1%}'} of the requests are longer than the context of {price.name}, {(price.context_tokens or 0) * price.token_ratio:,.0f} tokens"
         for price, share in long
         if share > 0.0
     ]
     warnings += change_warnings(prices)
+    energy, *_ = asked_energy(asked, paid.plan) or (None,)
+    growth = asked_growth(asked, paid.plan, rate_line(scenario, paid.plan.responses_s))
     return AskedComparison(
         paid.plan,
         comparison,
         paid.by_mix,
         (
             *_assumptions(scenario, prices, comparison),
+            *(() if growth is None else (*growth_assumptions(scenario, growth), _token_prices(scenario))),
             *own_assumptions(scenario),
             *paid.assumptions,
             *asked.assumptions,
@@ -204,6 +226,34 @@ def asked_comparison(
             *warnings,
             *asked.warnings,
         ),
+        () if growth is None else _months(scenario, paid, comparison, growth),
+        energy.kg_co2 if energy else None,
+    )
+
+
+def _token_prices(scenario: Scenario) -> Assumption:
+    """Return what the months to come rest on at the side of the APIs."""
+    falls = scenario.file.growth and scenario.file.growth.token_price_decline
+    prices = f"fall evenly, by {falls:.0%} a year" if falls else "stay"
+    return Assumption(
+        f"in the months to come, prices of APIs {prices}; changes that a provider announced are not counted",
+        "growth.token_price_decline",
+    )
+
+
+def _months(
+    scenario: Scenario, paid: PaidPlan, comparison: Comparison, growth: Growth
+) -> tuple[ComparedMonth, ...]:
+    """Return both sides in the months to come, each at the prices of its month; memory of hosts grows with the GPUs."""
+    assert scenario.file.growth is not None
+    tokens = falling_ratios(scenario.file.growth.token_price_decline, len(growth.months))
+    today = growth.months[0].paid_usd or 0.0
+    beside = (paid.machines_usd - today) / paid.plan.gpus
+    return tuple(
+        compared_month(
+            comparison, row.month, row.request_rate, (row.paid_usd or 0.0) + beside * row.gpus, float(ratio)
+        )
+        for row, ratio in zip(growth.months, tokens, strict=True)
     )
 
 
@@ -262,13 +312,27 @@ def _assumptions(
             if t.request_class.shared_prefix_tokens < price.minimum_prefix_tokens
         ]
         if short:
-            what = f"{price.name} caches prefixes from {price.minimum_prefix_tokens:,.0f} tokens on, so not that of {', '.join(short)}"
+            what = f"{price.name} caches prefixes from {price.minimum_prefix_tokens * price.token_ratio:,.0f} tokens on, so not that of {', '.join(short)}"
             stated.append(Assumption(what, "traffic[0].shared_prefix.tokens"))
     return [
         *stated,
+        *_token_assumptions(prices),
         *_reuse_assumptions(comparison),
         *_price_assumptions(prices, comparison, shared=bool(shared)),
     ]
+
+
+def _token_assumptions(prices: Sequence[TokenPrice]) -> list[Assumption]:
+    """Return how many tokens the APIs are taken to count for the text of one token of the scenario's model."""
+    ratios = sorted({price.token_ratio for price in prices} - {1.0})
+    if not ratios:
+        return [Assumption("APIs count as many tokens as the scenario's model does", "hosted.token_ratios")]
+    others = "; the others as many" if any(price.token_ratio == 1.0 for price in prices) else ""
+    each = (
+        f"{', '.join(price.name for price in prices if price.token_ratio == ratio)} count {ratio:g} tokens for one of the scenario's model"
+        for ratio in ratios
+    )
+    return [Assumption(f"{'; '.join(each)}{others}", "hosted.token_ratios")]
 
 
 def _price_assumptions(

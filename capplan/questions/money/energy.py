@@ -16,7 +16,7 @@ from capplan.fleet.over_time import OverTime, RateLine, ReplicasAt
 from capplan.fleet.plan import FleetAnswer, Group, Plan
 from capplan.fleet.unit_costs import job_hours, mean_tokens_per_s
 from capplan.money.cash import Cash, CostLine, cash_of
-from capplan.money.commitments import Mix
+from capplan.money.commitments import Mix, falling_ratios
 from capplan.money.energy import (
     DECODE_FRACTION,
     HOST_FRACTION,
@@ -223,7 +223,20 @@ def asked_growth(asked: AskedFleet, plan: Plan, line: RateLine | None) -> Growth
         return None
     replicas_at = replicas_by_group(asked, plan)
     mix = partial(_mix_of_month, scenario, line, replicas_at)
-    return growth_of(plan, np.array(scenario.growth), mix, replicas_at)
+    growth = growth_of(plan, np.array(scenario.growth), mix, replicas_at)
+    decline = price_decline(scenario)
+    if not decline:
+        return growth
+    terms = scenario.file.commitments
+    cash = cash_of(growth.mixes, paid_terms(terms, growth.mixes), decline).months if terms else ()
+    return growth.at_prices(
+        falling_ratios(decline, len(growth.months)).tolist(), [row.cost_usd for row in cash]
+    )
+
+
+def price_decline(scenario: Scenario) -> float:
+    """Return the yearly fall of the prices of GPUs; 0 where the scenario states no growth."""
+    return scenario.file.growth.gpu_price_decline if scenario.file.growth else 0.0
 
 
 def _mix_of_month(
@@ -239,9 +252,11 @@ def growth_assumptions(scenario: Scenario, growth: Growth) -> tuple[Assumption, 
     """Return what the months to come rest on."""
     falls = any(later.replicas < before.replicas for before, later in pairwise(growth.months))
     kept = "; where it falls, replicas are given back whatever their term" if falls else ""
+    decline = price_decline(scenario)
+    prices = "rents and the prices at which terms begin fall evenly" if decline else "prices stay"
     stated = [
         Assumption(
-            f"all traffic grows alike, prices stay, and the layout stays that of today's plan{kept}",
+            f"all traffic grows alike, {prices}, and the layout stays that of today's plan{kept}",
             "growth.rates",
         )
     ]
@@ -249,7 +264,8 @@ def growth_assumptions(scenario: Scenario, growth: Growth) -> tuple[Assumption, 
         what = "all groups of replicas grow alike, by the load that they carry together"
         stated.append(Assumption(what, "growth.rates"))
     if scenario.file.commitments is not None:
-        what = "each month has the cheapest mix for its own load; what is reserved or owned once stays, for the load grows"
+        at = " at the prices of today" if decline else ""
+        what = f"each month has the cheapest mix for its own load{at}; what is reserved or owned once stays, for the load grows"
         stated.append(Assumption(what, "commitments"))
     return tuple(stated)
 
@@ -333,4 +349,4 @@ def asked_cash(scenario: Scenario, mix: Mix, growth: Growth | None) -> Cash | No
     assert scenario.file.commitments is not None
     mixes = growth.mixes if growth is not None else (mix,) * CASH_MONTHS
     terms = paid_terms(scenario.file.commitments, mixes)
-    return cash_of(mixes, terms) if terms else None
+    return cash_of(mixes, terms, price_decline(scenario)) if terms else None

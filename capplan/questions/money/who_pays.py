@@ -17,7 +17,7 @@ from capplan.keys import current_day, first_day
 from capplan.model.parameters import weight_bytes
 from capplan.money.cash import CostLine, MachineCharge, PaidTerm, machine_charge, other_lines, total_usd
 from capplan.money.commitments import Mix, MixedPart, Offer
-from capplan.money.hosted import HostedTraffic, hosted_traffic, outside_usd
+from capplan.money.hosted import HostedTraffic, hosted_traffic, outside_usd, tokens_of
 from capplan.money.order import OWN, OrderLine, owned_price_text
 from capplan.money.price import HOURS_PER_MONTH, ON_DEMAND, TERM_YEARS, usd_per_month
 from capplan.money.who_pays import (
@@ -61,12 +61,11 @@ def asked_other_lines(
     hours : [h]
         of a month, or of a job
     """
-    traffic = traffic_of(asked, plan)
-    tokens = sum(part.requests * part.request_class.generated_tokens * hours / part.hours for part in traffic)
+    inputs, outputs = tokens_of(traffic_of(asked, plan), hours)
     networks = {group.weight_dtype: asked.question.networks[group.weight_dtype] for group in plan.groups}
     stored = sum(weight_bytes(network) for network in networks.values())
     months = hours / HOURS_PER_MONTH
-    return other_lines(asked.scenario.file.prices.other, machines_usd, tokens, stored, months)
+    return other_lines(asked.scenario.file.prices.other, machines_usd, inputs, outputs, stored, months)
 
 
 def total_cost(

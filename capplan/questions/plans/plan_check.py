@@ -19,7 +19,15 @@ from capplan.hardware.device import Device
 from capplan.keys import first_day
 from capplan.money.hosted import TokenPrice
 from capplan.money.order import OWN
-from capplan.money.price import MAX_AGE_DAYS, ChosenPrice, Prices, choose_price, usd_per_month
+from capplan.money.price import (
+    OLD_DAYS,
+    ChosenPrice,
+    PriceRecord,
+    Prices,
+    accepted_offers,
+    choose_price,
+    usd_per_month,
+)
 from capplan.questions.fleet import AskedFleet, parts_of, replicas_by_group, terms_of
 from capplan.questions.mix import together_of
 from capplan.questions.money.budget import mix_usd_per_month
@@ -27,7 +35,7 @@ from capplan.questions.plans.plan_file import chosen_in
 from capplan.readers.catalogue.hardware import device_names
 from capplan.readers.catalogue.models import model_source
 from capplan.readers.catalogue.prices import price_records
-from capplan.readers.catalogue.token_prices import OLD_DAYS, TokenOffer, age_days, token_offers
+from capplan.readers.catalogue.token_prices import TokenOffer, age_days, token_offers
 from capplan.readers.plan_file import PlanFile, StatedGroup, StatedPlan, is_plan_file, read_plan_file
 from capplan.readers.yaml_file import KeyPath, key_path
 from capplan.scenario.traffic import rate_line
@@ -446,15 +454,24 @@ def checked_devices(today: date) -> Iterator[Row]:
                 "usd_per_gpu_hour": chosen.usd_per_hour,
                 "offers": chosen.offers,
                 "newest": chosen.newest_day,
-                "remark": "; ".join(_device_remarks(chosen, today)) or None,
+                "remark": "; ".join(_device_remarks(chosen, accepted_offers(records, name, Prices()), today))
+                or None,
             }
 
 
-def _device_remarks(price: ChosenPrice, today: date) -> Iterator[str]:
-    if price.newest_day is None:
+def _device_remarks(price: ChosenPrice, offers: Sequence[PriceRecord], today: date) -> Iterator[str]:
+    """Yield what is to be known of a price and of the offers that it is the median of, each with its own age."""
+    ages = [(today - first_day(offer.date)).days for offer in offers if offer.date]
+    old = sum(age > OLD_DAYS for age in ages)
+    if not ages:
         yield "no offer has a date"
-    elif (age := (today - first_day(price.newest_day)).days) > MAX_AGE_DAYS:
-        yield f"old: the newest offer is {age} days old"
+    elif old == len(ages):
+        yield f"old: the newest offer is {min(ages)} days old"
+    elif old:
+        yield f"{old} of {len(offers)} offers are over {OLD_DAYS} days old"
+    for offer in price.records:
+        if offer.date and (age := (today - first_day(offer.date)).days) > OLD_DAYS and old < len(ages):
+            yield f"the price is of {offer.date}, {age} days old"
     if price.estimated:
         yield "an estimate: nobody lists a price"
     elif price.offers == 1:
@@ -515,11 +532,15 @@ def _newer_remarks(offer: TokenOffer, newer: TokenPrice | None) -> list[str]:
         ("output", offer.output, newer.rates.output),
         ("cache reads", offer.cache_read, newer.rates.cache_read),
     )
-    return [
+    remarks = [
         f"{kind} ${listed:g}, ${other:g} in {newer.source} of {newer.date}"
         for kind, listed, other in pairs
         if listed is not None and other is not None and abs(other - listed) > SAME_WITHIN * listed
     ]
+    longest = newer.context_tokens
+    if offer.context and longest and abs(longest - offer.context) > SAME_WITHIN * offer.context:
+        remarks.append(f"context of {offer.context:,} tokens, {longest:,} in {newer.source} of {newer.date}")
+    return remarks
 
 
 SOON_DAYS = 120

@@ -17,6 +17,7 @@ from capplan.keys import (
     Day,
     Discount,
     Seconds,
+    TokenRatio,
     Tokens,
     UsdPerMillionTokensHour,
     first_day,
@@ -28,8 +29,6 @@ from capplan.readers.record import Record, refuse_unlisted, validated
 from capplan.readers.text_file import data_folder, json_values, read_json, read_text
 from capplan.readers.yaml_file import Document, read_yaml
 
-OLD_DAYS = 90
-"""A price of an API that is older is flagged."""
 HINT = "more: capplan[prices] installs genai-prices; hosted.file reads its data.json, LiteLLM's price file or a YAML of your own"
 GENAI_SOURCE = "https://github.com/pydantic/genai-prices"
 _GENAI = ("input_mtok", "output_mtok", "cache_read_mtok", "cache_write_mtok")
@@ -79,6 +78,10 @@ class CacheTerms(Record):
     """Discount on cache reads in batches, if it differs from batch_discount."""
     peak: PeakHours | None = None
     """Hours of higher prices."""
+    token_ratio: TokenRatio = 1.0
+    """Tokens that the provider counts for the text of one token of other models."""
+    token_source: str | None = None
+    """Key in `sources` of that ratio."""
     source: str
     """Key in `sources`."""
 
@@ -148,6 +151,7 @@ class TokenPriceFile(Record):
     def _every_source_exists(self) -> "TokenPriceFile":
         used = {item.source for item in self.prices} | {item.source for item in self.providers.values()}
         used |= {item.second_source for item in self.prices if item.second_source}
+        used |= {item.token_source for item in self.providers.values() if item.token_source}
         refuse_unlisted(used, self.sources)
         return self
 
@@ -187,6 +191,7 @@ def _on_terms(
         on_request=terms.on_request,
         several_answers=terms.several_answers,
         peak=terms.peak or price.peak,
+        token_ratio=terms.token_ratio,
     )
 
 

@@ -165,6 +165,7 @@ def _class_row(share: Share) -> dict[str, Any]:
 _PARTS = columns(
     "input_usd cache_write_usd cache_read_usd storage_usd output_usd provisioned_usd outside_usd"
 )
+_MONTH_TITLES = {"request_rate": "peak", "own_usd": "self-hosted", "api": "cheapest API", "api_usd": "API"}
 _COMPARE_TITLES = {
     "api": "",
     "date": "price of",
@@ -197,10 +198,12 @@ def compare_answer(asked: AskedComparison, name: str, currency: Currency | None)
                 spare=("date", *used, *reversed(parts)),
             ),
             Table(_own_rows(own, cost, by_mix=asked.by_mix), "The self-hosted fleet", titles=_COMPARE_TITLES),
+            *_month_tables(asked),
         ),
         headline=_headline(asked, name),
         closing=(
             *_closing(comparison),
+            *_carbon_texts(asked.kg_co2),
             *used_by_texts([plan]),
             *ordered_texts([plan]),
             *currency_texts(
@@ -212,6 +215,18 @@ def compare_answer(asked: AskedComparison, name: str, currency: Currency | None)
         warnings=asked.warnings,
         csv_rows=rows,
     )
+
+
+def _month_tables(asked: AskedComparison) -> tuple[Table, ...]:
+    """Return both sides in the months to come, and from which month on the other one is cheaper; nothing without growth."""
+    if not asked.months:
+        return ()
+    owns = [row.own_usd <= row.api_usd for row in asked.months]
+    turn = next((row for row, own in zip(asked.months, owns, strict=True) if own != owns[0]), None)
+    side = "the cheapest API" if owns[0] else "the self-hosted fleet"
+    turns = "the cheaper side stays" if turn is None else f"{side} is cheaper in month {turn.month}"
+    rows = [asdict(row) for row in asked.months]
+    return (Table(rows, title=f"Growth: {turns}", titles=_MONTH_TITLES),)
 
 
 def _compare_result(asked: AskedComparison, name: str, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -230,8 +245,10 @@ def _compare_result(asked: AskedComparison, name: str, rows: Sequence[dict[str, 
             "other_usd_per_month": total_usd(own.other),
             "outside_usd_per_month": own.outside_usd,
             "request_rate": own.request_rate,
+            "kg_co2": asked.kg_co2,
         },
         "apis": rows,
+        "months": [asdict(row) for row in asked.months],
         "breakeven_request_rate": best.breakeven_request_rate,
         "cheaper": comparison.cheaper,
         "offers_compared": len(comparison.apis),
@@ -288,7 +305,7 @@ def _flip_text(comparison: Comparison) -> str:
     at = []
     if prices is not None:
         rates = (
-            f" (${prices * best.rates.input:.3g} per million input tokens, ${prices * best.rates.output:.3g} output)"
+            f" (${prices * best.rates.input / best.token_ratio:.3g} per million input tokens, ${prices * best.rates.output / best.token_ratio:.3g} output)"
             if comparison.terms.provisioned is None
             else ""
         )
@@ -296,6 +313,12 @@ def _flip_text(comparison: Comparison) -> str:
     if (machines := comparison.even_machines_ratio) is not None:
         at.append(f"{machines:.3g} times the price of the machines")
     return f"both cost the same at {', or at '.join(at)}" if at else "both cost the same at no price"
+
+
+def _carbon_texts(kg_co2: float | None) -> Iterator[str]:
+    """Yield the carbon dioxide of the self-hosted fleet, and that no API states its own."""
+    if kg_co2 is not None:
+        yield f"carbon dioxide of the self-hosted fleet: {kg_co2:,.0f} kg; that of the APIs is unknown"
 
 
 def _closing(comparison: Comparison) -> Iterator[str]:

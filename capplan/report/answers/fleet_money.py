@@ -73,11 +73,14 @@ def in_currency(currency: Currency | None, usd: Mapping[str, float]) -> dict[str
     }
 
 
+_AT_FALLING_PRICES = ("rented_usd", "breakeven_decline")
 _TERM_TITLES = {
     "name": "commitment",
     "month": "from month",
     "devices": "GPUs",
     "usd": "whole term",
+    "rented_usd": "the same hours rented",
+    "breakeven_decline": "pays below a yearly fall of",
 }
 
 
@@ -101,7 +104,24 @@ def cash_tables(cash: Cash | None) -> tuple[Table, ...]:
     kept = tuple(name for name in shown if name in {"month", "usd"} or any(row[name] for row in rows))
     months = Table(rows, title="Cash: what is paid in which month", shown=kept, titles={"usd": "paid"})
     title = "Terms: what each costs, by the month in which it is first needed"
-    return months, Table(cash.begun, title=title, titles=_TERM_TITLES)
+    names = next(iter(cash.begun), ())
+    terms = tuple(name for name in names if cash.decline_fraction or name not in _AT_FALLING_PRICES)
+    return months, Table(cash.begun, title=title, shown=terms, titles=_TERM_TITLES)
+
+
+def _decline_texts(cash: Cash) -> Iterator[str]:
+    """Yield what each kind of term costs against renting the same hours at falling prices."""
+    if not cash.decline_fraction:
+        return
+    for name in dict.fromkeys(row["name"] for row in cash.begun):
+        rows = [row for row in cash.begun if row["name"] == name and row["rented_usd"] is not None]
+        more = sum(row["usd"] - row["rented_usd"] for row in rows)
+        falls = [row["breakeven_decline"] for row in rows if row["breakeven_decline"] is not None]
+        pays = f"; it pays if they fall by less than {min(falls):.0%}" if falls else ""
+        yield (
+            f"if prices fall by {cash.decline_fraction:.0%} a year, {name} costs ${abs(more):,.0f} {'more' if more > 0.0 else 'less'} "
+            f"over its whole term than renting the same hours{pays}"
+        )
 
 
 def cash_texts(cash: Cash | None) -> Iterator[str]:
@@ -121,6 +141,7 @@ def cash_texts(cash: Cash | None) -> Iterator[str]:
         yield f"reservations go on after month {last}: ${cash.bound_usd:,.0f} until month {cash.bound_until_month}"
     if cash.worth_usd:
         yield f"devices that are bought are worth ${cash.worth_usd:,.0f} after month {last}, by even depreciation"
+    yield from _decline_texts(cash)
 
 
 _TOTAL_TITLES = {"what": "line", "usd_each": "price of one", "usd": "cost", "basis": "price from"}
@@ -144,8 +165,7 @@ def total_table(lines: Sequence[CostLine]) -> Table:
 
 def total_texts(plan: Plan | None, lines: Sequence[CostLine]) -> Iterator[str]:
     """Yield the total cost in words, if it is not what the machines cost."""
-    of_machines = (line for line in lines if line.grows_with == "machines")
-    machines = total_usd([line for line in of_machines if line.what != "support plan"])
+    machines = total_usd([line for line in lines if line.commitment is not None])
     if plan is None or not lines or isclose(total_usd(lines), machines):
         return
     span = "for the job" if plan.is_of_job else "a month"

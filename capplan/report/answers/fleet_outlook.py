@@ -118,8 +118,10 @@ def growth_tables(growth: Growth | None) -> tuple[Table, ...]:
         for row in growth.months
     ]
     shown = columns(
-        "month request_rate replicas pools gpus added_gpus machines usd_per_month mix_usd_per_month"
+        "month request_rate replicas pools gpus added_gpus machines gpu_price_ratio usd_per_month mix_usd_per_month"
     )
+    if all(row["gpu_price_ratio"] == 1.0 for row in rows):
+        rows = [row | {"gpu_price_ratio": None} for row in rows]
     kept = tuple(name for name in shown if any(row[name] is not None for row in rows))
     return (Table(rows, title=_growth_title(growth), shown=kept, titles=_GROWTH_TITLES),)
 
