@@ -343,6 +343,10 @@ _COMPLETED = {"hardware": devices, "weight_dtype": weight_dtypes, "kv_dtype": kv
 """Field -> what a shell completes it with."""
 
 
+_UNITS = {"B/s": "BYTES_PER_S", "req/s": "REQUESTS_PER_S", "B": "BYTES"}
+"""End of an example -> unit of its option."""
+
+
 def declared(record: type, title: str, *others: Group, names: Iterable[str] = ()) -> Group:
     """Return the options that a record declares, all or those of some fields."""
     known = options_of(record)
@@ -359,7 +363,7 @@ def _declared(name: str, option: Option) -> Any:
     if isinstance(option.allowed, Share):
         return fraction(flag, says=option.says)
     if isinstance(option.allowed, Positive):
-        unit = "BYTES_PER_S" if option.allowed.example.endswith("B/s") else "REQUESTS_PER_S"
+        unit = next(unit for end, unit in _UNITS.items() if option.allowed.example.endswith(end))
         return measure(flag, unit, says=option.says, metavar=option.metavar)
     return typer.Option(
         flag, metavar=option.metavar or None, help=option.says, autocompletion=_COMPLETED.get(name)
@@ -367,7 +371,7 @@ def _declared(name: str, option: Option) -> Any:
 
 
 _SERVED = ("runner", "max_loras", "max_lora_rank")
-_OF_LLAMACPP = ("backend", "n_gpu_layers", "n_cpu_moe", "host_bandwidth")
+_OF_LLAMACPP = ("backend", "n_gpu_layers", "n_cpu_moe", "host_bandwidth", "host_memory")
 _REPLICA = [name for name in options_of(ServingFlags) if name not in (*_SERVED, *_OF_LLAMACPP)]
 SERVING = declared(
     ServingFlags,

@@ -16,7 +16,9 @@ from capplan.scenario.flags import LoadFlags, OutputFlags, ServingFlags
 Serving = Annotated[ServingFlags, o.SERVED.only(*(name for name in o.SERVED if name != "calibration"))]
 
 
-_OF_ONE = {*o.SERVED, "picture"}.difference(("weight_dtype", "kv_dtype", "max_model_len", "offline"))
+_OF_ONE = {*o.SERVED, "picture"}.difference(
+    ("weight_dtype", "kv_dtype", "max_model_len", "host_bandwidth", "host_memory", "offline")
+)
 """Options that count only for a model that is named."""
 
 
@@ -70,6 +72,8 @@ def _fit_any(hardware: str, serving: ServingFlags, to: OutputFlags) -> int:
             weight_dtype=serving.weight_dtype,
             kv_dtype=serving.kv_dtype,
             context_tokens=serving.max_model_len,
+            host_bandwidth=serving.host_bandwidth,
+            host_memory=serving.host_memory,
             progress=progress,
         )
     return show(runnable_answer(entry, rows, serving.kv_dtype or "fp16"), to)

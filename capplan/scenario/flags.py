@@ -107,7 +107,8 @@ class ServingFlags:
     n_gpu_layers: Annotated[
         int | None,
         Option(
-            "Layers of llama.cpp on the device, the last ones; default: all.", Whole("layers", most=10_000)
+            "Layers of llama.cpp on the device, of which the LM head is the last; default: all.",
+            Whole("layers", most=10_000),
         ),
     ] = None
     n_cpu_moe: Annotated[
@@ -120,9 +121,17 @@ class ServingFlags:
     host_bandwidth: Annotated[
         float | None,
         Option(
-            "Bandwidth of the memory of the host, such as '80 GB/s'; what is kept there is read at it.",
+            "Bandwidth of the memory of the host, such as '80 GB/s'; with no layers stated, capplan finds the fastest split that fits.",
             Positive("80 GB/s"),
             "RATE",
+        ),
+    ] = None
+    host_memory: Annotated[
+        float | None,
+        Option(
+            "Memory of the host that weights may take, such as '64 GB'; default: as much as they need.",
+            Positive("64 GB"),
+            "SIZE",
         ),
     ] = None
     max_model_len: Annotated[

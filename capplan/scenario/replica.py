@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from capplan.assumption import Assumption
 from capplan.engine.lookup import own_sequences, profile
 from capplan.engine.profile import EngineProfile
-from capplan.errors import InputError, unknown
+from capplan.errors import DoesNotFitError, InputError, unknown
 from capplan.families.model_config import pooled
 from capplan.fleet.search.candidates import Layout, refuse_illegal
 from capplan.hardware.device import Device, Efficiency
@@ -22,9 +22,10 @@ from capplan.operators.matmul import sequences_with_slots
 from capplan.readers.calibration.refitted import refitted_profile, refuse_kernels_of_torch
 from capplan.readers.catalogue.efficiency import efficiency_for
 from capplan.readers.catalogue.hardware import named_device
+from capplan.readers.catalogue.llamacpp import speed_file
 from capplan.readers.catalogue.models import read_model
-from capplan.replica.offload import EVERY_LAYER, Offload, split_network
-from capplan.replica.spec import ReplicaSpec, network_as_served, profile_as_served
+from capplan.replica.best_split import fastest_split, split_replica, split_words
+from capplan.replica.spec import ReplicaSpec, network_as_served, profile_as_served, served_context_tokens
 from capplan.scenario.flags import ServingFlags
 
 if TYPE_CHECKING:
@@ -185,10 +186,8 @@ def asked_replica(
     sharding = Sharding(*map(float, degrees))
     seats, seats_assumed = _seats(flags, rules, network, drafts=drafts)
     refuse_illegal(served, Layout(target, sharding, weight_dtype or "auto", kv_format), rules)
-    served, offload = _offloaded(served, flags, rules)
-    spec = ReplicaSpec(
+    whole = ReplicaSpec(
         network=served,
-        offload=offload,
         device=target,
         efficiency=_efficiency(target, flags, rules),
         profile=rules,
@@ -199,6 +198,7 @@ def asked_replica(
         max_num_batched_tokens=flags.max_num_batched_tokens,
         gpu_memory_utilization=flags.gpu_memory_utilization,
     )
+    spec = _offloaded(whole, flags)
     return CompletedReplica(
         spec,
         (
@@ -212,34 +212,46 @@ def asked_replica(
             *rules.assumptions,
             *host_assumptions,
             *_memory_assumptions(target),
-            *(_offload_assumptions() if offload else ()),
+            *(_offload_assumptions(spec, flags) if flags.host_bandwidth else ()),
         ),
         (*_warnings(served, flags.max_model_len, rules.engine), *_shared_ranks(flags), *host_warnings),
     )
 
 
-def _offloaded(network: Network, flags: ServingFlags, rules: EngineProfile) -> tuple[Network, Offload | None]:
-    """Return what of a network is on the device, and what llama.cpp keeps in the memory of the host."""
-    stated = [
-        name for name in ("n_gpu_layers", "n_cpu_moe", "host_bandwidth") if getattr(flags, name) is not None
-    ]
+OFFLOADING = ("n_gpu_layers", "n_cpu_moe", "host_bandwidth", "host_memory")
+"""Flags of weights in the memory of the host."""
+
+
+def _offloaded(spec: ReplicaSpec, flags: ServingFlags) -> ReplicaSpec:
+    """Return the replica with what llama.cpp keeps in the memory of the host: as the flags say, or the fastest split that fits."""
+    stated = [name for name in OFFLOADING if getattr(flags, name) is not None]
+    layers = [name for name in stated if not name.startswith("host")]
     if not stated:
-        return network, None
-    flag = f"--{stated[0].replace('_', '-')}"
-    if rules.engine != LLAMACPP:
+        return spec
+    flag, engine = f"--{stated[0].replace('_', '-')}", spec.profile.engine
+    if engine != LLAMACPP:
         raise InputError(
-            f"{flag}: {rules.engine} keeps all weights on the device; --engine llamacpp offloads, or leave it out"
-        )
-    kept, held = split_network(network, flags.n_gpu_layers or EVERY_LAYER, flags.n_cpu_moe or 0)
-    if held is None:
-        raise InputError(
-            f"{flag}: nothing is kept in the memory of the host\n  e.g. --n-cpu-moe 8, or leave it out"
+            f"{flag}: {engine} keeps all weights on the device; --engine llamacpp offloads, or leave it out"
         )
     if flags.host_bandwidth is None:
         raise InputError(
             f"{flag}: the bandwidth of the memory of the host decides\n  give it: --host-bandwidth '80 GB/s'"
         )
-    return kept, Offload(held, flags.host_bandwidth)
+    if not layers:
+        split = fastest_split(spec, flags.host_bandwidth)
+    else:
+        split = split_replica(spec, (flags.n_gpu_layers, flags.n_cpu_moe), flags.host_bandwidth)
+    if layers and split.offload is None:
+        raise InputError(
+            f"{flag}: nothing is kept in the memory of the host\n  e.g. --n-cpu-moe 8, or leave it out"
+        )
+    size = split.offload.weight_bytes if split.offload else 0.0
+    if flags.host_memory is not None and size > flags.host_memory:
+        raise DoesNotFitError(
+            f"{spec.network.name}: {size / 1e9:.1f} GB of weights do not fit into the {flags.host_memory / 1e9:.1f} GB of --host-memory\n"
+            "  choose a smaller --weight-dtype"
+        )
+    return split
 
 
 def _seats(
@@ -314,13 +326,21 @@ def _memory_assumptions(target: Device) -> tuple[Assumption, ...]:
     )
 
 
-def _offload_assumptions() -> tuple[Assumption, ...]:
-    """Return what is assumed of weights that are in the memory of the host."""
-    from capplan.readers.catalogue.llamacpp import speed_file
-
+def _offload_assumptions(spec: ReplicaSpec, flags: ServingFlags) -> tuple[Assumption, ...]:
+    """Return which split was chosen, and what is assumed of weights that are in the memory of the host."""
+    if spec.offload is None:
+        return (
+            Assumption("everything fits on the device, and nothing is kept on the host", "--n-gpu-layers"),
+        )
     of = speed_file().offload
     what = f"weights on the host are read at {of.host:.0%} of its bandwidth, by a processor that keeps up, and cross PCIe for prompts at {of.pcie:.0%} of its rate: chosen on two hosts"
-    return (Assumption(what, "--host-bandwidth"),)
+    said = (Assumption(what, "--host-bandwidth"),)
+    if flags.n_gpu_layers or flags.n_cpu_moe:
+        return said
+    words = " ".join(split_words(spec.offload))
+    cache = f"{spec.max_num_seqs or 1} x {served_context_tokens(spec):,} tokens of cache"
+    chosen = f"{words}, the fastest split that leaves room for {cache}, at half of that context"
+    return (Assumption(chosen, "--n-gpu-layers, --n-cpu-moe"), *said)
 
 
 def _shared_ranks(flags: ServingFlags) -> tuple[str, ...]:

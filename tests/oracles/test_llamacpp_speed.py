@@ -271,13 +271,48 @@ def test_an_offloaded_token_is_worked_out_by_hand():
 def test_more_in_the_memory_of_the_host_is_never_faster(prompt_tokens):
     experts = [replace(OFFLOADED, cpu_experts=count, prompt_tokens=prompt_tokens) for count in (8, 24, 48)]
     dense = replace(RUN, host_bytes_per_s=80e9, prompt_tokens=prompt_tokens)
-    layers = [replace(dense, device_layers=count) for count in (31, 16, 1)]
+    layers = [replace(dense, device_layers=count) for count in (32, 17, 2)]
     for runs in (experts, layers):
         rates = list(map(tokens_per_s, runs))
         assert rates == sorted(rates, reverse=True)
         assert rates[0] < tokens_per_s(
             replace(runs[0], cpu_experts=None, device_layers=None, host_bytes_per_s=None)
         )
+
+
+DOES_NOT_FIT = ["qwen3-30b-a3b", "--engine", "llamacpp", "--hardware", "rtx-3090", "--weight-dtype", "q8_0", "--max-model-len", "8192", "--offline"]  # fmt: skip
+HOST = ["--host-bandwidth", "80 GB/s"]
+
+
+def test_the_fastest_split_that_fits_is_found(capplan):
+    """32 GB of weights on a card of 24 GB: one layer less on the host does not fit, one more is slower, whole layers are slower."""
+    told = capplan.result("fit", *DOES_NOT_FIT, *HOST)["split"]
+    experts = told["n_cpu_moe"]
+    assert told["n_gpu_layers"] == 49
+    assert capplan("fit", *DOES_NOT_FIT, *HOST, "--n-cpu-moe", experts - 1).code == 3
+    for other in (["--n-cpu-moe", experts + 1], ["--n-gpu-layers", 49 - experts]):
+        slower = capplan.result("fit", *DOES_NOT_FIT, *HOST, *other)["split"]
+        assert slower["half_context_tokens_per_s"] < told["half_context_tokens_per_s"]
+    stated = capplan.result("fit", *DOES_NOT_FIT, *HOST, "--n-cpu-moe", experts)["split"]
+    assert stated == told
+
+
+def test_a_split_leaves_room_for_the_sequences_that_are_asked_for(capplan):
+    """Eight sequences of 8,192 tokens, 96 KiB each token, need 6.4 GB of cache; a dense model keeps layers on the host."""
+    few, many = (
+        capplan.result("fit", *DOES_NOT_FIT, *HOST, "--max-num-seqs", count)["split"] for count in (1, 8)
+    )
+    assert many["n_cpu_moe"] > few["n_cpu_moe"]
+    dense = ["llama-3.1-70b", *DOES_NOT_FIT[1:]]
+    assert 1 < capplan.result("fit", *dense, *HOST)["split"]["n_gpu_layers"] < 81
+
+
+def test_nothing_is_split_that_fits_and_a_host_without_room_is_refused(capplan):
+    small = ["llama-3.2-1b", *DOES_NOT_FIT[1:]]
+    assert "split" not in capplan.result("fit", *small, *HOST)
+    assert "everything fits on the device" in capplan("fit", *small, *HOST).out
+    assert "do not fit into the 4.0 GB" in capplan("fit", *DOES_NOT_FIT, *HOST, "--host-memory", "4 GB").err
+    assert "finds the fastest split" in capplan("fit", *DOES_NOT_FIT).out
 
 
 def test_offloaded_weights_leave_the_memory_of_the_card(capplan):

@@ -54,6 +54,7 @@ REPLICA = PARALLEL | {
     "--n-gpu-layers": OFFLOADED,
     "--n-cpu-moe": OFFLOADED,
     "--host-bandwidth": OFFLOADED._replace(value="'80 GB/s'"),
+    "--host-memory": OFFLOADED._replace(value="'64 GB'"),
     "--engine-version": Case("0.6.0"),
     "--max-model-len": Case("1000"),
     "--max-num-seqs": Case("8"),

@@ -77,12 +77,21 @@ def _warnings(machine: LocalMachine) -> list[str]:
     return found
 
 
+def _headline_of_models(device: Device, rows: Sequence[Runnable], available_bytes: float) -> str:
+    """Return how many models fit, and how many more run with a part in the memory of the host."""
+    split = sum(bool(row.split) for row in rows)
+    more = f"; {split} more run with a part of their weights on the host" if split else ""
+    return f"{len(rows) - split} models fit on {device.title}, which gives them {available_bytes / 1e9:.1f} GB{more}"
+
+
 def runnable_answer(device: Device, rows: Sequence[Runnable], kv_dtype: str) -> Answer:
     """Return the models that run on a device with their speeds, the best quantisation first."""
-    shown = [
-        {name: value for name, value in asdict(row).items() if name not in ("quality", "reason")}
-        for row in rows
-    ]
+    left_out = (
+        ("quality", "reason")
+        if any(row.split for row in rows)
+        else ("quality", "reason", "split", "host_weight_bytes")
+    )
+    shown = [{name: value for name, value in asdict(row).items() if name not in left_out} for row in rows]
     unknown = dict.fromkeys(row.reason for row in rows if row.reason)
     available = engine_memory_bytes(device)
     assumed = (
@@ -98,7 +107,7 @@ def runnable_answer(device: Device, rows: Sequence[Runnable], kv_dtype: str) -> 
         command="fit",
         result={"hardware": device.name, "available_bytes": available, "models": shown},
         tables=(Table(shown),),
-        headline=f"{len(rows)} models fit on {device.title}, which gives them {available / 1e9:.1f} GB",
+        headline=_headline_of_models(device, rows, available),
         closing=(
             "capplan fit MODEL --engine llamacpp --hardware NAME --weight-dtype DTYPE shows what uses the memory",
         ),
