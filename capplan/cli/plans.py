@@ -3,7 +3,7 @@
 import shlex
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import date as day
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -14,8 +14,8 @@ from capplan.cli import options as o
 from capplan.cli.completion import plans_and_scenarios
 from capplan.cli.options import Group, fraction, grouped, measure, one_of, whole
 from capplan.errors import InputError
-from capplan.scenario.command_flags import ScenarioFlags
-from capplan.scenario.flags import OutputFlags
+from capplan.scenario.command_flags import ScenarioFlags, StartedFlags
+from capplan.scenario.flags import OutputFlags, ServingFlags
 
 if TYPE_CHECKING:
     from capplan.recorded.traces.prometheus_server import Observed
@@ -383,6 +383,9 @@ _TARGETS = (
     "vllm",
     "sglang",
     "trtllm",
+    "llamacpp",
+    "ollama",
+    "lmstudio",
     "compose",
     "k8s",
     "kserve",
@@ -400,48 +403,68 @@ Target = Annotated[
         says=f"{', '.join(_TARGETS[:-1])} or {_TARGETS[-1]}.",
     ),
 ]
-Checkpoint = Annotated[
-    str | None,
-    typer.Option(
-        "--checkpoint",
-        metavar="OWNER/NAME",
-        help="Served instead of the plan's model: its weights in the plan's dtype.",
-    ),
-]
-Draft = Annotated[
-    str | None,
-    typer.Option("--draft", metavar="OWNER/NAME", help="Checkpoint of the draft, where the plan names none."),
-]
-Image = Annotated[
-    str | None,
-    typer.Option(
-        "--image",
-        metavar="NAME:TAG",
-        help="Of the containers; default: the engine's release, where it is known.",
+Instead = Annotated[
+    StartedFlags,
+    Group(
+        "Instead of what the plan names",
+        checkpoint=typer.Option(
+            "--checkpoint",
+            metavar="OWNER/NAME",
+            help="Served instead of the plan's model: its weights in the plan's dtype.",
+        ),
+        draft=typer.Option(
+            "--draft", metavar="OWNER/NAME", help="Checkpoint of the draft, where the plan names none."
+        ),
+        image=typer.Option(
+            "--image",
+            metavar="NAME:TAG",
+            help="Of the containers; default: the engine's release, where it is known.",
+        ),
     ),
 ]
 Text = Annotated[OutputFlags, o.OUTPUT.only("file")]
+_OF_REPLICA = (
+    "weight_dtype", "kv_dtype", "engine_version", "n_gpu_layers", "n_cpu_moe", "host_bandwidth", "host_memory", "max_model_len",
+    "max_num_seqs", "offline",
+)  # fmt: skip
+Exported = Annotated[ServingFlags, o.SERVING.only(*_OF_REPLICA)]
+OfModel = Annotated[
+    str | None,
+    typer.Option(
+        "--model", metavar="MODEL", help="Write one replica of llama.cpp with this model, instead of a plan."
+    ),
+]
+OfHardware = Annotated[str | None, o.HARDWARE]
 
 
 @grouped
 def export_command(
+    context: typer.Context,
     *,
     plan: o.PlanArgument = None,
     plan_file: o.PlanFile = None,
     target: Target,
-    checkpoint: Checkpoint = None,
-    draft: Draft = None,
-    image: Image = None,
+    instead: Instead,
+    model: OfModel = None,
+    hardware: OfHardware = None,
+    serving: Exported,
     to: Text,
 ) -> int:
     """Export a plan as what starts or watches its fleet: engine commands, a Compose file, Kubernetes manifests, a Grafana dashboard."""
-    from capplan.deploy.export import export_text
+    from capplan.deploy.export import export_text, exported_replica
     from capplan.deploy.fleet_launch import fleet_launch
     from capplan.readers.plan_file import read_plan_file
     from capplan.report.show import say, send
 
+    if model is not None:
+        o.refuse_unread(
+            context, ("plan", "plan_file", "draft", "image"), "is of a plan; leave it or --model out"
+        )
+        send(exported_replica(model, hardware, serving, target, instead.checkpoint), to.file)
+        return 0
+    o.refuse_unread(context, ("hardware", *_OF_REPLICA), "is of one replica; name it with --model")
     file = read_plan_file(o.needed_plan(plan, plan_file))
-    text = export_text(file, fleet_launch(file, checkpoint=checkpoint, draft=draft, image=image), target)
+    text = export_text(file, fleet_launch(file, **asdict(instead)), target)
     for remark in file.remarks:
         say(f"warning: {remark}")
     send(text, to.file)

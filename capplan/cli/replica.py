@@ -88,10 +88,14 @@ Launch = Annotated[
     typer.Option(
         "--launch",
         metavar="COMMAND",
-        help="Command of an engine instead of flags: 'vllm serve ...', sglang.launch_server or trtllm-serve, as it is run.",
+        help="Command of an engine instead of flags: 'vllm serve ...', sglang.launch_server, trtllm-serve or llama-server, as it is run.",
     ),
 ]
-STATED = [name for name in o.SERVED if name not in ("engine_version", "calibration", "offline")]
+STATED = [
+    name
+    for name in o.SERVED
+    if name not in ("engine_version", "backend", "host_bandwidth", "host_memory", "calibration", "offline")
+]
 """Flags that the command of an engine states."""
 
 

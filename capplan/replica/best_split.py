@@ -49,7 +49,7 @@ def holds_its_sequences(spec: ReplicaSpec) -> bool:
 def fastest_split(spec: ReplicaSpec, bytes_per_s: float) -> ReplicaSpec:
     """Return a replica with the split that generates a sequence fastest of those that fit; itself where it fits whole.
 
-    The routed experts of ever more layers go to the host first, then whole layers; or whole layers alone. More on the host is never faster,
+    The routed experts of ever more layers go to the host first, then whole layers; or whole layers only. More on the host is never faster,
     so of either way the first that fits is asked for its speed, at half of the longest context.
 
     Parameters

@@ -43,6 +43,12 @@ class ReplicaSpec:
         return int(self.sharding.devices)
 
     @property
+    def layers(self) -> int:
+        """Layers of the model, those on the host too."""
+        held = self.offload.network.layers if self.offload else ()
+        return len(self.network.layers) + sum(bool(layer.mixers) for layer in held)
+
+    @property
     def ranks(self) -> float:
         """Devices that one copy of the model is split over: tensor and pipeline ranks."""
         return float(self.sharding.tensor * self.sharding.pipeline)

@@ -10,6 +10,15 @@ from capplan.scenario.flags import MODEL, KvDtype, Measured, Option, WeightDtype
 
 
 @dataclass(frozen=True, slots=True)
+class StartedFlags:
+    """What an export starts instead of what the plan names."""
+
+    checkpoint: str | None = None
+    draft: str | None = None
+    image: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class DraftFlags:
     """The draft of `capplan spec`, as a model, a method or a step time, and the step time of a target given without a model."""
 

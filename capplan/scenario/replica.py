@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from capplan.assumption import Assumption
 from capplan.engine.lookup import own_sequences, profile
 from capplan.engine.profile import EngineProfile
-from capplan.errors import DoesNotFitError, InputError, unknown
+from capplan.errors import InputError, unknown
 from capplan.families.model_config import pooled
 from capplan.fleet.search.candidates import Layout, refuse_illegal
 from capplan.hardware.device import Device, Efficiency
@@ -22,9 +22,7 @@ from capplan.operators.matmul import sequences_with_slots
 from capplan.readers.calibration.refitted import refitted_profile, refuse_kernels_of_torch
 from capplan.readers.catalogue.efficiency import efficiency_for
 from capplan.readers.catalogue.hardware import named_device
-from capplan.readers.catalogue.llamacpp import speed_file
 from capplan.readers.catalogue.models import read_model
-from capplan.replica.best_split import fastest_split, split_replica, split_words
 from capplan.replica.spec import ReplicaSpec, network_as_served, profile_as_served, served_context_tokens
 from capplan.scenario.flags import ServingFlags
 
@@ -237,6 +235,8 @@ def _offloaded(spec: ReplicaSpec, flags: ServingFlags) -> ReplicaSpec:
         raise InputError(
             f"{flag}: the bandwidth of the memory of the host decides\n  give it: --host-bandwidth '80 GB/s'"
         )
+    from capplan.replica.best_split import fastest_split, split_replica
+
     if not layers:
         split = fastest_split(spec, flags.host_bandwidth)
     else:
@@ -247,7 +247,7 @@ def _offloaded(spec: ReplicaSpec, flags: ServingFlags) -> ReplicaSpec:
         )
     size = split.offload.weight_bytes if split.offload else 0.0
     if flags.host_memory is not None and size > flags.host_memory:
-        raise DoesNotFitError(
+        raise InputError(
             f"{spec.network.name}: {size / 1e9:.1f} GB of weights do not fit into the {flags.host_memory / 1e9:.1f} GB of --host-memory\n"
             "  choose a smaller --weight-dtype"
         )
@@ -332,6 +332,9 @@ def _offload_assumptions(spec: ReplicaSpec, flags: ServingFlags) -> tuple[Assump
         return (
             Assumption("everything fits on the device, and nothing is kept on the host", "--n-gpu-layers"),
         )
+    from capplan.readers.catalogue.llamacpp import speed_file
+    from capplan.replica.best_split import split_words
+
     of = speed_file().offload
     what = f"weights on the host are read at {of.host:.0%} of its bandwidth, by a processor that keeps up, and cross PCIe for prompts at {of.pcie:.0%} of its rate: chosen on two hosts"
     said = (Assumption(what, "--host-bandwidth"),)

@@ -14,8 +14,6 @@ from capplan.errors import CapplanError
 from capplan.fleet.fit import Fit, adapter_bytes_on_fullest_rank
 from capplan.model.sharding import network_adapter_elements
 from capplan.operators.llamacpp import ENGINE as LLAMACPP
-from capplan.questions.gguf_speeds import generated_tokens_per_s, prompt_tokens_per_s
-from capplan.questions.runnable import PROMPT_TOKENS
 from capplan.replica.estimate import LAUNCHES, Estimate
 from capplan.replica.load import Load
 from capplan.replica.plans import engine_scheduling, exchange_of, replica_scheduling
@@ -237,8 +235,11 @@ def _split_figures(spec: ReplicaSpec) -> dict[str, Any]:
     """Return which layers are on the host, and how fast one sequence is, after an empty context and in its middle; nothing if none are."""
     if spec.offload is None:
         return {}
+    from capplan.questions.gguf_speeds import generated_tokens_per_s, prompt_tokens_per_s
+    from capplan.questions.runnable import PROMPT_TOKENS
+
     placed = {
-        "n_gpu_layers": spec.offload.gpu_layers or len(spec.network.layers) + 1,
+        "n_gpu_layers": spec.offload.gpu_layers or spec.layers + 1,
         "n_cpu_moe": spec.offload.cpu_experts or 0,
         "host_weight_bytes": spec.offload.weight_bytes,
     }
