@@ -30,6 +30,8 @@ def split_replica(spec: ReplicaSpec, split: Split, bytes_per_s: float) -> Replic
         raise InputError(
             "--n-gpu-layers 1: keeps nothing but the LM head on the device; 2 are the fewest that are modelled"
         )
+    if spec.devices > 1:
+        raise InputError("weights on the host next to several devices are not modelled; give one device")
     host_devices(spec.device, bytes_per_s)
     return replace(spec, network=kept, offload=Offload(held, bytes_per_s, gpu_layers, cpu_experts))
 

@@ -447,6 +447,7 @@ def plans_tables(plans: Plans) -> PlansTables:
         two_passes=first.profile.policy == "slots",
         captured=np.array([is_captured(decode) for *_, (decode, _) in kernels]),
         offload=offload_rates(first),
+        layer_split=first.efficiency.layer_split,
     )  # fmt: skip
     table = with_host(device, first.profile.host, first.network, offline=first.offline)
     each = [

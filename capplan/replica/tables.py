@@ -12,11 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from capplan.engine.profile import HostOverhead, Ratios
+from capplan.hardware.device import LayerSplit
 from capplan.memory.capacity import stage_shares
 from capplan.memory.launch import Launch
 from capplan.model.network import Network, layer_counts
 from capplan.model.sharding import Sharding
 from capplan.numbers import Array, Number, distinct
+from capplan.operators.llamacpp import split_prompt_ratio
 from capplan.phases.cost import OperatorCost, StepRates, floor_s, total_s, unsaved_s
 from capplan.phases.step import decode_attention_costs, prefill_attention_costs, token_costs
 from capplan.phases.token_work import head_costs
@@ -186,6 +188,7 @@ def device_tables(
     two_passes: bool = False,
     captured: Flags | bool = True,
     offload: OffloadRates | None = None,
+    layer_split: LayerSplit | None = None,
 ) -> DeviceTables:
     """Return the step tables of an array of plans without host time; tables have a leading axis of plans.
 
@@ -199,6 +202,7 @@ def device_tables(
     two_passes : a step computes its prompts and then its decoding sequences, each by themselves
     captured : steps run as CUDA graphs, flags over plans
     offload : what is in the memory of the host, and its rates
+    layer_split : what layers in turn on several devices cost, where all sequences pass them together
 
     Returns
     -------
@@ -212,6 +216,9 @@ def device_tables(
         return np.asarray(value, dtype=np.float64).reshape(-1, 1, 1)
 
     sharding = Sharding(*map(column, (launch.tensor, launch.pipeline, launch.expert, launch.data)))
+    devices = sharding.pipeline
+    if layer_split is not None:
+        sharding = replace(sharding, pipeline=np.ones_like(devices))
     kv_bytes, stages = column(launch.kv_bytes_per_element), sharding.pipeline
     sequences, contexts = knots.sequences[None, :, None], knots.contexts[None, None, :]
     tokens, new, past = knots.tokens[None, :, None], knots.new[None, :, None], knots.past[None, None, :]
@@ -231,6 +238,13 @@ def device_tables(
         cache += decode_attention_costs(held, micro, contexts, sharding, kv_bytes, steps)
         mixed += token_costs(held, tokens, sharding, prompts, decode=False)
         prefill += prefill_attention_costs(held, packed, new, past, sharding, kv_bytes, prompts)
+    of_tokens, of_new, between_s = np.ones(1), np.ones(1), np.zeros(1)
+    if layer_split is not None:
+        of_tokens, of_new = (
+            split_prompt_ratio(np.maximum(count / rates.ubatch_tokens, 1.0), largest, layer_split.stage_ratio)
+            for count in (tokens, new)
+        )
+        between_s = layer_split.hand_over_s * (devices - 1.0)
     by_sequences, by_tokens = (plans, knots.sequences.size), (plans, knots.tokens.size)
 
     def tables(time_s: Callable[[list[OperatorCost]], Number]) -> StepTable:
@@ -238,17 +252,19 @@ def device_tables(
         cache_s = time_s(cache) * np.maximum(in_flight * largest, 1.0)
         return StepTable(
             sequence_knots=knots.sequences,
-            decode_s=_spread(turn_s, (*by_sequences, 1))[..., 0],
+            decode_s=_spread(turn_s + between_s, (*by_sequences, 1))[..., 0],
             head_s=_spread(time_s(head), (*by_sequences, 1))[..., 0],
             context_knots=knots.contexts,
             decode_attention_s=_spread(cache_s, (*by_sequences, knots.contexts.size)),
             token_knots=knots.tokens,
-            mixed_s=_spread(time_s(mixed), (*by_tokens, 1))[..., 0],
+            mixed_s=_spread(time_s(mixed) * of_tokens, (*by_tokens, 1))[..., 0],
             new_knots=knots.new,
             past_knots=knots.past,
-            prefill_attention_s=_spread(time_s(prefill) / packed, (plans, knots.new.size, knots.past.size)),
-            stages=_spread(np.ravel(launch.pipeline), (plans,)),
-            stage_fraction=_spread(largest.ravel(), (plans,)),
+            prefill_attention_s=_spread(
+                time_s(prefill) / packed * of_new, (plans, knots.new.size, knots.past.size)
+            ),
+            stages=_spread(np.ravel(stages), (plans,)),
+            stage_fraction=_spread(np.where(stages > 1.0, largest, 1.0).ravel(), (plans,)),
             two_passes=two_passes,
         )
 

@@ -233,6 +233,14 @@ class ScenarioFlags(FirstScenario):
             key="engine",
         ),
     ] = None
+    backend: Annotated[
+        str | None,
+        Option(
+            "cuda, metal, vulkan, rocm, sycl or cpu, of llamacpp; default: the usual one of each device.",
+            known=("cuda", "metal", "vulkan", "rocm", "sycl", "cpu"),
+            key="backend",
+        ),
+    ] = None
     confidence: Annotated[
         float | None,
         Option("Probability with which all targets must be met, such as 90%.", Share(), key="slo.confidence"),

@@ -114,6 +114,7 @@ EXCLUSIONS: Mapping[str, str] = {
     "growth without growth.per_month or growth.rates": f"neither per_month nor rates is {_GROWTH}",
     "growth.months with growth.rates": "belongs to per_month; rates state their months themselves",
     "growth with traffic[].requests": "is for continuous traffic; a batch job is planned as it stands, so leave it out",
+    "backend with engine: any": f"belongs to llamacpp, and engine is any; {_LEAVE}",
     "engine_version with engine: any": f"belongs to one engine, and engine is any; {_LEAVE}",
     "kv_offload with prefix_caching: false": f"holds prefixes, and prefix_caching is false; {_LEAVE}",
     **{

@@ -172,7 +172,9 @@ def asked_replica(
     weight_dtype = flags.weight_dtype
     network = read_model(model, revision=flags.revision, offline=flags.offline)
     network = pooled(network) if flags.runner == "pooling" else network
-    rules = profile_as_served(profile(flags.engine, flags.engine_version), network, flags.chunked_prefill)
+    rules = profile_as_served(
+        profile(flags.engine, flags.engine_version, flags.backend), network, flags.chunked_prefill
+    )
     _refuse_short_steps(flags, network)
     target = named_device(hardware, flags.calibration)
     rules, host_assumptions, host_warnings = refitted_profile(flags.calibration, rules, target)
@@ -300,16 +302,12 @@ def _served_assumptions(network: Network) -> tuple[Assumption, ...]:
 
 def _efficiency(target: Device, flags: ServingFlags, engine: EngineProfile) -> Efficiency:
     calibration = flags.calibration
-    if flags.backend is not None and engine.engine != LLAMACPP:
-        raise InputError(
-            f"--backend: {engine.engine} has no backends to choose from; --engine llamacpp has, or leave it out"
-        )
     if calibration is not None and engine.engine == LLAMACPP:
         from capplan.readers.calibration.file import read_calibration_file
 
         refuse_kernels_of_torch(calibration, read_calibration_file(calibration).kernels)
     if calibration is None or engine.engine == LLAMACPP:
-        return efficiency_for(target, engine, flags.backend)
+        return efficiency_for(target, engine)
     from capplan.readers.calibration.measured_device import efficiency_from_calibration
 
     return efficiency_from_calibration(calibration, target)

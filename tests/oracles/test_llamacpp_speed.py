@@ -149,7 +149,8 @@ ROW = {
         ({"tool": "ik_llama.cpp llama-bench"}, "another program"),
         ({"notes": "with MTP draft n-max 2"}, "the rate with drafts"),
         ({"notes": "PCIe x1 host"}, "starves the device"),
-        ({"device_count": "2"}, "several devices"),
+        ({"device_count": "2", "device": "RTX 5080 16GB + RTX 3090 24GB"}, "unequal devices"),
+        ({"device_count": "2", "notes": "split mode tensor"}, "too few runs were published"),
         ({"quant": "Q4-XYZ-v2"}, "no mixture of llama-quantize"),
         ({"kv_type": "turbo3"}, "a cache in 'turbo3'"),
         ({"backend": "sycl"}, "no speed of llama.cpp is known of ampere devices with sycl"),
@@ -193,7 +194,7 @@ def test_a_row_is_predicted_as_estimate_predicts_it(capplan):
     ("flags", "reason"),
     [
         (["--hardware", "tpu-v5e"], "llamacpp does not run"),
-        (["--hardware", "rtx-3090", "-tp", "2"], "over several devices is not modelled"),
+        (["--hardware", "rtx-3090", "-tp", "2"], "with matrices split over devices"),
         (["--hardware", "rtx-3090", "--backend", "metal"], "with metal, so none is predicted"),
         (["--hardware", "rtx-3090", "--weight-dtype", "fp8"], "does not run fp8 weights"),
         (["--hardware", "rtx-3090", "--kv-dtype", "fp8"], "does not run fp8 KV cache"),
@@ -249,6 +250,40 @@ def test_backends_of_other_engines_are_refused(capplan):
     assert "has no backends" in capplan.refused("estimate", "llama-3.2-1b", *words)
     with pytest.raises(InputError, match="unknown backend"):
         replica_of_run(replace(RUN, backend="opencl"))
+
+
+@pytest.mark.parametrize("devices", [2, 4, 8])
+def test_a_token_passes_the_devices_one_after_the_other(devices):
+    """Layers in turn generate no faster: a token takes the time of one device, and a hand-over for each further one."""
+    split = replace(RUN, devices=devices)
+    file = speed_file().several
+    longer_s = 1.0 / tokens_per_s(split) - 1.0 / tokens_per_s(RUN)
+    assert longer_s == pytest.approx(1e-6 * file.hand_over_us * (devices - 1), rel=1e-6)
+
+
+def test_pieces_of_a_prompt_follow_each_other_over_the_devices():
+    """A prompt of one piece gains nothing; of many at most what four pieces in flight do, on eight devices too."""
+    rates = {
+        (tokens, devices): tokens_per_s(replace(RUN, prompt_tokens=tokens, devices=devices))
+        for tokens in (512, 8192)
+        for devices in (1, 2, 4, 8)
+    }
+    assert rates[512, 4] == pytest.approx(rates[512, 1], rel=1e-3)
+    gains = [rates[8192, devices] / rates[8192, 1] for devices in (2, 4, 8)]
+    assert 1.0 < gains[0] < 2.0 < gains[1] <= gains[2] < 4.0
+
+
+def test_several_devices_hold_what_one_does_not(capplan):
+    """70 billion weights in 4.8 bits are 42 GB: two cards of 24 GB, each with half of the layers."""
+    line = ["llama-3.1-70b", "--engine", "llamacpp", "--hardware", "rtx-3090", "--weight-dtype", "q4_k_m", "--max-model-len", "4096", "--offline"]  # fmt: skip
+    assert capplan("fit", *line).code == 3
+    told = capplan.result("fit", *line, "-pp", 2)
+    assert told["fits"]
+    assert 42.5e9 / 2 < told["weight_bytes_per_gpu"] < 44e9 / 2
+    both = capplan.refused(
+        "estimate", *line, "-pp", 2, "--n-gpu-layers", 20, "--host-bandwidth", "80 GB/s", "--concurrency", 1
+    )
+    assert "next to several devices" in both
 
 
 OFFLOADED = replace(
@@ -378,6 +413,19 @@ def test_a_row_with_offloaded_experts_is_predicted():
     assert prediction.predicted == pytest.approx(tokens_per_s(replace(OFFLOADED, generated_tokens=128)))
 
 
+def test_the_backend_of_a_scenario_is_that_of_the_flag(capplan):
+    """Vulkan reads less of an RTX 3090's bandwidth than CUDA; a family of which nobody published a backend is refused."""
+    asked = ["fleet", "llama-3.1-8b", "--engine", "llamacpp", "--weight-dtype", "q4_k_m", "--hardware", "rtx-3090", "--request-rate", "0.2 req/s", "--input-tokens", "500", "--output-tokens", "100", "--set", "max_model_len=4096", "--set", "prices.per_gpu_hour={rtx-3090: 0.3 $/h}", "--offline"]  # fmt: skip
+    tpot_s = {
+        name: capplan.result(*asked, "--backend", name)["chosen"]["tpot_s"]["mean"]
+        for name in ("cuda", "vulkan")
+    }
+    assert capplan.result(*asked, "--set", "backend=vulkan")["chosen"]["tpot_s"]["mean"] == tpot_s["vulkan"]
+    assert tpot_s["vulkan"] > tpot_s["cuda"]
+    assert "with metal, so none is predicted" in capplan(*asked, "--backend", "metal").err
+    assert "has no backends" in capplan(*asked, "--backend", "cuda", "--set", "engine=vllm").err
+
+
 def test_matrix_units_make_prompts_quicker_and_tokens_not():
     """The M5 has matrix units in its GPU; what it reads for a token is as much."""
     flat = replace(
@@ -386,7 +434,7 @@ def test_matrix_units_make_prompts_quicker_and_tokens_not():
     rates = [
         device_rates(
             card,
-            efficiency_for(card, profile("llamacpp"), "metal"),
+            efficiency_for(card, profile("llamacpp", None, "metal")),
             weight_format="q4_k",
             kv_format="fp16",
             engine="llamacpp",

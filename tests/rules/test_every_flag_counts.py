@@ -115,6 +115,7 @@ ASKED = {
     "--weight-dtype": Case("fp8"),
     "--kv-dtype": Case("fp8"),
     "--engine": Case("sglang"),
+    "--backend": Case("cuda", refused="has no backends"),
     "--confidence": Case("95%"),
     "--calibration": Case("host.calibration.yaml"),
     "--set": Case("'traffic[0].request_rate=99 req/s'"),
