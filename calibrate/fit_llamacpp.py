@@ -4,7 +4,7 @@
 
 FILE is gguf_published.csv. Writes the numbers of hardware_specs/llamacpp/speed.yaml, with --score nothing, and prints errors with whole devices left
 out. A fitted number belongs to a family of devices with a backend, to a class of weight formats, to a kind of kernel or to the builds before 2025;
-none to a model, a device or a row. Two numbers of layers over several devices follow, then two fractions of weights on a host, which rest on the file
+none to a model, a device or a row. Two numbers of layers over several devices follow from runs on one and on several, then two fractions of weights on a host, which rest on the file
 as it was: fit twice where its families moved. Rows of one source, device, model and quantisation share their weight: their count to the power 1/2. Of LocalScore,
 an old llamafile, only rows of older families and models above 3 GB count, with two factors of their own that do not ship.
 """
@@ -395,14 +395,20 @@ BETWEEN_S = 2e-4
 """Time between two devices from which the search begins."""
 
 
-def several_solved(rows: Sequence[Row], alone_s: Array) -> Array:
-    """Return the logarithms of the two numbers of layers over several devices."""
-    of, weight = Several(rows, alone_s), shares(rows) / NOISE
-    measured = np.log([row.seconds for row in rows])
+def several_solved(rows: Sequence[Row], several: Sequence[Row]) -> Array:
+    """Return the logarithms of the two numbers of layers over several devices, from runs that a source published on one device too."""
+    alone_s = {_on_one(row): row.seconds for row in rows}
+    pairs = [row for row in several if _on_one(row) in alone_s]
+    of = Several(pairs, np.array([alone_s[_on_one(row)] for row in pairs]))
+    measured, weight = np.log([row.seconds for row in pairs]), shares(pairs) / NOISE
     found = least_squares(
         lambda x: (np.log(of.seconds(x)) - measured) * weight, np.log([BETWEEN_S, 1.1]), loss="soft_l1"
     )
     return np.asarray(found.x)
+
+
+def _on_one(row: Row) -> tuple[str, str, GgufRun]:
+    return row.source, row.device, replace(row.run, devices=1)
 
 
 def several_left_out(
@@ -411,16 +417,13 @@ def several_left_out(
     """Return the prediction of rows of several devices by the rows of other devices, or sources, whether one device or several."""
     predicted = np.full(len(several), np.nan)
     for one in sorted({getattr(row, ruler) for row in several}):
-        here = np.array([getattr(row, ruler) == one for row in several])
-        others = [row for row in rows if getattr(row, ruler) != one]
-        known = {row.key for row in others}
-        rest = [row for row, mine in zip(several, here, strict=True) if not mine and row.key in known]
-        asked = np.array([mine and row.key in known for row, mine in zip(several, here, strict=True)])
-        if asked.any() and rest:
-            x = solved(others, names, start)
-            both = several_solved(rest, Problem(rest, names).seconds(x)[0])
+        others, rest = ([row for row in part if getattr(row, ruler) != one] for part in (rows, several))
+        known, paired = {row.key for row in others}, {_on_one(row) for row in others}
+        asked = np.array([getattr(row, ruler) == one and row.key in known for row in several])
+        if asked.any() and any(_on_one(row) in paired for row in rest):
             mine = [row for row, its in zip(several, asked, strict=True) if its]
-            predicted[asked] = Several(mine, Problem(mine, names).seconds(x)[0]).seconds(both)
+            alone_s = Problem(mine, names).seconds(solved(others, names, start))[0]
+            predicted[asked] = Several(mine, alone_s).seconds(several_solved(others, rest))
     return predicted
 
 
@@ -585,7 +588,7 @@ def several_answer(
 ) -> tuple[Array, Array]:
     """Return the two numbers of several devices and the predictions with devices left out; print their errors."""
     alone_s = Problem(several, names).seconds(x)[0]
-    between = several_solved(several, alone_s)
+    between = several_solved(rows, several)
     predictions = {"in sample": Several(several, alone_s).seconds(between)}
     for ruler in ("device", "source"):
         predictions[f"{ruler} left out"] = several_left_out(rows, several, names, ruler, x)

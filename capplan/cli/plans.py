@@ -424,7 +424,7 @@ Instead = Annotated[
 ]
 Text = Annotated[OutputFlags, o.OUTPUT.only("file")]
 _OF_REPLICA = (
-    "weight_dtype", "kv_dtype", "engine_version", "n_gpu_layers", "n_cpu_moe", "host_bandwidth", "host_memory", "max_model_len",
+    "pipeline_parallel", "weight_dtype", "kv_dtype", "engine_version", "n_gpu_layers", "n_cpu_moe", "host_bandwidth", "host_memory", "max_model_len",
     "max_num_seqs", "offline",
 )  # fmt: skip
 Exported = Annotated[ServingFlags, o.SERVING.only(*_OF_REPLICA)]

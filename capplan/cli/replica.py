@@ -17,7 +17,15 @@ Serving = Annotated[ServingFlags, o.SERVED.only(*(name for name in o.SERVED if n
 
 
 _OF_ONE = {*o.SERVED, "picture"}.difference(
-    ("weight_dtype", "kv_dtype", "max_model_len", "host_bandwidth", "host_memory", "offline")
+    (
+        "weight_dtype",
+        "kv_dtype",
+        "max_model_len",
+        "pipeline_parallel",
+        "host_bandwidth",
+        "host_memory",
+        "offline",
+    )
 )
 """Options that count only for a model that is named."""
 
@@ -72,11 +80,12 @@ def _fit_any(hardware: str, serving: ServingFlags, to: OutputFlags) -> int:
             weight_dtype=serving.weight_dtype,
             kv_dtype=serving.kv_dtype,
             context_tokens=serving.max_model_len,
+            devices=serving.pipeline_parallel,
             host_bandwidth=serving.host_bandwidth,
             host_memory=serving.host_memory,
             progress=progress,
         )
-    return show(runnable_answer(entry, rows, serving.kv_dtype or "fp16"), to)
+    return show(runnable_answer(entry, rows, serving.kv_dtype or "fp16", serving.pipeline_parallel), to)
 
 
 Model = Annotated[

@@ -275,17 +275,14 @@ def export_text(file: PlanFile, fleet: FleetLaunch, target: str) -> str:
     if fleet.image is not None and target in _WITHOUT_CONTAINERS:
         raise InputError(f"--image: --target {target} starts no container; leave it out")
     about = (comment(line) for line in _header(file, fleet, target))
-    if fleet.engine == LLAMACPP and target not in LLAMACPP_TARGETS:
+    if fleet.engine == LLAMACPP and target not in ENGINES:
         raise InputError(
             f"--target {target}: starts no llama.cpp; known for it: {', '.join(LLAMACPP_TARGETS)}"
         )
     if target in ENGINES:
-        if (fleet.engine == LLAMACPP) != (target in LLAMACPP_TARGETS) or fleet.engine not in (
-            target,
-            LLAMACPP,
-        ):
+        engine = LLAMACPP if target in LLAMACPP_TARGETS else target
+        if engine != fleet.engine:
             changed = "".join(f" --set {quote(setting)}" for setting in file.settings)
-            engine = LLAMACPP if target in LLAMACPP_TARGETS else target
             raise InputError(
                 f"--target {target}: the plan is for {fleet.engine} {fleet.groups[0].launch.version}\n"
                 f"  plan with: capplan fleet {scenario_word(file.scenario)}{changed} --set engine={engine} -o plan.json"

@@ -64,6 +64,7 @@ def models_that_run(
     weight_dtype: str | None = None,
     kv_dtype: str | None = None,
     context_tokens: int | None = None,
+    devices: int = 1,
     host_bandwidth: float | None = None,
     host_memory: float | None = None,
     progress: Callable[[int, int], None] | None = None,
@@ -79,6 +80,8 @@ def models_that_run(
     kv_dtype : of the cache; None: fp16
     context_tokens : [tokens]
         that have to fit; None: LEAST_CONTEXT
+    devices : [-]
+        of this kind, which have layers in turn
     host_bandwidth : [B/s]
         of the memory of the host; None: nothing is kept there
     host_memory : [B]
@@ -96,7 +99,9 @@ def models_that_run(
     tried = [*files, *((network, _dtypes_of(network, dtypes)) for network in networks)]
     found = []
     for count, (network, formats) in enumerate(tried, start=1):
-        flags = ServingFlags(engine=ENGINE, kv_dtype=cache, max_num_seqs=1, offline=True)
+        flags = ServingFlags(
+            engine=ENGINE, kv_dtype=cache, max_num_seqs=1, pipeline_parallel=devices, offline=True
+        )
         row = _best(network, device, formats, flags, context_tokens or LEAST_CONTEXT)
         if row is None and host_bandwidth is not None:
             split = replace(flags, host_bandwidth=host_bandwidth, host_memory=host_memory)

@@ -238,7 +238,9 @@ def device_tables(
         cache += decode_attention_costs(held, micro, contexts, sharding, kv_bytes, steps)
         mixed += token_costs(held, tokens, sharding, prompts, decode=False)
         prefill += prefill_attention_costs(held, packed, new, past, sharding, kv_bytes, prompts)
-    of_tokens, of_new, between_s = np.ones(1), np.ones(1), np.zeros(1)
+    of_tokens: Number = 1.0
+    of_new: Number = 1.0
+    between_s: Number = 0.0
     if layer_split is not None:
         of_tokens, of_new = (
             split_prompt_ratio(np.maximum(count / rates.ubatch_tokens, 1.0), largest, layer_split.stage_ratio)

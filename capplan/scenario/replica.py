@@ -334,7 +334,7 @@ def _offload_assumptions(spec: ReplicaSpec, flags: ServingFlags) -> tuple[Assump
     from capplan.replica.best_split import split_words
 
     of = speed_file().offload
-    what = f"weights on the host are read at {of.host:.0%} of its bandwidth, by a processor that keeps up, and cross PCIe for prompts at {of.pcie:.0%} of its rate: chosen on two hosts"
+    what = f"weights on the host are read at {of.host:.0%} of its bandwidth, by a processor that keeps up, and cross PCIe for prompts at {of.pcie:.0%} of its rate: fitted on three hosts"
     said = (Assumption(what, "--host-bandwidth"),)
     if flags.n_gpu_layers or flags.n_cpu_moe:
         return said

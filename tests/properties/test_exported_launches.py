@@ -144,6 +144,8 @@ def test_a_written_command_of_llamacpp_is_read_back_as_the_same_replica(launch):
     assert read == replace(launch, version=None)
 
 
+LOCAL = ("engine=llamacpp", "weight_dtype=q4_k_m", "kv_dtype=fp16", "traffic[0].request_rate=1 req/s", "slo.ttft_p95=5 s", "slo.tpot_p95=200 ms")  # fmt: skip
+"""Settings of a plan with llama.cpp."""
 SPLIT = ("--hardware", "rtx-3090", "--host-bandwidth", "80 GB/s", "--max-model-len", "8192", "--offline")
 
 
@@ -174,6 +176,23 @@ def test_a_replica_that_flags_state_is_written_and_read_back_to_the_last_layer(c
         for name, flags in ((model, stated), (read.model, written))
     )
     assert first == second
+
+
+@pytest.mark.parametrize(
+    ("target", "says"),
+    [
+        ("k8s", "starts no llama.cpp"),
+        ("vllm", "the plan is for llamacpp"),
+        ("grafana", "starts no llama.cpp"),
+    ],
+)
+def test_what_starts_no_llama_cpp_is_refused(capplan, target, says, tmp_path, monkeypatch):
+    size_on_few_requests(monkeypatch)
+    plan = plan_in(tmp_path, *LOCAL)
+    assert says in capplan.refused("export", "--plan", plan, "--target", target)
+    settings = json.loads(exported(capplan, plan, "lmstudio"))
+    assert settings["gpu"] == {"ratio": 1.0, "numCpuExpertLayersRatio": 0.0}
+    assert "OLLAMA_NUM_PARALLEL=4" in exported(capplan, plan, "ollama")
 
 
 def flags_of(words):
@@ -350,6 +369,7 @@ KINDS = {
     "adapters on SGLang": ("lora.adapters=4", "lora.modules=[q_proj,v_proj]", "engine=sglang"),
     "whole prompts": ("chunked_prefill=false", "engine_version='0.33.0'"),
     "whole prompts on SGLang": ("chunked_prefill=false", "engine=sglang"),
+    "llama.cpp": LOCAL,
     "chunks on TensorRT-LLM": ("chunked_prefill=true", "engine=trtllm", "weight_dtype=bf16"),
 }
 """Kind of replica -> settings of the scenario of its plan."""

@@ -214,6 +214,7 @@ CASES = {
             "export --model llama-3.1-70b --target llamacpp --weight-dtype q4_k_m --offline",
             refused="no room",
         ),
+        "--pipeline-parallel": LOCAL._replace(value="2"),
         "--weight-dtype": LOCAL._replace(value="q3_k_m"),
         "--kv-dtype": LOCAL._replace(value="q8_0"),
         "--engine-version": LOCAL._replace(

@@ -77,15 +77,18 @@ def _warnings(machine: LocalMachine) -> list[str]:
     return found
 
 
-def _headline_of_models(device: Device, rows: Sequence[Runnable], available_bytes: float) -> str:
+def _headline_of_models(
+    device: Device, rows: Sequence[Runnable], available_bytes: float, devices: int
+) -> str:
     """Return how many models fit, and how many more run with a part in the memory of the host."""
+    on = device.title if devices == 1 else f"{devices} x {device.title}"
     split = sum(bool(row.split) for row in rows)
     more = f"; {split} more run with a part of their weights on the host" if split else ""
-    return f"{len(rows) - split} models fit on {device.title}, which gives them {available_bytes / 1e9:.1f} GB{more}"
+    return f"{len(rows) - split} models fit on {on}, which gives them {available_bytes / 1e9:.1f} GB{more}"
 
 
-def runnable_answer(device: Device, rows: Sequence[Runnable], kv_dtype: str) -> Answer:
-    """Return the models that run on a device with their speeds, the best quantisation first."""
+def runnable_answer(device: Device, rows: Sequence[Runnable], kv_dtype: str, devices: int = 1) -> Answer:
+    """Return the models that run on a device, or on several, with their speeds, the best quantisation first."""
     left_out = (
         ("quality", "reason")
         if any(row.split for row in rows)
@@ -93,7 +96,7 @@ def runnable_answer(device: Device, rows: Sequence[Runnable], kv_dtype: str) -> 
     )
     shown = [{name: value for name, value in asdict(row).items() if name not in left_out} for row in rows]
     unknown = dict.fromkeys(row.reason for row in rows if row.reason)
-    available = engine_memory_bytes(device)
+    available = devices * engine_memory_bytes(device)
     assumed = (
         Assumption("nothing else uses the memory", "a smaller --hardware NAME:SIZE", "fleet.hardware"),
         Assumption(f"one sequence, its cache in {kv_dtype}", "--kv-dtype", "kv_dtype"),
@@ -107,7 +110,7 @@ def runnable_answer(device: Device, rows: Sequence[Runnable], kv_dtype: str) -> 
         command="fit",
         result={"hardware": device.name, "available_bytes": available, "models": shown},
         tables=(Table(shown),),
-        headline=_headline_of_models(device, rows, available),
+        headline=_headline_of_models(device, rows, available, devices),
         closing=(
             "capplan fit MODEL --engine llamacpp --hardware NAME --weight-dtype DTYPE shows what uses the memory",
         ),

@@ -161,9 +161,7 @@ def _problems(load: Load, bounded: BoundedEstimate, offloads: bool) -> list[str]
             "no measured result is close to this operating point: the intervals are at their widest"
         )
     elif offloads:
-        problems.append(
-            "the intervals with weights on the host are set by hand: such runs of two hosts were published"
-        )
+        problems.append("the intervals with weights on the host rest on published runs of three hosts")
     elif bounded.fewest_models < LEAST_GROUPS or bounded.fewest_sources < LEAST_SOURCES:
         few = f"{bounded.fewest_models} model{'s' if bounded.fewest_models > 1 else ''}"
         if bounded.fewest_models >= LEAST_GROUPS:
