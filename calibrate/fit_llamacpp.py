@@ -623,9 +623,7 @@ def main(arguments: Sequence[str]) -> None:
     for what, predicted in predictions.items():
         print(coverage_line(what, rows, predicted, intervals))
     print(coverage_line("several devices, device left out", several, of_several, intervals))
-    fractions, intervals["offloaded"] = offload_answer(
-        [found for row in table if (found := offloaded_row(row))]
-    )
+    fractions, intervals["offloaded"] = offload_answer([one for row in table if (one := offloaded_row(row))])
     shipped = [name for name in names if name[1] != "localscore"]
     print(
         f"{len(shipped) + len(between) + len(fractions)} fitted numbers, {len({row.key for row in rows})} families and backends, {len({row.device for row in rows})} devices"

@@ -41,13 +41,15 @@ def fit_command(
     to: o.Output,
 ) -> int:
     """Show whether a model fits, what uses the memory, and how many sequences there is room for; of `any` which models fit."""
-    if hardware.lower() == "this":
+    here = hardware.lower() == "this"
+    if here:
         from capplan.readers.local_machine import device_here, local_machine
 
-        hardware = device_here(local_machine())
+        machine = local_machine()
+        hardware = device_here(machine)
     if model.lower() == "any":
         o.refuse_unread(context, _OF_ONE, "fit any takes none; name a model")
-        return _fit_any(hardware, serving, to)
+        return _fit_any(hardware, serving, to, machine if here else None)
     from capplan.fleet.fit import fit
     from capplan.readers.catalogue.hardware import device, device_names
     from capplan.report.answers.replica import fit_answer, waterfall
@@ -66,11 +68,11 @@ def fit_command(
     return show(answer, to)
 
 
-def _fit_any(hardware: str, serving: ServingFlags, to: OutputFlags) -> int:
+def _fit_any(hardware: str, serving: ServingFlags, to: OutputFlags, machine: "LocalMachine | None") -> int:
     """Show the models that run on a device."""
     from capplan.questions.runnable import models_that_run
     from capplan.readers.catalogue.hardware import device
-    from capplan.report.answers.local_machine import runnable_answer
+    from capplan.report.answers.local_machine import more_here, runnable_answer
     from capplan.report.show import row_progress, show
 
     entry = device(hardware)
@@ -85,7 +87,9 @@ def _fit_any(hardware: str, serving: ServingFlags, to: OutputFlags) -> int:
             host_memory=serving.host_memory,
             progress=progress,
         )
-    return show(runnable_answer(entry, rows, serving.kv_dtype or "fp16", serving.pipeline_parallel), to)
+    more = more_here(machine, hardware) if machine else ()
+    kv_dtype, devices = serving.kv_dtype or "fp16", serving.pipeline_parallel
+    return show(runnable_answer(entry, rows, kv_dtype, devices, more), to)
 
 
 Model = Annotated[
@@ -177,6 +181,7 @@ def _served(
 
 
 if TYPE_CHECKING:
+    from capplan.readers.local_machine import LocalMachine
     from capplan.replica.replica import Replica
     from capplan.replica.spec import ReplicaSpec
 
