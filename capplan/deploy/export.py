@@ -7,7 +7,7 @@ from shlex import quote
 from typing import Any
 
 from capplan import __version__
-from capplan.deploy.command_line import CONFIG_FILE, Command, command_of, comment, shell_text
+from capplan.deploy.command_line import CONFIG_FILE, Command, checked_name, command_of, comment, shell_text
 from capplan.deploy.fleet_launch import FleetLaunch, Group
 from capplan.deploy.llamacpp import (
     LM_STUDIO,
@@ -237,8 +237,8 @@ def exported_replica(
         )
     if hardware is None:
         raise InputError("--model: the device decides what fits\n  name it: --hardware rtx-3090")
-    asked = asked_replica(model, hardware, replace(flags, engine=LLAMACPP))
-    spec = asked.spec
+    checked_name("--checkpoint", checkpoint)
+    spec = asked_replica(model, hardware, replace(flags, engine=LLAMACPP)).spec
     launch = launch_of_replica(spec, flags, checkpoint or (model if model.endswith(".gguf") else None))
     text = replica_text(launch, target, spec.layers)
     if target == LM_STUDIO:
