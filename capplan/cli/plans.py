@@ -462,7 +462,9 @@ def export_command(
         )
         send(exported_replica(model, hardware, serving, target, instead.checkpoint), to.file)
         return 0
-    o.refuse_unread(context, ("hardware", *_OF_REPLICA), "is of one replica; name it with --model")
+    o.refuse_unread(
+        context, {"hardware", *_OF_REPLICA} - {"offline"}, "is of one replica; name it with --model"
+    )
     file = read_plan_file(o.needed_plan(plan, plan_file))
     text = export_text(file, fleet_launch(file, **asdict(instead)), target)
     for remark in file.remarks:

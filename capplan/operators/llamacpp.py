@@ -112,6 +112,11 @@ def split_prompt_ratio(pieces: Number, largest_fraction: Number, stage_ratio: Nu
     stage_ratio : [-]
         g, time of the slowest device between two pieces over its part of the layers
 
+    Returns
+    -------
+    [-]
+        r, at most 1; within 18% of runs whose device was left out in the median, up to twice too low for prompts of a large model on four cards
+
     Examples
     --------
     A single piece passes four devices one after the other; of eight pieces the others follow:

@@ -188,7 +188,6 @@ def device_tables(
     two_passes: bool = False,
     captured: Flags | bool = True,
     offload: OffloadRates | None = None,
-    layer_split: LayerSplit | None = None,
 ) -> DeviceTables:
     """Return the step tables of an array of plans without host time; tables have a leading axis of plans.
 
@@ -202,7 +201,6 @@ def device_tables(
     two_passes : a step computes its prompts and then its decoding sequences, each by themselves
     captured : steps run as CUDA graphs, flags over plans
     offload : what is in the memory of the host, and its rates
-    layer_split : what layers in turn on several devices cost, where all sequences pass them together
 
     Returns
     -------
@@ -216,9 +214,6 @@ def device_tables(
         return np.asarray(value, dtype=np.float64).reshape(-1, 1, 1)
 
     sharding = Sharding(*map(column, (launch.tensor, launch.pipeline, launch.expert, launch.data)))
-    devices = sharding.pipeline
-    if layer_split is not None:
-        sharding = replace(sharding, pipeline=np.ones_like(devices))
     kv_bytes, stages = column(launch.kv_bytes_per_element), sharding.pipeline
     sequences, contexts = knots.sequences[None, :, None], knots.contexts[None, None, :]
     tokens, new, past = knots.tokens[None, :, None], knots.new[None, :, None], knots.past[None, None, :]
@@ -238,15 +233,6 @@ def device_tables(
         cache += decode_attention_costs(held, micro, contexts, sharding, kv_bytes, steps)
         mixed += token_costs(held, tokens, sharding, prompts, decode=False)
         prefill += prefill_attention_costs(held, packed, new, past, sharding, kv_bytes, prompts)
-    of_tokens: Number = 1.0
-    of_new: Number = 1.0
-    between_s: Number = 0.0
-    if layer_split is not None:
-        of_tokens, of_new = (
-            split_prompt_ratio(np.maximum(count / rates.ubatch_tokens, 1.0), largest, layer_split.stage_ratio)
-            for count in (tokens, new)
-        )
-        between_s = layer_split.hand_over_s * (devices - 1.0)
     by_sequences, by_tokens = (plans, knots.sequences.size), (plans, knots.tokens.size)
 
     def tables(time_s: Callable[[list[OperatorCost]], Number]) -> StepTable:
@@ -254,25 +240,56 @@ def device_tables(
         cache_s = time_s(cache) * np.maximum(in_flight * largest, 1.0)
         return StepTable(
             sequence_knots=knots.sequences,
-            decode_s=_spread(turn_s + between_s, (*by_sequences, 1))[..., 0],
+            decode_s=_spread(turn_s, (*by_sequences, 1))[..., 0],
             head_s=_spread(time_s(head), (*by_sequences, 1))[..., 0],
             context_knots=knots.contexts,
             decode_attention_s=_spread(cache_s, (*by_sequences, knots.contexts.size)),
             token_knots=knots.tokens,
-            mixed_s=_spread(time_s(mixed) * of_tokens, (*by_tokens, 1))[..., 0],
+            mixed_s=_spread(time_s(mixed), (*by_tokens, 1))[..., 0],
             new_knots=knots.new,
             past_knots=knots.past,
-            prefill_attention_s=_spread(
-                time_s(prefill) / packed * of_new, (plans, knots.new.size, knots.past.size)
-            ),
-            stages=_spread(np.ravel(stages), (plans,)),
-            stage_fraction=_spread(np.where(stages > 1.0, largest, 1.0).ravel(), (plans,)),
+            prefill_attention_s=_spread(time_s(prefill) / packed, (plans, knots.new.size, knots.past.size)),
+            stages=_spread(np.ravel(launch.pipeline), (plans,)),
+            stage_fraction=_spread(largest.ravel(), (plans,)),
             two_passes=two_passes,
         )
 
     ranks = _spread(np.ravel(launch.tensor) * np.ravel(launch.pipeline), (plans,))
     groups, graphs = _spread(np.ravel(launch.data), (plans,)), np.broadcast_to(captured, (plans,))
     return DeviceTables(tables(total_s), tables(floor_s), tables(unsaved_s), ranks, groups, graphs)
+
+
+def layers_in_turn(
+    device: DeviceTables, split: LayerSplit, network: Network, devices: Array, piece_tokens: float
+) -> DeviceTables:
+    """Return the tables of one device as those of several that have layers in turn, which all sequences pass together.
+
+    Parameters
+    ----------
+    device : tables of one device
+    split : what further devices cost
+    network : the model
+    devices : [-]
+        of each plan
+    piece_tokens : [tokens]
+        of a prompt that are computed at once
+    """
+    largest, _ = stage_shares(network, devices)
+
+    def ratio(tokens: Array, shape: tuple[int, ...]) -> Array:
+        pieces = np.maximum(tokens / piece_tokens, 1.0)
+        return split_prompt_ratio(pieces, largest.reshape(shape), split.stage_ratio)
+
+    def in_turn(table: StepTable) -> StepTable:
+        return replace(
+            table,
+            decode_s=table.decode_s + split.hand_over_s * (devices - 1.0)[:, None],
+            mixed_s=table.mixed_s * ratio(table.token_knots, (-1, 1)),
+            prefill_attention_s=table.prefill_attention_s * ratio(table.new_knots[:, None], (-1, 1, 1)),
+        )
+
+    tables = {name: in_turn(getattr(device, name)) for name in ("kernels", "floors", "unsaved")}
+    return replace(device, **tables)
 
 
 def _padded(sequences: Array, most: Array, groups: Number, graph_sizes: Sequence[float]) -> Array:
