@@ -288,8 +288,8 @@ def layers_in_turn(
             prefill_attention_s=table.prefill_attention_s * ratio(table.new_knots[:, None], (-1, 1, 1)),
         )
 
-    tables = {name: in_turn(getattr(device, name)) for name in ("kernels", "floors", "unsaved")}
-    return replace(device, **tables)
+    kernels, floors, unsaved = map(in_turn, (device.kernels, device.floors, device.unsaved))
+    return replace(device, kernels=kernels, floors=floors, unsaved=unsaved)
 
 
 def _padded(sequences: Array, most: Array, groups: Number, graph_sizes: Sequence[float]) -> Array:
