@@ -4,7 +4,8 @@
 
 FILE is gguf_published.csv. Writes the numbers of hardware_specs/llamacpp/speed.yaml, with --score nothing, and prints errors with whole devices left
 out. A fitted number belongs to a family of devices with a backend, to a class of weight formats, to a kind of kernel or to the builds before 2025;
-none to a model, a device or a row. Rows of one source, device, model and quantisation share their weight: their count to the power 1/2. Of LocalScore,
+none to a model, a device or a row. Two numbers of layers over several devices follow from runs on one and on several, then two fractions of weights on a host, which rest on the file
+as it was: fit twice where its families moved. Rows of one source, device, model and quantisation share their weight: their count to the power 1/2. Of LocalScore,
 an old llamafile, only rows of older families and models above 3 GB count, with two factors of their own that do not ship.
 """
 
@@ -21,17 +22,26 @@ from scipy.optimize import least_squares
 
 from capplan.accuracy.bounded import PROBABILITIES
 from capplan.engine.lookup import profile
+from capplan.errors import CapplanError
 from capplan.hardware.device import Efficiency
+from capplan.memory.capacity import stage_shares
 from capplan.model.network import Network, layer_counts
 from capplan.model.parameters import weight_bytes
 from capplan.model.sharding import WHOLE
 from capplan.model.weight_format import kv_bytes_per_element
 from capplan.numbers import Array
-from capplan.operators.llamacpp import ENGINE, BlockRates, Fractions, block_fits, rate_class
+from capplan.operators.llamacpp import (
+    ENGINE,
+    BlockRates,
+    Fractions,
+    block_fits,
+    rate_class,
+    split_prompt_ratio,
+)
 from capplan.phases.cost import OperatorCost, StepRates
 from capplan.phases.step import decode_attention_costs, prefill_attention_costs
 from capplan.phases.token_work import head_costs, layer_costs
-from capplan.questions.gguf_speeds import is_early, network_of
+from capplan.questions.gguf_speeds import is_early, network_of, rate_of, replica_of_run
 from capplan.readers.catalogue.efficiency import shipped_efficiency
 from capplan.readers.catalogue.hardware import device
 from capplan.readers.catalogue.llamacpp import family_of, speed_file
@@ -39,6 +49,7 @@ from capplan.readers.text_file import data_folder
 from capplan.readers.yaml_file import yaml_text
 from capplan.recorded.gguf_speeds import GgufRun, run_of_row
 from capplan.replica.plans import step_rates
+from capplan.replica.replica import replica_of
 
 CLASSES = ("q8_0", "legacy", "k", "i", "mxfp4")
 VECTOR = ("matrix", "experts")
@@ -66,6 +77,8 @@ class Row:
     starts: float
     early: bool
     """Of a build before 2025."""
+    largest: float
+    """Layers of the device with most of them over all layers; 1 on one device."""
     foreign: bool
     """Of LocalScore, whose llamafile has factors of its own."""
 
@@ -149,7 +162,7 @@ def row_of(row: Mapping[str, str]) -> Row | None:
         return None
     family, network = speed_file().families[name], network_of(run)
     size = weight_bytes(network)
-    if size > MOST_FULL * card.memory_bytes or (
+    if size > MOST_FULL * card.memory_bytes * run.devices or (
         foreign and (name not in SPARE or size < LEAST_BYTES or has_experts(network))
     ):
         return None
@@ -172,6 +185,7 @@ def row_of(row: Mapping[str, str]) -> Row | None:
         ),
         sum(float(b.seconds) - float(a.seconds) for (*_, a), (*_, b) in zip(plain, started, strict=True)),
         early=is_early(run),
+        largest=float(stage_shares(network, np.array([run.devices]))[0][0]),
         foreign=foreign,
     )
 
@@ -325,24 +339,164 @@ def score_line(what: str, rows: Sequence[Row], predicted: Array) -> str:
     return f"{what:40s} {known.sum():4d} rows  median error {np.median(error):6.1%}  predicted over measured time {low:.2f} to {high:.2f}"
 
 
-def intervals_of(rows: Sequence[Row], predictions: Sequence[Array]) -> dict[str, list[float]]:
-    """Return measured over predicted time at the quantiles of intervals, of rows whose device or whose source was left out."""
+def ends_of(ratios: Array, weight: Array, counts: tuple[int, int, int]) -> list[float]:
+    """Return measured over predicted time at the quantiles of intervals, then rows, devices and sources."""
+    order = np.argsort(ratios)
+    reached = (np.cumsum(weight[order]) - 0.5 * weight[order]) / weight.sum()
+    ends = np.exp(np.interp(PROBABILITIES, reached, np.log(ratios[order])))
+    return [*(round(float(end), 3) for end in ends), *map(float, counts)]
+
+
+def intervals_of(rows: Sequence[Row], predicted: Array) -> dict[str, list[float]]:
+    """Return the intervals of both kinds of speed, of rows whose device was left out."""
     found = {}
     for kind in ("generation", "prompt"):
-        mine = [
-            (row, predicted[at])
-            for predicted in predictions
-            for at, row in enumerate(rows)
-            if row.run.kind == kind and not row.foreign and np.isfinite(predicted[at])
-        ]
-        weight = shares([row for row, _ in mine]) ** 2
-        ratios = np.array([row.seconds / seconds for row, seconds in mine])
-        order = np.argsort(ratios)
-        reached = (np.cumsum(weight[order]) - 0.5 * weight[order]) / weight.sum()
-        ends = np.exp(np.interp(PROBABILITIES, reached, np.log(ratios[order])))
-        counts = len(mine), len({row.device for row, _ in mine}), len({row.source for row, _ in mine})
-        found[kind] = [*(round(float(end), 3) for end in ends), *map(float, counts)]
+        here = np.array([row.run.kind == kind and not row.foreign for row in rows]) & np.isfinite(predicted)
+        mine = [row for row, its in zip(rows, here, strict=True) if its]
+        ratios = np.array([row.seconds for row in mine]) / predicted[here]
+        counts = len(mine), len({row.device for row in mine}), len({row.source for row in mine})
+        found[kind] = ends_of(ratios, shares(mine) ** 2, counts)
     return found
+
+
+def coverage_line(
+    what: str, rows: Sequence[Row], predicted: Array, intervals: Mapping[str, list[float]]
+) -> str:
+    """Return how many of some rows lie in their 80% interval."""
+    inside = [
+        intervals[row.run.kind][LOW_AT] <= row.seconds / seconds <= intervals[row.run.kind][HIGH_AT]
+        for row, seconds in zip(rows, predicted, strict=True)
+        if np.isfinite(seconds) and not row.foreign
+    ]
+    return f"{what:40s} {len(inside):4d} rows  {np.mean(inside):6.1%} in the 80% interval"
+
+
+LOW_AT, HIGH_AT = PROBABILITIES.index(0.1), PROBABILITIES.index(0.9)
+
+
+class Several:
+    """Rows of several devices, whose time on one device the fit of single devices gives."""
+
+    def __init__(self, rows: Sequence[Row], alone_s: Array) -> None:
+        """Keep what two numbers are fitted on: the further devices of tokens, and the pieces of prompts."""
+        self.alone_s = alone_s
+        self.generates = np.array([row.run.kind == "generation" for row in rows], dtype=bool)
+        self.further = np.array([row.run.devices - 1.0 for row in rows])
+        self.largest = np.array([row.largest for row in rows])
+        self.pieces = np.array([max(row.run.prompt_tokens / row.run.ubatch_tokens, 1.0) for row in rows])
+
+    def seconds(self, x: Array) -> Array:
+        """Return the time of each row, from the logarithms of the time between devices and of the ratio of stages."""
+        ratio = split_prompt_ratio(self.pieces, self.largest, float(np.exp(x[1])))
+        return np.where(self.generates, self.alone_s + self.further * np.exp(x[0]), self.alone_s * ratio)
+
+
+BETWEEN_S = 2e-4
+"""Time between two devices from which the search begins."""
+
+
+def several_solved(rows: Sequence[Row], several: Sequence[Row]) -> Array:
+    """Return the logarithms of the two numbers of layers over several devices, from runs that a source published on one device too."""
+    alone_s = {_on_one(row): row.seconds for row in rows}
+    pairs = [row for row in several if _on_one(row) in alone_s]
+    of = Several(pairs, np.array([alone_s[_on_one(row)] for row in pairs]))
+    measured, weight = np.log([row.seconds for row in pairs]), shares(pairs) / NOISE
+    found = least_squares(
+        lambda x: (np.log(of.seconds(x)) - measured) * weight, np.log([BETWEEN_S, 1.1]), loss="soft_l1"
+    )
+    return np.asarray(found.x)
+
+
+def _on_one(row: Row) -> tuple[str, str, GgufRun]:
+    return row.source, row.device, replace(row.run, devices=1)
+
+
+def several_left_out(
+    rows: Sequence[Row], several: Sequence[Row], names: Sequence[Name], ruler: str, start: Array
+) -> Array:
+    """Return the prediction of rows of several devices by the rows of other devices, or sources, whether one device or several."""
+    predicted = np.full(len(several), np.nan)
+    for one in sorted({getattr(row, ruler) for row in several}):
+        others, rest = ([row for row in part if getattr(row, ruler) != one] for part in (rows, several))
+        known, paired = {row.key for row in others}, {_on_one(row) for row in others}
+        asked = np.array([getattr(row, ruler) == one and row.key in known for row in several])
+        if asked.any() and any(_on_one(row) in paired for row in rest):
+            mine = [row for row, its in zip(several, asked, strict=True) if its]
+            alone_s = Problem(mine, names).seconds(solved(others, names, start))[0]
+            predicted[asked] = Several(mine, alone_s).seconds(several_solved(others, rest))
+    return predicted
+
+
+@dataclass(frozen=True, slots=True)
+class OffloadedRow:
+    """A published speed with weights in the memory of a host; the card's part is as the shipped file predicts it."""
+
+    run: GgufRun
+    source: str
+    device: str
+    """The device and its host, as printed."""
+    key: str
+    """Kind of speed."""
+    seconds: float
+    card_s: float
+    moved_s: float
+    """Time of the weights on the host at the whole bandwidth of the host, or of PCIe."""
+
+    def predicted_s(self, fraction: float) -> float:
+        """Return the time where a fraction of the bandwidth is reached."""
+        return self.card_s + self.moved_s / fraction
+
+
+def offloaded_row(row: Mapping[str, str]) -> OffloadedRow | None:
+    """Return a row with weights on a host; None for others. Twice the bandwidth tells the part of the host from that of the card."""
+    run = run_of_row(row)
+    if isinstance(run, str) or run.host_bytes_per_s is None:
+        return None
+    try:
+        replica = replica_of_run(run)
+    except CapplanError:
+        return None
+    spec, offload = replica.spec, speed_file().offload
+    assert spec.offload is not None
+    assert spec.device.pcie_bytes_per_s is not None
+    faster = (
+        replace(spec, device=replace(spec.device, pcie_bytes_per_s=2.0 * spec.device.pcie_bytes_per_s))
+        if run.prompt_tokens
+        else replace(spec, offload=replace(spec.offload, bytes_per_s=2.0 * spec.offload.bytes_per_s))
+    )
+    count = run.prompt_tokens or run.parallel
+    slow_s, fast_s = (count / rate_of(run, one) for one in (replica, replica_of(faster)))
+    moved_s = 2.0 * (slow_s - fast_s)
+    return OffloadedRow(
+        run,
+        row["source"],
+        row["device"],
+        run.kind,
+        count / float(row["tok_s"]),
+        slow_s - moved_s,
+        moved_s * (offload.pcie if run.prompt_tokens else offload.host),
+    )
+
+
+def offload_fraction(rows: Sequence[OffloadedRow]) -> float:
+    """Return the fraction of the bandwidth that rows of one kind ask for; each device with its host counts as the root of its rows."""
+    counted = Counter(row.device for row in rows)
+    weight = np.array([counted[row.device] ** -0.5 for row in rows])
+
+    def residuals(x: Array) -> Array:
+        ratios = [row.predicted_s(float(np.exp(x[0]))) / row.seconds for row in rows]
+        return np.asarray(np.log(ratios) * weight)
+
+    return float(np.exp(least_squares(residuals, [np.log(0.5)], loss="soft_l1", f_scale=NOISE).x[0]))
+
+
+def offload_left_out(rows: Sequence[OffloadedRow]) -> Array:
+    """Return measured over predicted time of rows of one kind, by the fraction that the other devices and hosts ask for."""
+    found = [
+        row.seconds / row.predicted_s(offload_fraction([one for one in rows if one.device != row.device]))
+        for row in rows
+    ]
+    return np.array(found)
 
 
 FEWEST_SPARE = 4
@@ -356,7 +510,14 @@ def is_known(rows: Sequence[Row], key: tuple[str, str]) -> bool:
     return enough and len({row.run.kind for row in own}) == len(("generation", "prompt"))
 
 
-def write(names: Sequence[Name], x: Array, rows: Sequence[Row], intervals: Mapping[str, list[float]]) -> None:
+def write(
+    names: Sequence[Name],
+    x: Array,
+    between: Array,
+    fractions: Mapping[str, float],
+    rows: Sequence[Row],
+    intervals: Mapping[str, list[float]],
+) -> None:
     """Write the fitted numbers into the file, whose families stay as they are."""
     value = {name: float(f"{np.exp(log):.4g}") for name, log in zip(names, x, strict=True)}
     counted = Counter(row.key for row in rows)
@@ -383,7 +544,11 @@ def write(names: Sequence[Name], x: Array, rows: Sequence[Row], intervals: Mappi
         "formats": {"16bit": dict.fromkeys((MEMORY, COMPUTE, UNPACK), 1.0)}
         | {of: {**pair(of), UNPACK: value[UNPACK, of]} for of in CLASSES},
         **{of: pair(of) for of in KERNELS},
-        "offload": file.offload.model_dump(),
+        "several": {
+            "hand_over_us": round(1e6 * float(np.exp(between[0])), 1),
+            "stage_ratio": round(float(np.exp(between[1])), 3),
+        },
+        "offload": dict(fractions),
         "early": {**pair("early"), "decode_attention": value[MEMORY, "early attention"]},
         "intervals": {**file.intervals, **intervals},
     }
@@ -392,34 +557,79 @@ def write(names: Sequence[Name], x: Array, rows: Sequence[Row], intervals: Mappi
 
 
 HEAD = """# Fractions of bandwidth and peak that llama.cpp reaches, by family of devices and backend; written by python -m calibrate.fit_llamacpp.
-# Families are chosen by hand, and so are the fractions of offloaded weights, of two hosts, and matrix ratios: int8 or fp16 operations of the matrix units for one in fp32.
+# Families are chosen by hand, and so are matrix ratios: int8 or fp16 operations of the matrix units for one in fp32.
 # Apple states over four times the GPU compute of an M4 for the M5, whose cores have matrix units: https://the-decoder.com/apples-m5-chip-brings-faster-ai-to-macbook-ipad-and-vision-pro/
 """
+
+
+def offload_answer(rows: Sequence[OffloadedRow]) -> tuple[dict[str, float], list[float]]:
+    """Return both fractions of offloaded weights and their interval; print what they show of a device and host that are left out."""
+    fractions, left_out_ratios, counted = {}, [], Counter(row.device for row in rows)
+    for kind, name in (("generation", "host"), ("prompt", "pcie")):
+        mine = [row for row in rows if row.key == kind]
+        fractions[name] = round(offload_fraction(mine), 3)
+        own = [row.predicted_s(fractions[name]) / row.seconds for row in mine]
+        others = 1.0 / offload_left_out(mine)
+        for what, ratios in (("in sample", np.array(own)), ("device and host left out", others)):
+            error = np.median(np.abs(1.0 / ratios - 1.0))
+            print(
+                f"offloaded {kind}, {what}: {len(mine)} rows, median error {error:.1%}, {name} at {fractions[name]:.3f}"
+            )
+        left_out_ratios += list(1.0 / others)
+    weight = np.array(
+        [1.0 / counted[row.device] for kind in ("generation", "prompt") for row in rows if row.key == kind]
+    )
+    counts = len(rows), len(counted), len({row.source for row in rows})
+    return fractions, ends_of(np.array(left_out_ratios), weight, counts)
+
+
+def several_answer(
+    rows: Sequence[Row], several: Sequence[Row], names: Sequence[Name], x: Array
+) -> tuple[Array, Array]:
+    """Return the two numbers of several devices and the predictions with devices left out; print their errors."""
+    alone_s = Problem(several, names).seconds(x)[0]
+    between = several_solved(rows, several)
+    predictions = {"in sample": Several(several, alone_s).seconds(between)}
+    for ruler in ("device", "source"):
+        predictions[f"{ruler} left out"] = several_left_out(rows, several, names, ruler, x)
+    for kind in ("generation", "prompt"):
+        here = np.array([row.run.kind == kind for row in several])
+        mine = [row for row, its in zip(several, here, strict=True) if its]
+        for what, predicted in predictions.items():
+            if np.isfinite(predicted[here]).any():
+                print(score_line(f"{kind}, several devices, {what}", mine, predicted[here]))
+    return between, predictions["device left out"]
 
 
 def main(arguments: Sequence[str]) -> None:
     """Fit, print the scores, and write the file unless only the scores are asked for."""
     with Path(arguments[0]).open(encoding="utf-8", newline="") as file:
-        rows = [found for row in csv.DictReader(file) if (found := row_of(row))]
+        table = list(csv.DictReader(file))
+    every = [found for row in table if (found := row_of(row))]
+    rows = [row for row in every if row.run.devices == 1]
+    several = [row for row in every if row.run.devices > 1 and is_known(rows, row.key)]
     names = names_of(rows)
     x = solved(rows, names)
-    own = Problem(rows, names).seconds(x)[0]
-    by_device, by_source = (left_out(rows, names, ruler, x) for ruler in ("device", "source"))
+    predictions = {"in sample": Problem(rows, names).seconds(x)[0]}
+    for ruler in ("device", "source"):
+        predictions[f"{ruler} left out"] = left_out(rows, names, ruler, x)
     for kind in ("generation", "prompt"):
         here = np.array([row.run.kind == kind and not row.foreign for row in rows])
         mine = [row for row, its in zip(rows, here, strict=True) if its]
-        for what, predicted in (
-            ("in sample", own),
-            ("device left out", by_device),
-            ("source left out", by_source),
-        ):
+        for what, predicted in predictions.items():
             print(score_line(f"{kind}, {what}", mine, predicted[here]))
+    between, of_several = several_answer(rows, several, names, x)
+    intervals = intervals_of(rows, predictions["device left out"])
+    for what, predicted in predictions.items():
+        print(coverage_line(what, rows, predicted, intervals))
+    print(coverage_line("several devices, device left out", several, of_several, intervals))
+    fractions, intervals["offloaded"] = offload_answer([one for row in table if (one := offloaded_row(row))])
     shipped = [name for name in names if name[1] != "localscore"]
     print(
-        f"{len(shipped)} fitted numbers, {len({row.key for row in rows})} families and backends, {len({row.device for row in rows})} devices"
+        f"{len(shipped) + len(between) + len(fractions)} fitted numbers, {len({row.key for row in rows})} families and backends, {len({row.device for row in rows})} devices"
     )
     if "--score" not in arguments:
-        write(names, x, rows, intervals_of(rows, (by_device, by_source)))
+        write(names, x, between, fractions, rows, intervals)
 
 
 if __name__ == "__main__":

@@ -330,6 +330,10 @@ _COMPLETED = {"hardware": devices, "draft": models, "weight_dtype": weight_dtype
 """Field -> what a shell completes it with."""
 
 
+_UNITS = {"B/s": "BYTES_PER_S", "req/s": "REQUESTS_PER_S", "B": "BYTES"}
+"""End of an example -> unit of its option."""
+
+
 def declared(record: type, title: str, *others: Group, names: Iterable[str] = ()) -> Group:
     """Return the options that a record declares, all or those of some fields."""
     known = options_of(record)
@@ -358,7 +362,7 @@ def _declared(name: str, option: Option) -> Any:
 
 
 _SERVED = ("runner", "max_loras", "max_lora_rank")
-_OF_LLAMACPP = ("backend", "n_gpu_layers", "n_cpu_moe", "host_bandwidth")
+_OF_LLAMACPP = ("backend", "n_gpu_layers", "n_cpu_moe", "host_bandwidth", "host_memory")
 _REPLICA = [name for name in options_of(ServingFlags) if name not in (*_SERVED, *_OF_LLAMACPP)]
 SERVING = declared(
     ServingFlags,

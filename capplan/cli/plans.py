@@ -2,7 +2,7 @@
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import date as day
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -14,8 +14,8 @@ from capplan.cli.completion import plans_and_scenarios
 from capplan.cli.options import Group, declared, fraction, grouped, measure, one_of, whole
 from capplan.errors import InputError
 from capplan.ranges import Positive
-from capplan.scenario.command_flags import ScenarioFlags
-from capplan.scenario.flags import OutputFlags, option
+from capplan.scenario.command_flags import ScenarioFlags, StartedFlags
+from capplan.scenario.flags import OutputFlags, ServingFlags, option
 
 if TYPE_CHECKING:
     from capplan.recorded.traces.prometheus_server import Observed
@@ -339,6 +339,9 @@ _TARGETS = (
     "vllm",
     "sglang",
     "trtllm",
+    "llamacpp",
+    "ollama",
+    "lmstudio",
     "compose",
     "k8s",
     "kserve",
@@ -353,41 +356,52 @@ _TARGET = one_of(
     _TARGETS,
     says=f"{', '.join(_TARGETS[:-1])} or {_TARGETS[-1]}.",
 )
-_CHECKPOINT = typer.Option(
-    "--checkpoint",
-    metavar="OWNER/NAME",
-    help="Served instead of the plan's model: its weights in the plan's dtype.",
-)
-_DRAFT = typer.Option(
-    "--draft", metavar="OWNER/NAME", help="Checkpoint of the draft, where the plan names none."
-)
-_IMAGE = typer.Option(
-    "--image",
-    metavar="NAME:TAG",
-    help="Of the containers; default: the engine's release, where it is known.",
-)
+Instead = Annotated[StartedFlags, declared(StartedFlags, "Instead of what the plan names")]
 Text = Annotated[OutputFlags, o.OUTPUT.only("file")]
+_OF_REPLICA = (
+    "pipeline_parallel", "weight_dtype", "kv_dtype", "engine_version", "n_gpu_layers", "n_cpu_moe", "host_bandwidth", "host_memory", "max_model_len",
+    "max_num_seqs", "offline",
+)  # fmt: skip
+Exported = Annotated[ServingFlags, o.SERVING.only(*_OF_REPLICA)]
+OfModel = Annotated[
+    str | None,
+    typer.Option(
+        "--model", metavar="MODEL", help="Write one replica of llama.cpp with this model, instead of a plan."
+    ),
+]
+OfHardware = Annotated[str | None, o.HARDWARE]
 
 
 @grouped
 def export_command(
+    context: typer.Context,
     *,
     plan: o.PlanArgument = None,
     plan_file: o.PlanFile = None,
     target: Annotated[str, _TARGET],
-    checkpoint: Annotated[str | None, _CHECKPOINT] = None,
-    draft: Annotated[str | None, _DRAFT] = None,
-    image: Annotated[str | None, _IMAGE] = None,
+    instead: Instead,
+    model: OfModel = None,
+    hardware: OfHardware = None,
+    serving: Exported,
     to: Text,
 ) -> int:
     """Export a plan as what starts or watches its fleet: engine commands, a Compose file, Kubernetes manifests, a Grafana dashboard."""
-    from capplan.deploy.export import export_text
+    from capplan.deploy.export import export_text, exported_replica
     from capplan.deploy.fleet_launch import fleet_launch
     from capplan.readers.plan_file import read_plan_file
     from capplan.report.show import say, send
 
+    if model is not None:
+        o.refuse_unread(
+            context, ("plan", "plan_file", "draft", "image"), "is of a plan; leave it or --model out"
+        )
+        send(exported_replica(model, hardware, serving, target, instead.checkpoint), to.file)
+        return 0
+    o.refuse_unread(
+        context, {"hardware", *_OF_REPLICA} - {"offline"}, "is of one replica; name it with --model"
+    )
     file = read_plan_file(o.needed_plan(plan, plan_file))
-    text = export_text(file, fleet_launch(file, checkpoint=checkpoint, draft=draft, image=image), target)
+    text = export_text(file, fleet_launch(file, **asdict(instead)), target)
     for remark in file.remarks:
         say(f"warning: {remark}")
     send(text, to.file)

@@ -16,7 +16,17 @@ from capplan.scenario.flags import MODEL, LoadFlags, OutputFlags, ServingFlags
 Serving = Annotated[ServingFlags, o.SERVED.only(*(name for name in o.SERVED if name != "calibration"))]
 
 
-_OF_ONE = {*o.SERVED, "picture"}.difference(("weight_dtype", "kv_dtype", "max_model_len", "offline"))
+_OF_ONE = {*o.SERVED, "picture"}.difference(
+    (
+        "weight_dtype",
+        "kv_dtype",
+        "max_model_len",
+        "pipeline_parallel",
+        "host_bandwidth",
+        "host_memory",
+        "offline",
+    )
+)
 """Options that count only for a model that is named."""
 
 
@@ -31,13 +41,15 @@ def fit_command(
     to: o.Output,
 ) -> int:
     """Show whether a model fits, what uses the memory, and how many sequences there is room for; of `any` which models fit."""
-    if hardware.lower() == "this":
+    here = hardware.lower() == "this"
+    if here:
         from capplan.readers.local_machine import device_here, local_machine
 
-        hardware = device_here(local_machine())
+        machine = local_machine()
+        hardware = device_here(machine)
     if model.lower() == "any":
         o.refuse_unread(context, _OF_ONE, "fit any takes none; name a model")
-        return _fit_any(hardware, serving, to)
+        return _fit_any(hardware, serving, to, machine if here else None)
     from capplan.fleet.fit import fit
     from capplan.readers.catalogue.hardware import device, device_names
     from capplan.report.answers.replica import fit_answer, waterfall
@@ -56,11 +68,11 @@ def fit_command(
     return show(answer, to)
 
 
-def _fit_any(hardware: str, serving: ServingFlags, to: OutputFlags) -> int:
+def _fit_any(hardware: str, serving: ServingFlags, to: OutputFlags, machine: "LocalMachine | None") -> int:
     """Show the models that run on a device."""
     from capplan.questions.runnable import models_that_run
     from capplan.readers.catalogue.hardware import device
-    from capplan.report.answers.local_machine import runnable_answer
+    from capplan.report.answers.local_machine import more_here, runnable_answer
     from capplan.report.show import row_progress, show
 
     entry = device(hardware)
@@ -70,18 +82,27 @@ def _fit_any(hardware: str, serving: ServingFlags, to: OutputFlags) -> int:
             weight_dtype=serving.weight_dtype,
             kv_dtype=serving.kv_dtype,
             context_tokens=serving.max_model_len,
+            devices=serving.pipeline_parallel,
+            host_bandwidth=serving.host_bandwidth,
+            host_memory=serving.host_memory,
             progress=progress,
         )
-    return show(runnable_answer(entry, rows, serving.kv_dtype or "fp16"), to)
+    more = more_here(machine, hardware) if machine else ()
+    kv_dtype, devices = serving.kv_dtype or "fp16", serving.pipeline_parallel
+    return show(runnable_answer(entry, rows, kv_dtype, devices, more), to)
 
 
 _MODEL = typer.Argument(metavar="[MODEL]", help=f"{MODEL}; default: the one of --launch.", show_default=False)
 _LAUNCH = typer.Option(
     "--launch",
     metavar="COMMAND",
-    help="Command of an engine instead of flags: 'vllm serve ...', sglang.launch_server or trtllm-serve, as it is run.",
+    help="Command of an engine instead of flags: 'vllm serve ...', sglang.launch_server, trtllm-serve or llama-server, as it is run.",
 )
-STATED = [name for name in o.SERVED if name not in ("engine_version", "calibration", "offline")]
+STATED = [
+    name
+    for name in o.SERVED
+    if name not in ("engine_version", "backend", "host_bandwidth", "host_memory", "calibration", "offline")
+]
 """Flags that the command of an engine states."""
 
 
@@ -154,6 +175,7 @@ def _served(
 
 
 if TYPE_CHECKING:
+    from capplan.readers.local_machine import LocalMachine
     from capplan.replica.replica import Replica
     from capplan.replica.spec import ReplicaSpec
 

@@ -21,6 +21,7 @@ from capplan.deploy.engine_options import (
     vllm_drafts,
 )
 from capplan.deploy.launch_words import LaunchWords, leaves, options_of, yaml_of
+from capplan.deploy.llamacpp import model_of, server_words, spelled_out, with_its_options
 from capplan.deploy.replica_launch import (
     DTYPE_WORDS,
     KV_WORDS,
@@ -39,6 +40,7 @@ from capplan.deploy.shell import Started, one_engine
 from capplan.engine.lookup import profile
 from capplan.errors import LONGEST_SHOWN, InputError
 from capplan.numbers import GIB
+from capplan.operators.llamacpp import ENGINE as LLAMACPP
 from capplan.ranges import Revision
 
 _DRAFTS_APART = ("NGram",)
@@ -159,7 +161,7 @@ def command_of(launch: ReplicaLaunch) -> Command:
     InputError
         the engine, or its version, has no option for a part of the launch
     """
-    return {"vllm": _vllm, "sglang": _sglang, "trtllm": _trtllm}[launch.engine](launch)
+    return {"vllm": _vllm, "sglang": _sglang, "trtllm": _trtllm, LLAMACPP: _llamacpp}[launch.engine](launch)
 
 
 def shell_text(command: Command) -> str:
@@ -363,6 +365,14 @@ def _trtllm(launch: ReplicaLaunch) -> Command:
     return Command(words, written_config(launch), _remarks(launch))
 
 
+def _llamacpp(launch: ReplicaLaunch) -> Command:
+    words, said = server_words(launch)
+    remarks = []
+    if launch.gpu_layers:
+        remarks.append("builds before December 2025 keep the LM head on the host with this --n-gpu-layers")
+    return Command((*words, *_written(launch, said)), remarks=(*remarks, *_remarks(launch)))
+
+
 _GENERATES = {
     "runner": ("auto", "generate"),
     "convert": ("auto", "none"),
@@ -413,13 +423,21 @@ def launch_of_words(
 ) -> ReplicaLaunch:
     """Return the replica of an engine that a command starts; the parameters are those of `read_command_line`."""
     table = engine_flags(started.engine)
+    if started.engine == LLAMACPP:
+        started = replace(started, words=spelled_out(started.words))
     read = options_of(table, started, place, folder or Path())
-    model = read.said.pop("model", None) or read.model
+    dtype = None
+    if started.engine == LLAMACPP:
+        model, dtype = model_of(read.said, place, folder or Path())
+    else:
+        model = read.said.pop("model", None) or read.model
     if model is None:
         raise InputError(
             f"{place}: names no model; write it behind the program, e.g. {_EXAMPLES[started.engine]}"
         )
     launch = _with(ReplicaLaunch(started.engine, version or started.version, model), read, place)
+    if started.engine == LLAMACPP:
+        launch = with_its_options(replace(launch, weight_dtype=dtype), read, place)
     if "config" in read.said:
         launch = _configured(launch, read, started, place, folder or Path())
     if started.engine == "trtllm" and "attention_groups" in read.said:
@@ -451,6 +469,7 @@ _EXAMPLES = {
     "vllm": "vllm serve OWNER/NAME",
     "sglang": "--model-path OWNER/NAME",
     "trtllm": "trtllm-serve OWNER/NAME",
+    LLAMACPP: "llama-server --model NAME-Q4_K_M.gguf",
 }
 
 

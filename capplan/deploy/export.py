@@ -2,12 +2,22 @@
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from shlex import quote
 from typing import Any
 
 from capplan import __version__
-from capplan.deploy.command_line import CONFIG_FILE, Command, command_of, comment, shell_text
+from capplan.deploy.command_line import CONFIG_FILE, Command, checked_name, command_of, comment, shell_text
 from capplan.deploy.fleet_launch import FleetLaunch, Group
+from capplan.deploy.llamacpp import (
+    LM_STUDIO,
+    OLLAMA,
+    gguf_file,
+    launch_of_replica,
+    lmstudio_settings,
+    modelfile,
+)
+from capplan.deploy.llamacpp import TARGETS as LLAMACPP_TARGETS
 from capplan.deploy.platforms import (
     chart_values,
     compose_file,
@@ -19,11 +29,15 @@ from capplan.deploy.platforms import (
     server_words,
     skypilot_tasks,
 )
+from capplan.deploy.replica_launch import ReplicaLaunch
 from capplan.errors import InputError, unknown
 from capplan.money.order import OWN, Machine, owned_price_text
+from capplan.operators.llamacpp import ENGINE as LLAMACPP
 from capplan.readers.catalogue.scenarios import scenario_word
 from capplan.readers.plan_file import OrderedRow, PlanFile
 from capplan.recorded.traces.prometheus import metric_names
+from capplan.scenario.flags import ServingFlags
+from capplan.scenario.replica import asked_replica
 
 WINDOW = "5m"
 """Rates and latencies are those of so long."""
@@ -153,7 +167,7 @@ def _panel(title: str, unit: str, queries: Sequence[tuple[str, str]]) -> dict[st
     }
 
 
-ENGINES = ("vllm", "sglang", "trtllm")
+ENGINES = ("vllm", "sglang", "trtllm", *LLAMACPP_TARGETS)
 GRAFANA = "grafana"
 _OBJECTS: Mapping[str, Callable[[FleetLaunch], Iterable[Mapping[str, Any]]]] = {
     "compose": lambda fleet: [compose_file(fleet)],
@@ -184,6 +198,68 @@ _LEADER = "LEADER_ADDRESS"
 _WITHOUT_CONTAINERS = (*ENGINES, "keda", "skypilot", GRAFANA)
 
 
+def replica_text(launch: ReplicaLaunch, target: str, layers: int = 1) -> str:
+    """Return what a target starts one replica of llama.cpp with.
+
+    Parameters
+    ----------
+    launch : the replica
+    target : one of `LLAMACPP_TARGETS`
+    layers : [-]
+        of the model
+    """
+    if target == OLLAMA:
+        return modelfile(launch)
+    if target == LM_STUDIO:
+        return lmstudio_settings(launch, layers)
+    return shell_text(command_of(launch))
+
+
+def exported_replica(
+    model: str, hardware: str | None, flags: ServingFlags, target: str, checkpoint: str | None = None
+) -> str:
+    """Return what a target starts one replica of llama.cpp with, behind comments that say what it is, where the target has comments.
+
+    Parameters
+    ----------
+    model : as commands name it
+    hardware : name of the device
+    flags : of the replica
+    target : one of `LLAMACPP_TARGETS`
+    checkpoint : GGUF file of the weights, or a repository of such files
+
+    Raises
+    ------
+    InputError
+        the replica does not fit, or the target cannot express it
+    """
+    if target not in LLAMACPP_TARGETS:
+        raise InputError(
+            f"--target {target}: exports a plan; --model goes with {', '.join(LLAMACPP_TARGETS)}"
+        )
+    if hardware is None:
+        raise InputError("--model: the device decides what fits\n  name it: --hardware rtx-3090")
+    checked_name("--checkpoint", checkpoint)
+    spec = asked_replica(model, hardware, replace(flags, engine=LLAMACPP)).spec
+    launch = launch_of_replica(spec, flags, checkpoint or (model if model.endswith(".gguf") else None))
+    text = replica_text(launch, target, spec.layers)
+    if target == LM_STUDIO:
+        return text
+    held = f", {spec.offload.weight_bytes / 1e9:.1f} GB of weights on the host" if spec.offload else ""
+    sequences = spec.max_num_seqs or 1
+    about = [
+        f"{spec.network.name} on {spec.devices} x {spec.device.name}; written by capplan {__version__}",
+        f"cache of {sequences} x {launch.max_model_len:,} tokens in {spec.kv_format}{held}",
+        *(
+            []
+            if launch.model.endswith(".gguf") or checkpoint
+            else [f"{gguf_file(launch)} is a name: give your file with --checkpoint"]
+        ),
+        *(command_of(launch).remarks if target == LLAMACPP else ()),
+    ]
+    return "".join(f"{comment(line)}\n" for line in about) + text
+
+
 def export_text(file: PlanFile, fleet: FleetLaunch, target: str) -> str:
     """Return what a target starts the fleet of a plan with, behind comments that say what it is and what it leaves out.
 
@@ -201,14 +277,21 @@ def export_text(file: PlanFile, fleet: FleetLaunch, target: str) -> str:
     if fleet.image is not None and target in _WITHOUT_CONTAINERS:
         raise InputError(f"--image: --target {target} starts no container; leave it out")
     about = (comment(line) for line in _header(file, fleet, target))
+    if fleet.engine == LLAMACPP and target not in ENGINES:
+        raise InputError(
+            f"--target {target}: starts no llama.cpp; known for it: {', '.join(LLAMACPP_TARGETS)}"
+        )
     if target in ENGINES:
-        if target != fleet.engine:
+        engine = LLAMACPP if target in LLAMACPP_TARGETS else target
+        if engine != fleet.engine:
             changed = "".join(f" --set {quote(setting)}" for setting in file.settings)
             raise InputError(
                 f"--target {target}: the plan is for {fleet.engine} {fleet.groups[0].launch.version}\n"
-                f"  plan with: capplan fleet {scenario_word(file.scenario)}{changed} --set engine={target} -o plan.json"
+                f"  plan with: capplan fleet {scenario_word(file.scenario)}{changed} --set engine={engine} -o plan.json"
             )
-        body = "\n".join(_commands(fleet))
+        if target == LM_STUDIO:  # JSON has no comments
+            return "".join(replica_text(group.launch, target) for group in fleet.groups)
+        body = "\n".join(_commands(fleet, target))
     elif target == GRAFANA:
         return json.dumps(grafana_dashboard(file, fleet, about), indent=2) + "\n"
     elif target in TARGETS:
@@ -307,7 +390,10 @@ def _more_servers(fleet: FleetLaunch) -> Iterator[str]:
             yield f"one server of {each} x {groups[0].hardware}; {total} replicas{of} need several, each started with its part of this file"
 
 
-def _commands(fleet: FleetLaunch) -> Iterator[str]:
+def _commands(fleet: FleetLaunch, target: str) -> Iterator[str]:
+    if target == OLLAMA:
+        yield from (replica_text(group.launch, target) for group in fleet.groups)
+        return
     for group in fleet.groups:
         command, servers = command_of(group.launch), group.servers
         if len(fleet.groups) > 1:

@@ -11,6 +11,7 @@ from capplan.errors import InputError
 from capplan.fleet.over_time import scaling_rate
 from capplan.fleet.search.candidates import DEGREES
 from capplan.money.order import OWN
+from capplan.operators.llamacpp import ENGINE as LLAMACPP
 from capplan.readers.plan_file import AGAIN, LaunchRow, OrderedRow, PlanFile, ServerRow, StatedGroup
 from capplan.readers.record import validated
 from capplan.readers.yaml_file import Document
@@ -256,7 +257,7 @@ def _groups(
             name if len(rows) == 1 else f"{name}-{number if mixed else row.role}",
             launch,
             row.hardware,
-            _vendor(server.vendor, row.hardware),
+            server.vendor if launch.engine == LLAMACPP else _vendor(server.vendor, row.hardware),
             server.devices_per_server,
             row.replicas,
             row.spare_replicas,

@@ -39,6 +39,7 @@ _SCRIPTS = (
     "sglang.launch_server",
     "sglang serve",
     "trtllm-serve",
+    "llama-server",
     "vllm.entrypoints",
     "vllm-openai",
 )
@@ -294,6 +295,10 @@ def _of_pools(launches: Sequence[ReplicaLaunch], source: str, remarks: tuple[str
 def _of_launch(launch: ReplicaLaunch, source: str, remarks: tuple[str, ...] = ()) -> Known:
     if launch.role is not None:
         return _of_pools([launch], source, remarks)
+    if launch.gpu_layers or launch.cpu_experts:
+        raise InputError(
+            f"{source}: keeps weights on the host, which a scenario does not state\n  capplan estimate --launch predicts one replica"
+        )
     top: dict[str, object] = {"model": launch.model, **launch.stated}
     if launch.adapters is not None:
         top["lora"] = _lora(launch.adapters)

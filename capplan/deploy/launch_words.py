@@ -143,7 +143,7 @@ def _with_config(
     table: EngineFlags, arguments: list[str], started: Started, place: str, folder: Path
 ) -> list[str]:
     """Return arguments with the options of the YAML that `--config` of vLLM and SGLang names; those of the command line count first."""
-    if table.engine == "trtllm" or "--config" not in arguments[:-1]:
+    if table.engine in ("trtllm", "llamacpp") or "--config" not in arguments[:-1]:
         return arguments
     at = arguments.index("--config")
     path, kept = arguments[at + 1], arguments[:at] + arguments[at + 2 :]
@@ -178,7 +178,7 @@ def yaml_of(path: str, started: Started, folder: Path, what: str, place: str) ->
 
 _MANY_DOTS = 8
 """Most keys of an option, one inside the other."""
-_OBJECTS = {"vllm": ("speculation", "transfer"), "sglang": (), "trtllm": ()}
+_OBJECTS = {"vllm": ("speculation", "transfer"), "sglang": (), "trtllm": (), "llamacpp": ()}
 """Engine -> modelled options that take a JSON object."""
 _OF_DRAFTS = ("method", "model", "num_speculative_tokens", "prompt_lookup_max", "prompt_lookup_min")
 _OF_TRANSFERS = ("kv_connector", "kv_role")

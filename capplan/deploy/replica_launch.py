@@ -12,6 +12,7 @@ from capplan.engine.lookup import version_key
 from capplan.errors import LONGEST_SHOWN, InputError
 from capplan.fleet.search.candidates import DEGREES
 from capplan.model.network import LoraTerms
+from capplan.operators.llamacpp import ENGINE as LLAMACPP
 from capplan.readers.plan_file import AGAIN, LaunchRow, PlanFile, StatedGroup
 from capplan.replica.speculation import CACHING
 
@@ -298,6 +299,10 @@ class ReplicaLaunch:
     """Bytes of host memory for prefixes, of the whole replica."""
     whole_towers: bool = False
     """Every rank holds the whole vision tower, and reads images of its own."""
+    gpu_layers: int | None = None
+    """Layers that llama.cpp keeps on the device, the LM head counted as one; None: all."""
+    cpu_experts: int | None = None
+    """First layers whose routed experts llama.cpp keeps on the host."""
     role: Role | None = None
     """Role of a replica in a pool of its own; either where the engine is not told which."""
     unread: tuple[str, ...] = ()
@@ -322,6 +327,8 @@ class ReplicaLaunch:
             "engine_version": self.version,
             "gpu_memory_utilization": self.memory_fraction,
             "runner": "pooling" if self.pooling else None,
+            "n_gpu_layers": self.gpu_layers,
+            "n_cpu_moe": self.cpu_experts,
         }
         said = {name: getattr(self, name) for name in _STATED} | renamed
         return {name: value for name, value in said.items() if value is not None}
@@ -359,18 +366,20 @@ def launch_of(
             f"{file.path}: its model was read from {inputs.model.name!r}, and an engine needs the weights\n"
             "  name the checkpoint: --checkpoint OWNER/NAME, or its folder"
         )
+    if engine == LLAMACPP:
+        _refuse_small_slots(file, row, started)
     return ReplicaLaunch(
         engine=engine,
         version=version,
         model=model,
-        revision=None if checkpoint else inputs.model.revision,
+        revision=None if checkpoint or engine == LLAMACPP else inputs.model.revision,
         **{name: getattr(row, name) for name in DEGREES},
         weight_dtype=None if checkpoint else _made_by_the_engine(file, row.weight_dtype, started),
         kv_dtype=row.kv_dtype,
         max_model_len=(row.requests and row.requests.max_model_len) or started.max_model_len,
         max_num_seqs=started.max_num_seqs,
         max_num_batched_tokens=started.max_num_batched_tokens,
-        memory_fraction=started.memory_fraction,
+        memory_fraction=None if engine == LLAMACPP else started.memory_fraction,
         prefix_caching=started.prefix_caching,
         chunked_prefill=started.chunked_prefill,
         cuda_graphs=started.cuda_graphs,
@@ -380,6 +389,17 @@ def launch_of(
         host_cache_bytes=None if row.role == "decode" else _host_cache_bytes(file, started),
         role=None if row.role == "serve" else row.role,
     )
+
+
+def _refuse_small_slots(file: PlanFile, row: StatedGroup, started: LaunchRow) -> None:
+    """Raise the error for slots of llama.cpp that have less cache than the longest request."""
+    longest = (row.requests and row.requests.max_model_len) or started.max_model_len
+    each = int(row.kv_cache_tokens) // started.max_num_seqs
+    if each < longest:
+        raise InputError(
+            f"{file.path}: each of {started.max_num_seqs} slots has {each:,} tokens of cache, and requests may have {longest:,}\n"
+            f"  plan with: --set max_model_len={each}, or a smaller max_num_seqs"
+        )
 
 
 def _drafts(file: PlanFile, row: StatedGroup, started: LaunchRow, draft: str | None) -> Drafts | None:
@@ -394,8 +414,11 @@ def _drafts(file: PlanFile, row: StatedGroup, started: LaunchRow, draft: str | N
 
 
 def _made_by_the_engine(file: PlanFile, dtype: str, started: LaunchRow) -> str | None:
-    """Return the weight dtype that the engine has to make; None where the checkpoint has it."""
+    """Return the weight dtype that the engine has to make, or that a GGUF file has; None where the checkpoint has it."""
     published = started.published_weight_dtypes
+    if file.inputs.engine.name == LLAMACPP:
+        sixteen = [name for name in published if name in SIXTEEN_BITS]
+        return next(iter(sixteen), None) if dtype == PUBLISHED else dtype
     if dtype == PUBLISHED or published == [dtype]:
         return None
     engine, model = file.inputs.engine.name, file.inputs.model.name

@@ -21,9 +21,10 @@ PROGRAMS = {
     ("sglang", "serve"): "sglang",
     ("trtllm-serve", "serve"): "trtllm",
     ("trtllm-serve",): "trtllm",
+    ("llama-server",): "llamacpp",
 }
 """Words that start an engine -> the engine; the longer of two comes first."""
-KNOWN = "vllm serve, python3 -m sglang.launch_server, trtllm-serve"
+KNOWN = "vllm serve, python3 -m sglang.launch_server, trtllm-serve, llama-server"
 _MODULE = re.compile(r"[\w./~-]*python[\d.]*")
 _SERVES = re.compile(
     r"(?:[\w.:-]+/)*(?:vllm-openai|vllm-cpu-release-repo)[\w.-]*(?::(?P<tag>[\w.-]+))?(?:@\S+)?"

@@ -64,13 +64,14 @@ def version_key(version: str) -> tuple[int, int, int] | None:
     return (int(match[1]), int(match[2]), int(match[3] or 0)) if match else None
 
 
-def profile(engine: str, version: str | None = None) -> EngineProfile:
+def profile(engine: str, version: str | None = None, backend: str | None = None) -> EngineProfile:
     """Return the profile of an engine version: that of the nearest known version at or below it.
 
     Parameters
     ----------
     engine : vllm, sglang or trtllm, in any spelling that `named_engine` knows
     version : None: the newest known
+    backend : of llama.cpp; None: the usual one of a device
 
     Returns
     -------
@@ -84,10 +85,14 @@ def profile(engine: str, version: str | None = None) -> EngineProfile:
     'prefill_first'
     """
     name = named_engine(engine)[0]
+    if backend is not None and ENGINES[name] is not LLAMACPP:
+        raise InputError(
+            f"{name} has no backends to choose from; llamacpp has: leave {backend} out, or name that engine"
+        )
     versioned = _versioned(name, version)
     asked = version_key(version) if version else None
     host = _host_of(name, asked or version_key(versioned.version) or (0, 0, 0))
-    return replace(versioned, host=replace(host, stream_s=0.0))
+    return replace(versioned, host=replace(host, stream_s=0.0), backend=backend)
 
 
 def embedded(engine: EngineProfile) -> EngineProfile:

@@ -445,6 +445,8 @@ class EngineProfile:
     """Most tokens of a step that are multiplied at once: of more the weights are read again (llama.cpp: `--ubatch-size`)."""
     left_out: "tuple[LeftOutResult, ...]" = ()
     """Errors of a calibration on results that its fit did not see; empty: the host times are those of the version."""
+    backend: str | None = None
+    """Backend of llama.cpp that is asked for; None: the usual one of a device."""
     asked_version: str | None = None
     """The version that was requested; None where none was."""
     assumptions: tuple[Assumption, ...] = ()

@@ -181,6 +181,16 @@ BORROWED: Mapping[Kinship, Borrowed] = {
 
 
 @dataclass(frozen=True, slots=True)
+class LayerSplit:
+    """Layers that follow each other over several devices, where all sequences pass together (`--split-mode layer` of llama.cpp)."""
+
+    hand_over_s: float
+    """Time of a step that generates for each further device [s]."""
+    stage_ratio: float
+    """Time of the slowest device between two pieces of a prompt, over its part of the layers."""
+
+
+@dataclass(frozen=True, slots=True)
 class Efficiency:
     """All fits of one device, by `kernel/format` or `kernel/format@engine`."""
 
@@ -200,6 +210,8 @@ class Efficiency:
     """No device of this vendor was timed."""
     offloaded: Mapping[str, Mapping[str, Fit]] = field(default_factory=dict)
     """Fits for weights in the memory of the host: of a token, which the host computes, and of a prompt, whose weights cross PCIe."""
+    layer_split: LayerSplit | None = None
+    """What layers in turn on several devices cost; None: a pipeline keeps a micro-batch for each stage in flight."""
     spreads: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     """Kind of speed -> measured over predicted time at the quantiles of intervals, rows, devices and sources, where these numbers have their own."""
 

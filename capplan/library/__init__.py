@@ -147,6 +147,7 @@ class ReplicaOptions(TypedDict, total=False):
     n_gpu_layers: int | None
     n_cpu_moe: int | None
     host_bandwidth: float | None
+    host_memory: float | None
     calibration: Path | None
     revision: str | None
     offline: bool
@@ -289,9 +290,10 @@ def estimate(model: str, hardware: str, **options: Unpack[EstimateOptions]) -> R
     max_num_seqs : most requests of one step; None: the default of the engine
     max_num_batched_tokens : [tokens] most tokens of one step; None: the default of the engine
     backend : of llama.cpp: cuda, metal, vulkan, rocm, sycl or cpu; None: the usual one of the device
-    n_gpu_layers : last layers that llama.cpp keeps on the device; None: all
+    n_gpu_layers : last layers that llama.cpp keeps on the device, the LM head counted as one; None: all
     n_cpu_moe : first layers whose routed experts llama.cpp keeps in the memory of the host; None: none
-    host_bandwidth : [B/s] bandwidth of the memory of the host; needed where something is kept there
+    host_bandwidth : [B/s] bandwidth of the memory of the host; with no layers stated, the fastest split that fits is found
+    host_memory : [B] memory of the host that weights may take; None: as much as they need
     cuda_graphs : sequences of the largest step that runs as a CUDA graph; 0: none does; None: the default of the engine
     gpu_memory_utilization : [-] share of the GPU memory that the engine allocates; None: the default of the engine
     calibration : file that `capplan calibrate` wrote; None: the shipped efficiencies

@@ -201,7 +201,7 @@ def _profile(scenario: Scenario, network: Network) -> EngineProfile:
             f"{scenario.path}: engine: any is a question for capplan fleet, which tries each engine\n"
             f"  here write one: {', '.join(ENGINES)}"
         )
-    engine = profile(scenario.engine, scenario.file.engine_version)
+    engine = profile(scenario.engine, scenario.file.engine_version, scenario.file.backend)
     reused = any(item.reuse or item.prefix_hit_fraction for item in scenario.classes)
     try:
         refuse_prefixes(network, float(reused))

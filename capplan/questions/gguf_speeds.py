@@ -57,6 +57,7 @@ def replica_of_run(run: GgufRun) -> Replica:
         weight_dtype=run.weight_dtype,
         kv_dtype=run.kv_dtype,
         backend=run.backend,
+        pipeline_parallel=run.devices,
         n_gpu_layers=run.device_layers,
         n_cpu_moe=run.cpu_experts,
         host_bandwidth=run.host_bytes_per_s,
@@ -74,16 +75,18 @@ def generated_tokens_per_s(replica: Replica, sequences: int, context_tokens: flo
 
 def prompt_tokens_per_s(replica: Replica, tokens: int, context_tokens: int) -> float:
     """Return the tokens per second of a prompt after its context, in the pieces that llama.cpp takes at once."""
-    pieces = [
-        (min(tokens - start, BATCH_TOKENS), context_tokens + start)
-        for start in range(0, tokens, BATCH_TOKENS)
-    ]
+    most = BATCH_TOKENS * int(replica.spec.sharding.pipeline)
+    pieces = [(min(tokens - start, most), context_tokens + start) for start in range(0, tokens, most)]
     return tokens / sum(replica.clock.mixed_step_s(0, 0.0, [piece]) for piece in pieces)
 
 
 def tokens_per_s(run: GgufRun) -> float:
-    """Return the predicted rate of a run [tokens/s]: of a prompt after its context, or of all sequences at the middle of what they generate."""
-    replica = replica_of_run(run)
+    """Return the predicted rate of a run [tokens/s]."""
+    return rate_of(run, replica_of_run(run))
+
+
+def rate_of(run: GgufRun, replica: Replica) -> float:
+    """Return the rate of a run on a replica [tokens/s]: of a prompt after its context, or of all sequences at the middle of what they generate."""
     if run.prompt_tokens:
         return prompt_tokens_per_s(replica, run.prompt_tokens, run.depth_tokens)
     return generated_tokens_per_s(replica, run.parallel, run.depth_tokens + run.generated_tokens / 2.0)

@@ -1,7 +1,7 @@
 """Which models llama.cpp runs on a device, of those that ship and those in the cache of the hub: memory and speed of `fit` and `estimate`."""
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from capplan.errors import CapplanError, InputError, unknown
 from capplan.fleet.fit import longest_context_tokens
@@ -12,6 +12,7 @@ from capplan.model.weight_format import stored_formats
 from capplan.operators.llamacpp import ENGINE
 from capplan.questions.gguf_speeds import generated_tokens_per_s, prompt_tokens_per_s
 from capplan.readers.catalogue.models import cached_names, checkpoint_name, read_model, shipped_networks
+from capplan.replica.best_split import split_words
 from capplan.replica.replica import memory_of, replica_of
 from capplan.replica.spec import ReplicaSpec
 from capplan.scenario.flags import ServingFlags
@@ -23,6 +24,8 @@ TRAINED_IN_GGUF = frozenset({"bf16", "fp16", "fp32", "mxfp4"})
 """Formats of checkpoints that GGUF files have too."""
 KV_DTYPES = ("fp16", "bf16", "fp32")
 """Formats of the cache that keep no scales."""
+SPLIT_DTYPE = "q4_k_m"
+"""Quantisation of a model that does not fit on the device, where none is asked for."""
 LEAST_CONTEXT = 4096
 """A model counts as running where a request of so many tokens fits."""
 PROMPT_TOKENS = 512
@@ -42,6 +45,10 @@ class Runnable:
     """Place of the quantisation among those by quality, 0 the best."""
     weight_bytes: float
     """Weights on the device; llama.cpp keeps the embedding in the memory of the host."""
+    host_weight_bytes: float
+    """Weights that a split keeps in the memory of the host; 0 where the device has room for all."""
+    split: str
+    """Options of llama.cpp that state the split."""
     longest_context_tokens: int
     generated_tokens_per_s: float | None
     """Rate of one sequence after an empty context; None where no speed is known."""
@@ -57,9 +64,14 @@ def models_that_run(
     weight_dtype: str | None = None,
     kv_dtype: str | None = None,
     context_tokens: int | None = None,
+    devices: int = 1,
+    host_bandwidth: float | None = None,
+    host_memory: float | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[Runnable]:
     """Return the models that run on a device, each in its best quantisation: the best first, then the most parameters.
+
+    With the memory of the host, models that fit in no quantisation follow, split as is fastest, in SPLIT_DTYPE unless one is asked for.
 
     Parameters
     ----------
@@ -68,6 +80,12 @@ def models_that_run(
     kv_dtype : of the cache; None: fp16
     context_tokens : [tokens]
         that have to fit; None: LEAST_CONTEXT
+    devices : [-]
+        of this kind, which have layers in turn
+    host_bandwidth : [B/s]
+        of the memory of the host; None: nothing is kept there
+    host_memory : [B]
+        that weights may take there; None: as much as they need
     progress : gets how many models were tried, and of how many
     """
     dtypes = BY_QUALITY if weight_dtype is None else (weight_dtype.lower(),)
@@ -81,11 +99,25 @@ def models_that_run(
     tried = [*files, *((network, _dtypes_of(network, dtypes)) for network in networks)]
     found = []
     for count, (network, formats) in enumerate(tried, start=1):
-        row = _best(network, device, formats, cache, context_tokens or LEAST_CONTEXT)
+        flags = ServingFlags(
+            engine=ENGINE, kv_dtype=cache, max_num_seqs=1, pipeline_parallel=devices, offline=True
+        )
+        row = _best(network, device, formats, flags, context_tokens or LEAST_CONTEXT)
+        if row is None and host_bandwidth is not None:
+            split = replace(flags, host_bandwidth=host_bandwidth, host_memory=host_memory)
+            split_in = formats if len(formats) == 1 else (SPLIT_DTYPE,)
+            row = _best(network, device, split_in, split, context_tokens or LEAST_CONTEXT)
         found += [] if row is None else [row]
         if progress is not None:
             progress(count, len(tried))
-    return sorted(found, key=lambda row: (row.quality, -row.parameters, row.model))
+    return sorted(found, key=_usefulness)
+
+
+def _usefulness(row: Runnable) -> tuple[float, ...]:
+    """Return the order of models: those on the device by quality and size, then those that are split by their speed."""
+    if row.split:
+        return (1.0, -(row.generated_tokens_per_s or 0.0), -row.parameters)
+    return (0.0, float(row.quality), -row.parameters)
 
 
 def _dtypes_of(network: Network, dtypes: tuple[str, ...]) -> tuple[str | None, ...]:
@@ -95,29 +127,29 @@ def _dtypes_of(network: Network, dtypes: tuple[str, ...]) -> tuple[str | None, .
 
 
 def _best(
-    network: Network, device: Device, dtypes: tuple[str | None, ...], kv_dtype: str, least_context: int
+    network: Network, device: Device, dtypes: tuple[str | None, ...], flags: ServingFlags, least_context: int
 ) -> Runnable | None:
     """Return a model in the first quantisation that fits; None where none does, or where llama-quantize writes none."""
     needed = min(least_context, network.max_context_tokens or least_context)
     for quality, dtype in enumerate(dtypes):
-        flags = ServingFlags(
-            engine=ENGINE,
-            weight_dtype=dtype,
-            kv_dtype=kv_dtype,
-            max_num_seqs=1,
-            max_model_len=needed,
-            offline=True,
-        )
         try:
-            spec = asked_replica(network.name, device.name, flags).spec
+            asked = replace(flags, weight_dtype=dtype, max_model_len=needed)
+            spec = asked_replica(network.name, device.name, asked).spec
             plan = memory_of(spec)
         except CapplanError:
             return None
         if bool(plan.fits):
-            named = dtype or "+".join(sorted(set(stored_formats(network)) - {"fp32"}))
-            context, size = longest_context_tokens(spec), float(parameters(network))
+            held = spec.offload
             return Runnable(
-                network.name, size, named, quality, float(plan.weight_bytes), context, *_speeds(spec)
+                network.name,
+                float(parameters(network)),
+                dtype or "+".join(sorted(set(stored_formats(network)) - {"fp32"})),
+                quality,
+                float(plan.weight_bytes),
+                held.weight_bytes if held else 0.0,
+                " ".join(split_words(held)) if held else "",
+                longest_context_tokens(spec),
+                *_speeds(spec),
             )
     return None
 

@@ -369,7 +369,7 @@ class ModelRow(AnswerRow):
 class EngineRow(AnswerRow):
     """The engine that was modelled."""
 
-    name: Literal["vllm", "sglang", "trtllm"]
+    name: Literal["vllm", "sglang", "trtllm", "llamacpp"]
     version: str
 
 

@@ -42,6 +42,8 @@ class GgufRun:
     """Layers whose routed experts are in the memory of the host; None: none are."""
     host_bytes_per_s: float | None = None
     """Bandwidth of the memory of the host, of what is offloaded to it."""
+    devices: int = 1
+    """Equal devices, which have layers in turn."""
 
     @property
     def kind(self) -> str:
@@ -131,10 +133,11 @@ def _stated_run(row: Mapping[str, str]) -> GgufRun:
     model = printed_model(row.get("model") or "")
     if model is None:
         raise InputError(f"model {row.get('model')!r} is not shipped")
-    if (number_in(row, "device_count") or 1.0) > 1.0 or re.search(
-        r"\bx ?\d\b.* \+ |\d ?x ", row.get("device") or ""
+    devices = int(number_in(row, "device_count") or 1.0)
+    if re.search(r"\bx ?\d\b.* \+ |\d ?x ", (row.get("device") or "").removeprefix("1x ")) or (
+        devices > 1 and " + " in (row.get("device") or "")
     ):
-        raise InputError("several devices are not modelled")
+        raise InputError("how layers are split over unequal devices, or next to a host, is not stated")
     card, offload = _offload_of(row)
     hardware = printed_device(card)
     if hardware and hardware.startswith("apple") and row.get("backend") == "vulkan":
@@ -155,6 +158,7 @@ def _stated_run(row: Mapping[str, str]) -> GgufRun:
         hardware=hardware,
         backend=(row.get("backend") or "").strip().lower().removesuffix("+cpu") or None,
         **offload,
+        devices=devices,
         build=_build(row),
         kv_dtype=_cache_dtype(row.get("kv_type") or ""),
         prompt_tokens=prompt,
@@ -178,6 +182,8 @@ def _offload_of(row: Mapping[str, str]) -> tuple[str, dict[str, Any]]:
         raise InputError("which layers are in the memory of the host is not stated")
     bandwidth = number_in(row, "host_bandwidth_gb_s")
     known = next(filter(None, map(catalogue_name, (host, _HOST_NAME.sub("", host)))), None) if host else None
+    if bandwidth is None and (said := _CHANNELS.search(host)):
+        bandwidth = int(said[1]) * int(said[2]) * CHANNEL_BYTES / 1e3
     if bandwidth is None and known is not None:
         bandwidth = device(known).memory_bytes_per_s / 1e9
     if bandwidth is None:
@@ -189,6 +195,9 @@ def _offload_of(row: Mapping[str, str]) -> tuple[str, dict[str, Any]]:
     return card, {"device_layers": kept, "cpu_experts": moved, "host_bytes_per_s": 1e9 * bandwidth}
 
 
+_CHANNELS = re.compile(r"\b(\d{1,2}) ?ch(?:annels?)? DDR\d-(\d{4,5})\b")
+"""Channels of memory and their million transfers a second."""
+CHANNEL_BYTES = 8
 _HOST_NAME = re.compile(r"(?:,| \(| (?:dual|quad|octa)-channel\b| \d+ ?GB\b).*")
 """What follows the name of a host."""
 LAYERS_OF_NONE = 99

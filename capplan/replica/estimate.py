@@ -1,6 +1,6 @@
 """Latency and throughput of one replica at a load, and where the time goes."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 
 import numpy as np
@@ -154,15 +154,15 @@ def _rows(costs: list[OperatorCost], phase: str) -> list[OperatorRow]:
 def breakdown_of(replica: Replica, load: Load, sequences: float) -> tuple[OperatorRow, ...]:
     """Return the operators of the prefill of one prompt, and of one decode step at the mean batch and context.
 
-    For a pipeline they are those of one micro-batch in all stages. `launches` is what a prompt waits for because the host launches its kernels
+    For a pipeline they are those of one micro-batch in all stages; of llama.cpp, whose devices work on several pieces of a prompt at once, those of all pieces. `launches` is what a prompt waits for because the host launches its kernels
     more slowly than the device runs them, and a decode step where none runs as a CUDA graph.
     """
     spec, rates = replica.spec, replica.rates.rates
     kv_bytes = kv_bytes_per_element(spec.kv_format)
     past = load.input_tokens * load.prefix_hit_fraction
-    prefill = prefill_step_costs(
-        spec.network, 1.0, load.input_tokens - past, past, spec.sharding, kv_bytes, rates
-    )
+    split = spec.efficiency.layer_split
+    sharding = spec.sharding if split is None else replace(spec.sharding, pipeline=1.0)
+    prefill = prefill_step_costs(spec.network, 1.0, load.input_tokens - past, past, sharding, kv_bytes, rates)
     held = offload_rates(spec)
     if held is not None:
         read = prefill_step_costs(
@@ -172,10 +172,12 @@ def breakdown_of(replica: Replica, load: Load, sequences: float) -> tuple[Operat
     waits_s = float(launching_s(replica.table, load.input_tokens - past) - total_s(prefill))
     prefill.append(OperatorCost(LAUNCHES, max(waits_s, 0.0)))
     context = load.input_tokens + load.output_tokens / 2.0
-    batch = max(1.0, sequences / float(spec.sharding.pipeline))
+    batch = max(1.0, sequences / float(sharding.pipeline))
     if not spec.network.generates:
         return (*_rows(prefill, "prefill"),)
-    decode = decode_step_costs(spec.network, batch, context, spec.sharding, kv_bytes, rates)
+    decode = decode_step_costs(spec.network, batch, context, sharding, kv_bytes, rates)
+    if split is not None and spec.devices > 1:
+        decode.append(OperatorCost("hand_over", split.hand_over_s * (spec.devices - 1)))
     if held is not None:
         read = decode_step_costs(held.network, batch, context, spec.sharding, kv_bytes, held.token)
         decode += [cost.named(f"host_{cost.operator}") for cost in read if cost.operator not in HEAD]

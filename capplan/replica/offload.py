@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from capplan.errors import InputError
 from capplan.hardware.device import Device
 from capplan.model.network import Layer, Network
+from capplan.model.parameters import weight_bytes_by_class
 from capplan.phases.cost import StepRates
 
 EVERY_LAYER = 10_000
@@ -24,6 +25,16 @@ class Offload:
     """Its layers; of a layer only whose experts are there, these experts."""
     bytes_per_s: float
     """Peak bandwidth of the memory of the host."""
+    gpu_layers: int | None = None
+    """Layers on the device, the LM head counted as the last; None: all."""
+    cpu_experts: int | None = None
+    """First layers whose routed experts are on the host; None: none are."""
+
+    @property
+    def weight_bytes(self) -> float:
+        """Weights that the host holds: its layers and experts, and the embedding, whose rows it looks up [B]."""
+        sizes = weight_bytes_by_class(self.network)
+        return sum(size for name, size in sizes.items() if name != "lm_head")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +48,14 @@ class OffloadRates:
     """Rates of prompts, whose weights cross PCIe to the device."""
 
 
-def split_network(network: Network, device_layers: int, cpu_experts: int) -> tuple[Network, Network | None]:
+def split_network(network: Network, gpu_layers: int, cpu_experts: int) -> tuple[Network, Network | None]:
     """Return what is on the device and what is in the memory of the host; None where nothing is.
 
     Parameters
     ----------
     network : the model
-    device_layers : [-]
-        last layers on the device (`--n-gpu-layers`)
+    gpu_layers : [-]
+        last layers on the device, of which the LM head counts as one (`--n-gpu-layers`)
     cpu_experts : [-]
         first layers whose routed experts are in the memory of the host (`--n-cpu-moe`)
 
@@ -55,13 +66,14 @@ def split_network(network: Network, device_layers: int, cpu_experts: int) -> tup
 
     References
     ----------
-    llama.cpp, `load_tensors` in src/llama-model.cpp and `--n-cpu-moe` in common/arg.cpp: https://github.com/ggml-org/llama.cpp.
+    llama.cpp, `load_tensors` in src/llama-model.cpp and `--n-cpu-moe` in common/arg.cpp: https://github.com/ggml-org/llama.cpp. The LM head is the
+    first to be on the device since December 2025: https://github.com/ggml-org/llama.cpp/pull/18148.
     """
     if cpu_experts and not any(layer.experts for layer in network.layers):
         raise InputError(
             f"--n-cpu-moe: {network.name} has no routed experts\n  --n-gpu-layers keeps whole layers on the host"
         )
-    first = max(len(network.layers) - device_layers, 0)
+    first = max(len(network.layers) + 1 - gpu_layers, 0)
     held: list[Layer] = list(network.layers[:first])
     kept: list[Layer] = []
     for index, layer in enumerate(network.layers[first:], first):

@@ -47,6 +47,7 @@ from capplan.replica.tables import (
     device_tables,
     graph_ends,
     graph_jumps,
+    layers_in_turn,
     step_knots,
     with_host,
 )
@@ -452,12 +453,17 @@ def plans_tables(plans: Plans) -> PlansTables:
         chunk_limits(first.network),
     )
     rates = stacked_rates([entry.rates for entry in labelled], index.reshape(-1, 1, 1))
+    split, launch = first.efficiency.layer_split, plans.launch
+    alone = launch if split is None else replace(launch, pipeline=np.ones_like(launch.pipeline))
     device = device_tables(
-        first.network, plans.launch, rates, knots, first.profile.graph_sizes,
+        first.network, alone, rates, knots, first.profile.graph_sizes,
         two_passes=first.profile.policy == "slots",
         graph_sequences=np.array([graph_sequences(spec) for spec in plans.specs]),
         offload=offload_rates(first),
     )  # fmt: skip
+    if split is not None:
+        devices = np.asarray(launch.pipeline, dtype=np.float64)
+        device = layers_in_turn(device, split, first.network, devices, first.profile.ubatch_tokens)
     table = with_host(device, first.profile.host, first.network, offline=first.offline)
     each = [
         prompt_work_s_per_token(spec, labelled[at].rates) for spec, at in zip(plans.specs, index, strict=True)

@@ -2,13 +2,14 @@
 
 from dataclasses import dataclass, replace
 
-from capplan.engine.lookup import with_chunked_prefill, with_graphs_of, with_most_graphs
+from capplan.engine.lookup import ANY_OF, with_chunked_prefill, with_graphs_of, with_most_graphs
 from capplan.engine.profile import EngineProfile
 from capplan.errors import InputError
 from capplan.hardware.device import Device, Efficiency
 from capplan.model.network import Attention, Network
 from capplan.model.sharding import Sharding, adapter_bytes_per_rank
 from capplan.model.weight_format import stored_dtypes
+from capplan.operators.llamacpp import ENGINE as LLAMACPP
 from capplan.phases.cost import StepRates, total_s
 from capplan.phases.token_work import tower_costs
 from capplan.replica.offload import Offload
@@ -41,6 +42,12 @@ class ReplicaSpec:
     def devices(self) -> int:
         """Number of devices of the replica."""
         return int(self.sharding.devices)
+
+    @property
+    def layers(self) -> int:
+        """Layers of the model, those on the host too."""
+        held = self.offload.network.layers if self.offload else ()
+        return len(self.network.layers) + sum(bool(layer.mixers) for layer in held)
 
     @property
     def ranks(self) -> float:
@@ -114,6 +121,8 @@ def profile_as_served(
     if network.encoder is not None:
         profile = replace(profile, host=replace(profile.host, graph_tokens=0.0))
     profile = with_graphs_of(profile, network.model_type)
+    if cuda_graphs is not None and profile.engine == LLAMACPP:
+        raise InputError(f"cuda_graphs: is of {', '.join(ANY_OF)}; leave it out for {LLAMACPP}")
     if cuda_graphs is not None:
         profile = with_most_graphs(profile, cuda_graphs)
     if network.whole_prompts or chunked_prefill is False:

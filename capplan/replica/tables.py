@@ -12,11 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from capplan.engine.profile import HostOverhead, Ratios
+from capplan.hardware.device import LayerSplit
 from capplan.memory.capacity import stage_shares
 from capplan.memory.launch import Launch
 from capplan.model.network import Network, layer_counts
 from capplan.model.sharding import Sharding
 from capplan.numbers import Array, Number, distinct
+from capplan.operators.llamacpp import split_prompt_ratio
 from capplan.phases.cost import OperatorCost, StepRates, floor_s, total_s, unsaved_s
 from capplan.phases.step import decode_attention_costs, prefill_attention_costs, token_costs
 from capplan.phases.token_work import head_costs
@@ -255,6 +257,39 @@ def device_tables(
     ranks = np.ravel(launch.tensor) * np.ravel(launch.pipeline)
     of_plans = [_spread(value, (plans,)) for value in (ranks, np.ravel(launch.data), graph_sequences)]
     return DeviceTables(tables(total_s), tables(floor_s), tables(unsaved_s), *of_plans)
+
+
+def layers_in_turn(
+    device: DeviceTables, split: LayerSplit, network: Network, devices: Array, piece_tokens: float
+) -> DeviceTables:
+    """Return the tables of one device as those of several that have layers in turn, which all sequences pass together.
+
+    Parameters
+    ----------
+    device : tables of one device
+    split : what further devices cost
+    network : the model
+    devices : [-]
+        of each plan
+    piece_tokens : [tokens]
+        of a prompt that are computed at once
+    """
+    largest, _ = stage_shares(network, devices)
+
+    def ratio(tokens: Array, shape: tuple[int, ...]) -> Array:
+        pieces = np.maximum(tokens / piece_tokens, 1.0)
+        return split_prompt_ratio(pieces, largest.reshape(shape), split.stage_ratio)
+
+    def in_turn(table: StepTable) -> StepTable:
+        return replace(
+            table,
+            decode_s=table.decode_s + split.hand_over_s * (devices - 1.0)[:, None],
+            mixed_s=table.mixed_s * ratio(table.token_knots, (-1, 1)),
+            prefill_attention_s=table.prefill_attention_s * ratio(table.new_knots[:, None], (-1, 1, 1)),
+        )
+
+    kernels, floors, unsaved = map(in_turn, (device.kernels, device.floors, device.unsaved))
+    return replace(device, kernels=kernels, floors=floors, unsaved=unsaved)
 
 
 def _padded(sequences: Array, most: Array, groups: Number, graph_sizes: Sequence[float]) -> Array:

@@ -15,6 +15,19 @@ DAY_OF_LIST = "Date of a list that states none, such as the files of LiteLLM and
 
 
 @dataclass(frozen=True, slots=True)
+class StartedFlags:
+    """What an export starts instead of what the plan names."""
+
+    checkpoint: str | None = option(
+        "Served instead of the plan's model: its weights in the plan's dtype.", metavar="OWNER/NAME"
+    )
+    draft: str | None = option("Checkpoint of the draft, where the plan names none.", metavar="OWNER/NAME")
+    image: str | None = option(
+        "Of the containers; default: the engine's release, where it is known.", metavar="NAME:TAG"
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class DraftFlags:
     """The draft of `capplan spec`, as a model, a method or a step time, and the step time of a target given without a model."""
 
@@ -241,6 +254,11 @@ class ScenarioFlags(FirstScenario):
         "vllm, sglang, trtllm, llamacpp (GGUF files), or any: the one of the first three whose fleet costs least.",
         known=("vllm", "sglang", "trtllm", "llamacpp", "any"),
         key="engine",
+    )
+    backend: str | None = option(
+        "cuda, metal, vulkan, rocm, sycl or cpu, of llamacpp; default: the usual one of each device.",
+        known=("cuda", "metal", "vulkan", "rocm", "sycl", "cpu"),
+        key="backend",
     )
     confidence: float | None = option(
         "Probability with which all targets must be met, such as 90%.", Share(), key="slo.confidence"

@@ -124,6 +124,7 @@ EXCLUSIONS: Mapping[str, str] = {
         }.items()
     },
     "growth with traffic[].requests": "is for continuous traffic; a batch job is planned as it stands, so leave it out",
+    "backend with engine: any": f"belongs to llamacpp, and engine is any; {_LEAVE}",
     "engine_version with engine: any": f"belongs to one engine, and engine is any; {_LEAVE}",
     "kv_offload with prefix_caching: false": f"holds prefixes, and prefix_caching is false; {_LEAVE}",
     **{

@@ -104,17 +104,24 @@ class ServingFlags:
         known=("cuda", "metal", "vulkan", "rocm", "sycl", "cpu"),
     )
     n_gpu_layers: int | None = option(
-        "Layers of llama.cpp on the device, the last ones; default: all.", Whole("layers", most=10_000)
+        "Layers of llama.cpp on the device, of which the LM head is the last; default: all.",
+        Whole("layers", most=10_000),
     )
     n_cpu_moe: int | None = option(
         "First layers whose routed experts llama.cpp keeps in the memory of the host.",
         Whole("layers", most=10_000),
     )
     host_bandwidth: float | None = option(
-        "Bandwidth of the memory of the host, such as '80 GB/s'; what is kept there is read at it.",
+        "Bandwidth of the memory of the host, such as '80 GB/s'; with no layers stated, capplan finds the fastest split that fits.",
         Positive("80 GB/s"),
         metavar="RATE",
         unit="BYTES_PER_S",
+    )
+    host_memory: float | None = option(
+        "Memory of the host that weights may take, such as '64 GB'; default: as much as they need.",
+        Positive("64 GB"),
+        metavar="SIZE",
+        unit="BYTES",
     )
     max_model_len: int | None = option(
         "Longest sequence, input and output; default: the model's maximum.", TOKENS, metavar="TOKENS"

@@ -23,8 +23,7 @@ from capplan.readers.calibration.refitted import refitted_profile, refuse_kernel
 from capplan.readers.catalogue.efficiency import efficiency_for
 from capplan.readers.catalogue.hardware import named_device
 from capplan.readers.catalogue.models import read_model
-from capplan.replica.offload import EVERY_LAYER, Offload, split_network
-from capplan.replica.spec import ReplicaSpec, network_as_served, profile_as_served
+from capplan.replica.spec import ReplicaSpec, network_as_served, profile_as_served, served_context_tokens
 from capplan.scenario.flags import ServingFlags
 
 if TYPE_CHECKING:
@@ -174,7 +173,10 @@ def asked_replica(
     network = read_model(model, revision=flags.revision, offline=flags.offline)
     network = pooled(network) if flags.runner == "pooling" else network
     rules = profile_as_served(
-        profile(flags.engine, flags.engine_version), network, flags.chunked_prefill, flags.cuda_graphs
+        profile(flags.engine, flags.engine_version, flags.backend),
+        network,
+        flags.chunked_prefill,
+        flags.cuda_graphs,
     )
     _refuse_short_steps(flags, network)
     target = named_device(hardware, flags.calibration)
@@ -187,10 +189,8 @@ def asked_replica(
     sharding = Sharding(*map(float, degrees))
     seats, seats_assumed = _seats(flags, rules, network, drafts=drafts)
     refuse_illegal(served, Layout(target, sharding, weight_dtype or "auto", kv_format), rules)
-    served, offload = _offloaded(served, flags, rules)
-    spec = ReplicaSpec(
+    whole = ReplicaSpec(
         network=served,
-        offload=offload,
         device=target,
         efficiency=_efficiency(target, flags, rules),
         profile=rules,
@@ -201,6 +201,7 @@ def asked_replica(
         max_num_batched_tokens=flags.max_num_batched_tokens,
         gpu_memory_utilization=flags.gpu_memory_utilization,
     )
+    spec = _offloaded(whole, flags)
     return CompletedReplica(
         spec,
         (
@@ -214,34 +215,48 @@ def asked_replica(
             *rules.assumptions,
             *host_assumptions,
             *_memory_assumptions(target),
-            *(_offload_assumptions() if offload else ()),
+            *(_offload_assumptions(spec, flags) if flags.host_bandwidth else ()),
         ),
         (*_warnings(served, flags.max_model_len, rules.engine), *_shared_ranks(flags), *host_warnings),
     )
 
 
-def _offloaded(network: Network, flags: ServingFlags, rules: EngineProfile) -> tuple[Network, Offload | None]:
-    """Return what of a network is on the device, and what llama.cpp keeps in the memory of the host."""
-    stated = [
-        name for name in ("n_gpu_layers", "n_cpu_moe", "host_bandwidth") if getattr(flags, name) is not None
-    ]
+OFFLOADING = ("n_gpu_layers", "n_cpu_moe", "host_bandwidth", "host_memory")
+"""Flags of weights in the memory of the host."""
+
+
+def _offloaded(spec: ReplicaSpec, flags: ServingFlags) -> ReplicaSpec:
+    """Return the replica with what llama.cpp keeps in the memory of the host: as the flags say, or the fastest split that fits."""
+    stated = [name for name in OFFLOADING if getattr(flags, name) is not None]
+    layers = [name for name in stated if not name.startswith("host")]
     if not stated:
-        return network, None
-    flag = f"--{stated[0].replace('_', '-')}"
-    if rules.engine != LLAMACPP:
+        return spec
+    flag, engine = f"--{stated[0].replace('_', '-')}", spec.profile.engine
+    if engine != LLAMACPP:
         raise InputError(
-            f"{flag}: {rules.engine} keeps all weights on the device; --engine llamacpp offloads, or leave it out"
-        )
-    kept, held = split_network(network, flags.n_gpu_layers or EVERY_LAYER, flags.n_cpu_moe or 0)
-    if held is None:
-        raise InputError(
-            f"{flag}: nothing is kept in the memory of the host\n  e.g. --n-cpu-moe 8, or leave it out"
+            f"{flag}: {engine} keeps all weights on the device; --engine llamacpp offloads, or leave it out"
         )
     if flags.host_bandwidth is None:
         raise InputError(
             f"{flag}: the bandwidth of the memory of the host decides\n  give it: --host-bandwidth '80 GB/s'"
         )
-    return kept, Offload(held, flags.host_bandwidth)
+    from capplan.replica.best_split import fastest_split, split_replica
+
+    if not layers:
+        split = fastest_split(spec, flags.host_bandwidth)
+    else:
+        split = split_replica(spec, (flags.n_gpu_layers, flags.n_cpu_moe), flags.host_bandwidth)
+    if layers and split.offload is None:
+        raise InputError(
+            f"{flag}: nothing is kept in the memory of the host\n  e.g. --n-cpu-moe 8, or leave it out"
+        )
+    size = split.offload.weight_bytes if split.offload else 0.0
+    if flags.host_memory is not None and size > flags.host_memory:
+        raise InputError(
+            f"{spec.network.name}: {size / 1e9:.1f} GB of weights do not fit into the {flags.host_memory / 1e9:.1f} GB of --host-memory\n"
+            "  choose a smaller --weight-dtype"
+        )
+    return split
 
 
 def _seats(
@@ -290,16 +305,12 @@ def _served_assumptions(network: Network) -> tuple[Assumption, ...]:
 
 def _efficiency(target: Device, flags: ServingFlags, engine: EngineProfile) -> Efficiency:
     calibration = flags.calibration
-    if flags.backend is not None and engine.engine != LLAMACPP:
-        raise InputError(
-            f"--backend: {engine.engine} has no backends to choose from; --engine llamacpp has, or leave it out"
-        )
     if calibration is not None and engine.engine == LLAMACPP:
         from capplan.readers.calibration.file import read_calibration_file
 
         refuse_kernels_of_torch(calibration, read_calibration_file(calibration).kernels)
     if calibration is None or engine.engine == LLAMACPP:
-        return efficiency_for(target, engine, flags.backend)
+        return efficiency_for(target, engine)
     from capplan.readers.calibration.measured_device import efficiency_from_calibration
 
     return efficiency_from_calibration(calibration, target)
@@ -316,13 +327,24 @@ def _memory_assumptions(target: Device) -> tuple[Assumption, ...]:
     )
 
 
-def _offload_assumptions() -> tuple[Assumption, ...]:
-    """Return what is assumed of weights that are in the memory of the host."""
+def _offload_assumptions(spec: ReplicaSpec, flags: ServingFlags) -> tuple[Assumption, ...]:
+    """Return which split was chosen, and what is assumed of weights that are in the memory of the host."""
+    if spec.offload is None:
+        return (
+            Assumption("everything fits on the device, and nothing is kept on the host", "--n-gpu-layers"),
+        )
     from capplan.readers.catalogue.llamacpp import speed_file
+    from capplan.replica.best_split import split_words
 
     of = speed_file().offload
-    what = f"weights on the host are read at {of.host:.0%} of its bandwidth, by a processor that keeps up, and cross PCIe for prompts at {of.pcie:.0%} of its rate: chosen on two hosts"
-    return (Assumption(what, "--host-bandwidth"),)
+    what = f"weights on the host are read at {of.host:.0%} of its bandwidth, by a processor that keeps up, and cross PCIe for prompts at {of.pcie:.0%} of its rate: fitted on three hosts"
+    said = (Assumption(what, "--host-bandwidth"),)
+    if flags.n_gpu_layers or flags.n_cpu_moe:
+        return said
+    words = " ".join(split_words(spec.offload))
+    cache = f"{spec.max_num_seqs or 1} x {served_context_tokens(spec):,} tokens of cache"
+    chosen = f"{words}, the fastest split that leaves room for {cache}, at half of that context"
+    return (Assumption(chosen, "--n-gpu-layers, --n-cpu-moe"), *said)
 
 
 def _shared_ranks(flags: ServingFlags) -> tuple[str, ...]:

@@ -441,10 +441,13 @@ def _engine(reading: Reading, file: ScenarioFile) -> str:
     name = file.engine or "vllm"
     if name == ANY_ENGINE:
         return next(iter(ENGINES))
+    key = "engine_version" if file.engine_version else "engine"
     try:
         profile(name, file.engine_version)
+        key = "backend"
+        profile(name, file.engine_version, file.backend)
     except InputError as error:
-        raise reading.refuse(("engine_version" if file.engine_version else "engine",), str(error)) from None
+        raise reading.refuse((key,), str(error)) from None
     return name
 
 

@@ -772,9 +772,11 @@ class ScenarioFile(Record):
     kv_dtype: str | None = None
     """auto, bf16, fp8, ..."""
     engine: str | None = None
-    """vllm, sglang or trtllm; with any, `capplan fleet` tries each of them and keeps the cheapest plan."""
+    """vllm, sglang, trtllm or llamacpp; with any, `capplan fleet` tries each of the first three and keeps the cheapest plan."""
     engine_version: str | None = None
     """Version of the engine, as text."""
+    backend: Literal["cuda", "metal", "vulkan", "rocm", "sycl", "cpu"] | None = None
+    """Backend of llama.cpp; its speed is known for the families of devices that published runs tell."""
     max_model_len: Limit | None = None
     """Longest sequence, input and output."""
     max_num_seqs: Count | None = None

@@ -10,6 +10,7 @@ from capplan.questions.runnable import BY_QUALITY, models_that_run
 from capplan.readers import local_machine
 from capplan.readers.catalogue.hardware import device
 from capplan.readers.local_machine import ask_tool, device_here
+from capplan.report.answers.local_machine import more_here
 
 GIB = 2.0**30
 
@@ -207,6 +208,36 @@ def test_the_best_quantisation_that_fits_is_that_of_fit_and_its_speed_that_of_es
     lengths = ["--input-tokens", "1", "--output-tokens", "2", "--concurrency", "1", "--max-model-len", "4096"]
     _, estimate = printed("estimate", row.model, *served, "--weight-dtype", "q6_k", *lengths)
     assert row.generated_tokens_per_s == pytest.approx(1.0 / estimate["tpot_s"]["mean"], rel=0.02)
+
+
+def test_what_else_the_machine_has_is_said(machine):
+    here = machine(
+        gib=62.7,
+        nvidia_smi="NVIDIA GeForce RTX 3090, 24576\nNVIDIA GeForce RTX 3090, 24576\n",
+        lscpu=lscpu("AMD Ryzen 9 7950X 16-Core Processor"),
+    )
+    devices, host = more_here(here, "rtx-3090")
+    assert "has 2 of them: -pp 2" in devices
+    assert "--host-bandwidth '83 GB/s' --host-memory '67 GB'" in host
+    assert more_here(here, "rtx-4090") == ()
+
+
+@pytest.mark.long
+def test_models_that_do_not_fit_run_with_a_part_on_the_host(monkeypatch):
+    """A card of 12 GB alone, with a host of 64 GB, and twice: what is split follows, fastest first, and no host is too small."""
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    card, host = device("rtx-3060:12gb"), {"host_bandwidth": 80e9, "host_memory": 64e9}
+    alone, split, twice = (
+        models_that_run(card, weight_dtype="q4_k_m", **more) for more in ({}, host, {"devices": 2})
+    )
+    names = [{row.model for row in rows} for rows in (alone, split, twice)]
+    assert names[0] < names[1]
+    assert names[0] < names[2]
+    moved = [row for row in split if row.split]
+    assert {row.model for row in moved} == names[1] - names[0]
+    assert all(0.0 < row.host_weight_bytes <= 64e9 and "--n-" in row.split for row in moved)
+    speeds = [row.generated_tokens_per_s for row in moved if row.generated_tokens_per_s]
+    assert speeds == sorted(speeds, reverse=True)
 
 
 @pytest.mark.long

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+from capplan.errors import InputError
 from capplan.replica.plans import plans_of, plans_tables
 from capplan.scenario.flags import ServingFlags
 from capplan.scenario.replica import asked_replica
@@ -51,6 +52,11 @@ def test_groups_of_attention_have_graphs_of_their_own():
     )
     waits = sizes[seconds > free * 1.05]
     assert waits.min() > 8 * 16
+
+
+def test_llamacpp_has_no_such_limit():
+    with pytest.raises(InputError, match="cuda_graphs: is of vllm, sglang, trtllm; leave it out"):
+        spec_of("llamacpp", cuda_graphs=0)
 
 
 def test_without_graphs_their_memory_holds_cache(capplan):

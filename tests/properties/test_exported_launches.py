@@ -31,6 +31,7 @@ from tests.sweeps import size_on_few_requests
 
 pytestmark = pytest.mark.usefixtures("shared_runs")
 ENGINES = ("vllm", "sglang", "trtllm")
+NEWEST_BUILD = engine_flags("llamacpp").releases[-1]
 NEWEST = {engine: engine_flags(engine).releases[-1] for engine in ENGINES}
 
 
@@ -113,6 +114,140 @@ def test_an_exported_command_is_read_back_as_the_same_replica(engine, data, tmp_
     read = read_command_line(shell_text(command), folder=folder)
     assert read == replace(launch, version=None)
     assert read.unread == ()
+
+
+@st.composite
+def replicas_of_llamacpp(draw):
+    """Draw a replica of llama.cpp: of a model that is called as another one, of a repository, of a file."""
+    several = draw(st.sampled_from((1, 1, 3)))
+    return ReplicaLaunch(
+        engine="llamacpp",
+        version=NEWEST_BUILD,
+        model=draw(
+            st.sampled_from(("unsloth/Llama-3.1-8B-Instruct", "Qwen/Qwen2-7B", "zai-org/GLM-5.3-BF16"))
+        ),
+        pipeline_parallel=several,
+        weight_dtype=draw(
+            st.sampled_from((None, "q8_0", "q4_k_m", "q3_k_l", "q2_k", "q4_0", "iq4_xs", "bf16", "fp16"))
+        ),
+        kv_dtype=draw(st.sampled_from(("fp16", "bf16", "fp32", "q8_0", "q4_0", "iq4_nl"))),
+        max_model_len=draw(st.integers(1, 200_000)),
+        max_num_seqs=draw(st.none() | st.integers(1, 64)),
+        max_num_batched_tokens=draw(st.none() | st.integers(1, 65_536)),
+        gpu_layers=draw(st.none() | st.integers(2, 200)) if several == 1 else None,
+        cpu_experts=draw(st.none() | st.integers(1, 200)) if several == 1 else None,
+    )
+
+
+@given(launch=replicas_of_llamacpp())
+def test_a_written_command_of_llamacpp_is_read_back_as_the_same_replica(launch):
+    read = read_command_line(shell_text(command_of(launch)))
+    assert read == replace(launch, version=None)
+
+
+LOCAL = ("engine=llamacpp", "weight_dtype=q4_k_m", "kv_dtype=fp16", "traffic[0].request_rate=1 req/s", "slo.ttft_p95=5 s", "slo.tpot_p95=200 ms")  # fmt: skip
+"""Settings of a plan with llama.cpp."""
+SPLIT = ("--hardware", "rtx-3090", "--host-bandwidth", "80 GB/s", "--max-model-len", "8192", "--offline")
+
+
+@pytest.mark.parametrize(
+    ("model", "more"),
+    [
+        ("qwen3-30b-a3b", ("--weight-dtype", "q8_0")),
+        ("qwen3-30b-a3b", ("--weight-dtype", "q8_0", "--max-num-seqs", "4", "--kv-dtype", "q8_0")),
+        ("llama-3.1-70b", ("--weight-dtype", "q4_k_m")),
+        ("llama-3.2-1b", ()),
+        ("gpt-oss-120b", ()),
+    ],
+)
+def test_a_replica_that_flags_state_is_written_and_read_back_to_the_last_layer(capplan, model, more):
+    """`estimate --launch` of the written command is `estimate` of the flags, split and cache included."""
+    ran = capplan("export", "--model", model, *SPLIT, *more, "--target", "llamacpp")
+    assert ran.code == 0, ran.err
+    host = {"host_bandwidth": 80e9, "offline": True}
+    read = read_command_line(ran.out)
+    written = ServingFlags(
+        **serving_flags(read),
+        **({"host_bandwidth": 80e9} if read.gpu_layers or read.cpu_experts else {}),
+        offline=True,
+    )
+    stated = ServingFlags(engine="llamacpp", max_model_len=8192, **host, **flags_of(more))
+    first, second = (
+        asked_replica(name, "rtx-3090", flags).spec
+        for name, flags in ((model, stated), (read.model, written))
+    )
+    assert first == second
+
+
+@pytest.mark.parametrize(
+    ("target", "says"),
+    [
+        ("k8s", "starts no llama.cpp"),
+        ("vllm", "the plan is for llamacpp"),
+        ("grafana", "starts no llama.cpp"),
+    ],
+)
+def test_what_starts_no_llama_cpp_is_refused(capplan, target, says, tmp_path, monkeypatch):
+    size_on_few_requests(monkeypatch)
+    plan = plan_in(tmp_path, *LOCAL)
+    assert says in capplan.refused("export", "--plan", plan, "--target", target)
+    settings = json.loads(exported(capplan, plan, "lmstudio"))
+    assert settings["gpu"] == {"ratio": 1.0, "numCpuExpertLayersRatio": 0.0}
+    assert "OLLAMA_NUM_PARALLEL=4" in exported(capplan, plan, "ollama")
+
+
+def flags_of(words):
+    names = (word.removeprefix("--").replace("-", "_") for word in words[::2])
+    return {
+        name: int(value) if value.isdecimal() else value
+        for name, value in zip(names, words[1::2], strict=True)
+    }
+
+
+def test_ollama_and_lm_studio_get_what_they_have_words_for(capplan):
+    dense = capplan(
+        "export", "--model", "llama-3.1-70b", *SPLIT, "--weight-dtype", "q4_k_m", "--target", "ollama"
+    ).out
+    layers = int(re.search(r"PARAMETER num_gpu (\d+)", dense)[1])
+    assert "FROM ./Llama-3.1-70B-Q4_K_M.gguf" in dense
+    assert "PARAMETER num_ctx 8192" in dense
+    command = read_command_line(
+        capplan(
+            "export", "--model", "llama-3.1-70b", *SPLIT, "--weight-dtype", "q4_k_m", "--target", "llamacpp"
+        ).out
+    )
+    assert command.gpu_layers == layers
+    experts = ("export", "--model", "qwen3-30b-a3b", *SPLIT, "--weight-dtype", "q8_0", "--target")
+    assert "no parameter for experts on the host" in capplan.refused(*experts, "ollama")
+    settings = json.loads(capplan(*experts, "lmstudio").out)
+    assert settings["contextLength"] == 8192
+    assert (
+        round(48 * settings["gpu"]["numCpuExpertLayersRatio"])
+        == read_command_line(capplan(*experts, "llamacpp").out).cpu_experts
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("llama-server -m some-Q4_K_M.gguf -ot 'blk\\.1\\..*=CPU'", "moves tensors by name"),
+        ("llama-server -m some-Q4_K_M.gguf -sm row", "splits matrices over devices"),
+        ("llama-server -m some-Q4_K_M.gguf -ctk q8_0", "keys in q8_0 and values in fp16"),
+        ("llama-server -m some-Q4_K_M.gguf -fa off -c 4096", "without flash attention"),
+        ("llama-server -m some-Q4_K_M.gguf -ub 2048", "pieces of another length"),
+        ("llama-server -hf owner/llama-3.1-8b-GGUF:some", "does not say its quantisation"),
+        ("llama-server -c 4096", "names no model"),
+    ],
+)
+def test_what_is_not_modelled_of_llama_server_is_refused(line, says):
+    with pytest.raises(InputError, match=says):
+        read_command_line(line)
+
+
+def test_a_command_as_people_type_it_is_read():
+    read = read_command_line("./build/bin/llama-server -hf unsloth/Qwen3-30B-A3B-GGUF:Q4_K_M -fa -ngl 99 -ot '.ffn_.*_exps.=CPU' -c 32768 -np 2 --jinja")  # fmt: skip
+    assert (read.model, read.weight_dtype) == ("Qwen/Qwen3-30B-A3B", "q4_k_m")
+    assert (read.max_model_len, read.max_num_seqs, read.gpu_layers, read.cpu_experts) == (16384, 2, 99, 999)
 
 
 def written_or_refused(launch):
@@ -237,6 +372,7 @@ KINDS = {
     "without CUDA graphs": ("cuda_graphs=0",),
     "few CUDA graphs on SGLang": ("cuda_graphs=16", "engine=sglang"),
     "whole prompts on SGLang": ("chunked_prefill=false", "engine=sglang"),
+    "llama.cpp": LOCAL,
     "chunks on TensorRT-LLM": ("chunked_prefill=true", "engine=trtllm", "weight_dtype=bf16"),
 }
 """Kind of replica -> settings of the scenario of its plan."""

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import shutil
 import subprocess
 
@@ -10,10 +11,12 @@ import yaml
 
 from capplan.cli.main import main
 from capplan.deploy.command_line import unexpanded
-from capplan.deploy.export import ENGINES, TARGETS, export_text
+from capplan.deploy.export import ENGINES, TARGETS, export_text, exported_replica
 from capplan.deploy.fleet_launch import fleet_launch
+from capplan.deploy.llamacpp import TARGETS as LLAMACPP_TARGETS
 from capplan.errors import InputError
 from capplan.readers.plan_file import read_plan_file
+from capplan.scenario.flags import ServingFlags
 from tests.plan_files import plan_in, with_changes
 from tests.sweeps import size_on_few_requests
 
@@ -137,7 +140,9 @@ def same_commands_and_keys(found, expected, target, place, text, empty):
         assert "$" not in "".join(rest), where
 
 
-@pytest.mark.parametrize("target", [name for name in TARGETS if name not in ("sglang", "trtllm")])
+@pytest.mark.parametrize(
+    "target", [name for name in TARGETS if name not in ("sglang", "trtllm", *LLAMACPP_TARGETS)]
+)
 @pytest.mark.parametrize("kind", ["one", "pools"])
 def test_an_export_has_the_commands_and_keys_that_plain_names_have(plans, kind, target, tmp_path):
     plan, empty = plans[kind], tmp_path / "empty"
@@ -168,6 +173,30 @@ def test_an_export_has_the_commands_and_keys_that_plain_names_have(plans, kind, 
             same_commands_and_keys(found, expected, target, place, text, empty)
     assert answered > 10
     assert not any(letter in words for words in refused for letter in "\x1b\r\x00\u202e")
+
+
+def test_a_hostile_name_of_a_gguf_file_stays_one_word():
+    """In the command of llama-server, and in a Modelfile, of which it fills the rest of a line."""
+    flags, answered = ServingFlags(max_model_len=4096, weight_dtype="q4_k_m", offline=True), 0
+    for text in HOSTILE:
+        for name in (text, f"{text}.gguf", f"owner/{text}-GGUF"):
+            try:
+                command, file = (exported_replica("llama-3.2-1b", "rtx-3090", flags, target, name) for target in LLAMACPP_TARGETS[:2])  # fmt: skip
+            except InputError:
+                continue
+            words = shlex.split(command, comments=True)
+            plain = shlex.split(exported_replica("llama-3.2-1b", "rtx-3090", flags, "llamacpp", name.replace(text, "plain")), comments=True)  # fmt: skip
+            assert [word for word in words if word.startswith("--")] == [
+                word for word in plain if word.startswith("--")
+            ]
+            assert len(words) == len(plain)
+            assert [line.split()[0] for line in file.splitlines() if not line.startswith("#")] == [
+                "FROM",
+                "PARAMETER",
+                "PARAMETER",
+            ]
+            answered += 1
+    assert answered > 20
 
 
 def test_a_variable_in_a_word_stays_the_text_that_it_is():

@@ -44,6 +44,13 @@ PARALLEL = {
     "--expert-parallel": DENSE,
     "--data-parallel": Case("2", SPARSE),
 }
+LOCAL = Case(
+    "",
+    "export --model qwen3-30b-a3b --target llamacpp --hardware rtx-3090 --max-model-len 4096 --weight-dtype q4_k_m --offline",
+    words=True,
+)
+"""A replica of llama.cpp that is written as a command."""
+SPLIT = "--host-bandwidth '80 GB/s'"
 OFFLOADED = Case("8", refused="keeps all weights on the device")
 REPLICA = PARALLEL | {
     "--hardware": Case("h200-sxm"),
@@ -54,6 +61,7 @@ REPLICA = PARALLEL | {
     "--n-gpu-layers": OFFLOADED,
     "--n-cpu-moe": OFFLOADED,
     "--host-bandwidth": OFFLOADED._replace(value="'80 GB/s'"),
+    "--host-memory": OFFLOADED._replace(value="'64 GB'"),
     "--engine-version": Case("0.6.0"),
     "--max-model-len": Case("1000"),
     "--max-num-seqs": Case("8"),
@@ -108,6 +116,7 @@ ASKED = {
     "--weight-dtype": Case("fp8"),
     "--kv-dtype": Case("fp8"),
     "--engine": Case("sglang"),
+    "--backend": Case("cuda", refused="has no backends"),
     "--confidence": Case("95%"),
     "--calibration": Case("host.calibration.yaml"),
     "--set": Case("'traffic[0].request_rate=99 req/s'"),
@@ -200,6 +209,34 @@ CASES = {
         "--draft": Case("owner/name", refused="does not speculate"),
         "--image": Case("owner/name:1", "export --plan plan.json --target k8s", words=True),
         "--output": Case("written.sh", file="written.sh"),
+        "--model": Case("llama-3.2-1b", "export plan.json --target vllm", refused="is of a plan"),
+        "--hardware": Case(
+            "rtx-3090",
+            "export --model llama-3.1-70b --target llamacpp --weight-dtype q4_k_m --offline",
+            refused="no room",
+        ),
+        "--pipeline-parallel": LOCAL._replace(value="2"),
+        "--weight-dtype": LOCAL._replace(value="q3_k_m"),
+        "--kv-dtype": LOCAL._replace(value="q8_0"),
+        "--engine-version": LOCAL._replace(
+            value="b6000", refused="no option for cpu experts", line=f"{LOCAL.line} {SPLIT} --n-cpu-moe 4"
+        ),
+        "--n-gpu-layers": LOCAL._replace(value="8", line=f"{LOCAL.line} {SPLIT}"),
+        "--n-cpu-moe": LOCAL._replace(value="8", line=f"{LOCAL.line} {SPLIT}"),
+        "--host-bandwidth": LOCAL._replace(
+            value="'80 GB/s'",
+            line=LOCAL.line.replace("rtx-3090", "apple-m2-10core:16gb"),
+            refused="shares the memory of its host",
+        ),
+        "--host-memory": LOCAL._replace(
+            value="'1 GB'", line=f"{LOCAL.line} {SPLIT} --n-cpu-moe 8", refused="of --host-memory"
+        ),
+        "--max-model-len": LOCAL._replace(value="1000"),
+        "--max-num-seqs": LOCAL._replace(value="2"),
+        "--offline": LOCAL._replace(
+            line="export --model owner/name --target llamacpp --hardware rtx-3090",
+            refused="--offline never connects",
+        ),
     },
     "verify-plan": {
         "{plan}": Case(

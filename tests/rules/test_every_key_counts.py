@@ -131,6 +131,7 @@ CASES = {
     "kv_dtype": Case("fp8"),
     "engine": Case("sglang"),
     "engine_version": Case("0.6.0"),
+    "backend": Case("cuda", refused="has no backends"),
     "max_model_len": Case(512, {"traffic.input_tokens": {"mean": 400, "p95": 900}}),
     "max_num_seqs": Case(4),
     "max_num_batched_tokens": Case(1024),

@@ -159,10 +159,12 @@ def layout_reason(network: Network, layout: Layout, profile: EngineProfile) -> R
     if profile.engine == "vllm" and data > 1 and pipeline > 1 and tensor * pipeline * data > reach:
         words = "vllm keeps the stages of an attention group on one server, so the experts of a stage would be spread over several; not modelled"
         return Reason(Refusal.LINK_DOMAIN, words)
-    if profile.engine == LLAMACPP and tensor * pipeline * data > 1:
-        return Reason(
-            Refusal.LINK_DOMAIN, "llamacpp over several devices is not modelled; its replicas have one"
-        )
+    if profile.engine == LLAMACPP and tensor * data > 1:
+        words = "llamacpp with matrices split over devices (--split-mode row) is not modelled: too few runs were published; its layers may be, by --pipeline-parallel"
+        return Reason(Refusal.LINK_DOMAIN, words)
+    if profile.engine == LLAMACPP and pipeline > _reach(device):
+        words = f"llamacpp over several machines (--rpc) is not modelled, and one has at most {_reach(device)} of {device.name}"
+        return Reason(Refusal.LINK_DOMAIN, words)
     if pipeline > len(network.layers):
         words = f"pipeline-parallel {pipeline} exceeds the {len(network.layers)} layers"
         return Reason(Refusal.LAYERS, words)

@@ -140,21 +140,18 @@ def kinship_of(device: Device, donor: str) -> Kinship:
     return "sibling" if donor in SIBLINGS.get(device.architecture.lower(), ()) else "neighbour"
 
 
-def efficiency_for(
-    device: Device, engine: EngineProfile | None = None, backend: str | None = None
-) -> Efficiency:
+def efficiency_for(device: Device, engine: EngineProfile | None = None) -> Efficiency:
     """Return the fits of a device, or those of the nearest fitted device, labelled assumed.
 
     Parameters
     ----------
     device : as the vendor states it
     engine : llamacpp has kernels of its own, fitted by family of devices; those of all others are in one file
-    backend : of llama.cpp; None: the usual one of the device
     """
     if engine is not None and engine.engine == LLAMACPP:
         from capplan.readers.catalogue.llamacpp import llamacpp_efficiency
 
-        return llamacpp_efficiency(device, engine, backend, shipped_efficiency(OTHERS[0]))
+        return llamacpp_efficiency(device, engine, shipped_efficiency(OTHERS[0]))
     if device.partition is not None:
         return _of_slice(replace(device, name=device.partition.device, partition=None), device.name)
     own = fitted_devices().get(device.name)

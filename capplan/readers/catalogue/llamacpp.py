@@ -11,7 +11,7 @@ from capplan.assumption import Assumption
 from capplan.engine.profile import EngineProfile
 from capplan.engine.profiles import LLAMACPP
 from capplan.errors import unknown
-from capplan.hardware.device import Device, Efficiency
+from capplan.hardware.device import Device, Efficiency, LayerSplit
 from capplan.operators.llamacpp import BlockRates, Fractions, block_fits
 from capplan.readers.catalogue.efficiency import LLAMACPP_FILE
 from capplan.readers.record import Record, validated
@@ -79,6 +79,15 @@ class Offloaded(Record):
     """Fraction of the bandwidth of PCIe that a piece of a prompt reaches."""
 
 
+class Several(Record):
+    """Layers over several devices."""
+
+    hand_over_us: Annotated[float, Field(ge=0.0)]
+    """Time of a generated token for each further device [us]."""
+    stage_ratio: Ratio
+    """Time of the slowest device between two pieces of a prompt, over its part of the layers."""
+
+
 class SpeedFile(Record):
     """The speed of llama.cpp: one table for all models and devices."""
 
@@ -96,6 +105,8 @@ class SpeedFile(Record):
     """Attention, relative to matrices in 16 bits."""
     recurrent: Pair
     """Linear attention and state spaces, relative to matrices in 16 bits."""
+    several: Several
+    """Layers over several devices."""
     offload: Offloaded
     """Weights in the memory of the host."""
     early: Early
@@ -133,22 +144,20 @@ def backend_of(device: Device, backend: str | None) -> str | None:
     return backend or (speed_file().families[name].usual if name else None)
 
 
-def llamacpp_efficiency(
-    device: Device, engine: EngineProfile, backend: str | None, links: Efficiency
-) -> Efficiency:
+def llamacpp_efficiency(device: Device, engine: EngineProfile, links: Efficiency) -> Efficiency:
     """Return the fits of llama.cpp's kernels on a device.
 
     Parameters
     ----------
     device : as the vendor states it
-    engine : its build
-    backend : cuda, metal, vulkan, rocm, sycl or cpu; None: the usual one of the device
+    engine : its build and backend
     links : fits of another engine, of which those of links are taken
 
     Returns
     -------
     the fits; none, with a note that says why, where nothing was published of its family with the backend
     """
+    backend = engine.backend
     if backend is not None and backend not in BACKENDS:
         raise unknown("backend", backend, BACKENDS)
     file, name = speed_file(), family_of(device)
@@ -201,4 +210,5 @@ def llamacpp_efficiency(
         borrowed=said,
         offloaded={kind: fits | block_fits(each) for kind, each in offloaded.items()},
         spreads=spreads,
+        layer_split=LayerSplit(1e-6 * file.several.hand_over_us, file.several.stage_ratio),
     )

@@ -6,6 +6,7 @@ from dataclasses import asdict
 from capplan.assumption import Assumption
 from capplan.hardware.device import Device, engine_memory_bytes
 from capplan.questions.runnable import Runnable
+from capplan.readers.catalogue.hardware import device
 from capplan.readers.local_machine import LocalMachine
 from capplan.report.answer import Answer, Table, row_of
 
@@ -68,14 +69,43 @@ def _warnings(machine: LocalMachine) -> Iterator[str]:
         )
 
 
-def runnable_answer(device: Device, rows: Sequence[Runnable], kv_dtype: str) -> Answer:
-    """Return the models that run on a device with their speeds, the best quantisation first."""
-    shown = [
-        {name: value for name, value in asdict(row).items() if name not in ("quality", "reason")}
-        for row in rows
-    ]
+def more_here(machine: LocalMachine, hardware: str) -> tuple[str, ...]:
+    """Return what else of this machine llama.cpp could use: further equal devices, and the memory of the host next to a GPU."""
+    said, host = [], machine.host
+    of = next((one for one in machine.devices if one.hardware == hardware), None)
+    if of is not None and of.count > 1:
+        said.append(f"this machine has {of.count} of them: -pp {of.count} gives each its layers")
+    shares = of is None or device(hardware).pcie_bytes_per_s is None
+    if not shares and host.memory_bytes_per_s and host.memory_bytes:
+        rate, size = host.memory_bytes_per_s / 1e9, host.memory_bytes / 1e9
+        said.append(
+            f"--host-bandwidth '{rate:.0f} GB/s' --host-memory '{size:.0f} GB' adds the models that run with a part on this host"
+        )
+    return tuple(said)
+
+
+def _headline_of_models(
+    target: Device, rows: Sequence[Runnable], available_bytes: float, devices: int
+) -> str:
+    """Return how many models fit, and how many more run with a part in the memory of the host."""
+    on = target.title if devices == 1 else f"{devices} x {target.title}"
+    split = sum(bool(row.split) for row in rows)
+    more = f"; {split} more run with a part of their weights on the host" if split else ""
+    return f"{len(rows) - split} models fit on {on}, which gives them {available_bytes / 1e9:.1f} GB{more}"
+
+
+def runnable_answer(
+    target: Device, rows: Sequence[Runnable], kv_dtype: str, devices: int = 1, more: Sequence[str] = ()
+) -> Answer:
+    """Return the models that run on a device, or on several, with their speeds, the best quantisation first."""
+    left_out = (
+        ("quality", "reason")
+        if any(row.split for row in rows)
+        else ("quality", "reason", "split", "host_weight_bytes")
+    )
+    shown = [{name: value for name, value in asdict(row).items() if name not in left_out} for row in rows]
     unknown = dict.fromkeys(row.reason for row in rows if row.reason)
-    available = engine_memory_bytes(device)
+    available = devices * engine_memory_bytes(target)
     assumed = (
         Assumption("nothing else uses the memory", "a smaller --hardware NAME:SIZE", "fleet.hardware"),
         Assumption(f"one sequence, its cache in {kv_dtype}", "--kv-dtype", "kv_dtype"),
@@ -87,11 +117,12 @@ def runnable_answer(device: Device, rows: Sequence[Runnable], kv_dtype: str) -> 
     )
     return Answer(
         command="fit",
-        result={"hardware": device.name, "available_bytes": available, "models": shown},
+        result={"hardware": target.name, "available_bytes": available, "models": shown},
         tables=(Table(shown),),
-        headline=f"{len(rows)} models fit on {device.title}, which gives them {available / 1e9:.1f} GB",
+        headline=_headline_of_models(target, rows, available, devices),
         closing=(
             "capplan fit MODEL --engine llamacpp --hardware NAME --weight-dtype DTYPE shows what uses the memory",
+            *more,
         ),
         assumptions=assumed,
         warnings=tuple(f"no speed: {reason}" for reason in list(unknown)[:1]),

@@ -11,13 +11,15 @@ import numpy as np
 from capplan.accuracy.bounded import LEAST_GROUPS, LEAST_SOURCES, MOST_WIDTH, BoundedEstimate
 from capplan.assumption import Assumption
 from capplan.engine.profile import LOW_LATENCY_STEP_TOKENS
+from capplan.errors import CapplanError
 from capplan.fleet.fit import Fit, adapter_bytes_on_fullest_rank
 from capplan.memory.plan import MemoryPlan
 from capplan.model.sharding import network_adapter_elements
+from capplan.operators.llamacpp import ENGINE as LLAMACPP
 from capplan.replica.estimate import LAUNCHES, Estimate
 from capplan.replica.load import Load
 from capplan.replica.plans import engine_scheduling, exchange_of, replica_scheduling
-from capplan.replica.replica import Replica
+from capplan.replica.replica import Replica, replica_of
 from capplan.replica.spec import ReplicaSpec, served_context_tokens
 from capplan.replica.speculation import MEASURED_PAIRS, DraftModel, Speculation
 from capplan.report.answer import Answer, Table, columns, row_of
@@ -146,7 +148,7 @@ def _problems(load: Load, bounded: BoundedEstimate, offloads: bool) -> Iterator[
     if bounded.unmeasured:
         yield "no measured result is close to this operating point: the intervals are at their widest"
     elif offloads:
-        yield "the intervals with weights on the host are set by hand: such runs of two hosts were published"
+        yield "the intervals with weights on the host rest on published runs of three hosts"
     elif bounded.fewest_models < LEAST_GROUPS or bounded.fewest_sources < LEAST_SOURCES:
         few = f"{bounded.fewest_models} model{'s' if bounded.fewest_models > 1 else ''}"
         if bounded.fewest_models >= LEAST_GROUPS:
@@ -170,7 +172,7 @@ def fit_answer(fit: Fit, assumptions: Sequence[Assumption], warnings: Sequence[s
     place = f"{spec.devices} x {spec.device.name}"
     verdict = "fits" if fit.fits else "does not fit"
     changes = list(fit.changes)
-    steps = waterfall(fit)
+    steps, split = waterfall(fit), _split_figures(spec)
     hidden = _IN_WATERFALL | (_OF_CACHES if spec.network.bidirectional else set())
     shown = tuple(name for name in figures if name not in hidden)
     closing = (
@@ -180,18 +182,66 @@ def fit_answer(fit: Fit, assumptions: Sequence[Assumption], warnings: Sequence[s
     )
     return Answer(
         command="fit",
-        result={**figures, "limits": list(fit.plan.limits), "changes": changes, "waterfall": steps},
+        result={
+            **figures,
+            "limits": list(fit.plan.limits),
+            "changes": changes,
+            "waterfall": steps,
+            **({"split": split} if split else {}),
+        },
         tables=(
             Table([figures], upright=True, shown=shown, titles=_WATERFALL_TITLES),
             Table(steps, title="Memory of one GPU"),
+            Table([split] if split else [], title=SPLIT, upright=True, titles=_SPLIT_TITLES),
             Table(changes, title="Any of these makes it fit"),
         ),
         headline=f"{spec.network.name} {verdict} on {place}",
-        closing=(*(f"limit: {limit}" for limit in fit.plan.limits), *closing),
+        closing=(*(f"limit: {limit}" for limit in fit.plan.limits), *closing, *_offload_hints(fit)),
         assumptions=tuple(assumptions),
         warnings=(*warnings, *([_ENCODER_PROFILE] if _encoder_is_profiled(spec) else [])),
         exit_code=0 if fit.fits else DOES_NOT_FIT,
     )
+
+
+SPLIT = "Split between the device and its host"
+_SPLIT_TITLES = {"half_context_tokens_per_s": "generated in the middle of the context"}
+
+
+def _split_figures(spec: ReplicaSpec) -> dict[str, Any]:
+    """Return which layers are on the host, and how fast one sequence is, after an empty context and in its middle; nothing if none are."""
+    if spec.offload is None:
+        return {}
+    from capplan.questions.gguf_speeds import generated_tokens_per_s, prompt_tokens_per_s
+    from capplan.questions.runnable import PROMPT_TOKENS
+
+    placed = {
+        "n_gpu_layers": spec.offload.gpu_layers or spec.layers + 1,
+        "n_cpu_moe": spec.offload.cpu_experts or 0,
+        "host_weight_bytes": spec.offload.weight_bytes,
+    }
+    try:
+        replica = replica_of(spec)
+    except CapplanError:
+        return placed
+    middle = served_context_tokens(spec) / 2.0
+    return placed | {
+        "generated_tokens_per_s": generated_tokens_per_s(replica, 1, 0.0),
+        "half_context_tokens_per_s": generated_tokens_per_s(replica, 1, middle),
+        "prompt_tokens_per_s": prompt_tokens_per_s(replica, PROMPT_TOKENS, 0),
+    }
+
+
+def _offload_hints(fit: Fit) -> tuple[str, ...]:
+    """Return how llama.cpp runs a model that does not fit, or how its split is written."""
+    spec = fit.spec
+    if spec.offload is not None and fit.fits:
+        return (
+            "capplan export --model MODEL --target llamacpp with the same options writes this as a command",
+        )
+    offloads = spec.profile.engine == LLAMACPP and spec.device.pcie_bytes_per_s is not None
+    if fit.fits or spec.offload is not None or not offloads:
+        return ()
+    return ("--host-bandwidth '80 GB/s' finds the fastest split with the memory of the host",)
 
 
 def _encoder_is_profiled(spec: ReplicaSpec) -> bool:
