@@ -24,7 +24,6 @@ from capplan.questions.fleet import AskedFleet, terms_of
 from capplan.questions.plans.plan_row import plan_row
 from capplan.replica.replica import memory_of
 from capplan.replica.spec import ReplicaSpec, served_context_tokens
-from capplan.report.answer import columns
 from capplan.report.answers.replica import OF_A_GPU
 from capplan.report.quantities import unexplained
 from capplan.report.screen_units import unit_of
@@ -189,7 +188,7 @@ def explained(
 
 
 HELD = {
-    **{f"{name}_per_gpu": name for name in columns(OF_A_GPU)},
+    **{f"{name}_per_gpu": name for name in OF_A_GPU},
     "reserved_bytes_per_sequence": "reserved_bytes_per_sequence",
     "max_concurrency": "max_concurrency",
 }

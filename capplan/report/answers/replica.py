@@ -33,13 +33,6 @@ _LENGTHS = Assumption(
 )
 
 
-_FIGURES = (
-    "output_tokens_per_s total_tokens_per_s requests_per_s output_tokens_per_s_per_gpu concurrency "
-    "bottleneck saturated kv_occupancy_fraction preemptions"
-)
-"""Figures of an estimate that its table of throughput has."""
-
-
 def estimate_answer(
     replica: Replica,
     load: Load,
@@ -55,7 +48,11 @@ def estimate_answer(
         | {f"{key}_s": value for key, value in asdict(spread).items()}
         for name, spread in spreads.items()
     ]
-    figures = row_of(estimated, _FIGURES)
+    figures = row_of(
+        estimated,
+        "output_tokens_per_s total_tokens_per_s requests_per_s output_tokens_per_s_per_gpu concurrency "
+        "bottleneck saturated kv_occupancy_fraction preemptions",
+    )
     breakdown = [
         {**asdict(row), "flop_per_byte": row.flop / row.bytes if row.bytes else None}
         for row in estimated.breakdown
@@ -249,19 +246,21 @@ def _encoder_is_profiled(spec: ReplicaSpec) -> bool:
     return bool(spec.network.vision_parameters and spec.profile.memory.vision_bytes_per_token)
 
 
-OF_A_GPU = "usable_bytes weight_bytes activation_bytes non_torch_bytes cuda_graph_bytes kv_bytes_available"
+OF_A_GPU = columns(
+    "usable_bytes weight_bytes activation_bytes non_torch_bytes cuda_graph_bytes kv_bytes_available"
+)
 """Amounts of memory of the fullest device."""
 
 
-def _amounts(plan: MemoryPlan, names: str) -> dict[str, float]:
+def _amounts(plan: MemoryPlan, names: Sequence[str]) -> dict[str, float]:
     """Return amounts of the memory plan of one replica as plain numbers."""
-    return {name: float(np.asarray(amount)) for name, amount in row_of(plan, names).items()}
+    return {name: float(np.asarray(getattr(plan, name))) for name in names}
 
 
 def _memory_figures(fit: Fit) -> dict[str, Any]:
     plan, spec = fit.plan, fit.spec
     scheduling = replica_scheduling(engine_scheduling(spec), spec.sharding)
-    amounts = _amounts(plan, f"{OF_A_GPU} kv_cache_tokens max_concurrency reserved_bytes_per_sequence")
+    amounts = _amounts(plan, (*OF_A_GPU, "kv_cache_tokens", "max_concurrency", "reserved_bytes_per_sequence"))
     tokens = 0 if spec.network.bidirectional else int(max(0.0, amounts["kv_cache_tokens"]))
     sequences, groups = max(0.0, amounts["max_concurrency"]), int(spec.sharding.data)
     of_a_group = {
@@ -281,7 +280,7 @@ def _memory_figures(fit: Fit) -> dict[str, Any]:
         "max_model_len": served_context_tokens(spec),
         **row_of(scheduling, "max_num_seqs max_num_batched_tokens"),
         "device_memory_bytes": fit.device_memory_bytes,
-        **{f"{name}_per_gpu": amounts[name] for name in columns(OF_A_GPU)},
+        **{f"{name}_per_gpu": amounts[name] for name in OF_A_GPU},
         "kv_cache_tokens": groups * tokens,
         "max_concurrency": groups * sequences,
         **(of_a_group if groups > 1 else {}),
@@ -297,7 +296,7 @@ def _adapter_figures(fit: Fit) -> dict[str, Any]:
     if network.adapters is None:
         return {}
     each = adapter_bytes_on_fullest_rank(network, fit.spec.sharding)
-    available, reserved = _amounts(plan, "kv_bytes_available reserved_bytes_per_sequence").values()
+    available, reserved = _amounts(plan, ("kv_bytes_available", "reserved_bytes_per_sequence")).values()
     left = available - reserved
     return {
         "adapter_elements": network_adapter_elements(network, network.adapters),
@@ -308,7 +307,7 @@ def _adapter_figures(fit: Fit) -> dict[str, Any]:
     }
 
 
-_IN_WATERFALL = {"device_memory_bytes", *(f"{name}_per_gpu" for name in columns(OF_A_GPU))}
+_IN_WATERFALL = {"device_memory_bytes", *(f"{name}_per_gpu" for name in OF_A_GPU)}
 _OF_CACHES = {"kv_dtype", "kv_cache_tokens", "reserved_bytes_per_sequence"}
 """Figures that say nothing where nothing is cached."""
 _WATERFALL_TITLES = {
