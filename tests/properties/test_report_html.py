@@ -42,7 +42,9 @@ def words(element):
 def test_every_number_of_every_table_is_the_one_of_the_json(written):
     page, result = written
     sections = list(page.iter("section"))
-    assert [next(section.iter("h2")).text for section in sections] == [row["title"] for row in result["sections"]]
+    assert [next(section.iter("h2")).text for section in sections] == [
+        row["title"] for row in result["sections"]
+    ]
     seen = 0
     for shown, section in zip(sections, result["sections"], strict=True):
         for table, rows in zip(shown.iter("table"), section["tables"], strict=True):
