@@ -363,13 +363,15 @@ def _declared(name: str, option: Option) -> Any:
 
 _SERVED = ("runner", "max_loras", "max_lora_rank")
 _OF_LLAMACPP = ("backend", "n_gpu_layers", "n_cpu_moe", "host_bandwidth", "host_memory")
-_REPLICA = [name for name in options_of(ServingFlags) if name not in (*_SERVED, *_OF_LLAMACPP)]
-SERVING = declared(
+_LIMITS = ("max_model_len", "max_num_seqs", "max_num_batched_tokens", "cuda_graphs", "gpu_memory_utilization")
+_REPLICA = [name for name in options_of(ServingFlags) if name not in (*_SERVED, *_OF_LLAMACPP, *_LIMITS)]
+_LIMITED = declared(
     ServingFlags,
-    "Backend and host of llamacpp",
+    "Limits of the engine",
     declared(ServingFlags, "Replica", names=_REPLICA),
-    names=_OF_LLAMACPP,
+    names=_LIMITS,
 )
+SERVING = declared(ServingFlags, "Backend and host of llamacpp", _LIMITED, names=_OF_LLAMACPP)
 SERVED = declared(ServingFlags, "What it serves", SERVING, names=_SERVED)
 """Options of commands that also judge one replica by what it is served for."""
 LOAD = declared(LoadFlags, "Load")

@@ -362,6 +362,7 @@ _OF_REPLICA = (
     "pipeline_parallel", "weight_dtype", "kv_dtype", "engine_version", "n_gpu_layers", "n_cpu_moe", "host_bandwidth", "host_memory", "max_model_len",
     "max_num_seqs", "offline",
 )  # fmt: skip
+_WITHOUT_A_PLAN = ("hardware", *_OF_REPLICA[:-1])
 Exported = Annotated[ServingFlags, o.SERVING.only(*_OF_REPLICA)]
 OfModel = Annotated[
     str | None,
@@ -397,9 +398,7 @@ def export_command(
         )
         send(exported_replica(model, hardware, serving, target, instead.checkpoint), to.file)
         return 0
-    o.refuse_unread(
-        context, {"hardware", *_OF_REPLICA} - {"offline"}, "is of one replica; name it with --model"
-    )
+    o.refuse_unread(context, _WITHOUT_A_PLAN, "is of one replica; name it with --model")
     file = read_plan_file(o.needed_plan(plan, plan_file))
     text = export_text(file, fleet_launch(file, **asdict(instead)), target)
     for remark in file.remarks:

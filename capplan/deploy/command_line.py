@@ -296,7 +296,9 @@ def _limits(launch: ReplicaLaunch, groups: int) -> dict[str, object]:
 
 def _graphs(launch: ReplicaLaunch) -> dict[str, object]:
     """Return what limits the CUDA graphs of vLLM and SGLang."""
-    return {"eager": launch.cuda_graphs == 0, "most_graphs": launch.cuda_graphs or None}
+    table = engine_flags(launch.engine)
+    key = "most_graphs" if table.knows("most_graphs", str(launch.version)) else "most_decode_graphs"
+    return {"eager": launch.cuda_graphs == 0, key: launch.cuda_graphs or None}
 
 
 def _sglang(launch: ReplicaLaunch) -> Command:
@@ -487,8 +489,9 @@ def _with(launch: ReplicaLaunch, read: LaunchWords, place: str) -> ReplicaLaunch
     counts: dict[str, Any] = {key: count(said[key], name(key), place) for key in _COUNTS if key in said}
     if "revision" in said:
         Revision().check(said["revision"], f"{place}: {name('revision')}")
-    if "most_graphs" in said:
-        counts["cuda_graphs"] = count(said["most_graphs"], name("most_graphs"), place)
+    for key in ("most_graphs", "most_decode_graphs"):
+        if key in said:
+            counts["cuda_graphs"] = count(said[key], name(key), place)
     if "eager" in said:
         counts["cuda_graphs"] = 0
     launch = replace(launch, **counts, revision=said.get("revision"))
