@@ -38,6 +38,9 @@ def option(launch: ReplicaLaunch, key: str, value: object = None) -> list[str]:
 _MEANT = {
     "experts_spread": "experts that are spread over ranks",
     "kv_dtype": "a KV cache in {kv_dtype}",
+    "eager": "steps without CUDA graphs",
+    "most_graphs": "a limit of CUDA graphs",
+    "most_decode_graphs": "a limit of CUDA graphs",
     "prefix_caching_off": "prompts without a prefix cache",
     "chunked_prefill_off": "prompts that are not cut into chunks",
     "runner": "vectors or scores",
