@@ -451,12 +451,9 @@ def summaries(
     result = []
     for name in dict.fromkeys(row["plan"] for row in rows):
         plan_rows = [row for row in rows if row["plan"] == name]
-        best = plan_rows[
-            knee(
-                np.array([r["requests_per_s"] for r in plan_rows]),
-                np.array([r["e2e_s"]["mean"] for r in plan_rows]),
-            )
-        ]
+        means_s = [row["e2e_s"]["mean"] for row in plan_rows]  # None where no request ended
+        responses_s = np.array([np.inf if mean_s is None else mean_s for mean_s in means_s])
+        best = plan_rows[knee(np.array([row["requests_per_s"] for row in plan_rows]), responses_s)]
         held = [row for row in plan_rows if row["holds"]] if slo.targets else []
         top = max(held, key=lambda row: float(row["requests_per_s"]), default=None)
         largest = top and (top["requests_per_s"] if of_users and top["concurrency"] is None else load_of(top))

@@ -181,6 +181,12 @@ def test_the_knee_is_where_power_is_largest():
     assert knee(rate, time) == int(np.argmax(rate / time)) == 1
 
 
+def test_a_sweep_of_which_no_request_ends_has_a_knee_without_a_response(capsys):
+    words = "--hardware l4 --input-tokens 200 --output-tokens 1e9 --concurrency 1,4 --offline"
+    (row,) = json.loads(said(capsys, "sweep", "llama-3.1-8b", *words.split()))["result"]["plans"]
+    assert (row["knee_requests_per_s"], row["knee_e2e_s"]) == (0.0, None)
+
+
 def test_a_rerun_goes_on_where_it_was_cut_short(tmp_path):
     path = tmp_path / "points.jsonl"
     points = asked(concurrency="1, 2, 4").points
