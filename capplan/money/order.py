@@ -635,7 +635,7 @@ def order_of(
 ) -> Order | None:
     """Return the cheapest order of machines that hold some replicas, and still do when a part of them fails.
 
-    Machines that are sold in lots are chosen by their own price, and bought in whole lots.
+    Machines that are sold in lots are chosen by their own price and bought in whole lots, unless the others cost less without them.
 
     Parameters
     ----------
@@ -677,7 +677,7 @@ def order_of(
     if lost:
         spares = spares_in([(c, n) for c, n in zip(capacities, counts, strict=True) if n], needed, lost)
     assert spares is not None
-    return Order(
+    found = Order(
         tuple(
             OrderLine(machine, bought, count * held if group > 1 else bought * held, group)
             for (machine, group, held), count in zip(able, counts, strict=True)
@@ -686,6 +686,11 @@ def order_of(
         busy,
         spares + survive.unavailable,
     )
+    single = tuple(machine for machine in machines if machine.sold_by == 1)
+    if not 0 < len(single) < len(machines):
+        return found
+    without = order_of(single, replica_gpus, node_gpus, busy, survive, energy_usd_per_gpu_hour)
+    return without if without and without.usd_per_hour < found.usd_per_hour else found
 
 
 @lru_cache(maxsize=10_000)

@@ -615,6 +615,16 @@ def test_a_small_order_goes_to_whoever_sells_single_servers_and_a_large_one_to_w
     assert all(price.least_usd_per_hour(4, 4, 4.0 * busy) <= usd for busy, usd in enumerate(costs, start=1))
 
 
+def test_a_provider_of_racks_and_of_single_servers_sells_what_costs_less():
+    kinds = tuple(
+        Machine("P", sku, "gpu", 4, usd, sold_by=lot)
+        for sku, usd, lot in (("node", 42.0, 18), ("vm", 108.0, 1))
+    )
+    costs = [order_of(kinds, 4, 4, busy).usd_per_hour for busy in range(1, 40)]
+    assert costs[:8] == [108.0 * busy for busy in range(1, 8)] + [756.0]
+    assert costs == sorted(costs)
+
+
 def test_a_rack_that_is_sold_whole_is_ordered_whole_and_the_first_line_costs_that(tmp_path):
     scenario = tmp_path / "racks.yaml"
     scenario.write_text(
