@@ -108,10 +108,12 @@ def asked_portfolio(
         machine_charge(part, paid_as.get(part.offer), HOURS_PER_MONTH, begins=False) for part in mix.parts
     ]
     mixes = [float(usd_per_month(bill.mix.usd_per_hour)) if bill.mix else 0.0 for bill in bills]
-    ratio = float(usd_per_month(mix.usd_per_hour)) / sum(mixes)
+    separate = sum(mixes)
+    ratio = (
+        float(usd_per_month(mix.usd_per_hour)) / separate if separate else 1.0
+    )  # all machines are there already
     services = tuple(
-        _service(each, bill, separate, ratio)
-        for (each, _), bill, separate in zip(asked, bills, mixes, strict=True)
+        _service(each, bill, own, ratio) for (each, _), bill, own in zip(asked, bills, mixes, strict=True)
     )
     stated = Assumption(
         "all services have their days by the same clock; a machine or a GPU of one kind may be started for any of them",
