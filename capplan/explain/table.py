@@ -388,7 +388,11 @@ def _graphs(of: Subject) -> _Found:
         experts = of.spec.profile.memory.graph_expert_bytes
         formula = f"{formula} + x n"
         inputs = [*inputs, input_of("x", "graph_expert_bytes", experts, "measured", logged)]
-    return f"{formula}, n sizes captured for s sequences", inputs
+    most = of.spec.profile.most_graph_sequences
+    if most is None:
+        return f"{formula}, n sizes captured for s sequences", inputs
+    inputs = [*inputs, of.of_scenario("c", "cuda_graphs", most, "cuda_graphs")]
+    return f"{formula}, n sizes captured for s sequences, at most c; nothing if c is 0", inputs
 
 
 def _of_an_encoder(formula: str, letters: Mapping[str, str], of: Subject) -> _Found | None:

@@ -1,6 +1,7 @@
 """Steps outside of CUDA graphs: they take at least as long as their launches, hold no graph in memory, and nothing else changes."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -57,6 +58,21 @@ def test_groups_of_attention_have_graphs_of_their_own():
 def test_llamacpp_has_no_such_limit():
     with pytest.raises(InputError, match="cuda_graphs: is of vllm, sglang, trtllm; leave it out"):
         spec_of("llamacpp", cuda_graphs=0)
+
+
+@pytest.mark.parametrize("limit", [0, 16])
+def test_explain_names_the_limit_and_the_export_states_it(capplan, tmp_path, limit):
+    plan, scenario = tmp_path / "plan.json", tmp_path / "few.yaml"
+    scenario.write_text(
+        f"name: few\nmodel: {MODEL}\ncuda_graphs: {limit}\n"
+        "traffic: [{request_rate: 2 req/s, input_tokens: 400, output_tokens: 60}]\n"
+        "fleet: {hardware: [h100-sxm], tensor_parallel: 1}\n"
+    )
+    assert capplan("fleet", scenario, "--offline", "-o", plan).code == 0
+    explained = capplan("explain", plan, "cuda_graph_bytes_per_gpu").out
+    assert re.search(rf"^c +cuda_graphs +{limit} ", explained, re.MULTILINE)
+    command = capplan("export", plan, "--target", "vllm").out
+    assert ("--enforce-eager" if limit == 0 else f"--max-cudagraph-capture-size {limit}") in command
 
 
 def test_without_graphs_their_memory_holds_cache(capplan):
