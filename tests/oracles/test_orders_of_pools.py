@@ -412,3 +412,26 @@ def test_both_pools_stand_in_the_same_racks_where_racks_are_sold_whole(busy, eac
     assert sum(parts) <= usd + 1e-9
     if sum(each) == 2:
         assert nodes == 18 * math.ceil(used / 18)
+
+
+@pytest.mark.long
+def test_a_shared_rack_is_one_total_for_fleet_order_commitments_and_bill(capplan, tmp_path):
+    """Racks, pools, a load curve and commitments at once: 18 servers of which 16 hold replicas, all of them paid."""
+    scenario, plan = tmp_path / "rack.yaml", tmp_path / "plan.json"
+    scenario.write_text(
+        "name: rack\nmodel: moonshotai/Kimi-K2.5\n"
+        "traffic: [{request_rate: 60 req/s, daily_curve: evening, input_tokens: {mean: 1500, p95: 3000}, output_tokens: 300}]\n"
+        "slo: {ttft_p95: 2 s, tpot_p95: 50 ms}\nfleet: {hardware: [gb200], providers: [CoreWeave]}\n"
+        "commitments: {reserved_1y: {discount: 30 %}}\n"
+    )
+    assert capplan("fleet", scenario, "--offline", "-o", plan).code == 0
+    result = json.loads(plan.read_text())["result"]
+    (line,) = result["chosen"]["order"]["machines"]
+    assert (len(result["chosen"]["groups"]), line["count"]) == (2, 18)
+    rows = result["commitments"]["rows"]
+    assert sum(row["gpus"] for row in rows) == 72
+    total = 0.7 * 730 * 18 * 42.0
+    assert sum(row["usd_per_month"] for row in rows) == pytest.approx(total)
+    bill = json.loads(capplan("bill", plan, "--format", "json").out)["result"]
+    assert bill["usd_per_month"] == pytest.approx(total)
+    assert sum(row["with_idle_usd"] for row in bill["classes"]) == pytest.approx(total)
