@@ -36,7 +36,7 @@ def cost_metrics(asked: AskedBill, scenario: Scenario) -> str:
     prefill, decode = (
         sum(getattr(share, f"{kind}_usd") for share in shares) for kind in ("prefill", "decode")
     )
-    part = prefill / (prefill + decode)
+    part = prefill / (prefill + decode) if prefill + decode else 0.0  # machines that are there cost nothing
     same = {
         "model_name": scenario.model, "model_version": "", "namespace": scenario.name, "source": "capplan",
     }  # fmt: skip

@@ -60,3 +60,16 @@ def test_every_metric_has_its_kind_and_no_series_comes_twice(capplan, tmp_path):
     names = {line.partition("{")[0] for line in text.splitlines() if not line.startswith("#")}
     assert {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE")} == names
     assert len(samples(text)) == sum(not line.startswith("#") for line in text.splitlines())
+
+
+def test_tokens_of_machines_that_are_there_already_cost_nothing(capplan, tmp_path):
+    scenario, text = tmp_path / "own.yaml", tmp_path / "own.prom"
+    scenario.write_text(
+        "name: own\nmodel: Qwen/Qwen3-0.6B\ntraffic: [{request_rate: 20 req/s, input_tokens: 900, output_tokens: 90}]\n"
+        "fleet: {hardware: [l4], tensor_parallel: 1, own: {4 x l4: 20}}\n"
+    )
+    ran = capplan("bill", scenario, "--offline", "--metrics", text)
+    assert ran.code == 0, ran.err
+    values = re.findall(r"^llm_(?:total|cost).* (\S+)$", text.read_text(), re.MULTILINE)
+    assert len(values) == 8
+    assert set(values) == {"0.0"}
