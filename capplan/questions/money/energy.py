@@ -253,7 +253,7 @@ def growth_assumptions(scenario: Scenario, growth: Growth) -> tuple[Assumption, 
     falls = any(later.replicas < before.replicas for before, later in pairwise(growth.months))
     kept = "; where it falls, replicas are given back whatever their term" if falls else ""
     decline = price_decline(scenario)
-    prices = "rents and the prices at which terms begin fall evenly" if decline else "prices stay"
+    prices = "rents and the prices at which terms begin fall evenly" if decline else "prices of GPUs stay"
     stated = [
         Assumption(
             f"all traffic grows alike, {prices}, and the layout stays that of today's plan{kept}",
