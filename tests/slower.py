@@ -12,6 +12,7 @@ TIMES = (
     "launch_s",
     "prefill_attention_s",
     "request_s",
+    "prompt_token_s",
 )
 
 

@@ -161,7 +161,7 @@ class HostOverhead:
     sequence_s: float = 0.0
     """Host time per running sequence and step: scheduling, sampling, detokenisation [s]."""
     request_s: float = 0.0
-    """Host time per request, before its first token: HTTP, tokenisation, first streamed chunk [s]."""
+    """Host time per request, before its first token: HTTP, first streamed chunk [s]."""
     eager_layer_s: float = 0.0
     """Time to launch the kernels of one layer outside CUDA graphs [s]; a step takes at least as long as its launches."""
     decode_excess_ratio: float = 1.0
@@ -183,6 +183,8 @@ class HostOverhead:
     """Extra eager launch time of a layer with latent attention [s]: expanding latents, joining halves of keys, two attentions."""
     eager_scaled_s: float = 0.0
     """Extra eager launch time of a matrix product whose inputs are quantised in blocks [s]; the products of all experts of a layer are two."""
+    prompt_token_s: float = 0.0
+    """Host time per prompt token before its request reaches the queue: reading and tokenising the text [s]."""
     compute_rate_ratio: float = 1.0
     """Rate at which this engine's kernels compute on the device, over the rate that the kernels of its record or calibration reach."""
     memory_rate_ratio: float = 1.0
@@ -219,6 +221,16 @@ class HostOverhead:
     def rate_ratios(self) -> tuple[float, float, float]:
         """Return the ratios of compute, memory and links."""
         return self.compute_rate_ratio, self.memory_rate_ratio, self.link_rate_ratio
+
+    def handling_s(self, prompt_tokens: Number) -> Number:
+        """Return what a request with a prompt of this length takes before and behind the engine [s].
+
+        Examples
+        --------
+        >>> HostOverhead(request_s=0.009, prompt_token_s=2e-6).handling_s(1000)
+        0.011
+        """
+        return self.request_s + self.prompt_token_s * prompt_tokens
 
     def each_step_s(self, ranks: Number) -> Number:
         """Return what every step of a model on this many ranks takes besides its sequences [s].

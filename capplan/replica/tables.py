@@ -351,6 +351,7 @@ def with_host(
         launch_s=launch_s + step_s,
         prefill_attention_s=remaining("prefill_attention_s", *prefill),
         request_s=0.0 if offline else host.request_s,
+        prompt_token_s=0.0 if offline else host.prompt_token_s,
     )
 
 

@@ -34,7 +34,7 @@ cdef class FlatQueue:
     cdef public KvBlocks kv
     cdef public double now_s
     cdef public double next_s
-    cdef double delay_s, growth, last_over_s
+    cdef double delay_s, token_delay_s, reached_s, growth, last_over_s
     cdef long long max_num_seqs, budget, block_tokens, sequence_blocks, queue_limit, id_tokens, id_blocks
     cdef public double[::1] arrival, offered_s, enqueued, scheduled, first_token, ready, report_s
     cdef double[::1] ends, deadline_s
@@ -49,7 +49,7 @@ cdef class FlatQueue:
     cpdef next_flight(self)
     cpdef make_rows(self, Py_ssize_t more)
     cdef long long unfinished(self, double at_s) noexcept
-    @cython.locals(next_s=cython.double)
+    @cython.locals(next_s=cython.double, place=cython.Py_ssize_t)
     cdef void find_next(self) noexcept
     @cython.locals(group=cython.Py_ssize_t, size=cython.Py_ssize_t, first=cython.Py_ssize_t, place=cython.Py_ssize_t)
     cpdef void ended(self, Py_ssize_t row, double at_s) noexcept

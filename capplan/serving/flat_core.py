@@ -65,6 +65,8 @@ class FlatLimits(NamedTuple):
 
     terms: EngineTerms
     delay_s: float
+    """From when a request is sent until it reaches the queue, and further for each token of its prompt."""
+    token_delay_s: float
     begin_s: float
     """Time between the first requests of two users."""
     stages: int
@@ -187,7 +189,7 @@ class FlatQueue:
         self.users, self.arrivals, self.arrived = users, arrivals, 0
         self.asked = arrivals if users else count
         self.seat_users(limits.begin_s, turns, group_requests, most_asked)
-        self.delay_s = limits.delay_s
+        self.delay_s, self.token_delay_s, self.reached_s = limits.delay_s, limits.token_delay_s, 0.0
         self.max_num_seqs, self.budget = terms.max_num_seqs, terms.max_num_batched_tokens
         self.chunked, self.block_tokens, self.growth = terms.chunked, terms.block_tokens, terms.growth
         self.sequence_blocks, self.in_slots = terms.sequence_blocks, terms.policy == "slots"
@@ -293,15 +295,18 @@ class FlatQueue:
         return self.arrivals - self.over + (self.last_over if self.last_over_s > at_s else 0)
 
     def find_next(self) -> None:
-        """Set the time at which the next request reaches the queue or a free user takes the next one."""
-        next_s = NEVER_S
+        """Set the time at which the next request reaches the queue, none before one that was sent earlier, or a free user takes the next one."""
+        next_s, place = NEVER_S, -1
         while not self.users and self.arrived < self.arrivals and self.status[self.arrived] == MOVED:
             self.arrived += 1
             self.position += 1
         if self.arrived < self.arrivals:
-            next_s = self.offered_s[self.arrived]
-        next_s = min(next_s, self.thinking.next_s())
+            next_s, place = self.offered_s[self.arrived], -1 if self.is_sent else self.arrived
+        if self.thinking.next_s() < next_s:
+            next_s, place = self.thinking.next_s(), self.taken_row[self.thinking.values[0]]
         next_s += self.delay_s
+        if place >= 0:
+            next_s = max(next_s + self.token_delay_s * self.offered_prompt[place], self.reached_s)
         if self.ends_count and self.ends[self.first_end] < next_s:
             next_s = self.ends[self.first_end]
         self.next_s = next_s
@@ -445,6 +450,7 @@ class FlatQueue:
                 self.name(row, row)
             self.arrived += 1
         self.position += 1
+        self.reached_s = self.enqueued[row]
         self.find_next()
         self.cached[row] = min(self.cached[row], self.prompt[row] - 1)
         if self.takes_over and not self.received[row] and (self.draws_first or self.output[row] > 1):

@@ -238,7 +238,7 @@ def _add_pool(
 ) -> Operations:
     """Add engines behind a separate router, and let them serve."""
     limits, tables = limits_and_tables(plan.engine, parts, admission, is_ranked=True)
-    kind, limits = kind_of(plan.engine), limits._replace(delay_s=0.0)
+    kind, limits = kind_of(plan.engine), limits._replace(delay_s=0.0, token_delay_s=0.0)
     router = Router(plan.routing, limits.terms.id_tokens)
     pool = EnginePool(lambda: kind(limits, tables, no_requests_yet(0)), limits.terms, router, dispatcher)
     dispatcher.pools.append(pool)
@@ -339,11 +339,12 @@ def _run_on_cores(
         FlatPool(part, plan.engine, plan.replicas, plan.routing, gauged=gauged)
         for part, plan in zip(parts, plans, strict=True)
     ]
-    request_s = plans[0].engine.clock.request_s
+    clock = plans[0].engine.clock
+    handling_s = clock.request_s, clock.prompt_token_s
     if crowd is None:
-        ledger, missed = serve_in_pools(requests, pools, link, request_s, early_end)
+        ledger, missed = serve_in_pools(requests, pools, link, handling_s, early_end)
     else:
-        missed, ledger = None, serve_users(requests, crowd, pools, link, request_s, until_s)
+        missed, ledger = None, serve_users(requests, crowd, pools, link, handling_s, until_s)
     uses = [replace(use, pool=name) for name, pool in zip(names, pools, strict=True) for use in pool.uses]
     seconds = max(use.until_s for use in uses)
     run = _together(ledger, seconds, [replace(use, until_s=seconds) for use in uses], hit_blocks=(0,))

@@ -264,6 +264,7 @@ def limits_and_tables(
     limits = FlatLimits(
         terms,
         clock.request_s,
+        clock.prompt_token_s,
         BEGIN_S,
         clock.stages,
         clock.stage_fraction,
@@ -387,7 +388,7 @@ class FlatPool:
         self.tokens = {name: np.zeros(count, dtype=np.int64) for name in ("admitted", "found")}
         self._requests, self.replicas, self.by_load = requests, replicas, routing == "least_loaded"
         limits, self._tables = limits_and_tables(engine, (requests,))
-        self.limits = limits._replace(delay_s=0.0, gauged=gauged)
+        self.limits = limits._replace(delay_s=0.0, token_delay_s=0.0, gauged=gauged)
 
     def empty_core(self) -> FlatEngine:
         """Return an engine at time zero without requests, with room for an equal share of them, which grows."""
@@ -446,7 +447,7 @@ def serve_in_pools(
     requests: Requests,
     pools: Sequence[FlatPool],
     link: KvLink,
-    request_s: float,
+    handling_s: tuple[float, float],
     early_end: EarlyEnd = FULL_RUN,
 ) -> tuple[Ledger, LatencyLimit | None]:
     """Send requests through a prefill and a decode pool, or one pool; return their rows and the totals, and the limit that ended the run.
@@ -456,13 +457,14 @@ def serve_in_pools(
     requests : in order of arrival
     pools : empty; the requests of a prefill pool have one token of output, those of a decode pool no cached tokens
     link : between two pools
-    request_s : [s]
-        from the arrival of a request until it reaches an engine
+    handling_s : [s]
+        from the arrival of a request until it reaches an engine, and further for each token of its prompt
     early_end : no prompt moves on to the decode pool once the first tokens have missed one of these limits
     """
     check_requests(requests, timed=True)
     first, last = pools[0], pools[-1]
-    unknown, arrives_s = np.full(len(requests), nan), requests.times_s + request_s
+    unknown, (delay_s, token_delay_s) = np.full(len(requests), nan), handling_s
+    arrives_s = np.maximum.accumulate(requests.times_s + delay_s + token_delay_s * requests.input_tokens)
     first.serve(
         np.flatnonzero(_held(requests, last.terms, whole=first is last and not last.terms.takes_over)),
         arrives_s,
@@ -495,13 +497,13 @@ def serve_users(
     crowd: Crowd,
     pools: Sequence[FlatPool],
     link: KvLink,
-    request_s: float,
+    handling_s: tuple[float, float],
     until_s: float,
 ) -> Ledger:
     """Send requests and those of users through one or two pools, which are empty; see serve_in_pools."""
     cores = [[pool.empty_core() for _ in range(pool.replicas)] for pool in pools]
     queue = FlatPools(
-        pools[-1].limits._replace(delay_s=request_s),
+        pools[-1].limits._replace(delay_s=handling_s[0], token_delay_s=handling_s[1]),
         flat_requests(requests, crowd),
         [core for own in cores for core in own],
         pools[0].replicas,

@@ -46,7 +46,9 @@ class StepTable:
     prefill_attention_s: Array
     """P, shape (n, p)."""
     request_s: float = 0.0
-    """Time of the front end (HTTP, tokenisation), once per request before its first token."""
+    """Time of the front end, once per request before its first token."""
+    prompt_token_s: float = 0.0
+    """Time of the front end per prompt token. It handles prompts in the order in which they come."""
     stages: Number = 1.0
     """Pipeline stages."""
     stage_fraction: Number = 1.0
@@ -511,6 +513,7 @@ class StepClock:
         "_prefill",
         "_rows",
         "flat_tables",
+        "prompt_token_s",
         "request_s",
         "stage_fraction",
         "stages",
@@ -529,7 +532,7 @@ class StepClock:
         self._new: list[float] = new.tolist()
         self._past: list[float] = past.tolist()
         self._prefill: list[list[float]] = each.tolist()
-        self.request_s = float(table.request_s)
+        self.request_s, self.prompt_token_s = float(table.request_s), float(table.prompt_token_s)
         self.stages, self.stage_fraction = int(table.stages), float(table.stage_fraction)
         self.flat_tables: dict[tuple[int, int], list[array[float]]] = {}
         """Cached tables of the flat core, by number of sequences and tokens."""

@@ -61,7 +61,9 @@ def test_think_and_response_times_fill_the_time_of_a_user(policy: str, seed: int
     outcome = simulate(None, engine, crowd=Crowd(requests, users, think_s))
     assert outcome.status.size == len(requests)
     begun = outcome.arrival_s
-    response = np.where(outcome.status == SHED, engine.clock.request_s, outcome.e2e_s)
+    clock = engine.clock
+    reaches_s = np.maximum.accumulate(begun + clock.request_s + clock.prompt_token_s * outcome.input_tokens)
+    response = np.where(outcome.status == SHED, reaches_s - begun, outcome.e2e_s)
     ends = np.sort(begun + response)
     asking = min(users, len(requests))
     last_ends, begun_s = ends[len(requests) - asking :], BEGIN_S * np.arange(asking)

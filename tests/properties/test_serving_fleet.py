@@ -27,7 +27,12 @@ from tests.sweeps import examples
 
 sys.path.insert(0, str(Path(__file__).parent))
 steps = import_module("test_serving_simulator")
-Reference, random_case, random_table = steps.Reference, steps.random_case, steps.random_table
+Reference, front_end, random_case, random_table = (
+    steps.Reference,
+    steps.front_end,
+    steps.random_case,
+    steps.random_table,
+)
 
 POLICIES = pytest.mark.parametrize("policy", ["mixed", "prefill_first"])
 ROWS = ("status", "queue_s", "ttft_s", "tpot_s", "e2e_s")
@@ -104,11 +109,13 @@ def slow_fleet(requests, table, scheduling, blocks, options, replicas, routing, 
     for engine in engines:
         engine.tell = lambda at_s: clients.append(at_s) if concurrency is not None else None
     sent, alive, last, row, rejected = [0] * replicas, list(range(replicas)), -1, 0, {}
-    failures, late = sorted(failures), []
+    failures, late, reached_s = sorted(failures), [], 0.0
     while True:
         clients.sort()
         late.sort(key=lambda entry: entry[:2])
-        arrival = clients[0] + table.request_s if clients and row < len(requests) else inf
+        arrival = (
+            front_end(requests, table, row, clients[0], reached_s) if clients and row < len(requests) else inf
+        )
         failure = failures[0][0] if failures else inf
         again = late[0][0] if late else inf
         first = min(engines, key=lambda engine: engine.start_s())
@@ -126,7 +133,7 @@ def slow_fleet(requests, table, scheduling, blocks, options, replicas, routing, 
         if again == event:
             _, _, due, at_s = late.pop(0)
         else:
-            due, at_s = row, clients.pop(0)
+            due, at_s, reached_s = row, clients.pop(0), arrival
             row += 1
             prompt, output = int(requests.input_tokens[due]), int(requests.output_tokens[due])
             cached = 0 if requests.cached_tokens is None else int(requests.cached_tokens[due])
@@ -620,8 +627,9 @@ def test_decode_engines_by_themselves_do_what_they_do_behind_a_prefill_pool_that
         prefill_attention_s=0.0 * table.prefill_attention_s,
         launch_s=None,
         request_s=0.0,
+        prompt_token_s=0.0,
     )
-    table = replace(table, request_s=0.0)
+    table = replace(table, request_s=0.0, prompt_token_s=0.0)
     prefill = EnginePlan(EngineSetup(quick, Scheduling("mixed", 10**4, 10**6), 10**5), 1)
     behind = simulate_disaggregated(
         requests,

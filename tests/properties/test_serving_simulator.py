@@ -55,6 +55,11 @@ class Request:
     """Its prompt was computed elsewhere, and it has not run here."""
 
 
+def front_end(requests, table, row, sent_s, reached_s):
+    """When a request that was sent at a time reaches the queue: not before one that was sent earlier."""
+    return max(sent_s + table.request_s + table.prompt_token_s * int(requests.input_tokens[row]), reached_s)
+
+
 class Reference:
     """One step at a time; every rule as its sentence says it."""
 
@@ -72,15 +77,14 @@ class Reference:
         self.rows = list(range(len(requests)))
         self.requests = requests
         self.now = 0.0
-        self.arrivals = []
+        self.arrivals, self.reached_s = [], 0.0
+        """When requests were sent, and when each reaches the queue; None: behind the front end, which handles them in order."""
         if self.closed:
             for client in range(concurrency):
                 self.release(BEGIN_S * client)
         else:
             for row in self.rows:
-                self.arrivals.append(
-                    (float(requests.arrival_s[row]), float(requests.arrival_s[row]) + table.request_s)
-                )
+                self.arrivals.append((float(requests.arrival_s[row]), None))
             self.rows_open = list(self.rows)
         self.next_row = 0
         self.everyone, self.waiting, self.running = [], [], []
@@ -93,8 +97,19 @@ class Reference:
 
     def release(self, at_s):
         if self.closed:
-            self.arrivals.append((at_s, at_s + self.table.request_s))
+            self.arrivals.append((at_s, None))
             self.arrivals.sort()
+
+    def next_arrival(self):
+        """When the next request reaches the queue."""
+        if not self.arrivals or self.next_row >= len(self.rows):
+            return inf
+        sent_s, at_s = self.arrivals[0]
+        return (
+            front_end(self.requests, self.table, self.next_row, sent_s, self.reached_s)
+            if at_s is None
+            else at_s
+        )
 
     def blocks(self, tokens):
         return ceil(tokens / self.scheduling.block_tokens)
@@ -129,7 +144,7 @@ class Reference:
         while True:
             leaving = [r for r in self.waiting if np.isnan(r.started_s) and r.deadline_s < inf]
             expiry = min((r.enqueued_s + r.deadline_s for r in leaving), default=inf)
-            arrival = self.arrivals[0][1] if self.arrivals and self.next_row < len(self.rows) else inf
+            arrival = self.next_arrival()
             if expiry <= until and expiry <= arrival:
                 first = min(leaving, key=lambda r: (r.enqueued_s + r.deadline_s, r.index))
                 first.state = "shed"
@@ -141,7 +156,8 @@ class Reference:
                 return
 
     def arrive(self):
-        arrival, enqueued = self.arrivals.pop(0)
+        self.reached_s = enqueued = self.next_arrival()
+        arrival, _ = self.arrivals.pop(0)
         row, self.next_row = self.next_row, self.next_row + 1
         of_class = 0 if self.requests.class_index is None else int(self.requests.class_index[row])
         cached = 0 if self.requests.cached_tokens is None else int(self.requests.cached_tokens[row])
@@ -179,8 +195,7 @@ class Reference:
 
     def next_event(self):
         leaving = [r.enqueued_s + r.deadline_s for r in self.waiting if np.isnan(r.started_s)]
-        arrival = self.arrivals[0][1] if self.arrivals and self.next_row < len(self.rows) else inf
-        return arrival, min(leaving, default=inf)
+        return self.next_arrival(), min(leaving, default=inf)
 
     def step_s(self, decoding, chunks):
         context = np.mean([r.computed for r in decoding]) if decoding else 0.0
@@ -492,6 +507,7 @@ def random_table(rng) -> StepTable:
         past_knots=past,
         prefill_attention_s=tokens[:, None] * np.cumsum(np.cumsum(rng.random((3, 2)), axis=1), axis=0) * 3e-4,
         request_s=float(rng.random() * 0.01),
+        prompt_token_s=float(rng.choice([0.0, 2e-4, 5e-3])),
         launch_s=0.02 + np.cumsum(rng.random(3)) * 0.02,
     )
 
