@@ -1,6 +1,6 @@
 """Fit what the host adds to each step, by engine and version, and the prediction intervals, on measured results.
 
-    python -m calibrate.fit_serving FOLDER [--again | --eras=ENGINE:VERSION,... | --intervals]
+    python -m calibrate.fit_serving FOLDER [--again | --eras=ENGINE:VERSION,... [--numbers=NAME,...] | --intervals]
 
 FOLDER holds serving_measured.csv.gz. Writes capplan/engine/host_times.json and the scores and intervals in
 capplan/accuracy/data. A fitted number belongs to an engine and a range of versions; nothing is fitted to a model, a
@@ -8,7 +8,7 @@ device or a row. All rows steer. Scores are reported in sample and left out, by 
 a whole model, a whole device or a whole source is predicted with the numbers that all other rows ask for. Intervals rest on the
 predictions of models and of groups left out: who asks may ask for a model that was measured on another device, or for a new one. The search starts from the same numbers for all engines; with --again from the standing
 numbers, in fewer and smaller steps, after kernels have changed; with --eras= for some eras only, after their kernels have
-changed: the numbers of all others stand. A full search takes half an hour on two cores.
+changed: the numbers of all others stand, and with --numbers= those of other names, too. A full search takes half an hour on two cores.
 """
 
 import json
@@ -142,10 +142,26 @@ def predicted(places: Sequence[int], hosts: Sequence[HostOverhead]) -> list[Pred
     return [PredictedRow(_ITEMS[place], *row) for place, row in zip(places, found, strict=True)]
 
 
-def fitted(hosts: Hosts, rounds: int, trust: float, eras: Collection[Era]) -> Fit:
-    """Return the best numbers of a few rounds, those that only some eras tell, with the slopes of their rows there."""
+def told_alone(eras: Collection[Era], names: Collection[str]) -> frozenset[tuple[Era, str]]:
+    """Return the numbers of these names that only these eras tell."""
+    others = {era_of(item) for item in _ITEMS} - set(eras)
+    return frozenset(key for key in keys_of(eras) - keys_of(others) if key[1] in names)
+
+
+def along(rows: Sequence[Slopes], searched: Collection[tuple[Era, str]]) -> list[Slopes]:
+    """Return the rows as they move with the searched numbers, where all others stand."""
+    moves = {
+        era: np.array([float((owner_of(era, number.name), number.name) in searched) for number in NUMBERS])
+        for era in {row.era for row in rows}
+    }
+    return [replace(row, slopes=row.slopes * moves[row.era]) for row in rows]
+
+
+def fitted(
+    hosts: Hosts, rounds: int, trust: float, eras: Collection[Era], searched: Collection[tuple[Era, str]]
+) -> Fit:
+    """Return the best of the searched numbers after a few rounds, with the slopes of the rows of some eras there."""
     best: Fit | None = None
-    searched = keys_of(eras) - keys_of({era_of(item) for item in _ITEMS} - set(eras))
     places = [place for place, item in enumerate(_ITEMS) if era_of(item) in eras]
     for _ in range(rounds):
         rows = slopes_at(places, hosts)
@@ -154,7 +170,7 @@ def fitted(hosts: Hosts, rounds: int, trust: float, eras: Collection[Era]) -> Fi
             best = Fit(hosts, rows, noise)
         else:
             trust *= 0.4
-        moved = solved(best.rows, best.hosts, best.noise, trust)
+        moved = solved(along(best.rows, searched), best.hosts, best.noise, trust)
         hosts = {key: moved[key] if key in searched else value for key, value in best.hosts.items()}
         sys.stderr.write(f"loss {loss_of(best.rows, best.noise):.4f}\n")
     assert best is not None
@@ -404,17 +420,21 @@ def main(arguments: Sequence[str]) -> int:
     checked_eras(_ITEMS)
     refit, again = "--intervals" not in arguments, "--again" in arguments
     eras = [era_of(item) for item in _ITEMS]
-    alone = [
-        option.removeprefix("--eras=").split(",") for option in arguments if option.startswith("--eras=")
-    ]
-    searched = {era for era in eras if not alone or ":".join(era) in alone[0]}
+    listed = {
+        name: values.split(",")
+        for name, _, values in (option.partition("=") for option in arguments)
+        if values
+    }
+    known_eras = listed.get("--eras", [":".join(era) for era in eras])
+    own_eras = {era for era in eras if ":".join(era) in known_eras}
+    searched = told_alone(own_eras, listed.get("--numbers", [number.name for number in NUMBERS]))
     hosts = dict(standing_hosts(eras))
     if refit and not again:
-        hosts |= {key: start for key, start in start_hosts(eras).items() if key in keys_of(searched)}
+        hosts |= {key: start for key, start in start_hosts(eras).items() if key in searched}
     rounds, trust = (ROUNDS_AGAIN, TRUST_AGAIN) if again else (ROUNDS, TRUST)
-    fit = fitted(hosts, rounds if refit else 1, trust, searched if refit else set(eras))
-    if refit and searched != set(eras):
-        fit = fitted(fit.hosts, 1, TRUST_AGAIN, set(eras))
+    fit = fitted(hosts, rounds if refit else 1, trust, own_eras if refit else set(eras), searched)
+    if refit and own_eras != set(eras):
+        fit = fitted(fit.hosts, 1, TRUST_AGAIN, set(eras), searched)
     own = predicted(range(len(_ITEMS)), [host_of(fit.hosts, era) for era in eras])
     others = hosts_without_parts(fit)
     unseen = {ruler: left_out(fit, own, ruler, others) for ruler in RULERS} | strangers(fit, own)

@@ -62,8 +62,10 @@ def _refuse_variable(text: str, name: str, place: str) -> None:
             f"{place}: {name}: {text!r} is a command, and nothing is run\n  write what it prints"
         )
     if "$" in text:
+        variable = re.fullmatch(r"\$\{?(\w+)\}?", text)
+        before = f", or set it before: {variable[1]}=..." if variable else ""
         raise InputError(
-            f"{place}: {name}: {text!r} is a variable that nothing before it sets\n  write its value, or set it before: {text.strip('${}')}=..."
+            f"{place}: {name}: {text!r} is a variable that nothing before it sets\n  write its value{before}"
         )
 
 

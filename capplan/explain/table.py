@@ -28,7 +28,7 @@ from capplan.model.sharding import adapter_bytes_per_rank
 from capplan.model.weight_format import kv_bytes_per_element
 from capplan.money.order import OWN, Machine, OrderLine
 from capplan.money.price import HOURS_PER_MONTH
-from capplan.replica.estimate import LAUNCHES, breakdown_of
+from capplan.replica.estimate import FRONT_END, LAUNCHES, breakdown_of, front_end_of
 from capplan.replica.load import Load
 from capplan.replica.plans import graph_sequences, plans_of
 from capplan.replica.spec import served_context_tokens
@@ -442,7 +442,8 @@ def operators(of: Subject) -> Iterator[Explained]:
     now, profile = of.latencies, of.spec.profile
     lengths = of.trial.demand.at_responses(now.responses_s).lengths
     load = Load(int(lengths.input_tokens), int(lengths.output_tokens), request_rate=now.requests_per_s)
-    rows = breakdown_of(of.trial.replica, load, now.requests_per_s * now.e2e_s.mean)
+    replica = of.trial.replica
+    rows = (*breakdown_of(replica, load, now.requests_per_s * now.e2e_s.mean), front_end_of(replica, load))
     outside = f"over {profile.host.graph_tokens:g} tokens" if graph_sequences(of.spec) else "any size"
     for row in sorted(rows, key=lambda row: -row.seconds):
         inputs = (
@@ -451,6 +452,7 @@ def operators(of: Subject) -> Iterator[Explained]:
         )
         of_host = {
             "host": f"per step and per sequence, fitted for {profile.engine} {profile.version}",
+            FRONT_END: f"per request and per token of its prompt, fitted for {profile.engine} {profile.version}",
             LAUNCHES: f"launches of the kernels of a step of {outside}, one by one, less the time that they run",
         }
         formula = of_host.get(row.operator, f"t(F, Q), bound by {row.bound}: {of.kernels}")

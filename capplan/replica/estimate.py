@@ -33,6 +33,8 @@ HEAD = ("lm_head", "logit_gather", "sampling")
 """Operators that are on the device wherever the layers are."""
 LAUNCHES = "launches"
 """Operator of a breakdown that is the wait for launches."""
+FRONT_END = "front_end"
+"""Operator of a breakdown that is the handling of a request outside the engine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +194,13 @@ def breakdown_of(replica: Replica, load: Load, sequences: float) -> tuple[Operat
     return (*_rows(prefill, "prefill"), *_rows(decode, "decode"))
 
 
+def front_end_of(replica: Replica, load: Load) -> OperatorRow:
+    """Return what the front end takes for one prompt, which no device waits for: HTTP, tokenising, the first streamed chunk."""
+    table = replica.table
+    seconds = table.request_s + table.prompt_token_s * load.input_tokens
+    return OperatorRow(FRONT_END, "prefill", seconds, 0.0, 0.0, "latency")
+
+
 def bottleneck_of(rows: tuple[OperatorRow, ...], output_tokens: int, sequences: float) -> str:
     """Return the phase, bound and operator that take the largest part of a request's device time.
 
@@ -262,7 +271,9 @@ def estimate(replica: Replica, load: Load) -> Estimate:
         output_tokens_per_s_per_gpu=rate * generated / replica.spec.devices,
         concurrency=rate * mean_s,
         bottleneck=bottleneck_of(rows, load.output_tokens, in_engine),
-        breakdown=rows,
+        breakdown=tuple(
+            sorted((*rows, front_end_of(replica, load)), key=lambda row: row.phase, reverse=True)
+        ),
         saturated=saturated,
         kv_occupancy_fraction=0.0 if network.bidirectional else outcome.kv_occupancy_mean,
         preemptions=outcome.preemptions,

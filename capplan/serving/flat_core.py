@@ -65,7 +65,7 @@ class FlatLimits(NamedTuple):
 
     terms: EngineTerms
     delay_s: float
-    """From when a request is sent until it reaches the queue, and further for each token of its prompt."""
+    """A request reaches the queue so long after it is sent, and the delay of a token longer for each token of its prompt."""
     token_delay_s: float
     begin_s: float
     """Time between the first requests of two users."""

@@ -1,7 +1,9 @@
 """Prefill and decode in separate pools: the link, the ratio, the search, and one answer with `simulate`."""
 
 import json
+import math
 import re
+from collections import Counter
 from dataclasses import replace
 from itertools import product
 from math import ceil
@@ -18,6 +20,7 @@ from capplan.explain.plans import subject_of
 from capplan.fleet.load.demand import demand_of_classes, planned_demand, without_users
 from capplan.fleet.load.routed import run_fleet
 from capplan.fleet.plan import cost_of
+from capplan.fleet.pools import search as pools_search
 from capplan.fleet.pools.joint import AS_PREDICTED, Joint, Paces, cheapest_pair, demanded_of
 from capplan.fleet.pools.link import (
     LinkTerms,
@@ -34,6 +37,7 @@ from capplan.fleet.search.candidates import Layout
 from capplan.fleet.search.cheapest import Sized
 from capplan.fleet.search.layouts import RATE_SLACK, search
 from capplan.fleet.search.one_layout import trial_of
+from capplan.fleet.search.search_cache import SearchCache
 from capplan.fleet.search.trial import Trial
 from capplan.fleet.simulation import capacity_per_s
 from capplan.hardware.device import NETWORKS
@@ -704,3 +708,24 @@ def test_smaller_steps_are_tried_beside_devices_that_run_more_sequences(tmp_path
     answer = fleet_for(asked)
     assert answer.chosen.hardware == "l40s"
     assert list(answer.pools.chunked) == [512, 256]
+
+
+@pytest.mark.long
+def test_no_pair_of_pools_costs_less_than_the_bounds_of_either_device(tmp_path):
+    """Devices are left out by them before their layouts are paired, so that nothing below a cost is missed."""
+    file = tmp_path / "users.yaml"
+    file.write_text(USERS.replace("[h100-sxm]", "[h100-sxm, l40s, b200]"))
+    asked = asked_of(file)
+    limits, terms = asked.scenario.fleet.pools, terms_of(asked)
+    found = pools_search._groups(asked.question, limits, terms, Counter(), SearchCache(), math.inf)
+    costs = {}
+    for timed, (first, *_) in found.groups:
+        for side in first.sides:
+            name = side.trial.replica.spec.device.name
+            costs.setdefault(name, []).append((timed, pools_search._alone_cost(first, terms)))
+    assert len(costs) >= 2
+    for device in limits.prefill_devices:
+        pairs = costs.get(device.name, [])
+        for timed, cost in pairs:
+            for most in (math.inf, 0.0):
+                assert pools_search._least_with(device, timed, limits, terms, most) <= cost * (1.0 + 1e-9)

@@ -19,6 +19,7 @@ from capplan.phases.step import decode_step_costs, prefill_step_costs
 from capplan.readers.catalogue.efficiency import efficiency_for
 from capplan.readers.catalogue.hardware import device
 from capplan.replica.estimate import (
+    FRONT_END,
     LAUNCHES,
     OperatorRow,
     bottleneck_of,
@@ -319,9 +320,13 @@ def test_rounds_take_seats_by_their_tokens_and_no_cache_where_the_draft_is_no_mo
 def test_estimates_read_the_table_that_the_simulator_reads(replica):
     """One client: prompts in one step, then steps of one sequence at growing contexts."""
     found = estimate(replica, Load(1000, 100, concurrency=1, requests=5))
-    table = replica.table
-    first = table.request_s + float(mixed_step_s(table, 0.0, 0.0, 1.0, 1000.0, 0.0))
-    assert found.ttft_s.mean == near(first)
+    table, host = replica.table, replica.spec.profile.host
+    (front_end,) = (row for row in found.breakdown if row.operator == FRONT_END)
+    assert front_end.seconds == near(host.handling_s(1000))
+    assert host.handling_s(1000) > host.handling_s(1) > 0.0
+    assert found.ttft_s.mean == near(
+        front_end.seconds + float(mixed_step_s(table, 0.0, 0.0, 1.0, 1000.0, 0.0))
+    )
     steps = sum(float(decode_step_s(table, 1.0, 1000.0 + i)) for i in range(1, 100))
     assert found.tpot_s.mean == pytest.approx(
         steps / 99, rel=2e-3

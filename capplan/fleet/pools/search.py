@@ -224,6 +224,12 @@ def _groups(
     left = list(devices)
     for device in sorted(devices, key=lambda device: step_s[device.name]):
         timed, own = timed_question(question, [device], terms), Counter[tuple[str, Reason]]()
+        bound = _least_with(device, timed, pools, terms, most_usd) if pools.screened else 0.0
+        if bound >= most_usd:
+            rejected[device.name, NO_SAVING] += 1
+            least = min(least, bound)
+            left.remove(device)
+            continue
         of_left = replace(
             pools,
             prefill_devices=tuple(item for item in pools.prefill_devices if item in left),
@@ -238,6 +244,27 @@ def _groups(
         evaluated, least = max(evaluated, found.evaluated), min(least, found.least_usd_per_hour)
         left.remove(device)
     return _Phases(sorted(groups, key=lambda pair: _cost(pair[1][0], terms)), evaluated, least)
+
+
+def _least_with(
+    device: Device, question: Question, pools: PoolsLimits, terms: Terms, most_usd: float
+) -> float:
+    """Return a lower bound on what two pools cost of which one has this device [$/h].
+
+    Its layouts are looked at only if one of its GPUs, and one of the other pool, may cost less than `most_usd`.
+    """
+    least = inf
+    for phase, own, others in (
+        (prefill_question, pools.prefill_devices, pools.decode_devices),
+        (decode_question, pools.decode_devices, pools.prefill_devices),
+    ):
+        if device not in own:
+            continue
+        beside, alone = _least_of_any(others, terms), _least_of_any((device,), terms)
+        if alone + beside < most_usd:
+            alone = _Side(phase(question, (device,)), terms, Rejections(), SearchCache()).least_usd
+        least = min(least, alone + beside)
+    return least
 
 
 def _contenders(
