@@ -724,8 +724,8 @@ def test_no_pair_of_pools_costs_less_than_the_bounds_of_either_device(tmp_path):
             name = side.trial.replica.spec.device.name
             costs.setdefault(name, []).append((timed, pools_search._alone_cost(first, terms)))
     assert len(costs) >= 2
-    for device in limits.prefill_devices:
-        pairs = costs.get(device.name, [])
+    for each in limits.prefill_devices:
+        pairs = costs.get(each.name, [])
         for timed, cost in pairs:
             for most in (math.inf, 0.0):
-                assert pools_search._least_with(device, timed, limits, terms, most) <= cost * (1.0 + 1e-9)
+                assert pools_search._least_with(each, timed, limits, terms, most) <= cost * (1.0 + 1e-9)
