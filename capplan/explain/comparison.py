@@ -10,7 +10,6 @@ from capplan.explain.plans import Arguments, Group, NextToPlan, Planned, Row
 from capplan.explain.subject import Explained, Input, Place, explained, formula_of, input_of, places_of
 from capplan.explain.table import Stated
 from capplan.keys import current_day
-from capplan.money.cash import CostLine
 from capplan.money.comparison import ComparedApi, Comparison, PaidReplicas
 from capplan.money.hosted import (
     BilledClass,
@@ -20,10 +19,12 @@ from capplan.money.hosted import (
     outside_usd,
     provisioned_units,
 )
+from capplan.money.ledger import Entry
 from capplan.money.price import HOURS_PER_MONTH, usd_per_month
 from capplan.money.who_pays import ClassUse, by_tenant
 from capplan.questions.money.comparison import asked_comparison, asked_prices
-from capplan.questions.money.who_pays import AskedBill, PaidPlan, asked_bill, paid_plan
+from capplan.questions.money.ledger import PaidPlan, paid_plan
+from capplan.questions.money.who_pays import AskedBill, asked_bill
 from capplan.report.answers.compare import bill_answer, compare_answer
 from capplan.report.quantities import MONEY
 from capplan.scenario.money_terms import memory_usd_per_month
@@ -39,7 +40,9 @@ def _paid_arguments(planned: Planned, paid: PaidPlan) -> Arguments:
     """Return what the machines of the recommended plan cost, of a month or of one job, and the terms of people and overhead."""
     plan, terms = paid.plan, planned.asked.scenario.file.prices
     memory = memory_usd_per_month(planned.asked.scenario, plan) * paid.hours / HOURS_PER_MONTH
-    lines = paid.other or (CostLine("other", 0.0, "", 0.0, "scenario: prices.other"),)
+    lines = [entry for entry in paid.entries if entry.kind == "other"] or [
+        Entry("other", 0.0, "", 0.0, "scenario: prices.other")
+    ]
     return {
         "rented_usd": lambda _: _rented(paid),
         "host_memory_usd": lambda _: Stated(memory),
@@ -54,7 +57,7 @@ def _paid_arguments(planned: Planned, paid: PaidPlan) -> Arguments:
 
 
 def _rented(paid: PaidPlan) -> Stated:
-    if paid.of_job:
+    if paid.plan.is_of_job:
         job = paid.plan.money.usd_per_job if paid.plan.money else None
         return Stated(job, "explain usd_per_job", paid.plan.groups[0].label, "usd_per_job")
     if paid.mix is not None:
@@ -165,9 +168,11 @@ def _comparison_arguments(planned: Planned, comparison: Comparison) -> Arguments
         ]
 
     def other(place: Place) -> float:
-        support = own.other_usd("machines") / own.machines_usd if own.machines_usd else 0.0
         machines_usd = sum(each.usd_of(count) for each, count in carried(place))
-        return own.usd_of_requests(even(place)) + own.other_usd("nothing") + support * machines_usd
+        others = [entry for entry in own.entries if entry.kind == "other"]
+        fixed = sum(entry.usd for entry in others if entry.grows_with == "nothing")
+        support = sum(entry.usd_each for entry in others if entry.grows_with == "machines")
+        return own.usd_of_requests(even(place)) + fixed + support * machines_usd
 
     def outside(_: Place) -> list[Stated]:
         return [
@@ -194,7 +199,7 @@ def _comparison_arguments(planned: Planned, comparison: Comparison) -> Arguments
         "cheapest_api_outside_usd": lambda _: Stated(comparison.apis[0].bill.outside_usd),
         "own_usd": lambda _: Stated(own.usd_today),
         "own_outside_usd": lambda _: Stated(own.outside_usd),
-        "priced_machines_usd": lambda _: Stated(own.machines_usd * (1.0 + own.terms.overhead) + own.other_usd("machines")),
+        "priced_machines_usd": lambda _: Stated(own.machines_usd + own.beside_usd("machines")),
         "even_rate_limit": lambda place: [Stated(each.request_rate) for each, _ in carried(place)],
         "even_replicas": lambda place: [Stated(count) for _, count in carried(place)],
         "even_machines_usd": lambda place: [Stated(each.usd_of(count)) for each, count in carried(place)],

@@ -21,11 +21,12 @@ from capplan.fleet.plan import Plan
 from capplan.fleet.search.one_layout import is_searched_at_other_rates
 from capplan.money.commitments import HOURS_PER_YEAR, Mix, MixedPart, Offer, use_fractions
 from capplan.money.energy import Energy, Servers, occupied_fraction
+from capplan.money.ledger import cost_lines
 from capplan.money.price import HOURS_PER_MONTH
 from capplan.questions.fleet import parts_of, replicas_by_group
 from capplan.questions.money.commitments import AskedMix, asked_mix
 from capplan.questions.money.energy import asked_energy, asked_growth, price_decline
-from capplan.questions.money.who_pays import total_cost
+from capplan.questions.money.ledger import ledger_of
 from capplan.report.answer import row_of
 from capplan.report.answers.fleet_money import commitments_result, total_result
 from capplan.report.answers.fleet_outlook import energy_result, growth_result
@@ -64,7 +65,7 @@ def demand_group(planned: Planned) -> Group:
 def total_cost_group(planned: Planned) -> Group:
     """Return every line of what the recommended plan costs."""
     mix = _mix(planned)
-    lines = total_cost(planned.asked, planned.plan, mix.mix if mix else None)
+    lines = cost_lines(ledger_of(planned.asked, planned.plan, mix.mix if mix else None))
     numbers = dict(places_of(total_result(lines)))
 
     def quantity(place: Place) -> Stated:

@@ -1,12 +1,12 @@
-"""Money over months and years: the budget of a scenario, what a service costs in all, and what is paid in which month."""
+"""Money over months and years: the budget of a scenario, and what is paid in which month."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-from capplan.money.commitments import Mix, MixedPart, Offer, falling_ratios
+from capplan.money.commitments import Mix, Offer, PaidTerm, falling_ratios
 from capplan.money.order import OWN
-from capplan.money.price import HOURS_PER_MONTH, OtherPrices, usd_per_month
+from capplan.money.price import usd_per_month
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,281 +42,6 @@ class BudgetTerms:
         """
         left = self.machines_usd_per_month(traffic_ratio)
         return f"${left:,.0f}" if left > 0.0 else "nothing"
-
-
-@dataclass(frozen=True, slots=True)
-class CostLine:
-    """One line of the total: a quantity at a price."""
-
-    what: str
-    quantity: float
-    unit: str
-    """Unit of the quantity."""
-    usd_each: float
-    basis: str
-    """Where the price comes from: an offer, a key of the scenario, or "assumed"."""
-    grows_with: str = "nothing"
-    """What it is proportional to: traffic, machines, or nothing."""
-    commitment: str | None = None
-    """How machines are paid for; empty: by the hour, as prices.commitment says; None: the line is of something else."""
-    provider: str = ""
-    """Seller of machines; empty: whoever makes the offers of a commitment, or nobody."""
-    sku: str = ""
-    region: str | None = None
-    gpus: int = 0
-    """GPUs of all machines of the line."""
-
-    @property
-    def usd(self) -> float:
-        """Return the cost of the line.
-
-            c = q u
-
-        Returns
-        -------
-        [$]
-            c: the quantity q at the price u, of a month or of one job
-        """
-        return self.quantity * self.usd_each
-
-
-def total_usd(lines: Sequence[CostLine]) -> float:
-    """Return the sum of the lines [$]."""
-    return sum(line.usd for line in lines)
-
-
-def other_lines(
-    terms: OtherPrices,
-    machines_usd: float,
-    input_tokens: float,
-    output_tokens: float,
-    weight_bytes: float,
-    months: float,
-) -> tuple[CostLine, ...]:
-    """Return the costs of a service other than its GPUs and the people who run it, the lines without a price left out.
-
-        egress q = 10^-9 o b,   between zones q = 10^-9 z (i d + o b),   logs q = 10^-9 d (i + o),   weights q = 10^-9 w t,   others q = n t
-
-    Parameters
-    ----------
-    terms : prices; bytes b of an output token as it is streamed, bytes d of the text of a token, share z in another zone
-    machines_usd : [$]
-        what the machines cost, of which the provider's support plan and staging are shares
-    input_tokens : [tokens]
-        i, of all requests
-    output_tokens : [tokens]
-        o, of all requests
-    weight_bytes : [B]
-        w, of the checkpoint, kept once
-    months : [-]
-        t, that they are paid for; less than one for a job
-
-    Returns
-    -------
-    lines, of the same time as machines_usd
-    """
-    streamed = 1e-9 * output_tokens * terms.bytes_per_token
-
-    def basis(key: str) -> str:
-        return "assumed" if key in terms.assumed else f"scenario: prices.other.{key}"
-
-    lines = (
-        CostLine(
-            "egress of streamed output", streamed, "GB", terms.price("egress_per_gb"),
-            basis("egress_per_gb"), "traffic",
-        ),
-        CostLine(
-            "traffic between zones", terms.other_zone_fraction * (streamed + 1e-9 * input_tokens * terms.text_bytes_per_token), "GB",
-            terms.price("cross_zone_per_gb"), basis("cross_zone_per_gb"), "traffic",
-        ),
-        CostLine(
-            "logs of prompts and responses", 1e-9 * (input_tokens + output_tokens) * terms.text_bytes_per_token, "GB", terms.price("logs_per_gb"),
-            basis("logs_per_gb"), "traffic",
-        ),
-        CostLine("load balancers", months, "months", terms.price("load_balancers"), basis("load_balancers")),
-        CostLine("storage of weights", 1e-9 * weight_bytes * months, "GB months", terms.price("weights_per_gb"), basis("weights_per_gb")),
-        CostLine("CPU nodes", terms.price("cpu_nodes") * months, "node months", terms.price("cpu_node"), basis("cpu_node")),
-        CostLine("support plan", machines_usd, "$ of machines", terms.price("support"), basis("support"), "machines"),
-        CostLine("development and staging", machines_usd, "$ of machines", terms.price("staging"), basis("staging"), "machines"),
-    )  # fmt: skip
-    return tuple(line for line in lines if line.usd)
-
-
-@dataclass(frozen=True, slots=True)
-class PaidTerm:
-    """How a committed device is paid for."""
-
-    months: float
-    """Term of a reservation, or life of a purchase."""
-    upfront_usd: float
-    """Price of one device at the start of the term."""
-    running_usd_per_month: float
-    """Monthly cost of one device, whether it is used or not."""
-    residual_usd: float = 0.0
-    """Residual value of one device at the end of its life."""
-    interest_fraction: float = 0.0
-    """Cost of capital of a year, on what is paid upfront and not used up yet."""
-    bought: bool = False
-    """Whether the device is owned: nothing is owed after the horizon, and it is worth something."""
-
-    @property
-    def amortised_usd_per_month(self) -> float:
-        """Return the cost of a month of one device, its upfront part spread evenly over the term, without the cost of capital.
-
-            a = (u - v) / T + r
-
-        Returns
-        -------
-        [$/month]
-            a: upfront u less the residual value v, over a term of T months, and the running cost r
-        """
-        return (self.upfront_usd - self.residual_usd) / self.months + self.running_usd_per_month
-
-    def at(self, price_ratio: float) -> "PaidTerm":
-        """Return a term that begins at another price of its device; electricity and upkeep of what is bought stay."""
-        return replace(
-            self,
-            upfront_usd=self.upfront_usd * price_ratio,
-            running_usd_per_month=self.running_usd_per_month * (1.0 if self.bought else price_ratio),
-            residual_usd=self.residual_usd * price_ratio,
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class MachineCharge:
-    """What machines that are paid for in one way cost in a month: as it is billed, and as it is used up."""
-
-    part: MixedPart
-    hours: float
-    """Hours that are paid for: of machines, or of GPUs by the piece."""
-    effective_usd: float
-    """What is used up: payments by use, and the part of this month in what is paid for a term."""
-    billed_usd: float
-    """What is billed by use."""
-    upfront_usd: float
-    """What is billed once, for a term that begins in this month."""
-    recurring_usd: float
-    """What a reservation is billed for this month, whatever is used of it."""
-    list_usd: float
-    """The same hours at the price on demand of the list; what is used up, if none is known."""
-    contracted_usd: float
-    """The same with a discount of one's own, but without a term."""
-    capital_usd: float
-    """Cost of the capital that is tied up, which nobody bills."""
-    term_months: float | None
-    """Months of the term; None without one."""
-
-    @property
-    def is_reserved(self) -> bool:
-        """Whether a provider is owed for a term, whatever is used."""
-        return self.term_months is not None and self.part.offer.name.startswith("reserved")
-
-    @property
-    def is_bought(self) -> bool:
-        """Whether the machines are bought for the plan."""
-        return self.term_months is not None and not self.is_reserved
-
-    @property
-    def breakeven_decline(self) -> float | None:
-        """Return the yearly fall of the price on demand at which its term costs as much as renting by the hour; None without a term, or if no fall is enough."""
-        if self.term_months is None:
-            return None
-        return self.part.offer.breakeven_decline(self.part.used_fraction, round(self.term_months))
-
-    @property
-    def unused_fraction(self) -> float:
-        """Share of the reserved hours in which no replica runs; what is rented by use has none."""
-        return 1.0 - self.part.used_fraction if self.is_reserved else 0.0
-
-
-def machine_charge(part: MixedPart, term: PaidTerm | None, hours: float, *, begins: bool) -> MachineCharge:
-    """Return what a part of a mix costs in a month.
-
-        e = c - g f h + g a h / 730,   l = p h d,   k = c - e
-
-    Parameters
-    ----------
-    part : of cost c in the h hours of the month, f of it for each of g GPUs at all hours; p GPUs are paid for, at d on demand
-    term : of a reservation or a purchase, whose month is used up at a; None: paid as it is used, so e = c
-    hours : [h]
-        of the month
-    begins : whether the term begins in this month, so that its upfront part is billed
-
-    Returns
-    -------
-    MachineCharge, with the cost of capital k
-
-    References
-    ----------
-    FOCUS 1.2, BilledCost (without amortisation) and EffectiveCost (with it), https://focus.finops.org/focus-specification/v1-2/.
-    """
-    cost, gpus, months = part.usd_per_hour * hours, part.gpus, hours / HOURS_PER_MONTH
-    effective = billed = cost
-    upfront = recurring = 0.0
-    if term is not None:
-        by_use = cost - part.offer.fixed_usd_per_hour * gpus * hours
-        effective = by_use + term.amortised_usd_per_month * gpus * months
-        running = term.running_usd_per_month * gpus * months
-        recurring = 0.0 if term.bought else running
-        billed = by_use + running - recurring
-        upfront = term.upfront_usd * gpus if begins else 0.0
-    listed = None if term is not None and term.bought else part.offer.list_usd_per_hour
-    list_usd = effective if listed is None else part.paid_gpus * hours * listed
-    return MachineCharge(
-        part,
-        part.paid_gpus * hours / (part.devices if part.sku else 1.0),
-        effective,
-        billed,
-        upfront,
-        recurring,
-        list_usd,
-        list_usd if listed is None else list_usd * part.offer.discounted_ratio,
-        cost - effective,
-        None if term is None else term.months,
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class CommitmentRates:
-    """How well commitments fit the load: shares of a month, of machines that have a price on demand."""
-
-    coverage_fraction: float
-    """Share of the cost on demand that reservations cover."""
-    utilisation_fraction: float | None
-    """Share of the reserved cost in whose hours replicas run; None without reservations."""
-    effective_savings_fraction: float
-    """Share of the cost on demand that all discounts together save; below zero if they cost more."""
-
-
-def commitment_rates(charges: Sequence[MachineCharge]) -> CommitmentRates | None:
-    """Return coverage, utilisation and effective savings rate; None if no machine has a price on demand.
-
-        c = sum_r l (1 - n) / sum l,   u = sum_r e (1 - n) / sum_r e,   s = 1 - sum e / sum l
-
-    Parameters
-    ----------
-    charges : what is used up e, at list prices l, with the unused share n; r are the reserved ones. Owned machines have no list price and are left out
-
-    Returns
-    -------
-    CommitmentRates with coverage c, utilisation u and savings s
-
-    References
-    ----------
-    FinOps Foundation, "Rate optimization" and "Effective Savings Rate", https://www.finops.org/framework/capabilities/rate-optimization/.
-    """
-    listed = [
-        each for each in charges if each.part.offer.list_usd_per_hour is not None and not each.is_bought
-    ]
-    reserved = [charge for charge in listed if charge.is_reserved]
-    list_usd = sum(charge.list_usd * (1.0 - charge.unused_fraction) for charge in listed)
-    if not list_usd:
-        return None
-    paid = sum(charge.effective_usd for charge in reserved)
-    covered = sum(charge.list_usd * (1.0 - charge.unused_fraction) for charge in reserved)
-    used = sum(charge.effective_usd * (1.0 - charge.unused_fraction) for charge in reserved)
-    savings = 1.0 - sum(charge.effective_usd for charge in listed) / list_usd
-    return CommitmentRates(covered / list_usd, used / paid if paid else None, savings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -372,41 +97,6 @@ class Cash:
         return sum(row.interest_usd for row in self.months)
 
 
-def tied_up_ratio(upfront_fraction: float, term_months: float, interest_fraction: float) -> float:
-    """Return what a term costs with interest on its upfront part over what it costs without.
-
-        x = 1 + a i (T + 1) / 24
-
-    The upfront part is used up evenly, so in month k of T the share (T - k + 1) / T of it is tied up, on average (T + 1) / (2 T).
-
-    Parameters
-    ----------
-    upfront_fraction : [-]
-        a, share of the whole term that is paid at its start.
-    term_months : [months]
-        T.
-    interest_fraction : [-]
-        i, of a year, a twelfth of it each month.
-
-    Returns
-    -------
-    [-]
-        x, one without interest or without an upfront part.
-
-    Examples
-    --------
-    A year paid upfront at 12%: one percent a month on six and a half months of its cost, in a year of twelve:
-
-    >>> round(tied_up_ratio(1.0, 12.0, 0.12), 6)
-    1.065
-
-    References
-    ----------
-    Brealey, Myers, Allen, "Principles of Corporate Finance", chapter 2: the opportunity cost of capital, as simple interest.
-    """
-    return 1.0 + upfront_fraction * interest_fraction * (term_months + 1.0) / 24.0
-
-
 @dataclass(frozen=True, slots=True)
 class _Started:
     """Devices whose term begins in one month, at its price."""
@@ -453,7 +143,7 @@ class _Started:
         }
 
 
-def cash_of(mixes: Sequence[Mix], terms: Mapping[Offer, PaidTerm], decline_fraction: float = 0.0) -> Cash:
+def cash_of(mixes: Sequence[Mix], decline_fraction: float = 0.0) -> Cash:
     """Return payments by month for the mixes of successive months, at prices that fall by a part each year.
 
         new_m = max(0, n_m - sum of what runs),   paid_m = k_m new_m u + sum k_s running_s r + k_m what is rented,   owed = sum k_s (T - age) r
@@ -463,8 +153,7 @@ def cash_of(mixes: Sequence[Mix], terms: Mapping[Offer, PaidTerm], decline_fract
 
     Parameters
     ----------
-    mixes : of month 1, 2, ...; each is the cheapest for its own load at the prices of the first
-    terms : by offer, because GPUs of two kinds have two prices: term T, upfront u and running cost r; offers without one are paid as they are used
+    mixes : of month 1, 2, ...; each is the cheapest for its own load at the prices of the first. An offer has a term T, upfront u and running cost r, or is paid as it is used
     decline_fraction : [-]
         of a year, whose falling_ratios k are those of rents, and of terms and purchases by the month s in which they begin
 
@@ -472,18 +161,18 @@ def cash_of(mixes: Sequence[Mix], terms: Mapping[Offer, PaidTerm], decline_fract
     -------
     Cash; interest on what is paid upfront stands apart from what is paid
     """
+    offers = {part.offer: part.offer.term for mix in mixes for part in mix.parts if part.offer.term}
     started: list[_Started] = []
     months = []
-    for number, (mix, ratio) in enumerate(
-        zip(mixes, falling_ratios(decline_fraction, len(mixes)).tolist(), strict=True), start=1
-    ):
+    ratios = falling_ratios(decline_fraction, len(mixes)).tolist()
+    for number, (mix, ratio) in enumerate(zip(mixes, ratios, strict=True), start=1):
         upfront, running = 0.0, float(usd_per_month(mix.people_usd_per_hour))
         for part in mix.parts:
-            if part.offer not in terms:
+            if part.offer not in offers:
                 rented = 1.0 if part.offer.name == OWN else ratio
                 running += float(usd_per_month(part.usd_per_hour)) * rented
         cost = running
-        for offer, term in terms.items():
+        for offer, term in offers.items():
             parts = [part for part in mix.parts if part.offer == offer]
             needed = sum(part.gpus for part in parts)
             fixed = needed * offer.fixed_usd_per_hour

@@ -18,7 +18,7 @@ from capplan.fleet.scenario import CascadePart, SharingTerms
 from capplan.fleet.unit_costs import mean_requests_per_s
 from capplan.money.comparison import OwnFleet
 from capplan.money.order import NO_LOSS, Order
-from capplan.money.price import ChosenPrice, Prices, usd_per_month
+from capplan.money.price import ChosenPrice, usd_per_month
 from capplan.money.several_models import (
     CascadeFleets,
     breakeven_fraction,
@@ -29,7 +29,7 @@ from capplan.questions.fleet import AskedFleet, asked_fleet, terms_of
 from capplan.questions.fleet_answer import fleet_for
 from capplan.questions.money.comparison import own_fleet
 from capplan.questions.money.energy import asked_growth, growth_assumptions
-from capplan.questions.money.who_pays import PaidPlan, paid_plan
+from capplan.questions.money.ledger import PaidPlan, paid_plan
 from capplan.readers.catalogue.hardware import device, partitions
 from capplan.readers.catalogue.prices import machine_prices
 from capplan.scenario.scenario import read_scenario
@@ -105,7 +105,7 @@ class PartFleet:
     @property
     def own(self) -> OwnFleet:
         """The plan as it is paid for at any traffic."""
-        return own_fleet(self.paid, Prices())
+        return own_fleet(self.paid, alone=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +221,7 @@ def _stated_terms(terms: Cascade) -> list[Assumption]:
 def _requests(alone: PartFleet) -> float:
     """Return all requests of a month, or of the jobs."""
     demand = alone.asked.question.demand
-    if alone.paid.of_job:
+    if alone.paid.plan.is_of_job:
         return sum(item.job_requests or 0.0 for item in demand.classes)
     return mean_requests_per_s(demand, alone.plan.responses_s) * SECONDS_PER_HOUR * alone.paid.hours
 

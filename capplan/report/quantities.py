@@ -387,7 +387,7 @@ NEXT_TO_A_PLAN: Mapping[str, Quantity] = {
     "demand.peak_requests_per_s": Quantity("Requests a second at the peak of all traffic", "sum(r)", {"class_rate": "r"}, SIMULATION),
     "demand.mean_requests_per_s": Quantity("Requests a second, mean of all traffic", "sum(f r)", {"class_mean_fraction": "f", "class_rate": "r"}, SIMULATION),
     "total_cost.usd": Quantity("Cost of a month, or of one job, every line", "sum(c)", {"lines[].usd": "c"}, MONEY),
-    "total_cost.lines[].usd": Quantity("Cost of a line", "money.cash.CostLine.usd", {"line_quantity": "q", "line_price": "u"}, MONEY),
+    "total_cost.lines[].usd": Quantity("Cost of a line", "money.ledger.Entry.usd", {"line_quantity": "q", "line_price": "u"}, MONEY),
     "total_cost.lines[].quantity": Quantity("Quantity of a line, in its unit", "q", {"line_quantity": "q"}, MONEY),
     "total_cost.lines[].usd_each": Quantity("Price of a unit of a line", "u", {"line_price": "u"}, MONEY),
     "energy.phases[].time_fraction": Quantity(

@@ -13,7 +13,7 @@ from capplan.fleet.plan import PHASES, Group, Plan, Transfer, paid_by_the_gpu
 from capplan.fleet.review import PlanDetail, kernel_assumptions, sizing_of
 from capplan.fleet.search.recommended import DEAR
 from capplan.hardware.device import Device
-from capplan.money.cash import total_usd
+from capplan.money.ledger import total_usd
 from capplan.money.price import HOURS_PER_MONTH, usd_per_month
 from capplan.questions.plans.plan_row import plan_row
 from capplan.report.answer import Table, columns, row_of

@@ -11,7 +11,7 @@ from capplan.fleet.plan import FleetAnswer, Plan, offered_costs
 from capplan.fleet.review import PlanDetail, Question, plan_details, target_margins
 from capplan.fleet.search.recommended import CLEARLY_SURER, SMALL_EXTRA
 from capplan.hardware.device import Source
-from capplan.money.cash import total_usd
+from capplan.money.ledger import total_usd
 from capplan.money.price import HOURS_PER_MONTH, TERM_YEARS
 from capplan.questions.fleet import AskedFleet, parts_of
 from capplan.questions.money.energy import Outlook, outlook_of

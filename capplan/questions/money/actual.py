@@ -8,6 +8,7 @@ from pathlib import Path
 
 from capplan.errors import InputError
 from capplan.fleet.plan import FleetAnswer
+from capplan.money.ledger import machines_of
 from capplan.questions.fleet import AskedFleet
 from capplan.questions.money.who_pays import AskedBill, asked_bill
 from capplan.readers.catalogue.hardware import normalised
@@ -166,32 +167,20 @@ def _next_month(moment: datetime) -> datetime:
 def _planned_machines(bill: AskedBill) -> dict[str, Costs]:
     """Return what the machines of a plan cost in its month, by name; GPUs by the piece have the name of the device."""
     found: dict[str, Costs] = {}
-    for charge in bill.charges:
-        name = charge.part.sku or bill.plan.groups[charge.part.group].hardware
-        found[name] = found.get(name, Costs()).plus(charge.part.paid_gpus * bill.hours, charge.effective_usd)
+    for entry in machines_of(bill.entries):
+        name = entry.part.sku or bill.plan.groups[entry.part.group].hardware
+        hours = entry.part.paid_gpus * bill.hours
+        found[name] = found.get(name, Costs()).plus(hours, entry.paid.effective_usd)
     return found
 
 
 def _planned_classes(bill: AskedBill) -> dict[str, Costs]:
     """Return what the classes of a plan use of its machines in its month, and what waits."""
     found: dict[str, Costs] = {}
-    of_group = [
-        [charge for charge in bill.charges if charge.part.group == place]
-        for place in range(len(bill.bill.pools))
-    ]
-
-    def take(name: str, group: int, of_pool: float) -> None:
-        for charge in of_group[group]:
-            hours = of_pool * charge.part.paid_gpus * bill.hours
-            found[name] = found.get(name, Costs()).plus(hours, of_pool * charge.effective_usd)
-
-    for share in bill.bill.shares:
-        for usd, group in zip((share.prefill_usd, share.decode_usd), share.groups, strict=True):
-            pool = bill.bill.pools[group]
-            if pool.busy_usd:
-                take(share.use.name, group, usd / pool.busy_usd * pool.busy_fraction)
-    for group, pool in enumerate(bill.bill.pools):
-        take(IDLE, group, 1.0 - pool.busy_fraction)
+    for taken in bill.bill.allocated(bill.entries):
+        name, hours = taken.who.use.name if taken.who else IDLE, taken.entry.part.paid_gpus * bill.hours
+        if taken.share or not taken.who:
+            found[name] = found.get(name, Costs()).plus(taken.share * hours, taken.paid.effective_usd)
     return found
 
 

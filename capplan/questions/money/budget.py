@@ -26,8 +26,8 @@ from capplan.fleet.search.recommended import Paid, plan_of
 from capplan.fleet.search.search_cache import SearchCache
 from capplan.model.network import Network
 from capplan.model.parameters import weight_bytes
-from capplan.money.cash import other_lines, total_usd
 from capplan.money.hosted import hosted_traffic, tokens_of
+from capplan.money.ledger import other_entries, total_usd
 from capplan.money.price import HOURS_PER_MONTH, most_usd, usd_per_month
 from capplan.questions.money.commitments import asked_mix, cheapest_by_mix
 from capplan.scenario.scenario_file import Scenario
@@ -54,7 +54,7 @@ def budgeted(
         return scenario, ()
     traffic = tuple(hosted_traffic(item, 0.0) for item in demand.classes)
     inputs, outputs = tokens_of(traffic, HOURS_PER_MONTH)
-    lines = other_lines(own.other, 0.0, inputs, outputs, max(map(weight_bytes, networks.values())), 1.0)
+    lines = other_entries(own.other, 0.0, inputs, outputs, max(map(weight_bytes, networks.values())), 1.0)
     others = total_usd(lines)
     left = own.machines_usd_within(budget.usd_per_month, budget.includes, others)
     egress = total_usd([line for line in lines if line.grows_with == "traffic"])

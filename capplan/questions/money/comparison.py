@@ -11,7 +11,6 @@ from capplan.errors import InputError, unknown
 from capplan.fleet.growth import Growth
 from capplan.fleet.plan import FleetAnswer, Group, Plan
 from capplan.keys import first_day
-from capplan.money.cash import CostLine
 from capplan.money.commitments import falling_ratios
 from capplan.money.comparison import (
     ComparedMonth,
@@ -31,10 +30,9 @@ from capplan.money.hosted import (
     sold_price,
     too_long_fraction,
 )
-from capplan.money.price import Prices
 from capplan.questions.fleet import AskedFleet
 from capplan.questions.money.energy import asked_energy, asked_growth, growth_assumptions
-from capplan.questions.money.who_pays import PaidPlan, own_assumptions, paid_plan, traffic_of
+from capplan.questions.money.ledger import PaidPlan, own_assumptions, paid_plan, traffic_of
 from capplan.questions.plans.plan_check import age_warnings, change_warnings, life_warnings
 from capplan.readers.catalogue.token_prices import (
     HINT,
@@ -153,7 +151,7 @@ def refuse_unknown_storage(price: TokenPrice) -> None:
         )
 
 
-def own_fleet(paid: PaidPlan, terms: Prices, other: tuple[CostLine, ...] = ()) -> OwnFleet:
+def own_fleet(paid: PaidPlan, *, alone: bool = False) -> OwnFleet:
     """Return what a plan costs at any traffic, by the rule that sized it; pools grow alike, beyond what they carry together.
 
         u(n) = u(b) h(n) / h(b)
@@ -161,8 +159,7 @@ def own_fleet(paid: PaidPlan, terms: Prices, other: tuple[CostLine, ...] = ()) -
     Parameters
     ----------
     paid : today's plan, and for each group of its replicas what its machines cost: u(b) of b replicas; h of one hour where they cost nothing
-    terms : people and overhead
-    other : what its service takes in addition to GPUs and people
+    alone : the machines, without anything else in the ledger
 
     Returns
     -------
@@ -178,7 +175,8 @@ def own_fleet(paid: PaidPlan, terms: Prices, other: tuple[CostLine, ...] = ()) -
         )
 
     groups = tuple(replicas(*pair) for pair in zip(paid.plan.groups, paid.group_fractions, strict=True))
-    return OwnFleet(paid.plan.peak_requests_per_s, groups, terms, paid.machines_usd, other=other)
+    entries = tuple(entry for entry in paid.entries if entry.kind == "machines" or not alone)
+    return OwnFleet(paid.plan.peak_requests_per_s, groups, entries)
 
 
 def asked_comparison(
@@ -195,7 +193,7 @@ def asked_comparison(
     """
     scenario = asked.scenario
     paid = paid_plan(asked, answer, "there is no fleet to compare with", today)
-    own = own_fleet(paid, scenario.file.prices, paid.other)
+    own = own_fleet(paid)
     prices = tuple(sold_price(price_on(price, today.isoformat()), scenario.hosted) for price in prices)
     repeated = _repeated(scenario, paid.plan.responses_s, asked.question.max_model_len)
     comparison = compare(own, traffic_of(asked, paid.plan), prices, scenario.hosted, repeated)
@@ -211,7 +209,7 @@ def asked_comparison(
     return AskedComparison(
         paid.plan,
         comparison,
-        paid.by_mix,
+        paid.mix is not None,
         (
             *_assumptions(scenario, prices, comparison),
             *(() if growth is None else (*growth_assumptions(scenario, growth), _token_prices(scenario))),

@@ -15,7 +15,7 @@ from capplan.fleet.growth import Growth, growth_of
 from capplan.fleet.over_time import OverTime, RateLine, ReplicasAt
 from capplan.fleet.plan import FleetAnswer, Group, Plan
 from capplan.fleet.unit_costs import job_hours, mean_tokens_per_s
-from capplan.money.cash import Cash, CostLine, cash_of
+from capplan.money.cash import Cash, cash_of
 from capplan.money.commitments import Mix, falling_ratios
 from capplan.money.energy import (
     DECODE_FRACTION,
@@ -32,6 +32,7 @@ from capplan.money.energy import (
     together,
 )
 from capplan.money.hosted import hosted_traffic
+from capplan.money.ledger import Entry
 from capplan.money.price import Prices
 from capplan.numbers import Array
 from capplan.questions.fleet import AskedFleet, parts_of, replicas_by_group
@@ -39,10 +40,10 @@ from capplan.questions.money.commitments import (
     AskedMix,
     asked_mix,
     group_over_time,
-    paid_terms,
     rent_warnings,
 )
-from capplan.questions.money.who_pays import PlanUse, class_use, plan_use, total_cost
+from capplan.questions.money.ledger import ledger_of
+from capplan.questions.money.who_pays import PlanUse, class_use, plan_use
 from capplan.readers.catalogue.hardware import sku_of
 from capplan.scenario.scenario_file import Power, Scenario
 from capplan.scenario.traffic import rate_line
@@ -227,8 +228,7 @@ def asked_growth(asked: AskedFleet, plan: Plan, line: RateLine | None) -> Growth
     decline = price_decline(scenario)
     if not decline:
         return growth
-    terms = scenario.file.commitments
-    cash = cash_of(growth.mixes, paid_terms(terms, growth.mixes), decline).months if terms else ()
+    cash = cash_of(growth.mixes, decline).months if growth.mixes else ()
     return growth.at_prices(
         falling_ratios(decline, len(growth.months)).tolist(), [row.cost_usd for row in cash]
     )
@@ -287,8 +287,8 @@ class Outlook:
     warnings: tuple[str, ...] = ()
     cash: Cash | None = None
     """What the recommended plan pays in which month, where the scenario names commitments."""
-    total: tuple[CostLine, ...] = ()
-    """Every line of what the recommended plan costs; empty without a price."""
+    total: tuple[Entry, ...] = ()
+    """The ledger of the recommended plan; empty without a price."""
     pools_over_time: tuple[OverTime, ...] = ()
     """Load of each group over the day, where the load has a curve and the recommended plan has several groups."""
     group_names: tuple[str, ...] = ()
@@ -333,7 +333,7 @@ def outlook_of(asked: AskedFleet, answer: FleetAnswer, today: date | None = None
             )
         ),
         cash=asked_cash(scenario, mixes[0].mix, growth) if mixes else None,
-        total=total_cost(asked, chosen, mixes[0].mix if mixes else None),
+        total=ledger_of(asked, chosen, mixes[0].mix if mixes else None),
         pools_over_time=over_time if len(over_time) > 1 else (),
         group_names=chosen.group_names,
         narrower=narrower_weights(asked, chosen),
@@ -346,7 +346,6 @@ CASH_MONTHS = 12
 
 def asked_cash(scenario: Scenario, mix: Mix, growth: Growth | None) -> Cash | None:
     """Return what is paid in which month: by the mixes of a growth, else by today's for a year; None if every month pays alike."""
-    assert scenario.file.commitments is not None
     mixes = growth.mixes if growth is not None else (mix,) * CASH_MONTHS
-    terms = paid_terms(scenario.file.commitments, mixes)
-    return cash_of(mixes, terms, price_decline(scenario)) if terms else None
+    has_terms = any(part.offer.term for each in mixes for part in each.parts)
+    return cash_of(mixes, price_decline(scenario)) if has_terms else None

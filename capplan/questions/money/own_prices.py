@@ -10,7 +10,7 @@ from typing import Any
 
 from capplan.errors import InputError
 from capplan.money.hosted import TokenPrice
-from capplan.questions.money.who_pays import paid_plan
+from capplan.questions.money.ledger import paid_plan
 from capplan.questions.plans.plan_file import asked_of_plan
 from capplan.readers.catalogue.offer_terms import PROJECT_FOLDER, known_machines, machines_in, user_folder
 from capplan.readers.catalogue.price_exports import ListedOffer, offers_in

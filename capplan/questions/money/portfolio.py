@@ -7,12 +7,13 @@ from datetime import date
 from capplan.assumption import Assumption
 from capplan.errors import InputError
 from capplan.fleet.plan import FleetAnswer
-from capplan.money.cash import CommitmentRates, commitment_rates, machine_charge, total_usd
 from capplan.money.commitments import GroupUse, Mix, mix_of, pooled_use
+from capplan.money.ledger import CommitmentRates, commitment_rates, committed_entry, total_usd
 from capplan.money.price import HOURS_PER_MONTH, usd_per_month
 from capplan.questions.fleet import AskedFleet, replicas_by_group
-from capplan.questions.money.commitments import asked_mix, paid_terms
-from capplan.questions.money.who_pays import AskedBill, asked_bill, asked_other_lines
+from capplan.questions.money.commitments import asked_mix
+from capplan.questions.money.ledger import asked_other_entries
+from capplan.questions.money.who_pays import AskedBill, asked_bill
 from capplan.scenario.traffic import rate_line
 
 
@@ -103,10 +104,7 @@ def asked_portfolio(
             pooled.setdefault((device, use.machine, *use.offers), []).append(use)
     people = terms.owned.people / float(usd_per_month(1.0)) if terms.owned else 0.0
     mix = mix_of([pooled_use(uses) for uses in pooled.values()], people)
-    paid_as = paid_terms(terms, (mix,))
-    charges = [
-        machine_charge(part, paid_as.get(part.offer), HOURS_PER_MONTH, begins=False) for part in mix.parts
-    ]
+    shared = [committed_entry(part, HOURS_PER_MONTH, begins=False) for part in mix.parts]
     mixes = [float(usd_per_month(bill.mix.usd_per_hour)) if bill.mix else 0.0 for bill in bills]
     separate = sum(mixes)
     ratio = (
@@ -122,8 +120,8 @@ def asked_portfolio(
     return Portfolio(
         services,
         mix,
-        commitment_rates([charge for bill in bills for charge in bill.charges]),
-        commitment_rates(charges),
+        commitment_rates([entry for bill in bills for entry in bill.entries]),
+        commitment_rates(shared),
         budget_usd,
         tuple(dict.fromkeys((stated, *(one for bill in bills for one in bill.assumptions)))),
         tuple(dict.fromkeys(one for bill in bills for one in bill.warnings)),
@@ -134,6 +132,6 @@ def _service(asked: AskedFleet, bill: AskedBill, separate_usd: float, ratio: flo
     """Return a service with its part of the shared machines."""
     machines = bill.machines_usd + (ratio - 1.0) * separate_usd
     prices = asked.scenario.file.prices
-    others = total_usd(asked_other_lines(asked, bill.plan, machines, bill.hours))
+    others = total_usd(asked_other_entries(asked, bill.plan, machines, bill.hours))
     outside = sum(share.use.outside_usd for share in bill.bill.shares)
     return Service(asked.scenario.name, bill, machines, prices.usd(machines, others) + outside)

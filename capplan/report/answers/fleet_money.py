@@ -6,8 +6,9 @@ from math import isclose
 from typing import Any
 
 from capplan.fleet.plan import FleetAnswer, Plan, offered_costs
-from capplan.money.cash import Cash, CostLine, total_usd
+from capplan.money.cash import Cash
 from capplan.money.commitments import HOURS_PER_YEAR, Mix, Offer, named_offers
+from capplan.money.ledger import Entry, cost_lines, machines_of, total_usd
 from capplan.money.price import HOURS_PER_MONTH, SIDES, ChosenPrice
 from capplan.questions.money.commitments import AskedMix
 from capplan.questions.money.energy import Outlook
@@ -147,25 +148,25 @@ def cash_texts(cash: Cash | None) -> Iterator[str]:
 _TOTAL_TITLES = {"what": "line", "usd_each": "price of one", "usd": "cost", "basis": "price from"}
 
 
-def total_rows(lines: Sequence[CostLine]) -> list[dict[str, Any]]:
+def total_rows(lines: Sequence[Entry]) -> list[dict[str, Any]]:
     """Return the lines of a total cost; quantity times price is the cost of a line."""
-    return [row_of(line, "what quantity unit usd_each usd basis") for line in lines]
+    return [row_of(line, "what quantity unit usd_each usd basis") for line in cost_lines(lines)]
 
 
-def total_result(lines: Sequence[CostLine]) -> dict[str, Any] | None:
+def total_result(lines: Sequence[Entry]) -> dict[str, Any] | None:
     """Return the total cost with its lines, as JSON has them; None without a price."""
     return {"usd": total_usd(lines), "lines": total_rows(lines)} if lines else None
 
 
-def total_table(lines: Sequence[CostLine]) -> Table:
+def total_table(lines: Sequence[Entry]) -> Table:
     """Return the lines of a total cost, and their sum."""
     end = {"what": "total", "usd": total_usd(lines)}
     return Table([*total_rows(lines), end], title="Total cost", titles=_TOTAL_TITLES)
 
 
-def total_texts(plan: Plan | None, lines: Sequence[CostLine]) -> Iterator[str]:
+def total_texts(plan: Plan | None, lines: Sequence[Entry]) -> Iterator[str]:
     """Yield the total cost in words, if it is not what the machines cost."""
-    machines = total_usd([line for line in lines if line.commitment is not None])
+    machines = total_usd(machines_of(lines))
     if plan is None or not lines or isclose(total_usd(lines), machines):
         return
     span = "for the job" if plan.is_of_job else "a month"
