@@ -1,4 +1,4 @@
-"""Money over months and years: the budget of a scenario, and what is paid in which month."""
+"""What is paid in which month, and what is owed and worth when the horizon ends."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -7,41 +7,6 @@ from typing import Any
 from capplan.money.commitments import Mix, Offer, PaidTerm, falling_ratios
 from capplan.money.order import OWN
 from capplan.money.price import usd_per_month
-
-
-@dataclass(frozen=True, slots=True)
-class BudgetTerms:
-    """A budget as a scenario states it."""
-
-    usd_per_month: float
-    includes: tuple[str, ...] = ()
-    """What it pays for in addition to the machines: people, overhead, other."""
-    beside_usd_per_month: float = 0.0
-    """What that takes of it."""
-    usd_per_traffic: float = 0.0
-    """What machines lose of it if the traffic doubles: it pays for egress too."""
-
-    def machines_usd_per_month(self, traffic_ratio: float = 1.0) -> float:
-        """Return what is left for machines at some times the traffic [$/month].
-
-        Examples
-        --------
-        >>> BudgetTerms(50_000.0, ("people", "other"), 12_000.0, 3000.0).machines_usd_per_month(2.0)
-        35000.0
-        """
-        return self.usd_per_month - self.beside_usd_per_month - self.usd_per_traffic * (traffic_ratio - 1.0)
-
-    def left_text(self, traffic_ratio: float = 1.0) -> str:
-        """Return what is left for machines in words.
-
-        Examples
-        --------
-        >>> terms = BudgetTerms(5000.0, ("other",), 4000.0, 3000.0)
-        >>> terms.left_text(), terms.left_text(2.0)
-        ('$1,000', 'nothing')
-        """
-        left = self.machines_usd_per_month(traffic_ratio)
-        return f"${left:,.0f}" if left > 0.0 else "nothing"
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from typing import Literal, TypeAlias
 
 from capplan.money.commitments import MixedPart, PaidTerm
 from capplan.money.order import OWN
-from capplan.money.price import HOURS_PER_MONTH, OtherPrices
+from capplan.money.price import HOURS_PER_MONTH, OtherPrices, Prices
 
 MACHINE_HOURS = "machine hours"
 """Unit of machines that are paid for whole, at one price."""
@@ -256,6 +256,65 @@ def other_entries(
         Entry("development and staging", machines_usd, "$ of machines", terms.price("staging"), basis("staging"), grows_with="machines"),
     )  # fmt: skip
     return tuple(line for line in lines if line.usd)
+
+
+def service_entries(
+    prices: Prices,
+    machines_usd: float,
+    input_tokens: float,
+    output_tokens: float,
+    weight_bytes: float,
+    months: float,
+) -> tuple[Entry, ...]:
+    """Return what a service costs in addition to its machines: overhead on their price, people, and the costs of `other_entries`."""
+    staff = "assumed" if prices.people_assumed else "scenario: prices.people"
+    of = "scenario: prices.overhead"
+    return (
+        Entry("overhead", machines_usd, "$ of machines", prices.overhead, of, "overhead", "machines"),
+        Entry("people", 1.0, "team", prices.people_usd_per_month, staff, "people"),
+        *other_entries(prices.other, machines_usd, input_tokens, output_tokens, weight_bytes, months),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetTerms:
+    """A budget as a scenario states it."""
+
+    usd_per_month: float
+    includes: tuple[Kind, ...] = ()
+    """What it pays for in addition to the machines: people, overhead, other."""
+    entries: tuple[Entry, ...] = ()
+    """Those entries, for machines of a dollar."""
+
+    def machines_usd_per_month(self, traffic_ratio: float = 1.0) -> float:
+        """Return what is left for machines at some times the traffic [$/month].
+
+            m = (c - p - t x) / (1 + f)
+
+        The budget c pays for entries p, for x of those that grow with the traffic, at t times of it, and for f of each dollar of machines.
+
+        Examples
+        --------
+        >>> people, egress = Entry("people", 1.0, "team", 9000.0, ""), Entry("egress", 1.0, "GB", 3000.0, "", "other", "traffic")
+        >>> BudgetTerms(50_000.0, ("people", "other"), (people, egress)).machines_usd_per_month(2.0)
+        35000.0
+        """
+        fixed = sum(entry.usd for entry in self.entries if entry.grows_with == "nothing")
+        traffic = sum(entry.usd for entry in self.entries if entry.grows_with == "traffic")
+        follows = sum(entry.usd_each for entry in self.entries if entry.grows_with == "machines")
+        return (self.usd_per_month - fixed - traffic * traffic_ratio) / (1.0 + follows)
+
+    def left_text(self, traffic_ratio: float = 1.0) -> str:
+        """Return what is left for machines in words.
+
+        Examples
+        --------
+        >>> terms = BudgetTerms(5000.0, ("people",), (Entry("people", 1.0, "team", 4000.0, ""),))
+        >>> terms.left_text(), BudgetTerms(3000.0, ("people",), terms.entries).left_text()
+        ('$1,000', 'nothing')
+        """
+        left = self.machines_usd_per_month(traffic_ratio)
+        return f"${left:,.0f}" if left > 0.0 else "nothing"
 
 
 @dataclass(frozen=True, slots=True)

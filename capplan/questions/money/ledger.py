@@ -11,7 +11,7 @@ from capplan.keys import first_day
 from capplan.model.parameters import weight_bytes
 from capplan.money.commitments import Mix, MixedPart, Offer, PaidTerm
 from capplan.money.hosted import HostedTraffic, hosted_traffic, outside_usd, tokens_of
-from capplan.money.ledger import Entry, committed_entry, other_entries, rented_entry, total_usd
+from capplan.money.ledger import Entry, committed_entry, rented_entry, service_entries, total_usd
 from capplan.money.order import OWN, Machine, OrderLine, owned_price_text
 from capplan.money.price import HOURS_PER_MONTH, ON_DEMAND, TERM_YEARS, PriceRecord, usd_per_month
 from capplan.questions.fleet import AskedFleet, replicas_by_group
@@ -29,10 +29,10 @@ def traffic_of(asked: AskedFleet, plan: Plan) -> tuple[HostedTraffic, ...]:
     return tuple(map(hosted_traffic, demand.classes, responses_s))
 
 
-def asked_other_entries(
+def asked_service_entries(
     asked: AskedFleet, plan: Plan, machines_usd: float, hours: float
 ) -> tuple[Entry, ...]:
-    """Return what a plan takes in addition to GPUs and people, in the hours that it is paid for.
+    """Return what a plan costs in addition to its machines, in the hours that it is paid for.
 
     Parameters
     ----------
@@ -43,11 +43,15 @@ def asked_other_entries(
     hours : [h]
         of a month, or of a job
     """
-    inputs, outputs = tokens_of(traffic_of(asked, plan), hours)
+    traffic = traffic_of(asked, plan)
     networks = {group.weight_dtype: asked.question.networks[group.weight_dtype] for group in plan.groups}
     stored = sum(weight_bytes(network) for network in networks.values())
     months = hours / HOURS_PER_MONTH
-    return other_entries(asked.scenario.file.prices.other, machines_usd, inputs, outputs, stored, months)
+    outside = outside_usd(traffic) * (1.0 if plan.is_of_job else months)
+    return (
+        *service_entries(asked.scenario.file.prices, machines_usd, *tokens_of(traffic, hours), stored, months),
+        Entry("retrieval and tools", 1.0, "all requests", outside, "scenario: traffic, outside", "outside", "traffic"),
+    )  # fmt: skip
 
 
 def ledger_of(
@@ -70,7 +74,6 @@ def ledger_of(
     """
     if plan.order is None or plan.usd_per_hour is None:
         return ()
-    own, of_job = asked.scenario.file.prices, plan.is_of_job
     hours = (plan.money.job_hours if plan.money else None) or month_hours
     months = hours / HOURS_PER_MONTH
     passed = _months_passed(asked.scenario, month)
@@ -90,15 +93,7 @@ def ledger_of(
         Entry("people for owned machines", months, "months", people * HOURS_PER_MONTH, "scenario: commitments.owned.people", "machines"),
         Entry("host memory of offloaded caches", months, "months", memory, "scenario: prices.host_memory_per_gb", "machines"),
     ]  # fmt: skip
-    usd, staff = total_usd(machines), "assumed" if own.people_assumed else "scenario: prices.people"
-    outside = outside_usd(traffic_of(asked, plan)) * (1.0 if of_job else months)
-    return (
-        *machines,
-        Entry("overhead", usd, "$ of machines", own.overhead, "scenario: prices.overhead", "overhead", "machines"),
-        Entry("people", 1.0, "team", own.people_usd_per_month, staff, "people"),
-        *asked_other_entries(asked, plan, usd, hours),
-        Entry("retrieval and tools", 1.0, "all requests", outside, "scenario: traffic, outside", "outside", "traffic"),
-    )  # fmt: skip
+    return (*machines, *asked_service_entries(asked, plan, total_usd(machines), hours))
 
 
 def _months_passed(scenario: Scenario, month: tuple[int, int] | None) -> int:

@@ -12,7 +12,7 @@ from capplan.money.ledger import CommitmentRates, commitment_rates, committed_en
 from capplan.money.price import HOURS_PER_MONTH, usd_per_month
 from capplan.questions.fleet import AskedFleet, replicas_by_group
 from capplan.questions.money.commitments import asked_mix
-from capplan.questions.money.ledger import asked_other_entries
+from capplan.questions.money.ledger import asked_service_entries
 from capplan.questions.money.who_pays import AskedBill, asked_bill
 from capplan.scenario.traffic import rate_line
 
@@ -131,7 +131,5 @@ def asked_portfolio(
 def _service(asked: AskedFleet, bill: AskedBill, separate_usd: float, ratio: float) -> Service:
     """Return a service with its part of the shared machines."""
     machines = bill.machines_usd + (ratio - 1.0) * separate_usd
-    prices = asked.scenario.file.prices
-    others = total_usd(asked_other_entries(asked, bill.plan, machines, bill.hours))
-    outside = sum(share.use.outside_usd for share in bill.bill.shares)
-    return Service(asked.scenario.name, bill, machines, prices.usd(machines, others) + outside)
+    beside = asked_service_entries(asked, bill.plan, machines, bill.hours)
+    return Service(asked.scenario.name, bill, machines, machines + total_usd(beside))
