@@ -1,7 +1,7 @@
 """A scenario and the listed offers -> the cheapest mix of commitments, for a plan or over all layouts."""
 
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from functools import partial
@@ -18,7 +18,7 @@ from capplan.fleet.search.layouts import ScreenedLayout
 from capplan.fleet.search.one_layout import replicas_at_rates
 from capplan.fleet.search.recommended import plan_of
 from capplan.hardware.device import Device
-from capplan.keys import Term, first_day
+from capplan.keys import Commitment, Term, first_day
 from capplan.money.commitments import (
     HOURS_PER_YEAR,
     GroupUse,
@@ -46,7 +46,7 @@ from capplan.money.price import (
 )
 from capplan.numbers import Counts
 from capplan.readers.catalogue.prices import machine_records, records_of
-from capplan.scenario.scenario_file import Commitments, Owned, Reserved, Scenario
+from capplan.scenario.scenario_file import Commitments, Owned, Reserved, Scenario, Spot
 
 RESERVED_DISCOUNTS = {"reserved-1y": 0.35, "reserved-3y": 0.55}
 """Discounts on the price on demand for one and three years, where neither an offer nor a discount is given (an assumption)."""
@@ -144,34 +144,28 @@ def offers_for(
     records : offers
     sold_as : the machine that all of them are of; None: any
     """
-    sold_name = sold_as or device.name
-    terms = scenario.file.commitments
+    name, terms = sold_as or device.name, scenario.file.commitments
     assert terms is not None
     choice = replace(scenario.prices, commitment="on-demand")
     on_demand = _price(records, device, choice)
     if on_demand is None:
         raise InputError(
-            f"{scenario.path}: commitments: {sold_name} has no price on demand; give prices.per_gpu_hour.{device.name}"
+            f"{scenario.path}: commitments: {name} has no price on demand; give prices.per_gpu_hour.{device.name}"
         )
-    without = replace(choice, per_gpu_hour={})
-    stated: Mapping[Term, Reserved | None] = {
-        "reserved-1y": terms.reserved_1y,
-        "reserved-3y": terms.reserved_3y,
-    }
-    reserved = {
-        term: reserved_offer(
-            term, key, _price(records, device, replace(without, commitment=term)), on_demand, terms.interest
-        )
-        for term, key in stated.items()
-        if key is not None
-    }
-    offers = [_of_listed("on-demand", on_demand, fixed=False), *reserved.values()]
-    assumed = [
-        Assumption(f"{term} of {sold_name}: {offer.origin}", f"commitments.{term.replace('-', '_')}.discount")
-        for term, offer in reserved.items()
-        if "assumed" in offer.origin
-    ]
+
+    def listed(commitment: Commitment | Term) -> ChosenPrice | None:
+        return _price(records, device, replace(choice, commitment=commitment, per_gpu_hour={}))
+
+    offers = [_of_listed("on-demand", on_demand, fixed=False)]
+    assumed: list[Assumption] = []
     warnings: list[str] = []
+    stated: dict[Term, Reserved | None] = {"reserved-1y": terms.reserved_1y, "reserved-3y": terms.reserved_3y}
+    for term, key in stated.items():
+        if key is not None:
+            offers.append(reserved_offer(term, key, listed(term), on_demand, terms.interest))
+            if "assumed" in offers[-1].origin:
+                place = f"commitments.{term.replace('-', '_')}.discount"
+                assumed.append(Assumption(f"{term} of {name}: {offers[-1].origin}", place))
     if terms.owned is not None:
         watts = device.tdp_w if terms.owned.power is None else terms.owned.power
         if watts is None:
@@ -181,25 +175,27 @@ def offers_for(
         else:
             offers.append(owned_offer(terms.owned, watts))
     if terms.spot is not None:
-        spot = _price(records, device, replace(without, commitment="spot"))
+        spot = listed("spot")
         if spot is None:
-            warnings.append(f"no spot price of {sold_name} is known, so spot is left out")
+            warnings.append(f"no spot price of {name} is known, so spot is left out")
         else:
-            offer = _of_listed("spot", spot, fixed=False)
-            ratio = 1.0 + terms.spot.headroom
-            rented = offer.used_usd_per_hour * ratio
-            offers.append(
-                replace(offer, used_usd_per_hour=rented, most_fraction=terms.spot.most, rented_ratio=ratio)
-            )
+            offers.append(_spot_offer(terms.spot, spot))
             what = (
                 f"spot replicas are rented {terms.spot.headroom:.0%} over need for interruptions, and are at most "
                 f"{terms.spot.most:.0%} of the peak"
             )
             assumed.append(Assumption(what, "commitments.spot"))
-    contracted = float(offers[0].usd_per_hour(1.0))
+    contracted = offers[0].used_usd_per_hour
     ratio = on_demand.records[0].discounted_ratio if on_demand.records else 1.0
     priced = [replace(each, list_usd_per_hour=contracted / ratio, discounted_ratio=ratio) for each in offers]
     return priced, assumed, warnings
+
+
+def _spot_offer(terms: Spot, price: ChosenPrice) -> Offer:
+    """Return machines that the provider may take back: more are rented than are needed, for a part of the peak at most."""
+    offer, ratio = _of_listed("spot", price, fixed=False), 1.0 + terms.headroom
+    used = offer.used_usd_per_hour * ratio
+    return replace(offer, used_usd_per_hour=used, most_fraction=terms.most, rented_ratio=ratio)
 
 
 def running_counts(group: Group, over_time: OverTime | None, terms: Commitments) -> Counts:

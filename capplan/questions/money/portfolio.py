@@ -14,6 +14,7 @@ from capplan.questions.fleet import AskedFleet, replicas_by_group
 from capplan.questions.money.commitments import asked_mix
 from capplan.questions.money.ledger import asked_service_entries
 from capplan.questions.money.who_pays import AskedBill, asked_bill
+from capplan.scenario.scenario_file import Commitments
 from capplan.scenario.traffic import rate_line
 
 
@@ -83,27 +84,9 @@ def asked_portfolio(
     InputError
         the commitments are not the same, or one of them is a batch job
     """
-    first = asked[0][0].scenario
-    terms = first.file.commitments
-    for each, _ in asked:
-        named = each.scenario.file.commitments
-        if named is None or named != terms:
-            why = "names no commitments" if named is None else f"has other commitments than {first.name}"
-            raise InputError(
-                f"{each.scenario.path}: {why}, so there is nothing to share\n  give all of them the same section, e.g. commitments: {{reserved_1y: {{}}}}"
-            )
-    assert terms is not None
+    terms = _shared_terms(asked)
     bills = [asked_bill(each, answer, today) for each, answer in asked]
-    pooled: dict[object, list[GroupUse]] = {}
-    for (each, _), bill in zip(asked, bills, strict=True):
-        plan = bill.plan
-        line = rate_line(each.scenario, plan.responses_s)
-        mixed = asked_mix(each.scenario, plan, line, replicas_by_group(each, plan))
-        for use in mixed.uses if mixed else ():
-            device = plan.groups[use.group].layout.device.name
-            pooled.setdefault((device, use.machine, *use.offers), []).append(use)
-    people = terms.owned.people / float(usd_per_month(1.0)) if terms.owned else 0.0
-    mix = mix_of([pooled_use(uses) for uses in pooled.values()], people)
+    mix = _pooled_mix([(each, bill) for (each, _), bill in zip(asked, bills, strict=True)], terms)
     shared = [committed_entry(part, HOURS_PER_MONTH, begins=False) for part in mix.parts]
     mixes = [float(usd_per_month(bill.mix.usd_per_hour)) if bill.mix else 0.0 for bill in bills]
     separate = sum(mixes)
@@ -126,6 +109,34 @@ def asked_portfolio(
         tuple(dict.fromkeys((stated, *(one for bill in bills for one in bill.assumptions)))),
         tuple(dict.fromkeys(one for bill in bills for one in bill.warnings)),
     )
+
+
+def _shared_terms(asked: Sequence[tuple[AskedFleet, FleetAnswer]]) -> Commitments:
+    """Return the commitments that all scenarios name; an error if they are not the same."""
+    first = asked[0][0].scenario
+    for each, _ in asked:
+        named = each.scenario.file.commitments
+        if named is None or named != first.file.commitments:
+            why = "names no commitments" if named is None else f"has other commitments than {first.name}"
+            raise InputError(
+                f"{each.scenario.path}: {why}, so there is nothing to share\n  give all of them the same section, e.g. commitments: {{reserved_1y: {{}}}}"
+            )
+    assert first.file.commitments is not None
+    return first.file.commitments
+
+
+def _pooled_mix(bills: Sequence[tuple[AskedFleet, AskedBill]], terms: Commitments) -> Mix:
+    """Return the cheapest mix for all machines of several services, those of one kind together."""
+    pooled: dict[object, list[GroupUse]] = {}
+    for asked, bill in bills:
+        plan = bill.plan
+        line = rate_line(asked.scenario, plan.responses_s)
+        mixed = asked_mix(asked.scenario, plan, line, replicas_by_group(asked, plan))
+        for use in mixed.uses if mixed else ():
+            device = plan.groups[use.group].layout.device.name
+            pooled.setdefault((device, use.machine, *use.offers), []).append(use)
+    people = terms.owned.people / float(usd_per_month(1.0)) if terms.owned else 0.0
+    return mix_of([pooled_use(uses) for uses in pooled.values()], people)
 
 
 def _service(asked: AskedFleet, bill: AskedBill, separate_usd: float, ratio: float) -> Service:
