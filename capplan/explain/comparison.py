@@ -120,7 +120,7 @@ def bill_group(planned: Planned) -> Group:
     """Return what `capplan bill` prints; the order is explained as a number of the plan."""
     asked = asked_bill(planned.asked, planned.answer, current_day())
     result = bill_answer(asked, planned.asked.scenario, None).result
-    left = ("order", "charges", "rates")
+    left = ("order", "charges", "rates", "prices_by_term")
     numbers = {place: value for place, value in places_of(result) if place[0] not in left}
     given = _bill_arguments(planned, asked, _paid(planned), numbers)
     groups = planned.plan.groups

@@ -26,9 +26,9 @@ from capplan.money.price import HOURS_PER_MONTH
 from capplan.questions.fleet import parts_of, replicas_by_group
 from capplan.questions.money.commitments import AskedMix, asked_mix
 from capplan.questions.money.energy import asked_energy, asked_growth, price_decline
-from capplan.questions.money.ledger import ledger_of
+from capplan.questions.money.ledger import ledger_of, term_prices
 from capplan.report.answer import row_of
-from capplan.report.answers.fleet_money import commitments_result, total_result
+from capplan.report.answers.fleet_money import commitments_result, term_rows, total_result
 from capplan.report.answers.fleet_outlook import energy_result, growth_result
 from capplan.report.quantities import MONEY
 from capplan.scenario.scenario_file import Power
@@ -78,6 +78,27 @@ def total_cost_group(planned: Planned) -> Group:
 
     given: Arguments = {"line_quantity": quantity, "line_price": price}
     return Group(numbers, NextToPlan("total_cost", numbers, given).explain)
+
+
+def prices_by_term_group(planned: Planned) -> Group:
+    """Return the public prices of the GPUs of the recommended plan by term."""
+    terms = term_prices(planned.asked.scenario, planned.plan)
+    numbers = dict(places_of(term_rows(terms)))
+
+    def offer(place: Place) -> Stated:
+        term = terms[int(place[0])]
+        ends = {"lowest": term.price.lowest, "highest": term.price.highest}
+        record = ends.get(str(place[1]).partition("_")[0]) or term.price.records[0]
+        counted = "by its discount, on the median price on demand; " if record in term.discounted else ""
+        source = f"{record.provider}, {record.date or 'date unknown'}: {counted}{record.source}"
+        return Stated(record.usd_per_hour, source, "spec" if record.quality == "list" else "assumed")
+
+    given: Arguments = {
+        "term_price": offer,
+        "term_hours": lambda place: Stated(terms[int(place[0])].hours),
+        "paid_gpus": lambda place: Stated(terms[int(place[0])].gpus),
+    }
+    return Group(numbers, NextToPlan("prices_by_term", numbers, given).explain)
 
 
 def commitments_group(planned: Planned) -> Group:

@@ -716,6 +716,29 @@ def price_of(records: Sequence[PriceRecord], device: Device, choice: Prices) -> 
     )
 
 
+PRICED_TERMS: tuple[Commitment | Term, ...] = (ON_DEMAND, "reserved-1y", "reserved-3y", "owned")
+"""Ways to pay whose public prices an answer shows next to each other."""
+
+
+def prices_by_term(records: Sequence[PriceRecord], device: Device, choice: Prices) -> tuple[ChosenPrice, ...]:
+    """Return the public prices of a device by how long one commits to it, of all providers; empty if fewer than two ways to pay have one.
+
+    Examples
+    --------
+    >>> from capplan.readers.catalogue.hardware import device
+    >>> gpu = device("h100-sxm")
+    >>> listed = [PriceRecord("h100-sxm", "a", "on-demand", 4.0, "page", "2026-10"), PriceRecord("h100-sxm", "b", "owned", 1.5, "page", "2026-04")]
+    >>> [(price.commitment, price.usd_per_hour) for price in prices_by_term(listed, gpu, Prices())]
+    [('on-demand', 4.0), ('owned', 1.5)]
+    >>> prices_by_term(listed[:1], gpu, Prices())
+    ()
+    """
+    every = replace(choice, provider=ANY_PROVIDER, region=None)
+    found = (price_of(records, device, replace(every, commitment=term)) for term in PRICED_TERMS)
+    known = tuple(price for price in found if price is not None)
+    return known if len(known) > 1 and known[0].records else ()
+
+
 def _shared(record: PriceRecord, share: float) -> PriceRecord:
     listed = None if record.list_price is None else record.list_price * share
     return replace(record, price=record.price * share, list_price=listed)

@@ -105,7 +105,7 @@ class PartFleet:
     @property
     def own(self) -> OwnFleet:
         """The plan as it is paid for at any traffic."""
-        return own_fleet(self.paid, alone=True)
+        return own_fleet(self.paid, machines_only=True)
 
 
 @dataclass(frozen=True, slots=True)

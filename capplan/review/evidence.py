@@ -17,7 +17,7 @@ from capplan.money.ledger import total_usd
 from capplan.money.price import HOURS_PER_MONTH, usd_per_month
 from capplan.questions.plans.plan_row import plan_row
 from capplan.report.answer import Table, columns, row_of
-from capplan.report.answers.fleet_money import total_table
+from capplan.report.answers.fleet_money import term_tables, total_table
 from capplan.report.answers.fleet_outlook import over_time_parts, over_time_tables
 from capplan.report.answers.fleet_words import (
     ALL_HOURS,
@@ -598,6 +598,7 @@ def cost_section(given: Findings) -> Section:
             Table(devices, title="Devices", titles=titles),
             Table(tokens, title="Requests and tokens" if of_job else "Tokens", titles=titles),
             *order_tables(given.answer.chosen),
+            *term_tables(given.outlook.terms),
         ),
     )
 

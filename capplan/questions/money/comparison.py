@@ -152,7 +152,7 @@ def refuse_unknown_storage(price: TokenPrice) -> None:
         )
 
 
-def own_fleet(paid: PaidPlan, *, alone: bool = False) -> OwnFleet:
+def own_fleet(paid: PaidPlan, *, machines_only: bool = False) -> OwnFleet:
     """Return what a plan costs at any traffic, by the rule that sized it; pools grow alike, beyond what they carry together.
 
         u(n) = u(b) h(n) / h(b)
@@ -160,7 +160,7 @@ def own_fleet(paid: PaidPlan, *, alone: bool = False) -> OwnFleet:
     Parameters
     ----------
     paid : today's plan, and for each group of its replicas what its machines cost: u(b) of b replicas; h of one hour where they cost nothing
-    alone : the machines, without anything else in the ledger
+    machines_only : whether the rest of the ledger is left out
 
     Returns
     -------
@@ -176,7 +176,7 @@ def own_fleet(paid: PaidPlan, *, alone: bool = False) -> OwnFleet:
         )
 
     groups = tuple(replicas(*pair) for pair in zip(paid.plan.groups, paid.group_fractions, strict=True))
-    entries = tuple(entry for entry in paid.entries if entry.kind == "machines" or not alone)
+    entries = tuple(entry for entry in paid.entries if entry.kind == "machines" or not machines_only)
     return OwnFleet(paid.plan.peak_requests_per_s, groups, entries)
 
 

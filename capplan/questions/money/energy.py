@@ -42,7 +42,7 @@ from capplan.questions.money.commitments import (
     group_over_time,
     rent_warnings,
 )
-from capplan.questions.money.ledger import ledger_of
+from capplan.questions.money.ledger import TermPrice, ledger_of, term_prices
 from capplan.questions.money.who_pays import PlanUse, class_use, plan_use
 from capplan.readers.catalogue.hardware import sku_of
 from capplan.scenario.scenario_file import Power, Scenario
@@ -289,6 +289,8 @@ class Outlook:
     """What the recommended plan pays in which month, where the scenario names commitments."""
     total: tuple[Entry, ...] = ()
     """The ledger of the recommended plan; empty without a price."""
+    terms: tuple[TermPrice, ...] = ()
+    """Public prices of its GPUs by term."""
     pools_over_time: tuple[OverTime, ...] = ()
     """Load of each group over the day, where the load has a curve and the recommended plan has several groups."""
     group_names: tuple[str, ...] = ()
@@ -334,6 +336,7 @@ def outlook_of(asked: AskedFleet, answer: FleetAnswer, today: date | None = None
         ),
         cash=asked_cash(scenario, mixes[0].mix, growth) if mixes else None,
         total=ledger_of(asked, chosen, mixes[0].mix if mixes else None),
+        terms=term_prices(scenario, chosen),
         pools_over_time=over_time if len(over_time) > 1 else (),
         group_names=chosen.group_names,
         narrower=narrower_weights(asked, chosen),

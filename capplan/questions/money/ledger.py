@@ -1,5 +1,6 @@
 """The ledger of a plan: every entry of what a service costs in a month or for its job, from which all pages of money take."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import date
@@ -13,7 +14,15 @@ from capplan.money.commitments import Mix, MixedPart, Offer, PaidTerm
 from capplan.money.hosted import HostedTraffic, hosted_traffic, outside_usd, tokens_of
 from capplan.money.ledger import Entry, committed_entry, rented_entry, service_entries, total_usd
 from capplan.money.order import OWN, Machine, OrderLine, owned_price_text
-from capplan.money.price import HOURS_PER_MONTH, ON_DEMAND, TERM_YEARS, PriceRecord, usd_per_month
+from capplan.money.price import (
+    HOURS_PER_MONTH,
+    ON_DEMAND,
+    TERM_YEARS,
+    ChosenPrice,
+    PriceRecord,
+    prices_by_term,
+    usd_per_month,
+)
 from capplan.questions.fleet import AskedFleet, replicas_by_group
 from capplan.questions.money.commitments import asked_mix, rent_warnings
 from capplan.readers.catalogue.prices import machine_records, records_of
@@ -157,6 +166,53 @@ def _machine_basis(line: OrderLine, *, powered: bool) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class TermPrice:
+    """The public price of a GPU of a plan for one way to commit to it."""
+
+    hardware: str
+    gpus: int
+    """GPUs of the plan that are paid for, those that are there already left out."""
+    hours: float
+    """Hours of a month, or of the job."""
+    price: ChosenPrice
+    discounted: tuple[PriceRecord, ...]
+    """Of its median, lowest and highest offer those that count by the discount of their provider, on the median price on demand."""
+
+    @property
+    def basis(self) -> str:
+        """What the price is of, in words."""
+        by_discount = self.price.records[0] in self.discounted
+        return f"{self.price.basis}, by its discount" if by_discount else self.price.basis
+
+
+def term_prices(scenario: Scenario, plan: Plan) -> tuple[TermPrice, ...]:
+    """Return what the GPUs of a plan cost on demand, on terms and owned, as far as prices are public; nothing for a price that the scenario states."""
+    gpus = Counter[str]()
+    for group in plan.groups:
+        lines = group.order.lines if group.order else ()
+        gpus[group.hardware] += sum(
+            line.count * line.machine.gpus for line in lines if not line.machine.is_owned
+        )
+    devices = {group.hardware: group.layout.device for group in plan.groups}
+    records, hours = (
+        records_of(scenario)[0],
+        (plan.money.job_hours if plan.money else None) or HOURS_PER_MONTH,
+    )
+    return tuple(
+        TermPrice(name, count, hours, price, _discounted(price, records))
+        for name, count in gpus.items()
+        for price in (prices_by_term(records, devices[name], scenario.prices) if count else ())
+    )
+
+
+def _discounted(price: ChosenPrice, records: Sequence[PriceRecord]) -> tuple[PriceRecord, ...]:
+    used = (*price.records, price.lowest, price.highest)
+    return tuple(
+        record for record in used if record and price.commitment in TERM_YEARS and record not in records
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class PaidPlan:
     """A plan with its ledger, and what that rests on."""
 
@@ -167,6 +223,8 @@ class PaidPlan:
     """What is paid for in those hours."""
     hours: float
     """Hours that the plan is paid for: a month, or until the job is done."""
+    terms: tuple[TermPrice, ...]
+    """Public prices of its GPUs by term."""
     assumptions: tuple[Assumption, ...]
     warnings: tuple[str, ...]
 
@@ -240,6 +298,7 @@ def paid_plan(
         paid_by,
         ledger_of(asked, plan, paid_by, hours, month),
         (plan.money.job_hours if plan.money else None) or hours,
+        term_prices(scenario, plan),
         mix.assumptions if mix else (),
         warnings,
     )

@@ -14,7 +14,7 @@ from capplan.questions.money.comparison import AskedComparison
 from capplan.questions.money.who_pays import AskedBill
 from capplan.questions.plans.plan_row import order_row
 from capplan.report.answer import Answer, Table, columns, row_of
-from capplan.report.answers.fleet_money import currency_texts, total_texts
+from capplan.report.answers.fleet_money import currency_texts, term_rows, term_tables, total_texts
 from capplan.report.answers.fleet_words import purchase_text
 from capplan.report.answers.order import ordered_texts, used_by_texts
 from capplan.scenario.scenario_file import Currency, Scenario
@@ -62,10 +62,11 @@ def bill_answer(
             "tags": scenario.file.tags,
             "charges": [_charge_row(entry) for entry in machines],
             "rates": asdict(rates) if rates else None,
+            "prices_by_term": term_rows(asked.terms),
             "classes": rows,
             "tenants": grouped,
         },
-        tables=tuple(_tables(rows, grouped, asked.bill.idle_usd, cost)),
+        tables=(*_tables(rows, grouped, asked.bill.idle_usd, cost), *term_tables(asked.terms)),
         headline=f"{name}: {purchase_text(asked.plan)}, ${asked.bill.usd:,.0f} {span}, shared by the time of the GPUs",
         closing=(
             f"prefill + decode{outside} = cost; cost with idle / requests x 1,000 = cost of a thousand requests",

@@ -41,6 +41,8 @@ from capplan.report.answers.fleet_money import (
     outside_tables,
     outside_texts,
     paid_usd,
+    term_rows,
+    term_tables,
     total_result,
     total_texts,
 )
@@ -479,6 +481,7 @@ def _fleet_result(
         "growth": growth_result(outlook.growth),
         "cash": cash_result(outlook.cash),
         "total_cost": total_result(outlook.total),
+        "prices_by_term": term_rows(outlook.terms),
         "outside": outside_rows(answer.chosen.outside) if answer.chosen and answer.chosen.outside else None,
         "over_budget": plan_row(answer.over_budget) if answer.over_budget else None,
         "over_budget_usd_per_month": over,
@@ -579,6 +582,7 @@ def _tables(
     yield from decision_tables(answer, promised=bool(asked.scenario.slo.targets))
     if not outlook.mixes:
         yield from offers_tables(answer.plans)
+    yield from term_tables(outlook.terms)
     rejected = [asdict(item) for item in answer.rejected]
     yield Table(rejected, title=rejected_text(answer), shown=_REJECTED, titles={"count": "candidates"})
 

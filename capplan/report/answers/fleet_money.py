@@ -12,6 +12,7 @@ from capplan.money.ledger import Entry, cost_lines, machines_of, total_usd
 from capplan.money.price import HOURS_PER_MONTH, SIDES, ChosenPrice
 from capplan.questions.money.commitments import AskedMix
 from capplan.questions.money.energy import Outlook
+from capplan.questions.money.ledger import TermPrice
 from capplan.questions.plans.plan_row import OWN_PRICE, offers_row
 from capplan.report.answer import Table, columns, row_of
 from capplan.scenario.scenario_file import Currency
@@ -237,6 +238,44 @@ def offers_closing(plan: Plan | None) -> Iterator[str]:
 
 
 _SPANS = {"usd_per_month": "per month", "usd_per_year": "per year", "usd_per_job": "for the job"}
+
+
+def term_rows(terms: Sequence[TermPrice]) -> list[dict[str, Any]]:
+    """Return the public prices of the GPUs of a plan by term: of one GPU, and of all of them for a month or a job."""
+    rows = []
+    for term in terms:
+        price, offer = term.price, term.price.records[0]
+        span = "month" if term.hours == HOURS_PER_MONTH else "job"
+        sides = {
+            "": price.usd_per_hour,
+            "lowest_": price.low_usd_per_hour,
+            "highest_": price.high_usd_per_hour,
+        }
+        rows.append(
+            {
+                **row_of(term, "hardware gpus"),
+                "commitment": price.commitment,
+                **{f"{side}usd_per_gpu_hour": usd for side, usd in sides.items()},
+                **{f"{side}usd_per_{span}": usd * term.gpus * term.hours for side, usd in sides.items()},
+                "price_basis": term.basis,
+                **row_of(offer, "provider date source"),
+            }
+        )
+    return rows
+
+
+def term_tables(terms: Sequence[TermPrice]) -> Iterator[Table]:
+    """Yield the public prices by term; nothing if fewer than two ways to pay have one."""
+    rows = term_rows(terms)
+    span = next((name for name in ("usd_per_month", "usd_per_job") if rows and name in rows[0]), "")
+    shown = f"hardware commitment lowest_usd_per_gpu_hour usd_per_gpu_hour highest_usd_per_gpu_hour {span} price_basis provider date"
+    yield Table(
+        rows,
+        title="Public prices by term: what the GPUs of the plan cost on demand, on contract and owned",
+        shown=columns(shown),
+        titles={"commitment": "", "provider": "median offer", "date": "price of"},
+        spare=columns("price_basis highest_usd_per_gpu_hour lowest_usd_per_gpu_hour provider"),
+    )
 
 
 _COMMITMENT_TITLES = {
