@@ -593,8 +593,8 @@ def surviving_cover(
             taken = _cheapest(larger, prices, most, over)
             if taken is None:
                 break
-            of_small = ([kind[i] for i in small] for kind in (capacities, prices, most))
-            rest = cheapest_cover(units + (lost - over) * size, *of_small)
+            sizes, usd, limits = zip(*((capacities[i], prices[i], most[i]) for i in small), strict=True)
+            rest = cheapest_cover(units + (lost - over) * size, sizes, usd, limits)
             if rest is None:
                 continue
             counts = [0] * len(capacities)

@@ -177,13 +177,6 @@ class PoolCost:
     """Cost of that time, people and the rest included: what the classes share."""
     idle_usd: float
     """Cost of the machines for the rest of the time."""
-    shared_usd: float
-    """Part of the cost of the busy time that is of people and what else a service takes."""
-
-    @property
-    def usd(self) -> float:
-        """Return all that the pool costs."""
-        return self.busy_usd + self.idle_usd
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,11 +204,6 @@ class WhoPays:
     pools: tuple[PoolCost, ...]
     busy_fraction: float
     """Fraction of the GPU time that is paid for, spares included, in which the GPUs work on requests."""
-
-    @property
-    def machines_usd(self) -> float:
-        """Return the cost of a month, or of one job, without what is outside the GPUs."""
-        return sum(pool.usd for pool in self.pools)
 
     @property
     def idle_usd(self) -> float:
@@ -269,14 +257,14 @@ def pool_cost(pool: PaidPool, busy_replica_s: float) -> PoolCost:
     A quarter of the time is used; people are not idle:
 
     >>> pool_cost(PaidPool(1000.0, 1, 400.0, 60.0), 100.0)
-    PoolCost(busy_fraction=0.25, busy_usd=310.0, idle_usd=750.0, shared_usd=60.0)
+    PoolCost(busy_fraction=0.25, busy_usd=310.0, idle_usd=750.0)
 
     References
     ----------
     OpenCost specification, "Cluster idle costs": asset cost less the cost of what uses it, https://opencost.io/docs/specification/.
     """
     busy = min(1.0, busy_replica_s / pool.paid_replica_s)
-    return PoolCost(busy, busy * pool.usd + pool.shared_usd, (1.0 - busy) * pool.usd, pool.shared_usd)
+    return PoolCost(busy, busy * pool.usd + pool.shared_usd, (1.0 - busy) * pool.usd)
 
 
 def who_pays(uses: Sequence[ClassUse], *pools: PaidPool) -> WhoPays:
