@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from capplan.money.commitments import Mix, Offer, PaidTerm, falling_ratios
+from capplan.money.commitments import Mix, MixedPart, Offer, PaidTerm, falling_ratios
 from capplan.money.order import OWN
 from capplan.money.price import usd_per_month
 
@@ -73,9 +73,14 @@ class _Started:
     price_ratio: float
     used_fraction: float
 
+    @property
+    def last_month(self) -> float:
+        """Last month of the term."""
+        return self.month + self.term.months - 1.0
+
     def is_active(self, month: int) -> bool:
         """Return whether the term was begun up to a month and goes on in it."""
-        return self.month <= month < self.month + self.term.months
+        return self.month <= month <= self.last_month
 
     def interest_usd(self, month: int) -> float:
         """Return a month of interest on the part of an upfront payment that is left when the month begins."""
@@ -93,7 +98,7 @@ class _Started:
         """Return what the term costs and binds after the last month, and what renting the same hours would cost."""
         term, months = self.term, round(self.term.months)
         rent = self.offer.contracted_usd_per_hour
-        left = self.month + term.months - 1.0 - last
+        left = self.last_month - last
         fallen = float(falling_ratios(decline_fraction, months).sum()) * self.price_ratio
         hourly = None if rent is None else self.devices * self.used_fraction * rent
         return {
@@ -126,42 +131,53 @@ def cash_of(mixes: Sequence[Mix], decline_fraction: float = 0.0) -> Cash:
     -------
     Cash; interest on what is paid upfront stands apart from what is paid
     """
-    offers = {part.offer: part.offer.term for mix in mixes for part in mix.parts if part.offer.term}
     started: list[_Started] = []
     months = []
     ratios = falling_ratios(decline_fraction, len(mixes)).tolist()
     for number, (mix, ratio) in enumerate(zip(mixes, ratios, strict=True), start=1):
-        upfront, running = 0.0, float(usd_per_month(mix.people_usd_per_hour))
-        for part in mix.parts:
-            if part.offer not in offers:
-                rented = 1.0 if part.offer.name == OWN else ratio
-                running += float(usd_per_month(part.usd_per_hour)) * rented
-        cost = running
-        for offer, term in offers.items():
-            parts = [part for part in mix.parts if part.offer == offer]
-            needed = sum(part.gpus for part in parts)
-            fixed = needed * offer.fixed_usd_per_hour
-            by_use = float(usd_per_month(sum(part.usd_per_hour for part in parts) - fixed))
-            active = [item for item in started if item.offer == offer and item.is_active(number)]
-            more = needed - sum(item.devices for item in active)
-            if more > 0:
-                used = sum(part.gpus * part.used_fraction for part in parts) / needed
-                active.append(_Started(offer, number, more, term.at(ratio), ratio, used))
-                started.append(active[-1])
-                upfront += more * active[-1].term.upfront_usd
-            running += by_use + sum(item.devices * item.term.running_usd_per_month for item in active)
-            cost += by_use
-            for item in active:
-                cost += min(item.devices, needed) * item.cost_usd
-                needed -= min(item.devices, needed)
-        residual = sum(
-            item.devices * item.term.residual_usd
-            for item in started
-            if item.month + item.term.months - 1.0 == number
-        )
-        interest = sum(item.interest_usd(number) for item in started if item.is_active(number))
-        months.append(CashMonth(number, upfront, running, residual, cost, interest))
+        needed = _needed(mix)
+        for offer, parts in needed.items():
+            running = sum(item.devices for item in started if item.offer == offer and item.is_active(number))
+            gpus = sum(part.gpus for part in parts)
+            if gpus > running and offer.term is not None:
+                used = sum(part.gpus * part.used_fraction for part in parts) / gpus
+                started.append(_Started(offer, number, gpus - running, offer.term.at(ratio), ratio, used))
+        active = [item for item in started if item.is_active(number)]
+        months.append(_paid_in(number, mix, ratio, active))
     return _ended(months, started, decline_fraction)
+
+
+def _needed(mix: Mix) -> dict[Offer, list[MixedPart]]:
+    """Return the parts of a mix that are paid for a term, by their offer."""
+    needed: dict[Offer, list[MixedPart]] = {}
+    for part in mix.parts:
+        if part.offer.term is not None:
+            needed.setdefault(part.offer, []).append(part)
+    return needed
+
+
+def _paid_in(number: int, mix: Mix, price_ratio: float, active: Sequence[_Started]) -> CashMonth:
+    """Return what a month pays for its mix and for the terms that run in it."""
+    running = float(usd_per_month(mix.people_usd_per_hour))
+    for part in mix.parts:
+        kept = part.offer.term is not None or part.offer.name == OWN
+        fixed = part.gpus * part.offer.fixed_usd_per_hour if part.offer.term else 0.0
+        running += float(usd_per_month(part.usd_per_hour - fixed)) * (1.0 if kept else price_ratio)
+    cost = running
+    for offer, parts in _needed(mix).items():
+        left = sum(part.gpus for part in parts)
+        for item in active:
+            used = min(item.devices, left) if item.offer == offer else 0
+            cost += used * item.cost_usd
+            left -= used
+    return CashMonth(
+        number,
+        sum(item.devices * item.term.upfront_usd for item in active if item.month == number),
+        running + sum(item.devices * item.term.running_usd_per_month for item in active),
+        sum(item.devices * item.term.residual_usd for item in active if item.last_month == number),
+        cost,
+        sum(item.interest_usd(number) for item in active),
+    )
 
 
 def _ended(months: Sequence[CashMonth], started: Sequence[_Started], decline_fraction: float) -> Cash:
@@ -172,7 +188,7 @@ def _ended(months: Sequence[CashMonth], started: Sequence[_Started], decline_fra
     until = max((row["until_month"] for row in begun), default=0)
     worth = 0.0
     for item in started:
-        share = (item.month + item.term.months - 1.0 - last) / item.term.months
+        share = (item.last_month - last) / item.term.months
         if item.term.bought and share > 0.0:
             term = item.term
             worth += item.devices * (term.residual_usd + share * (term.upfront_usd - term.residual_usd))

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from capplan.money.ledger import Entry, MachineEntry, Paid, machines_of
 from capplan.numbers import Number
@@ -179,13 +179,16 @@ class PoolCost:
     """Cost of the machines for the rest of the time."""
 
 
+Phase: TypeAlias = Literal["prefill", "decode", "idle"]
+
+
 @dataclass(frozen=True, slots=True)
 class Allocated:
     """A part of what machines cost, by who takes it."""
 
     who: Share | None
     """The class; None: the GPUs wait for requests."""
-    phase: Literal["prefill", "decode", "idle"]
+    phase: Phase
     entry: MachineEntry
     share: float
     """Share of the entry."""
@@ -231,8 +234,11 @@ class WhoPays:
         ]
         for share in self.shares:
             first, last = share.use.groups
-            phases = (("prefill", share.prefill_usd, first), ("decode", share.decode_usd, last))
-            for phase, usd, place in phases:
+            paid: tuple[tuple[Phase, float, int], ...] = (
+                ("prefill", share.prefill_usd, first),
+                ("decode", share.decode_usd, last),
+            )
+            for phase, usd, place in paid:
                 pool = self.pools[place]
                 part = usd / pool.busy_usd * pool.busy_fraction if pool.busy_usd else 0.0
                 yield from (Allocated(share, phase, entry, part) for entry in of_pool[place])

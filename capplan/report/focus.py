@@ -166,10 +166,9 @@ def _seller(entry: MachineEntry) -> Columns:
     machine = entry.part.machine
     if machine is None or machine.is_owned or entry.part.offer.name == "owned":
         return {}
-    sellers = ("ProviderName", "PublisherName", "InvoiceIssuerName", "HostProviderName")
-    return dict.fromkeys(sellers, machine.provider) | dict.fromkeys(
-        ("RegionId", "RegionName"), machine.region or ""
-    )
+    of_seller = ("ProviderName", "PublisherName", "InvoiceIssuerName", "HostProviderName")
+    region = machine.region or ""
+    return {**dict.fromkeys(of_seller, machine.provider), "RegionId": region, "RegionName": region}
 
 
 def _machine(entry: MachineEntry, asked: AskedBill, kind: str) -> Columns:

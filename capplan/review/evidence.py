@@ -18,7 +18,7 @@ from capplan.money.price import HOURS_PER_MONTH, usd_per_month
 from capplan.questions.plans.plan_row import plan_row
 from capplan.report.answer import Table, columns, row_of
 from capplan.report.answers.fleet_money import term_tables, total_table
-from capplan.report.answers.fleet_outlook import over_time_parts, over_time_tables
+from capplan.report.answers.fleet_outlook import over_time_tables
 from capplan.report.answers.fleet_words import (
     ALL_HOURS,
     above,
@@ -336,7 +336,7 @@ def _class_row(item: RequestClass, response_s: float, hit_fraction: float) -> di
 
 def over_time_section(given: Findings) -> Section:
     """Return the load curve, how the plan follows it with and without autoscaling, and N + k replicas, where the load has a curve."""
-    over_time = over_time_parts(given.outlook)
+    over_time = given.outlook.over_time
     if not over_time:
         return Section("Load over time")
     return Section(

@@ -1,7 +1,7 @@
 """What follows from a plan: its energy under its load, replicas over time, its mix of commitments, and the fleets of the months to come."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import date
 from functools import partial
 from itertools import pairwise
@@ -274,8 +274,8 @@ def growth_assumptions(scenario: Scenario, growth: Growth) -> tuple[Assumption, 
 class Outlook:
     """What follows from the plans of a fleet."""
 
-    over_time: OverTime | None = None
-    """Load of the recommended plan over the day, where the load has a curve and all replicas are alike."""
+    over_time: Mapping[str, OverTime] = field(default_factory=dict)
+    """Load of each group of the recommended plan over the day, where the load has a curve; without a name where all replicas are alike."""
     mixes: tuple[AskedMix, ...] = ()
     """Mix of the recommended plan first, then of the others; empty where the scenario names no commitments."""
     energy: Energy | None = None
@@ -291,10 +291,6 @@ class Outlook:
     """The ledger of the recommended plan; empty without a price."""
     terms: tuple[TermPrice, ...] = ()
     """Public prices of its GPUs by term."""
-    pools_over_time: tuple[OverTime, ...] = ()
-    """Load of each group over the day, where the load has a curve and the recommended plan has several groups."""
-    group_names: tuple[str, ...] = ()
-    """Names of these groups."""
     narrower: "NarrowerWeights | None" = None
     """The recommended plan with narrower weights, if it costs less so."""
 
@@ -314,9 +310,9 @@ def outlook_of(asked: AskedFleet, answer: FleetAnswer, today: date | None = None
     mixes = tuple(mix for mix in mixed if mix is not None)
     needs = zip(chosen.groups, replicas_by_group(asked, chosen), strict=True)
     by_group = [group_over_time(scenario, group, line, replicas_at) for group, replicas_at in needs]
-    over_time = tuple(item for item in by_group if item is not None)
+    names = chosen.group_names if len(by_group) > 1 else ("",)
     return Outlook(
-        over_time[0] if len(over_time) == 1 else None,
+        {name: item for name, item in zip(names, by_group, strict=True) if item is not None},
         mixes,
         energy,
         growth,
@@ -337,8 +333,6 @@ def outlook_of(asked: AskedFleet, answer: FleetAnswer, today: date | None = None
         cash=asked_cash(scenario, mixes[0].mix, growth) if mixes else None,
         total=ledger_of(asked, chosen, mixes[0].mix if mixes else None),
         terms=term_prices(scenario, chosen),
-        pools_over_time=over_time if len(over_time) > 1 else (),
-        group_names=chosen.group_names,
         narrower=narrower_weights(asked, chosen),
     )
 

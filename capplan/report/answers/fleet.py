@@ -54,7 +54,6 @@ from capplan.report.answers.fleet_outlook import (
     growth_tables,
     outlook_over_time,
     over_time_assumptions,
-    over_time_parts,
     over_time_tables,
 )
 from capplan.report.answers.fleet_words import (
@@ -592,7 +591,7 @@ def fleet_answer(
 ) -> Answer:
     """Return the plans, cheapest first, and the rejections by reason; exit code 4 where nothing is feasible."""
     outlook = outlook or Outlook()
-    over_time = over_time_parts(outlook)
+    over_time = outlook.over_time
     plans = [plan_row(plan) for plan in answer.written]
     own = {group.hardware for group in answer.chosen.groups} if answer.chosen else set(asked.prices)
     others = prices_of_others(asked, own)
