@@ -1,7 +1,7 @@
 """The cost of a fleet by class of requests and by tenant: by the time that their prefill and decode take of the GPUs."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from capplan.money.ledger import Entry, MachineEntry, Paid, machines_of
@@ -165,21 +165,64 @@ class PaidPool:
     """Time of all its replicas that is paid for."""
     shared_usd: float = 0.0
     """Cost of people and what else a service takes, which is never idle."""
+    busy_replica_s: float = 0.0
+    """Time of its replicas that requests take."""
 
+    @property
+    def busy_fraction(self) -> float:
+        """Return the fraction of the time that is paid for, spares included, in which the replicas work on requests.
 
-@dataclass(frozen=True, slots=True)
-class PoolCost:
-    """What is known of a pool once its work is."""
+            b = min(1, t / T)
 
-    busy_fraction: float
-    """Fraction of the time that is paid for, spares included, in which the replicas of the pool work on requests."""
-    busy_usd: float
-    """Cost of that time, people and the rest included: what the classes share."""
-    idle_usd: float
-    """Cost of the machines for the rest of the time."""
+        Returns
+        -------
+        [-]
+            b: requests take t of T of replica time
+
+        Examples
+        --------
+        A quarter of the time is used; people are not idle:
+
+        >>> pool = PaidPool(1000.0, 1, 400.0, 60.0, 100.0)
+        >>> pool.busy_fraction, pool.busy_usd, pool.idle_usd
+        (0.25, 310.0, 750.0)
+        """
+        return min(1.0, self.busy_replica_s / self.paid_replica_s)
+
+    @property
+    def busy_usd(self) -> float:
+        """Return the cost of that time, people and the rest included: what the classes share.
+
+            w = b M + S
+
+        Returns
+        -------
+        [$]
+            w: the busy part b of the machines M, and S that is shared whatever they do
+        """
+        return self.busy_fraction * self.usd + self.shared_usd
+
+    @property
+    def idle_usd(self) -> float:
+        """Return the cost of the machines for the rest of the time.
+
+            i = (1 - b) M
+
+        Returns
+        -------
+        [$]
+            i: the idle part of the machines M, of which b is busy
+
+        References
+        ----------
+        OpenCost specification, "Cluster idle costs": asset cost less the cost of what uses it, https://opencost.io/docs/specification/.
+        """
+        return (1.0 - self.busy_fraction) * self.usd
 
 
 Phase: TypeAlias = Literal["prefill", "decode", "idle"]
+PHASES: tuple[Phase, ...] = ("prefill", "decode")
+"""What replicas do for a class, in the order of its groups."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +247,7 @@ class WhoPays:
     """The cost of a fleet: what classes use of it by the time of its GPUs, and what idle GPUs cost."""
 
     shares: tuple[Share, ...]
-    pools: tuple[PoolCost, ...]
+    pools: tuple[PaidPool, ...]
     busy_fraction: float
     """Fraction of the GPU time that is paid for, spares included, in which the GPUs work on requests."""
 
@@ -233,44 +276,14 @@ class WhoPays:
             for place in range(len(self.pools))
         ]
         for share in self.shares:
-            first, last = share.use.groups
-            paid: tuple[tuple[Phase, float, int], ...] = (
-                ("prefill", share.prefill_usd, first),
-                ("decode", share.decode_usd, last),
-            )
-            for phase, usd, place in paid:
+            paid = (share.prefill_usd, share.decode_usd)
+            for phase, usd, place in zip(PHASES, paid, share.use.groups, strict=True):
                 pool = self.pools[place]
                 part = usd / pool.busy_usd * pool.busy_fraction if pool.busy_usd else 0.0
                 yield from (Allocated(share, phase, entry, part) for entry in of_pool[place])
         for pool, mine in zip(self.pools, of_pool, strict=True):
             if pool.busy_fraction < 1.0:
                 yield from (Allocated(None, "idle", entry, 1.0 - pool.busy_fraction) for entry in mine)
-
-
-def pool_cost(pool: PaidPool, busy_replica_s: float) -> PoolCost:
-    """Return the cost of a pool, split into the time that its replicas work and the time that they wait.
-
-        b = min(1, t / T),   w = b M + S,   i = (1 - b) M
-
-    Parameters
-    ----------
-    pool : its machines cost M for T of replica time; S is shared whatever they do
-    busy_replica_s : [s]
-        t, of replica time that requests take
-
-    Examples
-    --------
-    A quarter of the time is used; people are not idle:
-
-    >>> pool_cost(PaidPool(1000.0, 1, 400.0, 60.0), 100.0)
-    PoolCost(busy_fraction=0.25, busy_usd=310.0, idle_usd=750.0)
-
-    References
-    ----------
-    OpenCost specification, "Cluster idle costs": asset cost less the cost of what uses it, https://opencost.io/docs/specification/.
-    """
-    busy = min(1.0, busy_replica_s / pool.paid_replica_s)
-    return PoolCost(busy, busy * pool.usd + pool.shared_usd, (1.0 - busy) * pool.usd)
 
 
 def who_pays(uses: Sequence[ClassUse], *pools: PaidPool) -> WhoPays:
@@ -291,7 +304,7 @@ def who_pays(uses: Sequence[ClassUse], *pools: PaidPool) -> WhoPays:
         [sum(work for work, at in zip(use.phases_s, use.groups, strict=True) if at == place) for use in uses]
         for place in range(len(pools))
     ]
-    costs = [pool_cost(pool, sum(work)) for pool, work in zip(pools, works, strict=True)]
+    costs = [replace(pool, busy_replica_s=sum(work)) for pool, work in zip(pools, works, strict=True)]
     worked = [sum(work) * pool.devices for pool, work in zip(pools, works, strict=True)]
     requests = sum(use.requests for use in uses)
 

@@ -16,7 +16,7 @@ from capplan.fleet.over_time import OverTime, RateLine, ReplicasAt
 from capplan.fleet.plan import FleetAnswer, Group, Plan
 from capplan.fleet.unit_costs import job_hours, mean_tokens_per_s
 from capplan.money.cash import Cash, cash_of
-from capplan.money.commitments import Mix, falling_ratios
+from capplan.money.commitments import Mix
 from capplan.money.energy import (
     DECODE_FRACTION,
     HOST_FRACTION,
@@ -224,14 +224,7 @@ def asked_growth(asked: AskedFleet, plan: Plan, line: RateLine | None) -> Growth
         return None
     replicas_at = replicas_by_group(asked, plan)
     mix = partial(_mix_of_month, scenario, line, replicas_at)
-    growth = growth_of(plan, np.array(scenario.growth), mix, replicas_at)
-    decline = price_decline(scenario)
-    if not decline:
-        return growth
-    cash = cash_of(growth.mixes, decline).months if growth.mixes else ()
-    return growth.at_prices(
-        falling_ratios(decline, len(growth.months)).tolist(), [row.cost_usd for row in cash]
-    )
+    return growth_of(plan, np.array(scenario.growth), mix, replicas_at, price_decline(scenario))
 
 
 def price_decline(scenario: Scenario) -> float:

@@ -103,7 +103,7 @@ from capplan.report.answers.order import (
     ordered_texts,
     rack_texts,
 )
-from capplan.report.answers.owned import owned_rows, owned_texts, owned_uses
+from capplan.report.answers.owned import owned_rows, owned_texts
 from capplan.report.answers.replica import unknown_intervals
 from capplan.report.safe_text import plain
 from capplan.scenario.scenario_file import Scenario
@@ -150,7 +150,7 @@ def first_screen(asked: AskedFleet, answer: FleetAnswer, outlook: Outlook) -> An
             *most_assumed_texts(assumptions),
             *commitments_text(outlook.mixes),
             *total_texts(plan, outlook.total),
-            *owned_texts(plan, owned_uses(asked, answer)),
+            *owned_texts(asked, answer),
             *ordered_texts([plan]),
             *network_texts(plan),
             *rack_texts(plan),
@@ -490,7 +490,7 @@ def _fleet_result(
         and row_of(answer.carried, "traffic_fraction usd_per_month")
         | {"plan": plan_row(answer.carried.plan)},
         "mix": mix_result(answer),
-        "owned": owned_rows(owned_uses(asked, answer)),
+        "owned": owned_rows(asked, answer),
         "over_time": outlook_over_time(outlook),
         "relaxations": [
             {**row_of(each, "target limit_s needed_s"), "hardware": each.layout.device.name}
@@ -519,7 +519,7 @@ def _closing(asked: AskedFleet, answer: FleetAnswer, outlook: Outlook) -> Iterat
     yield from growth_closing(outlook.growth, asked.scenario)
     yield from cash_texts(outlook.cash)
     yield from total_texts(answer.chosen, outlook.total)
-    yield from owned_texts(answer.chosen, owned_uses(asked, answer))
+    yield from owned_texts(asked, answer)
     yield from order_texts(answer.chosen)
     yield from mix_texts(answer)
     yield from hits_texts(asked, answer.chosen) if answer.chosen else ()

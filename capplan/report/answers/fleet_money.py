@@ -86,12 +86,17 @@ _TERM_TITLES = {
 }
 
 
+def cash_rows(cash: Cash) -> list[dict[str, Any]]:
+    """Return what is paid in each month."""
+    return [{**asdict(row), "usd": row.usd} for row in cash.months]
+
+
 def cash_result(cash: Cash | None) -> dict[str, Any] | None:
     """Return the payments of each month, and what is owed and worth after the last; None without commitments in the mix."""
     if cash is None:
         return None
     return {
-        "months": [{**asdict(row), "usd": row.usd} for row in cash.months],
+        "months": cash_rows(cash),
         **row_of(cash, "bound_usd bound_until_month worth_usd interest_usd"),
         "terms": list(cash.begun),
     }
@@ -101,7 +106,7 @@ def cash_tables(cash: Cash | None) -> tuple[Table, ...]:
     """Return what is paid in which month, and what each term costs by the month in which it begins; nothing if every month pays alike."""
     if cash is None or len({round(row.usd, 2) for row in cash.months}) == 1:
         return ()
-    rows = [{**asdict(row), "usd": row.usd} for row in cash.months]
+    rows = cash_rows(cash)
     shown = columns("month upfront_usd running_usd residual_usd usd interest_usd cost_usd")
     kept = tuple(name for name in shown if name in {"month", "usd"} or any(row[name] for row in rows))
     months = Table(rows, title="Cash: what is paid in which month", shown=kept, titles={"usd": "paid"})
