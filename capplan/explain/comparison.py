@@ -44,12 +44,12 @@ def _paid_arguments(planned: Planned, paid: PaidPlan) -> Arguments:
         Entry("other", 0.0, "", 0.0, "scenario: prices.other")
     ]
     return {
-        "rented_usd": lambda _: _rented(paid),
-        "host_memory_usd": lambda _: Stated(memory),
-        "overhead_fraction": lambda _: Stated(terms.overhead),
-        "stated_people_usd": lambda _: Stated(terms.people_usd_per_month),
-        "ordered_gpus": lambda _: Stated(plan.gpus),
-        "other_lines": lambda _: [
+        "rented_usd": _rented(paid),
+        "host_memory_usd": Stated(memory),
+        "overhead_fraction": Stated(terms.overhead),
+        "stated_people_usd": Stated(terms.people_usd_per_month),
+        "ordered_gpus": Stated(plan.gpus),
+        "other_lines": [
             Stated(line.usd, line.basis, "assumed" if line.basis == "assumed" else "", f"{line.what} usd")
             for line in lines
         ],
@@ -99,20 +99,20 @@ def _bill_arguments(
 
     return {
         **_paid_arguments(planned, paid),
-        "all_replica_s": lambda _: Stated(sum(share.use.replica_s for share in bill.shares), label=label),
-        "busy_usd": lambda _: Stated(sum(pool.busy_usd for pool in bill.pools), label=label),
+        "all_replica_s": Stated(sum(share.use.replica_s for share in bill.shares), label=label),
+        "busy_usd": Stated(sum(pool.busy_usd for pool in bill.pools), label=label),
         "class_decode_s": lambda place: Stated(use(place).decode_s, label=label),
         "class_prefill_s": lambda place: Stated(use(place).prefill_s, label=label),
         "class_traffic": traffic,
         "class_users": lambda place: Stated(use(place).users),
         "conversation_requests": lambda place: Stated(use(place).requests_per_conversation),
         "group_busy": busy,
-        "group_cost_fraction": lambda _: [Stated(each) for each in paid.group_fractions],
-        "classes_outside": lambda _: [Stated(share.use.outside_usd, name=f"{share.use.name} usd") for share in bill.shares],
+        "group_cost_fraction": [Stated(each) for each in paid.group_fractions],
+        "classes_outside": [Stated(share.use.outside_usd, name=f"{share.use.name} usd") for share in bill.shares],
         "tenant_classes": of_tenant,
         "paid_hours": lambda place: Stated(numbers[place]),
-        "paid_replica_s": lambda _: Stated(None, f"{sum(asked.group_gpus):.4g} GPUs that are paid for, spares included, mean over the time, by the GPUs of a replica"),
-        "waiting_usd": lambda _: Stated(bill.idle_usd, label=label),
+        "paid_replica_s": Stated(None, f"{sum(asked.group_gpus):.4g} GPUs that are paid for, spares included, mean over the time, by the GPUs of a replica"),
+        "waiting_usd": Stated(bill.idle_usd, label=label),
     }  # fmt: skip
 
 
@@ -190,16 +190,16 @@ def _comparison_arguments(planned: Planned, comparison: Comparison) -> Arguments
     return {
         **_paid_arguments(planned, _paid(planned)),
         "classes_outside": outside,
-        "group_request_rate": lambda _: [Stated(group.request_rate_per_replica, of_group(at, "request_rate_per_replica"), group.label) for at, group in served.items()],
-        "group_busy_replicas": lambda _: [Stated(group.busy_replicas, f"{of_group(at, 'replicas')}, without spares") for at, group in served.items()],
+        "group_request_rate": [Stated(group.request_rate_per_replica, of_group(at, "request_rate_per_replica"), group.label) for at, group in served.items()],
+        "group_busy_replicas": [Stated(group.busy_replicas, f"{of_group(at, 'replicas')}, without spares") for at, group in served.items()],
         "provisioned_units": units,
-        "provisioned_price": lambda _: Stated(0.0 if sold is None else sold.price),
-        "provisioned_hours": lambda _: Stated(comparison.traffic[0].hours),
-        "cheapest_api_usd": lambda _: Stated(comparison.apis[0].bill.usd),
-        "cheapest_api_outside_usd": lambda _: Stated(comparison.apis[0].bill.outside_usd),
-        "own_usd": lambda _: Stated(own.usd_today),
-        "own_outside_usd": lambda _: Stated(own.outside_usd),
-        "priced_machines_usd": lambda _: Stated(own.machines_usd + own.beside_usd("machines")),
+        "provisioned_price": Stated(0.0 if sold is None else sold.price),
+        "provisioned_hours": Stated(comparison.traffic[0].hours),
+        "cheapest_api_usd": Stated(comparison.apis[0].bill.usd),
+        "cheapest_api_outside_usd": Stated(comparison.apis[0].bill.outside_usd),
+        "own_usd": Stated(own.usd_today),
+        "own_outside_usd": Stated(own.outside_usd),
+        "priced_machines_usd": Stated(own.machines_usd + own.beside_usd("machines")),
         "even_rate_limit": lambda place: [Stated(each.request_rate) for each, _ in carried(place)],
         "even_replicas": lambda place: [Stated(count) for _, count in carried(place)],
         "even_machines_usd": lambda place: [Stated(each.usd_of(count)) for each, count in carried(place)],

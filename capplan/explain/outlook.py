@@ -54,10 +54,8 @@ def demand_group(planned: Planned) -> Group:
     rates = zip(demand.classes, demand.rates_of_classes(responses_s), strict=True)
     classes = [(f"{item.name} ", item.mean_rate_fraction, rate) for item, rate in rates]
     given: Arguments = {
-        "class_rate": lambda _: [Stated(rate, name=f"{name}request_rate") for name, _, rate in classes],
-        "class_mean_fraction": lambda _: [
-            Stated(part, name=f"{name}mean_rate_fraction") for name, part, _ in classes
-        ],
+        "class_rate": [Stated(rate, name=f"{name}request_rate") for name, _, rate in classes],
+        "class_mean_fraction": [Stated(part, name=f"{name}mean_rate_fraction") for name, part, _ in classes],
     }
     return Group(numbers, NextToPlan("demand", numbers, given).explain)
 
@@ -145,8 +143,8 @@ def _commitment_arguments(plan: Plan, mix: Mix) -> Arguments:
         "offer_ratio": ratio,
         "committed_hours": lambda place: Stated(HOURS_PER_YEAR if place[-1] == "usd_per_year" else HOURS_PER_MONTH),
         "pure_usd_per_hour": lambda place: Stated(mix.pure[int(place[1])][1], f"every replica by its share of the time, {source(place)}"),
-        "people_of_owned": lambda _: Stated(mix.people_usd_per_hour * HOURS_PER_MONTH),
-        "load_curve": lambda _: Stated(None),
+        "people_of_owned": Stated(mix.people_usd_per_hour * HOURS_PER_MONTH),
+        "load_curve": Stated(None),
     }  # fmt: skip
 
 
@@ -206,9 +204,9 @@ def _energy_arguments(planned: Planned, energy: Energy) -> Arguments:
         **row_of(terms, "usd_per_kwh kg_co2_per_kwh rack_limit_watts"),
     }
     return {
-        **{name: partial(lambda value, _: Stated(value), value) for name, value in values.items()},
-        "mean_output_tokens_per_s": lambda _: Stated(energy.output_tokens_per_s, f"{_TRAFFIC}, output tokens at the mean load"),
-        "mean_total_tokens_per_s": lambda _: Stated(energy.output_tokens_per_s + energy.input_tokens_per_s, f"{_TRAFFIC}, input and output tokens at the mean load"),
+        **{name: Stated(value) for name, value in values.items()},
+        "mean_output_tokens_per_s": Stated(energy.output_tokens_per_s, f"{_TRAFFIC}, output tokens at the mean load"),
+        "mean_total_tokens_per_s": Stated(energy.output_tokens_per_s + energy.input_tokens_per_s, f"{_TRAFFIC}, input and output tokens at the mean load"),
         "phase_watts": phase,
         "server_gpus": lambda _: server_gpus(),
         "servers": lambda place: Stated(server(place).count),
@@ -261,15 +259,15 @@ def growth_group(planned: Planned) -> Group:
         return Stated(row.value, row.source, row.label)
 
     given: Arguments = {
-        "peak_today": lambda _: Stated(plan.peak_requests_per_s),
+        "peak_today": Stated(plan.peak_requests_per_s),
         "traffic_ratio": lambda place: Stated(scenario.growth[int(place[1])]),
-        "layout_gpus": lambda _: Stated(plan.groups[0].layout.devices),
+        "layout_gpus": Stated(plan.groups[0].layout.devices),
         "before_gpus": before,
         "month_usd_per_hour": lambda place: Stated(
             plan.resized([busy_of(plan.groups[0], int(numbers[(*place[:-1], "replicas")]))]).usd_per_hour
         ),
-        "hours": lambda _: Stated(HOURS_PER_MONTH),
-        "price_decline": lambda _: Stated(price_decline(scenario)),
+        "hours": Stated(HOURS_PER_MONTH),
+        "price_decline": Stated(price_decline(scenario)),
     }
     of = NextToPlan("growth", numbers, given, plan.groups[0].label, of_groups=len(plan.groups) > 1)
     return Group(numbers, partial(_grown, planned, of))
