@@ -167,7 +167,7 @@ _POWER, _TRAFFIC = "scenario: energy", "scenario: traffic"
 
 def energy_group(planned: Planned) -> Group:
     """Return the energy that `capplan fleet` prints, where the scenario asks for it."""
-    energy, *_ = asked_energy(planned.asked, planned.plan) or (None,)
+    energy, *_ = asked_energy(planned.asked, planned.plan)
     if energy is None:
         return Group({}, no_number)
     numbers = dict(places_of(energy_result(energy)))

@@ -122,7 +122,7 @@ def growth_of(
     plans = [plan.resized([needed_at(rate) for needed_at in replicas_at]) for rate in rates]
     found = (mix_of_month(ratio, grown) for ratio, grown in zip(ratios.tolist(), plans, strict=True))
     mixes = tuple(mix for mix in found if mix is not None)
-    paid = [month.cost_usd for month in cash_of(mixes, decline_fraction).months] or [None] * len(plans)
+    paid = cash_of(mixes, decline_fraction).months
     prices = falling_ratios(decline_fraction, len(plans)).tolist()
     rows: list[GrowthMonth] = []
     for at, (grown, rate) in enumerate(zip(plans, rates, strict=True)):
@@ -135,7 +135,7 @@ def growth_of(
                 gpus=grown.gpus,
                 added_gpus=grown.gpus - (plans[at - 1] if at else plan).gpus,
                 usd_per_month=None if usd is None else usd * prices[at],
-                mix_usd_per_month=paid[at],
+                mix_usd_per_month=paid[at].cost_usd if paid else None,
                 pool_replicas=counts if len(counts) > 1 else None,
                 machines=ordered_text(grown),
                 gpu_price_ratio=prices[at],

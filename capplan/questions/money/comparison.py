@@ -205,7 +205,7 @@ def asked_comparison(
         if share > 0.0
     ]
     warnings += change_warnings(prices)
-    energy, *_ = asked_energy(asked, paid.plan) or (None,)
+    energy, *_ = asked_energy(asked, paid.plan)
     growth = asked_growth(asked, paid.plan, rate_line(scenario, paid.plan.responses_s))
     return AskedComparison(
         paid.plan,

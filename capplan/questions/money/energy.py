@@ -6,7 +6,7 @@ from datetime import date
 from functools import partial
 from itertools import pairwise
 from math import ceil
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
@@ -53,14 +53,16 @@ if TYPE_CHECKING:
     from capplan.questions.narrower import NarrowerWeights
 
 
-def asked_energy(
-    asked: AskedFleet, plan: Plan
-) -> tuple[Energy | None, tuple[Assumption, ...], tuple[str, ...]] | None:
-    """Return the energy of a plan, assumptions and warnings; None where the scenario does not ask for it, no energy where the power of a device is not known."""
+AskedEnergy: TypeAlias = tuple[Energy | None, tuple[Assumption, ...], tuple[str, ...]]
+"""The energy of a plan, assumptions and warnings."""
+
+
+def asked_energy(asked: AskedFleet, plan: Plan) -> AskedEnergy:
+    """Return the energy of a plan; none where the scenario does not ask for it, or the power of a device is not known."""
     scenario, question = asked.scenario, asked.question
     power = scenario.file.energy
     if power is None:
-        return None
+        return None, (), ()
     if plan.is_mix:
         return _energy_of_mix([asked_energy(*part) for part in parts_of(asked, plan)], plan.group_names)
     unknown = [group.layout.device.name for group in plan.groups if group.layout.device.tdp_w is None]
@@ -90,18 +92,13 @@ def asked_energy(
     )
 
 
-def _energy_of_mix(
-    parts: Sequence[tuple[Energy | None, tuple[Assumption, ...], tuple[str, ...]] | None],
-    names: Sequence[str],
-) -> tuple[Energy | None, tuple[Assumption, ...], tuple[str, ...]]:
+def _energy_of_mix(parts: Sequence[AskedEnergy], names: Sequence[str]) -> AskedEnergy:
     """Return the energy of all groups of a mix; none if that of one group is not known."""
-    found = [part for part in parts if part is not None]
-    energies = [energy for energy, _, _ in found if energy is not None]
-    known = len(energies) == len(parts)
+    energies = [energy for energy, *_ in parts if energy is not None]
     return (
-        together(energies, names) if known else None,
-        tuple(dict.fromkeys(item for _, assumptions, _ in found for item in assumptions)),
-        tuple(dict.fromkeys(text for _, _, warnings in found for text in warnings)),
+        together(energies, names) if len(energies) == len(parts) else None,
+        tuple(dict.fromkeys(item for _, assumptions, _ in parts for item in assumptions)),
+        tuple(dict.fromkeys(text for *_, warnings in parts for text in warnings)),
     )
 
 
@@ -297,7 +294,7 @@ def outlook_of(asked: AskedFleet, answer: FleetAnswer, today: date | None = None
 
     line = rate_line(scenario, chosen.responses_s)
     growth = asked_growth(asked, chosen, line)
-    energy, assumed, warned = asked_energy(asked, chosen) or (None, (), ())
+    energy, assumed, warned = asked_energy(asked, chosen)
     plans = (chosen, *(plan for plan in answer.plans if plan != chosen))
     mixed = (asked_mix(scenario, plan, line, replicas_by_group(asked, plan)) for plan in plans)
     mixes = tuple(mix for mix in mixed if mix is not None)

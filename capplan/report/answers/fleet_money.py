@@ -276,10 +276,10 @@ def term_tables(terms: Sequence[TermPrice]) -> Iterator[Table]:
     shown = f"hardware commitment lowest_usd_per_gpu_hour usd_per_gpu_hour highest_usd_per_gpu_hour {span} price_basis provider date"
     yield Table(
         rows,
-        title="Public prices by term: what the GPUs of the plan cost on demand, on contract and owned",
+        title="Public prices by term",
         shown=columns(shown),
         titles={"commitment": "", "provider": "median offer", "date": "price of"},
-        spare=columns("price_basis highest_usd_per_gpu_hour lowest_usd_per_gpu_hour provider"),
+        spare=columns("price_basis provider highest_usd_per_gpu_hour lowest_usd_per_gpu_hour"),
     )
 
 
