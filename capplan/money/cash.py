@@ -172,7 +172,7 @@ def _paid_in(number: int, mix: Mix, price_ratio: float, active: Sequence[_Starte
             left -= used
     return CashMonth(
         number,
-        sum(item.devices * item.term.upfront_usd for item in active if item.month == number),
+        sum((item.devices * item.term.upfront_usd for item in active if item.month == number), 0.0),
         running + sum(item.devices * item.term.running_usd_per_month for item in active),
         sum(item.devices * item.term.residual_usd for item in active if item.last_month == number),
         cost,
