@@ -23,28 +23,20 @@ from capplan.money.commitments import HOURS_PER_YEAR, Mix, MixedPart, Offer, use
 from capplan.money.energy import Energy, Servers, occupied_fraction
 from capplan.money.ledger import cost_lines
 from capplan.money.price import HOURS_PER_MONTH
-from capplan.questions.fleet import parts_of, replicas_by_group
-from capplan.questions.money.commitments import AskedMix, asked_mix
+from capplan.questions.fleet import parts_of
 from capplan.questions.money.energy import asked_energy, asked_growth, price_decline
-from capplan.questions.money.ledger import ledger_of, term_prices
+from capplan.questions.money.ledger import ledger_of, plan_mix, term_prices
 from capplan.report.answer import row_of
 from capplan.report.answers.fleet_money import commitments_result, term_rows, total_result
 from capplan.report.answers.fleet_outlook import energy_result, growth_result
 from capplan.report.quantities import MONEY
 from capplan.scenario.scenario_file import Power
-from capplan.scenario.traffic import rate_line
 from capplan.serving.steady_state import replicas_over_time
 
 
 def _path(plan: Plan, at: int) -> str:
     """Return where the numbers of a group of a plan stand; a plan of one group has them itself."""
     return f"groups[{at}]." if len(plan.groups) > 1 else ""
-
-
-def _mix(planned: Planned) -> AskedMix | None:
-    scenario, plan = planned.asked.scenario, planned.plan
-    line = rate_line(scenario, plan.responses_s)
-    return asked_mix(scenario, plan, line, replicas_by_group(planned.asked, plan))
 
 
 def demand_group(planned: Planned) -> Group:
@@ -62,7 +54,7 @@ def demand_group(planned: Planned) -> Group:
 
 def total_cost_group(planned: Planned) -> Group:
     """Return every line of what the recommended plan costs."""
-    mix = _mix(planned)
+    mix = plan_mix(planned.asked, planned.plan)
     lines = cost_lines(ledger_of(planned.asked, planned.plan, mix.mix if mix else None))
     numbers = dict(places_of(total_result(lines)))
 
@@ -101,7 +93,7 @@ def prices_by_term_group(planned: Planned) -> Group:
 
 def commitments_group(planned: Planned) -> Group:
     """Return the mix of the recommended plan that `capplan fleet` prints, where the scenario names commitments."""
-    asked = _mix(planned)
+    asked = plan_mix(planned.asked, planned.plan)
     if asked is None:
         return Group({}, no_number)
     result = commitments_result((asked,))
@@ -247,7 +239,7 @@ def _time_fraction(planned: Planned, energy: Energy, position: int) -> Explained
 def growth_group(planned: Planned) -> Group:
     """Return the months to come that `capplan fleet` prints, where the scenario states a growth."""
     scenario = planned.asked.scenario
-    growth = asked_growth(planned.asked, planned.plan, rate_line(scenario, planned.plan.responses_s))
+    growth = asked_growth(planned.asked, planned.plan)
     numbers = dict(places_of(growth_result(growth)))
     plan = planned.plan
 

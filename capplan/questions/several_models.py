@@ -35,7 +35,6 @@ from capplan.readers.catalogue.prices import machine_prices
 from capplan.scenario.scenario import read_scenario
 from capplan.scenario.scenario_file import Cascade, Scenario
 from capplan.scenario.several import UNSHARED, in_slices, is_unshared
-from capplan.scenario.traffic import rate_line
 from capplan.workload.request_class import Slo
 
 
@@ -166,8 +165,7 @@ def cascade_for(parts_asked: PartsAsked) -> CascadeAnswer:
         lacking = f"the cascade has no {part} fleet; with --set cascade.part={part}"
         answer = fleet_for(asked, parts_asked.progress)
         paid = paid_plan(asked, answer, lacking, parts_asked.today)
-        line = rate_line(asked.scenario, paid.plan.responses_s)
-        found[part] = PartFleet(part, asked, paid, asked_growth(asked, paid.plan, line))
+        found[part] = PartFleet(part, asked, paid, asked_growth(asked, paid.plan))
     alone = found.pop("alone")
     parts = tuple(found.values())
     stated = _stated_terms(terms)

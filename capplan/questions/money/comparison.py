@@ -47,7 +47,6 @@ from capplan.readers.catalogue.token_prices import (
 from capplan.recorded.traces.trace import read_trace
 from capplan.scenario.command_flags import CachePriceFlags
 from capplan.scenario.scenario_file import Scenario
-from capplan.scenario.traffic import rate_line
 from capplan.scenario.workload_file import is_workload
 from capplan.workload.request_class import RequestClass, ResponseTimes, responses_of_classes
 from capplan.workload.statistics import Repeated, reuse_by_age, session_reuse_by_age
@@ -206,7 +205,7 @@ def asked_comparison(
     ]
     warnings += change_warnings(prices)
     energy, *_ = asked_energy(asked, paid.plan)
-    growth = asked_growth(asked, paid.plan, rate_line(scenario, paid.plan.responses_s))
+    growth = asked_growth(asked, paid.plan)
     return AskedComparison(
         paid.plan,
         comparison,

@@ -214,12 +214,12 @@ def _shares(use: PlanUse, groups: Sequence[Group]) -> list[tuple[Array, Array]]:
     return [(prefill, np.minimum(prefill, 1.0)), (np.zeros(HOURS), decoding)]
 
 
-def asked_growth(asked: AskedFleet, plan: Plan, line: RateLine | None) -> Growth | None:
+def asked_growth(asked: AskedFleet, plan: Plan) -> Growth | None:
     """Return the fleets of the months to come; None where the scenario states no growth."""
     scenario = asked.scenario
     if not scenario.growth:
         return None
-    replicas_at = replicas_by_group(asked, plan)
+    replicas_at, line = replicas_by_group(asked, plan), rate_line(scenario, plan.responses_s)
     mix = partial(_mix_of_month, scenario, line, replicas_at)
     return growth_of(plan, np.array(scenario.growth), mix, replicas_at, price_decline(scenario))
 
@@ -293,7 +293,7 @@ def outlook_of(asked: AskedFleet, answer: FleetAnswer, today: date | None = None
     from capplan.questions.narrower import narrower_weights
 
     line = rate_line(scenario, chosen.responses_s)
-    growth = asked_growth(asked, chosen, line)
+    growth = asked_growth(asked, chosen)
     energy, assumed, warned = asked_energy(asked, chosen)
     plans = (chosen, *(plan for plan in answer.plans if plan != chosen))
     mixed = (asked_mix(scenario, plan, line, replicas_by_group(asked, plan)) for plan in plans)

@@ -24,7 +24,7 @@ from capplan.money.price import (
     usd_per_month,
 )
 from capplan.questions.fleet import AskedFleet, replicas_by_group
-from capplan.questions.money.commitments import asked_mix, rent_warnings
+from capplan.questions.money.commitments import AskedMix, asked_mix, rent_warnings
 from capplan.readers.catalogue.prices import machine_records, records_of
 from capplan.scenario.money_terms import memory_usd_per_month
 from capplan.scenario.scenario_file import Scenario
@@ -252,6 +252,12 @@ class PaidPlan:
         return tuple(self.mix.paid_gpus(at) if self.mix else group.ordered_gpus for at, group in groups)
 
 
+def plan_mix(asked: AskedFleet, plan: Plan) -> AskedMix | None:
+    """Return the cheapest mix of commitments for a plan under its load; None if the scenario names none."""
+    line = rate_line(asked.scenario, plan.responses_s)
+    return asked_mix(asked.scenario, plan, line, replicas_by_group(asked, plan))
+
+
 def paid_plan(
     asked: AskedFleet,
     answer: FleetAnswer,
@@ -289,8 +295,7 @@ def paid_plan(
         raise InputError(
             f"{scenario.path}: the price of {plan.hardware} is not known; give prices.per_gpu_hour"
         )
-    line = rate_line(scenario, plan.responses_s)
-    mix = asked_mix(scenario, plan, line, replicas_by_group(asked, plan))
+    mix = plan_mix(asked, plan)
     warnings = (*(mix.warnings if mix else ()), *rent_warnings(plan, today))
     paid_by = mix.mix if mix else None
     return PaidPlan(

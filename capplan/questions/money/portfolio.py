@@ -10,12 +10,10 @@ from capplan.fleet.plan import FleetAnswer
 from capplan.money.commitments import GroupUse, Mix, mix_of, pooled_use
 from capplan.money.ledger import CommitmentRates, commitment_rates, committed_entry, total_usd
 from capplan.money.price import HOURS_PER_MONTH, usd_per_month
-from capplan.questions.fleet import AskedFleet, replicas_by_group
-from capplan.questions.money.commitments import asked_mix
-from capplan.questions.money.ledger import asked_service_entries
+from capplan.questions.fleet import AskedFleet
+from capplan.questions.money.ledger import asked_service_entries, plan_mix
 from capplan.questions.money.who_pays import AskedBill, asked_bill
 from capplan.scenario.scenario_file import Commitments
-from capplan.scenario.traffic import rate_line
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,8 +128,7 @@ def _pooled_mix(bills: Sequence[tuple[AskedFleet, AskedBill]], terms: Commitment
     pooled: dict[object, list[GroupUse]] = {}
     for asked, bill in bills:
         plan = bill.plan
-        line = rate_line(asked.scenario, plan.responses_s)
-        mixed = asked_mix(asked.scenario, plan, line, replicas_by_group(asked, plan))
+        mixed = plan_mix(asked, plan)
         for use in mixed.uses if mixed else ():
             device = plan.groups[use.group].layout.device.name
             pooled.setdefault((device, use.machine, *use.offers), []).append(use)
