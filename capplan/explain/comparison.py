@@ -61,7 +61,7 @@ def _rented(paid: PaidPlan) -> Stated:
         job = paid.plan.money.usd_per_job if paid.plan.money else None
         return Stated(job, "explain usd_per_job", paid.plan.groups[0].label, "usd_per_job")
     if paid.mix is not None:
-        return Stated(usd_per_month(paid.mix.usd_per_hour), "explain commitments.usd_per_month")
+        return Stated(usd_per_month(paid.mix.mix.usd_per_hour), "explain commitments.usd_per_month")
     return Stated(paid.plan.usd_per_month)
 
 

@@ -217,7 +217,7 @@ class PaidPlan:
     """A plan with its ledger, and what that rests on."""
 
     plan: Plan
-    mix: Mix | None
+    mix: AskedMix | None
     """Commitments that pay for the machines; None: rented at one price."""
     entries: tuple[Entry, ...]
     """What is paid for in those hours."""
@@ -239,7 +239,7 @@ class PaidPlan:
         usd = [group.usd_per_hour or 0.0 for group in self.plan.groups]
         if self.mix is not None:
             usd = [
-                sum(part.usd_per_hour for part in self.mix.parts if part.group == place)
+                sum(part.usd_per_hour for part in self.mix.mix.parts if part.group == place)
                 for place in range(len(usd))
             ]
         total = sum(usd)
@@ -249,7 +249,7 @@ class PaidPlan:
     def group_gpus(self) -> tuple[float, ...]:
         """GPUs of each group that are paid for, mean over the hours: those of the order, or of the parts of the mix while they are paid."""
         groups = enumerate(self.plan.groups)
-        return tuple(self.mix.paid_gpus(at) if self.mix else group.ordered_gpus for at, group in groups)
+        return tuple(self.mix.mix.paid_gpus(at) if self.mix else group.ordered_gpus for at, group in groups)
 
 
 def plan_mix(asked: AskedFleet, plan: Plan) -> AskedMix | None:
@@ -297,11 +297,10 @@ def paid_plan(
         )
     mix = plan_mix(asked, plan)
     warnings = (*(mix.warnings if mix else ()), *rent_warnings(plan, today))
-    paid_by = mix.mix if mix else None
     return PaidPlan(
         plan,
-        paid_by,
-        ledger_of(asked, plan, paid_by, hours, month),
+        mix,
+        ledger_of(asked, plan, mix.mix if mix else None, hours, month),
         (plan.money.job_hours if plan.money else None) or hours,
         term_prices(scenario, plan),
         mix.assumptions if mix else (),

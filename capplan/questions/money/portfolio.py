@@ -11,7 +11,7 @@ from capplan.money.commitments import GroupUse, Mix, mix_of, pooled_use
 from capplan.money.ledger import CommitmentRates, commitment_rates, committed_entry, total_usd
 from capplan.money.price import HOURS_PER_MONTH, usd_per_month
 from capplan.questions.fleet import AskedFleet
-from capplan.questions.money.ledger import asked_service_entries, plan_mix
+from capplan.questions.money.ledger import asked_service_entries
 from capplan.questions.money.who_pays import AskedBill, asked_bill
 from capplan.scenario.scenario_file import Commitments
 
@@ -84,9 +84,9 @@ def asked_portfolio(
     """
     terms = _shared_terms(asked)
     bills = [asked_bill(each, answer, today) for each, answer in asked]
-    mix = _pooled_mix([(each, bill) for (each, _), bill in zip(asked, bills, strict=True)], terms)
+    mix = _pooled_mix(bills, terms)
     shared = [committed_entry(part, HOURS_PER_MONTH, begins=False) for part in mix.parts]
-    mixes = [float(usd_per_month(bill.mix.usd_per_hour)) if bill.mix else 0.0 for bill in bills]
+    mixes = [float(usd_per_month(bill.mix.mix.usd_per_hour)) if bill.mix else 0.0 for bill in bills]
     separate = sum(mixes)
     ratio = (
         float(usd_per_month(mix.usd_per_hour)) / separate if separate else 1.0
@@ -123,14 +123,12 @@ def _shared_terms(asked: Sequence[tuple[AskedFleet, FleetAnswer]]) -> Commitment
     return first.file.commitments
 
 
-def _pooled_mix(bills: Sequence[tuple[AskedFleet, AskedBill]], terms: Commitments) -> Mix:
+def _pooled_mix(bills: Sequence[AskedBill], terms: Commitments) -> Mix:
     """Return the cheapest mix for all machines of several services, those of one kind together."""
     pooled: dict[object, list[GroupUse]] = {}
-    for asked, bill in bills:
-        plan = bill.plan
-        mixed = plan_mix(asked, plan)
-        for use in mixed.uses if mixed else ():
-            device = plan.groups[use.group].layout.device.name
+    for bill in bills:
+        for use in bill.mix.uses if bill.mix else ():
+            device = bill.plan.groups[use.group].layout.device.name
             pooled.setdefault((device, use.machine, *use.offers), []).append(use)
     people = terms.owned.people / float(usd_per_month(1.0)) if terms.owned else 0.0
     return mix_of([pooled_use(uses) for uses in pooled.values()], people)

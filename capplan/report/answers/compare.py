@@ -74,7 +74,7 @@ def bill_answer(
             f"idle: what the machines cost for the rest, ${asked.bill.idle_usd:,.0f}",
             *used_by_texts([asked.plan]),
             *total_texts(asked.plan, asked.entries),
-            *_rates_texts(rates),
+            *rates_texts(rates),
             *_decline_texts(machines),
             *ordered_texts([asked.plan]),
             *currency_texts(scenario.file.currency, {span: asked.bill.usd}),
@@ -112,14 +112,13 @@ def _decline_texts(entries: Sequence[MachineEntry]) -> Iterator[str]:
         yield f"a term pays if prices on demand fall by less a year: {each}"
 
 
-def _rates_texts(rates: CommitmentRates | None) -> Iterator[str]:
+def rates_texts(rates: CommitmentRates | None, whose: str = "") -> Iterator[str]:
     """Yield how well reservations fit the load, if there are any."""
-    if rates is None or rates.utilisation_fraction is None:
-        return
-    yield (
-        f"reservations cover {rates.coverage_fraction:.0%} of the cost on demand, and replicas run in {rates.utilisation_fraction:.0%} of what they cost; "
-        f"effective savings rate {rates.effective_savings_fraction:.1%}"
-    )
+    if rates is not None and rates.utilisation_fraction is not None:
+        yield (
+            f"{whose}reservations cover {rates.coverage_fraction:.0%} of the cost on demand, and replicas run in {rates.utilisation_fraction:.0%} of what they cost; "
+            f"effective savings rate {rates.effective_savings_fraction:.1%}"
+        )
 
 
 def _tables(
