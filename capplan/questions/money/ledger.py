@@ -38,31 +38,6 @@ def traffic_of(asked: AskedFleet, plan: Plan) -> tuple[HostedTraffic, ...]:
     return tuple(map(hosted_traffic, demand.classes, responses_s))
 
 
-def asked_service_entries(
-    asked: AskedFleet, plan: Plan, machines_usd: float, hours: float
-) -> tuple[Entry, ...]:
-    """Return what a plan costs in addition to its machines, in the hours that it is paid for.
-
-    Parameters
-    ----------
-    asked : the scenario
-    plan : whose response times decide how often users ask
-    machines_usd : [$]
-        what its machines cost in that time
-    hours : [h]
-        of a month, or of a job
-    """
-    traffic = traffic_of(asked, plan)
-    networks = {group.weight_dtype: asked.question.networks[group.weight_dtype] for group in plan.groups}
-    stored = sum(weight_bytes(network) for network in networks.values())
-    months = hours / HOURS_PER_MONTH
-    outside = outside_usd(traffic) * (1.0 if plan.is_of_job else months)
-    return (
-        *service_entries(asked.scenario.file.prices, machines_usd, *tokens_of(traffic, hours), stored, months),
-        Entry("retrieval and tools", 1.0, "all requests", outside, "scenario: traffic, outside", "outside", "traffic"),
-    )  # fmt: skip
-
-
 def ledger_of(
     asked: AskedFleet,
     plan: Plan,
@@ -102,7 +77,15 @@ def ledger_of(
         Entry("people for owned machines", months, "months", people * HOURS_PER_MONTH, "scenario: commitments.owned.people", "machines"),
         Entry("host memory of offloaded caches", months, "months", memory, "scenario: prices.host_memory_per_gb", "machines"),
     ]  # fmt: skip
-    return (*machines, *asked_service_entries(asked, plan, total_usd(machines), hours))
+    traffic, own = traffic_of(asked, plan), asked.scenario.file.prices
+    networks = {group.weight_dtype: asked.question.networks[group.weight_dtype] for group in plan.groups}
+    stored = sum(weight_bytes(network) for network in networks.values())
+    outside = outside_usd(traffic) * (1.0 if plan.is_of_job else months)
+    return (
+        *machines,
+        *service_entries(own, total_usd(machines), *tokens_of(traffic, hours), stored, months),
+        Entry("retrieval and tools", 1.0, "all requests", outside, "scenario: traffic, outside", "outside", "traffic"),
+    )  # fmt: skip
 
 
 def _months_passed(scenario: Scenario, month: tuple[int, int] | None) -> int:

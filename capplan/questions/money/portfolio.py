@@ -8,10 +8,9 @@ from capplan.assumption import Assumption
 from capplan.errors import InputError
 from capplan.fleet.plan import FleetAnswer
 from capplan.money.commitments import GroupUse, Mix, mix_of, pooled_use
-from capplan.money.ledger import CommitmentRates, commitment_rates, committed_entry, total_usd
+from capplan.money.ledger import CommitmentRates, commitment_rates, committed_entry
 from capplan.money.price import HOURS_PER_MONTH, usd_per_month
 from capplan.questions.fleet import AskedFleet
-from capplan.questions.money.ledger import asked_service_entries
 from capplan.questions.money.who_pays import AskedBill, asked_bill
 from capplan.scenario.scenario_file import Commitments
 
@@ -23,10 +22,8 @@ class Service:
     name: str
     bill: AskedBill
     """What the service would cost with a mix of its own."""
-    machines_usd: float
-    """Its part of the shared machines, by what its own would cost, with its host memory [$/month]."""
     usd: float
-    """Cost of a month with that part."""
+    """Cost of a month with its part of the shared machines, by what its own would cost, and its host memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +132,10 @@ def _pooled_mix(bills: Sequence[AskedBill], terms: Commitments) -> Mix:
 
 
 def _service(asked: AskedFleet, bill: AskedBill, separate_usd: float, ratio: float) -> Service:
-    """Return a service with its part of the shared machines."""
+    """Return a service with its part of the shared machines; what grows with their price follows it."""
     machines = bill.machines_usd + (ratio - 1.0) * separate_usd
-    beside = asked_service_entries(asked, bill.plan, machines, bill.hours)
-    return Service(asked.scenario.name, bill, machines, machines + total_usd(beside))
+    beside = (entry for entry in bill.entries if entry.kind != "machines")
+    others = sum(
+        machines * entry.usd_each if entry.grows_with == "machines" else entry.usd for entry in beside
+    )
+    return Service(asked.scenario.name, bill, machines + others)
