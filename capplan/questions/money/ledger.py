@@ -159,7 +159,7 @@ class TermPrice:
     """Hours of a month, or of the job."""
     price: ChosenPrice
     discounted: tuple[PriceRecord, ...]
-    """Of its median, lowest and highest offer those that count by the discount of their provider, on the median price on demand."""
+    """Offers that count by the discount of their provider, applied to the median price on demand."""
 
     @property
     def basis(self) -> str:
