@@ -160,7 +160,8 @@ def no_number(place: Place, _value: float) -> Explained:
     raise KeyError(place)
 
 
-Arguments: TypeAlias = Mapping[str, Callable[[Place], Stated | list[Stated]]]
+Given: TypeAlias = Stated | list[Stated]
+Arguments: TypeAlias = Mapping[str, Given | Callable[[Place], Given]]
 """Argument that no number of an answer is -> its value for the number at a place; a list of the values that a formula adds up."""
 
 
@@ -193,7 +194,8 @@ class NextToPlan:
     def inputs(self, place: Place, name: str, letter: str) -> list[Input]:
         """Return one argument of a number: several inputs if the formula adds them up."""
         if name in self.given:
-            return stated_inputs(name, letter, self.given[name](place))
+            given = self.given[name]
+            return stated_inputs(name, letter, given(place) if callable(given) else given)
         rows, _, key = name.partition("[].")
         if key:
             found = sorted(int(at[1]) for at in self.numbers if at[0] == rows and at[2:] == (key,))
@@ -307,9 +309,9 @@ def next_steps_group(planned: Planned) -> Group:
     given = {
         **_sizing(planned),
         "sized_confidence": lambda place: Stated(numbers[place]),
-        "ordered_gpus": lambda _: Stated(plan.gpus),
-        "plan_usd_per_month": lambda _: Stated(plan.usd_per_month, label=plan.single.label),
-        "hours": lambda _: Stated(HOURS_PER_MONTH),
+        "ordered_gpus": Stated(plan.gpus),
+        "plan_usd_per_month": Stated(plan.usd_per_month, label=plan.single.label),
+        "hours": Stated(HOURS_PER_MONTH),
         "size_usd_per_hour": lambda place: Stated(None if place[0] == "unmeasured" else _usd_per_hour(plan, steps.as_predicted.gpus)),
     }  # fmt: skip
     of = NextToPlan("next_steps", numbers, given, plan.single.label)
@@ -338,9 +340,9 @@ def _sizing(planned: Planned) -> Arguments:
     """Return what the number of replicas follows from: the peak, headroom, spares."""
     terms, plan = terms_of(planned.asked), planned.plan
     return {
-        "request_rate": lambda _: Stated(plan.peak_requests_per_s, label="derived"),
-        "headroom_fraction": lambda _: Stated(terms.headroom_fraction),
-        "stated_spare_replicas": lambda _: Stated(plan.groups[0].spare_replicas, f"scenario: {terms.survive.key}"),
+        "request_rate": Stated(plan.peak_requests_per_s, label="derived"),
+        "headroom_fraction": Stated(terms.headroom_fraction),
+        "stated_spare_replicas": Stated(plan.groups[0].spare_replicas, f"scenario: {terms.survive.key}"),
     }  # fmt: skip
 
 
@@ -353,7 +355,7 @@ def tight_target_group(planned: Planned) -> Group:
     numbers |= places_of(asdict(tight))
     given = {
         **_sizing(planned),
-        "slo_limit": lambda _: Stated(tight.limit_s, f"scenario: slo.{tight.target}"),
+        "slo_limit": Stated(tight.limit_s, f"scenario: slo.{tight.target}"),
         "looser_limit": lambda place: Stated(numbers[place]),
     }
     return Group(numbers, NextToPlan("tight_target", numbers, given, planned.plan.groups[0].label).explain)

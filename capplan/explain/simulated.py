@@ -114,7 +114,7 @@ def _arguments(run: _Run) -> Arguments:
 
     return {
         "run": lambda place: Stated(run.numbers[place], label=run.label, name=str(place[-1])),
-        "gaps": lambda _: Stated(None, label=run.label),
+        "gaps": Stated(None, label=run.label),
         "run_requests": lambda place: Stated(len(latencies(place))),
         "run_sum": lambda place: Stated(float(latencies(place).sum()), label=run.label, name=str(place[-2])),
         "quantile_fraction": lambda place: Stated(_fraction(place)),

@@ -18,7 +18,7 @@ from capplan.fleet.scenario import CascadePart, SharingTerms
 from capplan.fleet.unit_costs import mean_requests_per_s
 from capplan.money.comparison import OwnFleet
 from capplan.money.order import NO_LOSS, Order
-from capplan.money.price import ChosenPrice, Prices, usd_per_month
+from capplan.money.price import ChosenPrice, usd_per_month
 from capplan.money.several_models import (
     CascadeFleets,
     breakeven_fraction,
@@ -29,13 +29,12 @@ from capplan.questions.fleet import AskedFleet, asked_fleet, terms_of
 from capplan.questions.fleet_answer import fleet_for
 from capplan.questions.money.comparison import own_fleet
 from capplan.questions.money.energy import asked_growth, growth_assumptions
-from capplan.questions.money.who_pays import PaidPlan, paid_plan
+from capplan.questions.money.ledger import PaidPlan, paid_plan
 from capplan.readers.catalogue.hardware import device, partitions
 from capplan.readers.catalogue.prices import machine_prices
 from capplan.scenario.scenario import read_scenario
 from capplan.scenario.scenario_file import Cascade, Scenario
 from capplan.scenario.several import UNSHARED, in_slices, is_unshared
-from capplan.scenario.traffic import rate_line
 from capplan.workload.request_class import Slo
 
 
@@ -105,7 +104,7 @@ class PartFleet:
     @property
     def own(self) -> OwnFleet:
         """The plan as it is paid for at any traffic."""
-        return own_fleet(self.paid, Prices())
+        return own_fleet(self.paid, machines_only=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,8 +165,7 @@ def cascade_for(parts_asked: PartsAsked) -> CascadeAnswer:
         lacking = f"the cascade has no {part} fleet; with --set cascade.part={part}"
         answer = fleet_for(asked, parts_asked.progress)
         paid = paid_plan(asked, answer, lacking, parts_asked.today)
-        line = rate_line(asked.scenario, paid.plan.responses_s)
-        found[part] = PartFleet(part, asked, paid, asked_growth(asked, paid.plan, line))
+        found[part] = PartFleet(part, asked, paid, asked_growth(asked, paid.plan))
     alone = found.pop("alone")
     parts = tuple(found.values())
     stated = _stated_terms(terms)
@@ -221,7 +219,7 @@ def _stated_terms(terms: Cascade) -> list[Assumption]:
 def _requests(alone: PartFleet) -> float:
     """Return all requests of a month, or of the jobs."""
     demand = alone.asked.question.demand
-    if alone.paid.of_job:
+    if alone.paid.plan.is_of_job:
         return sum(item.job_requests or 0.0 for item in demand.classes)
     return mean_requests_per_s(demand, alone.plan.responses_s) * SECONDS_PER_HOUR * alone.paid.hours
 

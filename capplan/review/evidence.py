@@ -13,12 +13,12 @@ from capplan.fleet.plan import PHASES, Group, Plan, Transfer, paid_by_the_gpu
 from capplan.fleet.review import PlanDetail, kernel_assumptions, sizing_of
 from capplan.fleet.search.recommended import DEAR
 from capplan.hardware.device import Device
-from capplan.money.cash import total_usd
+from capplan.money.ledger import total_usd
 from capplan.money.price import HOURS_PER_MONTH, usd_per_month
 from capplan.questions.plans.plan_row import plan_row
 from capplan.report.answer import Table, columns, row_of
-from capplan.report.answers.fleet_money import total_table
-from capplan.report.answers.fleet_outlook import over_time_parts, over_time_tables
+from capplan.report.answers.fleet_money import term_tables, total_table
+from capplan.report.answers.fleet_outlook import over_time_tables
 from capplan.report.answers.fleet_words import (
     ALL_HOURS,
     above,
@@ -336,7 +336,7 @@ def _class_row(item: RequestClass, response_s: float, hit_fraction: float) -> di
 
 def over_time_section(given: Findings) -> Section:
     """Return the load curve, how the plan follows it with and without autoscaling, and N + k replicas, where the load has a curve."""
-    over_time = over_time_parts(given.outlook)
+    over_time = given.outlook.over_time
     if not over_time:
         return Section("Load over time")
     return Section(
@@ -598,6 +598,7 @@ def cost_section(given: Findings) -> Section:
             Table(devices, title="Devices", titles=titles),
             Table(tokens, title="Requests and tokens" if of_job else "Tokens", titles=titles),
             *order_tables(given.answer.chosen),
+            *term_tables(given.outlook.terms),
         ),
     )
 

@@ -11,7 +11,7 @@ from capplan.fleet.plan import FleetAnswer, Plan, offered_costs
 from capplan.fleet.review import PlanDetail, Question, plan_details, target_margins
 from capplan.fleet.search.recommended import CLEARLY_SURER, SMALL_EXTRA
 from capplan.hardware.device import Source
-from capplan.money.cash import total_usd
+from capplan.money.ledger import total_usd
 from capplan.money.price import HOURS_PER_MONTH, TERM_YEARS
 from capplan.questions.fleet import AskedFleet, parts_of
 from capplan.questions.money.energy import Outlook, outlook_of
@@ -36,7 +36,7 @@ from capplan.report.answers.fleet_words import (
     tight_texts,
 )
 from capplan.report.answers.order import ordered_texts
-from capplan.report.answers.owned import owned_texts, owned_uses
+from capplan.report.answers.owned import owned_texts
 from capplan.report.answers.waterfall import waterfall_tables
 from capplan.report.charts.of_answers import Chart, amount_text, certainty_chart, waterfall_chart
 from capplan.report.screen_units import shown_money
@@ -278,7 +278,7 @@ def decision_section(given: Findings, plan: Plan) -> Section:
             *text,
             *([endless] if plan.usd_per_month_high == inf else []),
             *_paid_texts(given, plan),
-            *map(sentence, owned_texts(plan, owned_uses(given.asked, given.answer))),
+            *map(sentence, owned_texts(given.asked, given.answer)),
             *map(sentence, ordered_texts([plan])),
             *_mix_texts(given),
             *_total_texts(given, plan),

@@ -17,7 +17,6 @@ from capplan.money.who_pays import (
     by_tenant,
     decode_s_per_request,
     who_pays,
-    who_pays_for_pools,
 )
 from tests.focus_rules import follows_columns, total
 
@@ -73,7 +72,8 @@ def test_idle_is_what_a_ledger_of_seconds_leaves_over(uses, usd, people, spare_t
 def test_each_pool_is_idle_by_its_own_time(uses, usd, first, last):
     prefill, decode = (sum(u.requests * s for u, s in zip(uses, phase, strict=True)) for phase in (
         [u.prefill_s for u in uses], [u.decode_s for u in uses]))  # fmt: skip
-    bill = who_pays_for_pools(uses, PaidPool(usd, 1, prefill * first), PaidPool(2 * usd, 2, decode * last))
+    pools = PaidPool(usd, 1, prefill * first), PaidPool(2 * usd, 2, decode * last)
+    bill = who_pays([replace(use, groups=(0, 1)) for use in uses], *pools)
     assert bill.idle_usd == pytest.approx(usd * (1 - 1 / first) + 2 * usd * (1 - 1 / last), abs=1e-9 * usd)
     assert bill.usd == pytest.approx(3 * usd)
 

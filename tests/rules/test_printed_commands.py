@@ -166,7 +166,7 @@ FILLED = {
     ): "export --plan plan.json --target sglang",
     ("capplan/questions/fleet.py", "capplan list machines {}"): "fleet unsold.yaml",
     ("capplan/questions/listing.py", "capplan list {}"): "list models no-such-model",
-    ("capplan/questions/money/who_pays.py", "capplan fleet {}"): "bill hopeless.yaml",
+    ("capplan/questions/money/ledger.py", "capplan fleet {}"): "bill hopeless.yaml",
     ("capplan/questions/plans/plan_file.py", "capplan fleet {}"): "explain hopeless.yaml",
     ("capplan/questions/simulation.py", "capplan fleet {}"): "simulate hopeless.yaml",
     (

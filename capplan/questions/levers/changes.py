@@ -666,7 +666,7 @@ def region_rows(planned: Planned, base: Base) -> list[LeverRow]:
 
 def kg_co2_per_month(asked: AskedFleet, plan: Plan | None) -> float | None:
     """Return the carbon dioxide of the electricity of a plan; None if a scenario does not state what it takes to say it."""
-    energy, *_ = (None if plan is None else asked_energy(asked, plan)) or (None,)
+    energy = None if plan is None else asked_energy(asked, plan)[0]
     return None if energy is None else energy.kg_co2
 
 

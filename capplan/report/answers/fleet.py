@@ -41,6 +41,8 @@ from capplan.report.answers.fleet_money import (
     outside_tables,
     outside_texts,
     paid_usd,
+    term_rows,
+    term_tables,
     total_result,
     total_texts,
 )
@@ -52,7 +54,6 @@ from capplan.report.answers.fleet_outlook import (
     growth_tables,
     outlook_over_time,
     over_time_assumptions,
-    over_time_parts,
     over_time_tables,
 )
 from capplan.report.answers.fleet_words import (
@@ -102,7 +103,7 @@ from capplan.report.answers.order import (
     ordered_texts,
     rack_texts,
 )
-from capplan.report.answers.owned import owned_rows, owned_texts, owned_uses
+from capplan.report.answers.owned import owned_rows, owned_texts
 from capplan.report.answers.replica import unknown_intervals
 from capplan.report.safe_text import plain
 from capplan.scenario.scenario_file import Scenario
@@ -149,7 +150,7 @@ def first_screen(asked: AskedFleet, answer: FleetAnswer, outlook: Outlook) -> An
             *most_assumed_texts(assumptions),
             *commitments_text(outlook.mixes),
             *total_texts(plan, outlook.total),
-            *owned_texts(plan, owned_uses(asked, answer)),
+            *owned_texts(asked, answer),
             *ordered_texts([plan]),
             *network_texts(plan),
             *rack_texts(plan),
@@ -479,6 +480,7 @@ def _fleet_result(
         "growth": growth_result(outlook.growth),
         "cash": cash_result(outlook.cash),
         "total_cost": total_result(outlook.total),
+        "prices_by_term": term_rows(outlook.terms),
         "outside": outside_rows(answer.chosen.outside) if answer.chosen and answer.chosen.outside else None,
         "over_budget": plan_row(answer.over_budget) if answer.over_budget else None,
         "over_budget_usd_per_month": over,
@@ -488,7 +490,7 @@ def _fleet_result(
         and row_of(answer.carried, "traffic_fraction usd_per_month")
         | {"plan": plan_row(answer.carried.plan)},
         "mix": mix_result(answer),
-        "owned": owned_rows(owned_uses(asked, answer)),
+        "owned": owned_rows(asked, answer),
         "over_time": outlook_over_time(outlook),
         "relaxations": [
             {**row_of(each, "target limit_s needed_s"), "hardware": each.layout.device.name}
@@ -517,7 +519,7 @@ def _closing(asked: AskedFleet, answer: FleetAnswer, outlook: Outlook) -> Iterat
     yield from growth_closing(outlook.growth, asked.scenario)
     yield from cash_texts(outlook.cash)
     yield from total_texts(answer.chosen, outlook.total)
-    yield from owned_texts(answer.chosen, owned_uses(asked, answer))
+    yield from owned_texts(asked, answer)
     yield from order_texts(answer.chosen)
     yield from mix_texts(answer)
     yield from hits_texts(asked, answer.chosen) if answer.chosen else ()
@@ -579,6 +581,7 @@ def _tables(
     yield from decision_tables(answer, promised=bool(asked.scenario.slo.targets))
     if not outlook.mixes:
         yield from offers_tables(answer.plans)
+    yield from term_tables(outlook.terms)
     rejected = [asdict(item) for item in answer.rejected]
     yield Table(rejected, title=rejected_text(answer), shown=_REJECTED, titles={"count": "candidates"})
 
@@ -588,7 +591,7 @@ def fleet_answer(
 ) -> Answer:
     """Return the plans, cheapest first, and the rejections by reason; exit code 4 where nothing is feasible."""
     outlook = outlook or Outlook()
-    over_time = over_time_parts(outlook)
+    over_time = outlook.over_time
     plans = [plan_row(plan) for plan in answer.written]
     own = {group.hardware for group in answer.chosen.groups} if answer.chosen else set(asked.prices)
     others = prices_of_others(asked, own)
