@@ -158,7 +158,7 @@ def row_of(row: Mapping[str, str]) -> Row | None:
         return None
     card = device(run.hardware)
     name = family_of(card)
-    if name is None or "fp32" not in card.peak_flop_per_s:
+    if name is None or card.cards or "fp32" not in card.peak_flop_per_s:
         return None
     family, network = speed_file().families[name], network_of(run)
     size = weight_bytes(network)

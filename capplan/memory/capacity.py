@@ -62,21 +62,23 @@ def stages_of(network: Network, stages: int) -> list[Stage]:
     edges = stage_edges(len(network.layers), stages)
     for index, (start, end) in enumerate(edges):
         first, last = index == 0, index == len(edges) - 1
-        part = replace(network, layers=network.layers[start:end], tied_embeddings=False)
-        if not first:
-            part = replace(part, embedding_parameters=0, vision_parameters=0, other_parameters=0)
-        if last:
-            head_format = (
-                network.embedding_format if network.tied_embeddings else network.lm_head.weight_format
-            )
-            part = replace(part, lm_head=replace(network.lm_head, weight_format=head_format))
-        else:
-            no_head = replace(network.lm_head, outputs=0, bias=0)
-            part = replace(part, lm_head=no_head, pooler=None, final_norm_parameters=0)
+        part = part_of(network, start, end, first=first, last=last)
         stage = Stage(part, first, last, (end - start) / len(network.layers))
         if stage not in distinct:
             distinct.append(stage)
     return distinct
+
+
+def part_of(network: Network, start: int, end: int, *, first: bool, last: bool) -> Network:
+    """Return some layers of a network by themselves, with the embedding on the first part and the LM head on the last."""
+    part = replace(network, layers=network.layers[start:end], tied_embeddings=False)
+    if not first:
+        part = replace(part, embedding_parameters=0, vision_parameters=0, other_parameters=0)
+    if last:
+        head_format = network.embedding_format if network.tied_embeddings else network.lm_head.weight_format
+        return replace(part, lm_head=replace(network.lm_head, weight_format=head_format))
+    no_head = replace(network.lm_head, outputs=0, bias=0)
+    return replace(part, lm_head=no_head, pooler=None, final_norm_parameters=0)
 
 
 def stage_edges(layers: int, stages: int) -> list[tuple[int, int]]:

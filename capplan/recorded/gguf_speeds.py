@@ -10,6 +10,7 @@ from capplan.errors import InputError
 from capplan.model.weight_format import RECIPES
 from capplan.readers.catalogue.hardware import catalogue_name, device
 from capplan.readers.catalogue.models import shipped_id
+from capplan.readers.catalogue.workstations import machine_parts
 from capplan.recorded.results.llamacpp import dialect
 
 
@@ -44,6 +45,8 @@ class GgufRun:
     """Bandwidth of the memory of the host, of what is offloaded to it."""
     devices: int = 1
     """Equal devices, which have layers in turn."""
+    tensor_split: str | None = None
+    """Parts of the layers for each card of a machine; None: by memory."""
 
     @property
     def kind(self) -> str:
@@ -133,12 +136,11 @@ def _stated_run(row: Mapping[str, str]) -> GgufRun:
     model = printed_model(row.get("model") or "")
     if model is None:
         raise InputError(f"model {row.get('model')!r} is not shipped")
-    devices = int(number_in(row, "device_count") or 1.0)
-    if re.search(r"\bx ?\d\b.* \+ |\d ?x ", (row.get("device") or "").removeprefix("1x ")) or (
-        devices > 1 and " + " in (row.get("device") or "")
-    ):
-        raise InputError("how layers are split over unequal devices, or next to a host, is not stated")
-    card, offload = _offload_of(row)
+    devices, cards = int(number_in(row, "device_count") or 1.0), _cards_of(row)
+    if len(set(cards)) > 1:
+        devices, card, offload = 1, "+".join(cards), {"tensor_split": _parts_in(row.get("notes") or "")}
+    else:
+        card, offload = (cards[0], {}) if cards else _offload_of(row)
     hardware = printed_device(card)
     if hardware and hardware.startswith("apple") and row.get("backend") == "vulkan":
         raise InputError("Vulkan on an Apple chip runs over Metal, and scoreboards mix its chips")
@@ -167,6 +169,24 @@ def _stated_run(row: Mapping[str, str]) -> GgufRun:
         parallel=int(number_in(row, "parallel") or 1),
         ubatch_tokens=ubatch,
     )
+
+
+def _cards_of(row: Mapping[str, str]) -> list[str]:
+    """Return the cards of a row that prints several; none for others, InputError where a host is among several or a card is not known."""
+    text, count = (row.get("device") or "").removeprefix("1x "), int(number_in(row, "device_count") or 1.0)
+    parts = machine_parts(text)
+    if (len(parts) == 1 and parts[0][1] == 1) or (len(parts) > 1 and count == 1):
+        return []
+    cards = [printed_device(name) or "" for name, each in parts for _ in range(each)]
+    if not all(cards) or len(cards) != count or any(device(card).architecture == "host" for card in cards):
+        raise InputError("how layers are split over unequal devices, or next to a host, is not stated")
+    return cards
+
+
+def _parts_in(notes: str) -> str | None:
+    """Return the parts of the cards that the notes of a row state; None where memory decides."""
+    stated = re.search(r"-ts (\d[\d.,/]*)", notes)
+    return stated[1] if stated else None
 
 
 def _offload_of(row: Mapping[str, str]) -> tuple[str, dict[str, Any]]:

@@ -35,6 +35,8 @@ class ReplicaSpec:
     """Input plus output of a typical request, for the cache capacity of hybrid models; None: the longest context."""
     offload: Offload | None = None
     """Layers or experts in the memory of the host, which `network` lacks."""
+    tensor_split: tuple[float, ...] = ()
+    """Proportions of the layers for each card of a machine whose cards are not alike; none: by their memory."""
     offline: bool = False
     """Offline inference instead of the API server: larger steps, no HTTP."""
 
@@ -42,6 +44,11 @@ class ReplicaSpec:
     def devices(self) -> int:
         """Number of devices of the replica."""
         return int(self.sharding.devices)
+
+    @property
+    def batching(self) -> Sharding:
+        """Parallelism as the scheduler sees it: the cards of a machine are its stages."""
+        return replace(self.sharding, pipeline=max(self.sharding.pipeline, float(len(self.device.cards))))
 
     @property
     def layers(self) -> int:

@@ -160,55 +160,85 @@ def llamacpp_efficiency(device: Device, engine: EngineProfile, links: Efficiency
     backend = engine.backend
     if backend is not None and backend not in BACKENDS:
         raise unknown("backend", backend, BACKENDS)
+    if device.cards:
+        return _of_cards(device, engine, links)
     file, name = speed_file(), family_of(device)
     family = file.families[name] if name else None
     source = file.families[family.like] if family and family.like else family
     measured = source.backends.get(backend or source.usual) if source else None
     if name is None or family is None or measured is None:
-        others = ", ".join(source.backends) if source else ""
-        out = (
-            f"known with: {others}" if others else "capplan fit --engine llamacpp says what its memory holds"
+        return Efficiency(
+            device.name, {}, note=_nothing_known(device, backend, list(source.backends) if source else [])
         )
-        with_backend = f" with {backend}" if backend else ""
-        why = f"{device.name}: no speed of llama.cpp is known of {name or device.architecture} devices{with_backend}, so none is predicted"
-        return Efficiency(device.name, {}, note=f"{why}\n  {out}")
+    runs = backend or family.usual
+    rates = _block_rates(name, family, measured, runs, early=engine.version == LLAMACPP[0].version)
+    fits = {key: fit for key, fit in links.fits.items() if key.startswith("link/")}
+    what = f"kernels of llama.cpp reach what was published of {name} devices with {runs}, flash attention on, prompts in pieces of 512 tokens"
+    return Efficiency(
+        f"{name} ({runs})",
+        fits | block_fits(rates),
+        borrowed=Assumption(what, "--backend", "engine"),
+        offloaded={kind: fits | block_fits(each) for kind, each in _offloaded(rates).items()},
+        spreads={kind: tuple(numbers) for kind, numbers in file.intervals.items()},
+        layer_split=LayerSplit(1e-6 * file.several.hand_over_us, file.several.stage_ratio),
+    )
+
+
+def _nothing_known(device: Device, backend: str | None, known: list[str]) -> str:
+    """Return why no speed of a device is predicted, and the way out."""
+    with_backend = f" with {backend}" if backend else ""
+    of = family_of(device) or device.architecture
+    out = (
+        f"known with: {', '.join(known)}"
+        if known
+        else "capplan fit --engine llamacpp says what its memory holds"
+    )
+    return f"{device.name}: no speed of llama.cpp is known of {of} devices{with_backend}, so none is predicted\n  {out}"
+
+
+def _of_cards(machine: Device, engine: EngineProfile, links: Efficiency) -> Efficiency:
+    """Return the fits of a machine of cards: those of each card, which one build runs together."""
+    runs = sorted({backend_of(card, engine.backend) or "" for card in machine.cards})
+    each = tuple(llamacpp_efficiency(card, engine, links) for card in machine.cards)
+    note = next((one.note for one in each if not one.fits), "")
+    if len(runs) > 1 and not note:
+        note = f"{machine.name}: {' and '.join(runs)} are builds of their own, and one runs all cards of a machine\n  name one that runs them all: --backend vulkan"
+    if note:
+        each = tuple(replace(one, fits={}, note=note) for one in each)
+    families = " and ".join(dict.fromkeys(one.device for one in each))
+    what = f"kernels of llama.cpp reach what was published of {families}, layer by layer, and a hand-over between cards takes what it takes between equal ones"
+    return replace(
+        each[0], device=families, cards=each, borrowed=Assumption(what, "--tensor-split", "engine")
+    )
+
+
+def _block_rates(name: str, family: Family, measured: Measured, backend: str, *, early: bool) -> BlockRates:
+    """Return what a family reaches with a backend: its own fractions, and those that all families share."""
+    file = speed_file()
     own = Fractions(measured.memory, measured.compute * family.matrix_ratio)
-    early = engine.version == LLAMACPP[0].version
-    own = own.times(file.early.fractions) if early else own
-    rates = BlockRates(
+    vector = file.vector[backend]
+    return BlockRates(
         family=name,
-        own=own,
+        own=own.times(file.early.fractions) if early else own,
         most=Fractions(1.0, family.matrix_ratio),
-        start_s=1e-6 * file.start_us[backend or family.usual],
+        start_s=1e-6 * file.start_us[backend],
         formats={key: pair.fractions for key, pair in file.formats.items()},
-        vectors={
-            key: min(of.vector * file.vector[backend or family.usual], 1.0)
-            for key, of in file.formats.items()
-        },
+        vectors={key: min(of.vector * vector, 1.0) for key, of in file.formats.items()},
         experts=file.experts.fractions,
         attention=file.attention.fractions,
         recurrent=file.recurrent.fractions,
         decode_attention=file.early.decode_attention if early else 1.0,
     )
-    fits = {key: fit for key, fit in links.fits.items() if key.startswith("link/")}
-    offloaded = {
-        "token": replace(
-            rates,
-            own=Fractions(file.offload.host, 1.0),
-            start_s=1e-6 * file.start_us["cpu"],
-            vectors=dict.fromkeys(rates.vectors, 1.0),
-        ),
-        "prompt": replace(rates, own=Fractions(file.offload.pcie, own.compute), sharpness=1.0),
-    }
-    spreads = {kind: tuple(numbers) for kind, numbers in file.intervals.items()}
-    runs = backend or family.usual
-    what = f"kernels of llama.cpp reach what was published of {name} devices with {runs}, flash attention on, prompts in pieces of 512 tokens"
-    said = Assumption(what, "--backend", "engine")
-    return Efficiency(
-        f"{name} ({runs})",
-        fits | block_fits(rates),
-        borrowed=said,
-        offloaded={kind: fits | block_fits(each) for kind, each in offloaded.items()},
-        spreads=spreads,
-        layer_split=LayerSplit(1e-6 * file.several.hand_over_us, file.several.stage_ratio),
+
+
+def _offloaded(rates: BlockRates) -> dict[str, BlockRates]:
+    """Return the rates of weights in the memory of the host: of a token, which the host reads, and of a prompt, for which they cross PCIe."""
+    file = speed_file()
+    token = replace(
+        rates,
+        own=Fractions(file.offload.host, 1.0),
+        start_s=1e-6 * file.start_us["cpu"],
+        vectors=dict.fromkeys(rates.vectors, 1.0),
     )
+    own = Fractions(file.offload.pcie, rates.own.compute)
+    return {"token": token, "prompt": replace(rates, own=own, sharpness=1.0)}
