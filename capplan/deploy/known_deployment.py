@@ -303,7 +303,8 @@ def _of_launch(launch: ReplicaLaunch, source: str, remarks: tuple[str, ...] = ()
         raise InputError(
             f"{source}: says which card has which layers, where a scenario splits a machine of cards by their memory\n  capplan estimate --launch predicts one replica"
         )
-    top: dict[str, object] = {"model": launch.model, **replace(launch, main_gpu=None).stated}
+    said = replace(launch, main_gpu=None, gpu_layers=None)
+    top: dict[str, object] = {"model": launch.model, **said.stated}
     if launch.adapters is not None:
         top["lora"] = _lora(launch.adapters)
     if not launch.prefix_caching:

@@ -9,6 +9,7 @@ from pathlib import Path
 from capplan.deploy.launch_words import LaunchWords
 from capplan.deploy.replica_launch import SIXTEEN_BITS, NotModelledError, ReplicaLaunch, count, engine_flags
 from capplan.errors import InputError
+from capplan.hardware.device import HOST
 from capplan.model.weight_format import stored_formats
 from capplan.operators.llamacpp import ENGINE
 from capplan.readers.catalogue.models import shipped_id
@@ -72,7 +73,7 @@ def launch_of_replica(spec: ReplicaSpec, flags: ServingFlags, file: str | None) 
         max_model_len=served_context_tokens(spec),
         max_num_seqs=flags.max_num_seqs,
         max_num_batched_tokens=flags.max_num_batched_tokens,
-        gpu_layers=held.gpu_layers if held else None,
+        gpu_layers=held.gpu_layers if held else 0 if spec.device.architecture == HOST else None,
         cpu_experts=held.cpu_experts if held else None,
         tensor_split=",".join(map(str, card_layers(spec))) or None,
         main_gpu=(flags.main_gpu or 0) if flags.split_mode == "none" else None,
@@ -140,7 +141,7 @@ def server_words(launch: ReplicaLaunch) -> tuple[list[str], dict[str, object]]:
         "context": launch.max_model_len and launch.max_model_len * (slots or 1),
         "max_num_seqs": slots,
         "max_num_batched_tokens": launch.max_num_batched_tokens,
-        "gpu_layers": launch.gpu_layers or ALL_LAYERS,
+        "gpu_layers": ALL_LAYERS if launch.gpu_layers is None else launch.gpu_layers,
         "cpu_experts": launch.cpu_experts,
         "split": split,
         "main": launch.main_gpu,
@@ -174,7 +175,7 @@ def modelfile(launch: ReplicaLaunch) -> str:
         if not gguf_file(launch).startswith("/")
         else f"FROM {gguf_file(launch)}",
         f"PARAMETER num_ctx {launch.max_model_len}",
-        f"PARAMETER num_gpu {launch.gpu_layers or ALL_LAYERS}",
+        f"PARAMETER num_gpu {ALL_LAYERS if launch.gpu_layers is None else launch.gpu_layers}",
     ]
     return "\n".join(lines) + "\n"
 
@@ -195,7 +196,7 @@ def lmstudio_settings(launch: ReplicaLaunch, layers: int = 1) -> str:
     _refuse_unsaid(launch)
     _refuse_cards(launch, "lmstudio")
     cache = CACHE_WORDS.get(str(launch.kv_dtype), launch.kv_dtype)
-    on_device = layers if launch.gpu_layers is None else launch.gpu_layers - 1
+    on_device = layers if launch.gpu_layers is None else max(launch.gpu_layers - 1, 0)
     settings = {
         "contextLength": (launch.max_model_len or 0) * (launch.max_num_seqs or 1),
         "maxParallelPredictions": launch.max_num_seqs or 1,
@@ -256,12 +257,9 @@ def with_its_options(launch: ReplicaLaunch, read: LaunchWords, place: str) -> Re
 
     def number(key: str) -> int | None:
         text = said.get(key)
-        every = (
-            text in (None, "all", "auto", "-1", "0")
-            if key != "gpu_layers"
-            else text in (None, "all", "auto", "-1")
-        )
-        return None if every else count(str(text), names[key].names[0], place)
+        if text in (None, "all", "auto", "-1") or (text == "0" and key != "gpu_layers"):
+            return None
+        return 0 if text == "0" else count(str(text), names[key].names[0], place)
 
     layers, context, slots = number("gpu_layers"), number("context"), launch.max_num_seqs
     experts = number("cpu_experts")

@@ -15,6 +15,7 @@ from capplan.hardware.device import engine_memory_bytes
 from capplan.model.network import LoraTerms
 from capplan.operators.llamacpp import ENGINE as LLAMACPP
 from capplan.readers.catalogue.hardware import device
+from capplan.readers.catalogue.workstations import is_host
 from capplan.readers.plan_file import AGAIN, LaunchRow, PlanFile, StatedGroup
 from capplan.replica.speculation import CACHING
 
@@ -397,6 +398,7 @@ def launch_of(
         drafts=_drafts(file, row, started, draft),
         host_cache_bytes=None if row.role == "decode" else _host_cache_bytes(file, started),
         tensor_split=split_by_memory(row.hardware),
+        gpu_layers=0 if engine == LLAMACPP and is_host(row.hardware.partition(":")[0]) else None,
         role=None if row.role == "serve" else row.role,
     )
 

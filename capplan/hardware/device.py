@@ -164,6 +164,8 @@ https://www.infinibandta.org/infiniband-roadmap/; IEEE 802.3by, 802.3ba, 802.3bs
 """
 
 
+HOST = "host"
+"""Architecture of processors, which run models by themselves or hold what does not fit on a card."""
 MERGED = "calibration_merge"
 """Key of the statement that says what a calibration changed; it marks nothing as uncertain."""
 
@@ -246,6 +248,8 @@ class Efficiency:
     """Fits for weights in the memory of the host: of a token, which the host computes, and of a prompt, whose weights cross PCIe."""
     cards: tuple["Efficiency", ...] = ()
     """Those of each card of a machine whose cards are not alike."""
+    longest_context_tokens: int | None = None
+    """Longest context of which speeds are known; None: any."""
     layer_split: LayerSplit | None = None
     """What layers in turn on several devices cost; None: a pipeline keeps a micro-batch for each stage in flight."""
     spreads: Mapping[str, tuple[float, ...]] = field(default_factory=dict)

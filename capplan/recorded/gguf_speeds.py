@@ -7,6 +7,7 @@ from typing import Any
 
 from capplan.accuracy.cells import is_set, number_in
 from capplan.errors import InputError
+from capplan.hardware.device import HOST
 from capplan.model.weight_format import RECIPES
 from capplan.readers.catalogue.hardware import catalogue_name, device
 from capplan.readers.catalogue.models import shipped_id
@@ -55,8 +56,9 @@ class GgufRun:
 
     @property
     def interval(self) -> str:
-        """Return the kind of interval: generation, prompt, or offloaded."""
-        return self.kind if self.host_bytes_per_s is None else "offloaded"
+        """Return the kind of interval: generation, prompt, those of processors, or offloaded."""
+        kind = f"processor_{self.kind}" if self.backend == "cpu" else self.kind
+        return kind if self.host_bytes_per_s is None else "offloaded"
 
 
 STARVED = re.compile(r"raspberry|hifive|jetson|rpc\)|\bx2 hosts", re.IGNORECASE)
@@ -138,7 +140,8 @@ def _stated_run(row: Mapping[str, str]) -> GgufRun:
         raise InputError(f"model {row.get('model')!r} is not shipped")
     devices, cards = int(number_in(row, "device_count") or 1.0), _cards_of(row)
     if len(set(cards)) > 1:
-        devices, card, offload = 1, "+".join(cards), {"tensor_split": _parts_in(row.get("notes") or "")}
+        devices, card = 1, "+".join(cards)
+        offload: dict[str, Any] = {"tensor_split": _parts_in(row.get("notes") or "")}
     else:
         card, offload = (cards[0], {}) if cards else _offload_of(row)
     hardware = printed_device(card)
@@ -150,6 +153,14 @@ def _stated_run(row: Mapping[str, str]) -> GgufRun:
     if generated is None and row.get("test") and not row["test"].startswith("tg") and row["test"] != "server":
         raise InputError("neither a prompt nor a generation")
     prompt, ubatch = 0 if generated != 0.0 else _prompt_tokens(row), _ubatch(row.get("batch") or "")
+    threads = number_in(row, "threads")
+    if (
+        prompt
+        and threads
+        and row.get("backend") == "cpu"
+        and threads < (device(hardware).multiprocessors or 0)
+    ):
+        raise InputError("fewer threads than cores")
     if prompt and ubatch < LEAST_UBATCH:
         raise InputError(f"prompts in pieces of fewer than {LEAST_UBATCH} tokens are not modelled")
     if is_set(row.get("flash_attention")) is False and row.get("flash_attention") and depth > SHALLOW_TOKENS:
@@ -178,7 +189,7 @@ def _cards_of(row: Mapping[str, str]) -> list[str]:
     if (len(parts) == 1 and parts[0][1] == 1) or (len(parts) > 1 and count == 1):
         return []
     cards = [printed_device(name) or "" for name, each in parts for _ in range(each)]
-    if not all(cards) or len(cards) != count or any(device(card).architecture == "host" for card in cards):
+    if not all(cards) or len(cards) != count or any(device(card).architecture == HOST for card in cards):
         raise InputError("how layers are split over unequal devices, or next to a host, is not stated")
     return cards
 
@@ -192,6 +203,8 @@ def _parts_in(notes: str) -> str | None:
 def _offload_of(row: Mapping[str, str]) -> tuple[str, dict[str, Any]]:
     """Return the device of a row, and what it keeps in the memory of its host; InputError where the row does not say how much or which host."""
     card, plus, host = (row.get("device") or "").removeprefix("1x ").partition(" + ")
+    if row.get("backend") == "cpu":
+        return card.replace("(CPU)", "CPU"), {}
     layers, experts = (
         (row.get(key) or "").strip().removesuffix(".0") for key in ("n_gpu_layers", "n_cpu_moe")
     )

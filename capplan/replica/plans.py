@@ -10,6 +10,7 @@ from capplan.engine.lookup import scheduling
 from capplan.engine.profile import EngineProfile, HostOverhead, Scheduling, tile_of
 from capplan.errors import InputError
 from capplan.hardware.device import (
+    HOST,
     MERGED,
     Device,
     Efficiency,
@@ -371,6 +372,7 @@ def plans_of(specs: Sequence[ReplicaSpec], *, lowered: bool = True) -> Plans:
     launch = replace(
         launch,
         sent=sent.astype(np.float64),
+        holds_embedding=np.array([float(spec.device.architecture == HOST) for spec in specs]),
         one_sided=np.array([float(kernel == "nvlink_one_sided") for kernel in kernels]),
     )
     if lowered:
@@ -488,6 +490,20 @@ def plans_tables(plans: Plans) -> PlansTables:
         chunk_limits(first.network),
     )
     rates = stacked_rates([entry.rates for entry in labelled], index.reshape(-1, 1, 1))
+    device = _device_tables(plans, rates, knots)
+    table = with_host(device, first.profile.host, first.network, offline=first.offline)
+    each = [
+        prompt_work_s_per_token(spec, labelled[at].rates) for spec, at in zip(plans.specs, index, strict=True)
+    ]
+    beside = np.array(each)[:, None, None]
+    prompts = table.prefill_attention_s + beside * knots.new[None, :, None]
+    table = replace(table, prefill_attention_s=prompts)
+    return PlansTables(device, table, tuple(labelled[place] for place in index.tolist()))
+
+
+def _device_tables(plans: Plans, rates: StepRates, knots: Knots) -> DeviceTables:
+    """Return the step times of the devices of each plan, of several devices with layers in turn as one after the other."""
+    first = plans.specs[0]
     split, launch = first.efficiency.layer_split, plans.launch
     alone = launch if split is None else replace(launch, pipeline=np.ones_like(launch.pipeline))
     device = device_tables(
@@ -501,16 +517,20 @@ def plans_tables(plans: Plans) -> PlansTables:
         largest, _ = stage_shares(first.network, devices)
         device = layers_in_turn(device, split, largest, devices, first.profile.ubatch_tokens)
     for plan, spec in enumerate(plans.specs):
+        _refuse_unpublished_context(spec)
         if spec.device.cards:
             device = with_plan(device, plan, _tables_of_cards(spec, knots))
-    table = with_host(device, first.profile.host, first.network, offline=first.offline)
-    each = [
-        prompt_work_s_per_token(spec, labelled[at].rates) for spec, at in zip(plans.specs, index, strict=True)
-    ]
-    beside = np.array(each)[:, None, None]
-    prompts = table.prefill_attention_s + beside * knots.new[None, :, None]
-    table = replace(table, prefill_attention_s=prompts)
-    return PlansTables(device, table, tuple(labelled[place] for place in index.tolist()))
+    return device
+
+
+def _refuse_unpublished_context(spec: ReplicaSpec) -> None:
+    """Raise the error for contexts that are longer than those of which the speed of a device is known."""
+    most = spec.efficiency.longest_context_tokens
+    if most is not None and served_context_tokens(spec) > most:
+        raise InputError(
+            f"{spec.device.name}: the speed of llama.cpp on processors is known to contexts of {most:,} tokens, since attention beyond was published of one\n"
+            f"  --max-model-len {most}, or capplan fit for the memory"
+        )
 
 
 def _tables_of_cards(spec: ReplicaSpec, knots: Knots) -> DeviceTables:

@@ -222,12 +222,9 @@ def device_tables(
     padded = _padded(micro, column(launch.max_num_seqs), sharding.data, graph_sizes)
     head = head_costs(network, micro, sharding, rates)
     decode_head = head if padded is micro else head_costs(network, padded, sharding, rates)
-    decode = token_costs(network, padded, sharding, rates, decode=True)
-    cache = decode_attention_costs(network, micro, contexts, sharding, kv_bytes, rates)
-    mixed = token_costs(network, tokens, sharding, rates, decode=False)
     packed = np.clip(PACKED_TOKENS / new, 1.0, PACKED_PROMPTS)
-    prefill = prefill_attention_costs(network, packed, new, past, sharding, kv_bytes, rates)
-    for part in parts:
+    decode, cache, mixed, prefill = ([] for _ in range(4))
+    for part in (PartRates(network, rates, rates), *parts):
         held, (steps, prompts) = part.network, (part.token, part.prompt)
         decode += token_costs(held, padded, sharding, steps, decode=True)
         cache += decode_attention_costs(held, micro, contexts, sharding, kv_bytes, steps)

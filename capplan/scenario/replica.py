@@ -10,7 +10,7 @@ from capplan.engine.profile import EngineProfile
 from capplan.errors import InputError, unknown
 from capplan.families.model_config import pooled
 from capplan.fleet.search.candidates import SPLIT_MATRICES, Layout, refuse_illegal
-from capplan.hardware.device import Device, Efficiency
+from capplan.hardware.device import HOST, Device, Efficiency
 from capplan.memory.kv_sizes import cache_dtype
 from capplan.memory.layer_groups import narrow_states
 from capplan.memory.pool import layout_assumptions
@@ -187,9 +187,7 @@ def asked_replica(
     served = replace(_with_adapters(served, flags), whole_towers=flags.whole_towers)
     kv_format, assumptions = cache_dtype(network, flags.kv_dtype, rules, target.architecture.lower())
     proportions = _proportions(target, flags)
-    stages = 1 if target.cards and proportions else flags.pipeline_parallel
-    degrees = flags.tensor_parallel, stages, flags.expert_parallel, flags.data_parallel
-    sharding = Sharding(*map(float, degrees))
+    sharding = _sharding(flags, stages=1 if proportions else flags.pipeline_parallel)
     seats, seats_assumed = _seats(flags, rules, network, drafts=drafts)
     refuse_illegal(served, Layout(target, sharding, weight_dtype or "auto", kv_format), rules)
     whole = ReplicaSpec(
@@ -218,11 +216,22 @@ def asked_replica(
             *_served_assumptions(served),
             *rules.assumptions,
             *host_assumptions,
-            *_memory_assumptions(target),
-            *(_offload_assumptions(spec, flags) if flags.host_bandwidth else ()),
+            *_placed_assumptions(spec, flags),
         ),
         (*_warnings(served, flags.max_model_len, rules.engine), *_shared_ranks(flags), *host_warnings),
     )
+
+
+def _sharding(flags: ServingFlags, stages: int) -> Sharding:
+    """Return the parallelism of the flags with a number of pipeline stages."""
+    degrees = flags.tensor_parallel, stages, flags.expert_parallel, flags.data_parallel
+    return Sharding(*map(float, degrees))
+
+
+def _placed_assumptions(spec: ReplicaSpec, flags: ServingFlags) -> tuple[Assumption, ...]:
+    """Return what is assumed of the memory of a device, and of weights in that of its host."""
+    said = _memory_assumptions(spec.device)
+    return (*said, *_offload_assumptions(spec, flags)) if flags.host_bandwidth else said
 
 
 def _used_device(target: Device, flags: ServingFlags) -> Device:
@@ -281,6 +290,13 @@ def _offloaded(spec: ReplicaSpec, flags: ServingFlags) -> ReplicaSpec:
 
         spec = fastest_cards(spec)
     stated = [name for name in OFFLOADING if getattr(flags, name) is not None]
+    if flags.n_gpu_layers == 0 and spec.profile.engine == LLAMACPP:
+        if spec.device.architecture == HOST:
+            return spec
+        raise InputError(
+            f"--n-gpu-layers 0: {spec.device.name} is no processor, and reads prompts of a model on the host itself\n"
+            "  name the processor: --hardware ryzen-9-7950x:64gb"
+        )
     layers = [name for name in stated if not name.startswith("host")]
     if not stated:
         return spec

@@ -88,6 +88,19 @@ class Several(Record):
     """Time of the slowest device between two pieces of a prompt, over its part of the layers."""
 
 
+class Processors(Record):
+    """What processors reach by themselves, where it is not that of all devices."""
+
+    formats: dict[str, Ratio]
+    """Class of weight formats -> fraction of the peak, relative to that in 16 bits."""
+    experts: Ratio
+    """Fraction of the peak in routed experts, relative to a matrix of their format."""
+    attention: Ratio
+    """Fraction of the peak in attention, relative to matrices in 16 bits."""
+    longest_context_tokens: Annotated[int, Field(ge=1)]
+    """Longest context that is predicted."""
+
+
 class SpeedFile(Record):
     """The speed of llama.cpp: one table for all models and devices."""
 
@@ -111,6 +124,8 @@ class SpeedFile(Record):
     """Weights in the memory of the host."""
     early: Early
     """Builds before 2025."""
+    processors: Processors
+    """Processors by themselves."""
     intervals: dict[str, Annotated[list[float], Field(min_length=10, max_length=10)]]
     """Kind of speed -> measured over predicted time at seven quantiles, then rows, devices and sources."""
 
@@ -179,7 +194,8 @@ def llamacpp_efficiency(device: Device, engine: EngineProfile, links: Efficiency
         fits | block_fits(rates),
         borrowed=Assumption(what, "--backend", "engine"),
         offloaded={kind: fits | block_fits(each) for kind, each in _offloaded(rates).items()},
-        spreads={kind: tuple(numbers) for kind, numbers in file.intervals.items()},
+        spreads=_spreads(processor=runs == "cpu"),
+        longest_context_tokens=file.processors.longest_context_tokens if runs == "cpu" else None,
         layer_split=LayerSplit(1e-6 * file.several.hand_over_us, file.several.stage_ratio),
     )
 
@@ -217,7 +233,7 @@ def _block_rates(name: str, family: Family, measured: Measured, backend: str, *,
     file = speed_file()
     own = Fractions(measured.memory, measured.compute * family.matrix_ratio)
     vector = file.vector[backend]
-    return BlockRates(
+    shared = BlockRates(
         family=name,
         own=own.times(file.early.fractions) if early else own,
         most=Fractions(1.0, family.matrix_ratio),
@@ -229,6 +245,23 @@ def _block_rates(name: str, family: Family, measured: Measured, backend: str, *,
         recurrent=file.recurrent.fractions,
         decode_attention=file.early.decode_attention if early else 1.0,
     )
+    if backend != "cpu":
+        return shared
+    return replace(
+        shared,
+        formats={key: Fractions(1.0, ratio) for key, ratio in file.processors.formats.items()},
+        vectors=dict.fromkeys(file.formats, vector),
+        experts=Fractions(1.0, file.processors.experts),
+        attention=Fractions(1.0, file.processors.attention),
+    )
+
+
+def _spreads(*, processor: bool) -> dict[str, tuple[float, ...]]:
+    """Return the intervals of a device by kind of speed; those of a processor are its own."""
+    own = "processor_" if processor else ""
+    kinds = ("generation", "prompt", "offloaded")
+    every = speed_file().intervals
+    return {kind: tuple(every.get(f"{own}{kind}", every[kind])) for kind in kinds}
 
 
 def _offloaded(rates: BlockRates) -> dict[str, BlockRates]:
