@@ -528,7 +528,7 @@ def _refuse_unpublished_context(spec: ReplicaSpec) -> None:
     most = spec.efficiency.longest_context_tokens
     if most is not None and served_context_tokens(spec) > most:
         raise InputError(
-            f"{spec.device.name}: the speed of llama.cpp on processors is known to contexts of {most:,} tokens, since attention beyond was published of one\n"
+            f"{spec.device.name}: the speed of llama.cpp on processors is known to contexts of {most:,} tokens, since attention beyond was published of one processor\n"
             f"  --max-model-len {most}, or capplan fit for the memory"
         )
 

@@ -170,26 +170,19 @@ def asked_replica(
     InputError
         A name is unknown, a file is unreadable, or the replica cannot be built.
     """
-    weight_dtype = flags.weight_dtype
     network = read_model(model, revision=flags.revision, offline=flags.offline)
     network = pooled(network) if flags.runner == "pooling" else network
-    rules = profile_as_served(
-        profile(flags.engine, flags.engine_version, flags.backend),
-        network,
-        flags.chunked_prefill,
-        flags.cuda_graphs,
-    )
+    rules = _asked_engine(flags, network)
     _refuse_short_steps(flags, network)
     target = _used_device(named_device(hardware, flags.calibration), flags)
     rules, host_assumptions, host_warnings = refitted_profile(flags.calibration, rules, target)
-    format_assumptions = weight_format_assumptions(network, weight_dtype) if weight_dtype else ()
-    served = network_as_served(in_weight_format(network, weight_dtype) if weight_dtype else network, rules)
-    served = replace(_with_adapters(served, flags), whole_towers=flags.whole_towers)
+    format_assumptions = weight_format_assumptions(network, flags.weight_dtype) if flags.weight_dtype else ()
+    served = _served(network, rules, flags)
     kv_format, assumptions = cache_dtype(network, flags.kv_dtype, rules, target.architecture.lower())
     proportions = _proportions(target, flags)
     sharding = _sharding(flags, stages=1 if proportions else flags.pipeline_parallel)
     seats, seats_assumed = _seats(flags, rules, network, drafts=drafts)
-    refuse_illegal(served, Layout(target, sharding, weight_dtype or "auto", kv_format), rules)
+    refuse_illegal(served, Layout(target, sharding, flags.weight_dtype or "auto", kv_format), rules)
     whole = ReplicaSpec(
         network=served,
         device=target,
@@ -220,6 +213,19 @@ def asked_replica(
         ),
         (*_warnings(served, flags.max_model_len, rules.engine), *_shared_ranks(flags), *host_warnings),
     )
+
+
+def _served(network: Network, rules: EngineProfile, flags: ServingFlags) -> Network:
+    """Return the network in the formats of the flags as an engine serves it, with its adapters."""
+    formatted = in_weight_format(network, flags.weight_dtype) if flags.weight_dtype else network
+    served = _with_adapters(network_as_served(formatted, rules), flags)
+    return replace(served, whole_towers=flags.whole_towers)
+
+
+def _asked_engine(flags: ServingFlags, network: Network) -> EngineProfile:
+    """Return the engine of the flags as it serves a network."""
+    engine = profile(flags.engine, flags.engine_version, flags.backend)
+    return profile_as_served(engine, network, flags.chunked_prefill, flags.cuda_graphs)
 
 
 def _sharding(flags: ServingFlags, stages: int) -> Sharding:

@@ -62,7 +62,7 @@ def test_the_embedding_is_in_the_memory_of_a_processor():
     ("hardware", "model", "changed", "reason"),
     [
         (RYZEN, "llama-3.1-8b", {"max_model_len": 8192}, "contexts of 4,096 tokens"),
-        ("ryzen-7000:64gb", "llama-3.1-8b", {}, "fp32"),
+        ("ryzen-7000:64gb", "llama-3.1-8b", {}, "name the processor"),
         (RYZEN, "llama-3.1-8b", {"backend": "cuda"}, "with cuda, so none is predicted"),
         (RYZEN, "gpt-oss-20b", {"weight_dtype": None}, "mxfp4"),
         (RYZEN, "llama-3.1-8b", {"engine": "vllm", "weight_dtype": None}, "vllm does not run"),

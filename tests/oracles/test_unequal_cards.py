@@ -157,6 +157,7 @@ def test_fit_shows_what_each_card_holds(capplan):
     assert min(card["max_concurrency"] for card in told["cards"]) == told["max_concurrency"]
     assert told["device_memory_bytes"] == pytest.approx(engine_memory_bytes(device("rtx-3060:12gb")))
     assert "Memory of the fullest card" in capplan("fit", "qwen3-32b", *line, "--offline").out
+    assert "--host-bandwidth" not in capplan("fit", "llama-3.1-70b", *line, "--offline").out
 
 
 ROW = {

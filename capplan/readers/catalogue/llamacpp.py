@@ -11,7 +11,7 @@ from capplan.assumption import Assumption
 from capplan.engine.profile import EngineProfile
 from capplan.engine.profiles import LLAMACPP
 from capplan.errors import unknown
-from capplan.hardware.device import Device, Efficiency, LayerSplit
+from capplan.hardware.device import HOST, Device, Efficiency, LayerSplit
 from capplan.operators.llamacpp import BlockRates, Fractions, block_fits
 from capplan.readers.catalogue.efficiency import LLAMACPP_FILE
 from capplan.readers.record import Record, validated
@@ -185,6 +185,9 @@ def llamacpp_efficiency(device: Device, engine: EngineProfile, links: Efficiency
         return Efficiency(
             device.name, {}, note=_nothing_known(device, backend, list(source.backends) if source else [])
         )
+    if name == HOST and not device.peak_flop_per_s:
+        why = f"{device.name}: the cores of a series are not known, so no speed is predicted\n  name the processor, such as ryzen-9-7950x; capplan list hardware has them"
+        return Efficiency(device.name, {}, note=why)
     runs = backend or family.usual
     rates = _block_rates(name, family, measured, runs, early=engine.version == LLAMACPP[0].version)
     fits = {key: fit for key, fit in links.fits.items() if key.startswith("link/")}

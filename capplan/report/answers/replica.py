@@ -253,7 +253,7 @@ def _offload_hints(fit: Fit) -> tuple[str, ...]:
             "capplan export --model MODEL --target llamacpp with the same options writes this as a command",
         )
     offloads = spec.profile.engine == LLAMACPP and spec.device.pcie_bytes_per_s is not None
-    if fit.fits or spec.offload is not None or not offloads:
+    if fit.fits or spec.offload is not None or not offloads or spec.devices > 1 or spec.device.cards:
         return ()
     return ("--host-bandwidth '80 GB/s' finds the fastest split with the memory of the host",)
 
