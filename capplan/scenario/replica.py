@@ -400,6 +400,9 @@ def _memory_assumptions(target: Device) -> tuple[Assumption, ...]:
             Assumption(one, "--hardware"),
             *(item for card in target.cards for item in _memory_assumptions(card)),
         )
+    if target.architecture == HOST:
+        fastest = f"{target.name} has {target.memory_kind} in all channels, the fastest that it supports, with all of it for the model"
+        return (Assumption(fastest, "memory.bandwidth in your own hardware YAML"),)
     if target.reported_memory_bytes is not None:
         return ()
     return (

@@ -79,6 +79,7 @@ def test_what_is_not_known_of_processors_is_refused(hardware, model, changed, re
 def test_the_memory_is_counted_where_no_speed_is_known(capplan):
     line = ("--engine", "llamacpp", "--weight-dtype", "q4_k_m", "--max-model-len", "32768", "--offline")
     assert capplan.result("fit", "llama-3.1-8b", "--hardware", RYZEN, *line)["fits"]
+    assert "DDR5 in all channels" in capplan("fit", "llama-3.1-8b", "--hardware", RYZEN, *line).out
 
 
 def test_no_layers_on_a_device_is_the_processor_by_itself(capplan):
