@@ -16,8 +16,7 @@ from capplan.readers.catalogue.models import shipped_id
 from capplan.readers.text_file import is_there
 from capplan.recorded.gguf_speeds import printed_model, printed_quant
 from capplan.replica.best_split import holds_its_sequences
-from capplan.replica.cards import card_layers
-from capplan.replica.spec import ReplicaSpec, served_context_tokens
+from capplan.replica.spec import ReplicaSpec, card_layers, served_context_tokens
 from capplan.scenario.flags import ServingFlags
 
 OLLAMA, LM_STUDIO = "ollama", "lmstudio"

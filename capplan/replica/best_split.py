@@ -8,11 +8,10 @@ from capplan.model.sharding import WHOLE
 from capplan.model.weight_format import kv_bytes_per_element
 from capplan.phases.cost import total_s
 from capplan.phases.step import decode_step_costs
-from capplan.replica.cards import card_layers, cards_of
 from capplan.replica.offload import EVERY_LAYER, Offload, host_devices, split_network
 from capplan.replica.plans import rates_of
 from capplan.replica.replica import memory_of, replica_of
-from capplan.replica.spec import ReplicaSpec, served_context_tokens
+from capplan.replica.spec import ReplicaSpec, card_layers, cards_of, served_context_tokens
 
 Split = tuple[int | None, int | None]
 """Layers on the device, and layers whose experts are on the host, as `Offload` has them."""

@@ -11,12 +11,11 @@ from capplan.model.weight_format import kv_bytes_per_element
 from capplan.numbers import Array, Spread
 from capplan.phases.cost import Bound, OperatorCost, bound, summed, total_s
 from capplan.phases.step import decode_attention_costs, decode_step_costs, prefill_step_costs
-from capplan.replica.cards import cards_of
 from capplan.replica.load import Load, check_load
 from capplan.replica.offload import PartRates
 from capplan.replica.plans import graph_sequences, parts_of
 from capplan.replica.replica import Replica
-from capplan.replica.spec import refuse_prefixes, served_context_tokens
+from capplan.replica.spec import cards_of, refuse_prefixes, served_context_tokens
 from capplan.serving.outcome import Outcome, spread
 from capplan.serving.requests import Requests
 from capplan.serving.simulator import simulate

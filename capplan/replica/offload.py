@@ -47,7 +47,7 @@ class PartRates:
     prompt: StepRates
     """Rates of prompts, for which weights of a host cross PCIe to the device."""
     on_host: bool = False
-    """In the memory of the host."""
+    """Whether these layers are in the memory of the host."""
 
 
 def split_network(network: Network, gpu_layers: int, cpu_experts: int) -> tuple[Network, Network | None]:

@@ -40,9 +40,8 @@ from capplan.phases.cost import StepRates, stacked_rates, total_s
 from capplan.phases.mixer_work import borrowed_rates
 from capplan.phases.step import token_costs
 from capplan.phases.token_work import ACTIVATION_BYTES
-from capplan.replica.cards import cards_of
 from capplan.replica.offload import PartRates, host_devices
-from capplan.replica.spec import ReplicaSpec, prompt_work_s_per_token, served_context_tokens
+from capplan.replica.spec import ReplicaSpec, cards_of, prompt_work_s_per_token, served_context_tokens
 from capplan.replica.tables import (
     DeviceTables,
     Knots,

@@ -12,8 +12,8 @@ from capplan.readers.catalogue.efficiency import shipped_intervals
 from capplan.readers.catalogue.hardware import device
 from capplan.readers.catalogue.llamacpp import speed_file
 from capplan.recorded.gguf_speeds import run_of_row
-from capplan.replica.cards import cards_of, layers_by_card
 from capplan.replica.replica import memory_of, replica_of
+from capplan.replica.spec import cards_of, layers_by_card
 from capplan.scenario.flags import ServingFlags
 from capplan.scenario.replica import asked_replica
 

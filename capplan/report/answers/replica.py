@@ -16,12 +16,11 @@ from capplan.fleet.fit import Fit, adapter_bytes_on_fullest_rank
 from capplan.memory.plan import MemoryPlan
 from capplan.model.sharding import network_adapter_elements
 from capplan.operators.llamacpp import ENGINE as LLAMACPP
-from capplan.replica.cards import card_layers
 from capplan.replica.estimate import LAUNCHES, Estimate
 from capplan.replica.load import Load
 from capplan.replica.plans import card_plans, engine_scheduling, exchange_of, replica_scheduling
 from capplan.replica.replica import Replica, replica_of
-from capplan.replica.spec import ReplicaSpec, served_context_tokens
+from capplan.replica.spec import ReplicaSpec, card_layers, served_context_tokens
 from capplan.replica.speculation import MEASURED_PAIRS, DraftModel, Speculation
 from capplan.report.answer import Answer, Table, columns, row_of
 
