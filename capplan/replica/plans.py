@@ -281,7 +281,7 @@ def rates_of(spec: ReplicaSpec) -> LabelledRates:
     return step_rates(
         spec.network,
         head.device,
-        head.efficiency,
+        replace(head.efficiency, borrowed=spec.efficiency.borrowed),
         profile=spec.profile,
         kv_format=spec.kv_format,
         sharding=spec.sharding,

@@ -395,7 +395,7 @@ def _efficiency(target: Device, flags: ServingFlags, engine: EngineProfile) -> E
 
 def _memory_assumptions(target: Device) -> tuple[Assumption, ...]:
     if target.cards:
-        one = f"{target.name} counts as one GPU, with the memory, power, price and tokens of all its cards"
+        one = f"the cards of {target.name} count as one GPU"
         return (
             Assumption(one, "--hardware"),
             *(item for card in target.cards for item in _memory_assumptions(card)),

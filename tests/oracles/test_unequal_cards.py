@@ -1,5 +1,6 @@
 """Cards of one machine that are not alike: which layers each has, what fits, and the speed that follows."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -205,3 +206,23 @@ def test_pairs_whose_matrices_are_split_are_quicker_than_layers_in_turn_can_be()
         parts = cards_of(spec_of("qwen3.8-27b", hardware, weight_dtype=dtype))
         least_s = sum(weight_bytes(part.network) / part.device.memory_bytes_per_s for part in parts)
         assert published > 1.0 / least_s
+
+
+@pytest.mark.long
+def test_a_scenario_plans_machines_of_unequal_cards(capplan, tmp_path):
+    """A machine is one GPU with one price; its plan is exported with the parts of its cards."""
+    scenario = tmp_path / "home.yaml"
+    scenario.write_text(
+        "name: home\nmodel: Qwen/Qwen3-32B\nweight_dtype: q4_k_m\nengine: llamacpp\n"
+        f"fleet: {{hardware: ['{PAIR}'], spare_replicas: 0}}\n"
+        "traffic: [{name: chat, request_rate: 0.02 req/s, input_tokens: 1000, output_tokens: 200}]\n"
+        "slo: {ttft_p95: 60 s, tpot_p95: 300 ms}\nprices: {per_gpu_hour: {rtx-4090+rtx-3060: 0.5 $/h}}\n"
+    )
+    plan = tmp_path / "plan.json"
+    told = capplan.result("fleet", scenario, "--offline")
+    assert told["plans"][0]["usd_per_hour"] == pytest.approx(0.5 * told["plans"][0]["gpus"])
+    assert capplan("fleet", scenario, "--offline", "-o", plan).code == 0
+    parts = re.search(r"--tensor-split (\d+),(\d+)", capplan("export", plan, "--target", "llamacpp").out)
+    assert int(parts[1]) / int(parts[2]) == pytest.approx(24105 / 11776, rel=1e-3)
+    carried = capplan.result("capacity", scenario, "--gpus", "1 x rtx-4090+rtx-3060", "--offline")
+    assert carried["carried"] is not None

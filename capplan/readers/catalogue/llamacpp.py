@@ -225,7 +225,7 @@ def _of_cards(machine: Device, engine: EngineProfile, links: Efficiency) -> Effi
     if note:
         each = tuple(replace(one, fits={}, note=note) for one in each)
     families = " and ".join(dict.fromkeys(one.device for one in each))
-    what = f"kernels of llama.cpp reach what was published of {families}, layer by layer, and a hand-over between cards takes what it takes between equal ones"
+    what = f"kernels of llama.cpp reach what was published of {families}, layer by layer, and a hand-over between cards takes what it takes between equal ones; all of them count as one GPU"
     return replace(
         each[0], device=families, cards=each, borrowed=Assumption(what, "--tensor-split", "engine")
     )
