@@ -277,7 +277,7 @@ def _proportions(target: Device, flags: ServingFlags) -> tuple[float, ...]:
         parts = tuple(float(part) for part in said.replace("/", ",").split(","))
     except ValueError:
         parts = ()
-    if len(parts) > len(cards) or not all(0.0 <= part < inf for part in parts) or not sum(parts):
+    if len(parts) > len(cards) or not all(part >= 0.0 for part in parts) or not 0.0 < sum(parts) < inf:
         raise InputError(
             f"--tensor-split: {said!r} is no list of parts for the {len(cards)} cards of {target.name}\n  e.g. --tensor-split 3,1, or fastest"
         )

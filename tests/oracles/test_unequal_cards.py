@@ -111,6 +111,7 @@ def test_one_card_of_a_machine_is_that_card():
         (PAIR, {"tensor_split": "1,2,3"}, "2 cards"),
         (PAIR, {"tensor_split": "0,0"}, "--tensor-split"),
         (PAIR, {"tensor_split": "a,b"}, "--tensor-split"),
+        (PAIR, {"tensor_split": "1e308,1e308"}, "--tensor-split"),
         (PAIR, {"main_gpu": 1}, "--split-mode none"),
         (PAIR, {"split_mode": "none", "main_gpu": 2}, "--main-gpu"),
         (PAIR, {"host_bandwidth": 80e9}, "next to several devices"),

@@ -9,7 +9,7 @@ from typing import Annotated
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from capplan.errors import InputError, nearest, unknown
-from capplan.hardware.device import Device, Partition, machine_of, slice_of
+from capplan.hardware.device import HOST, Device, Partition, machine_of, slice_of
 from capplan.keys import Bytes, BytesPerS, FlopPerS, Watts
 from capplan.readers.catalogue.offer_terms import (
     ASSUMED,
@@ -598,7 +598,12 @@ def device(name: str) -> Device:
     if name.lower().endswith(SUFFIXES) or os.sep in name or name.startswith((".", "~")):
         return _in_file(path_of(name))
     if "+" in name and "+" in (catalogue_name(name) or name):
-        return machine_of([device(card) for card in name.split("+")])
+        cards = [device(card) for card in name.split("+")]
+        if host := next((card.name for card in cards if card.architecture == HOST), None):
+            raise InputError(
+                f"hardware {name!r}: {host} is no card\n  --host-bandwidth keeps layers in the memory of a processor, next to one card"
+            )
+        return machine_of(cards)
     whole, colon, part = name.partition(":")
     memory = _MEMORY.fullmatch(part)
     if colon and memory is None:
