@@ -30,7 +30,7 @@ from capplan.money.order import OWN, Machine, OrderLine
 from capplan.money.price import HOURS_PER_MONTH
 from capplan.replica.estimate import FRONT_END, LAUNCHES, breakdown_of, front_end_of
 from capplan.replica.load import Load
-from capplan.replica.plans import graph_sequences, plans_of
+from capplan.replica.plans import graph_sequences, plans_of, tightest_card
 from capplan.replica.spec import served_context_tokens
 from capplan.report.quantities import (
     ACCURACY,
@@ -341,12 +341,13 @@ def _stated_by_engine(of: Subject, quantity: str) -> _Found:
 
 def _of_a_budget(of: Subject, letters: str) -> list[Input]:
     """Return the letters of a budget: of the device, and what is held of it."""
-    launch = plans_of([of.spec]).launch
+    tight, _ = tightest_card(of.spec)
+    launch = plans_of([tight]).launch
     total = float(np.ravel(launch.device_memory_bytes)[0])
     fraction = float(np.ravel(launch.memory_fraction)[0])
     stated = f"gpu_memory_utilization, else that of {of.engine}"
     visible = [
-        input_of("M", "memory_bytes", total, "spec", f"capplan hardware {of.spec.device.name}"),
+        input_of("M", "memory_bytes", total, "spec", f"capplan hardware {tight.device.name}"),
         of.of_scenario("u", "gpu_memory_utilization_fraction", fraction, stated),
     ]
     held = [of.number(letter, name) for letter, name in _BY_LETTER.items()]

@@ -12,7 +12,7 @@ from capplan.memory.plan import TOO_MANY_SEQUENCES, MemoryPlan
 from capplan.model.network import Network
 from capplan.model.sharding import Sharding, adapter_bytes_per_rank
 from capplan.model.weight_format import FORMATS, in_weight_format, kv_bytes_per_element
-from capplan.replica.plans import engine_scheduling
+from capplan.replica.plans import engine_scheduling, tightest_card
 from capplan.replica.replica import memory_of
 from capplan.replica.spec import ReplicaSpec, served_context_tokens
 
@@ -59,7 +59,7 @@ def fit(spec: ReplicaSpec, others: Sequence[Device] = ()) -> Fit:
         spec=spec,
         plan=plan,
         fits=fits,
-        device_memory_bytes=engine_memory_bytes(spec.device),
+        device_memory_bytes=engine_memory_bytes(tightest_card(spec)[0].device),
         longest_context_tokens=longest_context_tokens(spec),
         changes=() if fits else changes_that_fit(spec, others),
     )

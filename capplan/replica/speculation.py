@@ -488,7 +488,7 @@ def speculating_replica(
 
 def refuse_stages(spec: ReplicaSpec) -> None:
     """Raise the error for a pipelined replica, whose rounds are not modelled."""
-    if spec.sharding.pipeline > 1:
+    if spec.batching.pipeline > 1:
         raise InputError(
             "speculation with pipeline stages is not simulated\n  use --tensor-parallel only, or drop the speculation"
         )

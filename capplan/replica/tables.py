@@ -22,7 +22,7 @@ from capplan.operators.llamacpp import split_prompt_ratio
 from capplan.phases.cost import OperatorCost, StepRates, floor_s, total_s, unsaved_s
 from capplan.phases.step import decode_attention_costs, prefill_attention_costs, token_costs
 from capplan.phases.token_work import head_costs
-from capplan.replica.offload import OffloadRates
+from capplan.replica.offload import PartRates
 from capplan.serving.step_table import StepTable, decode_turn_s
 
 PACKED_TOKENS = 2048.0
@@ -187,7 +187,7 @@ def device_tables(
     *,
     two_passes: bool = False,
     graph_sequences: Array | float = np.inf,
-    offload: OffloadRates | None = None,
+    parts: Sequence[PartRates] = (),
 ) -> DeviceTables:
     """Return the step tables of an array of plans without host time; tables have a leading axis of plans.
 
@@ -200,7 +200,7 @@ def device_tables(
     graph_sizes : batches of one engine to which smaller decode steps are padded; their attention is not
     two_passes : a step computes its prompts and then its decoding sequences, each by themselves
     graph_sequences : of one engine in the largest decode step that runs as a CUDA graph, numbers over plans
-    offload : what is in the memory of the host, and its rates
+    parts : layers that are elsewhere, on other cards or in the memory of the host, each with its rates
 
     Returns
     -------
@@ -222,13 +222,10 @@ def device_tables(
     padded = _padded(micro, column(launch.max_num_seqs), sharding.data, graph_sizes)
     head = head_costs(network, micro, sharding, rates)
     decode_head = head if padded is micro else head_costs(network, padded, sharding, rates)
-    decode = token_costs(network, padded, sharding, rates, decode=True)
-    cache = decode_attention_costs(network, micro, contexts, sharding, kv_bytes, rates)
-    mixed = token_costs(network, tokens, sharding, rates, decode=False)
     packed = np.clip(PACKED_TOKENS / new, 1.0, PACKED_PROMPTS)
-    prefill = prefill_attention_costs(network, packed, new, past, sharding, kv_bytes, rates)
-    if offload is not None:
-        held, (steps, prompts) = offload.network, (offload.token, offload.prompt)
+    decode, cache, mixed, prefill = ([] for _ in range(4))
+    for part in (PartRates(network, rates, rates), *parts):
+        held, (steps, prompts) = part.network, (part.token, part.prompt)
         decode += token_costs(held, padded, sharding, steps, decode=True)
         cache += decode_attention_costs(held, micro, contexts, sharding, kv_bytes, steps)
         mixed += token_costs(held, tokens, sharding, prompts, decode=False)
@@ -260,21 +257,21 @@ def device_tables(
 
 
 def layers_in_turn(
-    device: DeviceTables, split: LayerSplit, network: Network, devices: Array, piece_tokens: float
+    device: DeviceTables, split: LayerSplit, largest: Array, devices: Array, piece_tokens: float
 ) -> DeviceTables:
-    """Return the tables of one device as those of several that have layers in turn, which all sequences pass together.
+    """Return the tables of all layers as those of several devices that have them in turn, which all sequences pass together.
 
     Parameters
     ----------
-    device : tables of one device
+    device : tables of all layers, each on its device
     split : what further devices cost
-    network : the model
+    largest : [-]
+        part of the time that the slowest device takes, of each plan
     devices : [-]
         of each plan
     piece_tokens : [tokens]
         of a prompt that are computed at once
     """
-    largest, _ = stage_shares(network, devices)
 
     def ratio(tokens: Array, shape: tuple[int, ...]) -> Array:
         pieces = np.maximum(tokens / piece_tokens, 1.0)
@@ -290,6 +287,21 @@ def layers_in_turn(
 
     kernels, floors, unsaved = map(in_turn, (device.kernels, device.floors, device.unsaved))
     return replace(device, kernels=kernels, floors=floors, unsaved=unsaved)
+
+
+def with_plan(tables: DeviceTables, plan: int, one: DeviceTables) -> DeviceTables:
+    """Return the tables of an array of plans with those of one plan replaced."""
+
+    def replaced(table: StepTable, other: StepTable) -> StepTable:
+        times: dict[str, Any] = {name: values.copy() for name, values in _by_plan(table)}
+        for name, values in _by_plan(other):
+            times[name][plan] = values[0]
+        return replace(table, **times)
+
+    kernels, floors, unsaved = (
+        replaced(getattr(tables, name), getattr(one, name)) for name in ("kernels", "floors", "unsaved")
+    )
+    return replace(tables, kernels=kernels, floors=floors, unsaved=unsaved)
 
 
 def _padded(sequences: Array, most: Array, groups: Number, graph_sizes: Sequence[float]) -> Array:

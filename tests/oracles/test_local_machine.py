@@ -104,8 +104,8 @@ def test_the_owner_of_a_mac_may_give_its_gpu_more(machine):
     ("name", "sockets", "gib", "hardware", "gb_per_s"),
     [
         ("AMD EPYC 9355 32-Core Processor", 1, 755.5, "epyc-9005:768gb", 576.0),
-        ("AMD EPYC 7742 64-Core Processor", 2, 503.5, "epyc-7002:512gb", 409.6),
-        ("AMD Ryzen 9 7950X 16-Core Processor", 1, 62.7, "ryzen-7000:64gb", 83.2),
+        ("AMD EPYC 7742 64-Core Processor", 2, 503.5, "epyc-7742:512gb", 409.6),
+        ("AMD Ryzen 9 7950X 16-Core Processor", 1, 62.7, "ryzen-9-7950x:64gb", 83.2),
         ("Intel(R) Core(TM) i9-14900K", 1, 94.1, "core-13th:96gb", 89.6),
     ],
 )
@@ -175,7 +175,7 @@ def test_detect_prints_tables_and_json(machine, monkeypatch, capsys):
     monkeypatch.setattr(local_machine, "local_machine", lambda: here)
     assert main(["detect"]) == 0
     printed = capsys.readouterr().out
-    assert "1 x rtx-3090; host: epyc-7003:64gb" in printed
+    assert "1 x rtx-3090; host: epyc-7343:64gb" in printed
     assert "rocm-smi" in printed
     assert "not found" in printed
     assert main(["detect", "--format", "json"]) == 0

@@ -50,6 +50,7 @@ LOCAL = Case(
     words=True,
 )
 """A replica of llama.cpp that is written as a command."""
+CARDS = LOCAL._replace(line=LOCAL.line.replace("rtx-3090", "rtx-3090+rtx-4090"))
 SPLIT = "--host-bandwidth '80 GB/s'"
 OFFLOADED = Case("8", refused="keeps all weights on the device")
 REPLICA = PARALLEL | {
@@ -60,6 +61,9 @@ REPLICA = PARALLEL | {
     "--backend": Case("cuda", refused="has no backends"),
     "--n-gpu-layers": OFFLOADED,
     "--n-cpu-moe": OFFLOADED,
+    "--tensor-split": Case("3,1", refused="is one device"),
+    "--split-mode": Case("row", refused="matrices split over devices"),
+    "--main-gpu": Case("1", refused="add --split-mode none"),
     "--host-bandwidth": OFFLOADED._replace(value="'80 GB/s'"),
     "--host-memory": OFFLOADED._replace(value="'64 GB'"),
     "--engine-version": Case("0.6.0"),
@@ -223,6 +227,9 @@ CASES = {
         ),
         "--n-gpu-layers": LOCAL._replace(value="8", line=f"{LOCAL.line} {SPLIT}"),
         "--n-cpu-moe": LOCAL._replace(value="8", line=f"{LOCAL.line} {SPLIT}"),
+        "--tensor-split": CARDS._replace(value="3,1"),
+        "--split-mode": CARDS._replace(value="none"),
+        "--main-gpu": CARDS._replace(value="1", line=f"{CARDS.line} --split-mode none"),
         "--host-bandwidth": LOCAL._replace(
             value="'80 GB/s'",
             line=LOCAL.line.replace("rtx-3090", "apple-m2-10core:16gb"),
