@@ -541,30 +541,3 @@ def test_a_refit_that_takes_kernels_beyond_the_datasheet_is_refused():
         refitted([(measured, one) for measured, _ in runs])
     assert "-tp" in str(raised.value)
     assert refitted(runs).after_median_ape < 0.05
-
-
-@pytest.mark.parametrize(
-    ("option", "says"),
-    [
-        (("-tp", "4"), "states tensor_parallel 2, and --tensor-parallel is 4"),
-        (("--concurrency", "8"), "states concurrency 16, and --concurrency is 8"),
-        (("--input-tokens", "300"), "states input_tokens 1000, and --input-tokens is 300"),
-    ],
-)
-def test_an_option_that_contradicts_the_file_is_refused(capplan, tmp_path, option, says):
-    """The file's own value used to win without a word."""
-    stated = {
-        "backend": "vllm", "num_prompts": 100, "completed": 100, "duration": 50.0, "max_concurrency": 16, "tensor_parallel_size": 2,
-        "total_input_tokens": 100_000, "total_output_tokens": 20_000, "mean_ttft_ms": 100.0, "mean_tpot_ms": 10.0, "TP": 2,
-    }  # fmt: skip
-    (tmp_path / "run.json").write_text(json.dumps(stated))
-    assert says in capplan.refused(
-        "calibrate --from",
-        tmp_path / "run.json",
-        "--model",
-        MODEL,
-        "--hardware",
-        "h100-sxm",
-        "--offline",
-        *option,
-    )

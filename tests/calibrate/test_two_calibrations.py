@@ -57,23 +57,6 @@ def test_the_datasheet_is_one_side_of_a_comparison(capplan, written):
     assert rows["peak memory bytes_per_s"]["second"] == sheet.memory_bytes_per_s
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (("--device", "cpu"), "name it with -o"),
-        (("--device", "cpu", "-o", "/no/such/folder/x.yaml"), "name a file in a folder that exists"),
-        (("--device", "abacus", "-o", "x.yaml"), "unknown device"),
-        (("stray.json", "-o", "x.yaml"), "are read only with --from"),
-        (("--from", "no-such.json"), "no such file"),
-        (("--compare", "a.calibration.yaml", "b.calibration.yaml"), "a.calibration.yaml"),
-        (("--verify", "no-such-model", "--offline", "-o", "x.yaml"), "no-such-model"),
-        (("--minutes", "0", "-o", "x.yaml"), "--minutes"),
-    ],
-)
-def test_bad_input_is_one_clear_line_and_exit_2(capplan, words, said):
-    assert said in capplan.refused("calibrate", *words)
-
-
 def test_without_torch_the_extra_is_named(program, tmp_path):
     blocked = tmp_path / "sitecustomize.py"
     blocked.write_text("import sys\nsys.modules['torch'] = None\n")

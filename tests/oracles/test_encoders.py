@@ -140,21 +140,6 @@ def test_windows_of_modernbert_spare_long_prompts_their_square(capplan):
     assert attention_flop(8000) == 4 * 768 * (whole + windowed)
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (("estimate", "bge-m3", *PROMPT), "generates no tokens"),
-        (("spec", "bge-m3", "--hardware", "l40s", "--draft", "bge-m3", "--acceptance", 0.7), "generates no tokens"),
-        (("estimate", "bge-m3", *POOLING, "--prefix-hit-fraction", 0.5), "reuse a prefix"),
-        (("estimate", "bge-m3", *POOLING, "-pp", 2), "pipeline stages"),
-        (("estimate", "bge-m3", *POOLING, "--max-num-batched-tokens", 4096), "would never start"),
-        (("estimate", "all-minilm-l6-v2", *POOLING, "--input-tokens", 513), "longest context of 512"),
-    ],
-)  # fmt: skip
-def test_what_an_encoder_cannot_do_is_refused_in_a_line(words, said, capplan):
-    assert said in capplan.refused(*words)
-
-
 def test_a_prompt_may_fill_every_position(capplan):
     assert capplan("estimate", "all-minilm-l6-v2", *POOLING).code == 0
 
@@ -174,21 +159,6 @@ def test_a_fleet_of_encoders_has_no_pipelines_and_no_cache_that_fills(capplan, t
     result = capplan.result("fleet", tmp_path / "s.yaml", "--offline")
     assert {plan["pipeline_parallel"] for plan in result["plans"]} == {1}
     assert result["chosen"]["usd_per_thousand_requests"] > 0
-
-
-@pytest.mark.parametrize(
-    ("keys", "traffic", "said"),
-    [
-        ({}, {"shared_prefix": {"tokens": 100, "hit_fraction": 0.5}}, "reuse a prefix"),
-        ({"chunked_prefill": True}, {}, "cut into chunks"),
-        ({"max_num_batched_tokens": 512}, {}, "would never start"),
-        ({"runner": "generate"}, {"output_tokens": 1}, "generates no tokens"),
-    ],
-)
-def test_a_scenario_cannot_ask_an_encoder_for_the_cache_of_a_decoder(keys, traffic, said, capplan, tmp_path):
-    scenario = SCENARIO | keys | {"traffic": [SCENARIO["traffic"][0] | traffic]}
-    (tmp_path / "s.yaml").write_text(json.dumps(scenario))
-    assert said in capplan.refused("fleet", tmp_path / "s.yaml", "--offline")
 
 
 def test_a_narrower_cache_is_no_lever_of_an_encoder(capplan, tmp_path):

@@ -52,22 +52,6 @@ def test_prompts_are_whole_and_not_reused():
     assert profile_as_served(engine, plain, None).chunked
 
 
-@pytest.mark.parametrize(
-    ("command", "words"),
-    [
-        (["kv-size", "--engine", "trtllm"], "cross_kv_cache_fraction"),
-        (["fit", "--hardware", "l4", "--engine", "trtllm"], "cross_kv_cache_fraction"),
-        (["fit", "--hardware", "l4", "--pipeline-parallel", "2"], "pipeline stages"),
-        (["fit", "--hardware", "l4", "--tensor-parallel", "3"], "heads"),
-        (["fit", "--hardware", "l4", "--weight-dtype", "fp8"], "quantise its encoder too"),
-        (["fit", "--hardware", "l4", "--max-loras", "4"], "next to its encoder too"),
-    ],
-)
-def test_what_is_not_modelled_is_rejected(tmp_path, capplan, command, words):
-    name, *flags = command
-    assert words in capplan.refused(name, write(tmp_path, LARGE), *flags)
-
-
 @pytest.mark.parametrize("part", ["WhisperForCausalLM", "WhisperForAudioClassification"])
 def test_parts_of_a_whisper_are_rejected(part):
     with pytest.raises(InputError, match=part):

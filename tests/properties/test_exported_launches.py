@@ -636,41 +636,6 @@ def test_any_text_is_a_launch_or_one_clear_refusal(text):
 
 
 @pytest.mark.parametrize(
-    ("line", "says"),
-    [
-        ("vllm serve o/n --cpu-offload-gb 10", "moves weights to the host, which is not modelled"),
-        ("vllm serve o/n --runner draft", "--runner 'draft' is not read; known: auto, generate, pooling"),
-        ("vllm serve o/n --enable-chunked-prefill --disable-chunked-prefill", "turns chunked prefill on and off"),
-        ("python3 -m sglang.launch_server --model-path o/n --enable-lora", "write --max-lora-rank and --lora-target-modules"),
-        ("python3 -m sglang.launch_server --model-path o/n --max-prefill-tokens 9", "give --chunked-prefill-size instead"),
-        ("vllm serve o/n --attention-backend FLEX_ATTENTION", "runs attention by slower kernels, which is not modelled"),
-        ("vllm serve o/n --ubatch-size 4", "may change memory or speed, which is not modelled"),
-        ("vllm serve o/n --max-model-length 8", "did you mean --max-model-len?"),
-        ("vllm serve o/n --max-model-len many", "is not a whole number"),
-        ("vllm serve o/n --max-num-seqs 4 --max-num-seqs 8", "says again"),
-        ("vllm serve o/n p/q", "both stand where the model is"),
-        ("vllm serve o/n --kv-cache-dtype turboquant_k8v4", "is not modelled"),
-        ("vllm serve o/n -q bitsandbytes", "weights that are not modelled"),
-        ("vllm serve 'o/n", "badly quoted"),
-        ("vllm serve o/n & vllm serve p/q", "give one command"),
-        ("vllm serve o/n --cpu-offload-gb 10 -dcp 2", "2 parts are not modelled\n  --cpu-offload-gb moves weights to the host\n  --decode-context-parallel-size splits"),
-        ("vllm serve --port 8000", "names no model"),
-        ("nginx -c x", "starts no engine that is known"),
-        ("python3 -m sglang.launch_server --model-path o/n --dp-size 4", "starts 4 engines"),
-        ("python3 -m sglang.launch_server --model-path o/n --tp 4 --dp 3 --enable-dp-attention", "cannot be divided by 3"),
-        ("trtllm-serve o/n --extra_llm_api_options absent.yaml", "no such file"),
-        ("trtllm-serve o/n --kv_cache_dtype nvfp4", "a KV cache in 'nvfp4' is not modelled"),
-        ("trtllm-serve o/n --video_pruning_rate 0.5", "--video_pruning_rate leaves out tokens of videos"),
-        ("trtllm-serve o/n --agent_percentage 0.5", "may change memory or speed, which is not modelled"),
-    ],
-)  # fmt: skip
-def test_a_launch_that_cannot_be_read_is_refused(capplan, line, says):
-    ran = capplan("estimate", "--launch", line, "--hardware", "h100-sxm", "--concurrency", 1, "--offline")
-    assert ran.code == 2
-    assert says in ran.err
-
-
-@pytest.mark.parametrize(
     ("line", "read"),
     [
         ("vllm serve o/n -tp 4 --max-model-len 32k --gpu-memory-utilization=0.8", {"tensor_parallel": 4, "max_model_len": 32_000, "memory_fraction": 0.8}),

@@ -107,22 +107,6 @@ def test_a_mistake_names_its_flag(flags, says, capplan):
     assert "traffic[0]" not in ran.err
 
 
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (["suport-chat"], "'suport-chat' is neither a scenario nor a model: did you mean 'support-chat'?"),
-        (["llama-3.2-1c"], "is neither a scenario nor a model: did you mean 'llama-3.2-1b'"),
-        (["nobody/nothing", "--request-rate", "1 req/s"], "nobody/nothing is no scenario file: model 'nobody/nothing': not shipped"),
-        ([MODEL], "no load is stated; e.g. --request-rate '8 req/s', --users 200"),
-        (["small-team", "--users", "9"], "--users: belongs to a MODEL, and small-team is a scenario"),
-        (["small-team", "--save", "a.yaml"], "--save: belongs to a MODEL"),
-        (["small-team", "--ttft-p95", "9"], "--ttft-p95: '9' is not in s"),
-    ],
-)  # fmt: skip
-def test_what_is_neither_a_scenario_nor_a_model_is_one_clear_line(words, says, capplan):
-    assert says in capplan.refused("fleet", *words, "--offline")
-
-
 def test_a_config_is_a_model_and_a_file_of_its_name_a_scenario(capplan, root, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / MODEL).write_text("name: of a file\nmodel: llama-3.1-8b\n")

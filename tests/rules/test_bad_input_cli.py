@@ -130,52 +130,6 @@ def test_a_quantisation_that_is_no_section_is_refused(model):
 # Words of the command line
 
 
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        (("fitt", "llama-3.1-8b"), ("unknown command 'fitt'", "'fit'")),
-        (("fit", "llama-3.1-8b"), ("--hardware",)),
-        (("fit", "llama-3.1-8b", "--hardware", "h10"), ("unknown hardware 'h10'", "h100")),
-        (("fit", "llama-3.1-8b", "--hardware", ""), ("hardware name is empty",)),
-        (("fit", "lama-3.1-8b", "--hardware", "h100"), ("unknown model 'lama-3.1-8b'", "llama-3.1-8b")),
-        (
-            ("fit", "llama-3.1-8b", "--hardware", "h100", "--weight-dtype", "fp9"),
-            ("unknown weight dtype 'fp9'", "fp8"),
-        ),
-        (("fit", "llama-3.1-8b", "--hardware", "h100", "--kv-dtype", "nvfp8"), ("unknown KV dtype", "fp8")),
-        (("fit", "llama-3.1-8b", "--hardware", "h100", "--engine", "vlm"), ("--engine", "'vllm'")),
-        (("fit", "llama-3.1-8b", "--hardware", "l4", "-tp", "16"), ("16", "8")),
-        (
-            ("fit", "llama-3.1-8b", "--hardware", "h100", "-tp", "3"),
-            ("--tensor-parallel 3", "allowed: 1, 2, 4"),
-        ),
-        (("fit", "llama-3.1-8b", "--hardware", "h100", "-tp", "0"), ("--tensor-parallel", "out of range")),
-        (
-            ("fit", "llama-3.1-8b", "--hardware", "h100", "--gpu-memory-utilization", "20%%"),
-            ("--gpu-memory-utilization", "20%%"),
-        ),
-        (
-            ("fit", "llama-3.1-8b", "--hardware", "h100", "--gpu-memory-utilization", "1.5"),
-            ("--gpu-memory-utilization",),
-        ),
-        (
-            ("fit", "llama-3.1-8b", "--hardware", "h100", "--max-model-len", "1e30"),
-            ("--max-model-len", "whole number"),
-        ),
-        (("kv-size", "llama-3.1-8b", "--context", "-5"), ("--context", "out of range")),
-        (("kv-size", "llama-3.1-8b", "--context", "8 m"), ("--context", "whole number")),
-        (("kv-size", "llama-3.1-8b", "--contxt", "8"), ("unknown option '--contxt'", "'--context'")),
-        (("kv-size", "llama-3.1-8b", "--format", "yaml"), ("--format", "known: csv, json, markdown, table")),
-        (("kv-size", "llama-3.1-8b", "--context"), ("--context",)),
-        (("kv-size",), ("MODEL",)),
-        (("hardware", "no/such.yaml"), ("no/such.yaml",)),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
-)
-def test_a_wrong_word_is_named_with_what_is_allowed(capplan, words, expected):
-    refused(capplan(*words), *expected)
-
-
 def test_a_context_over_the_maximum_is_a_warning_with_the_number(capplan):
     ran = capplan("kv-size", "llama-3.1-8b", "--context", "200000", "--format", "json")
     assert ran.code == 0

@@ -19,7 +19,6 @@ traffic:
 slo: {ttft_p95: 1 s, tpot_p95: 40 ms}
 fleet: {hardware: [h100-sxm]}
 """
-PLAN_FILE = "a plan file (capplan fleet SCENARIO -o plan.json writes one) is expected"
 YAML = {
     "no unit": (("40 ms", "40"), "line 8: slo.tpot_p95: '40' is not in s (the unit is missing)", "e.g. '40 ms'"),
     "unit in words": (("40 ms", "40 milliseconds"), "slo.tpot_p95: '40 milliseconds' is not in s (write ms)"),
@@ -50,30 +49,6 @@ def test_a_mistake_in_a_scenario_is_one_clear_line(mistake, tmp_path):
         read_scenario(path)
     for words in says:
         assert words in str(caught.value)
-
-
-COMMANDS = [
-    (["fleet", "chat.yaml", "--set", "slo.ttft_p95=1000"], "chat.yaml: overridden: slo.ttft_p95: '1000'", "e.g. '1000 ms'"),
-    (["fleet", "chat.yaml", "--set", "slo.tttf_p95=1 s"], "overridden: slo.tttf_p95: unknown key 'tttf_p95': did you mean 'ttft_p95'"),
-    (["fleet", "chat.yaml", "--set", "model=lama-3.1-8b"], "unknown model 'lama-3.1-8b'", "llama-3.1-8b"),
-    (["fleet", "chat.yaml", "--confidence", "85"], "--confidence: '85' is over 1", "e.g. '85 %'"),
-    (["explain", "plan.json", "gpus"], f"plan.json: no such file; {PLAN_FILE}"),
-    (["export", "--plan", "chat.yaml", "--target", "k8s"], f"is not JSON (expecting value); {PLAN_FILE}"),
-    (["export", "--plan", "plan.json", "--target", "kubernetes"], "unknown target 'kubernetes': did you mean 'k8s'?"),
-    (["list", "gpus"], "unknown list 'gpus': did you mean 'hardware'?"),
-    (["help", "fleet"], "unknown command 'help'", "see: capplan fleet --help"),
-    (["help"], "unknown command 'help'", "see: capplan --help"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("words", "says"), [(words, says) for words, *says in COMMANDS])
-def test_a_mistake_on_the_command_line_is_one_clear_line(words, says, capplan, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "chat.yaml").write_text(CHAT)
-    ran = capplan(*words)
-    assert ran.code == 2
-    for text in says:
-        assert text in ran.err
 
 
 def test_a_key_of_the_file_keeps_its_line_beside_an_overridden_one(tmp_path):
