@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capplan.families.parts.blocks import FAMILIES
 from capplan.fleet.load.demand import demand_of
 from capplan.model.images import ImageWork, image_tokens, image_work
 from capplan.phases.token_work import tower_costs
@@ -185,26 +184,6 @@ def test_prompts_hold_the_tokens_of_their_images(written, count):
     tokens = image_tokens(read_model(BASE["model"], offline=True).images, 640, 480)
     assert tokens == 300
     assert float(demand_of(asked.scenario).lengths.input_tokens) == 100 + count * tokens
-
-
-@pytest.mark.parametrize(
-    ("images", "keys", "words"),
-    [
-        ({"width": 640}, {}, "images.height"),
-        ({"width": 0, "height": 4}, {}, "images.width"),
-        ({"width": 9000, "height": 40}, {}, "over 200 times as long as wide"),
-        ({"width": 640, "height": 480}, {"model": "llama-3.1-8b"}, "has no vision tower"),
-        ({"width": 640, "height": 480}, {"model": "google/gemma-4-31B-it"}, "by a rule that is not modelled"),
-        ({"width": 640, "height": 480, "max_pixels": 90000}, {"model": "google/gemma-3-4b-it"}, "images.max_pixels"),
-    ],
-)  # fmt: skip
-def test_images_that_are_not_modelled_are_refused_with_a_way_out(written, capplan, images, keys, words):
-    path = written(images, **keys)
-    ran = capplan("fleet", path, "--offline")
-    assert ran.code == 2
-    assert words in ran.err
-    if "model" in words:
-        assert all(kind in ran.err for kind in FAMILIES)
 
 
 @pytest.mark.parametrize("name", ["screenshots", "many-adapters"])

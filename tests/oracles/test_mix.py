@@ -321,20 +321,6 @@ def test_the_mix_of_two_classes_is_the_cheapest_fleet_of_each(capplan, two):
         assert "no mix costs less" in mix["reason"]
 
 
-@pytest.mark.parametrize(
-    ("keys", "said"),
-    [
-        (["mix=some"], "fleet.mix"),
-        (["mix=any", "max_gpus=4"], "not with fleet.max_gpus"),
-        (["mix=any", "disaggregation=allowed"], "not with fleet.disaggregation"),
-    ],
-)
-def test_what_cannot_be_mixed_is_refused(capplan, two, keys, said):
-    assert said in capplan.refused(
-        "fleet", two, "--offline", *(word for key in keys for word in ("--set", f"fleet.{key}"))
-    )
-
-
 def test_values_of_a_distribution_are_its_quantiles():
     values = prompt_tokens(lognormal(1000.0, 0.5))
     assert np.all(np.diff(values) >= 0.0)

@@ -4,7 +4,6 @@ import csv
 import json
 import re
 from collections import defaultdict
-from pathlib import Path
 
 import pytest
 
@@ -305,18 +304,3 @@ def test_a_mix_that_drafts_is_read_again_simulated_and_exported_group_by_group(c
     assert min(yields) <= simulated["tokens_per_step"] <= max(yields)
     explained = capplan("explain", plan, "groups[0].tpot_s.p95", "--format", "json")
     assert explained.code == 0, explained.err
-
-
-@pytest.mark.parametrize(
-    ("words", "why"),
-    [
-        ("fleet.max_gpus=40", "fleet.max_machines limits each kind"),
-        ("fleet.disaggregation=allowed", "pairs are not searched for part of the requests"),
-        (
-            "speculation={draft_step_time: 1 ms, draft_tokens: 3, acceptance: 50 %}",
-            "a stated time is that of one kind of GPU",
-        ),
-    ],
-)
-def test_what_a_mix_has_not_is_refused_with_the_reason(capplan, tmp_path, words, why):
-    assert why in capplan.refused("fleet", written(Path(tmp_path)), "--offline", "--set", words)

@@ -236,43 +236,6 @@ def test_a_scenario_of_no_regions_says_so_as_a_lever(capplan):
     assert (row["applicable"], "fewer than two regions" in row["reason"]) == (False, True)
 
 
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        (["fleet.location=europa"], "unknown region 'europa': did you mean 'europe'"),
-        (["fleet.location=europe", "fleet.serves=nobody"], "fleet.serves"),
-        (["fleet.serves=location"], "location: needs fleet.location, e.g. location: america"),
-        (["traffic[1].region=asien"], "traffic[1].region: unknown region 'asien': did you mean 'asia'"),
-        (["traffic[1].region=null"], "traffic[1].region: is missing: from which region its requests come"),
-        (["regions=[]"], "is about regions, and there are none"),
-        (["regions[1].name=asia"], "'asia' names two regions"),
-        (["regions[1].name=''"], "regions[1].name"),
-        (["regions[0].utc_offset=15"], "regions[0].utc_offset: 15 should be less than or equal to 14"),
-        (["regions[0].utc_offset=east"], "regions[0].utc_offset"),
-        (
-            ["regions[0].delay.europa=10 ms"],
-            "regions[0].delay.europa: unknown region 'europa': did you mean 'europe'",
-        ),
-        (["regions[0].delay.europe=-10 ms"], "regions[0].delay"),
-        (["regions[0].delay={}"], "regions[0].delay: has no delay to europe, e.g. delay: {europe: 90 ms}"),
-        (["regions[0].delay.europe=500 ms"], "0.4 s are over before the prompt is sent"),
-        (["regions[1].offers=[mars-1]"], "regions[1].offers: unknown region 'mars-1'"),
-        (["regions[1].offers=[]"], "regions[1].offers"),
-        (
-            ["regions[1].offers=[us-east-1]", "fleet.regions=[us-east-1]"],
-            "so does fleet.regions; give one of them",
-        ),
-        (["regions[1].grid=-1 g/kWh"], "regions[1].grid"),
-        (["regions[1].zone=7"], "regions[1].zone"),
-        (["regions=europe"], "regions"),
-        (["cascade={model: qwen3-4b, escalated: 30 %}"], "regions: not with cascade"),
-    ],
-)
-def test_what_regions_cannot_be_is_refused_in_one_line(capplan, sun, changes, said):
-    ran = capplan("fleet", sun, "--offline", *(word for change in changes for word in ("--set", change)))
-    assert (ran.code, said in ran.err, "Traceback" in ran.err) == (2, True, False), ran.err
-
-
 def test_a_region_without_users_may_have_the_machines_of_all_and_none_of_its_own(capplan, tmp_path):
     path = tmp_path / "four.yaml"
     path.write_text(

@@ -245,29 +245,6 @@ def test_the_cache_over_time_adds_up(replica):
         assert found.kv_blocks == replicas * replica.kv_blocks
 
 
-@pytest.mark.parametrize(
-    ("flags", "words"),
-    [
-        (["--kv-offload", "host"], "is not a name and a size"),
-        (["--kv-offload", "host:64 Gb"], "--kv-offload"),
-        (["--kv-offload", "host:64 GB"], "no block ids"),
-        (["--batch-timeout", "1 s"], "only --scheduling dynamic"),
-        (["--scheduling", "first"], "unknown scheduling 'first'"),
-        (["--acceptance", "0.7"], "the time of a draft step"),
-        (["--draft-step-time", "1 ms"], "--acceptance 0.7"),
-        (["--draft-step-time", "1 ms", "--draft", "llama-3.2-1b", "--acceptance", "0.7"], "not both"),
-        (["--draft", "qwen3-0.6b", "--acceptance", "0.7"], "can only verify"),
-        (["--draft-step-time", "1 ms", "--acceptance", "0.7", "-pp", "2"], "pipeline stages"),
-        (["--scheduling", "static", "--routing", "least_loaded"], "behind a router"),
-    ],
-)
-def test_a_wrong_wish_is_one_clear_line(flags, words, tmp_path, capsys):
-    path = tmp_path / "chat.yaml"
-    path.write_text(SCENARIO)
-    assert main(["simulate", str(path), *PLAN, *flags]) == 2
-    assert words in capsys.readouterr().err
-
-
 def test_a_tier_that_nobody_knows_the_speed_of_is_refused(tmp_path, capsys):
     path = tmp_path / "chat.yaml"
     path.write_text(SCENARIO)

@@ -86,27 +86,6 @@ def test_only_a_model_and_a_load_are_answered_with_stated_defaults():
     assert len(names) == len(set(names)) > 20
 
 
-@pytest.mark.parametrize(
-    ("flags", "says"),
-    [
-        (["--ttft-p95", "3 apples"], "--ttft-p95: '3 apples' is not in s"),
-        (["--hardware", "h10"], "--hardware: unknown hardware 'h10': did you mean 'h100'?"),
-        (["--weight-dtype", "fp9"], "--weight-dtype: unknown weight dtype 'fp9': did you mean 'fp8'"),
-        (["--kv-dtype", "fp9"], "--kv-dtype: unknown KV dtype 'fp9'"),
-        (["--users", "20"], "--request-rate and --users: give one of them"),
-        (["--input-tokens", "1,2,3"], "--input-tokens: '1,2,3': write a mean"),
-        (["--think-time", "4 m"], "--think-time: '4 m'"),
-        (["--set=--confidence=most"], "--confidence: 'most' is not a percentage"),
-        (["--set", "slo.ttf_p95=1 s"], "overridden: slo.ttf_p95: unknown key 'ttf_p95'"),
-    ],
-)
-def test_a_mistake_names_its_flag(flags, says, capplan):
-    ran = capplan("fleet", MODEL, "--request-rate", "2 req/s", *flags, "--offline")
-    assert ran.code == 2
-    assert says in ran.err
-    assert "traffic[0]" not in ran.err
-
-
 def test_a_config_is_a_model_and_a_file_of_its_name_a_scenario(capplan, root, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / MODEL).write_text("name: of a file\nmodel: llama-3.1-8b\n")

@@ -569,31 +569,6 @@ def test_pools_are_sized_only_where_they_may_cost_less_than_a_plan_that_is_known
     assert {row.code for row in searched.rejected if "identical replicas" in row.reason} == {Refusal.COST}
 
 
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        (("fleet.disaggregation=maybe",), "fleet.disaggregation: "),
-        (("fleet.disaggregation=null",), "fleet.kv_link: fleet.disaggregation is left out"),
-        (("fleet.prefill_hardware=[h1000]",), "fleet.prefill_hardware"),
-        (("fleet.decode_hardware=[]",), "fleet.decode_hardware: is empty"),
-        (("fleet.kv_link=12 apples",), "fleet.kv_link: "),
-        (
-            (
-                "traffic[0].request_rate=null",
-                "traffic[0].users=9",
-                "traffic[0].think_time=9 s",
-                "traffic[0].turns={mean: 4, p95: 9}",
-                "traffic[0].added_tokens={mean: 50, p95: 90}",
-            ),
-            "conversations of users",
-        ),
-    ],
-)
-def test_what_makes_no_sense_is_refused_in_one_line(path, changes, said):
-    with pytest.raises(InputError, match=said.replace("[", r"\[")):
-        read_scenario(path, changes)
-
-
 def test_a_sweep_of_pools_meets_the_plan_at_its_peak_and_breaks_the_targets_beyond_it(path, allowed, capsys):
     """At the rate of the plan the targets hold; at three times what either pool can serve they do not."""
     _, answer = allowed

@@ -260,21 +260,6 @@ def test_a_key_changes_with_all_that_changes_a_point():
     assert asked(concurrency="4").points[0].key == point.key
 
 
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (["--request-rate", "0,1"], "not above zero"),
-        (["--request-rate", "1", "--concurrency", "1"], "not both"),
-        (["--concurrency", "1,x"], "'x' is not a whole number"),
-        (["--slo", "ttft_p95=1 s"], "write a scenario"),
-        ([], "no device is given"),
-    ],
-)
-def test_a_wrong_question_is_one_clear_line(words, says, capsys):
-    assert main(["sweep", "llama-3.1-8b", "--offline", *words]) == 2
-    assert says in capsys.readouterr().err
-
-
 def test_a_points_file_of_something_else_is_left_alone(tmp_path):
     path: Path = tmp_path / "notes.txt"
     path.write_text("shopping\nlist\n")

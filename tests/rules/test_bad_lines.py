@@ -11,23 +11,25 @@ SUBJECTS = yaml.load(PATH.read_text(encoding="utf-8"), getattr(yaml, "CSafeLoade
 
 
 def cases():
-    """Return the files of each case, its line and what the message says."""
+    """Return the files of each case, its line, and what the message says and never says."""
     return [
-        (subject.get("files", {}), f"{subject.get('line', '')} {line}".strip(), says)
+        (subject.get("files", {}), f"{subject.get('line', '')} {line}".strip(), says, subject.get("never"))
         for subject in ({"rows": rows} if isinstance(rows, list) else rows for rows in SUBJECTS.values())
         for line, *says in subject["rows"]
     ]
 
 
 @pytest.mark.usefixtures("shared_runs")
-@pytest.mark.parametrize(("files", "line", "says"), cases())
-def test_a_line_that_makes_no_sense_is_refused(files, line, says, capplan, tmp_path):
+@pytest.mark.parametrize(("files", "line", "says", "never"), cases())
+def test_a_line_that_makes_no_sense_is_refused(files, line, says, never, capplan, tmp_path):
     if line.startswith("calibrate"):
         pytest.importorskip("torch", reason="a calibration needs the extra")
     for name, content in files.items():
         (tmp_path / name).write_text(content if isinstance(content, str) else json.dumps(content))
     message = capplan.refused(line.replace("{folder}", str(tmp_path)))
+    assert {path.name for path in tmp_path.iterdir()} == set(files)
     assert "Error" not in message.split(":")[0]
+    assert not (never and never in message)
     for words in says:
         assert words in message
 
