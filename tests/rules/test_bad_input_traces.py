@@ -26,23 +26,10 @@ def tar_of(text):
 
 HEAD = "arrival_s,input_tokens,output_tokens\n"
 REFUSED = {
-    "empty": (b"", "is empty"),
-    "only a header": (HEAD.encode(), "no request can be used"),
-    "missing column": (b"time,prompt\n1,2\n", "has no column 'input_tokens'"),
-    "one column without a header": (b"1\n2\n", "has no column"),
-    "two columns without a header": (b"1,2\n2,3\n", "has no header"),
     "all rows broken": ((HEAD + "x,y,z\n" * 30).encode(), "line 2: is not a request"),
     "cut gzip": (gzip.compress((HEAD + "0,1,1\n" * 9000).encode())[:60], "cannot be read"),
     "binary": (b"\x00\x01\x02" * 100, "binary data"),
     "tar": (tar_of("0,1,1\n"), "is a tar archive; unpack it"),
-    "UTF-16": ("a,b".encode("utf-16"), "UTF-16"),
-    "latin": ("zeit,länge\n".encode("latin-1"), "is not UTF-8"),
-    "a json value": (b"[1, 2]\n", "not the result of a benchmark|holds no results"),
-    "objects without lengths": (b'{"a": 1}\n{"a": 2}\n', "has no key 'arrival_s'"),
-    "metrics without lengths": (b"up 1\nvllm:num_requests_running 3\n", "has no request lengths"),
-    "lengths of ServeGen alone": (b"field,value,prob\ninput_tokens,3,1\n", "give its client file"),
-    "clients of ServeGen alone": (b"client,start_s,rate_rps,cv\n0,0,1,1\n", "expected next to it"),
-    "no output anywhere": ((HEAD + "0,5,0\n1,5,0\n").encode(), "2 rows left out: no output token"),
 }
 
 
