@@ -10,6 +10,7 @@ from capplan.errors import InputError
 from capplan.readers.catalogue.hardware import device
 from capplan.readers.text_file import read_json
 from capplan.readers.yaml_file import read_yaml
+from capplan.recorded.results.read import read_results
 from capplan.recorded.traces.trace import read_trace, workload_of
 from capplan.scenario.scenario import read_scenario
 
@@ -23,6 +24,7 @@ READERS = {
     "json": ("config ü.json", read_json),
     "trace": ("t.csv", read_trace),
     "traffic": ("t.csv", lambda path: workload_of([path])),
+    "results": ("odd.json", read_results),
 }
 """What reads a file, and the name that the file has."""
 
