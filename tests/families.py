@@ -11,18 +11,29 @@ from capplan.model.network import Attention, Layer
 
 PATH = Path(__file__).parent / "rows" / "families.yaml"
 ROWS = yaml.load(PATH.read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-COUNTED, CACHED = ROWS["counted"], ROWS["cached"]
+COUNTED, CACHED, REFUSED = ROWS["counted"], ROWS["cached"], ROWS["refused"]
 STATEFUL = [name for name, row in CACHED.items() if "states" in row]
 
 
 def config_of(name):
     """Return the config.json of a row."""
-    return (COUNTED.get(name) or CACHED[name])["config"]
+    return next(ROWS[kind][name] for kind in ("counted", "cached", "other") if name in ROWS[kind])["config"]
 
 
-def network_of(name, **changed):
+def changed(config, changes):
+    """Return a config with changed keys, in its sections too."""
+    merged = {
+        key: changed(config[key], value)
+        if isinstance(value, dict) and isinstance(config.get(key), dict)
+        else value
+        for key, value in changes.items()
+    }
+    return config | merged
+
+
+def network_of(name, **changes):
     """Return the network of a row, with changed keys."""
-    return read_network(config_of(name) | changed, name)
+    return read_network(changed(config_of(name), changes), name)
 
 
 def unread(network):

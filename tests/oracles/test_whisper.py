@@ -8,7 +8,6 @@ import pytest
 
 from capplan.engine.lookup import profile
 from capplan.errors import InputError
-from capplan.families.model_config import read_network
 from capplan.memory.kv_sizes import kv_sizes
 from capplan.model.kv_cache import kv_bytes_per_sequence, kv_bytes_per_token
 from capplan.replica.spec import profile_as_served, refuse_prefixes
@@ -50,12 +49,6 @@ def test_prompts_are_whole_and_not_reused():
         refuse_prefixes(network, 0.5)
     plain = replace(network, encoder=None)
     assert profile_as_served(engine, plain, None).chunked
-
-
-@pytest.mark.parametrize("part", ["WhisperForCausalLM", "WhisperForAudioClassification"])
-def test_parts_of_a_whisper_are_rejected(part):
-    with pytest.raises(InputError, match=part):
-        read_network(LARGE | {"architectures": [part]}, "part")
 
 
 def test_an_estimate_reads_the_source_once_and_holds_it(tmp_path, capplan):
