@@ -4,6 +4,7 @@ import gzip
 import hashlib
 import json
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -76,18 +77,8 @@ def test_a_file_of_the_first_schema_is_read_and_a_line_says_so(written, wide, tm
     assert "schema_version 1" in found.notes[0]
     rates = efficiency_from_calibration(path, device_from_calibration(path)).fits[f"matmul/{wide}"]
     assert rates.numbers["tile_row_halvings"] == 0.0
-    load = (
-        "--concurrency",
-        "1",
-        "--input-tokens",
-        "64",
-        "--output-tokens",
-        "8",
-        "--offline",
-        "--weight-dtype",
-        wide,
-        "--kv-dtype",
-        wide,
+    load = shlex.split(
+        f"--concurrency 1 --input-tokens 64 --output-tokens 8 --offline --weight-dtype {wide} --kv-dtype {wide}"
     )
     ran = capplan("estimate", "qwen3-0.6b", "--hardware", "cpu", "--calibration", path, *load)
     assert ran.code == 0, ran.err
@@ -125,33 +116,11 @@ def test_a_scenario_for_a_processor_takes_the_kernels_of_its_calibration(capplan
     """The catalogue has a larger processor by the name of cpu, whose kernels are borrowed."""
     path = tmp_path / "small.yaml"
     path.write_text(ON_A_PROCESSOR.format(calibration=XEON, hardware=hardware))
-    words = (
-        "--hardware",
-        "cpu",
-        "--replicas",
-        "1",
-        "--until",
-        "200 s",
-        "--warm-up",
-        "0 s",
-        "--offline",
-        "--format",
-        "json",
-    )
+    words = shlex.split("--hardware cpu --replicas 1 --until '200 s' --warm-up '0 s' --offline --format json")
     ran = capplan("simulate", path, *words)
     assert ran.code in (0, 4), ran.err
     assert "borrowed" not in ran.out
-    load = (
-        "--concurrency",
-        "1",
-        "--input-tokens",
-        "64",
-        "--output-tokens",
-        "8",
-        "--offline",
-        "--format",
-        "json",
-    )
+    load = shlex.split("--concurrency 1 --input-tokens 64 --output-tokens 8 --offline --format json")
     dtypes = ("--weight-dtype", "bf16", "--kv-dtype", "bf16", "--max-model-len", "2048")
     said = capplan.result("estimate qwen3-0.6b --hardware cpu --calibration", XEON, *dtypes, *load)["tpot_s"][
         "mean"

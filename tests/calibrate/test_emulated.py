@@ -155,16 +155,7 @@ def test_nothing_is_predicted_in_a_format_that_a_processor_emulates(old, capplan
 def test_what_was_timed_is_what_is_used(old, capplan):
     """In fp32 no kernel that was timed is marked as borrowed, and twice the rate halves the time of a long prompt."""
     ran = capplan(
-        "estimate",
-        MODEL,
-        "--hardware",
-        "cpu",
-        "--calibration",
-        old,
-        *LOAD,
-        *in_format("fp32"),
-        "--format",
-        "json",
+        f"estimate {MODEL} --hardware cpu --calibration {old}", *LOAD, *in_format("fp32"), "--format", "json"
     )
     assert ran.code == 0, ran.err
     answer = json.loads(ran.out)

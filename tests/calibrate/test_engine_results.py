@@ -31,11 +31,7 @@ def measured(tmp_path, host_file):
 def test_results_of_an_engine_are_replayed_with_and_without_the_calibration(capplan, measured):
     calibration, files = measured
     found = capplan.result(
-        "calibrate --verify llama-3.1-8b --calibration",
-        calibration,
-        "--hardware",
-        "h100-sxm",
-        "--results",
+        f"calibrate --verify llama-3.1-8b --calibration {calibration} --hardware h100-sxm --results",
         *files,
         "--offline",
     )
@@ -53,11 +49,5 @@ def test_results_that_say_nothing_are_refused_with_the_reason(capplan, measured)
     empty = calibration.parent / "empty.json"
     empty.write_text("[]")
     assert "empty.json" in capplan.refused(
-        "calibrate --verify llama-3.1-8b --calibration",
-        calibration,
-        "--hardware",
-        "h100-sxm",
-        "--results",
-        empty,
-        "--offline",
+        f"calibrate --verify llama-3.1-8b --calibration {calibration} --hardware h100-sxm --results {empty} --offline"
     )

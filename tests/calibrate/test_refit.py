@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import shlex
 from dataclasses import replace
 from pathlib import Path
 
@@ -439,16 +440,7 @@ def test_a_measured_device_is_refitted_with_its_own_kernels_and_one_file_has_bot
     assert back.host.hardware == "cpu"
     tpots = []
     for file in (written, path):
-        words = (
-            "--input-tokens",
-            "64",
-            "--output-tokens",
-            "32",
-            "--max-model-len",
-            "2048",
-            "--concurrency",
-            "1",
-        )
+        words = shlex.split("--input-tokens 64 --output-tokens 32 --max-model-len 2048 --concurrency 1")
         ran = capplan("estimate", "qwen3-0.6b", *words, *place, "--calibration", file)
         assert ran.code == 0, ran.err
         tpots.append(json.loads(ran.out)["result"]["tpot_s"]["mean"])

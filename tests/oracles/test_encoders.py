@@ -1,6 +1,7 @@
 """Encoders against published sizes: parameters of model cards and of safetensors headers, pairs of a mask, positions."""
 
 import json
+import shlex
 
 import numpy as np
 import pytest
@@ -103,16 +104,8 @@ def test_a_prompt_multiplies_the_whole_square_and_the_parameters_of_its_layers(c
 
 def test_windows_of_modernbert_spare_long_prompts_their_square(capplan):
     def attention_flop(tokens):
-        words = (
-            "--hardware",
-            "l40s",
-            "--input-tokens",
-            tokens,
-            "--concurrency",
-            1,
-            "--runner",
-            "pooling",
-            "--offline",
+        words = shlex.split(
+            f"--hardware l40s --input-tokens {tokens} --concurrency 1 --runner pooling --offline"
         )
         rows = json.loads(capplan("estimate", "gte-modernbert-base", *words, "--format", "json").out)
         return sum(row["flop"] for row in rows["result"]["breakdown"] if row["operator"] == "attention")

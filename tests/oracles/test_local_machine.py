@@ -1,6 +1,7 @@
 """`capplan detect` and `fit any --hardware this`, with tools on the path that print what the documentation of each says."""
 
 import json
+import shlex
 
 import pytest
 
@@ -255,18 +256,7 @@ def test_fit_any_lists_models_by_quality_and_this_is_the_machine(machine, monkey
     assert all(row["weight_bytes"] <= engine_memory_bytes(device("rtx-3070")) for row in models)
     assert (
         main(
-            [
-                "fit",
-                "any",
-                "--hardware",
-                "rtx-3070",
-                "--max-model-len",
-                "32k",
-                "--weight-dtype",
-                "q4_k_m",
-                "--format",
-                "json",
-            ]
+            shlex.split("fit any --hardware rtx-3070 --max-model-len 32k --weight-dtype q4_k_m --format json")
         )
         == 0
     )

@@ -105,9 +105,13 @@ def test_no_share_is_cheaper_than_the_one_that_is_found(capplan, owned):
 
     def least(device, share):
         ran = capplan(
-            "fleet", owned, "--offline", "--format", "json", "--hardware", device, "--set", f"traffic[0].request_rate={45 * share}",
-            "--set", f"traffic[1].request_rate={15 * share}", "--set", f"traffic[1].arrival_cv={(1 + 3 * share) ** 0.5}",
-        )  # fmt: skip
+            f"fleet {owned} --offline --format json --hardware {device} --set",
+            f"traffic[0].request_rate={45 * share}",
+            "--set",
+            f"traffic[1].request_rate={15 * share}",
+            "--set",
+            f"traffic[1].arrival_cv={(1 + 3 * share) ** 0.5}",
+        )
         found = json.loads(ran.out)["result"]
         return choice(found, "cheapest")["usd_per_hour"] if found["choices"] else np.inf
 

@@ -1,6 +1,7 @@
 """The largest load of some GPUs is the load at which `fleet` takes no more than those, and a little more takes more."""
 
 import json
+import shlex
 from pathlib import Path
 
 import pytest
@@ -125,16 +126,8 @@ def test_the_command_prints_the_keys_and_ends_with_four_where_nothing_is_carried
 
 def test_a_plan_file_carries_at_least_the_load_that_it_was_made_for(capplan, tmp_path):
     plan = tmp_path / "plan.json"
-    line = (
-        "fleet",
-        MODEL,
-        "--request-rate",
-        "20 req/s",
-        "--tpot-p95",
-        "40 ms",
-        "--hardware",
-        "l40s",
-        "--offline",
+    line = shlex.split(
+        f"fleet {MODEL} --request-rate '20 req/s' --tpot-p95 '40 ms' --hardware l40s --offline"
     )
     assert capplan(*line, "-o", plan).code == 0
     assert capplan.result("capacity", plan, "--offline")["carried"]["request_rate"] >= 0.97 * 20.0

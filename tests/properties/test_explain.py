@@ -3,6 +3,7 @@
 import json
 import math
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -187,16 +188,7 @@ def test_the_memory_that_is_explained_is_that_of_fit(capplan, engine, settings, 
     plan = plan_in(tmp_path, f"engine={engine}", *settings)
     result = json.loads(plan.read_text())["result"]
     chosen, launch = result["chosen"], result["plan_file"]["inputs"]["launch"]
-    model = (
-        "llama-3.1-8b-instruct",
-        "--engine",
-        engine,
-        "--kv-dtype",
-        "fp8",
-        "--offline",
-        "--format",
-        "json",
-    )
+    model = shlex.split(f"llama-3.1-8b-instruct --engine {engine} --kv-dtype fp8 --offline --format json")
     limits = [
         word
         for key in ("max_model_len", "max_num_seqs", "max_num_batched_tokens")

@@ -295,13 +295,8 @@ def test_the_newest_versions_know_every_option_of_the_table(shared):
         assert flag.switch == (fields[flag.names[0]] in ("bool", "Optional[bool]")), flag
 
 
-GONE = (
-    "--swap-space",
-    "--max-num-partial-prefills",
-    "--num-scheduler-steps",
-    "--speculative-model",
-    "--device",
-    "--task",
+GONE = shlex.split(
+    "--swap-space --max-num-partial-prefills --num-scheduler-steps --speculative-model --device --task"
 )
 """Options that vLLM once had; release notes and the parsers of each release."""
 
@@ -544,14 +539,9 @@ def test_a_replica_over_servers_is_a_set_of_pods(capplan, plan, tmp_path):
         template[name]["spec"]["containers"][0] for name in ("leaderTemplate", "workerTemplate")
     )
     assert leader["resources"]["limits"] == worker["resources"]["limits"] == {"nvidia.com/gpu": "8"}
-    assert leader["args"][-6:] == [
-        "--nnodes",
-        "2",
-        "--node-rank",
-        "0",
-        "--master-addr",
-        "$(LWS_LEADER_ADDRESS)",
-    ]
+    assert leader["args"][-6:] == shlex.split(
+        "--nnodes 2 --node-rank 0 --master-addr '$(LWS_LEADER_ADDRESS)'"
+    )
     assert worker["args"][-7:] == ["--nnodes", "2", "--node-rank", "$(LWS_WORKER_INDEX)", "--master-addr", "$(LWS_LEADER_ADDRESS)", "--headless"]  # fmt: skip
     assert service["spec"]["selector"]["role"] == "leader"
     for target in ("compose", "kserve", "llm-d"):
@@ -756,17 +746,7 @@ def test_an_estimate_of_what_is_read_is_that_of_its_flags(capplan, launch, flags
 
 def test_prompts_that_are_not_cut_stall_those_who_decode(capplan):
     """Beside chunks the longest pause between tokens is a chunk; beside whole prompts it is a prompt."""
-    load = (
-        "--hardware",
-        "h100-sxm",
-        "--concurrency",
-        16,
-        "--input-tokens",
-        16_000,
-        "--offline",
-        "--format",
-        "json",
-    )
+    load = shlex.split("--hardware h100-sxm --concurrency 16 --input-tokens 16000 --offline --format json")
     line = "vllm serve llama-3.1-8b --max-model-len 20000 --max-num-batched-tokens"
     cut, whole = (
         json.loads(capplan("estimate", "--launch", f"{line} {more}", *load).out)["result"]["tpot_s"]["p99"]
@@ -779,13 +759,8 @@ def test_prompts_that_are_not_cut_stall_those_who_decode(capplan):
 
 
 def test_a_pooled_model_generates_no_tokens(capplan):
-    words = (
-        "--launch",
-        "vllm serve llama-3.1-8b --runner pooling",
-        "--hardware",
-        "h100-sxm",
-        "--concurrency",
-        8,
+    words = shlex.split(
+        "--launch 'vllm serve llama-3.1-8b --runner pooling' --hardware h100-sxm --concurrency 8"
     )
     ran = capplan("estimate", *words, "--output-tokens", 9, "--offline")
     assert (ran.code, ran.out) == (2, "")

@@ -1,6 +1,7 @@
 """Every command says the same of the same fleet at the same load; a plan that is a file says it again."""
 
 import json
+import shlex
 from dataclasses import astuple, replace
 from itertools import pairwise
 
@@ -190,16 +191,9 @@ def test_a_plan_file_holds_the_answer_and_tells_when_it_is_stale_or_edited(small
 @pytest.mark.long
 def test_keys_of_a_scenario_can_be_set_on_the_command_line(small, capsys):
     path = str(small / "small.yaml")
-    flags = [
-        "--hardware",
-        "l40s",
-        "--confidence",
-        "60%",
-        "--set",
-        "traffic[0].request_rate=4 req/s",
-        "--set",
-        "fleet.spare_replicas=0",
-    ]
+    flags = shlex.split(
+        "--hardware l40s --confidence 60% --set 'traffic[0].request_rate=4 req/s' --set fleet.spare_replicas=0"
+    )
     found = result_of(capsys, "fleet", path, *flags)["result"]
     (small / "set.yaml").write_text(
         SMALL.replace("[h100-sxm, l40s]", "[l40s]")

@@ -53,14 +53,7 @@ def own(plan):
 def verified(capplan, plan, folder, result, *more):
     (folder / "result.json").write_text(json.dumps(SERVED | result))
     ran = capplan(
-        "verify-plan --plan",
-        plan,
-        "--results",
-        folder / "result.json",
-        "--offline",
-        "--format",
-        "json",
-        *more,
+        f"verify-plan --plan {plan} --results {folder / 'result.json'} --offline --format json", *more
     )
     assert ran.code in (0, 4), ran.err
     return ran.code, json.loads(ran.out)["result"]

@@ -1,6 +1,7 @@
 """A run that fits its plan verifies: what `simulate` of the plan produces with another seed, in the format of a benchmark tool."""
 
 import json
+import shlex
 
 import numpy as np
 import pytest
@@ -75,15 +76,8 @@ def result_of(run, slowness=1.0, **more):
 
 def verified(capplan, plans, name, result, replicas):
     (plans / "result.json").write_text(json.dumps(result))
-    words = (
-        "verify-plan",
-        "--plan",
-        plans / f"{name}.json",
-        "--results",
-        plans / "result.json",
-        "--replicas",
-        replicas,
-        "--offline",
+    words = shlex.split(
+        f"verify-plan --plan {plans / f'{name}.json'} --results {plans / 'result.json'} --replicas {replicas} --offline"
     )
     found = capplan(*words, "--format", "json")
     return found.code, found.err if found.code == 2 else json.loads(found.out)["result"]

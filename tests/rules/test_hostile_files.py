@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import shlex
 
 import pytest
 
@@ -332,19 +333,7 @@ def test_users_who_do_not_think_are_always_in_flight(tmp_path, capsys):
         "think_time": "0 s",
     }
     path = written(tmp_path / "s.yaml", SCENARIO | {"traffic": [users]})
-    words = [
-        "simulate",
-        path,
-        "--hardware",
-        "l4",
-        "-tp",
-        "1",
-        "--replicas",
-        "1",
-        "--until",
-        "20 s",
-        "--offline",
-    ]
+    words = shlex.split(f"simulate {path} --hardware l4 -tp 1 --replicas 1 --until '20 s' --offline")
     assert main([*words, "--format", "json"]) == 0
     found = json.loads(capsys.readouterr().out)["result"]
     in_flight = found["requests_per_s"] * found["e2e_s"]["mean"]
@@ -449,18 +438,9 @@ def test_a_word_with_a_nul_is_refused(capsys, command):
 
 @pytest.mark.long
 def test_a_row_of_points_holds_figures_that_can_be_and_nothing_else(tmp_path, capsys):
-    words = [
-        "sweep",
-        "llama-3.2-1b",
-        "--hardware",
-        "l4",
-        "--concurrency",
-        "1",
-        "--input-tokens",
-        "50",
-        "--output-tokens",
-        "8",
-    ]
+    words = shlex.split(
+        "sweep llama-3.2-1b --hardware l4 --concurrency 1 --input-tokens 50 --output-tokens 8"
+    )
     words += ["--offline", "--points", str(tmp_path / "p.jsonl")]
     assert main(words) == 0
     capsys.readouterr()
