@@ -728,90 +728,34 @@ def test_cached_tokens_cost_no_prefill() -> None:
 
 
 ONE_REQUEST = Requests(np.array([3]), np.array([1]))
+FULL = Admission(queue_limit=3)
+REFUSED = [
+    ({"requests": Requests(np.array([0]), np.array([1]))}, "input_tokens is 0"),
+    ({"requests": Requests(np.array([3]), np.array([0]))}, "output_tokens is 0"),
+    ({"requests": Requests(np.array([3, 3]), np.array([1, 1]), np.array([1.0, 0.5]))}, "request 1 arrives before"),
+    ({"requests": Requests(np.array([3]), np.array([1]), np.array([-1.0]))}, "at least 0 s"),
+    ({"scheduling": Scheduling("mixed", 64, 32)}, "max_num_batched_tokens"),
+    ({"concurrency": 0}, "concurrency is 0"),
+    ({"concurrency": 2, "admission": FULL}, "queue_limit has no meaning"),
+    ({"crowd": Crowd(ONE_REQUEST, 2, np.zeros(1)), "admission": FULL}, "queue_limit has no meaning for users without think time"),
+    ({"crowd": Crowd(ONE_REQUEST, 0)}, "users is 0; it must be at least 1"),
+    ({"crowd": Crowd(ONE_REQUEST, 1, np.array([-1.0]))}, "request 0: think_s is -1.0; it must be finite and at least 0 s"),
+    ({"crowd": Crowd(ONE_REQUEST, 1, np.array([nan]))}, "request 0: think_s is nan"),
+    ({"crowd": Crowd(ONE_REQUEST, 1, np.zeros(2))}, "crowd: think_s has 2 entries for 1 requests"),
+    ({"requests": ONE_REQUEST, "crowd": Crowd(ONE_REQUEST, 1), "concurrency": 3}, "concurrency and crowd exclude each other"),
+    ({"crowd": Crowd(Requests(np.array([0]), np.array([1])), 1)}, "request 0: input_tokens is 0"),
+    ({"engine": {"tokens_per_step": 0.5}}, "tokens_per_step"),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("requests", "scheduling", "options", "words"),
-    [
-        (Requests(np.array([0]), np.array([1])), Scheduling("mixed", 4, 64), {}, "input_tokens is 0"),
-        (Requests(np.array([3]), np.array([0])), Scheduling("mixed", 4, 64), {}, "output_tokens is 0"),
-        (
-            Requests(np.array([3, 3]), np.array([1, 1]), np.array([1.0, 0.5])),
-            Scheduling("mixed", 4, 64),
-            {},
-            "request 1 arrives before",
-        ),
-        (
-            Requests(np.array([3]), np.array([1]), np.array([-1.0])),
-            Scheduling("mixed", 4, 64),
-            {},
-            "at least 0 s",
-        ),
-        (Requests(np.array([3]), np.array([1])), Scheduling("mixed", 64, 32), {}, "max_num_batched_tokens"),
-        (
-            Requests(np.array([3]), np.array([1])),
-            Scheduling("mixed", 4, 64),
-            {"concurrency": 0},
-            "concurrency is 0",
-        ),
-        (
-            Requests(np.array([3]), np.array([1])),
-            Scheduling("mixed", 4, 64),
-            {"concurrency": 2, "admission": Admission(queue_limit=3)},
-            "queue_limit has no meaning",
-        ),
-        (
-            None,
-            Scheduling("mixed", 4, 64),
-            {"crowd": Crowd(ONE_REQUEST, 2, np.zeros(1)), "admission": Admission(queue_limit=3)},
-            "queue_limit has no meaning for users without think time",
-        ),
-        (
-            None,
-            Scheduling("mixed", 4, 64),
-            {"crowd": Crowd(ONE_REQUEST, 0)},
-            "users is 0; it must be at least 1",
-        ),
-        (
-            None,
-            Scheduling("mixed", 4, 64),
-            {"crowd": Crowd(ONE_REQUEST, 1, np.array([-1.0]))},
-            "request 0: think_s is -1.0; it must be finite and at least 0 s",
-        ),
-        (
-            None,
-            Scheduling("mixed", 4, 64),
-            {"crowd": Crowd(ONE_REQUEST, 1, np.array([nan]))},
-            "request 0: think_s is nan",
-        ),
-        (
-            None,
-            Scheduling("mixed", 4, 64),
-            {"crowd": Crowd(ONE_REQUEST, 1, np.zeros(2))},
-            "crowd: think_s has 2 entries for 1 requests",
-        ),
-        (
-            ONE_REQUEST,
-            Scheduling("mixed", 4, 64),
-            {"crowd": Crowd(ONE_REQUEST, 1), "concurrency": 3},
-            "concurrency and crowd exclude each other",
-        ),
-        (
-            None,
-            Scheduling("mixed", 4, 64),
-            {"crowd": Crowd(Requests(np.array([0]), np.array([1])), 1)},
-            "request 0: input_tokens is 0",
-        ),
-        (
-            Requests(np.array([3]), np.array([1])),
-            Scheduling("mixed", 4, 64),
-            {"engine": {"tokens_per_step": 0.5}},
-            "tokens_per_step",
-        ),
-    ],
-)
-def test_what_cannot_be_simulated_is_refused_by_name(requests, scheduling, options, words: str) -> None:
-    options = dict(options)
-    engine = EngineSetup(random_table(np.random.default_rng(1)), scheduling, 100, **options.pop("engine", {}))
+@pytest.mark.parametrize(("asked", "words"), REFUSED)
+def test_what_cannot_be_simulated_is_refused_by_name(asked, words: str) -> None:
+    asked = {
+        "requests": None if "crowd" in asked else ONE_REQUEST,
+        "scheduling": Scheduling("mixed", 4, 64),
+        "engine": {},
+    } | asked
+    table = random_table(np.random.default_rng(1))
+    engine = EngineSetup(table, asked.pop("scheduling"), 100, **asked.pop("engine"))
     with pytest.raises(InputError, match=words):
-        simulate(requests, engine, **options)
+        simulate(asked.pop("requests"), engine, **asked)
