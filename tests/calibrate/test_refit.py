@@ -413,9 +413,7 @@ def test_a_measured_device_is_refitted_with_its_own_kernels_and_one_file_has_bot
     """Results on a processor whose calibration is shipped: the host is 50 ms per step slower than any that is known here."""
     written = ROOT / "calibrate" / "devices" / "intel-xeon-1-thread.calibration.yaml"
     own = asked_replica(
-        "qwen3-0.6b",
-        "cpu",
-        ServingFlags(calibration=written, max_model_len=2048, offline=True),
+        "qwen3-0.6b", "cpu", ServingFlags(calibration=written, max_model_len=2048, offline=True)
     ).spec
     more = {"model": "qwen3-0.6b", "hardware": "cpu", "input_tokens": 64.0, "output_tokens": 32.0}
     slow = replace(own.profile.host, step_s=0.05)

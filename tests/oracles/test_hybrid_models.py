@@ -7,9 +7,7 @@ import pytest
 
 from capplan.families.model_config import read_network
 from capplan.memory.layer_groups import cache_kinds
-from capplan.model.network import (
-    Attention,
-)
+from capplan.model.network import Attention
 from capplan.model.parameters import active_parameters, parameters, weight_elements_by_class
 from capplan.operators.linear_attention import LinearAttentionRates, gated_delta_decode_time_s
 from capplan.readers.catalogue.models import read_model, shipped_config

@@ -12,13 +12,7 @@ from capplan.deploy.known_deployment import known_deployment
 from capplan.readers.catalogue.scenarios import described, scenario_word, shipped_scenarios
 from capplan.readers.yaml_file import parse_yaml, schema_line
 from capplan.scenario.command_flags import FirstScenario
-from capplan.scenario.first_scenario import (
-    ASSUMED,
-    CASES,
-    DEFAULTS,
-    Known,
-    first_scenario_text,
-)
+from capplan.scenario.first_scenario import ASSUMED, CASES, DEFAULTS, Known, first_scenario_text
 from capplan.scenario.scenario import DEFAULT_HARDWARE, read_scenario, scenario_from
 from tests.sweeps import size_on_few_requests
 

@@ -19,12 +19,7 @@ from capplan.engine.profile import Scheduling
 from capplan.fleet.load.offered import users_idle_from_s
 from capplan.serving import flat_core, fleet_simulator, simulator
 from capplan.serving.block_cache import OffloadTier, PrefixCaching
-from capplan.serving.fleet_simulator import (
-    EnginePlan,
-    FleetRun,
-    simulate_disaggregated,
-    simulate_fleet,
-)
+from capplan.serving.fleet_simulator import EnginePlan, FleetRun, simulate_disaggregated, simulate_fleet
 from capplan.serving.outcome import FINISHED, SHED, EarlyEnd, LatencyLimit, timeline_of
 from capplan.serving.requests import NO_REQUESTS, Admission, Crowd, Requests, UserGroup, offered
 from capplan.serving.simulator import simulate

@@ -9,13 +9,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from capplan.fleet.engine_options import TierTokens
-from capplan.fleet.load.demand import (
-    CACHED_SHARE,
-    FREE_SHARE,
-    Demand,
-    demand_of_classes,
-    drawn_requests,
-)
+from capplan.fleet.load.demand import CACHED_SHARE, FREE_SHARE, Demand, demand_of_classes, drawn_requests
 from capplan.fleet.load.offered import SamplePath
 from capplan.serving.steady_state import replica_arrival_cv
 from capplan.workload.length import empirical, fixed, lognormal, uniform
@@ -93,10 +87,7 @@ def test_the_rate_of_users_falls_with_what_they_wait(response_s, copies):
 @given(st.floats(0.0, 40_000.0), st.floats(0.0, 20_000.0), st.floats(0.0, 1e-3))
 def test_half_of_a_cache_and_its_tiers_hold_prefixes_and_what_a_tier_finds_is_loaded(cache, behind, load_s):
     mix = demand(CHAT, AGENTS)
-    plain, tiered = (
-        mix.with_cache(cache),
-        mix.with_cache(cache, [TierTokens(behind, load_s)]),
-    )
+    plain, tiered = (mix.with_cache(cache), mix.with_cache(cache, [TierTokens(behind, load_s)]))
 
     def share(tokens):
         return float(np.interp(tokens / 16, [0, 100, 1000], [0.0, 0.3, 0.8]))

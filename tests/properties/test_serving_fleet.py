@@ -357,12 +357,7 @@ def test_one_replica_is_one_engine(policy: str, seed: int) -> None:
     alone = simulate(clocked, EngineSetup(table, scheduling, blocks), **rules)
     same = simulate_fleet(clocked, EngineSetup(table, scheduling, blocks), 1, **rules).outcome
     routed = simulate_fleet(
-        clocked,
-        EngineSetup(table, scheduling, blocks),
-        1,
-        failures=[(1e6, 0)],
-        hedging=Hedging(0.1),
-        **rules,
+        clocked, EngineSetup(table, scheduling, blocks), 1, failures=[(1e6, 0)], hedging=Hedging(0.1), **rules
     ).outcome
     for name in ROWS:
         assert getattr(alone, name).tobytes() == getattr(same, name).tobytes()

@@ -163,11 +163,7 @@ def test_on_mig_slices_each_model_has_the_fleet_of_its_slice_and_the_pool_pays_f
     for row in found["models"]:
         hardware = f"h100-sxm:{row['slice']}"
         alone = result(
-            ONE,
-            "gpu_memory_utilization=null",
-            f"fleet.hardware=[{hardware}]",
-            *keys[row["model"]],
-            *drafts,
+            ONE, "gpu_memory_utilization=null", f"fleet.hardware=[{hardware}]", *keys[row["model"]], *drafts
         )["plans"][0]
         assert alone["hardware"] == hardware
         assert row["replicas"] == alone["replicas"] - 1

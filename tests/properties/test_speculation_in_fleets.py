@@ -65,10 +65,7 @@ def one_replica(question, plan):
 
 
 @settings(max_examples=examples(60, 300), deadline=None)
-@given(
-    acceptances=st.lists(st.floats(0.0, 1.0), min_size=1, max_size=8),
-    seed=st.integers(0, 10**6),
-)
+@given(acceptances=st.lists(st.floats(0.0, 1.0), min_size=1, max_size=8), seed=st.integers(0, 10**6))
 def test_a_round_by_position_yields_what_throwing_the_dice_yields(acceptances, seed):
     thrown = np.random.default_rng(seed).random((20_000, len(acceptances))) < np.array(acceptances)
     accepted = np.cumprod(thrown, axis=1).sum(axis=1)

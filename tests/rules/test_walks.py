@@ -16,11 +16,7 @@ COMMANDS = ("capplan ", "mkdir ", "cp ", "sed ")
 """First words of the command lines that a walk runs."""
 CONNECTED = ("workload", "cache", "list", "hardware", "export", "check", "diff", "verify-plan", "calibrate")
 """Commands without `--offline`."""
-MISSES = {
-    "verify-plan --plan plan.json --results bench.json",
-    "--replicas 1",
-    "budget.usd_per_month=20000",
-}
+MISSES = {"verify-plan --plan plan.json --results bench.json", "--replicas 1", "budget.usd_per_month=20000"}
 """Parts of commands that miss a target, as the page says."""
 TUTORIALS = sorted((DOCS / "tutorials").glob("*.md")) + sorted((DOCS / "tutorials").glob("*.ipynb"))
 HOW_TOS = sorted((DOCS / "how-to").glob("*.md"))
