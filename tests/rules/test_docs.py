@@ -133,3 +133,8 @@ def test_a_page_begins_with_what_to_type(page):
 def test_how_tos_that_plan_a_kind_of_service_show_its_keys():
     planned = {page.stem for page in (ROOT / "docs" / "how-to").glob("plan-*.md")}
     assert planned <= {block.values[0] for block in BLOCKS}
+
+
+def test_the_picture_of_the_tutorial_on_traces_is_there(root):
+    picture = root / "docs" / "pictures" / "support-chat-frontier.svg"
+    assert picture.read_text(encoding="utf-8").count("<svg") == 1
