@@ -1,15 +1,11 @@
 """Quantised checkpoints: the rows of tests/rows/checkpoints.yaml."""
 
-from pathlib import Path
-
-import yaml
-
 from capplan.families.model_config import read_network
 from capplan.families.quantization.network_formats import quantised
 from capplan.readers.catalogue.models import shipped_config
+from tests.tables import rows
 
-PATH = Path(__file__).parent / "rows" / "checkpoints.yaml"
-ROWS = yaml.load(PATH.read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+ROWS = rows("checkpoints")
 
 
 def checkpoint(of, section):

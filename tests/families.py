@@ -1,16 +1,13 @@
 """Models, and what others counted of them: the rows of tests/rows/families.yaml."""
 
 from dataclasses import replace
-from pathlib import Path
-
-import yaml
 
 from capplan.families.model_config import read_network
 from capplan.model.kv_cache import kv_bytes_per_token
 from capplan.model.network import Attention, Layer
+from tests.tables import rows
 
-PATH = Path(__file__).parent / "rows" / "families.yaml"
-ROWS = yaml.load(PATH.read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+ROWS = rows("families")
 COUNTED, CACHED, REFUSED = ROWS["counted"], ROWS["cached"], ROWS["refused"]
 STATEFUL = [name for name, row in CACHED.items() if "states" in row]
 

@@ -18,6 +18,7 @@ from capplan.replica.spec import prompt_work_s_per_token
 from capplan.scenario.flags import ServingFlags
 from capplan.scenario.replica import asked_replica
 from capplan.scenario.scenario import read_scenario
+from tests.tables import rows
 
 QWEN2_5 = {
     "model_type": "qwen2_5_vl", "hidden_size": 3584, "intermediate_size": 18944, "num_attention_heads": 28, "num_hidden_layers": 28,
@@ -34,47 +35,7 @@ MODELS = {
     "mistral3": "mistralai/Mistral-Small-3.1-24B-Instruct-2503",
     "gemma3": "google/gemma-3-4b-it",
 }
-PROCESSED = [
-    ("qwen2_5_vl", 1, 1, 1003520, 4),
-    ("qwen2_5_vl", 1832, 50, 1003520, 130),
-    ("qwen2_5_vl", 2130, 517, None, 1368),
-    ("qwen2_5_vl", 4032, 3024, None, 15552),
-    ("qwen2_5_vl", 8000, 6000, 1003520, 1230),
-    ("qwen2_5_vl", 2439, 648, None, 2001),
-    ("qwen2_5_vl", 3669, 41, None, 131),
-    ("qwen2_5_vl", 2754, 1395, None, 4900),
-    ("qwen2_5_vl", 1271, 1684, None, 2700),
-    ("qwen2_5_vl", 224, 224, None, 64),
-    ("qwen2_5_vl", 4948, 549, None, 3540),
-    ("qwen2_5_vl", 1920, 1080, None, 2691),
-    ("qwen3_vl", 176, 1859, 1003520, 348),
-    ("qwen3_vl", 3669, 41, None, 115),
-    ("qwen3_vl", 17, 2900, None, 91),
-    ("qwen3_vl", 2130, 517, 1003520, 945),
-    ("qwen3_vl", 1, 1, None, 64),
-    ("qwen3_vl", 28, 28, None, 64),
-    ("qwen3_vl", 4942, 665, 1003520, 935),
-    ("qwen3_vl", 1271, 1684, None, 2120),
-    ("qwen3_vl", 2130, 517, None, 1072),
-    ("qwen3_vl", 1815, 1988, None, 3534),
-    ("qwen3_vl", 2971, 990, 1003520, 972),
-    ("mistral3", 2754, 1395, None, 1568),
-    ("mistral3", 4032, 3024, None, 2352),
-    ("mistral3", 1, 1, None, 2),
-    ("mistral3", 1271, 1684, None, 2365),
-    ("mistral3", 176, 1859, None, 385),
-    ("mistral3", 3364, 1779, None, 1680),
-    ("mistral3", 2971, 990, None, 1064),
-    ("mistral3", 1920, 1080, None, 1736),
-    ("mistral3", 224, 224, None, 72),
-    ("mistral3", 56, 1000, None, 108),
-    ("mistral3", 1080, 1920, None, 1760),
-    ("mistral3", 1540, 1540, None, 3080),
-    ("gemma3", 1920, 1080, None, 256),
-    ("gemma3", 60, 60, None, 256),
-]
-"""Width, height, limit in pixels, and tokens: what `smart_resize` (models/qwen2_vl) and `get_resize_output_image_size` (models/pixtral) of
-transformers 5.23.0 say, run on drawn sizes, with the limits of the published preprocessor_config.json; `image_seq_length` of Gemma 3."""
+PROCESSED = [(kind, *sizes) for kind, listed in rows("images").items() for sizes in listed]
 BASE = {
     "name": "s",
     "model": "Qwen/Qwen3-VL-2B-Instruct",

@@ -3,22 +3,20 @@
 import gzip
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
-import yaml
 
 from capplan.engine.versions import named_engine
 from capplan.errors import InputError
 from capplan.recorded.results.read import read_results, request_log
+from tests.tables import rows
 
 TTFT_S, TPOT_S, INPUT, OUTPUT = 0.25, 0.010, 100.0, 21.0
 E2E_S = TTFT_S + (OUTPUT - 1) * TPOT_S
 """The same run in every format: 8 requests of 100 tokens in and 21 out, 4 at a time, in 1.8 s."""
 
 
-ROOT = Path(__file__).resolve().parents[2]
-SAME_RUN = yaml.safe_load((ROOT / "tests/rows/results.yaml").read_text(encoding="utf-8"))
+SAME_RUN = rows("results")
 """The same run in every format."""
 
 

@@ -28,6 +28,7 @@ from capplan.scenario.replica import asked_replica
 from capplan.serving.terms import Autoscaling, wanted_replicas
 from tests.plan_files import plan_in, with_changes
 from tests.sweeps import size_on_few_requests
+from tests.tables import rows
 
 pytestmark = pytest.mark.usefixtures("shared_runs")
 ENGINES = ("vllm", "sglang", "trtllm")
@@ -306,41 +307,23 @@ def test_options_that_are_gone_are_never_written(data):
     assert not set(GONE) & set(command_of(data.draw(launches("vllm"))).arguments)
 
 
-@pytest.mark.parametrize(
-    ("engine", "version", "change", "says"),
-    [
-        ("vllm", "0.10.2", {"host_cache_bytes": 2.0**34}, "no option for a cache in host memory"),
-        ("vllm", "0.30.0", {"prefix_caching": False}, "no option for prompts without a prefix cache"),
-        ("vllm", "0.7.3", {"data_parallel": 2}, "no option for data parallel"),
-        ("vllm", "0.7.3", {"expert_parallel": 2, "tensor_parallel": 2}, "no option for experts"),
-        ("vllm", "0.8.5", {"drafts": Drafts("eagle", "o/EAGLE3-x", 2)}, "does not draft by eagle3"),
-        ("vllm", "0.33.0", {"drafts": Drafts("eagle", None, 2)}, "names no checkpoint"),
-        ("vllm", "0.33.0", {"drafts": Drafts("medusa", "o/m", 2)}, "drafts by medusa are not exported"),
-        ("vllm", "0.33.0", {"kv_dtype": "int8"}, "no option for a KV cache in int8"),
-        ("vllm", "0.9.2", {"pooling": True}, "no option for vectors or scores of the plan\n.*--runner is known from 0.10.2 on"),
-        ("vllm", "0.10.2", {"chunked_prefill": False}, "no option for prompts that are not cut into chunks"),
-        ("vllm", "0.33.0", {"adapters": LoraTerms(4, 4, 24)}, "rank 1, 8, 16, 32.*the plan has 24\n.*lora.max_lora_rank=32"),
-        ("vllm", "0.11.2", {"adapters": LoraTerms(4, 4, 512)}, "the plan has 512\n.*lora.max_lora_rank=256"),
-        ("vllm", "0.33.0", {"adapters": LoraTerms(4, 4, 8, ("q_proj",))}, "holds q_proj, k_proj, v_proj as one matrix"),
-        ("vllm", "0.20.0", {"adapters": LoraTerms(4, 4, 8, ("o_proj",))}, "no option for adapters of some matrices only"),
-        ("sglang", "0.4.6", {"adapters": LoraTerms(4, 4, 8)}, "no option for LoRA adapters"),
-        ("sglang", "0.5.23", {"adapters": LoraTerms(4, 4, 8, fully_sharded=True)}, "no option for adapters split over ranks"),
-        ("trtllm", "1.2.0", {"adapters": LoraTerms(4, 4, 8, fully_sharded=True)}, "adapters split over ranks on both sides are not exported"),
-        ("trtllm", "1.2.0", {"adapters": LoraTerms(4, 4, 8, ("in_proj",))}, "adapters of in_proj are not exported"),
-        ("trtllm", "1.2.0", {"pooling": True}, "has no option for vectors or scores"),
-        ("trtllm", "1.2.0", {"drafts": Drafts("draft-model", "o/d", 3)}, "drafts by draft-model are not exported; known: eagle, mtp, ngram"),
-        ("trtllm", "1.2.0", {"drafts": Drafts("eagle", "o/d", 3)}, "heads of EAGLE-3 only"),
-        ("vllm", "0.33.0", {"expert_parallel": 2, "tensor_parallel": 4}, "over all 4 ranks"),
-        ("sglang", "0.4.6", {"pipeline_parallel": 2}, "no option for pipeline parallel"),
-        ("sglang", "0.5.1", {"drafts": Drafts("ngram", None, 2)}, "does not draft by NGRAM"),
-        ("sglang", "0.5.23", {"host_cache_bytes": 5e8}, "at least 1 GB"),
-        ("trtllm", "1.2.0", {"data_parallel": 2, "tensor_parallel": 2}, "an attention group is one device"),
-        ("trtllm", "1.2.0", {"host_cache_bytes": 1e12}, "not exported"),
-    ],
-)  # fmt: skip
+def records(fields):
+    """Return fields of a launch whose adapters and drafts are mappings."""
+    kinds = {"adapters": LoraTerms, "drafts": Drafts}
+    return {
+        name: kinds[name](
+            **{key: tuple(each) if isinstance(each, list) else each for key, each in value.items()}
+        )
+        if isinstance(value, dict)
+        else value
+        for name, value in fields.items()
+    }
+
+
+@pytest.mark.parametrize(("engine", "version", "change", "says"), rows("launches")["refused"])
 def test_what_an_engine_cannot_express_is_refused(engine, version, change, says):
     with pytest.raises(InputError, match=says):
-        command_of(replace(ReplicaLaunch(engine, version, "o/n", kv_dtype="bf16"), **change))
+        command_of(replace(ReplicaLaunch(engine, version, "o/n", kv_dtype="bf16"), **records(change)))
 
 
 def exported(capplan, plan, target, *more):
@@ -625,36 +608,11 @@ def test_any_text_is_a_launch_or_one_clear_refusal(text):
         assert model or refusal.startswith("--launch: ")
 
 
-@pytest.mark.parametrize(
-    ("line", "read"),
-    [
-        ("vllm serve o/n -tp 4 --max-model-len 32k --gpu-memory-utilization=0.8", {"tensor_parallel": 4, "max_model_len": 32_000, "memory_fraction": 0.8}),
-        ("vllm serve o/n --runner generate --max-model-len 9", {"max_model_len": 9, "pooling": False}),
-        ("vllm serve o/n --runner pooling --convert embed", {"pooling": True}),
-        ("vllm serve o/n --task score --disable-chunked-prefill", {"pooling": True, "chunked_prefill": False}),
-        ("vllm serve o/n --enable-lora --max-loras 4 --lora-modules a=b c=d --max-cpu-loras 8 -tp 2",
-         {"adapters": LoraTerms(8, 4, 16), "tensor_parallel": 2}),
-        ("vllm serve o/n --max-loras 4", {"adapters": None}),
-        ("python3 -m sglang.launch_server --model-path o/n --lora-paths a=b c=d --max-lora-rank 8 --lora-target-modules all --tp 2",
-         {"adapters": LoraTerms(8, 8, 8), "tensor_parallel": 2}),
-        ("sglang serve --model-path o/n --is-embedding --enable-mixed-chunk", {"pooling": True, "chunked_prefill": True}),
-        ("vllm serve o/n --max-model-len 32K", {"max_model_len": 32_768}),
-        ("vllm serve --trust-remote-code o/n --tensor_parallel_size 2", {"tensor_parallel": 2}),
-        ("docker run --gpus all -e HF_TOKEN=s -p 80:80 vllm/vllm-openai:v0.19.1 --model o/n", {"version": "0.19.1"}),
-        ("A=1 python -m vllm.entrypoints.openai.api_server --model o/n -tp 2", {"tensor_parallel": 2}),
-        ("vllm serve o/n -tp 2 -dp 4 -ep", {"tensor_parallel": 2, "data_parallel": 4, "expert_parallel": 8}),
-        ("docker run lmsysorg/sglang:v0.5.9-cu126 python3 -m sglang.launch_server --model-path o/n --tp 8 --dp 4 --enable-dp-attention --max-running-requests 64",
-         {"engine": "sglang", "version": "0.5.9", "tensor_parallel": 2, "data_parallel": 4, "max_num_seqs": 16}),
-        ("trtllm-serve o/n --tp_size 4 --kv_cache_dtype fp8 --hf_revision main --num_serve_frontends 2 --grpc --telemetry",
-         {"tensor_parallel": 4, "kv_dtype": "fp8", "revision": "main", "data_parallel": 1}),
-        ("trtllm-serve o/n --tp_size 4 --enable_attention_dp --backend pytorch --kv_cache_dtype auto",
-         {"tensor_parallel": 1, "data_parallel": 4, "kv_dtype": None}),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("line", "read"), rows("launches")["read"])
 def test_launches_as_people_write_them(line, read):
     launch = read_command_line(line)
     assert launch.model == "o/n"
-    assert {name: getattr(launch, name) for name in read} == read
+    assert {name: getattr(launch, name) for name in read} == records(read)
 
 
 def test_what_was_not_read_is_named_without_its_value(capplan):

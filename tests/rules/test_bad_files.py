@@ -4,7 +4,6 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-import yaml
 
 from capplan.errors import InputError
 from capplan.readers.catalogue.hardware import device
@@ -13,10 +12,10 @@ from capplan.readers.yaml_file import read_yaml
 from capplan.recorded.results.read import read_results
 from capplan.recorded.traces.trace import read_trace, workload_of
 from capplan.scenario.scenario import read_scenario
+from tests.tables import rows
 
 ROOT = Path(__file__).resolve().parents[2]
-PATH = ROOT / "tests" / "rows" / "bad_files.yaml"
-SUBJECTS = yaml.load(PATH.read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+SUBJECTS = rows("bad_files")
 READERS = {
     "scenario": ("my scenario ü.yaml", read_scenario),
     "hardware": ("gpu.yaml", lambda path: device(str(path))),

@@ -1,20 +1,19 @@
 """Command lines that make no sense are refused in one message with the place, what is allowed and the way out: rows of tests/rows/refused.yaml."""
 
 import json
-from pathlib import Path
 
 import pytest
-import yaml
 
-PATH = Path(__file__).resolve().parents[1] / "rows" / "refused.yaml"
-SUBJECTS = yaml.load(PATH.read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+from tests.tables import rows
+
+SUBJECTS = rows("refused")
 
 
 def cases():
     """Return the files of each case, its line, and what the message says and never says."""
     return [
         (subject.get("files", {}), f"{subject.get('line', '')} {line}".strip(), says, subject.get("never"))
-        for subject in ({"rows": rows} if isinstance(rows, list) else rows for rows in SUBJECTS.values())
+        for subject in ({"rows": one} if isinstance(one, list) else one for one in SUBJECTS.values())
         for line, *says in subject["rows"]
     ]
 

@@ -6,15 +6,14 @@ Every flag and argument of every command has one case in tests/rows/flags.yaml; 
 import json
 import re
 import shlex
-from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 import typer
-import yaml
 
 from capplan.cli.commands import COMMANDS
 from capplan.cli.main import app
+from tests.tables import rows
 
 
 class Case(NamedTuple):
@@ -32,8 +31,7 @@ class Case(NamedTuple):
     """What is printed differs, though no number needs to."""
 
 
-PATH = Path(__file__).resolve().parents[1] / "rows" / "flags.yaml"
-ROWS = yaml.load(PATH.read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+ROWS = rows("flags")
 LINES = ROWS["lines"]
 
 

@@ -12,11 +12,11 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import pytest
-import yaml
 
 from capplan.readers.record import keys_of as record_keys
 from capplan.readers.record import record_of
 from capplan.scenario.scenario_file import ScenarioFile
+from tests.tables import rows
 
 BASE = {
     "name": "small",
@@ -50,8 +50,7 @@ class Case(NamedTuple):
     """Words of the reason, where the change is refused."""
 
 
-PATH = Path(__file__).resolve().parents[1] / "rows" / "keys.yaml"
-ROWS = yaml.load(PATH.read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+ROWS = rows("keys")
 
 
 def added(before: Any) -> dict[str, Any]:
