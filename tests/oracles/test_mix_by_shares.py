@@ -61,9 +61,7 @@ def of_users(owned):
 
 
 def fleet(capplan, path, *words):
-    ran = capplan("fleet", path, "--offline", "--format", "json", *words)
-    assert ran.code == 0, ran.err
-    return json.loads(ran.out)["result"]
+    return capplan.result("fleet", path, "--offline", "--format", "json", *words)
 
 
 def test_what_is_there_takes_a_share_of_each_class_and_the_rest_is_rented(capplan, owned):
@@ -124,9 +122,7 @@ def test_shares_are_kept_simulated_exported_and_billed(capplan, owned, tmp_path)
     plan = tmp_path / "plan.json"
     assert capplan("fleet", owned, "--offline", "--set", "fleet.mix=shares", "-o", plan).code == 0
     chosen = json.loads(plan.read_text())["result"]["chosen"]
-    ran = capplan("simulate", "--plan", plan, "--offline", "--format", "json")
-    assert ran.code == 0, ran.err
-    assert json.loads(ran.out)["result"]["missed"] == []
+    assert capplan.result("simulate", "--plan", plan, "--offline")["missed"] == []
     bill = json.loads(capplan("bill", "--plan", plan, "--offline", "--format", "json").out)["result"]
     assert bill["usd_per_month"] == pytest.approx(chosen["usd_per_month"])
     words = " and ".join(f"{group['requests']['share']:.0%} of each class" for group in chosen["groups"])

@@ -108,9 +108,7 @@ def test_one_fleet_for_all_is_sized_for_the_busiest_hour_of_all(sun):
 
 def answer(capplan, command, path, *settings):
     words = [word for setting in settings for word in ("--set", setting)]
-    ran = capplan(command, path, "--offline", "--format", "json", *words)
-    assert ran.code == 0, ran.err
-    return json.loads(ran.out)["result"]
+    return capplan.result(command, path, "--offline", "--format", "json", *words)
 
 
 def test_a_fleet_for_all_is_that_of_an_ordinary_scenario_with_the_delay_written_by_hand(
@@ -154,9 +152,7 @@ def test_the_fleet_of_a_region_is_that_of_its_own_users(capplan, sun, tmp_path):
 
 @pytest.mark.long
 def test_levers_compare_a_fleet_in_each_region_with_one_for_all(capplan, sun):
-    ran = capplan("levers", sun, "--lever", "regions", "--offline", "--format", "json")
-    assert ran.code == 0, ran.err
-    found = json.loads(ran.out)["result"]
+    found = capplan.result("levers", sun, "--lever", "regions", "--offline")
     rows = {row["change"].partition(":")[0]: row for row in found["levers"]}
     names = ("america", "europe", "asia")
     assert set(rows) == {
@@ -371,9 +367,7 @@ def test_the_users_of_a_class_see_the_percentiles_of_its_own_requests(requests, 
     "quantity", ["outside.seen_by_class_s[2].ttft_s.p95", "outside.seen_by_class_s[0].e2e_s.mean"]
 )
 def test_what_the_users_of_a_class_see_is_explained(capplan, sun, quantity):
-    explained = capplan("explain", sun, quantity, "--offline", "--format", "json")
-    assert explained.code == 0, explained.err
-    found = json.loads(explained.out)["result"]
+    found = capplan.result("explain", sun, quantity, "--offline")
     assert found["formula"].endswith("of t_i + w over the requests i of the class at the peak")
     waits = [item["value"] for item in found["inputs"] if item["symbol"] == "w_k"]
     assert waits == [0.16 if "[2]" in quantity else 0.09]
@@ -381,9 +375,7 @@ def test_what_the_users_of_a_class_see_is_explained(capplan, sun, quantity):
 
 @pytest.mark.parametrize("quantity", ["outside.seen_ttft_s.p95", "outside.seen_e2e_s.p50"])
 def test_a_percentile_with_unlike_delays_is_explained(capplan, sun, quantity):
-    explained = capplan("explain", sun, quantity, "--offline", "--format", "json")
-    assert explained.code == 0, explained.err
-    found = json.loads(explained.out)["result"]
+    found = capplan.result("explain", sun, quantity, "--offline")
     assert "of t_i + w_k over all requests i" in found["formula"]
 
 

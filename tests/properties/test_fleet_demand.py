@@ -15,6 +15,7 @@ from capplan.serving.steady_state import replica_arrival_cv
 from capplan.workload.length import empirical, fixed, lognormal, uniform
 from capplan.workload.request_class import RequestClass
 from capplan.workload.statistics import PrefixReuse
+from tests.nearness import near
 
 FEW = settings(max_examples=40, deadline=None)
 CHAT = RequestClass(
@@ -29,10 +30,6 @@ AGENTS = RequestClass(
 
 def demand(*classes):
     return demand_of_classes(classes)
-
-
-def near(value):
-    return pytest.approx(value, rel=1e-9)
 
 
 @FEW

@@ -23,6 +23,7 @@ from capplan.serving.requests import Admission, Requests
 from capplan.serving.simulator import simulate
 from capplan.serving.step_table import StepTable
 from capplan.serving.terms import EngineSetup
+from tests.nearness import near
 
 FEW = settings(max_examples=40, deadline=None)
 values = st.floats(1e-4, 1e3)
@@ -30,10 +31,6 @@ weighted = st.lists(st.tuples(values, st.integers(1, 5)), min_size=1, max_size=4
 stretches = st.lists(
     st.tuples(st.integers(0, 200), st.integers(1, 900), st.integers(0, 90), st.integers(0, 40)), min_size=1, max_size=30
 )  # fmt: skip
-
-
-def near(value):
-    return pytest.approx(value, rel=1e-9, abs=1e-12)
 
 
 def histogram_of(pairs):

@@ -99,9 +99,7 @@ def test_a_path_with_blanks_and_unicode_works(capplan, tmp_path):
     folder = tmp_path / "mein Modell – 模型"
     folder.mkdir()
     written(folder, LLAMA)
-    ran = capplan("model", folder, "--format", "json")
-    assert ran.code == 0, ran.err
-    assert json.loads(ran.out)["result"]["model"] == "mein Modell – 模型"
+    assert capplan.result("model", folder)["model"] == "mein Modell – 模型"
 
 
 # Keys of a config
@@ -115,9 +113,7 @@ def test_an_unknown_model_type_gives_its_nearest(model):
 
 @pytest.mark.long
 def test_the_list_of_models_leaves_out_what_is_not_modelled(capplan):
-    ran = capplan("model", "--format", "json")
-    assert ran.code == 0, ran.err
-    listed = json.loads(ran.out)["result"]
+    listed = capplan.result("model")
     assert len(listed["models"]) >= 40
     for name in listed["not_modelled"]:
         refused(capplan("model", name), name, "not modelled")
