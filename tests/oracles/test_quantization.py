@@ -25,6 +25,7 @@ from capplan.model.weight_format import (
 )
 from capplan.readers.catalogue.models import read_model, shipped_config, shipped_id
 from tests.checkpoints import checkpoint, formats
+from tests.tables import rows
 
 GIB = 2**30
 MIXTURE = checkpoint("mixture", {})
@@ -43,27 +44,6 @@ def test_gpt_oss_is_as_large_as_its_model_card_says(model, size_gib):
     assert weight_bytes(read_model(model, offline=True)) / GIB == pytest.approx(size_gib, abs=0.05)
 
 
-LOGGED = [
-    # model, weight dtype asked for, tensor parallel, pipeline parallel, GiB per device as vLLM logged it
-    ("meta-llama/Llama-3.1-8B-Instruct", None, 1, 1, 14.99),
-    ("meta-llama/Llama-3.1-8B-Instruct", "fp8", 1, 1, 8.49),
-    ("meta-llama/Llama-3.1-8B-Instruct", "fp32", 1, 1, 29.98),
-    ("meta-llama/Llama-3.1-8B-Instruct", None, 4, 1, 3.77),
-    ("RedHatAI/Meta-Llama-3.1-8B-Instruct-quantized.w4a16", None, 1, 1, 5.38),
-    ("RedHatAI/Meta-Llama-3.1-8B-Instruct-quantized.w8a8", None, 1, 1, 8.49),
-    ("RedHatAI/Mistral-Small-3.1-24B-Instruct-2503-quantized.w8a8", None, 1, 1, 24.07),
-    ("mistralai/Mistral-Small-3.1-24B-Instruct-2503", None, 1, 1, 44.76),
-    ("Qwen/Qwen2.5-72B-Instruct", None, 2, 1, 67.8),
-    ("Qwen/Qwen1.5-MoE-A2.7B", None, 1, 1, 26.67),
-    ("Qwen/Qwen3.5-4B", None, 1, 1, 8.61),
-    ("deepseek-ai/DeepSeek-V2-Lite-Chat", None, 1, 1, 29.43),
-    ("codellama/CodeLlama-7b-hf", None, 1, 1, 12.56),
-    ("google/gemma-2-27b-it", None, 1, 1, 50.72),
-    ("microsoft/phi-2", None, 1, 1, 5.19),
-    ("ibm-granite/granite-vision-3.3-2b", None, 1, 1, 5.54),
-]
-
-
 def logged_gib(model, dtype, tensor, pipeline):
     network = read_model(model, offline=True, weight_dtype=dtype)
     sharding = Sharding(tensor=float(tensor))
@@ -71,7 +51,7 @@ def logged_gib(model, dtype, tensor, pipeline):
     return max(float(rank_weight_bytes(stage, network, sharding)) for stage in stages) / GIB
 
 
-@pytest.mark.parametrize(("model", "dtype", "tensor", "pipeline", "gib"), LOGGED)
+@pytest.mark.parametrize(("model", "dtype", "tensor", "pipeline", "gib"), rows("starts")["weights"])
 def test_weights_per_device_are_the_logged_ones(model, dtype, tensor, pipeline, gib):
     """Half a percent, and half a unit of the second decimal that the log prints."""
     assert logged_gib(model, dtype, tensor, pipeline) == pytest.approx(gib, rel=0.005, abs=0.005)
