@@ -21,8 +21,8 @@ from capplan.serving.outcome import (
 )
 from capplan.serving.requests import Admission, Requests
 from capplan.serving.simulator import simulate
-from capplan.serving.step_table import StepTable
 from capplan.serving.terms import EngineSetup
+from tests.constant_steps import constant_steps
 from tests.nearness import near
 
 FEW = settings(max_examples=40, deadline=None)
@@ -152,10 +152,7 @@ def test_timelines_of_engines_are_added_on_the_coarsest_spans(first, second):
     assert joint_timeline(apart[:1]) is apart[0]
 
 
-ONE = np.array([1.0])
-TABLE = StepTable(
-    ONE, 0.25 * ONE, 0 * ONE, ONE, np.array([[0.0]]), ONE, 0.5 * ONE, ONE, ONE, np.array([[0.0]])
-)
+TABLE = constant_steps(0.25, 0.5)
 
 
 def engine(policy="mixed", seats=4, blocks=10**4, tokens=64):
@@ -232,8 +229,8 @@ def test_totals_of_classes_add_up(seed):
 @FEW
 @given(st.lists(st.tuples(st.integers(0, 3), st.floats(0.0, 9.0)), max_size=6), st.data())
 def test_sequences_that_leave_take_their_own_gap_along(groups, data):
-    ones, one, none = np.ones(18, dtype=np.int64), np.array([1.0]), np.array([[0.0]])
-    table = StepTable(one, one, 0 * one, one, none, one, one, one, one, none)
+    ones = np.ones(18, dtype=np.int64)
+    table = constant_steps()
     core = python_engine(Requests(ones, ones), EngineSetup(table, Scheduling("mixed", 18, 64), 100))
     core.now_s, listed = 10.0, []
     for count, since in groups:
