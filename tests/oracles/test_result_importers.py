@@ -174,12 +174,6 @@ def test_a_log_of_aiperf_leaves_out_warm_up_and_errors(tmp_path):
     assert result.tpot_s.mean == pytest.approx(TPOT_S)
 
 
-def test_a_missing_file_and_a_folder_are_named(tmp_path):
-    for path in (tmp_path / "absent.json", tmp_path):
-        with pytest.raises(InputError, match=path.name):
-            read_results(path)
-
-
 def test_a_result_without_requests_cannot_be_a_log(tmp_path):
     with pytest.raises(InputError, match="--save-detailed"):
         request_log(written(tmp_path, vllm_serve()))

@@ -13,20 +13,16 @@ from calibrate.live.python_core import outcome_of, python_engine
 from capplan.engine.profile import Scheduling
 from capplan.errors import InputError
 from capplan.serving.outcome import FINISHED, SHED, UNFINISHED, Outcome
-from capplan.serving.requests import BEGIN_S, NO_REQUESTS, Admission, Crowd, Requests, offered
+from capplan.serving.requests import BEGIN_S, Admission, Crowd, Requests, offered
 from capplan.serving.simulator import simulate
 from capplan.serving.step_table import (
-    StepClock,
     StepTable,
     bilinear,
     decode_step_s,
-    mixed_step_s,
     piecewise_linear,
 )
 from capplan.serving.terms import EngineSetup
 from tests.sweeps import examples
-
-NOBODY_SHED = Admission()
 
 
 @dataclass
@@ -645,14 +641,6 @@ def test_nothing_is_lost(policy: str, seed: int) -> None:
     assert core.kv.blocks(core.counter) == core.in_flight() == outcome.count(UNFINISHED) == 0
 
 
-@pytest.mark.parametrize("policy", ["mixed", "prefill_first", "static"])
-def test_same_requests_give_same_bytes(policy: str) -> None:
-    first, _ = run_both(7, policy)
-    second, _ = run_both(7, policy)
-    for name in ("status", "queue_s", "ttft_s", "tpot_s", "e2e_s"):
-        assert getattr(first, name).tobytes() == getattr(second, name).tobytes()
-
-
 @settings(max_examples=25, deadline=None)
 @given(seed=st.integers(0, 10**6), concurrency=st.integers(1, 20))
 def test_closed_loop_obeys_littles_law(seed: int, concurrency: int) -> None:
@@ -672,35 +660,6 @@ def test_closed_loop_obeys_littles_law(seed: int, concurrency: int) -> None:
         BEGIN_S * np.arange(concurrency),
     )
     assert equal.e2e_s.sum() == pytest.approx(np.sum(last_ends - begun_s))
-
-
-@settings(max_examples=examples(40, 300), deadline=None)
-@given(seed=st.integers(0, 10**6), sequences=st.integers(1, 12), steps=st.integers(1, 200))
-def test_a_run_of_decode_steps_is_the_sum_of_its_steps(seed: int, sequences: int, steps: int) -> None:
-    rng = np.random.default_rng(seed)
-    table = random_table(rng)
-    context = float(rng.random() * 80.0)
-    singly = decode_step_s(table, float(sequences), context + np.arange(steps))
-    core = python_engine(NO_REQUESTS, EngineSetup(table, Scheduling("mixed", 12, 64), 1000))
-    total = core.run(sequences, context, steps, inf)
-    assert (core.step, total) == (steps, pytest.approx(singly.sum(), rel=1e-12))
-    limit = float(rng.random() * singly.sum())
-    seconds = core.run(sequences, context, steps, limit)
-    taken = core.step - steps
-    assert taken == np.searchsorted(np.cumsum(singly), limit) + 1
-    assert seconds == pytest.approx(singly[:taken].sum(), rel=1e-12)
-
-
-@settings(max_examples=examples(40, 300), deadline=None)
-@given(seed=st.integers(0, 10**6), sequences=st.integers(0, 12), chunks=st.integers(1, 4))
-def test_the_clock_tells_what_the_table_holds(seed: int, sequences: int, chunks: int) -> None:
-    rng = np.random.default_rng(seed)
-    table = random_table(rng)
-    new, past = int(rng.integers(1, 90)), int(rng.integers(0, 90))
-    context = float(rng.random() * 80.0)
-    by_array = mixed_step_s(table, float(sequences), context, float(chunks), float(new), float(past))
-    by_clock = StepClock(table).mixed_step_s(sequences, context, [(new, past)] * chunks)
-    assert by_clock == pytest.approx(float(by_array), rel=1e-12)
 
 
 def test_speculation_takes_fewer_steps_and_gives_the_same_tokens() -> None:

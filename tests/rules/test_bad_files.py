@@ -55,3 +55,13 @@ def test_a_file_that_nothing_can_use_is_refused_in_one_line(subject, row, tmp_pa
     assert str(tmp_path) in first
     for words in says:
         assert words in (str(caught.value) if "text" in SUBJECTS[subject] else first)
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_a_file_that_is_not_there_and_a_folder_are_named(reader, tmp_path):
+    name, read = READERS[reader]
+    with pytest.raises(InputError, match=f"{name}: no such file"):
+        read(tmp_path / name)
+    with pytest.raises(InputError, match=r"is a folder") as caught:
+        read(tmp_path)
+    assert str(caught.value).startswith(str(tmp_path))

@@ -57,10 +57,6 @@ def test_a_good_config_is_read(model):
 # Files
 
 
-def test_a_missing_file_is_named(capplan, tmp_path):
-    refused(capplan("model", tmp_path / "none" / "config.json"), "none/config.json", "no such file")
-
-
 def test_an_unreadable_file_is_named(capplan, tmp_path):
     folder = tmp_path / "config.json"
     folder.mkdir()

@@ -44,13 +44,6 @@ def test_a_file_that_is_no_traffic_is_refused_in_one_line(mistake, tmp_path, cap
     assert "Traceback" not in capsys.readouterr().err
 
 
-def test_a_missing_file_is_named(tmp_path):
-    with pytest.raises(InputError, match=r"nope\.csv: no such file"):
-        workload_of([tmp_path / "nope.csv"])
-    with pytest.raises(InputError, match="is a folder"):
-        workload_of([tmp_path])
-
-
 def found_in(tmp_path, text):
     path = tmp_path / "t.csv"
     path.write_text(text)

@@ -62,13 +62,6 @@ def test_file_of_50_mb_is_refused_with_the_limit(tmp_path):
         read_yaml(path, kind="a scenario YAML")
 
 
-def test_missing_file_and_folder_are_named(tmp_path):
-    with pytest.raises(InputError, match="no such file"):
-        read_scenario(tmp_path / "none.yaml")
-    with pytest.raises(InputError, match="is a folder"):
-        read_scenario(tmp_path)
-
-
 @pytest.mark.parametrize(
     ("text", "says"), [("[" * 100_000, "nested too deeply"), ('{"a": ' + "9" * 6000 + "}", "too many digits")]
 )
