@@ -5,7 +5,6 @@ from math import ceil
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
 
 from capplan.fleet.review import phase_times, plan_details, sizing_of, target_margins
 from capplan.fleet.search.layouts import search
@@ -20,7 +19,6 @@ from capplan.serving.step_table import decode_step_s, mixed_step_s
 from capplan.workload.request_class import Slo, Target
 
 pytestmark = pytest.mark.usefixtures("shared_runs")
-FEW = settings(max_examples=40, deadline=None)
 SCENARIO = """name: small
 model: Qwen/Qwen2.5-0.5B
 traffic:
