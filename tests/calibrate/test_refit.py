@@ -30,6 +30,7 @@ from capplan.report.answers.calibrate import refit_answer
 from capplan.report.tables import grid_of
 from capplan.scenario.flags import ServingFlags
 from capplan.scenario.replica import asked_replica
+from tests.files import written_to
 
 ROOT = Path(__file__).resolve().parents[2]
 MODEL = "llama-3.1-8b"
@@ -326,8 +327,7 @@ def test_a_negative_host_time_is_refused_by_its_key(host_file, tmp_path):
 
 
 def test_kernels_and_host_share_a_file(calibration, refit, tmp_path):
-    path = tmp_path / "both.calibration.yaml"
-    path.write_text(calibration_text(calibration, refit))
+    path = written_to(tmp_path / "both.calibration.yaml", calibration_text(calibration, refit))
     back = read_calibration_file(path)
     assert back.host.numbers.keys() == refit.numbers.keys()
     assert len(back.kernels.measurements) == len(calibration.measurements)
@@ -457,12 +457,10 @@ def test_a_refit_on_some_measured_results_helps_the_others(measured, tmp_path):
             "tp": int(float(row["tp"])), "pp": 1, "ep": 1, "isl": float(row["isl"]) / 0.9, "osl": float(row["osl"]) / 0.9,
             "output_tput_per_gpu": 1.0, "mean_ttft": float(row["ttft_ms_mean"]) / 1e3, "mean_tpot": float(row["tpot_ms_mean"]) / 1e3,
         }  # fmt: skip
-        path = tmp_path / f"{row['id']}.json"
-        path.write_text(json.dumps(values))
+        path = written_to(tmp_path / f"{row['id']}.json", values)
         runs += read_results(path, engine_version="0.13.0")
     found = refitted([(run, replica_of_result(run, ServingFlags(offline=True))) for run in runs])
-    path = tmp_path / "b200.calibration.yaml"
-    path.write_text(calibration_text(None, found))
+    path = written_to(tmp_path / "b200.calibration.yaml", calibration_text(None, found))
     errors = {}
     for calibration in (None, path):
         for row in rows[1::2]:
@@ -484,8 +482,7 @@ def test_a_fleet_takes_the_refitted_host_of_its_device_alone(host_file):
         "name: chat", f"model: {MODEL}", f"calibration: {host_file}", "traffic:", "  - {name: chat, request_rate: 5 req/s, "
         "input_tokens: {mean: 500}, output_tokens: {mean: 100}}", "slo: {tpot_p95: 50 ms}", "fleet: {hardware: [%s]}",
     ])  # fmt: skip
-    path = host_file.parent / "chat.yaml"
-    path.write_text(text % "h100-sxm")
+    path = written_to(host_file.parent / "chat.yaml", text % "h100-sxm")
     asked = asked_fleet(read_scenario(path), offline=True)
     own, refitted_s = device("h100-sxm"), refitted_overhead(read_calibration_file(host_file).host).step_s
     assert asked.question.profile_on(own).host.step_s == pytest.approx(refitted_s)

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.files import written_to
+
 TUTORIAL = Path(__file__).resolve().parents[2] / "docs" / "tutorials" / "calibrate-and-compare.md"
 
 
@@ -51,8 +53,7 @@ def test_a_calibration_changes_an_estimate_as_its_rates_do(written, wide, tmp_pa
             for key, fit in own.fitted.items()
         },
     )  # fmt: skip
-    slow = tmp_path / "slow.calibration.yaml"
-    slow.write_text(calibration_text(halved))
+    slow = written_to(tmp_path / "slow.calibration.yaml", calibration_text(halved))
     tpots = []
     for path in (written, slow):
         words = shlex.split(

@@ -18,6 +18,7 @@ from capplan.replica.spec import prompt_work_s_per_token
 from capplan.scenario.flags import ServingFlags
 from capplan.scenario.replica import asked_replica
 from capplan.scenario.scenario import read_scenario
+from tests.files import written_to
 from tests.tables import rows
 
 QWEN2_5 = {
@@ -63,9 +64,7 @@ def written(tmp_path):
         scenario = BASE | keys
         if images is not None:
             scenario = scenario | {"traffic": [BASE["traffic"][0] | {"images": images}]}
-        path = tmp_path / "s.yaml"
-        path.write_text(json.dumps(scenario))
-        return path
+        return written_to(tmp_path / "s.yaml", scenario)
 
     return write
 

@@ -15,6 +15,7 @@ from capplan.fleet.mix import Costs, cheapest_division, partitions
 from capplan.workload.length import fixed, lognormal
 from capplan.workload.multiples import below_and_above, prompt_tokens, thresholds
 from capplan.workload.request_class import RequestClass
+from tests.files import written_to
 from tests.plan_files import choice
 
 pytestmark = pytest.mark.usefixtures("shared_runs")
@@ -102,9 +103,7 @@ def test_thresholds_are_quantiles_of_all_requests():
 
 @pytest.fixture(scope="module")
 def two(tmp_path_factory):
-    path = tmp_path_factory.mktemp("mix") / "two.yaml"
-    path.write_text(TWO)
-    return path
+    return written_to(tmp_path_factory.mktemp("mix") / "two.yaml", TWO)
 
 
 def fleet(capplan, path, *words):

@@ -15,6 +15,7 @@ from capplan.questions.fleet import asked_fleet, part_of
 from capplan.questions.plans.plan_file import answered, asked_of_plan
 from capplan.questions.plans.plan_verification import planned
 from capplan.scenario.scenario import read_scenario
+from tests.files import written_to
 from tests.plan_files import choice
 
 pytestmark = pytest.mark.usefixtures("few_requests", "shared_runs")
@@ -30,9 +31,7 @@ prices: {per_gpu_hour: {l4: 0.1 $/h, h100-sxm: 4 $/h}}
 
 
 def written(folder, classes=f"{CHAT}, {DOCUMENTS}", more=""):
-    path = folder / "saving.yaml"
-    path.write_text(TEXT.replace("CLASSES", classes) + more)
-    return path
+    return written_to(folder / "saving.yaml", TEXT.replace("CLASSES", classes) + more)
 
 
 def fleet(capplan, path, *words):

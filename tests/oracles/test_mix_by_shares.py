@@ -15,6 +15,7 @@ from capplan.serving.requests import Requests
 from capplan.workload.length import fixed
 from capplan.workload.multiples import share_of
 from capplan.workload.request_class import RequestClass
+from tests.files import written_to
 from tests.plan_files import choice
 
 pytestmark = pytest.mark.usefixtures("few_requests", "shared_runs")
@@ -46,8 +47,7 @@ prices:
 @pytest.fixture(scope="module")
 def owned(tmp_path_factory):
     """Four L40S that are there already and no more of them, and H100 to rent."""
-    path = tmp_path_factory.mktemp("owned") / "own.yaml"
-    path.write_text(OWN)
+    path = written_to(tmp_path_factory.mktemp("owned") / "own.yaml", OWN)
     (path.parent / "prices.yaml").write_text(PRICES)
     return path
 
@@ -55,9 +55,7 @@ def owned(tmp_path_factory):
 @pytest.fixture(scope="module")
 def of_users(owned):
     """The same machines, for users of two classes who wait for their answers."""
-    path = owned.parent / "users.yaml"
-    path.write_text(USERS)
-    return path
+    return written_to(owned.parent / "users.yaml", USERS)
 
 
 def fleet(capplan, path, *words):

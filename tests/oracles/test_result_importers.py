@@ -9,6 +9,7 @@ import pytest
 from capplan.engine.versions import named_engine
 from capplan.errors import InputError
 from capplan.recorded.results.read import read_results, request_log
+from tests.files import written_to
 from tests.tables import rows
 
 TTFT_S, TPOT_S, INPUT, OUTPUT = 0.25, 0.010, 100.0, 21.0
@@ -25,9 +26,7 @@ def vllm_serve(**more):
 
 
 def written(folder, values, name="result.json"):
-    path = folder / name
-    path.write_text(json.dumps(values))
-    return path
+    return written_to(folder / name, values)
 
 
 @pytest.mark.parametrize("tool", SAME_RUN)
@@ -166,8 +165,7 @@ def test_a_log_of_aiperf_leaves_out_warm_up_and_errors(tmp_path):
         record(2 * 10**9, error={"code": 500}),
         record(3 * 10**9),
     ]
-    path = tmp_path / "profile_export.jsonl"
-    path.write_text("\n".join(map(json.dumps, lines)))
+    path = written_to(tmp_path / "profile_export.jsonl", "\n".join(map(json.dumps, lines)))
     (result,) = read_results(path)
     assert result.requests == 2
     assert result.notes == ("2 records of warm-up or with an error left out",)

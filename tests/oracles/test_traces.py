@@ -11,6 +11,7 @@ from capplan.errors import InputError
 from capplan.recorded.traces.trace import format_of, read_trace, workload_of
 from capplan.scenario.scenario import read_scenario
 from capplan.scenario.workload_file import read_workload, workload_text
+from tests.files import written_to
 from tests.tables import rows
 
 TEXTS = rows("traces")
@@ -101,8 +102,7 @@ def test_a_server_s_own_log_and_its_counters_tell_the_same(measured, root, tmp_p
 
 
 def test_old_metric_names_hits_and_acceptance_are_read(tmp_path):
-    path = tmp_path / "metrics.txt"
-    path.write_text(OLD_METRICS)
+    path = written_to(tmp_path / "metrics.txt", OLD_METRICS)
     found = workload_of([path])
     assert (found.requests, found.input_tokens.mean, found.output_tokens.mean) == (
         40,

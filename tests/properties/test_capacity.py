@@ -12,6 +12,7 @@ from capplan.questions.capacity import asked_capacity
 from capplan.questions.fleet import asked_fleet
 from capplan.questions.fleet_answer import fleet_for
 from capplan.scenario.scenario import read_scenario
+from tests.files import written_to
 from tests.oracles.test_mix_by_shares import OWN as HALF_OWN
 from tests.oracles.test_mix_by_shares import PRICES
 from tests.plan_files import choice
@@ -184,8 +185,7 @@ fleet:
 
 @pytest.mark.long
 def test_own_servers_of_two_kinds_carry_the_load_together(tmp_path):
-    path = tmp_path / "own.yaml"
-    path.write_text(OWN)
+    path = written_to(tmp_path / "own.yaml", OWN)
     _, answer = asked_capacity(path, (), None, None, 30.0, offline=True)
     assert {group.hardware: group.gpus for group in answer.found.plan.groups} == {"h100-sxm": 2, "l40s": 4}
     _, more = asked_capacity(

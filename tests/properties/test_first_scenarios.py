@@ -14,6 +14,7 @@ from capplan.readers.yaml_file import parse_yaml, schema_line
 from capplan.scenario.command_flags import FirstScenario
 from capplan.scenario.first_scenario import ASSUMED, CASES, DEFAULTS, Known, first_scenario_text
 from capplan.scenario.scenario import DEFAULT_HARDWARE, read_scenario, scenario_from
+from tests.files import written_to
 from tests.sweeps import size_on_few_requests
 
 pytestmark = pytest.mark.usefixtures("shared_runs")
@@ -74,8 +75,7 @@ def test_a_rate_without_a_unit_is_one_of_requests_a_second(capplan, tmp_path):
 
 
 def test_a_file_that_exists_is_left_alone(capplan, tmp_path):
-    file = tmp_path / "mine.yaml"
-    file.write_text("kept")
+    file = written_to(tmp_path / "mine.yaml", "kept")
     for words in (SAID, ("--from", "support-chat")):
         assert "exists; name another file" in capplan.refused("init", file, *words, "--offline")
         assert file.read_text() == "kept"

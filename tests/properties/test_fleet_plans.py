@@ -17,6 +17,7 @@ from capplan.replica.replica import replica_of
 from capplan.scenario.scenario import read_scenario
 from capplan.serving.step_table import decode_step_s, mixed_step_s
 from capplan.workload.request_class import Slo, Target
+from tests.files import written_to
 
 pytestmark = pytest.mark.usefixtures("shared_runs")
 SCENARIO = """name: small
@@ -44,8 +45,7 @@ def place(found):
 
 @pytest.fixture(scope="module")
 def asked(tmp_path_factory):
-    path = tmp_path_factory.mktemp("plans") / "small.yaml"
-    path.write_text(SCENARIO)
+    path = written_to(tmp_path_factory.mktemp("plans") / "small.yaml", SCENARIO)
     return asked_fleet(read_scenario(path), offline=True)
 
 

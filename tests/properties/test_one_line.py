@@ -6,6 +6,7 @@ import pytest
 
 from capplan.readers.yaml_file import parse_yaml
 from capplan.scenario.scenario import read_scenario
+from tests.files import written_to
 
 pytestmark = pytest.mark.usefixtures("shared_runs")
 
@@ -45,8 +46,7 @@ def answered(ran):
 @pytest.mark.parametrize("name", LINES)
 def test_flags_are_answered_as_a_scenario_with_these_keys(name, capplan, tmp_path):
     flags, keys = LINES[name]
-    file = tmp_path / "line.yaml"
-    file.write_text(f"name: {MODEL}\nmodel: {MODEL}\n{keys}\n")
+    file = written_to(tmp_path / "line.yaml", f"name: {MODEL}\nmodel: {MODEL}\n{keys}\n")
     of_flags, origin = answered(capplan("fleet", MODEL, *flags, "--offline", "--format", "json"))
     of_file, _ = answered(capplan("fleet", file, "--offline", "--format", "json"))
     assert of_flags == of_file

@@ -21,6 +21,7 @@ from capplan.scenario.flags import LoadFlags, ServingFlags
 from capplan.scenario.replica import asked_replica
 from capplan.serving.requests import Requests
 from capplan.workload.request_class import Slo, Target
+from tests.files import written_to
 
 pytestmark = pytest.mark.usefixtures("shared_runs")
 
@@ -40,8 +41,7 @@ NAMED = ("--hardware", "h100-sxm", "-tp", "1", "--replicas", "2", "--offline")
 
 @pytest.fixture
 def scenario(tmp_path):
-    path = tmp_path / "small.yaml"
-    path.write_text(SCENARIO)
+    path = written_to(tmp_path / "small.yaml", SCENARIO)
     return str(path)
 
 
@@ -316,8 +316,7 @@ def simulated_text(capsys, path, *flags):
 
 def test_users_that_are_dealt_in_turn_stay_with_their_replica(tmp_path, capsys):
     """`--routing round_robin` names the rule that is used anyway, so it changes nothing."""
-    path = tmp_path / "users.yaml"
-    path.write_text(USERS)
+    path = written_to(tmp_path / "users.yaml", USERS)
     assert simulated_text(capsys, path, "--routing", "round_robin") == simulated_text(capsys, path)
 
 

@@ -10,6 +10,7 @@ from capplan.cli.main import main
 from capplan.library.simulated_fleet import SimulationRecords, simulation
 from capplan.questions.plans.plan_file import asked_of_plan
 from capplan.scenario.command_flags import PlanFlags, RequestFlags
+from tests.files import written_to
 from tests.sweeps import size_on_few_requests
 
 pytestmark = pytest.mark.usefixtures("shared_runs")
@@ -41,8 +42,7 @@ def plans(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         size_on_few_requests(patch)
         for name, traffic in TRAFFIC.items():
-            path = folder / f"{name}.yaml"
-            path.write_text(HEAD.format(name=name) + traffic)
+            path = written_to(folder / f"{name}.yaml", HEAD.format(name=name) + traffic)
             assert main(["fleet", str(path), "-o", str(folder / f"{name}.json"), "--offline"]) == 0
     return folder
 

@@ -13,6 +13,7 @@ import pytest
 
 from capplan.fleet.engine_options import Scheduler
 from capplan.serving.terms import ROUTINGS
+from tests.files import written_to
 from tests.hub import CONFIG
 from tests.interrupts import started
 
@@ -32,9 +33,7 @@ def refused(ran, *expected):
 
 
 def written(folder, config, name="config.json"):
-    path = folder / name
-    path.write_text(config if isinstance(config, str) else json.dumps(config), encoding="utf-8")
-    return path
+    return written_to(folder / name, config if isinstance(config, str) else json.dumps(config))
 
 
 @pytest.fixture
@@ -143,8 +142,7 @@ def test_an_output_that_cannot_be_written_is_named_and_leaves_nothing(capplan, t
 
 
 def test_an_output_takes_its_format_from_the_suffix_and_is_whole(capplan, tmp_path):
-    target = tmp_path / "größe.json"
-    target.write_text("old")
+    target = written_to(tmp_path / "größe.json", "old")
     ran = capplan("kv-size", "llama-3.1-8b", "--context", "8192", "-o", target)
     assert (ran.code, ran.out) == (0, "")
     assert json.loads(target.read_text(encoding="utf-8"))["command"] == "kv-size"

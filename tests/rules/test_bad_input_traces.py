@@ -12,6 +12,7 @@ from capplan.readers import text_file
 from capplan.recorded.traces import trace
 from capplan.recorded.traces.trace import read_trace, workload_of
 from capplan.workload import statistics
+from tests.files import written_to
 
 
 def tar_of(text):
@@ -45,8 +46,7 @@ def test_a_file_that_is_no_traffic_is_refused_in_one_line(mistake, tmp_path, cap
 
 
 def found_in(tmp_path, text):
-    path = tmp_path / "t.csv"
-    path.write_text(text)
+    path = written_to(tmp_path / "t.csv", text)
     return workload_of([path])
 
 
@@ -189,16 +189,14 @@ def test_line_ends_of_an_old_machine_are_named(text, tmp_path):
 
 
 def test_a_trace_over_thousands_of_years_is_summed_up_and_not_replayed(tmp_path):
-    path = tmp_path / "t.csv"
-    path.write_text(HEAD + "0,5,5\n1,5,5\n1e11,5,5\n")
+    path = written_to(tmp_path / "t.csv", HEAD + "0,5,5\n1,5,5\n1e11,5,5\n")
     assert workload_of([path]).requests == 3
     with pytest.raises(InputError, match="span 3,169 years; at most ten"):
         read_trace(path)
 
 
 def test_a_table_of_too_many_lines_is_refused_before_it_is_read(tmp_path, monkeypatch):
-    path = tmp_path / "t.csv"
-    path.write_text(HEAD + "0,5,5\n" * 100)
+    path = written_to(tmp_path / "t.csv", HEAD + "0,5,5\n" * 100)
     monkeypatch.setattr(trace, "MOST_LINES", 50)
     monkeypatch.setattr(trace.TraceFile, "parts", lambda _: pytest.fail("rows were read"))
     with pytest.raises(InputError, match="more than 2,000,000 requests"):

@@ -1,6 +1,5 @@
 """Every mistake in a file is one clear line that names file and key, never a traceback and never a number."""
 
-import json
 from functools import partial
 
 import pytest
@@ -13,6 +12,7 @@ from capplan.readers.text_file import read_json
 from capplan.readers.yaml_file import parse_yaml, read_yaml
 from capplan.recorded.traces.trace import read_trace
 from capplan.scenario.scenario import read_scenario
+from tests.files import written_to
 from tests.sweeps import examples
 
 
@@ -66,8 +66,7 @@ def test_file_of_50_mb_is_refused_with_the_limit(tmp_path):
     ("text", "says"), [("[" * 100_000, "nested too deeply"), ('{"a": ' + "9" * 6000 + "}", "too many digits")]
 )
 def test_json_out_of_all_proportion_is_one_clear_line(text, says, tmp_path):
-    path = tmp_path / "config.json"
-    path.write_text(text)
+    path = written_to(tmp_path / "config.json", text)
     with pytest.raises(InputError, match=says) as caught:
         read_json(path)
     assert str(caught.value).startswith(str(path))
@@ -82,8 +81,7 @@ def test_yaml_5000_levels_deep_is_refused(read, tmp_path):
 
 
 def test_json_object_is_read(tmp_path):
-    path = tmp_path / "config.json"
-    path.write_text(json.dumps({"hidden_size": 8}))
+    path = written_to(tmp_path / "config.json", {"hidden_size": 8})
     assert read_json(path) == {"hidden_size": 8}
 
 

@@ -13,6 +13,7 @@ from capplan.questions.validation import BUILT_IN_POINTS, validation
 from capplan.readers.catalogue.efficiency import shipped_intervals
 from capplan.recorded.measured import measured_kind, measured_rows
 from capplan.report.answers.simulate import validate_answer
+from tests.files import written_to
 from tests.sweeps import examples
 from tests.tables import rows
 
@@ -43,9 +44,7 @@ def written(folder, rows, name="results.csv"):
     writer = csv.DictWriter(out, rows[0].keys(), lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
-    path = folder / name
-    path.write_text(out.getvalue(), encoding="utf-8")
-    return path
+    return written_to(folder / name, out.getvalue())
 
 
 def validated(path, kind=None):

@@ -1,7 +1,6 @@
 """The documentation says what the program does: every command, every option, every example as printed."""
 
 import ast
-import json
 import re
 from pathlib import Path
 from textwrap import dedent
@@ -10,6 +9,7 @@ import pytest
 
 from capplan.cli.commands import COMMANDS, FUNCTIONS
 from capplan.readers.yaml_file import parse_yaml, schema_line
+from tests.files import written_to
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -112,8 +112,7 @@ def test_the_keys_that_a_how_to_shows_are_those_of_a_scenario(page, block, tmp_p
         (tmp_path / keys["calibration"]).write_text(host_file)
     if "images" in block:
         keys["model"] = "Qwen/Qwen3-VL-8B-Instruct"
-    path = tmp_path / "mine.yaml"
-    path.write_text(json.dumps(OF_ONE_SERVICE | keys))
+    path = written_to(tmp_path / "mine.yaml", OF_ONE_SERVICE | keys)
     assert read_scenario(path).classes
 
 

@@ -18,6 +18,7 @@ from capplan.report.show import refuse_unwritable, write_whole
 from capplan.report.tables import markdown_text, plain_text, terminal_text
 from capplan.review.findings import Review, Section
 from capplan.review.page import review_html, review_markdown
+from tests.files import written_to
 from tests.interrupts import started
 
 NASTY = "# <script>alert(1)</script>\n# HEADING\n[x](javascript:y) \x1b[2J\x1b]0;t\x07\x9b1m\u202e\udcff"
@@ -91,8 +92,7 @@ def test_a_message_is_short_however_long_the_value_is(capsys):
 
 
 def test_a_file_keeps_its_mode_and_a_failed_write_keeps_the_file(tmp_path, monkeypatch):
-    path = tmp_path / "a.json"
-    path.write_text("old")
+    path = written_to(tmp_path / "a.json", "old")
     for mode in (0o600, 0o640, 0o644):
         path.chmod(mode)
         assert main(["hardware", "l4", "-o", str(path)]) == 0
@@ -217,8 +217,7 @@ def test_a_rate_next_to_nothing_has_latencies_above_nothing(tmp_path, capsys):
 def test_targets_that_say_nothing_are_warned_of(tmp_path, slo, says):
     from capplan.scenario.scenario import read_scenario
 
-    path = tmp_path / "s.yaml"
-    path.write_text(json.dumps(SCENARIO | {"slo": slo}))
+    path = written_to(tmp_path / "s.yaml", SCENARIO | {"slo": slo})
     warnings = "\n".join(read_scenario(path).warnings)
     assert says in warnings if says else "slo" not in warnings
 

@@ -6,6 +6,7 @@ import capplan as cp
 from capplan.errors import InputError, nearest
 from capplan.readers.text_file import data_folder
 from capplan.scenario.scenario import read_scenario
+from tests.files import written_to
 
 pytestmark = pytest.mark.usefixtures("shared_runs")
 
@@ -22,8 +23,7 @@ fleet: {hardware: [h100-sxm]}
 
 
 def test_a_key_of_the_file_keeps_its_line_beside_an_overridden_one(tmp_path):
-    path = tmp_path / "chat.yaml"
-    path.write_text(CHAT.replace("40 ms", "40"))
+    path = written_to(tmp_path / "chat.yaml", CHAT.replace("40 ms", "40"))
     with pytest.raises(InputError) as caught:
         read_scenario(path, ("slo.ttft_p95=1",))
     first, second = str(caught.value).splitlines()
