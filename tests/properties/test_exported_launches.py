@@ -534,26 +534,7 @@ def test_a_replica_over_servers_is_a_set_of_pods(capplan, plan, tmp_path):
         )
 
 
-@pytest.mark.parametrize(
-    ("target", "changes", "says"),
-    [
-        ("sglang", {}, "the plan is for vllm"),
-        ("kubernetes", {}, "known: compose, dynamo, grafana, k8s"),
-        ("dynamo", {}, "--image nvcr.io"),
-        ("vllm", {"launch": {"kv_offload": [{"name": "nvme", "capacity_bytes": 1e12}]}}, "keeps prefixes in nvme"),
-        ("vllm", {"inputs": {"engine": {"version": "0.5.0"}}}, "0.6.6 is the oldest version"),
-        ("vllm", {"chosen": {"weight_dtype": "int4"}}, "--checkpoint OWNER/NAME"),
-        ("vllm", {"inputs": {"model": {"source": "config of config.json"}}}, "--checkpoint OWNER/NAME"),
-        ("vllm", {"inputs": {"content": {"lora": {"adapters": 9}}}}, "does not say what lora of its scenario"),
-        ("k8s", {"inputs": {"content": {"runner": "pooling"}}}, "does not say what runner of its scenario"),
-        ("k8s", {"inputs": {"content": {"chunked_prefill": False}}}, "does not say what chunked_prefill of its scenario"),
-        ("dynamo", {"inputs": {"content": {"runner": "pooling"}}, "launch": {"runner": "pooling"}}, "its workers generate tokens"),
-        ("k8s", {"launch": {"vendor": "google"}}, "known vendors: nvidia, amd"),
-        ("k8s", {"launch": {"vendor": "amd"}}, "--image REGISTRY/NAME:TAG"),
-        ("compose", {"launch": {"vendor": "amd"}}, "reserves NVIDIA devices"),
-        ("vllm", {"launch": {"speculation": {"method": "eagle", "draft": None, "draft_tokens": 3}}}, "--draft OWNER/NAME"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("target", "changes", "says"), rows("launches")["targets"])
 def test_what_a_target_cannot_express_is_refused_in_a_line(capplan, plan, tmp_path, target, changes, says):
     ran = capplan("export", "--plan", with_changes(plan, tmp_path / "p.json", **changes), "--target", target)
     assert ran.code == 2
@@ -677,27 +658,11 @@ def test_whole_towers_take_memory_of_every_rank():
     assert whole - split == pytest.approx(tower * 3 / 4)
 
 
-def test_an_estimate_of_a_launch_is_that_of_its_flags(capplan):
-    by_launch = capplan("estimate", "--launch", "vllm serve llama-3.1-8b -tp 2 --kv-cache-dtype fp8 --max-num-seqs 64",
-                        "--hardware", "h100-sxm", "--concurrency", 8, "--offline", "--format", "json")  # fmt: skip
-    by_flags = capplan("estimate", "llama-3.1-8b", "-tp", 2, "--kv-dtype", "fp8", "--max-num-seqs", 64,
-                       "--hardware", "h100-sxm", "--concurrency", 8, "--offline", "--format", "json")  # fmt: skip
-    assert by_launch.code == by_flags.code == 0
-    assert json.loads(by_launch.out)["result"] == json.loads(by_flags.out)["result"]
-
-
-@pytest.mark.parametrize(
-    ("launch", "flags"),
-    [
-        ("vllm serve llama-3.1-8b --runner pooling", ("--runner", "pooling")),
-        ("vllm serve llama-3.1-8b --enable-lora --max-loras 8 --max-lora-rank 64", ("--max-loras", 8, "--max-lora-rank", 64)),
-        ("python3 -m sglang.launch_server --model-path llama-3.1-8b --is-embedding", ("--engine", "sglang", "--runner", "pooling")),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("launch", "flags"), rows("launches")["flags"])
 def test_an_estimate_of_what_is_read_is_that_of_its_flags(capplan, launch, flags):
     load = ("--hardware", "h100-sxm", "--concurrency", 8, "--offline", "--format", "json")
     by_launch = capplan("estimate", "--launch", launch, *load)
-    by_flags = capplan("estimate", "llama-3.1-8b", *flags, *load)
+    by_flags = capplan("estimate", "llama-3.1-8b", *shlex.split(flags), *load)
     assert by_launch.code == by_flags.code == 0, by_launch.err
     assert json.loads(by_launch.out)["result"] == json.loads(by_flags.out)["result"]
 

@@ -128,9 +128,6 @@ def test_a_context_over_the_maximum_is_a_warning_with_the_number(capplan):
     assert json.loads(ran.out)["warnings"]
 
 
-# Hardware files
-
-
 # Where the answer goes
 
 
