@@ -28,11 +28,7 @@ from capplan.fleet.search.one_layout import trial_of
 from capplan.fleet.simulation import FleetOutcome
 from capplan.questions.fleet import AskedFleet, asked_fleet, terms_of
 from capplan.questions.fleet_answer import fleet_for
-from capplan.questions.simulation import (
-    asked_stream,
-    chosen_of,
-    operation_of_plan,
-)
+from capplan.questions.simulation import asked_stream, chosen_of, operation_of_plan
 from capplan.readers.yaml_file import parse_yaml
 from capplan.replica.replica import replica_of
 from capplan.scenario.command_flags import EngineFlags, OperationFlags, RequestFlags, SpeculationFlags
@@ -161,12 +157,7 @@ def asked_of(text: str) -> AskedFleet:
 
 
 def simulated(
-    asked: AskedFleet,
-    plan: Plan,
-    seed: int,
-    slowness: float = 1.0,
-    *,
-    lengthened: int = 1,
+    asked: AskedFleet, plan: Plan, seed: int, slowness: float = 1.0, *, lengthened: int = 1
 ) -> FleetOutcome:
     """Simulate all replicas of a plan whose steps take longer by a factor: arrivals and thoughts come sooner, limits are that much shorter."""
     if slowness != 1.0 and not plan.has_pools and asked.question.demand.has_sessions:
@@ -222,12 +213,7 @@ def sooner(crowd: Crowd, factor: float) -> Crowd:
 
 
 def excess(
-    asked: AskedFleet,
-    plan: Plan,
-    seed: int,
-    slowness: float = 1.0,
-    *,
-    lengthened: int = 1,
+    asked: AskedFleet, plan: Plan, seed: int, slowness: float = 1.0, *, lengthened: int = 1
 ) -> tuple[float, str]:
     """Return the largest ratio of a target's value to its limit, and the words of it."""
     outcome = simulated(asked, plan, seed, slowness, lengthened=lengthened)

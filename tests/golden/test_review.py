@@ -215,10 +215,7 @@ def test_the_page_has_the_choices_the_price_of_certainty_and_the_devices_that_ar
     )
     assert [
         (row["confidence"], row["gpus"], row["more_gpus"], row["more_usd_per_month"]) for row in own.rows
-    ] == [
-        (0.9, 6, 1, 1460.0),
-        (0.95, None, None, None),
-    ]
+    ] == [(0.9, 6, 1, 1460.0), (0.95, None, None, None)]
     _, measured, unproven, tight = sections["What required confidence costs"].text
     assert measured.startswith(
         "The required confidence takes 1 of the 5 GPUs, $1,460 per month: 4 are enough for replicas as fast as predicted"

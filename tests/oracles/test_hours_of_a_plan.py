@@ -9,6 +9,7 @@ from capplan.questions.fleet_answer import fleet_for
 from capplan.questions.money.energy import outlook_of
 from capplan.scenario.scenario import read_scenario
 from capplan.serving.steady_state import replicas_over_time
+from tests.files import written_to
 
 pytestmark = pytest.mark.usefixtures("few_requests")
 REQUESTS = """name: day
@@ -29,8 +30,7 @@ KINDS = {
 
 @pytest.fixture(scope="module", params=KINDS)
 def day(request, tmp_path_factory):
-    path = tmp_path_factory.mktemp("day") / "day.yaml"
-    path.write_text(REQUESTS)
+    path = written_to(tmp_path_factory.mktemp("day") / "day.yaml", REQUESTS)
     asked = asked_fleet(read_scenario(path, KINDS[request.param]), offline=True)
     answer = fleet_for(asked)
     return path, KINDS[request.param], asked, answer.chosen, outlook_of(asked, answer)

@@ -1,7 +1,6 @@
 """Who pays: a month worked out by hand, laws of sharing, and a FOCUS export that adds up and has the mandatory columns."""
 
 import csv
-import json
 import os
 from dataclasses import replace
 
@@ -141,10 +140,10 @@ def test_equal_classes_pay_alike_and_longer_prompts_more(capplan, two):
 
 
 def focus_rows(capplan, path, *words, month="2026-12"):
-    ran = capplan("bill", path, "--offline", "--format", "json", "--focus", "f.csv", "--month", month, *words)
-    assert ran.code == 0, ran.err
     with open("f.csv", newline="") as file:
-        return list(csv.DictReader(file)), json.loads(ran.out)["result"]
+        return list(csv.DictReader(file)), capplan.result(
+            "bill", path, "--offline", "--format", "json", "--focus", "f.csv", "--month", month, *words
+        )
 
 
 def follows_focus(rows, version="1.2"):

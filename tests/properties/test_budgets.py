@@ -392,23 +392,3 @@ def test_egress_above_a_budget_leaves_nothing_for_machines_and_some_for_a_part(c
     assert re.search(r"the budget pays for \d\d% of the traffic: .*, \$0 per month", own.out + own.err)
     little = capplan("fleet", path, "--offline", "--set", "prices.other.egress_per_gb=9000 $", *words[3:])
     assert "no share of the traffic fits the budget" in little.out + little.err
-
-
-def test_what_a_budget_includes_has_a_price(capplan, tmp_path):
-    path = tmp_path / "small.yaml"
-    path.write_text(SCENARIO)
-    for name in ("people", "overhead", "other"):
-        ran = capplan(
-            "fleet", path, "--offline", "--set", f"budget={{usd_per_month: 9000, includes: [{name}]}}"
-        )
-        assert ran.code == 2
-        assert f"{name} is included, and prices.{name} is not given" in ran.err
-    fixed = (
-        "--set",
-        "prices.other.load_balancers=9000 $/month",
-        "--set",
-        "budget={usd_per_month: 9000, includes: [other]}",
-    )
-    ran = capplan("fleet", path, "--offline", *fixed)
-    assert ran.code == 2
-    assert "other cost more than the budget of $9,000, which leaves nothing for machines" in ran.err

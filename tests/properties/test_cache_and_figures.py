@@ -12,6 +12,7 @@ from capplan.memory.plan import LIMITS, MemoryPlan
 from capplan.model.parameters import summary
 from capplan.model.sharding import Sharding
 from capplan.readers.catalogue.hardware import device
+from tests.nearness import near
 
 DENSE = {
     "model_type": "llama", "hidden_size": 256, "intermediate_size": 768, "vocab_size": 1000, "head_dim": 32,
@@ -28,10 +29,6 @@ TOKEN = 2 * 4 * 32  # keys and values of a layer, in elements
 
 def network(config):
     return read_network(config, "small")
-
-
-def near(value):
-    return pytest.approx(value, rel=1e-9)
 
 
 @pytest.mark.parametrize("tensor", [1, 2, 8])

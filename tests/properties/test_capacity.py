@@ -1,6 +1,7 @@
 """The largest load of some GPUs is the load at which `fleet` takes no more than those, and a little more takes more."""
 
 import json
+import shlex
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from capplan.questions.capacity import asked_capacity
 from capplan.questions.fleet import asked_fleet
 from capplan.questions.fleet_answer import fleet_for
 from capplan.scenario.scenario import read_scenario
+from tests.files import written_to
 from tests.oracles.test_mix_by_shares import OWN as HALF_OWN
 from tests.oracles.test_mix_by_shares import PRICES
 from tests.plan_files import choice
@@ -125,16 +127,8 @@ def test_the_command_prints_the_keys_and_ends_with_four_where_nothing_is_carried
 
 def test_a_plan_file_carries_at_least_the_load_that_it_was_made_for(capplan, tmp_path):
     plan = tmp_path / "plan.json"
-    line = (
-        "fleet",
-        MODEL,
-        "--request-rate",
-        "20 req/s",
-        "--tpot-p95",
-        "40 ms",
-        "--hardware",
-        "l40s",
-        "--offline",
+    line = shlex.split(
+        f"fleet {MODEL} --request-rate '20 req/s' --tpot-p95 '40 ms' --hardware l40s --offline"
     )
     assert capplan(*line, "-o", plan).code == 0
     assert capplan.result("capacity", plan, "--offline")["carried"]["request_rate"] >= 0.97 * 20.0
@@ -191,8 +185,7 @@ fleet:
 
 @pytest.mark.long
 def test_own_servers_of_two_kinds_carry_the_load_together(tmp_path):
-    path = tmp_path / "own.yaml"
-    path.write_text(OWN)
+    path = written_to(tmp_path / "own.yaml", OWN)
     _, answer = asked_capacity(path, (), None, None, 30.0, offline=True)
     assert {group.hardware: group.gpus for group in answer.found.plan.groups} == {"h100-sxm": 2, "l40s": 4}
     _, more = asked_capacity(

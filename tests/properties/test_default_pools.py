@@ -17,6 +17,7 @@ from capplan.questions.plans.plan_file import asked_of_plan, chosen_in
 from capplan.readers.catalogue.models import read_model
 from capplan.readers.plan_file import read_plan_file
 from capplan.scenario.scenario import read_scenario
+from tests.files import written_to
 from tests.sweeps import long_but
 
 pytestmark = pytest.mark.usefixtures("few_requests", "shared_runs")
@@ -40,9 +41,7 @@ CASES = {
 
 def path_of(folder, case):
     names = ("model", "rate", "input", "long", "tpot", "confidence", "hardware")
-    file = folder / "mixture.yaml"
-    file.write_text(SCENARIO.format(**dict(zip(names, case, strict=True))))
-    return file
+    return written_to(folder / "mixture.yaml", SCENARIO.format(**dict(zip(names, case, strict=True))))
 
 
 def answer_of(path, *settings):

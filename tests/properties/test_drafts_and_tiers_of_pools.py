@@ -24,6 +24,7 @@ from capplan.replica.speculation import (
 from capplan.scenario.money_terms import host_bytes, memory_usd_per_month
 from capplan.scenario.scenario import read_scenario
 from capplan.serving.simulator import simulate
+from tests.files import written_to
 
 pytestmark = pytest.mark.usefixtures("few_requests", "shared_runs")
 SMALL = """name: small
@@ -51,16 +52,12 @@ HOST = "kv_offload=[{name: host, capacity: 2 TB}]"
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory):
-    file = tmp_path_factory.mktemp("drafts") / "small.yaml"
-    file.write_text(SMALL)
-    return file
+    return written_to(tmp_path_factory.mktemp("drafts") / "small.yaml", SMALL)
 
 
 @pytest.fixture(scope="module")
 def chats(tmp_path_factory):
-    file = tmp_path_factory.mktemp("tiers") / "chats.yaml"
-    file.write_text(CHATS)
-    return file
+    return written_to(tmp_path_factory.mktemp("tiers") / "chats.yaml", CHATS)
 
 
 def asked_of(path, *changes):

@@ -17,6 +17,7 @@ from capplan.scenario.replica import asked_replica
 from capplan.serving.requests import Admission, Requests
 from capplan.serving.step_table import decode_step_s
 from capplan.workload.request_class import Slo
+from tests.files import written_to
 
 SCENARIO = """
 name: chat
@@ -36,8 +37,7 @@ def replica():
 
 
 def simulated(capsys, folder, *flags, scenario=SCENARIO, plan=PLAN):
-    path = folder / "chat.yaml"
-    path.write_text(scenario)
+    path = written_to(folder / "chat.yaml", scenario)
     assert main(["simulate", str(path), *plan, *flags]) in (0, 4)
     return json.loads(capsys.readouterr().out)
 
@@ -58,8 +58,7 @@ def chat_trace(folder, chats=12, turns=5):
                     "hash_ids": [*held[chat], 10**6 + fresh],
                 }
             )
-    path = folder / "chats.jsonl"
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    path = written_to(folder / "chats.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
     return str(path)
 
 
@@ -245,32 +244,8 @@ def test_the_cache_over_time_adds_up(replica):
         assert found.kv_blocks == replicas * replica.kv_blocks
 
 
-@pytest.mark.parametrize(
-    ("flags", "words"),
-    [
-        (["--kv-offload", "host"], "is not a name and a size"),
-        (["--kv-offload", "host:64 Gb"], "--kv-offload"),
-        (["--kv-offload", "host:64 GB"], "no block ids"),
-        (["--batch-timeout", "1 s"], "only --scheduling dynamic"),
-        (["--scheduling", "first"], "unknown scheduling 'first'"),
-        (["--acceptance", "0.7"], "the time of a draft step"),
-        (["--draft-step-time", "1 ms"], "--acceptance 0.7"),
-        (["--draft-step-time", "1 ms", "--draft", "llama-3.2-1b", "--acceptance", "0.7"], "not both"),
-        (["--draft", "qwen3-0.6b", "--acceptance", "0.7"], "can only verify"),
-        (["--draft-step-time", "1 ms", "--acceptance", "0.7", "-pp", "2"], "pipeline stages"),
-        (["--scheduling", "static", "--routing", "least_loaded"], "behind a router"),
-    ],
-)
-def test_a_wrong_wish_is_one_clear_line(flags, words, tmp_path, capsys):
-    path = tmp_path / "chat.yaml"
-    path.write_text(SCENARIO)
-    assert main(["simulate", str(path), *PLAN, *flags]) == 2
-    assert words in capsys.readouterr().err
-
-
 def test_a_tier_that_nobody_knows_the_speed_of_is_refused(tmp_path, capsys):
-    path = tmp_path / "chat.yaml"
-    path.write_text(SCENARIO)
+    path = written_to(tmp_path / "chat.yaml", SCENARIO)
     trace = chat_trace(tmp_path)
     assert main(["simulate", str(path), *PLAN, "--trace", trace, "--kv-offload", "nvme:1 TB"]) == 2
     assert "its bandwidth to h100-sxm is not known" in capsys.readouterr().err
@@ -300,8 +275,7 @@ def test_a_preempted_request_finds_its_own_blocks_again(replica):
 
 def test_a_rate_that_nobody_can_serve_is_said_before_the_run(tmp_path, capsys, monkeypatch):
     """The word comes first, then the requests; here the run is cut off, and the word has been said."""
-    path = tmp_path / "chat.yaml"
-    path.write_text(SCENARIO.replace("4 req/s", "4000 req/s"))
+    path = written_to(tmp_path / "chat.yaml", SCENARIO.replace("4 req/s", "4000 req/s"))
 
     def never(*_, **__):
         raise KeyboardInterrupt

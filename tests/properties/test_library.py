@@ -2,6 +2,7 @@
 
 import inspect
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -79,31 +80,11 @@ def json_of(capplan, *words):
 
 def test_sizes_and_estimates_are_those_of_the_commands(capplan):
     sizes = cp.kv_size("llama-3.1-8b", [8192, 131072], kv_dtype="fp8", tensor_parallel=2, offline=True)
-    words = (
-        "kv-size",
-        "llama-3.1-8b",
-        "--context",
-        "8192",
-        "--context",
-        "131072",
-        "--kv-dtype",
-        "fp8",
-        "-tp",
-        "2",
-    )
+    words = shlex.split("kv-size llama-3.1-8b --context 8192 --context 131072 --kv-dtype fp8 -tp 2")
     assert sizes.data == json_of(capplan, *words)
     assert list(sizes.to_pandas()["context_tokens"]) == [8192, 131072]
     guess = cp.estimate("llama-3.1-8b", "h100-sxm", concurrency=16, weight_dtype="fp8", offline=True)
-    words = (
-        "estimate",
-        "llama-3.1-8b",
-        "--hardware",
-        "h100-sxm",
-        "--concurrency",
-        "16",
-        "--weight-dtype",
-        "fp8",
-    )
+    words = shlex.split("estimate llama-3.1-8b --hardware h100-sxm --concurrency 16 --weight-dtype fp8")
     assert guess.data == json_of(capplan, *words)
     assert guess.to_pandas()["ttft_s.mean"][0] == guess.data["ttft_s"]["mean"]
     assert any("KV cache" in text for text in guess.assumptions)

@@ -1,6 +1,7 @@
 """Every command says the same of the same fleet at the same load; a plan that is a file says it again."""
 
 import json
+import shlex
 from dataclasses import astuple, replace
 from itertools import pairwise
 
@@ -30,6 +31,7 @@ from capplan.replica.replica import replica_of
 from capplan.scenario.command_flags import PlanFlags, RequestFlags
 from capplan.scenario.scenario import read_scenario
 from capplan.workload.request_class import Target
+from tests.files import written_to
 from tests.shipped import FLEETS, SCENARIOS, price_by_hand
 from tests.slower import made_slower
 
@@ -190,16 +192,9 @@ def test_a_plan_file_holds_the_answer_and_tells_when_it_is_stale_or_edited(small
 @pytest.mark.long
 def test_keys_of_a_scenario_can_be_set_on_the_command_line(small, capsys):
     path = str(small / "small.yaml")
-    flags = [
-        "--hardware",
-        "l40s",
-        "--confidence",
-        "60%",
-        "--set",
-        "traffic[0].request_rate=4 req/s",
-        "--set",
-        "fleet.spare_replicas=0",
-    ]
+    flags = shlex.split(
+        "--hardware l40s --confidence 60% --set 'traffic[0].request_rate=4 req/s' --set fleet.spare_replicas=0"
+    )
     found = result_of(capsys, "fleet", path, *flags)["result"]
     (small / "set.yaml").write_text(
         SMALL.replace("[h100-sxm, l40s]", "[l40s]")
@@ -250,15 +245,15 @@ def test_users_who_do_not_think_are_a_closed_loop(tmp_path):
 
 
 def test_a_device_without_room_for_a_prompt_is_a_line_with_the_way_out(tmp_path):
-    path = tmp_path / "tight.yaml"
-    path.write_text(
+    path = written_to(
+        tmp_path / "tight.yaml",
         """name: tight
 model: meta-llama/Llama-3.1-70B-Instruct
 weight_dtype: fp8
 traffic: [{name: chat, request_rate: 20 req/s, input_tokens: {mean: 1800, p95: 6000}, output_tokens: {mean: 350, p95: 900}}]
 slo: {ttft_p95: 900 ms, tpot_p95: 40 ms}
 fleet: {hardware: [a100-sxm-80gb, b200], tensor_parallel: 8, pipeline_parallel: 1}
-"""
+""",
     )
     asked = asked_fleet(read_scenario(path), offline=True)
     answer = fleet_for(replace(asked, question=replace(asked.question, requests=4000)))
@@ -367,13 +362,15 @@ def test_a_plan_for_a_trace_holds_when_replayed_and_two_thirds_of_it_do_not(tmp_
     outputs = np.minimum(rng.lognormal(4.6, 0.6, arrivals.size) + 4, 900).astype(int)
     rows = "".join(f"{at:.4f},{i},{o}\n" for at, i, o in zip(arrivals, inputs, outputs, strict=True))
     (tmp_path / "t.csv").write_text("timestamp,input_tokens,output_tokens\n" + rows)
-    path = tmp_path / "trace.yaml"
-    path.write_text("""name: trace
+    path = written_to(
+        tmp_path / "trace.yaml",
+        """name: trace
 model: llama-3.1-8b
 traffic: [{name: t, trace: t.csv}]
 slo: {ttft_p95: 600 ms, tpot_p95: 40 ms, confidence: 50 %}
 fleet: {hardware: l40s, tensor_parallel: 1, pipeline_parallel: 1, headroom: 0, spare_replicas: 0}
-""")
+""",
+    )
     replicas = result_of(capsys, "fleet", str(path))["result"]["chosen"]["replicas"]
     assert replicas >= 10
     assert result_of(capsys, "simulate", str(path))["result"]["missed"] == []
@@ -426,8 +423,7 @@ def test_routing_that_is_not_sized_is_an_assumption(small):
         "prefix_aware",
         "gpu_prefix_aware",
     ):
-        path = small / "routing.yaml"
-        path.write_text(SMALL.replace("fleet: {", f"fleet: {{routing: {routing}, "))
+        path = written_to(small / "routing.yaml", SMALL.replace("fleet: {", f"fleet: {{routing: {routing}, "))
         asked = asked_fleet(read_scenario(path), offline=True)
         stated = [item.what for item in asked.assumptions if item.key == "fleet.routing"]
         assert len(stated) == (routing not in ("round_robin", "random"))
