@@ -240,9 +240,7 @@ class PoolsSubject(GroupsSubject):
             return self._replicas(at, quantity)
         if key in _COUNTED:
             return self._simulated(quantity, f"{_COUNTED[key]}, {_SIMULATED}")
-        layout = (
-            f"the pools {pool.layout.in_words(pool.weight_dtype)}, the cheapest pair that meets the targets"
-        )
+        layout = f"the pools {pool.layout.in_words()}, the cheapest pair that meets the targets"
         formula = "of the pair of layouts and counts that meets the targets at the least cost"
         chosen = input_of("", quantity, value, "derived", layout)
         return explained(quantity, value, formula, (chosen,), PHASES)
@@ -281,7 +279,7 @@ class PoolsSubject(GroupsSubject):
         """Explain what the simulation of both pools says."""
         value = self.numbers[quantity]
         if quantity == "draft_tokens":
-            layout = self.plan.groups[1].layout.in_words(self.plan.groups[1].weight_dtype)
+            layout = self.plan.groups[1].layout.in_words()
             source = f"scenario: speculation.draft_tokens, or the best number for the decode replicas {layout} at their usual batch"
             drafts = input_of("d", quantity, value, "derived", source)
             return explained(quantity, value, "d", (drafts,), PHASES)

@@ -92,7 +92,7 @@ def explained_quantity(of: AnySubject, quantity: str) -> Explained:
 
 def _chosen(of: Subject, quantity: str) -> Explained:
     """Explain what the search chose rather than worked out: parallelism, drafts."""
-    value, layout = of.numbers[quantity], of.plan.single.layout.in_words(of.plan.single.weight_dtype)
+    value, layout = of.numbers[quantity], of.plan.single.layout.in_words()
     source = f"the layout {layout}, chosen among all that meet the targets"
     return explained(
         quantity, value, CHOSEN, (input_of("", quantity, value, "derived", source),), METHODOLOGY
@@ -267,11 +267,10 @@ def sized_for(asked: AskedFleet, row: Certainty) -> Subject:
         scenario=replace(asked.scenario, slo=replace(asked.scenario.slo, confidence=row.confidence)),
     )
     terms = terms_of(surer)
-    assert row.weight_dtype is not None
     assert row.replicas is not None
     assert row.gpus is not None
     busy = row.replicas - (row.spare_replicas or 0)
-    trial = trial_of(surer.question, layout_of(row, None, asked), row.weight_dtype, terms)
+    trial = trial_of(surer.question, layout_of(row, None, asked), terms)
     if isinstance(trial, Reason):
         raise InputError(
             f"the layout of {row.gpus} x {row.hardware} no longer serves the model: {trial.words}"

@@ -315,7 +315,7 @@ class Subject(PlanSubject):
         """Return the trial of the plan's layout."""
         if self._trial is None:
             group = self.plan.single
-            trial = trial_of(self.asked.question, group.layout, group.weight_dtype, self.terms)
+            trial = trial_of(self.asked.question, group.layout, self.terms)
             if isinstance(trial, Reason):
                 raise InputError(f"the layout of the plan no longer serves the model: {trial.words}")
             self._trial = trial

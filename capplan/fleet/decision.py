@@ -64,7 +64,7 @@ def dear_line(fleet: Sized, cheapest: Sized, trials: Search) -> Uneconomical:
     tight = tight_target(fleet, trials)
     idle = None if tight else _tightest(fleet.trial)
     return Uneconomical(
-        fleet.trial.candidate.layout.device.name,
+        fleet.hardware,
         tight.target if tight else idle and idle[0].key,
         tight.value_s if tight else idle and idle[1] + idle[0].outside_s,
         tight.limit_s if tight else idle and idle[0].stated_s,
@@ -86,9 +86,9 @@ def _dear(fleet: Sized, cheapest: Sized, terms: Terms) -> str:
     words = (
         f"{mine.gpus:,} GPUs at ${each[0]:.2f} an hour are bought instead of {best.gpus:,} at ${each[1]:.2f}"
     )
-    carrying = fleet.busy * fleet.trial.candidate.layout.devices
+    carrying = fleet.busy * fleet.layout.devices
     size = max(line.machine.gpus for line in mine.lines)
-    if mine.gpus < IDLE_RATIO * carrying or size <= fleet.trial.candidate.layout.devices:
+    if mine.gpus < IDLE_RATIO * carrying or size <= fleet.layout.devices:
         return words
     return (
         f"{words}; {carrying:,} carry the peak, its machines have {size} GPUs, and {terms.survive.what_fails} may fail; "
@@ -98,7 +98,7 @@ def _dear(fleet: Sized, cheapest: Sized, terms: Terms) -> str:
 
 def _order(fleet: Sized, terms: Terms) -> Order | None:
     """Return the machines of a plan; None without a price."""
-    layout = fleet.trial.candidate.layout
+    layout = fleet.layout
     price = terms.prices.get(layout.device.name)
     if price is None:
         return None
@@ -119,7 +119,7 @@ def tight_target(fleet: Sized, trials: Search) -> TightTarget | None:
 def without_plan(device: Device, result: SearchResult, rejected: Rejections, trials: Search) -> Uneconomical:
     """Return the line of a device without any plan."""
     name = device.name
-    mine = [item for item in trials.candidates if item.layout.device.name == name]
+    mine = trials.of(name)
     if mine and any(count and key[0] == name and key[1].code in _LIMITS for key, count in rejected.items()):
         return Uneconomical(name, reason=_limited(name, trials))
     if mine and trials.question.slo.targets:
@@ -136,7 +136,7 @@ def without_plan(device: Device, result: SearchResult, rejected: Rejections, tri
 
 def _unheld(name: str, held: float, price: ChosenPrice, trials: Search) -> str:
     """Return why the machines that may be ordered are not enough, and what would be: each is too small, or they are too few."""
-    mine = [item for item in trials.candidates if item.layout.device.name == name]
+    mine = trials.of(name)
     node = mine[0].layout.device.node_devices
     able = [
         item
@@ -177,12 +177,10 @@ def _unlimited_order(candidate: ScreenedLayout, price: ChosenPrice, trials: Sear
 def _limited(name: str, trials: Search) -> str:
     """Return which limit of the scenario a device exceeds, and by how much: the fewest GPUs that are enough, or a lower bound."""
     terms, confidence = trials.terms, trials.question.slo.confidence
+    mine = [item.layout for item in trials.of(name)]
     least = min(
-        terms.least_gpus(item.layout, busy_bound(item, confidence, terms))
-        for item in trials.candidates
-        if item.layout.device.name == name
+        terms.least_gpus(item.layout, busy_bound(item, confidence, terms)) for item in trials.of(name)
     )
-    mine = [item.layout for item in trials.candidates if item.layout.device.name == name]
     paid, held, most = (
         max(terms.least_gpus(layout, busy) if (busy := of(layout)) >= 1.0 else 0.0 for layout in mine)
         for of in (terms.affordable_busy, terms.orderable_busy, terms.busy_allowed)
@@ -207,14 +205,12 @@ def _limited(name: str, trials: Search) -> str:
 def _fewest_gpus(name: str, trials: Search) -> int | None:
     """Return the fewest GPUs of a device that meet the targets without a limit on their number; None if none do."""
     free = replace(trials.terms, prices={}, max_devices=None, max_usd_per_hour=None)
-    mine = [item for item in trials.candidates if item.layout.device.name == name]
-    found = Search(trials.question, mine, free, trials.cache).best_of(
-        name, trials.question.slo.confidence, Counter()
-    )
+    alone = Search(trials.question, trials.of(name), free, trials.cache)
+    found = alone.best_of(name, trials.question.slo.confidence, Counter())
     pair = None if found is None else confirmed(found, free)
     if pair is None:
         return None
-    return trials.terms.gpus(pair[0].trial.candidate.layout, pair[0].busy)
+    return trials.terms.gpus(pair[0].layout, pair[0].busy)
 
 
 def _missed(trial: Trial, trials: Search) -> Uneconomical | None:
@@ -249,13 +245,13 @@ def _refused(device: Device, rejected: Rejections, question: Question) -> str:
 
 def _memory_lacking(device: Device, question: Question) -> str:
     """Return what memory the largest replica of a device lacks, with the numbers."""
-    legal = []
-    for dtype, network in question.networks.items():
-        for kv_format in question.kv_formats:
-            ranges = replace(question.ranges, weight_formats=(dtype,), kv_formats=(kv_format,))
-            layouts_of_dtype, _ = layouts(network, [device], ranges, question.profile)
-            legal += [(layout, dtype) for layout in layouts_of_dtype]
-    fits = [fit(spec_of_layout(layout, dtype, question)) for layout, dtype in legal]
+    fits = [
+        fit(spec_of_layout(layout, question))
+        for dtype, network in question.networks.items()
+        for kv_format in question.kv_formats
+        for ranges in [replace(question.ranges, weight_formats=(dtype,), kv_formats=(kv_format,))]
+        for layout in layouts(network, [device], ranges, question.profile)[0]
+    ]
     furthest = max(fits, key=lambda item: (int(item.plan.limit_codes), item.spec.devices))
     plan, gpus = furthest.plan, furthest.spec.devices
     each = f"each of {gpus} GPUs" if gpus > 1 else "one GPU"
@@ -467,11 +463,7 @@ def _shown(best: Mapping[str, Sized], terms: Terms) -> list[str]:
 
 def _sized_as(plan: Plan, pairs: Sequence[tuple[Sized, Plan]]) -> Sized:
     """Return the sized layout of a plan that has as many replicas as another one of the same layout, or more."""
-    trial = next(
-        fleet.trial
-        for fleet, other in pairs
-        if (other.single.layout, other.single.weight_dtype) == (plan.single.layout, plan.single.weight_dtype)
-    )
+    trial = next(fleet.trial for fleet, other in pairs if other.single.layout == plan.single.layout)
     return Sized(trial, plan.single.busy_replicas, plan.gpus)
 
 
@@ -487,8 +479,7 @@ def _grown(chosen: Sized | None, terms: Terms) -> dict[float, Sized | None]:
             busy = busy_replicas(trial, trial.limits, confidence, terms)
             fleets[confidence] = None
             if busy is not None:
-                busy = max(busy, chosen.busy)
-                fleets[confidence] = Sized(trial, busy, terms.gpus(trial.candidate.layout, busy))
+                fleets[confidence] = terms.sized(trial, max(busy, chosen.busy))
     return fleets
 
 
@@ -507,9 +498,9 @@ def _next_steps(
             continue
         busy = _predicted_busy(fleet, terms)
         usd = _usd_per_month(fleet, busy, terms)
-        if usd is not None and name != _device_name(chosen) and usd < usd_per_month(cost):
-            unproven.append(Unproven(name, terms.gpus(fleet.trial.candidate.layout, busy), usd))
-    gpus = terms.gpus(chosen.trial.candidate.layout, predicted)
+        if usd is not None and name != chosen.hardware and usd < usd_per_month(cost):
+            unproven.append(Unproven(name, terms.gpus(fleet.layout, busy), usd))
+    gpus = terms.gpus(chosen.layout, predicted)
     as_predicted = Sizing(gpus, _usd_per_month(chosen, predicted, terms))
     return NextSteps(steps, as_predicted, tuple(unproven))
 
@@ -526,12 +517,8 @@ def _predicted_busy(fleet: Sized, terms: Terms) -> int:
     return fleet.trial.replicas_for(peak, 1.0, fleet.trial.limits, most=fleet.busy) or fleet.busy
 
 
-def _device_name(fleet: Sized) -> str:
-    return fleet.trial.candidate.layout.device.name
-
-
 def _usd_per_month(fleet: Sized, busy: int, terms: Terms) -> float | None:
-    hourly = terms.usd_per_hour(fleet.trial.candidate.layout, busy)
+    hourly = terms.usd_per_hour(fleet.layout, busy)
     return None if hourly is None else float(usd_per_month(hourly))
 
 
@@ -627,7 +614,7 @@ def _certainty(confidence: float, fleet: Sized | None, terms: Terms) -> Certaint
         replicas=fleet.busy + spares,
         spare_replicas=spares,
         **candidate.layout.degrees,
-        weight_dtype=candidate.weight_dtype,
+        weight_dtype=candidate.layout.weight_format,
         kv_dtype=candidate.layout.kv_format,
         max_num_batched_tokens=candidate.layout.max_num_batched_tokens,
     )

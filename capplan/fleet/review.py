@@ -101,10 +101,10 @@ class Question:
         return Served(name, float(lengths.input_tokens), float(lengths.output_tokens), in_flight)
 
 
-def spec_of_layout(layout: Layout, weight_dtype: str, question: Question) -> ReplicaSpec:
-    """Return the replica specification of a layout, with weights in one of the question's dtypes."""
+def spec_of_layout(layout: Layout, question: Question) -> ReplicaSpec:
+    """Return the replica specification of a layout, whose weights are in one of the question's dtypes."""
     return ReplicaSpec(
-        network=question.networks[weight_dtype],
+        network=question.networks[layout.weight_format],
         device=layout.device,
         efficiency=question.efficiencies[layout.device.name],
         profile=question.profile_on(layout.device),
@@ -136,7 +136,7 @@ class PlanDetail:
 
 def plan_spec(group: Group, question: Question) -> ReplicaSpec:
     """Return one replica of a plan, or of one pool of it."""
-    return spec_of_layout(group.layout, group.weight_dtype, question)
+    return spec_of_layout(group.layout, question)
 
 
 def kernel_assumptions(group: Group, question: Question) -> tuple[Assumption, ...]:

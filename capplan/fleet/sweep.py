@@ -114,7 +114,7 @@ def resized(question: Question, plan: Plan, terms: Terms, cache: SearchCache | N
     if plan.has_pools:
         sizing = pools_sizing(question, plan, terms, cache)
         return None if isinstance(sizing, Reason) else sizing.at_confidence(question.slo.confidence)
-    busy = replicas_of_layout(question, plan.single.layout, plan.single.weight_dtype, terms, cache)
+    busy = replicas_of_layout(question, plan.single.layout, terms, cache)
     return None if busy is None else (busy,)
 
 
@@ -125,7 +125,7 @@ def busy_at_speed(
     if plan.has_pools:
         sizing = pools_sizing(question, plan, terms, cache)
         return None if isinstance(sizing, Reason) else sizing.at_speed(part)
-    trial = trial_of(question, plan.single.layout, plan.single.weight_dtype, terms, cache)
+    trial = trial_of(question, plan.single.layout, terms, cache)
     busy = None if isinstance(trial, Reason) else replicas_at_speed(trial, part, terms)
     return None if busy is None else (busy,)
 
@@ -150,7 +150,7 @@ def by_traffic(
     -------
     by ratio; None where no number of replicas is enough
     """
-    trial = trial_of(question, plan.single.layout, plan.single.weight_dtype, terms, cache)
+    trial = trial_of(question, plan.single.layout, terms, cache)
     if isinstance(trial, Reason):
         return [None] * len(ratios)
     counts = (

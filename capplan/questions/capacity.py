@@ -302,7 +302,7 @@ def _why_none(load: LoadSearch) -> str:
     sized = LoadSearch(load.asked, free).lightest()
     if sized is None:
         return "no number of GPUs meets the targets: capplan fleet with a small load says what is in the way"
-    layout = sized.trial.candidate.layout
+    layout = sized.layout
     spare = free.spares(layout, sized.busy)
     spares = (
         f", of which {spare * layout.devices} are spare so that {free.survive.what_fails} may fail; without spares: --set fleet.spare_replicas=0"

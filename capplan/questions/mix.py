@@ -192,11 +192,10 @@ def _smaller(
     found = list(sizes)
 
     def usd(sized: Sized) -> float:
-        return terms.usd_per_hour(sized.trial.candidate.layout, sized.busy) or 0.0
+        return terms.usd_per_hour(sized.layout, sized.busy) or 0.0
 
     def holds(place: int, trial: Trial, busy: int) -> bool:
-        sized = Sized(trial, busy, terms.gpus(trial.candidate.layout, busy))
-        changed = [*found[:place], sized, *found[place + 1 :]]
+        changed = [*found[:place], terms.sized(trial, busy), *found[place + 1 :]]
         return _together(asked, fleets, division, changed).holds(confidence, terms.headroom_fraction)
 
     for place in sorted(range(len(found)), key=lambda at: -usd(found[at])):
@@ -213,7 +212,7 @@ def _smaller(
             enough = partial(holds, place, trial)
             busy = fewest(range(int(least), int(most) + 1), enough)
             if busy is not None:
-                found[place] = Sized(trial, busy, terms.gpus(layout, busy))
+                found[place] = terms.sized(trial, busy)
     return tuple(found), sum(map(usd, found))
 
 
@@ -225,7 +224,7 @@ def together_of(
     found = []
     for asked, plan in parts:
         group = plan.single
-        trial = trial_of(asked.question, group.layout, group.weight_dtype, terms_of(asked), asked.cache)
+        trial = trial_of(asked.question, group.layout, terms_of(asked), asked.cache)
         if isinstance(trial, Reason):
             return trial
         places = tuple(_place(item.name, names) for item in asked.question.demand.classes)
@@ -564,9 +563,9 @@ class _Fleets:
         """Return the trial of a layout with the requests of a group, under the targets of the service; None if it serves none of them."""
         names = group[0]
         part, _, terms = self._screened(names)
-        key = names, layout_name(candidate.layout, candidate.weight_dtype)
+        key = names, layout_name(candidate.layout)
         if key not in self._trials:
-            self._trials[key] = trial_of(part.question, candidate.layout, candidate.weight_dtype, terms)
+            self._trials[key] = trial_of(part.question, candidate.layout, terms)
         found = self._trials[key]
         return None if isinstance(found, Reason) else found
 

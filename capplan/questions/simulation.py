@@ -75,9 +75,9 @@ class Chosen:
         return sum(group.busy_replicas * group.layout.devices for group in self.plan.groups)
 
 
-def layout_name(layout: Layout, weight_dtype: str) -> str:
+def layout_name(layout: Layout) -> str:
     """Return a layout as short text, such as 'h100-sxm TP2 fp8'."""
-    return f"{layout.device.name} {layout.in_words(weight_dtype)}"
+    return f"{layout.device.name} {layout.in_words()}"
 
 
 def fleet_plans(asked: AskedFleet) -> tuple[Plan, ...]:
@@ -124,9 +124,9 @@ def chosen_plan(
     counted = _count_text(replicas or 1) + ("" if replicas else " (replace with --replicas)")
     return Chosen(
         replace(asked, question=question),
-        spec_of_layout(layout, dtype, question),
+        spec_of_layout(layout, question),
         replicas or 1,
-        layout_name(layout, dtype),
+        layout_name(layout),
         "the plan given",
         counted,
         layout=layout,
@@ -144,17 +144,14 @@ def chosen_of(asked: AskedFleet, plan: Plan, replicas: int | None = None) -> Cho
         refuse_mix(plan, f"--replicas {replicas}")
     first = plan.groups[0]
     roles = plan.group_names if plan.is_mix else [group.role for group in plan.groups]
-    names = {
-        role: layout_name(group.layout, group.weight_dtype)
-        for role, group in zip(roles, plan.groups, strict=True)
-    }
+    names = {role: layout_name(group.layout) for role, group in zip(roles, plan.groups, strict=True)}
     alike = len(set(names.values())) == 1
     origin, counted = "the plan that capplan fleet chooses", _plan_count_text(plan)
     if replicas is not None:
         origin, counted = "the layout that capplan fleet chooses", _count_text(replicas)
     return Chosen(
         asked,
-        spec_of_layout(first.layout, first.weight_dtype, asked.question),
+        spec_of_layout(first.layout, asked.question),
         replicas or sum(plan.in_service),
         names[roles[0]] if alike else ", ".join(f"{role} {name}" for role, name in names.items()),
         origin,
@@ -193,7 +190,7 @@ def mixed_groups(chosen: Chosen, operation: Operation | None, stream: Stream) ->
     for group, (part, _) in zip(plan.groups, parts_of(chosen.asked, plan), strict=True):
         routed = group.requests
         assert routed is not None
-        replica = replica_of(spec_of_layout(group.layout, group.weight_dtype, part.question))
+        replica = replica_of(spec_of_layout(group.layout, part.question))
         classes = frozenset(places[name] for name in routed.classes)
         weights = (0.0, 1.0)
         if routed.share is not None:
@@ -260,7 +257,7 @@ def _planned_rate(chosen: Chosen) -> float:
     """Return the largest rate that a named layout is planned for under the targets of its scenario."""
     question, terms = chosen.asked.question, terms_of(chosen.asked)
     assert chosen.layout is not None
-    trial = trial_of(question, chosen.layout, next(iter(question.networks)), terms)
+    trial = trial_of(question, chosen.layout, terms)
     if isinstance(trial, Reason):
         return 0.0
     slowest = trial.candidate.slowness.quantile(question.slo.confidence)
@@ -285,7 +282,7 @@ def operation_of_plan(chosen: Chosen, flags: OperationFlags, replicas: int | Non
         prefill_replicas=prefill.busy_replicas,
         decode_replicas=decode.busy_replicas,
         kv_link=plan.transfer.terms,
-        decode=replica_of(spec_of_layout(decode.layout, decode.weight_dtype, chosen.asked.question)),
+        decode=replica_of(spec_of_layout(decode.layout, chosen.asked.question)),
     )
 
 

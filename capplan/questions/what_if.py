@@ -174,12 +174,7 @@ def _limits(slo: Slo) -> list[tuple[float | None, Slo]]:
 def _fleets(trials: Search, hardware: str, confidences: Sequence[float]) -> dict[float, list[Bought]]:
     """Return by confidence the cheapest fleet of one device, and the cheapest of all others that may cost less at another price."""
     mine, others = (
-        Search(
-            trials.question,
-            [item for item in trials.candidates if (item.layout.device.name == hardware) == of_it],
-            trials.terms,
-            trials.cache,
-        )
+        trials.among(item for item in trials.candidates if (item.layout.device.name == hardware) == of_it)
         for of_it in (True, False)
     )
     own = cheapest_by_confidence(mine, confidences)
@@ -194,12 +189,12 @@ def _fleets(trials: Search, hardware: str, confidences: Sequence[float]) -> dict
 
 
 def _cost(fleet: Sized | None, terms: Terms) -> float:
-    usd = None if fleet is None else terms.usd_per_hour(fleet.trial.candidate.layout, fleet.busy)
+    usd = None if fleet is None else terms.usd_per_hour(fleet.layout, fleet.busy)
     return inf if usd is None else usd
 
 
 def _bought(fleet: Sized, terms: Terms) -> Bought:
-    layout = fleet.trial.candidate.layout
+    layout = fleet.layout
     hourly = terms.usd_per_hour(layout, fleet.busy)
     return Bought(layout.device.name, fleet.gpus, None if hourly is None else float(usd_per_month(hourly)))
 

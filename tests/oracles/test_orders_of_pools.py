@@ -194,7 +194,7 @@ class Brute:
             for phase in (prefill_question, decode_question)
         ]
         self.replicas = {
-            size: replica_of(spec_of_layout(item.layout, item.weight_dtype, self.question))
+            size: replica_of(spec_of_layout(item.layout, self.question))
             for size, item in self.candidates[1].items()
         }
         self._enough = {}

@@ -143,7 +143,7 @@ def judged(folder):
         asked,
         file,
         plan,
-        trial_of(asked.question, plan.single.layout, plan.single.weight_dtype, terms_of(asked)),
+        trial_of(asked.question, plan.single.layout, terms_of(asked)),
     )
 
 

@@ -407,7 +407,7 @@ def _alone_cost(contender: Contender, terms: Terms) -> float:
 
 
 def _priced(contender: Contender, terms: Terms) -> bool:
-    return all(terms.priced(side.trial.candidate.layout.device.name) for side in contender.sides)
+    return all(terms.priced(side.layout.device.name) for side in contender.sides)
 
 
 @dataclass(frozen=True, slots=True)
@@ -473,7 +473,7 @@ def _no_pair(contender: Contender, joint: Joint, demanded: Demanded, asking: _As
     pair, _ = joint.cheapest(alone, rank_of(contender, free), demanded, likely=likely)
     if pair is None:
         return unmet
-    layouts = [side.trial.candidate.layout for side in contender.sides]
+    layouts = [side.layout for side in contender.sides]
     gpus = sum(terms.gpus(layout, count) for layout, count in zip(layouts, pair, strict=True))
     if terms.max_devices is not None and gpus > terms.max_devices:
         return _too_large(terms.max_devices)
@@ -616,9 +616,9 @@ def _pool(
     fewer = inf if count == 1 else (1.0 - 1e-9) * request_rate / (count - 1)
     return Group(
         role=phase,
-        model=side.trial.question.networks[candidate.weight_dtype].name,
+        model=side.trial.question.networks[candidate.layout.weight_format].name,
         layout=candidate.layout,
-        weight_dtype=candidate.weight_dtype,
+        weight_dtype=candidate.layout.weight_format,
         replicas=count,
         spare_replicas=0,
         survive=terms.survive,

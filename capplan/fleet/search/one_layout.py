@@ -28,7 +28,6 @@ ANY_LATENCY_S = 1e9
 def trial_of(
     question: Question,
     layout: Layout,
-    weight_dtype: str,
     terms: Terms,
     cache: SearchCache | None = None,
 ) -> Trial | Reason:
@@ -38,7 +37,6 @@ def trial_of(
     ----------
     question : the traffic, the targets and the engine
     layout : of one replica, on a device and in dtypes of the question
-    weight_dtype : one of the question's networks
     terms : headroom, spares and prices
     cache : replicas and runs of questions before
 
@@ -46,7 +44,7 @@ def trial_of(
     -------
     the trial, also of a layout that misses the targets; the reason where it cannot serve the model at all
     """
-    screened = _screened(question, layout, weight_dtype, terms, cache)
+    screened = _screened(question, layout, terms, cache)
     if isinstance(screened, Reason):
         return screened
     found, candidate = screened
@@ -54,10 +52,10 @@ def trial_of(
 
 
 def replicas_of_layout(
-    question: Question, layout: Layout, weight_dtype: str, terms: Terms, cache: SearchCache | None = None
+    question: Question, layout: Layout, terms: Terms, cache: SearchCache | None = None
 ) -> int | None:
     """Return the fewest replicas of one layout that meet the targets of a question, spares left out; None if no number does."""
-    screened = _screened(question, layout, weight_dtype, terms, cache)
+    screened = _screened(question, layout, terms, cache)
     if isinstance(screened, Reason):
         return None
     found, candidate = screened
@@ -66,14 +64,14 @@ def replicas_of_layout(
 
 
 def _screened(
-    question: Question, layout: Layout, weight_dtype: str, terms: Terms, cache: SearchCache | None
+    question: Question, layout: Layout, terms: Terms, cache: SearchCache | None
 ) -> tuple[Search, ScreenedLayout] | Reason:
     """Return the search among one layout only, whatever its latencies, or the reason why it cannot serve the model at all."""
     degrees = layout.sharding
     loose = tuple(replace(target, limit_s=ANY_LATENCY_S) for target in question.slo.targets)
     alone = replace(
         question,
-        networks={weight_dtype: question.networks[weight_dtype]},
+        networks={layout.weight_format: question.networks[layout.weight_format]},
         devices=(layout.device,),
         kv_formats=(layout.kv_format,),
         max_num_batched_tokens=layout.max_num_batched_tokens or question.max_num_batched_tokens,
@@ -127,7 +125,7 @@ def replicas_at_rates(
 
     @lru_cache
     def trial() -> Trial | Reason:
-        return trial_of(question, group.layout, group.weight_dtype, terms, cache)
+        return trial_of(question, group.layout, terms, cache)
 
     def searched(ratio: float) -> int | None:
         if ratio == 0.0 or not is_searched_at_other_rates(group, question.demand):

@@ -3,6 +3,7 @@
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from math import inf, nextafter
 
@@ -43,7 +44,7 @@ def target_probability(trial: Trial, busy: int, target: Target) -> float:
     """Return the probability that one target holds at the peak, whether or not the others do; at least that of all together."""
     slowest = trial.slowest(busy, {target: target.limit_s})
     question, candidate = trial.question, trial.candidate
-    network = question.networks[candidate.weight_dtype]
+    network = question.networks[candidate.layout.weight_format]
     served = question.served(network, candidate.layout, candidate.usual_batch)
     slowness = question.slowness([target], network, candidate.usual_step_s, candidate.layout.device, served)
     alone = slowness.probability(slowest)
@@ -124,9 +125,9 @@ def plan_of(sized: Sized, terms: Terms) -> Plan:
     sure_limit = trial.rate_limit(sized.busy, candidate.slowness.quantile(question.slo.confidence))
     group = Group(
         role="serve",
-        model=question.networks[candidate.weight_dtype].name,
+        model=question.networks[candidate.layout.weight_format].name,
         layout=candidate.layout,
-        weight_dtype=candidate.weight_dtype,
+        weight_dtype=candidate.layout.weight_format,
         replicas=sized.busy + spares,
         spare_replicas=spares,
         survive=terms.survive,
@@ -179,7 +180,7 @@ def confirmed(fleet: Sized, terms: Terms) -> tuple[Sized, Plan] | None:
         if busy > fleet.busy and (busy > terms.busy_allowed(layout) or terms.too_large(layout, busy)):
             return None
         if not trial.limits or met_probability(trial, busy) >= confidence:
-            larger = Sized(trial, busy, terms.gpus(layout, busy))
+            larger = terms.sized(trial, busy)
             return larger, plan_of(larger, terms)
     return None
 
@@ -189,7 +190,7 @@ def cost_range(sized: Sized, terms: Terms) -> tuple[float, float] | None:
 
     Headroom and spares stay the same.
     """
-    trial, layout = sized.trial, sized.trial.candidate.layout
+    trial, layout = sized.trial, sized.layout
     costs = []
     for part in RANGE:
         busy = replicas_at_speed(trial, part, terms)
@@ -229,9 +230,10 @@ Paid = Callable[[Plan], float]
 
 def rank(fleet: Sized, terms: Terms) -> tuple[float, int, int, str]:
     """Return the sort key of sized layouts: cost if known, then GPUs."""
-    layout = fleet.trial.candidate.layout
+    layout = fleet.layout
     hourly = terms.usd_per_hour(layout, fleet.busy)
-    return inf if hourly is None else hourly, fleet.gpus, fleet.busy, layout.in_words("")
+    words = replace(layout, weight_format="").in_words()
+    return inf if hourly is None else hourly, fleet.gpus, fleet.busy, words
 
 
 def by_cost(pair: Pair) -> tuple[float, int, float]:
@@ -261,7 +263,7 @@ def surest_within(pairs: Sequence[Pair], terms: Terms, ratio: float) -> Plan:
         busy = fleet.busy + bisect_left(numbers, top - 0.01, key=partial(met_probability, fleet.trial))
         if terms.too_large(layout, busy):
             busy = most
-        best = plan_of(Sized(fleet.trial, busy, terms.gpus(layout, busy)), terms)
+        best = plan_of(terms.sized(fleet.trial, busy), terms)
     return best
 
 
@@ -334,12 +336,8 @@ def best_plan(trials: Search, fleet: Sized) -> Sized:
 
 def used_fraction(fleet: Sized, trials: Search) -> float:
     """Return the throughput of a fleet under the targets over the largest throughput of its GPUs without any target."""
-    mine, slack = fleet.trial.candidate.layout, rate_slack(trials.question)
-    most = max(
-        other.share_ceiling / slack / other.layout.devices
-        for other in trials.candidates
-        if other.layout.device.name == mine.device.name
-    )
+    mine, slack = fleet.layout, rate_slack(trials.question)
+    most = max(other.share_ceiling / slack / other.layout.devices for other in trials.of(fleet.hardware))
     return 1.0 / (fleet.busy * mine.devices * most)
 
 

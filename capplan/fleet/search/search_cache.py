@@ -94,7 +94,7 @@ class SearchCache:
         paths: SamplePaths,
     ) -> Trial:
         """Return the trial of a layout, reusing the replica and the runs of earlier searches."""
-        spec = spec_of_layout(candidate.layout, candidate.weight_dtype, question)
+        spec = spec_of_layout(candidate.layout, question)
         made_of = self._made_of(spec)
         draws = (question.routing, question.requests, question.seed, question.drafting)
         traffic = self._key(question.demand, _mix), content_key(draws)

@@ -53,7 +53,7 @@ class Part:
         trial, candidate = self.trial, self.trial.candidate
         if target is None:
             return candidate.slowness
-        network = trial.question.networks[candidate.weight_dtype]
+        network = trial.question.networks[candidate.layout.weight_format]
         served = trial.question.served(network, candidate.layout, candidate.usual_batch)
         return trial.question.slowness(
             [target], network, candidate.usual_step_s, candidate.layout.device, served

@@ -12,7 +12,7 @@ from capplan.errors import CapplanError, InputError, unknown
 from capplan.fleet.plan import FleetAnswer, Plan, cost_of, costs_less
 from capplan.fleet.pools.search import pools_decision
 from capplan.fleet.review import Question
-from capplan.fleet.search.cheapest import Search, layout_name
+from capplan.fleet.search.cheapest import Search, layout_name, search_of
 from capplan.fleet.search.layouts import search
 from capplan.fleet.search.recommended import near_cheapest, plan_of, recommended
 from capplan.fleet.search.search_cache import SearchCache
@@ -106,8 +106,7 @@ class Asking:
 
     def trials(self, asked: AskedFleet) -> Search:
         """Return the search of a question."""
-        terms = terms_of(asked)
-        return Search(asked.question, terms.listed(search(asked.question).candidates), terms, self.shared)
+        return search_of(asked.question, terms_of(asked), self.shared)
 
     def plans(
         self, asked: AskedFleet, near: Plan | None = None, under: float = inf
@@ -121,11 +120,7 @@ class Asking:
             return (choices.recommended, choices.cheapest) if choices else (None, None)
         affordable = mix_within_budget(asked.scenario, partial(replicas_by_group, asked))
         trials = self.trials(asked)
-        first = (
-            layout_name(near.single.layout, near.single.weight_dtype)
-            if near and len(near.groups) == 1
-            else None
-        )
+        first = layout_name(near.single.layout) if near and len(near.groups) == 1 else None
         pairs = [] if _only_pools(asked) else near_cheapest(trials, first, under)
         pairs = [pair for pair in pairs if affordable(pair[1])]
         paid = paid_by_mix(asked.scenario, partial(replicas_by_group, asked))

@@ -297,7 +297,7 @@ def _until(base: Base, published: Published) -> str:
     if plan is None:
         return ""
     group = plan.groups[-1]  # of separate pools the one that decodes
-    replica = replica_of(spec_of_layout(group.layout, group.weight_dtype, question))
+    replica = replica_of(spec_of_layout(group.layout, question))
     drafting = DraftPlan(published.method, published.acceptance_fractions, published.draft_tokens)
     lengths = question.demand.at_responses(plan.responses_s).lengths
     context = float(lengths.input_tokens + lengths.output_tokens)
@@ -618,13 +618,11 @@ def _sized(base: Base, plan: Plan, caches: int) -> Sized | None:
     ]
     tiers = [tier._replace(tokens=caches * tier.tokens) for tier in each]
     demand = question.demand.with_cache(caches * plan.single.kv_cache_tokens, tiers)
-    trial = trial_of(replace(question, demand=demand), layout, plan.single.weight_dtype, terms)
+    trial = trial_of(replace(question, demand=demand), layout, terms)
     if isinstance(trial, Reason):
         return None
     busy = busy_replicas(trial, trial.limits, question.slo.confidence, terms)
-    if busy is None:
-        return None
-    return Sized(trial, busy, terms.gpus(layout, busy))
+    return None if busy is None else terms.sized(trial, busy)
 
 
 def _kept_by_sessions(base: Base, busy: int) -> str:

@@ -114,7 +114,7 @@ def watched(
         notes.append("step times and the cost to follow are compared for plans of one group only")
         return Watch(seen, tuple(rows), tuple(checks), None, tuple(notes))
     group = plan.single
-    needed = replicas_of_layout(asked.question, group.layout, group.weight_dtype, terms_of(asked))
+    needed = replicas_of_layout(asked.question, group.layout, terms_of(asked))
     try:
         steps, slower = _steps(asked, plan, seen, intervals)
         rows += steps

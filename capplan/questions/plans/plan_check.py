@@ -179,9 +179,9 @@ def _measured(asked: AskedFleet, plan: Plan) -> Iterator[Check]:
     """Yield what a simulation of one replica at the peak of today says: targets, certainty, capacity."""
     terms, group = terms_of(asked), plan.single
     layout, busy = group.layout, group.busy_replicas
-    trial = trial_of(asked.question, layout, group.weight_dtype, terms)
+    trial = trial_of(asked.question, layout, terms)
     if isinstance(trial, Reason):
-        yield Check(f"layout: {trial.words}", None, layout.in_words(group.weight_dtype), holds=False)
+        yield Check(f"layout: {trial.words}", None, layout.in_words(), holds=False)
         return
     now = adequacy(trial, busy, terms.headroom_fraction)
     for target, value in now.values_s.items():

@@ -276,7 +276,7 @@ def _price(hardware: str, price: ChosenPrice) -> dict[str, Any]:
 
 def _limits(asked: AskedFleet, group: Group) -> dict[str, Any]:
     """Return the limits with which one engine of a group is started."""
-    spec = spec_of_layout(group.layout, group.weight_dtype, asked.question)
+    spec = spec_of_layout(group.layout, asked.question)
     scheduling, drafting = started_scheduling(spec), asked.question.drafting
     sequences = scheduling.max_num_seqs
     if drafting is not None and group.draft_tokens and memory_of(spec).state_blocks < inf:

@@ -266,7 +266,7 @@ def verified(
     for name in ("input_tokens", "output_tokens"):
         if not getattr(result, name):
             raise InputError(f"{result.path}: does not state {name}, which the prediction needs")
-    replica = replica_of(spec_of_layout(plan.single.layout, plan.single.weight_dtype, asked.question))
+    replica = replica_of(spec_of_layout(plan.single.layout, asked.question))
     benchmark = _benchmark(asked, plan, result, replicas)
     lengths = "of the plan" if share is not None else _lengths(asked, result)
     luck: Mapping[str, float] = {}
@@ -299,7 +299,7 @@ def _as_measured(asked: AskedFleet, plan: Plan, rows: Sequence[Compared], load: 
     fewest that meet the targets at the peak with headroom, without spares (None if no number does), and `gpus` those of them with their spares.
     """
     terms, group = terms_of(asked), plan.single
-    trial = trial_of(asked.question, group.layout, group.weight_dtype, terms)
+    trial = trial_of(asked.question, group.layout, terms)
     ratio = _response_ratio(rows, float(asked.question.demand.lengths.output_tokens))
     if ratio is None or isinstance(trial, Reason):
         return None

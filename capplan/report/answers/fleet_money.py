@@ -303,7 +303,7 @@ def commitments_result(mixes: tuple[AskedMix, ...]) -> dict[str, Any] | None:
 
 
 def _layouts_text(plan: Plan) -> str:
-    return " + ".join(group.layout.in_words(group.weight_dtype) for group in plan.groups)
+    return " + ".join(group.layout.in_words() for group in plan.groups)
 
 
 def _plan_row(item: AskedMix) -> dict[str, Any]:

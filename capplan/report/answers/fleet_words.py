@@ -346,18 +346,14 @@ def layout_text(plan: Plan, *, kv: bool = False) -> str:
     """Return parallelism and dtypes of one replica, of either pool, as short text, with the KV dtype where plans differ in it."""
     if plan.is_mix and len(plan.groups) > 1:
         return "; ".join(
-            f"{name}: {group.layout.in_words(group.weight_dtype)}{_drafts_text(group.draft_tokens)}"
+            f"{name}: {group.layout.in_words()}{_drafts_text(group.draft_tokens)}"
             for name, group in zip(plan.group_names, plan.groups, strict=True)
         )
     drafts = _drafts_text(plan.draft_tokens)
     if plan.has_pools:
-        words = (f"{group.role} {group.layout.in_words(group.weight_dtype)}" for group in plan.groups)
+        words = (f"{group.role} {group.layout.in_words()}" for group in plan.groups)
         return ", ".join(words) + drafts
-    return (
-        plan.single.layout.in_words(plan.single.weight_dtype)
-        + (f", KV {plan.single.layout.kv_format}" if kv else "")
-        + drafts
-    )
+    return plan.single.layout.in_words() + (f", KV {plan.single.layout.kv_format}" if kv else "") + drafts
 
 
 def _drafts_text(count: int | None) -> str:
@@ -453,7 +449,7 @@ def acquired_text(plan: Plan, verb: str = "order") -> str:
 
 
 def _named_group_text(group: Group, name: str) -> str:
-    return f"{name} ({_replicas_text(group)}; {group.layout.in_words(group.weight_dtype)})"
+    return f"{name} ({_replicas_text(group)}; {group.layout.in_words()})"
 
 
 def owned_cost_text(plan: Plan) -> str:
@@ -539,7 +535,7 @@ _SENT = columns(
 def pool_text(pool: Group) -> str:
     """Return one pool as short text, such as '4 x 2 h200-sxm (TP2, fp8)', spares included."""
     layout = pool.layout
-    return f"{pool.replicas} x {layout.devices} {layout.device.name} ({layout.in_words(pool.weight_dtype)})"
+    return f"{pool.replicas} x {layout.devices} {layout.device.name} ({layout.in_words()})"
 
 
 def pools_text(plan: Plan) -> str:
