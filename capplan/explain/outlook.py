@@ -15,10 +15,8 @@ from capplan.explain.subject import (
     places_of,
 )
 from capplan.explain.table import Stated, stated_input
-from capplan.fleet.load.demand import planned_demand
 from capplan.fleet.plan import Group as PlanGroup
 from capplan.fleet.plan import Plan
-from capplan.fleet.search.one_layout import is_searched_at_other_rates
 from capplan.money.commitments import HOURS_PER_YEAR, Mix, MixedPart, Offer, use_fractions
 from capplan.money.energy import Energy, Servers, occupied_fraction
 from capplan.money.price import HOURS_PER_MONTH
@@ -26,6 +24,7 @@ from capplan.questions.fleet import parts_of, replicas_by_group
 from capplan.questions.money.commitments import AskedMix, asked_mix
 from capplan.questions.money.energy import asked_energy, asked_growth, price_decline
 from capplan.questions.money.who_pays import total_cost
+from capplan.questions.plans.facts import demand_of_plan
 from capplan.report.answer import row_of
 from capplan.report.answers.fleet_money import commitments_result, total_result
 from capplan.report.answers.fleet_outlook import energy_result, growth_result
@@ -49,7 +48,7 @@ def _mix(planned: Planned) -> AskedMix | None:
 def demand_group(planned: Planned) -> Group:
     """Return the peak and the mean of the traffic that the plan is for."""
     demand, responses_s = planned.asked.question.demand, planned.plan.responses_s
-    numbers = dict(places_of(asdict(planned_demand(demand, responses_s))))
+    numbers = dict(places_of(asdict(demand_of_plan(planned.asked, planned.plan))))
     rates = zip(demand.classes, demand.rates_of_classes(responses_s), strict=True)
     classes = [(f"{item.name} ", item.mean_rate_fraction, rate) for item, rate in rates]
     given: Arguments = {
@@ -271,8 +270,8 @@ def _grown(planned: Planned, of: NextToPlan, place: Place, value: float) -> Expl
 
 def _replicas(planned: Planned, row: Row, at: int, value: float) -> Explained:
     asked, group = planned.asked, planned.plan.groups[at]
-    part = parts_of(asked, planned.plan)[at][0] if planned.plan.is_mix else asked
-    if is_searched_at_other_rates(group, part.question.demand):
+    part, _ = parts_of(asked, planned.plan)[at]
+    if group.is_searched_at_other_rates(part.scenario.classes):
         return _searched_replicas(group, row, value)
     carried = group.planned_request_rate_limit_per_replica
     spares = group.spares_for(int(replicas_over_time(np.array([row.value("request_rate")]), carried)[0]))

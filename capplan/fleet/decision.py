@@ -8,6 +8,8 @@ from math import floor, inf, isfinite, isinf, log10
 from capplan.errors import Refusal
 from capplan.fleet.fit import fit
 from capplan.fleet.plan import (
+    DEAR,
+    SUREST_WITHIN,
     Certainty,
     Choices,
     FleetAnswer,
@@ -27,7 +29,6 @@ from capplan.fleet.search.candidates import Rejections, layouts, rejection_rows
 from capplan.fleet.search.cheapest import Search, Sized, Terms, busy_bound, busy_replicas
 from capplan.fleet.search.layouts import CONFIDENCES, ScreenedLayout, SearchResult, search
 from capplan.fleet.search.recommended import (
-    DEAR,
     TIGHT_SHARE,
     Paid,
     Pair,
@@ -304,10 +305,6 @@ def two_digits(value: float) -> float:
     (1.2, 0.069)
     """
     return round(value, 1 - floor(log10(value)))
-
-
-SUREST_WITHIN = 1.25
-"""The surest plan may cost at most this times as much as the cheapest."""
 
 
 def _with_surer(

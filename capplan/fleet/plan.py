@@ -15,11 +15,11 @@ from capplan.fleet.pools.order import PoolSize, pools_order, with_machines
 from capplan.fleet.search.candidates import Layout, Rejection
 from capplan.fleet.unit_costs import UnitCosts
 from capplan.money.order import NO_LOSS, Machine, Order, OrderLine, Placement, Survival
-from capplan.money.price import SIDES, ChosenPrice, PriceRecord, Side, usd_per_month
+from capplan.money.price import HOURS_PER_MONTH, SIDES, ChosenPrice, PriceRecord, Side, usd_per_month
 from capplan.numbers import Spread
 from capplan.serving.outcome import SeenByUsers
 from capplan.serving.terms import Routing
-from capplan.workload.request_class import OutsideUse, ResponseTimes, Target
+from capplan.workload.request_class import OutsideUse, RequestClass, ResponseTimes, Target
 
 Role: TypeAlias = Literal["serve", "prefill", "decode"]
 """What a group of replicas does with a request: all of it, or one phase."""
@@ -278,6 +278,18 @@ class Group(GroupFigures):
             return self.price
         return with_machines(self.price, self.machines)
 
+    def is_searched_at_other_rates(self, classes: Sequence[RequestClass]) -> bool:
+        """Return whether a replica carries more in a larger fleet, so that the replicas for another load are searched.
+
+        Requests that are dealt in turn arrive more regularly at each of many replicas. Users and sessions stay at their replica; pools
+        and the groups of a mix are scaled by the load that all carry together.
+        """
+        return (
+            self.role == "serve"
+            and self.ttft_s is None
+            and any(item.users is None and item.sessions is None for item in classes)
+        )
+
     def resized(self, busy: int) -> "Group":
         """Return the group with another number of replicas that carry the peak, and the spares that these need."""
         spares = self.spares_for(busy)
@@ -353,36 +365,6 @@ def refuse_mix(plan: "Plan | None", what: str) -> None:
         raise InputError(
             f"{what} is not worked out for a mix of fleets\n  for the cheapest fleet of one kind: --set fleet.mix=off"
         )
-
-
-def offered_costs(plan: "Plan") -> dict[Side, tuple[float, tuple[PriceRecord, ...]]]:
-    """Return what a plan costs at each side of the offers, and these offers; empty where a price is unknown.
-
-        c_s = sum_i h_i,s
-
-    h are the machines of a group, with electricity: each group is ordered at the provider of its lowest or highest order.
-
-    Parameters
-    ----------
-    plan : with identical replicas or with separate pools; its cost is the likely one
-
-    Returns
-    -------
-    by side, lowest first: [$/h] of all devices, with electricity where it is paid separately; offers are none where the scenario states every price
-    """
-    costs: dict[Side, tuple[float, tuple[PriceRecord, ...]]] = {}
-    for side in SIDES:
-        groups = with_their_machines(plan.groups, side)
-        paid = [group.usd_per_hour_of(group.busy_replicas, side) for group in groups]
-        quotes = [group.quote for group in groups if group.quote is not None]
-        if plan.usd_per_hour is None or len(quotes) < len(plan.groups):
-            return {}
-        offers = dict.fromkeys(offer for quote in quotes for offer in quote.at(side)[1])
-        costs[side] = (
-            plan.usd_per_hour if side == "likely" else sum(usd or 0.0 for usd in paid),
-            tuple(offers),
-        )
-    return costs
 
 
 def ordered_text(plan: "Plan") -> str | None:
@@ -525,6 +507,28 @@ class Plan(PlanFigures):
         """How likely enough replicas of each group are in service at any time and over a month; None without an order."""
         return plan_availability(self.groups)
 
+    @cached_property
+    def offers(self) -> Mapping[Side, tuple[float, tuple[PriceRecord, ...]]]:
+        """Return the cost at each side of the offers, and these offers; empty where a price is unknown.
+
+            c_s = sum_i h_i,s
+
+        h are the machines of a group, with electricity: each group is ordered at the provider of its lowest or highest order.
+
+        Returns
+        -------
+        by side, lowest first: [$/h] of all devices, with electricity where it is paid separately; offers are none where the scenario states every price
+        """
+        if self.usd_per_hour is None or any(group.quote is None for group in self.groups):
+            return {}
+        costs: dict[Side, tuple[float, tuple[PriceRecord, ...]]] = {}
+        for side in SIDES:
+            groups = with_their_machines(self.groups, side)
+            usd = sum(group.usd_per_hour_of(group.busy_replicas, side) or 0.0 for group in groups)
+            offers = (offer for group in groups if group.quote for offer in group.quote.at(side)[1])
+            costs[side] = self.usd_per_hour if side == "likely" else usd, tuple(dict.fromkeys(offers))
+        return costs
+
     @property
     def single(self) -> Group:
         """The group of a plan of identical replicas."""
@@ -638,6 +642,11 @@ class Plan(PlanFigures):
         return sum(group.gpus_owned for group in self.groups)
 
     @property
+    def paid_hours(self) -> float:
+        """Hours that the plan is paid for: those of its job, else those of a month."""
+        return self.money.job_hours if self.money and self.money.job_hours else HOURS_PER_MONTH
+
+    @property
     def is_of_job(self) -> bool:
         """Whether the plan is paid for until a job is done, not by the month."""
         return self.money is not None and self.money.usd_per_job is not None
@@ -717,6 +726,18 @@ class Relaxation:
     limit_s: float
     needed_s: float
     layout: Layout
+
+
+RANGE = (0.1, 0.9)
+"""Quantiles of replica slowness for the range of the cost of a fleet and of its latencies: 80 % of the cases."""
+SMALL_EXTRA = 1.05
+"""A plan that costs less than this times as much as the cheapest is recommended where it is clearly surer."""
+CLEARLY_SURER = 0.05
+"""Probability to meet the targets by which a plan is clearly surer."""
+SUREST_WITHIN = 1.25
+"""The surest plan may cost at most this times as much as the cheapest."""
+DEAR = 4.0
+"""A device whose best plan costs more than this times the cheapest plan is a line of text, not a row of the table."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from capplan.engine.left_out import Served
 from capplan.engine.profile import EngineProfile
 from capplan.fleet.fit import Fit, fit
 from capplan.fleet.load.demand import Demand
-from capplan.fleet.plan import Group, Plan
+from capplan.fleet.plan import RANGE, Group, Plan
 from capplan.fleet.search.candidates import Layout, Ranges
 from capplan.hardware.device import Device, Efficiency
 from capplan.model.network import Network
@@ -145,10 +145,6 @@ def kernel_assumptions(group: Group, question: Question) -> tuple[Assumption, ..
     return tuple(assumption.of_scenario() for assumption in assumptions)
 
 
-INTERVAL = (0.1, 0.9)
-"""Quantiles of slowness at the ends of an interval of 80 % of the cases."""
-
-
 def target_margins(plan: Plan, question: Question) -> tuple[dict[str, Any], ...]:
     """Return a row for every target of the scenario: its limit, the prediction of the plan, and what that leaves.
 
@@ -170,8 +166,7 @@ def _margin(plan: Plan, question: Question, target: Target) -> dict[str, Any]:
         certain = inf if probability >= 1.0 else 0.0
         slowest = slowness.quantile(probability) if 0.0 < probability < 1.0 else certain
         ends += [
-            latency_at_slowness(engine, slowness.quantile(part), limit_s, slowest) - engine
-            for part in INTERVAL
+            latency_at_slowness(engine, slowness.quantile(part), limit_s, slowest) - engine for part in RANGE
         ]
     return {
         "target": target.key,

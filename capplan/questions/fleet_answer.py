@@ -5,13 +5,12 @@ from dataclasses import replace
 from functools import partial
 from math import inf
 
-from capplan.fleet.decision import SUREST_WITHIN, fleet_decision
-from capplan.fleet.plan import CarriedTraffic, FleetAnswer, Plan, Uneconomical
+from capplan.fleet.decision import fleet_decision
+from capplan.fleet.plan import DEAR, SUREST_WITHIN, CarriedTraffic, FleetAnswer, Plan, Uneconomical
 from capplan.fleet.pools.search import pools_decision
 from capplan.fleet.pools.sizing import smaller_chunks, with_certainty_of_pools, with_pools
 from capplan.fleet.review import Question
 from capplan.fleet.search.cheapest import Search, Terms, search_of
-from capplan.fleet.search.recommended import DEAR
 from capplan.fleet.search.search_cache import SearchCache
 from capplan.questions.engines import engines_that_may_save
 from capplan.questions.fleet import AskedFleet, replicas_by_group, terms_of

@@ -10,10 +10,10 @@ import numpy as np
 
 from capplan.accuracy.bounded import BoundedSpread, Interval, bounded_latencies
 from capplan.errors import InputError, Reason
-from capplan.fleet.decision import SUREST_WITHIN
 from capplan.fleet.load.demand import Demand
 from capplan.fleet.mix import MOST_CLASSES, Costs, cheapest_division, partitions
 from capplan.fleet.plan import (
+    SUREST_WITHIN,
     Certainty,
     Choices,
     ClassLatencies,

@@ -9,9 +9,8 @@ import numpy as np
 
 from capplan.assumption import Assumption
 from capplan.engine.profile import EngineProfile
-from capplan.fleet.plan import PHASES, Group, Plan, Transfer, paid_by_the_gpu
+from capplan.fleet.plan import DEAR, PHASES, Group, Plan, Transfer, paid_by_the_gpu
 from capplan.fleet.review import PlanDetail, kernel_assumptions, sizing_of
-from capplan.fleet.search.recommended import DEAR
 from capplan.hardware.device import Device
 from capplan.money.cash import total_usd
 from capplan.money.price import HOURS_PER_MONTH, usd_per_month

@@ -294,7 +294,7 @@ def run_mix(
     outcome = fleet_outcome([part for each in found for part in each.parts], stream, slo, until_s)
     return replace(
         outcome,
-        hit_fractions={"device": outcome.prefix_hit_fraction}
+        hit_fractions={"device": outcome.all.prefix_hit_fraction}
         if any(each.hit_fractions for each in found)
         else {},
         kv_blocks=sum(each.kv_blocks for each in found),

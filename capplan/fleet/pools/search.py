@@ -18,6 +18,7 @@ from capplan.accuracy.slowness import Slowness
 from capplan.errors import Reason, Refusal
 from capplan.fleet.load.demand import Demand, planned_demand
 from capplan.fleet.plan import (
+    DEAR,
     Group,
     Plan,
     PoolsSearch,
@@ -52,7 +53,7 @@ from capplan.fleet.scenario import PoolsLimits
 from capplan.fleet.search.candidates import Rejections, rejection_rows
 from capplan.fleet.search.cheapest import OVER_BUDGET, TOO_FEW_MACHINES, Search, Sized, Terms
 from capplan.fleet.search.layouts import search
-from capplan.fleet.search.recommended import DEAR, rank
+from capplan.fleet.search.recommended import rank
 from capplan.fleet.search.search_cache import SearchCache
 from capplan.fleet.simulation import FleetOutcome
 from capplan.fleet.unit_costs import unit_costs_at_mean, usd_per_million

@@ -8,6 +8,7 @@ from math import inf
 from capplan.errors import Reason
 from capplan.fleet.load.demand import Demand, demand_of_classes, without_users
 from capplan.fleet.plan import (
+    RANGE,
     Certainty,
     Choices,
     FleetAnswer,
@@ -23,7 +24,7 @@ from capplan.fleet.review import Question, spec_of_layout
 from capplan.fleet.search.cheapest import Search, Sized, Terms, busy_replicas, layout_name, search_of
 from capplan.fleet.search.layouts import CONFIDENCES, search
 from capplan.fleet.search.one_layout import trial_of
-from capplan.fleet.search.recommended import RANGE, plan_of
+from capplan.fleet.search.recommended import plan_of
 from capplan.fleet.search.search_cache import SearchCache
 from capplan.fleet.search.trial import Trial
 from capplan.hardware.device import Device

@@ -8,7 +8,6 @@ from math import inf, isclose
 import numpy as np
 
 from capplan.errors import Reason
-from capplan.fleet.load.demand import Demand
 from capplan.fleet.over_time import ReplicasAt
 from capplan.fleet.plan import Group
 from capplan.fleet.review import Question
@@ -89,19 +88,6 @@ def _screened(
     return Search(alone, result.candidates, terms, cache), result.candidates[0]
 
 
-def is_searched_at_other_rates(group: Group, demand: Demand) -> bool:
-    """Return whether a replica carries more in a larger fleet, so that the replicas for another load are searched.
-
-    Requests that are dealt in turn arrive more regularly at each of many replicas. Users and sessions stay at their replica; pools
-    and the groups of a mix are scaled by the load that all carry together.
-    """
-    return (
-        group.role == "serve"
-        and group.ttft_s is None
-        and any(item.users is None and item.sessions is None for item in demand.classes)
-    )
-
-
 def replicas_at_rates(
     question: Question, group: Group, peak_per_s: float, terms: Terms, cache: SearchCache
 ) -> ReplicasAt:
@@ -128,7 +114,7 @@ def replicas_at_rates(
         return trial_of(question, group.layout, terms, cache)
 
     def searched(ratio: float) -> int | None:
-        if ratio == 0.0 or not is_searched_at_other_rates(group, question.demand):
+        if ratio == 0.0 or not group.is_searched_at_other_rates(question.demand.classes):
             return None
         simulated = trial()
         if isinstance(simulated, Reason):

@@ -8,7 +8,7 @@ from functools import partial
 from math import inf, nextafter
 
 from capplan.accuracy.bounded import Interval, bounded_latencies, operation_interval, operation_of, served_by
-from capplan.fleet.plan import Group, Plan, cost_of
+from capplan.fleet.plan import CLEARLY_SURER, RANGE, SMALL_EXTRA, Group, Plan, cost_of
 from capplan.fleet.search.cheapest import LayoutName, Search, Sized, Terms
 from capplan.fleet.search.layouts import CONFIDENCES, rate_slack
 from capplan.fleet.search.trial import Trial
@@ -20,8 +20,6 @@ from capplan.workload.request_class import Target, outside_use
 
 MOST_ADDED = 16
 """Replicas, one by one, that a plan may get to reach the required confidence at its own load."""
-RANGE = (0.1, 0.9)
-"""Quantiles of replica slowness for the range of the cost of a fleet: 80 % of the cases."""
 
 
 def met_probability(trial: Trial, busy: int) -> float:
@@ -214,12 +212,6 @@ def latency_interval(trial: Trial, quantity: str, in_flight: float) -> Interval:
     return operation_interval(trial.question.intervals, quantity, "open", operation_of(trial.replica, served))
 
 
-SMALL_EXTRA = 1.05
-"""A plan that costs less than this times as much as the cheapest is recommended where it is clearly surer."""
-CLEARLY_SURER = 0.05
-"""Probability to meet the targets by which a plan is clearly surer."""
-DEAR = 4.0
-"""A device whose best plan costs more than this times the cheapest plan is a line of text, not a row of the table."""
 TIGHT_SHARE = 0.1
 """A recommended plan that uses less than this fraction of the throughput of its GPUs is shown with the target that decides."""
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from capplan.fleet.load.demand import planned_demand
-from capplan.fleet.plan import Certainty, Group, Plan, offered_costs
+from capplan.fleet.plan import Certainty, Group, Plan
 from capplan.fleet.review import spec_of_layout
 from capplan.fleet.unit_costs import UnitCosts
 from capplan.money.order import OrderLine
@@ -160,7 +160,7 @@ def offers_row(plan: Plan) -> dict[str, Any] | None:
             "providers": [record.provider for record in records] or [OWN_PRICE],
             "dates": [record.date for record in records],
         }
-        for side, (usd, records) in offered_costs(plan).items()
+        for side, (usd, records) in plan.offers.items()
     } or None
 
 
