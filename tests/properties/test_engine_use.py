@@ -294,7 +294,7 @@ def test_a_preempted_request_finds_its_own_blocks_again(replica):
     assert reused.all.e2e_s.mean < plain.all.e2e_s.mean
     ample = simulated_fleet(replica, stream, slo=Slo(), use=EngineOptions(reuse_preempted=True))
     alone = simulated_fleet(replica, stream, slo=Slo())
-    assert (ample.preemptions, ample.prefix_hit_fraction) == (0, 0.0)
+    assert (ample.all.preemptions, ample.all.prefix_hit_fraction) == (0, 0.0)
     assert ample.all == alone.all
 
 
