@@ -30,13 +30,11 @@ from capplan.fleet.scenario import MixBy
 from capplan.fleet.search.cheapest import LayoutName, Search, Sized, Terms, busy_bound, layout_name
 from capplan.fleet.search.layouts import ScreenedLayout, search
 from capplan.fleet.search.one_layout import ANY_LATENCY_S, trial_of
-from capplan.fleet.search.recommended import confirmed, plan_of, planned_rate_limit
+from capplan.fleet.search.recommended import confirmed, plan_at_peak, plan_of, planned_rate_limit
 from capplan.fleet.search.search_cache import SearchCache
 from capplan.fleet.search.together import Part, Together, fewest
 from capplan.fleet.search.trial import Trial
-from capplan.fleet.unit_costs import unit_costs_at_mean, usd_per_million
 from capplan.money.order import OWN, Machine, units_of
-from capplan.money.price import HOURS_PER_MONTH
 from capplan.questions.fleet import AskedFleet, part_of, terms_of
 from capplan.workload.multiples import (
     below_and_above,
@@ -47,7 +45,7 @@ from capplan.workload.multiples import (
     thresholds,
     users_of_share,
 )
-from capplan.workload.request_class import RequestClass, outside_use
+from capplan.workload.request_class import RequestClass
 
 THRESHOLDS = (0.25, 0.5, 0.75, 0.9, 0.95)
 """Parts of all requests whose longest prompt is tried as a threshold."""
@@ -261,17 +259,19 @@ def mix_plan(
     )
 
     intervals = {name: _interval_of(parts, f"{name}_s") for name in ("ttft", "tpot", "e2e")}
-    ttft_s, tpot_s, e2e_s = bounded_latencies(seen.ttft_s, seen.tpot_s, seen.e2e_s, intervals)
     probability = together.probability(confidence)
     groups = _with_their_loads(parts, together, headroom_fraction)
     hits = _hits_of_classes(demand, parts)
     mixed = demand.of_plan(responses_s, hits)
     lengths, output = mixed.lengths, mixed.generated_tokens
-    plan = Plan(
-        groups=tuple(groups),
-        ttft_s=ttft_s,
-        tpot_s=tpot_s,
-        e2e_s=e2e_s,
+    plan = plan_at_peak(
+        tuple(groups),
+        hourly,
+        demand,
+        responses_s,
+        (seen.ttft_s, seen.tpot_s, seen.e2e_s),
+        intervals,
+        (sum(shares) * output, sum(shares) * (output + float(lengths.input_tokens))),
         class_latencies=tuple(
             ClassLatencies(name=item.name, ttft_s=of_class[0], tpot_s=of_class[1], e2e_s=of_class[2])
             for item, own in zip(demand.classes, together.by_class(), strict=True)
@@ -285,18 +285,12 @@ def mix_plan(
             target.key: max(together.probability(confidence, target), probability)
             for target in together.targets
         },
-        usd_per_hour=hourly,
-        money=unit_costs_at_mean(demand, hourly, responses_s),
-        usd_per_million_output_tokens=usd_per_million(hourly, sum(shares) * output),
-        usd_per_million_tokens=usd_per_million(hourly, sum(shares) * (output + float(lengths.input_tokens))),
         bottleneck="; ".join(
             f"{name}: {part.bottleneck}" for name, part in zip(names, parts, strict=True) if part.bottleneck
         )
         or None,
         routing=parts[0].routing,
-        outside=outside_use(demand.classes, responses_s, HOURS_PER_MONTH),
         unlike_waits=seen.seen,
-        class_e2e_mean_s=responses_s if len(demand.classes) > 1 else (),
     )
     pairs = zip(parts, groups, strict=True)
     return plan, tuple(

@@ -13,7 +13,7 @@ from functools import partial
 from itertools import product
 from math import inf, isnan
 
-from capplan.accuracy.bounded import bounded_latencies, operation_interval, operation_of
+from capplan.accuracy.bounded import operation_interval, operation_of
 from capplan.accuracy.slowness import Slowness
 from capplan.errors import Reason, Refusal
 from capplan.fleet.load.demand import Demand, planned_demand
@@ -53,13 +53,11 @@ from capplan.fleet.scenario import PoolsLimits
 from capplan.fleet.search.candidates import Rejections, rejection_rows
 from capplan.fleet.search.cheapest import OVER_BUDGET, TOO_FEW_MACHINES, Search, Sized, Terms
 from capplan.fleet.search.layouts import search
-from capplan.fleet.search.recommended import rank
+from capplan.fleet.search.recommended import group_of, plan_at_peak, rank
 from capplan.fleet.search.search_cache import SearchCache
 from capplan.fleet.simulation import FleetOutcome
-from capplan.fleet.unit_costs import unit_costs_at_mean, usd_per_million
 from capplan.hardware.device import Device
-from capplan.money.price import HOURS_PER_MONTH, most_usd
-from capplan.workload.request_class import outside_use
+from capplan.money.price import most_usd
 
 SHOWN = 3
 """Pairs of devices that get a plan; of the others only those that cost less by what either phase takes by itself. More are tried until one has a plan."""
@@ -529,14 +527,14 @@ def _plan(
     asked = slowness.quantile(question.slo.confidence)
     planned = joint.most_load(pair, terms.headroom_fraction, asked) if beyond else 1.0
     first_s, whole_s = outcome.all.ttft_s.mean, outcome.all.e2e_s.mean
+    hits = tuple(seen[item.name].prefix_hit_fraction for item in users.classes)
     prefill = _pool("prefill", contender.prefill, pair[0], outcome, terms, rate, first_s, planned)
     decode = _pool("decode", contender.decode, pair[1], outcome, terms, rate, whole_s - first_s, planned)
-    hits = tuple(seen[item.name].prefix_hit_fraction for item in users.classes)
-    prefill = replace(prefill, class_prefix_hit_fractions=hits)
-    decode = replace(decode, draft_tokens=joint.decode.draft_tokens)
-    groups = sized_groups((prefill, decode), pair)
-    usd = summed_usd_per_hour(groups)
-    money = None if usd is None else unit_costs_at_mean(users, usd, responses_s)
+    pools = (
+        replace(prefill, class_prefix_hit_fractions=hits),
+        replace(decode, draft_tokens=joint.decode.draft_tokens),
+    )
+    groups = sized_groups(pools, pair)
     served = users.of_plan(responses_s, hits)
     output_rate, input_rate = rate * served.generated_tokens, rate * float(served.lengths.input_tokens)
     by_pool = {"ttft": joint.prefill, "tpot": joint.decode, "e2e": joint.decode}
@@ -544,30 +542,23 @@ def _plan(
         name: operation_interval(question.intervals, name, "open", operation_of(replica))
         for name, replica in by_pool.items()
     }
-    ttft_s, tpot_s, e2e_s = bounded_latencies(
-        outcome.all.ttft_s, outcome.all.tpot_s, outcome.all.e2e_s, intervals
-    )
-
     slowest = max(joint.slowest(pair, asked, slowness), asked.decode if joint.bears(pair, asked) else 0.0)
     together = _met_probability(slowness.decode, slowest, asked.decode, question.slo.confidence)
-    return Plan(
-        groups=groups,
+    return plan_at_peak(
+        groups,
+        summed_usd_per_hour(groups),
+        users,
+        responses_s,
+        (outcome.all.ttft_s, outcome.all.tpot_s, outcome.all.e2e_s),
+        intervals,
+        (output_rate, output_rate + input_rate),
         prefix_hit_fraction=outcome.all.prefix_hit_fraction,
         class_prefix_hit_fractions=hits,
-        class_e2e_mean_s=responses_s if len(responses_s) > 1 else (),
         transfer=Transfer(joint.link, joint.link_use(pair, rate / joint.rate)),
         simulated_requests=outcome.all.requests,
-        ttft_s=ttft_s,
-        tpot_s=tpot_s,
-        e2e_s=e2e_s,
         slo_met_probability=together,
         few_open_loops_measured=slowness.prefill.thin or slowness.decode.thin,
-        usd_per_hour=usd,
-        usd_per_million_output_tokens=usd_per_million(usd, output_rate),
-        usd_per_million_tokens=usd_per_million(usd, output_rate + input_rate),
-        money=money,
         target_probabilities=_target_probabilities(contender, joint, pair, together) if beyond else {},
-        outside=outside_use(users.classes, responses_s, HOURS_PER_MONTH),
         unlike_waits=outcome.seen,
     )
 
@@ -611,24 +602,17 @@ def _pool(
         for use in outcome.run.replicas
         if use.pool == phase
     ]
-    candidate = side.trial.candidate
     each = request_rate / count
     # one replica fewer was not enough for today's traffic, whatever two halvings of a load leave open
     fewer = inf if count == 1 else (1.0 - 1e-9) * request_rate / (count - 1)
-    return Group(
-        role=phase,
-        model=side.trial.question.networks[candidate.layout.weight_format].name,
-        layout=candidate.layout,
-        weight_dtype=candidate.layout.weight_format,
-        replicas=count,
+    return group_of(
+        side,
+        terms,
+        phase,
+        count,
         spare_replicas=0,
-        survive=terms.survive,
-        headroom_fraction=terms.headroom_fraction,
         busy_fraction=sum(shares) / len(shares),
-        kv_cache_tokens=candidate.kv_cache_tokens,
-        label=candidate.label,
         concurrency_per_replica=each * stay_s,
         request_rate_per_replica=each,
         planned_request_rate_limit_per_replica=min(each * planned_ratio, fewer),
-        price=terms.prices.get(candidate.layout.device.name),
     )

@@ -2,18 +2,21 @@
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from math import inf, nextafter
+from typing import Any
 
 from capplan.accuracy.bounded import Interval, bounded_latencies, operation_interval, operation_of, served_by
-from capplan.fleet.plan import CLEARLY_SURER, RANGE, SMALL_EXTRA, Group, Plan, cost_of
+from capplan.fleet.load.demand import Demand
+from capplan.fleet.plan import CLEARLY_SURER, RANGE, SMALL_EXTRA, Group, Plan, Role, cost_of
 from capplan.fleet.search.cheapest import LayoutName, Search, Sized, Terms
 from capplan.fleet.search.layouts import CONFIDENCES, rate_slack
 from capplan.fleet.search.trial import Trial
 from capplan.fleet.unit_costs import unit_costs_at_mean, usd_per_million
 from capplan.money.price import HOURS_PER_MONTH, usd_per_month
+from capplan.numbers import Spread
 from capplan.replica.estimate import bottleneck_of, breakdown_of
 from capplan.replica.load import Load
 from capplan.workload.request_class import Target, outside_use
@@ -103,67 +106,110 @@ def _bottleneck(sized: Sized, terms: Terms, of_time: str) -> str:
     )
 
 
-def plan_of(sized: Sized, terms: Terms) -> Plan:
-    """Return the plan, with latencies simulated at the peak."""
-    trial, candidate, question = sized.trial, sized.trial.candidate, sized.trial.question
-    latencies = trial.fleet(sized.busy)
-    demand = trial.demand_of(sized.busy)
-    lengths = demand.lengths
-    load = Load(int(lengths.input_tokens), int(lengths.output_tokens), request_rate=latencies.requests_per_s)
-    in_replica = latencies.concurrency
-    intervals = {name: latency_interval(trial, name, in_replica) for name in ("ttft", "tpot", "e2e")}
-    bounded = bounded_latencies(latencies.ttft_s, latencies.tpot_s, latencies.e2e_s, intervals)
-    rows = breakdown_of(trial.replica, load, in_replica)
-    device = candidate.layout.device
-    hourly = terms.usd_per_hour(candidate.layout, sized.busy)
-    spares = terms.spares(candidate.layout, sized.busy)
-    output_rate = latencies.requests_per_s * sized.busy * demand.generated_tokens
-    input_rate = latencies.requests_per_s * sized.busy * float(lengths.input_tokens)
-    limit = trial.rate_limit(sized.busy, 1.0)
-    sure_limit = trial.rate_limit(sized.busy, candidate.slowness.quantile(question.slo.confidence))
-    group = Group(
-        role="serve",
-        model=question.networks[candidate.layout.weight_format].name,
-        layout=candidate.layout,
-        weight_dtype=candidate.layout.weight_format,
-        replicas=sized.busy + spares,
-        spare_replicas=spares,
+def group_of(sized: Sized, terms: Terms, role: Role, replicas: int, **figures: Any) -> Group:
+    """Return replicas of a layout with what follows from the layout and the terms; the figures are those of its requests."""
+    candidate, question = sized.trial.candidate, sized.trial.question
+    return Group(
+        role=role,
+        model=question.networks[sized.layout.weight_format].name,
+        layout=sized.layout,
+        weight_dtype=sized.layout.weight_format,
+        replicas=replicas,
         survive=terms.survive,
         headroom_fraction=terms.headroom_fraction,
+        kv_cache_tokens=candidate.kv_cache_tokens,
+        label=candidate.label,
+        price=terms.prices.get(sized.hardware),
+        **figures,
+    )
+
+
+def plan_at_peak(
+    groups: tuple[Group, ...],
+    usd_per_hour: float | None,
+    demand: Demand,
+    responses_s: tuple[float, ...],
+    spreads: tuple[Spread[float], Spread[float], Spread[float]],
+    intervals: Mapping[str, Interval],
+    tokens_per_s: tuple[float, float],
+    **figures: Any,
+) -> Plan:
+    """Return a plan with what follows from its groups and from what its requests see at the peak.
+
+    Parameters
+    ----------
+    groups : with their replicas
+    usd_per_hour : of their order; None without a price
+    demand : traffic of all groups
+    responses_s : [s]
+        mean response of each class
+    spreads : TTFT, TPOT and E2E [s]
+    intervals : of the means of these latencies
+    tokens_per_s : output tokens, and input and output tokens [1/s]
+    figures : other fields of the plan
+    """
+    ttft_s, tpot_s, e2e_s = bounded_latencies(*spreads, intervals)
+    return Plan(
+        groups=groups,
+        ttft_s=ttft_s,
+        tpot_s=tpot_s,
+        e2e_s=e2e_s,
+        usd_per_hour=usd_per_hour,
+        usd_per_million_output_tokens=usd_per_million(usd_per_hour, tokens_per_s[0]),
+        usd_per_million_tokens=usd_per_million(usd_per_hour, tokens_per_s[1]),
+        money=None if usd_per_hour is None else unit_costs_at_mean(demand, usd_per_hour, responses_s),
+        outside=outside_use(demand.classes, responses_s, HOURS_PER_MONTH),
+        class_e2e_mean_s=responses_s if len(demand.classes) > 1 else (),
+        **figures,
+    )
+
+
+def plan_of(sized: Sized, terms: Terms) -> Plan:
+    """Return the plan, with latencies simulated at the peak."""
+    trial, busy, question = sized.trial, sized.busy, sized.trial.question
+    latencies, demand, slowness = trial.fleet(busy), trial.demand_of(busy), trial.candidate.slowness
+    lengths, in_replica, each = demand.lengths, latencies.concurrency, latencies.requests_per_s
+    load = Load(int(lengths.input_tokens), int(lengths.output_tokens), request_rate=each)
+    rows = breakdown_of(trial.replica, load, in_replica)
+    spares = terms.spares(sized.layout, busy)
+    output_rate, input_rate = each * busy * demand.generated_tokens, each * busy * float(lengths.input_tokens)
+    limit, sure_limit = (
+        trial.rate_limit(busy, slower) for slower in (1.0, slowness.quantile(question.slo.confidence))
+    )
+    group = group_of(
+        sized,
+        terms,
+        "serve",
+        busy + spares,
+        spare_replicas=spares,
         concurrency_per_replica=in_replica,
-        request_rate_per_replica=latencies.requests_per_s,
+        request_rate_per_replica=each,
         planned_request_rate_limit_per_replica=planned_rate_limit(
-            limit, sure_limit, terms.headroom_fraction, latencies.requests_per_s
+            limit, sure_limit, terms.headroom_fraction, each
         ),
         request_rate_limit_per_replica=limit,
         sure_request_rate_limit_per_replica=sure_limit,
-        kv_cache_tokens=candidate.kv_cache_tokens,
-        label=candidate.label,
-        price=terms.prices.get(device.name),
         draft_tokens=trial.replica.draft_tokens,
         class_prefix_hit_fractions=demand.class_hit_fractions,
     )
-    return Plan(
-        groups=(group,),
+    return plan_at_peak(
+        (group,),
+        terms.usd_per_hour(sized.layout, busy),
+        demand,
+        latencies.responses_s,
+        (latencies.ttft_s, latencies.tpot_s, latencies.e2e_s),
+        {name: latency_interval(trial, name, in_replica) for name in ("ttft", "tpot", "e2e")},
+        (output_rate, output_rate + input_rate),
         prefix_hit_fraction=demand.hit_fraction,
         class_prefix_hit_fractions=demand.class_hit_fractions,
-        ttft_s=bounded[0],
-        tpot_s=bounded[1],
-        e2e_s=bounded[2],
-        slo_met_probability=met_probability(trial, sized.busy),
-        few_open_loops_measured=candidate.slowness.thin,
+        slo_met_probability=met_probability(trial, busy),
+        few_open_loops_measured=slowness.thin,
         target_probabilities={
-            target.key: target_probability(trial, sized.busy, target) for target in question.slo.targets
+            target.key: target_probability(trial, busy, target) for target in question.slo.targets
         },
-        usd_per_hour=hourly,
-        usd_per_million_output_tokens=usd_per_million(hourly, output_rate),
-        usd_per_million_tokens=usd_per_million(hourly, output_rate + input_rate),
         bottleneck=_bottleneck(sized, terms, bottleneck_of(rows, load.output_tokens, in_replica)),
-        money=None if hourly is None else unit_costs_at_mean(demand, hourly, latencies.responses_s),
         routing=question.routing or "round_robin",
-        outside=outside_use(demand.classes, latencies.responses_s, HOURS_PER_MONTH),
         unlike_waits=latencies.seen,
-        class_e2e_mean_s=latencies.responses_s if len(demand.classes) > 1 else (),
     )
 
 
