@@ -31,7 +31,6 @@ from capplan.fleet.pools.joint import (
     ANY_COST,
     Demanded,
     Joint,
-    Lacking,
     Pair,
     Phase,
     Rank,
@@ -53,6 +52,7 @@ from capplan.fleet.scenario import PoolsLimits
 from capplan.fleet.search.candidates import Rejections, rejection_rows
 from capplan.fleet.search.cheapest import OVER_BUDGET, TOO_FEW_MACHINES, Search, Sized, Terms
 from capplan.fleet.search.layouts import search
+from capplan.fleet.search.one_layout import Standing
 from capplan.fleet.search.recommended import group_of, plan_at_peak, rank
 from capplan.fleet.search.search_cache import SearchCache
 from capplan.fleet.simulation import FleetOutcome
@@ -158,19 +158,8 @@ def _searched(
     )
 
 
-def pools_standing(question: Question, plan: Plan, terms: Terms) -> tuple[Plan, Lacking] | Reason:
-    """Return how a plan stands that was chosen before, or the reason where one of its layouts cannot serve the model at all.
-
-    Parameters
-    ----------
-    question : the traffic, the targets and the engine
-    plan : layouts and numbers of replicas of either pool
-    terms : headroom, spares and prices
-
-    Returns
-    -------
-    the plan with its latencies and its probability under the traffic of now, and the pools that are too small
-    """
+def pools_standing(question: Question, plan: Plan, terms: Terms) -> Standing | Reason:
+    """Return how the pools of a plan stand, or the reason where one of its layouts cannot serve the model at all."""
     sizing = pools_sizing(question, plan, terms)
     if isinstance(sizing, Reason):
         return sizing
@@ -178,7 +167,10 @@ def pools_standing(question: Question, plan: Plan, terms: Terms) -> tuple[Plan, 
     pair = (plan.groups[0].busy_replicas, plan.groups[1].busy_replicas)
     slowness = contender.slowness(question).quantile(question.slo.confidence)
     now = _plan(contender, joint, pair, terms, question.demand, beyond=False)
-    return now, joint.lacking(pair, demanded_of(terms.headroom_fraction, slowness))
+    lacking = joint.lacking(pair, demanded_of(terms.headroom_fraction, slowness))
+    needed = tuple(None if pool.role in lacking else pool.busy_replicas for pool in plan.groups)
+    values = {target: now.value(target) for target in question.slo.targets}
+    return Standing(values, now.slo_met_probability, needed)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from math import inf, isclose
+from math import isclose
 
 import numpy as np
 
@@ -135,35 +135,22 @@ def replicas_at_rates(
 
 
 @dataclass(frozen=True, slots=True)
-class Adequacy:
-    """Whether a number of replicas is enough for the traffic and the targets."""
+class Standing:
+    """How a plan that was chosen before stands under the traffic and the targets of now."""
 
     values_s: Mapping[Target, float]
     """Latency at the peak that each target limits, as stated [s]."""
     probability: float
     """Probability that all targets hold."""
-    needed: float
-    """Replicas that carry the peak with headroom, as predicted; infinite if no number does."""
+    needed: tuple[int | None, ...]
+    """Replicas of each group that carry the peak with headroom, as predicted; None if no number does, and for a pool that is too small."""
 
 
-def adequacy(trial: Trial, busy: int, headroom_fraction: float) -> Adequacy:
-    """Return whether replicas of a layout are enough for the traffic and the targets of their trial.
-
-    Parameters
-    ----------
-    trial : of their layout
-    busy : replicas without spares
-    headroom_fraction : [-]
-        of the capacity that stays unused at the peak
-
-    Returns
-    -------
-    Adequacy
-    """
-    latencies = trial.fleet(busy)
-    peak = trial.total_rate / (1.0 - headroom_fraction)
+def standing_of(trial: Trial, busy: int, headroom_fraction: float) -> Standing:
+    """Return how some replicas of a layout stand, spares left out, with a part of their capacity unused at the peak."""
+    latencies, peak = trial.fleet(busy), trial.total_rate / (1.0 - headroom_fraction)
     needed = trial.replicas_for(peak, 1.0, trial.limits, most=busy)
     if needed is None:
         needed = trial.replicas_for(peak, 1.0, trial.limits)
     values = {target: latencies.value(target) + target.outside_s for target in trial.limits}
-    return Adequacy(values, met_probability(trial, busy), inf if needed is None else float(needed))
+    return Standing(values, met_probability(trial, busy), (needed,))
