@@ -59,6 +59,10 @@ class LoadSearch:
         self._last: ScreenedLayout | None = None
         """Layout that carried the load before, which is tried first."""
 
+    def of(self, asked: AskedFleet, terms: Terms) -> "LoadSearch":
+        """Return the searches of another question, or of other limits."""
+        return LoadSearch(asked, terms, as_bought=self.as_bought)
+
     def trials(self, ratio: float, *, limited: bool = True) -> Search:
         """Return the search at a multiple of the traffic, with or without the limit on GPUs."""
         question = at_load(self.asked, ratio).question

@@ -1,6 +1,6 @@
 """The recommended plan with weights in fp8 instead of 16 bits, for the time of sizing one layout."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from capplan.errors import CapplanError, Reason
 from capplan.fleet.plan import Plan
@@ -15,16 +15,7 @@ WIDE = ("fp32", "bf16", "fp16")
 NARROWER = "fp8"
 
 
-@dataclass(frozen=True, slots=True)
-class NarrowerWeights:
-    """The layout of a plan with narrower weights, which costs less."""
-
-    weight_dtype: str
-    gpus: int
-    usd_per_month: float
-
-
-def narrower_weights(asked: AskedFleet, plan: Plan) -> NarrowerWeights | None:
+def narrower_weights(asked: AskedFleet, plan: Plan) -> Plan | None:
     """Return the layout of a plan of identical replicas with weights in fp8, sized again; None where that costs no less, or cannot be."""
     scenario, before = asked.scenario, plan.usd_per_month
     of_job = plan.money is not None and plan.money.usd_per_job is not None
@@ -50,4 +41,4 @@ def narrower_weights(asked: AskedFleet, plan: Plan) -> NarrowerWeights | None:
     after = found[1].usd_per_month if found else None
     if not found or after is None or after >= before:
         return None
-    return NarrowerWeights(NARROWER, found[1].gpus, after)
+    return found[1]

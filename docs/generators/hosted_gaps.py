@@ -85,7 +85,7 @@ def gap_of(asked: AskedFleet, answer: FleetAnswer, device: str, api: ComparedApi
     left = usd / api_usd / prod(factors.values())
     narrow = narrower_weights(asked, plan)
     pools = " + ".join(f"{group.replicas} x {group.gpus_per_replica}" for group in plan.groups)
-    ratio = None if narrow is None else usd * narrow.usd_per_month / month / api_usd
+    ratio = None if narrow is None else usd * (narrow.usd_per_month or month) / month / api_usd
     return Gap(asked.scenario.file.model, device, pools, usd, api.price.name, api_usd, left, factors, ratio)
 
 

@@ -6,7 +6,6 @@ from datetime import date
 from functools import partial
 from itertools import pairwise
 from math import ceil
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -47,9 +46,6 @@ from capplan.readers.catalogue.hardware import sku_of
 from capplan.scenario.scenario_file import Power, Scenario
 from capplan.scenario.traffic import rate_line
 from capplan.workload.daily_curve import HOURS
-
-if TYPE_CHECKING:
-    from capplan.questions.narrower import NarrowerWeights
 
 
 def asked_energy(
@@ -293,7 +289,7 @@ class Outlook:
     """Load of each group over the day, where the load has a curve and the recommended plan has several groups."""
     group_names: tuple[str, ...] = ()
     """Names of these groups."""
-    narrower: "NarrowerWeights | None" = None
+    narrower: Plan | None = None
     """The recommended plan with narrower weights, if it costs less so."""
 
 

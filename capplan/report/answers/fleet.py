@@ -481,7 +481,9 @@ def _fleet_result(
         "over_budget": plan_row(answer.over_budget) if answer.over_budget else None,
         "over_budget_usd_per_month": over,
         "missed_usd_per_month": above(over, budget),
-        "narrower_weights": asdict(outlook.narrower) if outlook.narrower else None,
+        "narrower_weights": row_of(outlook.narrower, "weight_dtype gpus usd_per_month")
+        if outlook.narrower
+        else None,
         "carried": answer.carried
         and row_of(answer.carried, "traffic_fraction usd_per_month")
         | {"plan": plan_row(answer.carried.plan)},

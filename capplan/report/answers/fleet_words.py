@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from math import ceil
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from capplan.assumption import Assumption, by_what_to_do
 from capplan.fleet.plan import (
@@ -25,9 +25,6 @@ from capplan.questions.plans.plan_row import plan_row
 from capplan.report.answer import Table, columns, row_of
 from capplan.scenario.money_terms import host_bytes, memory_usd_per_month
 from capplan.scenario.scenario_file import Scenario
-
-if TYPE_CHECKING:
-    from capplan.questions.narrower import NarrowerWeights
 
 WITH_MIX = "with its mix of commitments"
 SURER = 0.9
@@ -63,7 +60,7 @@ def most_assumed_texts(assumptions: Sequence[Assumption]) -> Iterator[str]:
         yield f"assumed: {item.what.partition('; ')[0]}; replace with {item.replace}"
 
 
-def narrower_text(plan: Plan, narrower: "NarrowerWeights | None") -> str:
+def narrower_text(plan: Plan, narrower: Plan | None) -> str:
     """Return what narrower weights make of the cost of a plan with the same layout; empty where they save nothing."""
     if narrower is None:
         return ""
