@@ -6,14 +6,7 @@ from functools import partial
 import numpy as np
 
 from capplan.explain.plans import Arguments, Group, NextToPlan, Planned, Row, busy_of, no_number
-from capplan.explain.subject import (
-    Explained,
-    Place,
-    explained,
-    formula_of,
-    input_of,
-    places_of,
-)
+from capplan.explain.subject import Explained, Place, explained, formula_of, group_path, input_of, places_of
 from capplan.explain.table import Stated, stated_input
 from capplan.fleet.plan import Group as PlanGroup
 from capplan.fleet.plan import Plan
@@ -32,11 +25,6 @@ from capplan.report.quantities import MONEY
 from capplan.scenario.scenario_file import Power
 from capplan.scenario.traffic import rate_line
 from capplan.serving.steady_state import replicas_over_time
-
-
-def _path(plan: Plan, at: int) -> str:
-    """Return where the numbers of a group of a plan stand; a plan of one group has them itself."""
-    return f"groups[{at}]." if len(plan.groups) > 1 else ""
 
 
 def _mix(planned: Planned) -> AskedMix | None:
@@ -110,7 +98,7 @@ def _commitment_arguments(plan: Plan, mix: Mix) -> Arguments:
         return Stated(getattr(offer(place), f"{end}_ratio"), f"{end}est offer of {of}", name=f"{end}_ratio")
 
     def gpus(place: Place) -> Stated:
-        where = f"explain {_path(plan, part(place).group)}gpus_per_replica"
+        where = f"explain {group_path(plan, part(place).group)}gpus_per_replica"
         return Stated(part(place).devices, where)
 
     return {
@@ -216,9 +204,7 @@ def _time_fraction(planned: Planned, energy: Energy, position: int) -> Explained
     at = next((at for at, (name, _) in enumerate(named) if name and phase["phase"].startswith(name)), -1)
     group = plan.groups[at]
     name = "concurrency_per_replica"
-    source = (
-        f"explain {_path(plan, at % len(plan.groups))}{name}; of each hour, by its rate over that of the peak"
-    )
+    source = f"explain {group_path(plan, at % len(plan.groups))}{name}; of each hour, by its rate over that of the peak"
     load = input_of("N", name, group.concurrency_per_replica, group.label, source)
     return explained("time_fraction", phase["time_fraction"], formula, (load,), MONEY)
 

@@ -270,18 +270,8 @@ def next_steps_group(planned: Planned) -> Group:
     for place, step in enumerate(steps.surer):
         if step.gpus is not None:
             replicas = step.gpus // group.gpus_per_replica
-            size = Certainty(
-                step.confidence,
-                plan.hardware,
-                step.gpus,
-                step.usd_per_month,
-                gpus_per_replica=group.gpus_per_replica,
-                replicas=replicas,
-                spare_replicas=group.spares_among(replicas),
-                **group.layout.degrees,
-                weight_dtype=plan.weight_dtype,
-                kv_dtype=plan.kv_dtype,
-            )
+            spares, usd = group.spares_among(replicas), step.usd_per_month
+            size = Certainty.of_layout(step.confidence, group.layout, replicas, spares, usd)
             subjects[name_of(("next_steps", "surer", place))] = cache(partial(_sized, planned.asked, size))
 
     given = {

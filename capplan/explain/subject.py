@@ -243,6 +243,11 @@ def plan_places(plan: Plan) -> Iterator[tuple[Place, float]]:
     return places_of({**row, "groups": groups, "order": order})
 
 
+def group_path(plan: Plan, at: int) -> str:
+    """Return where the numbers of a group of a plan stand; a plan of one group has them itself."""
+    return f"groups[{at}]." if len(plan.groups) > 1 else ""
+
+
 @dataclass(slots=True)
 class PlanSubject:
     """A plan whose quantities are asked for."""

@@ -46,7 +46,7 @@ from capplan.fleet.search.search_cache import SearchCache
 from capplan.fleet.search.trial import Trial
 from capplan.hardware.device import Device
 from capplan.memory.plan import CONTEXT_TOO_LONG
-from capplan.money.order import Order, machines_per_replica
+from capplan.money.order import machines_per_replica
 from capplan.money.price import ChosenPrice, usd_per_month
 from capplan.workload.request_class import Target
 
@@ -62,13 +62,13 @@ _LIMITS = (Refusal.FLEET_SIZE, Refusal.BUDGET, Refusal.MACHINES)
 def dear_line(fleet: Sized, cheapest: Sized, trials: Search) -> Uneconomical:
     """Return the line of a device whose best plan costs far more than the cheapest."""
     hourly, least = (rank(item, trials.terms)[0] for item in (fleet, cheapest))
-    tight = tight_target(fleet, trials)
-    idle = None if tight else _tightest(fleet.trial)
+    tight, tightest = tight_target(fleet, trials), _tightest(fleet.trial)
+    target: tuple[str | None, float | None, float | None] = (None, None, None)
+    if tightest is not None:
+        target = tightest[0].key, tightest[1] + tightest[0].outside_s, tightest[0].stated_s
     return Uneconomical(
         fleet.hardware,
-        tight.target if tight else idle and idle[0].key,
-        tight.value_s if tight else idle and idle[1] + idle[0].outside_s,
-        tight.limit_s if tight else idle and idle[0].stated_s,
+        *target,
         fleet.gpus,
         tight.gpus_at if tight else (),
         float(usd_per_month(hourly)),
@@ -79,7 +79,7 @@ def dear_line(fleet: Sized, cheapest: Sized, trials: Search) -> Uneconomical:
 
 def _dear(fleet: Sized, cheapest: Sized, terms: Terms) -> str:
     """Return why a plan costs more than the cheapest: how many GPUs are bought at which price, and what of them carries the peak."""
-    orders = [_order(item, terms) for item in (fleet, cheapest)]
+    orders = [terms.order(item.layout, item.busy) for item in (fleet, cheapest)]
     mine, best = orders
     if mine is None or best is None or not best.usd_per_hour:
         return ""
@@ -95,15 +95,6 @@ def _dear(fleet: Sized, cheapest: Sized, terms: Terms) -> str:
         f"{words}; {carrying:,} carry the peak, its machines have {size} GPUs, and {terms.survive.what_fails} may fail; "
         f"{terms.survive.key}, fleet.providers"
     )
-
-
-def _order(fleet: Sized, terms: Terms) -> Order | None:
-    """Return the machines of a plan; None without a price."""
-    layout = fleet.layout
-    price = terms.prices.get(layout.device.name)
-    if price is None:
-        return None
-    return price.order(layout.devices, layout.device.node_devices, fleet.busy, terms.survive)
 
 
 def tight_target(fleet: Sized, trials: Search) -> TightTarget | None:
@@ -285,7 +276,8 @@ def _gpus_at(
     terms, layout = trials.terms, trial.candidate.layout
     found = []
     for ratio in RELAXED:
-        limit = two_digits(max(value_s, target.limit_s / RELAXED[0]) * ratio)
+        limit = max(value_s, target.limit_s / RELAXED[0]) * ratio
+        limit = round(limit, 1 - floor(log10(limit)))  # two significant digits
         if limit <= target.limit_s:
             continue
         limits = {**trial.limits, target: limit}
@@ -294,17 +286,6 @@ def _gpus_at(
             fewer_than = terms.gpus(layout, busy)
             found.append(Relaxed(limit + target.outside_s, int(fewer_than)))
     return tuple(found)
-
-
-def two_digits(value: float) -> float:
-    """Round a value to two significant digits.
-
-    Examples
-    --------
-    >>> two_digits(1.2128), two_digits(0.0693)
-    (1.2, 0.069)
-    """
-    return round(value, 1 - floor(log10(value)))
 
 
 def _with_surer(
@@ -599,19 +580,5 @@ def _ladder(
 def _certainty(confidence: float, fleet: Sized | None, terms: Terms) -> Certainty:
     if fleet is None:
         return Certainty(confidence, None, None, None)
-    candidate = fleet.trial.candidate
-    name = candidate.layout.device.name
-    spares = terms.spares(candidate.layout, fleet.busy)
-    return Certainty(
-        confidence,
-        name,
-        fleet.gpus,
-        _usd_per_month(fleet, fleet.busy, terms),
-        gpus_per_replica=candidate.layout.devices,
-        replicas=fleet.busy + spares,
-        spare_replicas=spares,
-        **candidate.layout.degrees,
-        weight_dtype=candidate.layout.weight_format,
-        kv_dtype=candidate.layout.kv_format,
-        max_num_batched_tokens=candidate.layout.max_num_batched_tokens,
-    )
+    usd, spares = _usd_per_month(fleet, fleet.busy, terms), terms.spares(fleet.layout, fleet.busy)
+    return Certainty.of_layout(confidence, fleet.layout, fleet.busy + spares, spares, usd)

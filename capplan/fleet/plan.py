@@ -8,7 +8,6 @@ from typing import Literal, TypeAlias
 
 from capplan.accuracy.bounded import BoundedSpread
 from capplan.assumption import Label
-from capplan.errors import InputError
 from capplan.fleet.availability import PlanAvailability, plan_availability
 from capplan.fleet.pools.link import LinkTerms, LinkUse
 from capplan.fleet.pools.order import PoolSize, pools_order, with_machines
@@ -353,20 +352,6 @@ class PlanOrder:
         return sum(line.count * line.machine.gpus for line in self.lines if line.machine.is_owned)
 
 
-def refuse_mix(plan: "Plan | None", what: str) -> None:
-    """Raise the error for what is not worked out for a mix.
-
-    Raises
-    ------
-    InputError
-        the plan has several groups that serve different requests
-    """
-    if plan is not None and plan.is_mix:
-        raise InputError(
-            f"{what} is not worked out for a mix of fleets\n  for the cheapest fleet of one kind: --set fleet.mix=off"
-        )
-
-
 def ordered_text(plan: "Plan") -> str | None:
     """Return the machines of a plan in words, such as '3 x p5.48xlarge'; None if GPUs are bought by the piece, or without a price."""
     lines = plan.order.lines if plan.order else ()
@@ -538,7 +523,7 @@ class Plan(PlanFigures):
     @property
     def draft_tokens(self) -> int | None:
         """Tokens drafted in a speculative round; None without speculation, and for a mix whose groups draft differently many."""
-        counts = {group.draft_tokens for group in self.groups if group.role != "prefill"}
+        counts = {group.draft_tokens for group in self.generating}
         return next(iter(counts)) if len(counts) == 1 else None
 
     @property
@@ -552,10 +537,19 @@ class Plan(PlanFigures):
         return any(group.requests is not None for group in self.groups)
 
     @property
+    def receiving(self) -> tuple[Group, ...]:
+        """The groups that requests come to first, which read their prompts: all but those that only decode."""
+        return tuple(group for group in self.groups if group.role != "decode")
+
+    @property
+    def generating(self) -> tuple[Group, ...]:
+        """The groups that write the output of requests: all but those that only prefill."""
+        return tuple(group for group in self.groups if group.role != "prefill")
+
+    @property
     def peak_requests_per_s(self) -> float:
         """Request rate of the service at the peak [req/s]."""
-        groups = self.groups if self.is_mix else self.groups[:1]
-        return sum(group.request_rate_per_replica * group.busy_replicas for group in groups)
+        return sum(group.request_rate_per_replica * group.busy_replicas for group in self.receiving)
 
     @property
     def carried_requests_per_s(self) -> float:
@@ -624,7 +618,7 @@ class Plan(PlanFigures):
     @property
     def prefilling_replicas(self) -> int:
         """Replicas that read prompts, spares included: their prefix caches have the offload tiers."""
-        return sum(group.replicas for group in self.groups if group.role != "decode")
+        return sum(group.replicas for group in self.receiving)
 
     @property
     def in_service(self) -> tuple[int, ...]:
@@ -787,6 +781,25 @@ class Certainty:
     def has_layout(self) -> bool:
         """Whether all its replicas have one layout, which is stated."""
         return self.kv_dtype is not None
+
+    @classmethod
+    def of_layout(
+        cls, confidence: float, layout: Layout, replicas: int, spares: int, usd_per_month: float | None
+    ) -> "Certainty":
+        """Return replicas of one layout at a confidence, spares included."""
+        return cls(
+            confidence,
+            layout.device.name,
+            replicas * layout.devices,
+            usd_per_month,
+            layout.devices,
+            replicas,
+            spares,
+            **layout.degrees,
+            weight_dtype=layout.weight_format,
+            kv_dtype=layout.kv_format,
+            max_num_batched_tokens=layout.max_num_batched_tokens,
+        )
 
 
 @dataclass(frozen=True, slots=True)

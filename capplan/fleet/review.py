@@ -158,8 +158,7 @@ def target_margins(plan: Plan, question: Question) -> tuple[dict[str, Any], ...]
 def _margin(plan: Plan, question: Question, target: Target) -> dict[str, Any]:
     predicted, engine = plan.value(target), plan.engine_value(target)
     probability, limit_s = plan.target_probabilities[target.key], plan.engine_limit_s(target)
-    first, last = plan.groups[0], plan.groups[-1]
-    seen_at = plan.groups if plan.is_mix else (first if target.metric == "ttft" else last,)
+    seen_at = plan.receiving if target.metric == "ttft" else plan.generating
     ends = []
     for group in seen_at:
         slowness = _slowness(plan, group, question, target)

@@ -16,7 +16,7 @@ from capplan.fleet.load.offered import SamplePath, selected_requests
 from capplan.fleet.load.routed import MixedGroup, Operation
 from capplan.fleet.load.session_load import peak_stream
 from capplan.fleet.over_time import OverTime, scaling_rate
-from capplan.fleet.plan import FleetAnswer, Plan, refuse_mix
+from capplan.fleet.plan import FleetAnswer, Plan
 from capplan.fleet.review import spec_of_layout
 from capplan.fleet.search.candidates import Layout, refuse_illegal
 from capplan.fleet.search.one_layout import trial_of
@@ -111,12 +111,11 @@ def chosen_plan(
     if target.name not in question.efficiencies:
         calibration = Path(asked.scenario.calibration) if asked.scenario.calibration else None
         engine, _, _ = refitted_profile(calibration, question.profile, target)  # refuses another device's
-        efficiencies = {
-            **question.efficiencies,
-            target.name: efficiency_by(calibration, target, engine),
-        }
-        on_devices = {**question.on_devices, target.name: engine}
-        question = replace(question, efficiencies=efficiencies, on_devices=on_devices)
+        question = replace(
+            question,
+            efficiencies={**question.efficiencies, target.name: efficiency_by(calibration, target, engine)},
+            on_devices={**question.on_devices, target.name: engine},
+        )
     dtype, network = next(iter(question.networks.items()))
     sharding = Sharding(float(flags.tensor_parallel or 1), float(flags.pipeline_parallel or 1), 1.0, 1.0)
     layout = Layout(target, sharding, dtype, question.kv_formats[0])
@@ -140,24 +139,18 @@ def chosen_of(asked: AskedFleet, plan: Plan, replicas: int | None = None) -> Cho
             f"--replicas {replicas}: the plan of {asked.scenario.name} has a prefill and a decode pool\n"
             "  for other pools: --hardware NAME --prefill-replicas 2 --decode-replicas 2 --kv-link network"
         )
-    if replicas is not None:
-        refuse_mix(plan, f"--replicas {replicas}")
-    first = plan.groups[0]
-    roles = plan.group_names if plan.is_mix else [group.role for group in plan.groups]
-    names = {role: layout_name(group.layout) for role, group in zip(roles, plan.groups, strict=True)}
-    alike = len(set(names.values())) == 1
+    if replicas is not None and plan.is_mix:
+        raise InputError(
+            f"--replicas {replicas} is not worked out for a mix of fleets\n  for the cheapest fleet of one kind: --set fleet.mix=off"
+        )
+    names = [layout_name(group.layout) for group in plan.groups]
+    if len(set(names)) > 1:
+        names = [f"{of} {name}" for of, name in zip(plan.group_names, names, strict=True)]
     origin, counted = "the plan that capplan fleet chooses", _plan_count_text(plan)
     if replicas is not None:
         origin, counted = "the layout that capplan fleet chooses", _count_text(replicas)
-    return Chosen(
-        asked,
-        spec_of_layout(first.layout, asked.question),
-        replicas or sum(plan.in_service),
-        names[roles[0]] if alike else ", ".join(f"{role} {name}" for role, name in names.items()),
-        origin,
-        counted,
-        plan,
-    )
+    spec, count = spec_of_layout(plan.groups[0].layout, asked.question), replicas or sum(plan.in_service)
+    return Chosen(asked, spec, count, ", ".join(dict.fromkeys(names)), origin, counted, plan)
 
 
 def mixed_groups(chosen: Chosen, operation: Operation | None, stream: Stream) -> tuple[MixedGroup, ...]:

@@ -290,11 +290,6 @@ def pools_sizing(
     )
 
 
-def with_pair(plan: Plan, pair: Pair) -> Plan:
-    """Return the pools of a plan with other replicas in service, and the spares that these need; its latencies are those of before."""
-    return plan.resized(pair)
-
-
 def usd_per_month_of(plan: Plan, pair: Pair | None) -> float:
     """Return what the layouts of a plan cost a month with other replicas in service; infinite where none are enough.
 
@@ -305,7 +300,7 @@ def usd_per_month_of(plan: Plan, pair: Pair | None) -> float:
     """
     if pair is None:
         return inf
-    usd = with_pair(plan, pair).usd_per_month
+    usd = plan.resized(pair).usd_per_month
     if usd is None:
         raise ValueError(f"{plan.hardware} has no price")
     return usd
@@ -384,8 +379,8 @@ def with_certainty_of_pools(
         ]
         if plan is not None and sizing is not None and not isinstance(sizing, Reason):
             pair = sizing.at_confidence(confidence, _dearest_of_use(plan, known))
-            known += [_certainty(confidence, with_pair(plan, pair))] if pair is not None else []
-        surer = min(known, key=_cost_of_certainty)
+            known += [_certainty(confidence, plan.resized(pair))] if pair is not None else []
+        surer = min(known, key=lambda row: [inf if n is None else n for n in (row.usd_per_month, row.gpus)])
         rows.append(surer)
     return replace(answer, certainty=tuple(reversed(rows)))
 
@@ -398,11 +393,3 @@ def _dearest_of_use(plan: Plan, known: Sequence[Certainty]) -> Rank:
 
 def _certainty(confidence: float, plan: Plan) -> Certainty:
     return Certainty(confidence, plan.hardware, plan.gpus, plan.usd_per_month)
-
-
-def _cost_of_certainty(row: Certainty) -> tuple[float, float]:
-    """Return the sort key of rows: dollars, then devices; rows without a fleet last."""
-    return (
-        inf if row.usd_per_month is None else row.usd_per_month,
-        inf if row.gpus is None else row.gpus,
-    )

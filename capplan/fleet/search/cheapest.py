@@ -17,7 +17,7 @@ from capplan.fleet.search.load_scale import replicas_at
 from capplan.fleet.search.search_cache import SearchCache
 from capplan.fleet.search.simulated_layout import SamplePaths
 from capplan.fleet.search.trial import Trial
-from capplan.money.order import Survival, most_busy_for
+from capplan.money.order import Order, Survival, most_busy_for
 from capplan.money.price import ChosenPrice
 from capplan.workload.request_class import Target
 
@@ -87,6 +87,11 @@ class Terms:
             return inf
         node = layout.device.node_devices
         return price.order_usd_per_hour(layout.devices, node, int(busy), survive=self.survive)
+
+    def order(self, layout: Layout, busy: int) -> Order | None:
+        """Return the machines of some replicas and of their spares; None without a price."""
+        price, node = self.prices.get(layout.device.name), layout.device.node_devices
+        return None if price is None else price.order(layout.devices, node, busy, self.survive)
 
     def least_usd_per_hour(self, layout: Layout, gpus: float) -> float:
         """Return a lower bound on what any machines with this many used GPUs cost per hour; infinite without a price."""

@@ -1,10 +1,10 @@
 """What every lever of a scenario is worth, separately and combined: each a changed scenario put to the search of `fleet`."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import product
+from itertools import chain, product
 from math import inf
 from pathlib import Path
 
@@ -376,7 +376,8 @@ def _best(asking: Asking, base: Base, rows: Sequence[LeverRow]) -> Combination |
     listed = _listed(base)
     best: Combination | None = None if base.plan is None else Combination(base.plan, (), (), 0)
     cost, tried = inf if base.cheapest is None else _with_memory(base.asked, base.cheapest), 0
-    for selected in sorted(_selections(choices), key=len):
+    selections = product(*(((), *((lever,) for lever in levers)) for levers in choices.values()))
+    for selected in sorted((tuple(chain(*parts)) for parts in selections), key=len):
         levers = [*adding, *selected]
         if not levers:
             continue
@@ -404,12 +405,6 @@ def _as_planned(asking: Asking, base: Base, rows: Sequence[LeverRow], best: Comb
     if plan is None or _with_memory(asked, plan) > _with_memory(asked, best.plan) * (1.0 + 1e-9):
         return best
     return replace(best, plan=plan, memory_usd_per_month=memory_usd_per_month(asked.scenario, plan))
-
-
-def _selections(choices: Mapping[str, Sequence[Lever]]) -> Iterator[tuple[Lever, ...]]:
-    """Return every selection of at most one change of each lever."""
-    for selected in product(*((None, *levers) for levers in choices.values())):
-        yield tuple(lever for lever in selected if lever is not None)
 
 
 def _with_memory(asked: AskedFleet, plan: Plan) -> float:
