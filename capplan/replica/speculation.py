@@ -228,36 +228,25 @@ def speculation(
 
     Parameters
     ----------
-    target : the replica, or the time of one of its decode steps [s]
-    draft : the draft model, or the time of one of its steps [s]
+    target, draft : the replica and the draft model, or the time of one of their steps [s]
     acceptance_fraction : [-]
         probability that a draft token is accepted if all before it were; or one for each position
-    draft_tokens : [tokens]
-        draft lengths to try; those beyond the positions are left out
-    batches : [-]
-        batches to try, in decoding sequences
+    draft_tokens, batches : lengths to try, of which those beyond the positions are left out, and decoding sequences
     context_tokens : [tokens]
         mean context of a sequence
-
-    Returns
-    -------
-    a row for every batch and draft length, the best length, and the break-even batch
     """
     spec = target if isinstance(target, float) else target.spec
     fractions = [acceptance_fraction] if isinstance(acceptance_fraction, float) else acceptance_fraction
     positions = len(fractions)
     tried = sorted({g for g in draft_tokens if positions == 1 or g <= positions})
     if not tried:
-        raise InputError(
-            f"--draft-tokens {min(draft_tokens)}: acceptances are known for {positions} drafts\n  state your own: --acceptance 0.7"
-        )
+        known = f"acceptances are known for {positions} drafts\n  state your own: --acceptance 0.7"
+        raise InputError(f"--draft-tokens {min(draft_tokens)}: {known}")
     lengths = np.array(tried, dtype=np.float64)
     asked = sorted(set(batches))
-    of_length = (
-        {g: target_and_draft_memory(target, draft, context_tokens, g) for g in tried}
-        if isinstance(target, Replica)
-        else {}
-    )
+    of_length = {}
+    if isinstance(target, Replica):
+        of_length = {g: target_and_draft_memory(target, draft, context_tokens, g) for g in tried}
     both = of_length.get(tried[0])
     every = _tried_batches(asked, target, both)
     grid, drafts = every[:, None], lengths[None, :]

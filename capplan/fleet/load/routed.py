@@ -95,32 +95,7 @@ def _routed_fleet(
     gauged: bool,
     early_end: EarlyEnd,
 ) -> FleetOutcome:
-    """Simulate identical replicas behind one router.
-
-    Parameters
-    ----------
-    replica : one of them
-    stream : the load
-    operation : how the fleet is operated
-    replicas : [-]
-        that serve from the start; not used with separate prefill and decode
-    slo : limits for goodput
-    until_s : [s]
-        stop at this time
-    admission : admission rules; None: admit all
-    use : options of the engines
-    gauged : record batches, blocks in use and gaps between tokens, which separate pools need not
-    early_end : limits on the first token that may end a run of separate pools
-
-    Returns
-    -------
-    latencies [s], rates [1/s], by class and overall
-
-    Raises
-    ------
-    InputError
-        names options that cannot be combined
-    """
+    """Simulate replicas behind one router; `gauged` and `early_end` concern separate pools, and `replicas` those that do both phases."""
     stream = stream_with_block_ids(stream, replica, use)
     apart, prompt_tokens = _is_disaggregated(operation), stream.mean_input_tokens
     if apart:

@@ -87,23 +87,19 @@ def pools_decision(
     Parameters
     ----------
     question : of the whole fleet; both phases of a plan have one weight dtype and one KV dtype
-    pools : devices of either pool, and the link
-    terms : headroom, spares of each pool, prices, and limits of the whole fleet
     beyond : whether to look for the load that a plan carries beyond the peak, for the probability of each target and for the
         range of the cost of the cheapest plan; else a plan counts as full, and has none of these
-    progress : called with the pairs that are done, and all of them
-    cache : runs that searches of similar questions share
     most_usd_per_hour : [$/h]
         only cheaper plans are looked for, among those with a price: devices whose closed-form bounds say that there are none are left out
     """
     check_known((*pools.prefill_devices, *pools.decode_devices), pools.link)
-    rejected: Rejections = Counter()
-    together: Rejections = Counter()
-    cache = cache or SearchCache()
+    rejected, together, cache = Rejections(), Rejections(), cache or SearchCache()
+    confirmed = partial(
+        _confirmed, users=question.demand, link=pools.link, terms=terms, cache=cache, beyond=beyond
+    )
     found = _groups(question, pools, terms, rejected, cache, most_usd_per_hour)
     groups = found.groups
-    plans: list[Plan] = []
-    simulated = 0
+    plans, simulated = list[Plan](), 0
 
     def most_of(group: Sequence[Contender]) -> float:
         return most_usd_per_hour if _priced(group[0], terms) else inf
@@ -120,8 +116,7 @@ def pools_decision(
             for _, others in groups[place:]:
                 rejected[others[0].hardware, dearer] += 1
             break
-        asking = _Asking(timed, question.demand, pools.link, terms, cache, dearer, beyond=beyond)
-        plan, tried = _confirmed(group, asking, together, least)
+        plan, tried = confirmed(timed, group, dearer, together, least)
         simulated += tried
         plans += [plan] if plan else []
         if progress:
@@ -131,8 +126,7 @@ def pools_decision(
         if _alone_cost(group[0], terms) >= least:
             break
         wider = _every_layout(timed, group, pools, terms, cache, least)
-        asking = _Asking(timed, question.demand, pools.link, terms, cache, DEARER_POOLS, beyond=beyond)
-        plan, tried = _confirmed(wider, asking, Counter(), least) if wider else (None, 0)
+        plan, tried = confirmed(timed, wider, DEARER_POOLS, Rejections(), least) if wider else (None, 0)
         simulated += tried
         if plan:
             plans = [*(item for item in plans if item.hardware != plan.hardware), plan]
@@ -401,39 +395,37 @@ def _priced(contender: Contender, terms: Terms) -> bool:
     return all(terms.priced(side.layout.device.name) for side in contender.sides)
 
 
-@dataclass(frozen=True, slots=True)
-class _Asking:
-    """What a plan is asked to be."""
-
-    question: Question
-    users: Demand
-    """The traffic before users were replaced by requests at their rate."""
-    link: LinkTerms
-    terms: Terms
-    cache: SearchCache
-    dearer: Reason
-    """Why a plan that costs too much is not looked for."""
-    beyond: bool
-
-
 def _confirmed(
-    group: Sequence[Contender], asking: _Asking, rejected: Rejections, most_cost: float
+    question: Question,
+    group: Sequence[Contender],
+    dearer: Reason,
+    rejected: Rejections,
+    most_cost: float,
+    *,
+    users: Demand,
+    link: LinkTerms,
+    terms: Terms,
+    cache: SearchCache,
+    beyond: bool,
 ) -> tuple[Plan | None, int]:
-    """Return the cheapest plan of a group, simulated with its link, or None with the reason in `rejected`; and the pairs tried."""
+    """Return the cheapest plan of a group, simulated with its link, or None with the reason in `rejected`; and the pairs tried.
+
+    The demand of `users` is as the scenario states it: in the question requests at random take the place of users.
+    """
     for side in group[0].sides:
         device = side.trial.replica.spec.device
-        if not asking.link.known_to(device):
-            why = Reason(Refusal.LINK_DOMAIN, f"{device.name} has no {asking.link.name}")
+        if not link.known_to(device):
+            why = Reason(Refusal.LINK_DOMAIN, f"{device.name} has no {link.name}")
             rejected[group[0].hardware, why] += 1
             return None, 0
-    question, terms, tried, under = asking.question, asking.terms, 0, (most_cost, 0.0)
+    tried, under = 0, (most_cost, 0.0)
     best: tuple[Contender, Joint, Pair] | None = None
     for contender in group:
         order, alone = rank_of(contender, terms), contender.alone
         if best is not None and not order(alone) < under:
             continue
         sides = (contender.prefill.trial.replica, contender.decode.trial.replica)
-        joint = asking.cache.joint(question, *sides, asking.link)
+        joint = cache.joint(question, *sides, link)
         slowness = contender.slowness(question).quantile(question.slo.confidence)
         demanded = demanded_of(terms.headroom_fraction, slowness)
         likely = partial(contender.alone_if, demanded)
@@ -442,23 +434,27 @@ def _confirmed(
         if pair is not None:
             best, under = (contender, joint, pair), order(pair)
         elif best is None and contender is group[-1]:
-            rejected[contender.hardware, _no_pair(contender, joint, demanded, asking, under)] += 1
+            over = dearer if under < ANY_COST else None
+            rejected[contender.hardware, _no_pair(contender, joint, demanded, terms, over)] += 1
     if best is None:
         return None, tried
-    plan = _plan(*best, terms, asking.users, beyond=asking.beyond)
+    plan = _plan(*best, terms, users, beyond=beyond)
     reason = _over(plan, terms) or _unsure(plan, question)
     if reason is not None:
         rejected[group[0].hardware, reason] += 1
     return plan if reason is None else None, tried
 
 
-def _no_pair(contender: Contender, joint: Joint, demanded: Demanded, asking: _Asking, under: Rank) -> Reason:
+def _no_pair(
+    contender: Contender, joint: Joint, demanded: Demanded, terms: Terms, dearer: Reason | None
+) -> Reason:
     """Return why no number of replicas was found: a limit on number or machines, the cost, or the targets."""
-    unmet, alone, terms = _unmet(joint, contender.alone, demanded), contender.alone, asking.terms
+    alone = contender.alone
+    unmet = _unmet(joint, alone, demanded)
     if joint.never(demanded):
         return unmet
-    if under < ANY_COST:
-        return asking.dearer
+    if dearer is not None:
+        return dearer
     free = replace(terms, max_devices=None, prices={})
     likely = partial(contender.alone_if, demanded)
     pair, _ = joint.cheapest(alone, rank_of(contender, free), demanded, likely=likely)
