@@ -287,7 +287,7 @@ def _certainty(asked: AskedFleet, plan: Plan, seed: int) -> list[Broken]:
     slowness = next(
         screened.slowness
         for screened in search(asked.question).candidates
-        if (screened.layout, screened.weight_dtype) == (plan.single.layout, plan.single.weight_dtype)
+        if screened.layout == plan.single.layout
     )
     sure = plan.slo_met_probability
     slowest = slowness.quantile(sure)

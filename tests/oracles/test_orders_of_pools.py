@@ -206,7 +206,7 @@ class Brute:
     def slower(self, candidates, size):
         """Return how slow the replicas of a pool may be, by the step times of their layout."""
         layout = candidates[size]
-        network, targets = self.question.networks[layout.weight_dtype], self.question.slo.targets
+        network, targets = self.question.networks[layout.layout.weight_format], self.question.slo.targets
         spread = self.question.slowness(targets, network, layout.usual_step_s, layout.layout.device)
         return spread.quantile(self.question.slo.confidence)
 

@@ -105,7 +105,7 @@ def slower_of(question, *sides):
         *(
             question.slowness(
                 question.slo.targets,
-                question.networks[side.weight_dtype],
+                question.networks[side.layout.weight_format],
                 side.usual_step_s,
                 side.layout.device,
             ).quantile(0.8)
