@@ -189,31 +189,20 @@ def mixed_groups(chosen: Chosen, operation: Operation | None, stream: Stream) ->
         if routed.share is not None:
             weights = (dealt, 1.0 if group is plan.groups[-1] else dealt + routed.share)
             dealt = weights[1]
-        groups.append(
-            MixedGroup(
-                replica,
-                group.busy_replicas,
-                classes,
-                routed.above_tokens,
-                routed.up_to_tokens,
-                weights,
-                group.draft_tokens,
-            )
-        )
+        bounds, drafts = (routed.above_tokens, routed.up_to_tokens), group.draft_tokens
+        groups.append(MixedGroup(replica, group.busy_replicas, classes, *bounds, weights, drafts))
     return tuple(groups)
 
 
 def _plan_count_text(plan: Plan) -> str:
-    if plan.is_mix:
-        counts = "; ".join(
-            f"{name}: {_count_text(group.replicas)} on {group.layout.device.name}, {group.spare_replicas} of them spare"
-            for name, group in zip(plan.group_names, plan.groups, strict=True)
-        )
-        return f"the router sends {counts}"
-    if not plan.has_pools:
-        return f"{_count_text(plan.replicas)}, {plan.spare_replicas} of them spare"
-    counts = " and ".join(f"{group.replicas} {group.role}" for group in plan.groups)
-    return f"{counts} replicas, {plan.groups[0].spare_replicas} spare in each pool"
+    if plan.has_pools:
+        counts = " and ".join(f"{group.replicas} {group.role}" for group in plan.groups)
+        return f"{counts} replicas, {plan.groups[0].spare_replicas} spare in each pool"
+    counts = "; ".join(
+        f"{f'{name}: ' if name else ''}{_count_text(group.replicas)}{f' on {group.hardware}' if name else ''}, {group.spare_replicas} of them spare"
+        for name, group in zip(plan.group_names, plan.groups, strict=True)
+    )
+    return f"the router sends {counts}" if plan.is_mix else counts
 
 
 def scaling_rate_of(chosen: Chosen) -> float:

@@ -132,9 +132,8 @@ def survival_row(plan: Plan) -> dict[str, Any] | None:
         "month_probability": now.month_probability,
         "failures_per_month": now.failures_per_month,
         "hours_to_repair": survive.failures.repair_s / 3600.0,
-        "one_machine_more": None
-        if more is None
-        else {
+        "one_machine_more": more
+        and {
             "machine": more.machine,
             "usd_per_month": float(usd_per_month(more.usd_per_hour)),
             "time_fraction": more.availability.time_fraction,
