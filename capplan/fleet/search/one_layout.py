@@ -24,6 +24,12 @@ ANY_LATENCY_S = 1e9
 """A latency limit so loose that the closed form keeps every layout that can serve requests at all."""
 
 
+def at_any_latency(question: Question) -> Question:
+    """Return a question whose targets every layout meets that serves the model at all."""
+    loose = tuple(replace(target, limit_s=ANY_LATENCY_S) for target in question.slo.targets)
+    return replace(question, slo=replace(question.slo, targets=loose))
+
+
 def trial_of(
     question: Question,
     layout: Layout,
@@ -67,7 +73,6 @@ def _screened(
 ) -> tuple[Search, ScreenedLayout] | Reason:
     """Return the search among one layout only, whatever its latencies, or the reason why it cannot serve the model at all."""
     degrees = layout.sharding
-    loose = tuple(replace(target, limit_s=ANY_LATENCY_S) for target in question.slo.targets)
     alone = replace(
         question,
         networks={layout.weight_format: question.networks[layout.weight_format]},
@@ -82,7 +87,7 @@ def _screened(
             data_parallel=(int(degrees.data),),
         ),
     )
-    result = search(replace(alone, slo=replace(question.slo, targets=loose)))
+    result = search(at_any_latency(alone))
     if not result.candidates:
         return max(result.rejected.items(), key=lambda entry: entry[1])[0][1]
     return Search(alone, result.candidates, terms, cache), result.candidates[0]

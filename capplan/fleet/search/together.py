@@ -74,6 +74,11 @@ class Together:
     targets: tuple[Target, ...]
 
     @property
+    def confidence(self) -> float:
+        """Required confidence of the question of all groups."""
+        return self.parts[0].trial.question.slo.confidence
+
+    @property
     def limits(self) -> Mapping[Target, float]:
         """Limits of all targets [s]."""
         return {target: target.limit_s for target in self.targets}
