@@ -329,13 +329,9 @@ def _autoscaled(base: Base) -> list[LeverRow]:
     ways = {"replicas follow the load": False, "replicas are started ahead of a known load": True}
     line = rate_line(scenario, plan.responses_s) if plan else None
     if plan is None or line is None or plan.usd_per_hour is None:
-        why = (
-            "there is no plan to scale"
-            if plan is None
-            else "traffic is at its peak at all hours: give daily_curve, active_hours or a trace"
-            if line is None
-            else "the plan has no price"
-        )
+        why = "there is no plan to scale" if plan is None else "the plan has no price"
+        if plan is not None and line is None:
+            why = "traffic is at its peak at all hours: give daily_curve, active_hours or a trace"
         return [lever_row(idle(name, next(iter(ways)), why), None, plan)]
     limits = replace(scenario.fleet, burst_ratio=1.0)
     followed = replace(scenario, fleet=limits)
