@@ -8,6 +8,7 @@ from math import floor, inf, isfinite, isinf, log10
 from capplan.errors import Refusal
 from capplan.fleet.fit import fit
 from capplan.fleet.plan import (
+    Bought,
     DEAR,
     SUREST_WITHIN,
     Certainty,
@@ -21,7 +22,6 @@ from capplan.fleet.plan import (
     Step,
     TightTarget,
     Uneconomical,
-    Unproven,
     whole_gpus,
 )
 from capplan.fleet.review import Question, spec_of_layout
@@ -33,6 +33,7 @@ from capplan.fleet.search.recommended import (
     Paid,
     Pair,
     best_plan,
+    bought_of,
     by_cost,
     confirmed,
     cost_range,
@@ -468,36 +469,30 @@ def _next_steps(
     if chosen is None or not chosen.trial.limits:
         return None
     steps = tuple(_step(confidence, fleet, terms) for confidence, fleet in grown.items())
-    predicted = _predicted_busy(chosen, terms)
     cost = rank(chosen, terms)[0]
     unproven = []
     for name, fleet in best.items():
         if fleet.trial.question.efficiencies[name].borrowed is None:
             continue
-        busy = _predicted_busy(fleet, terms)
-        usd = _usd_per_month(fleet, busy, terms)
+        bought = _as_predicted(fleet, terms)
+        usd = bought.usd_per_month
         if usd is not None and name != chosen.hardware and usd < usd_per_month(cost):
-            unproven.append(Unproven(name, terms.gpus(fleet.layout, busy), usd))
-    gpus = terms.gpus(chosen.layout, predicted)
-    as_predicted = Sizing(gpus, _usd_per_month(chosen, predicted, terms))
-    return NextSteps(steps, as_predicted, tuple(unproven))
+            unproven.append(bought)
+    predicted = _as_predicted(chosen, terms)
+    return NextSteps(steps, Sizing(predicted.gpus, predicted.usd_per_month), tuple(unproven))
 
 
 def _step(confidence: float, fleet: Sized | None, terms: Terms) -> Step:
     if fleet is None:
         return Step(confidence, None, None)
-    return Step(confidence, fleet.gpus, _usd_per_month(fleet, fleet.busy, terms))
+    return Step(confidence, fleet.gpus, bought_of(fleet, fleet.busy, terms).usd_per_month)
 
 
-def _predicted_busy(fleet: Sized, terms: Terms) -> int:
-    """Return the replicas of a layout, spares left out, that are as fast as predicted, with headroom; at most those of the fleet."""
+def _as_predicted(fleet: Sized, terms: Terms) -> Bought:
+    """Return a layout sized for replicas that are as fast as predicted, with headroom; at most those of the fleet."""
     peak = fleet.trial.total_rate / (1.0 - terms.headroom_fraction)
-    return fleet.trial.replicas_for(peak, 1.0, fleet.trial.limits, most=fleet.busy) or fleet.busy
-
-
-def _usd_per_month(fleet: Sized, busy: int, terms: Terms) -> float | None:
-    hourly = terms.usd_per_hour(fleet.layout, busy)
-    return None if hourly is None else float(usd_per_month(hourly))
+    busy = fleet.trial.replicas_for(peak, 1.0, fleet.trial.limits, most=fleet.busy)
+    return bought_of(fleet, busy or fleet.busy, terms)
 
 
 def _with_range(plan: Plan, fleet: Sized, terms: Terms) -> Plan:
@@ -580,5 +575,5 @@ def _ladder(
 def _certainty(confidence: float, fleet: Sized | None, terms: Terms) -> Certainty:
     if fleet is None:
         return Certainty(confidence, None, None, None)
-    usd, spares = _usd_per_month(fleet, fleet.busy, terms), terms.spares(fleet.layout, fleet.busy)
+    usd, spares = bought_of(fleet, fleet.busy, terms).usd_per_month, terms.spares(fleet.layout, fleet.busy)
     return Certainty.of_layout(confidence, fleet.layout, fleet.busy + spares, spares, usd)

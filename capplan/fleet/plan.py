@@ -869,13 +869,13 @@ class Sizing:
 
 
 @dataclass(frozen=True, slots=True)
-class Unproven:
-    """A device whose kernels were not measured, and whose plan would cost less than the recommended one if they were as predicted."""
+class Bought:
+    """What a fleet of one layout is made of, with headroom and spares, and what it costs."""
 
     hardware: str
     gpus: int
-    """GPUs of its layout as predicted, with headroom and spares."""
-    usd_per_month: float
+    usd_per_month: float | None
+    """None if no price is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -886,7 +886,8 @@ class NextSteps:
     """Steps to each confidence above the probability of the plan."""
     as_predicted: Sizing
     """The layout for replicas exactly as fast as predicted, with headroom and spares."""
-    unmeasured: tuple[Unproven, ...] = ()
+    unmeasured: tuple[Bought, ...] = ()
+    """Of devices whose kernels were not measured, those that would cost less than the recommended plan if they were as predicted."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,10 @@ from itertools import product
 from math import inf, log2
 
 from capplan.fleet.decision import cheapest_by_confidence
-from capplan.fleet.plan import FleetAnswer, Plan
+from capplan.fleet.plan import Bought, FleetAnswer, Plan
 from capplan.fleet.search.cheapest import Search, Sized, Terms
 from capplan.fleet.search.layouts import CONFIDENCES
+from capplan.fleet.search.recommended import bought_of
 from capplan.fleet.sweep import FEW_RATIOS
 from capplan.money.price import usd_per_month
 from capplan.questions.fleet import AskedFleet, terms_of
@@ -22,16 +23,6 @@ LIMITS = (0.5, 0.75, 1.0, 1.5, 2.0)
 """TTFT targets over those of the scenario."""
 PRICES = (0.5, 0.75, 1.0, 1.25, 1.5, 2.0)
 """Prices of the GPU of the plan, electricity included, over those of today."""
-
-
-@dataclass(frozen=True, slots=True)
-class Bought:
-    """What a fleet is made of and costs."""
-
-    hardware: str
-    gpus: int
-    usd_per_month: float | None
-    """None if no price is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +173,9 @@ def _fleets(trials: Search, hardware: str, confidences: Sequence[float]) -> dict
     rest = cheapest_by_confidence(others, confidences, under=most)
     return {
         confidence: [
-            _bought(fleet, trials.terms) for fleet in (own[confidence], rest[confidence]) if fleet is not None
+            bought_of(fleet, fleet.busy, trials.terms)
+            for fleet in (own[confidence], rest[confidence])
+            if fleet is not None
         ]
         for confidence in confidences
     }
@@ -191,12 +184,6 @@ def _fleets(trials: Search, hardware: str, confidences: Sequence[float]) -> dict
 def _cost(fleet: Sized | None, terms: Terms) -> float:
     usd = None if fleet is None else terms.usd_per_hour(fleet.layout, fleet.busy)
     return inf if usd is None else usd
-
-
-def _bought(fleet: Sized, terms: Terms) -> Bought:
-    layout = fleet.layout
-    hourly = terms.usd_per_hour(layout, fleet.busy)
-    return Bought(layout.device.name, fleet.gpus, None if hourly is None else float(usd_per_month(hourly)))
 
 
 def _known(answer: FleetAnswer, confidence: float) -> list[Bought]:

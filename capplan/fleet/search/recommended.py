@@ -10,7 +10,7 @@ from typing import Any
 
 from capplan.accuracy.bounded import Interval, bounded_latencies, operation_interval, operation_of, served_by
 from capplan.fleet.load.demand import Demand
-from capplan.fleet.plan import CLEARLY_SURER, RANGE, SMALL_EXTRA, Group, Plan, Role, cost_of
+from capplan.fleet.plan import CLEARLY_SURER, RANGE, SMALL_EXTRA, Bought, Group, Plan, Role, cost_of
 from capplan.fleet.search.cheapest import LayoutName, Search, Sized, Terms
 from capplan.fleet.search.layouts import CONFIDENCES, rate_slack
 from capplan.fleet.search.trial import Trial
@@ -272,6 +272,13 @@ def rank(fleet: Sized, terms: Terms) -> tuple[float, int, int, str]:
     hourly = terms.usd_per_hour(layout, fleet.busy)
     words = replace(layout, weight_format="").in_words()
     return inf if hourly is None else hourly, fleet.gpus, fleet.busy, words
+
+
+def bought_of(fleet: Sized, busy: int, terms: Terms) -> Bought:
+    """Return a layout with some replicas that carry the peak, and what these cost."""
+    hourly = terms.usd_per_hour(fleet.layout, busy)
+    usd = None if hourly is None else float(usd_per_month(hourly))
+    return Bought(fleet.hardware, terms.gpus(fleet.layout, busy), usd)
 
 
 def by_cost(pair: Pair) -> tuple[float, int, float]:

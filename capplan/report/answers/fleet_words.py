@@ -191,6 +191,7 @@ def measuring_texts(answer: FleetAnswer) -> Iterator[str]:
             "a benchmark of one replica for ten minutes decides, and capplan verify-plan compares it with the plan"
         )
     for device in steps.unmeasured:
+        assert device.usd_per_month is not None
         usd = (plan.usd_per_month or 0.0) - device.usd_per_month
         yield (
             f"no kernel of {device.hardware} was measured, so its chance to meet the SLO is lower: as predicted, {device.gpus} x {device.hardware} are enough for "
