@@ -891,7 +891,7 @@ class NextSteps:
     as_predicted: Sizing
     """The layout for replicas exactly as fast as predicted, with headroom and spares."""
     unmeasured: tuple[Bought, ...] = ()
-    """Of devices whose kernels were not measured, those that would cost less than the recommended plan if they were as predicted."""
+    """Fleets of devices whose kernels were not measured, which would cost less than the recommended plan if they were as predicted."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -600,9 +600,9 @@ class MeasuredRequests:
     done: NDArray[np.bool_]
     """Requests that finished in it."""
     from_s: float
-    """From when the run is measured [s]."""
+    """Time from which the run is measured [s]."""
     until_s: float
-    """Until when [s]."""
+    """Time until which it is [s]."""
     parts: Sequence[Outcome]
 
     def _totals(self, rows: NDArray[np.bool_]) -> ClassTotals:

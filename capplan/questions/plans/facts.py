@@ -153,7 +153,7 @@ class PhaseFacts:
     with_headroom: int | None
     """As predicted, with headroom."""
     slower: int | None
-    """With steps that are so slow."""
+    """Replicas that are enough with steps that are so slow."""
 
 
 def phase_facts(asked: AskedFleet, plan: Plan, pool: int) -> PhaseFacts:
