@@ -227,8 +227,7 @@ def device_tables(
 
     Parameters
     ----------
-    rates : fields of shape (plans, 1, 1)
-    knots : where times are computed
+    rates, knots : fields of shape (plans, 1, 1), and where times are computed
     graph_sizes : batches of one engine to which smaller decode steps are padded; their attention is not
     two_passes : a step computes its prompts and then its decoding sequences, each by themselves
     graph_sequences : of one engine in the largest decode step that runs as a CUDA graph, numbers over plans

@@ -87,8 +87,7 @@ def pools_decision(
     Parameters
     ----------
     question : of the whole fleet; both phases of a plan have one weight dtype and one KV dtype
-    beyond : whether to look for the load that a plan carries beyond the peak, for the probability of each target and for the
-        range of the cost of the cheapest plan; else a plan counts as full, and has none of these
+    beyond : whether to look for the load beyond the peak, the chance of each target and the cost range of the cheapest plan; else a plan counts as full
     most_usd_per_hour : [$/h]
         only cheaper plans are looked for, among those with a price: devices whose closed-form bounds say that there are none are left out
     """
