@@ -59,6 +59,7 @@ class GroupFigures:
 
     role: Role
     model: str
+    weight_dtype: str
     replicas: int
     """Replicas of the group, spares included."""
     spare_replicas: int
@@ -122,11 +123,6 @@ class Group(GroupFigures):
     def gpus_per_replica(self) -> int:
         """GPUs of one replica."""
         return self.layout.devices
-
-    @property
-    def weight_dtype(self) -> str:
-        """What the weights are kept in."""
-        return self.layout.weight_format
 
     @property
     def kv_dtype(self) -> str:

@@ -198,7 +198,6 @@ class StatedGroup(GroupFigures):
     pipeline_parallel: int
     expert_parallel: int
     data_parallel: int
-    weight_dtype: str
     kv_dtype: str
     usd_per_gpu_hour: float | None
     price_basis: str | None

@@ -60,7 +60,7 @@ def plan(asked, name, replicas, usd, *, ttft, tpot, sure):
     (device,) = (item for item in asked.question.devices if item.name == name)
     busy = replicas - 1
     group = Group(
-        role="serve", model="m", layout=Layout(device, Sharding(), "bf16", "bf16"), replicas=replicas, spare_replicas=1, survive=Survival("replica", 1), headroom_fraction=0.2,
+        role="serve", model="m", layout=Layout(device, Sharding(), "bf16", "bf16"), weight_dtype="bf16", replicas=replicas, spare_replicas=1, survive=Survival("replica", 1), headroom_fraction=0.2,
         concurrency_per_replica=16.0, request_rate_per_replica=32.0 / busy, request_rate_limit_per_replica=40.0 / busy,
         sure_request_rate_limit_per_replica=32.0 / (busy - 0.5), planned_request_rate_limit_per_replica=32.0 / busy,
         label="measured", kv_cache_tokens=400_000.0, price=asked.prices[name],
@@ -376,8 +376,8 @@ def on_device(given, hardware, dtype):
     efficiency = efficiency_for(hardware)
     rates = step_rates(network, hardware, efficiency, profile=question.profile, kv_format="bf16")
     first = given.answer.plans[0]
-    layout = replace(first.single.layout, device=hardware, weight_format=dtype)
-    group = replace(first.single, layout=layout, label=rates.label, price=None)
+    layout = replace(first.single.layout, device=hardware)
+    group = replace(first.single, layout=layout, weight_dtype=dtype, label=rates.label, price=None)
     moved = replace(first, groups=(group,))
     question = replace(
         question, devices=(hardware,), networks={dtype: network}, efficiencies={hardware.name: efficiency}

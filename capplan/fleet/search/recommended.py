@@ -113,6 +113,7 @@ def group_of(sized: Sized, terms: Terms, role: Role, replicas: int, **figures: A
         role=role,
         model=question.networks[sized.layout.weight_format].name,
         layout=sized.layout,
+        weight_dtype=sized.layout.weight_format,
         replicas=replicas,
         survive=terms.survive,
         headroom_fraction=terms.headroom_fraction,
