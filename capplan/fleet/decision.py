@@ -8,9 +8,9 @@ from math import floor, inf, isfinite, isinf, log10
 from capplan.errors import Refusal
 from capplan.fleet.fit import fit
 from capplan.fleet.plan import (
-    Bought,
     DEAR,
     SUREST_WITHIN,
+    Bought,
     Certainty,
     Choices,
     FleetAnswer,

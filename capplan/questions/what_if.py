@@ -11,7 +11,6 @@ from capplan.fleet.search.cheapest import Search, Sized, Terms
 from capplan.fleet.search.layouts import CONFIDENCES
 from capplan.fleet.search.recommended import bought_of
 from capplan.fleet.sweep import FEW_RATIOS
-from capplan.money.price import usd_per_month
 from capplan.questions.fleet import AskedFleet, terms_of
 from capplan.questions.largest_load import LoadSearch
 from capplan.questions.sensitivity import at_other_traffic

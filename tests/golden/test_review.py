@@ -376,7 +376,7 @@ def on_device(given, hardware, dtype):
     efficiency = efficiency_for(hardware)
     rates = step_rates(network, hardware, efficiency, profile=question.profile, kv_format="bf16")
     first = given.answer.plans[0]
-    layout = replace(first.single.layout, device=hardware)
+    layout = replace(first.single.layout, device=hardware, weight_format=dtype)
     group = replace(first.single, layout=layout, weight_dtype=dtype, label=rates.label, price=None)
     moved = replace(first, groups=(group,))
     question = replace(
