@@ -7,7 +7,16 @@ from functools import partial
 import numpy as np
 
 from capplan.explain.plans import Arguments, Group, NextToPlan, Planned, Row
-from capplan.explain.subject import Explained, Input, Place, explained, formula_of, input_of, places_of
+from capplan.explain.subject import (
+    Explained,
+    Input,
+    Place,
+    explained,
+    formula_of,
+    group_path,
+    input_of,
+    places_of,
+)
 from capplan.explain.table import Stated
 from capplan.keys import current_day
 from capplan.money.comparison import ComparedApi, Comparison, PaidReplicas
@@ -153,7 +162,7 @@ def comparison_group(planned: Planned) -> Group:
 
 def _comparison_arguments(planned: Planned, comparison: Comparison) -> Arguments:
     own, sold, plan = comparison.own, comparison.terms.provisioned, planned.plan
-    served = dict(enumerate(plan.groups if plan.is_mix else plan.groups[:1]))
+    served = dict(enumerate(plan.receiving))
 
     def api(place: Place) -> ComparedApi:
         return comparison.apis[int(place[1]) if place[0] == "apis" else 0]
@@ -185,7 +194,7 @@ def _comparison_arguments(planned: Planned, comparison: Comparison) -> Arguments
         return Stated(provisioned_units(api(place).traffic, api(place).price, comparison.terms))
 
     def of_group(at: int, key: str) -> str:
-        return f"explain {key}" if len(plan.groups) == 1 else f"explain groups[{at}].{key}"
+        return f"explain {group_path(plan, at)}{key}"
 
     return {
         **_paid_arguments(planned, _paid(planned)),

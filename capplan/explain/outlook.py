@@ -6,19 +6,10 @@ from functools import partial
 import numpy as np
 
 from capplan.explain.plans import Arguments, Group, NextToPlan, Planned, Row, busy_of, no_number
-from capplan.explain.subject import (
-    Explained,
-    Place,
-    explained,
-    formula_of,
-    input_of,
-    places_of,
-)
+from capplan.explain.subject import Explained, Place, explained, formula_of, group_path, input_of, places_of
 from capplan.explain.table import Stated, stated_input
-from capplan.fleet.load.demand import planned_demand
 from capplan.fleet.plan import Group as PlanGroup
 from capplan.fleet.plan import Plan
-from capplan.fleet.search.one_layout import is_searched_at_other_rates
 from capplan.money.commitments import HOURS_PER_YEAR, Mix, MixedPart, Offer, use_fractions
 from capplan.money.energy import Energy, Servers, occupied_fraction
 from capplan.money.ledger import cost_lines
@@ -26,6 +17,7 @@ from capplan.money.price import HOURS_PER_MONTH
 from capplan.questions.fleet import parts_of
 from capplan.questions.money.energy import asked_energy, asked_growth, price_decline
 from capplan.questions.money.ledger import ledger_of, plan_mix, term_prices
+from capplan.questions.plans.facts import demand_of_plan
 from capplan.report.answer import row_of
 from capplan.report.answers.fleet_money import commitments_result, term_rows, total_result
 from capplan.report.answers.fleet_outlook import energy_result, growth_result
@@ -34,15 +26,10 @@ from capplan.scenario.scenario_file import Power
 from capplan.serving.steady_state import replicas_over_time
 
 
-def _path(plan: Plan, at: int) -> str:
-    """Return where the numbers of a group of a plan stand; a plan of one group has them itself."""
-    return f"groups[{at}]." if len(plan.groups) > 1 else ""
-
-
 def demand_group(planned: Planned) -> Group:
     """Return the peak and the mean of the traffic that the plan is for."""
     demand, responses_s = planned.asked.question.demand, planned.plan.responses_s
-    numbers = dict(places_of(asdict(planned_demand(demand, responses_s))))
+    numbers = dict(places_of(asdict(demand_of_plan(planned.asked, planned.plan))))
     rates = zip(demand.classes, demand.rates_of_classes(responses_s), strict=True)
     classes = [(f"{item.name} ", item.mean_rate_fraction, rate) for item, rate in rates]
     given: Arguments = {
@@ -123,7 +110,7 @@ def _commitment_arguments(plan: Plan, mix: Mix) -> Arguments:
         return Stated(getattr(offer(place), f"{end}_ratio"), f"{end}est offer of {of}", name=f"{end}_ratio")
 
     def gpus(place: Place) -> Stated:
-        where = f"explain {_path(plan, part(place).group)}gpus_per_replica"
+        where = f"explain {group_path(plan, part(place).group)}gpus_per_replica"
         return Stated(part(place).devices, where)
 
     return {
@@ -229,9 +216,7 @@ def _time_fraction(planned: Planned, energy: Energy, position: int) -> Explained
     at = next((at for at, (name, _) in enumerate(named) if name and phase["phase"].startswith(name)), -1)
     group = plan.groups[at]
     name = "concurrency_per_replica"
-    source = (
-        f"explain {_path(plan, at % len(plan.groups))}{name}; of each hour, by its rate over that of the peak"
-    )
+    source = f"explain {group_path(plan, at % len(plan.groups))}{name}; of each hour, by its rate over that of the peak"
     load = input_of("N", name, group.concurrency_per_replica, group.label, source)
     return explained("time_fraction", phase["time_fraction"], formula, (load,), MONEY)
 
@@ -283,8 +268,8 @@ def _grown(planned: Planned, of: NextToPlan, place: Place, value: float) -> Expl
 
 def _replicas(planned: Planned, row: Row, at: int, value: float) -> Explained:
     asked, group = planned.asked, planned.plan.groups[at]
-    part = parts_of(asked, planned.plan)[at][0] if planned.plan.is_mix else asked
-    if is_searched_at_other_rates(group, part.question.demand):
+    part, _ = parts_of(asked, planned.plan)[at]
+    if group.is_searched_at_other_rates(part.scenario.classes):
         return _searched_replicas(group, row, value)
     carried = group.planned_request_rate_limit_per_replica
     spares = group.spares_for(int(replicas_over_time(np.array([row.value("request_rate")]), carried)[0]))

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cache, partial
 from typing import TypeAlias
 
-from capplan.errors import InputError, Reason, unknown
+from capplan.errors import unknown
 from capplan.explain import money
 from capplan.explain.money import MixSubject, PoolsSubject
 from capplan.explain.subject import (
@@ -39,12 +39,9 @@ from capplan.explain.table import (
 )
 from capplan.fleet.plan import Certainty, FleetAnswer, Plan
 from capplan.fleet.plan import Group as PlanGroup
-from capplan.fleet.search.cheapest import Sized
-from capplan.fleet.search.one_layout import trial_of
-from capplan.fleet.search.recommended import plan_of
 from capplan.money.price import HOURS_PER_MONTH
 from capplan.questions.fleet import AskedFleet, parts_of, terms_of
-from capplan.questions.plans.plan_file import layout_of
+from capplan.questions.plans.facts import sized_as
 from capplan.questions.plans.plan_row import certainty_row
 from capplan.report.answers.fleet_words import next_steps_result
 from capplan.report.quantities import CHOSEN, METHODOLOGY, quantity_of
@@ -92,7 +89,7 @@ def explained_quantity(of: AnySubject, quantity: str) -> Explained:
 
 def _chosen(of: Subject, quantity: str) -> Explained:
     """Explain what the search chose rather than worked out: parallelism, drafts."""
-    value, layout = of.numbers[quantity], of.plan.single.layout.in_words(of.plan.single.weight_dtype)
+    value, layout = of.numbers[quantity], of.plan.single.layout.in_words()
     source = f"the layout {layout}, chosen among all that meet the targets"
     return explained(
         quantity, value, CHOSEN, (input_of("", quantity, value, "derived", source),), METHODOLOGY
@@ -232,7 +229,7 @@ def certainty_group(planned: Planned) -> Group:
     """Return the cheapest fleet at each confidence."""
     fleets = planned.answer.certainty
     subjects = {
-        name_of(("certainty", place)): cache(partial(sized_for, planned.asked, row))
+        name_of(("certainty", place)): cache(partial(_sized, planned.asked, row))
         for place, row in enumerate(fleets)
         if row.has_layout
     }
@@ -260,25 +257,8 @@ def _certain(
     return of_plan(group, subjects[group](), key)
 
 
-def sized_for(asked: AskedFleet, row: Certainty) -> Subject:
-    """Return the plan of the cheapest fleet at one confidence, as one that has to be that sure."""
-    slo = replace(asked.question.slo, confidence=row.confidence)
-    surer = replace(
-        asked,
-        question=replace(asked.question, slo=slo),
-        scenario=replace(asked.scenario, slo=replace(asked.scenario.slo, confidence=row.confidence)),
-    )
-    terms = terms_of(surer)
-    assert row.weight_dtype is not None
-    assert row.replicas is not None
-    assert row.gpus is not None
-    busy = row.replicas - (row.spare_replicas or 0)
-    trial = trial_of(surer.question, layout_of(row, None, asked), row.weight_dtype, terms)
-    if isinstance(trial, Reason):
-        raise InputError(
-            f"the layout of {row.gpus} x {row.hardware} no longer serves the model: {trial.words}"
-        )
-    return Subject(surer, plan_of(Sized(trial, busy, row.gpus), terms), trial)
+def _sized(asked: AskedFleet, row: Certainty) -> Subject:
+    return Subject(*sized_as(asked, row))
 
 
 def next_steps_group(planned: Planned) -> Group:
@@ -292,19 +272,9 @@ def next_steps_group(planned: Planned) -> Group:
     for place, step in enumerate(steps.surer):
         if step.gpus is not None:
             replicas = step.gpus // group.gpus_per_replica
-            size = Certainty(
-                step.confidence,
-                plan.hardware,
-                step.gpus,
-                step.usd_per_month,
-                gpus_per_replica=group.gpus_per_replica,
-                replicas=replicas,
-                spare_replicas=group.spares_among(replicas),
-                **group.layout.degrees,
-                weight_dtype=plan.weight_dtype,
-                kv_dtype=plan.kv_dtype,
-            )
-            subjects[name_of(("next_steps", "surer", place))] = cache(partial(sized_for, planned.asked, size))
+            spares, usd = group.spares_among(replicas), step.usd_per_month
+            size = Certainty.of_layout(step.confidence, group.layout, replicas, spares, usd)
+            subjects[name_of(("next_steps", "surer", place))] = cache(partial(_sized, planned.asked, size))
 
     given = {
         **_sizing(planned),

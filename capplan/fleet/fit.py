@@ -1,5 +1,6 @@
 """Whether one replica fits: the memory budget of a device, the sequences it holds, and changes that make it fit."""
 
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -23,7 +24,6 @@ _SHORTEST_CONTEXT = 512
 """A shorter context than this is not suggested."""
 _FEWEST_STEP_TOKENS = 512
 """Steps of fewer tokens than this are not suggested."""
-_SEARCH_ROUNDS = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,19 +78,10 @@ def longest_context_tokens(spec: ReplicaSpec) -> int:
     """
     most = spec.network.max_context_tokens or served_context_tokens(spec)
 
-    def holds(tokens: int) -> bool:
-        plan = memory_of(replace(spec, max_model_len=tokens))
-        return bool(plan.fits)
+    def overflows(tokens: int) -> bool:
+        return not bool(memory_of(replace(spec, max_model_len=tokens)).fits)
 
-    if holds(most):
-        return most
-    low, high = 0, most
-    for _ in range(_SEARCH_ROUNDS):
-        if high - low <= 1:
-            break
-        middle = (low + high) // 2
-        low, high = (middle, high) if holds(middle) else (low, middle)
-    return low
+    return most if not overflows(most) else bisect_left(range(1, most), True, key=overflows)
 
 
 def adapter_bytes_on_fullest_rank(network: Network, sharding: Sharding) -> float:

@@ -138,22 +138,13 @@ def step_rates(
     sharding: Sharding = WHOLE,
     exchange: tuple[str, str] = ("", ""),
 ) -> LabelledRates:
-    """Return the rates of all kernels in a step of the network on the device.
-
-    Parameters
-    ----------
-    network, device : the model, and what it runs on
-    efficiency : fitted numbers of the device
-    profile : engine version
-    kv_format : of the cache
-    sharding : [-]
-        parallelism, numbers
-    exchange : all-to-all kernels of decode steps and of steps with prompts, as `exchange_kernels` returns them
-    """
+    """Return the rates of all kernels in a step of the network on the device; `exchange`: as `exchange_kernels` returns them."""
     device = at_rates(device, profile.host)
     dense_formats, expert_formats = _formats(network)
 
     def of(weight_format: str, expert_format: str | None = None) -> DeviceRates:
+        run_in, spread = expert_format or weight_format, sharding.spreads_experts
+        kernel = profile.expert_kernel(device.architecture, run_in, spread=spread, routing=network.routing)
         return device_rates(
             device,
             efficiency,
@@ -161,12 +152,7 @@ def step_rates(
             kv_format=kv_format,
             engine=profile.engine,
             expert_format=expert_format,
-            expert_kernel=profile.expert_kernel(
-                device.architecture,
-                expert_format or weight_format,
-                spread=sharding.spreads_experts,
-                routing=network.routing,
-            ),
+            expert_kernel=kernel,
             fuses_quantise=profile.fuses_quantise,
         )
 

@@ -6,6 +6,7 @@ One call of the step formulas covers all plans and all knots. Every command that
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -161,7 +162,11 @@ def _spread(time: Number, shape: tuple[int, ...]) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class DeviceTables:
-    """Step times of the device, without host time."""
+    """Step times of the device, without host time.
+
+    A pipeline of p stages keeps p micro-batches in flight, so a decode step with S sequences takes the time of S / p sequences in all
+    stages, or longer if the stages differ; prompt times are those of one micro-batch, which passes through the stages one after the other.
+    """
 
     kernels: StepTable
     """Sum of kernel times, each run by itself."""
@@ -176,6 +181,34 @@ class DeviceTables:
     graph_sequences: Array
     """Sequences of one engine in the largest decode step that runs as a CUDA graph, shape (plans,); 0: all kernels of every step are launched
     one by one."""
+
+
+def _column(value: Number) -> Array:
+    """Return numbers of plans as a column, along which sequences or tokens, and contexts, follow."""
+    return np.asarray(value, dtype=np.float64).reshape(-1, 1, 1)
+
+
+def _costs(
+    sharding: Sharding,
+    knots: Knots,
+    batches: tuple[Array, Array, Array],
+    kv_bytes: Array,
+    part: PartRates,
+) -> tuple[list[OperatorCost], ...]:
+    """Return what some layers cost: decoding tokens, their attention, tokens in a mixed step and the attention of prompts.
+
+    The batches are sequences of a micro-batch, those with what fills a CUDA graph, and prompts of one length in a step.
+    """
+    micro, padded, packed = batches
+    contexts, tokens = knots.contexts[None, None, :], knots.tokens[None, :, None]
+    new, past = knots.new[None, :, None], knots.past[None, None, :]
+    held = part.network
+    return (
+        token_costs(held, padded, sharding, part.token, decode=True),
+        decode_attention_costs(held, micro, contexts, sharding, kv_bytes, part.token),
+        token_costs(held, tokens, sharding, part.prompt, decode=False),
+        prefill_attention_costs(held, packed, new, past, sharding, kv_bytes, part.prompt),
+    )
 
 
 def device_tables(
@@ -193,43 +226,25 @@ def device_tables(
 
     Parameters
     ----------
-    network : the model, in the weight format of these plans
-    launch : parallelism and KV dtype, arrays over plans
-    rates : fields of shape (plans, 1, 1)
-    knots : where times are computed
+    rates, knots : fields of shape (plans, 1, 1), and where times are computed
     graph_sizes : batches of one engine to which smaller decode steps are padded; their attention is not
     two_passes : a step computes its prompts and then its decoding sequences, each by themselves
     graph_sequences : of one engine in the largest decode step that runs as a CUDA graph, numbers over plans
     parts : layers that are elsewhere, on other cards or in the memory of the host, each with its rates
-
-    Returns
-    -------
-    tables [s]; a pipeline of p stages keeps p micro-batches in flight, so a decode step with S sequences takes the time of
-    S / p sequences in all stages, or longer if the stages differ; prompt times are those of one micro-batch, which passes
-    through the stages one after the other
     """
-    plans = np.asarray(launch.tensor).size
-
-    def column(value: Number) -> Array:
-        return np.asarray(value, dtype=np.float64).reshape(-1, 1, 1)
-
-    sharding = Sharding(*map(column, (launch.tensor, launch.pipeline, launch.expert, launch.data)))
-    kv_bytes, stages = column(launch.kv_bytes_per_element), sharding.pipeline
-    sequences, contexts = knots.sequences[None, :, None], knots.contexts[None, None, :]
-    tokens, new, past = knots.tokens[None, :, None], knots.new[None, :, None], knots.past[None, None, :]
-    micro, in_flight = np.maximum(sequences / stages, 1.0), np.minimum(sequences, stages)
-    largest, last = (column(share) for share in stage_shares(network, np.asarray(launch.pipeline)))
-    padded = _padded(micro, column(launch.max_num_seqs), sharding.data, graph_sizes)
+    plans, kv_bytes = np.asarray(launch.tensor).size, _column(launch.kv_bytes_per_element)
+    sharding = Sharding(*map(_column, (launch.tensor, launch.pipeline, launch.expert, launch.data)))
+    sequences = knots.sequences[None, :, None]
+    micro = np.maximum(sequences / sharding.pipeline, 1.0)
+    in_flight = np.minimum(sequences, sharding.pipeline)
+    largest, last = (_column(share) for share in stage_shares(network, np.asarray(launch.pipeline)))
+    padded = _padded(micro, _column(launch.max_num_seqs), sharding.data, graph_sizes)
     head = head_costs(network, micro, sharding, rates)
     decode_head = head if padded is micro else head_costs(network, padded, sharding, rates)
-    packed = np.clip(PACKED_TOKENS / new, 1.0, PACKED_PROMPTS)
-    decode, cache, mixed, prefill = ([] for _ in range(4))
-    for part in (PartRates(network, rates, rates), *parts):
-        held, (steps, prompts) = part.network, (part.token, part.prompt)
-        decode += token_costs(held, padded, sharding, steps, decode=True)
-        cache += decode_attention_costs(held, micro, contexts, sharding, kv_bytes, steps)
-        mixed += token_costs(held, tokens, sharding, prompts, decode=False)
-        prefill += prefill_attention_costs(held, packed, new, past, sharding, kv_bytes, prompts)
+    packed = np.clip(PACKED_TOKENS / knots.new[None, :, None], 1.0, PACKED_PROMPTS)
+    everywhere = (PartRates(network, rates, rates), *parts)
+    costs = [_costs(sharding, knots, (micro, padded, packed), kv_bytes, part) for part in everywhere]
+    decode, cache, mixed, prefill = (list(chain.from_iterable(kind)) for kind in zip(*costs, strict=True))
     by_sequences, by_tokens = (plans, knots.sequences.size), (plans, knots.tokens.size)
 
     def tables(time_s: Callable[[list[OperatorCost]], Number]) -> StepTable:

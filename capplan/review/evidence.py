@@ -9,9 +9,8 @@ import numpy as np
 
 from capplan.assumption import Assumption
 from capplan.engine.profile import EngineProfile
-from capplan.fleet.plan import PHASES, Group, Plan, Transfer, paid_by_the_gpu
+from capplan.fleet.plan import DEAR, PHASES, Group, Plan, Transfer, paid_by_the_gpu
 from capplan.fleet.review import PlanDetail, kernel_assumptions, sizing_of
-from capplan.fleet.search.recommended import DEAR
 from capplan.hardware.device import Device
 from capplan.money.ledger import total_usd
 from capplan.money.price import HOURS_PER_MONTH, usd_per_month
@@ -491,7 +490,7 @@ def _pools_section(given: Findings, plan: Plan, transfer: Transfer) -> Section:
         {
             "pool": pool.role,
             "hardware": pool.layout.device.name,
-            "plan": pool.layout.in_words(pool.weight_dtype),
+            "plan": pool.layout.in_words(),
             "request_rate": pool.request_rate_per_replica,
             **row_of(pool, "busy_fraction busy_replicas spare_replicas"),
             "devices_per_replica": pool.layout.devices,
@@ -650,7 +649,7 @@ def _devices_rows(
         watts = group.layout.device.tdp_w
         yield {
             "hardware": f"{group.hardware} of your own" if owned else group.hardware,
-            "plan": f"{name} {group.layout.in_words(group.weight_dtype)}" if name else layout_text(plan),
+            "plan": f"{name} {group.layout.in_words()}" if name else layout_text(plan),
             "gpus": count,
             "usd_per_gpu_hour": each,
             **({"energy_usd_per_hour": count * energy} if powered else {}),

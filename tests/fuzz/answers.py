@@ -201,7 +201,7 @@ def simulated(
 def _as_slow(asked: AskedFleet, plan: Plan, slowness: float) -> Plan:
     """Return a plan whose response times are those of slower replicas: users send the next turn of a session after them."""
     busy = plan.single.busy_replicas
-    trial = trial_of(asked.question, plan.single.layout, plan.single.weight_dtype, terms_of(asked))
+    trial = trial_of(asked.question, plan.single.layout, terms_of(asked))
     assert not isinstance(trial, Reason)
     waits = tuple(slowness * response_s for response_s in trial.fleet(busy, slowness).responses_s)
     return replace(plan, class_e2e_mean_s=waits)
@@ -248,7 +248,7 @@ def best_plans(answer: FleetAnswer) -> list[Plan]:
 def called(plan: Plan) -> str:
     """Return a plan in words."""
     if not plan.has_pools:
-        return f"{plan.replicas} x {plan.hardware} {plan.single.layout.in_words(plan.single.weight_dtype)}"
+        return f"{plan.replicas} x {plan.hardware} {plan.single.layout.in_words()}"
     return " + ".join(str(group.replicas) for group in plan.groups) + f" x {plan.hardware}"
 
 
@@ -273,7 +273,7 @@ def _certainty(asked: AskedFleet, plan: Plan, seed: int) -> list[Broken]:
     slowness = next(
         screened.slowness
         for screened in search(asked.question).candidates
-        if (screened.layout, screened.weight_dtype) == (plan.single.layout, plan.single.weight_dtype)
+        if screened.layout == plan.single.layout
     )
     sure = plan.slo_met_probability
     slowest = slowness.quantile(sure)

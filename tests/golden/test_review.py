@@ -13,6 +13,7 @@ from capplan.accuracy.bounded import BoundedSpread, Interval
 from capplan.errors import Refusal
 from capplan.fleet.fit import fit
 from capplan.fleet.plan import (
+    Bought,
     Certainty,
     Choices,
     FleetAnswer,
@@ -25,7 +26,6 @@ from capplan.fleet.plan import (
     Step,
     TightTarget,
     Uneconomical,
-    Unproven,
 )
 from capplan.fleet.review import PlanDetail, plan_spec, target_margins
 from capplan.fleet.search.candidates import Layout, Rejection
@@ -132,7 +132,7 @@ def given(asked):
         next_steps=NextSteps(
             (Step(0.9, 6, 8760.0), Step(0.95, None, None)),
             Sizing(4, 5840.0),
-            (Unproven("mi300x", 3, 5000.0),),
+            (Bought("mi300x", 3, 5000.0),),
         ),
     )
     rows = (
@@ -373,7 +373,7 @@ def on_device(given, hardware, dtype):
     efficiency = efficiency_for(hardware)
     rates = step_rates(network, hardware, efficiency, profile=question.profile, kv_format="bf16")
     first = given.answer.plans[0]
-    layout = replace(first.single.layout, device=hardware)
+    layout = replace(first.single.layout, device=hardware, weight_format=dtype)
     group = replace(first.single, layout=layout, weight_dtype=dtype, label=rates.label, price=None)
     moved = replace(first, groups=(group,))
     question = replace(

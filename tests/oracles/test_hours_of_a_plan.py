@@ -47,7 +47,7 @@ def test_each_hour_has_the_replicas_that_a_search_for_its_own_traffic_finds(day)
         asked = asked_fleet(
             read_scenario(path, (*changes, f"traffic[0].{key}={whole * part!r}")), offline=True
         )
-        alone = replicas_of_layout(asked.question, group.layout, group.weight_dtype, terms_of(asked))
+        alone = replicas_of_layout(asked.question, group.layout, terms_of(asked))
         assert abs(needed - alone) <= (key == "users"), (rate, needed, alone)
 
 

@@ -132,7 +132,7 @@ def test_the_figures_of_a_model_in_one_line():
 )
 def test_a_layout_says_how_it_is_cut(sharding, dtype, words):
     layout = Layout(device("h100-sxm"), sharding, dtype, "auto")
-    assert layout.in_words(dtype) == words
+    assert layout.in_words() == words
     assert layout.devices == sharding.tensor * sharding.pipeline * sharding.data
 
 

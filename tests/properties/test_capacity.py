@@ -54,14 +54,14 @@ def test_fleet_takes_no_more_gpus_at_the_carried_load_and_more_above_it(drawn):
     keys, hardware, gpus = drawn
     _, answer = asked_capacity(Path(MODEL), keys, f"{gpus} x {hardware}", None, 30.0, offline=True)
     settings = (*keys, f"--hardware={hardware}")
-    if answer.found is None:
+    if answer.plan is None:
         plan = fewest(settings, request_rate="0.01 req/s")
         assert plan is None or plan.gpus > gpus
         return
     rate = answer.carried.request_rate
     plan = fewest(settings, request_rate=f"{rate} req/s")
     assert plan.gpus <= gpus
-    assert plan.usd_per_month == pytest.approx(answer.found.plan.usd_per_month)
+    assert plan.usd_per_month == pytest.approx(answer.plan.usd_per_month)
     more = fewest(settings, request_rate=f"{LITTLE_MORE * rate} req/s")
     assert more is None or more.gpus > gpus
 
@@ -98,7 +98,7 @@ def test_each_change_carries_no_less_and_a_looser_target_is_what_it_says():
 def test_a_budget_pays_for_what_fleet_finds_within_it():
     keys = ("--tpot-p95=30 ms", "--hardware=l40s,h100-sxm")
     _, answer = asked_capacity(Path(MODEL), keys, None, 9000.0, 30.0, offline=True)
-    assert answer.found.plan.usd_per_month <= 9000.0
+    assert answer.plan.usd_per_month <= 9000.0
     rate = answer.carried.request_rate
     assert fewest((*keys, "budget.usd_per_month=9000"), request_rate=f"{rate} req/s") is not None
     assert fewest((*keys, "budget.usd_per_month=9000"), request_rate=f"{LITTLE_MORE * rate} req/s") is None
@@ -187,7 +187,7 @@ fleet:
 def test_own_servers_of_two_kinds_carry_the_load_together(tmp_path):
     path = written_to(tmp_path / "own.yaml", OWN)
     _, answer = asked_capacity(path, (), None, None, 30.0, offline=True)
-    assert {group.hardware: group.gpus for group in answer.found.plan.groups} == {"h100-sxm": 2, "l40s": 4}
+    assert {group.hardware: group.gpus for group in answer.plan.groups} == {"h100-sxm": 2, "l40s": 4}
     _, more = asked_capacity(
         path, ("fleet.own={2 x h100-sxm: 1, 4 x l40s: 2}",), None, None, 30.0, offline=True
     )

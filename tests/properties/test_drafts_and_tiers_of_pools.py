@@ -72,7 +72,7 @@ def question(path):
 @pytest.fixture(scope="module")
 def plain(question):
     (candidate,) = search(replace(question, slo=replace(question.slo, targets=()))).candidates
-    return replica_of(spec_of_layout(candidate.layout, candidate.weight_dtype, question))
+    return replica_of(spec_of_layout(candidate.layout, question))
 
 
 def joint_of(question, plain, plan):
@@ -191,7 +191,7 @@ def test_a_tier_without_room_is_no_tier_and_a_large_one_never_makes_first_tokens
         for change in ((), ("kv_offload=[{name: host, capacity: 1 MB}]",), (HOST,))
     )
     (candidate,) = search(replace(without, slo=replace(without.slo, targets=()))).candidates
-    replica = replica_of(spec_of_layout(candidate.layout, candidate.weight_dtype, without))
+    replica = replica_of(spec_of_layout(candidate.layout, without))
     small = replace(replica, kv_blocks=replica.kv_blocks // 16)
     joints = [Joint(question, small, replica, LinkTerms()) for question in (without, tiny, large)]
     hits = [float(joint.demand.lengths.cached_tokens) for joint in joints]

@@ -32,7 +32,7 @@ def watch_of(file, seen):
 
 
 def drifted(watch):
-    return {row.what for row in watch.rows if not row.inside}
+    return {row.quantity for row in watch.rows if not row.inside}
 
 
 CASES = (

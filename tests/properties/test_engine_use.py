@@ -262,14 +262,14 @@ def test_a_preempted_request_finds_its_own_blocks_again(replica):
     stream = Stream(requests, ("chat",))
     plain = simulated_fleet(small, stream, slo=Slo())
     reused = simulated_fleet(small, stream, slo=Slo(), use=EngineOptions(reuse_preempted=True))
-    assert plain.preemptions > 20
+    assert plain.all.preemptions > 20
     assert plain.prefix_hit_fraction == 0.0
     assert reused.parts[0].cached_tokens > 0
     assert reused.parts[0].prefill_tokens < plain.parts[0].prefill_tokens
     assert reused.all.e2e_s.mean < plain.all.e2e_s.mean
     ample = simulated_fleet(replica, stream, slo=Slo(), use=EngineOptions(reuse_preempted=True))
     alone = simulated_fleet(replica, stream, slo=Slo())
-    assert (ample.preemptions, ample.prefix_hit_fraction) == (0, 0.0)
+    assert (ample.all.preemptions, ample.all.prefix_hit_fraction) == (0, 0.0)
     assert ample.all == alone.all
 
 
@@ -302,6 +302,6 @@ def test_hits_and_preemptions_of_the_classes_add_up(replica):
         small, Stream(requests, ("people", "batch")), replicas=2, slo=Slo(), admission=admission
     )
     people, batch = found.classes["people"], found.classes["batch"]
-    assert people.preemptions + batch.preemptions == found.preemptions > 0
+    assert people.preemptions + batch.preemptions == found.all.preemptions > 0
     assert (people.prefix_hit_fraction > 0.1, batch.prefix_hit_fraction) == (True, 0.0)
-    assert people.prefix_hit_fraction > found.prefix_hit_fraction > 0.0
+    assert people.prefix_hit_fraction > found.all.prefix_hit_fraction > 0.0

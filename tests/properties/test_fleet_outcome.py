@@ -109,9 +109,9 @@ def test_totals_are_sums_over_replicas(seed):
     cached, worked = (
         sum(getattr(part, name) for part in parts) for name in ("cached_tokens", "prefill_tokens")
     )
-    assert found.prefix_hit_fraction == near(cached / (cached + worked) if cached + worked else 0.0)
-    assert found.preemptions == sum(part.preemptions for part in parts)
-    assert found.preemptions == sum(figures.preemptions for figures in found.classes.values())
+    assert found.all.prefix_hit_fraction == near(cached / (cached + worked) if cached + worked else 0.0)
+    assert found.all.preemptions == sum(part.preemptions for part in parts)
+    assert found.all.preemptions == sum(figures.preemptions for figures in found.classes.values())
     for index, name in enumerate(("chat", "code")):
         totals = [part.class_totals[index] for part in parts if index in part.class_totals]
         prompts = sum(t.prompt_tokens for t in totals)

@@ -57,7 +57,7 @@ def as_simulated(trial):
     plan = trial.question.drafting
     if plan is None:
         return trial.replica, ENGINE_DEFAULTS
-    spec = spec_of_layout(trial.candidate.layout, trial.candidate.weight_dtype, trial.question)
+    spec = spec_of_layout(trial.candidate.layout, trial.question)
     drafting = replace(plan, draft_tokens=trial.replica.draft_tokens)
     return replica_of(spec), EngineOptions(drafting=drafting)
 
@@ -139,7 +139,7 @@ def test_the_commands_agree_on_the_plan_of_a_file(small, capsys):
     answer = answer_of(read_plan_file(small / "plan.json"), asked)
     from capplan.fleet.review import spec_of_layout
 
-    spec = spec_of_layout(answer.chosen.single.layout, answer.chosen.single.weight_dtype, asked.question)
+    spec = spec_of_layout(answer.chosen.single.layout, asked.question)
     row = point_result(
         Point(
             Contender("plan", spec),
@@ -308,7 +308,9 @@ def test_the_bounds_of_the_search_hold_at_full_length():
     ratios = []
     for path in SCENARIOS[:5]:
         question = replace(asked_fleet(read_scenario(path), offline=True).question, requests=10_000)
-        found = sorted(search(question).candidates, key=lambda item: item.layout.in_words(""))
+        found = sorted(
+            search(question).candidates, key=lambda item: replace(item.layout, weight_format="").in_words()
+        )
         for candidate in np.random.default_rng(3).choice(len(found), min(len(found), 3), replace=False):
             trial = Trial(found[candidate], question, {})
             limit = trial.limit(16, 1.0, trial.limits)
@@ -348,7 +350,7 @@ def test_other_draws_give_the_same_plan_or_one_replica_more_or_less(small):
     for seed in (1, 7, 19, 42):
         drawn = replace(question, seed=seed)
         sized.append(Search(drawn, search(drawn).candidates, free()).cheapest(0.8))
-    assert len({item.trial.candidate.layout.in_words("") for item in sized}) == 1
+    assert len({replace(item.trial.candidate.layout, weight_format="").in_words() for item in sized}) == 1
     assert len({item.trial.candidate.layout.device.name for item in sized}) == 1
     assert max(item.busy for item in sized) - min(item.busy for item in sized) <= 1
 

@@ -91,8 +91,7 @@ def allowed(path, few_requests):
 def joint(allowed):
     asked, answer = allowed
     replicas = [
-        replica_of(spec_of_layout(pool.layout, pool.weight_dtype, asked.question))
-        for pool in answer.with_pools[0].groups
+        replica_of(spec_of_layout(pool.layout, asked.question)) for pool in answer.with_pools[0].groups
     ]
     return Joint(asked.question, *replicas, LinkTerms())
 
@@ -109,7 +108,7 @@ def slower_of(question, *sides):
         *(
             question.slowness(
                 question.slo.targets,
-                question.networks[side.weight_dtype],
+                question.networks[side.layout.weight_format],
                 side.usual_step_s,
                 side.layout.device,
             ).quantile(0.8)
@@ -120,9 +119,7 @@ def slower_of(question, *sides):
 
 def spec_70b(kv="bf16", name="h100-sxm", tensor=4.0):
     asked = asked_of(SUPPORT, f"fleet.hardware=[{name}]")
-    return spec_of_layout(
-        Layout(device(name), Sharding(tensor, 1.0, 1.0, 1.0), "fp8", kv), "fp8", asked.question
-    )
+    return spec_of_layout(Layout(device(name), Sharding(tensor, 1.0, 1.0, 1.0), "fp8", kv), asked.question)
 
 
 # --- the link ---
@@ -357,11 +354,11 @@ def test_no_other_layouts_of_the_pools_cost_less(path, target):
     cheaper = 0
     for prefill, decode in product(*layouts_of(question)):
         slower = slower_of(question, prefill, decode)
-        specs = [spec_of_layout(side.layout, side.weight_dtype, question) for side in (prefill, decode)]
+        specs = [spec_of_layout(side.layout, question) for side in (prefill, decode)]
         joint = Joint(question, *map(replica_of, specs), limits.link)
         sides = [
             Sized(
-                trial_of(phase(question, question.devices), side.layout, side.weight_dtype, terms_of(asked)),
+                trial_of(phase(question, question.devices), side.layout, terms_of(asked)),
                 1,
                 1,
             )

@@ -47,7 +47,7 @@ def own(plan):
     result = BenchmarkResult(
         "t", "p", request_rate_per_s=10.0, requests=400, input_tokens=1800.0, output_tokens=240.0
     )
-    replica = replica_of(spec_of_layout(chosen.single.layout, chosen.single.weight_dtype, asked.question))
+    replica = replica_of(spec_of_layout(chosen.single.layout, asked.question))
     return metrics_of(outcome_of(_benchmark(asked, chosen, result, 1), replica), replica.spec.devices)
 
 
@@ -194,7 +194,7 @@ def test_the_measured_speed_says_how_many_replicas_meet_the_targets(capplan, pla
     """A fleet whose steps take so many times as long has these mean responses, and its replicas meet the targets."""
     asked, answer = asked_of_plan(None, plan, offline=True)
     group, terms = answer.chosen.single, terms_of(asked)
-    trial = trial_of(asked.question, group.layout, group.weight_dtype, terms)
+    trial = trial_of(asked.question, group.layout, terms)
     usual_s, slow_s = (
         slowness * trial.fleet(group.busy_replicas, slowness).e2e_s.mean for slowness in (1.0, slower)
     )

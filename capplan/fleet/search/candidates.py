@@ -51,7 +51,7 @@ class Layout:
         degrees = (sharding.tensor, sharding.pipeline, sharding.expert, sharding.data)
         return dict(zip(DEGREES, map(int, degrees), strict=True))
 
-    def in_words(self, weight_dtype: str) -> str:
+    def in_words(self) -> str:
         """Return the parallelism and weight dtype of one replica, such as 'TP4 PP2, fp8', and the tokens of its steps if they were chosen."""
         parts = [f"TP{int(self.sharding.tensor)}"]
         for name, value in (
@@ -59,7 +59,8 @@ class Layout:
         ):  # fmt: skip
             if int(value) > 1:
                 parts.append(f"{name}{int(value)}")
-        words = f"{' '.join(parts)}, {'as published' if weight_dtype == 'auto' else weight_dtype}"
+        dtype = "as published" if self.weight_format == "auto" else self.weight_format
+        words = f"{' '.join(parts)}, {dtype}"
         tokens = self.max_num_batched_tokens
         return words if tokens is None else f"{words}, {tokens:,} tokens a step"
 

@@ -6,7 +6,7 @@ from datetime import date
 from functools import partial
 from itertools import pairwise
 from math import ceil
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
@@ -47,10 +47,6 @@ from capplan.readers.catalogue.hardware import sku_of
 from capplan.scenario.scenario_file import Power, Scenario
 from capplan.scenario.traffic import rate_line
 from capplan.workload.daily_curve import HOURS
-
-if TYPE_CHECKING:
-    from capplan.questions.narrower import NarrowerWeights
-
 
 AskedEnergy: TypeAlias = tuple[Energy | None, tuple[Assumption, ...], tuple[str, ...]]
 """The energy of a plan, assumptions and warnings."""
@@ -280,7 +276,7 @@ class Outlook:
     """The ledger of the recommended plan; empty without a price."""
     terms: tuple[TermPrice, ...] = ()
     """Public prices of its GPUs by term."""
-    narrower: "NarrowerWeights | None" = None
+    narrower: Plan | None = None
     """The recommended plan with narrower weights, if it costs less so."""
 
 

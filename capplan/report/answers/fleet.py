@@ -5,9 +5,8 @@ from dataclasses import asdict
 from typing import Any
 
 from capplan.assumption import Assumption
-from capplan.fleet.decision import SUREST_WITHIN
-from capplan.fleet.load.demand import planned_demand
 from capplan.fleet.plan import (
+    SUREST_WITHIN,
     FleetAnswer,
     Mix,
     Plan,
@@ -19,6 +18,7 @@ from capplan.fleet.review import Question, kernel_assumptions
 from capplan.questions.fleet import AskedFleet, prices_of_others
 from capplan.questions.fleet_answer import FAR_DEARER
 from capplan.questions.money.energy import Outlook
+from capplan.questions.plans.facts import demand_of_plan
 from capplan.questions.plans.plan_row import certainty_row, plan_inputs, plan_row
 from capplan.readers.plan_file import data_digests, plan_origin
 from capplan.report.answer import Answer, Table, columns, row_of
@@ -455,9 +455,7 @@ def _fleet_result(
     )
     return {
         "scenario": asked.scenario.name,
-        "demand": asdict(
-            planned_demand(asked.question.demand, answer.chosen.responses_s if answer.chosen else 0.0)
-        ),
+        "demand": asdict(demand_of_plan(asked, answer.chosen)),
         "plans": plans,
         "rejected": [asdict(item) for item in answer.rejected],
         "evaluated": answer.evaluated,
@@ -485,7 +483,9 @@ def _fleet_result(
         "over_budget": plan_row(answer.over_budget) if answer.over_budget else None,
         "over_budget_usd_per_month": over,
         "missed_usd_per_month": above(over, budget),
-        "narrower_weights": asdict(outlook.narrower) if outlook.narrower else None,
+        "narrower_weights": row_of(outlook.narrower, "weight_dtype gpus usd_per_month")
+        if outlook.narrower
+        else None,
         "carried": answer.carried
         and row_of(answer.carried, "traffic_fraction usd_per_month")
         | {"plan": plan_row(answer.carried.plan)},

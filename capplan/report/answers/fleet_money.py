@@ -5,7 +5,7 @@ from dataclasses import asdict
 from math import isclose
 from typing import Any
 
-from capplan.fleet.plan import FleetAnswer, Plan, offered_costs
+from capplan.fleet.plan import FleetAnswer, Plan
 from capplan.money.commitments import HOURS_PER_YEAR, Mix, Offer, named_offers
 from capplan.money.ledger import Cash, Entry, cost_lines, machines_of, total_usd
 from capplan.money.price import HOURS_PER_MONTH, SIDES, ChosenPrice
@@ -182,7 +182,7 @@ _NAMES = {"low": "lowest", "likely": "median", "high": "highest"}
 
 
 def _has_range(plan: Plan) -> bool:
-    costs = offered_costs(plan)
+    costs = plan.offers
     return bool(costs) and costs["low"][0] < costs["high"][0]
 
 
@@ -231,7 +231,7 @@ def offers_closing(plan: Plan | None) -> Iterator[str]:
     """Yield what the recommended plan costs at the lowest and at the highest offers; nothing without a range."""
     if plan is None or not _has_range(plan):
         return
-    costs, row = offered_costs(plan), offers_row(plan)
+    costs, row = plan.offers, offers_row(plan)
     assert row is not None
     ends = {
         side: ", ".join(f"${row[side][key]:,.0f} {_SPANS[key]}" for key in _period_keys(row))
@@ -347,7 +347,7 @@ def commitments_result(mixes: tuple[AskedMix, ...]) -> dict[str, Any] | None:
 
 
 def _layouts_text(plan: Plan) -> str:
-    return " + ".join(group.layout.in_words(group.weight_dtype) for group in plan.groups)
+    return " + ".join(group.layout.in_words() for group in plan.groups)
 
 
 def _plan_row(item: AskedMix) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from capplan.replica.load import Load
 from capplan.replica.plans import card_plans, engine_scheduling, exchange_of, replica_scheduling
 from capplan.replica.replica import Replica, replica_of
 from capplan.replica.spec import ReplicaSpec, card_layers, served_context_tokens
-from capplan.replica.speculation import MEASURED_PAIRS, DraftModel, Speculation
+from capplan.replica.speculation import DraftModel, Speculation, measured_pairs
 from capplan.report.answer import Answer, Table, columns, row_of
 
 if TYPE_CHECKING:
@@ -413,7 +413,7 @@ def spec_answer(
         "best": best,
         **row_of(speculated, "breakeven_batch largest_batch"),
         "memory": memory,
-        "measured": [asdict(pair) | {"ratio": pair.ratio} for pair in MEASURED_PAIRS],
+        "measured": measured_pairs(),
     }
     return Answer(
         command="spec",
@@ -484,8 +484,8 @@ def closing_of(speculated: Speculation, *, stated: bool) -> Iterator[str]:
 
 def _measured_text() -> str:
     """Return what was measured with and without drafts, next to what is predicted."""
-    ratios = [pair.ratio for pair in MEASURED_PAIRS]
-    fewest = min(pair.requests for pair in MEASURED_PAIRS)
+    ratios = [pair["ratio"] for pair in measured_pairs()]
+    fewest = min(pair["requests"] for pair in measured_pairs())
     gains = sum(ratio > 1.0 for ratio in ratios)
     return (
         f"the gain at every batch size is extrapolated from step times: {gains or 'none'} of {len(ratios)} measured pairs of runs with and "
