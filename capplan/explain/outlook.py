@@ -14,10 +14,9 @@ from capplan.money.commitments import HOURS_PER_YEAR, Mix, MixedPart, Offer, use
 from capplan.money.energy import Energy, Servers, occupied_fraction
 from capplan.money.ledger import cost_lines
 from capplan.money.price import HOURS_PER_MONTH
-from capplan.questions.fleet import parts_of
+from capplan.questions.fleet import demand_of_plan, parts_of
 from capplan.questions.money.energy import asked_energy, asked_growth, price_decline
 from capplan.questions.money.ledger import ledger_of, plan_mix, term_prices
-from capplan.questions.plans.facts import demand_of_plan
 from capplan.report.answer import row_of
 from capplan.report.answers.fleet_money import commitments_result, term_rows, total_result
 from capplan.report.answers.fleet_outlook import energy_result, growth_result

@@ -10,7 +10,7 @@ from capplan.engine.lookup import ENGINES, profile
 from capplan.engine.profile import EngineProfile
 from capplan.errors import InputError
 from capplan.families.model_config import pooled
-from capplan.fleet.load.demand import Demand, demand_of
+from capplan.fleet.load.demand import Demand, PlannedDemand, demand_of, planned_demand
 from capplan.fleet.over_time import ReplicasAt
 from capplan.fleet.plan import Group, Plan
 from capplan.fleet.review import Question
@@ -298,6 +298,11 @@ def part_of(asked: AskedFleet, classes: tuple[RequestClass, ...]) -> AskedFleet:
     tokens, _, _ = _context(scenario, next(iter(networks.values())), demand)
     question = replace(asked.question, networks=networks, demand=demand, max_model_len=tokens)
     return replace(asked, scenario=scenario, question=question)
+
+
+def demand_of_plan(asked: AskedFleet, plan: Plan | None) -> PlannedDemand:
+    """Return the peak and the mean of the traffic, at the responses of a plan."""
+    return planned_demand(asked.question.demand, plan.responses_s if plan else 0.0)
 
 
 def parts_of(asked: AskedFleet, plan: Plan) -> list[tuple[AskedFleet, Plan]]:

@@ -140,10 +140,9 @@ def test_equal_classes_pay_alike_and_longer_prompts_more(capplan, two):
 
 
 def focus_rows(capplan, path, *words, month="2026-12"):
+    result = capplan.result("bill", path, "--offline", "--focus", "f.csv", "--month", month, *words)
     with open("f.csv", newline="") as file:
-        return list(csv.DictReader(file)), capplan.result(
-            "bill", path, "--offline", "--format", "json", "--focus", "f.csv", "--month", month, *words
-        )
+        return list(csv.DictReader(file)), result
 
 
 def follows_focus(rows, version="1.2"):

@@ -83,7 +83,7 @@ def test_half_of_a_cache_and_its_tiers_hold_prefixes_and_what_a_tier_finds_is_lo
     plain, tiered = (mix.with_cache(cache), mix.with_cache(cache, [TierTokens(behind, load_s)]))
 
     def share(tokens):
-        return float(np.interp(tokens / 16, [0, 100, 1000], [0.0, 0.3, 0.8]))
+        return float(np.interp(tokens // 16, [0, 100, 1000], [0.0, 0.3, 0.8]))
 
     device, both = share(FREE_SHARE * cache), share(FREE_SHARE * cache + behind)
     for found, hit in ((plain, device), (tiered, both)):

@@ -83,7 +83,7 @@ def test_every_target_has_its_probability_and_none_is_below_that_of_all(result, 
 
 
 def test_devices_times_price_is_the_cost_of_the_plan(result, tables):
-    devices, tokens, _order = tables["Cost"]
+    devices, tokens, *_ = tables["Cost"]
     of_plan = devices[:2]
     assert sum(row["gpus"] for row in of_plan) == result["chosen"]["gpus"]
     assert sum(row["usd_per_month"] for row in of_plan) == pytest.approx(result["chosen"]["usd_per_month"])

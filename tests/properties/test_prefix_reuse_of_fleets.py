@@ -83,11 +83,13 @@ def test_a_router_that_knows_the_prefixes_keeps_a_chat_together(tmp_path):
     stream = Stream(trace.requests(), ("chat",), trace.block_tokens)
     together = simulated_fleet(replica, stream, replicas=4, slo=Slo())
     apart = [
-        simulated_fleet(replica, Stream(part, ("chat",), trace.block_tokens), slo=Slo()).prefix_hit_fraction
+        simulated_fleet(
+            replica, Stream(part, ("chat",), trace.block_tokens), slo=Slo()
+        ).all.prefix_hit_fraction
         for part in split_round_robin(trace.requests(), 3)
     ]
     assert together.all.finished == 480
-    assert together.prefix_hit_fraction > 0.75 > max(apart)
+    assert together.all.prefix_hit_fraction > 0.75 > max(apart)
 
 
 requests = st.lists(

@@ -194,6 +194,7 @@ def test_every_field_of_a_specification_is_part_of_its_key(question, candidate):
         "typical_context_tokens": 1,
         "offline": True,
         "offload": Offload(spec.network, 8e10),
+        "tensor_split": (3.0, 1.0),
     }  # fmt: skip
     assert set(others) == {field.name for field in fields(ReplicaSpec)}
     cache = SearchCache()

@@ -503,7 +503,7 @@ def random_table(rng) -> StepTable:
         past_knots=past,
         prefill_attention_s=tokens[:, None] * np.cumsum(np.cumsum(rng.random((3, 2)), axis=1), axis=0) * 3e-4,
         request_s=float(rng.random() * 0.01),
-        prompt_token_s=float(rng.choice([0.0, 2e-4, 5e-3])),
+        prompt_token_s=float(rng.spawn(1)[0].choice([0.0, 2e-4, 5e-3])),
         launch_s=0.02 + np.cumsum(rng.random(3)) * 0.02,
     )
 

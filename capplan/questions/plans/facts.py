@@ -7,7 +7,7 @@ from functools import cached_property
 from capplan.accuracy.bounded import Interval
 from capplan.accuracy.slowness import Slowness
 from capplan.errors import InputError, Reason
-from capplan.fleet.load.demand import Demand, PlannedDemand, planned_demand
+from capplan.fleet.load.demand import Demand, planned_demand
 from capplan.fleet.plan import Certainty, Plan
 from capplan.fleet.pools.joint import AS_PREDICTED, Demanded, demanded_of
 from capplan.fleet.pools.sizing import pools_sizing
@@ -23,11 +23,6 @@ from capplan.replica.estimate import OperatorRow, breakdown_of, front_end_of
 from capplan.replica.load import Load
 from capplan.replica.replica import Replica
 from capplan.workload.request_class import Target
-
-
-def demand_of_plan(asked: AskedFleet, plan: Plan | None) -> PlannedDemand:
-    """Return the peak and the mean of the traffic, at the responses of a plan."""
-    return planned_demand(asked.question.demand, plan.responses_s if plan else 0.0)
 
 
 def details_of(asked: AskedFleet, plan: Plan) -> tuple[PlanDetail, ...]:

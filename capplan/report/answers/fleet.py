@@ -15,10 +15,9 @@ from capplan.fleet.plan import (
     paid_by_the_gpu,
 )
 from capplan.fleet.review import Question, kernel_assumptions
-from capplan.questions.fleet import AskedFleet, prices_of_others
+from capplan.questions.fleet import AskedFleet, demand_of_plan, prices_of_others
 from capplan.questions.fleet_answer import FAR_DEARER
 from capplan.questions.money.energy import Outlook
-from capplan.questions.plans.facts import demand_of_plan
 from capplan.questions.plans.plan_row import certainty_row, plan_inputs, plan_row
 from capplan.readers.plan_file import data_digests, plan_origin
 from capplan.report.answer import Answer, Table, columns, row_of
